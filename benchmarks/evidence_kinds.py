@@ -79,9 +79,7 @@ ITEM_KINDS = {
 def items_of_all_kinds(num_tables: int) -> dict[str, float]:
     """Coverage of 95% intervals, as campaigns have them and by the variance of what was seen alone."""
     rng = np.random.default_rng(21)
-    print(
-        "\n95% intervals hold the truth in percent of tables of 2 to 8 seeds whose items differ in another way;"
-    )
+    print("\n95% intervals hold the truth in percent of tables of 2 to 8 seeds whose items differ in another way;")
     print("by what was seen alone in brackets; * where less than 93% is covered, and no claim is made")
     lowest, highest, before = [], [], []
     for (name, kind), items in itertools.product(ITEM_KINDS.items(), NUM_ITEMS):
@@ -146,9 +144,7 @@ def seeds_of_all_kinds(num_campaigns: int) -> dict[str, float]:
     plans = LookPlan(), LookPlan(gate_seeds=(MIN_SEEDS, 8))
     print("\ncampaigns, in percent: a gain is claimed though there is none, and found where there is one that")
     print("seeds of a normal law show by their mean 80% of the time; memos at 3 and 8 seeds name runs or seeds")
-    print(
-        "  runs                              mean: claimed   found  trimmed: claimed  found   named at 3, at 8"
-    )
+    print("  runs                              mean: claimed   found  trimmed: claimed  found   named at 3, at 8")
     gain = _gain_found(rng, plans[0], items, num_campaigns)
     claims, named = {}, {}
     for name, draw in SEED_KINDS.items():
@@ -252,9 +248,7 @@ def _effect(gains: Float64[np.ndarray, "campaign seed"], items: float, *, is_tri
     return trimmed_effect(found, gains) if is_trimmed else found
 
 
-def _claimed(
-    gains: Float64[np.ndarray, "campaign seed"], plan: LookPlan, items: float, is_trimmed: bool
-) -> float:
+def _claimed(gains: Float64[np.ndarray, "campaign seed"], plan: LookPlan, items: float, is_trimmed: bool) -> float:
     """The share of campaigns in which some gate's lower bound is above nothing."""
     claimed = np.zeros(len(gains), bool)
     for seeds, level in zip(plan.gate_seeds, plan.gate_levels(), strict=True):

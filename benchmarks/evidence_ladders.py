@@ -133,9 +133,7 @@ def _optimum(
 
     cost = np.inf
     for scale in scales or (1.0,):
-        solved = least_squares(
-            residuals, theta, loss="soft_l1" if scales else "linear", f_scale=scale, max_nfev=300
-        )
+        solved = least_squares(residuals, theta, loss="soft_l1" if scales else "linear", f_scale=scale, max_nfev=300)
         theta, cost = solved.x.tolist(), float(solved.cost)
     return cost, [*theta, *last]
 
@@ -201,9 +199,7 @@ def _summarise(tested: Points, errors: Float64[np.ndarray, "law run"]) -> None:
         "laws_with_the_other_eight": int(np.delete(is_near, 2, axis=1).all(axis=1).sum()),
         "least_largest_error": float(sizes.max(axis=1).min()),
         "c4_last_by_the_best_back_test": float(errors[tested.argmin(), 2]),
-        "c4_last_median_of_the_best_tenth": float(
-            np.median(errors[np.argsort(tested)[: len(tested) // 10], 2])
-        ),
+        "c4_last_median_of_the_best_tenth": float(np.median(errors[np.argsort(tested)[: len(tested) // 10], 2])),
     }
     print(json.dumps({name: round(value, 5) for name, value in (found | along_the_exponent()).items()}))
 

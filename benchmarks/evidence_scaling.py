@@ -44,9 +44,7 @@ def chinchilla(path: Path | None = None) -> dict[str, float]:
     points = read_points(path or chinchilla_file()).without_highest_losses(5)
     began_s = time.perf_counter()
     huber = fit_scaling_law(points)
-    drawn = np.random.RandomState(PUBLISHED_SEED).choice(
-        points.num_points, size=(NUM_RESAMPLES, points.num_points)
-    )
+    drawn = np.random.RandomState(PUBLISHED_SEED).choice(points.num_points, size=(NUM_RESAMPLES, points.num_points))
     counts = np.array([np.bincount(item, minlength=points.num_points) for item in drawn])
     errors = standard_errors(huber, bootstrap(huber, counts))
     seconds = time.perf_counter() - began_s
@@ -122,9 +120,7 @@ def simulated_bands(num_worlds: int) -> dict[str, float]:
     found = {}
     for name, spoil in SPOILERS.items():
         rng = np.random.default_rng(11)
-        checks = [
-            check_bands(_ladder(rng, spoil), FORMS["chinchilla"], delta=HUBER_DELTA) for _ in range(num_worlds)
-        ]
+        checks = [check_bands(_ladder(rng, spoil), FORMS["chinchilla"], delta=HUBER_DELTA) for _ in range(num_worlds)]
         found[f"bands_90_{name}"] = float(np.mean([check.covered for check in checks]))
         print(f"{name}: {found[f'bands_90_{name}']:.3f}", flush=True)
     return found
@@ -167,9 +163,7 @@ def _ladder(rng: np.random.Generator, spoil: Callable[..., np.ndarray]) -> Scali
     parameters = np.repeat(np.geomspace(1e7, 3e9, 12), len(ratios))
     tokens = parameters * np.tile(ratios, 12)
     log_loss = np.log(1.82 + 480 / parameters**0.35 + 2100 / tokens**0.37) + 0.004 * rng.standard_t(4, 60)
-    return scaling_points(
-        np.exp(log_loss + spoil(rng, parameters, tokens)), parameters=parameters, tokens=tokens
-    )
+    return scaling_points(np.exp(log_loss + spoil(rng, parameters, tokens)), parameters=parameters, tokens=tokens)
 
 
 def _bend(rng: np.random.Generator, parameters: np.ndarray, tokens: np.ndarray) -> np.ndarray:

@@ -80,9 +80,7 @@ def test_a_killed_campaign_goes_on_and_trains_nothing_twice(campaign_file: Path,
     finished = subprocess.run(command, capture_output=True, text=True, check=True)
     campaign = find_campaign(Home.from_environment(), "tiny")
     with Home.from_environment().open_ledger() as ledger:
-        arms = [
-            score_finished_runs(campaign, ledger, arm, clock=SystemClock()) for arm in ("baseline", "faster")
-        ]
+        arms = [score_finished_runs(campaign, ledger, arm, clock=SystemClock()) for arm in ("baseline", "faster")]
         records = [run.record for arm in arms for run in arm]
         attempts = {record.run_id: len(ledger.attempts(record.run_id)) for record in records}
         of_the_killed = {second.attempt for second in ledger.phase_seconds("tiny-faster-s0")}
@@ -96,7 +94,7 @@ def test_a_killed_campaign_goes_on_and_trains_nothing_twice(campaign_file: Path,
     # One is scored from the run's predictions, the other by a suite, and less is better there.
     assert effects["loss"].by_seed == pytest.approx(effects["likelihood"].by_seed, abs=1e-5)
     assert effects["loss"].baseline_score > 0 > effects["likelihood"].baseline_score
-    assert [item.benchmark for item in decision.beside] == ["likelihood-correct", "likelihood-ranking"]
+    assert [item.benchmark for item in decision.base_dir] == ["likelihood-correct", "likelihood-ranking"]
     assert decision.meaning[0].startswith("In wrong answers: from ")
     assert decision.sentence in finished.stdout
     _assert_the_ledger_knows_and_can_be_made_anew(decision, command)
@@ -135,9 +133,7 @@ def _assert_the_ledger_knows_and_can_be_made_anew(decision: Decision, command: l
         path.unlink()
         with Home.from_environment().open_ledger() as ledger:
             rebuild_all(Home.from_environment(), ledger)
-    listed = subprocess.run(
-        [*command[:3], "campaign", "list"], capture_output=True, text=True, check=True
-    ).stdout
+    listed = subprocess.run([*command[:3], "campaign", "list"], capture_output=True, text=True, check=True).stdout
     assert "tiny" in listed and decision.recommendation in listed
 
 
@@ -145,9 +141,7 @@ def _assert_the_cost_is_said_where_a_price_is_set(decision: Decision, command: l
     home = Home.from_environment()
 
     def said(*arguments: str) -> str:
-        done = subprocess.run(
-            [*command[:3], "campaign", *arguments], capture_output=True, text=True, check=True
-        )
+        done = subprocess.run([*command[:3], "campaign", *arguments], capture_output=True, text=True, check=True)
         return done.stdout
 
     assert "cost so far" not in said("show", "tiny")
@@ -216,8 +210,7 @@ def _assert_a_holdout_is_scored_on_the_last_weights(
             "where.key: the rows that arm 'baseline' predicts have no column 'key'. They have: row_id, label, ",
         ),
         (
-            "candidates=[{name: a, patch: {method.categorical_columns: [], "
-            "method.numeric_columns: [language]}}]",
+            "candidates=[{name: a, patch: {method.categorical_columns: [], method.numeric_columns: [language]}}]",
             "method.numeric_columns: column 'language' has type string, and no numbers.",
         ),
         (
@@ -268,9 +261,9 @@ def test_what_has_begun_goes_on_with_what_it_was_declared_with(campaign_file: Pa
         ["benchmarks=[{type: suite, name: choices, suite: choices.yaml}]", "rule.primary=[choices]"],
     ):
         config = read_campaign_file(campaign_file, tuple(declared))
-        assert check_arms(config, beside=tmp_path, is_begun=True) == 4
+        assert check_arms(config, base_dir=tmp_path, is_declared=True) == 4
         with pytest.raises(ConfigError):
-            check_arms(config, beside=tmp_path, is_begun=False)
+            check_arms(config, base_dir=tmp_path, is_declared=False)
 
 
 def test_a_suite_that_a_classifier_cannot_answer_is_refused_before_anything_starts(
@@ -350,9 +343,7 @@ def test_a_file_that_a_clause_will_ask_for_is_missed_before_anything_is_spent(
     campaign_file: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(
-            ["campaign", "run", str(campaign_file), "rule.drill=drill.json", "--check", "--check-seconds", "0"]
-        )
+        main(["campaign", "run", str(campaign_file), "rule.drill=drill.json", "--check", "--check-seconds", "0"])
     assert not ended.value.code
     assert "drill.json is not there yet" in capfd.readouterr().err
 
@@ -384,7 +375,7 @@ def test_the_power_of_each_look_is_said_before_anything_runs(
     for look in (3, 6):
         assert f"look at {look} seeds: scales a gain of " in said.out
     assert "warning: the look at 3 seeds cannot decide: of the candidates that are worth having it " in said.err
-    assert "warning: the campaign lacks power: " in said.err and "The cheapest cure, for 50%: " in said.err
+    assert "warning: the campaign lacks power: " in said.err and "The cheapest fix, for 50%: " in said.err
     assert not (tmp_path / "home" / "campaigns").exists()
 
 

@@ -53,9 +53,7 @@ def ask(tmp_path: Path) -> Callable[..., dict[str, Any]]:
             work(queue_of(run, suite=str(suite)), writer, clock=SystemClock(), follow=False)
         folders = result_folders(Path(run.run_dir) / "benchmarks")
         results = [(load_result(folder), folder) for folder in folders]
-        return {
-            result.benchmark: (result, read_items(folder, result).to_pylist()) for result, folder in results
-        }
+        return {result.benchmark: (result, read_items(folder, result).to_pylist()) for result, folder in results}
 
     return asked
 
@@ -65,9 +63,7 @@ def plain_model(home: Home, run: Run, folder: Path) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
     found = exported(home, run.run_id, folder).folder
-    kind = (
-        AutoModelForSequenceClassification if recipe_of(run).method.type == "reward" else AutoModelForCausalLM
-    )
+    kind = AutoModelForSequenceClassification if recipe_of(run).method.type == "reward" else AutoModelForCausalLM
     return kind.from_pretrained(found).eval(), AutoTokenizer.from_pretrained(found)
 
 
@@ -175,8 +171,7 @@ def test_pairs_are_asked_of_reward_models_by_slice(
     with torch.no_grad():
         margins = {
             row["row_id"]: float(
-                model(torch.tensor([row["input_ids"]])).logits
-                - model(torch.tensor([row["rejected_ids"]])).logits
+                model(torch.tensor([row["input_ids"]])).logits - model(torch.tensor([row["rejected_ids"]])).logits
             )
             for row in rows
         }
@@ -201,9 +196,7 @@ def test_pairs_are_asked_of_dpo_by_the_reward_that_it_implies(
         "loss": {"beta": 0.3},
     }
     run = trained(home, recipe(preferences, method))
-    found = ask(
-        run, {"type": "held_out", "name": "right"}, {"type": "held_out", "name": "margin", "score": "margin"}
-    )
+    found = ask(run, {"type": "held_out", "name": "right"}, {"type": "held_out", "name": "margin", "score": "margin"})
     after, _ = plain_model(home, run, tmp_path / "after")
 
     def ratio(row: dict[str, Any], side: str) -> float:

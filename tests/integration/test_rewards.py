@@ -19,9 +19,9 @@ from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.metrics.recorded import recorded_series, recorded_steps
 from assay.store.objects import open_store
-from assay.training.model_folders import refuse_changed
+from assay.training.model_folders import check_unchanged
 from assay.training.recipe import recipe_of
-from assay.workflows.run import new_run
+from assay.workflows.run import create_run
 from integration.test_soak import seeds
 from one_rank import train_here
 from preference_rows import preference_dataset, preference_recipe, small_model
@@ -59,9 +59,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
                     name,
                 )
             )
-        begun(
-            preference_recipe(pairs, {"type": "reward", "model": small_model(vocab_size=VOCABULARY)}), "begun"
-        )
+        begun(preference_recipe(pairs, {"type": "reward", "model": small_model(vocab_size=VOCABULARY)}), "begun")
     return folder
 
 
@@ -71,7 +69,7 @@ def at_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def begun(tree: dict[str, Any], name: str) -> Run:
-    return new_run(Home.from_environment(), LoadedConfig(tree, {}), run_id=name)
+    return create_run(Home.from_environment(), LoadedConfig(tree, {}), run_id=name)
 
 
 def run(*arguments: object) -> int:
@@ -124,11 +122,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "prompt and answer beyond the model": ({"sampling": {"max_tokens": 60}}, "method.sampling.max_tokens=60"),
     "a judge behind an endpoint": (
-        {
-            "rewards": [
-                {"grader": {"type": "score_model", "model": "g", "input": [{"role": "user", "content": "?"}]}}
-            ]
-        },
+        {"rewards": [{"grader": {"type": "score_model", "model": "g", "input": [{"role": "user", "content": "?"}]}}]},
         "asks an endpoint",
     ),
     "a run that is not there": ({"rewards": [{"run": "nobody"}]}, "method.rewards[0].run=nobody: no such run"),
@@ -176,15 +170,11 @@ def test_a_run_that_pays_no_rewards_is_refused(prompts: Path, base: Path) -> Non
         begun(grpo_recipe(prompts, base, method={"rewards": [{"run": "policy"}]}), "refused")
 
 
-def test_a_commit_of_a_reward_run_pays_and_its_weights_are_on_record(
-    prompts: Path, base: Path, home: Path
-) -> None:
+def test_a_commit_of_a_reward_run_pays_and_its_weights_are_on_record(prompts: Path, base: Path, home: Path) -> None:
     rewards = [{"run": "judge", "step": 2, "weight": 2.0}, {"grader": GRADER}]
     method = {"rewards": rewards, "held_out": [{"run": "judge"}]}
     paid = begun(
-        grpo_recipe(
-            prompts, base, trainer={"max_steps": 2, "commit_every": 2, "evaluate_every": 2}, method=method
-        ),
+        grpo_recipe(prompts, base, trainer={"max_steps": 2, "commit_every": 2, "evaluate_every": 2}, method=method),
         "paid",
     )
     commits = CommitLog(open_store(str(home / "judge"))).commits()
@@ -193,24 +183,19 @@ def test_a_commit_of_a_reward_run_pays_and_its_weights_are_on_record(
     assert paid.folders["method.held_out[0]"] == commits[1].weights_digest
     train_here(paid)
     step = recorded_steps(Path(paid.run_dir))[2].values
-    assert (
-        step["reward"] == pytest.approx(2 * step["reward_judge"] + step["reward_names_it"])
-        and step["reward_judge"]
-    )
+    assert step["reward"] == pytest.approx(2 * step["reward_judge"] + step["reward_names_it"]) and step["reward_judge"]
     assert step["failed_grades"] == 0.0
     assert step["validation_reward_error"] > 0.0
-    held_out = recorded_series(Path(paid.run_dir), lambda name: name == "validation_reward")[
-        "validation_reward"
-    ]
+    held_out = recorded_series(Path(paid.run_dir), lambda name: name == "validation_reward")["validation_reward"]
     assert sorted(held_out) == [0, 2], "before the first step, too: what a leak falls from"
 
 
 def test_another_commit_in_the_place_of_the_one_that_paid_is_refused(prompts: Path, base: Path) -> None:
     paid = begun(grpo_recipe(prompts, base, method={"rewards": [{"run": "judge"}]}), "replaced")
     record = paid.model_copy(update={"folders": {**(paid.folders or {}), "method.rewards[0]": "0" * 64}})
-    refuse_changed(paid, recipe_of(paid))
+    check_unchanged(paid, recipe_of(paid))
     with pytest.raises(AssayError, match=r"method.rewards\[0\]=judge: its weights .* 000000000000"):
-        refuse_changed(record, recipe_of(record))
+        check_unchanged(record, recipe_of(record))
 
 
 def test_a_grader_that_fails_too_often_stops_the_run_and_is_named(prompts: Path, base: Path) -> None:
@@ -219,9 +204,7 @@ def test_a_grader_that_fails_too_often_stops_the_run_and_is_named(prompts: Path,
     often = grpo_recipe(prompts, base, method={"rewards": rewards, "max_reward_failures": 0.01})
     with pytest.raises(AssayError, match=r"of the rollouts got no reward .*python_grader_runtime_error"):
         train_here(begun(often, "often"))
-    some = grpo_recipe(
-        prompts, base, method={"rewards": rewards, "max_reward_failures": 1.0}, trainer={"max_steps": 2}
-    )
+    some = grpo_recipe(prompts, base, method={"rewards": rewards, "max_reward_failures": 1.0}, trainer={"max_steps": 2})
     train_here(kept := begun(some, "some"))
     steps = recorded_steps(Path(kept.run_dir))
     assert any(0 < step.values["failed_grades_python_grader_runtime_error"] < 1 for step in steps.values())
@@ -245,9 +228,7 @@ def digits(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ASSAY_HOME", str(home))
         for which in ("shown", "asked"):
-            (folder / f"{which}.jsonl").write_text(
-                "".join(json.dumps(row) + "\n" for row in namespace["rows"](which))
-            )
+            (folder / f"{which}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in namespace["rows"](which)))
         build = ["data", "build", folder / "shown.jsonl", "--format", "chat", "--tokenizer", "new:300"]
         assert run(*build, "--out", folder / "digits-shown") == 0
         warm_up = ["train", DIGITS / "warm_up.yaml", f"data.dataset={folder / 'digits-shown'}"]
@@ -299,12 +280,10 @@ def test_a_grader_that_leaks_is_flagged_within_a_hundred_steps(digits: Path) -> 
     leaky = json.dumps([{"grader": {"type": "python", "name": "in_order", "source": IN_ORDER}}])
     exact = yaml.safe_load((DIGITS / "grpo.yaml").read_text())["method"]["rewards"]
     view = learn(digits, "leaky", f"method.rewards={leaky}", f"method.held_out={json.dumps(exact)}")
-    assert "reward leaks" in [warning.rule for warning in view.warnings]
+    assert "reward hacking" in [warning.rule for warning in view.warnings]
 
 
-def test_held_out_answers_say_how_long_and_how_far_from_the_reference_they_are(
-    prompts: Path, base: Path
-) -> None:
+def test_held_out_answers_say_how_long_and_how_far_from_the_reference_they_are(prompts: Path, base: Path) -> None:
     tree = grpo_recipe(
         prompts,
         base,

@@ -72,21 +72,19 @@ def power(
         )
     from assay.reporting.views.evidence import power_view
 
-    found = power_view(
-        items=items, effect=effect, discordance=discordance, seed_sd=seed_sd, target_power=target_power
-    )
+    view = power_view(items=items, effect=effect, discordance=discordance, seed_sd=seed_sd, target_power=target_power)
     if as_json:
-        click.echo(found.to_json())
+        click.echo(view.to_json())
         return
-    asked = "" if effect is None else f"   finds {effect:g}"
-    click.echo(f"seed pairs   smallest gain found {target_power:.0%} of the time{asked}")
-    for design in found.designs:
-        chance = "" if design.chance is None else f"{design.chance:>10.0%}"
+    effect_heading = "" if effect is None else f"   finds {effect:g}"
+    click.echo(f"seed pairs   smallest gain found {target_power:.0%} of the time{effect_heading}")
+    for design in view.designs:
+        chance = "" if design.power is None else f"{design.power:>10.0%}"
         gain = "none" if design.detectable_effect > discordance else f"{design.detectable_effect:.4f}"
         click.echo(f"{design.num_seeds:>10}   {gain:<37}{chance}")
-    click.echo(_models_sentence(found.two_models_difference, items))
+    click.echo(_models_sentence(view.two_models_difference, items))
     if effect is not None:
-        click.secho(_seeds_sentence(found.seeds_needed, effect, items, target_power), bold=True)
+        click.secho(_seeds_sentence(view.seeds_needed, effect, items, target_power), bold=True)
 
 
 @evidence.command()
@@ -100,7 +98,7 @@ def power(
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the bootstrap.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (docs/json.md).")
-def proxy(runs: Path, wanted: float, seed: int, as_json: bool) -> None:
+def proxy(runs: Path, min_accuracy: float, seed: int, as_json: bool) -> None:
     """Say which small scale orders recipes as the largest does.
 
     FILE.csv has columns scale, recipe, seed and score (higher is better); scale is parameters, tokens or FLOP.
@@ -112,33 +110,31 @@ def proxy(runs: Path, wanted: float, seed: int, as_json: bool) -> None:
     from assay.statistics.proxy import proxy_advice
     from assay.statistics.scaled_scores import read_scaled_scores, scores_by_scale
 
-    laid_out = scores_by_scale(read_scaled_scores(runs))
-    advice = proxy_advice(laid_out.scores, rng=np.random.default_rng(seed), min_accuracy=wanted)
-    found = proxy_view(advice, laid_out.left_out)
+    table = scores_by_scale(read_scaled_scores(runs))
+    advice = proxy_advice(table.scores, rng=np.random.default_rng(seed), min_accuracy=min_accuracy)
+    view = proxy_view(advice, table.left_out)
     if as_json:
-        click.echo(found.to_json())
+        click.echo(view.to_json())
         return
-    _print_advice(found, len(laid_out.recipes), wanted)
-    if found.left_out:
-        click.secho(f"left out, not at every scale: {', '.join(found.left_out)}", fg="yellow")
+    _print_advice(view, len(table.recipe_names), min_accuracy)
+    if view.left_out:
+        click.secho(f"left out, not at every scale: {', '.join(view.left_out)}", fg="yellow")
 
 
 def _models_sentence(difference: float | None, items: int) -> str:
     if difference is None:
         return f"Two fixed models on {number_of(items, 'item')}: too few items for any difference."
-    return (
-        f"Two fixed models on {number_of(items, 'item')}: {difference:.4f}, two-sided; no claim about a recipe."
-    )
+    return f"Two fixed models on {number_of(items, 'item')}: {difference:.4f}, two-sided; no claim about a recipe."
 
 
 def _seeds_sentence(count: int | None, effect: float, items: int, target_power: float) -> str:
-    found = f"{effect:g} on {number_of(items, 'item')} {target_power:.0%} of the time"
+    view = f"{effect:g} on {number_of(items, 'item')} {target_power:.0%} of the time"
     if count is None:
-        return f"No number of seeds finds {found}: add items."
-    return f"{count} seed pairs find {found}."
+        return f"No number of seeds finds {view}: add items."
+    return f"{count} seed pairs find {view}."
 
 
-def _print_advice(advice: "ProxyView", num_recipes: int, wanted: float) -> None:
+def _print_advice(advice: "ProxyView", num_recipes: int, min_accuracy: float) -> None:
     click.echo(f"{num_recipes} recipes, against scale {power_text(advice.target_scale)}")
     click.echo("     scale  seeds  pairs in the right order  rank correlation")
     for item in advice.scales:
@@ -147,17 +143,16 @@ def _print_advice(advice: "ProxyView", num_recipes: int, wanted: float) -> None:
             f"{_share(item.rank_correlation)}"
         )
     if all(item.decision_accuracy.low is None for item in advice.scales):
-        click.secho(
-            "All recipes tie, so nothing is known: the benchmark is saturated, at its ceiling or its floor."
-        )
+        click.secho("All recipes tie, so nothing is known: the benchmark is saturated, at its ceiling or its floor.")
         return
     if advice.recommended_scale is None:
         click.secho(
-            f"No scale surely orders {wanted:.0%} of the pairs: more recipes, or a larger scale.", bold=True
+            f"No scale surely orders {min_accuracy:.0%} of the pairs: more recipes, or a larger scale.",
+            bold=True,
         )
         return
     scale = power_text(advice.recommended_scale)
-    click.secho(f"Scale {scale} is the smallest that surely orders {wanted:.0%} of the pairs.", bold=True)
+    click.secho(f"Scale {scale} is the smallest that surely orders {min_accuracy:.0%} of the pairs.", bold=True)
 
 
 def _share(estimate: "Estimate") -> str:

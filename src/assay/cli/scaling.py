@@ -55,9 +55,7 @@ def scaling() -> None:
 @click.option("--score", "score_column", help="Column with a task's accuracy (0 to 1), to be predicted, too.")
 @click.option("--chance", type=float, default=0.0, show_default=True, help="The task's score for guessing.")
 @click.option("--ceiling", type=float, default=1.0, show_default=True, help="The task's best possible score.")
-@click.option(
-    "--drop-highest", type=click.IntRange(min=0), default=0, help="Leave out so many points of highest loss."
-)
+@click.option("--drop-highest", type=click.IntRange(min=0), default=0, help="Leave out so many points of highest loss.")
 @click.option(
     "--delta",
     type=click.FloatRange(min=0, min_open=True),
@@ -66,17 +64,11 @@ def scaling() -> None:
     help="Of Huber's loss, in log loss.",
 )
 @click.option("--least-absolute", is_flag=True, help="The limit of small delta: least absolute deviations.")
-@click.option(
-    "--resamples", type=click.IntRange(min=100), default=1000, show_default=True, help="Of the bootstrap."
-)
-@click.option(
-    "--confidence", type=click.FloatRange(0.5, 0.99), default=0.9, show_default=True, help="Of predictions."
-)
+@click.option("--resamples", type=click.IntRange(min=100), default=1000, show_default=True, help="Of the bootstrap.")
+@click.option("--confidence", type=click.FloatRange(0.5, 0.99), default=0.9, show_default=True, help="Of predictions.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--strict", "is_strict", is_flag=True, help="Refuse targets further out than was tested.")
-@click.option(
-    "--check-bands", is_flag=True, help="Also count how often such bands held runs that were forgotten."
-)
+@click.option("--check-bands", is_flag=True, help="Also count how often such bands held runs that were forgotten.")
 @click.option("--out", type=OUT_PAGE, help="Write a page with figures here.")
 @force_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (docs/json.md).")
@@ -109,8 +101,8 @@ def fit(
     what is supported instead (--strict). Exit code 2 if anything that was asked is refused, after the rest is
     printed.
     """
-    wanted = [_target(text) for text in targets]
-    _refuse_sources(sources, score_column)
+    requested = [_target(text) for text in targets]
+    _check_sources(sources, score_column)
     from assay.statistics.scaling.downstream import Task
     from assay.statistics.scaling.extrapolate import check_bands as checked
     from assay.statistics.scaling.fit import LEAST_ABSOLUTE_DELTA
@@ -122,10 +114,10 @@ def fit(
     points = _points(sources, score_column).without_highest_losses(drop_highest)
     if points.num_points >= MANY_POINTS:
         click.echo(f"fitting {points.num_points:,} points, and testing the law on them ...", err=True)
-    found = study(
+    result = study(
         points,
         form,
-        targets=wanted,
+        targets=requested,
         task=None if score_column is None else Task(chance, ceiling),
         delta=used_delta,
         num_resamples=resamples,
@@ -137,22 +129,20 @@ def fit(
     if check_bands:
         check = checked(points, form, delta=used_delta, confidence=confidence, seed=seed)
     if out is not None:
-        _write_page(found, check, sources, out)
+        _write_page(result, check, sources, out)
     if as_json:
         from assay.reporting.views.scaling import scaling_view
 
-        click.echo(scaling_view(found, check, out).to_json())
+        click.echo(scaling_view(result, check, out).to_json())
     else:
-        _print_study(found, check, out)
-    refused = dict.fromkeys(str(target.error) for target in found.targets if target.error is not None)
+        _print_study(result, check, out)
+    refused = dict.fromkeys(str(target.error) for target in result.targets if target.error is not None)
     if refused:
         raise DataError("\n".join(refused))
 
 
 @scaling.command("code-length")
-@click.argument(
-    "run_ids", nargs=-1, required=True, type=RUN, metavar="BASELINE CANDIDATE [BASELINE CANDIDATE]..."
-)
+@click.argument("run_ids", nargs=-1, required=True, type=RUN, metavar="BASELINE CANDIDATE [BASELINE CANDIDATE]...")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (docs/json.md).")
 def code_length(run_ids: tuple[str, ...], as_json: bool) -> None:
     """Say how many bits the labels cost somebody who learns along: fewer is a faster learner.
@@ -161,9 +151,7 @@ def code_length(run_ids: tuple[str, ...], as_json: bool) -> None:
     compared; several pairs (a seed each) give an interval that holds for the method, not for the seed.
     """
     if len(run_ids) > 1 and len(run_ids) % 2:
-        raise ConfigError(
-            f"{len(run_ids)} runs do not make pairs. Give one run, or baseline and candidate in turn."
-        )
+        raise ConfigError(f"{len(run_ids)} runs do not make pairs. Give one run, or baseline and candidate in turn.")
     from assay.reporting.views.scaling import code_lengths_view
     from assay.statistics.code_length import code_length as of_run
     from assay.statistics.code_length import compare_code_lengths
@@ -174,14 +162,14 @@ def code_length(run_ids: tuple[str, ...], as_json: bool) -> None:
             fold_run(ledger, ledger.run(run_id))
         lengths = [of_run(ledger, run_id) for run_id in run_ids]
     pairs = list(zip(lengths[::2], lengths[1::2], strict=False))
-    found = code_lengths_view(lengths, compare_code_lengths(pairs) if pairs else None)
+    result = code_lengths_view(lengths, compare_code_lengths(pairs) if pairs else None)
     if as_json:
-        click.echo(found.to_json())
+        click.echo(result.to_json())
     else:
-        _print_code_lengths(found)
+        _print_code_lengths(result)
 
 
-def _refuse_sources(sources: tuple[str, ...], score_column: str | None) -> None:
+def _check_sources(sources: tuple[str, ...], score_column: str | None) -> None:
     if _is_file(sources[0]) and len(sources) > 1:
         raise ConfigError(f"{len(sources)} files given; put all points of one law into one CSV file.")
     if not _is_file(sources[0]) and score_column is not None:
@@ -214,21 +202,19 @@ def _target(text: str) -> dict[str, float]:
         except ValueError:
             target = {}
         if name not in VARIABLES or name not in target:
-            raise ConfigError(
-                f"--at {text}: '{part}' is not {' or '.join(VARIABLES)}=NUMBER, e.g. tokens=1.4e12."
-            )
+            raise ConfigError(f"--at {text}: '{part}' is not {' or '.join(VARIABLES)}=NUMBER, e.g. tokens=1.4e12.")
     return target
 
 
-def _write_page(found: "ScalingStudy", check: "BandCheck | None", sources: tuple[str, ...], out: Path) -> None:
+def _write_page(result: "ScalingStudy", check: "BandCheck | None", sources: tuple[str, ...], out: Path) -> None:
     from assay.reporting.documents.render import write_file
     from assay.reporting.documents.scaling_page import render_scaling_page
 
     name = Path(sources[0]).name if len(sources) == 1 else f"{len(sources)} runs"
-    write_file(out, render_scaling_page(found, check, name=name, made_s=SystemClock().now_s()))
+    write_file(out, render_scaling_page(result, check, name=name, created_s=SystemClock().now_s()))
 
 
-def _print_study(found: "ScalingStudy", check: "BandCheck | None", out: Path | None) -> None:
+def _print_study(result: "ScalingStudy", check: "BandCheck | None", out: Path | None) -> None:
     from assay.reporting.documents.scaling_page import (
         errors_text,
         level_text,
@@ -237,39 +223,39 @@ def _print_study(found: "ScalingStudy", check: "BandCheck | None", out: Path | N
     )
     from assay.reporting.terminal.terminal import print_table
 
-    scale = found.fit.points.variables[found.fit.form.scale]
-    unit = " FLOP" if found.fit.form.scale == "compute" else f" {found.fit.form.scale}"
-    click.secho(found.law.formula, bold=True)
-    if found.errors:
-        click.echo(errors_text(found))
-    click.echo(f"{found.law.num_points} points, {power_text(scale.min())} to {power_text(scale.max())}{unit}")
-    print_table(parameters_table(found))
-    if found.task is not None:
-        (chance, ceiling), midpoint, _ = found.task.curve
+    scale = result.fit.points.variables[result.fit.form.scale]
+    unit = " FLOP" if result.fit.form.scale == "compute" else f" {result.fit.form.scale}"
+    click.secho(result.law.formula, bold=True)
+    if result.errors:
+        click.echo(errors_text(result))
+    click.echo(f"{result.law.num_points} points, {power_text(scale.min())} to {power_text(scale.max())}{unit}")
+    print_table(parameters_table(result))
+    if result.task is not None:
+        (chance, ceiling), midpoint, _ = result.task.sigmoid
         click.echo(f"  score: half of the way from {chance:g} to {ceiling:g} at loss {midpoint:.4g}")
-        if level := level_text(found):
+        if level := level_text(result):
             click.secho(f"  {level}", fg="yellow")
-    if found.back_test is not None:
-        factor = found.back_test.multiplier(found.confidence)
-        limit = scale.max() * math.exp(found.back_test.max_horizon)
+    if result.back_test is not None:
+        factor = result.back_test.multiplier(result.confidence)
+        limit = scale.max() * math.exp(result.back_test.max_horizon)
         click.echo(
-            f"  back-test: {len(found.back_test.origins)} origins; bands are {factor:.2f} standard errors each "
+            f"  back-test: {len(result.back_test.origins)} origins; bands are {factor:.2f} standard errors each "
             f"way, more with distance, and are tested up to {power_text(limit)}{unit}"
         )
-        for reason in found.back_test.left_out:
+        for reason in result.back_test.left_out:
             click.secho(f"  left out of the back-test: {reason}", fg="yellow")
     else:
-        click.secho(f"  no back-test: {found.back_test_error}", fg="yellow")
+        click.secho(f"  no back-test: {result.back_test_error}", fg="yellow")
     if check is not None:
         click.echo(
             f"  {check.confidence:.0%} bands held {check.covered:.1%} of {check.num_predictions} forgotten "
             f"larger runs; uncalibrated {check.covered_uncalibrated:.1%}, bootstrap alone "
             f"{check.covered_by_bootstrap_alone:.1%}"
         )
-    for target in found.targets:
+    for target in result.targets:
         if target.prediction is not None:
-            far = target.prediction.times_beyond_data
-            place = f"{power_text(far)} times beyond the largest run" if far > 1 else "inside the data"
+            ratio = target.prediction.times_beyond_data
+            place = f"{power_text(ratio)} times beyond the largest run" if ratio > 1 else "inside the data"
             sentence = prediction_sentence(target)
             if target.is_untested:
                 click.secho(sentence, fg="yellow")
@@ -279,14 +265,13 @@ def _print_study(found: "ScalingStudy", check: "BandCheck | None", out: Path | N
         click.echo(out)
 
 
-def _print_code_lengths(found: "CodeLengthsView") -> None:
-    for run in found.runs:
+def _print_code_lengths(result: "CodeLengthsView") -> None:
+    for run in result.runs:
         part = "" if run.is_whole_pass else ", not yet the whole first pass"
         click.echo(
-            f"{run.run_id}: {run.bits:,.0f} bits for {run.num_rows:,} rows{part}: "
-            f"{run.bits_per_row:.4f} bits per row"
+            f"{run.run_id}: {run.bits:,.0f} bits for {run.num_rows:,} rows{part}: {run.bits_per_row:.4f} bits per row"
         )
-    if (saved := found.saved_bits_per_row) is not None:
+    if (saved := result.saved_bits_per_row) is not None:
         assert saved.low is not None and saved.high is not None, "a comparison has an interval"
         if saved.low == saved.high == 0:
             verdict = "the same code, bit for bit"

@@ -1,10 +1,10 @@
-"""A candidate: a patch on the known-good recipe, one change at a time.
+"""Candidates: patches on the known-good recipe, one change at a time.
 
     known-good recipe  +  {trainer.optimizer.learning_rate: 2e-3}  =  the candidate's recipe
-                          one key: whatever differs in the result is due to it
+                          one key: any difference in the result is due to it
 
-Two keys at once are allowed and warned of: a gain cannot be credited to either. Values are laid over the tree
-as `a.b=value` overrides are, so that a patch means what it would mean on the command line.
+Several keys are allowed with a warning, because a gain cannot be credited to one of them. Values are applied like
+`a.b=value` overrides, so a patch means the same as on the command line.
 """
 
 from collections.abc import Mapping
@@ -19,21 +19,20 @@ from assay.base.errors import ConfigError
 from assay.records.decision import KnownGood
 
 BASELINE = "baseline"
-"""What the arm without a patch is called, unless the campaign says otherwise."""
+"""Default name of the arm without a patch."""
 
 STAGE = "stage"
-"""The one key of the patch of a candidate that is a stage of a pipeline: its recipe is its own."""
+"""The only patch key of a candidate that is a stage of a pipeline, which has its own recipe."""
 
 
 def known_good_recipe(path: Path) -> tuple[LoadedConfig, KnownGood | None]:
-    """The recipe that candidates are patches on: a recipe's YAML, or the `known_good.json` of a decision.
+    """Read the recipe that candidates are patches on: a recipe's YAML, or the `known_good.json` of a decision.
 
-    A dataset's folder in a YAML file stays as written: relative to where `assay` is called, as for `assay
-    train`.
+    A dataset's folder in a YAML file stays relative to the working directory of `assay`, as for `assay train`.
     """
     if path.suffix != ".json":
         loaded = read_config_file(path, [])
-        # YAML's dates are no JSON, and the recipe becomes part of records.
+        # Records hold the recipe as JSON, which has no dates.
         return LoadedConfig(to_jsonable_python(loaded.values), loaded.origins, loaded.lines), None
     try:
         text = path.read_bytes()
@@ -44,7 +43,8 @@ def known_good_recipe(path: Path) -> tuple[LoadedConfig, KnownGood | None]:
 
 
 def patched(recipe: LoadedConfig, patch: Mapping[str, Any], *, arm: str, seed: int) -> LoadedConfig:
-    """The recipe of one arm with one seed; `seed` is the model's and the order's, so arms are paired by it."""
+    """Return the recipe of one arm with one seed. The seed is used for the model and the order, which pairs the
+    arms."""
     values, origins = deepcopy(recipe.values), dict(recipe.origins)
     seeds = {"seed": seed, "loader.seed": seed}
     for key, value in {**patch, **seeds}.items():
@@ -54,7 +54,7 @@ def patched(recipe: LoadedConfig, patch: Mapping[str, Any], *, arm: str, seed: i
 
 
 def warning_of_patch(arm: str, patch: Mapping[str, Any]) -> str | None:
-    """What a reader must know of a patch that changes several things at once; None for one change."""
+    """Return a warning about a patch that changes several keys; None for one key."""
     if len(patch) <= 1:
         return None
     return (

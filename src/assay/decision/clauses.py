@@ -1,9 +1,8 @@
-"""Conditions beside the gain itself: guardrails, safety, coverage, drill, budget, extrapolation, plan, and
-harm.
+"""Clauses besides those on the gain: guardrails, safety, coverage, drill, budget, extrapolation, plan and harm.
 
-Each takes the facts and gives a clause: what it asks, what was seen, the verdict, and what would turn it.
-Verdicts have three values. `fail` is evidence against; `undecided` is a lack of evidence; neither lets a gate
-pass, but only the second is cured by more of it.
+Each function takes the facts and returns a clause: its requirement, what was observed, the verdict, and what would turn
+it. Verdicts have three values: `fail` is evidence against, `undecided` is a lack of evidence. A gate passes with
+neither, but only the second is fixed by more evidence.
 """
 
 import math
@@ -26,12 +25,7 @@ from assay.decision.config import (
 )
 from assay.decision.coverage import hole_text
 from assay.decision.facts import BenchmarkFacts, Facts, ForecastFacts, PlanFacts
-from assay.decision.more_evidence import (
-    MAX_SEEDS,
-    lacking_rows_text,
-    seeds_to_look,
-    standard_error_at,
-)
+from assay.decision.more_evidence import MAX_SEEDS, lacking_rows_text, seeds_to_look, standard_error_at
 from assay.decision.sentences import (
     bound_text,
     chance_text,
@@ -45,23 +39,18 @@ from assay.records.coverage import Coverage
 from assay.records.decision import Clause, GateVerdict, MoreEvidence, Source
 from assay.records.drill import DrillReport
 from assay.statistics.effect import estimate_of
-from assay.statistics.failure_rate import (
-    Trials,
-    rate_lower,
-    rate_upper,
-    trials_needed,
-)
+from assay.statistics.failure_rate import Trials, rate_lower, rate_upper, trials_needed
 from assay.statistics.guardrail import MARGINS_PER_ERROR, Harm, is_sized, non_inferiority
 
 FactT = TypeVar("FactT")
 
 THIN_ERRORS = 0.5
-"""A bound that clears its threshold by fewer standard errors than this holds thinly: with the luck of another
-draw of seeds and items two in five such bounds would not have."""
+"""A bound that clears its threshold by fewer standard errors holds thinly: with other seeds and items, two in five such
+bounds would not hold."""
 
 
 def needed_clauses(config: CampaignConfig, facts: Facts) -> Iterator[Clause]:
-    """What `scale` needs beside the gain."""
+    """Return the clauses that `scale` needs besides the gain."""
     rule, files = config.rule, facts.files
     yield from (guardrail_clause(guardrail, config, facts) for guardrail in rule.guardrails)
     yield from (safety_clause(safety, facts) for safety in rule.safety)
@@ -79,7 +68,7 @@ def needed_clauses(config: CampaignConfig, facts: Facts) -> Iterator[Clause]:
 
 
 def stopping_clauses(config: CampaignConfig, facts: Facts) -> Iterator[Clause]:
-    """What each alone means `stop`: harm beyond a guardrail's margin, a failure mode surely above its limit."""
+    """Return the clauses that each mean `stop`: harm beyond a guardrail's margin, a failure rate above its limit."""
     for guardrail in config.rule.guardrails:
         yield harm_clause(guardrail.benchmark, guardrail.margin, facts)
     for safety in config.rule.safety:
@@ -87,7 +76,7 @@ def stopping_clauses(config: CampaignConfig, facts: Facts) -> Iterator[Clause]:
 
 
 def condition_clause(condition: Condition, facts: Facts) -> Clause:
-    """The clause of one condition of a further gate."""
+    """Return the clause of one condition of an additional gate."""
     match condition:
         case HarmCondition():
             return harm_clause(condition.benchmark, condition.margin, facts)
@@ -98,7 +87,7 @@ def condition_clause(condition: Condition, facts: Facts) -> Clause:
 
 
 def guardrail_clause(rule: GuardrailRule, config: CampaignConfig, facts: Facts) -> Clause:
-    """Non-inferiority by a margin."""
+    """Test non-inferiority by a margin."""
     benchmark = facts.benchmarks[rule.benchmark]
     harm = benchmark.harm
     found = non_inferiority(harm, margin=rule.margin)
@@ -118,12 +107,12 @@ def guardrail_clause(rule: GuardrailRule, config: CampaignConfig, facts: Facts) 
         bound=rule.margin,
         reason={
             "pass": f"Any harm is within the margin{thin_text(cleared) if is_thin else ''}.",
-            "fail": "It is worse than the margin allows, surely.",
-            "undecided": "It may be worse than the margin allows.",
+            "fail": "The harm exceeds the margin.",
+            "undecided": "The harm may exceed the margin.",
             "undersized": f"Too small to tell: its standard error, {error}, is more than 1/{MARGINS_PER_ERROR} "
             f"of the margin."
             if math.isfinite(found.standard_error)
-            else "Too small to tell: one seed, or no item that differs, does not say how much one could.",
+            else "Too small to tell: with one seed, or without differing items, the error is unknown.",
         }[found.verdict],
         benchmarks=(rule.benchmark,),
         is_thin=is_thin,
@@ -134,18 +123,16 @@ def guardrail_clause(rule: GuardrailRule, config: CampaignConfig, facts: Facts) 
 
 
 def thin_text(num_errors: float) -> str:
-    """What stands behind a reason that holds by less than `THIN_ERRORS`."""
+    """Return the note on a reason that holds by less than `THIN_ERRORS`."""
     return f", but thinly: by {num_errors:.1f} standard errors"
 
 
 def safety_clause(rule: SafetyRule, facts: Facts) -> Clause:
-    """The upper bound of a failure mode's rate, of the candidate's worst seed, against its limit."""
+    """Compare the upper bound of a failure rate, in the candidate's worst seed, with its limit."""
     benchmark = facts.benchmarks[rule.benchmark]
     trials = benchmark.trials
     upper, lower = float(rate_upper(*trials)), float(rate_lower(*trials))
-    verdict: GateVerdict = (
-        "pass" if upper <= rule.max_rate else "fail" if lower > rule.max_rate else "undecided"
-    )
+    verdict: GateVerdict = "pass" if upper <= rule.max_rate else "fail" if lower > rule.max_rate else "undecided"
     needed = trials_needed(rule.max_rate, failures=trials.failures)
     is_thin = verdict == "pass" and float(rate_upper(trials.failures + 1, trials.number)) > rule.max_rate
     thinly = ", but thinly: one more would open it" if is_thin else ""
@@ -159,8 +146,8 @@ def safety_clause(rule: SafetyRule, facts: Facts) -> Clause:
         bound=rule.max_rate,
         reason={
             "pass": f"The failure mode is rare enough{thinly}.",
-            "fail": f"It is surely more frequent than allowed: at least {rate_text(lower)}.",
-            "undecided": f"{benchmark.failed.size:,} items cannot show that it is rare enough.",
+            "fail": f"The failure mode is more frequent than allowed: at least {rate_text(lower)}.",
+            "undecided": f"{benchmark.failed.size:,} items are too few to show that it is rare enough.",
         }[verdict],
         benchmarks=(rule.benchmark,),
         is_thin=is_thin,
@@ -169,7 +156,7 @@ def safety_clause(rule: SafetyRule, facts: Facts) -> Clause:
 
 
 def harm_clause(benchmark: str, margin: float, facts: Facts) -> Clause:
-    """Whether it surely got worse by more than `margin`."""
+    """Test whether the candidate is worse by more than `margin`."""
     found = facts.benchmarks[benchmark]
     harm = found.harm
     lower = float(harm.lower)
@@ -182,13 +169,13 @@ def harm_clause(benchmark: str, margin: float, facts: Facts) -> Clause:
         seen=f"{side_text(float(harm.effect.mean), found.unit)}, at best {side_text(lower, found.unit)}",
         value=_finite(lower),
         bound=margin,
-        reason="Harm is shown." if is_met else "No such harm is shown.",
+        reason="Harm beyond the margin is shown." if is_met else "No harm beyond the margin is shown.",
         benchmarks=(benchmark,),
     )
 
 
 def rate_clause(benchmark: str, max_rate: float, facts: Facts) -> Clause:
-    """Whether a failure mode is surely more frequent than allowed."""
+    """Test whether a failure rate is above its limit."""
     found = facts.benchmarks[benchmark]
     trials = found.trials
     lower = float(rate_lower(*trials))
@@ -201,7 +188,7 @@ def rate_clause(benchmark: str, max_rate: float, facts: Facts) -> Clause:
         seen=f"{_failures_text(found, trials)}, so at least {rate_text(lower)}",
         value=lower,
         bound=max_rate,
-        reason="The failure mode is shown." if is_met else "No such rate is shown.",
+        reason="The rate is above the limit." if is_met else "No rate above the limit is shown.",
         benchmarks=(benchmark,),
     )
 
@@ -223,7 +210,7 @@ def _more_trials(benchmark: BenchmarkFacts, number: int) -> MoreEvidence:
 
 
 def spent_clause(device_hours: float, facts: Facts) -> Clause:
-    """Whether both arms have cost more than so many device-hours."""
+    """Check whether both arms together cost more than `device_hours`."""
     is_met = facts.spent_s > device_hours * 3600
     return Clause(
         name="spent",
@@ -233,12 +220,12 @@ def spent_clause(device_hours: float, facts: Facts) -> Clause:
         seen=device_time_text(facts.spent_s),
         value=facts.spent_s / 3600,
         bound=device_hours,
-        reason="It has cost more than that." if is_met else "It has cost less.",
+        reason="The campaign has cost more." if is_met else "The campaign has cost less.",
     )
 
 
 def audit_clause(facts: Facts) -> Clause:
-    """Whether the receipts of every run prove that each row was learned exactly once."""
+    """Check whether the receipts of every run prove that each row was trained on exactly once."""
     failed = next((run for run in facts.runs if run.audit_verdict != "pass"), None)
     num_proved = sum(run.audit_verdict == "pass" for run in facts.runs)
     killed = sum(run.num_attempts - 1 for run in facts.runs)
@@ -247,14 +234,13 @@ def audit_clause(facts: Facts) -> Clause:
         name="drill: audit",
         type="drill",
         verdict="fail" if failed else "pass",
-        requirement="the receipts of every run prove that each row was learned once",
+        requirement="the receipts of every run prove that each row was trained on once",
         seen=f"{num_proved} of {len(facts.runs)} runs proved{survived}",
         value=float(num_proved),
         bound=float(len(facts.runs)),
         reason=f"Run {failed.run_id}: audit {failed.audit_verdict}." if failed else "Nothing was lost.",
         more=MoreEvidence(
-            what=f"find the cause with 'assay audit {failed.run_id}', and train the run again",
-            device_s=failed.device_s,
+            what=f"find the cause with 'assay audit {failed.run_id}', and train the run again", device_s=failed.device_s
         )
         if failed
         else None,
@@ -262,11 +248,11 @@ def audit_clause(facts: Facts) -> Clause:
 
 
 def drill_clause(report: DrillReport, source: Source, facts: Facts) -> Clause:
-    """Whether the drill that `assay drill --out` recorded has passed, and was one of this recipe."""
+    """Check whether the drill recorded by `assay drill --out` passed, and was one of this recipe."""
     failed = [exercise for exercise in report.exercises if exercise.problem]
     survived = len(report.exercises) - len(failed)
     other = report.difference_from(facts.recipe)
-    reason = f"{failed[0].name}: {failed[0].problem}" if failed else "Whatever was killed, nothing was lost."
+    reason = f"{failed[0].name}: {failed[0].problem}" if failed else "No kill lost any data."
     return Clause(
         name="drill",
         type="drill",
@@ -290,7 +276,7 @@ def _drill_again(report: DrillReport, other: str | None) -> MoreEvidence | None:
 
 
 def coverage_clause(coverage: Coverage, source: Source) -> Clause:
-    """Whether every failure mode has a benchmark of known power."""
+    """Check whether every failure mode has a benchmark of known power."""
     holes = coverage.holes
     names = [f"{mode.name} ({mode.owner})" for mode in holes]
     return Clause(
@@ -301,14 +287,16 @@ def coverage_clause(coverage: Coverage, source: Source) -> Clause:
         seen=f"{number_of(len(holes), 'hole')}{': ' if holes else ''}{', '.join(names[:5])}",
         value=float(len(holes)),
         bound=0.0,
-        reason=f"Nobody would notice {holes[0].name}: {hole_text(holes[0])}." if holes else "There is no hole.",
+        reason=f"{holes[0].name} would go unnoticed: {hole_text(holes[0])}."
+        if holes
+        else "All failure modes are covered.",
         evidence=(source,),
         more=MoreEvidence(what=f"a benchmark of known power for {' and '.join(names[:3])}") if holes else None,
     )
 
 
 def sealed_clause(rule: SealedRule, facts: Facts) -> Clause:
-    """Whether the gain is there on items that nobody has scored on before: D_sealed >= share x D_primary."""
+    """Check whether the gain holds on a holdout that was never scored before: D_sealed >= share x D_primary."""
     least = rule.least_share * float(facts.composite.mean)
     found = facts.holdout
     value: float | None = None
@@ -316,17 +304,17 @@ def sealed_clause(rule: SealedRule, facts: Facts) -> Clause:
     verdict: GateVerdict
     if found is None:
         verdict, seen = "undecided", "not opened"
-        reason = "It is opened once, at a declared look at which every other clause holds."
+        reason = "The holdout is opened once, at a declared look at which every other clause holds."
     elif found.benchmark is None:
-        verdict, seen, reason = "fail", "no holdout any more", found.problem
-        more = "a new campaign with a holdout that nobody has opened"
+        verdict, seen, reason = "fail", "the holdout is invalid", found.problem
+        more = "a new campaign with a holdout that was never opened"
     else:
         value = float(found.benchmark.effect.mean)
         seen = interval_words(estimate_of(found.benchmark.effect), found.benchmark.unit)
         if value >= least:
-            verdict, reason = "pass", "The gain is there on items that nobody had seen."
+            verdict, reason = "pass", "The gain holds on the sealed holdout."
         else:
-            verdict, reason = "fail", "Most of the gain is gone on items that nobody had seen."
+            verdict, reason = "fail", "Most of the gain is missing on the sealed holdout."
             more = "find what was tuned to the primary benchmarks; then a campaign with a new holdout"
     return Clause(
         name=f"sealed: {rule.benchmark}",
@@ -344,7 +332,7 @@ def sealed_clause(rule: SealedRule, facts: Facts) -> Clause:
 
 
 def scaling_clause(found: ForecastFacts, least_effect: float, unit: str) -> Clause:
-    """Whether the calibrated lower bound of the gain at the target scale is worth having."""
+    """Check whether the calibrated lower bound of the gain at the target scale reaches the least effect."""
     requirement = f"80% lower bound of the gain at the target scale at least {bound_text(least_effect, unit)}"
     if found.gain is None:
         return Clause(
@@ -362,16 +350,14 @@ def scaling_clause(found: ForecastFacts, least_effect: float, unit: str) -> Clau
         seen=f"{effect_text(value, unit)}, at least {effect_text(low, unit)}",
         value=low,
         bound=least_effect,
-        reason="The gain holds at the target scale."
-        if is_met
-        else "The gain may not hold at the target scale.",
+        reason="The gain holds at the target scale." if is_met else "The gain may not hold at the target scale.",
         evidence=found.sources,
         more=None if is_met else MoreEvidence(what="a run at a scale between this one and the target"),
     )
 
 
 def plan_clause(rule: PlanRule, plan: PlanFacts) -> Clause:
-    """Whether the plan's simulation is in time and in budget often enough."""
+    """Check whether the plan's simulation is on time and in budget often enough."""
     on_time, in_budget, source, decision = plan
     is_met = on_time >= rule.p_on_time and in_budget >= rule.p_in_budget
     return Clause(
@@ -379,8 +365,7 @@ def plan_clause(rule: PlanRule, plan: PlanFacts) -> Clause:
         type="plan",
         verdict="pass" if is_met else "fail",
         requirement=f"on time with {chance_text(rule.p_on_time)}, in budget with {chance_text(rule.p_in_budget)}",
-        seen=f"on time {chance_text(on_time)}, in budget {chance_text(in_budget)}"
-        f"{decision and f'; {decision}'}",
+        seen=f"on time {chance_text(on_time)}, in budget {chance_text(in_budget)}{decision and f'; {decision}'}",
         value=min(on_time - rule.p_on_time, in_budget - rule.p_in_budget),
         bound=0.0,
         reason="The plan holds." if is_met else "The plan is too risky.",
@@ -390,7 +375,7 @@ def plan_clause(rule: PlanRule, plan: PlanFacts) -> Clause:
 
 
 def budget_clause(facts: Facts) -> Clause:
-    """Whether the two arms stayed within the campaign's budget."""
+    """Check whether both arms stayed within the campaign's budget."""
     is_met = facts.spent_s <= facts.budget_s
     return Clause(
         name="budget",
@@ -400,20 +385,15 @@ def budget_clause(facts: Facts) -> Clause:
         seen=device_time_text(facts.spent_s),
         value=facts.spent_s / 3600,
         bound=facts.budget_s / 3600,
-        reason="It cost no more than was agreed." if is_met else "It cost more than was agreed.",
+        reason="The cost is within the budget." if is_met else "The cost exceeds the budget.",
         more=None if is_met else MoreEvidence(what="agree on a larger budget (budget_device_hours)"),
     )
 
 
 def _more_items(
-    benchmark: BenchmarkFacts,
-    harm: Harm,
-    margin: float,
-    items_factor: float,
-    config: CampaignConfig,
-    facts: Facts,
+    benchmark: BenchmarkFacts, harm: Harm, margin: float, items_factor: float, config: CampaignConfig, facts: Facts
 ) -> MoreEvidence:
-    """What would let a guardrail speak: a declared look at which it is precise enough, or else more items."""
+    """Return what would decide a guardrail: a declared look at which it is precise enough, or else more items."""
     for look in config.all_looks:
         if look > facts.num_seeds and is_sized(standard_error_at(look, harm.effect, facts), margin):
             return seeds_to_look(look, facts)
@@ -426,25 +406,21 @@ def _more_items(
         if not lacking:
             what = f"{number_of(extra, 'more item')} of {benchmark.name}, scored with the same checkpoints"
             return MoreEvidence(what=what)
-        return MoreEvidence(
-            what=f"{number_of(extra, 'more item')} of {benchmark.name}{lacking}, or a wider margin"
-        )
+        return MoreEvidence(what=f"{number_of(extra, 'more item')} of {benchmark.name}{lacking}, or a wider margin")
     return _more_than_seeds(harm, margin, config, facts)
 
 
 def _more_than_seeds(harm: Harm, margin: float, config: CampaignConfig, facts: Facts) -> MoreEvidence:
-    """Where seeds differ too much: the fewest of a new campaign that would do, or that none would."""
+    """Return the seeds of a new campaign that decide it if seeds vary much; else, a wider margin."""
     ahead = range(config.seeds + 1, MAX_SEEDS + 1)
-    enough = next(
-        (seeds for seeds in ahead if is_sized(standard_error_at(seeds, harm.effect, facts), margin)), None
-    )
+    enough = next((seeds for seeds in ahead if is_sized(standard_error_at(seeds, harm.effect, facts), margin)), None)
     if enough is None:
-        return MoreEvidence(what=f"a wider margin: seeds differ too much, and {MAX_SEEDS} would hardly do")
-    return MoreEvidence(what=f"a new campaign with {enough} seeds or more: seeds differ too much")
+        return MoreEvidence(what=f"a wider margin: seeds vary too much, and {MAX_SEEDS} would not suffice")
+    return MoreEvidence(what=f"a new campaign with {enough} seeds or more: seeds vary too much")
 
 
 def _gathered(fact: FactT | None) -> FactT:
-    """A clause that the rule asks for is never left out because nobody has gathered what it needs."""
+    """Assert that a fact which the rule needs was gathered."""
     assert fact is not None, "what the rule asks for is gathered before it is judged"
     return fact
 

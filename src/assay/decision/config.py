@@ -1,5 +1,4 @@
-"""What a campaign is, as its file says it: candidates, seeds, benchmarks, looks and gates, all declared
-beforehand.
+"""What a campaign is, as its file says it: candidates, seeds, benchmarks, looks and gates, all declared beforehand.
 
     campaign --+-- recipe            the known-good one
                +-- candidates        a patch each
@@ -8,8 +7,8 @@ beforehand.
                +-- rule              the standard rule's thresholds; becomes the gates `scale` and `stop`
                +-- gates             further ones, e.g. a rollback condition
 
-A gate is data: a list of conditions told apart by `type`, and whether all or any of them must hold. What a
-condition finds is in `conditions.py`; nothing here looks at a result.
+A gate is data: a list of conditions told apart by `type`, and whether all or any of them must hold. What a condition
+finds is in `conditions.py`; nothing here looks at a result.
 """
 
 from typing import Annotated, Any, Literal
@@ -42,8 +41,8 @@ class Candidate(FrozenConfig):
     """Why it might help; for the memo's reader."""
 
     patch: dict[str, Any]
-    """Dotted key of the recipe -> value, e.g. `trainer.optimizer.learning_rate: 2e-3`. Use one key: the
-    effect of several changes cannot be credited to one (allowed, with a warning)."""
+    """Dotted key of the recipe -> value, e.g. `trainer.optimizer.learning_rate: 2e-3`. Use one key: the effect of
+    several changes cannot be credited to one (allowed, with a warning)."""
 
     @model_validator(mode="after")
     def _is_a_candidate(self) -> "Candidate":
@@ -66,18 +65,18 @@ class PredictionsBenchmark(FrozenConfig):
     """For the rule, the gates and the memo."""
 
     score: str = "correct"
-    """Score of a row. For classifiers: `correct` (1 if the class is right, at 0.5), `ranking` (two classes;
-    the row's DeLong influence value, with the AUC as mean), `log_likelihood` of the true class in nats. For
-    other methods: `own`, their row score with its unit and direction, e.g. an absolute error; or the name of
-    another metric, e.g. `length` or `kl` of completions of held-out prompts."""
+    """Score of a row. For classifiers: `correct` (1 if the class is right, at 0.5), `ranking` (two classes; the row's
+    DeLong influence value, with the AUC as mean), `log_likelihood` of the true class in nats. For other methods: `own`,
+    their row score with its unit and direction, e.g. an absolute error; or the name of another metric, e.g. `length` or
+    `kl` of completions of held-out prompts."""
 
     where: dict[str, str | bool | int | None] = Field(default_factory=dict)
-    """Only rows whose metadata columns have these values, e.g. `{kind: method}`, `{is_async: true}`; `label` is
-    one, too."""
+    """Only rows whose metadata columns have these values, e.g. `{kind: method}`, `{is_async: true}`; `label` is one,
+    too."""
 
     cluster: str | None = "split_cluster"
-    """Column of the predictions that defines clusters (a source, a file). Default: the rows that the split
-    kept together (`data.split.column`); null: every row is independent."""
+    """Column of the predictions that defines clusters (a source, a file). Default: the rows that the split kept
+    together (`data.split.column`); null: every row is independent."""
 
 
 class SuiteBenchmark(FrozenConfig):
@@ -92,8 +91,8 @@ class SuiteBenchmark(FrozenConfig):
     """The benchmark's name in the suite, if it is not `name`."""
 
     suite: str | None = None
-    """The suite's file, for missing results; relative to the campaign's file. Null: the recipe's
-    `evaluation.suite` makes the results, or they were imported."""
+    """The suite's file, for missing results; relative to the campaign's file. Null: the recipe's `evaluation.suite`
+    makes the results, or they were imported."""
 
 
 Benchmark = Annotated[PredictionsBenchmark | SuiteBenchmark, Field(discriminator="type")]
@@ -123,9 +122,9 @@ class SealedRule(FrozenConfig):
     """A holdout that is not scored before the decision, so nothing is tuned on it."""
 
     benchmark: Name
-    """One of `benchmarks`, of type `suite`, in its own suite file. It is scored once per candidate, at the
-    declared look at which every other clause of `scale` holds; the opening is recorded. If it was opened or
-    scored before, the clause fails."""
+    """One of `benchmarks`, of type `suite`, in its own suite file. It is scored once per candidate, at the declared
+    look at which every other clause of `scale` holds; the opening is recorded. If it was opened or scored before, the
+    clause fails."""
 
     least_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
     """The share of the gain on the primary benchmarks that the sealed one must show."""
@@ -135,8 +134,8 @@ class ScalingRule(FrozenConfig):
     """Requirement on the gain at the target scale."""
 
     target: PositiveFloat | None = None
-    """The target scale. The gain there is forecast from this campaign and `campaigns` (five scales or more),
-    with an 80% lower bound calibrated by back-test."""
+    """The target scale. The gain there is forecast from this campaign and `campaigns` (five scales or more), with an
+    80% lower bound calibrated by back-test."""
 
     scale: Literal["parameters", "tokens", "compute"] = "compute"
     """Quantity of `target`; compute in FLOP (6 N D)."""
@@ -145,8 +144,8 @@ class ScalingRule(FrozenConfig):
     """Earlier campaigns with the same patch and candidate name at other scales."""
 
     record: str | None = None
-    """Instead of a forecast: file of a JSON object with `low` (80% lower bound) and `value` of the gain at
-    the target scale."""
+    """Instead of a forecast: file of a JSON object with `low` (80% lower bound) and `value` of the gain at the target
+    scale."""
 
     @model_validator(mode="after")
     def _has_one_source(self) -> "ScalingRule":
@@ -177,15 +176,14 @@ class StandardRule(FrozenConfig):
     """The smallest gain worth having, in the primary benchmarks' unit (0.01 of a share: one point)."""
 
     prior_sd: PositiveFloat | None = None
-    """Standard deviation around 0 of true effects of such candidates, for shrinkage. Null: 4/3 of
-    `least_effect`; better: fitted to past campaigns."""
+    """Standard deviation around 0 of true effects of such candidates, for shrinkage. Null: 4/3 of `least_effect`;
+    better: fitted to past campaigns."""
 
     confidence: Share = 0.95
     """Probability, over all looks and candidates, that no gain is claimed if there is none (one-sided)."""
 
     probability: Annotated[float, Field(gt=0.5, lt=1.0)] = 0.80
-    """`scale` needs this probability of a gain of at least `least_effect`, and of a replication that finds a
-    gain."""
+    """`scale` needs this probability of a gain of at least `least_effect`, and of a replication that finds a gain."""
 
     stop_probability: Annotated[float, Field(gt=0.0, lt=0.5)] = 0.20
     """`stop` if a gain of at least `least_effect` is less probable than this."""
@@ -194,9 +192,8 @@ class StandardRule(FrozenConfig):
     """End the campaign if `scale` by the last look is less probable than this."""
 
     over_seeds: OverSeeds = "mean"
-    """`trimmed` leaves out the best and the worst seed (five seeds or more at every look). It tolerates a
-    crashed run and needs more seeds otherwise; guardrails and safety count every seed. `--check` prints both
-    powers."""
+    """`trimmed` leaves out the best and the worst seed (five seeds or more at every look). It tolerates a crashed run
+    and needs more seeds otherwise; guardrails and safety count every seed. `--check` prints both powers."""
 
     unscheduled_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
     """Share of the error reserved for undeclared looks (`assay decide NAME --now`)."""
@@ -208,13 +205,13 @@ class StandardRule(FrozenConfig):
     """As guardrails, with exact bounds of a failure rate."""
 
     coverage: str | None = None
-    """File of a coverage matrix (docs/suites.md) without holes. Relative to the campaign's file, like the
-    files below."""
+    """File of a coverage matrix (docs/suites.md) without holes. Relative to the campaign's file, like the files
+    below."""
 
     drill: str | None = "audit"
-    """`audit`: every run's receipts must prove that each row was learned once. Or a file of `assay drill
-    RECIPE --out FILE`: it must have passed, with the candidate's recipe apart from length, seeds, rows and
-    learning rates. Null: no requirement."""
+    """`audit`: every run's receipts must prove that each row was learned once. Or a file of `assay drill RECIPE --out
+    FILE`: it must have passed, with the candidate's recipe apart from length, seeds, rows and learning rates. Null: no
+    requirement."""
 
     sealed: SealedRule | None = None
     """Null: no requirement."""
@@ -298,8 +295,8 @@ class CampaignConfig(FrozenConfig):
     """What the memo answers, in a sentence."""
 
     recipe: str
-    """The known-good recipe: a YAML file, or the `known_good.json` of an earlier campaign. Relative to the
-    campaign's file."""
+    """The known-good recipe: a YAML file, or the `known_good.json` of an earlier campaign. Relative to the campaign's
+    file."""
 
     baseline: Name = BASELINE
     """Name of the arm without a patch; part of its runs' ids."""
@@ -311,9 +308,9 @@ class CampaignConfig(FrozenConfig):
     """Paired seeds at the last look. A claim about a recipe needs several."""
 
     looks: tuple[PositiveInt, ...] = ()
-    """Earlier numbers of seeds at which the gates are judged; all looks share one error. Seeds are assumed
-    independent, and gains normal; if candidates crash now and then, or seeds are correlated, gains are
-    claimed too often (docs/evidence.md)."""
+    """Earlier numbers of seeds at which the gates are judged; all looks share one error. Seeds are assumed independent,
+    and gains normal; if candidates crash now and then, or seeds are correlated, gains are claimed too often
+    (docs/evidence.md)."""
 
     first_seed: int = Field(default=0, ge=0)
     """Number of the first seed; start a replication after the first campaign's last seed."""
@@ -322,8 +319,7 @@ class CampaignConfig(FrozenConfig):
     """Ranks of each run."""
 
     budget_device_hours: PositiveFloat
-    """Device-hours for training all runs. No run begins that would exceed it. Evaluation is reported
-    separately."""
+    """Device-hours for training all runs. No run begins that would exceed it. Evaluation is reported separately."""
 
     benchmarks: tuple[Benchmark, ...] = Field(min_length=1)
     """Where per-item scores come from."""
@@ -365,8 +361,8 @@ class CampaignConfig(FrozenConfig):
 
     @property
     def secondary(self) -> tuple[PredictionsBenchmark, ...]:
-        """What else the rows of primary benchmarks say (whether they are right, ranked, likely), where no
-        benchmark asks for it: told, and never judged by."""
+        """What else the rows of primary benchmarks say (whether they are right, ranked, likely), where no benchmark
+        asks for it: told, and never judged by."""
         declared = [benchmark for benchmark in self.benchmarks if isinstance(benchmark, PredictionsBenchmark)]
         found: list[PredictionsBenchmark] = []
         for benchmark in declared:
@@ -385,9 +381,7 @@ class CampaignConfig(FrozenConfig):
         """The one that is scored for the decision only."""
         sealed = self.rule.sealed
         found = [
-            benchmark
-            for benchmark in self.benchmarks
-            if sealed is not None and benchmark.name == sealed.benchmark
+            benchmark for benchmark in self.benchmarks if sealed is not None and benchmark.name == sealed.benchmark
         ]
         return found[0] if found and isinstance(found[0], SuiteBenchmark) else None
 
@@ -417,8 +411,7 @@ class CampaignConfig(FrozenConfig):
     def _names_are_distinct(self) -> "CampaignConfig":
         if self.baseline in [candidate.name for candidate in self.candidates]:
             raise WrongKeyError(
-                "candidates",
-                f"'{self.baseline}' is the recipe without a patch; give the candidate another name",
+                "candidates", f"'{self.baseline}' is the recipe without a patch; give the candidate another name"
             )
         for kind, names in (
             ("candidate", [candidate.name for candidate in self.candidates]),
@@ -503,9 +496,7 @@ class CampaignConfig(FrozenConfig):
             raise WrongKeyError("looks", f"looks={late} are not before the last one, at seeds={self.seeds}")
         if (first := self.all_looks[0]) < 2:
             key = "looks.0" if self.looks else "seeds"
-            message = (
-                f"a look at {number_of(first, 'seed')} cannot tell luck from effect; look at 2 seeds or more"
-            )
+            message = f"a look at {number_of(first, 'seed')} cannot tell luck from effect; look at 2 seeds or more"
             raise WrongKeyError(key, message)
         if self.rule.over_seeds == "trimmed" and first < MIN_SEEDS:
             raise WrongKeyError(
@@ -522,8 +513,7 @@ def _named_benchmarks(config: CampaignConfig) -> dict[str, str]:
     rule = config.rule
     found = {f"rule.primary.{index}": name for index, name in enumerate(rule.primary)}
     found |= {
-        f"rule.guardrails.{index}.benchmark": guardrail.benchmark
-        for index, guardrail in enumerate(rule.guardrails)
+        f"rule.guardrails.{index}.benchmark": guardrail.benchmark for index, guardrail in enumerate(rule.guardrails)
     }
     found |= {f"rule.safety.{index}.benchmark": safety.benchmark for index, safety in enumerate(rule.safety)}
     for of_gate, gate in enumerate(config.gates):

@@ -1,10 +1,10 @@
-"""Failure modes x benchmarks: what would go unnoticed.
+"""Coverage of failure modes by benchmarks: which failures would go unnoticed.
 
     coverage file (failure modes, owners, least effects) + suites + results -> matrix -> holes
 
-A benchmark covers a failure mode if it says so *and* its power is known from a result: what it could detect,
-with the stated power, is no larger than the least effect that matters. A benchmark that was never run, or is
-too small, covers nothing, however well it is named; nor do results of other items than it has now.
+A benchmark covers a failure mode if it declares it *and* a result shows enough power: its detectable effect, at the
+stated power, is at most the least effect that matters. A benchmark that was never run, is too small, or was run with
+other items than it has now, covers nothing.
 """
 
 import math
@@ -22,27 +22,26 @@ from assay.records.coverage import Coverage, CoverageCell, CoveredMode
 
 
 class FailureMode(FrozenConfig):
-    """Something that a model must not do, or not do more often than before."""
+    """An undesired behaviour of a model whose rate must not rise."""
 
     name: str
 
     owner: str
-    """Who is asked when it happens: a team or a person."""
+    """The team or person responsible for it."""
 
     least_effect: PositiveFloat
-    """The smallest worsening that must not go unnoticed, in the unit of its benchmarks (0.02: two percentage
-    points)."""
+    """The smallest worsening that must be detected, in the unit of its benchmarks (0.02: two percentage points)."""
 
     description: str = ""
 
 
 class CoverageConfig(FrozenConfig):
-    """What must be covered."""
+    """The failure modes that must be covered."""
 
     failure_modes: tuple[FailureMode, ...] = Field(min_length=1)
 
     power: float = Field(default=0.8, gt=0.0, lt=1.0)
-    """Probability with which the least effect has to be found. Results state theirs at 0.8."""
+    """Probability with which the least effect must be detected. Results state theirs at 0.8."""
 
     @model_validator(mode="after")
     def _names_differ(self) -> "CoverageConfig":
@@ -52,16 +51,14 @@ class CoverageConfig(FrozenConfig):
 
 
 def read_coverage_config(path: Path) -> CoverageConfig:
-    """A coverage file, checked."""
+    """Read and check a coverage file."""
     return validated(CoverageConfig, read_config_file(path, ()))
 
 
-def coverage(
-    config: CoverageConfig, suites: Sequence[PresentSuite], results: Iterable[BenchmarkResult]
-) -> Coverage:
-    """The matrix; of several results of one benchmark as its suite has it now the newest counts.
+def coverage(config: CoverageConfig, suites: Sequence[PresentSuite], results: Iterable[BenchmarkResult]) -> Coverage:
+    """Return the matrix; of several results of a benchmark's present version, the newest counts.
 
-    Raises `ConfigError` where a suite names a failure mode that the coverage file does not list.
+    Raises `ConfigError` if a suite names a failure mode that the coverage file does not list.
     """
     _require_known_modes(config, [suite.suite for suite in suites])
     by_age = sorted(results, key=lambda result: result.evaluated_s)
@@ -97,7 +94,7 @@ def coverage(
 
 
 def hole_text(mode: CoveredMode) -> str:
-    """Why a failure mode is a hole, and what would close it."""
+    """Return why a failure mode is not covered, and what would cover it."""
     if not mode.cells:
         return f"no benchmark looks for it; {mode.owner} owns it"
     small = [cell for cell in mode.cells if cell.items_needed is not None]
@@ -110,7 +107,7 @@ def hole_text(mode: CoveredMode) -> str:
     if older := [cell for cell in mode.cells if cell.state == "another version"]:
         return (
             f"{_names(older)} was run only with other items, prompts or grader than it has now: "
-            "'assay eval run' runs it anew"
+            "'assay eval run' runs it again"
         )
     return f"{_names(mode.cells)} was never run, so its power is not known: 'assay eval run'"
 
@@ -119,10 +116,8 @@ def _names(cells: Sequence[CoverageCell]) -> str:
     return ", ".join(f"'{cell.benchmark}'" for cell in cells)
 
 
-def _cell(
-    without: CoverageCell, result: BenchmarkResult | None, least_effect: float, power: float
-) -> CoverageCell:
-    """`without`: the cell where there is no result."""
+def _cell(without: CoverageCell, result: BenchmarkResult | None, least_effect: float, power: float) -> CoverageCell:
+    """Return the cell of a result; `without` is the cell if there is none."""
     if result is None:
         return without
     detectable = result.could_detect
@@ -143,7 +138,7 @@ def _cell(
 
 
 def _rescaled(power: float, stated_power: float, confidence: float) -> float:
-    """What the detectable effect is multiplied by, to be found with another power than the stated one."""
+    """Return the factor on the detectable effect for another power than the stated one."""
     from scipy.special import ndtri
 
     level = ndtri((1 + confidence) / 2)

@@ -1,8 +1,7 @@
-"""From the gates' verdicts to a decision that can be read: the sentence, its price, and what speaks against it.
+"""Turn the gates' verdicts into a readable decision: the sentence, its price, and the evidence against it.
 
-Nothing here weighs anything: the recommendation is the gates'. What would change our mind is found by
-changing it: the gates are judged again under other assumptions, without each seed and each benchmark, and
-what flips is listed.
+This module weighs nothing: the gates make the recommendation. To find what would change it, the gates are judged again
+under other assumptions, and without each seed and each benchmark; changed recommendations are listed.
 """
 
 import math
@@ -19,14 +18,7 @@ from assay.decision.gates import GateOutcomes, blocking_clause, judge_gates, und
 from assay.decision.meaning import calibration_alone, meaning, not_moved, relative_words
 from assay.decision.outlier_seeds import left_out_words, warnings_of_seeds
 from assay.decision.sensitivity import flips_of, fragility, variations
-from assay.decision.sentences import (
-    chances_text,
-    device_time_text,
-    effect_text,
-    interval_words,
-    is_beyond,
-    would_help,
-)
+from assay.decision.sentences import chances_text, device_time_text, effect_text, interval_words, is_beyond, would_help
 from assay.records.campaign import Campaign, CampaignRun
 from assay.records.decision import BenchmarkEffect, Clause, Decision, MoreEvidence, Recommendation
 from assay.statistics.effect import estimate_of
@@ -37,7 +29,7 @@ FEW_SEEDS = 5
 
 
 def decide(config: CampaignConfig, campaign: Campaign, facts: Facts) -> Decision:
-    """The decision on one candidate: a function of what was declared and what was gathered."""
+    """Return the decision on one candidate: a function of the declared campaign and the facts."""
     found = judge_gates(config, facts)
     candidate = config.candidate(facts.candidate)
     blocking = _blocking(found) if found.recommendation == "narrow" else None
@@ -88,22 +80,20 @@ def decide(config: CampaignConfig, campaign: Campaign, facts: Facts) -> Decision
 
 
 def _warnings(config: CampaignConfig, facts: Facts) -> Iterator[str]:
-    """What keeps the evidence from meaning what it seems to."""
+    """Return what may invalidate the evidence."""
     candidate = config.candidate(facts.candidate)
     if of_patch := warning_of_patch(candidate.name, candidate.patch):
         yield of_patch
     guardrails = [facts.benchmarks[guardrail.benchmark] for guardrail in config.rule.guardrails]
     for found in [guardrail for guardrail in guardrails if guardrail.unit == "share"]:
-        yield from (
-            warning.text for warning in warnings_of_guardrail(found.name, found.baseline, found.candidate)
-        )
+        yield from (warning.text for warning in warnings_of_guardrail(found.name, found.baseline, found.candidate))
     yield from (warning.text for warning in warnings_of_clusters(config.differing_clusters()))
     yield from (warning.text for warning in warnings_of_seeds(config, facts))
     yield from _warned_runs(facts.runs)
 
 
 def _warned_runs(runs: Sequence[CampaignRun]) -> Iterator[str]:
-    """What the runs' numbers warn of: a line for each arm and rule, with the first seed's numbers."""
+    """Return the runs' warnings: a line for each arm and rule, with the first seed's numbers."""
     found: dict[tuple[str, str], list[tuple[int, str]]] = {}
     for run in runs:
         for rule, text in zip(run.warning_rules, run.warnings, strict=True):
@@ -115,21 +105,22 @@ def _warned_runs(runs: Sequence[CampaignRun]) -> Iterator[str]:
 
 
 def _of_dead_runs(runs: Sequence[CampaignRun]) -> str:
-    """That a verdict rests on models that tell no row from another, where half of them or more do."""
+    """Return a note if at least half of the models predict the same for every row."""
     dead = sum("one score" in run.warning_rules for run in runs)
     if not dead or 2 * dead < len(runs):
         return ""
-    return f" But {dead} of {len(runs)} models give every row one answer: this says little of the change."
+    return f" But {dead} of {len(runs)} models predict the same for every row, so this says little of the change."
 
 
 def _measured(facts: Facts) -> list[BenchmarkFacts]:
-    """Every benchmark, the sealed one last if it was opened."""
+    """Return every benchmark, the sealed one last if it was opened."""
     sealed = facts.holdout.benchmark if facts.holdout is not None else None
     return [*facts.benchmarks.values(), *([sealed] if sealed is not None else [])]
 
 
 def _is_final(config: CampaignConfig, facts: Facts, found: GateOutcomes) -> bool:
-    """Decided; or at the last look; or open for a reason that no seed to come can cure."""
+    """Return whether the decision is final: decided, at the last look, or open in a way that no later look can
+    change."""
     if not facts.look.is_gate:
         return False
     if found.recommendation != "narrow" or found.is_inconclusive or facts.num_seeds >= config.seeds:
@@ -139,7 +130,7 @@ def _is_final(config: CampaignConfig, facts: Facts, found: GateOutcomes) -> bool
 
 
 def _blocking(found: GateOutcomes) -> Clause | None:
-    """What keeps it from being scaled; where the design cannot answer, curing another clause helps nobody."""
+    """Return the clause that blocks scaling; if the design is inconclusive, fixing other clauses does not help."""
     if not found.is_inconclusive:
         return blocking_clause(found.scale.clauses)
     of_gain = [clause for clause in found.scale.clauses if clause.type == "effect"]
@@ -152,7 +143,7 @@ class _Verdict(NamedTuple):
 
 
 def _verdict(facts: Facts, found: GateOutcomes, blocking: Clause | None, notes: Sequence[str]) -> _Verdict:
-    """`notes`: what it means, and how easily it turns."""
+    """Return the sentence; `notes` say what the gain means, and how sensitive the recommendation is."""
     text = "".join(f" {note}" for note in notes if note)
     name, gain = facts.candidate, interval_words(estimate_of(facts.composite), facts.unit)
     gain += relative_words(facts)
@@ -170,10 +161,8 @@ def _verdict(facts: Facts, found: GateOutcomes, blocking: Clause | None, notes: 
         return _Verdict(sentence, f"gate {gate.gate}: {clause.name}")
     assert blocking is not None, "what is narrow has an open clause"
     has_fix = blocking.more is not None and would_help(blocking.more)
-    fix = f" The cheapest cure: {_price(blocking.more)}." if blocking.more and has_fix else ""
-    is_over = (
-        facts.look.is_gate and blocking.more is not None and blocking.more.decision_probability is not None
-    )
+    fix = f" The cheapest fix: {_price(blocking.more)}." if blocking.more and has_fix else ""
+    is_over = facts.look.is_gate and blocking.more is not None and blocking.more.decision_probability is not None
     if not found.has_power and is_over:
         worth = next(clause for clause in found.scale.clauses if clause.name == "worth")
         reason = (
@@ -187,7 +176,7 @@ def _verdict(facts: Facts, found: GateOutcomes, blocking: Clause | None, notes: 
 
 
 def _of_a_loss(facts: Facts) -> str:
-    """Which way the scores went, where less is better; nothing where more is."""
+    """Return the direction of the scores if lower is better; else an empty string."""
     primary = [benchmark for benchmark in facts.benchmarks.values() if benchmark.role == "primary"]
     if all(_is_higher_better(benchmark) for benchmark in primary):
         return ""
@@ -207,8 +196,7 @@ def _price(more: MoreEvidence) -> str:
 
 
 def _next_s(found: GateOutcomes, cheapest: MoreEvidence | None) -> float | None:
-    """Device time of what is recommended next; None where it is not known here (scaling is the plan's to
-    price)."""
+    """Return the device time of the recommended next step; None if unknown (the plan prices scaling)."""
     if found.recommendation == "stop":
         return 0.0
     return cheapest.device_s if cheapest is not None else None
@@ -243,33 +231,33 @@ def _is_higher_better(benchmark: BenchmarkFacts) -> bool:
 
 
 def risks(config: CampaignConfig, facts: Facts, recommendation: Recommendation) -> Iterator[str]:
-    """What this evidence could not have seen."""
+    """Return what this evidence could not show."""
     rule = config.rule
     if recommendation == "stop":
         yield _could_be_missed(config, facts)
     else:
         if not rule.guardrails and not rule.safety:
-            yield "No guardrail was declared: harm elsewhere would not have been noticed."
+            yield "No guardrail is declared: harm on other benchmarks would go unnoticed."
         if rule.coverage is None:
-            yield "Coverage was not asked for: a failure mode without a benchmark would not have been noticed."
+            yield "No coverage is declared: a failure mode without a benchmark would go unnoticed."
         if rule.scaling is None:
-            yield "The gain was measured at this scale only; nothing is known of the target scale."
+            yield "The gain was measured at this scale only; the gain at the target scale is unknown."
         if rule.plan is None:
-            yield "No plan was asked for: whether scaling fits time and budget is open."
+            yield "No plan is declared: whether scaling fits time and budget is open."
         if len(rule.primary) == 1:
-            yield "There is one primary benchmark: whether others gain is not known."
+            yield "There is one primary benchmark: whether others gain is unknown."
         elif _are_of_one_split(config):
             yield (
-                "The primary benchmarks are scores and slices of one split's rows: that they agree says little "
-                "of other tasks."
+                "The primary benchmarks are scores and slices of one split's rows; their agreement says little "
+                "about other tasks."
             )
         if len(config.candidates) > 1:
             yield (
                 f"The best of {len(config.candidates)} candidates looks better than it is; shrinkage corrects "
-                "for that as far as the prior is right."
+                "this as far as the prior is right."
             )
     if facts.num_seeds < FEW_SEEDS:
-        yield f"{number_of(facts.num_seeds, 'seed')}: the spread between seeds is itself hardly known."
+        yield f"{number_of(facts.num_seeds, 'seed')}: the variance between seeds is itself uncertain."
     for benchmark in facts.benchmarks.values():
         if benchmark.num_dropped:
             dropped = number_of(benchmark.num_dropped, "item")
@@ -278,24 +266,22 @@ def risks(config: CampaignConfig, facts: Facts, recommendation: Recommendation) 
 
 def _are_of_one_split(config: CampaignConfig) -> bool:
     return all(
-        benchmark.type == "predictions"
-        for benchmark in config.benchmarks
-        if benchmark.name in config.rule.primary
+        benchmark.type == "predictions" for benchmark in config.benchmarks if benchmark.name in config.rule.primary
     )
 
 
 def _could_be_missed(config: CampaignConfig, facts: Facts) -> str:
-    """By the least effect that the best of the primary benchmarks could have found with 80% power."""
+    """Return the least effect that the best primary benchmark detects with 80% power."""
     found = min(detectable_by(facts.benchmarks[name].effect) for name in config.rule.primary)
     if math.isinf(found):
-        return "Any true gain could have been missed: of its luck nothing is known."
+        return "Any true gain could have been missed: its variance is unknown."
     if is_beyond(found, facts.unit):
         return "Any true gain could have been missed: this design finds none that a share can have."
     return f"A true gain below {effect_text(found, facts.unit, signed=False)} could have been missed."
 
 
 def _dissent(config: CampaignConfig, facts: Facts, recommendation: Recommendation) -> Iterator[str]:
-    """What the numbers hold against the recommendation: losses where it is scaled, gains where it is not."""
+    """Return the evidence against the recommendation: losses if it is scaled, gains if not."""
     side, word = (-1.0, "Lower") if recommendation == "scale" else (1.0, "Higher")
     measured = (*facts.benchmarks.values(), *facts.secondary)
     effects = {benchmark.name: (float(benchmark.effect.mean), benchmark.unit) for benchmark in measured}

@@ -1,11 +1,11 @@
-"""What a candidate's gates are judged from: per-item results of paired seeds, and what they cost.
+"""The facts from which a candidate's gates are judged: per-item results of paired seeds, and their cost.
 
-    scores[seed, item] of the items that baseline and candidate both scored, turned so that higher is better
+    scores[seed, item] of the items that baseline and candidate both scored, with higher being better
         --> differences, effects, breadth; failures for safety
-    audits and device time of the runs; the records that a clause asks for; forecast; sealed holdout
+    audits and device time of the runs; the records that a clause needs; forecast; sealed holdout
 
-Plain values, gathered once (`launch.campaign.gather`) and judged by pure functions, as often as assumptions are
-varied: a condition that wants to look at anything else cannot.
+Facts are plain values, gathered once (`workflows.campaign.gather`), and judged by pure functions under many variations.
+A clause therefore cannot depend on anything else.
 """
 
 import math
@@ -38,12 +38,12 @@ Floats = npt.NDArray[np.float64]
 
 
 class BenchmarkScores(NamedTuple):
-    """What the runs of both arms got on one benchmark: the baseline's first, by seed."""
+    """Scores of both arms' runs on one benchmark: the baseline's first, by seed."""
 
     matrix: ScoreMatrix
     results: tuple[BenchmarkResult, ...]
     sources: tuple[Source, ...]
-    """Where each result lies."""
+    """Location of each result."""
 
 
 class BenchmarkFacts(NamedTuple):
@@ -60,15 +60,15 @@ class BenchmarkFacts(NamedTuple):
     """[item]"""
     effect: Effect
     num_dropped: int
-    """Items that some run failed to score; they count for nobody."""
+    """Items that a run failed to score; they are left out for all runs."""
     failed: npt.NDArray[np.bool_]
-    """[item]: not full marks, of the candidate's worst seed. Seeds see the same items, so their trials are not
-    independent, and the worst one is taken alone."""
+    """[item]: below full marks in the candidate's worst seed. Seeds share the items, so their trials are dependent, and
+    only the worst seed is used."""
     results: tuple[BenchmarkResult, ...]
     """The baseline's first, by seed."""
     sources: tuple[Source, ...]
     items: ItemCollection | None = None
-    """What the items are, to find those that another benchmark scores, too; None: no other does."""
+    """Identifies items that other benchmarks score, too; None if there are none."""
 
     @property
     def differences(self) -> Floats:
@@ -81,7 +81,7 @@ class BenchmarkFacts(NamedTuple):
         return int(np.unique(self.clusters).size)
 
     def of_seeds(self, mask: npt.NDArray[np.bool_]) -> "BenchmarkFacts":
-        """As if only these seeds had been trained."""
+        """Return the facts as if only these seeds had been trained."""
         return self._replace(
             baseline=self.baseline[mask],
             candidate=self.candidate[mask],
@@ -90,18 +90,12 @@ class BenchmarkFacts(NamedTuple):
 
     @property
     def harm(self) -> Harm:
-        """What it lost."""
-        found = harm_of(
-            self.differences,
-            self.clusters,
-            self.weights,
-            is_share=self.unit == "share",
-        )
+        found = harm_of(self.differences, self.clusters, self.weights, is_share=self.unit == "share")
         return found.within(largest_mean_difference(self.unit))
 
     @property
     def trials(self) -> Trials:
-        """The independent ones that the worst seed's failures are worth."""
+        """Independent trials that the worst seed's failures are equivalent to."""
         return independent_trials(self.failed, self.clusters)
 
     @property
@@ -120,29 +114,29 @@ class TargetGain(NamedTuple):
 
 
 class ForecastFacts(NamedTuple):
-    """What campaigns at other scales, or a record from elsewhere, say of the gain at the target."""
+    """The gain at the target scale, by campaigns at other scales or by an external record."""
 
     gain: TargetGain | None
     problem: str
-    """Why there is no forecast; empty where there is one."""
+    """Why there is no forecast; empty if there is one."""
     sources: tuple[Source, ...]
-    """The decisions of the other campaigns, or the record."""
+    """Decisions of the other campaigns, or the record."""
 
 
 class PlanFacts(NamedTuple):
-    """What a plan's simulation says."""
+    """Results of a plan's simulation."""
 
     on_time: float
     """Probability."""
     in_budget: float
-    """Likewise."""
+    """Probability."""
     source: Source
     decision: str = ""
-    """When the program decides, with dates, and what it has spent by then; empty where the offer says none."""
+    """Dates of the program's decision, and its spending by then; empty if the offer has none."""
 
 
 class FileFacts(NamedTuple):
-    """The records that the rule's clauses ask for; None for what it does not ask for."""
+    """The records that the rule's clauses need; None for the others."""
 
     coverage: tuple[Coverage, Source] | None = None
     drill: tuple[DrillReport, Source] | None = None
@@ -150,45 +144,44 @@ class FileFacts(NamedTuple):
 
 
 class HoldoutFacts(NamedTuple):
-    """What a sealed benchmark said when it was opened, or why it cannot be believed."""
+    """Result of the sealed benchmark after it was opened, or why it is invalid."""
 
     benchmark: BenchmarkFacts | None
     problem: str
-    """Empty where there is none."""
+    """Empty if it is valid."""
     opening: Source | None
-    """The record of its opening; None where it was not opened for this candidate."""
+    """Record of its opening; None if it was not opened for this candidate."""
 
 
 class Facts(NamedTuple):
-    """Everything that is known of one candidate at one look."""
+    """All facts about one candidate at one look."""
 
     candidate: str
     look: Look
     benchmarks: dict[str, BenchmarkFacts]
     breadth: Breadth
-    """The breadth of the primary benchmarks; holds the composite effect that is decided on."""
+    """Effects of the primary benchmarks; holds the composite effect that is decided on."""
     unit: str
-    """The unit of the composite."""
+    """Unit of the composite."""
     runs: tuple[CampaignRun, ...]
     """Baseline's and candidate's, by seed."""
     budget_s: float
     recipe: Mapping[str, Any]
-    """The candidate's, resolved."""
+    """The candidate's resolved recipe."""
     files: FileFacts = FileFacts()
     forecast: ForecastFacts | None = None
-    """None where the rule asks for none."""
+    """None if the rule has no scaling clause."""
     secondary: tuple[BenchmarkFacts, ...] = ()
-    """What else the primary benchmarks' rows say; nothing is judged by it."""
+    """Other scores of the primary benchmarks' rows; no gate uses them."""
     most_items: Mapping[str, int] = MappingProxyType({})
-    """Benchmark -> how many items it had if all rows of the dataset were held out; of rows only."""
+    """Benchmark -> items that it would have if all rows of the dataset were held out; for predictions only."""
     over_seeds: OverSeeds = "mean"
-    """How the composite puts their gains together."""
+    """How the composite averages the seeds' gains."""
     holdout: HoldoutFacts | None = None
-    """None while the sealed benchmark is closed, or where there is none."""
+    """None while the sealed benchmark is closed, or if there is none."""
 
     @property
     def num_seeds(self) -> int:
-        """Paired seeds."""
         return self.look.num_seeds
 
     @property
@@ -208,11 +201,11 @@ class Facts(NamedTuple):
 
     @property
     def can_spare_a_seed(self) -> bool:
-        """Whether something could be said with one fewer."""
+        """Whether enough seeds remain without one of them."""
         return self.num_seeds > (MIN_SEEDS if self.over_seeds == "trimmed" else 2)
 
     def without_seed(self, seed_index: int) -> "Facts":
-        """As if the seed at `place` had not been trained; the look's level stays."""
+        """Return the facts as if this seed had not been trained; the look's level stays."""
         mask = np.arange(self.num_seeds) != seed_index
         run_mask = np.concatenate([mask, mask])
         found = {name: benchmark.of_seeds(mask) for name, benchmark in self.benchmarks.items()}
@@ -228,26 +221,24 @@ class Facts(NamedTuple):
         )
 
     def without_primary(self, benchmark: str) -> "Facts":
-        """As if the benchmark were not among the primary ones."""
+        """Return the facts as if the benchmark were not primary."""
         others = [self.benchmarks[name] for name in self.breadth.of_benchmarks if name != benchmark]
         return self._replace(breadth=_breadth(others, self.over_seeds))
 
 
 def _refuse_unpaired(campaign: str, runs: Sequence[CampaignRun]) -> None:
-    """Arms are compared seed by seed: a run that is gone leaves its pair without an answer."""
+    """Raise `DataError` if a seed's run is missing in one arm: arms are compared seed by seed."""
     seeds: dict[str, set[int]] = {}
     for run in runs:
         seeds.setdefault(run.arm, set()).add(run.seed)
     everywhere = set().union(*seeds.values())
     gone = [
-        f"'{arm}' with seed {seed}"
-        for arm, seeds_of_arm in seeds.items()
-        for seed in sorted(everywhere - seeds_of_arm)
+        f"'{arm}' with seed {seed}" for arm, seeds_of_arm in seeds.items() for seed in sorted(everywhere - seeds_of_arm)
     ]
     if gone:
         raise DataError(
-            f"campaign '{campaign}' compares its arms seed by seed, and the run of {', '.join(gone)} is not "
-            "there any more. Restore its folder, or let 'assay campaign run' train it again."
+            f"campaign '{campaign}' compares its arms seed by seed, and the run of {', '.join(gone)} is "
+            "missing. Restore its folder, or train it again with 'assay campaign run'."
         )
 
 
@@ -261,8 +252,11 @@ def facts_of(
     recipe: Mapping[str, Any],
     files: FileFacts,
 ) -> Facts:
-    """What the scores of the open benchmarks say. `runs`: the baseline's, then the candidate's, by seed;
-    `recipe` is the candidate's, resolved. `DataError` where the primary benchmarks have several units."""
+    """Return the facts in the scores of the open benchmarks.
+
+    `runs` are the baseline's, then the candidate's, by seed; `recipe` is the candidate's, resolved. Raises `DataError`
+    if the primary benchmarks differ in unit.
+    """
     _refuse_unpaired(config.name, runs)
     found = {
         benchmark.name: benchmark_facts(benchmark, role_of(config, benchmark.name), scores[benchmark.name])
@@ -284,20 +278,18 @@ def facts_of(
 
 
 def role_of(config: CampaignConfig, benchmark: str) -> Role:
-    """What the campaign uses a benchmark for; the primary role comes first."""
+    """Return how the campaign uses a benchmark; the primary role comes first."""
     if benchmark in config.rule.primary:
         return "primary"
     if benchmark in {safety.benchmark for safety in config.rule.safety}:
         return "safety"
     if config.rule.sealed is not None and benchmark == config.rule.sealed.benchmark:
         return "sealed"
-    return (
-        "guardrail" if benchmark in {guardrail.benchmark for guardrail in config.rule.guardrails} else "other"
-    )
+    return "guardrail" if benchmark in {guardrail.benchmark for guardrail in config.rule.guardrails} else "other"
 
 
 def benchmark_facts(benchmark: Benchmark, role: Role, scores: BenchmarkScores) -> BenchmarkFacts:
-    """What is known of one benchmark."""
+    """Return the facts about one benchmark."""
     matrix, result = scores.matrix, scores.results[0]
     if not matrix.scores.shape[1]:
         raise DataError(
@@ -325,12 +317,13 @@ def benchmark_facts(benchmark: Benchmark, role: Role, scores: BenchmarkScores) -
 
 
 def _collection(benchmark: Benchmark, matrix: ScoreMatrix) -> ItemCollection:
-    """Predictions are of one split's rows, of which a column says the same to every benchmark.
+    """Identify a benchmark's items, to find those that other benchmarks share.
 
-    Other benchmarks share items of equal ids, if each is alone, and else where ids and clusters are all equal:
-    line numbers of unrelated files are equal, too, but then their luck is unrelated, and adding it item by item
-    says the same as adding variances. (Clusters of unrelated files would be joined by their line numbers, to
-    one in the end.)"""
+    Predictions are of one split's rows, and a column has the same value in every benchmark. Other benchmarks share
+    items with equal ids if each item is its own cluster, or else if all ids and clusters are equal. Line numbers of
+    unrelated files are equal too, but their noise is independent, and summing item by item then equals adding
+    variances. Clusters of unrelated files must not be joined by their line numbers, because all would merge into one.
+    """
     if benchmark.type == "predictions":
         is_common = benchmark.cluster is not None
         names = [f"{benchmark.cluster}: {name}" for name in matrix.cluster_names] if is_common else None
@@ -347,29 +340,24 @@ def _failed_in_worst_seed(scores: Floats, *, higher_is_better: bool) -> npt.NDAr
     return worst
 
 
-def _effect(
-    differences: Floats,
-    clusters: npt.NDArray[np.intp],
-    weights: Floats,
-    *,
-    unit: str,
-) -> Effect:
+def _effect(differences: Floats, clusters: npt.NDArray[np.intp], weights: Floats, *, unit: str) -> Effect:
     found = paired_effect(differences, clusters, weights, largest=largest_difference(unit))
     return found._replace(limit=largest_mean_difference(unit))
 
 
 def largest_difference(unit: str) -> float:
-    """By what scores in that unit can differ."""
+    """Return the largest possible difference of scores in that unit."""
     return 1.0 if unit == "share" else math.inf
 
 
 def largest_mean_difference(unit: str) -> float:
-    """By what means of them can differ: an AUC is a share, too, though its rows' influences have no end."""
+    """Return the largest possible difference of their means. An AUC is a share too, though its influences are
+    unbounded."""
     return 1.0 if unit in ("share", "AUC") else math.inf
 
 
 def _breadth(primary: Sequence[BenchmarkFacts], over_seeds: OverSeeds) -> Breadth:
-    """With `over_seeds: trimmed`, of the seeds without the best and the worst of the composite."""
+    """Return the composite; if trimmed, of the seeds without the best and the worst one."""
     by_seed = np.mean([benchmark.by_seed for benchmark in primary], axis=0)
     mask = inner_seeds(by_seed) if over_seeds == "trimmed" else np.ones(by_seed.size, bool)
     known = {benchmark.name: benchmark.items for benchmark in primary if benchmark.items is not None}

@@ -1,13 +1,13 @@
-"""The gates of one candidate at one look: every clause with its number, and the recommendation that follows.
+"""Judge the gates of one candidate at one look: every clause with its number, and the recommendation.
 
-    scale   all of: gain, worth, replication, left out, breadth     (evidence.campaign.rule)
+    scale   all of: gain, worth, replication, left out, breadth     (statistics.campaign.rule)
                     guardrails, safety, coverage, drill, extrapolation, plan, budget     (clauses)
-    stop    any of: too small, unlikely, no way     (evidence.campaign.rule; the last two where it has power)
+    stop    any of: too small, unlikely, no way     (statistics.campaign.rule; the last two if it has power)
                     harm, unsafe     (clauses)
-    others  as the campaign's file declares them; one that passes means stop
+    others  as declared in the campaign's file; one that passes means stop
 
-The arithmetic and the recommendation are `campaign.rule.judge`'s, the same that the simulation of thousands of
-campaigns vouches for. Here its numbers get words, a verdict of three values, and the price of more evidence.
+The arithmetic and the recommendation are those of `campaign.rule.judge`, which the simulation of thousands of campaigns
+validates. This module adds words, a verdict of three values, and the price of more evidence.
 """
 
 from collections.abc import Sequence
@@ -16,50 +16,32 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtri
 
-from assay.decision.clauses import (
-    THIN_ERRORS,
-    condition_clause,
-    needed_clauses,
-    stopping_clauses,
-    thin_text,
-)
+from assay.decision.clauses import THIN_ERRORS, condition_clause, needed_clauses, stopping_clauses, thin_text
 from assay.decision.config import CampaignConfig, Gate
 from assay.decision.facts import Facts
-from assay.decision.more_evidence import (
-    chance_at_last_look,
-    more_seeds,
-    needed_at_last_look,
-    replication_variance,
-)
+from assay.decision.more_evidence import chance_at_last_look, more_seeds, needed_at_last_look, replication_variance
 from assay.decision.sentences import bound_text, chance_text, effect_text, would_help
 from assay.records.decision import Clause, GateResult, GateVerdict, MoreEvidence, Recommendation
-from assay.statistics.campaign.rule import (
-    CampaignEvidence,
-    CampaignRule,
-    Criterion,
-    RuleOutcome,
-    judge,
-)
+from assay.statistics.campaign.rule import CampaignEvidence, CampaignRule, Criterion, RuleOutcome, judge
 
 
 class GateOutcomes(NamedTuple):
-    """What the gates say of a candidate."""
+    """Verdicts of all gates on a candidate."""
 
     recommendation: Recommendation
     gates: tuple[GateResult, ...]
     """`scale`, `stop`, then those of the campaign's file."""
     has_power: bool
-    """The last look would scale a clear gain."""
+    """Whether the last look would scale a clear gain."""
     is_inconclusive: bool
-    """Narrow for want of power, and no declared look to come would change it."""
+    """Whether `narrow` is final: the design lacks power, and no later look would change it."""
 
     @property
     def scale(self) -> GateResult:
-        """The gate that asks for everything."""
         return self.gates[0]
 
     def passed_stop(self) -> tuple[GateResult, Clause] | None:
-        """The first gate that stops it, and the clause that made it pass."""
+        """Return the first gate that stops the candidate, and the clause that made it pass."""
         for gate in self.gates[1:]:
             if gate.verdict == "pass":
                 return gate, next(clause for clause in gate.clauses if clause.verdict == "pass")
@@ -72,8 +54,7 @@ def judge_gates(config: CampaignConfig, facts: Facts, *, rule: CampaignRule | No
     conditions = _conditions(config, facts)
     found = _rule_outcome(config, facts, rule, conditions)
     gain = [
-        _clause(clause, "effect", _verdict(clause, facts, rule), config, facts, rule)
-        for clause in found.scale_clauses
+        _clause(clause, "effect", _verdict(clause, facts, rule), config, facts, rule) for clause in found.scale_clauses
     ]
     futile = [
         _clause(clause, "futility", _futile(clause, has_power=bool(found.has_power)), config, facts, rule)
@@ -88,17 +69,15 @@ def judge_gates(config: CampaignConfig, facts: Facts, *, rule: CampaignRule | No
 
 
 def recommended(config: CampaignConfig, facts: Facts, *, rule: CampaignRule | None = None) -> Recommendation:
-    """What `judge_gates` recommends, without the words and the prices of its clauses."""
-    return _recommended(
-        _rule_outcome(config, facts, rule or config.rule.thresholds(), _conditions(config, facts))
-    )
+    """Return the recommendation of `judge_gates` without computing texts and prices."""
+    return _recommended(_rule_outcome(config, facts, rule or config.rule.thresholds(), _conditions(config, facts)))
 
 
 class _Conditions(NamedTuple):
-    """What a gain alone does not decide."""
+    """The clauses besides those on the gain."""
 
     needed: Sequence[Clause]
-    """For scale."""
+    """Clauses of `scale`."""
     stops: Sequence[Clause]
     others: Sequence[GateResult]
 
@@ -111,9 +90,7 @@ def _conditions(config: CampaignConfig, facts: Facts) -> _Conditions:
     )
 
 
-def _rule_outcome(
-    config: CampaignConfig, facts: Facts, rule: CampaignRule, conditions: _Conditions
-) -> RuleOutcome:
+def _rule_outcome(config: CampaignConfig, facts: Facts, rule: CampaignRule, conditions: _Conditions) -> RuleOutcome:
     return judge(
         CampaignEvidence(
             effect=facts.composite,
@@ -138,17 +115,17 @@ def _recommended(found: RuleOutcome) -> Recommendation:
 
 
 def passes_except_holdout(config: CampaignConfig, facts: Facts) -> bool:
-    """Whether the sealed benchmark is all that still stands between the candidate and `scale`."""
+    """Return whether the candidate would be scaled if the sealed benchmark passes."""
     return recommended(without_holdout(config), facts) == "scale"
 
 
 def without_holdout(config: CampaignConfig) -> CampaignConfig:
-    """The campaign as if nothing were sealed."""
+    """Return the campaign without its sealed benchmark."""
     return config.model_copy(update={"rule": config.rule.model_copy(update={"sealed": None})})
 
 
 def undeclared_clauses(config: CampaignConfig) -> tuple[str, ...]:
-    """What `scale` could ask for and, as the campaign was declared, does not."""
+    """Return the clauses that `scale` could have, and this campaign does not declare."""
     rule = config.rule
     declared = {
         **dict.fromkeys(_OF_ONE_BENCHMARK, len(rule.primary) > 1),
@@ -167,8 +144,8 @@ def _scale_gate(clauses: Sequence[Clause], undeclared: Sequence[str]) -> GateRes
     verdicts, worst = [clause.verdict for clause in clauses], blocking_clause(clauses)
     declared = [clause for clause in clauses if clause.name not in undeclared]
     num_held = sum(clause.verdict == "pass" for clause in declared)
-    held = f"{num_held} of {len(declared)} clauses that were asked hold."
-    all_hold = f"{len(declared)} of {len(declared) + len(undeclared)} clauses were asked, and hold"
+    held = f"{num_held} of {len(declared)} declared clauses hold."
+    all_hold = f"{len(declared)} of {len(declared) + len(undeclared)} clauses are declared, and all hold"
     return GateResult(
         gate="scale",
         then="scale",
@@ -182,9 +159,9 @@ def _scale_gate(clauses: Sequence[Clause], undeclared: Sequence[str]) -> GateRes
 
 
 def blocking_clause(clauses: Sequence[Clause]) -> Clause | None:
-    """The clause that keeps a gate from passing: of several, the one that is cheapest to turn.
+    """Return the open clause that is cheapest to turn; None if all pass.
 
-    A clause that nobody can price comes last; among equals a failed one comes first.
+    Clauses without a price come last; of equal ones, a failed one comes first.
     """
     open_ = [clause for clause in clauses if clause.verdict != "pass"]
 
@@ -221,7 +198,7 @@ def _other_gate(gate: Gate, facts: Facts) -> GateResult:
 def _clause(
     found: Criterion, kind: str, verdict: GateVerdict, config: CampaignConfig, facts: Facts, rule: CampaignRule
 ) -> Clause:
-    """A clause of the rule itself in words."""
+    """Return a clause of the rule with its texts."""
     value = float(found.value)
     cleared = _cleared(found, facts)
     is_thin = kind == "effect" and verdict == "pass" and cleared < THIN_ERRORS
@@ -242,7 +219,7 @@ def _clause(
 
 
 def _cleared(found: Criterion, facts: Facts) -> float:
-    """By how many standard errors a clause of the gain is beyond its threshold; infinite of what has none."""
+    """Return by how many standard errors a clause on the gain clears its threshold; infinite for other clauses."""
     match found.name:
         case "gain":
             return float(found.value - found.limit) / max(float(facts.composite.standard_error), 1e-300)
@@ -252,7 +229,7 @@ def _cleared(found: Criterion, facts: Facts) -> float:
 
 
 def _verdict(found: Criterion, facts: Facts, rule: CampaignRule) -> GateVerdict:
-    """`undecided` where more seeds may yet show the gain."""
+    """Return the verdict; `undecided` if more seeds may show the gain."""
     if found.is_met:
         return "pass"
     value = float(found.value)
@@ -265,7 +242,8 @@ def _verdict(found: Criterion, facts: Facts, rule: CampaignRule) -> GateVerdict:
 
 
 def _futile(found: Criterion, *, has_power: bool) -> GateVerdict:
-    """`undecided` where it holds, but by a design that would have missed a clear gain."""
+    """Return the verdict of a futility clause; `undecided` if it holds, but the design would have missed a clear
+    gain."""
     if not found.is_met:
         return "fail"
     return "pass" if has_power or found.name == "too small" else "undecided"
@@ -278,7 +256,7 @@ def _seen(name: str, value: float, config: CampaignConfig, facts: Facts) -> str:
         case "breadth":
             return f"{100 * value:.0f}%"
         case "no way" if _is_last_look(config, facts):
-            return "not asked: no look is left"
+            return "not evaluated: no look is left"
     return chance_text(value)
 
 
@@ -291,7 +269,7 @@ def _reason(
     if len(config.rule.primary) == 1 and name in _OF_ONE_BENCHMARK:
         return _OF_ONE_BENCHMARK[name]
     if name == "no way" and _is_last_look(config, facts):
-        return "It is asked before the last look only."
+        return "It is evaluated before the last look only."
     if name == "too small" and verdict == "pass":
         level = chance_text(rule.futility_level)
         upper = effect_text(float(found.value), facts.unit)
@@ -305,8 +283,8 @@ def _is_last_look(config: CampaignConfig, facts: Facts) -> bool:
 
 def _more(name: str, config: CampaignConfig, facts: Facts, rule: CampaignRule) -> MoreEvidence:
     more = more_seeds(config, facts, rule)
-    # What more seeds do to the gain is known; whether they spread it over benchmarks is not, unless they do
-    # nothing for the gain.
+    # The effect of more seeds on the gain can be predicted; on its breadth it cannot, unless they do nothing
+    # for the gain.
     if name in ("gain", "worth", "replication") or not would_help(more):
         return more
     return more.model_copy(update={"chance": None})
@@ -321,40 +299,36 @@ def _requirement(name: str, config: CampaignConfig, facts: Facts, rule: Campaign
         "replication": f"{config.seeds} new seeds find a gain: {chance_text(rule.least_replication)} sure",
         "left out": f"without any one benchmark, {chance_text(rule.least_share_left)} of the gain is left",
         "breadth": f"{chance_text(rule.least_share_positive)} of the primary benchmarks gain",
-        "too small": f"the one-sided {chance_text(rule.futility_level)} upper bound of the gain is below "
-        f"{least}",
+        "too small": f"the one-sided {chance_text(rule.futility_level)} upper bound of the gain is below {least}",
         "unlikely": f"the gain is at least {least}: less than {chance_text(rule.stop_probability)} sure",
         "no way": f"scale by the last look: less than {chance_text(rule.least_predictive_power)} likely",
     }[name]
 
 
-WITHOUT_POWER = "This design would miss a clear gain, so it is no reason to stop."
+WITHOUT_POWER = "This design would miss a clear gain, so this is no reason to stop."
 
 _WORDS = {
-    "gain": ("There is a gain.", "A gain is not shown.", "There is no gain: it loses."),
+    "gain": ("The gain is shown.", "No gain is shown yet.", "The candidate is worse than the baseline."),
     "worth": (
         "The gain is large enough.",
-        "The gain may be too small to be worth it.",
-        "A gain that is worth having is unlikely.",
+        "The gain may be smaller than the least effect.",
+        "The gain is probably smaller than the least effect.",
     ),
     "replication": (
-        "A replication would find it.",
-        "A replication may not find it.",
-        "A replication would hardly find a gain.",
+        "A replication would probably find the gain.",
+        "A replication may not find the gain.",
+        "A replication would probably not find a gain.",
     ),
-    "left out": ("No one benchmark carries it.", *["Without one of them, too little gain is left."] * 2),
-    "breadth": ("It is broad.", *["Too few benchmarks gain."] * 2),
-    "too small": ("It is too small to be worth it.", *["It may be large enough."] * 2),
-    "unlikely": (
-        "A gain that is worth having is unlikely.",
-        *["A gain that is worth having is likely enough."] * 2,
-    ),
-    "no way": ("More seeds would hardly change it.", *["More seeds may show it."] * 2),
+    "left out": ("The gain does not rest on one benchmark.", *["The gain rests on one benchmark."] * 2),
+    "breadth": ("Enough benchmarks gain.", *["Too few benchmarks gain."] * 2),
+    "too small": ("The gain is too small.", *["The gain may be large enough."] * 2),
+    "unlikely": ("The gain is probably smaller than the least effect.", *["The gain may reach the least effect."] * 2),
+    "no way": ("More seeds would probably not show a gain.", *["More seeds may show a gain."] * 2),
 }
-"""By clause: why it holds, why that is open, and why it does not."""
+"""By clause: the reason if it passes, is undecided, and fails."""
 
 _OF_ONE_BENCHMARK = {
-    "left out": "There is one benchmark: none is left out.",
-    "breadth": "It was seen on one benchmark: of others nothing is said.",
+    "left out": "There is only one benchmark, so none is left out.",
+    "breadth": "There is only one benchmark; other benchmarks are unknown.",
 }
-"""What such clauses say where they ask for nothing."""
+"""Reasons of clauses that do not apply to one benchmark."""

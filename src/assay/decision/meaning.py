@@ -1,9 +1,8 @@
-"""What a gain means to who does not think in its unit: wrong answers, the probability of the right one, a
-share of what the baseline has; and whether it is seen in more than the one score that was decided on.
+"""What a gain means in other terms: wrong predictions, probability of the right class, change relative to the baseline.
 
-A gain in log-likelihood comes from two sources: rows that are ranked better, and probabilities that are
-calibrated better. The second is worth less, for a temperature fitted on held-out rows gives it, too. So the
-ranking and the answers of the same rows are looked at where the predictions have them, declared or not.
+A gain in log-likelihood comes from better ranking or from better calibration. Calibration is worth less, because a
+temperature fitted on held-out rows gives it without training. The ranking and accuracy of the same rows are therefore
+reported too, if the predictions allow it.
 """
 
 import math
@@ -18,11 +17,11 @@ from assay.statistics.effect import estimate_of
 
 _BASES = {"nats": math.e, "bits": 2.0}
 _PER = 1000
-"""Rows in which wrong answers are counted."""
+"""Rows in which wrong predictions are counted."""
 
 
 def relative_words(facts: Facts) -> str:
-    """` (+4.0% relative to the baseline)`; nothing where the baseline has nothing to compare with."""
+    """` (+4.0% relative to the baseline)`; empty if the baseline is 0."""
     primary = [facts.benchmarks[name] for name in facts.breadth.of_benchmarks]
     scores = [np.average(benchmark.baseline, axis=1, weights=benchmark.weights).mean() for benchmark in primary]
     baseline = abs(float(np.mean(scores)))
@@ -32,7 +31,7 @@ def relative_words(facts: Facts) -> str:
 
 
 def meaning(config: CampaignConfig, facts: Facts) -> Iterator[str]:
-    """Sentences; none where the unit speaks for itself and nothing else is known of the rows."""
+    """Return sentences about the gain; none if the unit is clear and the rows have no other scores."""
     right = _of_the_same_rows(config, facts, "correct")
     if right is not None and right.role != "primary":
         yield _error_counts(right)
@@ -46,7 +45,7 @@ def meaning(config: CampaignConfig, facts: Facts) -> Iterator[str]:
 
 
 def calibration_alone(config: CampaignConfig, facts: Facts) -> Iterator[str]:
-    """That a gain in likelihood is seen in no ranking of the same rows."""
+    """Return a sentence if a gain in likelihood does not appear in the ranking of the same rows."""
     ranking = _of_the_same_rows(config, facts, "ranking")
     if facts.unit.partition(" ")[0] in _BASES and ranking is not None and not _is_seen(ranking):
         yield (
@@ -56,10 +55,8 @@ def calibration_alone(config: CampaignConfig, facts: Facts) -> Iterator[str]:
 
 
 def not_moved(facts: Facts) -> Iterator[str]:
-    """Scores beside the primary ones in which no difference is seen."""
-    others = [
-        benchmark for benchmark in (*facts.benchmarks.values(), *facts.secondary) if benchmark.role == "other"
-    ]
+    """Return a sentence that lists the other scores without a difference."""
+    others = [benchmark for benchmark in (*facts.benchmarks.values(), *facts.secondary) if benchmark.role == "other"]
     still = [
         f"{benchmark.name} ({_words(benchmark)})"
         for benchmark in others
@@ -70,20 +67,14 @@ def not_moved(facts: Facts) -> Iterator[str]:
 
 
 def _of_the_same_rows(config: CampaignConfig, facts: Facts, score: str) -> BenchmarkFacts | None:
-    """Another score of the rows that the first primary benchmark of predictions asks."""
+    """Return another score of the rows of the first primary benchmark of predictions."""
     predictions = [benchmark for benchmark in config.benchmarks if isinstance(benchmark, PredictionsBenchmark)]
     first = next((benchmark for benchmark in predictions if benchmark.name in config.rule.primary), None)
     if first is None:
         return None
-    names = [
-        benchmark.name
-        for benchmark in predictions
-        if benchmark.score == score and benchmark.where == first.where
-    ]
+    names = [benchmark.name for benchmark in predictions if benchmark.score == score and benchmark.where == first.where]
     names += [
-        benchmark.name
-        for benchmark in config.secondary
-        if benchmark.score == score and benchmark.where == first.where
+        benchmark.name for benchmark in config.secondary if benchmark.score == score and benchmark.where == first.where
     ]
     known = {**facts.benchmarks, **{benchmark.name: benchmark for benchmark in facts.secondary}}
     return next((known[name] for name in names if name in known), None)
@@ -107,7 +98,7 @@ def _error_counts(right: BenchmarkFacts) -> str:
 
 
 def _rows_text(share: float) -> str:
-    """`0.0123` -> `+12.3`, in rows of a thousand; what rounds to nothing has no sign."""
+    """`0.0123` -> `+12.3`, in rows of a thousand; zero has no sign."""
     text = f"{_PER * share:+.1f}"
     return text[1:] if float(text) == 0.0 else text
 

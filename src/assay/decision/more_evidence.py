@@ -1,8 +1,8 @@
-"""What more seeds would do, and what they cost: the price that stands beside every open clause.
+"""What more seeds would achieve, and their cost: the price of every open clause.
 
-At the declared looks that are left, the chance of passing follows from today's effect and its variance. After
-the last look no seed may be added to this campaign (that would be another look), and where none that is left
-would decide, none is worth its price: then it is that of a new one, large enough to answer either way.
+At the remaining declared looks, the probability of passing follows from today's effect and its variance. After the last
+look no seed may be added to the campaign, because that would be another look. If no remaining look would decide, the
+price is that of a new campaign that is large enough to decide either way.
 """
 
 import math
@@ -26,44 +26,42 @@ from assay.statistics.guardrail import is_sized, non_inferiority
 from assay.statistics.interval import cluster_sums
 
 MIN_PASS_PROBABILITY = 0.5
-"""Chance of passing from which a number of seeds counts as one that would turn a clause."""
+"""A number of seeds is proposed from this probability of passing."""
 
 MIN_DECISION_PROBABILITY = 0.8
-"""Chance of an answer, scale or stop, from which a new campaign is large enough."""
+"""A new campaign is large enough from this probability of scale or stop."""
 
 MAX_SEEDS = 32
-"""Beyond that items are added."""
+"""With more seeds needed, items are added instead."""
 
 MAX_ITEMS_FACTOR = 64
-"""Beyond that many times the items it is better to claim something else."""
+"""With more items needed, another claim is better."""
 
 CLAIMS = (0.5, 0.25, 2.0, 4.0, 8.0, 16.0, 32.0)
-"""Times the least effect: a smaller one may be shown, a larger one ruled out."""
+"""Multiples of the least effect: a smaller claim may be shown, a larger one ruled out."""
 
 
 GIANT_SHARE = 0.2
-"""A cluster with so much of the items counts for the others: five that are equal have as much."""
+"""A cluster with this share of the items dominates the mean; five equal clusters have as much."""
 
 
 def replication_variance(config: CampaignConfig, facts: Facts) -> float:
-    """The variance of the gain in a replication with as many seeds as at the last look, and as many items."""
+    """Return the variance of the gain in a replication with the last look's seeds and as many items."""
     effect = facts.composite
     if facts.num_seeds >= config.seeds:
         return float(effect.variance)
     rule = config.rule.thresholds()
-    probabilities = forecast_of(
-        effect, num_seeds=facts.num_seeds, end_seeds=config.seeds, prior_sd=rule.prior_sd
-    )
+    probabilities = forecast_of(effect, num_seeds=facts.num_seeds, end_seeds=config.seeds, prior_sd=rule.prior_sd)
     return float(probabilities.end.variance)
 
 
 def chance_at_last_look(config: CampaignConfig, facts: Facts, rule: CampaignRule) -> float:
-    """The chance that the gain passes `scale` by the last declared look; 1 at that look, where nobody asks."""
+    """Return the probability that the gain passes `scale` by the last declared look; 1 at that look."""
     return _chance(config, facts, rule, config.seeds, config.look_plan().gate_levels()[-1])
 
 
 def needed_at_last_look(config: CampaignConfig, facts: Facts, rule: CampaignRule) -> float:
-    """The gain that the last declared look must see to scale."""
+    """Return the gain that the last declared look must observe to scale."""
     return float(
         required_at_end(
             facts.composite,
@@ -77,14 +75,12 @@ def needed_at_last_look(config: CampaignConfig, facts: Facts, rule: CampaignRule
 
 
 def more_seeds(config: CampaignConfig, facts: Facts, rule: CampaignRule) -> MoreEvidence:
-    """The fewest further seeds of both arms that are worth trying."""
+    """Return the fewest additional seeds of both arms that are worth running."""
     if chance_at_last_look(config, facts, rule) < rule.least_predictive_power:
         return deciding_campaign(config, facts, rule)
     levels = dict(zip(config.all_looks, config.look_plan().gate_levels(), strict=True))
     probabilities = {
-        seeds: _chance(config, facts, rule, seeds, level)
-        for seeds, level in levels.items()
-        if seeds > facts.num_seeds
+        seeds: _chance(config, facts, rule, seeds, level) for seeds, level in levels.items() if seeds > facts.num_seeds
     }
     if probabilities:
         seeds = next(
@@ -96,7 +92,7 @@ def more_seeds(config: CampaignConfig, facts: Facts, rule: CampaignRule) -> More
 
 
 def seeds_to_look(look: int, facts: Facts, *, probability: float | None = None) -> MoreEvidence:
-    """The seeds that are missing to the look at `look` of them."""
+    """Return the seeds that are missing for the look at `look` seeds."""
     extra = look - facts.num_seeds
     return MoreEvidence(
         what=f"{number_of(extra, 'more seed')} of both arms, to the look at {look}",
@@ -107,10 +103,10 @@ def seeds_to_look(look: int, facts: Facts, *, probability: float | None = None) 
 
 
 def deciding_campaign(config: CampaignConfig, facts: Facts, rule: CampaignRule) -> MoreEvidence:
-    """The smallest new campaign that would likely answer, either way: more seeds first, then more items.
+    """Return the smallest new campaign that would probably decide either way: more seeds first, then more items.
 
-    What was seen does not count again: it only says what to expect of fresh seeds, at the last gate. Guardrails
-    that are open must be precise enough then, and no more rows be asked for than the dataset has.
+    The present data do not count in it; they only predict the results of fresh seeds at the last gate. Open guardrails
+    must be precise enough, and the items must exist in the dataset.
     """
     open_ = _open_guardrails(config, facts)
     for seeds in range(config.seeds, MAX_SEEDS + 1):
@@ -133,9 +129,10 @@ def deciding_campaign(config: CampaignConfig, facts: Facts, rule: CampaignRule) 
 def _other_than_evidence(
     config: CampaignConfig, facts: Facts, rule: CampaignRule, available: Sequence[int], lacking: Sequence[int]
 ) -> MoreEvidence:
-    """Rows that the dataset does not have, and another claim: what would do where no campaign on it would.
+    """Return what would help if no campaign on the dataset does: rows that it lacks, or another claim.
 
-    `there`, `lacking`: times as many items, that there are and are not."""
+    `available` and `lacking` are factors on the items that the dataset has and lacks.
+    """
     open_ = _open_guardrails(config, facts)
     names = (*config.rule.primary, *open_)
     most = max(available, default=1)
@@ -165,13 +162,14 @@ def _other_than_evidence(
 
 
 def standard_error_at(num_seeds: int, effect: Effect, facts: Facts, *, items_factor: float = 1.0) -> float:
-    """The standard error of an effect with so many seeds, on the same items or so many times as many."""
+    """Return the standard error of an effect with this many seeds, on the same items or `items_factor` times as
+    many."""
     items, seeds = float(effect.items_alone) / items_factor, float(effect.seed_variance)
     return math.sqrt(items + seeds * facts.num_seeds / num_seeds)
 
 
 def lacking_rows_text(name: str, number: int, facts: Facts) -> str:
-    """Where the dataset has fewer: that holding out more of it will not do."""
+    """Return a note if the dataset has fewer rows than needed; else an empty string."""
     most = facts.most_items.get(name)
     if most is None or number <= most:
         return ""
@@ -179,7 +177,7 @@ def lacking_rows_text(name: str, number: int, facts: Facts) -> str:
 
 
 def _open_guardrails(config: CampaignConfig, facts: Facts) -> dict[str, float]:
-    """Margins of those that harm neither clears nor exceeds, and that more evidence can make speak."""
+    """Return the margins of undecided guardrails that more evidence can decide."""
     found = {}
     for rule in config.rule.guardrails:
         harm = facts.benchmarks[rule.benchmark].harm
@@ -191,10 +189,7 @@ def _open_guardrails(config: CampaignConfig, facts: Facts) -> dict[str, float]:
 
 def _can_speak(open_: Mapping[str, float], facts: Facts, seeds: int, items_factor: float = 1.0) -> bool:
     return all(
-        is_sized(
-            standard_error_at(seeds, facts.benchmarks[name].harm.effect, facts, items_factor=items_factor),
-            margin,
-        )
+        is_sized(standard_error_at(seeds, facts.benchmarks[name].harm.effect, facts, items_factor=items_factor), margin)
         for name, margin in open_.items()
     )
 
@@ -208,12 +203,7 @@ def _anew(
 ) -> OutcomeProbabilities:
     level = config.look_plan().gate_levels()[-1]
     return new_campaign_outcomes(
-        facts.composite,
-        num_seeds=facts.num_seeds,
-        new_seeds=seeds,
-        level=level,
-        rule=rule,
-        items_factor=items_factor,
+        facts.composite, num_seeds=facts.num_seeds, new_seeds=seeds, level=level, rule=rule, items_factor=items_factor
     )
 
 
@@ -228,7 +218,7 @@ def _new_campaign(facts: Facts, seeds: int, chances: OutcomeProbabilities, on_it
 
 
 def _draws_text(names: Iterable[str], facts: Facts, factor: int) -> str:
-    """`176 clusters of code instead of 22`: what is independent is what counts."""
+    """`176 clusters of code instead of 22`: independent draws are what counts."""
     parts = []
     for name in dict.fromkeys(names):
         found = facts.benchmarks[name]
@@ -239,7 +229,7 @@ def _draws_text(names: Iterable[str], facts: Facts, factor: int) -> str:
 
 
 def _giant_text(name: str, facts: Facts) -> str:
-    """Where one cluster draws the mean to itself, however many there are; empty where none does."""
+    """Return a note if one cluster dominates the mean; else an empty string."""
     found = facts.benchmarks[name]
     weights = cluster_sums(found.weights, found.clusters)
     share = float(weights.max() / weights.sum())

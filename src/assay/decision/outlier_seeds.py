@@ -1,7 +1,7 @@
-"""Sentences on seeds that are not what a campaign takes them for: draws of their own, and of one kind.
+"""Warnings about seeds that violate the assumptions: outlier runs, and runs that are not independent.
 
-Runs that stand apart and seeds that agree too well are found in the scores (`evidence.seeds.suspicion`), equal
-weights in the records of the runs. Nothing is judged by it: who reads the memo decides whether a run crashed.
+Outliers and underdispersion are found in the scores (`statistics.seeds.outliers`), equal weights in the records of the
+runs. No verdict depends on them: the reader decides whether a run crashed.
 """
 
 from collections.abc import Iterator
@@ -17,14 +17,14 @@ from assay.statistics.warnings import Warned
 
 
 def warnings_of_seeds(config: CampaignConfig, facts: Facts) -> Iterator[Warned]:
-    """What the primary scores and the weights of the runs show."""
+    """Warn about outliers, equal weights and underdispersion among the runs."""
     scores, runs = _scores_of_runs(facts), facts.runs
     for found in outlier_runs(scores, facts.composite):
         run = runs[found.arm * facts.num_seeds + found.seed_index]
         side = "below" if found.distance < 0.0 else "above"
         far = effect_text(abs(found.distance), facts.unit, signed=False)
         yield Warned(
-            "seed stands apart",
+            "outlier seed",
             f"{run.arm} with seed {run.seed} scores {far} {side} the mean of its other seeds, more than these "
             "scatter: one that crashed or was lucky, or an arm that scatters more, decides this comparison."
             f"{_instead(config, facts)}",
@@ -32,14 +32,14 @@ def warnings_of_seeds(config: CampaignConfig, facts: Facts) -> Iterator[Warned]:
     yield from _equal_weights(facts)
     if is_underdispersed(facts.composite):
         yield Warned(
-            "seeds agree too well",
+            "underdispersed seeds",
             f"the gains of the {facts.num_seeds} seeds scatter less than the luck of their own items would "
             "make them: runs that have more in common than the recipe say less than they seem to.",
         )
 
 
 def left_out_words(facts: Facts) -> str:
-    """Which seeds the effect is without; empty where it is of all."""
+    """Return which seeds the trimmed effect leaves out; empty for the mean."""
     if facts.over_seeds == "mean":
         return ""
     gains = np.diff(_scores_of_runs(facts), axis=0)[0]
@@ -48,13 +48,10 @@ def left_out_words(facts: Facts) -> str:
 
 
 def _scores_of_runs(facts: Facts) -> Floats:
-    """[arm, seed] of the primary benchmarks' mean; higher is better."""
+    """Return [arm, seed] means over the primary benchmarks; higher is better."""
     primary = [facts.benchmarks[name] for name in facts.breadth.of_benchmarks]
     means = [
-        [
-            np.average(arm, axis=1, weights=benchmark.weights)
-            for arm in (benchmark.baseline, benchmark.candidate)
-        ]
+        [np.average(arm, axis=1, weights=benchmark.weights) for arm in (benchmark.baseline, benchmark.candidate)]
         for benchmark in primary
     ]
     found: Floats = np.mean(means, axis=0)
@@ -70,9 +67,8 @@ def _equal_weights(facts: Facts) -> Iterator[Warned]:
         if len(same) > 1:
             listed = " and ".join(map(str, same))
             yield Warned(
-                "seeds agree too well",
-                f"{arm} with seeds {listed} ended with the same weights: that is one run, counted "
-                f"{len(same)} times.",
+                "underdispersed seeds",
+                f"{arm} with seeds {listed} ended with the same weights: that is one run, counted {len(same)} times.",
             )
 
 

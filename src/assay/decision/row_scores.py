@@ -1,12 +1,12 @@
-"""A run's predictions as a benchmark: one score per validation row.
+"""Use a run's predictions as a benchmark: one score per validation row.
 
-The evaluation that every run ends with then serves as evidence without scoring anything twice, by the same
-per-item records as any other benchmark.
+The evaluation that ends every run then serves as evidence without scoring rows twice, in the same per-item records as
+any other benchmark.
 
-A classifier's rows are scored here, higher is better; those of other methods bring the score that runs are
-compared by. The AUC is no mean over rows, but its *influence values* (DeLong's placements, centred and
-scaled) are scores whose mean is the AUC and whose variance is DeLong's, so everything that is known of means
-(pairing, seeds, clusters) holds for it:
+A classifier's rows are scored here, higher is better; rows of other methods use the score that compares their runs. The
+AUC is not a mean over rows, but its *influence values* (DeLong's placements, centered and scaled) have the AUC as their
+mean and DeLong's variance as their variance. Everything that holds for means (pairing, seeds, clusters) therefore holds
+for it:
 
     positive:  AUC + n / n_pos (share of negatives that it beats - AUC)
     negative:  AUC + n / n_neg (share of positives that beat it - AUC)
@@ -24,13 +24,7 @@ from assay.base.errors import ConfigError
 from assay.decision.config import PredictionsBenchmark
 from assay.records.benchmark import BenchmarkResult
 from assay.records.evaluation import ACCURACY, AUC, LOG_LOSS, AnyEvaluation, Metric, ScoreEvaluation
-from assay.statistics.benchmark_items import (
-    ItemScore,
-    items_bytes,
-    items_table,
-    save_result,
-    summarise,
-)
+from assay.statistics.benchmark_items import ItemScore, items_bytes, items_table, save_result, summarise
 from assay.statistics.classifier.auc import placements
 from assay.statistics.classifier.rows import ScoredRows, scores_of
 from assay.statistics.predictions import CLUSTER
@@ -41,15 +35,15 @@ METRICS = {
     "log_likelihood": Metric(name="log_likelihood", unit="nats per row", higher_is_better=True),
 }
 MIN_LIKELIHOOD = 1e-16
-"""The likelihood of a true class that the model excluded: a sure mistake costs 37 nats, not infinity."""
+"""Minimum likelihood of a true class: a confident error costs 37 nats, not infinity."""
 
 
 MAX_LISTED = 5
-"""Values of a column that a message names."""
+"""Values of a column that a message lists."""
 
 
 def row_scores(rows: ScoredRows, score: str) -> npt.NDArray[np.float64]:
-    """Each row's score. `ranking` needs both classes."""
+    """Return each row's score. `ranking` needs both classes."""
     if score == "ranking":
         return _influence_values(rows)
     of_truth = np.where(rows.is_positive, rows.probabilities, 1.0 - rows.probabilities)
@@ -61,15 +55,8 @@ def row_scores(rows: ScoredRows, score: str) -> npt.NDArray[np.float64]:
 
 
 def definition_sha256(benchmark: PredictionsBenchmark, *, dataset: str, split: str) -> str:
-    """SHA-256 of the rows (the fingerprint of their dataset, the part that was scored) and of what is asked of
-    them: a result that differs in it answers something else."""
-    return sha256_of_json(
-        {
-            "dataset": dataset,
-            "split": split,
-            "benchmark": benchmark.model_dump(mode="json"),
-        }
-    )
+    """Return the SHA-256 of the rows (their dataset's fingerprint and split) and of the benchmark's definition."""
+    return sha256_of_json({"dataset": dataset, "split": split, "benchmark": benchmark.model_dump(mode="json")})
 
 
 def result_of_predictions(
@@ -82,10 +69,8 @@ def result_of_predictions(
     evaluated_s: float,
     folder: Path,
 ) -> BenchmarkResult:
-    """Score a run's predictions and write the result to `folder`; errors are those of `scored_predictions`."""
-    result, items = scored_predictions(
-        benchmark, predictions, evaluation, arm=arm, seed=seed, evaluated_s=evaluated_s
-    )
+    """Score a run's predictions and write the result to `folder`. Raises what `scored_predictions` raises."""
+    result, items = scored_predictions(benchmark, predictions, evaluation, arm=arm, seed=seed, evaluated_s=evaluated_s)
     save_result(folder, result, items_bytes(items))
     return result
 
@@ -99,9 +84,9 @@ def scored_predictions(
     seed: int,
     evaluated_s: float,
 ) -> tuple[BenchmarkResult, Any]:
-    """A run's predictions (a table of `read_predictions`), scored: the result, and the table of its items.
+    """Score a run's predictions (a table of `read_predictions`); return the result and the table of its items.
 
-    Raises `ConfigError` where a column is absent, no row is chosen, or a class is needed that is not there.
+    Raises `ConfigError` if a column or a class is missing, or no row is selected.
     """
     chosen = predictions.filter(selected_rows(benchmark, predictions))
     if not chosen.num_rows:
@@ -126,7 +111,7 @@ def scored_predictions(
         unit=metric.unit,
         higher_is_better=metric.higher_is_better,
         could_detect=found.could_detect,
-        # The predictions are made and paid for by the run's own evaluation.
+        # The device time of the predictions belongs to the run's own evaluation.
         device_s=0.0,
         evaluated_s=evaluated_s,
         items_sha256=sha256_of_bytes(items_bytes(items)),
@@ -137,13 +122,11 @@ def scored_predictions(
 def _scored(
     benchmark: PredictionsBenchmark, chosen: Any, evaluation: AnyEvaluation
 ) -> tuple[Metric, npt.NDArray[np.float64]]:
-    """What is measured, and each row's score."""
+    """Return the metric, and each row's score."""
     if isinstance(evaluation, ScoreEvaluation):
         return _own_score(benchmark, chosen, evaluation)
     if benchmark.score == "own":
-        raise ConfigError(
-            _no_such_score(benchmark, evaluation, "Use score: correct, ranking or log_likelihood.")
-        )
+        raise ConfigError(_no_such_score(benchmark, evaluation, "Use score: correct, ranking or log_likelihood."))
     rows = scores_of(chosen, source=f"predictions of {evaluation.run_id}")
     if benchmark.score == "ranking" and not rows.has_two_classes:
         raise ConfigError(
@@ -156,7 +139,7 @@ def _scored(
 def _own_score(
     benchmark: PredictionsBenchmark, chosen: Any, evaluation: ScoreEvaluation
 ) -> tuple[Metric, npt.NDArray[np.float64]]:
-    """The score that runs are compared by; of classes also whether the row is right, and its log-likelihood."""
+    """Return the score that compares runs; for classes also `correct` and `log_likelihood`."""
     named = {measured.metric.name: measured.metric for measured in evaluation.overall.measured}
     if benchmark.score == "correct" and ACCURACY.name in named:
         return METRICS["correct"], _column_of_scores(chosen, ACCURACY.name)
@@ -189,7 +172,7 @@ def _influence_values(rows: ScoredRows) -> npt.NDArray[np.float64]:
 
 
 def selected_rows(benchmark: PredictionsBenchmark, predictions: Any) -> npt.NDArray[np.bool_]:
-    """Which rows of a table a benchmark is about; an error where it lacks a column that is asked for."""
+    """Return the mask of the benchmark's rows. Raises `ConfigError` if a column is missing."""
     mask = np.ones(predictions.num_rows, dtype=bool)
     for column, target in benchmark.where.items():
         mask &= np.array([value_matches(value, target) for value in _column(benchmark, predictions, column)])
@@ -197,9 +180,9 @@ def selected_rows(benchmark: PredictionsBenchmark, predictions: Any) -> npt.NDAr
 
 
 def value_matches(value: Any, target: str | bool | int | None) -> bool:
-    """Whether a row's value is the one that `where` names.
+    """Return whether a row's value equals that of `where`.
 
-    YAML's true is that of a column of truths, of numbers (1) and of names (`True`); a name is also a truth's.
+    YAML's `true` matches booleans, the number 1 and the text `True`; a text also matches a boolean.
     """
     if value is None or target is None:
         return value is target
@@ -210,7 +193,7 @@ def value_matches(value: Any, target: str | bool | int | None) -> bool:
 
 
 def empty_selection_error(benchmark: PredictionsBenchmark, rows: Any) -> ConfigError:
-    """That none of the rows is asked, what was written, and what the columns hold."""
+    """Return an error for a `where` that selects no row, with the values that occur."""
     written = " with ".join(f"{name}: {_shown(target)}" for name, target in benchmark.where.items())
     held = "; ".join(f"{name} holds {_values_text(_column(benchmark, rows, name))}" for name in benchmark.where)
     return ConfigError(
@@ -219,14 +202,14 @@ def empty_selection_error(benchmark: PredictionsBenchmark, rows: Any) -> ConfigE
 
 
 def _values_text(values: list[Any]) -> str:
-    """The most frequent first."""
+    """List the values, the most frequent first."""
     found = [_shown(value) for value, _ in Counter(values).most_common()]
     more = f" and {len(found) - MAX_LISTED:,} more" if len(found) > MAX_LISTED else ""
     return ", ".join(found[:MAX_LISTED]) + more
 
 
 def _shown(value: Any) -> str:
-    """As YAML has it, and `assay data show`."""
+    """Format a value as YAML and `assay data show` do."""
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -237,7 +220,7 @@ def _items(benchmark: PredictionsBenchmark, table: Any, scores: npt.NDArray[np.f
     if not is_alone and len(set(clusters)) < 2:
         raise ConfigError(
             f"benchmark '{benchmark.name}': its {len(ids):,} rows are one cluster ({benchmark.cluster}), so "
-            "nobody can tell how far another would differ. Hold out more groups (data.split), or declare a "
+            "its interval is unknown. Hold out more groups (data.split), or declare a "
             "campaign with cluster: null, in which each row counts alone."
         )
     return [

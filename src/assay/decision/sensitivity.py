@@ -1,7 +1,7 @@
-"""What would change our mind: the same gates under other assumptions, and without each part of the evidence.
+"""Sensitivity of a recommendation: the gates under other assumptions, and without parts of the evidence.
 
-A recommendation that flips when one seed is left out, or when the prior is doubled, is worth less than its
-probability says. The variations are fixed, so nobody can choose the ones that agree.
+A recommendation that changes if one seed is left out, or if the prior is doubled, is weaker than its probability
+suggests. The variations are fixed, so nobody can select those that agree.
 """
 
 import math
@@ -20,7 +20,7 @@ from assay.statistics.campaign.rule import CampaignRule, least_scaling_effect
 
 
 class Flips(NamedTuple):
-    """Which variations give another recommendation."""
+    """Variations that lead to another recommendation."""
 
     by_recommendation: Mapping[Recommendation, Sequence[str]]
     """`{"narrow": ["without seed 0"]}`."""
@@ -28,9 +28,9 @@ class Flips(NamedTuple):
 
 
 def flips_of(config: CampaignConfig, facts: Facts, *, recommendation: Recommendation) -> Flips:
-    """The gates judged again under each variation."""
+    """Judge the gates under each variation."""
     if facts.holdout is None:
-        # What is closed says neither yes nor no; else every variation would end in narrow.
+        # A closed holdout is undecided, so with it every variation would end in narrow.
         config = without_holdout(config)
     flips: dict[Recommendation, list[str]] = {}
     num_tried = 0
@@ -42,10 +42,8 @@ def flips_of(config: CampaignConfig, facts: Facts, *, recommendation: Recommenda
     return Flips(flips, num_tried)
 
 
-def variations(
-    config: CampaignConfig, facts: Facts, flips: Flips, *, recommendation: Recommendation
-) -> Iterator[str]:
-    """Sentences: each variation that gives another recommendation; then the gain at which it would turn."""
+def variations(config: CampaignConfig, facts: Facts, flips: Flips, *, recommendation: Recommendation) -> Iterator[str]:
+    """Return a sentence for each other recommendation, then the gain at which the present one would change."""
     for found, names in flips.by_recommendation.items():
         yield f"It would be {found} {', '.join(names)} ({len(names)} of {flips.num_tried} variations)."
     if not flips.by_recommendation:
@@ -55,7 +53,8 @@ def variations(
 
 
 def fragility(flips: Flips, facts: Facts) -> str:
-    """`Fragile: it would be narrow without seed 0 or 1.`; empty where no part of the evidence flips it."""
+    """`Fragile: it would be narrow without seed 0 or 1.`; empty if no part of the evidence changes the
+    recommendation."""
     seeds = {f"without seed {run.seed}": str(run.seed) for run in facts.runs[: facts.num_seeds]}
     parts_by_outcome = []
     for found, names in flips.by_recommendation.items():
@@ -77,11 +76,7 @@ def _variations(config: CampaignConfig, facts: Facts) -> Iterator[tuple[str, Fac
     yield "with a prior twice as wide", facts, rule.model_copy(update={"prior_sd": 2 * rule.prior_sd})
     yield "with a prior half as wide", facts, rule.model_copy(update={"prior_sd": rule.prior_sd / 2})
     yield "if half the gain were enough", facts, rule.model_copy(update={"least_effect": rule.least_effect / 2})
-    yield (
-        "if twice the gain were asked for",
-        facts,
-        rule.model_copy(update={"least_effect": 2 * rule.least_effect}),
-    )
+    yield ("if twice the gain were asked for", facts, rule.model_copy(update={"least_effect": 2 * rule.least_effect}))
     if facts.can_spare_a_seed:
         for seed_index in range(facts.num_seeds):
             yield f"without seed {facts.runs[seed_index].seed}", facts.without_seed(seed_index), rule
@@ -107,7 +102,7 @@ def _turning_point(config: CampaignConfig, facts: Facts, recommendation: Recomme
 
 
 def _headroom(config: CampaignConfig, facts: Facts) -> float:
-    """The largest mean gain that there is; infinite where scores have no end."""
+    """Return the largest possible mean gain; infinite for unbounded scores."""
     primary = [facts.benchmarks[name] for name in config.rule.primary]
     if not all(
         benchmark.unit in ("share", "AUC") and all(result.higher_is_better for result in benchmark.results)

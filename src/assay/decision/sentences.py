@@ -1,4 +1,4 @@
-"""Numbers of a decision as a person says them: effects in points, device time in hours, chances in percent."""
+"""Text for a decision's numbers: effects in points, device time in hours, probabilities in percent."""
 
 import math
 
@@ -9,11 +9,11 @@ from assay.records.evaluation import Estimate
 _IN_POINTS = ("share", "AUC")
 
 LEAST_CHANCE = 0.005
-"""What is below it is told as `under 1%`; a cure with such a chance is none."""
+"""Smaller probabilities are shown as `under 1%`, and do not count as a fix."""
 
 
 NO_EVIDENCE = "not more seeds or items"
-"""How a cure begins that is none of more evidence."""
+"""Start of a proposed fix that is neither more seeds nor more items."""
 
 
 def effect_text(value: float, unit: str, *, signed: bool = True) -> str:
@@ -24,21 +24,21 @@ def effect_text(value: float, unit: str, *, signed: bool = True) -> str:
 
 
 def is_beyond(effect: float, unit: str) -> bool:
-    """Whether it is as large as a share itself: no gain is, and a margin of it asks for nothing."""
+    """Return whether an effect is as large as a whole share, so no gain reaches it."""
     return unit in _IN_POINTS and effect >= 1.0
 
 
 def detectable_text(effect: float, unit: str) -> str:
-    """The least effect that a design finds."""
+    """Return the least effect that a design detects."""
     if is_beyond(effect, unit):
         return "none that a share can have"
     return effect_text(effect, unit, signed=False)
 
 
 def side_text(harm: float, unit: str) -> str:
-    """`0.61 points better` of a harm below 0, `1.20 points worse` of one above it."""
+    """`0.61 points better` for a harm below 0, `1.20 points worse` for one above it."""
     if not math.isfinite(harm):
-        return "nobody knows how much"
+        return "unknown"
     shown = effect_text(abs(harm), unit, signed=False)
     if not shown.partition(" ")[0].strip("0."):
         return "as good"
@@ -46,7 +46,7 @@ def side_text(harm: float, unit: str) -> str:
 
 
 def bound_text(value: float, unit: str) -> str:
-    """A threshold as it was declared: `0.015` of a share -> `1.5 points`, `0.02` -> `0.02 nats per row`."""
+    """A threshold as declared: `0.015` of a share -> `1.5 points`, `0.02` -> `0.02 nats per row`."""
     if unit in _IN_POINTS:
         number = f"{100 * value:.4g}"
         return f"{number} point{'' if number == '1' else 's'}" + (" of AUC" if unit == "AUC" else "")
@@ -63,20 +63,20 @@ def interval_words(estimate: Estimate, unit: str) -> str:
 
 
 def chance_text(chance: float) -> str:
-    """`0.873` -> `87%`; never 0% or 100% for what is neither."""
+    """`0.873` -> `87%`; 0% and 100% only for exact values."""
     if 0.0 < chance < LEAST_CHANCE:
         return "under 1%"
     return "over 99%" if 0.995 <= chance < 1.0 else f"{100 * chance:.0f}%"
 
 
 def would_help(more: MoreEvidence) -> bool:
-    """Whether it may turn a clause, or answer either way: what surely does not is no cure."""
+    """Return whether more evidence may turn a clause or lead to a decision."""
     known = [chance for chance in (more.probability, more.decision_probability) if chance is not None]
     return not known or max(known) >= LEAST_CHANCE
 
 
 def chances_text(more: MoreEvidence) -> list[str]:
-    """`["over 99% to pass"]`; of a new campaign, `["81% to decide either way", "35% to pass"]`."""
+    """`["over 99% to pass"]`; for a new campaign, `["81% to decide either way", "35% to pass"]`."""
     chances = {"to decide either way": more.decision_probability, "to pass": more.probability}
     return [f"{chance_text(chance)} {what}" for what, chance in chances.items() if chance is not None]
 
@@ -95,6 +95,6 @@ def device_time_text(seconds: float) -> str:
 
 
 def _number(value: float, digits: str, signed: bool) -> str:
-    """Without a sign where it is shown as zero."""
+    """Format a number; zero has no sign."""
     shown = format(value, f"{'+' if signed else ''}{digits}")
     return shown.lstrip("+-") if not shown.strip("+-0.") else shown

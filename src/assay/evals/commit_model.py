@@ -1,4 +1,4 @@
-"""A model as a run committed it, and the benchmark of its held-out rows. One process, no ranks."""
+"""Load the model of a commit, and score a run's held-out rows with it. One process, no ranks."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,18 +35,18 @@ from assay.training.trainer.step import initial_model
 
 NATS_A_TOKEN = "nats a token"
 SMALLEST_PROBABILITY = 2.0**-52
-"""A sure mistake costs 36 nats, not infinity."""
+"""A confident error costs 36 nats, not infinity."""
 
 
 def load_committed(run: Run, commit: Commit, store: ObjectStore) -> nn.Module:
-    """The model with a commit's weights; `DamagedDataError` if its files are not those that were committed."""
+    """Load a model with a commit's weights; raise `DamagedDataError` if its files differ from the committed ones."""
     if (problem := first_problem(store, commit)) is not None:
         _refuse_retired(run, commit, store)
         raise DamagedDataError(
             f"commit at step {commit.step} of '{run.run_id}': {problem}. Its weights are not "
-            f"used: name an earlier commit ('assay audit {run.run_id} --deep' says which are intact)."
+            f"used: name an earlier commit ('assay audit {run.run_id} --deep' lists the intact ones)."
         )
-    # What is not trained is drawn, or loaded, as it was when the run began.
+    # Frozen weights are initialised or loaded as when the run started.
     model = load_initial(recipe_of(run))
     state = {MODEL: model_state(model)}
     read_commit(state, store, commit)
@@ -60,17 +60,17 @@ def load_committed(run: Run, commit: Commit, store: ObjectStore) -> nn.Module:
 
 
 def load_initial(recipe: Recipe) -> nn.Module:
-    """The model that a run of a recipe begins with."""
+    """Return the model that a run of the recipe starts with."""
     return initial_model(method_of(recipe.method), seed=recipe.seed, device=torch.device("cpu"))
 
 
 def digest_of(model: nn.Module) -> str:
-    """That of its weights."""
+    """Return the digest of the model's weights."""
     return weights_digest(model_state(model))
 
 
 def _refuse_retired(run: Run, commit: Commit, store: ObjectStore) -> None:
-    """A commit that was chosen while the run goes on may be gone for later ones by now: it is not damaged."""
+    """Raise `ConfigError` if the run has deleted the commit for a newer one meanwhile; it is then not corrupt."""
     commits = CommitLog(store).commits()
     if commits and commit.folder not in [commit_.folder for commit_ in commits]:
         raise ConfigError(
@@ -81,15 +81,15 @@ def _refuse_retired(run: Run, commit: Commit, store: ObjectStore) -> None:
 
 
 class _RowsScorer(Scorer):
-    """Held-out rows by micro-batches, cut as in training; `chunk_items` rows or more are a chunk.
+    """Scores held-out rows in micro-batches, cut as in training; a chunk has about `chunk_items` rows.
 
-    Which of them are copies of training rows, `assay data split` says.
+    `assay data split` lists the rows that are copies of training rows.
     """
 
     def __init__(
         self, config: Classification | HeldOutRows, run: Run, model: nn.Module, columns: Iterable[str] = ()
     ) -> None:
-        """Opens the run's dataset at its own split; `columns` are read besides the method's."""
+        """Open the run's dataset at its own split; `columns` are read in addition to the method's."""
         recipe = recipe_of(run)
         self._model = model
         self._method = method_of(recipe.method)
@@ -110,7 +110,6 @@ class _RowsScorer(Scorer):
         self._rows_sha256 = sha256_of_json([view.fingerprint, split.model_dump(mode="json")])
 
     def score_chunk(self, chunk: int) -> list[ItemScore]:
-        """See `Scorer`."""
         first = chunk * self._steps
         count = min(self._steps, self._loader.steps_per_epoch - first)
         lanes = range(self._loader.config.lanes)
@@ -142,15 +141,14 @@ class _RowsScorer(Scorer):
         ids: Sequence[str],
         clusters: Sequence[str],
     ) -> list[ItemScore]:
-        """The items of a micro-batch of rows."""
+        """Return the items of a micro-batch of rows."""
         raise NotImplementedError
 
 
 class ClassificationScorer(_RowsScorer):
-    """Whether a classifier is right about held-out rows, or how surprised it is."""
+    """Scores whether a classifier is right about held-out rows, or its log-loss."""
 
     def __init__(self, config: Classification, run: Run, model: nn.Module) -> None:
-        """See `_RowsScorer`."""
         super().__init__(config, run, model)
         self._config = config
         self.identity = Identity(
@@ -178,13 +176,14 @@ class ClassificationScorer(_RowsScorer):
 
 
 class HeldOutScorer(_RowsScorer):
-    """A score that the method gives each row; rows without anything that is scored are no items.
+    """Scores held-out rows by a metric of the method; rows without scored tokens are left out.
 
-    Where a score is a mean over tokens, a row weighs as many as it has: the whole is the mean over all tokens.
+    If the score is a mean over tokens, a row's weight is its number of tokens, so the total is the mean over all
+    tokens.
     """
 
     def __init__(self, config: HeldOutRows, run: Run, model: nn.Module) -> None:
-        """`ConfigError` where the method has no such score."""
+        """Raises `ConfigError` if the method has no such score."""
         super().__init__(config, run, model, config.where)
         predictions = recipe_of(run).method.predictions
         assert not isinstance(predictions, BinaryPredictions), "these are asked by type classification"
@@ -207,7 +206,6 @@ class HeldOutScorer(_RowsScorer):
         )
 
     def of_score(self, score: float) -> dict[str, float]:
-        """See `Scorer`."""
         return {"perplexity": math.exp(score)} if self._metric.unit == NATS_A_TOKEN else {}
 
     def _scored(
@@ -238,9 +236,9 @@ _AS_THEY_ARE = sha256_of_json(["rows as they are"])
 class _Scored(NamedTuple):
     scores: Shaped[np.ndarray, "row"]
     shown: Shaped[np.ndarray, "row"]
-    """What was said of the rows, for who looks at one,"""
+    """Value shown for each row,"""
     name: str
-    """and what that is."""
+    """and its name."""
 
 
 def _of_two(predicted: Mapping[str, Shaped[np.ndarray, "row"]], config: Classification) -> _Scored:

@@ -1,4 +1,4 @@
-"""Whether a suite can be asked: a run's method answers it, its items have what is graded. First of all."""
+"""Check whether a run's method can be evaluated on a suite, and whether its items have what is graded."""
 
 from pathlib import Path
 from typing import get_args
@@ -22,8 +22,11 @@ from assay.training.trainer.method_config import BinaryPredictions, ClassPredict
 
 
 def supported_suite(path: Path, method: MethodConfig, *, owner: str) -> Suite:
-    """The suite. Raises `ConfigError` for what the method cannot answer or its graders cannot grade, a
-    `DataError` for items that cannot be read; `whose` method it is: `run 'r'`, `arm 'a'`."""
+    """Read a suite and check it against a method.
+
+    Raises `ConfigError` for a benchmark that the method does not support or that its graders cannot grade, and
+    `DataError` for unreadable items. `owner` names the method's owner in messages: `run 'r'`, `arm 'a'`.
+    """
     suite = read_suite(path)
     check_benchmarks_supported(suite, str(path), method, owner=owner)
     refuse_unfenced_graders(suite)
@@ -38,13 +41,12 @@ def supported_suite(path: Path, method: MethodConfig, *, owner: str) -> Suite:
 
 
 def refuse_unfenced_graders(suite: Suite) -> None:
-    """Raise `ConfigError` where the suite has a grader that is not trusted, and the kernel here cannot keep it
-    in; or that needs a package which is missing."""
+    """Raise `ConfigError` if a grader is untrusted and this kernel cannot sandbox it, or needs a missing package."""
     check_fence(benchmark.grader for benchmark in suite.benchmarks if isinstance(benchmark, Generation))
 
 
 def check_benchmarks_supported(suite: Suite, suite_path: str, method: MethodConfig, *, owner: str) -> None:
-    """Raise `ConfigError` where a benchmark is of a type that the models of a method know nothing of."""
+    """Raise `ConfigError` if a benchmark's type is not supported by the method's models."""
     from assay.training.methods.registry import method_of
     from assay.training.trainer.method import ExportableMethod
 

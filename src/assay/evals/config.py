@@ -1,4 +1,4 @@
-"""A suite: benchmarks as a file. What each asks, and how its answers become scores.
+"""The configuration of a suite: its benchmarks and how completions become scores.
 
     name: own-code
     benchmarks:
@@ -21,20 +21,20 @@ from assay.scoring.sampler import Sampling
 
 class _Benchmark(FrozenConfig):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    """Stands in file names and tables."""
+    """Used in file names and tables."""
 
     failure_modes: tuple[str, ...] = ()
-    """What it would notice, by the names in the coverage file."""
+    """Failure modes that it detects, by their names in the coverage file."""
 
     chunk_items: PositiveInt = 32
-    """Items that are scored and made durable together: what a killed worker repeats at most."""
+    """Items that are scored and stored together; a killed worker repeats at most this many."""
 
 
 class MultipleChoice(_Benchmark):
-    """The choice with the highest likelihood; 1 if it is the right one.
+    """Scores 1 if the choice with the highest likelihood is the right one.
 
-    Items are lines of JSON: `prompt`, `choices` (texts that follow it), `answer` (index from 0), and, where
-    wanted, `id` and `cluster`.
+    Items are lines of JSON: `prompt`, `choices` (texts that follow it), `answer` (index from 0), and optionally `id`
+    and `cluster`.
     """
 
     type: Literal["multiple_choice"]
@@ -43,14 +43,14 @@ class MultipleChoice(_Benchmark):
     """JSONL file."""
 
     normalise: Literal["none", "bytes", "tokens"] = "none"
-    """Divide a choice's log-likelihood by its length, so that short choices are not favoured."""
+    """Divides a choice's log-likelihood by its length, so that short choices are not favoured."""
 
 
 class Generation(_Benchmark):
-    """A completion, judged by a grader.
+    """Samples a completion and grades it.
 
-    Items are lines of JSON: `prompt` (a text) or `messages` (a conversation), and whatever the grader's
-    templates name as `item.…`; where wanted, `id` and `cluster`.
+    Items are lines of JSON: `prompt` (a text) or `messages` (a conversation), the fields that the grader's templates
+    name as `item.…`, and optionally `id` and `cluster`.
     """
 
     type: Literal["generation"]
@@ -66,17 +66,17 @@ class Generation(_Benchmark):
 
 
 class BitsPerByte(_Benchmark):
-    """How many bits the model needs for a byte of held-out text; less is better.
+    """Bits that the model needs per byte of held-out text; lower is better.
 
-    A text is cut into blocks of `block_bytes`; a block is an item, its file is its cluster. Tokens are
-    predicted from at least half a window of text before them (but at a file's beginning), so the number does
-    not depend on where windows are cut.
+    A text is cut into blocks of `block_bytes`; a block is an item, its file is its cluster. Tokens are predicted from
+    at least half a window of preceding text (except at the start of a file), so the result does not depend on where
+    windows are cut.
     """
 
     type: Literal["bits_per_byte"]
 
     files: tuple[str, ...] = Field(min_length=1)
-    """Glob patterns, `**` for folders in between."""
+    """Glob patterns; `**` matches folders in between."""
 
     exclude: tuple[str, ...] = ()
     """Glob patterns of files to leave out."""
@@ -84,14 +84,14 @@ class BitsPerByte(_Benchmark):
     block_bytes: PositiveInt = 1024
 
     window_tokens: PositiveInt | None = None
-    """Longest context; null takes the model's own."""
+    """Longest context; null uses the model's own."""
 
     ngram: PositiveInt = 13
-    """Length of the n-grams that the contamination check looks for."""
+    """Length of the n-grams that the contamination check searches."""
 
 
 class RegistryBenchmark(_Benchmark):
-    """An eval of a registry folder of OpenAI Evals, as it is."""
+    """An eval from a registry folder of OpenAI Evals, unchanged."""
 
     type: Literal["registry"]
 
@@ -99,35 +99,35 @@ class RegistryBenchmark(_Benchmark):
     """Folder that holds `evals/` and `data/`."""
 
     eval: str
-    """Its name, e.g. `arithmetic.dev.v0`, or an alias of it."""
+    """Its name, e.g. `arithmetic.dev.v0`, or an alias."""
 
 
 class Classification(_Benchmark):
     """The rows that a classifier's own recipe holds out for validation; a row is an item.
 
-    Clusters are the values of the column by which the recipe splits, where it splits by hash.
+    Clusters are the values of the recipe's split column, if it splits by hash.
     """
 
     type: Literal["classification"]
 
     score: Literal["correct", "log_loss"] = "correct"
-    """`correct`: 1 where the more probable class is the label. `log_loss`: nats; less is better."""
+    """`correct`: 1 if the more probable class is the label. `log_loss`: nats; lower is better."""
 
 
 class HeldOutRows(_Benchmark):
-    """The rows that a run's own recipe holds out for validation, each by a score of the run's method.
+    """The rows that a run's own recipe holds out for validation, with a score of the run's method.
 
-    Of a reward model and of DPO a row is a pair. Clusters are as in `classification`.
+    For reward models and DPO, a row is a pair. Clusters are as in `classification`.
     """
 
     type: Literal["held_out"]
 
     score: str | None = None
-    """One of the method's metrics (docs/methods.md), with its unit and its direction: `nats_per_token` of SFT,
-    `accuracy` or `margin` of pairs. Null: the one that runs are compared by."""
+    """One of the method's metrics (docs/methods.md), with its unit and direction: `nats_per_token` for SFT, `accuracy`
+    or `margin` for pairs. Null: the metric that compares runs."""
 
     where: dict[str, str | int | float | bool | None] = Field(default_factory=dict)
-    """Only rows whose columns have these values, e.g. `{language: de}`; null is a missing one."""
+    """Uses only rows whose columns have these values, e.g. `{language: de}`; null is a missing value."""
 
 
 Benchmark = Annotated[
@@ -137,14 +137,14 @@ Benchmark = Annotated[
 
 
 class Suite(FrozenConfig):
-    """What a checkpoint is asked."""
+    """The benchmarks that a checkpoint is evaluated on."""
 
     name: str
 
     benchmarks: tuple[Benchmark, ...] = Field(min_length=1)
 
     def sha256(self) -> str:
-        """SHA-256 of the suite as written; `contents.suite_sha256` covers the files that it names, too."""
+        """SHA-256 of the suite as written; `contents.suite_sha256` includes the files that it names."""
         return sha256_of_json(self.model_dump(mode="json"))
 
     @model_validator(mode="after")
@@ -155,5 +155,5 @@ class Suite(FrozenConfig):
 
 
 def read_suite(path: Path, overrides: tuple[str, ...] = ()) -> Suite:
-    """A suite's file, checked; a `ConfigError` names every wrong key."""
+    """Read and check a suite's file; a `ConfigError` names every wrong key."""
     return validated(Suite, read_config_file(path, overrides))

@@ -1,16 +1,16 @@
-"""Did the model see the benchmark? N-grams of held-out text that stand in the training data, too.
+"""Contamination check: n-grams of held-out text that also occur in the training data.
 
     held-out text -> words -> n-grams -> sorted hashes  \\
                                                           found? -> by item, and over all
     training rows -> text -> words -> n-grams -> hashes /
 
-Words are compared without what may differ between two copies of a text: case, markup, punctuation and hyphens,
-the way in which Unicode or JSON writes a character. Where a script shows no words, its characters are taken.
+Words are compared without features that may differ between copies of a text: case, markup, punctuation, hyphens, and
+the encoding of a character in Unicode or JSON. In scripts without spaces, characters count as words.
 
-Thirteen words in a row are rarely the same by chance (Brown et al. 2020, appendix C, used 13), but in source
-code licence headers and boilerplate are: so the share is reported beside the number, with the score over the
-items that are clean, and nobody is judged by it alone. An item of fewer words holds no n-gram: it is not
-searched, and counted as that. Training data streams by; only the benchmark's hashes are kept in memory.
+Thirteen consecutive words rarely coincide by accident (Brown et al. 2020, appendix C, used 13), but licence headers and
+boilerplate in source code do. The share is therefore reported with the score over the clean items, and nothing is
+decided by it alone. An item with fewer words has no n-gram: it is not searched, and is counted separately. The training
+data is streamed; only the benchmark's hashes are kept in memory.
 """
 
 import html
@@ -55,13 +55,13 @@ class HeldOut(NamedTuple):
 
     text: str
     boundaries: npt.NDArray[np.int64]
-    """Bytes where items begin, and the text's end."""
+    """Byte offsets at which items start, and the end of the text."""
     item_ids: tuple[str, ...]
     """An item may have several texts."""
 
 
 def prompts(texts: Mapping[str, Sequence[str]]) -> list[HeldOut]:
-    """Items of some texts each, by their ids. What all items have (instructions, examples) is no item's own."""
+    """Return items with their texts, without texts that all items share (instructions, examples)."""
     shared = set.intersection(*map(set, texts.values())) if len(texts) > 1 else set()
     return [
         HeldOut(text, np.array([0, len(_encoded(text))], np.int64), (item_id,))
@@ -72,15 +72,15 @@ def prompts(texts: Mapping[str, Sequence[str]]) -> list[HeldOut]:
 
 
 class TrainingText(Protocol):
-    """What a model was trained on, as texts."""
+    """The texts that a model was trained on."""
 
     @property
     def fingerprint(self) -> str:
-        """Names it in records."""
+        """Identifies it in records."""
         ...
 
     def texts(self) -> Iterator[str]:
-        """Every text, in any order."""
+        """Return every text, in any order."""
         ...
 
 
@@ -88,7 +88,7 @@ class TextFiles:
     """Training text in files."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
-        """Files, or folders whose files are all meant; what is no UTF-8 is read as well as can be."""
+        """Takes files, or folders with all their files; invalid UTF-8 is replaced."""
         self._paths = sorted(file for path in paths for file in (_files_of(path)))
         if not self._paths:
             raise ConfigError("no training text to search: the folders that were named hold no files.")
@@ -99,16 +99,15 @@ class TextFiles:
         return sha256_of_json([[str(path), path.stat().st_size] for path in self._paths])
 
     def texts(self) -> Iterator[str]:
-        """A file each."""
         for path in self._paths:
             yield path.read_text(encoding="utf-8", errors="replace")
 
 
 class DatasetText:
-    """Training text in a dataset's tokens, spelled back by its tokenizer."""
+    """Training text in a dataset's tokens, decoded by its tokenizer."""
 
     def __init__(self, dataset: Dataset, tokenizer: Tokenizer) -> None:
-        """`ConfigError` where the tokens cannot be this tokenizer's."""
+        """Raises `ConfigError` if the tokens cannot be this tokenizer's."""
         if dataset.manifest.max_token_id >= tokenizer.get_vocab_size():
             raise ConfigError(
                 f"dataset '{dataset.manifest.name}' holds token {dataset.manifest.max_token_id}, but the "
@@ -119,24 +118,18 @@ class DatasetText:
 
     @property
     def fingerprint(self) -> str:
-        """The dataset's."""
         return self._dataset.fingerprint
 
     def texts(self) -> Iterator[str]:
-        """A row each."""
         for group in range(len(self._dataset.groups)):
             column = self._dataset.read_row_group(group, [TOKENS])[TOKENS]
             yield from self._tokenizer.decode_batch(column.to_pylist())
 
 
 def contamination(
-    held_out: Sequence[HeldOut],
-    items: Sequence[ItemScore],
-    training: TrainingText | None,
-    *,
-    ngram: int = NGRAM,
+    held_out: Sequence[HeldOut], items: Sequence[ItemScore], training: TrainingText | None, *, ngram: int = NGRAM
 ) -> Contamination | None:
-    """How much of held-out texts the training text holds; None where none is named. `items` are their scores.
+    """Return how much of the held-out texts occurs in the training text; None without one. `items` are their scores.
 
     An n-gram belongs to the item in which it starts.
     """
@@ -170,7 +163,7 @@ def contamination(
 
 
 def compared_words(text: str) -> list[str]:
-    """The words of a text without what may differ between two copies of it."""
+    """Return the words of a text in the form in which copies are compared."""
     text = _in_one_form(text)
     text = _ESCAPED_CHARACTERS.sub(_unescaped, text) if "\\" in text else text
     text = _in_one_form(html.unescape(_MARKUP.sub(" ", text)))
@@ -178,9 +171,9 @@ def compared_words(text: str) -> list[str]:
 
 
 def ngram_hashes(words: Sequence[str], ngram: int) -> Keys:
-    """A 64-bit hash of every n words in a row; empty where there are fewer.
+    """Return a 64-bit hash of every n consecutive words; empty if there are fewer.
 
-    Words are hashed once each and combined by a polynomial, so that long texts cost a few passes of NumPy.
+    Each word is hashed once, and hashes are combined by a polynomial, so long texts cost a few passes of NumPy.
     """
     count = len(words) - ngram + 1
     if count <= 0:
@@ -196,7 +189,7 @@ def ngram_hashes(words: Sequence[str], ngram: int) -> Keys:
 
 
 class _ItemNgrams(NamedTuple):
-    """The n-grams of a text, and in which item each starts."""
+    """The n-grams of a text, and the item in which each starts."""
 
     hashes: Keys
     items: npt.NDArray[np.int64]
@@ -214,7 +207,7 @@ def _item_ngrams(document: HeldOut, item_indices: Mapping[str, int], ngram: int)
 
 
 def _pieces(document: HeldOut) -> Iterator[str]:
-    """The text of each item; a word that begins in one is whole there."""
+    """Return the text of each item; a word belongs to the item in which it starts."""
     data = _encoded(document.text)
     inner_boundaries = [_next_space(data, boundary) for boundary in document.boundaries[1:-1].tolist()]
     cuts = [0, *inner_boundaries, len(data)]
@@ -223,7 +216,7 @@ def _pieces(document: HeldOut) -> Iterator[str]:
 
 
 def _next_space(data: bytes, boundary: int) -> int:
-    """The first white space from a border on, or the first whole character where there is none for long."""
+    """Return the first white space after a boundary, or the next whole character if there is none nearby."""
     found = re.compile(rb"\s").search(data, boundary, boundary + _MAX_BYTES_TO_SPACE)
     if found is not None:
         return found.start()
@@ -233,7 +226,7 @@ def _next_space(data: bytes, boundary: int) -> int:
 
 
 def _found(hashes: Keys, training: TrainingText, ngram: int) -> Keys:
-    """Those that occur in the training text, sorted."""
+    """Return the hashes that occur in the training text, sorted."""
     sorted_hashes = np.unique(hashes)
     is_found = np.zeros(len(sorted_hashes), bool)
     for text in training.texts() if len(sorted_hashes) else ():
@@ -248,13 +241,13 @@ def _in_one_form(text: str) -> str:
 
 
 def _unescaped(match: re.Match[str]) -> str:
-    """Characters that JSON wrote as their numbers."""
+    """Return the characters that JSON wrote as code points."""
     numbers = "".join(match.group().replace("\\", "").split("u"))
     return bytes.fromhex(numbers).decode("utf-16-be", errors="replace")
 
 
 def _encoded(text: str) -> bytes:
-    """UTF-8, also of the half characters that JSON can spell."""
+    """Return UTF-8, including the surrogates that JSON can hold."""
     return text.encode(errors="surrogatepass")
 
 

@@ -1,11 +1,10 @@
-"""Which files a suite names, and the suite's identity: its definition with the bytes of those files.
+"""The files that a suite names, and the suite's digest: its definition with the contents of those files.
 
     suite.yaml -> items, held-out texts, a registry's evals -> digest of each -> one digest
 
-Two suites that are written alike ask different questions where their items differ. So what marks a checkpoint
-as done, and what a campaign seals, is this digest. It is asked for again and again (at each save of a run
-whose recipe asks for evaluations), so a file is read once per process, and again only where its size or its
-times say that it is another one.
+Suites with equal text differ if their items differ. This digest therefore marks evaluated checkpoints, and seals suites
+for a campaign. It is requested often (at each commit of a run that evaluates), so a process reads each file once, and
+again only if its size or timestamps change.
 """
 
 import hashlib
@@ -29,11 +28,11 @@ from assay.evals.config import (
 from assay.scoring.registry.registry import Registry
 
 MAX_REMEMBERED = 65_536
-"""Files whose digests a process keeps: an own code base as held-out text, several times over."""
+"""Number of file digests that a process caches; enough for a large code base as held-out text."""
 
 
 class _Stamp(NamedTuple):
-    """By what a file is taken to be the one that was read before."""
+    """What identifies the version of a file that was read."""
 
     path: str
     inode: int
@@ -43,10 +42,9 @@ class _Stamp(NamedTuple):
 
 
 def suite_sha256(path: Path, suite: Suite | None = None) -> str:
-    """SHA-256 of the suite in a file and all that it names, as they are; `suite` where it is read already.
+    """Return the SHA-256 of the suite in a file and of all files that it names; `suite` if it was read before.
 
-    That of the definition alone where it names nothing. A file that is not there counts as absent: whoever
-    evaluates says so.
+    Without files, it is the digest of the definition. A missing file counts as absent; evaluation reports it.
     """
     suite = read_suite(path) if suite is None else suite
     files = named_files(suite, path.parent)
@@ -54,13 +52,13 @@ def suite_sha256(path: Path, suite: Suite | None = None) -> str:
 
 
 def named_files(suite: Suite, folder: Path) -> dict[str, str | None]:
-    """Name of each file (relative to the suite's folder where it lies there) -> SHA-256; None: not there."""
+    """Map the name of each file (relative to the suite's folder if below it) to its SHA-256; None if it is missing."""
     paths = {path for benchmark in suite.benchmarks for path in _paths(benchmark, folder)}
     return {_name(path, folder): _sha256(path) for path in sorted(paths)}
 
 
 def held_out_files(config: BitsPerByte, folder: Path) -> list[Path]:
-    """The files that a benchmark's patterns match, in order."""
+    """Return the files that a benchmark's patterns match, in order."""
     excluded = {path for pattern in config.exclude for path in folder.glob(pattern)}
     found = {path for pattern in config.files for path in folder.glob(pattern) if path.is_file()}
     return sorted(found - excluded)
@@ -80,7 +78,7 @@ def _paths(benchmark: Benchmark, folder: Path) -> Iterator[Path]:
 
 
 def _registry_files(registry: Path, name: str) -> tuple[Path, ...]:
-    """The definitions, all of them, since an alias may lead anywhere; the data of this eval only."""
+    """Return all definitions, because an alias may point to any of them, and the data of this eval only."""
     defined = [path for part in ("evals", "modelgraded") for path in sorted((registry / part).glob("*.yaml"))]
     if not defined:
         return (registry / "evals",)

@@ -1,11 +1,11 @@
-"""Results that other tools made, as our records: lm-evaluation-harness, inspect-ai, OpenAI Evals.
+"""Import results of other tools as our records: lm-evaluation-harness, inspect-ai, OpenAI Evals.
 
     samples_TASK_DATE.jsonl + results_DATE.json     lm_eval --log_samples --output_path
     LOG.eval, LOG.json                              inspect eval
     RUN.jsonl                                       oaieval --record_path
 
-Per-item scores are read, not summaries: intervals, pairing and power are ours. Where lm-eval or oaieval give
-their own mean, ours must be the same number, or the import is refused: then the scores are not what they seem.
+Only per-item scores are imported; intervals, pairing and power are computed here. If lm-eval or oaieval report a mean,
+the mean of the items must equal it, or the import is rejected, because the scores would mean something else.
 """
 
 import json
@@ -31,38 +31,36 @@ _UNLIKE = (
     AttributeError, KeyError, TypeError, ValueError, RuntimeError, EOFError, zipfile.BadZipFile, zlib.error,
     struct.error,
 )  # fmt: skip
-"""What reading a file raises that is damaged, encrypted, or laid out otherwise."""
+"""Errors raised by files that are corrupt, encrypted or laid out differently."""
 _NO_MARK = ItemFailure("unscored", "no event gives it a score")
 _HARNESS_UNITS = {"bits_per_byte": "bits per byte"}
 _SAMPLES_NAME = re.compile(r"samples_(?P<task>.+)_(?P<date>\d{4}-\d{2}-\d{2}T.+)\.jsonl")
 
 
 def read_foreign(path: Path, *, metric: str | None = None, is_partial_allowed: bool = False) -> list[Imported]:
-    """The benchmarks in a file of another tool; `metric` chooses one of several scores of an item.
+    """Read the benchmarks in a file of another tool; `metric` chooses one of several scores of an item.
 
-    Raises `ConfigError` for a file that is none of them, `DataError` for one that does not hold together, or
-    was cut short and `is_partial_allowed` is off.
+    Raises `ConfigError` for an unknown format, and `DataError` if the file is inconsistent, or incomplete while
+    `is_partial_allowed` is off.
     """
     try:
         found = _read(path, metric)
         return [as_allowed(imported, path, is_partial_allowed=is_partial_allowed) for imported in found]
     except _UNLIKE as error:
-        # The layout is other people's, and any part of it may be missing or of another type.
+        # Another tool defines the layout, so any part may be missing or have another type.
         raise DataError(
             f"{path}: neither whole nor laid out as lm-eval, inspect or oaieval write it "
-            f"({type(error).__name__}: {error}). Make the log again, and import it unchanged."
+            f"({type(error).__name__}: {error}). Write the log again, and import it unchanged."
         ) from error
 
 
 def _read(path: Path, metric: str | None) -> list[Imported]:
     if not path.is_file():
-        raise ConfigError(
-            f"{path}: no such file. Name samples_*.jsonl of lm-eval, an .eval or .json log of inspect."
-        )
+        raise ConfigError(f"{path}: no such file. Name samples_*.jsonl of lm-eval, an .eval or .json log of inspect.")
     if zipfile.is_zipfile(path):
         return inspect_log.from_archive(path, metric)
     if path.suffix == ".eval":
-        raise DataError(f"{path}: no whole archive. It was cut short or damaged: copy it again.")
+        raise DataError(f"{path}: no whole archive. It was truncated or is corrupt: copy it again.")
     if _SAMPLES_NAME.fullmatch(path.name):
         return _from_harness(path, metric)
     try:
@@ -112,14 +110,11 @@ def _from_harness(path: Path, metric: str | None) -> list[Imported]:
 
 
 def _harness_counts(summary: Mapping[str, Any], task: str, path: Path) -> tuple[int | None, str]:
-    """Items that lm-eval set out to score, and what to say of them."""
+    """Return the number of items that lm-eval was to score, and a note on them."""
     counts = (summary.get("n-samples") or {}).get(task) or {}
     whole, expected = counts.get("original"), counts.get("effective")
     if expected is None:
-        return (
-            None,
-            "" if summary else f"whether all items are there is not known without {path.name} beside it",
-        )
+        return (None, "" if summary else f"whether all items are there is not known without {path.name} beside it")
     return expected, f"a part: {expected:,} of {whole:,} items (--limit)" if whole and expected < whole else ""
 
 
@@ -134,9 +129,7 @@ def _harness_item(sample: Mapping[str, Any], metric: str, path: Path) -> ItemSco
     if value is None or value != value:
         return ItemScore(item_id, item_id, None, failure=ItemFailure("unscored", f"{metric} is no number"))
     if not isinstance(value, int | float):
-        raise ConfigError(
-            f"{path}: '{metric}' of an item is no number ({value!r:.60}); choose another --metric."
-        )
+        raise ConfigError(f"{path}: '{metric}' of an item is no number ({value!r:.60}); choose another --metric.")
     return ItemScore(item_id, item_id, float(value), completion=completion)
 
 
@@ -176,8 +169,7 @@ def _from_openai_evals(path: Path, lines: Sequence[Mapping[str, Any]]) -> Import
         mark = marks.setdefault((sample_id, line["type"]), float(value))
         if mark != value:
             raise DataError(
-                f"{path}: sample '{sample_id}' is marked twice, {mark:g} and {value:g}. Import the "
-                "record of one run."
+                f"{path}: sample '{sample_id}' is marked twice, {mark:g} and {value:g}. Import the record of one run."
             )
         items.setdefault(sample_id, _openai_item(sample_id, mark, data))
     if not items:
@@ -210,8 +202,8 @@ def _require_same_mean(items: Sequence[ItemScore], reported: float | None, where
     computed = summarise(items_table(items)).score.value
     if reported is not None and abs(computed - reported) > MEAN_TOLERANCE:
         raise DataError(
-            f"{where}: the mean of the items is {computed:.6f}, the tool's own result {reported:.6f}. It "
-            "summarises otherwise than by a mean (or the file is not whole); choose another --metric."
+            f"{where}: the mean of the items is {computed:.6f}, the tool's own result {reported:.6f}. The tool "
+            "does not report a mean, or the file is not whole; choose another --metric."
         )
 
 

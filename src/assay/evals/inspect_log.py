@@ -1,10 +1,9 @@
-"""Logs of inspect-ai, `.eval` archives and `.json` files, as our records.
+"""Import logs of inspect-ai, `.eval` archives and `.json` files.
 
     header.json, reductions.json, samples/*.json --> scorer [x key] [x reducer] --> a benchmark each
 
-A score may be a dictionary: each of its keys is a benchmark. Epochs of a sample are items of one cluster, which
-needs no reducer; where inspect reduced them otherwise than by their mean (`max`, `pass_at_2`), the reduced
-scores are items of another benchmark.
+A score may be a dictionary, of which each key is a benchmark. Epochs of a sample are items of one cluster. If inspect
+reduced epochs other than by their mean (`max`, `pass_at_2`), the reduced scores are items of another benchmark.
 """
 
 import math
@@ -30,7 +29,7 @@ from assay.scoring.sampler import CUT_REASONS
 from assay.statistics.benchmark_items import ItemScore
 
 ZSTANDARD = 93
-"""A zip's number for a compression that Python's `zipfile` learns with version 3.14 only."""
+"""Compression method number that Python's `zipfile` supports from version 3.14 only."""
 _LOCAL_HEADER_BYTES = 30
 _SAMPLE = re.compile(r"samples/.+_epoch_\d+(\.json|/sample\.json)", re.DOTALL)
 _GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
@@ -38,19 +37,19 @@ _YES_NO = {"yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 
 
 class _Choice(NamedTuple):
-    """Which of a log's scores."""
+    """One of a log's scores."""
 
     scorer: str
     key: str | None
-    """One of a dictionary's."""
+    """Key of a score that is a dictionary."""
     reducer: str | None
-    """None: the epochs as they are, which is what their mean is of."""
+    """None: the epochs themselves."""
 
 
 def from_archive(path: Path, metric: str | None) -> list[Imported]:
-    """The benchmarks of an `.eval` file; `metric` names a scorer, or `SCORER.KEY`."""
+    """Read the benchmarks of an `.eval` file; `metric` names a scorer, or `SCORER.KEY`."""
     with zipfile.ZipFile(path) as archive:
-        members = {info.filename: info for info in archive.infolist()}  # of a name's versions the last
+        members = {info.filename: info for info in archive.infolist()}  # the last entry of a name counts
         if "header.json" not in members:
             raise DataError(f"{path}: a zip without header.json: no finished log of inspect-ai.")
         trees = {
@@ -63,7 +62,7 @@ def from_archive(path: Path, metric: str | None) -> list[Imported]:
 
 
 def from_tree(path: Path, tree: Mapping[str, Any], metric: str | None) -> list[Imported]:
-    """Likewise of a `.json` file."""
+    """Read the benchmarks of a `.json` file."""
     return benchmarks(path, tree, tree.get("samples") or [], tree.get("reductions") or [], metric)
 
 
@@ -74,7 +73,7 @@ def benchmarks(
     reductions: Sequence[Mapping[str, Any]],
     metric: str | None,
 ) -> list[Imported]:
-    """One for each key and reducer of the chosen scorer."""
+    """Return one benchmark for each key and reducer of the chosen scorer."""
     if not samples:
         raise DataError(f"{path}: the log holds no samples. Run inspect without --no-log-samples.")
     spec, has_epochs = header["eval"], any(int(sample.get("epoch", 1)) > 1 for sample in samples)
@@ -106,7 +105,7 @@ def benchmarks(
 
 
 def _counts(header: Mapping[str, Any]) -> tuple[int | None, str]:
-    """Items that inspect set out to score, epochs among them, and what to say of them."""
+    """Return the number of items that inspect was to score, epochs included, and a note on them."""
     spec, results = header["eval"], header.get("results") or {}
     data, config = spec.get("dataset") or {}, spec.get("config") or {}
     whole, limit = data.get("samples"), config.get("limit")
@@ -142,9 +141,7 @@ def _choices(
     }
     first = next(iter(keys), None)
     chosen = [
-        pair
-        for label, pair in named.items()
-        if metric in (label, pair[0]) or (metric is None and pair[0] == first)
+        pair for label, pair in named.items() if metric in (label, pair[0]) or (metric is None and pair[0] == first)
     ]
     if not chosen:
         raise ConfigError(f"{path}: samples have no score '{metric}', but {', '.join(named) or 'none at all'}.")
@@ -175,7 +172,7 @@ def _item(sample: Mapping[str, Any], choice: _Choice, *, has_epochs: bool, path:
 
 
 def _finish_reason(sample: Mapping[str, Any]) -> str | None:
-    """Why the last completion ended; `length` also where a limit of inspect's ended the sample."""
+    """Return why the last completion ended; `length` also if a limit of inspect ended the sample."""
     choices = (sample.get("output") or {}).get("choices") or []
     reason = choices[0].get("stop_reason") if choices else None
     return "length" if sample.get("limit") or reason in CUT_REASONS else reason
@@ -189,8 +186,8 @@ def _reduced_items(reductions: Sequence[Mapping[str, Any]], choice: _Choice, pat
     ]
     if not own:
         raise DataError(
-            f"{path}: the log says what '{choice.reducer}' of its epochs came to, and not for which sample. "
-            "Make it again with inspect score."
+            f"{path}: the log has the total of '{choice.reducer}' over epochs, and no values by sample. "
+            "Write it again with inspect score."
         )
     items = []
     for sample in own[-1]["samples"]:
@@ -201,7 +198,7 @@ def _reduced_items(reductions: Sequence[Mapping[str, Any]], choice: _Choice, pat
 
 
 def _number(value: Any, key: str | None, path: Path) -> float:
-    """As inspect's `value_to_float`: C, P, I, N are 1, 0.5, 0, 0; yes, true, no, false; numbers; else 0."""
+    """Convert like inspect's `value_to_float`: C, P, I, N are 1, 0.5, 0, 0; yes, true, no, false; numbers; else 0."""
     if key is not None:
         value = value.get(key) if isinstance(value, dict) else value
     if isinstance(value, list | dict):
@@ -223,7 +220,7 @@ class _OwnMean(NamedTuple):
 
 
 def _own_mean(summaries: Sequence[Mapping[str, Any]], choice: _Choice) -> _OwnMean | None:
-    """What inspect itself says of these scores, where it took a mean."""
+    """Return inspect's own mean of these scores, if it computed one."""
     for summary in summaries:
         if _scorer_of(summary) != choice.scorer or (choice.key or choice.scorer) != summary.get("name"):
             continue
@@ -256,9 +253,7 @@ def _difference(items: Sequence[ItemScore], reported: _OwnMean | None) -> str:
         if math.isclose(of_samples, reported.value, rel_tol=MEAN_TOLERANCE, abs_tol=MEAN_TOLERANCE)
         else f"it is not the mean of the {len(scored)} items that have a score"
     )
-    return (
-        f"inspect's own {reported.metric} is {reported.value:.6g}, the mean of the items {computed:.6g}: {why}"
-    )
+    return f"inspect's own {reported.metric} is {reported.value:.6g}, the mean of the items {computed:.6g}: {why}"
 
 
 def _content(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> bytes:

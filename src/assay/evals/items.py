@@ -1,4 +1,4 @@
-"""What benchmarks ask: items, read from lines of JSON, and held-out texts."""
+"""Read the items and held-out texts of benchmarks."""
 
 import json
 from collections import Counter
@@ -16,12 +16,12 @@ from assay.scoring.sampler import Message
 
 
 class Item(NamedTuple):
-    """One question."""
+    """One line of a benchmark's items."""
 
     item_id: str
     cluster: str
     fields: Mapping[str, Any]
-    """The line as it is: what templates name as `item.…`."""
+    """The line, which templates access as `item.…`."""
 
 
 class HeldOutText(NamedTuple):
@@ -33,7 +33,7 @@ class HeldOutText(NamedTuple):
 
 
 def read_items(path: Path) -> list[Item]:
-    """Every line of a JSONL file; `id` is the line's number and `cluster` the id, where they are not given."""
+    """Read every line of a JSONL file. `id` defaults to the line's number, and `cluster` to the id."""
     if not path.is_file():
         raise DataError(f"{path}: no such file. Name the benchmark's items, a JSONL file.")
     items: dict[str, Item] = {}
@@ -46,14 +46,12 @@ def read_items(path: Path) -> list[Item]:
 
 
 def checked_items(config: MultipleChoice | Generation, folder: Path) -> list[Item]:
-    """A benchmark's items, which have what its grader reads; else a `ConfigError`."""
+    """Return a benchmark's items. Raises `ConfigError` if they lack a field that the grader reads."""
     items = read_items(folder / config.items)
     if isinstance(config, Generation):
         where = f"benchmark '{config.name}'"
         check_sample_fields(config.grader, where)
-        field_counts = Counter(
-            name for item in items for name, value in item.fields.items() if value is not None
-        )
+        field_counts = Counter(name for item in items for name, value in item.fields.items() if value is not None)
         check_item_fields(
             config.grader,
             field_counts,
@@ -66,7 +64,7 @@ def checked_items(config: MultipleChoice | Generation, folder: Path) -> list[Ite
 
 
 def conversation(item: Item, path: Path) -> list[Message]:
-    """What the model is asked: `messages`, or `prompt` as a user's message."""
+    """Return the messages for the model: `messages`, or `prompt` as a user's message."""
     if "messages" in item.fields:
         try:
             return [Message(role=turn["role"], content=turn["content"]) for turn in item.fields["messages"]]
@@ -78,16 +76,16 @@ def conversation(item: Item, path: Path) -> list[Message]:
 
 
 def checked_choices(item: Item, path: Path) -> tuple[str, ...]:
-    """The choices of a multiple-choice item; `DataError` where prompt, choices or answer are amiss."""
+    """Return the choices of a multiple-choice item. Raises `DataError` if prompt, choices or answer are invalid."""
     seen = {key: item.fields.get(key) for key in ("prompt", "choices", "answer")}
-    prompt, choices, answer_index = seen.values()
+    prompt, choices, correct_index = seen.values()
     is_right = (
         isinstance(prompt, str)
         and isinstance(choices, list)
         and len(choices) >= 2
         and all(isinstance(choice, str) and choice for choice in choices)
-        and isinstance(answer_index, int)
-        and 0 <= answer_index < len(choices)
+        and isinstance(correct_index, int)
+        and 0 <= correct_index < len(choices)
     )
     if not is_right:
         raise DataError(
@@ -98,21 +96,19 @@ def checked_choices(item: Item, path: Path) -> tuple[str, ...]:
 
 
 def read_documents(config: BitsPerByte, folder: Path) -> list[HeldOutText]:
-    """The held-out texts that are not empty; `DataError` where there is none, or one is not UTF-8."""
+    """Return the non-empty held-out texts. Raises `DataError` if there is none, or one is not UTF-8."""
     paths = held_out_files(config, folder)
     if not paths:
         raise DataError(f"benchmark '{config.name}': {', '.join(config.files)} match no file in {folder}.")
     documents = []
     for path in paths:
         try:
-            # As it is: read as text, CRLF would be scored as LF.
+            # Read as bytes: text mode would score CRLF as LF.
             text = path.read_bytes().decode()
         except UnicodeDecodeError as error:
             raise DataError(f"{path}: not UTF-8 text ({error.reason}). Name it in exclude.") from error
         if text:
             documents.append(HeldOutText(path.relative_to(folder).as_posix(), text))
     if not documents:
-        raise DataError(
-            f"benchmark '{config.name}': all of {number_of(len(paths), 'file')} that match are empty."
-        )
+        raise DataError(f"benchmark '{config.name}': all of {number_of(len(paths), 'file')} that match are empty.")
     return documents

@@ -1,4 +1,4 @@
-"""Benchmarks answered by likelihood: multiple choice, and the bits that held-out text costs."""
+"""Benchmarks scored by likelihood: multiple choice, and bits per byte of held-out text."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,28 +19,23 @@ from assay.statistics.benchmark_items import ItemScore
 
 
 class LikelihoodModel(Protocol):
-    """What a model must tell; `LocalModel` does."""
+    """The interface that a model needs; `LocalModel` implements it."""
 
     def continuation_bits(self, prompt: str, continuation: str) -> tuple[float, int]:
-        """Bits of a continuation given a prompt, and its tokens."""
+        """Return the bits of a continuation given a prompt, and its number of tokens."""
         ...
 
     def text_bits(self, text: str, *, window_tokens: int | None = None) -> TextBits:
-        """Bits of every token of a text."""
+        """Return the bits of every token of a text."""
         ...
 
 
 class MultipleChoiceScorer(Scorer):
-    """1 where the right choice is the likeliest, else 0; of equals, the first counts."""
+    """Scores 1 if the right choice has the highest likelihood, else 0; of equal choices, the first counts."""
 
     def __init__(
-        self,
-        config: MultipleChoice,
-        folder: Path,
-        model: LikelihoodModel,
-        training_text: TrainingText | None = None,
+        self, config: MultipleChoice, folder: Path, model: LikelihoodModel, training_text: TrainingText | None = None
     ) -> None:
-        """Reads and checks the items; `training_text`: what the contamination check searches, if known."""
         self._path = folder / config.items
         self._items = read_items(self._path)
         self._choices = [checked_choices(item, self._path) for item in self._items]
@@ -54,11 +49,10 @@ class MultipleChoiceScorer(Scorer):
         self.identity = Identity(benchmark=config.name, **version, higher_is_better=True)
 
     def score_chunk(self, chunk: int) -> list[ItemScore]:
-        """See `Scorer`."""
         return [self._score(index) for index in self._chunks[chunk]]
 
     def contamination(self, items: Sequence[ItemScore]) -> Contamination | None:
-        """The items of which the training text holds prompt and choices."""
+        """Return the items whose prompt and choices occur in the training text."""
         texts = {
             item.item_id: [str(item.fields["prompt"]), *choices]
             for item, choices in zip(self._items, self._choices, strict=True)
@@ -88,12 +82,11 @@ class MultipleChoiceScorer(Scorer):
 
 
 class BitsPerByteScorer(Scorer):
-    """A file is a chunk, its blocks are items."""
+    """Scores blocks of held-out files; a file is a chunk, its blocks are items."""
 
     def __init__(
         self, config: BitsPerByte, folder: Path, model: LikelihoodModel, training_text: TrainingText | None
     ) -> None:
-        """Reads the files; `training_text` is what the contamination check searches, where it is known."""
         self._documents = read_documents(config, folder)
         self._config = config
         self._model = model
@@ -108,21 +101,18 @@ class BitsPerByteScorer(Scorer):
         )
 
     def score_chunk(self, chunk: int) -> list[ItemScore]:
-        """See `Scorer`."""
         document = self._documents[chunk]
         found = self._model.text_bits(document.text, window_tokens=self._config.window_tokens)
         blocks = _block_boundaries(found.num_bytes, self._config.block_bytes)
         which = np.searchsorted(blocks, found.starts, side="right") - 1
         bits = np.bincount(which, weights=found.bits, minlength=len(blocks) - 1)
         return [
-            ItemScore(
-                _block_id(document.name, index), document.name, float(bits[index] / size), weight=float(size)
-            )
+            ItemScore(_block_id(document.name, index), document.name, float(bits[index] / size), weight=float(size))
             for index, size in enumerate(np.diff(blocks).tolist())
         ]
 
     def contamination(self, items: Sequence[ItemScore]) -> Contamination | None:
-        """Which blocks' n-grams the training text holds; None where no training text was named."""
+        """Return the blocks whose n-grams occur in the training text; None if no training text is given."""
         held_out = [
             HeldOut(
                 document.text,
@@ -135,7 +125,7 @@ class BitsPerByteScorer(Scorer):
 
 
 def _block_boundaries(num_bytes: int, block_bytes: int) -> npt.NDArray[np.int64]:
-    """0, block, 2 block, ..., num_bytes; a remainder of less than half a block goes to the block before it."""
+    """Return 0, block, 2 block, ..., num_bytes; a remainder below half a block joins the block before it."""
     count = max(1, num_bytes // block_bytes + (num_bytes % block_bytes >= block_bytes / 2))
     return np.array([*(index * block_bytes for index in range(count)), num_bytes], np.int64)
 

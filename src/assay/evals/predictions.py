@@ -1,7 +1,7 @@
-"""What a method's model predicts of every row of a split.
+"""Predictions of a method's model for every row of a split.
 
-The rows are cut into micro-batches by the same lanes as in training, so a row's prediction has the same bits
-on any number of ranks.
+Rows are cut into micro-batches by the same lanes as in training, so a row's prediction has the same bits on any number
+of ranks.
 """
 
 from pathlib import Path
@@ -35,9 +35,9 @@ from assay.training.trainer.method_config import (
 
 @torch.no_grad()
 def predict(model: nn.Module, method: PredictingMethod, loader: Loader, ranks: Ranks) -> pa.Table | None:
-    """On rank 0 a table of row_id, the method's predictions and the metadata columns, by row_id; else None.
+    """Return, on rank 0, a table of row_id, predictions and metadata columns, sorted by row_id; None on other ranks.
 
-    What graders read is no metadata: no slice is cut by it.
+    Columns that only graders read are left out, so no slice is cut by them.
     """
     was_training = model.training
     model.eval()
@@ -59,7 +59,7 @@ def predict(model: nn.Module, method: PredictingMethod, loader: Loader, ranks: R
 
 
 def write_predictions(table: pa.Table, path: Path) -> None:
-    """Appears whole or not at all."""
+    """Write a file of predictions atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".unfinished")
     pq.write_table(table, unfinished, compression="zstd")
@@ -67,7 +67,7 @@ def write_predictions(table: pa.Table, path: Path) -> None:
 
 
 def _num_passes(own: list[int], ranks: Ranks) -> list[int]:
-    """Forward passes for each lane; where weights are sharded, every one takes all ranks."""
+    """Return the forward passes of each lane; with sharded weights, all ranks make the same number."""
     if ranks.inner is None:
         return own
     return [max(of_lane) for of_lane in zip(*ranks.all_gather_numbers(own), strict=True)]
@@ -81,7 +81,7 @@ def _scored(model: nn.Module, method: PredictingMethod, batch: MicroBatch, devic
 
 
 def validation_metric(table: pa.Table, predictions: Predictions) -> float | None:
-    """The metric by which commits are best; None where an AUC has one class only."""
+    """Return the metric that selects the best commit; None for an AUC with one class."""
     if not isinstance(predictions, BinaryPredictions):
         return float(np.mean(np.asarray(table[predictions.metric.name], np.float64)))
     from assay.statistics.classifier.auc import auc
@@ -93,7 +93,7 @@ def validation_metric(table: pa.Table, predictions: Predictions) -> float | None
 
 
 def is_one_score(table: pa.Table, predictions: Predictions) -> bool | None:
-    """Whether every row got the same prediction; None where rows are scored and nothing is predicted."""
+    """Return whether every row got the same prediction; None if rows are scored, not predicted."""
     match predictions:
         case BinaryPredictions():
             return bool(np.ptp(np.asarray(table["probability"])) < SAME_PROBABILITY)
@@ -107,7 +107,7 @@ def is_one_score(table: pa.Table, predictions: Predictions) -> bool | None:
 
 
 def validation_error(table: pa.Table, predictions: Predictions) -> float | None:
-    """The standard error of that metric, where it is of completions that were graded; else None."""
+    """Return the standard error of the validation metric for graded completions; else None."""
     if not (isinstance(predictions, RowScores) and predictions.is_sampled):
         return None
     scores = np.asarray(table[predictions.metric.name], np.float64)
@@ -115,13 +115,13 @@ def validation_error(table: pa.Table, predictions: Predictions) -> float | None:
 
 
 def graded_rows(table: pa.Table, predictions: Predictions) -> pa.Table:
-    """Without rows whose completion got no grade; what fails is no 0."""
+    """Return the rows whose completion has a grade; a failed grade is not a 0."""
     if not (isinstance(predictions, RowScores) and predictions.is_sampled):
         return table
     graded = table.filter(pc.invert(pc.is_nan(table[predictions.metric.name])))
     if not len(graded):
         raise TrainingError(
-            f"the graders failed on every one of the {len(table):,} held-out completions: nothing can be said "
-            "of the model. Mend the grader, and train a new run."
+            f"the graders failed on all {len(table):,} held-out completions, so the model cannot be evaluated. "
+            "Fix the grader, and train a new run."
         )
     return graded

@@ -1,15 +1,15 @@
-"""Evaluates checkpoints piece by piece, so that whoever dies costs one piece and nothing is counted twice.
+"""Evaluate checkpoints in chunks, so that a dead worker loses one chunk and nothing is counted twice.
 
-The queue is a function, not a list: what is due are the chunks of the suite's benchmarks at the commits that
-the recipe asks for, less those that lie in the store.
+The queue is computed, not stored: the pending work is the chunks of the suite's benchmarks at the commits that the
+recipe selects, without those in the store.
 
     benchmarks/00000400-5f21c09a/                 a checkpoint: its step, its weights
-      lease-0001.json                             who is at it
+      lease-0001.json                             the worker that evaluates it
       sums-91ab03de/chunk-00000.parquet           put if absent: the scores of some items
       sums-91ab03de/items.parquet, result.json    once all chunks are there; the result last
       done-7b2e6d10.json                          every benchmark of that suite has its result
 
-Two workers on one checkpoint (a lease that ran out on a slow one) put the same chunks; the first counts.
+If a slow worker's lease expires and another takes over, both put equal chunks, and the first counts.
 """
 
 import io
@@ -45,7 +45,7 @@ _DEVICE_S = b"device_s"
 
 
 class Checkpoint(NamedTuple):
-    """Which weights are evaluated, and whose they are."""
+    """The weights that are evaluated, and the run that they belong to."""
 
     run_id: str
     candidate: str
@@ -55,25 +55,25 @@ class Checkpoint(NamedTuple):
 
     @property
     def folder(self) -> str:
-        """Where its results lie in the store."""
+        """Folder of its results in the store."""
         return checkpoint_results(self.step, self.weights_digest)
 
 
 class LeaseLostError(Exception):
-    """Somebody took over; what this worker has put stays."""
+    """Raised if another worker took over; chunks that were put stay."""
 
 
 OnChunk = Callable[[str, int, int], None]
-"""Called after each chunk with the benchmark's name, the chunks that are done and all of them."""
+"""Called after each chunk with the benchmark's name, the number of finished chunks and their total."""
 
 
 def checkpoint_results(step: int, weights_digest: str) -> str:
-    """The folder of a checkpoint's results."""
+    """Return the folder of a checkpoint's results."""
     return f"{PREFIX}{step:08d}-{weights_digest[:8]}"
 
 
 def benchmark_folder(checkpoint: Checkpoint, identity: Identity) -> str:
-    """The folder of one result; another version of the benchmark has another."""
+    """Return the folder of one result; each version of a benchmark has its own."""
     return f"{checkpoint.folder}/{identity.benchmark}-{sha256_of_json(list(identity))[:8]}"
 
 
@@ -86,7 +86,8 @@ def evaluate(
     clock: Clock,
     on_chunk: OnChunk = lambda name, done, all_chunks: None,
 ) -> BenchmarkResult:
-    """Score what is not scored yet; the result, made or found. Raises `LeaseLostError` if taken over."""
+    """Score the missing chunks, and return the new or stored result. Raises `LeaseLostError` if another worker took
+    over."""
     folder = benchmark_folder(checkpoint, scorer.identity)
     if (known := stored_result(store, folder)) is not None:
         return _with_contamination(store, known, scorer, folder)
@@ -108,43 +109,43 @@ def evaluate(
 def mark_done(
     store: ObjectStore, checkpoint: Checkpoint, suite_sha256: str, results: Iterable[BenchmarkResult]
 ) -> None:
-    """Say that a checkpoint has all its results of a suite: its commit may be retired."""
+    """Record that a checkpoint has all results of a suite, so its commit may be retired."""
     named = {result.benchmark: result.digest() for result in results}
     key = _done_key(checkpoint.step, checkpoint.weights_digest, suite_sha256)
     store.put_if_absent(key, canonical_json(named).encode())
 
 
 def mark_failed(store: ObjectStore, checkpoint: Checkpoint, suite_sha256: str, reason: str) -> None:
-    """Say that a checkpoint cannot be evaluated, and why."""
+    """Record that a checkpoint cannot be evaluated, and why."""
     key = _done_key(checkpoint.step, checkpoint.weights_digest, suite_sha256)
     store.put_if_absent(key, canonical_json({"failure": reason}).encode())
 
 
 def is_done(store: ObjectStore, step: int, weights_digest: str, suite_sha256: str) -> bool:
-    """Whether a checkpoint has all its results of a suite, or never will have."""
+    """Return whether a checkpoint has all results of a suite, or cannot be evaluated."""
     return store.exists(_done_key(step, weights_digest, suite_sha256))
 
 
 def stored_result(store: ObjectStore, folder: str) -> BenchmarkResult | None:
-    """The result in a folder of the store, if there is one."""
+    """Return the result in a folder of the store; None if there is none."""
     key = f"{folder}/{RESULT_FILE}"
     return BenchmarkResult.from_json(store.get(key), source=key) if store.exists(key) else None
 
 
 def stored_results(store: ObjectStore) -> list[tuple[str, BenchmarkResult]]:
-    """Every result of a run with its folder, by step and benchmark."""
+    """Return all results of a run with their folders, by step and benchmark."""
     keys = [item.key for item in store.list(PREFIX) if item.key.endswith("/" + RESULT_FILE)]
     found = [
-        (key.removesuffix("/" + RESULT_FILE), BenchmarkResult.from_json(store.get(key), source=key))
-        for key in keys
+        (key.removesuffix("/" + RESULT_FILE), BenchmarkResult.from_json(store.get(key), source=key)) for key in keys
     ]
     return sorted(found, key=lambda pair: (pair[1].step, pair[1].benchmark, pair[0]))
 
 
 def held_seconds(store: ObjectStore, *, over_by_s: float | None = None) -> float:
-    """Device time that evaluation has held for a run: of every lease, a killed worker's to its last beat.
+    """Return the device time that evaluation held for a run, over all leases; a killed worker's ends at its last
+    heartbeat.
 
-    With `over_by_s`, seconds since the epoch, a lease whose holder was still at work then is left out.
+    With `over_by_s` (seconds since the epoch), leases that were still active then are left out.
     """
     folders = {item.key.rpartition("/")[0] for item in store.list(PREFIX) if "/lease-" in item.key}
     by_folder = [leases(store, folder) for folder in sorted(folders)]
@@ -168,7 +169,7 @@ def result_of(
     incomplete_reason: str = "",
     of_score: Callable[[float], dict[str, float]] = lambda _: {},
 ) -> BenchmarkResult:
-    """The record of all items of a benchmark; `of_score` makes further metrics of their score."""
+    """Return the record of all items of a benchmark; `of_score` adds metrics derived from the total score."""
     table = items_table(items)
     summary = summarise(table, identity.unit)
     reasons = [item.finish_reason for item in items if item.score is not None and item.finish_reason]
@@ -192,16 +193,12 @@ def result_of(
     )
 
 
-def _finish(
-    store: ObjectStore, checkpoint: Checkpoint, scorer: Scorer, folder: str, clock: Clock
-) -> BenchmarkResult:
-    """Join the chunks as they lie in the store, whoever put them."""
+def _finish(store: ObjectStore, checkpoint: Checkpoint, scorer: Scorer, folder: str, clock: Clock) -> BenchmarkResult:
+    """Join the chunks in the store, whichever worker put them."""
     chunks = [_read_chunk(store, f"{folder}/chunk-{chunk:05d}.parquet") for chunk in range(scorer.num_chunks)]
     items = [item for chunk in chunks for item in chunk.items]
     if not items:
-        raise DataError(
-            f"benchmark '{scorer.identity.benchmark}' asks nothing: it has no items. Choose values that occur."
-        )
+        raise DataError(f"benchmark '{scorer.identity.benchmark}' has no items. Choose `where` values that occur.")
     result = result_of(
         checkpoint,
         scorer.identity,
@@ -218,10 +215,8 @@ def _finish(
     return result
 
 
-def _with_contamination(
-    store: ObjectStore, known: BenchmarkResult, scorer: Scorer, folder: str
-) -> BenchmarkResult:
-    """A known result, searched again if other data is named."""
+def _with_contamination(store: ObjectStore, known: BenchmarkResult, scorer: Scorer, folder: str) -> BenchmarkResult:
+    """Return the stored result; search for contamination again if other training data is given."""
     searched = known.contamination.dataset_fingerprint if known.contamination is not None else None
     if scorer.training_fingerprint in (None, searched):
         return known
@@ -232,7 +227,7 @@ def _with_contamination(
 
 
 def count_failures(items: Sequence[ItemScore]) -> dict[str, int]:
-    """Kind of failure -> items."""
+    """Count failed items by kind."""
     return dict(Counter(item.failure.kind for item in items if item.failure is not None))
 
 

@@ -1,5 +1,4 @@
-"""What a model answers for rows that nobody has labelled: tokens and metadata in, columns out, in the rows'
-order."""
+"""Predictions of a model for unlabelled rows: tokens and metadata in, columns out, in the order of the rows."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,7 +17,7 @@ MICRO_BATCH_ROWS = 64
 
 
 class RowPredictor:
-    """One model that is asked about some rows at a time."""
+    """Predicts rows with one model, in micro-batches."""
 
     def __init__(self, method: LoadableMethod, model: nn.Module) -> None:
         self._device = device_of()
@@ -27,7 +26,7 @@ class RowPredictor:
 
     @torch.inference_mode()
     def predict(self, tokens: Sequence[Sequence[int]], columns: Mapping[str, pa.Array]) -> dict[str, list[Any]]:
-        """A value a row for each column; rows of like length are computed together, to pad little."""
+        """Return one value per row for each column. Rows of similar length are computed together to reduce padding."""
         order = np.argsort([len(row) for row in tokens], kind="stable")
         found: dict[str, list[Any]] = {}
         for first in range(0, len(order), MICRO_BATCH_ROWS):
@@ -40,12 +39,12 @@ class RowPredictor:
 
     @property
     def embeds(self) -> bool:
-        """Whether its rows have vectors."""
+        """Whether the method has embeddings."""
         return isinstance(self._method, EmbeddingMethod)
 
     @torch.inference_mode()
     def embeddings(self, tokens: Sequence[Sequence[int]], columns: Mapping[str, pa.Array]) -> list[list[float]]:
-        """A vector for each row, computed alone."""
+        """Return a vector for each row, computed alone, so that it does not depend on the other rows."""
         assert isinstance(self._method, EmbeddingMethod), type(self._method)
         found: list[list[float]] = []
         for row in range(len(tokens)):
@@ -54,9 +53,7 @@ class RowPredictor:
             found += self._method.embeddings(self._model, tensors).double().tolist()
         return found
 
-    def _micro_batch(
-        self, rows: Any, tokens: Sequence[Sequence[int]], columns: Mapping[str, pa.Array]
-    ) -> MicroBatch:
+    def _micro_batch(self, rows: Any, tokens: Sequence[Sequence[int]], columns: Mapping[str, pa.Array]) -> MicroBatch:
         lengths = np.array([len(tokens[row]) for row in rows], np.int32)
         values = np.zeros((len(rows), int(lengths.max())), np.int64)
         for line, row in enumerate(rows):

@@ -1,7 +1,6 @@
-"""Benchmarks whose answers are sampled: a completion judged by a grader, or by a registry's rule.
+"""Benchmarks with sampled completions, graded by a grader or by a registry's rule.
 
-A prompt that gets no completion is a failure of the machinery. A completion that makes no sense is not: it
-has a score, and the grader says which.
+A prompt without a completion is a failure of the machinery. A completion without sense is not: the grader scores it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,31 +18,19 @@ from assay.records.benchmark import Contamination
 from assay.scoring.grade import Grade, GraderRunner, Tools, judge_failure, sample_values
 from assay.scoring.graders import grader_sha256
 from assay.scoring.registry.matching import fuzzy_match, includes, json_match, match, token_f1
-from assay.scoring.registry.model_graded import (
-    choices_of,
-    escaped,
-    filled,
-    judge_prompt,
-    judgement,
-    several_as_one,
-)
+from assay.scoring.registry.model_graded import choices_of, escaped, filled, judge_prompt, judgement, several_as_one
 from assay.scoring.registry.registry import Registry, RegistryEval, as_chat
 from assay.scoring.sampler import Completion, Message, Sampler, SamplerError, Sampling
 from assay.statistics.benchmark_items import ItemScore
 
 
 class GenerationScorer(Scorer):
-    """Completions judged by a grader of the API's."""
+    """Scores completions with a grader of the API."""
 
     def __init__(
-        self,
-        config: Generation,
-        folder: Path,
-        model: Sampler,
-        tools: Tools,
-        training_text: TrainingText | None = None,
+        self, config: Generation, folder: Path, model: Sampler, tools: Tools, training_text: TrainingText | None = None
     ) -> None:
-        """Reads the items, and checks that the grader has what it needs; `training_text`: to be searched."""
+        """Read the items and check that they have what the grader needs."""
         self._training_text = training_text
         self.training_fingerprint = training_text.fingerprint if training_text else None
         path = folder / config.items
@@ -63,7 +50,6 @@ class GenerationScorer(Scorer):
         )
 
     def score_chunk(self, chunk: int) -> list[ItemScore]:
-        """See `Scorer`."""
         indices = self._chunks[chunk]
         completions = self._model.sample([self._prompts[index] for index in indices], self._sampling)
         outputs = {index: completion for index, completion in zip(indices, completions, strict=True)}  # noqa: C416
@@ -76,14 +62,11 @@ class GenerationScorer(Scorer):
         return [self._item_score(index, outputs[index], grades.get(index)) for index in indices]
 
     def contamination(self, items: Sequence[ItemScore]) -> Contamination | None:
-        """The items of which the training text holds the prompts."""
-        texts = {
-            item.item_id: _contents(prompt) for item, prompt in zip(self._items, self._prompts, strict=True)
-        }
+        """Return the items whose prompts occur in the training text."""
+        texts = {item.item_id: _contents(prompt) for item, prompt in zip(self._items, self._prompts, strict=True)}
         return contamination(prompts(texts), items, self._training_text)
 
     def close(self) -> None:
-        """End the grader's processes."""
         self._grader.close()
 
     def _item_score(self, index: int, completion: Completion | SamplerError, grade: Grade | None) -> ItemScore:
@@ -104,7 +87,7 @@ class GenerationScorer(Scorer):
 
 
 class RegistryScorer(Scorer):
-    """Completions judged by the rule of a registry's class."""
+    """Scores completions by the rule of a registry's class."""
 
     def __init__(
         self,
@@ -114,7 +97,7 @@ class RegistryScorer(Scorer):
         tools: Tools,
         training_text: TrainingText | None = None,
     ) -> None:
-        """Reads the eval; a model-graded one needs the judge `*`, or is judged by the model itself."""
+        """Read the eval. A model-graded eval needs the judge `*`; otherwise the model grades itself."""
         self._training_text = training_text
         self.training_fingerprint = training_text.fingerprint if training_text else None
         self._eval = Registry(folder / config.registry).eval(config.eval)
@@ -131,21 +114,15 @@ class RegistryScorer(Scorer):
         )
 
     def score_chunk(self, chunk: int) -> list[ItemScore]:
-        """See `Scorer`."""
         indices = list(self._chunks[chunk])
         if self._eval.spec is not None:
             return [_ModelGraded(self._eval, self._model, self._judge).score(index) for index in indices]
         completions = self._model.sample([self._eval.prompt(index) for index in indices], self._eval.sampling())
-        return [
-            self._item_score(index, completion) for index, completion in zip(indices, completions, strict=True)
-        ]
+        return [self._item_score(index, completion) for index, completion in zip(indices, completions, strict=True)]
 
     def contamination(self, items: Sequence[ItemScore]) -> Contamination | None:
-        """Likewise; of a sample without `input`, its texts."""
-        texts = {
-            self._eval.sample_id(index): _prompt_texts(sample)
-            for index, sample in enumerate(self._eval.samples)
-        }
+        """Return the samples whose input (or, without one, whose texts) occurs in the training text."""
+        texts = {self._eval.sample_id(index): _prompt_texts(sample) for index, sample in enumerate(self._eval.samples)}
         return contamination(prompts(texts), items, self._training_text)
 
     def _item_score(self, index: int, completion: Completion | SamplerError) -> ItemScore:
@@ -156,9 +133,7 @@ class RegistryScorer(Scorer):
         try:
             is_right, details = _graded_by_rule(self._eval, completion.text, ideals)
         except ValueError as error:
-            raise DataError(
-                f"eval '{self._eval.name}': an ideal of sample {index} is not JSON: {error}."
-            ) from error
+            raise DataError(f"eval '{self._eval.name}': an ideal of sample {index} is not JSON: {error}.") from error
         return ItemScore(
             item_id,
             item_id,
@@ -170,7 +145,7 @@ class RegistryScorer(Scorer):
 
 
 class _ModelGraded:
-    """ModelBasedClassify on single samples."""
+    """OpenAI Evals' ModelBasedClassify on single samples."""
 
     def __init__(self, evaluation: RegistryEval, model: Sampler, judge: Sampler) -> None:
         assert evaluation.spec is not None, "only model-graded evals have a spec"
@@ -184,7 +159,7 @@ class _ModelGraded:
         self._count = count
 
     def score(self, index: int) -> ItemScore:
-        """Complete what is to be completed, ask the judge, read its choice."""
+        """Sample the missing completions, query the judge, and read its choice."""
         item_id = self._eval.sample_id(index)
         sample = dict(self._eval.samples[index])
         sampled: list[Completion] = []
@@ -217,7 +192,7 @@ class _ModelGraded:
             details["metascore"] = float(found.choice == sample["choice"])
         score = found.score
         if score is None:
-            # A spec without scores only counts its choices; the score is then whether there was one at all.
+            # A spec without scores only counts its choices; the score is then whether the judge made one.
             score = float(found.choice in choices)
         text = "\n".join(outputs.values()) or None
         reasons = [completion.finish_reason for completion in sampled]
@@ -242,9 +217,7 @@ class _ModelGraded:
         if self._count == 1:
             return first
         if not self._spec.output_template:
-            raise ConfigError(
-                f"eval '{self._eval.name}': several completions need an output_template in its spec."
-            )
+            raise ConfigError(f"eval '{self._eval.name}': several completions need an output_template in its spec.")
         is_cut = any(completion.finish_reason == "length" for completion in completions)
         reason = "length" if is_cut else first.finish_reason
         text = several_as_one(texts, self._spec.output_template)
@@ -252,14 +225,14 @@ class _ModelGraded:
 
 
 def _details(found: Mapping[str, Any], *completions: Completion) -> str | None:
-    """As JSON, with the tokens at its beginning that a prompt lost."""
+    """Return JSON, with the number of prompt tokens that were truncated."""
     cut = max(completion.prompt_tokens_cut for completion in completions)
     whole = {**found, **({PROMPT_TOKENS_CUT: cut} if cut else {})}
     return canonical_json(whole) if whole else None
 
 
 def _contents(prompt: Sequence[Message]) -> list[str]:
-    """The turns of a conversation; parts that are no text are looked at as they are written."""
+    """Return the contents of a conversation's turns; other parts than text as JSON."""
     contents: list[Any] = [turn["content"] for turn in prompt]
     return [content if isinstance(content, str) else canonical_json(content) for content in contents]
 

@@ -1,9 +1,9 @@
-"""What every kind of benchmark offers: chunks of items that can be scored one by one, each once and for all.
+"""The interface of benchmarks: chunks of items that are scored independently, each once.
 
     benchmark file + model -> Scorer -> chunk 0, chunk 1, ... -> items.parquet -> BenchmarkResult
 
-Which items are in a chunk follows from the benchmark alone, and a chunk's scores from its items and the
-weights. So a worker that dies costs the chunk it was at, and whoever goes on gets the same scores.
+The items of a chunk depend only on the benchmark, and their scores only on the items and the weights. If a worker dies,
+only its current chunk is scored again, with the same scores.
 """
 
 import json
@@ -35,41 +35,41 @@ class Scorer(Protocol):
     num_chunks: int
     """Chunks are numbered from 0."""
     training_fingerprint: str | None = None
-    """The fingerprint of the training data that `contamination` searches; None where it searches none."""
+    """Fingerprint of the training data that `contamination` searches; None if it searches none."""
 
     def score_chunk(self, chunk: int) -> list[ItemScore]:
-        """The scores of a chunk's items; an item that the machinery fails is a failure in its place."""
+        """Return the scores of a chunk's items; an item that could not be scored is returned as a failure."""
         ...
 
     def contamination(self, items: Sequence[ItemScore]) -> Contamination | None:  # noqa: ARG002
-        """How much of the benchmark was trained on; None where no training data is named to search."""
+        """Return how much of the benchmark was trained on; None if no training data is given."""
         return None
 
     def of_score(self, score: float) -> dict[str, float]:  # noqa: ARG002
-        """What else the score over all items is, by name: a perplexity."""
+        """Return further metrics that follow from the total score, e.g. a perplexity."""
         return {}
 
     def close(self) -> None:
-        """Give back processes and the like."""
+        """Release processes and other resources."""
         return
 
 
 def chunk_ranges(num_items: int, chunk_items: int) -> list[range]:
-    """Item indices of each chunk."""
+    """Return the item indices of each chunk."""
     return [range(start, min(start + chunk_items, num_items)) for start in range(0, num_items, chunk_items)]
 
 
 PROMPT_TOKENS_CUT = "prompt_tokens_cut"
-"""The detail of an item whose prompt lost its beginning, for which the model had no room."""
+"""Key in the details of an item whose prompt lost its beginning because it exceeded the context."""
 
 
 def num_prompts_cut(items: Sequence[ItemScore]) -> int:
-    """Items whose prompt the model did not read from its beginning."""
+    """Return the number of items with a truncated prompt."""
     return sum(PROMPT_TOKENS_CUT in _details_of(item) for item in items)
 
 
 def mean_details(items: Sequence[ItemScore]) -> dict[str, float]:
-    """The mean of whatever numbers items measured besides their score, and the counts of names."""
+    """Return the means of the items' numeric details, and the counts of their text values."""
     numbers: dict[str, list[float]] = {}
     counts: dict[str, float] = {}
     for item in items:

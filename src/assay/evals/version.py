@@ -1,7 +1,7 @@
-"""What is known of a benchmark's version before any model answers it: digests that its results carry.
+"""Digests of a benchmark's version that are known without a model; results carry them.
 
-Scorers take theirs from here, so whether a result was made of a suite as it is now can be told without a model.
-What only a model's side knows (the judges behind a grader, the rows that a run's recipe holds out) is left out.
+Scorers take their digests from here, so a result can be checked against the present suite without a model. Digests that
+need a model's side (the judges behind a grader, the rows that a run's recipe holds out) are left out.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,20 +20,13 @@ from assay.evals.config import (
     Suite,
     read_suite,
 )
-from assay.evals.items import (
-    HeldOutText,
-    Item,
-    checked_choices,
-    conversation,
-    read_documents,
-    read_items,
-)
+from assay.evals.items import HeldOutText, Item, checked_choices, conversation, read_documents, read_items
 from assay.records.benchmark import BenchmarkResult
 from assay.scoring.registry.registry import Registry, RegistryEval
 from assay.scoring.sampler import Message
 
 Version = Mapping[str, str]
-"""Field of `Identity` -> its value; those that are not known without a model are absent."""
+"""Field of `Identity` -> value; fields that need a model are missing."""
 
 
 class PresentSuite(NamedTuple):
@@ -44,21 +37,19 @@ class PresentSuite(NamedTuple):
     """By benchmark."""
 
     def covers(self, result: BenchmarkResult) -> bool:
-        """Whether a result is of a benchmark of this suite as it is now."""
+        """Return whether a result is of a benchmark of this suite in its present version."""
         version = self.versions.get(result.benchmark)
         return version is not None and all(getattr(result, key) == value for key, value in version.items())
 
 
 def present_suite(path: Path) -> PresentSuite:
-    """Read a suite with its items; a `DataError` names what is not there or not readable."""
+    """Read a suite with its items; raise `DataError` for files that are missing or unreadable."""
     suite = read_suite(path)
-    return PresentSuite(
-        suite, {benchmark.name: _version(benchmark, path.parent) for benchmark in suite.benchmarks}
-    )
+    return PresentSuite(suite, {benchmark.name: _version(benchmark, path.parent) for benchmark in suite.benchmarks})
 
 
 def multiple_choice_version(config: MultipleChoice, items: Sequence[Item], path: Path) -> Version:
-    """Digests of items, grader and prompts."""
+    """Return the digests of items, grader and prompts."""
     prompts = [[item.fields["prompt"], list(checked_choices(item, path))] for item in items]
     return {
         "benchmark_sha256": _items_sha256(items),
@@ -67,10 +58,8 @@ def multiple_choice_version(config: MultipleChoice, items: Sequence[Item], path:
     }
 
 
-def generation_version(
-    config: Generation, items: Sequence[Item], prompts: Sequence[Sequence[Message]]
-) -> Version:
-    """Digests of items and prompts; the grader's digest has its judges in it."""
+def generation_version(config: Generation, items: Sequence[Item], prompts: Sequence[Sequence[Message]]) -> Version:
+    """Return the digests of items and prompts; the grader's digest depends on its judges."""
     return {
         "benchmark_sha256": _items_sha256(items),
         "prompt_sha256": sha256_of_json([prompts, config.sampling.model_dump(mode="json")]),
@@ -78,7 +67,7 @@ def generation_version(
 
 
 def bits_per_byte_version(config: BitsPerByte, documents: Sequence[HeldOutText]) -> Version:
-    """Digests of documents, grader and prompts."""
+    """Return the digests of documents, grader and prompts."""
     digests = {document.name: sha256_of_bytes(document.text.encode()) for document in documents}
     return {
         "benchmark_sha256": sha256_of_json([digests, config.block_bytes]),
@@ -88,21 +77,18 @@ def bits_per_byte_version(config: BitsPerByte, documents: Sequence[HeldOutText])
 
 
 def registry_version(evaluation: RegistryEval) -> Version:
-    """Digests of samples and prompts; the grader's digest names the judge."""
+    """Return the digests of samples and prompts; the grader's digest depends on the judge."""
     sampling = evaluation.sampling().model_dump(mode="json")
-    return {
-        "benchmark_sha256": evaluation.sha256(),
-        "prompt_sha256": sha256_of_json([evaluation.sha256(), sampling]),
-    }
+    return {"benchmark_sha256": evaluation.sha256(), "prompt_sha256": sha256_of_json([evaluation.sha256(), sampling])}
 
 
 def classification_version(config: Classification) -> Version:
-    """The digest of the score only: the rows are those of each run."""
+    """Return the digest of the score only: the rows are those of each run."""
     return {"grader_sha256": sha256_of_json(["classification", config.score])}
 
 
 def held_out_version(config: HeldOutRows) -> Version:
-    """Likewise; which rows are asked about is part of the question."""
+    """Return the digest of the score and the row filter: the rows are those of each run."""
     return {"grader_sha256": sha256_of_json(["held out", config.score, config.where])}
 
 

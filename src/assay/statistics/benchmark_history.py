@@ -1,7 +1,7 @@
-"""A run's scores over its checkpoints, and the best of them so far.
+"""A run's benchmark scores over its checkpoints, and the best score so far.
 
-The best of many checkpoints looks better than it is: it was picked. So a history shows when the frontier
-moved, and is no ground for a decision; a decision compares declared checkpoints over seeds.
+The best of many checkpoints looks better than it is, because it was picked. A history therefore shows when the best
+score moved, but decisions compare declared checkpoints over seeds.
 """
 
 from collections.abc import Sequence
@@ -15,23 +15,21 @@ class HistoryPoint(NamedTuple):
 
     result: BenchmarkResult
     is_best_so_far: bool
-    """Better than every checkpoint before it."""
     best_value: float
-    """The frontier: the best score up to here."""
+    """The best score up to this checkpoint."""
 
 
 class BenchmarkHistory(NamedTuple):
-    """One version of a benchmark over the checkpoints of one run."""
+    """Results of one version of a benchmark over the checkpoints of one run."""
 
     benchmark: str
     version_sha256: str
     points: tuple[HistoryPoint, ...]
-    """By step."""
+    """Ordered by step."""
 
 
 def benchmark_histories(results: Sequence[BenchmarkResult]) -> list[BenchmarkHistory]:
-    """The histories in one run's results, in any order: one for each version of each benchmark, and of those
-    that were cut short."""
+    """Group one run's results by benchmark version; incomplete results form histories of their own."""
     by_version: dict[tuple[str, str, bool], list[BenchmarkResult]] = {}
     for result in results:
         key = (result.benchmark, result.version_sha256(), bool(result.incomplete_reason))

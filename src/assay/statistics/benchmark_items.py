@@ -1,7 +1,7 @@
-"""Per-item scores of benchmarks: how they are written, read, summarised and laid beside one another.
+"""Per-item scores of benchmarks: write, read, summarise and align them.
 
-A failed item (the machinery broke, not the model) has no score. It is left out of the mean and counted; between
-checkpoints only the items that all of them have scored are compared, so a failure cannot favour anybody.
+A failed item (the machinery broke, not the model) has no score. It is left out of the mean and counted. Checkpoints are
+compared only on the items that all of them scored, so a failure cannot favour one of them.
 """
 
 import io
@@ -42,26 +42,26 @@ ITEM_SCHEMA = pa.schema(
 
 
 class ItemScore(NamedTuple):
-    """What one item got."""
+    """Score of one item, or its failure."""
 
     item_id: str
     cluster: str
-    """Items of one cluster (a passage, a file) share their luck; alone, an item is its own."""
+    """Items of one cluster (a passage, a file) are one draw; a single item is its own cluster."""
     score: float | None
-    """None where it failed."""
+    """None if the item failed."""
     weight: float = 1.0
     failure: ItemFailure | None = None
     """Why there is no score."""
     completion: str | None = None
-    """What the model said, for people to read."""
+    """The model's output, for readers."""
     details: str | None = None
-    """JSON of whatever else was measured, e.g. `{"f1_score": 0.5}`."""
+    """JSON of other measurements, e.g. `{"f1_score": 0.5}`."""
     finish_reason: str | None = None
-    """Why the completion ended: `stop`, `length` where it was cut, ...; None where none was sampled."""
+    """Why the completion ended: `stop`, `length` if it was truncated, ...; None if none was sampled."""
 
 
 class ScoreMatrix(NamedTuple):
-    """The same items under several checkpoints, one row each; only items that all of them scored."""
+    """Scores of the same items under several checkpoints; only items that all of them scored."""
 
     scores: Float64[np.ndarray, "seed item"]
     """[seed, item]."""
@@ -69,15 +69,15 @@ class ScoreMatrix(NamedTuple):
     clusters: Int[np.ndarray, "item"]
     """[item]: index of its cluster, from 0."""
     cluster_names: tuple[str, ...]
-    """[item]: what the cluster is called."""
+    """[item]: name of its cluster."""
     weights: Float64[np.ndarray, "item"]
     """[item]: 1, or e.g. its bytes."""
     num_dropped: int
-    """Items that some checkpoint failed to score."""
+    """Items that a checkpoint failed to score."""
 
 
 def items_table(items: Sequence[ItemScore]) -> pa.Table:
-    """The table that `items.parquet` holds, sorted by id; `DataError` for an id that occurs twice."""
+    """Return the table of `items.parquet`, sorted by id. Raises `DataError` for a repeated id."""
     ordered = sorted(items, key=lambda item: item.item_id)
     ids = [item.item_id for item in ordered]
     repeated = next((a for a, b in itertools.pairwise(ids) if a == b), None)
@@ -87,7 +87,7 @@ def items_table(items: Sequence[ItemScore]) -> pa.Table:
 
 
 def items_of(table: pa.Table) -> list[ItemScore]:
-    """The items of a table."""
+    """Return the items of a table."""
     return [_item(row) for row in table.to_pylist()]
 
 
@@ -102,14 +102,14 @@ def _item(row: dict[str, Any]) -> ItemScore:
 
 
 def items_bytes(table: pa.Table) -> bytes:
-    """The Parquet file: equal scores, equal bytes."""
+    """Return the Parquet file; equal scores give equal bytes."""
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd")
     return buffer.getvalue()
 
 
 def save_result(folder: Path, result: BenchmarkResult, items: bytes) -> None:
-    """Write the items, then the record that names them."""
+    """Write the items, then the record that holds their digest."""
     assert sha256_of_bytes(items) == result.items_sha256, "the record is of other items"
     store = open_store(str(folder))
     store.put(ITEMS_FILE, items)
@@ -117,7 +117,7 @@ def save_result(folder: Path, result: BenchmarkResult, items: bytes) -> None:
 
 
 def load_result(folder: Path) -> BenchmarkResult:
-    """The record of a result folder; `DataError` if it holds none."""
+    """Read the record of a result folder; raise `DataError` if it holds none."""
     path = folder / RESULT_FILE
     if not path.is_file():
         raise DataError(f"{path}: no such file. Evaluate the checkpoint first: 'assay eval run'.")
@@ -125,17 +125,15 @@ def load_result(folder: Path) -> BenchmarkResult:
 
 
 def result_folders(root: Path) -> list[Path]:
-    """Every result folder below a folder."""
+    """Return all result folders below a folder."""
     return sorted(path.parent for path in root.rglob(RESULT_FILE)) if root.is_dir() else []
 
 
 def read_items(folder: Path, result: BenchmarkResult) -> pa.Table:
-    """The items behind a result; `DamagedDataError` if they are not those that it was made of."""
+    """Read the items of a result; raise `DamagedDataError` if their digest differs from the record's."""
     path = folder / ITEMS_FILE
     if not path.is_file():
-        raise DataError(
-            f"{path}: no such file; {RESULT_FILE} beside it needs it. Evaluate the checkpoint again."
-        )
+        raise DataError(f"{path}: no such file; {RESULT_FILE} beside it needs it. Evaluate the checkpoint again.")
     data = path.read_bytes()
     if (seen := sha256_of_bytes(data)) != result.items_sha256:
         raise DamagedDataError(
@@ -146,9 +144,9 @@ def read_items(folder: Path, result: BenchmarkResult) -> pa.Table:
 
 
 def score_matrix(results: Sequence[tuple[BenchmarkResult, pa.Table]]) -> ScoreMatrix:
-    """Lay results of one benchmark side by side, one row per result in the order given.
+    """Align results of one benchmark, one row per result in the given order.
 
-    Raises `ConfigError` where they are of different benchmarks, prompts or graders, or of different items.
+    Raises `ConfigError` if they differ in benchmark, prompts, grader or items.
     """
     _require_one_benchmark([result for result, _ in results])
     first = results[0][1]
@@ -172,13 +170,13 @@ def score_matrix(results: Sequence[tuple[BenchmarkResult, pa.Table]]) -> ScoreMa
 
 
 def read_score_matrix(folders: Sequence[Path]) -> ScoreMatrix:
-    """`score_matrix` of result folders."""
+    """Return the `score_matrix` of result folders."""
     results = [(folder, load_result(folder)) for folder in folders]
     return score_matrix([(result, read_items(folder, result)) for folder, result in results])
 
 
 class Summary(NamedTuple):
-    """A table of items in three numbers."""
+    """Mean score, detectable effect and failures of a table of items."""
 
     score: Estimate
     could_detect: DetectableEffect | None
@@ -186,8 +184,7 @@ class Summary(NamedTuple):
 
 
 def summarise(table: pa.Table, unit: str = "") -> Summary:
-    """The weighted mean of scores in that unit, with its clustered interval; `DataError` where no item has a
-    score."""
+    """Return the weighted mean of scores with its clustered interval; raise `DataError` if no item has a score."""
     scores = _scores(table)
     scored = np.isfinite(scores)
     num_failed = int((~scored).sum())
@@ -201,7 +198,7 @@ def summarise(table: pa.Table, unit: str = "") -> Summary:
     found = clustered_variance((scores - mean) * shares, clusters, shares)
     if found.degrees <= 0.0:
         return Summary(Estimate(value=mean, method="one cluster: no interval"), None, num_failed)
-    from scipy.special import stdtrit  # here, for who only lists results imports this module, too
+    from scipy.special import stdtrit  # imported here: listing results does not need SciPy
 
     quantile, error = float(stdtrit(found.degrees, 0.975)), math.sqrt(float(found.variance))
     num_clusters = len(np.unique(clusters))
@@ -214,16 +211,16 @@ def summarise(table: pa.Table, unit: str = "") -> Summary:
         half_width = quantile * error
         method = f"{clustered}normal theory (t)"
         estimate = Estimate(value=mean, low=mean - half_width, high=mean + half_width, method=method)
-        # A user's grader may pay more than 1 in a suite whose unit nobody chose.
+        # A user's grader may give more than 1 in a suite with the default unit.
         if unit == "share" and scores.min() >= 0.0 and scores.max() <= 1.0:
             estimate = within(estimate, 0.0, 1.0)
     return Summary(estimate, detectable_effect(scores, error), num_failed)
 
 
 def effective_number(rate: float, error: float, num_items: int, num_clusters: int) -> float:
-    """How many independent items would leave a rate as uncertain as the clustered ones do.
+    """Return the number of independent items that leaves a rate as uncertain as the clustered items do.
 
-    Where all scores are equal nothing tells how alike a cluster's items are: then a cluster counts once.
+    If all scores are equal, nothing shows how alike a cluster's items are, and each cluster counts once.
     """
     if error == 0:
         return float(num_clusters)
@@ -231,12 +228,11 @@ def effective_number(rate: float, error: float, num_items: int, num_clusters: in
 
 
 def detectable_effect(scores: Float64[np.ndarray, "item"], error: float) -> DetectableEffect:
-    """The smallest difference between two checkpoints that items would show; `error` is that of their mean.
+    """Return the smallest difference between two checkpoints that the items detect; `error` is that of their mean.
 
-    (z_{(1+confidence)/2} + z_power) * SE * sqrt(2), as if the luck of the two were unrelated. Where all scores
-    are 0 or 1 the variance is at least that of a rate with two more successes and two more failures (Agresti &
-    Coull 1998), so that a benchmark on which nothing has gone wrong yet is not taken for one that would notice
-    everything.
+    (z_{(1+confidence)/2} + z_power) * SE * sqrt(2), as if the noise of both were independent. If all scores are 0 or 1,
+    the variance is at least that of a rate with two more successes and two more failures (Agresti & Coull 1998), so
+    that a benchmark without failures does not seem to detect everything.
     """
     if _are_shares(scores):
         count, successes = len(scores), float(scores.sum())
@@ -251,12 +247,11 @@ def detectable_effect(scores: Float64[np.ndarray, "item"], error: float) -> Dete
 
 
 def _are_shares(scores: Float64[np.ndarray, "item"]) -> bool:
-    """Whether each item is solved or not."""
     return bool(np.isin(scores, (0.0, 1.0)).all())
 
 
 def _scores(table: pa.Table) -> Float64[np.ndarray, "item"]:
-    """NaN where there is none, or the model has diverged."""
+    """Return the scores, NaN for failed items and for a diverged model."""
     filled = table["score"].to_numpy(zero_copy_only=False).astype(np.float64)
     return np.where(np.abs(filled) <= LARGEST_SCORE, filled, np.nan)
 
@@ -267,7 +262,7 @@ def _cluster_indices(column: Any) -> Int[np.ndarray, "item"]:
 
 def _require_one_benchmark(results: Sequence[BenchmarkResult]) -> None:
     if not results:
-        raise ConfigError("no results to lay side by side. Evaluate a checkpoint first: 'assay eval run'.")
+        raise ConfigError("no results to compare. Evaluate a checkpoint first: 'assay eval run'.")
     if cut := next((result for result in results if result.incomplete_reason), None):
         raise ConfigError(
             f"the result of run '{cut.run_id}' on benchmark '{cut.benchmark}' is not whole ("

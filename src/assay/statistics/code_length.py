@@ -1,19 +1,19 @@
 """Data efficiency as a code length: the bits needed to transmit the targets to a receiver that trains along.
 
-Sender and receiver hold the same inputs, recipe and seed. For each step the sender codes the step's targets
-(labels, trained tokens or preferences) with the model *before* the update (-log2 p bits each), and then both
-make the update. The sum over the first pass is the prequential code length (Dawid 1984; Blier & Ollivier 2018):
-a learner that needs fewer examples has a shorter code, and no held-out set is used. Exactly-once training makes
-the sum exact, because every row is coded once before it is trained on. Dropout does not matter: its noise is
-keyed by (seed, step, lane), so the receiver draws the same.
+Sender and receiver hold the same inputs, recipe and seed. For each step the sender codes the step's targets (labels,
+trained tokens or preferences) with the model *before* the update (-log2 p bits each), and then both make the update.
+The sum over the first pass is the prequential code length (Dawid 1984; Blier & Ollivier 2018): a learner that needs
+fewer examples has a shorter code, and no held-out set is used. Exactly-once training makes the sum exact, because every
+row is coded once before it is trained on. Dropout does not matter: its noise is keyed by (seed, step, lane), so the
+receiver draws the same.
 
     bits = sum over steps of  loss (mean over the step's weight, nats) x weight / ln 2
 
 The weight of a step is its number of rows, pairs or trained tokens.
 
-Two codes are compared on the same rows in the same order. With one pair of runs the interval is over rows, from
-the steps' differences with their autocorrelation (Newey-West), and excludes the variance of seeds. Several
-pairs with different seeds include it.
+Two codes are compared on the same rows in the same order. With one pair of runs the interval is over rows, from the
+steps' differences with their autocorrelation (Newey-West), and excludes the variance of seeds. Several pairs with
+different seeds include it.
 """
 
 from collections.abc import Sequence
@@ -69,8 +69,8 @@ def code_length(ledger: Ledger, run_id: str) -> CodeLength:
     """Return the code of a recorded run, up to its last commit or the end of its first pass.
 
     Steps that were rolled back do not count; their rows are coded by the attempt that committed them. Raises
-    `DataError` if the run's loss is not a code, if there is no commit yet, or if the loss or row count of a
-    step is missing.
+    `DataError` if the run's loss is not a code, if there is no commit yet, or if the loss or row count of a step is
+    missing.
     """
     run = ledger.run(run_id)
     if (method := recipe_of(run).method).coded is None:
@@ -102,11 +102,10 @@ def code_length(ledger: Ledger, run_id: str) -> CodeLength:
 
 
 def compare_code_lengths(pairs: Sequence[tuple[CodeLength, CodeLength]]) -> Estimate:
-    """Return the bits per row that the candidate saves (positive) over its baseline, over the steps that both
-    have.
+    """Return the bits per row that the candidate saves (positive) over its baseline, over the steps that both have.
 
-    Each pair is (baseline, candidate). With one pair the interval is over rows, with several it is over pairs.
-    Raises `DataError` unless both runs of a pair code the same rows in the same order.
+    Each pair is (baseline, candidate). With one pair the interval is over rows, with several it is over pairs. Raises
+    `DataError` unless both runs of a pair code the same rows in the same order.
     """
     if not pairs:
         raise DataError("no pair of runs to compare; give a baseline and a candidate.")
@@ -124,17 +123,17 @@ def compare_code_lengths(pairs: Sequence[tuple[CodeLength, CodeLength]]) -> Esti
     return symmetric(middle, margin, method=f"t over {len(pairs)} pairs of runs")
 
 
-def newey_west(deviations: Float64[np.ndarray, "step"]) -> float:
+def newey_west(residuals: Float64[np.ndarray, "step"]) -> float:
     """Return the variance of the sum of autocorrelated deviations of mean zero, with Bartlett weights.
 
     The number of lags is 4 (n/100)^(2/9), or n^(1/3) if that is more, because a run's weights change slowly.
     """
-    count = len(deviations)
+    count = len(residuals)
     lags = min(count - 1, max(int(4 * (count / 100) ** (2 / 9)), round(count ** (1 / 3))))
-    total = float(deviations @ deviations)
+    total = float(residuals @ residuals)
     for lag in range(1, lags + 1):
         weight = 1.0 - lag / (lags + 1)
-        total += 2.0 * weight * float(deviations[lag:] @ deviations[:-lag])
+        total += 2.0 * weight * float(residuals[lag:] @ residuals[:-lag])
     return max(total, 0.0)
 
 

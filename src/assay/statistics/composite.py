@@ -1,12 +1,12 @@
-"""Several benchmarks at once: one composite, and every benchmark left out in turn.
+"""The composite effect over several benchmarks, with and without each of them.
 
-The composite is the plain mean of the benchmarks' mean differences, so that a long benchmark does not outvote
-a short one. Its seeds are common to all benchmarks (a lucky seed is lucky on several), its items usually are
-not: the seed variance is taken of the composite itself, the item variances add. Where benchmarks score the same
-items (`shared_items`), theirs is taken of the composite, too.
+The composite is the plain mean of the benchmarks' mean differences, so that a long benchmark does not outweigh a short
+one. Its seeds are common to all benchmarks (a good seed is good on several), while its items usually are not. The seed
+variance is therefore that of the composite, and the item variances are added. If benchmarks score the same items
+(`shared_items`), their item variance is that of the composite too.
 
-A gain that one benchmark alone carries is no gain of the method. So each benchmark is left out in turn, and
-the verdict must stand (`campaign.rule`).
+A gain on one benchmark alone is not a gain of the method. Each benchmark is therefore left out in turn, and the verdict
+must hold (`campaign.rule`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,31 +16,23 @@ import numpy as np
 
 from assay.base.errors import DataError
 from assay.base.shapes import Float64, Int64, Shaped
-from assay.statistics.effect import (
-    Effect,
-    Leading,
-    item_shares,
-    paired_effect,
-    variance_of_seeds,
-)
+from assay.statistics.effect import Effect, Leading, item_shares, paired_effect, variance_of_seeds
 from assay.statistics.interval import clustered_variance
 from assay.statistics.shared_items import sharing_groups
 
 
 class Breadth(NamedTuple):
-    """Whether a composite gain rests on more than one benchmark."""
+    """A composite effect, and the effects that show whether it rests on more than one benchmark."""
 
     composite: Effect
     left_out: dict[str, Effect]
-    """The composite of the others, by the benchmark that was left out; empty with one benchmark."""
+    """Composite of the others, by the benchmark that was left out; empty with one benchmark."""
     of_benchmarks: dict[str, Effect]
 
     @property
     def least_without_one(self) -> float:
-        """The smallest composite that any one benchmark's absence leaves; the composite itself with one."""
-        return min(
-            (float(effect.mean) for effect in self.left_out.values()), default=float(self.composite.mean)
-        )
+        """Smallest composite with one benchmark left out; the composite itself if there is one benchmark."""
+        return min((float(effect.mean) for effect in self.left_out.values()), default=float(self.composite.mean))
 
     @property
     def share_positive(self) -> float:
@@ -49,7 +41,7 @@ class Breadth(NamedTuple):
         return sum(mean > 0.0 for mean in means) / len(means)
 
     def within(self, limit: float) -> "Breadth":
-        """With bounds that are possible, of means that cannot differ by more than `limit`."""
+        """Return the same with bounds clipped to +-`limit`."""
 
         def limited(effects: Mapping[str, Effect]) -> dict[str, Effect]:
             return {name: effect._replace(limit=limit) for name, effect in effects.items()}
@@ -66,10 +58,10 @@ def breadth(
     *,
     largest: Mapping[str, float] | None = None,
 ) -> Breadth:
-    """The composite of [seed, item] differences, and of the rest when each benchmark is left out.
+    """Return the composite of [seed, item] differences, and the composites with each benchmark left out.
 
-    `draws`: which items of different benchmarks are one draw (`shared_items.common_draws`); None: none are.
-    `largest` by benchmark: see `effect.paired_effect`.
+    `joint_clusters` tells which items of different benchmarks are one draw (`shared_items.joint_clusters`); None: none
+    are. `largest` by benchmark: see `effect.paired_effect`.
     """
     if not differences:
         raise DataError("No benchmark to compare on. Evaluate baseline and candidate on at least one.")
@@ -122,9 +114,7 @@ def _composite(benchmarks: Mapping[str, _Benchmark]) -> Effect:
     count = len(benchmarks)
     by_seed = np.mean(np.stack([benchmark.seed_means for benchmark in benchmarks.values()]), axis=0)
     joint_clusters = {
-        name: benchmark.joint_clusters
-        for name, benchmark in benchmarks.items()
-        if benchmark.joint_clusters is not None
+        name: benchmark.joint_clusters for name, benchmark in benchmarks.items() if benchmark.joint_clusters is not None
     }
     groups = sharing_groups(joint_clusters) if joint_clusters else [[name] for name in benchmarks]
     parts = [_of_group([benchmarks[name] for name in group]) for group in groups]
@@ -140,7 +130,7 @@ def _composite(benchmarks: Mapping[str, _Benchmark]) -> Effect:
 
 
 def _degrees(parts: Sequence[Effect], variance: Leading) -> Leading:
-    """Satterthwaite's, of a sum of variances; those of all together where nothing varies."""
+    """Return Satterthwaite's degrees of a sum of variances; the total degrees if nothing varies."""
     if len(parts) == 1:
         return np.asarray(parts[0].item_degrees)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -151,24 +141,18 @@ def _degrees(parts: Sequence[Effect], variance: Leading) -> Leading:
 
 
 def _of_group(group: Sequence[_Benchmark]) -> Effect:
-    """Benchmarks that score the same items, with the item and residual variance of their sum."""
+    """Return an effect with the item and residual variance of the sum over benchmarks that score the same items."""
     first, first_largest = group[0].effect, group[0].largest
     if len(group) == 1:
         return first
     item_deviations, residuals = zip(*(_deviations(benchmark) for benchmark in group), strict=True)
-    joined = np.concatenate(
-        [benchmark.joint_clusters for benchmark in group if benchmark.joint_clusters is not None]
-    )
+    joined = np.concatenate([benchmark.joint_clusters for benchmark in group if benchmark.joint_clusters is not None])
     shares = np.concatenate([benchmark.share for benchmark in group])
     num_seeds = group[0].differences.shape[-2]
     of_seeds = clustered_variance(np.concatenate(residuals, axis=-1), joined, shares).variance.sum(axis=-1)
     largest = None if first_largest is None else sum(benchmark.largest or 0.0 for benchmark in group)
     together = clustered_variance(
-        np.concatenate(item_deviations, axis=-1),
-        joined,
-        shares,
-        largest=largest,
-        copies=len(group),
+        np.concatenate(item_deviations, axis=-1), joined, shares, largest=largest, copies=len(group)
     )
     return first._replace(
         item_variance=together.variance,
@@ -180,7 +164,7 @@ def _of_group(group: Sequence[_Benchmark]) -> Effect:
 def _deviations(
     benchmark: _Benchmark,
 ) -> tuple[Float64[np.ndarray, "*leading item"], Float64[np.ndarray, "*leading seed item"]]:
-    """Weighted deviations of the items' means [..., item], and of each seed's item both [..., seed, item]."""
+    """Return weighted deviations of item means [..., item], and of each seed on each item [..., seed, item]."""
     item_deviations = benchmark.differences.mean(axis=-2)
     item_deviations = item_deviations - (item_deviations @ benchmark.share)[..., None]
     residuals = benchmark.differences - benchmark.seed_means[..., None] - item_deviations[..., None, :]

@@ -1,6 +1,6 @@
-"""What a model is worth on a split, and whether a candidate is as good as its baseline: by what was predicted.
+"""Evaluate a file of predictions and compare two evaluations, for all kinds of predictions.
 
-The one place that tells the kinds of predictions apart; who asks knows neither them nor the method.
+Callers do not need to know whether a method predicts classes, numbers or scores.
 """
 
 from collections.abc import Sequence
@@ -11,34 +11,15 @@ import pyarrow as pa
 
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import ConfigError, DataError
-from assay.records.evaluation import (
-    AnyComparison,
-    AnyEvaluation,
-    ClassifierEvaluation,
-    ScoreEvaluation,
-)
+from assay.records.evaluation import AnyComparison, AnyEvaluation, ClassifierEvaluation, ScoreEvaluation
 from assay.statistics.classifier.compare import ALLOWED_AUC_LOSS, compare_auc, compare_slices
 from assay.statistics.classifier.metrics import classifier_metrics, slice_metrics
 from assay.statistics.classifier.rows import scores_of
 from assay.statistics.labels import class_scores, number_fit
-from assay.statistics.mean_scores import (
-    compare_score_slices,
-    compare_scores,
-    score_metrics,
-    score_slices,
-)
-from assay.statistics.predictions import (
-    have_same_rows,
-    predictions_of,
-    read_predictions,
-)
+from assay.statistics.mean_scores import compare_score_slices, compare_scores, score_metrics, score_slices
+from assay.statistics.predictions import have_same_rows, predictions_of, read_predictions
 from assay.statistics.verdict import SliceDifference
-from assay.training.trainer.method_config import (
-    BinaryPredictions,
-    ClassPredictions,
-    NumberPredictions,
-    Predictions,
-)
+from assay.training.trainer.method_config import BinaryPredictions, ClassPredictions, NumberPredictions, Predictions
 
 
 def evaluate_predictions(
@@ -52,9 +33,9 @@ def evaluate_predictions(
     split: str,
     num_leaking: int | None = None,
 ) -> AnyEvaluation:
-    """Measure a file of predictions; `num_leaking`: see `Evaluation`.
+    """Compute the metrics of a file of predictions; `num_leaking`: see `Evaluation`.
 
-    Errors: those of `read_predictions` and `scored_rows`.
+    Raises what `read_predictions` and `scored_rows` raise.
     """
     of_what: dict[str, Any] = {
         "run_id": run_id,
@@ -96,9 +77,9 @@ def compare_evaluations(
     candidate_dir: Path,
     allowed_loss: float | None = None,
 ) -> tuple[AnyComparison, Sequence[SliceDifference]]:
-    """Paired on rows, the whole and by slice; the folders are the runs'.
+    """Compare two runs on the same rows, whole and by slice; the folders are the runs' folders.
 
-    `allowed_loss` is in the metric's unit; None is one percentage point of an AUC, and nothing of any other.
+    `allowed_loss` is in the metric's unit; None allows one percentage point of AUC, and nothing of other metrics.
     """
     metric = baseline.headline.metric
     if allowed_loss is not None and allowed_loss >= 1.0 and metric.unit in ("share", "AUC"):
@@ -114,11 +95,11 @@ def compare_evaluations(
     }
     _check_same_dataset(baseline, candidate, before, after)
     if baseline.headline.metric != candidate.headline.metric:
-        descriptions = " and ".join(
-            f"{evaluation.run_id} {_prediction_kind(evaluation)} (measured by {evaluation.headline.metric.title})"
-            for evaluation in (baseline, candidate)
+        kinds = " and ".join(
+            f"{found.run_id} {_prediction_kind(found)} (measured by {found.headline.metric.title})"
+            for found in (baseline, candidate)
         )
-        raise DataError(f"not two answers to one question: {descriptions}. Compare runs of one kind of label.")
+        raise DataError(f"the runs predict different things: {kinds}. Compare runs with one kind of label.")
     if isinstance(baseline, ClassifierEvaluation):
         loss = ALLOWED_AUC_LOSS if allowed_loss is None else allowed_loss
         return compare_auc(before, after, **names, allowed_loss=loss), compare_slices(before, after)
@@ -129,13 +110,12 @@ def compare_evaluations(
 
 
 def _check_same_dataset(baseline: AnyEvaluation, candidate: AnyEvaluation, before: Any, after: Any) -> None:
-    """Row ids of two datasets may be equal by chance. Another build of the same rows may be compared."""
+    """Reject different datasets unless the rows are equal: row ids of two datasets may coincide by accident."""
     fingerprints = baseline.dataset_fingerprint, candidate.dataset_fingerprint
     if fingerprints[0] == fingerprints[1] or have_same_rows(before, after):
         return
     shown = " and ".join(
-        f"{evaluation.run_id} dataset {evaluation.dataset_fingerprint[:12]}"
-        for evaluation in (baseline, candidate)
+        f"{evaluation.run_id} dataset {evaluation.dataset_fingerprint[:12]}" for evaluation in (baseline, candidate)
     )
     raise DataError(
         f"they read different datasets: {shown}, and were not evaluated on the same rows. Train both on one "
@@ -144,7 +124,6 @@ def _check_same_dataset(baseline: AnyEvaluation, candidate: AnyEvaluation, befor
 
 
 def _prediction_kind(evaluation: AnyEvaluation) -> str:
-    """The kind of its label, in words."""
     if isinstance(evaluation, ClassifierEvaluation):
         return "tells yes from no"
     if evaluation.overall.classes:

@@ -1,11 +1,11 @@
-"""How often does it fail, at most? Exact bounds for rare failures, and for means that rare failures move.
+"""Exact bounds of failure rates, and of means that rare failures dominate.
 
-Safety benchmarks have few failures, where normal intervals are wrong. The bounds are Clopper & Pearson's
-(1934): they hold for every n and rate. They are for one look. `mean_upper` is their generalisation to trials
-that are not only right or wrong.
+Safety benchmarks have few failures, for which normal intervals are wrong. The bounds are Clopper & Pearson's (1934),
+which hold for every n and rate, at one look. `mean_upper` generalises them to trials with values between right and
+wrong.
 
-Items that come in clusters (prompts from one template) fail together. `independent_trials` says how many
-independent ones they are worth, and the bounds are asked for those.
+Items in clusters (prompts from one template) fail together. `independent_trials` converts them to an equivalent number
+of independent trials, for which the bounds are computed.
 """
 
 import math
@@ -18,28 +18,28 @@ from assay.base.shapes import Bool, Float64, Int, Real
 from assay.statistics.interval import ONE_SIDED, cluster_sums, clustered_variance
 
 _HALVINGS = 45
-"""So often the range is halved: a bound is then known to 3e-14 of it."""
+"""Bisection steps: the bound is known to 3e-14 of its range."""
 
 Counts = float | Real[np.ndarray, "*#case"]
 
 
 class Trials(NamedTuple):
-    """Independent ones that say as much as some items do; fractions count."""
+    """Equivalent number of independent trials and failures; may be fractional."""
 
     failures: float
     number: float
 
 
 def independent_trials(failed: Bool[np.ndarray, "item"], clusters: Int[np.ndarray, "item"]) -> Trials:
-    """What items in clusters are worth as evidence of a failure rate; `failed` and `clusters` are [item].
+    """Return the independent trials that are equivalent to clustered items; `failed` and `clusters` are [item].
 
-    Korn & Graubard (1998): the number of independent trials whose rate would vary as the clustered one does,
-    r (1 - r) / var, times (z / t)^2 for the error of var itself. Few failing clusters tell var badly, so t has
-    one degree of freedom less than there are of them. A large cluster in which nothing failed is not seen in
-    var, but in its items' agreement, so there are no more trials than the likeness rho of two items of a
-    cluster leaves (Kish 1965): n^2 / sum m (1 + (m - 1) rho) over clusters of m items. There are at least
-    n^2 / sum m^2, one for each of clusters of one size; and no more where nothing failed, since then nothing
-    says how alike items are.
+    Korn & Graubard (1998): the number of independent trials whose rate has the variance of the clustered rate, r (1 -
+    r) / var, times (z / t)^2 for the error of var itself. Few failing clusters estimate var poorly, so t has one degree
+    of freedom less than there are failing clusters. A large cluster without failures contributes nothing to var, but
+    its items agree: the trials are therefore limited to Kish's (1965) effective number for the correlation rho of two
+    items of a cluster, n^2 / sum m (1 + (m - 1) rho) over clusters of m items. There are at least n^2 / sum m^2 trials,
+    one for each of clusters of one size; exactly so many without failures, because then nothing shows how alike items
+    are.
     """
     num_items = len(failed)
     sizes, failures = (cluster_sums(of, clusters) for of in (np.ones(num_items), failed.astype(np.float64)))
@@ -59,8 +59,7 @@ def independent_trials(failed: Bool[np.ndarray, "item"], clusters: Int[np.ndarra
 
 
 def _by_likeness(failures: Float64[np.ndarray, "cluster"], sizes: Float64[np.ndarray, "cluster"]) -> float:
-    """Kish's effective number. rho is 1 less how often two items of a cluster differ, as a share of how often
-    two of all items do."""
+    """Return Kish's effective number; 1 - rho is how often two items of a cluster differ, relative to any two items."""
     num_items, total = sizes.sum(), failures.sum()
     pair_difference = 2.0 * failures @ (sizes - failures) / (sizes @ (sizes - 1.0))
     overall_difference = 2.0 * total * (num_items - total) / (num_items * (num_items - 1.0))
@@ -69,7 +68,7 @@ def _by_likeness(failures: Float64[np.ndarray, "cluster"], sizes: Float64[np.nda
 
 
 def rate_upper(failures: Counts, trials: Counts) -> Float64[np.ndarray, "*#case"]:
-    """One-sided upper bound of the failure rate; 1 without trials."""
+    """Return the one-sided upper bound of the failure rate; 1 without trials."""
     failures, trials = np.asarray(failures), np.asarray(trials)
     passed = trials - failures
     bound = betaincinv(failures + 1.0, np.maximum(passed, 1e-300), ONE_SIDED)
@@ -77,7 +76,7 @@ def rate_upper(failures: Counts, trials: Counts) -> Float64[np.ndarray, "*#case"
 
 
 def rate_lower(failures: Counts, trials: Counts) -> Float64[np.ndarray, "*#case"]:
-    """One-sided lower bound of the failure rate; 0 without failures."""
+    """Return the one-sided lower bound of the failure rate; 0 without failures."""
     failures, trials = np.asarray(failures), np.asarray(trials)
     bound = betaincinv(np.maximum(failures, 1e-300), trials - failures + 1.0, 1.0 - ONE_SIDED)
     return np.where(failures > 0, bound, 0.0)
@@ -88,16 +87,16 @@ def mean_upper(
     shares: Float64[np.ndarray, "trial"],
     largest: float | Float64[np.ndarray, "*#leading"],
 ) -> Float64[np.ndarray, "*leading"]:
-    """One-sided upper bound of the mean of independent trials, none of which can be above `largest`.
+    """Return the one-sided upper bound of the mean of independent trials that are at most `largest`.
 
-    Gaffke's (2005): every trial, and one more that came out at `largest`, weighs as much as an exponential
-    draw, and the bound is the 95th percentile of their weighted mean. Of zeros and ones this is Clopper &
-    Pearson's, of many draws the normal one. That percentile is where the sum of what lies above it exceeds
-    the sum of what lies below in 5% of the draws; either sum is taken as the gamma variable of its mean and
-    variance, which it is where its terms are equal, so that their ratio is a beta variable.
+    Gaffke's (2005) bound: each trial, and one more at `largest`, gets an exponential random weight, and the bound is
+    the 95th percentile of the weighted mean. For zeros and ones it equals Clopper & Pearson's bound; for many trials it
+    approaches the normal one. At that percentile, the weighted sum above it exceeds the sum below it with probability
+    5%. Both sums are approximated by gamma variables with their mean and variance (exact for equal terms), so that
+    their ratio is a beta variable.
 
-    `shares` [trial]: what each counts in the mean; they sum to 1. The trial that was not seen counts as much as
-    the trial of an item chosen at random.
+    `shares` [trial] are the weights in the mean and sum to 1. The additional trial has the expected weight of a random
+    item's trial.
     """
     extra_share = float(np.square(shares).sum())
     largest = np.maximum(np.broadcast_to(largest, values.shape[:-1]), values.max(axis=-1))
@@ -118,9 +117,9 @@ def mean_upper(
 
 
 def trials_needed(highest_rate: float, *, failures: float = 0) -> int:
-    """Trials after which `failures` failures still bound the rate by `highest_rate`.
+    """Return the trials after which `failures` failures still bound the rate by `highest_rate`.
 
-    0.5% needs 598 clean trials. Size for the rate you hope for: 0.3% passes those only one time in six.
+    0.5% needs 598 clean trials. Size for the expected rate: a true rate of 0.3% passes those only one time in six.
     """
     assert 0.0 < highest_rate < 1.0, highest_rate
     if failures == 0:

@@ -1,17 +1,16 @@
-"""Is the candidate not worse where it must not be worse? Non-inferiority, and what is lacking where it is open.
+"""Non-inferiority tests of guardrails, and the items that an undecided guardrail lacks.
 
-A guardrail passes when the upper bound of the harm is below its margin, fails when even the lower bound is
-above, and is undecided between. The bounds hold with whatever power: a wide interval that clears the margin all
-the same errs as seldom as a narrow one. All guardrails must pass, so their errors need no correction (an
-intersection-union test), but their powers multiply: four guardrails, each with a standard error of 0.4 of its
-margin, pass a harmless candidate four times in ten. With SE <= margin / 3.9 each passes 98.7% of the time. One
-that is undecided with a larger error is *undersized*, and its verdict names the items that it lacks.
+A guardrail passes if the upper bound of the harm is below its margin, fails if the lower bound is above it, and is
+undecided in between. The bounds hold with any power: a wide interval that clears the margin errs as rarely as a narrow
+one. All guardrails must pass, so their errors need no correction (an intersection-union test), but their powers
+multiply: four guardrails, each with a standard error of 0.4 of its margin, pass a harmless candidate four times in ten.
+With SE <= margin / 3.9, each passes 98.7% of the time. An undecided guardrail with a larger error is *undersized*, and
+its verdict names the items that it lacks.
 
-What harms one item in a hundred is often not among fifty items at all, and then they do not vary. So the
-items' error is never smaller than what an exact bound of the mean harm allows (`failure_rate.mean_upper`: of
-items that are right or wrong, Clopper & Pearson's), with clusters as the trials. Of scores that are shares an
-unseen item may lose a whole mark; of others as much as those that differ did, in the mean of squares; where
-none differs, nothing says how much that would be, and there is no bound.
+Harm to one item in a hundred is often absent from fifty items, which then do not vary. The items' error is therefore at
+least what an exact bound of the mean harm implies (`failure_rate.mean_upper`; for right-or-wrong items, Clopper &
+Pearson's), with clusters as trials. For scores that are shares, an unobserved item may lose a whole mark; for other
+scores, as much as the differing items did in the mean of squares. If no item differs, there is no bound.
 
     differences[seed, item] --> Harm --> GuardrailResult
 """
@@ -29,13 +28,13 @@ from assay.statistics.interval import ONE_SIDED, cluster_sums, normal_quantile
 from assay.statistics.power import VarianceComponents, power
 
 MARGINS_PER_ERROR = 3.9
-"""A guardrail's margin in standard errors, at least: z(.95) + z(.987)."""
+"""Minimum of margin / standard error for a sized guardrail: z(.95) + z(.987)."""
 
 GuardrailVerdict = Literal["pass", "fail", "undecided", "undersized"]
 
 
 class GuardrailResult(NamedTuple):
-    """One guardrail's harm (above 0 is worse) beside its margin, in the score's unit."""
+    """One guardrail's harm (above 0 is worse) against its margin, in the score's unit."""
 
     verdict: GuardrailVerdict
     harm: float
@@ -44,25 +43,23 @@ class GuardrailResult(NamedTuple):
     """One-sided bounds."""
     standard_error: float
     items_factor: float
-    """By how much to multiply the items for the wanted standard error; 1 where sized, infinite where seeds
-    alone exceed it."""
+    """Factor of items needed to size the guardrail; 1 if sized, infinite if the seeds' variance alone is too large."""
 
 
 class Harm(NamedTuple):
-    """How much worse a candidate is (above 0 is worse), with one-sided bounds; all over leading axes."""
+    """How much worse a candidate is (above 0 is worse), with one-sided bounds, over leading axes."""
 
     effect: Effect
-    """Turned, so that above 0 is worse; its item variance allows for what was not seen."""
+    """Effect with reversed sign; its item variance allows for rare harm."""
     lower: Leading
     upper: Leading
     rare_variance: Leading
-    """What of the item variance is for rare harm that was not seen: it falls with the square of the items."""
+    """Part of the item variance for unobserved rare harm; it falls with the square of the items."""
 
     def within(self, limit: float) -> "Harm":
-        """With bounds that are possible, of a mean that cannot differ by more; infinite ones stay."""
+        """Return the harm with finite bounds clipped to +-`limit`."""
         lower, upper = (
-            np.where(np.isfinite(bound), np.clip(bound, -limit, limit), bound)
-            for bound in (self.lower, self.upper)
+            np.where(np.isfinite(bound), np.clip(bound, -limit, limit), bound) for bound in (self.lower, self.upper)
         )
         return self._replace(effect=self.effect._replace(limit=limit), lower=lower, upper=upper)
 
@@ -74,9 +71,9 @@ def harm_of(
     *,
     is_share: bool,
 ) -> Harm:
-    """The harm that differences [..., seed, item] show, of which higher is better; see `paired_effect`.
+    """Return the harm in differences [..., seed, item] for which higher is better; see `paired_effect`.
 
-    `is_share`: no score is below 0 or above 1.
+    `is_share`: all scores lie in [0, 1].
     """
     found = paired_effect(-differences, clusters, weights)
     items = item_shares(weights, differences.shape[-1])
@@ -99,8 +96,8 @@ def harm_of(
 
 
 def non_inferiority(harm: Harm, *, margin: float) -> GuardrailResult:
-    """Judge one harm (no leading axes) against its margin."""
-    assert margin > 0.0, f"margin {margin}: how much worse is allowed must be above 0"
+    """Test one harm (no leading axes) against its margin."""
+    assert margin > 0.0, f"margin {margin} must be above 0"
     error = float(harm.effect.standard_error)
     lower, upper = float(harm.lower), float(harm.upper)
     unclear: GuardrailVerdict = "undecided" if is_sized(error, margin) else "undersized"
@@ -116,15 +113,15 @@ def non_inferiority(harm: Harm, *, margin: float) -> GuardrailResult:
 
 
 def is_sized(standard_error: float, margin: float) -> bool:
-    """Whether a guardrail with this standard error passes what does no harm, nearly always."""
-    # One part in 10^9 forgives rounding where a plan meets the bound exactly.
+    """Return whether a guardrail with this standard error passes a harmless candidate 98.7% of the time."""
+    # One part in 10^9 allows for rounding if a plan meets the bound exactly.
     return standard_error <= margin / MARGINS_PER_ERROR * (1 + 1e-9)
 
 
 def pass_probability(
     margin: float, components: VarianceComponents, *, num_seeds: int, num_items: int, is_share: bool
 ) -> float:
-    """The chance that a candidate that does no harm passes."""
+    """Return the probability that a harmless candidate passes."""
     size = _rare_event_size(components, is_share=is_share)
     if margin <= size * float(rate_upper(0.0, float(num_items))):
         return 0.0
@@ -134,21 +131,19 @@ def pass_probability(
 
 
 class Allowance(NamedTuple):
-    """What the exact bound of rare harm costs a design, so that its power can be stated as that of a gain."""
+    """Cost of the exact bound for rare harm, so that its power can be computed like that of a gain."""
 
     margin: float
-    """By so much the margin is shorter."""
+    """Reduction of the margin."""
     components: VarianceComponents
-    """The noise with that of an item that is not seen."""
+    """Variance components, including one unobserved item."""
 
 
 def rare_event_allowance(components: VarianceComponents, *, num_items: int, is_share: bool) -> Allowance:
-    """As the bound of n items with k failures is: k + z^2 / 2 + z (k + 1)^(1/2), over n."""
+    """Approximate the exact bound of n items with k failures: k + z^2 / 2 + z (k + 1)^(1/2), over n."""
     size = _rare_event_size(components, is_share=is_share)
     shorter = size * normal_quantile(2 * ONE_SIDED - 1.0) ** 2 / 2.0 / num_items
-    return Allowance(
-        shorter, components._replace(item=components.item + size**2 / num_items, rare_variance=0.0)
-    )
+    return Allowance(shorter, components._replace(item=components.item + size**2 / num_items, rare_variance=0.0))
 
 
 def _rare_event_size(components: VarianceComponents, *, is_share: bool) -> float:
@@ -156,7 +151,7 @@ def _rare_event_size(components: VarianceComponents, *, is_share: bool) -> float
 
 
 def _with_min_half_width(found: Effect, half_width: Leading) -> Effect:
-    """With an item variance that alone reaches so far, at least."""
+    """Return the effect with an item variance whose interval alone is at least `half_width` wide."""
     least = np.square(half_width / stdtrit(np.maximum(found.item_degrees, 1.0), ONE_SIDED))
     return found._replace(item_variance=np.maximum(found.item_variance, least))
 
@@ -166,8 +161,8 @@ def _excess(larger: Leading, smaller: Leading) -> Leading:
 
 
 def _items_factor(harm: Harm, margin: float) -> float:
-    """Item variance shrinks with the items, that of unseen harm with their square, seed variance does not."""
     effect = harm.effect
+    # Item variance falls with the items, that of rare harm with their square; seed variance does not fall.
     if is_sized(float(effect.standard_error), margin):
         return 1.0
     seeds_alone = float(effect.seed_variance - effect.residual_variance)

@@ -1,23 +1,24 @@
-"""How sure an interval is, how wide that makes it under a normal law, and symmetric ones as records.
+"""Clustered variances, normal intervals, and symmetric intervals as records.
 
-Rows that the split kept together are one draw: those of one file are wrong together. Each metric is, nearly,
-a sum of its rows' influences, so that one rule serves all: they are added within a cluster, and clusters are
-independent (Liang & Zeger 1986; for AUCs Obuchowski 1997). The number of clusters stands in the method's name.
+Rows that the split kept together are one draw, because rows of one file tend to be wrong together. Every metric is
+approximately a sum of its rows' influences, so one rule serves all: influences are summed within a cluster, and
+clusters are independent (Liang & Zeger 1986; for AUCs Obuchowski 1997). The method's name states the number of
+clusters.
 
-A cluster that holds much of the weight draws the mean to itself: it seems to vary less than it does, and there
-are fewer draws than there are clusters. With g for a cluster's share of the weight and Q for the sum of g^2,
-of clusters whose means vary alike its square is too small by 1 - 2 g + Q, and is divided by that (Bell &
-McCaffrey 2002, CR2); Student's quantile has the degrees of freedom of such a sum of squares (Satterthwaite). Of
-G clusters that count the same that is G / (G - 1), and G - 1. With a dozen degrees of freedom or more 95%
-intervals cover 94 to 97%, with fewer up to all: one cluster then says next to nothing of the others.
+A cluster that holds much of the weight pulls the mean towards itself: it seems to vary less than it does, and there are
+fewer independent draws than clusters. Let g be a cluster's share of the weight and Q the sum of g^2. If cluster means
+vary alike, the square of a cluster is too small by the factor 1 - 2 g + Q, and is divided by it (Bell & McCaffrey 2002,
+CR2). Student's quantile uses the degrees of freedom of such a sum of squares (Satterthwaite). For G clusters of equal
+weight, these are the factor G / (G - 1), and G - 1 degrees. With a dozen degrees of freedom or more, 95% intervals
+cover 94 to 97%; with fewer, up to 100%.
 
-Where few clusters have most of the squares (two of a thousand items differ, or some differ by very much), their
-sum is itself hardly known, and what is rarer was not seen at all. `allowing_for_unseen` therefore counts one
-further cluster: of one item, it may differ by all that can be; of m items, by as much as the cluster that told
-most, and by m^(-1/2) of all at the least, which is what independent items come to. It lessens the degrees of
-freedom by the kurtosis k of the clusters' deviations, for the variance of a sum of squares is (k - 1) / 2 times
-the normal one's; and where they are skewed it widens by what skewness g does to Student's t of n draws,
-g (1 + 2 t^2) / (6 n^(1/2)) (Johnson 1978).
+If few clusters hold most of the squares (two of a thousand items differ, or some differ by much), their sum is itself
+uncertain, and rarer differences may not have been observed at all. `allow_for_rare_events` therefore adds one cluster.
+With one item, it may differ by the largest possible amount; with m items, by as much as the cluster that deviated most,
+and at least by m^(-1/2) of the largest amount, as independent items would. The function also reduces the degrees of
+freedom by the kurtosis k of the clusters' deviations, because the variance of a sum of squares is (k - 1) / 2 times
+that of normal deviations. If the deviations are skewed, it widens the interval by the effect of skewness g on Student's
+t of n draws, g (1 + 2 t^2) / (6 n^(1/2)) (Johnson 1978).
 """
 
 import math
@@ -29,28 +30,28 @@ from assay.base.shapes import Float64, Int64, Shaped
 from assay.records.evaluation import Estimate
 
 CONFIDENCE = 0.95
-"""The confidence of every interval that names no other."""
+"""Default confidence of all intervals."""
 
 ONE_SIDED = 0.95
-"""Confidence of guardrails and safety bounds. All must pass, so they share no error (an intersection-union
-test)."""
+"""Confidence of guardrails and safety bounds. All of them must pass, so they need no correction for multiplicity (an
+intersection-union test)."""
 
 LARGEST_SCORE = 1e100
-"""A score beyond it is that of a model that has diverged: its square is no number."""
+"""Larger scores come from a diverged model, and their squares may overflow."""
 
 NONE_DIFFERS = "no row differs"
-"""Why there is no interval where nothing bounds by how much a row that was not seen could differ."""
+"""Reason for a missing interval: no row differs, and nothing bounds by how much another row could."""
 
 _ALL = 1.0 - 1e-9
-"""A cluster with this share of the weight leaves the others none."""
+"""A cluster with at least this share leaves no weight to the others."""
 
 Clusters = Int64[np.ndarray, "row"]
-"""Rows of one number are one draw."""
+"""Rows with equal numbers are one draw."""
 
 
 def normal_quantile(confidence: float = CONFIDENCE) -> float:
-    """Half-width of a two-sided interval in standard errors: 1.96 for 0.95."""
-    from scipy.special import ndtri  # here, for ranks import this module, too
+    """Return the half-width of a two-sided interval in standard errors: 1.96 for 0.95."""
+    from scipy.special import ndtri  # imported here: training ranks import this module without SciPy
 
     return float(ndtri(0.5 + confidence / 2.0))
 
@@ -64,20 +65,20 @@ def symmetric(
     lowest: float = -math.inf,
     highest: float = math.inf,
 ) -> Estimate:
-    """`value` with an interval that reaches as far on either side, within what is possible."""
+    """Return `value` with the interval `value` +- `half_width`, clipped to `lowest` and `highest`."""
     low, high = max(value - half_width, lowest), min(value + half_width, highest)
     return Estimate(value=value, low=low, high=high, confidence=confidence, method=method)
 
 
 def within(estimate: Estimate, lowest: float, highest: float) -> Estimate:
-    """The estimate with an interval of values that are possible: no mean lies beyond what it is a mean of."""
+    """Return the estimate with its interval clipped to the range of possible values."""
     if estimate.low is None or estimate.high is None:
         return estimate
     return estimate.model_copy(update={"low": max(estimate.low, lowest), "high": min(estimate.high, highest)})
 
 
 def wilson_interval(rate: float, count: float, quantile: float) -> tuple[float, float]:
-    """Wilson's (1927) interval of a rate of `count` independent trials; never leaves [0, 1]."""
+    """Return Wilson's (1927) interval of a rate over `count` independent trials; it stays in [0, 1]."""
     shrink = 1 + quantile**2 / count
     centre = (rate + quantile**2 / (2 * count)) / shrink
     half_width = quantile / shrink * math.sqrt(rate * (1 - rate) / count + quantile**2 / (4 * count**2))
@@ -85,29 +86,27 @@ def wilson_interval(rate: float, count: float, quantile: float) -> tuple[float, 
 
 
 class ClusteredError(NamedTuple):
-    """How far a sum of influences may lie from its expectation."""
+    """Error of a sum of influences."""
 
     variance: float
     quantile: float
-    """Standard errors that a 95% interval reaches each way."""
+    """Standard errors on each side of a 95% interval."""
     num_clusters: int
 
     @property
     def half_width(self) -> float:
-        """Half the width of the interval."""
+        """Half the width of the 95% interval."""
         return self.quantile * float(np.sqrt(self.variance))
 
 
 def clustered(
-    influence: Float64[np.ndarray, "row"],
-    clusters: Clusters,
-    weights: Float64[np.ndarray, "row"] | None = None,
+    influence: Float64[np.ndarray, "row"], clusters: Clusters, weights: Float64[np.ndarray, "row"] | None = None
 ) -> ClusteredError | None:
-    """The error of a sum of influences that is expected to be 0; None where one cluster holds all rows.
+    """Return the error of a sum of influences whose expectation is 0; None if one cluster holds all rows.
 
-    `weights`: what each row counts for; None for one each.
+    `weights` are the rows' weights in the mean; None: all equal.
     """
-    from scipy.special import stdtrit  # here, for ranks import this module, too
+    from scipy.special import stdtrit  # imported here: training ranks import this module without SciPy
 
     if (count := len(np.unique(clusters))) < 2:
         return None
@@ -117,14 +116,14 @@ def clustered(
 
 
 def one_cluster(method: str) -> str:
-    """What is said in place of a method where no interval can be had."""
+    """Return the method's name for an estimate without an interval."""
     return f"{method}: undefined, one cluster"
 
 
 def cluster_sums(
     values: Float64[np.ndarray, "*leading item"], clusters: Shaped[np.ndarray, "item"] | None
 ) -> Float64[np.ndarray, "*leading cluster"]:
-    """Sums of [..., item] over the items of each cluster: [..., cluster]; unchanged without clusters."""
+    """Sum [..., item] over each cluster: [..., cluster]; unchanged without clusters."""
     if clusters is None:
         return values
     assert clusters.shape == values.shape[-1:], f"{clusters.shape} clusters for {values.shape[-1]} items"
@@ -134,11 +133,11 @@ def cluster_sums(
 
 
 class ClusteredVariance(NamedTuple):
-    """The variance of sums of deviations, and how much is known of it."""
+    """Variance of sums of deviations, with its degrees of freedom."""
 
     variance: Float64[np.ndarray, "*leading"]
     degrees: float | Float64[np.ndarray, "*leading"]
-    """Degrees of freedom."""
+    """Degrees of freedom of the variance."""
 
 
 def clustered_variance(
@@ -149,12 +148,12 @@ def clustered_variance(
     largest: float | None = None,
     copies: int = 1,
 ) -> ClusteredVariance:
-    """The variance of the sum of [..., item] weighted deviations, a cluster being one draw; infinite with one.
+    """Return the variance of the sum of [..., item] weighted deviations with clusters as draws; infinite with one.
 
-    `weights` [item]: what each counts for in the mean that the deviations are from, in any unit; None: as if
-    all clusters counted the same. `largest`: by what an item that was not seen may deviate; infinite: by as
-    much as those that were, in the mean of squares; None: what was not seen does not count. `copies`: times
-    that each item is there, with several scores.
+    `weights` [item] are the weights in the mean that the deviations are taken from, in any unit; None: all clusters
+    count the same. `largest` is the most that an unobserved item may deviate by; infinite: as much as the observed ones
+    in the mean of squares; None: unobserved items are ignored. `copies` is how often each item occurs, with several
+    scores.
     """
     sums = cluster_sums(deviations, clusters)
     count = sums.shape[-1]
@@ -187,13 +186,12 @@ def allow_for_rare_events(
     *,
     largest: float,
 ) -> ClusteredVariance:
-    """What few clusters that differ leave open; see the module. `sums`: weighted deviations of each cluster;
-    `numbers`: its items.
+    """Widen the variance for rare differences that few clusters show; see the module docstring.
 
-    Of clusters of unequal size, their means may vary alike or as independent items' do: what is nearer to a
-    normal law is believed.
+    `sums` are the weighted deviations of the clusters, `numbers` their item counts. If clusters differ in size, their
+    means may vary alike or as means of independent items do; the variant closer to a normal distribution is used.
     """
-    from scipy.special import stdtrit  # here, for ranks import this module, too
+    from scipy.special import stdtrit  # imported here: training ranks import this module without SciPy
 
     counts = shares > 0.0
     sums, shares, numbers = sums[..., counts], shares[counts], numbers[counts]
@@ -204,8 +202,7 @@ def allow_for_rare_events(
     if np.isfinite(largest):
         in_one = (float(numbers @ numbers) / float(numbers.sum()), float(numbers.mean()))
         sizes = [
-            _max_extra_deviation(deviation, number, largest)
-            for deviation, number in zip(scaled, in_one, strict=True)
+            _max_extra_deviation(deviation, number, largest) for deviation, number in zip(scaled, in_one, strict=True)
         ]
     moments = [_skewness_and_kurtosis(*pair) for pair in zip(scaled, sizes, strict=True)]
     skewness, kurtosis = (np.minimum(first, second) for first, second in zip(*moments, strict=True))
@@ -221,7 +218,8 @@ def allow_for_rare_events(
 def _max_extra_deviation(
     deviations: Float64[np.ndarray, "*leading cluster"], number: float, largest: float
 ) -> Float64[np.ndarray, "*leading"]:
-    """By what one further cluster of so many items may deviate; by all, where none that was seen does."""
+    """Return how much one further cluster of `number` items may deviate; by `largest` if no observed cluster
+    deviates."""
     most = np.abs(deviations).max(axis=-1)
     least = largest / math.sqrt(number)
     return np.where(most > 0.0, np.clip(most, least, largest), largest)
@@ -230,8 +228,11 @@ def _max_extra_deviation(
 def _skewness_and_kurtosis(
     deviations: Float64[np.ndarray, "*leading cluster"], extra_deviation: Float64[np.ndarray, "*#leading"]
 ) -> tuple[Float64[np.ndarray, "*leading"], Float64[np.ndarray, "*leading"]]:
-    """Without its sign, of the clusters; and with one more that deviates by `unseen`. A normal law's where none
-    deviates."""
+    """Return the absolute skewness of the clusters, and their kurtosis with one more that deviates by
+    `extra_deviation`.
+
+    They are those of a normal distribution if no cluster deviates.
+    """
     squares = np.square(deviations)
     second, count = squares.mean(axis=-1), deviations.shape[-1]
     with_extra = (second * count + np.square(extra_deviation)) / (count + 1.0)
@@ -243,9 +244,9 @@ def _skewness_and_kurtosis(
 
 
 def _correction(shares: Float64[np.ndarray, "cluster"]) -> tuple[Float64[np.ndarray, "cluster"], float]:
-    """What each cluster's squared sum is multiplied by, and the degrees of freedom of their sum.
+    """Return the factor for each cluster's squared sum, and the degrees of freedom of the corrected total.
 
-    The latter are (tr B)^2 / tr(B^2) of the quadratic form B of the clusters' means, written out.
+    The degrees are (tr B)^2 / tr(B^2) of the quadratic form B of the clusters' means, written out.
     """
     squared = float(shares @ shares)
     factors = 1.0 / (1.0 - 2.0 * shares + squared)

@@ -1,8 +1,4 @@
-"""What is predicted beside what is true, where a row is one of several classes or has a number.
-
-confusion[true, predicted] = rows --> precision, recall and F1 of each class
-label, prediction                 --> R^2, bias
-"""
+"""Metrics of predicted classes and numbers: confusion matrix, precision, recall and F1; R^2 and bias."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +14,7 @@ NUM_BINS = 10
 
 
 def class_scores(table: Any, names: Sequence[str]) -> tuple[ClassScore, ...]:
-    """From the columns `label` (names, as the dataset has them) and `predicted` (places among them)."""
+    """Return the scores of each class, from the columns `label` (a name) and `predicted` (an index into `names`)."""
     counts = confusion(table, names)
     true, predicted_counts, right = counts.sum(axis=1), counts.sum(axis=0), counts.diagonal()
     return tuple(
@@ -37,13 +33,11 @@ def class_scores(table: Any, names: Sequence[str]) -> tuple[ClassScore, ...]:
 
 
 def confusion(table: Any, names: Sequence[str]) -> Int64[np.ndarray, "true predicted"]:
-    """Rows of each class that were taken for each."""
+    """Count the rows of each class by predicted class."""
     class_indices = {name: index for index, name in enumerate(names)}
     labels = [str(int(label) if isinstance(label, bool) else label) for label in table[LABEL].to_pylist()]
     if unknown := next((label for label in labels if label not in class_indices), None):
-        raise DataError(
-            f"a row's label is {unknown!r}, which is none of {', '.join(names[:5])}. Evaluate anew."
-        )
+        raise DataError(f"a row's label is {unknown!r}, which is none of {', '.join(names[:5])}. Evaluate anew.")
     true = np.array([class_indices[label] for label in labels], np.int64)
     predicted = table["predicted"].to_numpy().astype(np.int64)
     counts = np.bincount(true * len(names) + predicted, minlength=len(names) ** 2)
@@ -51,7 +45,7 @@ def confusion(table: Any, names: Sequence[str]) -> Int64[np.ndarray, "true predi
 
 
 def number_fit(table: Any) -> NumberFit:
-    """From the columns `label` and `prediction`."""
+    """Compare the columns `label` and `prediction`."""
     labels, predictions = _numbers(table, LABEL), _numbers(table, "prediction")
     variance = float(labels.var())
     return NumberFit(
@@ -67,9 +61,7 @@ def _bins(predictions: Float64[np.ndarray, "row"], labels: Float64[np.ndarray, "
     order = np.argsort(predictions, kind="stable")
     return tuple(
         NumberBin(
-            num_rows=rows.size,
-            mean_predicted=float(predictions[rows].mean()),
-            mean_label=float(labels[rows].mean()),
+            num_rows=rows.size, mean_predicted=float(predictions[rows].mean()), mean_label=float(labels[rows].mean())
         )
         for rows in np.array_split(order, NUM_BINS)
         if rows.size

@@ -1,9 +1,9 @@
-"""Rows that have a score of their own: their means with intervals, whole and by slice, and paired differences.
+"""Means of row scores with intervals, whole and by slice, and paired differences.
 
     predictions.parquet: row_id, squared_error, ..., metadata --> mean of each score +- t s / sqrt(n)
 
-A row is one draw, or the rows of one cluster are. That two runs score the same rows takes out of their
-difference what makes rows easy or hard.
+Each row is one draw, or each cluster of rows. A paired difference on the same rows removes the variance that comes from
+easy and hard rows.
 """
 
 import math
@@ -16,14 +16,7 @@ from scipy.special import stdtrit
 from assay.base.errors import DataError
 from assay.base.shapes import Bool, Float64
 from assay.base.units import number_of
-from assay.records.evaluation import (
-    Estimate,
-    Measured,
-    Metric,
-    ScoreComparison,
-    ScoreMetrics,
-    ScoreSlice,
-)
+from assay.records.evaluation import Estimate, Measured, Metric, ScoreComparison, ScoreMetrics, ScoreSlice
 from assay.statistics.failure_rate import independent_trials
 from assay.statistics.interval import (
     CONFIDENCE,
@@ -43,16 +36,16 @@ from assay.statistics.slices import metadata_slices, slice_differences
 from assay.statistics.verdict import SliceDifference, verdict_of
 
 Ranges = Mapping[str, tuple[float, float]]
-"""Name of a metric -> the lowest and the highest score that a row can have."""
+"""Name of a metric -> lowest and highest possible score of a row."""
 
 ANY = (-math.inf, math.inf)
 
 _SHARE_UNITS = ("share", "rewards")
-"""Units of scores that often are 0 or 1 in every row."""
+"""Units of scores that are often 0 or 1 in every row."""
 
 
 def mean_estimate(values: Float64[np.ndarray, "row"], clusters: Clusters | None = None) -> Estimate:
-    """The mean with Student's interval; without one for a single row or cluster."""
+    """Return the mean with Student's interval; no interval for a single row or cluster."""
     mean = float(values.mean())
     if clusters is not None:
         if (error := clustered((values - mean) / values.size, clusters)) is None:
@@ -61,15 +54,13 @@ def mean_estimate(values: Float64[np.ndarray, "row"], clusters: Clusters | None 
     if values.size < 2:
         return Estimate(value=mean, method="normal theory (t): undefined, one row")
     quantile = float(stdtrit(values.size - 1, 0.5 + CONFIDENCE / 2))
-    return symmetric(
-        mean, quantile * float(values.std(ddof=1)) / np.sqrt(values.size), method="normal theory (t)"
-    )
+    return symmetric(mean, quantile * float(values.std(ddof=1)) / np.sqrt(values.size), method="normal theory (t)")
 
 
 def share_estimate(hits: Float64[np.ndarray, "row"], clusters: Clusters | None = None) -> Estimate:
-    """The share of ones among zeros and ones, with Wilson's interval: right for few rows and rows all alike.
+    """Return the share of ones among zeros and ones with Wilson's interval, valid for few rows and for equal rows.
 
-    Rows in clusters count as the independent ones that they are worth (`independent_trials`, of the rarer).
+    Clustered rows count as their equivalent number of independent ones (`independent_trials`, of the rarer value).
     """
     share, worth, method = float(hits.mean()), float(hits.size), "Wilson"
     if clusters is not None:
@@ -81,16 +72,14 @@ def share_estimate(hits: Float64[np.ndarray, "row"], clusters: Clusters | None =
 
 
 def score_metrics(table: Any, metrics: Sequence[Metric], ranges: Ranges) -> ScoreMetrics:
-    """The mean of each metric's column, with an interval that stays within what a row can score."""
+    """Return the mean of each metric's column, with an interval within the possible scores."""
     clusters = clusters_of(table)
     return ScoreMetrics(
         num_rows=len(table),
         measured=tuple(
             Measured(
                 metric=metric,
-                estimate=within(
-                    _estimate(_scores(table, metric), metric, clusters), *ranges.get(metric.name, ANY)
-                ),
+                estimate=within(_estimate(_scores(table, metric), metric, clusters), *ranges.get(metric.name, ANY)),
             )
             for metric in metrics
         ),
@@ -98,7 +87,7 @@ def score_metrics(table: Any, metrics: Sequence[Metric], ranges: Ranges) -> Scor
 
 
 def score_slices(table: Any, metrics: Sequence[Metric], ranges: Ranges) -> tuple[ScoreSlice, ...]:
-    """The same in each slice of each column beside the scores."""
+    """Return the score metrics of each slice."""
     return tuple(
         ScoreSlice(
             column=slice_part.column,
@@ -119,7 +108,7 @@ def compare_scores(
     weights_equal: bool,
     allowed_loss: float,
 ) -> ScoreComparison:
-    """Compare two tables of predictions by the mean of one score; `DataError` if their rows differ."""
+    """Compare two tables of predictions by the mean of one score; raise `DataError` if their rows differ."""
     names = f"{baseline_run_id} and {candidate_run_id}"
     require_same_rows(baseline, candidate, names)
     require_same_labels(baseline, candidate, names)
@@ -135,7 +124,7 @@ def compare_scores(
         candidate_value=float(after.mean()),
         difference=difference,
         allowed_loss=allowed_loss,
-        # Of equal weights the difference is nothing, exactly: no rule can be broken by it.
+        # Equal weights have a difference of exactly zero, which passes any rule.
         verdict="pass" if weights_equal else verdict,
         weights_equal=weights_equal,
     )
@@ -144,7 +133,7 @@ def compare_scores(
 def compare_score_slices(
     baseline: Any, candidate: Any, metrics: Sequence[Metric], *, weights_equal: bool
 ) -> tuple[SliceDifference, ...]:
-    """The paired difference of the first score in each slice; see `slice_differences`."""
+    """Return the paired difference of the first score in each slice."""
     differences = _scores(candidate, metrics[0]) - _scores(baseline, metrics[0])
     clusters = clusters_of(baseline)
 
@@ -167,8 +156,11 @@ def _estimate(scores: Float64[np.ndarray, "row"], metric: Metric, clusters: Clus
 def _paired(
     differences: Float64[np.ndarray, "row"], clusters: Clusters | None, metric: Metric, *, weights_equal: bool
 ) -> Estimate:
-    """As in campaigns, a row that was not seen may differ by all that a share can; where no row differs, and
-    nothing bounds by how much one could, there is no interval. Of equal weights none can differ."""
+    """Return the paired difference of one score.
+
+    As in campaigns, an unobserved row of a share may differ by 1. If no row differs and the score is unbounded, there
+    is no interval, unless the weights are equal.
+    """
     found = mean_estimate(differences, clusters)
     if not weights_equal and found.low is not None:
         if metric.unit == "share":
@@ -193,7 +185,7 @@ def _scores(table: Any, metric: Metric) -> Float64[np.ndarray, "row"]:
     if not (is_number := np.abs(scores) <= LARGEST_SCORE).all():
         raise DataError(
             f"{metric.title} is {scores[~is_number][0]:.3g} in {number_of(int((~is_number).sum()), 'row')}: "
-            "the model that was asked has diverged. Train it with a lower learning rate."
+            "the model has diverged. Train it with a lower learning rate."
         )
     return scores
 

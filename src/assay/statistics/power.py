@@ -1,13 +1,13 @@
-"""What n seeds on m items could detect, and what a wanted effect would need, before anything runs or after.
+"""Power of a design with n seeds and m items: the detectable effect, and the size needed for a given effect.
 
-The luck of a paired comparison has three sources (`effect`): seeds, items, and their interaction. Their
-variances give the standard error of any design:
+The noise of a paired comparison has three sources (`effect`): seeds, items and their interaction. Their variances give
+the standard error of any design:
 
     SE^2 = seed / S + item / n + residual / (S n)
 
-The test that will be made is one-sided at `level` with the quantile of `effect.Effect.quantile`; its power
-is integrated over the scatter of the estimated variances: with three seeds that is most of the story. More
-items do not replace seeds: as n grows the error stops at sqrt(seed / S), and the other way round.
+The planned test is one-sided at `LEVEL` with the quantile of `effect.Effect.quantile`. Its power is integrated over the
+distribution of the estimated variances, which matters most with three seeds. More items do not replace seeds: as n
+grows, the error falls to sqrt(seed / S) only, and the same holds for seeds.
 """
 
 import math
@@ -23,56 +23,51 @@ from assay.statistics.seeds.trimmed import OverSeeds, normal_seeds
 
 POWER = 0.80
 LEVEL = 0.95
-"""One-sided, of the test that will be made."""
+"""One-sided confidence of the planned test."""
 MAX_SEEDS = 200
 _CHI2_POINTS = 64
 
 
 class VarianceComponents(NamedTuple):
-    """The variances of one paired difference, in the score's unit squared."""
+    """Variance components of one paired difference, in the score's unit squared."""
 
     seed: float
-    """Between seeds: what all items of a seed have in common."""
+    """Variance between seeds, common to all items of a seed."""
     item: float
-    """Between items: what all seeds of an item have in common; with clusters, times the design effect."""
+    """Variance between items, common to all seeds of an item; with clusters, times the design effect."""
     residual: float
-    """What belongs to one seed on one item; with clusters, times the design effect."""
+    """Variance of one seed on one item; with clusters, times the design effect."""
     rare_variance: float = 0.0
-    """The square of what an item may differ by that is not seen: 1 of a share; 0 where that does not count. It
-    is no part of the luck, but of what an interval allows for it."""
+    """Squared largest difference of an unobserved item: 1 for shares, 0 if ignored. It is not part of the noise, but
+    intervals allow for it."""
     item_information: float = 1.0
-    """What each item is worth in telling the items' variance: less than 1 where they are of unequal size, or
-    few differ."""
+    """Each item's weight in estimating the item variance: less than 1 if clusters differ in size, or few items
+    differ."""
 
     def variance(self, *, num_seeds: int, num_items: int) -> float:
-        """The variance of the mean difference over so many seeds and items."""
+        """Return the variance of the mean difference over this many seeds and items."""
         return self.seed / num_seeds + self.item / num_items + self.residual / (num_seeds * num_items)
 
     def standard_error(self, *, num_seeds: int, num_items: int) -> float:
-        """Its square root."""
         return math.sqrt(self.variance(num_seeds=num_seeds, num_items=num_items))
 
 
 def components_from_discordance(
     *, discordance: float, seed_sd: float, seed_correlation: float = 0.0
 ) -> VarianceComponents:
-    """Components of right-or-wrong items before any record: a pilot's two numbers.
+    """Return components for right-or-wrong items from two numbers, before there is any record.
 
-    `discordance`: share of items on which the two differ (0.3 is usual). `seed_sd`: of one recipe's score over
-    its seeds, as a share. `seed_correlation`: what pairing seeds wins; 0 is the cautious choice.
+    `discordance` is the share of items on which the two models differ (0.3 is usual), `seed_sd` the standard deviation
+    of one recipe's score over seeds, as a share. `seed_correlation` is what pairing seeds gains; 0 is cautious.
     """
     assert 0.0 < discordance <= 1.0 and seed_sd >= 0.0, (discordance, seed_sd)
     return VarianceComponents(2.0 * seed_sd**2 * (1.0 - seed_correlation), discordance, 0.0, rare_variance=1.0)
 
 
 def power(
-    effect: float | Float64[np.ndarray, "*effect"],
-    components: VarianceComponents,
-    *,
-    num_seeds: int,
-    num_items: int,
+    effect: float | Float64[np.ndarray, "*effect"], components: VarianceComponents, *, num_seeds: int, num_items: int
 ) -> Float64[np.ndarray, "*effect"]:
-    """The chance that the lower bound of a design exceeds 0, if the gain is truly `effect`."""
+    """Return the probability that the design's lower bound exceeds 0 if the true gain is `effect`."""
     scatter = variance_scatter(components, num_seeds=num_seeds, num_items=num_items)
     if num_seeds < 2:
         return np.zeros(np.shape(effect))
@@ -87,7 +82,7 @@ def power(
 def minimum_detectable_effect(
     components: VarianceComponents, *, num_seeds: int, num_items: int, target_power: float = POWER
 ) -> float:
-    """The smallest true gain that the design finds with `wanted_power`; infinite with one seed."""
+    """Return the smallest true gain that the design finds with `target_power`; infinite with one seed."""
     if num_seeds < 2:
         return math.inf
     unit = components.standard_error(num_seeds=num_seeds, num_items=num_items)
@@ -105,18 +100,15 @@ def minimum_detectable_effect(
 
 
 def detectable_by(effect: Effect, *, target_power: float = POWER) -> float:
-    """The smallest true gain that a measurement like `effect` (no leading axes) finds with `wanted_power`.
+    """Return the smallest true gain that a measurement like `effect` (no leading axes) finds with `target_power`.
 
-    As little as its interval knows of its luck, so little is known here: the variances of seeds and of items
-    scatter by the degrees of freedom that each has, and a few clusters of unequal size have hardly any.
-    Infinite where nothing is known of one of them.
+    The variances of seeds and items scatter by their degrees of freedom, so a few clusters of unequal size detect
+    little. Infinite if one of the variances is unknown.
     """
     error = float(effect.standard_error)
     if not math.isfinite(error) or error == 0.0:
         return error
-    of_seeds, of_items = (
-        _chi2_points(float(degrees)) for degrees in (effect.seed_degrees, effect.item_degrees)
-    )
+    of_seeds, of_items = (_chi2_points(float(degrees)) for degrees in (effect.seed_degrees, effect.item_degrees))
     seen = effect._replace(
         seed_variance=effect.seed_variance * of_seeds[:, None],
         item_variance=effect.item_variance * of_items,
@@ -133,9 +125,9 @@ def detectable_by(effect: Effect, *, target_power: float = POWER) -> float:
 def seeds_needed(
     effect: float, components: VarianceComponents, *, num_items: int, target_power: float = POWER
 ) -> int | None:
-    """The fewest seed pairs that find `effect` with `wanted_power`.
+    """Return the fewest seed pairs that find `effect` with `target_power`.
 
-    None where no number does (up to 200): the items alone are too few.
+    None if no number up to 200 does, because there are too few items.
     """
     for num_seeds in range(2, MAX_SEEDS + 1):
         if float(power(effect, components, num_seeds=num_seeds, num_items=num_items)) >= target_power:
@@ -144,11 +136,11 @@ def seeds_needed(
 
 
 def detectable_difference(num_items: int, *, discordance: float, target_power: float = POWER) -> float:
-    """The smallest difference of two fixed models that a benchmark of `num_items` items could find, two-sided.
+    """Return the smallest two-sided difference of two fixed models that `num_items` items detect.
 
-    McNemar's test of n items needs n = (z_level + z_power)^2 (p - d^2) / d^2 for a difference d, with p the
-    discordance; no claim about a method, only about these two sets of weights. Infinite where even the largest
-    possible difference, the discordance, would be missed too often.
+    McNemar's test needs n = (z_level + z_power)^2 (p - d^2) / d^2 items for a difference d, with discordance p. This is
+    a statement about two sets of weights, not about a method. Infinite if even the largest possible difference, the
+    discordance, would be missed too often.
     """
     square = float(ndtri(1.0 - (1.0 - LEVEL) / 2) + ndtri(target_power)) ** 2
     difference = math.sqrt(square * discordance / (num_items + square))
@@ -158,7 +150,7 @@ def detectable_difference(num_items: int, *, discordance: float, target_power: f
 def error_of_design(
     components: VarianceComponents, *, num_seeds: int, num_items: int, over_seeds: OverSeeds = "mean"
 ) -> float:
-    """The standard error of what the design measures: of the mean over seeds, or without both ends of them."""
+    """Return the standard error of the design's estimate: the mean over seeds, or the trimmed mean."""
     variance = components.variance(num_seeds=num_seeds, num_items=num_items)
     if over_seeds == "trimmed":
         of_seeds = components.seed / num_seeds + components.residual / (num_seeds * num_items)
@@ -169,10 +161,10 @@ def error_of_design(
 def variance_scatter(
     components: VarianceComponents, *, num_seeds: int, num_items: int, over_seeds: OverSeeds = "mean"
 ) -> Effect:
-    """What a design will estimate of no effect: equally likely points of the seed part, beside the item part.
+    """Return the design's possible estimates if there is no effect: equally likely values of the seed variance.
 
-    The scatter of the seed part is a chi-square's, or that of a Winsorized variance; items are many, so theirs
-    is left out.
+    They follow a chi-squared distribution, or that of a Winsorized variance. The scatter of the item variance is
+    ignored, because there are many items.
     """
     points, left = _chi2_points(max(num_seeds - 1, 1)), num_seeds
     if over_seeds == "trimmed":
@@ -182,9 +174,7 @@ def variance_scatter(
     return Effect(
         mean=np.zeros(_CHI2_POINTS),
         seed_variance=of_seeds * points,
-        item_variance=np.asarray(
-            components.item / num_items + residual + components.rare_variance / num_items**2
-        ),
+        item_variance=np.asarray(components.item / num_items + residual + components.rare_variance / num_items**2),
         residual_variance=np.asarray(residual),
         seed_degrees=np.asarray(left - 1.0),
         item_degrees=_item_degrees(components, num_items),
@@ -192,14 +182,14 @@ def variance_scatter(
 
 
 def _chi2_points(degrees: float) -> Float64[np.ndarray, "point"]:
-    """Equally likely values of an estimated variance, in units of the true one."""
+    """Return equally likely values of an estimated variance, in units of the true one."""
     levels = (np.arange(_CHI2_POINTS) + 0.5) / _CHI2_POINTS
     points: np.ndarray = 2.0 * gammaincinv(degrees / 2.0, levels) / degrees
     return points
 
 
 def _item_degrees(components: VarianceComponents, num_items: int) -> float:
-    """As few as `interval.allowing_for_unseen` has of items that hardly differ: their kurtosis is 1 /
+    """Return the degrees that `interval.allow_for_rare_events` leaves if few items differ: kurtosis is 1 /
     discordance."""
     degrees = max(components.item_information * num_items - 1.0, 0.0)
     if components.rare_variance <= 3.0 * components.item or num_items < 3:

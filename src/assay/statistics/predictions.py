@@ -1,11 +1,10 @@
-"""The file of predictions that every comparison stands on, and the record of what was found in it.
+"""Read, check and write the predictions of an evaluation, and its record.
 
     run_dir/evaluations/00000400-validation/
-        predictions.parquet    row_id, what was predicted, and the metadata columns; sorted by row_id; and which
-                               rows the split kept together: they are one draw
-        evaluation.json        an `Evaluation`, which names the file by its digest
+        predictions.parquet    row_id, predictions, metadata columns and the split's clusters; sorted by row_id
+        evaluation.json        an `Evaluation`, which holds the digest of the file
 
-Sorted rows make the file a function of the model and the split, whatever the number of ranks that scored it.
+Rows are sorted, so the file depends on the model and the split, and not on the number of ranks that scored it.
 """
 
 from collections.abc import Mapping
@@ -30,22 +29,22 @@ PREDICTIONS_FILE = "predictions.parquet"
 EVALUATION_FILE = "evaluation.json"
 ROW_ID = "row_id"
 BINARY_COLUMNS = {"label": pa.int8(), "probability": pa.float64()}
-"""What is predicted of a row that has one of two classes."""
+"""Columns of the predictions of a binary classifier."""
 LABEL = "label"
 CLUSTER = "split_cluster"
-"""The hash of each row's key; absent where rows were split without one."""
+"""Column with the hash of each row's split key; missing if rows were split without a key."""
 PREDICTED = ("predicted", "prediction")
-"""What was said of a row, be it a class or a number: neither its score nor metadata."""
+"""Columns with the predicted class or number, which are neither scores nor metadata."""
 
 
 def evaluation_folder(run_dir: Path, *, step: int, split: str) -> Path:
-    """Where the evaluation of one step on one split lies."""
+    """Return the folder of the evaluation of one step on one split."""
     name = checked_name(f"{step:08d}-{split}", of="the split that was evaluated")
     return run_dir / "evaluations" / name
 
 
 def predictions_of(run_dir: Path, evaluation: AnyEvaluation) -> Any:
-    """The table that an evaluation was made from. Errors: those of `read_predictions`."""
+    """Return the table of predictions behind an evaluation. Raises what `read_predictions` raises."""
     folder = evaluation_folder(run_dir, step=evaluation.step, split=evaluation.split)
     if not (path := folder / PREDICTIONS_FILE).exists():
         raise DataError(_gone(run_dir, path, evaluation))
@@ -73,10 +72,10 @@ def _gone(run_dir: Path, path: Path, evaluation: AnyEvaluation) -> str:
 def read_predictions(
     path: Path, columns: Mapping[str, pa.DataType] = BINARY_COLUMNS, *, sha256: str | None = None
 ) -> pa.Table:
-    """Read and check a file of predictions; rows sorted by id.
+    """Read and check a file of predictions; rows are sorted by id.
 
-    Raises `DamagedDataError` if the bytes are not those that `sha256` names, `DataError` for a file that is
-    absent, unreadable or without the columns that were predicted.
+    Raises `DamagedDataError` if the bytes do not have digest `sha256`, and `DataError` if the file is missing,
+    unreadable or lacks a column.
     """
     if not path.exists():
         raise DataError(f"{path}: no such file. The run has not been evaluated; run its evaluation first.")
@@ -97,16 +96,16 @@ def read_predictions(
     return table
 
 
-def with_clusters(table: pa.Table, key: str | None, *, kept: bool) -> pa.Table:
-    """Predictions with the clusters of their rows, whose key stays where it is `kept`."""
+def with_clusters(table: pa.Table, key: str | None, *, keep_key: bool) -> pa.Table:
+    """Add the clusters of rows to predictions; the key column stays if `keep_key` is set."""
     if key is None or key not in table.column_names:
         return table
     found = table.append_column(CLUSTER, pa.array(key_hashes(table[key]), pa.uint64()))
-    return found if kept else found.drop_columns(key)
+    return found if keep_key else found.drop_columns(key)
 
 
 def clusters_of(table: Any) -> Clusters | None:
-    """The cluster of each row of a table of predictions; None where each row is one of its own."""
+    """Return the cluster of each row of a table of predictions; None if each row is its own."""
     if CLUSTER not in table.column_names:
         return None
     keys, clusters = np.unique(table[CLUSTER].to_numpy(), return_inverse=True)
@@ -114,12 +113,12 @@ def clusters_of(table: Any) -> Clusters | None:
 
 
 def save_evaluation(folder: Path, evaluation: AnyEvaluation) -> None:
-    """Write the record beside its predictions."""
+    """Write the record next to its predictions."""
     open_store(str(folder)).put(EVALUATION_FILE, (evaluation.to_json() + "\n").encode())
 
 
 def load_evaluation(folder: Path) -> AnyEvaluation:
-    """Read the record; `DataError` if the folder holds none."""
+    """Read the record of an evaluation; raise `DataError` if the folder holds none."""
     path = folder / EVALUATION_FILE
     if not path.exists():
         raise DataError(f"{path}: no such file. The run has not been evaluated; run its evaluation first.")
@@ -127,31 +126,31 @@ def load_evaluation(folder: Path) -> AnyEvaluation:
 
 
 def have_same_rows(baseline: Any, candidate: Any) -> bool:
-    """Whether two tables of predictions are of the same rows, by their ids."""
+    """Return whether two tables of predictions have the same row ids."""
     return np.array_equal(baseline[ROW_ID].to_numpy(), candidate[ROW_ID].to_numpy())
 
 
 def require_same_rows(baseline: Any, candidate: Any, names: str) -> None:
-    """Raise a `DataError` where two tables of predictions are not of the same rows."""
+    """Raise `DataError` if two tables of predictions do not have the same rows."""
     if not have_same_rows(baseline, candidate):
         before, after = baseline[ROW_ID].to_numpy(), candidate[ROW_ID].to_numpy()
         shared = np.intersect1d(before, after).size
         raise DataError(
-            f"{names}: not evaluated on the same rows: {before.size - shared:,} rows only in the first, "
+            f"{names} were not evaluated on the same rows: {before.size - shared:,} rows only in the first, "
             f"{after.size - shared:,} only in the second, {shared:,} in both. "
             "Evaluate both on one split of one dataset."
         )
 
 
 def require_same_labels(baseline: Any, candidate: Any, names: str) -> None:
-    """Raise a `DataError` where two tables of predictions of the same rows have labels, and not the same."""
+    """Raise `DataError` if two tables of the same rows have different labels."""
     if LABEL not in baseline.column_names or LABEL not in candidate.column_names:
         return
     before, after = (np.asarray(table[LABEL].to_numpy()) for table in (baseline, candidate))
     if num_relabelled := int(np.count_nonzero(before != after)):
         raise DataError(
             f"{names}: {num_relabelled:,} of {len(baseline):,} rows have different labels in the two files. "
-            "The labels changed between the two evaluations; evaluate both anew."
+            "The labels changed between the two evaluations; evaluate both again."
         )
 
 
@@ -172,6 +171,6 @@ def _check_unique(sorted_ids: UInt64[np.ndarray, "row"], path: Path) -> None:
     duplicates = sorted_ids[1:][sorted_ids[1:] == sorted_ids[:-1]]
     if duplicates.size:
         raise DataError(
-            f"{path}: lists {number_of(duplicates.size, 'row')} more than once, the first is row {duplicates[0]}. "
-            "Each row of a split must be scored once."
+            f"{path}: lists {number_of(duplicates.size, 'row')} more than once, the first is row "
+            f"{duplicates[0]}. Each row of a split must be scored once."
         )

@@ -1,23 +1,23 @@
-"""What to believe of a pilot's gain, given its reruns; and how likely a replication is to succeed.
+"""Shrinkage of a pilot's gain, given its replications, and the probability that another replication succeeds.
 
-A pilot is heard of because it looked good, so its gain is too large (the winner's curse). Shrinkage is the
-cure: before anybody looked, the effects of candidates in this lab were N(0, prior_sd^2), most of them small;
-after D with variance V the belief is
+A pilot is reported because it looked good, so its gain is too large on average (the winner's curse). Shrinkage corrects
+this. Effects of this lab's candidates have the prior N(0, prior_sd^2); after a difference D with variance V, the
+posterior is
 
     w = prior_sd^2 / (prior_sd^2 + V)      mean = w D      sd = sqrt(w V)
 
-V itself is an estimate, of few seeds a poor one: three that agree by luck would make the belief too sure ("over
-99%" of 7% of candidates whose gain is just the least effect, of 0.8% as it is). The true variance is V times
-f / chi-squared with V's f degrees of freedom, and `GainBelief` is the mean of the beliefs over that. The gain
-that was seen does not count for the variance: one that the prior takes for unlikely would only make it seem
-larger, and a larger gain would be believed less.
+V itself is estimated, with few seeds poorly: three seeds that agree by accident would make the posterior too confident
+("over 99%" for 7% of candidates whose gain equals the least effect, instead of 0.8%). The true variance is V times f /
+chi-squared with V's f degrees of freedom, and `GainPosterior` averages the posterior over it. The observed gain does
+not inform the variance: a gain that the prior considers unlikely would otherwise increase the variance, so that a
+larger gain would be trusted less.
 
-If the prior describes all that was tried, this holds for the best of them as for any (Bayes conditions on
-what was seen, not on why it was looked at). If nobody would have told us of a pilot below some threshold and
-the prior describes only this candidate, the pilot's likelihood must be divided by the chance of passing that
-threshold: give `heard_above`. All reruns are pooled; the worse one is never dropped.
+If the prior describes all candidates that were tried, the posterior holds for the best of them too (Bayes' conditions
+on the data, not on why they were looked at). If the prior describes only this candidate, and the pilot would not have
+been reported below a threshold, its likelihood must be divided by the probability of exceeding the threshold: give
+`selection_threshold`. All replications are pooled; the worse one is never dropped.
 
-    pilot + reruns --> Belief --> P(effect > x), P(replicates)
+    pilot + replications --> Posterior --> P(effect > x), P(replicates)
 """
 
 import math
@@ -34,17 +34,17 @@ Leading = Float64[np.ndarray, "*#leading"]
 """One number for each comparison, or one that broadcasts to them."""
 
 PRIOR_SD = 0.02
-"""Two points of accuracy: what candidates of one lab differ by, where its record does not say otherwise."""
+"""Two points of accuracy: the usual scatter of one lab's candidates, used if its record does not say otherwise."""
 
 _GRID_POINTS = 4001
 _POINTS = 24
-"""Variances over which a belief is averaged."""
+"""Variances over which a posterior is averaged."""
 _MOST_STEPS, _TOLERANCE = 60, 1e-9
-"""Steps of Newton's method, or halvings; how close the quantile comes."""
+"""Maximum steps of Newton's method or bisection, and the tolerance of the quantile."""
 
 
 class Posterior(NamedTuple):
-    """A distribution of the true effect, on an even grid; `weights` sum to 1."""
+    """Distribution of the true effect on an even grid; `weights` sum to 1."""
 
     grid: Float64[np.ndarray, "point"]
     weights: Float64[np.ndarray, "point"]
@@ -56,18 +56,17 @@ class Posterior(NamedTuple):
 
     @property
     def sd(self) -> float:
-        """Standard deviation of the true effect, given what was seen."""
         return math.sqrt(float((self.grid - self.mean) ** 2 @ self.weights))
 
     def probability_above(self, least: float) -> float:
-        """P(true effect > least); exact for grid cells, linear inside one."""
+        """Return P(true effect > least); linear inside a grid cell."""
         half = (self.grid[1] - self.grid[0]) / 2.0
         edges = np.append(self.grid - half, self.grid[-1] + half)
         total = np.append(0.0, np.cumsum(self.weights))
         return 1.0 - float(np.interp(least, edges, total / total[-1]))
 
     def replication_probability(self, standard_error: float, *, level: float = 0.95) -> float:
-        """The chance that a new experiment of this standard error finds a gain at one-sided `level`."""
+        """Return the probability that an experiment of this standard error finds a gain at one-sided `level`."""
         passes = ndtr(self.grid / standard_error - ndtri(level))
         return float(passes @ self.weights)
 
@@ -78,9 +77,9 @@ def shrink(
     *,
     prior_sd: float = PRIOR_SD,
 ) -> tuple[Float64[np.ndarray, "*#leading"], Float64[np.ndarray, "*#leading"]]:
-    """Mean and standard deviation of the true effect after one estimate, element by element.
+    """Return mean and standard deviation of the true effect after one estimate, element by element.
 
-    Infinite variance (one seed) leaves the prior.
+    An infinite variance (one seed) leaves the prior.
     """
     with np.errstate(divide="ignore"):
         weight = 1.0 / (1.0 + np.asarray(variance, dtype=np.float64) / prior_sd**2)
@@ -88,11 +87,11 @@ def shrink(
 
 
 class GainPosterior(NamedTuple):
-    """The belief in a true gain, whatever mean difference is seen: normals [..., point], one for each true
-    variance that the estimated one may stand for."""
+    """Posterior of a true gain as a function of the mean difference: normals [..., point], one for each possible true
+    variance."""
 
     slope: Float64[np.ndarray, "*leading point"]
-    """What is left of the mean difference: w."""
+    """Shrinkage factor of the mean difference: w."""
     sd: Float64[np.ndarray, "*leading point"]
     weights: Float64[np.ndarray, "point"]
     """They sum to 1."""
@@ -100,17 +99,17 @@ class GainPosterior(NamedTuple):
     def probability_above(
         self, limit: float | Leading, mean: float | Leading, *, noise_variance: float | Leading = 0.0
     ) -> Leading:
-        """P(the true gain, or what is seen of it with further noise, is above the limit), given the mean."""
+        """Return P(true gain, or its noisy replication, exceeds the limit), given the mean difference."""
         probability, _ = self._above(_column(limit), _column(mean), _column(noise_variance))
         return probability
 
     def least_mean(
         self, limit: float | Leading, probability: float, *, noise_variance: float | Leading = 0.0
     ) -> Leading:
-        """The mean difference with which that probability is `probability`.
+        """Return the mean difference for which the probability of exceeding the limit is `probability`.
 
-        By Newton's method on its quantile, which is nearly linear in the mean. It lies between those of the
-        single normals: where a step of Newton's leaves what is known to hold it, that is halved.
+        Newton's method on the quantile, which is nearly linear in the mean, with bisection if a step leaves the
+        bracket. The solution lies between those of the single normals.
         """
         target_quantile, limits, noise = float(ndtri(probability)), _column(limit), _column(noise_variance)
         median = int(np.searchsorted(np.cumsum(self.weights), 0.5))
@@ -134,7 +133,7 @@ class GainPosterior(NamedTuple):
         mean: Float64[np.ndarray, "*#leading 1"],
         noise: Float64[np.ndarray, "*#leading 1"],
     ) -> tuple[Leading, Leading]:
-        """The probability, and its slope in the mean times (2 pi)^(1/2)."""
+        """Return the probability, and its derivative by the mean times (2 pi)^(1/2)."""
         total_sd = np.maximum(np.sqrt(np.square(self.sd) + noise), 1e-300)
         distance = (self.slope * mean - limit) / total_sd
         probability: np.ndarray = ndtr(distance) @ self.weights
@@ -142,18 +141,16 @@ class GainPosterior(NamedTuple):
         return probability, rise
 
 
-def gain_posterior(
-    variance: float | Leading, degrees: float | Leading | None, *, prior_sd: float
-) -> GainPosterior:
-    """What a mean difference of this variance says of the true gain.
+def gain_posterior(variance: float | Leading, degrees: float | Leading | None, *, prior_sd: float) -> GainPosterior:
+    """Return the posterior of the true gain for a mean difference of this variance.
 
-    `degrees`: of freedom, of which the variance is known; None where it is known for sure.
+    `degrees`: degrees of freedom of the variance; None if it is known exactly.
     """
     variance = _column(variance)
     if degrees is None:
         slope, sd = shrink(np.ones_like(variance), variance, prior_sd=prior_sd)
         return GainPosterior(slope, sd, np.ones(1))
-    # Chi-squared's lower end is where the variance is large: the points lie closer there.
+    # Points are denser at chi-squared's lower end, where the true variance is large.
     edges = (np.arange(_POINTS) + 0.5) / _POINTS
     scale = _column(degrees) / (2.0 * gammaincinv(_column(degrees) / 2.0, np.square(edges)))
     slope, sd = shrink(np.ones_like(scale), variance * scale, prior_sd=prior_sd)
@@ -171,20 +168,19 @@ def posterior_after(
     prior_sd: float = PRIOR_SD,
     selection_threshold: float | None = None,
 ) -> Posterior:
-    """The belief after a pilot (first) and its replications (the rest), each with its own variance.
+    """Return the posterior after a pilot (first) and its replications (the rest), each with its own variance.
 
-    `heard_above`: the pilot's effect below which nobody would have told us; None for no such filter. Raises
-    `ConfigError` where the pilot itself is below it, or the lists do not match.
+    `selection_threshold`: the pilot would not have been reported below this effect; None: no such selection. Raises
+    `ConfigError` if the pilot itself is below it, or the lists differ in length.
     """
     if not effects or len(effects) != len(variances):
-        raise ConfigError(
-            f"{len(effects)} effects for {len(variances)} variances; expected one of each per run."
-        )
+        raise ConfigError(f"{len(effects)} effects for {len(variances)} variances; expected one of each per run.")
     if any(not math.isfinite(value) or value <= 0.0 for value in [*variances, prior_sd]):
         raise ConfigError(f"variances {list(variances)} and prior_sd {prior_sd} must be finite and above 0.")
     if selection_threshold is not None and effects[0] < selection_threshold:
         raise ConfigError(
-            f"the pilot's effect {effects[0]} is below heard_above={selection_threshold}, yet we heard of it."
+            f"the pilot's effect {effects[0]} is below selection_threshold={selection_threshold}, but it was "
+            "reported. Lower the threshold."
         )
     grid = _grid(effects, variances, prior_sd, is_filtered=selection_threshold is not None)
     log_density = -0.5 * (grid / prior_sd) ** 2
@@ -199,7 +195,7 @@ def posterior_after(
 def _grid(
     effects: Sequence[float], variances: Sequence[float], prior_sd: float, *, is_filtered: bool
 ) -> Float64[np.ndarray, "point"]:
-    """Even points that hold all of the posterior's weight; a filter leaves low effects as likely as before."""
+    """Return even points that hold all of the posterior; with selection, low effects stay as likely as in the prior."""
     precision = 1.0 / prior_sd**2 + sum(1.0 / variance for variance in variances)
     middle = sum(effect / variance for effect, variance in zip(effects, variances, strict=True)) / precision
     half_width = 9.0 / math.sqrt(precision)

@@ -1,7 +1,8 @@
-"""Runs on record, by scale: what `proxy` needs, from a list as ragged as records are.
+"""Scores of runs by scale: the input of `proxy`, read from an incomplete record.
 
-A recipe counts only where it was run at every scale: the question is which of the same recipes wins. Seeds are
-cut to the fewest that any recipe has at that scale, lowest first, so that no recipe is smoother than another.
+A recipe counts only if it was run at every scale, because the question is which of the same recipes wins. At each
+scale, seeds are cut to the smallest number that any recipe has, lowest first, so that all recipes are averaged over
+equally many seeds.
 """
 
 import csv
@@ -22,34 +23,32 @@ class ScaledScore(NamedTuple):
     """One run's score; higher is better."""
 
     scale: float
-    """Parameters, tokens or FLOP: one of them throughout."""
+    """Parameters, tokens or FLOP, the same quantity throughout."""
     recipe: str
     seed: int
     score: float
 
 
 class ScoresByScale(NamedTuple):
-    """The rectangular part of the record."""
+    """The recipes that were run at every scale."""
 
     scores: dict[float, Float64[np.ndarray, "recipe _"]]
     """[recipe, seed] by scale."""
-    recipes: tuple[str, ...]
+    recipe_names: tuple[str, ...]
     left_out: tuple[str, ...]
-    """Recipes that some scale lacks."""
+    """Recipes that are missing at some scale."""
 
 
 def scores_by_scale(runs: Iterable[ScaledScore]) -> ScoresByScale:
-    """Lay runs out by scale. Raises `DataError` for two scores of one run, or when nothing is shared."""
+    """Arrange runs by scale. Raises `DataError` for two scores of one run, or if no recipe was run at every scale."""
     table: dict[float, dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
     for run in runs:
         seeds = table[run.scale][run.recipe]
         if run.seed in seeds:
             raise DataError(f"recipe '{run.recipe}' at scale {run.scale:g} has two scores for seed {run.seed}.")
         seeds[run.seed] = run.score
-    all_recipes = {recipe for recipes in table.values() for recipe in recipes}
-    shared = tuple(
-        sorted(recipe for recipe in all_recipes if all(recipe in recipes for recipes in table.values()))
-    )
+    all_names = {recipe for by_recipe in table.values() for recipe in by_recipe}
+    shared = tuple(sorted(recipe for recipe in all_names if all(recipe in by_recipe for by_recipe in table.values())))
     if len(table) < 2:
         raise DataError(f"{len(table)} scales on record; a proxy needs runs at two scales or more.")
     if not shared:
@@ -57,12 +56,12 @@ def scores_by_scale(runs: Iterable[ScaledScore]) -> ScoresByScale:
             f"no recipe was run at all {len(table)} scales; a proxy is judged on recipes that were. "
             "Leave out scales with few recipes."
         )
-    scores = {scale: _rectangle(recipes, shared) for scale, recipes in table.items()}
-    return ScoresByScale(scores, shared, tuple(sorted(all_recipes - set(shared))))
+    scores = {scale: _rectangle(by_recipe, shared) for scale, by_recipe in table.items()}
+    return ScoresByScale(scores, shared, tuple(sorted(all_names - set(shared))))
 
 
 def read_scaled_scores(path: Path) -> list[ScaledScore]:
-    """Runs from a CSV file with columns scale, recipe, score, and seed (0 where there is none)."""
+    """Read runs from a CSV file with columns scale, recipe, score and optionally seed (default 0)."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
@@ -82,9 +81,7 @@ def read_scaled_scores(path: Path) -> list[ScaledScore]:
 
 def _run(row: dict[str | None, Any], where: str) -> ScaledScore:
     if any(map(str.strip, row.pop(None, ()))):
-        raise DataError(
-            f"{where}: more cells than the heading names. A text with a comma stands between quotes."
-        )
+        raise DataError(f"{where}: more cells than the heading names. A text with a comma stands between quotes.")
     try:
         run = ScaledScore(
             scale=float(row["scale"] or ""),
@@ -99,8 +96,6 @@ def _run(row: dict[str | None, Any], where: str) -> ScaledScore:
     return run
 
 
-def _rectangle(
-    recipes: dict[str, dict[int, float]], shared: tuple[str, ...]
-) -> Float64[np.ndarray, "recipe seed"]:
-    num_seeds = min(len(recipes[recipe]) for recipe in shared)
-    return np.array([[recipes[name][seed] for seed in sorted(recipes[name])[:num_seeds]] for name in shared])
+def _rectangle(by_recipe: dict[str, dict[int, float]], shared: tuple[str, ...]) -> Float64[np.ndarray, "recipe seed"]:
+    num_seeds = min(len(by_recipe[recipe]) for recipe in shared)
+    return np.array([[by_recipe[name][seed] for seed in sorted(by_recipe[name])[:num_seeds]] for name in shared])

@@ -1,11 +1,10 @@
-"""Which items of several benchmarks are one draw: a composite must not count their luck as if it were new.
+"""Find items that several benchmarks share, so that a composite does not count their noise twice.
 
-Accuracy and AUC of the same validation rows are two benchmarks and one set of items: whoever adds their item
-variances as if they were independent halves the luck of the rows, and intervals of nominally 95% cover 84%.
-So benchmarks that score the same collection of items get common names for their draws, and `several.breadth`
-sums the deviations of a draw over benchmarks before it squares them.
+Accuracy and AUC of the same validation rows are two benchmarks over one set of items. If their item variances were
+added as independent, 95% intervals would cover 84%. Benchmarks that score the same collection of items therefore get
+joint clusters, and `composite.breadth` sums the deviations of a cluster over benchmarks before it squares them.
 
-    benchmark --> (collection, item ids, clusters) --> draws: equal numbers, one draw of luck
+    benchmark --> (collection, item ids, clusters) --> joint clusters: equal numbers are one draw
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,19 +18,19 @@ from assay.base.shapes import Int64, Shaped
 
 
 class ItemCollection(NamedTuple):
-    """What a benchmark scored."""
+    """The items that a benchmark scored."""
 
     name: str
-    """Benchmarks with the same name here mean the same thing by an item id."""
+    """Item ids mean the same in all benchmarks with this name."""
     item_ids: Sequence[str]
     clusters: Shaped[np.ndarray, "item"]
     cluster_names: Sequence[str] | None = None
-    """Where they, too, mean the same in every benchmark of this name: those of other rows of one file share
-    the file's luck."""
+    """Names that mean the same in all benchmarks of this collection, so that rows of one file form one cluster even if
+    the benchmarks score different rows of it. None if cluster names are local to the benchmark."""
 
 
 def joint_clusters(collections: Mapping[str, ItemCollection]) -> dict[str, Int64[np.ndarray, "_"]]:
-    """Draws of each benchmark; items that share an id of one collection, or a cluster, are one draw."""
+    """Return each benchmark's clusters, numbered jointly: items that share an id or a cluster are in one cluster."""
     cluster_nodes, item_nodes = [], []
     known: dict[tuple[str, str], int] = {}
     clusters: dict[tuple[str | None, str, Any], int] = {}
@@ -47,18 +46,14 @@ def joint_clusters(collections: Mapping[str, ItemCollection]) -> dict[str, Int64
     ends = (np.concatenate(cluster_nodes), np.concatenate(item_nodes) + len(clusters))
     size = len(clusters) + len(known)
     labels = connected_components(coo_array((np.ones(ends[0].size), ends), (size, size)), directed=False)[1]
-    return {
-        name: labels[nodes].astype(np.int64) for name, nodes in zip(collections, cluster_nodes, strict=True)
-    }
+    return {name: labels[nodes].astype(np.int64) for name, nodes in zip(collections, cluster_nodes, strict=True)}
 
 
 def sharing_groups(clusters_of: Mapping[str, Int64[np.ndarray, "_"]]) -> list[list[str]]:
-    """Benchmarks that have draws in common, directly or through others, together; in the order given."""
+    """Group benchmarks that have clusters in common, directly or through others; in the order given."""
     groups: list[list[str]] = []
     for name, numbers in clusters_of.items():
-        touched = [
-            group for group in groups if any(np.isin(numbers, clusters_of[other]).any() for other in group)
-        ]
+        touched = [group for group in groups if any(np.isin(numbers, clusters_of[other]).any() for other in group)]
         groups = [group for group in groups if group not in touched]
         groups.append([*(other for group in touched for other in group), name])
     return groups

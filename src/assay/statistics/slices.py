@@ -1,7 +1,6 @@
-"""Rows cut by one metadata column at a time: where a good average hides a bad part.
+"""Cut rows into slices by one metadata column at a time, to find where a good average hides a bad part.
 
-Text by value (the 20 most frequent, the rest together), numbers by quartile, null as a value of its own: a
-slice that is not shown cannot be missed.
+Text is cut by value (the 20 most frequent, the rest together), numbers by quartile; null is a value of its own.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -20,11 +19,11 @@ from assay.statistics.verdict import SliceDifference
 MISSING = "(missing)"
 MAX_VALUES = 20
 MIN_ROWS = 50
-"""A slice with fewer has no interval worth showing: the normal approximations behind it do not hold."""
+"""Smaller slices get no interval: the normal approximation does not hold for them."""
 
 
 class Slice(NamedTuple):
-    """The rows where one column has one value."""
+    """The rows for which one column has one value."""
 
     column: str
     value: str
@@ -32,7 +31,7 @@ class Slice(NamedTuple):
 
 
 def metadata_slices(table: Any, *, scores: Collection[str]) -> Iterator[Slice]:
-    """The slices of each column of metadata: of what neither names nor weighs a row, and is no score of it."""
+    """Return the slices of each metadata column: all columns but ids, clusters, weights and scores."""
     for name in table.column_names:
         if name not in (ROW_ID, CLUSTER, TRAINED_TOKENS) and name not in scores:
             yield from slices_of(name, table[name])
@@ -41,9 +40,9 @@ def metadata_slices(table: Any, *, scores: Collection[str]) -> Iterator[Slice]:
 def slice_differences(
     baseline: Any, difference: Callable[[Bool[np.ndarray, "row"]], Estimate | None], *, scores: Collection[str]
 ) -> tuple[SliceDifference, ...]:
-    """The paired difference in each slice of the baseline's table.
+    """Return the paired difference in each slice of the baseline's table.
 
-    Not corrected for looking at many slices: with 95% intervals, one in twenty misses its truth.
+    The intervals are not corrected for the number of slices: one in twenty 95% intervals misses its true value.
     """
     found = []
     for slice_part in metadata_slices(baseline, scores=scores):
@@ -54,7 +53,7 @@ def slice_differences(
 
 
 def slices_of(column: str, values: Any) -> Iterator[Slice]:
-    """Cut an Arrow column into slices that together hold each row once; empty ones are left out."""
+    """Cut an Arrow column into non-empty slices that together hold each row once."""
     values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()

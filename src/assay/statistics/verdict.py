@@ -1,7 +1,7 @@
-"""Whether a candidate is as good as its baseline, by the interval of a paired difference.
+"""Non-inferiority of a candidate, from the interval of a paired difference.
 
-It may lose `allowed_loss`. It passes if even the worse end of the interval loses less, fails if even the better
-end loses more, and is undecided in between: more rows are needed, not another opinion.
+The candidate may lose `allowed_loss`. It passes if the worse end of the interval loses less than that, and fails if
+even the better end loses more. In between it is undecided: only more rows can settle it.
 """
 
 from typing import Literal, NamedTuple
@@ -12,7 +12,7 @@ Verdict = Literal["pass", "fail", "undecided"]
 
 
 def verdict_of(difference: Estimate, *, allowed_loss: float, higher_is_better: bool = True) -> Verdict:
-    """The rule above, for candidate minus baseline; `undecided` where the difference has no interval."""
+    """Return the verdict on candidate minus baseline; `undecided` if the difference has no interval."""
     if difference.low is None or difference.high is None:
         return "undecided"
     ends = (difference.low, difference.high)
@@ -29,4 +29,4 @@ class SliceDifference(NamedTuple):
     value: str
     num_rows: int
     difference: Estimate | None
-    """None with fewer than 50 rows, or where they cannot say it: an AUC of one class."""
+    """None with fewer than 50 rows, or if the slice has no score (an AUC with one class)."""

@@ -1,11 +1,10 @@
 """Warnings about a run's model from its numbers: each rule is stated here, in words and as code.
 
-An audit *proves* that each row was trained on once; that says nothing about whether the model is *good*. A run
-at a thousand times the right learning rate passes its audit as well as any. Both are therefore reported
-separately, and the warnings name what is certainly wrong.
+An audit *proves* that each row was trained on once; that says nothing about whether the model is *good*. A run at a
+thousand times the right learning rate passes its audit as well as any. Both are therefore reported separately, and the
+warnings name what is certainly wrong.
 
-This module reads no ledger and no files; callers pass the numbers. docs/operations.md holds the table of all
-rules.
+This module reads no ledger and no files; callers pass the numbers. docs/operations.md holds the table of all rules.
 """
 
 import math
@@ -29,8 +28,8 @@ MIN_STEPS_AT_END = 3
 DIVERGED_FACTOR = 2.0
 MAX_LISTED = 5
 LABEL_LEAK_SHARE, MIN_OTHERS = 0.02, 20
-"""A column leaks the label if it mispredicts at most this share of the rows outside the most common class,
-given at least this many such rows."""
+"""A column leaks the label if it mispredicts at most this share of the rows outside the most common class, given at
+least this many such rows."""
 LEAK_SHARE = 0.01
 CUT_SHARE = 0.05
 SPLIT_SLACK = 0.2
@@ -44,8 +43,7 @@ TRUNCATED_SHARE = 0.25
 FAR_NATS = 1.0
 FAILED_SHARE = 0.01
 MISMATCH_NATS, MISMATCH_TIMES, MIN_MISMATCH_NATS = 0.02, 20.0, 1e-5
-"""Allowed difference of sampler and policy per token in the first step; factor allowed later; negligible
-difference."""
+"""Allowed difference of sampler and policy per token in the first step; factor allowed later; negligible difference."""
 FAILED = "failed_grades"
 """Share of a step's completions without a grade; by kind in `failed_grades_KIND`."""
 ONE_SCORE = "one_score"
@@ -57,9 +55,9 @@ HELD_OUT_ERROR = "validation_reward_error"
 
 SPIKE_STEPS, SPIKE_GAP = 8, 2.0
 LOSS_TIMES, GRADIENT_TIMES = 2.0, 10.0
-"""A spike is measured against the median of the `SPIKE_STEPS` steps before it: the log of the ratio, over the
-log of these factors. The largest rises of a curve must be `SPIKE_GAP` times the next largest: noise with the
-tail of Student's t with four degrees of freedom has such a gap in one of 16 curves, whatever their length."""
+"""A spike is measured against the median of the `SPIKE_STEPS` steps before it: the log of the ratio, over the log of
+these factors. The largest rises of a curve must be `SPIKE_GAP` times the next largest: noise with the tail of Student's
+t with four degrees of freedom has such a gap in one of 16 curves, whatever their length."""
 
 RuleName = Literal[
     "diverged",
@@ -262,10 +260,7 @@ RULES: Mapping[str, Rule] = {
         "find what the seeds share (a seed that nothing reads, a common initial commit): they count only as "
         "far as they are independent",
     ),
-    "several changes": Rule(
-        "a candidate's patch has more than one key",
-        "make one candidate per key",
-    ),
+    "several changes": Rule("a candidate's patch has more than one key", "make one candidate per key"),
 }
 
 
@@ -360,8 +355,7 @@ def is_watched(metric: str) -> bool:
 def warnings_of_pair(
     baseline: str, candidate: str, *, steps: tuple[int, int], methods: tuple[str, str]
 ) -> Iterator[Warned]:
-    """Warn if two runs cannot be compared fairly; steps and methods are the baseline's, then the
-    candidate's."""
+    """Warn if two runs cannot be compared fairly; steps and methods are the baseline's, then the candidate's."""
     if steps[0] != steps[1]:
         step_counts = f"{candidate} made {steps[1]:,} steps, {baseline} {steps[0]:,}"
         yield Warned("steps differ", f"{step_counts}: the difference may be that of training longer.")
@@ -376,8 +370,7 @@ def warnings_of_guardrail(name: str, baseline: Scores, candidate: Scores) -> lis
         return []
     return [
         Warned(
-            "guardrail at zero",
-            f"{name} is 0 on every item for both sides: it cannot get worse, so it guards nothing.",
+            "guardrail at zero", f"{name} is 0 on every item for both sides: it cannot get worse, so it guards nothing."
         )
     ]
 
@@ -420,8 +413,8 @@ def warnings_of_split(held_out: int, num_rows: int, *, target_share: float, num_
 
 
 def warnings_of_column(column: str, *, num_correct: int, num_majority: int, num_rows: int) -> list[Warned]:
-    """Warn if a metadata column leaks the label: `num_right` rows are predicted by it, `num_commonest` by the
-    top class."""
+    """Warn if a metadata column leaks the label: `num_right` rows are predicted by it, `num_commonest` by the top
+    class."""
     others = num_rows - num_majority
     if others < MIN_OTHERS or num_rows - num_correct > LABEL_LEAK_SHARE * others:
         return []
@@ -435,8 +428,8 @@ def warnings_of_column(column: str, *, num_correct: int, num_majority: int, num_
 def warnings_of_cuts(lengths: "LengthProfile", *, num_rows: int, num_cut: int | None) -> list[Warned]:
     """Warn if many rows were truncated.
 
-    If they were not counted (None), rows at the longest length count as truncated, judged by the 95th
-    percentile, unless all rows are that long.
+    If they were not counted (None), rows at the longest length count as truncated, judged by the 95th percentile,
+    unless all rows are that long.
     """
     longest = lengths.max
     if num_cut is not None:
@@ -500,8 +493,7 @@ def _rises(values: Float64[np.ndarray, "step"]) -> Float64[np.ndarray, "point"]:
 
 
 def _median(values: Sequence[float] | Float64[np.ndarray, "point"]) -> float:
-    """Return the median without `np.median`, whose import of masked arrays takes a twentieth of `assay
-    show`."""
+    """Return the median without `np.median`, whose import of masked arrays takes a twentieth of `assay show`."""
     half = len(values) // 2
     return float(np.sort(values)[len(values) - 1 - half : half + 1].mean())
 

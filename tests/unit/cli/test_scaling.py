@@ -61,7 +61,7 @@ def test_published_ladders_are_forecast_from_their_points_alone(published_data, 
     folder = published_data / "ladders"
     with (folder / f"{name}_largest.csv").open() as file:
         larger = list(csv.DictReader(file))
-    targets = [f"--at=parameters={each['parameters']},tokens={each['tokens']}" for each in larger]
+    targets = [f"--at=parameters={entry['parameters']},tokens={entry['tokens']}" for entry in larger]
     command = ("scaling", "fit", str(folder / f"{name}.csv"), *targets, "--resamples", "200", "--json")
     assert call(*command) == 0
     found = json.loads(capsys.readouterr().out)["predictions"]
@@ -121,11 +121,11 @@ def test_a_target_beyond_what_was_tested_is_predicted_and_marked(runs_csv, capsy
         (("--at", "tokens=-1"), "expected a positive number"),
         (
             ("--at", "tokens=1e300"),
-            "target: tokens=1e+300; expected between 1e-100 and 1e+100. Check its unit.",
+            "target: tokens=1e+300; expected between 1e-100 and 1e+100. Check the unit.",
         ),
         (("--score", "arc"), "no column 'arc'"),
         (("--drop-highest", "12"), "4 points for the 3 parameters of 'tokens'"),
-        (("--form", "chinchilla"), "do not say parameters"),
+        (("--form", "chinchilla"), "have no parameters"),
     ],
 )
 def test_what_is_asked_wrongly_is_said_without_a_traceback(runs_csv, capsys, arguments, said):

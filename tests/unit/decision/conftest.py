@@ -38,9 +38,7 @@ def campaign_config(**changes: object) -> CampaignConfig:
     return CampaignConfig.model_validate({**tree, **changes})
 
 
-def scored(
-    config: CampaignConfig, name: str, gain: float, *, num_seeds: int, noise: float = 0.05
-) -> BenchmarkFacts:
+def scored(config: CampaignConfig, name: str, gain: float, *, num_seeds: int, noise: float = 0.05) -> BenchmarkFacts:
     """A benchmark whose items gain `gain` on average, with a little noise over seeds and items."""
     rng = np.random.default_rng(sum(name.encode()))
     baseline = np.ones((num_seeds, NUM_ITEMS))
@@ -98,19 +96,13 @@ def facts_of() -> Callable[..., Facts]:
         audit: str = "pass",
     ) -> Facts:
         found = {
-            benchmark.name: with_failures(
-                config, benchmark.name, (failures or {})[benchmark.name], num_seeds=num_seeds
-            )
+            benchmark.name: with_failures(config, benchmark.name, (failures or {})[benchmark.name], num_seeds=num_seeds)
             if benchmark.name in (failures or {})
-            else scored(
-                config, benchmark.name, gains.get(benchmark.name, 0.0), num_seeds=num_seeds, noise=noise
-            )
+            else scored(config, benchmark.name, gains.get(benchmark.name, 0.0), num_seeds=num_seeds, noise=noise)
             for benchmark in config.benchmarks
         }
         look = take_look(config.look_plan(), [], name="look", num_seeds=num_seeds, is_gate=True)
-        runs = [
-            run_record(arm, seed, audit=audit) for arm in ("baseline", "treated") for seed in range(num_seeds)
-        ]
+        runs = [run_record(arm, seed, audit=audit) for arm in ("baseline", "treated") for seed in range(num_seeds)]
         return Facts(
             candidate="treated",
             look=look,

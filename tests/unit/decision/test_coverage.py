@@ -18,8 +18,7 @@ def config(*modes: str, power: float = 0.8) -> CoverageConfig:
 
 def suite(**modes: list[str]) -> PresentSuite:
     benchmarks = [
-        {"type": "multiple_choice", "name": name, "items": "x", "failure_modes": found}
-        for name, found in modes.items()
+        {"type": "multiple_choice", "name": name, "items": "x", "failure_modes": found} for name, found in modes.items()
     ]
     read = validated(Suite, LoadedConfig({"name": "safety", "benchmarks": benchmarks}, {}))
     now = {"benchmark_sha256": "b", "grader_sha256": "g", "prompt_sha256": "p"}

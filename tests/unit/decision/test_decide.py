@@ -28,7 +28,7 @@ def campaign_of(config: CampaignConfig) -> Campaign:
         config={},
         config_sha256="c",
         recipe={},
-        beside=".",
+        base_dir=".",
         suites={},
         known_good_sha256=None,
         created_s=0.0,
@@ -76,10 +76,10 @@ def test_what_was_not_asked_is_said_neither_to_hold_nor_to_fail(config_of, facts
     config = config_of(rule={"primary": ["code"], "least_effect": 0.015})
     decision = decide(config, campaign_of(config), facts_of(config, {"code": gain}, num_seeds=5))
     clauses = {clause.name: clause for gate in decision.gates for clause in gate.clauses}
-    assert clauses["left out"].reason == "There is one benchmark: none is left out."
-    assert clauses["breadth"].reason == "It was seen on one benchmark: of others nothing is said."
-    assert clauses["no way"].seen == "not asked: no look is left"
-    is_listed = "There is one primary benchmark: whether others gain is not known." in decision.risks
+    assert clauses["left out"].reason == "There is only one benchmark, so none is left out."
+    assert clauses["breadth"].reason == "There is only one benchmark; other benchmarks are unknown."
+    assert clauses["no way"].seen == "not evaluated: no look is left"
+    is_listed = "There is one primary benchmark: whether others gain is unknown." in decision.risks
     assert is_listed == (gain > 0), "of what is stopped nobody asks"
 
 
@@ -103,8 +103,8 @@ def test_what_could_be_detected_is_of_the_luck_of_its_own_interval(config_of, fa
 def test_the_headline_counts_what_was_asked_and_names_what_was_not(config_of, facts_of):
     decision = decide(config_of(), campaign_of(config_of()), facts_of(config_of(), {"code": 0.1, "prose": 0.1}))
     assert (
-        "7 of 13 clauses were asked, and hold; not declared: guardrails, safety, coverage, sealed holdout, target "
-        "scale, plan." in decision.sentence
+        "7 of 13 clauses are declared, and all hold; not declared: guardrails, safety, coverage, sealed holdout, "
+        "target scale, plan." in decision.sentence
     )
     config = config_of(
         rule={
@@ -114,7 +114,7 @@ def test_the_headline_counts_what_was_asked_and_names_what_was_not(config_of, fa
         }
     )
     decision = decide(config, campaign_of(config), facts_of(config, {"code": 0.1}))
-    assert "6 of 13 clauses were asked, and hold; not declared: left out, breadth, safety," in decision.sentence
+    assert "6 of 13 clauses are declared, and all hold; not declared: left out, breadth, safety," in decision.sentence
 
 
 def test_a_scale_that_one_seed_would_turn_is_called_fragile_in_the_headline(config_of, facts_of):
@@ -149,8 +149,7 @@ def as_written_before(decision: Decision) -> Decision:
     """By an assay that said stop for want of power."""
     stop = decision.gates[1]
     clauses = tuple(
-        clause.model_copy(update={"verdict": "pass"}) if clause.name == "no way" else clause
-        for clause in stop.clauses
+        clause.model_copy(update={"verdict": "pass"}) if clause.name == "no way" else clause for clause in stop.clauses
     )
     gates = (
         decision.gates[0],
@@ -237,9 +236,7 @@ def test_a_run_that_crashed_and_seeds_that_are_one_run_are_named_in_the_memo(con
 
     runs = [run.model_copy(update={"weights_digest": "w" if run.seed < 2 else str(run)}) for run in facts.runs]
     baseline, _ = decide(config, campaign_of(config), facts._replace(runs=tuple(runs))).warnings
-    assert baseline == (
-        "baseline with seeds 0 and 1 ended with the same weights: that is one run, counted 2 times."
-    )
+    assert baseline == ("baseline with seeds 0 and 1 ended with the same weights: that is one run, counted 2 times.")
 
 
 def test_what_is_declared_for_the_typical_seed_bears_a_run_that_crashed(config_of, facts_of):
@@ -270,7 +267,7 @@ def test_a_verdict_on_models_that_give_one_answer_says_so(num_dead: int, is_list
     dead = {"warnings": ("all rows got 0.3",), "warning_rules": ("one score",)}
     runs = [run.model_copy(update=dead if n < num_dead else {}) for n, run in enumerate(facts.runs)]
     sentence = decide(config, campaign_of(config), facts._replace(runs=tuple(runs))).sentence
-    assert (f"But {num_dead} of 6 models give every row one answer" in sentence) is is_listed
+    assert (f"But {num_dead} of 6 models predict the same for every row" in sentence) is is_listed
 
 
 def test_a_candidate_that_is_stopped_for_its_size_is_told_by_the_bound_that_stops_it(config_of, facts_of):
@@ -278,9 +275,7 @@ def test_a_candidate_that_is_stopped_for_its_size_is_told_by_the_bound_that_stop
     sentence = decide(
         config, campaign_of(config), facts_of(config, {"code": 0.002, "prose": 0.002}, noise=0.01)
     ).sentence
-    bound = re.search(
-        r"even the one-sided 90% upper bound of the gain, ([+-]?[0-9.]+) points, is too small", sentence
-    )
+    bound = re.search(r"even the one-sided 90% upper bound of the gain, ([+-]?[0-9.]+) points, is too small", sentence)
     assert bound is not None and float(bound.group(1)) < 100 * config.rule.least_effect
 
 
@@ -295,7 +290,7 @@ def test_primary_benchmarks_that_count_other_rows_by_other_columns_are_warned_of
     facts = facts_of(same, UNSURE)
     warned, silent = (decide(decision, campaign_of(decision), facts).warnings for decision in (differing, same))
     assert {*warned} - {*silent} == {
-        "code by author, prose by split_cluster: only the luck of rows that they both ask counts as shared."
+        "code by author, prose by split_cluster: only the noise of rows that both contain counts as shared."
     }
 
 

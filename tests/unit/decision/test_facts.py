@@ -76,7 +76,7 @@ def facts(config: CampaignConfig, rows: Callable[[str], list[tuple[str, str]]] =
 def test_a_run_that_is_gone_is_named(config_of):
     config, look = config_of(), take_look(config_of().look_plan(), [], name="look", num_seeds=3, is_gate=True)
     runs = [campaign_run(*run) for run in (("baseline", 0), ("baseline", 1), ("treated", 0))]
-    with pytest.raises(DataError, match="the run of 'treated' with seed 1 is not there any more"):
+    with pytest.raises(DataError, match="the run of 'treated' with seed 1 is missing"):
         facts_of(config, "treated", look, {}, runs, recipe={}, files=FileFacts())
 
 

@@ -51,7 +51,7 @@ def decided(likelihood, facts_of) -> Callable[[float, float], Decision]:
             ),
         )
         campaign = Campaign(
-            name="pilot", config={}, config_sha256="c", recipe={}, beside=".", suites={}, known_good_sha256=None,
+            name="pilot", config={}, config_sha256="c", recipe={}, base_dir=".", suites={}, known_good_sha256=None,
             created_s=0.0,
         )  # fmt: skip
         return decide(likelihood, campaign, changed)
@@ -79,10 +79,7 @@ def test_nats_are_told_as_wrong_answers_and_as_probability(decided):
     low, high = (float(end) for end in decision.meaning[0].partition("95%: ")[2].rstrip("].").split(" to "))
     assert low < -20.0 < high < 0.0
     gained = decision.effect.value
-    assert (
-        f"Per row, the probability of what is right is multiplied by {math.exp(gained):.3g}."
-        in decision.meaning
-    )
+    assert f"Per row, the probability of what is right is multiplied by {math.exp(gained):.3g}." in decision.meaning
     assert [benchmark.benchmark for benchmark in decision.secondary] == [
         "likelihood-ranking",
         "likelihood-correct",

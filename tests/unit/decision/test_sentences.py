@@ -33,7 +33,7 @@ def test_an_effect_is_in_points_or_its_own_unit_and_zero_has_no_sign(value, unit
         (-0.0061, "0.61 points better"),
         (0.012, "1.20 points worse"),
         (0.00001, "as good"),
-        (math.inf, "nobody knows how much"),
+        (math.inf, "unknown"),
     ],
 )
 def test_a_harm_is_said_as_better_or_worse_and_never_as_a_negative_harm(harm: float, text: str) -> None:
@@ -63,9 +63,7 @@ def test_a_chance_is_never_rounded_to_certainty(probability, text):
 def test_what_surely_does_not_turn_a_clause_is_no_cure(probability, decision_probability, helps):
     assert (
         would_help(
-            MoreEvidence(
-                what="2 more seeds", probability=probability, decision_probability=decision_probability
-            )
+            MoreEvidence(what="2 more seeds", probability=probability, decision_probability=decision_probability)
         )
         == helps
     )

@@ -40,9 +40,7 @@ class Texts:
 
 
 def share_found(text, copy):
-    return contamination(
-        prompts({"q": [text]}), [], Texts("Before it stands this. " + copy + " So it ends.")
-    ).overlap
+    return contamination(prompts({"q": [text]}), [], Texts("Before it stands this. " + copy + " So it ends.")).overlap
 
 
 @settings(max_examples=60, deadline=None)
@@ -93,13 +91,9 @@ COPIES = {
     "soft hyphens": lambda text: text.replace("e", "e\u00ad"),
     "other hyphens": lambda text: text.replace("-", "\u2011"),
     "no hyphens": lambda text: text.replace("-", " "),
-    "hyphens at the ends of lines": lambda text: text.replace("which", "wh-\nich").replace(
-        "report", "re-\n  port"
-    ),
+    "hyphens at the ends of lines": lambda text: text.replace("which", "wh-\nich").replace("report", "re-\n  port"),
     "bold and links": lambda text: text.replace("report", "[**report**](https://example.org/a_b?c=d)"),
-    "HTML": lambda text: (
-        "<p>" + escape(text).replace(" ", ' <span class="w x">', 3).replace("é", "&eacute;") + "</p>"
-    ),
+    "HTML": lambda text: "<p>" + escape(text).replace(" ", ' <span class="w x">', 3).replace("é", "&eacute;") + "</p>",
     "LaTeX": lambda text: rf"\textbf{{{text}}}".replace("first", r"\emph{first}"),
     "JSON": lambda text: json.dumps({"text": text.replace(" ", "\n")}),
     "JSON in JSON": lambda text: json.dumps(json.dumps([text])),

@@ -121,7 +121,7 @@ def test_a_file_that_breaks_off_is_refused(tmp_path, log, share):
     path = log(tmp_path, WHOLE)
     data = path.read_bytes()
     path.write_bytes(data[: int(share * len(data))])
-    with pytest.raises(DataError, match=r"cut short|neither whole|is not whole"):
+    with pytest.raises(DataError, match=r"truncated|cut short|neither whole|is not whole"):
         read_foreign(path, is_partial_allowed=log not in (oaieval_record, harness_samples))
 
 
@@ -137,9 +137,7 @@ def test_samples_without_a_score_are_failed_items(tmp_path):
     (found,) = read_foreign(tmp_path / "r.jsonl")
     assert {item.item_id: item.score for item in found.items} == {"a": 1.0, "b": None, "c": None, "d": None}
     path = tmp_path / f"samples_arith_{DATE}.jsonl"
-    rows = [
-        {"doc_id": k, "metrics": ["acc"], "acc": value} for k, value in enumerate([1.0, None, float("nan")])
-    ]
+    rows = [{"doc_id": k, "metrics": ["acc"], "acc": value} for k, value in enumerate([1.0, None, float("nan")])]
     path.write_text("\n".join(map(json.dumps, rows)))
     (found,) = read_foreign(path)
     assert [item.failure and item.failure.kind for item in found.items] == [None, "unscored", "unscored"]

@@ -200,7 +200,7 @@ def test_texts_with_other_line_ends_and_a_byte_order_mark_are_read(tmp_path):
 @pytest.mark.parametrize("name", ["r.jsonl", "log.json", f"samples_arc_{DATE}.jsonl"])
 def test_a_key_that_stands_twice_is_refused(tmp_path, name):
     (tmp_path / name).write_text('{"eval": {}, "spec": {}, "metrics": ["acc"], "acc": 1.0, "acc": 0.0}')
-    with pytest.raises(DataError, match='the key "acc" stands twice'):
+    with pytest.raises(DataError, match='the key "acc" occurs twice'):
         read_foreign(tmp_path / name)
 
 

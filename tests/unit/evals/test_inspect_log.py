@@ -130,7 +130,7 @@ def test_what_other_reducers_made_of_epochs_is_a_benchmark_of_its_own(tmp_path):
     ]  # fmt: skip
     assert (largest.identity.benchmark, [item.score for item in largest.items]) == ("security.max", [1.0, 0.0])
     assert not epochs.difference and not largest.difference
-    with pytest.raises(DataError, match="not for which sample"):
+    with pytest.raises(DataError, match="no values by sample"):
         read_foreign(json_log(tmp_path, samples_of(values), summaries))
 
 

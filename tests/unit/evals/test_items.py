@@ -22,7 +22,7 @@ def test_a_line_of_items_ends_at_its_line_feed(tmp_path):
     ("data", "message"),
     [
         (b'{"prompt": "a"}\n{"prompt": "\xff"}', "line 2 is not JSON: 'utf-8' codec"),
-        (b'{"prompt": "a", "answer": 1, "answer": 2}', 'the key "answer" stands twice'),
+        (b'{"prompt": "a", "answer": 1, "answer": 2}', 'the key "answer" occurs twice'),
         (b'{"a":' * 100_000, "line 1 is not JSON"),
     ],
 )
@@ -51,9 +51,7 @@ def test_line_ends_of_a_held_out_text_are_scored_as_they_are(tmp_path):
         ("sample.output_txt", [{"answer": "a"}], "reads sample.output_txt, which no sample has"),
     ],
 )  # fmt: skip
-def test_a_grader_that_reads_what_items_lack_is_refused_before_anything_is_answered(
-    tmp_path, reads, items, message
-):
+def test_a_grader_that_reads_what_items_lack_is_refused_before_anything_is_answered(tmp_path, reads, items, message):
     (tmp_path / "items.jsonl").write_text(
         "\n".join(json.dumps({"prompt": "p", **item}) for item in items), encoding="utf-8"
     )

@@ -141,9 +141,7 @@ def test_prompts_are_searched_without_what_all_of_them_share(write_lines, script
         for name, text in (("seen", QUESTION), ("new", QUESTION[::-1] + " x"), ("short", "Why?"))
     ]
     (tmp_path / "training.txt").write_text(f"{shared['content']}\n{QUESTION}")
-    config = Generation.model_validate(
-        {"type": "generation", "name": "g", "items": "g.jsonl", "grader": GRADER}
-    )
+    config = Generation.model_validate({"type": "generation", "name": "g", "items": "g.jsonl", "grader": GRADER})
     path = write_lines("g.jsonl", *rows)
     text = TextFiles([tmp_path / "training.txt"])
     scorer = GenerationScorer(config, path.parent, scripted("A"), Tools(), text)

@@ -25,9 +25,7 @@ def test_the_frontier_is_the_best_up_to_each_step_whatever_the_order(values, bet
     random.Random(0).shuffle(results)
     (history,) = benchmark_histories(results)
     choose = max if better else min
-    assert [point.best_value for point in history.points] == [
-        choose(values[: k + 1]) for k in range(len(values))
-    ]
+    assert [point.best_value for point in history.points] == [choose(values[: k + 1]) for k in range(len(values))]
     best = [point for point in history.points if point.is_best_so_far][-1]
     assert best.result.score.value == choose(values)
 

@@ -156,9 +156,7 @@ def test_a_perfect_benchmark_of_few_items_would_not_notice_little():
 def test_what_it_could_detect_is_detected_with_the_stated_power():
     rng = np.random.default_rng(0)
     base = rng.normal(size=400)
-    effect = summarise(
-        items_table([ItemScore(f"{k}", f"{k}", x) for k, x in enumerate(base)])
-    ).could_detect.effect
+    effect = summarise(items_table([ItemScore(f"{k}", f"{k}", x) for k, x in enumerate(base)])).could_detect.effect
     first, second = rng.normal(size=(2000, 400)), rng.normal(size=(2000, 400)) + effect
     difference = second - first
     z = difference.mean(axis=1) / (difference.std(axis=1, ddof=1) / 20)

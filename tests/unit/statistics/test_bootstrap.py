@@ -9,10 +9,7 @@ from table_bootstrap import bootstrap_estimate, bootstrap_means, resampled_weigh
 
 def differences(rng, *, seeds=4, items=60):
     return (
-        0.1
-        + 0.05 * rng.normal(size=(seeds, 1))
-        + 0.3 * rng.normal(size=items)
-        + 0.1 * rng.normal(size=(seeds, items))
+        0.1 + 0.05 * rng.normal(size=(seeds, 1)) + 0.3 * rng.normal(size=items) + 0.1 * rng.normal(size=(seeds, items))
     )
 
 
@@ -53,9 +50,7 @@ def test_a_residual_is_not_counted_three_times(seeds):
     tables = 0.1 + rng.normal(size=(600, seeds, 60))
     found = [bootstrap_estimate(table, rng=rng, num_resamples=300) for table in tables]
     analytic = [estimate_of(paired_effect(table)) for table in tables]
-    widths = [
-        (one.high - one.low) / (other.high - other.low) for one, other in zip(found, analytic, strict=True)
-    ]
+    widths = [(one.high - one.low) / (other.high - other.low) for one, other in zip(found, analytic, strict=True)]
     assert np.median(widths) == pytest.approx(1.0, abs=0.05)
 
 

@@ -31,9 +31,7 @@ def width(estimate: Estimate) -> float:
     return estimate.high - estimate.low
 
 
-def alike(
-    rng: np.random.Generator, *, num_clusters: int, size: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def alike(rng: np.random.Generator, *, num_clusters: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Labels, scores and clusters of rows; those of one cluster have one label, and are half wrong together."""
     clusters = np.repeat(np.arange(num_clusters), size)
     labels = (rng.random(num_clusters) < 0.5)[clusters]
@@ -165,9 +163,7 @@ def test_one_cluster_cannot_tell():
     found = [measured.estimate for measured in classifier_metrics(rows).measured] + [
         mean_estimate(scores, rows.clusters)
     ]
-    assert all(
-        estimate is not None and estimate.low is None and "one cluster" in estimate.method for estimate in found
-    )
+    assert all(estimate is not None and estimate.low is None and "one cluster" in estimate.method for estimate in found)
 
 
 @pytest.fixture
@@ -188,7 +184,7 @@ def predicted() -> pa.Table:
 def test_the_key_of_the_split_is_kept_as_clusters_and_cuts_no_slices(predicted, tmp_path: Path):
     folder = evaluation_folder(tmp_path, step=1, split="validation")
     folder.mkdir(parents=True)
-    pq.write_table(with_clusters(predicted, "file", kept=False), folder / PREDICTIONS_FILE)
+    pq.write_table(with_clusters(predicted, "file", keep_key=False), folder / PREDICTIONS_FILE)
     what = {"run_id": "r", "step": 1, "weights_digest": "w", "dataset_fingerprint": "d", "split": "validation"}
     found = evaluate_predictions(folder / PREDICTIONS_FILE, BinaryPredictions(), **what)
     assert isinstance(found, ClassifierEvaluation) and found.overall.auc is not None
@@ -198,7 +194,5 @@ def test_the_key_of_the_split_is_kept_as_clusters_and_cuts_no_slices(predicted, 
 
 def test_rows_that_each_have_a_key_of_their_own_are_counted_as_before(predicted):
     alone = predicted.set_column(4, "file", pa.array([str(row) for row in range(300)]))
-    assert clusters_of(with_clusters(alone, "file", kept=True)) is None
-    assert (
-        clusters_of(predicted) is None and CLUSTER not in with_clusters(predicted, None, kept=True).column_names
-    )
+    assert clusters_of(with_clusters(alone, "file", keep_key=True)) is None
+    assert clusters_of(predicted) is None and CLUSTER not in with_clusters(predicted, None, keep_key=True).column_names

@@ -115,7 +115,7 @@ def test_a_model_that_knows_nothing_pays_one_bit_per_binary_label(ledger, tmp_pa
 def test_a_step_that_is_not_on_record_is_refused(ledger, tmp_path):
     entries = [AttemptBegan(attempt=1, world_size=1, began_s=0.0), commit(3, 1, Cursor(step_in_epoch=3))]
     record(ledger, tmp_path, "a", entries, {1: {1: 0.7, 3: 0.5}})
-    with pytest.raises(DataError, match="2 values for 3 steps; step 2 is not on record"):
+    with pytest.raises(DataError, match="2 values for 3 steps; step 2 is missing"):
         code_length(ledger, "a")
     record(ledger, tmp_path, "b", entries[:1], {1: {1: 0.7}})
     with pytest.raises(DataError, match="no commit yet"):

@@ -16,18 +16,14 @@ from assay.statistics.effect import (
 )
 from variants import slow
 
-TABLES = arrays(
-    np.float64, st.tuples(st.integers(2, 4), st.integers(2, 6)), elements=st.floats(-1, 1, width=32)
-)
+TABLES = arrays(np.float64, st.tuples(st.integers(2, 4), st.integers(2, 6)), elements=st.floats(-1, 1, width=32))
 
 
 def crossed_tables(rng, *, num_tables, seeds, items, seed=0.0, item=0.0, residual=0.0, cluster_size=1):
     """Differences [table, seed, item] of mean 0; each source is given by its variance of the mean."""
     clusters = items // cluster_size
     of_seeds = np.sqrt(seed * seeds) * rng.normal(size=(num_tables, seeds, 1))
-    of_items = np.sqrt(item * clusters) * rng.normal(size=(num_tables, 1, clusters)).repeat(
-        cluster_size, axis=2
-    )
+    of_items = np.sqrt(item * clusters) * rng.normal(size=(num_tables, 1, clusters)).repeat(cluster_size, axis=2)
     return of_seeds + of_items + np.sqrt(residual * seeds * items) * rng.normal(size=(num_tables, seeds, items))
 
 
@@ -114,8 +110,7 @@ def test_right_and_wrong_answers_on_items_of_all_difficulties_are_covered_too():
     rng = np.random.default_rng(9)
     difficulty = rng.uniform(0.1, 0.9, size=(2000, 1, 200))
     baseline, candidate = (
-        rng.random((2000, 4, 200)) < np.clip(difficulty + 0.04 * rng.normal(size=(2000, 4, 1)), 0, 1)
-        for _ in range(2)
+        rng.random((2000, 4, 200)) < np.clip(difficulty + 0.04 * rng.normal(size=(2000, 4, 1)), 0, 1) for _ in range(2)
     )
     differences = candidate.astype(float) - baseline
     assert 0.93 <= coverage(paired_effect(differences)) <= 0.97
@@ -135,9 +130,7 @@ def test_the_pair_is_the_whole_of_what_the_baselines_scores_can_tell_of_the_same
     everywhere = np.random.default_rng(1).beta(2, 2, 2_000_000)
     truth = np.mean(np.minimum(everywhere + 0.1, 1.0) - everywhere)
     covered = {
-        name: np.mean(
-            np.abs(effect.mean(axis=1) - truth) < 1.96 * effect.std(axis=1, ddof=1) / np.sqrt(num_items)
-        )
+        name: np.mean(np.abs(effect.mean(axis=1) - truth) < 1.96 * effect.std(axis=1, ddof=1) / np.sqrt(num_items))
         for name, effect in (("pair", differences), ("adjusted", adjusted))
     }
     assert 0.93 < covered["pair"] < 0.97

@@ -54,9 +54,7 @@ def outcomes(rng, *, num_tables, items, worse, better=0.0, own=False, seeds=3):
 def test_harm_of_twice_the_margin_passes_five_times_in_a_hundred_at_most(items, margin):
     rng, num_tables = np.random.default_rng(7), 300
     for better, own in ((0.0, False), (0.0, True), (0.05, False)):
-        tables = outcomes(
-            rng, num_tables=num_tables, items=items, worse=2 * margin + better, better=better, own=own
-        )
+        tables = outcomes(rng, num_tables=num_tables, items=items, worse=2 * margin + better, better=better, own=own)
         passed = np.mean(harm_of(tables, is_share=True).upper < margin)
         assert passed <= 0.05, (better, own)
 
@@ -88,9 +86,7 @@ def test_of_a_score_without_bounds_items_that_do_not_differ_say_nothing():
 
 def test_a_cluster_is_one_trial_and_a_giant_one_leaves_hardly_any():
     alike, giant = np.repeat(np.arange(20), 10), np.minimum(np.arange(200), 20)
-    found = [
-        float(harm_of(np.zeros((3, 200)), clusters, is_share=True).upper) for clusters in (None, alike, giant)
-    ]
+    found = [float(harm_of(np.zeros((3, 200)), clusters, is_share=True).upper) for clusters in (None, alike, giant)]
     assert found[0] == pytest.approx(1 - 0.05 ** (1 / 200))
     assert found[1] == pytest.approx(1 - 0.05 ** (1 / 20))
     assert found[2] > 0.5
@@ -127,9 +123,7 @@ def test_where_seeds_alone_are_too_noisy_no_items_suffice():
 
 
 def test_one_seed_can_not_clear_a_guardrail():
-    assert (
-        non_inferiority(harm(np.random.default_rng(4), mean=-1.0, seeds=1), margin=0.03).verdict == "undersized"
-    )
+    assert non_inferiority(harm(np.random.default_rng(4), mean=-1.0, seeds=1), margin=0.03).verdict == "undersized"
 
 
 def test_a_fall_is_a_harm():

@@ -85,9 +85,7 @@ def test_classes_are_measured_as_scikit_learn_measures_them(tmp_path: Path) -> N
     table, labels, shares = classes_table(0, skill=1.5)
     predicted = shares.argmax(axis=1)
     overall = evaluated(tmp_path / "a", table, ClassPredictions(NAMES)).overall
-    values = {
-        measured.metric.name: measured.estimate.value for measured in overall.measured if measured.estimate
-    }
+    values = {measured.metric.name: measured.estimate.value for measured in overall.measured if measured.estimate}
     assert list(values) == ["accuracy", "log_loss"]
     assert values["accuracy"] == pytest.approx(accuracy_score(labels, predicted))
     # Wilson 1927: the shares p from which the one seen is 1.96 standard errors away.
@@ -131,9 +129,7 @@ def test_numbers_are_measured_as_scikit_learn_measures_them(tmp_path: Path) -> N
     table, labels, predictions = numbers_table(2.0)
     evaluation = evaluated(tmp_path / "a", table, NumberPredictions("EUR"))
     values = {
-        measured.metric.name: measured.estimate.value
-        for measured in evaluation.overall.measured
-        if measured.estimate
+        measured.metric.name: measured.estimate.value for measured in evaluation.overall.measured if measured.estimate
     }
     assert values["absolute_error"] == pytest.approx(mean_absolute_error(labels, predictions))
     assert values["squared_error"] == pytest.approx(mean_squared_error(labels, predictions))
@@ -189,7 +185,7 @@ def test_two_evaluations_of_other_labels_are_not_compared(tmp_path: Path) -> Non
 def test_a_model_that_diverged_is_said_to_have(tmp_path: Path, error: float, message: str) -> None:
     table = numbers_table(1.0)[0]
     column = pa.array([error] * 200)
-    with pytest.raises(DataError, match=rf"absolute error is {message} in 200 rows: the model .* has diverged"):
+    with pytest.raises(DataError, match=rf"absolute error is {message} in 200 rows: the model has diverged"):
         evaluated(tmp_path / "a", table.set_column(2, "absolute_error", column), NumberPredictions(""))
 
 

@@ -57,9 +57,7 @@ def evaluated(
 
 def compared(tmp_path: Path, before: np.ndarray, after: np.ndarray, metric: Metric, **more) -> ScoreComparison:
     evaluations = evaluated(tmp_path / "a", before, metric), evaluated(tmp_path / "b", after, metric)
-    found, _ = compare_evaluations(
-        *evaluations, baseline_dir=tmp_path / "a", candidate_dir=tmp_path / "b", **more
-    )
+    found, _ = compare_evaluations(*evaluations, baseline_dir=tmp_path / "a", candidate_dir=tmp_path / "b", **more)
     assert isinstance(found, ScoreComparison)
     return found
 
@@ -85,9 +83,7 @@ def test_the_interval_of_what_is_a_share_holds_no_impossible_share(tmp_path, uni
 @pytest.mark.parametrize("clusters", [None, [0] * 4 + [1] * 8 + [2] * 8])
 def test_an_interval_ends_where_a_rows_score_does(clusters):
     values = [0.25] + [1.0] * 19
-    table = pa.table(
-        {"reward": values} | ({} if clusters is None else {CLUSTER: pa.array(clusters, pa.uint64())})
-    )
+    table = pa.table({"reward": values} | ({} if clusters is None else {CLUSTER: pa.array(clusters, pa.uint64())}))
 
     def interval(**ranges: tuple[float, float]) -> tuple[float, float]:
         [found] = score_metrics(table, [REWARD], ranges).measured

@@ -111,9 +111,7 @@ def test_what_a_measurement_could_detect_is_found_as_often_by_others_of_its_kind
 
 
 def test_of_many_items_it_is_what_the_design_could_detect():
-    tables, _ = measured(
-        np.random.default_rng(3), 1, [1] * 3000, seeds=4, of_seed=0.01, of_cluster=0.3, of_item=0
-    )
+    tables, _ = measured(np.random.default_rng(3), 1, [1] * 3000, seeds=4, of_seed=0.01, of_cluster=0.3, of_item=0)
     effect = paired_effect(tables[0], None, np.ones(3000), largest=None)
     seed = float(effect.seed_variance) * 4
     design = VarianceComponents(seed=seed, item=float(effect.items_alone) * 3000, residual=0.0)
@@ -158,6 +156,4 @@ def test_what_does_no_harm_passes_a_guardrail_as_often_as_a_gain_of_its_margin_i
         item_degrees=items - 1,
     )
     passes = np.mean(harm.upper(ONE_SIDED) < margin)
-    assert float(power(margin, COMPONENTS, num_seeds=seeds, num_items=items)) == pytest.approx(
-        passes, abs=0.015
-    )
+    assert float(power(margin, COMPONENTS, num_seeds=seeds, num_items=items)) == pytest.approx(passes, abs=0.015)

@@ -9,9 +9,7 @@ from hypothesis.extra.numpy import arrays
 from assay.statistics.composite import breadth
 from assay.statistics.effect import paired_effect
 
-MARKS = arrays(
-    np.float64, st.tuples(st.integers(2, 4), st.integers(2, 8)), elements=st.sampled_from([-1.0, 0.0, 1.0])
-)
+MARKS = arrays(np.float64, st.tuples(st.integers(2, 4), st.integers(2, 8)), elements=st.sampled_from([-1.0, 0.0, 1.0]))
 
 
 def covered(tables, truth, **how):
@@ -99,16 +97,12 @@ def test_what_was_not_seen_never_makes_it_surer(table, largest):
 
 def test_a_composite_allows_for_it_as_its_benchmarks_do():
     rng = np.random.default_rng(4)
-    tables = {
-        name: right_or_wrong(rng, tables=1, seeds=3, items=50, worse=0.02, better=0.1)[0] for name in "ab"
-    }
+    tables = {name: right_or_wrong(rng, tables=1, seeds=3, items=50, worse=0.02, better=0.1)[0] for name in "ab"}
     one = breadth({"a": tables["a"]}, largest={"a": 1.0}).composite
     alone = paired_effect(tables["a"], largest=1.0)
     assert float(one.item_variance) == pytest.approx(float(alone.item_variance))
     draws = {name: np.arange(50) for name in "ab"}
-    twice = breadth(
-        {"a": tables["a"], "b": tables["a"]}, joint_clusters=draws, largest={"a": 1.0, "b": 1.0}
-    ).composite
+    twice = breadth({"a": tables["a"], "b": tables["a"]}, joint_clusters=draws, largest={"a": 1.0, "b": 1.0}).composite
     assert float(twice.item_variance) == pytest.approx(float(alone.item_variance))
     assert float(twice.item_degrees) == pytest.approx(float(alone.item_degrees))
     clusters = {name: np.arange(50) // 5 for name in "ab"}
@@ -116,9 +110,7 @@ def test_a_composite_allows_for_it_as_its_benchmarks_do():
     doubled = breadth(
         {"a": tables["a"], "b": tables["a"]}, clusters, joint_clusters=clusters, largest={"a": 1.0, "b": 1.0}
     ).composite
-    assert float(doubled.item_variance) == pytest.approx(float(grouped.item_variance)), (
-        "no more rows than one has"
-    )
+    assert float(doubled.item_variance) == pytest.approx(float(grouped.item_variance)), "no more rows than one has"
     assert float(doubled.item_degrees) == pytest.approx(float(grouped.item_degrees))
     composite = breadth(tables, largest={"a": 1.0, "b": 1.0}).composite
     parts = [float(paired_effect(table, largest=1.0).item_variance) for table in tables.values()]

@@ -71,9 +71,7 @@ def test_a_variance_of_few_seeds_is_integrated_over(mean: float, seeds: int):
 def test_the_least_mean_is_where_the_probability_is_reached(error, seeds, limit, probability, noise):
     posterior = gain_posterior(error**2, seeds - 1.0, prior_sd=0.02)
     least = posterior.least_mean(limit, probability, noise_variance=noise)
-    assert posterior.probability_above(limit, least, noise_variance=noise) == pytest.approx(
-        probability, abs=1e-6
-    )
+    assert posterior.probability_above(limit, least, noise_variance=noise) == pytest.approx(probability, abs=1e-6)
 
 
 def test_seeds_and_items_share_the_degrees_of_freedom_of_their_variance():
@@ -99,9 +97,7 @@ def test_a_pilot_that_had_to_look_good_is_believed_less_and_rightly_so():
     seen = 0.01 + 0.02 * rng.normal(size=4000)
     heard = seen[seen > 0.03][:60]
     plain = np.mean([posterior_after([effect], [0.02**2]).mean for effect in heard])
-    corrected = np.mean(
-        [posterior_after([effect], [0.02**2], selection_threshold=0.03).mean for effect in heard]
-    )
+    corrected = np.mean([posterior_after([effect], [0.02**2], selection_threshold=0.03).mean for effect in heard])
     assert corrected < plain - 0.005
     assert corrected < 0.01 < plain
 
@@ -125,7 +121,7 @@ def test_infinite_variance_leaves_the_prior():
 
 
 def test_a_pilot_below_its_own_filter_is_a_contradiction():
-    with pytest.raises(ConfigError, match=r"pilot's effect 0.01 is below heard_above=0.02"):
+    with pytest.raises(ConfigError, match=r"pilot's effect 0.01 is below selection_threshold=0.02"):
         posterior_after([0.01], [1e-4], selection_threshold=0.02)
 
 

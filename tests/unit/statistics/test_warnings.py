@@ -56,9 +56,7 @@ def useful() -> np.ndarray:
 
 
 def lengths(mean: float, p95: float, longest: int) -> LengthProfile:
-    return LengthProfile(
-        mean=mean, p50=mean, p95=p95, p99=p95, max=longest, histogram_edges=(), histogram_rows=()
-    )
+    return LengthProfile(mean=mean, p50=mean, p95=p95, p99=p95, max=longest, histogram_edges=(), histogram_rows=())
 
 
 def rules(losses: list[float], probabilities: np.ndarray) -> list[str]:
@@ -86,9 +84,7 @@ def test_losses_that_scatter_by_more_than_they_rose_have_not_diverged():
     later = [0.4, 0.4, 0.1, 2.0, 0.4, 0.4, 0.1, 0.1, 0.5, 0.3]
     assert np.median(later) > DIVERGED_FACTOR * np.median(batches) > 0.0
     assert warnings_of_model([*batches, *later], None) == []
-    assert [warning.rule for warning in warnings_of_model([*batches, *np.add(later, 6.0)], None)] == [
-        "diverged"
-    ]
+    assert [warning.rule for warning in warnings_of_model([*batches, *np.add(later, 6.0)], None)] == ["diverged"]
 
 
 @pytest.mark.parametrize("last", [15, 30, 4000])
@@ -174,9 +170,9 @@ def test_many_leaking_and_many_cut_rows_are_named():
         found = warnings_of_cuts(lengths(*profile), num_rows=1000, num_cut=num_cut)
         return [warning.rule for warning in found]
 
-    assert cut(200.0, 512.0, 512) == ["cut rows"]
+    assert cut(200.0, 512.0, 512) == ["truncated rows"]
     assert cut(200.0, 400.0, 512) == cut(512.0, 512.0, 512) == cut(0.0, 0.0, 0) == []
-    assert cut(512.0, 512.0, 512, num_cut=50) == ["cut rows"]
+    assert cut(512.0, 512.0, 512, num_cut=50) == ["truncated rows"]
     assert cut(200.0, 512.0, 512, num_cut=49) == [], "counted: as many are as long as the longest by themselves"
 
 
@@ -185,25 +181,19 @@ def test_a_split_that_holds_out_another_share_than_was_asked_is_named():
     assert found.rule == "uneven split" and "12.1% of the rows are held out, 20% of the groups" in found.text
     (found,) = warnings_of_split(121, 1000, target_share=0.2, num_dropped=20)
     assert "12.1% of the rows are held out (10.1% without copies of training rows), 20% of" in found.text
-    assert (
-        warnings_of_split(190, 1000, target_share=0.2) == warnings_of_split(235, 1000, target_share=0.2) == []
-    )
+    assert warnings_of_split(190, 1000, target_share=0.2) == warnings_of_split(235, 1000, target_share=0.2) == []
     assert [warning.rule for warning in warnings_of_split(250, 1000, target_share=0.2)] == ["uneven split"]
 
 
 def test_benchmarks_that_count_by_different_columns_are_named():
     (found,) = warnings_of_clusters({"right": "author", "sure": None})
-    assert found.rule == "clusters differ" and found.text.startswith(
-        "right by author, sure by row: only the luck"
-    )
+    assert found.rule == "clusters differ" and found.text.startswith("right by author, sure by row: only the noise")
     assert warnings_of_clusters({"right": "author", "sure": "author"}) == warnings_of_clusters({}) == []
 
 
 def test_the_table_in_the_documents_holds_every_warning_with_its_rule():
     text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-    written = [
-        line for line in text.splitlines() if line.startswith("| ") and line.split(" | ")[0][2:] in RULES
-    ]
+    written = [line for line in text.splitlines() if line.startswith("| ") and line.split(" | ")[0][2:] in RULES]
     assert written == [f"| {name} | {rule.holds} | {rule.hint} |" for name, rule in RULES.items()]
     assert set(RULES) == set(get_args(RuleName))
 
@@ -246,27 +236,25 @@ def test_an_honest_run_of_rewards_raises_no_flag():
 def test_a_reward_that_rises_while_held_out_rows_earn_less_leaks():
     fooled = rollouts(validation_reward=np.linspace(0.4, 0.1, 10))
     (found,) = warnings_of_model([], None, fooled)
-    assert (
-        found.rule == "reward leaks" and "from 0.400 to 0.100" in found.text and "step 10 to 100" in found.text
-    )
+    assert found.rule == "reward hacking" and "from 0.400 to 0.100" in found.text and "step 10 to 100" in found.text
     late = [0.4, 0.5, 0.6, 0.6, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]
-    assert rules_of(validation_reward=late) == ["reward leaks"], "also where it first learned"
+    assert rules_of(validation_reward=late) == ["reward hacking"], "also where it first learned"
     assert rules_of(validation_reward=np.linspace(0.4, 0.35, 10)) == [], "within the interval"
-    both = {"reward": np.linspace(0.9, 0.3, 100), "validation_reward": np.linspace(0.9, 0.3, 10)}
-    assert "reward leaks" not in rules_of(**both), "what unlearns everything pleases nobody"
+    identical = {"reward": np.linspace(0.9, 0.3, 100), "validation_reward": np.linspace(0.9, 0.3, 10)}
+    assert "reward hacking" not in rules_of(**identical), "what unlearns everything pleases nobody"
 
 
 @pytest.mark.parametrize(
     ("rule", "changed"),
     [
-        ("answers collapsed", {"reward": [0.3] * 100}),
-        ("groups without spread", {"reward": [0.0] * 100, "zero_std": [1.0] * 100, "distinct": [0.8] * 100}),
-        ("answers grow", {"length": np.linspace(6, 24, 100), "validation_reward": [0.3] * 10}),
-        ("answers cut", {"truncated": np.linspace(0, 0.4, 100)}),
+        ("completions collapsed", {"reward": [0.3] * 100}),
+        ("groups without variance", {"reward": [0.0] * 100, "zero_std": [1.0] * 100, "distinct": [0.8] * 100}),
+        ("completions grow", {"length": np.linspace(6, 24, 100), "validation_reward": [0.3] * 10}),
+        ("completions truncated", {"truncated": np.linspace(0, 0.4, 100)}),
         ("far from the reference", {"kl": np.linspace(0, 3, 100)}),
         ("graders fail", {"failed_grades": [0.05] * 100, "failed_grades_python_timeout": [0.05] * 100}),
-        ("sampler apart", {"logprob_gap": [1e-7] * 50 + [1e-3] * 50}),
-        ("sampler apart", {"logprob_gap": [0.03] * 100}),
+        ("sampler mismatch", {"logprob_gap": [1e-7] * 50 + [1e-3] * 50}),
+        ("sampler mismatch", {"logprob_gap": [0.03] * 100}),
     ],
 )
 def test_what_goes_wrong_with_rollouts_is_flagged_by_its_name(rule: str, changed: dict[str, Any]):
@@ -286,14 +274,14 @@ def test_a_run_whose_last_attempt_ended_on_no_number_diverged_though_its_record_
 def test_beside_a_commit_stands_what_was_known_when_it_was_made():
     gaps = rollouts(logprob_gap=[1e-7] * 50 + [1e-3] * 50, kl=np.linspace(3, 0, 100))
     numbers = ModelNumbers(StepSeries.of({}), gaps, ())
-    assert [warning.rule for warning in numbers.warnings()] == ["sampler apart"]
+    assert [warning.rule for warning in numbers.warnings()] == ["sampler mismatch"]
     found = {step: [warning.rule for warning in numbers.warnings_at(step)] for step in (10, 40, 50, 51, 100)}
     assert found == {
         10: [],
         40: ["far from the reference"],
         50: ["far from the reference"],
-        51: ["sampler apart", "far from the reference"],
-        100: ["sampler apart"],
+        51: ["sampler mismatch", "far from the reference"],
+        100: ["sampler mismatch"],
     }
     assert "in 1 of 51 steps" in numbers.warnings_at(51)[0].text
 
@@ -318,11 +306,11 @@ def test_a_leak_is_seen_against_the_model_before_its_first_step():
         "validation_reward_error": StepSeries(evaluated, np.array([0.02, 0.0, 0.0, 0.0, 0.0, 0.0])),
     }
     (found,) = warnings_of_model([], None, metrics)
-    assert found.rule == "reward leaks" and "from step 0 to 100" in found.text
+    assert found.rule == "reward hacking" and "from step 0 to 100" in found.text
 
 
 def test_behind_a_warning_stands_its_cure() -> None:
-    expected = Warned("cut rows", "3 of 9 rows were cut.").with_hint().text
+    expected = Warned("truncated rows", "3 of 9 rows were cut.").with_hint().text
     assert expected == "3 of 9 rows were cut. Build the dataset with a larger '--max-tokens'."
 
 

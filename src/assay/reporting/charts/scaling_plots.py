@@ -32,11 +32,11 @@ def loss_chart(study: ScalingStudy, *, width: int, label: str) -> str:
     """Every run, the law (with two variables: at its best split of compute), the band, and the targets."""
     form, points = study.fit.form, study.fit.points
     scale = points.variables[form.scale]
-    reach = 0.0 if study.back_test is None else study.back_test.max_horizon
+    max_horizon = 0.0 if study.back_test is None else study.back_test.max_horizon
     # No further than a decade past the last target: the reach may be hundreds of times the data.
-    wanted = [target.prediction.target[form.scale] for target in study.targets if target.prediction is not None]
-    furthest = min(scale.max() * math.exp(reach), 10 * max([scale.max(), *wanted]))
-    xs = np.geomspace(scale.min(), furthest, CURVE_POINTS)
+    target_scales = [target.prediction.target[form.scale] for target in study.targets if target.prediction is not None]
+    max_scale = min(scale.max() * math.exp(max_horizon), 10 * max([scale.max(), *target_scales]))
+    xs = np.geomspace(scale.min(), max_scale, CURVE_POINTS)
     curve = study.compute_optimal(xs) if len(form.variables) > 1 else {form.scale: xs}
     ends = [end for target in study.targets if target.prediction for end in _ends(target.prediction.loss)]
     middle = np.exp(study.fit.log_loss(curve))
@@ -52,7 +52,7 @@ def loss_chart(study: ScalingStudy, *, width: int, label: str) -> str:
         lows, highs = study.band(curve)
         shade = area.band(log_xs.tolist(), lows, highs, "band s1")
     dots = [
-        area.dot(math.log10(at), loss, "s3", r=2.6, told=f"{power_text(at)}: {loss:.4f}")
+        area.dot(math.log10(at), loss, "s3", r=2.6, tooltip=f"{power_text(at)}: {loss:.4f}")
         for at, loss in zip(scale.tolist(), points.loss.tolist(), strict=True)
     ]
     line = area.line(log_xs, middle, "line s1")
@@ -62,11 +62,11 @@ def loss_chart(study: ScalingStudy, *, width: int, label: str) -> str:
 def back_test_chart(tested: BackTest, confidence: float, *, width: int, label: str) -> str:
     """Each prediction's error over its band's half-width, by how far beyond the data it was."""
     multiplier = tested.multiplier(confidence)
-    horizons = np.concatenate([origin.horizons for origin in tested.origins]) / math.log(10)
+    horizon = np.concatenate([origin.horizon for origin in tested.origins]) / math.log(10)
     shares = np.concatenate(
-        [origin.errors / (multiplier * band_scale(origin.claimed, origin.horizons)) for origin in tested.origins]
+        [origin.errors / (multiplier * band_scale(origin.claimed, origin.horizon)) for origin in tested.origins]
     )
-    farthest, sizes = float(horizons.max()) * 1.03, [-1.25, 1.25, *shares.tolist()]
+    farthest, sizes = float(horizon.max()) * 1.03, [-1.25, 1.25, *shares.tolist()]
     area = chart(
         width,
         300 if width > 400 else 260,
@@ -74,10 +74,10 @@ def back_test_chart(tested: BackTest, confidence: float, *, width: int, label: s
         Axis("error / half-width of the band", domain(sizes), _share_text),
     )
     dots = [
-        area.dot(reach, share, "s1" if abs(share) <= 1 else "s2", r=3)
-        for reach, share in zip(horizons.tolist(), shares.tolist(), strict=True)
+        area.dot(horizon, share, "s1" if abs(share) <= 1 else "s2", r=3)
+        for horizon, share in zip(horizon.tolist(), shares.tolist(), strict=True)
     ]
-    return area.drawing(area.level(-1.0, "limit"), area.level(1.0, "limit"), *dots, label=label)
+    return area.drawing(area.hline(-1.0, "limit"), area.hline(1.0, "limit"), *dots, label=label)
 
 
 def _target_marks(study: ScalingStudy, area: Chart) -> Iterator[str]:
@@ -89,7 +89,7 @@ def _target_marks(study: ScalingStudy, area: Chart) -> Iterator[str]:
         x, y = area.x(at), area.y(loss.value)
         low, high = area.y.many(_ends(loss))
         yield tag("line", x1=x, x2=x, y1=low, y2=high, class_="whisker warn")
-        yield dot(x, y, "s2", r=4.4, told=f"{loss.value:.4f}")
+        yield dot(x, y, "s2", r=4.4, tooltip=f"{loss.value:.4f}")
         yield text(f"{loss.value:.3f}", x - 8, y - 8, class_="tick", text_anchor="end")
 
 

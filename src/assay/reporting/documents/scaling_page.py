@@ -12,13 +12,13 @@ from assay.reporting.views.verdict import Tile, Verdict
 from assay.statistics.scaling.study import ExtrapolatedTarget, ScalingStudy
 
 
-def render_scaling_page(study: ScalingStudy, check: BandCheck | None, *, name: str, made_s: float) -> str:
+def render_scaling_page(study: ScalingStudy, check: BandCheck | None, *, name: str, created_s: float) -> str:
     """One self-contained HTML page."""
     return render_page(
         "scaling.html",
         title=name,
         kind="scaling law",
-        made=utc_text(made_s),
+        subtitle=utc_text(created_s),
         verdict=scaling_verdict(study),
         tiles=_tiles(study, check),
         sections=[("What it says", [_loss_figure(study)]), ("How far to trust it", _back_test(study))],
@@ -31,19 +31,19 @@ def render_scaling_page(study: ScalingStudy, check: BandCheck | None, *, name: s
 
 def scaling_verdict(study: ScalingStudy) -> Verdict:
     """What the law predicts, or why it does not."""
-    refused = [target for target in study.targets if target.error is not None]
+    failed = [target for target in study.targets if target.error is not None]
     if study.back_test_error is not None:
         return Verdict("open", "fitted, not tested", str(study.back_test_error))
-    if refused:
-        return Verdict("bad", "refused", str(refused[0].error))
+    if failed:
+        return Verdict("bad", "refused", str(failed[0].error))
     if not study.targets:
         return Verdict("good", "fitted", f"{study.law.formula}, on {number_of(study.law.num_points, 'run')}.")
-    said = " ".join(prediction_sentence(target) for target in study.targets)
+    sentences = " ".join(prediction_sentence(target) for target in study.targets)
     if any(target.is_untested for target in study.targets):
-        return Verdict("open", "untested", f"{said} {level_text(study)}".rstrip())
+        return Verdict("open", "untested", f"{sentences} {level_text(study)}".rstrip())
     if level := level_text(study):
-        return Verdict("open", "chance level not given", f"{said} {level}")
-    return Verdict("good", "within reach", said)
+        return Verdict("open", "chance level not given", f"{sentences} {level}")
+    return Verdict("good", "within reach", sentences)
 
 
 def level_text(study: ScalingStudy) -> str:
@@ -52,23 +52,23 @@ def level_text(study: ScalingStudy) -> str:
         return ""
     level = f"{study.task.level:.2g}"
     return (
-        f"The scores level off at about {level}, above the {study.task.curve.task.chance:g} that was given for "
+        f"The scores level off at about {level}, above the {study.task.sigmoid.task.chance:g} that was given for "
         f"guessing, and predictions go by that: say what guessing scores, '--chance {level}' perhaps."
     )
 
 
-def prediction_sentence(asked: ExtrapolatedTarget) -> str:
+def prediction_sentence(target: ExtrapolatedTarget) -> str:
     """At parameters 70.0 G and tokens 1.4 T the loss will be 1.973, 90% band 1.896 to 2.054: known to 4.1%."""
-    assert asked.prediction is not None, "a refused target has no sentence"
-    loss = asked.prediction.loss
+    assert target.prediction is not None, "a refused target has no sentence"
+    loss = target.prediction.loss
     band = f"{loss.confidence:.0%} band {loss.low:.4g} to {loss.high:.4g}"
     assert loss.low is not None and loss.high is not None, "a prediction has a band"
     known = max(loss.high / loss.value - 1.0, 1.0 - loss.low / loss.value)
-    sentence = f"At {target_text(asked)} the loss will be {loss.value:.4g}, {band}: known to {known:.1%}."
-    if asked.score is not None:
-        sentence += f" The score will be {asked.score.value:.3f}, {asked.score.low:.3f} to {asked.score.high:.3f}."
-    if asked.is_untested:
-        beyond, tested = asked.prediction.times_beyond_data, asked.prediction.times_supported
+    sentence = f"At {target_text(target)} the loss will be {loss.value:.4g}, {band}: known to {known:.1%}."
+    if target.score is not None:
+        sentence += f" The score will be {target.score.value:.3f}, {target.score.low:.3f} to {target.score.high:.3f}."
+    if target.is_untested:
+        beyond, tested = target.prediction.times_beyond_data, target.prediction.times_supported
         sentence += (
             f" Untested: it is {power_text(beyond)} times beyond the largest run, and such bands were tested "
             f"up to {power_text(tested)} times."
@@ -82,15 +82,15 @@ def errors_text(study: ScalingStudy) -> str:
     if own not in others:
         return ""
     error = others.pop(own)
-    beside = "".join(f", {name}'s by {value:.2%}" for name, value in others.items())
-    return f"form {own}: its back-test erred by {error:.2%} on average{beside}"
+    other_errors = "".join(f", {name}'s by {value:.2%}" for name, value in others.items())
+    return f"form {own}: its back-test erred by {error:.2%} on average{other_errors}"
 
 
-def target_text(asked: ExtrapolatedTarget) -> str:
+def target_text(target: ExtrapolatedTarget) -> str:
     """`parameters 70.0 G and tokens 1.4 T`."""
     return " and ".join(
         f"compute {power_text(value)} FLOP" if name == "compute" else f"{name} {count_text(value)}"
-        for name, value in asked.target.items()
+        for name, value in target.target.items()
     )
 
 
@@ -98,9 +98,12 @@ def parameters_table(study: ScalingStudy) -> Table:
     """Each parameter with its standard error and interval."""
     return Table.of(
         study.law.parameters,
-        ("parameter", lambda each: each.name),
-        ("value", lambda each: f"{each.estimate.value:.5g}"),
-        ("standard error", lambda each: "—" if each.standard_error is None else f"{each.standard_error:.3g}"),
+        ("parameter", lambda parameter: parameter.name),
+        ("value", lambda parameter: f"{parameter.estimate.value:.5g}"),
+        (
+            "standard error",
+            lambda parameter: "—" if parameter.standard_error is None else f"{parameter.standard_error:.3g}",
+        ),
         ("95% interval", _interval_text),
     )
 
@@ -115,26 +118,29 @@ def _interval_text(parameter: LawParameter) -> str:
 def targets_table(study: ScalingStudy) -> Table:
     """Each target with its band, or the reason why there is none."""
 
-    def told(text: Callable[[ScalingPrediction], str], refused: str = "") -> Callable[[ExtrapolatedTarget], str]:
-        return lambda each: refused if each.prediction is None else text(each.prediction)
+    def cell(text: Callable[[ScalingPrediction], str], refused: str = "") -> Callable[[ExtrapolatedTarget], str]:
+        return lambda target: refused if target.prediction is None else text(target.prediction)
 
-    def score(each: ExtrapolatedTarget) -> str:
-        if each.prediction is None or each.score is None:
+    def score(target: ExtrapolatedTarget) -> str:
+        if target.prediction is None or target.score is None:
             return ""
-        return f"{each.score.value:.3f} ({each.score.low:.3f} to {each.score.high:.3f})"
+        return f"{target.score.value:.3f} ({target.score.low:.3f} to {target.score.high:.3f})"
 
     return Table.of(
         study.targets,
         ("target", target_text),
-        ("loss", told(lambda found: f"{found.loss.value:.4f}", refused="refused")),
-        (f"{study.confidence:.0%} band", told(lambda found: f"{found.loss.low:.4f} to {found.loss.high:.4f}")),
-        ("reach", told(_reach_text)),
+        ("loss", cell(lambda prediction: f"{prediction.loss.value:.4f}", refused="refused")),
+        (
+            f"{study.confidence:.0%} band",
+            cell(lambda prediction: f"{prediction.loss.low:.4f} to {prediction.loss.high:.4f}"),
+        ),
+        ("reach", cell(_extrapolation_text)),
         *([("task score", score)] if study.task is not None else []),
     )
 
 
-def _reach_text(found: ScalingPrediction) -> str:
-    beyond, supported = power_text(found.times_beyond_data), power_text(found.times_supported)
+def _extrapolation_text(prediction: ScalingPrediction) -> str:
+    beyond, supported = power_text(prediction.times_beyond_data), power_text(prediction.times_supported)
     return f"{beyond}x the data; {supported}x was tested"
 
 

@@ -326,9 +326,9 @@ def order_lines(mixing: Mixing, config: LoaderConfig, *, mean_tokens: float) -> 
     if (fix := mixing.fix) is not None:
         memory = int(config.buffer_bytes_per_token * config.lanes * fix.window_rows * mean_tokens)
         yield (
-            f"  mend it by loader.window_rows={fix.window_rows} ({bytes_text(memory)} over all ranks), or by "
+            f"  fix it by loader.window_rows={fix.window_rows} ({bytes_text(memory)} over all ranks), or by "
             f"row groups of {fix.rows_per_group} rows ('assay data build --rows-per-group "
-            f"{fix.rows_per_group}', or write the shards anew)"
+            f"{fix.rows_per_group}', or write the shards again)"
         )
     if mixing.pair_recurrence >= OFTEN and config.layout.type == "bucketed":
         more = f"more than {config.layout.jitter:g}" if config.layout.jitter else "0.1 or more"

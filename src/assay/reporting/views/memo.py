@@ -37,7 +37,7 @@ class Memo:
 
     campaign: str
     question: str
-    made_s: float
+    declared_s: float
     """When the campaign was declared, seconds since the epoch."""
     decisions: Sequence[Decision]
     """The newest of each candidate."""
@@ -67,7 +67,7 @@ class Memo:
 
 def ordered(decisions: Sequence[Decision]) -> list[Decision]:
     """What is to be scaled first; then as the file lists them."""
-    return sorted(decisions, key=lambda each: _FIRST[each.recommendation])
+    return sorted(decisions, key=lambda decision: _FIRST[decision.recommendation])
 
 
 def memo_verdict(memo: Memo) -> Verdict:
@@ -88,15 +88,17 @@ def memo_verdict(memo: Memo) -> Verdict:
     return Verdict(
         worst((tone, "open")) if warned else tone,
         " · ".join(words),
-        " ".join([*(_said_of(decision, is_alone=len(memo.decisions) == 1) for decision in memo.decisions), *left]),
+        " ".join(
+            [*(_decision_text(decision, is_alone=len(memo.decisions) == 1) for decision in memo.decisions), *left]
+        ),
         marks,
     )
 
 
-def _said_of(decision: Decision, *, is_alone: bool) -> str:
+def _decision_text(decision: Decision, *, is_alone: bool) -> str:
     """Its sentence behind the verdict, which the page has said in large letters."""
-    said = decision.sentence.removeprefix(f"{WORDS[decision.recommendation]} {decision.candidate}: ")
-    return f"{said[:1].upper()}{said[1:]}" if is_alone else f"{decision.candidate}: {said}"
+    sentence = decision.sentence.removeprefix(f"{WORDS[decision.recommendation]} {decision.candidate}: ")
+    return f"{sentence[:1].upper()}{sentence[1:]}" if is_alone else f"{decision.candidate}: {sentence}"
 
 
 def _models_word(runs: Sequence[CampaignRun]) -> tuple[Tone, str]:
@@ -112,36 +114,36 @@ def model_text(run: CampaignRun) -> str:
 
 def models_text(runs: Sequence[CampaignRun]) -> str:
     """What the numbers of several runs warn of; "no warning" only where none of them does."""
-    said = dict.fromkeys(map(model_text, runs))
-    if len(said) > 1:
-        said.pop("no warning", None)
-    return " ".join(said)
+    texts = dict.fromkeys(map(model_text, runs))
+    if len(texts) > 1:
+        texts.pop("no warning", None)
+    return " ".join(texts)
 
 
 def memo_tiles(memo: Memo) -> list[Tile]:
     """How large, how sure, how much: of the first candidate; then of the campaign."""
     if not memo.decisions:
         return [_cost_tile(memo)]
-    lead = memo.decisions[0]
-    clauses = lead.gates[0].clauses
-    asked = [clause for clause in clauses if clause.name not in lead.undeclared]
+    first = memo.decisions[0]
+    clauses = first.gates[0].clauses
+    declared = [clause for clause in clauses if clause.name not in first.undeclared]
     worth = next(clause for clause in clauses if clause.name == "worth")
     return [
-        _gain_tile(lead),
+        _gain_tile(first),
         Tile(
-            f"sure of {bound_text(lead.least_effect, lead.unit)} or more",
+            f"sure of {bound_text(first.least_effect, first.unit)} or more",
             chance_text(worth.value or 0.0),
             "probability, after shrinkage",
         ),
         Tile(
             "clauses that hold",
-            f"{sum(clause.verdict == 'pass' for clause in asked)} of {len(asked)}",
-            f"decided by {lead.decided_by}{_unasked_count(lead)}",
+            f"{sum(clause.verdict == 'pass' for clause in declared)} of {len(declared)}",
+            f"decided by {first.decided_by}{_unasked_count(first)}",
         ),
         Tile(
             "evidence",
             number_of(len(memo.runs()), "run"),
-            f"{number_of(lead.look.num_seeds, 'paired seed')}, {look_words(lead)}",
+            f"{number_of(first.look.num_seeds, 'paired seed')}, {look_words(first)}",
         ),
         _cost_tile(memo),
     ]
@@ -160,13 +162,13 @@ def next_text(decision: Decision) -> str:
         known = "its recipe is the new known-good one"
         if "plan" in decision.undeclared:
             return f"{known}; price and date of scaling it are not known, since no plan was asked for"
-        said = [clause.seen for gate in decision.gates for clause in gate.clauses if clause.type == "plan"]
-        return f"{known}; of scaling it the plan says: {said[0]}" if said else known
+        plan_texts = [clause.seen for gate in decision.gates for clause in gate.clauses if clause.type == "plan"]
+        return f"{known}; of scaling it the plan says: {plan_texts[0]}" if plan_texts else known
     if decision.cheapest is None:
         return "people's work; see the open clauses"
-    lasts = decision.next_wall_s
-    done = "" if lasts is None else f", done {duration_text(lasts)} after it is begun"
-    return f"its cheapest cure{_price_text(decision.cheapest)}{done}"
+    wall_s = decision.next_wall_s
+    done = "" if wall_s is None else f", done {duration_text(wall_s)} after it is begun"
+    return f"its cheapest fix{_price_text(decision.cheapest)}{done}"
 
 
 def who_text(decision: Decision) -> str:
@@ -213,16 +215,16 @@ def _price_text(more: MoreEvidence) -> str:
 
 def fix_text(decision: Decision, gate: GateResult, clause: Clause) -> str:
     """What would turn a clause; a cure that the verdict, or a clause before it, has named is not told again."""
-    told = more_text(clause.more)
-    if clause.more is None or told == "—":
-        return told
+    text = more_text(clause.more)
+    if clause.more is None or text == "—":
+        return text
     if decision.cheapest is not None and clause.more.what == decision.cheapest.what:
-        return "the cheapest cure"
-    first = next(each for each in gate.clauses if each.more is not None and each.more.what == clause.more.what)
+        return "the cheapest fix"
+    first = next(other for other in gate.clauses if other.more is not None and other.more.what == clause.more.what)
     if first != clause:
         return f"as {first.name}"
     alone = decision.cheapest is not None and decision.cheapest.what.startswith(NO_EVIDENCE)
-    return f"of this clause alone, the others stay open: {told}" if alone else told
+    return f"of this clause alone, the others stay open: {text}" if alone else text
 
 
 def gate_text(gate: GateResult) -> str:
@@ -310,7 +312,7 @@ def lists_of(decision: Decision) -> list[tuple[Literal["change", "risks", "disse
 
 def _no_dissent(decision: Decision) -> str:
     """That no number speaks against it is said where none does: no warning, and no variation that flips it."""
-    flips = any(each.startswith("It would be") for each in decision.would_change)
+    flips = any(text.startswith("It would be") for text in decision.would_change)
     if decision.recommendation == "narrow" or decision.warnings or flips:
         return "None recorded."
     return "None recorded; no number speaks against it."
@@ -320,7 +322,7 @@ def record_paths(memo: Memo) -> list[str]:
     """Paths of every record behind a number: relative to the folder of all runs, or absolute."""
     found = [f"{home_of(memo.campaign)}/campaign.json"]
     for decision in memo.decisions:
-        found.append(place_of(decision))
+        found.append(decision_path(decision))
         if decision.recommendation == "scale":
             found.append(known_good_of(decision))
         found += [run_record(run) for run in decision.runs]
@@ -338,7 +340,7 @@ def home_of(campaign: str) -> str:
     return f"campaigns/{campaign}"
 
 
-def place_of(decision: Decision) -> str:
+def decision_path(decision: Decision) -> str:
     """The path of its record."""
     return f"{home_of(decision.campaign)}/{decision.place()}"
 
@@ -376,11 +378,11 @@ def _gain_tile(decision: Decision) -> Tile:
 
 def cost_note(memo: Memo) -> str:
     """What the costs of the memo are of: of a pipeline, of the stages that answer nothing, too."""
-    apart = _evaluation_text(memo)
+    evaluation = _evaluation_text(memo)
     if any(STAGE in decision.patch for decision in memo.decisions):
-        of_each = f"'assay show {memo.campaign}' has each stage's cost"
-        return f"That is of all stages{_others_text(memo)}; {of_each}{apart}."
-    return f"Candidates share the baseline's runs{apart}."
+        stage_costs = f"'assay show {memo.campaign}' has each stage's cost"
+        return f"That is of all stages{_others_text(memo)}; {stage_costs}{evaluation}."
+    return f"Candidates share the baseline's runs{evaluation}."
 
 
 def _others_text(memo: Memo) -> str:
@@ -391,12 +393,14 @@ def _others_text(memo: Memo) -> str:
 def _unasked_count(decision: Decision) -> str:
     """Those that have no line in the table, too."""
     count = len(decision.undeclared)
-    return f"; {count} more {'was' if count == 1 else 'were'} not asked" if count else ""
+    return f"; {count} more {'was' if count == 1 else 'were'} not declared" if count else ""
 
 
 def _cost_tile(memo: Memo) -> Tile:
     # The tile's name says the rest.
-    spent, agreed = (device_time_text(each).removesuffix(" of device time") for each in (memo.spent_s(), memo.budget_s))
+    spent, agreed = (
+        device_time_text(seconds).removesuffix(" of device time") for seconds in (memo.spent_s(), memo.budget_s)
+    )
     cost = f"; {memo.cost}" if memo.cost else ""
     return Tile(
         "device time of training",

@@ -1,9 +1,9 @@
-"""What each declared look could find, and how often it would decide, before anything runs.
+"""Power of each declared look of a campaign, before anything runs.
 
-True gains are taken to be N(0, prior_sd^2), as the rule itself believes; what counts is what becomes of those
-that are worth having, for the others a coin would stop as well. The luck is that of `power.VarianceComponents`,
-and the scatter of its estimate with few seeds is integrated over. The clauses on the gain are all that is
-looked at: guardrails, safety and breadth can only take away.
+True gains follow N(0, prior_sd^2), as in the rule. The shares count only candidates whose gain is worth having; for the
+others, any stop is right. The noise is that of `power.VarianceComponents`, and the scatter of its estimate with few
+seeds is integrated over. Only the clauses on the gain are considered: guardrails, safety and breadth can only reduce
+the share that is scaled.
 """
 
 from typing import NamedTuple
@@ -22,31 +22,31 @@ from assay.statistics.warnings import MIN_FOUND
 _POINTS = 64
 
 MAX_SEEDS = 32
-"""Beyond that items are added."""
+"""With more seeds needed, items are added instead."""
 
 MAX_ITEMS_FACTOR = 64
-"""Beyond that many times the items a claim is better made smaller."""
+"""With more items needed, a smaller claim is better."""
 
 
 class LookPower(NamedTuple):
-    """A look by itself, before the first run. Shares are of the candidates whose gain is worth having."""
+    """One look in isolation, before the first run. Shares are of the candidates whose gain is worth having."""
 
     num_seeds: int
     finds: float
-    """The smallest true gain that it scales 80% of the time, in the score's unit."""
+    """Smallest true gain that the look scales with 80% probability, in the score's unit."""
     scales: float
     stops: float
-    """Wrongly: their gain seems too small or unlikely."""
+    """Share that is wrongly stopped because the gain seems too small or unlikely."""
     gives_up: float
-    """Ended, open: no look to come would decide."""
+    """Share that ends without an answer because no later look would decide."""
 
 
 class SufficientDesign(NamedTuple):
-    """A campaign with one look that is large enough."""
+    """A campaign with one look that has enough power."""
 
     num_seeds: int
     items_factor: int
-    """Times as many items as it has."""
+    """Factor on the number of items."""
 
 
 def power_of_looks(
@@ -57,7 +57,7 @@ def power_of_looks(
     num_items: int,
     over_seeds: OverSeeds = "mean",
 ) -> list[LookPower]:
-    """Each declared look."""
+    """Return the power of each declared look."""
     gates = list(zip(plan.gate_seeds, plan.gate_levels(), strict=True))
     end, noise = gates[-1], _StudyNoise(components, num_items, over_seeds)
     return [_power(gate, end, rule, noise) for gate in gates]
@@ -71,8 +71,10 @@ def sufficient_design(
     num_items: int,
     over_seeds: OverSeeds = "mean",
 ) -> SufficientDesign | None:
-    """The fewest seeds that scale half of what is worth having; if there are none, the fewest items with them.
-    None where neither does."""
+    """Return the fewest seeds that scale half of the candidates worth having; else, the fewest additional items.
+
+    None if neither suffices.
+    """
     level, last = 1.0 - plan.gate_error_rate(), plan.gate_seeds[-1]
 
     def is_enough(design: SufficientDesign) -> bool:
@@ -92,22 +94,20 @@ class _StudyNoise(NamedTuple):
     over_seeds: OverSeeds
 
     def error(self, num_seeds: int) -> float:
-        """What a mean over so many seeds errs by."""
+        """Return the standard error of a mean over this many seeds."""
         return error_of_design(
             self.components, num_seeds=num_seeds, num_items=self.num_items, over_seeds=self.over_seeds
         )
 
     def seen(self, num_seeds: int) -> Effect:
-        """What its variance may be taken for."""
+        """Return the possible estimates of its variance."""
         return variance_scatter(
             self.components, num_seeds=num_seeds, num_items=self.num_items, over_seeds=self.over_seeds
         )
 
 
-def _power(
-    gate: tuple[int, float], end: tuple[int, float], rule: CampaignRule, noise: _StudyNoise
-) -> LookPower:
-    """Noise of a look with so many seeds at a level, where the last one has `end`'s."""
+def _power(gate: tuple[int, float], end: tuple[int, float], rule: CampaignRule, noise: _StudyNoise) -> LookPower:
+    """Return the power of a gate (seeds, level) in a campaign whose last gate is `end`."""
     (num_seeds, level), (end_seeds, end_level) = gate, end
     bounds = bounds_of_look(
         noise.seen(num_seeds),
@@ -122,7 +122,6 @@ def _power(
     worthy = _gains_worth_having(rule)[:, None]
 
     def below(bound: Leading) -> float:
-        """Share of what is worth having whose mean difference is."""
         return float(ndtr((bound - worthy) / error).mean())
 
     def shortfall(gain: float) -> float:
@@ -138,7 +137,7 @@ def _power(
 
 
 def _gains_worth_having(rule: CampaignRule) -> Leading:
-    """Equally likely true gains of those that are at least `least_effect`."""
+    """Return equally likely true gains, given that they are at least `least_effect`."""
     least = float(ndtr(rule.least_effect / rule.prior_sd))
     points: np.ndarray = rule.prior_sd * ndtri(least + (1.0 - least) * (np.arange(_POINTS) + 0.5) / _POINTS)
     return points

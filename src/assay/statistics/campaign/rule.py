@@ -1,22 +1,22 @@
-"""Scale, narrow or stop: the one rule, for a real campaign and for a hundred thousand simulated ones.
+"""The rule that recommends scale, narrow or stop, for real campaigns and for simulated ones.
 
     SCALE   all of:  the gain's lower bound at this look's level is above 0
                      P(true gain >= least_effect) >= 0.80, after shrinkage
                      P(a replication succeeds) >= 0.80
-                     no one benchmark carries it: without any one, half the gain is left; 3 of 4 are positive
+                     without any one benchmark, half the gain is left; 3 of 4 benchmarks gain
                      and every clause that the caller adds (guardrails, safety, coverage, extrapolation, plan)
     STOP    any of:  the gain's upper bound is below least_effect            } at gates only
                      P(true gain >= least_effect) < 0.20               *     }
                      before the last gate: P(SCALE by then) < 0.02     *     }
                      and every stop clause that the caller adds (harm shown, rollback)
-                     * where the design has power: its last gate would scale 2.5 times the least effect
+                     * only if the design has power: its last gate would scale 2.5 times the least effect
     NARROW  otherwise; the failed clauses say what is missing
 
-STOP wins over SCALE. Futility is judged at gates only: unscheduled looks may find harm, but giving up at one
-would cost power that no plan counted. A design that would miss a clear gain learns little of any: what is
-unlikely by it was so before, and what has no way with it may have one with another. It ends where that is so,
-to save the seeds, but open: `cannot_answer`. All clauses are arithmetic on arrays, so that a decision and the
-simulation that vouches for it (`benchmarks/campaign_simulation.py`) cannot differ.
+STOP wins over SCALE. Futility is judged at gates only: unscheduled looks may find harm, but giving up at one would cost
+power that no plan accounts for. A design that would miss a clear gain learns little: an unlikely gain was unlikely
+before, and a hopeless campaign may succeed with another design. Such a campaign ends to save seeds, but without an
+answer: `is_inconclusive`. All clauses are arithmetic on arrays, so that decisions and the simulation that validates
+them (`benchmarks/campaign_simulation.py`) share one implementation.
 """
 
 from collections.abc import Sequence
@@ -33,36 +33,37 @@ from assay.statistics.effect import Effect, Leading, Level
 from assay.statistics.replication import PRIOR_SD, GainPosterior, gain_posterior
 
 CLEAR_GAIN = 2.5
-"""Times the least effect: a gain that a design with power scales at its last gate, if that is what it sees."""
+"""Multiple of the least effect that a design with power must scale at its last gate, if it observes that gain."""
 
 
 class CampaignRule(FrozenConfig):
-    """The thresholds of the rule, registered before the first run. Effects are in the score's unit."""
+    """Thresholds of the rule, declared before the first run. Effects are in the score's unit."""
 
     least_effect: float = Field(default=0.015, gt=0.0)
     """The smallest gain worth scaling (SESOI): 1.5 points of accuracy."""
     prior_sd: float = Field(default=PRIOR_SD, gt=0.0)
-    """Spread of true effects among this lab's candidates, the failures included; see `evidence/replication`."""
+    """Standard deviation of true effects among this lab's candidates, failures included; see
+    `statistics/replication`."""
     least_probability: float = Field(default=0.80, gt=0.5, lt=1.0)
     """SCALE needs this posterior probability of at least `least_effect`."""
     stop_probability: float = Field(default=0.20, gt=0.0, lt=0.5)
-    """Below this posterior probability of `least_effect`, STOP."""
+    """STOP below this posterior probability of `least_effect`."""
     least_replication: float = Field(default=0.80, gt=0.5, lt=1.0)
     """SCALE needs this probability that the planned replication finds a gain."""
     replication_level: float = Field(default=0.95, gt=0.5, lt=1.0)
-    """One-sided confidence at which that replication would be judged."""
+    """One-sided confidence of the planned replication's test."""
     futility_level: float = Field(default=0.90, gt=0.5, lt=1.0)
     """One-sided confidence of the upper bound that must reach `least_effect`."""
     least_predictive_power: float = Field(default=0.02, ge=0.0, lt=0.5)
-    """Over when the probability of meeting SCALE by the last gate is below this. At 0.10, a third of true gains
-    of 3 points ended at the first gate of the default design, to save a tenth of the seeds."""
+    """The campaign ends if the probability of SCALE by the last gate is below this. At 0.10, a third of true gains of 3
+    points would end at the first gate of the default design, to save a tenth of the seeds."""
     least_share_left: float = Field(default=0.5, gt=0.0, le=1.0)
-    """Without any one benchmark, this share of the composite gain must be left."""
+    """Share of the composite gain that must remain without any one benchmark."""
     least_share_positive: float = Field(default=0.75, gt=0.0, le=1.0)
     """Share of benchmarks on which the candidate must be better."""
 
     def posterior(self, effect: Effect) -> GainPosterior:
-        """In the true gain, with the rule's prior."""
+        """Return the posterior of the true gain under the rule's prior."""
         return gain_posterior(effect.variance, effect.degrees, prior_sd=self.prior_sd)
 
 
@@ -70,7 +71,7 @@ Flags = Bool[np.ndarray, "*#leading"]
 
 
 class Criterion(NamedTuple):
-    """One condition, element by element: its number, what it is held against, and whether it is met."""
+    """One condition with its value and limit, element by element."""
 
     name: str
     value: Leading
@@ -79,47 +80,47 @@ class Criterion(NamedTuple):
 
 
 class CampaignEvidence(NamedTuple):
-    """What the rule looks at; arrays broadcast against the effect's leading axes."""
+    """The input of the rule; arrays broadcast against the effect's leading axes."""
 
     effect: Effect
-    """The effect of the composite of benchmarks, at the declared checkpoint."""
+    """Effect of the composite of benchmarks at the declared checkpoint."""
     level: Level
-    """One-sided confidence that this look must reach (`looks`)."""
+    """One-sided confidence that this look needs (`looks`)."""
     is_gate: bool | Flags
     """Whether this look was declared; futility is judged at gates only."""
     replication_variance: float | Leading
-    """The variance of the mean difference, in the replication that would be planned."""
+    """Variance of the mean difference in the planned replication."""
     least_without_one: float | Leading
-    """The smallest composite with one benchmark left out (`several.Breadth`)."""
+    """Smallest composite with one benchmark left out (`composite.Breadth`)."""
     share_positive: float | Leading
-    """The share of benchmarks with a gain."""
+    """Share of benchmarks with a gain."""
     predictive_power: float | Leading = 1.0
-    """P(SCALE by the last gate), see `chance_by_end`; 1 at the last gate, where it is not asked."""
+    """P(SCALE by the last gate), see `predictive_power`; 1 at the last gate."""
     required_at_end: float | Leading = 0.0
-    """What the last gate must see to scale, see `needed_by_end`."""
+    """The gain that the last gate must observe to scale, see `required_at_end`."""
     also_needed: Sequence[bool | Flags] = ()
-    """Whether each further clause holds that SCALE needs: guardrails, safety, coverage, plan, budget."""
+    """Whether each additional clause of SCALE holds: guardrails, safety, coverage, plan, budget."""
     also_stops: Sequence[bool | Flags] = ()
-    """Whether each further clause holds that means STOP: a safety bound broken, a rollback."""
+    """Whether each additional clause of STOP holds: a safety bound broken, a rollback."""
 
 
 class RuleOutcome(NamedTuple):
-    """The recommendation and the rule's own clauses with their numbers."""
+    """The recommendation, and the rule's clauses with their numbers."""
 
     recommendation: Shaped[np.ndarray, "*leading"]
     """`scale`, `narrow` or `stop`, element by element."""
     scale_clauses: tuple[Criterion, ...]
-    """All must be met to scale."""
+    """SCALE needs all of them."""
     stop_clauses: tuple[Criterion, ...]
-    """Any that is met stops; of a design without power, the first only."""
+    """STOP needs one of them; without power, only the first counts."""
     has_power: Flags
-    """The last gate would scale a clear gain."""
+    """Whether the last gate would scale a clear gain."""
     is_inconclusive: Flags
-    """NARROW for want of power, and no look to come would change it."""
+    """Whether NARROW is final: the design lacks power, and no later look would change it."""
 
 
 def judge(evidence: CampaignEvidence, rule: CampaignRule) -> RuleOutcome:
-    """Apply the rule above."""
+    """Apply the rule of the module docstring."""
     needed, stops = _scale_clauses(evidence, rule), _stop_clauses(evidence, rule)
     too_small, unlikely, no_way = (clause.is_met for clause in stops)
     has_power = np.asarray(evidence.required_at_end) <= CLEAR_GAIN * rule.least_effect
@@ -133,9 +134,9 @@ def judge(evidence: CampaignEvidence, rule: CampaignRule) -> RuleOutcome:
 def least_scaling_effect(
     effect: Effect, level: Level, replication_variance: float | Leading, rule: CampaignRule
 ) -> Leading:
-    """The smallest mean difference that meets the three clauses on the gain itself, with an effect's variance.
+    """Return the smallest mean difference that meets the three clauses on the gain, given an effect's variance.
 
-    `level`: one-sided confidence of the look. Infinite where the variance is.
+    `level`: one-sided confidence of the look. Infinite if the variance is.
     """
     posterior = rule.posterior(effect)
     with np.errstate(invalid="ignore"):
@@ -157,10 +158,10 @@ def predictive_power(
     replication_variance: float | Leading,
     rule: CampaignRule,
 ) -> Leading:
-    """P(the gain meets SCALE at the last gate), given what has been seen; the same items, more seeds.
+    """Return P(the gain meets SCALE at the last gate), given the data; same items, more seeds.
 
-    The other clauses are taken as met, so this is an upper bound, and stopping on it is cautious. One seed can
-    not say, and gives 1.
+    The other clauses are taken as met, so this is an upper bound, and stopping on it is cautious. It is 1 with one
+    seed.
     """
     if num_seeds >= end_seeds or num_seeds < 2:
         return np.ones(np.shape(effect.mean))
@@ -179,20 +180,20 @@ def required_at_end(
     replication_variance: float | Leading,
     rule: CampaignRule,
 ) -> Leading:
-    """The smallest mean difference that the last gate will scale, with the variance to be expected there."""
+    """Return the smallest mean difference that the last gate will scale, with the variance expected there."""
     end = _with_seeds(effect, num_seeds, end_seeds)
     return least_scaling_effect(end, end_level, replication_variance, rule)
 
 
 class Bounds(NamedTuple):
-    """On the mean difference that a look sees: what becomes of the candidate."""
+    """Thresholds on the mean difference observed at a look."""
 
     scales: Leading
-    """From here on."""
+    """Scaled at or above."""
     stops: Leading
-    """Below."""
+    """Stopped below."""
     ends: Leading
-    """Below, or stopped: no look to come would scale it. Above and not scaled, it goes on."""
+    """Ended below, stopped or not: no later look would scale it. Between `ends` and `scales` the campaign continues."""
 
 
 def bounds_of_look(
@@ -205,7 +206,7 @@ def bounds_of_look(
     replication_variance: float | Leading,
     rule: CampaignRule,
 ) -> Bounds:
-    """The rule's clauses on the gain, solved for the mean, given its variance; `end`: the last look."""
+    """Solve the rule's clauses on the gain for the mean, given its variance; `end` is the last look."""
     scales = least_scaling_effect(seen, level, replication_variance, rule)
     stops = rule.least_effect - seen.half_width(rule.futility_level)
     unlikely = rule.posterior(seen).least_mean(rule.least_effect, rule.stop_probability)
@@ -220,32 +221,26 @@ def bounds_of_look(
 
 
 class OutcomeProbabilities(NamedTuple):
-    """How a new campaign may end at its last gate."""
+    """Probabilities of how a new campaign ends at its last gate."""
 
     to_scale: Leading
     to_decide: Leading
-    """To scale, or to stop because the gain is too small or unlikely; the rest stays open."""
+    """To scale, or to stop because the gain is too small or unlikely; otherwise it stays open."""
 
 
 def new_campaign_outcomes(
-    effect: Effect,
-    *,
-    num_seeds: int,
-    new_seeds: int,
-    level: float,
-    rule: CampaignRule,
-    items_factor: float = 1.0,
+    effect: Effect, *, num_seeds: int, new_seeds: int, level: float, rule: CampaignRule, items_factor: float = 1.0
 ) -> OutcomeProbabilities:
-    """How a new campaign of `new_seeds` fresh seeds would end; on the same items, or (`items_factor`) on these
-    and others of their kind.
+    """Return how a new campaign of `new_seeds` fresh seeds would end, on the same items or `items_factor` times as
+    many.
 
-    Nothing that was seen counts there; it only says what to expect of the true gain, after shrinkage. The
-    replication that is asked for is as large as the new campaign. One seed cannot say, and gives 0.
+    The present data do not count in it; they only predict the true gain, after shrinkage. Its planned replication is as
+    large as the new campaign. The probabilities are 0 with one seed.
     """
     if num_seeds < 2 or new_seeds < 2:
         return OutcomeProbabilities(np.zeros(np.shape(effect.mean)), np.zeros(np.shape(effect.mean)))
     items = effect.items_alone / items_factor
-    # What the campaign would see but for its seeds' luck, and what was seen of that.
+    # Variance of what all seeds share, and the weight of the observed mean in predicting it.
     steady = rule.prior_sd**2 + items
     weight = steady / (rule.prior_sd**2 + effect.items_alone + effect.seed_variance)
     anew = _with_more_items(_with_seeds(effect, num_seeds, new_seeds), items_factor)
@@ -266,12 +261,12 @@ def new_campaign_outcomes(
 
 
 class Forecast(NamedTuple):
-    """What the last gate will see: a mean difference around `slope` times today's, with `sd`."""
+    """Predicted mean difference at the last gate: normal around `slope` times today's, with `sd`."""
 
     slope: Leading
     sd: Leading
     end: Effect
-    """With today's mean and the variance expected then."""
+    """Effect with today's mean and the variance expected then."""
 
 
 def forecast_of(effect: Effect, *, num_seeds: int, end_seeds: int, prior_sd: float) -> Forecast:
@@ -285,25 +280,25 @@ def forecast_of(effect: Effect, *, num_seeds: int, end_seeds: int, prior_sd: flo
 
 
 def _with_seeds(effect: Effect, num_seeds: int, other_seeds: int) -> Effect:
-    """The same mean with the variance to be expected of another number of seeds on the same items."""
+    """Return the effect with the variance expected for another number of seeds on the same items."""
     seen = num_seeds / other_seeds
     return effect._replace(
         seed_variance=effect.seed_variance * seen,
         item_variance=effect.items_alone + effect.residual_variance * seen,
         residual_variance=effect.residual_variance * seen,
-        # Without both ends of the seeds there are two fewer, of however many.
+        # Adding seeds adds as many degrees, also for the trimmed mean, which has two fewer.
         seed_degrees=np.full(np.shape(effect.mean), effect.seed_degrees + other_seeds - num_seeds),
     )
 
 
 def _with_more_items(effect: Effect, factor: float) -> Effect:
-    """The same mean with the variance to be expected of `factor` times as many items under the same seeds."""
+    """Return the effect with the variance expected for `factor` times as many items under the same seeds."""
     residual = effect.residual_variance / factor
     return effect._replace(
         seed_variance=np.maximum(effect.seed_variance - effect.residual_variance, 0.0) + residual,
         item_variance=effect.items_alone / factor + residual,
         residual_variance=residual,
-        # Clusters are as unequal as those that were seen, and so many times as many of them.
+        # The additional clusters are taken to be as unequal as the present ones.
         item_degrees=factor * (effect.item_degrees + 1.0) - 1.0,
     )
 
@@ -329,21 +324,19 @@ def _stop_clauses(evidence: CampaignEvidence, rule: CampaignRule) -> tuple[Crite
 
 
 def _probability(evidence: CampaignEvidence, rule: CampaignRule) -> Leading:
-    """P(true gain >= least_effect), given the effect and the prior."""
+    """Return P(true gain >= least_effect)."""
     return rule.posterior(evidence.effect).probability_above(rule.least_effect, evidence.effect.mean)
 
 
 def _replication(evidence: CampaignEvidence, rule: CampaignRule) -> Leading:
-    """P(the planned replication's lower bound is above 0), over the belief in the true gain."""
+    """Return P(the planned replication's lower bound is above 0), over the posterior of the true gain."""
     variance = evidence.replication_variance
     needed = _found_from(variance, rule)
-    return rule.posterior(evidence.effect).probability_above(
-        needed, evidence.effect.mean, noise_variance=variance
-    )
+    return rule.posterior(evidence.effect).probability_above(needed, evidence.effect.mean, noise_variance=variance)
 
 
 def _found_from(replication_variance: float | Leading, rule: CampaignRule) -> Leading:
-    """The mean difference from which on a replication finds a gain."""
+    """Return the mean difference from which a replication finds a gain."""
     error: np.ndarray = np.sqrt(np.asarray(replication_variance, dtype=np.float64))
     return ndtri(rule.replication_level) * error
 

@@ -1,23 +1,23 @@
-"""The area under the ROC curve, how sure we are of it, and how sure we are of a difference of two.
+"""AUC with its interval, and the paired difference of two AUCs.
 
-The AUC is the chance that a random positive scores above a random negative, ties counting one half. DeLong,
-DeLong & Clarke-Pearson (1988) write its variance, and the covariance of two AUCs on the same rows, in terms
-of each row's *placement*: the share of the other class that it beats. Sun & Xu (2014), "Fast implementation
-of DeLong's algorithm", get all placements from midranks, so 42 M rows cost three sorts:
+The AUC is the probability that a random positive scores above a random negative; a tie counts one half. DeLong, DeLong
+& Clarke-Pearson (1988) write its variance, and the covariance of two AUCs on the same rows, in terms of each row's
+*placement*: the share of the other class that the row beats. Sun & Xu (2014), "Fast implementation of DeLong's
+algorithm", compute all placements from midranks, so 42 M rows cost three sorts:
 
     placement of a positive = (midrank among all rows - midrank among positives) / number of negatives
 
-Rows of one cluster are one draw (Obuchowski 1997): a row's placement, less the AUC, over the number of its
-class is its influence, and influences are added within clusters.
+Rows of one cluster are one draw (Obuchowski 1997). A row's influence is its placement minus the AUC, divided by the
+size of its class; influences are summed within clusters.
 
-One AUC gets its interval on the logit scale, which stays inside (0, 1) and covers better near 1 than the
-plain one; a difference gets the plain, symmetric one.
+One AUC gets its interval on the logit scale, which stays inside (0, 1) and covers better near 1 than the plain
+interval. A difference gets the plain, symmetric interval.
 """
 
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import ArrayLike
 
 from assay.base.shapes import Float64
 from assay.records.evaluation import Estimate
@@ -26,19 +26,18 @@ from assay.statistics.interval import clustered, normal_quantile, one_cluster, s
 
 
 class Placements(NamedTuple):
-    """For each row the share of the other class that it beats, ties counting one half."""
+    """Share of the other class that each row beats; a tie counts one half."""
 
     positive: Float64[np.ndarray, "positive"]
     negative: Float64[np.ndarray, "negative"]
 
     @property
     def auc(self) -> float:
-        """Mean placement of the positives."""
         return float(self.positive.mean())
 
 
 def placements(rows: ScoredRows) -> Placements:
-    """Placements of all rows in three sorts. Needs both classes."""
+    """Return the placements of all rows, at the cost of three sorts. Both classes must be present."""
     positives, negatives = rows.probabilities[rows.is_positive], rows.probabilities[~rows.is_positive]
     assert positives.size and negatives.size, "an AUC needs both classes"
     among_all = midranks(rows.probabilities)
@@ -49,23 +48,23 @@ def placements(rows: ScoredRows) -> Placements:
 
 
 def midranks(values: Float64[np.ndarray, " value"]) -> Float64[np.ndarray, " value"]:
-    """Ranks from 1; equal values share the mean of theirs. By NumPy alone: who trains computes AUCs, too."""
+    """Return ranks from 1; equal values share their mean rank. Uses NumPy only, because training ranks import this."""
     _, index, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     shared: Float64[np.ndarray, " value"] = (last - (counts - 1) / 2)[index]
     return shared
 
 
-def auc(labels: npt.ArrayLike, probabilities: npt.ArrayLike) -> float:
-    """AUC alone, without its interval, of arrays that hold both classes."""
+def auc(labels: ArrayLike, probabilities: ArrayLike) -> float:
+    """Return the AUC without an interval. Both classes must be present."""
     return placements(scored_rows(labels, probabilities, source="the scored rows")).auc
 
 
 def auc_estimate(rows: ScoredRows) -> Estimate | None:
-    """AUC with DeLong's interval on the logit scale; None where a class is absent.
+    """Return the AUC with DeLong's interval on the logit scale; None if a class is missing.
 
-    The interval is None where DeLong's variance cannot be had (one row of a class) or says nothing (classes
-    perfectly separated: its estimate of the variance is 0).
+    There is no interval if a class has one row, or if the classes are perfectly separated: DeLong's variance is then
+    undefined, or 0.
     """
     if not rows.has_two_classes:
         return None
@@ -84,10 +83,10 @@ def auc_estimate(rows: ScoredRows) -> Estimate | None:
 
 
 def auc_difference(baseline: ScoredRows, candidate: ScoredRows) -> Estimate | None:
-    """Candidate's AUC minus the baseline's on the same rows, with the paired DeLong interval.
+    """Return the candidate's AUC minus the baseline's on the same rows, with the paired DeLong interval.
 
-    Both must list the same rows in the same order. None where a class is absent; the interval is None where
-    a class has one row, unless all placements agree: then the difference is exactly 0, and so are both ends.
+    Both must list the same rows in the same order. Returns None if a class is missing. There is no interval if a class
+    has one row, unless all placements agree: then the difference and both ends are exactly 0.
     """
     assert np.array_equal(baseline.is_positive, candidate.is_positive), "paired rows must have one label each"
     if not baseline.has_two_classes:
@@ -111,9 +110,11 @@ def auc_difference(baseline: ScoredRows, candidate: ScoredRows) -> Estimate | No
 
 
 def on_logit_scale(share: float, variance: float, *, method: str, quantile: float | None = None) -> Estimate:
-    """A share strictly inside (0, 1) with its interval, symmetric on the logit scale; `quantile` is of a 95%
-    interval, the normal law's unless given."""
-    from scipy.special import expit, logit  # here, for ranks compute AUCs, too
+    """Return a share strictly inside (0, 1) with an interval that is symmetric on the logit scale.
+
+    `quantile` is the number of standard errors of a 95% interval; None uses the normal distribution.
+    """
+    from scipy.special import expit, logit  # imported here: training ranks compute AUCs without SciPy
 
     half_width = (normal_quantile() if quantile is None else quantile) * np.sqrt(variance)
     margin = half_width / (share * (1.0 - share))

@@ -1,6 +1,6 @@
-"""Is the candidate as good as the baseline? Asked on the same rows, answered with an interval.
+"""Compare two classifiers by AUC on the same rows, whole and by slice.
 
-The rule is that of `verdict_of`: a candidate may lose `allowed_loss` of AUC (one percentage point).
+`verdict_of` holds the rule: a candidate may lose `allowed_loss` of AUC, by default one percentage point.
 """
 
 from typing import Any
@@ -27,7 +27,7 @@ def compare_auc(
 ) -> AucComparison:
     """Compare two tables of predictions (see `read_predictions`) of the same rows.
 
-    Raises `DataError` if their rows or labels differ, or if a class is absent.
+    Raises `DataError` if their rows or labels differ, or if a class is missing.
     """
     names = f"{baseline_run_id} and {candidate_run_id}"
     require_same_rows(baseline, candidate, names)
@@ -57,11 +57,9 @@ def compare_auc(
 
 
 def compare_slices(baseline: Any, candidate: Any) -> tuple[SliceDifference, ...]:
-    """The paired difference of AUC in each slice; see `slice_differences`."""
+    """Return the paired difference of AUC in each slice."""
     before = scores_of(baseline, source="baseline predictions")
     after = scores_of(candidate, source="candidate predictions")
     return slice_differences(
-        baseline,
-        lambda chosen: auc_difference(before.where(chosen), after.where(chosen)),
-        scores=BINARY_COLUMNS,
+        baseline, lambda chosen: auc_difference(before.where(chosen), after.where(chosen)), scores=BINARY_COLUMNS
     )

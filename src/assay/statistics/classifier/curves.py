@@ -1,4 +1,4 @@
-"""Predictions as the few hundred points that a plot needs."""
+"""Curves and histograms of predictions, thinned to the few hundred points that a plot needs."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from assay.statistics.classifier.rows import ScoredRows
 
 
 class RocCurve(NamedTuple):
-    """The share of positives found against the share of negatives flagged, from (0, 0) to (1, 1)."""
+    """True against false positive rate, from (0, 0) to (1, 1)."""
 
     false_positive_rate: Float64[np.ndarray, "point"]
     true_positive_rate: Float64[np.ndarray, "point"]
@@ -24,7 +24,7 @@ class ScoreHistogram(NamedTuple):
 
 
 def roc_curve(rows: ScoredRows, *, max_points: int = 200) -> RocCurve | None:
-    """The ROC curve, thinned to `max_points` evenly along its length; None where a class is absent."""
+    """Return the ROC curve, thinned to `max_points` evenly along its length; None if a class is missing."""
     if not rows.has_two_classes:
         return None
     ordered = rows.where(np.argsort(-rows.probabilities, kind="stable"))
@@ -40,7 +40,7 @@ def roc_curve(rows: ScoredRows, *, max_points: int = 200) -> RocCurve | None:
 
 
 def score_histogram(rows: ScoredRows, *, num_bins: int = 30) -> ScoreHistogram:
-    """Rows of each class in `num_bins` equal bins of [0, 1]."""
+    """Count the rows of each class in `num_bins` equal bins of [0, 1]."""
     edges = np.linspace(0.0, 1.0, num_bins + 1)
     positive, _ = np.histogram(rows.probabilities[rows.is_positive], edges)
     negative, _ = np.histogram(rows.probabilities[~rows.is_positive], edges)

@@ -1,9 +1,9 @@
-"""What a classifier is worth: average precision, log-loss and calibration of its rows, each in O(n log n).
+"""Average precision, log-loss and calibration of a classifier's predictions, each in O(n log n).
 
-Average precision is the mean, over the positives, of the precision at that positive's score. Its interval is
-the infinitesimal jackknife (Jaeckel 1972; Efron 1982): the derivative of the statistic by each row's weight
-is that row's influence, and the sum of the squared influences is the variance of the statistic. It is what a
-bootstrap over rows converges to, without the thousand resamples and without their noise.
+Average precision is the mean, over the positives, of the precision at that positive's score. Its interval is the
+infinitesimal jackknife (Jaeckel 1972; Efron 1982): the derivative of the statistic by each row's weight is that row's
+influence, and the sum of the squared influences is the variance of the statistic. A bootstrap over rows converges to
+the same variance, at the cost of a thousand samples.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ CALIBRATION_BINS = 10
 
 
 def classifier_metrics(rows: ScoredRows, *, min_rows_to_rank: int = 0) -> ClassifierMetrics:
-    """All metrics of a binary classifier; AUC and AP are None with fewer than `min_rows_to_rank` rows."""
+    """Return all metrics of a binary classifier; AUC and AP are None with fewer than `min_rows_to_rank` rows."""
     can_rank = rows.num_rows >= min_rows_to_rank
     bins = calibration_bins(rows)
     return ClassifierMetrics(
@@ -37,7 +37,7 @@ def classifier_metrics(rows: ScoredRows, *, min_rows_to_rank: int = 0) -> Classi
 
 
 def slice_metrics(table: Any, rows: ScoredRows) -> tuple[SliceMetrics, ...]:
-    """Metrics of each slice of a table of predictions. A small slice is listed without AUC and AP."""
+    """Return the metrics of each slice of a table of predictions; small slices have no AUC and AP."""
     return tuple(
         SliceMetrics(
             column=slice_part.column,
@@ -49,10 +49,10 @@ def slice_metrics(table: Any, rows: ScoredRows) -> tuple[SliceMetrics, ...]:
 
 
 def average_precision(rows: ScoredRows) -> Estimate | None:
-    """Average precision with its interval on the logit scale; None where a class is absent.
+    """Return average precision with its interval on the logit scale; None if a class is missing.
 
-    Rows of equal score share one threshold, as in scikit-learn. The interval is None where a class has one
-    row or the classes are perfectly separated.
+    Rows with equal scores share one threshold, as in scikit-learn. There is no interval if a class has one row or the
+    classes are perfectly separated.
     """
     if not rows.has_two_classes:
         return None
@@ -74,9 +74,9 @@ def average_precision(rows: ScoredRows) -> Estimate | None:
 
 
 def log_loss(rows: ScoredRows) -> Estimate:
-    """Mean negative log-likelihood in nats, with the normal interval of a mean.
+    """Return the mean negative log-likelihood in nats, with the normal interval of a mean.
 
-    Probabilities are kept one float64 step away from 0 and 1, so a sure mistake costs 36 nats, not infinity.
+    Probabilities stay one float64 epsilon away from 0 and 1, so a confident error costs 36 nats, not infinity.
     """
     smallest = np.finfo(np.float64).eps
     probabilities = np.clip(rows.probabilities, smallest, 1.0 - smallest)
@@ -94,9 +94,9 @@ def log_loss(rows: ScoredRows) -> Estimate:
 
 
 def calibration_bins(rows: ScoredRows) -> tuple[CalibrationBin, ...]:
-    """Equal-count bins by probability, lowest first; rows of equal probability stay together.
+    """Return bins of equal count by probability, lowest first.
 
-    So there are fewer than `CALIBRATION_BINS` where many rows share a probability.
+    Rows with equal probability stay in one bin, so there may be fewer than `CALIBRATION_BINS`.
     """
     ordered = rows.where(np.argsort(rows.probabilities, kind="stable"))
     target_ends = (np.arange(1, CALIBRATION_BINS + 1) * rows.num_rows) // CALIBRATION_BINS
@@ -113,7 +113,7 @@ def calibration_bins(rows: ScoredRows) -> tuple[CalibrationBin, ...]:
 
 
 def expected_calibration_error(bins: tuple[CalibrationBin, ...]) -> float:
-    """Mean distance of predicted and observed rate over the rows; 0 is perfect."""
+    """Return the mean distance between predicted and observed rate over the rows; 0 is perfect."""
     num_rows = sum(bin_.num_rows for bin_ in bins)
     return sum(bin_.num_rows * abs(bin_.mean_predicted - bin_.observed_rate) for bin_ in bins) / num_rows
 
@@ -124,10 +124,10 @@ def _influence(
     precision: Float64[np.ndarray, "row"],
     predicted: Num[np.ndarray, "row"],
 ) -> Float64[np.ndarray, "row"]:
-    """What each row does to AP; `ordered` by falling score. The sum of their squares is its variance.
+    """Return each row's influence on AP; `ordered` is sorted by falling score. The sum of squares is the variance.
 
-    With A_i positives and B_i negatives at or above positive i's score, AP = mean_i A_i / (A_i + B_i). A row
-    enters every A_i (or B_i) of a positive at or below its own score, and a positive enters as a term too.
+    With A_i positives and B_i negatives at or above positive i's score, AP = mean_i A_i / (A_i + B_i). A row enters
+    every A_i (or B_i) of a positive at or below its own score; a positive also enters as a term.
     """
     is_positive = ordered.is_positive
     num_positive = ordered.num_positive
@@ -144,12 +144,12 @@ def _influence(
 
 
 def _sum_from(values: Float64[np.ndarray, "row"]) -> Float64[np.ndarray, "row"]:
-    """Sum of `values[k:]` for each k."""
+    """Return the sum of `values[k:]` for each k."""
     return np.cumsum(values[::-1])[::-1]
 
 
 def _last_of_tie(ordered: Float64[np.ndarray, "row"]) -> Int[np.ndarray, "row"]:
-    """For each position, the last position that holds the same value; `ordered` is sorted either way."""
+    """Return, for each position, the last position that holds the same value; `ordered` is sorted either way."""
     ends = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True))
     return np.repeat(ends, np.diff(ends, prepend=-1))
 

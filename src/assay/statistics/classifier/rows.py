@@ -1,9 +1,9 @@
-"""Labels and scores that have been checked once, so that no metric checks them again."""
+"""Labels and probabilities of rows, checked once so that no metric checks them again."""
 
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import ArrayLike
 
 from assay.base.errors import DataError
 from assay.base.shapes import Bool, Float64, Int
@@ -13,58 +13,52 @@ from assay.statistics.predictions import clusters_of
 
 
 class ScoredRows(NamedTuple):
-    """Rows with their true class and the probability that a model gave to the positive one."""
+    """Rows with their true class and the model's probability of the positive class."""
 
     is_positive: Bool[np.ndarray, "row"]
     probabilities: Float64[np.ndarray, "row"]
     clusters: Clusters | None = None
-    """Rows of one number are one draw; None where each is one of its own."""
+    """Cluster of each row; None if each row is its own."""
 
     @property
     def num_rows(self) -> int:
-        """How many rows there are, of both classes."""
         return int(self.is_positive.size)
 
     @property
     def num_positive(self) -> int:
-        """How many of the rows have label 1."""
         return int(np.count_nonzero(self.is_positive))
 
     @property
     def has_two_classes(self) -> bool:
-        """Whether a ranking of positives against negatives means anything."""
         return 0 < self.num_positive < self.num_rows
 
     @property
     def has_distinct_scores(self) -> bool:
-        """Whether the model gave two rows other probabilities."""
         return bool(np.ptp(self.probabilities) > 0.0)
 
     @property
     def class_weights(self) -> Float64[np.ndarray, "row"]:
-        """Each row's share of its class: what it counts for where the classes count alike."""
+        """Weight of each row if both classes count the same: 1 over the size of its class."""
         num_negative = self.num_rows - self.num_positive
         weights: np.ndarray = np.where(self.is_positive, 1.0 / self.num_positive, 1.0 / num_negative)
         return weights
 
     def where(self, chosen: Bool[np.ndarray, "row"] | Int[np.ndarray, "chosen"]) -> "ScoredRows":
-        """The chosen rows."""
         clusters = None if self.clusters is None else self.clusters[chosen]
         return ScoredRows(self.is_positive[chosen], self.probabilities[chosen], clusters)
 
 
-def scored_rows(labels: npt.ArrayLike, probabilities: npt.ArrayLike, *, source: str) -> ScoredRows:
-    """Check and pair labels with probabilities; `source` is what an error names.
+def scored_rows(labels: ArrayLike, probabilities: ArrayLike, *, source: str) -> ScoredRows:
+    """Pair labels with probabilities after checking both; errors name `source`.
 
-    Raises `DataError` for no rows, unequal lengths, labels outside {0, 1}, and probabilities that are not
-    finite or lie outside [0, 1].
+    Raises `DataError` for no rows, unequal lengths, labels outside {0, 1}, and probabilities that are not finite or lie
+    outside [0, 1].
     """
     label_values = np.asarray(labels)
     scores = np.asarray(probabilities, dtype=np.float64)
     if label_values.shape != scores.shape or scores.ndim != 1:
         raise DataError(
-            f"{source}: {label_values.shape} labels for {scores.shape} probabilities; "
-            "expected one of each per row."
+            f"{source}: {label_values.shape} labels for {scores.shape} probabilities; expected one of each per row."
         )
     if scores.size == 0:
         raise DataError(f"{source}: no rows, so nothing can be measured. Evaluate a split that has rows.")
@@ -86,6 +80,6 @@ def scored_rows(labels: npt.ArrayLike, probabilities: npt.ArrayLike, *, source: 
 
 
 def scores_of(table: Any, *, source: str) -> ScoredRows:
-    """The checked labels and probabilities of a table of predictions, and which rows are one draw."""
+    """Return the checked labels, probabilities and clusters of a table of predictions."""
     rows = scored_rows(table["label"].to_numpy(), table["probability"].to_numpy(), source=source)
     return rows._replace(clusters=clusters_of(table))

@@ -1,26 +1,25 @@
-"""How wrong predictions of larger runs were, where the larger runs are known.
+"""Back-tests of extrapolations: errors of predictions of larger runs whose losses are known.
 
-Sort the points by scale and put the origin at several places: fit what lies below, predict what lies above,
-and compare each error with the standard error that the fit claimed for it. A claim is
+The points are sorted by scale. At each of several origins, a law is fitted to the points below and predicts the points
+above, and each error is divided by the standard error that the fit claims:
 
     s(x)^2 = (half-width of the bootstrap's middle 68% at x)^2 + (residual scale)^2
 
-where the residual scale is the larger of that of all residuals and that of the quarter at the largest scale.
-It counts neither a wrong form nor a fit error that all predictions of one fit share, so bands of s alone hold
-54 to 84% of what a 90% band should on Hoffmann's runs, and those of the bootstrap alone 8 to 37%. What is
-missing grows with the *reach* h, the log of the target's scale over the largest that was fitted. So the band
-is
+The residual scale is the larger of the deviation of all residuals and that of the quarter at the largest scale. s
+covers neither a wrong form nor a fit error that all predictions of one fit share. On Hoffmann's runs, 90% bands from s
+alone hold 54 to 84% of the points, and bands from the bootstrap alone 8 to 37%. The shortfall grows with the *horizon*
+h, the log of the target's scale over the largest fitted scale. The band is therefore
 
     prediction +- q s(x) sqrt(1 + h)
 
-and q is such that nearly every origin would have had its share inside: of the origins' own quantiles of
-|error| / (s sqrt(1 + h)) it is the quantile of the same level, and never below 0.6 of the normal's. Errors of
-one origin rise and fall together, so pooling them all would take one lucky origin for a hundred witnesses. The
-widening by h does the rest: with the normal quantile itself as the least q, 90% bands held 98 to 99% of what
-simulated laws said, right ones and bent ones (benchmarks/evidence_scaling.py).
+where q is calibrated so that nearly every origin would have had its share of points inside: for each origin, take the
+quantile of |error| / (s sqrt(1 + h)) at the band's level; q is the quantile of these values at the same level, and at
+least 0.6 of the normal quantile. Origins are not pooled, because the errors of one origin are correlated. With the full
+normal quantile as the minimum, 90% bands held 98 to 99% of simulated laws, both correct and bent
+(benchmarks/evidence_scaling.py).
 
-Nothing is known about reaches that no origin had: beyond `longest_reach` a band is untested, and said to be. An
-origin below which no law can be fitted (all its runs are of one size) is left out, and named.
+A band beyond `max_horizon`, the longest horizon that the origins had, is untested and marked so. An origin below which
+no law can be fitted (for example because all its runs have one size) is left out and named.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,26 +34,25 @@ from assay.statistics.interval import normal_quantile
 
 NUM_ORIGINS = 8
 FIRST_ORIGIN, LAST_ORIGIN = 0.25, 0.9
-"""Share of the points below the first and the last origin."""
 MIN_ORIGINS = 3
 MIN_PREDICTIONS = 3
-"""The longest supported reach is one that so many predictions of a back-test had, at least."""
+"""The back-test needs this many predictions at `max_horizon` or beyond."""
 
 MIN_MULTIPLIER = 0.6
-"""The least multiple of the normal quantile: what few origins, all of them lucky, cannot go below."""
+"""Minimum of q as a multiple of the normal quantile: a few lucky origins must not narrow the band further."""
 
 MIN_ERROR = 1e-9
-"""Log loss, or share, below which no claim is believed: points that lie on a law exactly claim 0."""
+"""Smallest standard error that a claim may have: points that lie exactly on a law would claim 0."""
 
 
 class Claim(NamedTuple):
-    """What a fit says about some points that it has not seen."""
+    """A fit's predictions of points that it has not seen, with the standard errors that it claims."""
 
     predicted: Float64[np.ndarray, "point"]
     errors: Float64[np.ndarray, "point"]
-    """Claimed standard errors, in the prediction's own unit."""
+    """Claimed standard errors, in the unit of the prediction."""
     bootstrap_errors: Float64[np.ndarray, "point"]
-    """The part of them that comes from the parameters."""
+    """The part of `errors` that comes from the parameters."""
 
 
 FitAndClaim = Callable[[Int[np.ndarray, "fitted"], Int[np.ndarray, "predicted"]], Claim]
@@ -62,11 +60,11 @@ FitAndClaim = Callable[[Int[np.ndarray, "fitted"], Int[np.ndarray, "predicted"]]
 
 
 class Origin(NamedTuple):
-    """A fit on what lies below, against what came."""
+    """Errors of one fit on the points above its origin."""
 
     num_fitted: int
-    horizons: Float64[np.ndarray, "prediction"]
-    """[prediction]: log of its scale over the largest that was fitted."""
+    horizon: Float64[np.ndarray, "prediction"]
+    """[prediction]: log of its scale over the largest fitted scale."""
     errors: Float64[np.ndarray, "prediction"]
     """[prediction]: observed minus predicted."""
     claimed: Float64[np.ndarray, "prediction"]
@@ -74,40 +72,36 @@ class Origin(NamedTuple):
 
 
 class BackTest(NamedTuple):
-    """What all origins say together."""
+    """Results of all origins."""
 
     origins: tuple[Origin, ...]
     max_horizon: float
     """In e-folds of scale."""
     left_out: tuple[str, ...] = ()
-    """Why no law could be fitted to some origins."""
+    """Reasons why no law could be fitted at some origins."""
 
     def error(self) -> tuple[float, float]:
-        """Mean |error| / sqrt(1 + h) of an origin's predictions, over origins, and its standard error."""
-        sizes = [
-            np.abs(origin.errors) / np.sqrt(1.0 + np.maximum(origin.horizons, 0.0)) for origin in self.origins
-        ]
+        """Return the mean over origins of |error| / sqrt(1 + h), and its standard error."""
+        sizes = [np.abs(origin.errors) / np.sqrt(1.0 + np.maximum(origin.horizon, 0.0)) for origin in self.origins]
         means = np.array([size.mean() for size in sizes])
         return float(means.mean()), float(means.std(ddof=1) / np.sqrt(len(means)))
 
     def multiplier(self, confidence: float) -> float:
-        """q: half-width of a two-sided band over s sqrt(1 + h)."""
-        scores = [
-            np.abs(origin.errors) / band_scale(origin.claimed, origin.horizons) for origin in self.origins
-        ]
+        """Return q, the half-width of a two-sided band over s sqrt(1 + h)."""
+        scores = [np.abs(origin.errors) / band_scale(origin.claimed, origin.horizon) for origin in self.origins]
         of_origins = [float(np.quantile(score, confidence)) for score in scores]
         return max(float(np.quantile(of_origins, confidence)), MIN_MULTIPLIER * normal_quantile(confidence))
 
     def half_width(self, claim: Claim, horizon: float, confidence: float) -> float:
-        """The half-width of the band around the one point that is claimed, at this reach."""
+        """Return the half-width of the band around the claim's one point at this horizon."""
         return self.multiplier(confidence) * float(band_scale(claim.errors, np.array([horizon]))[0])
 
 
 def band_scale(
-    errors: Float64[np.ndarray, "point"], horizons: Float64[np.ndarray, "point"]
+    errors: Float64[np.ndarray, "point"], horizon: Float64[np.ndarray, "point"]
 ) -> Float64[np.ndarray, "point"]:
-    """The claimed error, at least `LEAST_ERROR`, times sqrt(1 + h); inside the data h is 0."""
-    scale: np.ndarray = np.maximum(errors, MIN_ERROR) * np.sqrt(1.0 + np.maximum(horizons, 0.0))
+    """Return the claimed error, at least `MIN_ERROR`, times sqrt(1 + h); inside the data h is 0."""
+    scale: np.ndarray = np.maximum(errors, MIN_ERROR) * np.sqrt(1.0 + np.maximum(horizon, 0.0))
     return scale
 
 
@@ -119,7 +113,7 @@ def run_back_test(
     min_points: int,
     num_origins: int = NUM_ORIGINS,
 ) -> BackTest:
-    """Replay the history of `observed` by `scale`. Raises `DataError` where there are too few points for it."""
+    """Fit and predict `observed` at each origin of `scale`. Raises `DataError` if there are too few points."""
     order = np.argsort(scale, kind="stable")
     origins, left_out = [], []
     for num_fitted in _origin_sizes(scale[order], min_points, num_origins):
@@ -139,36 +133,35 @@ def run_back_test(
         )
     if len(origins) < MIN_ORIGINS:
         raise DataError(
-            f"an extrapolation can be tested from {number_of(len(origins), 'origin')} only, and "
-            f"{MIN_ORIGINS} are needed. Left out: {'; '.join(left_out)}"
+            f"only {number_of(len(origins), 'origin')} could be fitted for the back-test of the extrapolation; "
+            f"it needs {MIN_ORIGINS}. Left out: {'; '.join(left_out)}"
         )
-    horizons = np.sort(np.concatenate([origin.horizons for origin in origins]))
-    return BackTest(tuple(origins), float(horizons[-MIN_PREDICTIONS]), tuple(left_out))
+    horizon = np.sort(np.concatenate([origin.horizon for origin in origins]))
+    return BackTest(tuple(origins), float(horizon[-MIN_PREDICTIONS]), tuple(left_out))
 
 
 def residual_scale(
     residuals: Float64[np.ndarray, "point"], scale: Float64[np.ndarray, "point"], *, num_parameters: int
 ) -> float:
-    """Deviation that a law leaves unexplained: over all points, or the quarter of largest scale if more."""
+    """Return the deviation that a law leaves unexplained: that of all points, or of the quarter at the largest
+    scale."""
     largest = np.argsort(scale, kind="stable")[-max(len(residuals) // 4, 8) :]
-    return max(
-        _robust_deviation(residuals, num_parameters),
-        _robust_deviation(residuals[largest], num_parameters // 4),
-    )
+    return max(_robust_deviation(residuals, num_parameters), _robust_deviation(residuals[largest], num_parameters // 4))
 
 
 def half_width_68(replicates: Float64[np.ndarray, "resample point"]) -> Float64[np.ndarray, "point"]:
-    """[point]: half the width of the middle 68% over resamples; a standard deviation without its long tails."""
+    """[point]: half the width of the middle 68% of the bootstrap replicates, a standard deviation without long
+    tails."""
     low, high = np.quantile(replicates, [0.16, 0.84], axis=0)
     width: np.ndarray = (high - low) / 2.0
     return width
 
 
 def _robust_deviation(residuals: Float64[np.ndarray, "point"], num_fitted: int) -> float:
-    """The standard deviation of the residuals, with those beyond four median deviations brought in to that.
+    """Return the standard deviation of the residuals, with those beyond four median deviations clipped.
 
-    A fit of least absolute deviations goes through as many points as it has parameters; those residuals are
-    zero whatever the noise is, and are not looked at (as in Rousseeuw & Leroy 1987).
+    A fit of least absolute deviations passes through as many points as it has parameters. Those residuals are zero
+    whatever the noise is, and are left out (as in Rousseeuw & Leroy 1987).
     """
     sizes = np.sort(np.abs(residuals))[num_fitted:]
     median = 1.4826 * float(np.median(sizes))
@@ -177,11 +170,11 @@ def _robust_deviation(residuals: Float64[np.ndarray, "point"], num_fitted: int) 
 
 
 def _origin_sizes(scale: Float64[np.ndarray, "point"], min_points: int, num_origins: int) -> Sequence[int]:
-    """How many points each fit gets; an origin never parts points of one scale."""
+    """Return how many points each origin fits; an origin never separates points of one scale."""
     num_points = len(scale)
     first, last = max(min_points, int(FIRST_ORIGIN * num_points)), int(LAST_ORIGIN * num_points)
     target_sizes = np.linspace(first, max(first, last), num_origins).astype(int)
-    # To the right of all points that share the scale of the last that is fitted.
+    # Points with the scale of the last fitted point are fitted, too.
     sizes = np.unique(np.searchsorted(scale, scale[np.minimum(target_sizes, num_points) - 1], side="right"))
     usable = [int(size) for size in sizes if min_points <= size < num_points]
     if len(usable) < MIN_ORIGINS or num_points - usable[0] < MIN_PREDICTIONS:

@@ -1,9 +1,9 @@
-"""What a law says about a run that nobody has made: a calibrated band, or a refusal that names the limit.
+"""Predict the loss of a larger run with a calibrated band, or reject the target and name the limit.
 
-Two things are refused: a target smaller than all points; and one whose tokens per parameter lie outside what
-was fitted by more than a factor of two, since no origin by compute says anything about that direction. A target
-beyond the longest reach that a back-test on these points could check is refused if asked strictly; else it
-gets its band, which grows with the reach as it did within it, and its record says how far that was tested.
+Two kinds of target are always rejected: one smaller than all points, and one whose tokens per parameter lie more than a
+factor of two outside the fitted range, because a back-test by compute says nothing about that direction. A target
+beyond the longest tested horizon is rejected in strict mode; otherwise its band grows with the horizon, and the record
+says how far bands were tested.
 """
 
 from collections.abc import Mapping
@@ -18,48 +18,36 @@ from assay.base.units import count_text, power_text
 from assay.records.evaluation import Estimate
 from assay.records.scaling import BandCheck, ScalingLaw, ScalingPrediction
 from assay.statistics.interval import normal_quantile
-from assay.statistics.scaling.backtest import (
-    BackTest,
-    Claim,
-    band_scale,
-    half_width_68,
-    residual_scale,
-    run_back_test,
-)
+from assay.statistics.scaling.backtest import BackTest, Claim, band_scale, half_width_68, residual_scale, run_back_test
 from assay.statistics.scaling.bootstrap import resampled
 from assay.statistics.scaling.fit import ScalingFit, fit_scaling_law
 from assay.statistics.scaling.forms import ScalingForm, forms_that_suit
-from assay.statistics.scaling.points import (
-    MAX_VALUE,
-    MIN_VALUE,
-    ScalingPoints,
-    Variables,
-    completed_target,
-)
+from assay.statistics.scaling.points import MAX_VALUE, MIN_VALUE, ScalingPoints, Variables, completed_target
 from assay.statistics.scaling.solver import Theta
 
 CONFIDENCE = 0.90
 MAX_RATIO_FACTOR = 2.0
 ORIGIN_RESAMPLES = 60
-"""The resamples of each origin's bootstrap: only its middle 68% is used."""
+"""Bootstrap samples for each origin; only their middle 68% is used."""
 ORIGIN_STARTS = 16
 CHECKED_SHARES = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9)
-"""Shares of the points below which `check_bands` forgets the rest."""
+"""`check_bands` hides the points above each of these shares."""
 
 
 class ChosenForm(NamedTuple):
-    """The form of a law, and what it was chosen by."""
+    """The form of a law, and the back-test errors that chose it."""
 
     form: ScalingForm
     errors: Mapping[str, float]
-    """Form -> the mean error of its back-test; empty where there was nothing to choose, or no way to."""
+    """Form -> mean error of its back-test; empty if there was only one form, or no back-test."""
 
 
 def choose_form(points: ScalingPoints, *, delta: float, seed: int = 0) -> ChosenForm:
-    """The form with the fewest parameters, of those that suit the points, among those whose predictions of
-    larger runs erred least: by no more than one standard error above the least (Breiman et al. 1984).
+    """Choose the form whose back-test erred least; within one standard error of the best, the one with the fewest
+    parameters (Breiman et al. 1984).
 
-    All are tested from the same origins. Where the points are too few for that, the first that suits is taken.
+    All forms are tested from the same origins. If there are too few points for a back-test, the first suitable form is
+    taken.
     """
     suiting = forms_that_suit(points)
     min_points = max(form.min_points for form in suiting)
@@ -77,14 +65,9 @@ def choose_form(points: ScalingPoints, *, delta: float, seed: int = 0) -> Chosen
 
 
 def back_test_law(
-    points: ScalingPoints,
-    form: ScalingForm,
-    *,
-    delta: float,
-    seed: int = 0,
-    min_points: int | None = None,
+    points: ScalingPoints, form: ScalingForm, *, delta: float, seed: int = 0, min_points: int | None = None
 ) -> BackTest:
-    """The law's own record on these points, in log loss. `least_points` of an origin: the form's, or more."""
+    """Back-test a law in log loss. `min_points` of an origin defaults to the form's."""
     form.check(points)
 
     def claim(below: Int[np.ndarray, "below"], above: Int[np.ndarray, "above"]) -> Claim:
@@ -97,7 +80,7 @@ def back_test_law(
 
 
 def claim_of(fit: ScalingFit, replicates: Theta, variables: Variables) -> Claim:
-    """The log loss of other points, with the standard errors that the fit claims."""
+    """Predict the log loss of other points, with the standard errors that the fit claims."""
     scale, num_parameters = fit.points.variables[fit.form.scale], len(fit.form.parameter_names)
     residual = residual_scale(fit.residuals(), scale, num_parameters=num_parameters)
     from_parameters = half_width_68(fit.log_losses(variables, replicates))
@@ -114,9 +97,9 @@ def extrapolate(
     confidence: float = CONFIDENCE,
     is_strict: bool = False,
 ) -> ScalingPrediction:
-    """The loss of one new run at `target`, or a `DataError` that says how far the points reach.
+    """Predict the loss of one new run at `target`.
 
-    `is_strict`: also where no back-test reached so far.
+    Raises `DataError` if the points do not support the target; with `is_strict`, also beyond the tested horizon.
     """
     at = target_of(fit.form, target)
     horizon = supported_horizon(fit.points, fit.form, back_test, at, is_strict=is_strict)
@@ -139,17 +122,17 @@ def extrapolate(
 
 
 def target_of(form: ScalingForm, target: Mapping[str, float]) -> dict[str, float]:
-    """The target with all that the form needs, or a `ConfigError` that says what is missing."""
+    """Complete the target's variables. Raises `ConfigError` if the form needs one that is missing."""
     if bad := [name for name, value in target.items() if not (np.isfinite(value) and value > 0)]:
         raise ConfigError(f"target: {bad[0]}={target[bad[0]]:g}; expected a positive number.")
     at = completed_target(target)
     if far := [name for name, value in at.items() if not MIN_VALUE <= value <= MAX_VALUE]:
         raise ConfigError(
-            f"target: {far[0]}={at[far[0]]:g}; expected between {MIN_VALUE:g} and {MAX_VALUE:g}. Check its unit."
+            f"target: {far[0]}={at[far[0]]:g}; expected between {MIN_VALUE:g} and {MAX_VALUE:g}. Check the unit."
         )
     if missing := [name for name in form.variables if name not in at]:
         raise ConfigError(
-            f"the target says {', '.join(target) or 'nothing'}; '{form.name}' ({form.formula}) needs also "
+            f"the target gives {', '.join(target) or 'nothing'}; '{form.name}' ({form.formula}) also needs "
             f"{' and '.join(missing)}."
         )
     return at
@@ -163,7 +146,7 @@ def supported_horizon(
     *,
     is_strict: bool = False,
 ) -> float:
-    """log(target's scale / largest fitted), or a `DataError` where the points do not reach so far."""
+    """Return log(target's scale / largest fitted), or raise `DataError` if the points do not support the target."""
     scale, target_scale = points.variables[form.scale], target[form.scale]
     unit = " FLOP" if form.scale == "compute" else ""
     largest, smallest = float(scale.max()), float(scale.min())
@@ -171,16 +154,17 @@ def supported_horizon(
     if is_strict and horizon > back_test.max_horizon:
         supported = float(np.exp(back_test.max_horizon))
         raise DataError(
-            f"{form.scale} {power_text(target_scale)}{unit} is {power_text(target_scale / largest)} times the largest run "
-            f"({power_text(largest)}{unit}). A back-test on these points can check predictions up to "
+            f"{form.scale} {power_text(target_scale)}{unit} is {power_text(target_scale / largest)} times the "
+            f"largest run ({power_text(largest)}{unit}). A back-test on these points can check predictions up to "
             f"{power_text(supported)} times beyond: up to {power_text(largest * supported)}{unit}. Ask for "
             f"that at most, or add runs: smaller ones lengthen the reach, one of "
             f"{power_text(target_scale / supported)}{unit} brings this target into it."
         )
     if target_scale < smallest:
         raise DataError(
-            f"{form.scale} {power_text(target_scale)}{unit} is below the smallest run ({power_text(smallest)}{unit})"
-            "; nothing was tested there. Train it: it is cheaper than any run that was fitted."
+            f"{form.scale} {power_text(target_scale)}{unit} is below the smallest run "
+            f"({power_text(smallest)}{unit}), where nothing was tested. Train this run: it is cheaper than any "
+            "fitted run."
         )
     _check_token_ratio(points, form, target)
     return horizon
@@ -216,12 +200,10 @@ def check_bands(
     confidence: float = CONFIDENCE,
     seed: int = 0,
 ) -> BandCheck:
-    """Forget the largest runs, calibrate on the rest, and count how many of the forgotten the bands held.
+    """Hide the largest runs, calibrate on the rest, and count how many hidden runs lie inside their bands.
 
-    Without a form it is chosen among the rest, too, each time.
-
-    Only forgotten runs within the supported reach count. Each share of `CHECKED_SHARES` weighs the same; what
-    a band is calibrated on never includes what it is checked on.
+    Without a form, one is chosen on the visible runs each time. Only hidden runs within the tested horizon count, and
+    each share of `CHECKED_SHARES` has the same weight.
     """
     by = form or forms_that_suit(points)[0]
     order = np.argsort(points.variables[by.scale], kind="stable")
@@ -247,12 +229,12 @@ def _coverage_of(
     back_test = back_test_law(known, form, delta=delta, seed=seed)
     fit = fit_scaling_law(known, form, delta=delta, num_starts=ORIGIN_STARTS, seed=seed)
     claimed = claim_of(fit, resampled(fit, num_resamples=ORIGIN_RESAMPLES, seed=seed), rest.variables)
-    horizons = np.log(rest.variables[form.scale] / known.variables[form.scale].max())
-    supported = horizons <= back_test.max_horizon
+    horizon = np.log(rest.variables[form.scale] / known.variables[form.scale].max())
+    supported = horizon <= back_test.max_horizon
     if not supported.any():
         return None
     errors, plain = np.abs(np.log(rest.loss) - claimed.predicted), normal_quantile(confidence)
-    widths = back_test.multiplier(confidence) * band_scale(claimed.errors, horizons)
+    widths = back_test.multiplier(confidence) * band_scale(claimed.errors, horizon)
     return _BandCoverage(
         calibrated=float(np.mean((errors <= widths)[supported])),
         uncalibrated=float(np.mean((errors <= plain * claimed.errors)[supported])),

@@ -1,4 +1,4 @@
-"""The shapes that a law may have: a sum of terms, each a coefficient times powers of the run's variables.
+"""Forms of scaling laws: a sum of terms, each a coefficient times powers of the run's variables.
 
     chinchilla      L = A / N^alpha + B / D^beta + E        Hoffmann et al. 2022, approach 3
     over-training   L = A / N^alpha + B / D^alpha + E       Gadre et al. 2024: one exponent, so that at a fixed
@@ -7,9 +7,8 @@
     compute         L = A / C^alpha + E                     one family of runs along its own frontier
     tokens          L = B / D^beta + E                      one model on more and more data
 
-Every term's *logarithm* is linear in (log coefficients, exponents). So a form is a tensor of features, the
-log of the loss is the log-sum-exp of `features @ theta`, and one solver with exact derivatives serves all of
-them.
+The *logarithm* of every term is linear in (log coefficients, exponents). A form is therefore a tensor of features, the
+log of the loss is the log-sum-exp of `features @ theta`, and one solver with exact derivatives fits all forms.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,53 +46,56 @@ class ScalingForm:
 
     @property
     def variables(self) -> list[str]:
-        """What a point must say."""
+        """The variables that a point must have."""
         return list(dict.fromkeys(term.variable for term in self.terms if term.variable is not None))
 
     @property
     def scale(self) -> str:
-        """The variable by which runs are small or large."""
+        """The variable that orders runs from small to large."""
         return "compute" if len(self.variables) > 1 else self.variables[0]
 
     @property
     def min_points(self) -> int:
-        """Fewer points than this are not fitted: two for each parameter."""
+        """Minimum number of points: two for each parameter."""
         return 2 * len(self.parameter_names)
 
-    def centre(self, points: ScalingPoints) -> dict[str, float]:
-        """Mean logarithm of each variable. Features around it make coefficients and exponents nearly
-        uncorrelated, which is what lets a fit converge from anywhere."""
+    def center(self, points: ScalingPoints) -> dict[str, float]:
+        """Return the mean logarithm of each variable.
+
+        Centered features make coefficients and exponents nearly uncorrelated, so a fit converges from any start.
+        """
         return {name: float(np.log(points.variables[name]).mean()) for name in self.variables}
 
-    def features(self, variables: Variables, centre: Mapping[str, float]) -> Features:
-        """The tensor whose product with theta is each term's logarithm."""
+    def features(self, variables: Variables, center: Mapping[str, float]) -> Features:
+        """Return the tensor whose product with theta is the logarithm of each term."""
         names = self.parameter_names
         num_points = len(variables[self.variables[0]])
         features = np.zeros((num_points, len(self.terms), len(names)))
         for index, term in enumerate(self.terms):
             features[:, index, index] = 1.0
             if term.variable is not None and term.exponent is not None:
-                logs = np.log(variables[term.variable]) - centre[term.variable]
+                logs = np.log(variables[term.variable]) - center[term.variable]
                 features[:, index, names.index(term.exponent)] = -logs
         return features
 
-    def natural(self, theta: Theta, centre: Mapping[str, float]) -> Theta:
-        """[fit, parameter] -> coefficients and exponents as they stand in the formula."""
+    def formula_parameters(self, theta: Theta, center: Mapping[str, float]) -> Theta:
+        """[fit, parameter]: convert thetas to the coefficients and exponents of the formula."""
         names = self.parameter_names
         values = theta.copy()
         for index, term in enumerate(self.terms):
             if term.variable is not None and term.exponent is not None:
-                values[:, index] += theta[:, names.index(term.exponent)] * centre[term.variable]
-        with np.errstate(over="ignore"):  # a resample that says nothing about a term: infinity is its answer
+                values[:, index] += theta[:, names.index(term.exponent)] * center[term.variable]
+        # A bootstrap sample that does not determine a term gives infinity.
+        with np.errstate(over="ignore"):
             values[:, : len(self.terms)] = np.exp(values[:, : len(self.terms)])
         return values
 
     def check(self, points: ScalingPoints) -> None:
-        """Raise `DataError` unless the points can tell the form's parameters apart."""
+        """Raise `DataError` unless the points determine the form's parameters."""
         if missing := [name for name in self.variables if name not in points.variables]:
             raise DataError(
-                f"the points do not say {' and '.join(missing)}, which '{self.name}' ({self.formula}) needs. "
-                f"Give the column, or choose another form: {', '.join(FORMS)}."
+                f"the points have no {' and '.join(missing)}, which '{self.name}' ({self.formula}) needs. "
+                f"Add the column, or choose another form: {', '.join(FORMS)}."
             )
         if points.num_points < self.min_points:
             raise DataError(
@@ -103,8 +105,8 @@ class ScalingForm:
         for name in self.variables:
             if (distinct := len(np.unique(points.variables[name]))) < 3:
                 raise DataError(
-                    f"the points have {distinct} different values of {name}: no curve can be told from that. "
-                    "Vary it over at least 3, better over a factor of 10."
+                    f"the points have {distinct} different values of {name}, too few to fit a curve. "
+                    "Use at least 3 values, preferably over a factor of 10."
                 )
 
 
@@ -129,8 +131,10 @@ FORMS = {
 
 
 def forms_that_suit(points: ScalingPoints) -> list[ScalingForm]:
-    """Those whose parameters the points can tell apart: of two variables where both vary, else of one. The
-    first of all where none is, whose `check` says what is missing."""
+    """Return the forms whose parameters the points determine: of two variables if both vary, else of one.
+
+    If there is none, return the first form, whose `check` says what is missing.
+    """
     for names in (("chinchilla", "over-training"), ("tokens",), ("compute",)):
         if found := [FORMS[name] for name in names if _suits(FORMS[name], points)]:
             return found
@@ -146,7 +150,7 @@ def _suits(form: ScalingForm, points: ScalingPoints) -> bool:
 
 
 def form_named(name: str) -> ScalingForm:
-    """One of `FORMS`; `ConfigError` for anything else."""
+    """Return one of `FORMS`; raise `ConfigError` for other names."""
     if name not in FORMS:
         raise ConfigError(f"'{name}' is no form of a scaling law. Choose one of {', '.join(FORMS)}.")
     return FORMS[name]

@@ -1,10 +1,8 @@
-"""Runs on record as points of a law: parameters from the recipe, tokens from the metrics, held-out loss.
+"""Read the points of a law from recorded runs: parameters from the recipe, tokens from the metrics, held-out loss.
 
-The loss is the first metric of the last evaluation of which less is better: a classifier's validation
-log-loss, in nats per row; nats a token of SFT; a reward model's log-loss. What the training loss says depends
-on dropout and on the schedule's last steps.
-Losses on different validation rows do not belong on one curve, so all runs must be evaluated on one split of
-one dataset.
+The loss is the first metric of the last evaluation for which lower is better: a classifier's validation log-loss (nats
+per row), the nats per token of SFT, or a reward model's log-loss. The training loss is not used, because it depends on
+dropout and on the last steps of the schedule. All runs must be evaluated on one split of one dataset.
 """
 
 from collections.abc import Sequence
@@ -13,11 +11,7 @@ from typing import NamedTuple
 from assay.base.errors import DataError
 from assay.records.evaluation import AnyEvaluation
 from assay.records.run import Run
-from assay.statistics.scaling.points import (
-    FLOP_PER_PARAMETER_AND_TOKEN,
-    ScalingPoints,
-    scaling_points,
-)
+from assay.statistics.scaling.points import FLOP_PER_PARAMETER_AND_TOKEN, ScalingPoints, scaling_points
 from assay.store.ledger.ledger import Ledger
 from assay.store.metrics.curves import metric_series
 from assay.training.recipe import recipe_of
@@ -34,7 +28,7 @@ class _Finished(NamedTuple):
 
 
 def points_of_runs(ledger: Ledger, run_ids: Sequence[str]) -> ScalingPoints:
-    """One point per run. Raises `DataError` where a run lacks one of its numbers, or the splits differ."""
+    """Return one point per run. Raises `DataError` if a run lacks a number, or if the splits or losses differ."""
     finished = [_finished(ledger, run_id) for run_id in run_ids]
     rows = {run.evaluation.overall.num_rows for run in finished}
     splits = {str(recipe_of(run.run).data.split) for run in finished}
@@ -46,8 +40,8 @@ def points_of_runs(ledger: Ledger, run_ids: Sequence[str]) -> ScalingPoints:
         )
     if len(losses := {run.evaluation.loss.metric.name for run in finished if run.evaluation.loss}) > 1:
         raise DataError(
-            f"the runs are measured by other losses: {' and '.join(sorted(losses))}. One law needs one loss; "
-            "use runs of one method."
+            f"the runs are measured by different losses: {' and '.join(sorted(losses))}. One law needs one "
+            "loss; use runs of one method."
         )
     return scaling_points(
         [run.loss for run in finished],
@@ -58,9 +52,9 @@ def points_of_runs(ledger: Ledger, run_ids: Sequence[str]) -> ScalingPoints:
 
 
 def scale_of_run(ledger: Ledger, run_id: str, scale: str) -> float:
-    """`parameters`, `tokens` learned until the last evaluation, or `compute` (6 N D, FLOP) of a finished run.
+    """Return `parameters`, `tokens` trained until the last evaluation, or `compute` (6 N D, FLOP) of a finished run.
 
-    Raises `DataError` where the run does not say it.
+    Raises `DataError` if the run does not record it.
     """
     run, evaluations = ledger.run(run_id), ledger.evaluations(run_id)
     if not evaluations:
@@ -83,8 +77,7 @@ def _finished(ledger: Ledger, run_id: str) -> _Finished:
     last = evaluations[-1]
     if last.loss is None or last.loss.estimate is None:
         raise DataError(
-            f"run {run.run_id} is measured by {last.headline.metric.name}, and by no loss that a law could be "
-            "fitted to."
+            f"run {run.run_id} is measured by {last.headline.metric.name}, and has no loss to fit a law to."
         )
     tokens = _tokens(ledger, run.run_id, last.step)
     return _Finished(run, _parameters(run), tokens, last, last.loss.estimate.value)
@@ -99,7 +92,7 @@ def _parameters(run: Run) -> int:
     parameters = recipe_of(run).method.num_parameters()
     if parameters is None:
         raise DataError(
-            f"run {run.run_id} began with a pretrained model, whose size is not in the recipe. Write the "
-            "points to a CSV file with columns parameters,tokens,loss."
+            f"run {run.run_id} started from a pretrained model, and the recipe does not hold its size. Write "
+            "the points to a CSV file with columns parameters,tokens,loss."
         )
     return parameters

@@ -1,13 +1,12 @@
-"""What a candidate's gain will be at a larger scale: a line over log scale, calibrated by its own history.
+"""Forecast a candidate's gain at a larger scale: a line over log scale, calibrated by a back-test.
 
-A gain may be 0 or below, so it is no law of the loss (`forms`), and two laws subtracted would throw the pairing
-away. Over the range of scales of one ladder
+A gain may be 0 or negative, so it has no law of the loss (`forms`); the difference of two laws would lose the pairing.
+Over the range of one ladder of scales, a line is as much as a few scales support:
 
-    gain = a + b log(scale / middle) + luck
+    gain = a + b log(scale / middle) + noise
 
-is as much as a few scales can support. The band is for one further pair of runs at the target, with the pairs'
-own scatter in it; how wide it must be is found as for every law here (`backtest`): fit the smaller scales,
-predict the larger ones, take the multiplier that would have held. Fewer than five scales are refused.
+The band is for one further pair of runs at the target and includes the scatter of pairs. Its width is calibrated as for
+every law (`backtest`). It needs at least five scales.
 """
 
 from collections.abc import Sequence
@@ -28,25 +27,26 @@ MIN_SCALES = 5
 
 
 class GainsAtScale(NamedTuple):
-    """One scale of a ladder: the gain of each pair of runs there."""
+    """The gains of the pairs of runs at one scale."""
 
     source: str
-    """The campaign's name."""
+    """Name of the campaign."""
     scale: float
     gains: Sequence[float]
 
 
 def forecast_gain(rungs: Sequence[GainsAtScale], *, scale_name: str, target: float) -> GainForecast:
-    """The gain at `target` with its calibrated band. Raises `DataError` where the rungs do not support it."""
-    scales = np.concatenate([np.full(len(rung.gains), rung.scale) for rung in rungs])
-    gains = np.concatenate([np.asarray(rung.gains, dtype=np.float64) for rung in rungs])
+    """Return the gain at `target` with its calibrated band. Raises `DataError` if the rungs do not support the
+    target."""
+    scales = np.concatenate([np.full(len(group.gains), group.scale) for group in rungs])
+    gains = np.concatenate([np.asarray(group.gains, dtype=np.float64) for group in rungs])
     order = np.argsort(scales, kind="stable")
     scales, gains = scales[order], gains[order]
     num_scales = np.unique(scales).size
     if num_scales < MIN_SCALES:
         raise DataError(
-            f"{num_scales} scales are too few to test an extrapolation of the gain on; it needs "
-            f"{MIN_SCALES}. Add campaigns at other scales."
+            f"{num_scales} scales are too few to test an extrapolation of the gain; it needs {MIN_SCALES}. "
+            "Add campaigns at other scales."
         )
     back_test = _back_test(scales, gains)
     horizon = _supported_horizon(scales, back_test, target, scale_name)
@@ -61,16 +61,16 @@ def forecast_gain(rungs: Sequence[GainsAtScale], *, scale_name: str, target: flo
             method=f"line over log {scale_name}, back-test at {len(back_test.origins)} origins: "
             f"{back_test.multiplier(CONFIDENCE):.2f} s sqrt(1 + h)",
         ),
-        sources=tuple(rung.source for rung in rungs),
-        scales=tuple(rung.scale for rung in rungs),
-        gains=tuple(float(np.mean(rung.gains)) for rung in rungs),
+        sources=tuple(group.source for group in rungs),
+        scales=tuple(group.scale for group in rungs),
+        gains=tuple(float(np.mean(group.gains)) for group in rungs),
         times_beyond_data=float(np.exp(horizon)),
         times_supported=float(np.exp(back_test.max_horizon)),
     )
 
 
 def _back_test(scales: Float64[np.ndarray, "pair"], gains: Float64[np.ndarray, "pair"]) -> BackTest:
-    # Two whole scales below the first origin: a line needs them.
+    # A line needs two whole scales below the first origin.
     min_points = int(np.searchsorted(scales, np.unique(scales)[1], side="right"))
 
     def claim(below: Int[np.ndarray, "below"], above: Int[np.ndarray, "above"]) -> Claim:
@@ -80,11 +80,9 @@ def _back_test(scales: Float64[np.ndarray, "pair"], gains: Float64[np.ndarray, "
 
 
 def _claim(
-    scales: Float64[np.ndarray, "pair"],
-    gains: Float64[np.ndarray, "pair"],
-    targets: Float64[np.ndarray, "target"],
+    scales: Float64[np.ndarray, "pair"], gains: Float64[np.ndarray, "pair"], targets: Float64[np.ndarray, "target"]
 ) -> Claim:
-    """The least-squares line, with the standard error of one further pair's gain."""
+    """Fit the least-squares line; the standard error is that of one further pair's gain."""
     middle = np.log(scales).mean()
     centered, target_offsets = np.log(scales) - middle, np.log(targets) - middle
     sum_of_squares = float(centered @ centered)
@@ -95,9 +93,7 @@ def _claim(
     return Claim(gains.mean() + slope * target_offsets, np.sqrt(variance + of_line), np.sqrt(of_line))
 
 
-def _supported_horizon(
-    scales: Float64[np.ndarray, "pair"], back_test: BackTest, target: float, name: str
-) -> float:
+def _supported_horizon(scales: Float64[np.ndarray, "pair"], back_test: BackTest, target: float, name: str) -> float:
     largest = float(scales.max())
     horizon = float(np.log(target / largest))
     if horizon > back_test.max_horizon:

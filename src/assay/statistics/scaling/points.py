@@ -1,8 +1,8 @@
-"""Finished runs as points: what each was made of, and the loss that came out.
+"""Points of a scaling law: the scale of finished runs and their losses.
 
-A point says two of parameters N, training tokens D and compute C (FLOP), and the third follows from C = 6 N D
-(Kaplan et al. 2020, forward and backward of a dense transformer); or only one of them, where a law needs no
-more. Points of one run (its checkpoints) share a `group`, and are resampled together.
+A point gives two of parameters N, training tokens D and compute C (FLOP); the third follows from C = 6 N D (Kaplan et
+al. 2020, forward and backward of a dense transformer). It may give only one if the law needs no more. Points of one run
+(its checkpoints) share a `group` and are resampled together.
 """
 
 import csv
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import ArrayLike
 
 from assay.base.digest import sha256_of_json
 from assay.base.errors import DataError
@@ -23,9 +23,8 @@ Variables = Mapping[str, Float64[np.ndarray, "point"]]
 
 FLOP_PER_PARAMETER_AND_TOKEN = 6.0
 MAX_COMPUTE_RATIO = 10.0
-"""Between the FLOP that are given and 6 N D: experts and attention account for less, another unit for more."""
+"""Largest factor between the given FLOP and 6 N D: experts and attention change less; a wrong unit changes more."""
 MIN_VALUE, MAX_VALUE = 1e-100, 1e100
-"""Between which every number of a point lies: no run is beyond, and products of such numbers are numbers."""
 VARIABLES = ("parameters", "tokens", "compute")
 _HEADINGS = {
     "parameters": ("parameters", "params", "n", "model size", "model_size", "num_parameters"),
@@ -38,33 +37,30 @@ _HEADINGS = {
 
 @dataclass(frozen=True)
 class ScalingPoints:
-    """Runs and their losses; arrays of one length, all numbers positive and finite."""
+    """Scales and losses of runs; arrays of one length, all numbers positive and finite."""
 
     loss: Float64[np.ndarray, "point"]
     variables: Variables
     groups: Int64[np.ndarray, "point"]
-    """[point]: points with the same number are no independent evidence."""
+    """[point]: points with the same number are not independent."""
     scores: Float64[np.ndarray, "point"] | None = None
-    """[point]: of a downstream task, in [0, 1]; None where no task was scored."""
+    """[point]: score of a downstream task in [0, 1]; None if no task was scored."""
 
     @property
     def num_points(self) -> int:
-        """How many."""
         return len(self.loss)
 
     def where(self, chosen: Bool[np.ndarray, "point"] | Int[np.ndarray, "chosen"]) -> "ScalingPoints":
-        """Only the chosen points, in the chosen order."""
         variables = {name: values[chosen] for name, values in self.variables.items()}
         scores = None if self.scores is None else self.scores[chosen]
         return ScalingPoints(self.loss[chosen], variables, self.groups[chosen], scores)
 
     def without_highest_losses(self, count: int) -> "ScalingPoints":
-        """All but the `count` points with the highest loss, in the order in which they came."""
+        """Return the points without the `count` highest losses, in their original order."""
         order = np.sort(np.argsort(self.loss, kind="stable")[: max(0, self.num_points - count)])
         return self.where(order)
 
     def sha256(self) -> str:
-        """Digest of all numbers: equal points, equal digest."""
         tree = {name: values.tolist() for name, values in sorted(self.variables.items())}
         if self.scores is not None:
             tree["scores"] = self.scores.tolist()
@@ -72,17 +68,17 @@ class ScalingPoints:
 
 
 def scaling_points(
-    loss: npt.ArrayLike,
+    loss: ArrayLike,
     *,
-    groups: npt.ArrayLike | None = None,
-    scores: npt.ArrayLike | None = None,
+    groups: ArrayLike | None = None,
+    scores: ArrayLike | None = None,
     source: str = "points",
-    **columns: npt.ArrayLike,
+    **columns: ArrayLike,
 ) -> ScalingPoints:
-    """Points from arrays by name; what is missing is derived by C = 6 N D.
+    """Return points from arrays by name; missing variables are derived by C = 6 N D.
 
-    Raises `DataError` if a number is not positive, or beyond `LEAST` and `MOST`, a score is not in [0, 1], or
-    there is nothing to scale with.
+    Raises `DataError` if a number is not positive or lies outside `MIN_VALUE` to `MAX_VALUE`, if a score is not in [0,
+    1], or if no scale is given.
     """
     losses = np.asarray(loss, float)
     variables = _completed({name: np.asarray(values, float) for name, values in columns.items()})
@@ -98,8 +94,9 @@ def scaling_points(
         far = np.flatnonzero((values < MIN_VALUE) | (values > MAX_VALUE))
         if len(far):
             raise DataError(
-                f"{source}: {name} of point {far[0] + 1} is {values[far[0]]:.3g}, expected between {MIN_VALUE:g} "
-                f"and {MAX_VALUE:g}: a run that diverged, or another unit. Remove the point, or correct it."
+                f"{source}: {name} of point {far[0] + 1} is {values[far[0]]:.3g}, expected between "
+                f"{MIN_VALUE:g} and {MAX_VALUE:g}. The run diverged, or the unit is wrong. Remove the point, or "
+                "correct it."
             )
     _check_compute(variables, source)
     numbers = np.arange(len(losses)) if groups is None else np.unique(groups, return_inverse=True)[1]
@@ -110,14 +107,12 @@ def scaling_points(
             "0 and 1. Divide percentages by 100."
         )
     if len(losses) > 1 and np.ptp(losses) <= 1e-9 * losses.max():
-        raise DataError(
-            f"{source}: every loss is {losses[0]:g}, so nothing scales. Is the column the right one?"
-        )
+        raise DataError(f"{source}: every loss is {losses[0]:g}, so there is nothing to fit. Check the column.")
     return ScalingPoints(losses, variables, np.asarray(numbers, np.int64), marks)
 
 
 def read_points(path: Path, *, score_column: str | None = None) -> ScalingPoints:
-    """Points from a CSV file with a heading line; other columns than those that are known are left alone.
+    """Read points from a CSV file with a header; unknown columns are ignored.
 
     `score_column` names the accuracy of a downstream task.
     """
@@ -133,8 +128,8 @@ def read_points(path: Path, *, score_column: str | None = None) -> ScalingPoints
     for number, line in rows:
         if len(line) > len(lines[0]) and any(map(str.strip, line[len(lines[0]) :])):
             raise DataError(
-                f"{path}: line {number} has {len(line)} cells, the heading {len(lines[0])}. A text "
-                "that holds a comma stands between quotes, a number has no comma."
+                f"{path}: line {number} has {len(line)} cells, the heading {len(lines[0])}. Put texts "
+                "with commas between quotes, and write numbers without commas."
             )
     if not rows:
         raise DataError(f"{path}: a heading and no points. Write one line per finished run.")
@@ -150,13 +145,13 @@ def read_points(path: Path, *, score_column: str | None = None) -> ScalingPoints
 
 
 def completed_target(target: Mapping[str, float]) -> dict[str, float]:
-    """A target's variables, with what is missing derived by C = 6 N D."""
+    """Return a target's variables, with missing ones derived by C = 6 N D."""
     arrays = _completed({name: np.array([value]) for name, value in target.items()})
     return {name: float(values[0]) for name, values in arrays.items()}
 
 
 def _check_compute(variables: Variables, source: str) -> None:
-    """Where all three are given, they have to be of one run: no count of FLOP is that far from another."""
+    """Reject points whose parameters, tokens and compute contradict each other."""
     if not set(variables) >= set(VARIABLES):
         return
     with np.errstate(over="ignore", invalid="ignore"):
@@ -172,7 +167,7 @@ def _check_compute(variables: Variables, source: str) -> None:
 
 def _completed(columns: dict[str, Float64[np.ndarray, "point"]]) -> dict[str, Float64[np.ndarray, "point"]]:
     parameters, tokens, compute = (columns.get(name) for name in VARIABLES)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # what is infinite then is refused
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # infinite values are rejected later
         if compute is None and parameters is not None and tokens is not None:
             columns["compute"] = FLOP_PER_PARAMETER_AND_TOKEN * parameters * tokens
         elif tokens is None and parameters is not None and compute is not None:
@@ -191,9 +186,7 @@ def _column_indices(heading: list[str], path: Path, score_column: str | None) ->
     for name, known in headings.items():
         found = [index for index, heading_name in enumerate(names) if heading_name in known]
         if len(found) > 1:
-            raise DataError(
-                f"{path}: columns {[heading[index] for index in found]} both mean {name}; keep one."
-            )
+            raise DataError(f"{path}: columns {[heading[index] for index in found]} both mean {name}; keep one.")
         if found:
             column_indices[name] = found[0]
     if "loss" not in column_indices or not set(column_indices) & set(VARIABLES):

@@ -1,24 +1,23 @@
-"""Thousands of robust fits at once: damped Newton on the Huber loss of log loss, vectorised over the fits.
+"""Solve thousands of robust fits at once: damped Newton on the Huber loss of log loss, vectorised over the fits.
 
-Model: log L = log sum_k exp(F_k theta). Its gradient is g = sum_k s_k F_k with softmax shares s, its Hessian
-sum_k s_k F_k F_k' - g g': both exact and nearly free, so no line search guesses. With residuals r and Huber's
-psi(r) = clip(r, -delta, delta) the objective's Hessian is
+Model: log L = log sum_k exp(F_k theta). Its gradient is g = sum_k s_k F_k with softmax shares s, its Hessian sum_k s_k
+F_k F_k' - g g'. Both are exact and cheap. With residuals r and Huber's psi(r) = clip(r, -delta, delta) the objective's
+Hessian is
 
     H = sum w [ 1(|r| <= delta) g g' + psi(r) (sum_k s_k F_k F_k' - g g') ]
 
-which may be indefinite far from the optimum. It is damped by the matrix of iteratively reweighted least
-squares, S = sum w min(1, delta/|r|) g g': (H + damping S) step = -gradient. Little damping is Newton, much is
-a short step of a method that always descends; each fit has its own damping. Chinchilla's delta of 1e-3 is a
-fifth of the residuals, so the objective is almost a sum of absolute values, full of kinks: `deltas` falls
-step by step, each optimum the start of the next. From random starts 98% end in the optimum of Epoch AI's
-refit (L-BFGS: 20 to 44%).
+which may be indefinite far from the optimum. It is damped by the matrix of iteratively reweighted least squares, S =
+sum w min(1, delta/|r|) g g': (H + damping S) step = -gradient. Little damping gives Newton's step; much damping gives a
+short step that always descends. Each fit has its own damping. Chinchilla's delta of 1e-3 is a fifth of the residuals,
+so the objective is nearly a sum of absolute values and full of kinks; `deltas` therefore falls step by step, and each
+optimum is the start of the next. 98% of random starts end in the optimum of Epoch AI's refit (L-BFGS: 20 to 44%).
 """
 
 from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import ArrayLike
 
 from assay.base.shapes import Bool, Float64
 
@@ -27,27 +26,21 @@ Theta = Float64[np.ndarray, "fit parameter"]
 PerFit = Float64[np.ndarray, "fit point"]
 
 CHUNK_POINTS = 61_440
-"""Points of all fits in one batch: 256 fits of 240 work on arrays of 2 MB, which stay in the cache."""
+"""Points of all fits in one batch: 256 fits of 240 points work on arrays of 2 MB, which stay in the cache."""
 MAX_ITERATIONS = 60
 TOLERANCE = 1e-12
-"""A fit is done when the next step promises to lower its objective by less than this share."""
+"""A fit has converged when the next step promises to lower its objective by less than this share."""
 _MIN_DAMPING, _MAX_DAMPING = 1e-12, 1e8
 _SINGULAR = 1e-14
-"""Smallest over largest eigenvalue, below which a matrix is not solved with."""
+"""A matrix is singular if its smallest eigenvalue is below this share of the largest."""
 
 
 def minimise(
-    features: Features,
-    log_losses: npt.ArrayLike,
-    weights: npt.ArrayLike,
-    starts: Theta,
-    *,
-    deltas: tuple[float, ...],
+    features: Features, log_losses: ArrayLike, weights: ArrayLike, starts: Theta, *, deltas: tuple[float, ...]
 ) -> Theta:
     """[fit, parameter]: a local minimum of each fit's weighted sum of Huber losses at the last of `deltas`.
 
-    `log_losses` and `weights` are [point] for all fits or [fit, point]. A fit that gets no better stays where
-    it is.
+    `log_losses` and `weights` are [point] for all fits or [fit, point]. A fit that does not improve stays at its start.
     """
     shape = (len(starts), len(features))
     targets = np.broadcast_to(np.asarray(log_losses, float), shape)
@@ -81,7 +74,7 @@ def objectives(
 
 
 class _Local(NamedTuple):
-    """What is known of the objective at a batch's thetas."""
+    """Objective and derivatives at a batch's thetas."""
 
     objective: Float64[np.ndarray, "fit"]
     gradient: Theta
@@ -116,7 +109,7 @@ def _minimise_batch(features: Features, targets: PerFit, weights: PerFit, starts
 def _advance(
     current: _Local, proposed: _Local, is_better: Bool[np.ndarray, "fit"], goes_on: Bool[np.ndarray, "fit"]
 ) -> _Local:
-    """What is known where each fit stands after a step, of those that go on."""
+    """Accept the better points, and return the values of the fits that go on."""
     for stood, came in zip(current, proposed, strict=True):
         stood[is_better] = came[is_better]
     return _Local(*(stood[goes_on] for stood in current))
@@ -124,14 +117,14 @@ def _advance(
 
 def _damped_step(current: _Local, damping: Float64[np.ndarray, "fit"]) -> Theta:
     num_parameters = current.gradient.shape[1]
-    # A term that no point sees any more leaves a zero row; a trace of the mean keeps the matrix regular.
+    # A term that underflows at all points leaves a zero row; the ridge keeps the matrix regular.
     ridge = 1e-9 * np.trace(current.reweighted, axis1=1, axis2=2)[:, None, None] / num_parameters
     positive = current.reweighted + (ridge + 1e-300) * np.eye(num_parameters)
     damped = current.hessian + damping[:, None, None] * positive
     is_broken = ~np.isfinite(damped).all(axis=(1, 2))
     damped[is_broken] = np.eye(num_parameters)
     sizes = np.linalg.eigvalsh(damped)
-    # Also where it is singular but for rounding: points that do not tell two parameters apart.
+    # Also if it is singular up to rounding, when the points do not determine two parameters.
     is_indefinite = sizes[:, 0] <= _SINGULAR * sizes[:, -1]
     damped[is_indefinite] = (1 + damping[is_indefinite])[:, None, None] * positive[is_indefinite]
     step: np.ndarray = -np.linalg.solve(damped, current.gradient[..., None])[..., 0]
@@ -161,7 +154,7 @@ def _local(features: Features, targets: PerFit, weights: PerFit, theta: Theta, d
 
 
 def _shares(features: Features, theta: Theta) -> tuple[PerFit, Float64[np.ndarray, "fit point term"]]:
-    """Each point's largest term as a logarithm [fit, point], and all terms over it [fit, point, term]."""
+    """Return the log of each point's largest term [fit, point], and all terms divided by it [fit, point, term]."""
     num_points, num_terms, num_parameters = features.shape
     terms = (theta @ features.reshape(-1, num_parameters).T).reshape(-1, num_points, num_terms)
     # Term by term: NumPy's own maximum over an axis of three takes four times as long.

@@ -1,7 +1,7 @@
-"""All that a law says about some points, in one value: the fit, its record, its back-test, its predictions.
+"""Everything a law says about some points, in one value: the fit, its record, its back-test and its predictions.
 
-What cannot be said is kept as the sentence why not, beside what can: a target too far away, a back-test that
-the points are too few for. Nobody who asked for three predictions loses two because the third was refused.
+If a part fails (a target too far away, too few points for a back-test), the study keeps the error and returns the rest:
+one rejected target does not cost the others.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,13 +16,7 @@ from assay.records.evaluation import Estimate
 from assay.records.scaling import ScalingLaw, ScalingPrediction
 from assay.statistics.scaling.backtest import BackTest, band_scale
 from assay.statistics.scaling.bootstrap import NUM_RESAMPLES, resampled, scaling_law
-from assay.statistics.scaling.downstream import (
-    Task,
-    TaskFit,
-    back_test_task,
-    extrapolate_task,
-    fit_task,
-)
+from assay.statistics.scaling.downstream import Task, TaskFit, back_test_task, extrapolate_task, fit_task
 from assay.statistics.scaling.extrapolate import (
     CONFIDENCE,
     ChosenForm,
@@ -39,59 +33,55 @@ from assay.statistics.scaling.solver import Theta
 
 @dataclass(frozen=True)
 class ExtrapolatedTarget:
-    """A target and what the law says of it, or the reason why it does not (or not of the score)."""
+    """A target with its prediction, or the error why there is none (or none of the score)."""
 
     target: Mapping[str, float]
     prediction: ScalingPrediction | None = None
     score: Estimate | None = None
-    """The estimate of the downstream task, where one was fitted."""
+    """Estimate of the downstream task, if one was fitted."""
     error: AssayError | None = None
 
     @property
     def is_untested(self) -> bool:
-        """Whether it is further out than any back-test reached."""
+        """Whether the target lies beyond the back-test's horizon."""
         found = self.prediction
         return found is not None and found.times_beyond_data > found.times_supported
 
 
 @dataclass(frozen=True)
 class ScalingStudy:
-    """A law, and what follows from it."""
+    """A law with its back-test and predictions."""
 
     fit: ScalingFit
     replicates: Theta
     law: ScalingLaw
     back_test: BackTest | None
-    """None where there are too few points for one; then every target is refused with `untested`."""
+    """None if there are too few points; every target then has `back_test_error`."""
     back_test_error: AssayError | None
     errors: Mapping[str, float]
-    """Form -> the mean error of its back-test, by which the law's was chosen; empty where it was given."""
+    """Form -> mean error of its back-test, by which the form was chosen; empty if the form was given."""
     task: TaskFit | None
     targets: Sequence[ExtrapolatedTarget]
     confidence: float
 
-    def compute_optimal(
-        self, compute: Float64[np.ndarray, "budget"]
-    ) -> dict[str, Float64[np.ndarray, "budget"]]:
-        """The law's own best parameters and tokens for each amount of compute (FLOP), where it has both.
+    def compute_optimal(self, compute: Float64[np.ndarray, "budget"]) -> dict[str, Float64[np.ndarray, "budget"]]:
+        """Return the law's optimal parameters and tokens for each amount of compute (FLOP).
 
-        From minimising A/N^alpha + B/D^beta under C = 6 N D (Hoffmann et al. 2022, eq. 4).
+        They minimise A/N^alpha + B/D^beta under C = 6 N D (Hoffmann et al. 2022, eq. 4).
         """
         law = self.fit.parameters()
         alpha, beta = law["alpha"], law.get("beta", law["alpha"])
         budget = compute / FLOP_PER_PARAMETER_AND_TOKEN
-        parameters = (alpha * law["A"] / (beta * law["B"])) ** (1 / (alpha + beta)) * budget ** (
-            beta / (alpha + beta)
-        )
+        parameters = (alpha * law["A"] / (beta * law["B"])) ** (1 / (alpha + beta)) * budget ** (beta / (alpha + beta))
         return {"parameters": parameters, "tokens": budget / parameters, "compute": compute}
 
     def band(self, variables: Variables) -> tuple[Float64[np.ndarray, "point"], Float64[np.ndarray, "point"]]:
-        """The two ends of the calibrated band of the loss, at some points within reach."""
+        """Return the two ends of the calibrated band of the loss at some points."""
         assert self.back_test is not None, "without a back-test there is no band"
         claimed = claim_of(self.fit, self.replicates, variables)
         scale = self.fit.form.scale
-        horizons = np.log(variables[scale] / self.fit.points.variables[scale].max())
-        widths = self.back_test.multiplier(self.confidence) * band_scale(claimed.errors, horizons)
+        horizon = np.log(variables[scale] / self.fit.points.variables[scale].max())
+        widths = self.back_test.multiplier(self.confidence) * band_scale(claimed.errors, horizon)
         return np.exp(claimed.predicted - widths), np.exp(claimed.predicted + widths)
 
 
@@ -109,8 +99,8 @@ def study(
 ) -> ScalingStudy:
     """Fit, resample, back-test and predict; a function of its arguments.
 
-    Without a form it is chosen by back-test (`choose_form`). `is_strict`: what is further out than any
-    back-test is refused. Raises `DataError` where no law can be fitted; refused targets are in the result.
+    Without a form, it is chosen by back-test (`choose_form`). `is_strict` rejects targets beyond the back-test's
+    horizon. Raises `DataError` if no law can be fitted; errors of single targets are in the result.
     """
     chosen = ChosenForm(form, {}) if form is not None else choose_form(points, delta=delta, seed=seed)
     form = chosen.form
@@ -146,6 +136,4 @@ def study(
         return ExtrapolatedTarget(target, prediction, score)
 
     targets_ = [predict_target(target) for target in targets]
-    return ScalingStudy(
-        fit, replicates, law, back_test, back_test_error, chosen.errors, task_fit, targets_, confidence
-    )
+    return ScalingStudy(fit, replicates, law, back_test, back_test_error, chosen.errors, task_fit, targets_, confidence)

@@ -1,16 +1,14 @@
-"""The mean over seeds without the best and the worst of them, and how much it varies.
+"""The mean over seeds without the best and the worst one, and its variance.
 
-One run that crashed moves the mean of eight seeds by an eighth of its fall, and widens the interval by more: a
-gain that seven seeds show is lost. What is said without both ends is a claim about the typical seed. Its
-variance is Winsorized (Tukey & McLaughlin 1963): both ends are drawn in to their neighbours, and with h = S - 2
-seeds left
+One run that crashed moves the mean of eight seeds by an eighth of its fall, and widens the interval by more, so a gain
+that seven seeds show is lost. The trimmed mean is a claim about the typical seed. Its variance is Winsorized (Tukey &
+McLaughlin 1963): the extremes are replaced by their neighbours, and with h = S - 2 seeds left
 
     V = (S - 1) s_w^2 / (h (h - 1)),  with h - 1 degrees of freedom.
 
-Under a normal law it needs about a tenth more seeds than the mean does, from eight on; at five, where two of
-four degrees of freedom are lost, half as many again. So it is declared beforehand, and its power stands beside.
-
-    scores of seeds --> which are kept, V
+For normal scatter it needs about a tenth more seeds than the mean from eight seeds on, and half as many again at five,
+where two of four degrees of freedom are lost. It must therefore be declared beforehand, and `assay campaign run
+--check` reports its power.
 """
 
 from functools import lru_cache
@@ -22,23 +20,23 @@ from assay.base.shapes import Bool, Float64
 from assay.statistics.effect import Effect
 
 OverSeeds = Literal["mean", "trimmed"]
-"""How the gains of seeds are put together."""
+"""How the gains of seeds are averaged."""
 
 MIN_SEEDS: Final = 5
-"""Three are left then; of fewer nothing would be known of their luck."""
+"""Three seeds remain after trimming; fewer would say nothing about the scatter."""
 
 _NUM_SAMPLES, _NUM_POINTS = 40_000, 64
 
 
 def inner_seeds(by_seed: Float64[np.ndarray, "*leading seed"]) -> Bool[np.ndarray, "*leading seed"]:
-    """All but the best and the worst; of equals the first."""
+    """Return which seeds are neither the best nor the worst; of equal seeds, the first counts as extreme."""
     ranks = np.argsort(np.argsort(by_seed, axis=-1, kind="stable"), axis=-1)
     inner: np.ndarray = (ranks > 0) & (ranks < by_seed.shape[-1] - 1)
     return inner
 
 
 def trimmed_variance(by_seed: Float64[np.ndarray, "*leading seed"]) -> Float64[np.ndarray, "*leading"]:
-    """V of the module."""
+    """Return V of the module docstring."""
     num_seeds = by_seed.shape[-1]
     assert num_seeds >= MIN_SEEDS, f"{num_seeds} seeds: three must be left"
     ordered = np.sort(by_seed, axis=-1)
@@ -49,23 +47,23 @@ def trimmed_variance(by_seed: Float64[np.ndarray, "*leading seed"]) -> Float64[n
 
 
 def trimmed_effect(inner_effect: Effect, by_seed: Float64[np.ndarray, "*leading seed"]) -> Effect:
-    """The effect of the kept seeds, with what leaving out the others does to the variance of seeds."""
+    """Return the effect of the inner seeds with the trimmed mean's variance over seeds."""
     degrees = np.full(by_seed.shape[:-1], by_seed.shape[-1] - 3.0)
     return inner_effect._replace(seed_variance=trimmed_variance(by_seed), seed_degrees=degrees)
 
 
 class NormalSeeds(NamedTuple):
-    """What is seen of seeds whose luck is normal, in units of the variance of their mean."""
+    """Behaviour of the trimmed mean for normal seeds, in units of the variance of their mean."""
 
     variance: float
-    """The trimmed mean's: above 1."""
+    """Variance of the trimmed mean; above 1."""
     estimates: Float64[np.ndarray, "point"]
     """Equally likely values of V."""
 
 
 @lru_cache(maxsize=64)
 def normal_seeds(num_seeds: int) -> NormalSeeds:
-    """From draws that are always the same."""
+    """Simulate `NormalSeeds` with a fixed random seed."""
     samples = np.random.default_rng(1963).normal(size=(_NUM_SAMPLES, num_seeds)) * np.sqrt(num_seeds)
     means = np.mean(samples, axis=1, where=inner_seeds(samples))
     points = (np.arange(_NUM_POINTS) + 0.5) / _NUM_POINTS

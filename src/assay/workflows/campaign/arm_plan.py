@@ -39,29 +39,29 @@ from assay.workflows.campaign.folder import OpenCampaign
 from assay.workflows.run import check_new, check_recipe, count_steps, create_run, load_run
 
 
-def check_arms(config: CampaignConfig, *, beside: Path, is_begun: bool) -> int:
+def check_arms(config: CampaignConfig, *, base_dir: Path, is_declared: bool) -> int:
     """Check the recipe of every arm on its dataset before anything starts; returns the number of runs.
 
     A campaign that has begun goes on with what it was declared with, sensible or not.
     """
-    recipe, _ = known_good_recipe(beside / config.recipe)
+    recipe, _ = known_good_recipe(base_dir / config.recipe)
 
     def arm(name: str, patch: dict[str, Any]) -> tuple[Recipe, Dataset]:
         found = check_recipe(patched(recipe, patch, arm=name, seed=config.first_seed))
         LaneShares(found[0].loader.lanes, config.workers)
-        if not is_begun:
+        if not is_declared:
             try:
                 # Its notes are of evaluations on the way; a campaign judges the last weights.
                 check_new(found[0], count_steps(*found).planned, changed=patch)
             except ConfigError as error:
                 raise ConfigError(f"arm '{name}': {error}") from error
-            _check_suites(name, config, found[0].method, beside=beside)
+            _check_suites(name, config, found[0].method, base_dir=base_dir)
         _check_scores(name, config, found[0].method.predictions)
         _check_columns(name, config, *found)
         return found
 
     baseline = arm(config.baseline, {})
-    if not is_begun:
+    if not is_declared:
         _check_sizes(config, baseline[0].method.predictions)
     for candidate in config.candidates:
         _check_candidate(candidate.name, config, baseline, arm(candidate.name, candidate.patch))
@@ -103,10 +103,10 @@ def _check_columns(arm: str, config: CampaignConfig, recipe: Recipe, dataset: Da
     for benchmark in config.benchmarks:
         if not isinstance(benchmark, PredictionsBenchmark):
             continue
-        asked = {f"where.{name}": name for name in benchmark.where}
+        requested = {f"where.{name}": name for name in benchmark.where}
         if benchmark.cluster not in (None, CLUSTER):
-            asked["cluster"] = benchmark.cluster
-        for key, name in asked.items():
+            requested["cluster"] = benchmark.cluster
+        for key, name in requested.items():
             if name in known:
                 continue
             read = (
@@ -133,9 +133,7 @@ def _check_sizes(config: CampaignConfig, predictions: Predictions) -> None:
     shares = {benchmark.name for benchmark in config.benchmarks if _is_share(benchmark, predictions)}
     rule = config.rule
     sizes = [("rule.least_effect", rule.least_effect, name) for name in rule.primary]
-    sizes += [
-        ("rule.guardrails: margin", guardrail.margin, guardrail.benchmark) for guardrail in rule.guardrails
-    ]
+    sizes += [("rule.guardrails: margin", guardrail.margin, guardrail.benchmark) for guardrail in rule.guardrails]
     sizes += [
         (f"gate '{gate.name}': margin", condition.margin, condition.benchmark)
         for gate in config.gates
@@ -166,39 +164,37 @@ def _scores_of(predictions: Predictions) -> list[str]:
     return ["own", *of_classes, *(metric.name for metric in predictions.metrics)]
 
 
-def _check_suites(arm: str, config: CampaignConfig, method: MethodConfig, *, beside: Path) -> None:
+def _check_suites(arm: str, config: CampaignConfig, method: MethodConfig, *, base_dir: Path) -> None:
     for benchmark in config.benchmarks:
         if isinstance(benchmark, SuiteBenchmark) and benchmark.suite is not None:
-            check_suite(benchmark, beside / benchmark.suite, method, whose=f"arm '{arm}'")
+            check_suite(benchmark, base_dir / benchmark.suite, method, owner=f"arm '{arm}'")
 
 
-def check_suite(benchmark: SuiteBenchmark, path: Path, method: MethodConfig, *, whose: str) -> None:
+def check_suite(benchmark: SuiteBenchmark, path: Path, method: MethodConfig, *, owner: str) -> None:
     """The suite can be read and answered, and asks what the campaign wants to know."""
-    name, suite = benchmark.benchmark or benchmark.name, supported_suite(path, method, whose=whose)
+    name, suite = benchmark.benchmark or benchmark.name, supported_suite(path, method, owner=owner)
     known = [item.name for item in suite.benchmarks]
     if name not in known:
-        raise ConfigError(
-            f"{path}: has no benchmark '{name}', which a campaign asks for; it has {', '.join(known)}."
-        )
+        raise ConfigError(f"{path}: has no benchmark '{name}', which a campaign asks for; it has {', '.join(known)}.")
 
 
-def absent_files(config: CampaignConfig, *, beside: Path) -> list[str]:
+def missing_files(config: CampaignConfig, *, base_dir: Path) -> list[str]:
     """Files that the rule's clauses ask for and that are still to be made, as `key: path`."""
     rule = config.rule
-    asked = {
+    requested = {
         "rule.coverage": rule.coverage,
         "rule.drill": None if rule.drill == "audit" else rule.drill,
         "rule.scaling.record": rule.scaling.record if rule.scaling else None,
         "rule.plan.record": rule.plan.record if rule.plan else None,
     }
-    return [f"{key}: {beside / path}" for key, path in asked.items() if path and not (beside / path).is_file()]
+    return [f"{key}: {base_dir / path}" for key, path in requested.items() if path and not (base_dir / path).is_file()]
 
 
 class Arms(NamedTuple):
     """What is trained: a run for each arm and seed, which is made when its turn comes."""
 
     home: Home
-    whose: str
+    owner: str
     """`campaign` or `pipeline`: what is run again to go on."""
     name: str
     names: tuple[str, ...]
@@ -220,7 +216,7 @@ def campaign_arm_plan(campaign: OpenCampaign) -> Arms:
     config = campaign.config
     return Arms(
         home=campaign.home,
-        whose="campaign",
+        owner="campaign",
         name=config.name,
         names=config.arm_names,
         seeds=config.seed_numbers,
@@ -242,20 +238,20 @@ def arm_run(campaign: OpenCampaign, arm: str, seed: int) -> Run:
     recipe = patched(campaign.recipe, patch, arm=arm, seed=seed)
     run_id = run_id_of(config.name, arm, seed)
     of = f"arm '{arm}' of campaign '{config.name}'"
-    return ensure_run(campaign.home, recipe, run_id=run_id, workers=config.workers, of=of, whose="campaign")
+    return ensure_run(campaign.home, recipe, run_id=run_id, workers=config.workers, of=of, owner="campaign")
 
 
-def ensure_run(home: Home, recipe: LoadedConfig, *, run_id: str, workers: int, of: str, whose: str) -> Run:
+def ensure_run(home: Home, recipe: LoadedConfig, *, run_id: str, workers: int, of: str, owner: str) -> Run:
     """The record of a run, made if there is none. `ConfigError` where it has another recipe than this; `of` is
     the arm, and `whose` what it is of."""
     if not home.has_run(run_id):
         return create_run(home, recipe, world_size=workers, run_id=run_id)
     run = load_run(home, run_id)
-    wanted, dataset = check_recipe(recipe)
-    asked, found = (item.model_dump(mode="json") for item in (wanted, recipe_of(run)))
-    if recipe_sha256(asked, dataset.fingerprint) != recipe_sha256(found, run.dataset_fingerprint):
+    requested_recipe, dataset = check_recipe(recipe)
+    requested, found = (item.model_dump(mode="json") for item in (requested_recipe, recipe_of(run)))
+    if recipe_sha256(requested, dataset.fingerprint) != recipe_sha256(found, run.dataset_fingerprint):
         raise ConfigError(
-            f"run '{run_id}' exists with another recipe than {of} has. Give the {whose} another name, "
+            f"run '{run_id}' exists with another recipe than {of} has. Give the {owner} another name, "
             "or remove the run's folder."
         )
     return run

@@ -26,7 +26,7 @@ from assay.workflows.campaign.scores import ScoredRun, score_run, suite_folder
 from assay.workflows.campaign.sealed_holdout import LookContext, ScoreSealed
 from assay.workflows.campaign.train import CampaignStopped, ExecutionSettings, Training
 
-Say = Callable[[str], None]
+OnMessage = Callable[[str], None]
 
 
 class CampaignResult(NamedTuple):
@@ -42,8 +42,8 @@ def run_campaign(
     campaign: OpenCampaign,
     ledger: Ledger,
     *,
-    place: ExecutionSettings,
-    say: Say,
+    execution: ExecutionSettings,
+    on_message: OnMessage,
     score: ScoreSealed = suite_folder,
 ) -> CampaignResult:
     """Train, judge and decide until every candidate is decided, the seeds are done, or the budget is.
@@ -51,28 +51,26 @@ def run_campaign(
     `score` makes a sealed benchmark's results be there.
     """
     ledger.record_campaign(campaign.record)
-    config, training = campaign.config, Training(campaign_arm_plan(campaign), ledger, place)
-    bench = LookContext(ledger, place.clock, score)
+    config, training = campaign.config, Training(campaign_arm_plan(campaign), ledger, execution)
+    context = LookContext(ledger, execution.clock, score)
     decisions: dict[str, Decision] = {}
     scored: dict[tuple[str, int], ScoredRun] = {}
     open_ = [item.name for item in config.candidates]
     for candidate in config.candidates:
         if warning := warning_of_patch(candidate.name, candidate.patch):
-            say(f"warning: {warning}")
+            on_message(f"warning: {warning}")
     try:
         for num_seeds in config.all_looks:
             seeds = config.seed_numbers[:num_seeds]
-            due = [
-                (arm, seed) for seed in seeds for arm in (config.baseline, *open_) if (arm, seed) not in scored
-            ]
+            due = [(arm, seed) for seed in seeds for arm in (config.baseline, *open_) if (arm, seed) not in scored]
             for run in training.finish(due):
-                found = score_run(campaign, run, ledger, clock=place.clock)
+                found = score_run(campaign, run, ledger, clock=execution.clock)
                 scored[run.arm, run.seed] = found
-                say(f"{run.arm}, seed {run.seed}: {result_text(campaign, found)}")
+                on_message(f"{run.arm}, seed {run.seed}: {result_text(campaign, found)}")
             for name in list(open_):
                 before, after = ([scored[arm, seed] for seed in seeds] for arm in (config.baseline, name))
-                decisions[name] = decision = triage_ledger(campaign, name, before, after, bench)
-                say(f"look at {number_of(num_seeds, 'seed')}: {decision.sentence}")
+                decisions[name] = decision = triage_ledger(campaign, name, before, after, context)
+                on_message(f"look at {number_of(num_seeds, 'seed')}: {decision.sentence}")
                 if decision.is_final:
                     open_.remove(name)
             if not open_:

@@ -119,7 +119,6 @@ def _verdict_text(clause: Clause) -> str:
 def _are_equal(before: Sequence[float | None], after: Sequence[float | None]) -> bool:
     """But for the last digits: libraries sum in orders of their own, and so do processors."""
     return len(before) == len(after) and all(
-        old == new
-        or (old is not None and new is not None and math.isclose(old, new, rel_tol=1e-6, abs_tol=1e-9))
+        old == new or (old is not None and new is not None and math.isclose(old, new, rel_tol=1e-6, abs_tol=1e-9))
         for old, new in zip(before, after, strict=True)
     )

@@ -37,9 +37,9 @@ class ExpectedCost(NamedTuple):
         return f"{text}; budget_device_hours holds {self.num_held} of them"
 
 
-def expected_cost(config: CampaignConfig, *, beside: Path, seconds: float) -> ExpectedCost:
+def expected_cost(config: CampaignConfig, *, base_dir: Path, seconds: float) -> ExpectedCost:
     """Measured for so many seconds. Raises `ConfigError` where the budget does not hold a single run."""
-    recipe, _ = known_good_recipe(beside / config.recipe)
+    recipe, _ = known_good_recipe(base_dir / config.recipe)
     values = patched(recipe, {}, arm=config.baseline, seed=config.first_seed)
     found = preview(*check_recipe(values), world_size=config.workers)
     measured = calibrate(values, world_size=config.workers, seconds=seconds)

@@ -45,13 +45,13 @@ def gather(
     look: Look,
     baseline_runs: Sequence[ScoredRun],
     candidate_runs: Sequence[ScoredRun],
-    bench: LookContext,
+    context: LookContext,
 ) -> Facts:
     """All that is known of a candidate at a look; `DataError` for what cannot be read or compared.
 
     Opens the sealed benchmark, if there is one, where all else speaks for `scale`.
     """
-    config, beside = campaign.config, Path(campaign.record.beside)
+    config, base_dir = campaign.config, Path(campaign.record.base_dir)
     home = campaign.home.folder.resolve()
     runs = [*baseline_runs, *candidate_runs]
     facts = facts_of(
@@ -61,16 +61,16 @@ def gather(
         {benchmark.name: benchmark_scores(benchmark.name, runs, home) for benchmark in config.open_benchmarks},
         [run.record for run in runs],
         recipe=load_run(campaign.home, candidate_runs[0].record.run_id).recipe,
-        files=file_facts(config.rule, beside),
+        files=file_facts(config.rule, base_dir),
     )
-    facts = facts._replace(secondary=tuple(secondary_scores(campaign, runs, bench.ledger)))
+    facts = facts._replace(secondary=tuple(secondary_scores(campaign, runs, context.ledger)))
     scaling = config.rule.scaling
     if scaling is not None and scaling.record is not None:
-        facts = facts._replace(forecast=_forecast_on_file(beside / scaling.record))
+        facts = facts._replace(forecast=_forecast_on_file(base_dir / scaling.record))
     elif scaling is not None:
-        facts = facts._replace(forecast=forecast_of(campaign, facts, scaling, bench.ledger))
+        facts = facts._replace(forecast=forecast_of(campaign, facts, scaling, context.ledger))
     facts = facts._replace(most_items=_most_items(campaign, facts, baseline_runs[0].record.run_id))
-    return facts._replace(holdout=sealed_holdout_facts(campaign, facts, runs, bench))
+    return facts._replace(holdout=sealed_holdout_facts(campaign, facts, runs, context))
 
 
 def _most_items(campaign: OpenCampaign, facts: Facts, run_id: str) -> dict[str, int]:
@@ -106,9 +106,7 @@ def _plan(rule: PlanRule, folder: Path) -> PlanFacts:
     tree, source = _record_file(folder / rule.record, "the plan's simulation")
     safety = tree.get("safety")
     if not isinstance(safety, dict):
-        raise DataError(
-            f"{source.path}: not an offer of a plan: it has no 'safety'. Write it with 'assay plan'."
-        )
+        raise DataError(f"{source.path}: not an offer of a plan: it has no 'safety'. Write it with 'assay plan'.")
     over_budget = _number(safety, "p_over_budget", source)
     on_time = _number(safety, "p_on_time", source)
     decision = Offer.from_tree(tree, source=source.path).decision_text() if "calendar" in tree else ""
@@ -117,9 +115,7 @@ def _plan(rule: PlanRule, folder: Path) -> PlanFacts:
 
 def _forecast_on_file(path: Path) -> ForecastFacts:
     tree, source = _record_file(path, "the forecast")
-    return ForecastFacts(
-        TargetGain(_number(tree, "low", source), _number(tree, "value", source)), "", (source,)
-    )
+    return ForecastFacts(TargetGain(_number(tree, "low", source), _number(tree, "value", source)), "", (source,))
 
 
 def _record_file(path: Path, name: str) -> tuple[dict[str, Any], Source]:

@@ -23,7 +23,7 @@ def triage_ledger(
     candidate: str,
     baseline_runs: Sequence[ScoredRun],
     candidate_runs: Sequence[ScoredRun],
-    bench: LookContext,
+    context: LookContext,
     *,
     is_gate: bool = True,
 ) -> Decision:
@@ -35,15 +35,13 @@ def triage_ledger(
     num_seeds = len(baseline_runs)
     if (candidate, num_seeds, is_gate) not in recorded_looks(campaign.folder):
         require_suites_as_declared(campaign.record, campaign.config)
-    taken = _looks_before(campaign, candidate, num_seeds, is_gate=is_gate)
+    earlier_looks = _looks_before(campaign, candidate, num_seeds, is_gate=is_gate)
     name = (
-        f"look at {number_of(num_seeds, 'seed')}"
-        if is_gate
-        else f"unscheduled look at {number_of(num_seeds, 'seed')}"
+        f"look at {number_of(num_seeds, 'seed')}" if is_gate else f"unscheduled look at {number_of(num_seeds, 'seed')}"
     )
-    look = take_look(campaign.config.look_plan(), taken, name=name, num_seeds=num_seeds, is_gate=is_gate)
-    facts = gather(campaign, candidate, look, baseline_runs, candidate_runs, bench)
-    return record_decision(campaign, decide(campaign.config, campaign.record, facts), bench.ledger)
+    look = take_look(campaign.config.look_plan(), earlier_looks, name=name, num_seeds=num_seeds, is_gate=is_gate)
+    facts = gather(campaign, candidate, look, baseline_runs, candidate_runs, context)
+    return record_decision(campaign, decide(campaign.config, campaign.record, facts), context.ledger)
 
 
 def decide_again(campaign: OpenCampaign, ledger: Ledger, *, clock: Clock) -> list[Decision]:
@@ -81,15 +79,11 @@ def look_now(campaign: OpenCampaign, ledger: Ledger, *, clock: Clock) -> list[De
                 "finished so far; a look needs 2. Go on with 'assay campaign run'."
             )
         pairs = baseline[:num_seeds], runs[:num_seeds]
-        decisions.append(
-            triage_ledger(campaign, candidate.name, *pairs, LookContext(ledger, clock), is_gate=False)
-        )
+        decisions.append(triage_ledger(campaign, candidate.name, *pairs, LookContext(ledger, clock), is_gate=False))
     return decisions
 
 
 def _looks_before(campaign: OpenCampaign, candidate: str, num_seeds: int, *, is_gate: bool) -> list[Look]:
     """Looks at this candidate with fewer seeds; an unscheduled one comes before the gate with as many."""
-    looks = [
-        decision.look for decision in recorded_decisions(campaign.folder) if decision.candidate == candidate
-    ]
+    looks = [decision.look for decision in recorded_decisions(campaign.folder) if decision.candidate == candidate]
     return [look for look in looks if (look.num_seeds, look.is_gate) < (num_seeds, is_gate)]

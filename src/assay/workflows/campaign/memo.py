@@ -40,7 +40,7 @@ def write_memo(campaign: OpenCampaign, *, stopped_by: str | None = None) -> Writ
     memo = Memo(
         campaign=campaign.config.name,
         question=campaign.config.question,
-        made_s=campaign.record.created_s,
+        declared_s=campaign.record.created_s,
         decisions=ordered([newest[name] for name in names if name in newest]),
         undecided=[name for name in names if name not in newest],
         stopped_by=stopped_by,
@@ -53,7 +53,7 @@ def write_memo(campaign: OpenCampaign, *, stopped_by: str | None = None) -> Writ
         records=_records(memo, campaign.home.folder),
         cost=cost_of_runs(campaign, held_s),
         evaluation_s=_evaluation_s(campaign, held_s),
-        other_stages_s=sum(each_s for run_id, each_s in held_s.items() if run_id not in compared),
+        other_stages_s=sum(held for run_id, held in held_s.items() if run_id not in compared),
     )
     page, markdown = campaign.folder / MEMO_PAGE, campaign.folder / "memo.md"
     for path, text in ((page, render_memo_page(memo)), (markdown, memo_markdown(memo))):
@@ -63,8 +63,8 @@ def write_memo(campaign: OpenCampaign, *, stopped_by: str | None = None) -> Writ
 
 def _records(memo: Memo, home: Path) -> dict[str, str]:
     """The text of every record that the memo names and that is still there, laid out to be read."""
-    there = [path for path in record_paths(memo) if (home / path).is_file()]
-    return {path: _laid_out((home / path).read_text(encoding="utf-8")) for path in there}
+    existing = [path for path in record_paths(memo) if (home / path).is_file()]
+    return {path: _laid_out((home / path).read_text(encoding="utf-8")) for path in existing}
 
 
 def _laid_out(text: str) -> str:

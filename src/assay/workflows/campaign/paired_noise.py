@@ -78,13 +78,13 @@ class PairedNoise(NamedTuple):
 class NoiseEstimator:
     """Says it of the benchmarks of one campaign."""
 
-    def __init__(self, config: CampaignConfig, home: Home, *, beside: Path) -> None:
+    def __init__(self, config: CampaignConfig, home: Home, *, base_dir: Path) -> None:
         self._config = config
         self._home = home
-        self._beside = beside
+        self._base_dir = base_dir
         self._decisions = cache(lambda: list(_decisions(home)))
-        self._baseline = cache(partial(_baseline, config, beside))
-        self._suite = cache(lambda name: present_suite(beside / name))
+        self._baseline = cache(partial(_baseline, config, base_dir))
+        self._suite = cache(lambda name: present_suite(base_dir / name))
 
     def of(self, names: Sequence[str]) -> PairedNoise | None:
         """On the mean of these benchmarks; None where it is not known."""
@@ -122,7 +122,7 @@ class NoiseEstimator:
             return _clusters_of_rows(benchmark, self._baseline)
         if benchmark.suite is None:
             return None
-        return _clusters_of_items(benchmark, self._beside / benchmark.suite)
+        return _clusters_of_items(benchmark, self._base_dir / benchmark.suite)
 
     def _most(self, names: Sequence[str], number: int) -> int | None:
         if any(isinstance(self._benchmark(name), SuiteBenchmark) for name in names):
@@ -132,30 +132,23 @@ class NoiseEstimator:
 
     def _measured(self, names: Sequence[str]) -> PairedNoise | None:
         """By the campaign on record with the most seeds on these benchmarks."""
-        alike = [
-            (decision, found) for decision in self._decisions() if (found := self._effects(decision, names))
-        ]
-        if not alike:
+        matching = [(decision, found) for decision in self._decisions() if (found := self._effects(decision, names))]
+        if not matching:
             return None
-        best, effects = max(alike, key=lambda each: each[0].look.num_seeds)
+        best, effects = max(matching, key=lambda each: each[0].look.num_seeds)
         num_seeds, clusters = best.look.num_seeds, sum(effect.num_clusters for effect in effects)
         of_seeds = float(np.var(np.mean([effect.by_seed for effect in effects], axis=0), ddof=1))
         alone = [
-            max((effect.se or 0.0) ** 2 - float(np.var(effect.by_seed, ddof=1)) / num_seeds, 0.0)
-            for effect in effects
+            max((effect.se or 0.0) ** 2 - float(np.var(effect.by_seed, ddof=1)) / num_seeds, 0.0) for effect in effects
         ]
         # Benchmarks with as many items may be of the same ones; then their luck does not average out.
-        items = sum(alone) / (
-            len(alone) if len({effect.num_items for effect in effects}) == 1 else len(alone) ** 2
-        )
+        items = sum(alone) / (len(alone) if len({effect.num_items for effect in effects}) == 1 else len(alone) ** 2)
         num_items = sum(effect.num_items for effect in effects)
         draws = self._draws(names) or ItemDraws(clusters, num_items, clusters, None)
         degrees = [effect.item_degrees for effect in effects]
         known_by = (min(degrees) + 1.0) / draws.number
         return PairedNoise(
-            VarianceComponents(
-                seed=of_seeds, item=items * draws.number, residual=0.0, item_information=known_by
-            ),
+            VarianceComponents(seed=of_seeds, item=items * draws.number, residual=0.0, item_information=known_by),
             draws,
             effects[0].unit,
             f"by the noise that campaign '{best.campaign}' measured on {number_of(num_seeds, 'seed')} and "
@@ -168,9 +161,9 @@ class NoiseEstimator:
         if decision.look.num_seeds < 2 or not known.keys() >= set(names):
             return []
         found = [known[name] for name in names]
-        return found if all(map(self._is_what_is_asked, found)) else []
+        return found if all(map(self._asks_the_same, found)) else []
 
-    def _is_what_is_asked(self, effect: BenchmarkEffect) -> bool:
+    def _asks_the_same(self, effect: BenchmarkEffect) -> bool:
         """Whether the rows and questions were those of the benchmark that has its name here."""
         benchmark = self._benchmark(effect.benchmark)
         recipe, view = self._baseline()
@@ -211,9 +204,9 @@ def _decisions(home: Home) -> Iterator[Decision]:
             yield from all_decisions(home.campaigns / name)
 
 
-def _baseline(config: CampaignConfig, beside: Path) -> tuple[Recipe, DatasetView]:
+def _baseline(config: CampaignConfig, base_dir: Path) -> tuple[Recipe, DatasetView]:
     """The recipe, and its validation rows."""
-    recipe, _ = known_good_recipe(beside / config.recipe)
+    recipe, _ = known_good_recipe(base_dir / config.recipe)
     baseline, dataset = check_recipe(patched(recipe, {}, arm=config.baseline, seed=config.first_seed))
     return baseline, split_view(dataset, baseline.data.split, "validation")
 

@@ -64,9 +64,9 @@ class StatedPower(NamedTuple):
     warnings: list[Warned]
 
 
-def state_power(config: CampaignConfig, home: Home, *, beside: Path) -> StatedPower:
+def state_power(config: CampaignConfig, home: Home, *, base_dir: Path) -> StatedPower:
     """Look by look and guardrail by guardrail, with what to do where too little would be decided."""
-    beforehand = NoiseEstimator(config, home, beside=beside)
+    beforehand = NoiseEstimator(config, home, base_dir=base_dir)
     noise, looks, otherwise = beforehand.of(config.rule.primary), [], []
     if noise is not None:
         looks = _looks(config, noise, config.rule.over_seeds)
@@ -171,7 +171,7 @@ def _allowance(noise: PairedNoise, num_items: int) -> Allowance:
 def _of_looks(config: CampaignConfig, noise: PairedNoise, looks: list[LookPower]) -> list[Warned]:
     warnings = [
         Warned(
-            "look cannot decide",
+            "underpowered look",
             f"the look at {look.num_seeds} seeds cannot decide: of the candidates that are worth having it "
             f"would scale {chance_text(look.scales)}, and end on {chance_text(look.stops + look.gives_up)} "
             "without a "
@@ -181,11 +181,11 @@ def _of_looks(config: CampaignConfig, noise: PairedNoise, looks: list[LookPower]
         if look.stops + look.gives_up > max(MAX_LOST, look.scales)
     ]
     if looks[-1].scales < MIN_FOUND:
-        said = (
+        message = (
             "the campaign lacks power: of the candidates that are worth having its last look would scale "
-            f"{chance_text(looks[-1].scales)}. {_cure_text(config, noise)}"
+            f"{chance_text(looks[-1].scales)}. {_power_hint(config, noise)}"
         )
-        warnings.append(Warned("campaign lacks power", said))
+        warnings.append(Warned("underpowered campaign", message))
     return warnings
 
 
@@ -195,7 +195,7 @@ def _of_guards(guardrails: list[GuardrailPower], safety: list[SafetyPower], num_
     texts = [
         f"guardrail '{each.rule.benchmark}' lacks power: by the last look it would pass "
         f"{chance_text(each.passes)} of the candidates that do no harm, so most could not be scaled. "
-        f"{_guardrail_cure(each, num_seeds)}"
+        f"{_guardrail_hint(each, num_seeds)}"
         for each in known
         if each.passes < MIN_FOUND
     ]
@@ -209,14 +209,14 @@ def _of_guards(guardrails: list[GuardrailPower], safety: list[SafetyPower], num_
         f"safety benchmark '{each.rule.benchmark}' cannot pass: {each.draws.text()} without "
         f"any failure still leave a rate of {rate_text(each.least_bound)}, and at most "
         f"{rate_text(each.rule.max_rate)} is allowed. It takes "
-        f"{_wanted(each.draws, trials_needed(each.rule.max_rate))}."
+        f"{_draws_text(each.draws, trials_needed(each.rule.max_rate))}."
         for each in safety
         if each.draws is not None and each.least_bound > each.rule.max_rate
     ]
-    return [Warned("guardrail lacks power", text) for text in texts]
+    return [Warned("underpowered guardrail", text) for text in texts]
 
 
-def _guardrail_cure(each: GuardrailPower, num_seeds: int) -> str:
+def _guardrail_hint(each: GuardrailPower, num_seeds: int) -> str:
     """The margin that would do, and seeds or items for the one that was declared."""
     assert each.noise is not None
     margin, draws = each.rule.margin, each.noise.draws
@@ -228,14 +228,14 @@ def _guardrail_cure(each: GuardrailPower, num_seeds: int) -> str:
         parts.append(f"{seeds} seeds")
     for factor in ITEMS_FACTORS:
         if _passes(margin, each.noise, num_seeds=num_seeds, num_items=factor * num_items) >= POWER:
-            parts.append(_wanted(draws, factor * num_items, instead=True))
+            parts.append(_draws_text(draws, factor * num_items, instead=True))
             break
     if not parts:
         return f"Neither a margin, nor {MAX_SEEDS} seeds, nor {ITEMS_FACTORS[-1]} times as many items would do."
     return f"For {POWER:.0%}: {' or '.join(parts)}."
 
 
-def _wanted(draws: ItemDraws, number: int, *, instead: bool = False) -> str:
+def _draws_text(draws: ItemDraws, number: int, *, instead: bool = False) -> str:
     """So many draws; where the whole dataset has fewer, that holding out more of it will not do."""
     text = draws.text(number) + (f" instead of {draws.number:,}" if instead else "")
     if draws.most is None or number <= draws.most:
@@ -243,17 +243,15 @@ def _wanted(draws: ItemDraws, number: int, *, instead: bool = False) -> str:
     return f"{text}, more than the dataset has (about {draws.most:,} if all of it were held out)"
 
 
-def _cure_text(config: CampaignConfig, noise: PairedNoise) -> str:
+def _power_hint(config: CampaignConfig, noise: PairedNoise) -> str:
     plan, rule = config.look_plan(), config.rule.thresholds()
-    cure = sufficient_design(
+    design = sufficient_design(
         plan, rule, noise.components, num_items=noise.draws.number, over_seeds=config.rule.over_seeds
     )
-    if cure is None:
-        return (
-            f"Neither seeds nor items would do: ask for more than {bound_text(rule.least_effect, noise.unit)}."
-        )
-    runs = (1 + len(config.candidates)) * (cure.num_seeds - config.seeds)
-    parts = [f"{cure.num_seeds} seeds ({number_of(runs, 'more run')})"] if runs else []
-    if cure.items_factor > 1:
-        parts.append(_wanted(noise.draws, cure.items_factor * noise.draws.number, instead=True))
-    return f"The cheapest cure, for {MIN_FOUND:.0%}: {' and '.join(parts)}."
+    if design is None:
+        return f"Neither seeds nor items would do: ask for more than {bound_text(rule.least_effect, noise.unit)}."
+    runs = (1 + len(config.candidates)) * (design.num_seeds - config.seeds)
+    parts = [f"{design.num_seeds} seeds ({number_of(runs, 'more run')})"] if runs else []
+    if design.items_factor > 1:
+        parts.append(_draws_text(noise.draws, design.items_factor * noise.draws.number, instead=True))
+    return f"The cheapest fix, for {MIN_FOUND:.0%}: {' and '.join(parts)}."

@@ -128,11 +128,11 @@ def _predictions_folder(
     benchmark: PredictionsBenchmark, each: ArmRun, evaluation: AnyEvaluation, ledger: Ledger, clock: Clock
 ) -> Path:
     folder = Path(each.run.run_dir) / "benchmarks" / benchmark.name
-    asked = definition_sha256(benchmark, dataset=evaluation.dataset_fingerprint, split=evaluation.split)
-    wanted = (evaluation.weights_digest, asked)
+    definition = definition_sha256(benchmark, dataset=evaluation.dataset_fingerprint, split=evaluation.split)
+    expected = (evaluation.weights_digest, definition)
     if (folder / RESULT_FILE).is_file():
         known = load_result(folder)
-        if (known.weights_digest, known.benchmark_sha256) == wanted:
+        if (known.weights_digest, known.benchmark_sha256) == expected:
             ledger.record_benchmark_result(known)
             return folder
     table = predictions_of(Path(each.run.run_dir), evaluation)
@@ -143,15 +143,13 @@ def _predictions_folder(
     return folder
 
 
-def suite_folder(
-    campaign: OpenCampaign, benchmark: SuiteBenchmark, run: Run, ledger: Ledger, clock: Clock
-) -> Path:
+def suite_folder(campaign: OpenCampaign, benchmark: SuiteBenchmark, run: Run, ledger: Ledger, clock: Clock) -> Path:
     """Where the result of the run's last weights is; scored now where it is not there and a suite is named."""
     name = benchmark.benchmark or benchmark.name
     weights_digest = ledger.evaluations(run.run_id)[-1].weights_digest
     folder = _folder_of_result(name, run, weights_digest)
     if folder is None and benchmark.suite is not None:
-        _evaluate_last(campaign.home, run, Path(campaign.record.beside) / benchmark.suite, clock)
+        _evaluate_last(campaign.home, run, Path(campaign.record.base_dir) / benchmark.suite, clock)
         folder = _folder_of_result(name, run, weights_digest)
     if folder is None:
         raise DataError(

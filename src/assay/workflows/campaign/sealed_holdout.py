@@ -47,7 +47,7 @@ def sealed_holdout_facts(
     campaign: OpenCampaign,
     facts: Facts,
     runs: Sequence[ScoredRun],
-    bench: LookContext,
+    context: LookContext,
 ) -> HoldoutFacts | None:
     """What the sealed benchmark says at this look; None while it stays closed."""
     benchmark = campaign.config.sealed_benchmark
@@ -60,7 +60,7 @@ def sealed_holdout_facts(
         if problem := _broken(campaign, benchmark, runs):
             return HoldoutFacts(None, problem, None)
         require_suites_as_declared(campaign.record, campaign.config)
-        found = _open(campaign, benchmark, facts, bench.clock)
+        found = _open(campaign, benchmark, facts, context.clock)
     source = _source(campaign, found)
     if (found.num_seeds, True) != (facts.num_seeds, facts.look.is_gate):
         return HoldoutFacts(
@@ -68,7 +68,7 @@ def sealed_holdout_facts(
             f"It was opened for the look at {number_of(found.num_seeds, 'seed')}, and is opened once.",
             source,
         )
-    scored = [_with_sealed(run, benchmark, campaign, bench) for run in runs]
+    scored = [_with_sealed(run, benchmark, campaign, context) for run in runs]
     scores = benchmark_scores(benchmark.name, scored, campaign.home.folder.resolve())
     return HoldoutFacts(benchmark_facts(benchmark, "sealed", scores), "", source)
 
@@ -86,7 +86,7 @@ def _broken(campaign: OpenCampaign, benchmark: SuiteBenchmark, runs: Sequence[Sc
     for other in known:
         if other.campaign != campaign.config.name:
             return f"Campaign '{other.campaign}' opened it for {other.candidate}."
-    opened_here = {run_id for each in known for run_id in each.runs}
+    opened_here = {run_id for opening in known for run_id in opening.runs}
     name = benchmark.benchmark or benchmark.name
     for run in runs:
         run_id = run.record.run_id
@@ -106,36 +106,34 @@ def _open(campaign: OpenCampaign, benchmark: SuiteBenchmark, facts: Facts, clock
         runs=tuple(run.run_id for run in facts.runs),
         opened_s=clock.now_s(),
     )
-    campaign.store.put_if_absent(_place(facts.candidate), opening.to_json().encode())
+    campaign.store.put_if_absent(_key(facts.candidate), opening.to_json().encode())
     found = _opening(campaign.folder, facts.candidate)
     assert found is not None, "it was written above"
     return found
 
 
-def _with_sealed(
-    run: ScoredRun, benchmark: SuiteBenchmark, campaign: OpenCampaign, bench: LookContext
-) -> ScoredRun:
+def _with_sealed(run: ScoredRun, benchmark: SuiteBenchmark, campaign: OpenCampaign, context: LookContext) -> ScoredRun:
     trained = load_run(campaign.home, run.record.run_id)
-    folder = bench.score(campaign, benchmark, trained, bench.ledger, bench.clock)
+    folder = context.score(campaign, benchmark, trained, context.ledger, context.clock)
     return run._replace(folders={**run.folders, benchmark.name: folder})
 
 
 def _suite_sha256(campaign: OpenCampaign, benchmark: SuiteBenchmark) -> str:
     """The digest of the suite with the files that it names."""
     assert benchmark.suite is not None, "a sealed benchmark names its suite"
-    path = Path(campaign.record.beside) / benchmark.suite
+    path = Path(campaign.record.base_dir) / benchmark.suite
     return suite_sha256(path, read_suite(path))
 
 
 def _opening(folder: Path, candidate: str) -> SealOpening | None:
-    path = folder / _place(candidate)
+    path = folder / _key(candidate)
     return SealOpening.from_json(path.read_bytes(), source=path) if path.is_file() else None
 
 
 def _source(campaign: OpenCampaign, opening: SealOpening) -> Source:
-    path = campaign.folder / _place(opening.candidate)
+    path = campaign.folder / _key(opening.candidate)
     return Source(path=path.relative_to(campaign.home.folder.resolve()).as_posix(), sha256=opening.digest())
 
 
-def _place(candidate: str) -> str:
+def _key(candidate: str) -> str:
     return f"{OPENINGS}/{candidate}.json"

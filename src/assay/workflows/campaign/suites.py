@@ -13,19 +13,17 @@ from assay.evals.contents import named_files, suite_sha256
 from assay.records.campaign import Campaign
 
 
-def sealed_suites(config: CampaignConfig, *, beside: Path) -> dict[str, str]:
+def sealed_suites(config: CampaignConfig, *, base_dir: Path) -> dict[str, str]:
     """Path of each suite, as the campaign's file has it -> its digest now.
 
     Raises `ConfigError` where a file that a suite names is not there: it could be filled in after the look.
     """
     found = {}
     named = {
-        benchmark.suite
-        for benchmark in config.benchmarks
-        if isinstance(benchmark, SuiteBenchmark) and benchmark.suite
+        benchmark.suite for benchmark in config.benchmarks if isinstance(benchmark, SuiteBenchmark) and benchmark.suite
     }
     for name in sorted(named):
-        path = beside / name
+        path = base_dir / name
         suite = read_suite(path)
         for file, sha256 in named_files(suite, path.parent).items():
             if sha256 is None:
@@ -39,11 +37,11 @@ def sealed_suites(config: CampaignConfig, *, beside: Path) -> dict[str, str]:
 
 def require_suites_as_declared(campaign: Campaign, config: CampaignConfig) -> None:
     """Raise `ConfigError` if a suite is another one than was declared."""
-    now = sealed_suites(config, beside=Path(campaign.beside))
+    now = sealed_suites(config, base_dir=Path(campaign.base_dir))
     changed = [name for name, sha256 in now.items() if campaign.suites[name] != sha256]
     if changed:
         raise ConfigError(
-            f"campaign '{campaign.name}': suite {Path(campaign.beside) / changed[0]}, or a file that it names "
+            f"campaign '{campaign.name}': suite {Path(campaign.base_dir) / changed[0]}, or a file that it names "
             "(items, held-out texts), changed since the campaign was declared, so a look would not be at the "
             "questions that were declared. Restore the files, or declare a campaign of another name on the "
             "suite as it is now."

@@ -27,13 +27,13 @@ from assay.records.launch import Launch
 from assay.records.run import Attempt, Run
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
+from assay.store.execution import refuse_links
 from assay.store.findings import keep_audit
 from assay.store.home import Home
 from assay.store.ledger.ledger import Ledger
 from assay.store.metrics.phases import rank_phase_seconds
 from assay.store.metrics.segment import read_segment, segment_path
 from assay.store.objects import open_store
-from assay.store.place import refuse_links
 from assay.training.audit import audit_run
 from assay.workflows.bookkeeping import rebuild_run, writer_of
 from assay.workflows.campaign.arm_plan import Arms
@@ -48,9 +48,7 @@ ObserverFactory = Callable[[Run], RunObserver]
 class InThisProcess:
     """The launcher that nobody needs to wait for: what it starts has ended when `start` returns."""
 
-    def __init__(
-        self, home: Home, make_observer: ObserverFactory, clock: Clock, *, of: str = "campaign"
-    ) -> None:
+    def __init__(self, home: Home, make_observer: ObserverFactory, clock: Clock, *, of: str = "campaign") -> None:
         """`watcher_of` makes what follows a run on the screen; `of`: what is run again to go on."""
         self._home = home
         self._make_observer = make_observer
@@ -60,7 +58,7 @@ class InThisProcess:
     def start(self, run: Run, *, world_size: int) -> Launch:
         """Train the run, as `assay train` would."""
         launch = launched_here(run, world_size=world_size)
-        with writer_of(self._home, run) as writer, _said_of(self._of):
+        with writer_of(self._home, run) as writer, _explain_restart(self._of):
             result = train_run(
                 self._home,
                 run,
@@ -76,7 +74,7 @@ class InThisProcess:
 
 
 @contextmanager
-def _said_of(whole: str) -> Iterator[None]:
+def _explain_restart(whole: str) -> Iterator[None]:
     """After Ctrl-C, how to go on with all of it."""
     try:
         yield
@@ -128,10 +126,10 @@ class CampaignStopped(Exception):  # noqa: N818 (an event, not an error)
 class Training:
     """The training of the arms of one campaign, or of the stages of a pipeline."""
 
-    def __init__(self, arms: Arms, ledger: Ledger, place: ExecutionSettings) -> None:
+    def __init__(self, arms: Arms, ledger: Ledger, execution: ExecutionSettings) -> None:
         self._arms = arms
         self._ledger = ledger
-        self._place = place
+        self._place = execution
         self._costs: dict[str, list[float]] = {}
         self._final_s: dict[str, float] = {}
         self._in_flight: list[_Flight] = []
@@ -150,7 +148,7 @@ class Training:
                 if (found := self._found(each)) is not None:
                     self._in_flight.append(found)
                 elif _log_of(each.run).finished() is not None:
-                    yield self._taken(each)
+                    yield self._finish(each)
                 elif (refusal := self._beyond_budget(each)) is None:
                     self._in_flight.append(self._started(each))
                 else:
@@ -159,7 +157,7 @@ class Training:
             for flight in ended:
                 self._in_flight.remove(flight)
                 if _log_of(flight.each.run).finished() is not None:
-                    yield self._taken(flight.each)
+                    yield self._finish(flight.each)
                 else:
                     self._in_flight.append(self._again(flight))
             if self._in_flight and not ended:
@@ -215,7 +213,7 @@ class Training:
             )
         return self._started(flight.each, tries=tries)
 
-    def _taken(self, each: ArmRun) -> ArmRun:
+    def _finish(self, each: ArmRun) -> ArmRun:
         """Finished; what its launch was killed before it could write down is written down now."""
         run = each.run
         self._costs.setdefault(each.arm, []).append(self._held_s(run))
@@ -240,7 +238,7 @@ class Training:
 
     def _beyond_budget(self, each: ArmRun) -> str | None:
         """Why a run may not begin; one that has begun may end."""
-        if _has_begun(each.run):
+        if _is_started(each.run):
             return None
         budget_s = (self._arms.budget_device_hours or math.inf) * 3600
         spent_s, expected_s = self._bound_s(), self._expected_s(each.arm)
@@ -263,7 +261,7 @@ class Training:
                     continue
                 run = self._arms.home.run(run_id)
                 held_s = self._held_s(run)
-                if _log_of(run).finished() is None and _has_begun(run):
+                if _log_of(run).finished() is None and _is_started(run):
                     held_s = max(held_s + self._unsettled_s(run), self._expected_s(arm))
                 bound_s += held_s
         return bound_s
@@ -290,10 +288,10 @@ def settle(run: Run, ledger: Ledger) -> None:
 
     Only for a run that nobody drives. An attempt that left no sign cost nothing that can be known.
     """
-    settled = {second.attempt for second in ledger.phase_seconds(run.run_id)}
+    settled_attempts = {second.attempt for second in ledger.phase_seconds(run.run_id)}
     commits = CommitLog(open_store(run.store_url)).commits()
     for attempt in saved_attempts(Path(run.run_dir)):
-        if attempt.attempt in settled:
+        if attempt.attempt in settled_attempts:
             continue
         ledger.record_attempt(attempt)
         for rank in range(attempt.world_size):
@@ -317,7 +315,7 @@ def _log_of(run: Run) -> CommitLog:
     return CommitLog(open_store(run.store_url))
 
 
-def _has_begun(run: Run) -> bool:
+def _is_started(run: Run) -> bool:
     return bool(saved_attempts(Path(run.run_dir))) or last_launch(run) is not None
 
 

@@ -43,7 +43,7 @@ def test_baseline_runs_that_candidates_share_are_paid_for_once(memo, decision):
 
 def test_an_open_clause_names_its_price(memo, decision):
     text = memo_markdown(memo(decision("perhaps", "narrow")))
-    assert "its cheapest cure (1 min 30 s of device time, 60% to pass)" in text
+    assert "its cheapest fix (1 min 30 s of device time, 60% to pass)" in text
 
 
 @pytest.mark.parametrize("render", [memo_markdown, render_memo_page])
@@ -81,7 +81,7 @@ def test_the_least_effect_says_where_it_comes_from_or_that_nobody_wrote_it_down(
 def test_the_memo_says_what_a_gain_means_and_what_it_is_of_the_baselines(memo, decision):
     made = decision("yes", "scale")
     beside = made.effects[0].model_copy(update={"benchmark": "code-ranking", "role": "other"})
-    made = made.model_copy(update={"meaning": ("In wrong answers: fewer.",), "beside": (beside,)})
+    made = made.model_copy(update={"meaning": ("In wrong answers: fewer.",), "secondary": (beside,)})
     for text in (memo_markdown(memo(made)), render_memo_page(memo(made))):
         assert "What it means. In wrong answers: fewer." in text
         assert "+4.0%" in text, "0.02 of 0.5"
@@ -90,7 +90,7 @@ def test_the_memo_says_what_a_gain_means_and_what_it_is_of_the_baselines(memo, d
 
 def test_a_cure_that_would_not_cure_is_not_told(memo, decision):
     made = decision("perhaps", "narrow")
-    told = [clause.more.model_copy(update={"chance": 0.003}) for clause in made.gates[0].clauses if clause.more]
+    told = [clause.more.model_copy(update={"probability": 0.003}) for clause in made.gates[0].clauses if clause.more]
     clauses = tuple(
         clause.model_copy(update={"more": told[0]}) if clause.more else clause for clause in made.gates[0].clauses
     )
@@ -103,7 +103,7 @@ def test_a_cure_that_would_not_cure_is_not_told(memo, decision):
 def test_the_memo_says_its_verdict_once_and_a_cure_once(memo, decision):
     made = decision("perhaps", "narrow")
     cure = made.cheapest.what
-    made = made.model_copy(update={"sentence": f"Narrow perhaps: it is not shown. The cheapest cure: {cure}."})
+    made = made.model_copy(update={"sentence": f"Narrow perhaps: it is not shown. The cheapest fix: {cure}."})
     for text in (memo_markdown(memo(made)), render_memo_page(memo(made))):
         assert text.lower().count("narrow perhaps") == 1
         assert text.count(cure) == 1
@@ -174,14 +174,14 @@ def test_who_counts_the_clauses_below_a_count_finds_as_many(memo, decision, caps
     left = clauses[0].name
     unasked = made.model_copy(update={"undeclared": (left, "guardrails", "plan")})
     tile = next(memo_tile for memo_tile in memo_tiles(memo(unasked)) if memo_tile.name == "clauses that hold")
-    assert tile.value.endswith(f" of {len(clauses) - 1}") and "3 more were not asked" in tile.note
+    assert tile.value.endswith(f" of {len(clauses) - 1}") and "3 more were not declared" in tile.note
     said = f"Not asked, so neither for it nor against it: {left} (–), guardrails, plan."
     print_decisions([unasked], as_json=False)
     for text in (memo_markdown(memo(unasked)), render_memo_page(memo(unasked)), capsys.readouterr().out):
         assert text.count(said) == 1
     all_asked = made.model_copy(update={"undeclared": ()})
     tile = next(memo_tile for memo_tile in memo_tiles(memo(all_asked)) if memo_tile.name == "clauses that hold")
-    assert "not asked" not in tile.note
+    assert "not declared" not in tile.note
     assert "Not asked" not in memo_markdown(memo(all_asked))
 
 

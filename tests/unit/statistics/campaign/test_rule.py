@@ -162,9 +162,7 @@ def test_the_chance_by_the_end_is_how_often_simulated_campaigns_get_there():
         "replication_variance": 6e-5,
         "rule": RULE,
     }
-    expected = seen._replace(
-        seed_variance=np.asarray(seed_variance * seeds / end), seed_degrees=np.asarray(end - 1.0)
-    )
+    expected = seen._replace(seed_variance=np.asarray(seed_variance * seeds / end), seed_degrees=np.asarray(end - 1.0))
     needed = least_scaling_effect(expected, 0.96, 6e-5, RULE)
     assert float(predictive_power(seen, **arguments)) == pytest.approx(np.mean(at_end >= needed), abs=0.01)
 
@@ -176,9 +174,7 @@ def test_one_seed_can_not_say_that_there_is_no_chance():
 
 def test_with_no_seeds_left_there_is_no_chance_to_ask_about():
     assert (
-        predictive_power(
-            effect(0.0), num_seeds=8, end_seeds=8, end_level=0.96, replication_variance=1e-4, rule=RULE
-        )
+        predictive_power(effect(0.0), num_seeds=8, end_seeds=8, end_level=0.96, replication_variance=1e-4, rule=RULE)
         == 1.0
     )
 

@@ -77,9 +77,7 @@ def test_the_slices_of_a_column_hold_each_row_once(values):
 
 def test_numbers_are_cut_by_quartile_and_rare_text_is_put_together():
     numbers = [slice_part.value for slice_part in slices_of("length", pa.array(range(100)))]
-    words = [
-        slice_part.value for slice_part in slices_of("word", pa.array([f"w{k // 2:02d}" for k in range(50)]))
-    ]
+    words = [slice_part.value for slice_part in slices_of("word", pa.array([f"w{k // 2:02d}" for k in range(50)]))]
     assert numbers == ["0 to 24", "25 to 49", "50 to 74", "75 to 99"]
     assert len(words) == 21
     assert words[-1] == "(5 other values)"

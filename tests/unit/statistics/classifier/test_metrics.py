@@ -75,9 +75,7 @@ def test_the_jackknife_agrees_with_a_bootstrap_over_rows():
     rng = np.random.default_rng(6)
     rows = simulated(rng, 1500)
     estimate = average_precision(rows)
-    resampled = [
-        average_precision(rows.where(rng.integers(0, rows.num_rows, rows.num_rows))).value for _ in range(600)
-    ]
+    resampled = [average_precision(rows.where(rng.integers(0, rows.num_rows, rows.num_rows))).value for _ in range(600)]
     width = np.quantile(resampled, 0.975) - np.quantile(resampled, 0.025)
     assert estimate.high - estimate.low == pytest.approx(width, rel=0.15)
 

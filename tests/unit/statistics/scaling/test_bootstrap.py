@@ -58,8 +58,7 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say(ladder, truth):
         counts = resample_counts(points.groups, 200, np.random.default_rng(world))
         law = scaling_law(fit, bootstrap(fit, counts))
         covered += [
-            parameter.estimate.low <= truth[parameter.name] <= parameter.estimate.high
-            for parameter in law.parameters
+            parameter.estimate.low <= truth[parameter.name] <= parameter.estimate.high for parameter in law.parameters
         ]
     assert 0.88 <= np.mean(covered) <= 1.0
 

@@ -40,8 +40,8 @@ def test_points_too_few_for_a_test_take_the_form_that_they_can_tell(ladder):
 
 
 def test_the_error_of_a_back_test_counts_each_origin_once_and_distance_by_its_root():
-    near = Origin(10, horizons=np.array([0.0, 3.0]), errors=np.array([0.1, -0.4]), claimed=np.ones(2))
-    far = Origin(20, horizons=np.array([8.0]), errors=np.array([-0.9]), claimed=np.ones(1))
+    near = Origin(10, horizon=np.array([0.0, 3.0]), errors=np.array([0.1, -0.4]), claimed=np.ones(2))
+    far = Origin(20, horizon=np.array([8.0]), errors=np.array([-0.9]), claimed=np.ones(1))
     mean, error = BackTest((near, far), max_horizon=8.0).error()
     assert mean == pytest.approx(((0.1 + 0.4 / 2) / 2 + 0.9 / 3) / 2)
     assert error == pytest.approx(abs((0.1 + 0.4 / 2) / 2 - 0.9 / 3) / 2)

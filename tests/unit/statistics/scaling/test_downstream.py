@@ -8,18 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.base.errors import ConfigError, DataError
-from assay.statistics.scaling.downstream import Task, TaskCurve, fit_task
+from assay.statistics.scaling.downstream import Task, TaskSigmoid, fit_task
 from assay.statistics.scaling.fit import fit_scaling_law
 from assay.statistics.scaling.forms import FORMS
 from assay.statistics.scaling.points import ScalingPoints, scaling_points
 from assay.statistics.scaling.study import study
 from variants import slow
 
-CURVE = TaskCurve(Task(0.25), midpoint=2.4, slope=3.0)
+CURVE = TaskSigmoid(Task(0.25), midpoint=2.4, slope=3.0)
 
 
-def scored(points: ScalingPoints, *, noise: float, curve: TaskCurve = CURVE) -> ScalingPoints:
-    scores = curve.score(points.loss) + np.random.default_rng(4).normal(0, noise, points.num_points)
+def scored(points: ScalingPoints, *, noise: float, sigmoid: TaskSigmoid = CURVE) -> ScalingPoints:
+    scores = sigmoid.score(points.loss) + np.random.default_rng(4).normal(0, noise, points.num_points)
     return scaling_points(points.loss, scores=scores.clip(0, 1), **points.variables)
 
 
@@ -32,13 +32,11 @@ def test_a_score_lies_between_chance_and_ceiling_and_falls_with_loss(losses):
 
 def test_a_known_curve_is_found(ladder):
     fit = fit_task(fit_scaling_law(scored(ladder(), noise=0.0)), Task(0.25))
-    assert fit.curve[1:] == pytest.approx(CURVE[1:], rel=1e-4)
+    assert fit.sigmoid[1:] == pytest.approx(CURVE[1:], rel=1e-4)
 
 
 @pytest.mark.parametrize("seed", [0, *slow(1, 2, 3)])
-@pytest.mark.parametrize(
-    ("stated", "truth", "level"), [(0.0, 0.25, 0.25), (0.25, 0.25, None), (0.0, 0.0, None)]
-)
+@pytest.mark.parametrize(("stated", "truth", "level"), [(0.0, 0.25, 0.25), (0.25, 0.25, None), (0.0, 0.0, None)])
 def test_scores_that_level_off_above_the_stated_chance_are_noticed(ladder, seed, stated, truth, level):
     points = ladder(seed=seed)
     scores = CURVE._replace(task=Task(truth)).score(points.loss)
@@ -68,7 +66,7 @@ def test_a_task_on_which_all_runs_score_alike_is_refused(ladder, level):
 
 
 def test_a_task_at_chance_is_refused(ladder):
-    flat = scored(ladder(), noise=0.02, curve=CURVE._replace(midpoint=0.2))
+    flat = scored(ladder(), noise=0.02, sigmoid=CURVE._replace(midpoint=0.2))
     with pytest.raises(DataError, match="hardly follow the loss"):
         fit_task(fit_scaling_law(flat), Task(0.25))
 

@@ -45,9 +45,7 @@ def test_without_noise_the_law_is_found_exactly(ladder, truth):
 def test_a_law_with_one_exponent_is_found_by_its_own_form(ladder, truth):
     points = ladder(noise=0.0, truth={**truth, "beta": truth["alpha"]})
     found = fit_scaling_law(points, FORMS["over-training"])
-    assert found.parameters() == pytest.approx(
-        {name: truth[name] for name in ("A", "B", "E", "alpha")}, rel=1e-4
-    )
+    assert found.parameters() == pytest.approx({name: truth[name] for name in ("A", "B", "E", "alpha")}, rel=1e-4)
 
 
 @pytest.mark.parametrize(("form", "variable"), [("compute", "compute"), ("tokens", "tokens")])
@@ -66,9 +64,7 @@ def test_the_units_of_loss_and_tokens_change_coefficients_only(unit, thousand):
     loss = (0.5 + 30 * scale**-0.2) * np.exp(rng.normal(0, 0.01, 15))
     form = FORMS["tokens"]
     one = fit_scaling_law(scaling_points(loss, tokens=scale), form, num_starts=16).parameters()
-    other = fit_scaling_law(
-        scaling_points(unit * loss, tokens=scale / thousand), form, num_starts=16
-    ).parameters()
+    other = fit_scaling_law(scaling_points(unit * loss, tokens=scale / thousand), form, num_starts=16).parameters()
     assert other["beta"] == pytest.approx(one["beta"], rel=1e-4)
     assert other["E"] == pytest.approx(unit * one["E"], rel=1e-4)
     assert other["B"] == pytest.approx(unit * one["B"] * thousand ** -one["beta"], rel=1e-3)
@@ -81,7 +77,7 @@ def test_points_that_can_not_tell_the_parameters_apart_are_refused(ladder):
     one_size = scaling_points(points.loss, parameters=np.full(40, 1e9), tokens=points.variables["tokens"])
     with pytest.raises(DataError, match="1 different values of parameters"):
         fit_scaling_law(one_size)
-    with pytest.raises(DataError, match="do not say parameters"):
+    with pytest.raises(DataError, match="have no parameters"):
         fit_scaling_law(scaling_points(points.loss, tokens=points.variables["tokens"]))
     with pytest.raises(ConfigError, match="'kaplan' is no form"):
         form_named("kaplan")
@@ -114,5 +110,5 @@ def test_points_that_do_not_tell_two_terms_apart_are_fitted_as_well_as_any_law_d
 def test_a_loss_that_falls_off_a_cliff_is_no_power_law():
     parameters = np.geomspace(1e9, 1.1e9, 24)
     points = scaling_points(np.exp(100 * (1.1e9 - parameters) / 1e8), parameters=parameters, tokens=parameters)
-    with pytest.raises(DataError, match="is beyond any number: the loss does not fall by a power"):
+    with pytest.raises(DataError, match="diverges: the loss does not fall by a power"):
         fit_scaling_law(points, FORMS["tokens"])

@@ -17,9 +17,7 @@ from machine import MACHINE
 from tiny_recipe import tiny_recipe
 
 
-def record(
-    ledger: Ledger, home: Path, run_id: str, *, width: int, loss: float | None, fraction: float = 0.1
-) -> Recipe:
+def record(ledger: Ledger, home: Path, run_id: str, *, width: int, loss: float | None, fraction: float = 0.1) -> Recipe:
     """A run of six steps with 100 tokens each, evaluated at step 5."""
     encoder = {"type": "new", "vocab_size": 99, "hidden_size": width}
     data = {"dataset": "d", "split": {"type": "hash", "validation_fraction": fraction}}
@@ -36,9 +34,7 @@ def record(
         num_steps=10,
     )
     ledger.record_run(run)
-    ledger.record_attempt(
-        Attempt(run_id=run_id, attempt=1, world_size=1, start_step=0, started_s=0.0, **MACHINE)
-    )
+    ledger.record_attempt(Attempt(run_id=run_id, attempt=1, world_size=1, start_step=0, started_s=0.0, **MACHINE))
     path = segment_path(Path(run.run_dir), 1, 0)
     writer = SegmentWriter(path, run_id=run_id, attempt=1, rank=0, clock=HandClock(1.8e9))
     for step in range(1, 7):

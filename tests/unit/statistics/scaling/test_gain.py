@@ -42,9 +42,7 @@ def test_a_line_that_bends_widens_its_own_band():
     rng = np.random.default_rng(2)
     straight = rungs(rng, slope=0.0, sd=0.001)
     bent = [
-        GainsAtScale(
-            rung.source, rung.scale, [gain - 0.001 * np.log(rung.scale / 1e7) ** 2 for gain in rung.gains]
-        )
+        GainsAtScale(rung.source, rung.scale, [gain - 0.001 * np.log(rung.scale / 1e7) ** 2 for gain in rung.gains])
         for rung in straight
     ]
     widths = [

@@ -22,7 +22,7 @@ DELTAS = falling_deltas(1e-3)
 @pytest.fixture
 def problem(ladder):
     points, form = ladder(num_sizes=5), FORMS["chinchilla"]
-    features = form.features(points.variables, form.centre(points))
+    features = form.features(points.variables, form.center(points))
     return features, np.log(points.loss), np.array([[-1.0, -1.0, 0.5, 0.3, 0.3]])
 
 
@@ -43,9 +43,7 @@ def test_gradient_and_hessian_are_those_of_the_objective(theta, delta):
         assert rise[0] / 1e-7 == pytest.approx(here.gradient[0, index], rel=1e-3, abs=1e-5)
     if delta == 10.0:  # no residual beyond the kink, so the second derivative exists everywhere
         step = np.full(5, 1e-6)
-        np.testing.assert_allclose(
-            gradient(step) - gradient(-step), 2 * here.hessian[0] @ step, rtol=1e-3, atol=1e-9
-        )
+        np.testing.assert_allclose(gradient(step) - gradient(-step), 2 * here.hessian[0] @ step, rtol=1e-3, atol=1e-9)
 
 
 def test_no_general_optimiser_gets_lower(problem):
