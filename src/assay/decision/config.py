@@ -1,14 +1,14 @@
-"""What a campaign is, as its file says it: candidates, seeds, benchmarks, looks and gates, all declared beforehand.
+"""The configuration of a campaign: candidates, seeds, benchmarks, looks and gates, all declared beforehand.
 
     campaign --+-- recipe            the known-good one
                +-- candidates        a patch each
-               +-- seeds, looks      at how many paired seeds the gates are judged, and never between
-               +-- benchmarks        where per-item scores come from
+               +-- seeds, looks      numbers of paired seeds at which the gates are judged
+               +-- benchmarks        sources of per-item scores
                +-- rule              the standard rule's thresholds; becomes the gates `scale` and `stop`
                +-- gates             further ones, e.g. a rollback condition
 
-A gate is data: a list of conditions told apart by `type`, and whether all or any of them must hold. What a condition
-finds is in `conditions.py`; nothing here looks at a result.
+A gate is data: a list of conditions distinguished by `type`, and whether all or any of them must hold.
+`clauses.py` evaluates conditions; this module reads no results.
 """
 
 from typing import Annotated, Any, Literal
@@ -24,7 +24,7 @@ from assay.statistics.campaign.rule import CampaignRule
 from assay.statistics.seeds.trimmed import MIN_SEEDS, OverSeeds
 
 ROW_SCORES = ("correct", "ranking", "log_likelihood")
-"""What a class's predictions say of each row, besides which there are a method's own scores."""
+"""Scores of a class prediction for each row; other methods have their own scores."""
 
 Share = Annotated[float, Field(gt=0.0, lt=1.0)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=40)]
@@ -32,7 +32,7 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=40)]
 
 
 class Candidate(FrozenConfig):
-    """A candidate."""
+    """A patch on the recipe that the campaign compares with the baseline."""
 
     name: Name
     """Part of its runs' ids."""
@@ -50,8 +50,8 @@ class Candidate(FrozenConfig):
             raise ValueError(f"candidate '{self.name}' has no patch: it would be the baseline again")
         if seeds := sorted({"seed", "loader.seed"} & set(self.patch)):
             raise ValueError(
-                f"candidate '{self.name}' patches {seeds[0]}: a seed is no treatment. All arms are trained "
-                "with the campaign's seeds"
+                f"candidate '{self.name}' patches {seeds[0]}, but all arms are trained with the campaign's "
+                "seeds. Remove the key"
             )
         return self
 
@@ -341,28 +341,27 @@ class CampaignConfig(FrozenConfig):
 
     @property
     def all_looks(self) -> tuple[int, ...]:
-        """Numbers of seeds at every look, the last one included."""
+        """Numbers of seeds at every look, including the last."""
         return tuple(sorted({*self.looks, self.seeds}))
 
     @property
     def arm_names(self) -> tuple[str, ...]:
-        """The baseline and the candidates."""
         return (self.baseline, *(candidate.name for candidate in self.candidates))
 
     @property
     def seed_numbers(self) -> tuple[int, ...]:
-        """The seeds, in the order in which they are trained."""
+        """Seeds in training order."""
         return tuple(range(self.first_seed, self.first_seed + self.seeds))
 
     @property
     def open_benchmarks(self) -> tuple[Benchmark, ...]:
-        """All but the sealed one."""
+        """All benchmarks but the sealed one."""
         return tuple(benchmark for benchmark in self.benchmarks if benchmark != self.sealed_benchmark)
 
     @property
     def secondary(self) -> tuple[PredictionsBenchmark, ...]:
-        """What else the rows of primary benchmarks say (whether they are right, ranked, likely), where no benchmark
-        asks for it: told, and never judged by."""
+        """Secondary scores of the primary benchmarks' rows (correct, ranking, likelihood) that no benchmark
+        declares. They are reported, but no gate uses them."""
         declared = [benchmark for benchmark in self.benchmarks if isinstance(benchmark, PredictionsBenchmark)]
         found: list[PredictionsBenchmark] = []
         for benchmark in declared:
@@ -378,7 +377,7 @@ class CampaignConfig(FrozenConfig):
 
     @property
     def sealed_benchmark(self) -> SuiteBenchmark | None:
-        """The one that is scored for the decision only."""
+        """The benchmark that is scored for the decision only."""
         sealed = self.rule.sealed
         found = [
             benchmark for benchmark in self.benchmarks if sealed is not None and benchmark.name == sealed.benchmark
@@ -386,7 +385,8 @@ class CampaignConfig(FrozenConfig):
         return found[0] if found and isinstance(found[0], SuiteBenchmark) else None
 
     def differing_clusters(self) -> dict[str, str | None]:
-        """What primary benchmarks on different rows of a split count by; none where they ask the same rows."""
+        """Return the cluster columns of primary benchmarks on different rows of a split; empty if they share
+        all rows."""
         primary = [
             benchmark
             for benchmark in self.benchmarks
@@ -396,7 +396,7 @@ class CampaignConfig(FrozenConfig):
         return {} if is_alike else {benchmark.name: benchmark.cluster for benchmark in primary}
 
     def look_plan(self) -> LookPlan:
-        """How a candidate's share of the error is spent over the looks."""
+        """Return how a candidate's share of the error is spent over the looks."""
         return LookPlan(
             gate_seeds=self.all_looks,
             error_rate=(1.0 - self.rule.confidence) / len(self.candidates),
@@ -404,7 +404,6 @@ class CampaignConfig(FrozenConfig):
         )
 
     def candidate(self, name: str) -> Candidate:
-        """The candidate of that name."""
         return next(candidate for candidate in self.candidates if candidate.name == name)
 
     @model_validator(mode="after")
@@ -436,7 +435,7 @@ class CampaignConfig(FrozenConfig):
             key, name = absent
             raise WrongKeyError(
                 key,
-                f"benchmark '{name}' is asked for by the rule or a gate, but benchmarks lists only "
+                f"benchmark '{name}' is named by the rule or a gate, but benchmarks lists only "
                 f"{', '.join(sorted(known))}{meant(name, known)}",
             )
         return self
@@ -496,7 +495,7 @@ class CampaignConfig(FrozenConfig):
             raise WrongKeyError("looks", f"looks={late} are not before the last one, at seeds={self.seeds}")
         if (first := self.all_looks[0]) < 2:
             key = "looks.0" if self.looks else "seeds"
-            message = f"a look at {number_of(first, 'seed')} cannot tell luck from effect; look at 2 seeds or more"
+            message = f"a look at {number_of(first, 'seed')} cannot separate noise from effect; look at 2 seeds or more"
             raise WrongKeyError(key, message)
         if self.rule.over_seeds == "trimmed" and first < MIN_SEEDS:
             raise WrongKeyError(
@@ -509,7 +508,7 @@ class CampaignConfig(FrozenConfig):
 
 
 def _named_benchmarks(config: CampaignConfig) -> dict[str, str]:
-    """Key -> benchmark of those that the rule or a gate looks at, at every look."""
+    """Map keys to the benchmarks that the rule or a gate uses at every look."""
     rule = config.rule
     found = {f"rule.primary.{index}": name for index, name in enumerate(rule.primary)}
     found |= {

@@ -110,7 +110,7 @@ def deciding_campaign(config: CampaignConfig, facts: Facts, rule: CampaignRule) 
     """
     open_ = _open_guardrails(config, facts)
     for seeds in range(config.seeds, MAX_SEEDS + 1):
-        found = _anew(config, facts, rule, seeds)
+        found = _new_outcomes(config, facts, rule, seeds)
         if found.to_decide >= MIN_DECISION_PROBABILITY and _can_speak(open_, facts, seeds):
             return _new_campaign(facts, seeds, found, "")
     factors = [2**power for power in range(1, 1 + math.ceil(math.log2(MAX_ITEMS_FACTOR)))]
@@ -118,7 +118,7 @@ def deciding_campaign(config: CampaignConfig, facts: Facts, rule: CampaignRule) 
     available = [factor for factor in factors if all(_has_items(name, factor, facts) for name in names)]
     for seeds in (config.seeds, MAX_SEEDS):
         for factor in available:
-            found = _anew(config, facts, rule, seeds, items_factor=float(factor))
+            found = _new_outcomes(config, facts, rule, seeds, items_factor=float(factor))
             if found.to_decide >= MIN_DECISION_PROBABILITY and _can_speak(open_, facts, seeds, factor):
                 return _new_campaign(facts, seeds, found, f", on {_items_text(names, facts, factor)}")
     return _other_than_evidence(
@@ -139,7 +139,7 @@ def _other_than_evidence(
     design = f"{MAX_SEEDS} seeds on {f'{most} times ' if most > 1 else ''}as many items"
 
     def decides(factor: int, rule_: CampaignRule) -> bool:
-        found = _anew(config, facts, rule_, MAX_SEEDS, items_factor=float(factor))
+        found = _new_outcomes(config, facts, rule_, MAX_SEEDS, items_factor=float(factor))
         return bool(found.to_decide >= MIN_DECISION_PROBABILITY)
 
     fixes = [text for name in dict.fromkeys(names) if (text := _giant_text(name, facts))]
@@ -198,7 +198,7 @@ def _has_items(name: str, factor: int, facts: Facts) -> bool:
     return not lacking_rows_text(name, factor * facts.benchmarks[name].differences.shape[1], facts)
 
 
-def _anew(
+def _new_outcomes(
     config: CampaignConfig, facts: Facts, rule: CampaignRule, seeds: int, *, items_factor: float = 1.0
 ) -> OutcomeProbabilities:
     level = config.look_plan().gate_levels()[-1]

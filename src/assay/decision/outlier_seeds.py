@@ -26,15 +26,15 @@ def warnings_of_seeds(config: CampaignConfig, facts: Facts) -> Iterator[Warned]:
         yield Warned(
             "outlier seed",
             f"{run.arm} with seed {run.seed} scores {far} {side} the mean of its other seeds, more than these "
-            "scatter: one that crashed or was lucky, or an arm that scatters more, decides this comparison."
+            "scatter: one run that crashed or was lucky, or an arm that scatters more, decides this comparison."
             f"{_instead(config, facts)}",
         )
     yield from _equal_weights(facts)
     if is_underdispersed(facts.composite):
         yield Warned(
             "underdispersed seeds",
-            f"the gains of the {facts.num_seeds} seeds scatter less than the luck of their own items would "
-            "make them: runs that have more in common than the recipe say less than they seem to.",
+            f"the gains of the {facts.num_seeds} seeds scatter less than the noise of their own items implies: "
+            "the runs may share more than the recipe, and are then worth fewer than they are.",
         )
 
 

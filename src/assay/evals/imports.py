@@ -114,7 +114,7 @@ def _harness_counts(summary: Mapping[str, Any], task: str, path: Path) -> tuple[
     counts = (summary.get("n-samples") or {}).get(task) or {}
     whole, expected = counts.get("original"), counts.get("effective")
     if expected is None:
-        return (None, "" if summary else f"whether all items are there is not known without {path.name} beside it")
+        return (None, "" if summary else f"without {path.name} it is unknown whether all items are there")
     return expected, f"a part: {expected:,} of {whole:,} items (--limit)" if whole and expected < whole else ""
 
 

@@ -133,7 +133,7 @@ def read_items(folder: Path, result: BenchmarkResult) -> pa.Table:
     """Read the items of a result; raise `DamagedDataError` if their digest differs from the record's."""
     path = folder / ITEMS_FILE
     if not path.is_file():
-        raise DataError(f"{path}: no such file; {RESULT_FILE} beside it needs it. Evaluate the checkpoint again.")
+        raise DataError(f"{path}: no such file, but {RESULT_FILE} refers to it. Evaluate the checkpoint again.")
     data = path.read_bytes()
     if (seen := sha256_of_bytes(data)) != result.items_sha256:
         raise DamagedDataError(

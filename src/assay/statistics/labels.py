@@ -37,7 +37,9 @@ def confusion(table: Any, names: Sequence[str]) -> Int64[np.ndarray, "true predi
     class_indices = {name: index for index, name in enumerate(names)}
     labels = [str(int(label) if isinstance(label, bool) else label) for label in table[LABEL].to_pylist()]
     if unknown := next((label for label in labels if label not in class_indices), None):
-        raise DataError(f"a row's label is {unknown!r}, which is none of {', '.join(names[:5])}. Evaluate anew.")
+        raise DataError(
+            f"label {unknown!r} of a row is not among the classes {', '.join(names[:5])}. Evaluate the run again."
+        )
     true = np.array([class_indices[label] for label in labels], np.int64)
     predicted = table["predicted"].to_numpy().astype(np.int64)
     counts = np.bincount(true * len(names) + predicted, minlength=len(names) ** 2)

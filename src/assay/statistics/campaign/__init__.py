@@ -1,1 +1,1 @@
-"""The one rule by which campaigns are judged, real or simulated, and what it can find."""
+"""The decision rule of campaigns, real or simulated, its looks, and its power."""

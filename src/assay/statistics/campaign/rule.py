@@ -243,18 +243,18 @@ def new_campaign_outcomes(
     # Variance of what all seeds share, and the weight of the observed mean in predicting it.
     steady = rule.prior_sd**2 + items
     weight = steady / (rule.prior_sd**2 + effect.items_alone + effect.seed_variance)
-    anew = _with_more_items(_with_seeds(effect, num_seeds, new_seeds), items_factor)
+    new_effect = _with_more_items(_with_seeds(effect, num_seeds, new_seeds), items_factor)
     bounds = bounds_of_look(
-        anew,
+        new_effect,
         num_seeds=new_seeds,
         level=level,
         end_seeds=new_seeds,
         end_level=level,
-        replication_variance=anew.variance,
+        replication_variance=new_effect.variance,
         rule=rule,
     )
     expected = weight * effect.mean
-    sd = np.maximum(np.sqrt(steady * (1.0 - weight) + anew.seed_variance), 1e-300)
+    sd = np.maximum(np.sqrt(steady * (1.0 - weight) + new_effect.seed_variance), 1e-300)
     to_scale: np.ndarray = ndtr((expected - bounds.scales) / sd)
     to_stop: np.ndarray = ndtr((bounds.stops - expected) / sd)
     return OutcomeProbabilities(to_scale, to_scale + to_stop)

@@ -1,1 +1,1 @@
-"""A classifier's predictions: metrics with intervals, slices, and two models side by side."""
+"""Metrics of a classifier's predictions with intervals, slices, and comparisons of two models."""

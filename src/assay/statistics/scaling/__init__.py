@@ -1,1 +1,1 @@
-"""Loss as a function of parameters, tokens and compute: the fit, its uncertainty, how far it reaches."""
+"""Scaling laws: loss as a function of parameters, tokens and compute, with uncertainty and tested range."""

@@ -1,1 +1,1 @@
-"""Seeds that are not alike: what a table shows of them, and the mean that leaves both ends out."""
+"""Outlier seeds, dependent seeds, and the trimmed mean over seeds."""

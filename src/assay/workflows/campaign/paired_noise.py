@@ -175,7 +175,7 @@ class NoiseEstimator:
                 return result.benchmark_sha256 == definition_sha256(benchmark, **of)
             # A result that was imported is of no suite: its name is all that is known of what was asked.
             asked = benchmark.suite or suite
-            return asked is None or self._suite(asked).asked(result)
+            return asked is None or self._suite(asked).covers(result)
         except DataError:
             return False
 
