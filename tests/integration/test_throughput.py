@@ -44,23 +44,23 @@ def assay(capfd: pytest.CaptureFixture[str]) -> Callable[..., WhatIfResult]:
     def run(*arguments: object) -> WhatIfResult:
         with pytest.raises(SystemExit) as ended:
             main([str(argument) for argument in arguments])
-        said = capfd.readouterr()
-        return int(ended.value.code or 0), said.out, said.err
+        output = capfd.readouterr()
+        return int(ended.value.code or 0), output.out, output.err
 
     return run
 
 
 def test_what_cannot_be_forecast_is_refused_before_anything_is_measured(recipe: Path, assay) -> None:
-    for options, said in (
+    for options, output in (
         (("--workers", "9"), "loader.lanes=8 can be shared by 1 to 8 workers"),
-        (("--workers", "8", "--devices-per-node", "4"), "8 workers lie on 2 nodes"),
+        (("--workers", "8", "--devices-per-node", "4"), "8 workers need 2 nodes"),
         (("--workers", "2", "--network", "fast"), "--network fast"),
         (("--workers", "2", "--failures", "often"), "--failures often"),
         (("--workers", "2", "trainer.gradient_sum=all_reduce"), "all_reduce"),
     ):
         code, _, error = assay("throughput", recipe, *options)
         assert code == 2
-        assert said in error, error
+        assert output in error, error
     assert not (recipe.parent / "home").exists()
 
 
@@ -68,12 +68,12 @@ def test_the_nearest_calibration_says_in_which_keys_it_is_of_another_recipe(reci
     def of(*overrides: str) -> tuple[Recipe, Dataset]:
         return check_recipe(read_config_file(recipe, overrides))
 
-    home, (mine, dataset) = Home.from_environment(), of()
-    key = CalibrationKey.here(mine, dataset)
-    assert nearest_other(home, key, mine, dataset) == ""
+    home, (own, dataset) = Home.from_environment(), of()
+    key = CalibrationKey.here(own, dataset)
+    assert nearest_other(home, key, own, dataset) == ""
     home.calibrations.mkdir(parents=True)
     (home.calibrations / "damaged.json").write_text("{")
-    rate = mine.trainer.optimizer.learning_rate
+    rate = own.trainer.optimizer.learning_rate
     for overrides, processor in (
         (("trainer.optimizer.learning_rate=0.5", "seed=7"), key.processor),
         (("trainer.optimizer.learning_rate=0.5",), key.processor),
@@ -87,13 +87,13 @@ def test_the_nearest_calibration_says_in_which_keys_it_is_of_another_recipe(reci
         )  # fmt: skip
         its.file_in(home).write_text(found.to_sealed_json())
         if len(overrides) == 2:
-            said = nearest_other(home, key, mine, dataset)
-            assert f"trainer.optimizer.learning_rate=0.5 (here {rate})" in said and "seed=7 (here " in said
-    assert nearest_other(home, key, mine, dataset) == (
-        f"the nearest calibration ('{mine.name}', 1970-01-01) has trainer.optimizer.learning_rate=0.5 (here {rate})"
+            output = nearest_other(home, key, own, dataset)
+            assert f"trainer.optimizer.learning_rate=0.5 (here {rate})" in output and "seed=7 (here " in output
+    assert nearest_other(home, key, own, dataset) == (
+        f"the nearest calibration ('{own.name}', 1970-01-01) has trainer.optimizer.learning_rate=0.5 (here {rate})"
     )
     with pytest.raises(ConfigError, match=rf"another recipe or dataset .*; .*learning_rate=0.5 \(here {rate}\)"):
-        load_calibration(CalibrationKey.here(of(*overrides)[0], dataset).file_in(home), mine, dataset)
+        load_calibration(CalibrationKey.here(of(*overrides)[0], dataset).file_in(home), own, dataset)
 
 
 @pytest.mark.parametrize("spread", [0, 3])
@@ -134,7 +134,7 @@ def test_a_recipe_is_calibrated_once_and_is_forecast_from_that(
     written = tmp_path / "calibration.json"
     code, out, error = assay("throughput", recipe, "--workers", "1,2,8", "--seconds", "3", "--out", written, "--json")
     assert code == 0, error
-    assert "was never calibrated" in error
+    assert "has no calibration" in error
     forecast = json.loads(out)
     calibration = ThroughputCalibration.from_json(written.read_text(), source=written)
     assert calibration.two_workers is not None
@@ -155,8 +155,8 @@ def test_a_recipe_is_calibrated_once_and_is_forecast_from_that(
     # Made once; another machine's is taken if it is of this recipe.
     code, again, error = assay("throughput", recipe, "--workers", "1,2,8", "--json")
     assert (code, "calibrated" in error, json.loads(again)) == (0, False, forecast)
-    code, given, error = assay("throughput", recipe, "--workers", "1,2,8", "--calibration", written, "--json")
-    assert (code, json.loads(given)) == (0, forecast), error
+    code, arguments, error = assay("throughput", recipe, "--workers", "1,2,8", "--calibration", written, "--json")
+    assert (code, json.loads(arguments)) == (0, forecast), error
     code, _, error = assay("throughput", recipe, "seed=7", "--workers", "2", "--calibration", written)
     assert (code, "it is of another recipe or dataset" in error) == (2, True)
     # A real run of two workers, beside it.
@@ -192,7 +192,7 @@ def _modes_are_taken_by_a_program(recipe: Path, assay, folder: Path) -> None:
     file = folder / "program.yaml"
     new_program(file, start=datetime.date(2027, 1, 4))
     program = yaml.safe_load(file.read_text())
-    name = next(name for name, each in program["activities"].items() if "runs" in each)
+    name = next(name for name, item in program["activities"].items() if "runs" in item)
     runs = program["activities"][name]["runs"]
     for key in ("device_hours", "devices", "modes", "loss_per_doubling"):
         runs.pop(key, None)

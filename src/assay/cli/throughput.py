@@ -1,4 +1,4 @@
-"""`assay throughput`: what a recipe takes on other numbers of workers."""
+"""`assay throughput`: forecasts a recipe on other numbers of workers."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from assay.throughput.cluster import Cluster
 
 MAX_SECONDS = 60.0
-"""On one worker, and on two: the calibration is to be over in three minutes."""
+"""On one worker and on two; keeps a calibration below three minutes."""
 
 
 FORECAST_OPTIONS = {"sizes": "--workers", "parallel": "--parallel", "advise": "--advise", "as_modes": "--modes"}
-"""What says nothing of a run that was made."""
+"""Options that have no meaning with --check."""
 
 
 class _CalibrationSource(NamedTuple):
     """Where the calibration comes from."""
 
     file: Path | None
-    """None: this machine's."""
+    """None: measure on this machine, or reuse a saved calibration."""
     seconds: float
 
 
@@ -52,13 +52,13 @@ class _CalibrationSource(NamedTuple):
 @click.option(
     "--network",
     metavar="BANDWIDTH,LATENCY",
-    help="What one node sends and at the same time takes in, whatever its workers, and what a message costs "
-    "besides: 25GB/s,5us or 100Gbit/s,10us.",
+    help="Network of one node, shared by its workers: bandwidth in each direction, and latency per message, "
+    "e.g. 25GB/s,5us or 100Gbit/s,10us.",
 )
 @click.option(
     "--inside",
     metavar="BANDWIDTH,LATENCY",
-    help="Likewise between two workers of a node; by default as two workers measured it here.",
+    help="Network between two workers of a node; by default as measured here.",
 )
 @click.option(
     "--failures",
@@ -72,43 +72,42 @@ class _CalibrationSource(NamedTuple):
     "restart_s",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="From a failure to the next step, e.g. what another node's coming takes; by default as measured here.",
+    help="Seconds from a failure to the next step, e.g. until a new node arrives; by default as measured here.",
 )
 @click.option(
     "--calibration",
     type=FILE,
-    help="A calibration that was made elsewhere ('assay throughput RECIPE --out FILE' there), instead of this "
-    "machine's.",
+    help="Use a calibration of another machine (made there by 'assay throughput RECIPE --out FILE').",
 )
 @click.option(
     "--seconds",
     type=click.FloatRange(min=1, max=MAX_SECONDS),
     default=30.0,
     show_default=True,
-    help="Steps that a calibration measures on one worker, and as long on two.",
+    help="Seconds of steps to measure on one worker, and on two.",
 )
 @click.option("--out", type=OutFile('"kind":"throughput_calibration"'), help="Write the calibration (JSON) here.")
 @force_option
-@click.option("--advise", is_flag=True, help="Rank changes by the time they save on the most workers asked for.")
+@click.option("--advise", is_flag=True, help="Rank changes by the time they save on the largest number of workers.")
 @click.option(
     "--modes",
     "as_modes",
     is_flag=True,
-    help="Print the modes of an activity's runs, for 'assay plan', instead.",
+    help="Print the modes of an activity's runs for 'assay plan'.",
 )
 @click.option(
     "--check",
     "run_id",
     metavar="RUN",
     type=RUN,
-    help="Instead of a RECIPE: put the forecast beside what this run took, phase by phase.",
+    help="Instead of a RECIPE: compare the forecast with this run, phase by phase.",
 )
 @click.option(
     "--parallel",
     type=click.Choice(["ddp", "fsdp2"]),
     default="ddp",
     show_default=True,
-    help="Every worker holds all weights, or a shard of them, as in 'assay train'.",
+    help="Every worker holds all weights (ddp) or a shard of them (fsdp2), as in 'assay train'.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the record as one JSON object.")
 @click.pass_context
@@ -133,17 +132,17 @@ def throughput(
 ) -> None:
     """Forecast the steps, the time and the device-hours of RECIPE on each number of workers.
 
-    It follows from some seconds of real steps on one worker of this machine, and on two where two fit: a
-    calibration, which is made once for a recipe, the code and the kind of machine. For each number of workers
-    it says the speedup with its 90% interval, the whole run with commits and failures, and which term binds.
-    With OVERRIDES like loader.lanes=64 another recipe is measured.
+    A calibration measures some seconds of real steps on one worker of this machine, and on two if two fit. It is
+    saved and reused for the same recipe, code and kind of machine. The forecast prints, for each number of workers,
+    the speedup with its 90% interval, the whole run with commits and failures, and the term that binds. OVERRIDES
+    such as loader.lanes=64 change the recipe.
     """
     if (recipe is None) == (run_id is None):
-        raise ConfigError("give one of these: a RECIPE file, or --check RUN.")
+        raise ConfigError("give a RECIPE file or --check RUN.")
     if run_id is not None and (unused := [name for name in FORECAST_OPTIONS if is_on_command_line(context, name)]):
-        raise ConfigError(f"{FORECAST_OPTIONS[unused[0]]} is for a RECIPE: with --check the run says what it was.")
+        raise ConfigError(f"{FORECAST_OPTIONS[unused[0]]} needs a RECIPE: with --check these values come from the run.")
     if out is not None and not out.parent.is_dir():
-        raise ConfigError(f"--out {out}: there is no folder {out.parent}. Make it first.")
+        raise ConfigError(f"--out {out}: the folder {out.parent} does not exist. Create it first.")
     cluster = _cluster(devices_per_node, network, inside, failures, restart_s)
     source = _CalibrationSource(calibration, seconds)
     if run_id is not None:
@@ -247,7 +246,7 @@ def _check(run_id: str, cluster: "Cluster", source: _CalibrationSource, out: Pat
 
 
 def _calibration(loaded: "LoadedConfig", source: _CalibrationSource, out: Path | None) -> "ThroughputCalibration":
-    """The one that was given, was made before, or is made now."""
+    """Return the calibration from the file, the saved one, or a new one."""
     from assay.reporting.documents.render import write_file
     from assay.workflows.run import check_recipe
     from assay.workflows.throughput.calibrate import calibrate_throughput
@@ -267,9 +266,9 @@ def _calibration(loaded: "LoadedConfig", source: _CalibrationSource, out: Path |
         if saved is None:
             nearest = nearest_other(home, key, recipe, dataset)
             click.echo(
-                f"this recipe ('{recipe.name}') was never calibrated on such a machine with this code"
+                f"this recipe ('{recipe.name}') has no calibration on this kind of machine with this code"
                 f"{f'; {nearest}' if nearest else ''}: measuring {source.seconds:g} s of real steps on one "
-                "worker, and as long on two where they fit ...",
+                "worker, and on two if they fit ...",
                 err=True,
             )
         found = saved or calibrate_throughput(home, loaded, seconds=source.seconds)

@@ -84,7 +84,6 @@ class Conflict(NamedTuple):
     """The smallest sets of changes that suffice."""
 
     def keys(self) -> set[str]:
-        """Return the keys of all limits in conflict."""
         return {member.key for clash in (self.members, *self.others) for member in clash}
 
 
@@ -269,8 +268,6 @@ def _hours_of_stage(key: str, least: int) -> LimitChange:
 
 
 def _date_limit(program: Program, key: str, demand: str, name: str) -> Limit:
-    """A limit on the end of an activity or a gate."""
-
     def end(model: Model) -> Any:
         return model.groups[name].end
 
@@ -313,7 +310,6 @@ def _minimum(
 
 
 def _latest_day(program: Program, event: str, effort: Effort, relaxed: Collection[str]) -> LimitChange:
-    """Find the latest day for an event."""
     key = f"events.{event}.at"
 
     def is_too_late(day: int) -> bool:

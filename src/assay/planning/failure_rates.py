@@ -78,7 +78,6 @@ def failure_rates(ledger: Ledger, noise: Noise, *, runs: str = "*") -> FailureRa
 
 
 def _held_s(ledger: Ledger, run_id: str) -> float:
-    """Return the device-seconds of ended attempts."""
     attempts = ledger.attempts(run_id)
     spans = held_spans(attempts, ledger.phase_seconds(run_id), now_s=0.0)
     return sum(held_s for attempt, (*_, held_s) in zip(attempts, spans, strict=True) if attempt.ended_s is not None)

@@ -61,7 +61,6 @@ class ResourceProfile:
         return ScheduledGroup(position, tuple(starts), starts[0][0], end)
 
     def remove(self, group: Group, scheduled: ScheduledGroup) -> None:
-        """Release the resources of a scheduled group."""
         self._take(group.modes[scheduled.mode], scheduled.starts, scheduled.end_h, -1)
 
     def _take(self, mode: ExecutionMode, tasks: Sequence[tuple[int, ...]], end: int, sign: int) -> None:

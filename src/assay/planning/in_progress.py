@@ -29,11 +29,9 @@ class RunInProgress(NamedTuple):
     """The ledger's record of this run, if it has one."""
 
     def is_over(self, now_h: int) -> bool:
-        """Return whether the run has ended."""
         return self.run.holds[-1][1] <= now_h if self.actual is None else self.actual.ended is not None
 
     def held_h(self, now_h: int) -> int:
-        """Return the hours in which it held its devices until now."""
         return sum(max(0, min(end, now_h) - begin) for begin, end in self.run.holds)
 
     def left_h(self, now_h: int) -> int:
@@ -41,7 +39,6 @@ class RunInProgress(NamedTuple):
         return sum(max(0, end - max(begin, now_h)) for begin, end in self.run.holds)
 
     def planned(self, now_h: int) -> int:
-        """Return its device-hours from start to expected end."""
         return self.run.devices * (self.held_h(now_h) + self.left_h(now_h))
 
 
@@ -71,11 +68,9 @@ class ActivityInProgress(NamedTuple):
         return bool(self.actual.runs) or self.actual.device_hours is not None
 
     def spent_on_open_runs(self) -> float:
-        """Return what was spent on runs that have not ended."""
         return self.spent - sum(run.actual.device_hours for run in self.runs if run.actual and run.actual.ended)
 
     def open_runs(self) -> list[RunInProgress]:
-        """Return the runs that have not ended."""
         return [run for run in self.runs if run.actual is None or run.actual.ended is None]
 
 
@@ -199,7 +194,6 @@ def _half_days(program: Program) -> Iterator[Hold]:
 
 
 def _working_h(program: Program, start_h: int, until_h: int) -> int:
-    """Return the working hours between two hours."""
     spans = ((max(begin, start_h), min(end, until_h)) for begin, end in _half_days(program))
     return sum(max(0, end - begin) for begin, end in spans)
 

@@ -49,7 +49,6 @@ class Model(NamedTuple):
     """Unbounded until `bound_peak` is called."""
 
     def device_hours_of(self, names: Collection[str]) -> Any:
-        """Return the device-hours of some groups."""
         return _device_hours(self.problem, self.groups, names)
 
 

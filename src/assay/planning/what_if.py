@@ -32,7 +32,6 @@ class WhatIfResult(NamedTuple):
     conflict: Conflict | None
 
     def is_in_time(self) -> bool:
-        """Return whether the decision meets its date."""
         by = self.program.calendar.hour_of(self.program.decision.by)
         return self.plan is not None and self.plan.decision_h <= by
 
@@ -53,7 +52,6 @@ class Solver:
             return WhatIfResult(title, changed, None, find_conflict(changed, effort=self._effort))
 
     def plan(self, program: Program) -> Plan:
-        """Return the best schedule. Raises what `schedule` raises."""
         problem = compile_problem(program)
         for known, found, objective_results in self._solved:
             if known == problem:

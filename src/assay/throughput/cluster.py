@@ -41,7 +41,6 @@ class Cluster(NamedTuple):
         return 3600.0 / rate if rate else math.inf
 
     def restarts_s(self, calibration: ThroughputCalibration) -> float:
-        """Return the seconds from a failure to the next step."""
         return calibration.restart_s if self.restart_s is None else self.restart_s
 
 
@@ -61,9 +60,7 @@ def measured_network(two: TwoWorkers | None, *, num_nodes: int) -> NetworkLink |
     return measured_link(two) if two is not None and two.num_nodes == num_nodes else None
 
 
-def resolve_links(
-    cluster: Cluster, nodes: Sequence[int], *, two: TwoWorkers | None, on_cuda: bool = False
-) -> Links:
+def resolve_links(cluster: Cluster, nodes: Sequence[int], *, two: TwoWorkers | None, on_cuda: bool = False) -> Links:
     """Return the links between these workers.
 
     The stated latency between nodes is added to the latency that messages have on this machine.
@@ -76,8 +73,8 @@ def resolve_links(
     world_size = sum(nodes)
     if max(nodes) > 1 and inside is None:
         raise ConfigError(
-            f"{world_size} workers: nobody measured what lies between two workers of a node, as there was room "
-            "for one. Say it, e.g. --inside 50GB/s,5us, or calibrate where two workers fit and give its "
+            f"{world_size} workers: the network within a node was not measured, because only one worker "
+            "fits here. State it, e.g. --inside 50GB/s,5us, or calibrate where two workers fit and use "
             "--calibration."
         )
     if len(nodes) > 1 and between is None:
@@ -88,8 +85,8 @@ def resolve_links(
 def missing_network_error(nodes: Sequence[int]) -> ConfigError:
     """Return the error for workers on several nodes without a known network."""
     return ConfigError(
-        f"{sum(nodes)} workers lie on {len(nodes)} nodes: say what one node sends to the others, e.g. "
-        "--network 25GB/s,5us; or that they share one: --devices-per-node."
+        f"{sum(nodes)} workers need {len(nodes)} nodes: state the network between them, e.g. "
+        "--network 25GB/s,5us, or put more workers on a node with --devices-per-node."
     )
 
 
@@ -102,16 +99,12 @@ def resampled_messages(two: TwoWorkers | None) -> list[TwoWorkers | None]:
     for index, message in enumerate(two.messages):
         by_size.setdefault(message.num_bytes, []).append(index)
     for _ in range(NUM_MESSAGE_RESAMPLES - 1):
-        chosen = [
-            int(index) for same_size in by_size.values() for index in rng.choice(same_size, len(same_size))
-        ]
+        chosen = [int(index) for same_size in by_size.values() for index in rng.choice(same_size, len(same_size))]
         found.append(two.model_copy(update={"messages": tuple(two.messages[index] for index in chosen)}))
     return [*found]
 
 
 def without_latency(links: Links) -> Links:
     """Return the links with zero latency."""
-    inside, between = (
-        None if link is None else link.model_copy(update={"latency_s": 0.0}) for link in links[:2]
-    )
+    inside, between = (None if link is None else link.model_copy(update={"latency_s": 0.0}) for link in links[:2])
     return links._replace(inside=inside, between=between)

@@ -41,9 +41,7 @@ def compare_forecast(
     num_steps = len(measured.step_s)
     step_s = sum(measured.step_s) / num_steps
     terms = [
-        CheckedTerm(
-            phase=phase, count=num_steps, forecast_s=seconds, measured_s=measured.phases_s.get(phase, 0.0)
-        )
+        CheckedTerm(phase=phase, count=num_steps, forecast_s=seconds, measured_s=measured.phases_s.get(phase, 0.0))
         for phase, seconds in expected.phases.items()
         if max(seconds, measured.phases_s.get(phase, 0.0)) > MIN_SHARE * step_s
     ]

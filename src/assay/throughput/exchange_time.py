@@ -56,9 +56,7 @@ class RoundTraffic(NamedTuple):
         adding_s = self.added * num_bytes / links.added_bytes_per_s
         inside_s = self.inside * 0.0
         if links.inside is not None:
-            inside_s = self.is_inside * links.inside.latency_s + self.inside * (
-                num_bytes / links.inside.bytes_per_s
-            )
+            inside_s = self.is_inside * links.inside.latency_s + self.inside * (num_bytes / links.inside.bytes_per_s)
         between_s = self.between * 0.0
         if links.between is not None:
             between_s = self.between * (num_bytes / links.between.bytes_per_s)
@@ -119,8 +117,7 @@ class _RankTraffic(NamedTuple):
     def of(cls, exchange_round: ExchangeRound, others: Collection[int], num_cells: int) -> "_Sides":
         """Count only the parts exchanged with the ranks in `others`."""
         sends, receives = (
-            [part for part in parts if part.peer in others]
-            for parts in (exchange_round.sends, exchange_round.receives)
+            [part for part in parts if part.peer in others] for parts in (exchange_round.sends, exchange_round.receives)
         )
         sent, received = (
             sum(part.cells.stop - part.cells.first for part in parts) / num_cells for parts in (sends, receives)
@@ -128,9 +125,7 @@ class _RankTraffic(NamedTuple):
         return cls(sent, received, frozenset(part.peer for part in (*sends, *receives)))
 
 
-def _round_traffic(
-    rank_rounds: Sequence[ExchangeRound], num_cells: int, node_of: Sequence[int]
-) -> RoundTraffic:
+def _round_traffic(rank_rounds: Sequence[ExchangeRound], num_cells: int, node_of: Sequence[int]) -> RoundTraffic:
     ranks = range(len(rank_rounds))
     node_peers = [{peer for peer in ranks if node_of[peer] == node_of[rank]} for rank in ranks]
     intra_node = [
@@ -153,17 +148,13 @@ def _round_traffic(
     peers = [sorted(a.peers | b.peers) for a, b in zip(intra_node, inter_node, strict=True)]
     max_peers = max(1, *map(len, peers))
     return RoundTraffic(
-        peers=np.array(
-            [of_rank + [rank] * (max_peers - len(of_rank)) for rank, of_rank in enumerate(peers)], np.int64
-        ),
+        peers=np.array([of_rank + [rank] * (max_peers - len(of_rank)) for rank, of_rank in enumerate(peers)], np.int64),
         is_inside=np.array([bool(traffic.peers) for traffic in intra_node], np.float64),
         inside=np.array([max(traffic.sent, traffic.received) for traffic in intra_node], np.float64),
         is_between=np.array([bool(traffic.peers) for traffic in inter_node], np.float64),
         between=np.array(busiest, np.float64),
         own_between=np.array([max(traffic.sent, traffic.received) for traffic in inter_node], np.float64),
-        added=np.array(
-            [_added_cells(exchange_round) / num_cells for exchange_round in rank_rounds], np.float64
-        ),
+        added=np.array([_added_cells(exchange_round) / num_cells for exchange_round in rank_rounds], np.float64),
     )
 
 

@@ -136,9 +136,7 @@ def _shares(
 ) -> LaneShares:
     nodes = cluster.nodes(world_size)
     is_sharded = parallel == "fsdp2" and world_size > 1
-    return LaneShares(
-        calibration.lanes, world_size, interleaved=is_sharded, nodes=nodes if len(nodes) > 1 else ()
-    )
+    return LaneShares(calibration.lanes, world_size, interleaved=is_sharded, nodes=nodes if len(nodes) > 1 else ())
 
 
 def _simulate(calibration: ThroughputCalibration, shares: LaneShares, cluster: Cluster) -> _SimulatedCluster:
@@ -157,9 +155,7 @@ def _simulate(calibration: ThroughputCalibration, shares: LaneShares, cluster: C
     simulated = [simulate_steps(steps, samples, setup, calibration, link) for link in links]
     bare = None if links[0] is None else without_latency(links[0])
     mean_step_s = np.stack([found.step_s.reshape(-1, num_steps).mean(axis=0) for found in simulated])
-    return _SimulatedCluster(
-        setup, simulated[0], simulate_steps(steps, samples, setup, calibration, bare), mean_step_s
-    )
+    return _SimulatedCluster(setup, simulated[0], simulate_steps(steps, samples, setup, calibration, bare), mean_step_s)
 
 
 def _bootstrap(calibration: ThroughputCalibration) -> _Bootstrap:
@@ -273,9 +269,7 @@ def _binding(terms: Mapping[ThroughputTerm, float]) -> ThroughputTerm:
 
 def _phases(steps: SimulatedSteps) -> dict[str, float]:
     """Return seconds per step by phase, as a run accounts for them."""
-    data_s, rollout_s, local_s = (
-        float(seconds.mean()) for seconds in (steps.data_s, steps.rollout_s, steps.local_s)
-    )
+    data_s, rollout_s, local_s = (float(seconds.mean()) for seconds in (steps.data_s, steps.rollout_s, steps.local_s))
     return {
         "data": data_s,
         "generation": rollout_s,
@@ -318,7 +312,7 @@ def _notes(calibration: ThroughputCalibration, shares: Sequence[LaneShares]) -> 
     factor = [share.world_size for share in shares if share.world_size > largest]
     if factor:
         far = ", ".join(f"{size} are {size / largest:g} times as many" for size in factor)
-        found.append(f"measured on {measured}; {far}: what lies beyond rests on the model")
+        found.append(f"measured on {measured}; {far}: larger sizes are extrapolated by the model")
     for share in shares:
         lanes, size = calibration.lanes, share.world_size
         if (fewer := useful_world_size(lanes, size)) < size:

@@ -1,11 +1,11 @@
-"""What sharded weights (FSDP2) cost on so many workers, in closed form: bytes, seconds, room.
+"""Costs of sharded weights (FSDP2) in closed form: bytes, seconds, memory.
 
-    a round of lanes, one a worker:  gather | forward | gather | backward | a chunk of its lane to every other
+    a round of lanes, one per worker:  gather | forward | gather | backward | a chunk of its lane to every other
 
-A bucket of B bytes is W chunks of B / W. A gather hands them round in a ring, in W - 1 messages of a chunk;
-gradients go to every worker in as many, at distance 1, 2, ... . Nothing is hidden behind arithmetic, and ranks
-that meet in every gather wait in every round for its slowest lane. All layers are taken as gathered twice, in
-float32, and as many as the gradients have buckets.
+A bucket of B bytes is W chunks of B / W. A gather passes them around a ring, in W - 1 messages of one chunk.
+Gradients are sent to every other worker in as many messages, at distances 1, 2, ... . Nothing overlaps with
+compute, and in every round all ranks wait for the slowest lane. All layers are counted as gathered twice, in
+float32, in as many messages as the gradients have buckets.
 """
 
 from collections.abc import Sequence
@@ -16,30 +16,29 @@ from assay.records.throughput import NetworkLink
 from assay.throughput.exchange_time import Links
 
 GATHERS = 2
-"""Times that a layer's weights are gathered for each lane: before forward and before backward."""
+"""A layer's weights are gathered for each lane before forward and again before backward."""
 COPIES = 4
-"""What a worker holds of its shard: weights, gradients, and AdamW's two moments."""
+"""Tensors that a worker holds of its shard: weights, gradients, and AdamW's two moments."""
 
 
 class ShardedMemory(NamedTuple):
-    """Bytes that a worker holds, beside activations and the layer that is gathered."""
+    """Bytes held by a worker, besides activations and the gathered layer."""
 
     shard: int
     """Weights, gradients and moments."""
     sums: int
-    """Sums of lanes that wait for others, at most."""
+    """At most: gradient sums of lanes that wait for their partner in the summation tree."""
 
 
 def round_seconds(shares: LaneShares, buckets: Sequence[int], links: Links) -> float:
-    """What crosses the workers for one lane of each."""
+    """Return the seconds of communication for one lane per worker."""
     return sum(
-        GATHERS * _ring_s(shares, num_bytes, links) + _exchange_s(shares, num_bytes, links)
-        for num_bytes in buckets
+        GATHERS * _ring_s(shares, num_bytes, links) + _exchange_s(shares, num_bytes, links) for num_bytes in buckets
     )
 
 
 def sharded_bytes(shares: LaneShares, num_bytes: int) -> tuple[int, int]:
-    """What a worker sends for an update, and what leaves the node that sends the most."""
+    """Return the bytes sent per update by a worker, and by the busiest node to other nodes."""
     size, rounds = shares.world_size, shares.most
     share = num_bytes * (size - 1) / size
     sent = rounds * (GATHERS + 1) * share
@@ -50,13 +49,14 @@ def sharded_bytes(shares: LaneShares, num_bytes: int) -> tuple[int, int]:
 
 
 def sharded_memory(shares: LaneShares, num_bytes: int) -> ShardedMemory:
-    """A worker's counter of lanes holds a sum for each power of two in their number so far."""
+    """Return the memory of a worker. Its lane sums form a binary counter, so up to log2(lanes) sums wait at
+    once."""
     chunk = -(-num_bytes // shares.world_size)
     return ShardedMemory(COPIES * chunk, (shares.num_lanes.bit_length() - 1) * chunk)
 
 
 def _ring_s(shares: LaneShares, num_bytes: int, links: Links) -> float:
-    """Each to its neighbour: of a node's messages one goes out and one comes in."""
+    """Every rank sends to its neighbour, so one message leaves each node and one enters it."""
     chunk = num_bytes / shares.world_size
     intra_node = [links.inside] if max(shares.nodes or (shares.world_size,)) > 1 else []
     far = [links.between] if len(shares.nodes) > 1 else []
@@ -64,12 +64,10 @@ def _ring_s(shares: LaneShares, num_bytes: int, links: Links) -> float:
 
 
 def _exchange_s(shares: LaneShares, num_bytes: int, links: Links) -> float:
-    """At each distance the messages of a node that cross share what leaves it."""
+    """At each distance, the messages of a node that leave it share its link."""
     size, chunk, total_s = shares.world_size, num_bytes / shares.world_size, 0.0
     for distance in range(1, size):
-        crossing = [
-            sum((rank + distance) % size not in ranks for rank in ranks) for ranks in shares.ranks_of_nodes
-        ]
+        crossing = [sum((rank + distance) % size not in ranks for rank in ranks) for ranks in shares.ranks_of_nodes]
         is_inside = any(
             len(ranks) > inter_node for ranks, inter_node in zip(shares.ranks_of_nodes, crossing, strict=True)
         )
@@ -80,5 +78,5 @@ def _exchange_s(shares: LaneShares, num_bytes: int, links: Links) -> float:
 
 
 def _message_s(link: NetworkLink | None, num_bytes: float) -> float:
-    assert link is not None, "who asks for a forecast has said what lies there"
+    assert link is not None, "the network is known"
     return link.latency_s + num_bytes / link.bytes_per_s

@@ -31,7 +31,7 @@ class MeasuredSteps(NamedTuple):
 
     @classmethod
     def of(cls, calibration: ThroughputCalibration) -> "MeasuredSteps":
-        """With the lane that a spot check computes once more, spread over all steps."""
+        """Build the arrays; the lane that a spot check recomputes is spread over all steps."""
         lane_s = np.array([step.lane_s for step in calibration.steps], np.float64)
         checked_s = lane_s.mean() / calibration.spot_check_every if calibration.spot_check_every else 0.0
         data_s, rollout_s, fixed_s = (
@@ -42,19 +42,19 @@ class MeasuredSteps(NamedTuple):
 
 
 class ExchangeSetup(NamedTuple):
-    """What an exchange of gradients follows from."""
+    """Inputs of a gradient exchange."""
 
     shares: LaneShares
     plan: ExchangePlan | None
-    """None for a single rank, and where weights are sharded;"""
+    """None for a single rank and for sharded weights."""
     rounds: ExchangeTraffic | None
-    """likewise."""
+    """None for a single rank and for sharded weights."""
     contention: float
-    """What a lane takes, over what it takes on a machine of its own; 1 where nobody measured it."""
+    """Seconds of a lane next to other workers of its node, divided by its seconds alone; 1 if not measured."""
 
     @classmethod
     def build(cls, calibration: ThroughputCalibration, shares: LaneShares) -> "Exchanged":
-        """On ranks with these lanes."""
+        """Build the inputs for ranks with these lanes."""
         two, is_contended = calibration.two_workers, max(shares.nodes or (shares.world_size,)) > 1
         contention = two.contention if two is not None and two.num_nodes == 1 and is_contended else 1.0
         if shares.world_size == 1 or shares.interleaved:
@@ -64,18 +64,16 @@ class ExchangeSetup(NamedTuple):
 
 
 class StepSamples(NamedTuple):
-    """Steps that are looked at."""
+    """Random samples of measured steps, each with a permutation of its lanes."""
 
     step: Int64[np.ndarray, "sample"]
-    """Which of the measured ones;"""
+    """Index of the measured step."""
     order: Int64[np.ndarray, "sample lane"]
-    """and which of its lanes stands for each lane."""
+    """Which measured lane stands for each lane."""
 
     @classmethod
-    def generate(
-        cls, num_steps: int, num_lanes: int, *, num_samples: int, rng: np.random.Generator
-    ) -> "DealtSteps":
-        """About so many, each measured step as often as any other."""
+    def generate(cls, num_steps: int, num_lanes: int, *, num_samples: int, rng: np.random.Generator) -> "DealtSteps":
+        """Return about `num_samples` samples, in which all measured steps are equally frequent."""
         repetitions = -(-num_samples // num_steps)
         step = np.tile(np.arange(num_steps, dtype=np.int64), repetitions)
         lanes = np.tile(np.arange(num_lanes, dtype=np.int64), (len(step), 1))
@@ -83,19 +81,19 @@ class StepSamples(NamedTuple):
 
 
 class SimulatedSteps(NamedTuple):
-    """Steps of all ranks together, in seconds."""
+    """Simulated steps of all ranks, in seconds."""
 
     step_s: Float64[np.ndarray, "sample"]
     last_rank_s: Float64[np.ndarray, "sample"]
-    """When the last rank was done with its own work."""
+    """When the last rank finished its own work."""
     local_s: Float64[np.ndarray, "sample"]
-    """What the mean rank worked by itself; the rest of the step it waits."""
+    """Work of the mean rank; it waits for the rest of the step."""
     max_data_s: Float64[np.ndarray, "sample"]
-    """For which the rank that waits the longest for rows does;"""
+    """Wait for rows on the rank that waits longest."""
     data_s: Float64[np.ndarray, "sample"]
-    """and the mean one: its share of what it works by itself;"""
+    """Wait for rows on the mean rank, part of `local_s`."""
     rollout_s: Float64[np.ndarray, "sample"]
-    """and answering prompts."""
+    """Rollout generation and grading on the mean rank, part of `local_s`."""
 
 
 def simulate_steps(
@@ -105,7 +103,7 @@ def simulate_steps(
     calibration: ThroughputCalibration,
     links: Links | None,
 ) -> SimulatedSteps:
-    """`links` may be None for a single rank."""
+    """Simulate steps on several ranks; `links` may be None for a single rank."""
     shares, updates = setup.shares, calibration.updates_per_step
     part = np.array(shares.loads, np.float64) / shares.num_lanes
     lane_s = setup.contention * steps.lane_s[samples.step[:, None], samples.order] / updates
@@ -131,10 +129,11 @@ def simulate_steps(
 def _waiting_share(
     steps: MeasuredSteps, part: Float64[np.ndarray, "rank"], busy_s: float
 ) -> Float64[np.ndarray, "rank"]:
-    """What each rank waits for its part of the rows, over what a single one waits for all of them.
+    """Return the share of the single-rank data wait that remains on each rank.
 
-    A loader reads on while its rank computes and exchanges. Where a single rank waits for it, all rows take it
-    a step; of a step that takes `unread_s` without reading, only what a rank's rows take longer is waited for.
+    A loader prefetches while its rank computes and exchanges. If a single rank was loader-bound, reading all
+    rows takes as long as its step. A rank then waits only for as long as reading its share takes beyond
+    `busy_s`, the rest of its step.
     """
     waited_s = float(steps.data_s.mean())
     if not waited_s:
@@ -152,7 +151,7 @@ def _step_end_s(
     calibration: ThroughputCalibration,
     links: Links | None,
 ) -> Float64[np.ndarray, "sample"]:
-    """When a step is through; only its first update waits for what comes before the lanes."""
+    """Return the seconds of a step; only its first update waits for what precedes the lanes."""
     step_s = _update_end_s(begin_s, lane_s, setup, calibration, links)
     if (further := calibration.updates_per_step - 1) > 0:
         step_s = step_s + further * _update_end_s(np.zeros_like(begin_s), lane_s, setup, calibration, links)
@@ -166,8 +165,8 @@ def _update_end_s(
     calibration: ThroughputCalibration,
     links: Links | None,
 ) -> Float64[np.ndarray, "sample"]:
-    """When all ranks have the sum of an update and each other's counts, where each begins its lanes at
-    `begin_s`. Without links, when the last is done with its lanes."""
+    """Return when all ranks have an update's summed gradients and lane counts, if rank r starts its lanes at
+    `begin_s[:, r]`. Without links, return when the last rank finishes its lanes."""
     shares = setup.shares
     if shares.interleaved:
         return _sharded_update_end_s(begin_s, lane_s, shares, calibration, links)
@@ -188,9 +187,7 @@ def _update_end_s(
     for bucket in calibration.buckets:
         ready_s = np.maximum(ready_s, last_rank_s - bucket.before_last_s)
         ready_s = after_rounds(ready_s, setup.rounds.late, bucket.num_bytes, links)
-    all_s: Float64[np.ndarray, "sample"] = np.maximum(ready_s, last_rank_s).max(axis=1) + ring_latency_s(
-        shares, links
-    )
+    all_s: Float64[np.ndarray, "sample"] = np.maximum(ready_s, last_rank_s).max(axis=1) + ring_latency_s(shares, links)
     return all_s
 
 
@@ -201,7 +198,7 @@ def _sharded_update_end_s(
     calibration: ThroughputCalibration,
     links: Links | None,
 ) -> Float64[np.ndarray, "sample"]:
-    """Likewise of sharded weights: all meet in every round of lanes."""
+    """The same for sharded weights: all ranks synchronize in every round of lanes."""
     size = shares.world_size
     done_s: Float64[np.ndarray, "sample"] = begin_s.max(axis=1)
     for first in range(0, shares.num_lanes, size):
@@ -213,6 +210,6 @@ def _sharded_update_end_s(
 
 
 def ring_latency_s(shares: LaneShares, links: Links) -> float:
-    """What it takes until all ranks know of all lanes: a few numbers go round, from rank to rank."""
+    """Return the seconds in which the lane counts go around the ring of ranks."""
     latencies = [link.latency_s for link in (links.inside, links.between) if link is not None]
     return (shares.world_size - 1) * max(latencies, default=0.0)

@@ -1,7 +1,7 @@
-"""What a whole run takes where nodes fail: Young's and Daly's arithmetic of commits and restarts.
+"""Forecasts a whole run with commits and node failures, by Young's and Daly's formulas.
 
-A commit is made every so many seconds of work. A failure loses what was done since the last commit that was
-durable, and a restart; where failures are far apart that is half an interval, on average.
+A commit is written after every `interval_s` seconds of work. A failure costs a restart and the work since the
+last durable commit, half an interval on average if failures are rare.
 """
 
 import math
@@ -19,29 +19,30 @@ from assay.throughput.cluster import Cluster
 from assay.throughput.step_time import MeasuredSteps
 
 PRIOR_FAILURE_S = 3600.0
-"""What `auto` assumes of a run that has not died yet."""
+"""Mean time between failures that `commit_every: auto` assumes for a run without failures."""
 NEVER_S = 1e12
-"""What stands for a run that would not end, where others are likely to."""
+"""Stands for infinity in resampled runs."""
 MAX_LOST = 700.0
-"""Mean times between failures, for an interval and a restart, beyond which no run ends."""
+"""If an interval and a restart exceed this many mean times between failures, the run never ends; `exp`
+overflows soon after."""
 
 
 class InterruptionCosts(NamedTuple):
-    """What commits and restarts cost."""
+    """Costs of commits and restarts."""
 
     commit_s: float
-    """For which training stands still for one."""
+    """Seconds that training pauses for one commit."""
     restart_s: float
-    """From a failure to the next step, and until a commit is durable."""
+    """Seconds from a failure to the next step, plus the time until a commit is durable."""
     failure_s: float
-    """Mean time between failures of any node; infinite where none fails."""
+    """Mean seconds between failures of any node; infinite if none fails."""
 
 
 def expected_s(work_s: float, interval_s: float, costs: InterruptionCosts) -> float:
-    """Wall seconds until `work_s` seconds of work are done, with a commit after every `interval_s` of them.
+    """Return expected wall seconds for `work_s` seconds of work with a commit after every `interval_s`.
 
-    Failures come by themselves, during commits and restarts as well: Daly (Future Generation Computer Systems
-    22, 2006), eq. 20. Infinite where hardly an interval is ever finished.
+    Failures may also hit commits and restarts: Daly (Future Generation Computer Systems 22, 2006), eq. 20.
+    Infinite if an interval is almost never finished.
     """
     commits = work_s / interval_s
     if math.isinf(costs.failure_s):
@@ -53,13 +54,13 @@ def expected_s(work_s: float, interval_s: float, costs: InterruptionCosts) -> fl
 
 
 def best_interval_s(costs: InterruptionCosts) -> float:
-    """Seconds of work between commits that lose the least; as `trainer.commit_every: auto` has it."""
+    """Return the seconds between commits that minimize the loss, as `trainer.commit_every: auto` does."""
     failure_s = PRIOR_FAILURE_S if math.isinf(costs.failure_s) else costs.failure_s
     return optimal_commit_interval_s(costs.commit_s, failure_s)
 
 
 def steps_between_commits(calibration: ThroughputCalibration) -> float | None:
-    """Steps between commits, those for evaluations counted; None where their cost decides."""
+    """Return steps between commits, including those made for evaluations; None for `auto`."""
     interval, evaluated = calibration.commit_every, calibration.evaluate_every
     if interval is None:
         return None
@@ -67,16 +68,16 @@ def steps_between_commits(calibration: ThroughputCalibration) -> float | None:
 
 
 class WholeRun(NamedTuple):
-    """All steps of the recipe on some workers."""
+    """All steps of the recipe on a number of workers."""
 
     step_s: float
     evaluated_s: float
-    """On the way, all together."""
+    """Seconds of all evaluations during the run."""
     interval_s: float
     """Seconds of work between commits."""
     costs: InterruptionCosts
     run_s: float
-    """Expected, from the command to the end."""
+    """Expected seconds from the command to the end."""
 
     @classmethod
     def of(
@@ -87,7 +88,7 @@ class WholeRun(NamedTuple):
         max_lanes: int,
         step_s: float,
     ) -> "WholeRun":
-        """`ConfigError` where the run would never end."""
+        """Forecast the run. Raises `ConfigError` if it would never end."""
         failure_s = cluster.between_failures_s(len(nodes))
         restart_s = cluster.restarts_s(calibration) + calibration.commit_written_s
         work_s, costs = (
@@ -113,11 +114,10 @@ class WholeRun(NamedTuple):
 
     @property
     def failures(self) -> float:
-        """Expected."""
         return self.run_s / self.costs.failure_s
 
     def terms(self, calibration: ThroughputCalibration) -> dict[ThroughputTerm, float]:
-        """A step's share of commits, and of restarts and what they lose."""
+        """Return the seconds per step spent on commits, and on restarts and lost work."""
         work_s = calibration.num_steps * self.step_s + self.evaluated_s
         commits_s = work_s / self.interval_s * self.costs.commit_s
         lost_s = self.run_s - calibration.start_s - work_s - commits_s
@@ -129,7 +129,7 @@ class WholeRun(NamedTuple):
     def resampled(
         self, calibration: ThroughputCalibration, slower: Float64[np.ndarray, "resample"]
     ) -> Float64[np.ndarray, "resample"]:
-        """The run where steps take so many times as long, with more failures than expected, or fewer."""
+        """Return run times if steps take `slower` times as long, with a random number of failures."""
         work_s = (calibration.num_steps * self.step_s + self.evaluated_s) * slower
         expected = np.array(
             [min(NEVER_S, expected_s(seconds, self.interval_s, self.costs)) for seconds in work_s.tolist()]

@@ -126,7 +126,6 @@ def _rows_text(report: ReplayReport) -> str:
 
 
 def _divergence(report: ReplayReport, previous: list[dict[str, float]]) -> str | None:
-    """Describe a divergence; None if there is none."""
     if report.loss is None:
         return "The loss is not finite again."
     if report.gradient_norm is None:

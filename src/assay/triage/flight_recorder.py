@@ -78,7 +78,6 @@ class _PlainUnpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it names {written_out(f'{module}.{name}')[:80]}")
 
     def persistent_load(self, pid: Any) -> Any:  # noqa: ARG002
-        """Reject external references."""
         raise pickle.UnpicklingError("it refers to something outside of it")
 
 
@@ -125,7 +124,6 @@ def read_dump(file: Path, content: bytes) -> RankDump:
 
 
 def _plain(file: Path, content: bytes) -> Any:
-    """Decode JSON or a pickle."""
     try:
         if content[:1] == b"\x80":
             return _PlainUnpickler(io.BytesIO(content)).load()

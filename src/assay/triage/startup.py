@@ -154,7 +154,6 @@ def _first_step_s(segment: SegmentData) -> float:
 
 
 def _evaluated_s(segment: SegmentData) -> float:
-    """Return the seconds of evaluation before the first step."""
     changes, first_s = segment.phase_changes, segment.step_ends.at_s[0]
     ends = np.append(changes.at_s[1:], first_s)
     return sum(

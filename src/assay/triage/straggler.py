@@ -33,14 +33,12 @@ class StragglerWatch:
     """Watches the heartbeats of one attempt, and names each slow rank once."""
 
     def __init__(self, loads: Sequence[int]) -> None:
-        """`loads` is the number of lanes of each rank."""
         self._loads = loads
         self._window_began: list[Beat] | None = None
         self._slow_windows = [0] * len(loads)
         self._named: set[int] = set()
 
     def look(self, beats: Sequence[Beat]) -> Straggler | None:
-        """Return a rank that has just become a straggler."""
         if len(beats) < 2 or min(beat.at_s for beat in beats) == 0:
             return None
         if self._window_began is None:

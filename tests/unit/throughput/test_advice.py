@@ -44,9 +44,7 @@ def test_seldomer_commits_help_most_where_commits_bind() -> None:
 def test_more_threads_of_the_loader_are_advised_where_rows_are_waited_for(data_s: float, saved: float) -> None:
     calibration = calibration_of(equal_steps(32, 0.1, data_s=data_s), two_workers=two(1e15), commit_every=1_000)
     threads = next(
-        advice
-        for advice in advised(calibration, 8, Cluster(8, FAST))
-        if advice.overrides == ("loader.threads=4",)
+        advice for advice in advised(calibration, 8, Cluster(8, FAST)) if advice.overrides == ("loader.threads=4",)
     )
     assert threads.time_saved == pytest.approx(saved, abs=0.01)
 
@@ -67,9 +65,7 @@ def test_advice_is_sorted_by_the_time_that_it_saves() -> None:
     lanes = timed([[0.1 + 0.01 * lane for lane in range(32)]] * 8, data_s=0.5, fixed_s=0.1)
     found = advised(calibration_of(lanes, commit_held_s=1.0), 8, Cluster(4, None, SLOW))
     assert len(found) > 2
-    assert [advice.time_saved for advice in found] == sorted(
-        (advice.time_saved for advice in found), reverse=True
-    )
+    assert [advice.time_saved for advice in found] == sorted((advice.time_saved for advice in found), reverse=True)
 
 
 def test_sharded_weights_gain_nothing_where_lanes_differ_and_messages_cost_nothing() -> None:

@@ -87,10 +87,10 @@ def test_lanes_that_do_not_share_evenly_bind_and_the_number_that_would_is_said()
     assert "8 would be faster" in found.notes[1]
 
 
-def test_it_says_how_far_it_goes_beyond_what_was_measured() -> None:
+def test_the_extrapolation_factor_is_noted() -> None:
     found = forecast(calibration_of(equal_steps(32, 0.1)), [2, 32], Cluster(8, FAST, FAST))
     assert found.notes[0] == (
-        "measured on 1 and 2 workers; 32 are 16 times as many: what lies beyond rests on the model"
+        "measured on 1 and 2 workers; 32 are 16 times as many: larger sizes are extrapolated by the model"
     )
     widths = [(size.step_s.high - size.step_s.low) / size.step_s.value for size in found.sizes]
     assert widths[1] > 2 * widths[0]
@@ -117,17 +117,17 @@ def test_more_workers_than_lanes_are_refused_with_the_number_that_share_them() -
         at(calibration_of(equal_steps(8, 0.1)), 9)
 
 
-def test_what_lies_between_nodes_has_to_be_said() -> None:
+def test_several_nodes_need_a_stated_network() -> None:
     calibration = calibration_of(equal_steps(32, 0.1))
-    with pytest.raises(ConfigError, match=r"16 workers lie on 2 nodes.*--network 25GB/s,5us"):
+    with pytest.raises(ConfigError, match=r"16 workers need 2 nodes.*--network 25GB/s,5us"):
         at(calibration, 16, Cluster(8))
     alone = calibration.model_copy(update={"two_workers": None})
-    with pytest.raises(ConfigError, match=r"nobody measured what lies between two workers.*--inside"):
+    with pytest.raises(ConfigError, match=r"network within a node was not measured.*--inside"):
         at(alone, 8, Cluster(8))
     assert at(alone, 8, Cluster(8, FAST)).speedup.value == pytest.approx(8.0, rel=0.01)
 
 
-def test_two_workers_on_two_nodes_say_what_lies_between_nodes() -> None:
+def test_two_workers_on_two_nodes_measure_the_network_between_nodes() -> None:
     """4 MB take 0.4 s, as does each way of the exchange of 8 MB between two."""
     calibration = calibration_of(equal_steps(32, 0.1), two_workers=two(1e7, num_nodes=2))
     assert at(calibration, 2, Cluster(1)).step_s.value == pytest.approx(1.6 + 0.8)
@@ -153,7 +153,7 @@ def test_an_attempt_is_forecast_with_the_lanes_that_its_workers_had() -> None:
 def test_modes_are_what_a_program_takes_and_leave_out_what_gains_nothing() -> None:
     calibration = calibration_of(equal_steps(8, 1.0), num_steps=3_500, commit_every=3_500)
     found = forecast(calibration, [1, 4, 7, 8, 2], Cluster(8, FAST))
-    modes = [(mode.devices, mode.hours) for mode in modes_of(found).ways()]
+    modes = [(mode.devices, mode.hours) for mode in modes_of(found).all_modes()]
     assert modes == [(1, 8), (2, 4), (4, 2), (8, 1)]
     assert modes_text(found).startswith("modes:\n- {devices: 1, hours: 8}\n")
 

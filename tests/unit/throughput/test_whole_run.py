@@ -77,8 +77,7 @@ def test_a_commit_waits_for_the_one_before_where_that_takes_longer_than_the_inte
 def test_failures_count_by_node() -> None:
     calibration = calibration_of(equal_steps(2, 0.5), num_steps=36_000, restart_s=10.0)
     one, four = (
-        WholeRun.of(calibration, Cluster(8, failures_per_node_h=0.1), nodes, 2, 1.0)
-        for nodes in ((8,), (8,) * 4)
+        WholeRun.of(calibration, Cluster(8, failures_per_node_h=0.1), nodes, 2, 1.0) for nodes in ((8,), (8,) * 4)
     )
     assert four.failures / one.failures == pytest.approx(4.0, rel=0.05)
     assert one.failures == pytest.approx(1.0, rel=0.05)

@@ -99,9 +99,7 @@ class Plan(Record):
         raise KeyError(name)
 
     def decision_day(self) -> int:
-        """Return the day of the decision, counted from 1."""
         return -(-self.decision_h // 24)  # as Calendar.day_of
 
     def is_proved(self) -> bool:
-        """Return whether all objectives are proved optimal."""
         return all(result.proved for result in self.objective_results)

@@ -161,7 +161,6 @@ class Program(Record):
         return (known.title if known else "") or name
 
     def with_options(self, names: Iterable[str]) -> Self:
-        """Return this program with some of its own options applied."""
         program = self
         for name in names:
             program = program.changed(self.options[name].changes)

@@ -360,5 +360,4 @@ class Node(NamedTuple):
 
     @property
     def is_gate(self) -> bool:
-        """Return whether it is a gate."""
         return self.section == "gates"

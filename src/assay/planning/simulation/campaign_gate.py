@@ -78,7 +78,6 @@ def components_of(program: Program, benchmark: str) -> VarianceComponents:
 
 
 def _noise(program: Program, benchmark: str) -> tuple[VarianceComponents, int]:
-    """Return the components with the number of items."""
     return components_of(program, benchmark), program.benchmarks[benchmark].items
 
 
@@ -93,7 +92,6 @@ class _Design(NamedTuple):
         return self.rule.over_seeds == "trimmed"
 
     def fewest_seeds(self) -> int:
-        """Return the smallest number of seeds of a look."""
         return MIN_SEEDS if self.is_trimmed else 2
 
     def seen(
@@ -116,7 +114,6 @@ class _Design(NamedTuple):
         )
 
     def thresholds(self) -> CampaignRule:
-        """Return the rule's thresholds, in shares."""
         rule = self.rule
         return CampaignRule(
             least_effect=rule.least_effect / POINTS,

@@ -112,7 +112,6 @@ class ProgramForecast(NamedTuple):
 
     @property
     def spent(self) -> float:
-        """Return the device-hours until now."""
         return sum(activity.spent for activity in self.in_progress.values())
 
     @property
@@ -324,7 +323,6 @@ def _unlimited_before_now(
 
 
 def _active(compiled: CompiledProgram, sampled: Flags, progress: Progress) -> Flags:
-    """Switch nodes on and off by the verdicts so far."""
     active = sampled.copy()
     for name, verdicts in progress.verdicts.items():
         gate = compiled.program.gates[name]

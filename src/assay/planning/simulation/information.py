@@ -93,7 +93,6 @@ class SeedCountOption(NamedTuple):
 
 
 def _last_evidence(compiled: CompiledProgram) -> tuple[str, Evidence] | None:
-    """Return the last gate with evidence."""
     gates = [item.node for item in compiled.items if item.kind == "gate" and not item.repeat]
     found = [(gate, evidence) for gate in gates if (evidence := compiled.program.gates[gate].evidence)]
     return found[-1] if found else None

@@ -44,7 +44,6 @@ class WorkingTime(NamedTuple):
     working_h: Array
 
     def working(self, wall_h: Array) -> Array:
-        """Return the working hours since the start."""
         return np.interp(wall_h, self.wall_h, self.working_h)
 
     def wall(self, working_h: Array) -> Array:
@@ -92,7 +91,6 @@ class Network:
         return all(_are_equal(getattr(self, item.name), getattr(other, item.name)) for item in fields(self))
 
     def index(self, name: str) -> int:
-        """Return an activity's index."""
         return self.names.index(name)
 
 

@@ -39,11 +39,9 @@ class Outcome:
     """`scale`, `narrow` or `stop`."""
 
     def is_on_time(self) -> Flags:
-        """Return which samples meet the decision date."""
         return np.asarray(self.decision_h <= self.deadline_h())
 
     def is_over_budget(self) -> Flags:
-        """Return which samples exceed the budget."""
         return np.asarray(self.device_hours > self.compiled.program.budget.device_hours)
 
     def p_on_time(self) -> float:
@@ -58,7 +56,6 @@ class Outcome:
         return sampled_percent_text(share, len(self.verdict))
 
     def deadline_h(self) -> float:
-        """Return the hour of the decision date."""
         program = self.compiled.program
         return float(program.calendar.hour_of(program.decision.by))
 
@@ -150,7 +147,6 @@ def _is_same_case(known: Outcome, network: Network, num_samples: int) -> bool:
 
 
 def _with_samples(known: Replay, indices: NDArray[np.intp], own: Replay) -> Replay:
-    """Return a replay with some samples replaced."""
     whole = Replay(*(rows.copy() for rows in known))
     for rows, part in zip(whole, own, strict=True):
         rows[:, indices] = part
@@ -189,7 +185,6 @@ def baseline_replay(compiled: CompiledProgram) -> Replay:
 
 
 def _reached(compiled: CompiledProgram, samples: ProgramSamples, found: Replay, verdict: str) -> np.ndarray:
-    """Return the samples in which some gate reached this verdict."""
     has_verdict = np.zeros(found.finish_h.shape[1], bool)
     for index, look in looks_of(compiled, samples.gates):
         was_held = samples.replay_samples.is_active[index] & ~np.isnan(found.finish_h[index])

@@ -118,7 +118,6 @@ class Sampler:
         return self._stream(*name).random(self.num_samples) if axis is None else self._points[axis]
 
     def normal(self, *name: str | int) -> Array:
-        """Standard normal."""
         return np.asarray(ndtri(self.uniform(*name)))
 
     def triangular(self, values: Sequence[float], *name: str | int) -> Array:

@@ -130,7 +130,6 @@ class _Search:
         return names
 
     def give_back(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Remove moves that the targets do not need."""
         while True:
             fewer = [tuple(other for other in names if other != name) for name in names]
             self._try(fewer)
@@ -140,7 +139,6 @@ class _Search:
             names = min(sufficient, key=self.rank)
 
     def _try(self, scopes: Sequence[tuple[str, ...]]) -> None:
-        """Simulate the scopes that are new."""
         new = {names: self._scheduled(names) for names in scopes if names not in self._shortfalls}
         self._shortfalls |= {names: float("inf") for names, scope in new.items() if scope is None}
         scheduled = {names: scope for names, scope in new.items() if scope is not None}

@@ -1,4 +1,4 @@
-"""Forecasts of other world sizes: the answer first, then what a step is made of, and what would help."""
+"""Prints throughput forecasts: the result first, then the terms of a step, and advice."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -34,13 +34,13 @@ TERM_WORDS: dict[ThroughputTerm, str] = {
 }
 """In the order of the columns; docs/throughput.md explains them."""
 SHOWN_SHARE = 0.005
-"""Terms that take less of every step are told together."""
+"""Terms with a smaller share in every size are summed in one column."""
 NO_SHARE = 0.0005
-"""Would be 0%."""
+"""A smaller share would print as 0%."""
 
 
 def print_forecast(found: ThroughputForecast, calibration: ThroughputCalibration, *, advised_for: int | None) -> None:
-    """`advised_for`: the number of workers that advice is of; None where none was asked for."""
+    """Print a forecast; `advised_for` is the number of workers of the advice, None without advice."""
     for line in _calibration_lines(calibration):
         click.echo(line)
     print_list(
@@ -65,7 +65,7 @@ def print_forecast(found: ThroughputForecast, calibration: ThroughputCalibration
 
 
 def _print_terms(sizes: Sequence[WorldForecast]) -> None:
-    """Each row adds up to 100%: what is below zero is shown as that, what is small as one share."""
+    """Print the terms as shares that sum to 100%, including negative ones."""
     click.echo("where the time of a step goes")
     shown = [term for term in TERM_WORDS if any(abs(_share(size, [term])) > SHOWN_SHARE for size in sizes)]
     small = [term for term in TERM_WORDS if term not in shown]
@@ -85,7 +85,7 @@ def _print_terms(sizes: Sequence[WorldForecast]) -> None:
 
 
 def print_check(found: ThroughputCheck) -> None:
-    """The step, then each phase."""
+    """Print the step, then each phase."""
     where = "within" if found.is_within else "outside"
     off = found.step_s.value / found.measured_step_s - 1
     click.echo(
@@ -130,7 +130,7 @@ def _calibration_lines(calibration: ThroughputCalibration) -> Iterator[str]:
 
 
 def _print_advice(advice: tuple[ThroughputAdvice, ...], world_size: int) -> None:
-    """What saves device-hours and takes longer stands by itself: it is a choice, and no gain."""
+    """Print gains; changes that save device-hours but take longer are listed separately."""
     gains = [change for change in advice if min(change.time_saved, change.device_hours_saved) >= 0]
     longer = [change for change in advice if change.time_saved < 0]
     if not gains:
@@ -160,7 +160,7 @@ def _share_of(terms: Sequence[ThroughputTerm]) -> Callable[[WorldForecast], str]
 
 
 def _share(size: WorldForecast, terms: Sequence[ThroughputTerm]) -> float:
-    """What these take of all that a step takes; below zero what makes it shorter."""
+    """Return the share of these terms in the whole step."""
     return sum(size.terms[term] for term in terms) / sum(size.terms.values())
 
 

@@ -83,11 +83,9 @@ class _Reader:
         self._where, self._table = where, table
 
     def columns_text(self) -> str:
-        """Return the available columns, for an error message."""
         return f"the columns are {written_out(', '.join(self._table.column_names))[:400]}"
 
     def column(self, name: str, option: str) -> pa.ChunkedArray:
-        """Return a column by the name in an option."""
         if name not in self._table.column_names:
             raise DataError(f"{self._where}: no column '{name}', which {option} names; {self.columns_text()}.")
         return self._table[name]
@@ -110,7 +108,6 @@ class _Reader:
         return number
 
     def moments(self, name: str, option: str) -> Float64[np.ndarray, "row"]:
-        """Return the times of a column."""
         return moments(self.column(name, option).to_pylist(), f"{self._where}: column '{name}' ({option})")
 
     def codes(self, name: str, option: str) -> Int64[np.ndarray, "row"]:

@@ -26,7 +26,6 @@ class TimeWindow(NamedTuple):
     text: str
 
     def holds(self, at_s: Float64[np.ndarray, "row"]) -> Bool[np.ndarray, "row"]:
-        """Return which times lie in the window."""
         return (at_s >= self.from_s) & (at_s < self.to_s)
 
 

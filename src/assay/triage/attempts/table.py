@@ -27,7 +27,6 @@ class Factor:
     """Equal for rows with equal cells."""
 
     def of_rows(self, rows: Int64[np.ndarray, "kept"]) -> "Factor":
-        """Return the factor of a subset of rows."""
         order = np.argsort(rows, kind="stable")
         new_index = np.full(len(self.cells), -1)
         new_index[rows[order]] = order
@@ -65,15 +64,12 @@ class AttemptTable:
         return self.attempts if self.exposure is None else self.exposure
 
     def num_units(self) -> int:
-        """Return the number of independent units."""
         return len(np.unique(self.units))
 
     def where(self, mask: Bool[np.ndarray, "row"]) -> "AttemptTable":
-        """Return the selected rows."""
         return self.of_rows(np.flatnonzero(mask))
 
     def of_rows(self, rows: Int[np.ndarray, "kept"]) -> "AttemptTable":
-        """Return these rows, sorted by unit."""
         rows = rows[np.argsort(self.units[rows], kind="stable")]
 
         def chosen(column: Float64[np.ndarray, "row"] | None) -> Float64[np.ndarray, "kept"] | None:

@@ -31,7 +31,6 @@ class ImportGraph:
     """The dependency edges of one tree. `gone` are deleted files that others may still import."""
 
     def __init__(self, tree: SourceTree, gone: Iterable[str] = ()) -> None:
-        """Resolve every import."""
         self.tree = tree
         self.paths = tree.paths.union(gone)
         self.python = sorted(path for path in self.paths if path.endswith(".py"))
@@ -151,7 +150,6 @@ def _closure(start: Iterable[str], edges: Mapping[str, set[str]]) -> set[str]:
 
 
 def _modules_of(python: Iterable[str], paths: frozenset[str], pythonpath: Collection[str]) -> dict[str, list[str]]:
-    """Return dotted name -> the files that it may mean."""
     roots = {*pythonpath} | {path.rpartition("/")[0] for path in paths if path.rpartition("/")[2] in PROJECT_FILES}
     modules: dict[str, list[str]] = defaultdict(list)
     for path in python:
@@ -168,7 +166,6 @@ def _modules_of(python: Iterable[str], paths: frozenset[str], pythonpath: Collec
 
 
 def _packages_of(path: str, paths: frozenset[str]) -> list[str]:
-    """Return the `__init__.py` files of a file's packages."""
     found = []
     for folder in PurePosixPath(path).parents:
         init = str(folder / "__init__.py")
@@ -179,6 +176,5 @@ def _packages_of(path: str, paths: frozenset[str]) -> list[str]:
 
 
 def _conftests_of(path: str, paths: frozenset[str]) -> list[str]:
-    """Return the `conftest.py` files that pytest loads for a test."""
     conftests = (str(folder / "conftest.py") for folder in PurePosixPath(path).parents)
     return [conftest for conftest in conftests if conftest in paths]

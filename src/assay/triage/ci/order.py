@@ -23,7 +23,6 @@ class FailureCounts:
     """Failed runs and runs of each test, in total and by group."""
 
     def __init__(self, files: Sequence[FileRun]) -> None:
-        """Count them."""
         self.tests = list(dict.fromkeys(case.test for file in files for case in file.cases))
         self.index = {test: index for index, test in enumerate(self.tests)}
         self.of_groups: dict[Group, np.ndarray] = defaultdict(lambda: np.zeros((2, len(self.tests))))

@@ -70,7 +70,6 @@ class PythonSource:
 
     @cached_property
     def _seen(self) -> tuple[frozenset[ImportedName], frozenset[str]]:
-        """Return imports and words from strings."""
         imports: set[ImportedName] = set()
         words: set[str] = set()
         for node in _expressions(_tree_of(self.content)[0]):

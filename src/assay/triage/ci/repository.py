@@ -58,7 +58,6 @@ class Repository:
         return tuple(sorted({*differing, *new}))
 
     def changed_between(self, before: str, after: str) -> tuple[str, ...]:
-        """Return the files that differ between two commits."""
         return tuple(
             sorted(_paths(_git(self.top, "diff-tree", "-r", "--name-only", "--no-renames", "-z", before, after)))
         )
@@ -72,7 +71,6 @@ class Repository:
         return SourceTree(paths, python, settings)
 
     def tree_of(self, commit: str) -> SourceTree:
-        """Return the files of a commit."""
         blobs: dict[str, str] = {}
         for line in _paths(_git(self.top, "ls-tree", "-r", "-z", commit)):
             about, _, path = line.partition("\t")

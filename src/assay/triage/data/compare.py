@@ -109,7 +109,6 @@ def _other_columns(old: VersionRows, new: VersionRows) -> Iterator[Change]:
 def _changes(
     old: VersionRows, new: VersionRows, kinds: dict[str, ColumnKind], rng: np.random.Generator
 ) -> list[Change]:
-    """Find all changes, column by column."""
     found: list[Change] = []
     digests = content_digests(old, kinds), content_digests(new, kinds)
     found += duplicate_changes(*digests, rng)

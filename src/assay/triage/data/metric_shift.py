@@ -49,7 +49,6 @@ def moved_metric(before: Evaluation, after: Evaluation, *, dataset: str, held_s:
 
 
 def _estimate(metrics: ClassifierMetrics | ScoreMetrics, name: str) -> Estimate | None:
-    """Return the metric's estimate with its interval, or None."""
     found = next((measured.estimate for measured in metrics.measured if measured.metric.name == name), None)
     return found if found is not None and found.low is not None and found.high is not None else None
 

@@ -40,7 +40,6 @@ class VersionRows:
     """Whether it has a manifest."""
 
     def only(self, rows: NDArray[np.int64]) -> "VersionRows":
-        """Return a subset of the rows."""
         chosen = rows.tolist()
         columns = {name: [values[row] for row in chosen] for name, values in self.columns.items()}
         return VersionRows(self.name, self.digest, len(chosen), columns, self.is_untyped)

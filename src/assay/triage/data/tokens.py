@@ -92,7 +92,6 @@ def _sample(num_rows: int, rng: np.random.Generator) -> list[int]:
 
 
 def _trained(name: str, value: Any, ids: list[int] | None) -> NDArray[np.bool_]:
-    """Return which tokens of a row are trained on."""
     if isinstance(value, int | float):
         mask = np.ones(len(ids or ()), bool)
         mask[: int(value)] = False

@@ -195,7 +195,6 @@ def _classify_regions(
 
 
 def _holds_any(table: AttemptTable, region: Region, idle: Sequence[ItemsView[str, str]]) -> bool:
-    """Return whether a region is part of one of some others."""
     ours = region_factors(table, region).items()
     return any(region_items <= ours for region_items in idle)
 

@@ -61,7 +61,6 @@ def _single(table: AttemptTable, index: int) -> _Entries:
 
 
 def _crossed(one: _Entries, other: _Entries) -> _Entries:
-    """Return rows that are in a region of each."""
     num_rows = max(int(one.rows.max()), int(other.rows.max())) + 1
     counts = np.bincount(other.rows, minlength=num_rows)
     starts = np.cumsum(counts) - counts

@@ -52,15 +52,12 @@ class StepPosterior:
         self._is_measurable = np.ones(number, bool)
 
     def add(self, commit: int, log_ratio: float) -> None:
-        """Add a block of a commit, compared with GOOD."""
         self._ratios[commit].append(log_ratio)
 
     def skip(self, commit: int) -> None:
-        """Mark a commit as not measurable."""
         self._is_measurable[commit] = False
 
     def probabilities(self) -> Float64[np.ndarray, "commit"]:
-        """Return each commit's probability of being the culprit."""
         counts = np.array([len(some) for some in self._ratios], np.float64)
         sums = np.array([sum(some) for some in self._ratios])
         squares = sum(ratio * ratio for some in self._ratios for ratio in some)
@@ -89,7 +86,6 @@ class StepPosterior:
         return int(np.where(is_informative, np.abs(before - 0.5), np.inf).argmin())
 
     def log_ratios_from(self, commit: int) -> tuple[float, ...]:
-        """Return the log ratios of all blocks from a commit on."""
         return tuple(ratio for some in self._ratios[commit:] for ratio in some)
 
 

@@ -26,7 +26,6 @@ class CommitLine(NamedTuple):
     """Number of commits that change nothing in the package."""
 
     def text(self, index: int) -> str:
-        """Return a commit's hash and subject."""
         return f"{self.commits[index][:10]} ({self.subjects[index]})"
 
 

@@ -94,7 +94,6 @@ class BlockRules(NamedTuple):
     """Device-seconds."""
 
     def allow(self, blocks: int, device_s: float) -> bool:
-        """Return whether another block of average cost is allowed."""
         return blocks < self.most_blocks and device_s * (blocks + 1) / blocks <= self.budget_s
 
 
@@ -107,7 +106,6 @@ class BlockComparison(NamedTuple):
     """The effect on the log ratio."""
 
     def device_s(self) -> float:
-        """Return the cost."""
         return sum(block.device_s for block in self.blocks)
 
     def noise(self) -> float:

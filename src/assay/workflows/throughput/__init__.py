@@ -1,1 +1,1 @@
-"""Measures what a forecast of other world sizes needs, and puts forecasts beside runs."""
+"""Calibrates a recipe for throughput forecasts, and measures the attempts that forecasts are compared with."""

@@ -1,4 +1,4 @@
-"""What an attempt of a run took, step by step and phase by phase: what a forecast is put beside."""
+"""Measures an attempt of a run by step and phase, for comparison with a forecast."""
 
 from itertools import groupby
 from pathlib import Path
@@ -18,7 +18,7 @@ from assay.workflows.calibration import segment_of
 from assay.workflows.throughput.calibrate import ROLLOUT, WARMING_STEPS, start_s
 
 MIN_STEPS = 5
-"""Fewer say little."""
+"""An attempt with fewer steps is not compared."""
 PHASES: dict[str, tuple[Phase, ...]] = {
     "data": ("data",),
     "generation": ROLLOUT,
@@ -28,7 +28,8 @@ PHASES: dict[str, tuple[Phase, ...]] = {
 
 
 def longest_attempt(run: Run) -> MeasuredAttempt:
-    """The attempt of the most steps; `ConfigError` where none has enough, or sharded weights."""
+    """Return the attempt with the most steps. Raises `ConfigError` if none has enough steps and replicated
+    weights."""
     found = [(attempt, _segments(run, attempt)) for attempt in saved_attempts(Path(run.run_dir))]
     usable = [(attempt, ranks) for attempt, ranks in found if ranks]
     if not usable:
@@ -58,7 +59,7 @@ def longest_attempt(run: Run) -> MeasuredAttempt:
 
 
 def _segments(run: Run, attempt: Attempt) -> list[SegmentData]:
-    """What its ranks wrote down; nothing where too little is there."""
+    """Return the metrics of the attempt's ranks, or nothing if they are incomplete or too few."""
     if not attempt.loads or attempt.ended_s is None:
         return []
     ranks = [segment_of(run, attempt, rank) for rank in range(attempt.world_size)]
@@ -68,13 +69,13 @@ def _segments(run: Run, attempt: Attempt) -> list[SegmentData]:
 
 
 def _nodes(attempt: Attempt) -> tuple[int, ...]:
-    """Ranks of each node; nothing where all are on one."""
+    """Return the ranks per node, or nothing if all ranks are on one node."""
     sizes = tuple(len(list(ranks)) for _, ranks in groupby(attempt.hosts))
     return sizes if len(sizes) > 1 else ()
 
 
 def _held_for_commits(segment: SegmentData) -> list[float]:
-    """Seconds of each commit that further steps followed."""
+    """Return the seconds of each commit that was followed by another step."""
     began_s, phases = segment.phase_changes
     return [
         float(began_s[index + 1] - began_s[index])

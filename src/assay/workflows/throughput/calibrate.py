@@ -40,20 +40,21 @@ from assay.workflows.run import check_recipe
 from assay.workflows.throughput.saved_calibration import CalibrationKey, calibrated_parts
 
 ENDLESS = 1_000_000
-"""Epochs of the run that is measured, and steps between its commits: it is ended from outside."""
+"""Epochs of the measured run, and steps between its commits; the run is stopped from outside."""
 MAX_LANE_TIMES = 16_384
-"""That a calibration holds: the newest steps."""
+"""Upper bound on lane times in a calibration; the newest steps are kept."""
 WARMING_STEPS = 2
-"""The first reads the first rows, and behind it gradients get their buckets."""
+"""Steps left out: the first one reads the first rows, and gradient buckets are built after it."""
 MIN_STEPS = 4
 LOADER_S = 5.0
-"""For which rows alone are read, at the most, unless a single step takes longer."""
+"""Seconds for which the loader alone is measured, at most, unless one step takes longer."""
 ROLLOUT: tuple[Phase, ...] = ("synchronisation", "generation", "reward")
 POLICY = replace(MEASURING, verify_commits=0, times_lanes=True)
 
 
 def calibrate_throughput(home: Home, loaded: LoadedConfig, *, seconds: float) -> ThroughputCalibration:
-    """Measure so many seconds of steps on one worker, and as many on two where two fit; keep what was found."""
+    """Measure `seconds` of steps on one worker, and as many on two if two fit; save and return the
+    calibration."""
     recipe, dataset = check_recipe(loaded)
     if recipe.trainer.gradient_sum != "tree":
         raise ConfigError(
@@ -113,14 +114,14 @@ def _segment(run: Run, attempt: Attempt, rank: int = 0) -> SegmentData:
 
 
 def _fit_two(recipe: Recipe, *, on_cuda: bool) -> bool:
-    """Whether this machine has room for two workers, and the recipe lanes."""
+    """Return whether the machine has two devices (or processors), and the recipe two lanes."""
     if on_cuda:
         return len(gpus_here()) >= 2
     return len(os.sched_getaffinity(0)) >= 2 * recipe.trainer.threads_per_rank and recipe.loader.lanes >= 2
 
 
 def timed_steps(segment: SegmentData, num_lanes: int) -> tuple[TimedStep, ...]:
-    """The newest steps of a worker that has all lanes."""
+    """Return the newest steps of a worker that has all lanes."""
     lane_s = _lane_seconds(segment)
     assert lane_s.shape[1] == num_lanes, f"{lane_s.shape[1]} lanes were timed, {num_lanes} are there"
     whole_s, data_s, rollout_s = (step_seconds(segment, of) for of in (STEP, ("data",), ROLLOUT))
@@ -138,10 +139,10 @@ def timed_steps(segment: SegmentData, num_lanes: int) -> tuple[TimedStep, ...]:
 
 
 def waiting_in_the_long_run(steps: Sequence[TimedStep], reading_s: float) -> tuple[TimedStep, ...]:
-    """The steps, where the rows of one by themselves take so long.
+    """Set the data wait of all steps to its long-run mean.
 
-    Rows are read ahead and waited for a window at a time, and a calibration sees few windows, or none: what the
-    mean step waits is what reading takes longer than all else, and any step may be the one that waits.
+    Rows are prefetched by window, and a calibration covers few windows, so it cannot measure stalls directly.
+    If reading a step's rows takes `reading_s`, more than the rest of the step, the difference is the wait.
     """
     lanes_of_rank_s = float(np.mean([step.rollout_s + step.fixed_s + sum(step.lane_s) for step in steps]))
     if reading_s <= lanes_of_rank_s:
@@ -150,14 +151,14 @@ def waiting_in_the_long_run(steps: Sequence[TimedStep], reading_s: float) -> tup
 
 
 def _lane_seconds(segment: SegmentData) -> np.ndarray:
-    """[step, lane], of each step but the first."""
+    """Return [step, lane], without the first step."""
     names = sorted(name for name in segment.metrics if name.startswith("lane_") and name.endswith("_s"))
     found: np.ndarray = np.stack([segment.metrics[name].values[1:] for name in names], axis=1)
     return found
 
 
 def buckets_of(segment: SegmentData) -> tuple[GradientBucket, ...]:
-    """The buckets of the last steps, in their order."""
+    """Return the gradient buckets of the last steps, in exchange order."""
     names = sorted(name for name in segment.metrics if name.startswith("bucket_") and name.endswith("_bytes"))
     last = segment.step_ends.steps[-1]
     found = []
@@ -170,7 +171,7 @@ def buckets_of(segment: SegmentData) -> tuple[GradientBucket, ...]:
 
 
 def two_workers(ranks: list[SegmentData], alone: SegmentData, num_lanes: int) -> TwoWorkers:
-    """What two workers of this machine showed, beside one alone."""
+    """Compare two workers of this machine with one alone."""
     lane_s = sum(float(_lane_seconds(rank)[1:].sum()) for rank in ranks)
     contention = (lane_s / _tokens(ranks[0])) / (float(_lane_seconds(alone)[1:].sum()) / _tokens(alone))
     assert sum(_lane_seconds(rank).shape[1] for rank in ranks) == num_lanes
@@ -199,14 +200,14 @@ def _tokens(segment: SegmentData) -> float:
 
 
 def start_s(segment: SegmentData, attempt: Attempt) -> float:
-    """From an attempt's beginning to its first step, beyond what a step takes."""
+    """Return the seconds from the attempt's start to the end of its first step, minus one mean step."""
     assert segment.header is not None, attempt
     first_s = float(segment.header.wall_of(segment.step_ends.at_s)[0])
     return max(0.0, first_s - attempt.started_s - float(np.mean(step_seconds(segment, STEP))))
 
 
 def _commit(run: Run, segment: SegmentData) -> dict[str, float | int]:
-    """What the last commit took, and its bytes."""
+    """Return times and bytes of the last commit."""
     began_s, phases = segment.phase_changes
     entered = [index for index, phase in enumerate(phases) if phase == "checkpoint"][-2:]
     copied_s, written_s = np.diff(began_s[entered[0] : entered[0] + 3]).tolist()
@@ -216,7 +217,7 @@ def _commit(run: Run, segment: SegmentData) -> dict[str, float | int]:
 
 
 def _facts(recipe: Recipe, dataset: Dataset, found: Preview) -> dict[str, object]:
-    """What the recipe says of the whole run."""
+    """Return the fields of a calibration that follow from the recipe."""
     trainer, loader = recipe.trainer, recipe.loader
     in_steps = found.num_evaluations * found.validation_tokens / max(found.num_tokens / found.num_steps, 1)
     return {
@@ -225,7 +226,7 @@ def _facts(recipe: Recipe, dataset: Dataset, found: Preview) -> dict[str, object
         "lanes": loader.lanes,
         "global_batch_size": loader.global_batch_size,
         "num_steps": found.num_steps,
-        "evaluated_steps": in_steps / found.answers if found.answers else FORWARD_SHARE * in_steps,
+        "evaluated_steps": in_steps / found.completions if found.completions else FORWARD_SHARE * in_steps,
         "commit_every": None if trainer.commit_every == "auto" else trainer.commit_every,
         "evaluate_every": trainer.evaluate_every,
         "spot_check_every": spot_check_interval(trainer, found.num_steps),
@@ -235,14 +236,14 @@ def _facts(recipe: Recipe, dataset: Dataset, found: Preview) -> dict[str, object
 
 
 def spot_check_interval(trainer: TrainerConfig, num_steps: int) -> int | None:
-    """Steps from one spot check to the next, on average; None where none is made."""
+    """Return the mean number of steps between spot checks; None if there are none."""
     looked_at = min(num_steps, 10_000)
     due = sum(trainer.is_spot_checked(step) for step in range(1, looked_at + 1))
     return round(looked_at / due) if due else None
 
 
 def loader_row_s(recipe: Recipe, dataset: Dataset) -> float:
-    """Seconds for a row where rows are read and nothing else is done, over a whole window."""
+    """Return the seconds per row if rows are only read, over one whole window."""
     view = split_view(dataset, recipe.data.split, "train")
     loader = Loader(view, recipe.loader, tuple(recipe.method.columns))
     window_steps = min(recipe.loader.window_steps, loader.steps_per_epoch)
@@ -260,8 +261,8 @@ def loader_row_s(recipe: Recipe, dataset: Dataset) -> float:
 
 
 def _rows_of_groups(view: DatasetView, loader: Loader) -> int:
-    """The rows of all groups that the first window of all lanes is read from."""
-    segments = {portion.segment for portion in loader.geometry.slices_of_window(0)}
+    """Return the rows of all row groups that the first window of all lanes reads."""
+    segments = {part.segment for part in loader.geometry.slices_of_window(0)}
     groups = {
         span.group
         for segment in segments

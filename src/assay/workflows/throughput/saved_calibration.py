@@ -1,6 +1,6 @@
-"""Calibrations that were made before: which one holds for a recipe, and how far the nearest other one is.
+"""Finds the saved calibration for a recipe, and explains how the nearest other one differs.
 
-One is kept in the home by recipe, code and kind of machine: while these are the same it is not made anew.
+Calibrations are saved in the home by recipe, code version and processor, and reused while these are the same.
 """
 
 from collections.abc import Mapping
@@ -21,11 +21,11 @@ from assay.store.home import Home
 from assay.training.recipe import Recipe, recipe_sha256
 
 NAMED_KEYS = 3
-"""That are named with both values; of more their number is told."""
+"""Number of differing keys that are named with both values."""
 
 
 class CalibrationKey(NamedTuple):
-    """What a calibration holds for."""
+    """What a calibration is valid for."""
 
     recipe_sha256: str
     code_version: str
@@ -33,24 +33,24 @@ class CalibrationKey(NamedTuple):
 
     @classmethod
     def here(cls, recipe: Recipe, dataset: Dataset) -> "CalibrationKey":
-        """That of a recipe, by this code, on this machine."""
+        """Return the key of a recipe with this code on this machine."""
         tree = recipe.model_dump(mode="json")
         return cls(recipe_sha256(tree, dataset.fingerprint), code_version(), processor_here())
 
     def file_in(self, home: Home) -> Path:
-        """Where it is kept."""
+        """Return the path of the saved calibration."""
         name = sha256_of_json([self.recipe_sha256, self.code_version, self.processor.to_tree()])
         return home.calibrations / f"{name[:32]}.json"
 
 
 def calibrated_parts(recipe: Recipe) -> dict[str, Any]:
-    """Dotted key -> value of what a calibration is of: not where the dataset lies, nor what is evaluated."""
+    """Return dotted key -> value of the recipe, without the dataset's path and the evaluation."""
     leaves = dotted_leaves(recipe.model_dump(mode="json"))
     return {key: value for key, value in leaves if key != "data.dataset" and key.split(".")[0] != "evaluation"}
 
 
 def saved_calibration(home: Home, key: CalibrationKey) -> ThroughputCalibration | None:
-    """The one that was made for it; None where none was."""
+    """Return the calibration saved for `key`, or None."""
     path = key.file_in(home)
     if not path.is_file():
         return None
@@ -58,7 +58,7 @@ def saved_calibration(home: Home, key: CalibrationKey) -> ThroughputCalibration 
 
 
 def load_calibration(path: Path, recipe: Recipe, dataset: Dataset) -> ThroughputCalibration:
-    """One that was made elsewhere; `ConfigError` where it is another recipe's."""
+    """Load a calibration made elsewhere. Raises `ConfigError` if it is for another recipe or dataset."""
     found = ThroughputCalibration.from_json(path.read_bytes(), source=path)
     if found.recipe_sha256 != recipe_sha256(recipe.model_dump(mode="json"), dataset.fingerprint):
         keys = ", ".join(_differing_keys(found, calibrated_parts(recipe)))
@@ -72,7 +72,7 @@ def load_calibration(path: Path, recipe: Recipe, dataset: Dataset) -> Throughput
 
 
 def nearest_other(home: Home, key: CalibrationKey, recipe: Recipe, dataset: Dataset) -> str:
-    """In what the kept calibration that differs the least is another one; empty where none is kept."""
+    """Describe how the most similar saved calibration differs; empty if none is saved."""
     parts = calibrated_parts(recipe)
     others = []
     for path in sorted(home.calibrations.glob("*.json")):
@@ -86,9 +86,7 @@ def nearest_other(home: Home, key: CalibrationKey, recipe: Recipe, dataset: Data
     differences, nearest = min(others, key=lambda other: (len(other[0]), -other[1].measured_s))
     more = len(differences) - NAMED_KEYS
     listed = ", ".join(differences[:NAMED_KEYS]) + (f" and {number_of(more, 'other')}" if more > 0 else "")
-    return (
-        f"the nearest calibration ('{nearest.recipe_name}', {utc_text(nearest.measured_s)[:10]}) has {listed}"
-    )
+    return f"the nearest calibration ('{nearest.recipe_name}', {utc_text(nearest.measured_s)[:10]}) has {listed}"
 
 
 def _differences(

@@ -178,14 +178,14 @@ def test_more_spent_more_to_come_or_a_later_end_is_never_a_better_forecast(
     program = ample(random_program(which))
     plan = planned(program)
     progress = random_notes(program, plan, seed)
-    forecast_with = {name: each for name, each in progress.activities.items() if each.ended is None and not each.runs}
-    forecast_with = {name: each for name, each in forecast_with.items() if getattr(each, what) is not None}
+    forecast_with = {name: activity for name, activity in progress.activities.items() if activity.ended is None and not activity.runs}
+    forecast_with = {name: activity for name, activity in forecast_with.items() if getattr(activity, what) is not None}
     assume(forecast_with)
-    name, each = sorted(forecast_with.items())[0]
-    before = getattr(each, what)
+    name, activity = sorted(forecast_with.items())[0]
+    before = getattr(activity, what)
     hour_of, date_of = program.calendar.hour_of, program.calendar.date_of
     value = date_of(hour_of(before) + more).isoformat() if what == "expected_end" else before + more
-    worse = {**progress.activities, name: each.model_copy(update={what: value})}
+    worse = {**progress.activities, name: activity.model_copy(update={what: value})}
     was = forecast_of(program, plan, progress).outcome
     now = forecast_of(program, plan, progress.model_copy(update={"activities": worse})).outcome
     assert (now.device_hours >= was.device_hours - 1e-6).all()
