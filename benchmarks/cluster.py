@@ -163,8 +163,8 @@ class Cluster:
         while not is_so():
             gone = [number for number, node in self.nodes.items() if node.poll() not in (None, 0, -9)]
             if gone or time.monotonic() > deadline_s:
-                said = "\n".join(self.words(number) for number in gone or self.nodes)
-                raise RuntimeError(f"waited in vain; of the nodes, {gone} failed:\n{said}")
+                output = "\n".join(self.words(number) for number in gone or self.nodes)
+                raise RuntimeError(f"waited in vain; of the nodes, {gone} failed:\n{output}")
             time.sleep(0.05)
 
     def assay(self, *arguments: str) -> str:
@@ -174,8 +174,7 @@ class Cluster:
     def measured(self, attempt: Attempt) -> MeasuredSteps:
         """What the steps of an attempt took."""
         segments = [
-            read_segment(segment_path(self.run_dir, attempt.attempt, rank))
-            for rank in range(attempt.world_size)
+            read_segment(segment_path(self.run_dir, attempt.attempt, rank)) for rank in range(attempt.world_size)
         ]
         return _measured(attempt, segments)
 
@@ -217,9 +216,7 @@ class Cluster:
         }
         return {f"SLURM_{name}": str(value) for name, value in values.items()}
 
-    def _started(
-        self, place: int, command: Sequence[str], variables: Mapping[str, str]
-    ) -> "subprocess.Popen[bytes]":
+    def _started(self, place: int, command: Sequence[str], variables: Mapping[str, str]) -> "subprocess.Popen[bytes]":
         slowness = str(self._setting.slowness.get(place, 1.0))
         environment = {**self._environment, **variables, "ASSAY_LINK_PORT": str(LINK_PORT)}
         with self._words(place).open("ab") as words:
@@ -246,9 +243,9 @@ _MAKE_RUN = f"""
 import sys
 from pathlib import Path
 from assay.base.config import read_config_file
-from assay.workflows.run import new_run
+from assay.workflows.run import create_run
 from assay.store.home import Home
-new_run(Home.from_environment(), read_config_file(Path(sys.argv[1]), sys.argv[2:]), run_id="{RUN_ID}")
+create_run(Home.from_environment(), read_config_file(Path(sys.argv[1]), sys.argv[2:]), run_id="{RUN_ID}")
 """
 
 
@@ -320,9 +317,7 @@ def _measured(attempt: Attempt, segments: Sequence[SegmentData]) -> MeasuredStep
             "count. Give more --steps."
         )
     first, last = steps[0], steps[-1]
-    by_rank = [
-        _phases(segment, of_rank[first], of_rank[last]) for segment, of_rank in zip(segments, ends, strict=True)
-    ]
+    by_rank = [_phases(segment, of_rank[first], of_rank[last]) for segment, of_rank in zip(segments, ends, strict=True)]
     names = sorted({name for phases in by_rank for name in phases})
     took_s = np.diff([ends[0][step] for step in steps])
     return MeasuredSteps(
@@ -332,11 +327,8 @@ def _measured(attempt: Attempt, segments: Sequence[SegmentData]) -> MeasuredStep
         steps=len(took_s),
         step_s=float(np.mean(took_s)),
         median_step_s=float(np.median(took_s)),
-        phases={
-            name: statistics.fmean(of_rank.get(name, 0.0) for of_rank in by_rank) / len(took_s)
-            for name in names
-        },
-        most_own_s=max(each.get("data", 0.0) + each.get("compute", 0.0) for each in by_rank) / len(took_s),
+        phases={name: statistics.fmean(of_rank.get(name, 0.0) for of_rank in by_rank) / len(took_s) for name in names},
+        most_own_s=max(entry.get("data", 0.0) + entry.get("compute", 0.0) for entry in by_rank) / len(took_s),
     )
 
 
@@ -363,21 +355,21 @@ def cluster(setting: Setting, *, spare: int = 0) -> Iterator[Cluster]:
     """Its nodes are not started yet; `spare`: places for nodes that may be lent."""
     with (
         tempfile.TemporaryDirectory(prefix="assay-cluster-") as folder,
-        linked_nodes(setting.nodes + spare, setting.rate, setting.delay) as places,
+        linked_nodes(setting.nodes + spare, setting.rate, setting.delay) as locations,
     ):
-        made = Cluster(Path(folder), places, setting)
+        created = Cluster(Path(folder), locations, setting)
         try:
-            yield made
+            yield created
         finally:
-            made.close()
+            created.close()
 
 
 def trained(setting: Setting, *, timeout_s: float) -> list[MeasuredSteps]:
     """What the steps of each attempt took that made enough of them, from the first to the last one."""
-    with cluster(setting) as made:
-        made.start()
-        made.wait(timeout_s)
-        return [made.measured(attempt) for attempt in made.attempts()]
+    with cluster(setting) as created:
+        created.start()
+        created.wait(timeout_s)
+        return [created.measured(attempt) for attempt in created.attempts()]
 
 
 def described(found: MeasuredSteps) -> str:
@@ -396,22 +388,16 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=8, help="ranks")
     parser.add_argument("--nodes", type=int, help="namespaces that they are spread over; by default, one each")
     parser.add_argument("--lanes", type=int, default=32)
-    parser.add_argument(
-        "--lane-s", type=float, default=0.1, help="mean seconds of a lane's forward and backward"
-    )
+    parser.add_argument("--lane-s", type=float, default=0.1, help="mean seconds of a lane's forward and backward")
     parser.add_argument("--spread", type=float, default=0.1, help="of its logarithm: the time is lognormal")
     parser.add_argument("--bytes", type=int, default=1_000_000, help="of the gradient")
-    parser.add_argument(
-        "--stages", type=int, default=4, help="parts whose gradients are ready one after another"
-    )
+    parser.add_argument("--stages", type=int, default=4, help="parts whose gradients are ready one after another")
     parser.add_argument("--rate", default="100mbit", help="of each node's link, each way, as tc has it")
     parser.add_argument("--delay", default="", help="of each node's link (5ms), where the kernel has netem")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--commit-every", default="1000000", help="steps, or auto; by default at the end only")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--slow", action="append", default=[], metavar="NODE:FACTOR", help="lanes take longer there"
-    )
+    parser.add_argument("--slow", action="append", default=[], metavar="NODE:FACTOR", help="lanes take longer there")
     parser.add_argument("--share", choices=["equal", "speed"], default="equal")
     parser.add_argument("--parallel", choices=["ddp", "fsdp2"], default="ddp")
     parser.add_argument("--faults", help="a fault plan (YAML)")
@@ -424,7 +410,7 @@ def main() -> None:
     options = _options()
     if (reason := missing()) is not None:
         sys.exit(f"benchmarks/cluster.py: {reason}; run it as root where namespaces can be made")
-    every = options.commit_every
+    everything = options.commit_every
     faults = ("--faults", str(Path(options.faults).resolve())) if options.faults else ()
     setting = Setting(
         workers=options.workers,
@@ -437,22 +423,20 @@ def main() -> None:
         rate=options.rate,
         delay=options.delay,
         steps=options.steps,
-        commit_every=every if every == "auto" else int(every),
+        commit_every=everything if everything == "auto" else int(everything),
         seed=options.seed,
         slowness={int(node): float(by) for node, _, by in (slow.partition(":") for slow in options.slow)},
         options=("--share", options.share, "--parallel", options.parallel, *faults),
     )
     found = trained(setting, timeout_s=options.timeout)
-    for each in found:
-        print(described(each))
+    for item in found:
+        print(described(item))
     print(json.dumps(_rounded(found[-1])))
 
 
 def _rounded(found: MeasuredSteps) -> dict[str, object]:
     phases = {f"{name}_s": round(seconds, 4) for name, seconds in found.phases.items()}
-    figures = {
-        name: round(value, 4) if isinstance(value, float) else value for name, value in found._asdict().items()
-    }
+    figures = {name: round(value, 4) if isinstance(value, float) else value for name, value in found._asdict().items()}
     del figures["phases"]
     return {**figures, **phases}
 

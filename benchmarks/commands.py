@@ -269,10 +269,10 @@ def _first_step_s(demo: Path, workers: int, run_id: str) -> float:
 def _bare_s(workers: int) -> float:
     script = str(CHECKOUT / "benchmarks" / "commands_bare.py")
     with TemporaryDirectory() as folder:
-        place, began_s = str(Path(folder) / "rendezvous"), time.time()
+        location, began_s = str(Path(folder) / "rendezvous"), time.time()
         processes = [
             subprocess.Popen(
-                [sys.executable, script, str(rank), str(workers), place], stdout=subprocess.PIPE, text=True
+                [sys.executable, script, str(rank), str(workers), location], stdout=subprocess.PIPE, text=True
             )
             for rank in range(workers)
         ]

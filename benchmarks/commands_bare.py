@@ -42,9 +42,9 @@ class _Classifier(nn.Module):
 
 
 def main() -> None:
-    rank, world_size, place = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    rank, world_size, location = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{place}", rank=rank, world_size=world_size)
+    dist.init_process_group("gloo", init_method=f"file://{location}", rank=rank, world_size=world_size)
     model = DistributedDataParallel(_Classifier())
     optimizer = torch.optim.AdamW(model.parameters())
     rows = torch.randint(VOCABULARY, (ROWS // world_size, TOKENS))

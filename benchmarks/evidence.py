@@ -129,17 +129,15 @@ def scaling_laws() -> dict[str, float]:
 
 
 def _simulated(design: CampaignDesign, count: int, **truth: Any) -> CampaignOutcomes:
-    return simulate_campaigns(
-        design, CampaignTruth(**truth), num_campaigns=count, rng=np.random.default_rng(2026)
-    )
+    return simulate_campaigns(design, CampaignTruth(**truth), num_campaigns=count, rng=np.random.default_rng(2026))
 
 
 def _print_outcomes(design: CampaignDesign, curve: Sequence[CampaignOutcomes]) -> None:
     print("true gain   scale  narrow    stop   stated  seed pairs   naive scale")
-    for gain, each in zip(GAINS, curve, strict=True):
+    for gain, item in zip(GAINS, curve, strict=True):
         print(
-            f"{100 * gain:8.1f}  {_shares(each)}  {100 * stated_power(design, gain):6.1f}%"
-            f"  {each.num_seeds.mean():10.2f}  {100 * each.naive_share():11.1f}%"
+            f"{100 * gain:8.1f}  {_shares(item)}  {100 * stated_power(design, gain):6.1f}%"
+            f"  {item.num_seeds.mean():10.2f}  {100 * item.naive_share():11.1f}%"
         )
 
 
@@ -157,9 +155,7 @@ def _shares(found: CampaignOutcomes) -> str:
     return "  ".join(f"{100 * found.share(word):5.1f}%" for word in ("scale", "narrow", "stop"))
 
 
-def _draw(
-    design: CampaignDesign, null: CampaignOutcomes, curve: Sequence[CampaignOutcomes], folder: Path
-) -> None:
+def _draw(design: CampaignDesign, null: CampaignOutcomes, curve: Sequence[CampaignOutcomes], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     points = [100 * gain for gain in GAINS]
     shares = {word: [item.share(word) for item in curve] for word in ("scale", "narrow", "stop")}

@@ -119,10 +119,10 @@ def clusters_of_unequal_size(num_tables: int) -> dict[str, float]:
         degrees, covered = cases[0][0], 100 * np.array([share for _, share in cases])
         found.append((degrees, covered))
         print(f"  {name:22} {degrees:18.1f}   {covered.min():.1f} to {covered.max():5.1f}")
-    every = np.concatenate([covered for _, covered in found]) / 100
+    everything = np.concatenate([covered for _, covered in found]) / 100
     known = np.concatenate([covered for degrees, covered in found if degrees >= FEWEST_DEGREES]) / 100
     return {
-        "cluster_coverage_lowest": float(every.min()),
+        "cluster_coverage_lowest": float(everything.min()),
         "cluster_coverage_highest": float(known.max()),
     }
 
@@ -131,9 +131,7 @@ def answers_in_clusters(num_tables: int) -> dict[str, float]:
     """How often 95% intervals hold the truth, and how wide they are, where clusters are of right and wrong
     answers."""
     rng = np.random.default_rng(16)
-    print(
-        "\n95% intervals of right and wrong answers in clusters, of unrelated items to items all alike: covered"
-    )
+    print("\n95% intervals of right and wrong answers in clusters, of unrelated items to items all alike: covered")
     print("in percent of tables; median half-width of unrelated ones in points")
     names = list(ANSWERS)
     print(f"  {'clusters':22} {'   '.join(f'{name:>30}' for name in names)}")
@@ -172,9 +170,7 @@ def guardrails(num_tables: int) -> dict[str, float]:
     """How often harm of twice the margin passes, and no harm, as bounded and by the items' variance alone."""
     rng = np.random.default_rng(9)
     print("\nguardrails of right or wrong items that pass, in percent of tables (by the items' variance alone)")
-    print(
-        "  items  margin  harm of twice the margin: alike, by seed, both ways     no harm: 2%, 10%, 40% differ"
-    )
+    print("  items  margin  harm of twice the margin: alike, by seed, both ways     no harm: 2%, 10%, 40% differ")
     harmful, lost = [], []
     for items, margin in itertools.product((20, 50, 100, 200, 500, 1000, 2000), (0.005, 0.01, 0.02, 0.05)):
         count = max(min(num_tables, 400_000 // items), 200)
@@ -222,8 +218,8 @@ def _covered_in_clusters(
         for variance, copies in ((of_item, 1), (of_both * seeds, seeds)):
             common = rng.normal(size=(batch, copies, sizes.size))[..., clusters]
             own = rng.normal(size=(batch, copies, items))
-            luck = np.sqrt(alike) * common + np.sqrt(1.0 - alike) * own
-            tables = tables + np.sqrt(variance) / error * luck
+            random_draws = np.sqrt(alike) * common + np.sqrt(1.0 - alike) * own
+            tables = tables + np.sqrt(variance) / error * random_draws
         effect = paired_effect(tables, clusters, largest=np.inf)
         inside += int(np.count_nonzero((effect.lower(0.975) < 0.0) & (effect.upper(0.975) > 0.0)))
         degrees = degrees or float(paired_effect(tables[0], clusters).item_degrees)
@@ -242,11 +238,11 @@ def _answers_covered(
     clusters, widths, inside = np.repeat(np.arange(sizes.size), sizes), [], 0
     batch, weights = max(20, min(num_tables, 400_000 // clusters.size)), np.ones(clusters.size)
     for _ in range(0, num_tables, batch):
-        turned, mended = (
+        turned, fixed = (
             rng.random((batch, clusters.size)) < _rates(rng, rate, alike, (batch, sizes.size))[:, clusters]
             for rate in (worse, better)
         )
-        tables = (mended.astype(float) - (turned & ~mended))[:, None, :].repeat(3, axis=1)
+        tables = (fixed.astype(float) - (turned & ~fixed))[:, None, :].repeat(3, axis=1)
         truth = better - worse * (1.0 - better)
         effect = paired_effect(tables, clusters, weights, largest=1.0)._replace(limit=1.0)
         low, high = effect.lower(0.975), effect.upper(0.975)
@@ -302,7 +298,9 @@ def _passing(
     A share `worse` of the items turns wrong and a share `better` right, the same of every seed or, with `own`,
     each seed's.
     """
-    luck = rng.random((num_tables, 3 if own else 1, items))
-    tables = np.broadcast_to((luck < better).astype(float) - (luck > 1.0 - worse), (num_tables, 3, items))
+    random_draws = rng.random((num_tables, 3 if own else 1, items))
+    tables = np.broadcast_to(
+        (random_draws < better).astype(float) - (random_draws > 1.0 - worse), (num_tables, 3, items)
+    )
     bounded, seen = harm_of(tables, is_share=True), paired_effect(-tables)
     return float((bounded.upper < margin).mean()), float((seen.upper(ONE_SIDED) < margin).mean())

@@ -36,8 +36,8 @@ def right_or_wrong(worse: float, better: float) -> Draw:
     """A share of the items turns wrong, another right."""
 
     def draw(rng: np.random.Generator, shape: tuple[int, int, int]) -> Float64[np.ndarray, "table seed item"]:
-        luck = rng.random(shape)
-        return (luck < better).astype(float) - (luck > 1.0 - worse) - (better - worse)
+        random_draws = rng.random(shape)
+        return (random_draws < better).astype(float) - (random_draws > 1.0 - worse) - (better - worse)
 
     return draw
 
@@ -127,8 +127,8 @@ def power_as_stated(num_tables: int) -> dict[str, float]:
         passed = 0
         for count in _batches(num_tables, seeds * items):
             tables = draw(rng, (count, 1, items)) + gain
-            luck = np.sqrt(components.seed) * rng.normal(size=(count, seeds, 1))
-            passed += int(np.count_nonzero(paired_effect(tables + luck, largest=1.0).lower(0.95) > 0.0))
+            random_draws = np.sqrt(components.seed) * rng.normal(size=(count, seeds, 1))
+            passed += int(np.count_nonzero(paired_effect(tables + random_draws, largest=1.0).lower(0.95) > 0.0))
         beyond.append(100 * (stated - passed / num_tables))
         print(
             f"  {seeds:5}  {items:5}   {100 * differ:10.0f}%, {100 * seed_sd:4.1f} points"
@@ -235,10 +235,10 @@ or to the worse. Of the others is said what they do."""
 
 
 def _effect(gains: Float64[np.ndarray, "campaign seed"], items: float, *, is_trimmed: bool) -> Effect:
-    kept = inner_seeds(gains) if is_trimmed else np.ones(gains.shape, bool)
+    retained = inner_seeds(gains) if is_trimmed else np.ones(gains.shape, bool)
     count = gains.shape[1]
     found = Effect(
-        mean=np.mean(gains, axis=1, where=kept),
+        mean=np.mean(gains, axis=1, where=retained),
         seed_variance=gains.var(axis=1, ddof=1) / count,
         item_variance=np.full(len(gains), items),
         residual_variance=np.zeros(len(gains)),
@@ -307,4 +307,4 @@ def _covered(
 def _batches(num_tables: int, size: int) -> list[int]:
     """How many tables of so many numbers are drawn at a time."""
     at_once = max(1, min(num_tables, _MOST_NUMBERS // size))
-    return [min(at_once, num_tables - begun) for begun in range(0, num_tables, at_once)]
+    return [min(at_once, num_tables - started) for started in range(0, num_tables, at_once)]

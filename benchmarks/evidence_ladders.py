@@ -117,7 +117,7 @@ def forecast(form: str, scales: tuple[float, ...], fitted: Runs, at: Runs) -> Po
     best: tuple[float, list[float]] = (np.inf, [])
     for start in range(NUM_STARTS):
         begin = np.array(first) * (1.0 + (0.5 * rng.standard_normal(len(first)) if start else 0.0))
-        best = min(best, _optimum(law, begin.tolist(), scales, fitted), key=lambda each: each[0])
+        best = min(best, _optimum(law, begin.tolist(), scales, fitted), key=lambda item: item[0])
     errors: Points = np.exp(_said(law, best[1], at)) / at.loss - 1.0
     return errors
 

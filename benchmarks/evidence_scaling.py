@@ -81,9 +81,9 @@ def published_ladders() -> dict[str, float]:
             for entry in zip(larger.variables["parameters"], larger.variables["tokens"], strict=True)
         ]
         found = study(read_points(path.with_name(path.name.replace("_largest", ""))), targets=targets)
-        for loss, asked in zip(larger.loss, found.targets, strict=True):
-            if asked.prediction is not None:
-                expected = asked.prediction.loss
+        for loss, request in zip(larger.loss, found.targets, strict=True):
+            if request.prediction is not None:
+                expected = request.prediction.loss
                 errors.append(expected.value / float(loss) - 1)
                 held.append(expected.low <= loss <= expected.high)
         print(f"{path.stem}: {found.fit.form.name}, " + ", ".join(f"{error:+.2%}" for error in errors[-3:]))
@@ -174,8 +174,8 @@ def _bend(rng: np.random.Generator, parameters: np.ndarray, tokens: np.ndarray) 
 
 def _luck_of_sizes(rng: np.random.Generator, parameters: np.ndarray, _: np.ndarray) -> np.ndarray:
     size = np.unique(parameters, return_inverse=True)[1]
-    luck: np.ndarray = rng.normal(0.0, 0.004, size.max() + 1)[size]
-    return luck
+    random_draws: np.ndarray = rng.normal(0.0, 0.004, size.max() + 1)[size]
+    return random_draws
 
 
 SPOILERS: dict[str, Callable[..., np.ndarray]] = {

@@ -41,7 +41,7 @@ from assay.store.home import Home
 from assay.store.ledger.goodput import goodput_of
 from assay.store.metrics.segment import read_segment, segment_path
 from assay.store.objects import open_store
-from assay.workflows.run import new_run
+from assay.workflows.run import create_run
 
 TORCHRUN_LOOP = Path(__file__).with_name("faults_torchrun.py")
 TORCHRUN_LIMIT_S = 60.0
@@ -130,11 +130,11 @@ class KillEvery:
 
 def kill_to_next_step_s(dataset: Path, *, cold: bool) -> float:
     """Seconds from kill -9 of one of two ranks to the end of the first step after the restart."""
-    run = new_run(Home.from_environment(), recipe(dataset, max_steps=30, commit_every=10), world_size=WORKERS)
+    run = create_run(Home.from_environment(), recipe(dataset, max_steps=30, commit_every=10), world_size=WORKERS)
     killer = KillAtStep(run, step=12)
     log = CommitLog(open_store(run.store_url))
     with patch("assay.elastic.supervisor.fork_context", _cold_context) if cold else nullcontext():
-        supervisor = Supervisor(run, log, policy=RestartPolicy(), watchers=[killer], clock=SystemClock())
+        supervisor = Supervisor(run, log, policy=RestartPolicy(), observers=[killer], clock=SystemClock())
         supervisor.run(WORKERS)
     second = read_segment(segment_path(Path(run.run_dir), 2, 0))
     assert second.header is not None
@@ -153,9 +153,7 @@ def torchrun_kill_to_next_step_s(folder: Path) -> float | None:
         sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={WORKERS}",
         "--max-restarts=3", str(TORCHRUN_LOOP), str(notes),
     ]  # fmt: skip
-    process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    )
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     try:
         process.wait(TORCHRUN_LIMIT_S)
     except subprocess.TimeoutExpired:
@@ -169,7 +167,7 @@ def torchrun_kill_to_next_step_s(folder: Path) -> float | None:
 
 def goodput_under_kills(dataset: Path, *, minutes: float, every_s: float) -> tuple[Goodput, int]:
     """The account of a run of so many minutes in which a rank dies every `every_s` seconds."""
-    run = new_run(
+    run = create_run(
         Home.from_environment(), recipe(dataset, max_steps=1_000_000, commit_every="auto"), world_size=WORKERS
     )
     until_s = time.monotonic() + 60 * minutes
@@ -186,7 +184,7 @@ def goodput_under_kills(dataset: Path, *, minutes: float, every_s: float) -> tup
             run,
             CommitLog(open_store(run.store_url)),
             policy=RestartPolicy(max_restarts=1000),
-            watchers=[bookkeeper, killer, _StopAt(until_s)],
+            observers=[bookkeeper, killer, _StopAt(until_s)],
             clock=SystemClock(),
         )
         supervisor.run(WORKERS)
@@ -251,9 +249,7 @@ def main() -> None:
         found, kills = goodput_under_kills(dataset, minutes=minutes, every_s=every_s)
         best = best_goodput(found, every_s=every_s)
         total_s = sum(found.by_phase.values())
-        print(
-            f"\n{kills} kills in {minutes:g} minutes: goodput {found.goodput():.2%}, best possible {best:.2%}"
-        )
+        print(f"\n{kills} kills in {minutes:g} minutes: goodput {found.goodput():.2%}, best possible {best:.2%}")
         print("  " + ", ".join(f"{phase} {s / total_s:.2%}" for phase, s in sorted(found.by_phase.items())))
         print(f"  phases sum to the held time within {abs(total_s / found.held_device_s - 1):.1e}")
         figures |= {"goodput": found.goodput(), "goodput_best": best, "num_kills": float(kills)}
@@ -268,11 +264,11 @@ def protection_cost(*, quick: bool) -> dict[str, float]:
 
     plan = replace(QUICK, world_sizes=FULL.world_sizes) if quick else FULL
     with tempfile.TemporaryDirectory(prefix="assay-bench-") as name:
-        bench = Bench(Path(name), plan)
+        holdout = Bench(Path(name), plan)
         print("\nCPU of each protection, per step of all ranks:")
-        costs = cost_of_each(bench)
+        costs = cost_of_each(holdout)
         print("whole steps, but for the spot check:")
-        return costs | against_bare_ddp(bench)
+        return costs | against_bare_ddp(holdout)
 
 
 if __name__ == "__main__":

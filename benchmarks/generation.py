@@ -94,8 +94,8 @@ def ours(network: Any, rows: torch.Tensor, longest: int) -> Callable[[int], int]
     )
 
     def complete(round_: int) -> int:
-        asked = [Prompt(row.numpy(), round_ * len(rows) + index) for index, row in enumerate(rows)]
-        return sum(len(rollout.tokens) for rollout in generator.generate(asked, sampling))
+        request = [Prompt(row.numpy(), round_ * len(rows) + index) for index, row in enumerate(rows)]
+        return sum(len(rollout.tokens) for rollout in generator.generate(request, sampling))
 
     return complete
 
@@ -163,10 +163,10 @@ def generate_vs_hf(*, rounds: int, sizes: Sequence[str], device: str = "cpu") ->
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one round of the smaller model")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
     describe_machine()
-    figures = generate_vs_hf(rounds=1 if given.quick else 5, sizes=("d64",) if given.quick else ("d64", "d128"))
+    figures = generate_vs_hf(rounds=1 if arguments.quick else 5, sizes=("d64",) if arguments.quick else ("d64", "d128"))
     print("\nTarget:")
     print(Target("generate_vs_hf", 3.0, at_most=False).line(figures["generate_vs_hf"]))
     print(json.dumps({name: round(value, 4) for name, value in figures.items()}))

@@ -91,9 +91,7 @@ def solve_classical(problem: Problem, effort: Effort) -> tuple[Schedule, Objecti
     return best, result
 
 
-def justified_schedule(
-    problem: Problem, *, seconds: float, seed: int, start: Schedule | None = None
-) -> Schedule:
+def justified_schedule(problem: Problem, *, seconds: float, seed: int, start: Schedule | None = None) -> Schedule:
     """The shortest schedule found in `seconds` of search (or at once, where it is as short as can be).
 
     The search begins at `start`, and never returns a longer one.
@@ -107,8 +105,8 @@ def justified_schedule(
     first = [-float(tail) for tail in tails] if start is None else [float(start[n].start_h) for n in names]
     best = _double(project, backwards, _serial(project, first))
     while _makespan(project, best) > bound and time.monotonic() - since < seconds:
-        spread = SHAKE * _makespan(project, best)
-        shaken = _serial(project, [start + rng.gauss(0.0, spread) for start in best])
+        shuffle_radius = SHAKE * _makespan(project, best)
+        shaken = _serial(project, [start + rng.gauss(0.0, shuffle_radius) for start in best])
         found = _double(project, backwards, shaken)
         if _makespan(project, found) <= _makespan(project, best):
             best = found

@@ -44,7 +44,7 @@ from assay.store.home import Home
 from assay.store.metrics.recorded import recorded_steps
 from assay.store.objects import open_store
 from assay.training.recipe import Recipe
-from assay.workflows.run import existing_run
+from assay.workflows.run import load_run
 from ngrams import NGram
 
 REPOSITORY = Path(__file__).parents[1]
@@ -71,8 +71,8 @@ def recipe_tree(dataset: Path, epochs: int, evaluate_every: int) -> dict[str, An
 def write_dataset(folder: Path) -> Path:
     """Signatures with their docstrings as rows of text."""
     script = REPOSITORY / "recipes/sft/docstrings.py"
-    made = subprocess.run([sys.executable, str(script)], check=True, capture_output=True, text=True).stdout
-    rows = [json.loads(line) for line in made.splitlines()]
+    created = subprocess.run([sys.executable, str(script)], check=True, capture_output=True, text=True).stdout
+    rows = [json.loads(line) for line in created.splitlines()]
     texts = [{"text": row["prompt"] + row["completion"], "file": row["file"]} for row in rows]
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in texts))
     options = ["--format", "text", "--tokenizer", f"new:{VOCABULARY}", "--group-by", "file"]
@@ -117,12 +117,12 @@ def train_ours(recipe: Path, seed: int) -> None:
 
 def ours(seed: int, held_out: Rows) -> tuple[float, dict[int, float]]:
     """The last commit's nats a token, and the curve of held-out values (a mean over rows) by step."""
-    run = existing_run(Home.from_environment(), f"seed-{seed}")
+    run = load_run(Home.from_environment(), f"seed-{seed}")
     log = CommitLog(open_store(run.store_url))
     network = load_committed(run, log.commits()[-1], log.store)
     steps = recorded_steps(Path(run.run_dir))
     name = "validation_nats_per_token"
-    curve = {step: made.values[name] for step, made in sorted(steps.items()) if name in made.values}
+    curve = {step: created.values[name] for step, created in sorted(steps.items()) if name in created.values}
     return nats_of_model(network, held_out), curve
 
 
@@ -184,17 +184,17 @@ def main() -> None:
     parser.add_argument("--evaluate-every", type=int, default=100)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--out", type=Path, help="where the figures go as JSON, too")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     began_s, folder = time.monotonic(), Path(tempfile.mkdtemp(prefix="assay-learning-"))
     os.environ["ASSAY_HOME"] = str(folder / "home")
     try:
-        figures = measured(folder, given)
+        figures = measured(folder, arguments)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     print(f"after {time.monotonic() - began_s:.0f} s")
-    if given.out:
-        given.out.write_text(json.dumps(figures, indent=1))
+    if arguments.out:
+        arguments.out.write_text(json.dumps(figures, indent=1))
     print(json.dumps(figures))
 
 
@@ -211,26 +211,21 @@ def measured(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
         print(f"  interpolated {order}-gram: {by_token:.3f}; by row {by_row:.3f}")
         figures |= {f"ngram_{order}": by_token, f"ngram_{order}_by_row": by_row}
     with ThreadPoolExecutor(given.jobs) as jobs:
-        made = [jobs.submit(train_ours, recipe, seed) for seed in seeds]
+        created = [jobs.submit(train_ours, recipe, seed) for seed in seeds]
         if importlib.util.find_spec("trl") is not None:
-            made += [jobs.submit(_trl_apart, recipe, seed, folder / f"trl-{seed}") for seed in seeds]
-        for each in made:
-            each.result()
+            created += [jobs.submit(_trl_apart, recipe, seed, folder / f"trl-{seed}") for seed in seeds]
+        for future in created:
+            future.result()
     found = [ours(seed, held_out) for seed in seeds]
     values = [value for value, _ in found]
     for seed, (value, curve) in enumerate(found):
-        print(
-            f"  ours, seed {seed}: {value:.3f}; by row: "
-            + ", ".join(f"{at} {of:.3f}" for at, of in curve.items())
-        )
+        print(f"  ours, seed {seed}: {value:.3f}; by row: " + ", ".join(f"{at} {of:.3f}" for at, of in curve.items()))
     figures |= {"ours": values, "curves": [curve for _, curve in found]}
-    if len(made) > len(seeds):
-        theirs = [of_trl(folder / f"trl-{seed}", held_out) for seed in seeds]
-        print("  TRL: " + ", ".join(f"{value:.3f}" for value in theirs))
-        figures |= {"trl": theirs, **(apart(values, theirs) if len(seeds) > 1 else {})}
-        print(
-            f"  apart by {figures.get('difference', 0):.4f}; seeds explain {figures.get('seed_noise', 0):.4f}"
-        )
+    if len(created) > len(seeds):
+        expected = [of_trl(folder / f"trl-{seed}", held_out) for seed in seeds]
+        print("  TRL: " + ", ".join(f"{value:.3f}" for value in expected))
+        figures |= {"trl": expected, **(apart(values, expected) if len(seeds) > 1 else {})}
+        print(f"  apart by {figures.get('difference', 0):.4f}; seeds explain {figures.get('seed_noise', 0):.4f}")
     return figures
 
 

@@ -25,7 +25,7 @@ import yaml
 
 from assay.store.home import Home
 from assay.store.metrics.recorded import recorded_steps
-from assay.workflows.run import existing_run
+from assay.workflows.run import load_run
 from learning import REPOSITORY, assay
 
 RECIPES = REPOSITORY / "recipes/rl"
@@ -45,10 +45,10 @@ class Learned(NamedTuple):
 
 
 def dataset(folder: Path, which: str, *options: str) -> None:
-    made = subprocess.run(
+    created = subprocess.run(
         [sys.executable, str(RECIPES / "digits.py"), which], check=True, capture_output=True, text=True
     )
-    (folder / f"{which}.jsonl").write_text(made.stdout)
+    (folder / f"{which}.jsonl").write_text(created.stdout)
     assay(
         "data",
         "build",
@@ -76,15 +76,15 @@ def learned(folder: Path, seed: int, workers: int, changes: list[str]) -> Learne
     began_s = time.monotonic()
     assay("train", str(RECIPES / "grpo.yaml"), *own, "--run-id", run_id, "--workers", str(workers))
     wall_s = time.monotonic() - began_s
-    steps = recorded_steps(Path(existing_run(Home.from_environment(), run_id).run_dir))
-    rewards = [(step, made.values["reward"]) for step, made in sorted(steps.items()) if "reward" in made.values]
-    every = max(WINDOW, len(rewards) // 8 // WINDOW * WINDOW)
-    ends = [WINDOW, *range(every, len(rewards) + 1, every)]
-    drawn = {
-        end: statistics.mean(value for step, value in rewards if end - WINDOW < step <= end) for end in ends
-    }
+    steps = recorded_steps(Path(load_run(Home.from_environment(), run_id).run_dir))
+    rewards = [
+        (step, created.values["reward"]) for step, created in sorted(steps.items()) if "reward" in created.values
+    ]
+    everything = max(WINDOW, len(rewards) // 8 // WINDOW * WINDOW)
+    ends = [WINDOW, *range(everything, len(rewards) + 1, everything)]
+    drawn = {end: statistics.mean(value for step, value in rewards if end - WINDOW < step <= end) for end in ends}
     name = "validation_reward"
-    held_out = {step: made.values[name] for step, made in sorted(steps.items()) if name in made.values}
+    held_out = {step: created.values[name] for step, created in sorted(steps.items()) if name in created.values}
     return Learned(drawn, held_out, wall_s)
 
 
@@ -97,27 +97,23 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("changes", nargs="*", help="of the recipe of GRPO, as for assay train")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     folder = Path(tempfile.mkdtemp(prefix="assay-learning-"))
     os.environ["ASSAY_HOME"] = str(folder / "home")
     try:
         dataset(folder, "shown", "--format", "chat", "--tokenizer", f"new:{vocabulary()}")
-        found = [learned(folder, seed, given.workers, given.changes) for seed in range(given.seeds)]
+        found = [learned(folder, seed, arguments.workers, arguments.changes) for seed in range(arguments.seeds)]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    for seed, each in enumerate(found):
-        print(f"seed {seed}: drawn {curve(each.drawn)}; held out {curve(each.held_out)}; {each.wall_s:.0f} s")
+    for seed, element in enumerate(found):
+        print(f"seed {seed}: drawn {curve(element.drawn)}; held out {curve(element.held_out)}; {element.wall_s:.0f} s")
     reached = all(
-        next(iter(each.drawn.values())) <= FIRST
-        and list(each.drawn.values())[-1] >= LAST
-        and each.wall_s <= AT_MOST_S
-        for each in found
+        next(iter(item.drawn.values())) <= FIRST and list(item.drawn.values())[-1] >= LAST and item.wall_s <= AT_MOST_S
+        for item in found
     )
-    print(
-        f"from at most {FIRST} to {LAST} within {AT_MOST_S:.0f} s by every seed: {'yes' if reached else 'no'}"
-    )
-    figures: dict[str, Any] = {f"seed_{seed}": each._asdict() for seed, each in enumerate(found)}
+    print(f"from at most {FIRST} to {LAST} within {AT_MOST_S:.0f} s by every seed: {'yes' if reached else 'no'}")
+    figures: dict[str, Any] = {f"seed_{seed}": element._asdict() for seed, element in enumerate(found)}
     print(json.dumps({**figures, "reached": reached}))
 
 

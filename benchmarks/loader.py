@@ -165,9 +165,7 @@ def _report(
 ) -> None:
     from loader_readers import READERS
 
-    middle = {
-        name: {key: median(run[key] for run in runs) for key in runs[0]} for name, runs in results.items()
-    }
+    middle = {name: {key: median(run[key] for run in runs) for key in runs[0]} for name, runs in results.items()}
     uniform = _uniform_mixing(num_rows)
     print(
         f"\n{num_rows:,} rows; mixing: row groups in a batch of 32, uniform would be {uniform:.1f}; varies: "

@@ -257,9 +257,7 @@ def mosaic(folder: Path, start: int = 0) -> Iterator[Batch]:
 READERS: dict[str, Reader] = {
     "ideal": Reader("floor", ideal),
     "assay padded": Reader("ours", assay_reader({"type": "padded"}), index, assay_reader({"type": "padded"})),
-    "assay bucketed": Reader(
-        "ours", assay_reader({"type": "bucketed"}), index, assay_reader({"type": "bucketed"})
-    ),
+    "assay bucketed": Reader("ours", assay_reader({"type": "bucketed"}), index, assay_reader({"type": "bucketed"})),
     "LitData Parquet": Reader("native", litdata_parquet, litdata_parquet_index, litdata_parquet_resumed),
     "Grain Parquet": Reader("native", grain_parquet, resumed=grain_parquet_resumed),
     "HF streaming": Reader("native", hugging_face, resumed=hugging_face_resumed),

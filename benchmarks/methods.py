@@ -151,8 +151,13 @@ DPO = (
     Contender("TRL, grouped, precomputed", "trl", {**BY_LENGTH_OF_PAIRS, "precompute_ref_log_probs": True}),
 )
 ANSWERS_PER_PROMPT = 8
-PAID = {"type": "string_check", "name": "wanted", "input": "{{ sample.output_text }}", "operation": "like"}
-PAID |= {"reference": f"{{{{ item.{WANTED} }}}}"}
+SHAPED_REWARD = {
+    "type": "string_check",
+    "name": "wanted",
+    "input": "{{ sample.output_text }}",
+    "operation": "like",
+}
+SHAPED_REWARD |= {"reference": f"{{{{ item.{WANTED} }}}}"}
 
 
 def grpo_contenders(longest: int) -> tuple[Contender, ...]:
@@ -162,7 +167,7 @@ def grpo_contenders(longest: int) -> tuple[Contender, ...]:
         "gradient_accumulation_steps": LANES * ANSWERS_PER_PROMPT,
     }  # fmt: skip
     settings = {
-        "group_size": ANSWERS_PER_PROMPT, "sampling": {"max_tokens": longest}, "rewards": [{"grader": PAID}],
+        "group_size": ANSWERS_PER_PROMPT, "sampling": {"max_tokens": longest}, "rewards": [{"grader": SHAPED_REWARD}],
     }  # fmt: skip
     return (
         Contender("ours", "ours", settings),
@@ -228,9 +233,7 @@ class Comparison:
         for index in range(len(self._turns)):
             for name in list(processes)[:: 1 if index % 2 else -1]:
                 turns[name].append(turn := _turn(processes[name], name))
-                print(
-                    f"    turn {index} of {len(self._turns) - 1}, {name}: {turn.wall_s:.1f} s", file=sys.stderr
-                )
+                print(f"    turn {index} of {len(self._turns) - 1}, {name}: {turn.wall_s:.1f} s", file=sys.stderr)
         for process in processes.values():
             process.communicate()
         return {name: _measured(name, of_name[1:]) for name, of_name in turns.items()}
@@ -294,17 +297,17 @@ def _measured(name: str, turns: Sequence[Turn]) -> Measured:
 
 def ratios(found: Mapping[str, Measured], key: str) -> dict[str, float]:
     """Ours as it is against TRL's defaults; our best against TRL's best."""
-    ours = {name: each for name, each in found.items() if name.startswith("ours") and name != UNORDERED.name}
-    theirs = {name: each for name, each in found.items() if name.startswith("TRL")}
-    best, their_best = (max(side.values(), key=lambda each: each.tokens_per_s) for side in (ours, theirs))
-    pairs = {key: (ours["ours"], theirs[DEFAULTS]), f"{key}_best": (best, their_best)}
+    ours = {name: item for name, item in found.items() if name.startswith("ours") and name != UNORDERED.name}
+    expected = {name: item for name, item in found.items() if name.startswith("TRL")}
+    best, their_best = (max(side.values(), key=lambda item: item.tokens_per_s) for side in (ours, expected))
+    pairs = {key: (ours["ours"], expected[DEFAULTS]), f"{key}_best": (best, their_best)}
     if BARE.name in found:
         pairs |= {"sft_vs_bare": (best, found[BARE.name]), "sft_vs_unordered": (best, found[UNORDERED.name])}
     figures = {}
-    for name, (mine, other) in pairs.items():
-        figures[name] = mine.tokens_per_s / other.tokens_per_s
-        figures[f"{name}_cpu"] = mine.tokens_per_cpu_s / other.tokens_per_cpu_s
-        figures[f"{name}_memory"] = mine.peak_mb / other.peak_mb
+    for name, (own, other) in pairs.items():
+        figures[name] = own.tokens_per_s / other.tokens_per_s
+        figures[f"{name}_cpu"] = own.tokens_per_cpu_s / other.tokens_per_cpu_s
+        figures[f"{name}_memory"] = own.peak_mb / other.peak_mb
         print(
             f"    {name}: {figures[name]:.2f} x, by CPU {figures[f'{name}_cpu']:.2f} x; "
             f"memory {figures[f'{name}_memory']:.2f} x"
@@ -330,8 +333,8 @@ def main() -> None:
     size.add_argument("--quick", action="store_true", help="a minute or so; shows that it runs, no more")
     size.add_argument("--gpu", action="store_true", help="on the machine's first GPU, in bfloat16")
     parser.add_argument("--only", nargs="+", choices=PARTS)
-    given = parser.parse_args()
-    plan = QUICK if given.quick else ON_GPU if given.gpu else FULL
+    arguments = parser.parse_args()
+    plan = QUICK if arguments.quick else ON_GPU if arguments.gpu else FULL
     if importlib.util.find_spec("trl") is None:
         raise SystemExit("trl is not installed here: 'make bench' installs it, in .venv-bench-trl")
     torch.set_num_threads(1)
@@ -345,18 +348,16 @@ def main() -> None:
     figures: dict[str, float] = {}
     folder = Path(tempfile.mkdtemp(prefix="assay-bench-"))
     try:
-        for part in given.only or PARTS:
+        for part in arguments.only or PARTS:
             if part == "generate":
-                sizes = ("d768",) if given.gpu else ("d64",) if given.quick else ("d64", "d128")
-                figures |= generate_vs_hf(rounds=plan.rounds, sizes=sizes, device=DEVICES[given.gpu])
+                sizes = ("d768",) if arguments.gpu else ("d64",) if arguments.quick else ("d64", "d128")
+                figures |= generate_vs_hf(rounds=plan.rounds, sizes=sizes, device=DEVICES[arguments.gpu])
                 continue
             name, _, kind = part.partition("-")
             method: Method = name  # type: ignore[assignment]
             comparison = Comparison(folder / part, plan, method, kind)
-            key = {"wide": f"{method}_vs_trl_50k", "short": f"{method}_short_vs_trl"}.get(
-                kind, f"{method}_vs_trl"
-            )
-            contenders = SFT_ON_GPU if given.gpu and method == "sft" else CONTENDERS[part]
+            key = {"wide": f"{method}_vs_trl_50k", "short": f"{method}_short_vs_trl"}.get(kind, f"{method}_vs_trl")
+            contenders = SFT_ON_GPU if arguments.gpu and method == "sft" else CONTENDERS[part]
             figures |= ratios(comparison.of(contenders), key)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

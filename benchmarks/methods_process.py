@@ -129,9 +129,9 @@ class Turns:
 
     def _wait(self) -> None:
         if self._end:
-            wall_s, cpu_s, learned = (now - then for now, then in zip(self._now(), self._began, strict=True))
+            wall_s, cpu_s, trained = (now - then for now, then in zip(self._now(), self._began, strict=True))
             peak = torch.cuda.max_memory_allocated() / 2**20 if self._on_gpu else peak_mb()
-            print(MARK + Turn(wall_s, cpu_s, int(learned), peak).to_json(), flush=True)
+            print(MARK + Turn(wall_s, cpu_s, int(trained), peak).to_json(), flush=True)
         if not self._left or not sys.stdin.readline():
             os._exit(0)
         self._end += self._left.pop(0)
@@ -174,11 +174,11 @@ def main() -> None:
 
 def every_answer_ends_as_planned(*, is_mixed: bool) -> None:
     """Of every Llama that this process makes, ours or TRL's."""
-    made, chances = LlamaForCausalLM.__init__, hazards(is_mixed=is_mixed)
+    created, chances = LlamaForCausalLM.__init__, hazards(is_mixed=is_mixed)
 
-    @wraps(made)
+    @wraps(created)
     def make(network: LlamaForCausalLM, *arguments: Any, **keys: Any) -> None:
-        made(network, *arguments, **keys)
+        created(network, *arguments, **keys)
         end_as_planned(network, chances)
 
     LlamaForCausalLM.__init__ = make
@@ -210,7 +210,7 @@ def ours(task: Task) -> None:
     )  # fmt: skip
     CommitLog(open_store(task.folder)).begin_attempt(world_size=1, now_s=now_s)
     Heartbeats.create(folder / "heartbeats", 1).close()
-    learned = drawn_so_far if task.method == "grpo" else _learned_after(recipe, sum(task.turns)).__getitem__
+    trained = drawn_so_far if task.method == "grpo" else _learned_after(recipe, sum(task.turns)).__getitem__
     attempt = Attempt(
         run_id=run.run_id, attempt=1, world_size=1, start_step=0, started_s=now_s, folder=task.folder,
         code_version=code_version(), processor=processor_here(), surroundings=surroundings_here(),
@@ -222,7 +222,7 @@ def ours(task: Task) -> None:
         run=run, orders=orders, rank=0, rendezvous=f"file://{folder}/rendezvous", environment={},
         heartbeats=str(folder / "heartbeats"), supervisor_pid=0,
     )  # fmt: skip
-    turns = Turns(task, learned)
+    turns = Turns(task, trained)
     Stepper.step = turns.before_each(Stepper.step)  # type: ignore[method-assign]
     train_rank(rank, turns)  # type: ignore[arg-type]
 
@@ -281,13 +281,13 @@ def trl(task: Task) -> None:
     )  # fmt: skip
     load = AutoModelForSequenceClassification if task.method == "reward" else AutoModelForCausalLM
     keys = {"num_labels": 1} if task.method == "reward" else {}
-    paid = {"reward_funcs": names_what_is_wanted} if task.method == "grpo" else {}
+    rewards = {"reward_funcs": names_what_is_wanted} if task.method == "grpo" else {}
     trainer = trainer_of(
         model=load.from_pretrained(task.model, dtype=torch.float32, **keys),
         args=config,
         processing_class=AutoTokenizer.from_pretrained(task.model),
         train_dataset=datasets.Dataset.from_list([_for_trl(row, task.method) for row in rows]),
-        **paid,
+        **rewards,
     )
     counted = _Counted(trainer.data_collator)
     is_counted = task.method != "grpo"
@@ -342,7 +342,7 @@ def names_what_is_wanted(
 ) -> list[float]:
     """What our grader pays; counts tokens, too."""
     NUM_DRAWN[0] += sum(map(len, completion_ids))
-    return [float(each in text) for text, each in zip(completions, wanted, strict=True)]
+    return [float(item in text) for text, item in zip(completions, wanted, strict=True)]
 
 
 def _for_trl(row: Row, method: Method) -> Row:
@@ -378,8 +378,8 @@ class _Counted:
 
 
 def _trl_tokens(row: Row) -> int:
-    both = len(row.get("chosen_ids", [])) + len(row.get("rejected_ids", []))
-    return len(row.get("input_ids", [])) + both + 2 * len(row.get("prompt_ids", []))
+    pair = len(row.get("chosen_ids", [])) + len(row.get("rejected_ids", []))
+    return len(row.get("input_ids", [])) + pair + 2 * len(row.get("prompt_ids", []))
 
 
 if __name__ == "__main__":

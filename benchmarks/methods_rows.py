@@ -107,9 +107,7 @@ def write_rows(folder: Path, rows: list[Row]) -> Path:
     return folder / "dataset"
 
 
-def write_model(
-    folder: Path, *, vocab_size: int, hidden_size: int, num_layers: int, num_heads: int = 4
-) -> Path:
+def write_model(folder: Path, *, vocab_size: int, hidden_size: int, num_layers: int, num_heads: int = 4) -> Path:
     """A Llama with random weights, as every trainer loads it, with a tokenizer."""
     torch.manual_seed(0)
     config = LlamaConfig(
@@ -126,9 +124,7 @@ def tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
     """A word for each token."""
     words = Tokenizer(WordLevel({f"t{number}": number for number in range(vocab_size)}, unk_token="t2"))
     words.pre_tokenizer = WhitespaceSplit()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=words, pad_token=f"t{PAD}", eos_token=f"t{END}", unk_token="t2"
-    )
+    return PreTrainedTokenizerFast(tokenizer_object=words, pad_token=f"t{PAD}", eos_token=f"t{END}", unk_token="t2")
 
 
 def words(tokens: list[int]) -> str:

@@ -50,8 +50,8 @@ class Node(NamedTuple):
     def enter(self) -> None:
         """Move this process there, for good; its machine has the node's name from now on."""
         system = ctypes.CDLL(None, use_errno=True)  # os.setns and os.unshare are of Python 3.12
-        with Path("/run/netns", self.namespace).open() as place:
-            if system.setns(place.fileno(), NETWORK) or system.unshare(NAMES):
+        with Path("/run/netns", self.namespace).open() as location:
+            if system.setns(location.fileno(), NETWORK) or system.unshare(NAMES):
                 raise OSError(ctypes.get_errno(), f"this process cannot enter {self.namespace}")
         socket.sethostname(self.namespace)
 
@@ -68,9 +68,9 @@ def missing() -> str | None:
         if shutil.which(program) is None:
             return f"no program '{program}' (Debian: iproute2)"
     name = f"assay-probe-{os.getpid()}"
-    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
-    if made.returncode:
-        return f"no network namespaces ({made.stderr.strip()})"
+    created = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
+    if created.returncode:
+        return f"no network namespaces ({created.stderr.strip()})"
     _run("ip", "netns", "del", name)
     return None
 
@@ -80,11 +80,11 @@ def linked_nodes(num_nodes: int, rate: str, delay: str = "") -> Iterator[list[No
     """So many nodes, whose links carry `rate` (as tc has it: 100mbit) each way, `delay` (5ms) late."""
     name = f"assay-{os.getpid()}-{next(_numbers)}"
     switch, nodes = f"{name}-switch", [Node(f"{name}-{i}", f"10.77.0.{i + 1}") for i in range(num_nodes)]
-    made: list[str] = []
+    created: list[str] = []
     try:
         for namespace in (switch, *(node.namespace for node in nodes)):
             _run("ip", "netns", "add", namespace)
-            made.append(namespace)
+            created.append(namespace)
             _run("ip", "-n", namespace, "link", "set", "lo", "up")
         _run("ip", "-n", switch, "link", "add", "bridge", "type", "bridge")
         _run("ip", "-n", switch, "link", "set", "bridge", "up")
@@ -92,7 +92,7 @@ def linked_nodes(num_nodes: int, rate: str, delay: str = "") -> Iterator[list[No
             _link(node, switch, f"port{i}", rate, delay)
         yield nodes
     finally:
-        for namespace in made:
+        for namespace in created:
             _run("ip", "netns", "del", namespace)
 
 
@@ -149,6 +149,6 @@ def _end(children: Sequence[int]) -> None:
 def _run(*command: str) -> str:
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     if done.returncode:
-        cure = " (this kernel has no netem: leave the delay out)" if "netem" in command else ""
-        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}{cure}")
+        hint = " (this kernel has no netem: leave the delay out)" if "netem" in command else ""
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}{hint}")
     return done.stdout

@@ -26,7 +26,7 @@ class NGram:
         for row in rows:
             padded = [*[BEFORE] * (order - 1), *row]
             counts.update(
-                tuple(padded[place - order + 1 : place + 1]) for place in range(order - 1, len(padded))
+                tuple(padded[location - order + 1 : location + 1]) for location in range(order - 1, len(padded))
             )
         self._orders: list[_Order] = []
         for _ in range(order):

@@ -125,15 +125,15 @@ def _j30(paths: Sequence[Path], best: Mapping[str, int], effort: Effort, longer:
 
 
 def _side_by_side(name: str, paths: Sequence[Path], best: Mapping[str, int], effort: Effort) -> dict[str, object]:
-    lots: dict[str, list[Result]] = {"": [], "plain_": [], "justified_": []}
+    draws: dict[str, list[Result]] = {"": [], "plain_": [], "justified_": []}
     for number, path in enumerate(paths, start=1):
         problem = read_psplib(path)
         in_turn = [("", _ours), ("plain_", _plain), ("justified_", _justified)]
         for who, solve_one in in_turn if number % 2 else reversed(in_turn):
-            lots[who].append(solve_one(problem, effort))
-        _progress(number, len(paths), path, best, *(results[-1] for results in lots.values()))
+            draws[who].append(solve_one(problem, effort))
+        _progress(number, len(paths), path, best, *(results[-1] for results in draws.values()))
     figures: dict[str, object] = {f"{name}_instances": len(paths)}
-    for who, results in lots.items():
+    for who, results in draws.items():
         gaps = [result.makespan / best[path.name] - 1.0 for path, result in zip(paths, results, strict=True)]
         figures[f"{who}{name}_gap"] = round(_mean(gaps), 5)
         figures[f"{who}{name}_proved"] = round(_mean([result.proved for result in results]), 4)
@@ -143,8 +143,8 @@ def _side_by_side(name: str, paths: Sequence[Path], best: Mapping[str, int], eff
 
 def _progress(number: int, count: int, path: Path, best: Mapping[str, int], *results: Result) -> None:
     shown = "; ".join(
-        f"{who} {each.makespan:g} {'proved' if each.proved else 'not proved'} in {each.took_s:.1f} s"
-        for who, each in zip(("ours", "plain", "justified"), results, strict=False)
+        f"{who} {item.makespan:g} {'proved' if item.proved else 'not proved'} in {item.took_s:.1f} s"
+        for who, item in zip(("ours", "plain", "justified"), results, strict=False)
     )
     print(f"{number}/{count} {path.name}: best known {best[path.name]}; {shown}", flush=True)
 

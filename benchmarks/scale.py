@@ -89,7 +89,7 @@ def measure(world_size: int, rounds: int) -> dict[str, float]:
             }
             for exchange in contenders.values():  # connections are made at the first use
                 seconds(ranks, exchange)
-            turns = [{name: seconds(ranks, each) for name, each in contenders.items()} for _ in range(rounds)]
+            turns = [{name: seconds(ranks, item) for name, item in contenders.items()} for _ in range(rounds)]
             if rank == 0:
                 medians = {name: statistics.median(turn[name] for turn in turns) for name in contenders}
                 found.write_text(json.dumps(medians))
@@ -134,7 +134,7 @@ def slept(ranks: Ranks, shares: LaneShares, sleep_s: float, rounds: int, width: 
         own.append((steps[-1] - waits[-1]) / len(lanes))
     lane_sum.close()
     assert model.weight.grad is not None
-    step_s, lane_s, wait_s = (statistics.median(each[SETTLING:]) for each in (steps, own, waits))
+    step_s, lane_s, wait_s = (statistics.median(item[SETTLING:]) for item in (steps, own, waits))
     return Steps(step_s, lane_s, wait_s, model.weight.grad.clone())
 
 
@@ -180,7 +180,7 @@ def slow_rank(rounds: int) -> SlowRank:
             sleep_s = SLOW_LANE_S * (SLOWNESS if rank == SLOW_RANKS - 1 else 1)
             equal = slept(ranks, LaneShares(NUM_LANES, SLOW_RANKS), sleep_s, rounds)
             microseconds = ranks.all_gather_numbers([round(equal.lane_s * 1e6)])
-            loads = loads_by_speed([each / 1e6 for [each] in microseconds], NUM_LANES)
+            loads = loads_by_speed([item / 1e6 for [item] in microseconds], NUM_LANES)
             by_speed = slept(ranks, LaneShares(NUM_LANES, SLOW_RANKS, explicit_loads=loads), sleep_s, rounds)
             assert torch.equal(equal.gradient, by_speed.gradient)
             took = torch.tensor([equal.step_s, by_speed.step_s])
@@ -221,7 +221,7 @@ def node_bytes() -> NodeBytes:
 
 def sent_by(plan: ExchangePlan, ranks: range) -> float:
     """What leaves a node, in buffers."""
-    parts = [part for rank in ranks for made in plan.ranks[rank].rounds for part in made.sends]
+    parts = [part for rank in ranks for created in plan.ranks[rank].rounds for part in created.sends]
     return sum(part.cells.stop - part.cells.first for part in parts if part.peer not in ranks) / plan.num_cells
 
 
@@ -229,7 +229,7 @@ def sent_by_interfaces(shares: LaneShares, plan: ExchangePlan, num_numbers: int)
     """Bytes that leave each node in one exchange, between two barriers whose own bytes are taken off."""
     with tempfile.TemporaryDirectory() as folder, linked_nodes(len(shares.nodes), NODE_RATE) as nodes:
         found = Path(folder) / "found.json"
-        places = [node for node, size in zip(nodes, shares.nodes, strict=True) for _ in range(size)]
+        locations = [node for node, size in zip(nodes, shares.nodes, strict=True) for _ in range(size)]
 
         def be_rank(rank: int) -> None:
             torch.set_num_threads(1)
@@ -254,7 +254,7 @@ def sent_by_interfaces(shares: LaneShares, plan: ExchangePlan, num_numbers: int)
             dist.barrier()
             dist.destroy_process_group()
 
-        forked_at(places, be_rank)
+        forked_at(locations, be_rank)
         sent: list[int] = json.loads(found.read_text())
         return sent
 
@@ -270,14 +270,14 @@ class LostNode(NamedTuple):
 def lost_node(steps: int) -> LostNode:
     """A real cluster loses a node, goes on with those that are left; and one of four nodes, for comparison."""
     setting = Setting(8, 8, lane_s=LOST_NODE_LANE_S, spread=0.05, rate=RATE, steps=2 * steps, commit_every=steps)
-    with cluster(setting) as made:
-        made.start()
-        made.until(lambda: made.last_commit() >= steps)
-        made.nodes[7].kill()
-        made.wait(CLUSTER_S)
-        attempts = made.attempts()
+    with cluster(setting) as created:
+        created.start()
+        created.until(lambda: created.last_commit() >= steps)
+        created.nodes[7].kill()
+        created.wait(CLUSTER_S)
+        attempts = created.attempts()
         assert [attempt.world_size for attempt in attempts] == [8, 7], attempts
-        on_7 = made.measured(attempts[-1])
+        on_7 = created.measured(attempts[-1])
     [on_4] = trained(setting._replace(workers=4, nodes=4, steps=steps, commit_every=10 * steps), timeout_s=CLUSTER_S)
     print(f"{described(on_7)}\n{described(on_4)}")
     return LostNode(on_7.median_step_s, on_4.median_step_s)

@@ -88,9 +88,9 @@ def main() -> None:
 
 
 def _job(name: str, folder: Path, shards: str) -> None:
-    what, _, place = name.partition(":")
+    what, _, location = name.partition(":")
     if what == "rank":
-        read_lanes(_loader(folder, "train"), Rank(*map(int, place.split(","))), folder / "receipts")
+        read_lanes(_loader(folder, "train"), Rank(*map(int, location.split(","))), folder / "receipts")
         return
     figures = index(folder, shards) if what == "index" else JOBS[what](folder)
     print(json.dumps({**figures, "peak_mb": peak_rss_kb(os.getpid()) / 1024}))
@@ -101,11 +101,11 @@ def make_rows(shards: str, num_rows: int, num_made: int) -> None:
     from assay.store.objects import open_store
 
     store = open_store(shards)
-    there = {item.key for item in store.list("")}
+    present = {item.key for item in store.list("")}
     names = [f"part-{shard:05d}.parquet" for shard in range(num_rows // ROWS_PER_SHARD)]
     for shard, name in enumerate(names):
         same = names[shard % num_made]
-        if name in there:
+        if name in present:
             continue
         if shard < num_made:
             table = rows_of_shard(np.random.default_rng([SEED, shard]), ROWS_PER_SHARD)
@@ -116,7 +116,7 @@ def make_rows(shards: str, num_rows: int, num_made: int) -> None:
             store.put(name, store.get(same))
         else:
             os.link(Path(shards, same), Path(shards, name))
-    for name in there.difference(names):
+    for name in present.difference(names):
         store.delete(name)
 
 
@@ -298,8 +298,8 @@ def train(folder: Path, num_steps: int) -> dict[str, float]:
 def _below(pid: int) -> list[int]:
     """A process and all below it."""
     found = [pid]
-    for each in found:
-        for task in Path(f"/proc/{each}/task").glob("*/children"):
+    for item in found:
+        for task in Path(f"/proc/{item}/task").glob("*/children"):
             try:
                 found += [int(child) for child in task.read_text().split()]
             except OSError:

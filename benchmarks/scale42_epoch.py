@@ -50,14 +50,14 @@ def read_lanes(loader: Any, rank: Rank, folder: Path) -> None:
     from assay.data.loader.receipts import receipt
 
     steps, found = loader.steps_per_epoch, []
-    every = commit_every(steps)
+    everything = commit_every(steps)
     lanes = LaneShares(loader.config.lanes, rank.world_size).of_rank(rank.number)
     shares = loader.shares(loader.cursor_at(rank.start), lanes, steps - rank.start)
     for step, share in enumerate(shares, start=rank.start + 1):
         for lane in share.lanes:
             ids = np.concatenate([np.zeros(0, np.uint64), *(batch.row_ids for batch in lane.micro_batches)])
             found.append((step, lane.lane, *receipt(ids)))
-        if step % every == 0 or step == steps:
+        if step % everything == 0 or step == steps:
             _leave(folder / file_name(rank, step), found)
             found = []
 
@@ -146,9 +146,9 @@ def _attempt(
 
 def _committed(receipts: Path, ranks: list[Rank], steps: int, at: int) -> int:
     """The last step for which each rank has left its receipts; they have up to `at`."""
-    every = commit_every(steps)
+    everything = commit_every(steps)
     while at < steps:
-        following = min(steps, at // every * every + every)
+        following = min(steps, at // everything * everything + everything)
         if not all((receipts / file_name(rank, following)).exists() for rank in ranks):
             break
         at = following

@@ -41,24 +41,24 @@ class Turn(NamedTuple):
 
 def turn(setting: Setting) -> Turn:
     """A run whose last node leaves, and to which another is lent."""
-    with cluster(setting, spare=1) as made:
-        made.start()
-        made.until(lambda: made.last_commit() >= STEPS_BETWEEN)
-        made.nodes[setting.nodes - 1].terminate()
-        left = _begun(made, 2)
-        behind = made.last_commit() + STEPS_BETWEEN  # so many steps tell whether joining pays
-        made.until(lambda: made.last_commit() >= behind)
-        made.lend(setting.nodes)
-        made.until(lambda: WAITS_OUTSIDE in made.words(setting.nodes))
+    with cluster(setting, spare=1) as created:
+        created.start()
+        created.until(lambda: created.last_commit() >= STEPS_BETWEEN)
+        created.nodes[setting.nodes - 1].terminate()
+        left = _begun(created, 2)
+        behind = created.last_commit() + STEPS_BETWEEN  # so many steps tell whether joining pays
+        created.until(lambda: created.last_commit() >= behind)
+        created.lend(setting.nodes)
+        created.until(lambda: WAITS_OUTSIDE in created.words(setting.nodes))
         is_up_s = time.time()
-        joined = _begun(made, 3)
-        assert [attempt.world_size for attempt in made.attempts()] == [
+        joined = _begun(created, 3)
+        assert [attempt.world_size for attempt in created.attempts()] == [
             setting.nodes,
             setting.nodes - 1,
             setting.nodes,
         ]
-        commit_s = min(each for each in _commits_s(made) if each > is_up_s)
-        last_step_s = made.last_step_s(made.attempts()[0])
+        commit_s = min(value for value in _commits_s(created) if value > is_up_s)
+        last_step_s = created.last_step_s(created.attempts()[0])
     return Turn(left - last_step_s, joined - commit_s, joined - is_up_s)
 
 
@@ -92,7 +92,7 @@ def main() -> None:
             flush=True,
         )
     figures = {
-        f"{name}_{word}_s": round(of([getattr(each, name) for each in turns]), 3)
+        f"{name}_{word}_s": round(of([getattr(item, name) for item in turns]), 3)
         for name in ("leaving", "joining")
         for word, of in (("median", statistics.median), ("longest", max))
     }

@@ -84,12 +84,12 @@ class Client:
 
     def get(self, path: str, **query: object) -> Any:
         """The JSON of an answer."""
-        asked = f"{self._path}{path}?{urlencode(query)}" if query else f"{self._path}{path}"
-        self._connection.request("GET", asked, headers=self._headers)
-        answer = self._connection.getresponse()
-        body = answer.read()
-        if answer.status != 200:
-            raise SystemExit(f"{asked}: {answer.status} {body[:300]!r}")
+        request = f"{self._path}{path}?{urlencode(query)}" if query else f"{self._path}{path}"
+        self._connection.request("GET", request, headers=self._headers)
+        response = self._connection.getresponse()
+        body = response.read()
+        if response.status != 200:
+            raise SystemExit(f"{request}: {response.status} {body[:300]!r}")
         return json.loads(body)
 
 
@@ -97,9 +97,7 @@ def rows(num_rows: int) -> str:
     """Random words; label: does 'return' occur more often than 'yield'?"""
     rng = random.Random(0)
     texts = [rng.choices(WORDS, k=rng.randrange(3, 40)) for _ in range(num_rows)]
-    lines = [
-        {"text": " ".join(words), "label": int(words.count("return") > words.count("yield"))} for words in texts
-    ]
+    lines = [{"text": " ".join(words), "label": int(words.count("return") > words.count("yield"))} for words in texts]
     return "\n".join(json.dumps(line) for line in lines)
 
 
@@ -250,30 +248,30 @@ def measure_http(server: Server, home: Home, seconds: float, rounds: int) -> dic
 def measure_create(sdk: openai.OpenAI, server: Server, rounds: int) -> dict[str, float]:
     """A file of a line once, and jobs of it."""
     file = sdk.files.create(file=("rows.jsonl", rows(10).encode()), purpose="fine-tune")
-    made: list[str] = []
+    created: list[str] = []
 
     def create() -> None:
-        made.append(sdk.fine_tuning.jobs.create(model="tiny", training_file=file.id).id)
+        created.append(sdk.fine_tuning.jobs.create(model="tiny", training_file=file.id).id)
 
     found = asked("create", create, rounds, server)
-    for job_id in made:
+    for job_id in created:
         sdk.fine_tuning.jobs.cancel(job_id)
     return found
 
 
 def measure_checkpoints(home: Home, sdk: openai.OpenAI, job_id: str) -> dict[str, float]:
     """Of three checkpoints of a job that goes on, the medians."""
-    asked: Any = {"input": "return yield", "questions": [{"type": "predicate", "instructions": ""}]}
+    request: Any = {"input": "return yield", "questions": [{"type": "predicate", "instructions": ""}]}
     ready_s, warm_s = [], []
     for _ in range(3):
-        answered, newest = None, None
-        while answered is None:
+        completed, newest = None, None
+        while completed is None:
             with suppress(openai.BadRequestError, IndexError):  # let go before it was loaded; none is there yet
                 newest = sdk.fine_tuning.jobs.checkpoints.list(job_id).data[0]
-                answered = sdk.decisions.create(model=newest.fine_tuned_model_checkpoint, **asked)
+                completed = sdk.decisions.create(model=newest.fine_tuned_model_checkpoint, **request)
         assert newest is not None
         ready_s.append(time.time() - committed_at_s(home, job_id, newest.step_number))
-        again = partial(sdk.decisions.create, model=newest.fine_tuned_model_checkpoint, **asked)
+        again = partial(sdk.decisions.create, model=newest.fine_tuned_model_checkpoint, **request)
         warm_s.append(median_ms(again, 5) / 1e3)
     return {"checkpoint_ready_s": statistics.median(ready_s), "checkpoint_warm_s": statistics.median(warm_s)}
 
@@ -282,7 +280,7 @@ def committed_at_s(home: Home, job_id: str, step: int) -> float:
     """When the entry of a commit was put."""
     run = home.run(job_id)
     entries = enumerate(CommitLog(open_store(run.store_url)).entries())
-    number = next(number for number, each in entries if isinstance(each, Commit) and each.step == step)
+    number = next(number for number, item in entries if isinstance(item, Commit) and item.step == step)
     return (Path(run.store_url) / "log" / f"{number:08d}.json").stat().st_mtime
 
 
@@ -291,9 +289,9 @@ def measure_grader(rounds: int) -> dict[str, float]:
     grader = PythonProcess(GRADER)
     began_s = time.perf_counter()
     try:
-        answer = grader.grade({"output_text": "a"}, {"answer": "a"})
+        response = grader.grade({"output_text": "a"}, {"answer": "a"})
         start_s = time.perf_counter() - began_s
-        assert answer.score == 1.0, answer.failure
+        assert response.score == 1.0, response.failure
         grade_ms = median_ms(lambda: grader.grade({"output_text": "a"}, {"answer": "b"}), rounds)
     finally:
         grader.close()
@@ -332,8 +330,8 @@ def main() -> None:
         found["busy_mb"] = memory_mb(server.process.pid, "VmHWM")
     found.update(measure_grader(options.rounds))
     for name, value in found.items():
-        wanted = f"   wanted: {LIMITS[name]:g}" if name in LIMITS else ""
-        print(f"{name:20} {value:.3g}{wanted}")
+        expected = f"   wanted: {LIMITS[name]:g}" if name in LIMITS else ""
+        print(f"{name:20} {value:.3g}{expected}")
     print(json.dumps({"jobs": options.jobs, "beside_training": options.train, **found}))
 
 

@@ -21,7 +21,7 @@ from assay.records.fine_tuning_job import (
 from assay.serving.base_models import read_base_models
 from assay.serving.ids import index_key, new_id
 from assay.serving.job import JOB_LOG
-from assay.serving.keys import KeyShelf
+from assay.serving.keys import KeyRepository
 from assay.store.home import Home
 from assay.store.logs.entry import entry_text
 from assay.store.logs.entry_log import BRIEF, brief_text
@@ -37,8 +37,8 @@ SECRET_FILE, LONG_JOB_FILE, MADE_FILE = "secret", "long_job", "made"
 def make_home(folder: Path, num_jobs: int, models: Path) -> Home:
     """The home with so many jobs, and one of ten thousand steps; made once."""
     home = Home.at(folder)
-    made = folder / MADE_FILE
-    if made.exists() and int(made.read_text()) == num_jobs:
+    created = folder / MADE_FILE
+    if created.exists() and int(created.read_text()) == num_jobs:
         return home
     if folder.exists():
         raise SystemExit(f"{folder}: another home, or one that was not made to its end. Delete it.")
@@ -53,12 +53,12 @@ def make_home(folder: Path, num_jobs: int, models: Path) -> Home:
         home.api, long_id,
         [*_life(long_id, base, now_s, num_steps=LONG_JOB_STEPS, steps_a_commit=STEPS_A_COMMIT)],
     )  # fmt: skip
-    key = KeyShelf(open_store(str(home.api)), SystemClock()).make(
+    key = KeyRepository(open_store(str(home.api)), SystemClock()).make(
         project=PROJECT, name="bench", scopes=("read", "write"), lives_s=None
     )
     (folder / SECRET_FILE).write_text(key.secret)
     (folder / LONG_JOB_FILE).write_text(long_id)
-    made.write_text(str(num_jobs))
+    created.write_text(str(num_jobs))
     return home
 
 
@@ -81,11 +81,11 @@ def _life(
     for step in range(steps_a_commit, num_steps + 1, steps_a_commit):
         points = tuple(
             MetricPoint(
-                step=each,
-                at_s=at_s + each,
-                values={"train_loss": 1 / each, "learning_rate": 1e-3, "gradient_norm": 1.25},
+                step=item,
+                at_s=at_s + item,
+                values={"train_loss": 1 / item, "learning_rate": 1e-3, "gradient_norm": 1.25},
             )
-            for each in range(step - steps_a_commit + 1, step + 1)
+            for item in range(step - steps_a_commit + 1, step + 1)
         )
         yield JobCheckpoint(
             at_s=at_s + step, lease=1, step=step, weights_digest="0" * 64, kept_steps=(step,), points=points

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from assay.base.units import duration_text
-from assay.cli.triage.measured import LEAST, MOST_BLOCKS_AB
+from assay.cli.triage.ab_test import LEAST, MOST_BLOCKS_AB
 from assay.triage.slow.blocks import Block, BlockRules, compare
 
 CHECKOUT = Path(__file__).parents[1]
@@ -43,7 +43,7 @@ SLOWER = (
     "            pass\n"
     "        if check:\n"
 )
-ENDS = "        if totals.is_made:\n            self._forward.is_made(step=step)\n"
+ENDS = "        if totals.is_applied:\n            self._forward.release(step=step)\n"
 TIMED = f"        self.took_s = time.perf_counter() - began_s - waits_s\n{ENDS}"
 ROWS, WORDS = 2_000, 300
 ERROR = 0.05
@@ -76,11 +76,11 @@ class Repository:
         return done.stdout
 
     def _recipe(self, folder: Path) -> str:
-        made = random.Random(7)
+        created = random.Random(7)
         lines = ["text,label"]
         for _ in range(ROWS):
-            words = (f"w{made.randrange(WORDS)}" for _ in range(made.randrange(20, 60)))
-            lines.append(f"{' '.join(words)},{made.choice(('yes', 'no'))}")
+            words = (f"w{created.randrange(WORDS)}" for _ in range(created.randrange(20, 60)))
+            lines.append(f"{' '.join(words)},{created.choice(('yes', 'no'))}")
         (rows := folder / "rows.csv").write_text("\n".join(lines) + "\n")
         dataset, recipe = str(folder / "dataset"), str(folder / "recipe.yaml")
         self.assay("data", "build", str(rows), "--text", "text", "--label", "label", "--tokenizer", "new:400",
@@ -106,14 +106,12 @@ def compared(repository: Repository, other: str, times: int, *, steps: int, bloc
         began_s = time.monotonic()
         options = ("--steps", str(steps), "--warm-up", "3", "--most-blocks", str(blocks), "--seed", str(number))
         sides = (repository.alike, other)
-        said = json.loads(
-            repository.assay("triage", "slow", "--ab", *sides, repository.recipe, *options, "--json")
-        )
-        low, high = said["low"] or float("nan"), said["high"] or float("nan")
-        interval = f"{said['ratio']:.4f} [{low:.4f}, {high:.4f}]"
-        took = f"{len(said['blocks'])} blocks, {duration_text(time.monotonic() - began_s)}"
-        print(f"  {number + 1:3d} of {times}: {said['verdict']:9s} {interval} after {took}", flush=True)
-        found.append(said)
+        output = json.loads(repository.assay("triage", "slow", "--ab", *sides, repository.recipe, *options, "--json"))
+        low, high = output["low"] or float("nan"), output["high"] or float("nan")
+        interval = f"{output['ratio']:.4f} [{low:.4f}, {high:.4f}]"
+        took = f"{len(output['blocks'])} blocks, {duration_text(time.monotonic() - began_s)}"
+        print(f"  {number + 1:3d} of {times}: {output['verdict']:9s} {interval} after {took}", flush=True)
+        found.append(output)
     return found
 
 
@@ -134,22 +132,22 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=40, help="the most of each")
     parser.add_argument("--steps", type=int, default=16, help="of each run that count")
     arguments = parser.parse_args()
-    asked = {"steps": arguments.steps, "blocks": arguments.blocks}
+    request = {"steps": arguments.steps, "blocks": arguments.blocks}
     print(f"load average {os.getloadavg()[0]:.2f}")
     with tempfile.TemporaryDirectory() as folder:
         repository = Repository(Path(folder))
         print("a commit beside itself:", flush=True)
-        alike = compared(repository, repository.alike, arguments.alike, **asked)
+        alike = compared(repository, repository.alike, arguments.alike, **request)
         print("beside one whose steps take 5% longer:", flush=True)
-        slower = compared(repository, repository.slower, arguments.slower, **asked)
-    said = [each["verdict"] for each in alike]
-    ratios = [math.log(block["ratio"]) for each in alike for block in each["blocks"]]
+        slower = compared(repository, repository.slower, arguments.slower, **request)
+    output = [item["verdict"] for item in alike]
+    ratios = [math.log(block["ratio"]) for item in alike for block in item["blocks"]]
     result = {
         "alike": len(alike),
-        "alike_without_a_change": len(alike) - said.count("slower") - said.count("faster"),
-        "alike_same": said.count("same"),
+        "alike_without_a_change": len(alike) - output.count("slower") - output.count("faster"),
+        "alike_same": output.count("same"),
         "slower": len(slower),
-        "slower_found": sum(each["verdict"] == "slower" for each in slower),
+        "slower_found": sum(item["verdict"] == "slower" for item in slower),
     }
     if ratios:
         as_drawn = {change: drawn(ratios, change=change) for change in (0.0, 0.05)}
@@ -157,7 +155,7 @@ def main() -> None:
             "blocks": len(ratios),
             "noise": round(float(np.std(ratios)), 4),
             "drawn": DRAWN,
-            "drawn_alike_without_a_change": DRAWN - sum(each in ("slower", "faster") for each in as_drawn[0.0]),
+            "drawn_alike_without_a_change": DRAWN - sum(item in ("slower", "faster") for item in as_drawn[0.0]),
             "drawn_slower_found": as_drawn[0.05].count("slower"),
         }
     print(json.dumps(result))

@@ -57,9 +57,7 @@ class Followed(NamedTuple):
 def changed(case: Case, advice: ThroughputAdvice) -> Setting:
     """As the command says it: overrides of the recipe, and options of `assay train`."""
     keys = [override for override in advice.overrides if not override.startswith("--")]
-    options = [
-        word for override in advice.overrides if override.startswith("--parallel") for word in override.split()
-    ]
+    options = [word for override in advice.overrides if override.startswith("--parallel") for word in override.split()]
     size = advice.world_size
     return case.setting._replace(workers=size, nodes=size, overrides=keys, options=options)
 
@@ -75,14 +73,14 @@ def followed(name: str, case: Case, seconds: float) -> list[Followed]:
     """As it is, then with each change that is to save time; in the order of the advice."""
     setting = case.setting._replace(workers=case.workers, nodes=case.workers)
     print(f"{name}: {case.workers} workers, {setting}", flush=True)
-    with cluster(setting._replace(workers=1, nodes=1, steps=WHOLE_RUN)) as made:
-        forecasts = Forecasts(made, seconds)
+    with cluster(setting._replace(workers=1, nodes=1, steps=WHOLE_RUN)) as created:
+        forecasts = Forecasts(created, seconds)
         link = between_nodes(setting.rate)
-        told = forecasts.asked(case.workers, link, "--advise").advice
+        events = forecasts.asked(case.workers, link, "--advise").advice
     now = measured(setting)
     print(f"  as it is: {described(now)}", flush=True)
     found = []
-    for advice in told:
+    for advice in events:
         if advice.time_saved <= 0:
             continue
         then = measured(as_told := changed(case, advice))

@@ -140,8 +140,8 @@ class Forecasts:
         # What a message costs on this machine the forecast adds by itself.
         latency_s = max(0.0, link.latency_s - self._here.latency_s)
         network = f"{link.bytes_per_s / 1e6:.3f}MB/s,{latency_s * 1e6:.0f}us"
-        asked = ("--workers", str(workers), "--devices-per-node", "1", "--network", network, *options)
-        shown = self._made.assay("throughput", self._recipe, *asked, "--json")
+        request = ("--workers", str(workers), "--devices-per-node", "1", "--network", network, *options)
+        shown = self._made.assay("throughput", self._recipe, *request, "--json")
         return ThroughputForecast.from_json(shown, source="assay throughput")
 
 
@@ -172,8 +172,8 @@ def cells_of(name: str, setting: Setting, sizes: Sequence[int], seconds: float) 
     cells = []
     link = between_nodes(setting.rate)
     print(f"  a link of {link.bytes_per_s / 1e6:.3f} MB/s, {1e3 * link.latency_s:.1f} ms")
-    with cluster(setting._replace(workers=1, nodes=1)) as made:
-        forecasts = Forecasts(made, seconds)
+    with cluster(setting._replace(workers=1, nodes=1)) as created:
+        forecasts = Forecasts(created, seconds)
         for size in sizes:
             found = forecasts.of(size, link)
             cells.append(cell := Cell(found, measured(setting._replace(workers=size, nodes=size))))
@@ -207,12 +207,12 @@ def killed(setting: Setting, deaths: Sequence[tuple[int, int]]) -> Killed:
             for attempt, (step, rank) in enumerate(deaths, 1)
         ]}))  # fmt: skip
         plan.flush()
-        with cluster(setting._replace(options=("--faults", plan.name))) as made:
-            made.start()
-            made.wait(TIMEOUT_S)
-            attempts = made.attempts()
-            assert [each.world_size for each in attempts] == [setting.workers] * (1 + len(deaths)), attempts
-            first_steps = [made.first_step_s(attempt) for attempt in attempts]
+        with cluster(setting._replace(options=("--faults", plan.name))) as created:
+            created.start()
+            created.wait(TIMEOUT_S)
+            attempts = created.attempts()
+            assert [item.world_size for item in attempts] == [setting.workers] * (1 + len(deaths)), attempts
+            first_steps = [created.first_step_s(attempt) for attempt in attempts]
     ended = [attempt.ended_s for attempt in attempts]
     assert None not in ended
     restarts = [after - end for end, after in zip(ended, first_steps[1:], strict=False) if end is not None]
@@ -222,8 +222,8 @@ def killed(setting: Setting, deaths: Sequence[tuple[int, int]]) -> Killed:
 def device_hours_errors(seconds: float) -> list[float]:
     """Of whole runs whose ranks are killed; what a restart takes is measured first, by one death."""
     errors = []
-    with cluster(KILLED._replace(workers=1, nodes=1)) as made:
-        forecasts = Forecasts(made, seconds)
+    with cluster(KILLED._replace(workers=1, nodes=1)) as created:
+        forecasts = Forecasts(created, seconds)
         for size in KILLED_WORKERS:
             setting = KILLED._replace(workers=size, nodes=size)
             restart_s = killed(setting._replace(steps=8), [(6, 1)]).restart_s
@@ -249,9 +249,9 @@ def main() -> None:
     if (reason := missing()) is not None:
         sys.exit(f"benchmarks/throughput_forecast.py: {reason}; run it as root where namespaces can be made")
     describe_machine()
-    sizes = [int(each) for each in options.workers.split(",")]
-    asked = options.only or [*CASES, "kills"]
-    cells = [cell for name in asked if name in CASES for cell in case_cells(name, sizes, options.seconds)]
+    sizes = [int(item) for item in options.workers.split(",")]
+    request = options.only or [*CASES, "kills"]
+    cells = [cell for name in request if name in CASES for cell in case_cells(name, sizes, options.seconds)]
     figures: dict[str, float] = {}
     if cells:
         errors = [abs(cell.error) for cell in cells]
@@ -261,7 +261,7 @@ def main() -> None:
             "forecast_worst_error": max(errors),
             "forecast_within_interval": statistics.fmean(cell.is_within_interval for cell in cells),
         }
-    if "kills" in asked:
+    if "kills" in request:
         figures["device_hours_worst_error"] = max(map(abs, device_hours_errors(options.seconds)))
     print(json.dumps({name: round(value, 3) for name, value in figures.items()}))
 

@@ -297,8 +297,8 @@ def two_workers(bench: Bench) -> dict[str, float]:
         one.append(bench.run(task))
         two.append(bench.run(task, 2))
         if plan.measures_ceiling and turn % 2 == 0:
-            both = [bench.start(task), bench.start(task)]
-            apart += [bench.finish(processes) for processes in both]
+            pair = [bench.start(task), bench.start(task)]
+            apart += [bench.finish(processes) for processes in pair]
     one_ms, two_ms = (per_step(StepTimes.of(runs, steps).wall) for runs in (one, two))
     figures = {"workers_2_vs_1": one_ms / two_ms}
     rate = 1000 * plan.worker_batch_rows
@@ -353,8 +353,7 @@ PARTS = (
     ),
     Part(
         "workers",
-        "Two workers, {plan.worker_layers} layers of {plan.worker_hidden_size}, "
-        "{plan.worker_batch_rows} rows a step:",
+        "Two workers, {plan.worker_layers} layers of {plan.worker_hidden_size}, {plan.worker_batch_rows} rows a step:",
         two_workers,
     ),
 )
@@ -369,9 +368,9 @@ class Target(NamedTuple):
 
     def line(self, value: float) -> str:
         reached = value <= self.bound if self.at_most else value >= self.bound
-        wanted = f"{'at most' if self.at_most else 'at least'} {self.bound}"
+        expected = f"{'at most' if self.at_most else 'at least'} {self.bound}"
         away = "reached" if reached else f"{abs(value / self.bound - 1):.1%} away"
-        return f"  {self.name:<35}{value:7.4f}   {wanted}: {away}"
+        return f"  {self.name:<35}{value:7.4f}   {expected}: {away}"
 
 
 TARGETS = (
@@ -387,9 +386,7 @@ def describe_machine() -> None:
     model = platform.processor()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
-        names = [
-            line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line
-        ]
+        names = [line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
         model = names[0] if names else model
     print(f"{model}, {os.cpu_count()} cores; Python {platform.python_version()}")
     packages = ["torch", "assay", "transformers", "accelerate", "lightning", "numpy", "pyarrow"]
@@ -410,7 +407,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="assay-bench-"))
     figures: dict[str, float] = {}
     try:
-        bench = Bench(folder, plan)
+        holdout = Bench(folder, plan)
         print(
             f"Rows of 4 to 512 tokens; {plan.num_layers} layers of {plan.hidden_size}; "
             f"{plan.batch_rows} rows a step in {LANES} lanes; 1 thread a process"
@@ -418,7 +415,7 @@ def main() -> None:
         for part in PARTS:
             if options.only in (None, part.name):
                 print("\n" + part.title.format(plan=plan))
-                figures |= part.measure(bench)
+                figures |= part.measure(holdout)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     print(f"\nTargets, after {time.monotonic() - began_s:.0f} s:")

@@ -26,7 +26,7 @@ from assay.data.loader.config import BucketedLayout, LoaderConfig, PaddedLayout
 from assay.data.loader.lane_shares import LaneShares
 from assay.data.loader.loader import Loader
 from assay.data.loader.receipts import receipt
-from assay.distributed.allocator import keep_freed_memory
+from assay.distributed.allocator import retain_freed_memory
 from assay.distributed.lane_sum import LaneSum
 from assay.distributed.ranks import Ranks
 from assay.elastic.faults import NO_FAULTS, RankFaults
@@ -150,15 +150,11 @@ class Protected:
         self.task, self.ranks = task, ranks
         self.clock = SystemClock()
         self.segment = segment_path(Path(task.folder), 1, task.rank)
-        self.segment_writer = SegmentWriter(
-            self.segment, run_id="bench", attempt=1, rank=task.rank, clock=self.clock
-        )
+        self.segment_writer = SegmentWriter(self.segment, run_id="bench", attempt=1, rank=task.rank, clock=self.clock)
         self.recorder = self.recorder_on(self.segment_writer)
         method = method_of(task)
         self.loader = loader_of(task, method.config.columns)
-        self.config = TrainerConfig(
-            max_steps=task.num_steps, commit_every=task.commit_every, optimizer=OPTIMIZER
-        )
+        self.config = TrainerConfig(max_steps=task.num_steps, commit_every=task.commit_every, optimizer=OPTIMIZER)
         self.check_each_step: bool | None = None
         """None checks as often as the recipe's default says."""
         model = initial_model(method, seed=SEED, device=ranks.device)
@@ -200,9 +196,7 @@ class Protected:
             clock=self.clock,
             is_stopping=lambda: False,
         )
-        return RankRecorder(
-            segment, heartbeats, task.rank, self.clock, start_step=0, at_moment=faults.at_moment
-        )
+        return RankRecorder(segment, heartbeats, task.rank, self.clock, start_step=0, at_moment=faults.at_moment)
 
     def is_spot_checked(self, step: int) -> bool:
         return self.config.is_spot_checked(step) if self.check_each_step is None else self.check_each_step
@@ -215,7 +209,7 @@ class Protected:
 
 
 def ours(task: Task) -> Report:
-    keep_freed_memory()
+    retain_freed_memory()
     ranks = join(task)
     parts = Protected(task, ranks)
     stopwatch = Stopwatch()
@@ -234,7 +228,7 @@ def ours(task: Task) -> Report:
         config=parts.config,
         schedule=CommitSchedule(parts.config, parts.clock, failure_s=3600.0),
         evaluate=lambda step: None,
-        stop_asked=asked_before_each_step,
+        stop_requested=asked_before_each_step,
     )
     trainer.train(TrainingPosition(0, Cursor()))
     stopwatch.note()
@@ -295,8 +289,7 @@ def protections(task: Task) -> Report:
     ranks = join(task)
     bare, parts = Bare(task, ranks), Protected(task, ranks)
     seconds: dict[str, list[float]] = {
-        name: []
-        for name in ("bare", "lanes_and_tree", "spot_check", "receipts", "phases_and_metrics", "heartbeat")
+        name: [] for name in ("bare", "lanes_and_tree", "spot_check", "receipts", "phases_and_metrics", "heartbeat")
     }
     receipts, heartbeat = LaneReceipts(), parts.recorder_on(_NoSegment())  # type: ignore[arg-type]
 
@@ -307,7 +300,7 @@ def protections(task: Task) -> Report:
 
     def protected(share: StepShare, step: int, *, checked: bool) -> None:
         parts.check_each_step = checked
-        parts.stepper.step(share, step=step, stop_asked=False)
+        parts.stepper.step(share, step=step, stop_requested=False)
 
     # Everything is read before the clock runs: the loader's threads would be counted with whoever is at work.
     for step, share in enumerate(list(shares_of(task, parts.loader)), start=1):

@@ -47,9 +47,7 @@ def all_rows(dataset: Path) -> DatasetView:
 
 def rows_in_memory(dataset: Path) -> list[dict[str, object]]:
     """The same rows as plain lists, for trainers that want an indexable dataset."""
-    table = pa.concat_tables(
-        pq.read_table(path) for path in sorted((dataset.parent / "rows").glob("*.parquet"))
-    )
+    table = pa.concat_tables(pq.read_table(path) for path in sorted((dataset.parent / "rows").glob("*.parquet")))
     return [
         {"input_ids": row["input_ids"], "labels": float(row["label"])}
         for row in table.select(["input_ids", "label"]).to_pylist()

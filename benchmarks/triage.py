@@ -143,12 +143,12 @@ def _culprits(unit_sd: float, fleets: int) -> float:
         everything += found
         _print_named("+".join(culprit), found)
     _print_named("all", everything)
-    return float(np.mean([each.in_first_tie_set for each in everything]))
+    return float(np.mean([item.in_first_tie_set for item in everything]))
 
 
 def _print_named(name: str, found: Sequence[_Named]) -> None:
     shares = [float(np.mean(column)) for column in zip(*found, strict=True)]
-    sizes = [each.names_in_it for each in found if each.names_in_it]
+    sizes = [item.names_in_it for item in found if item.names_in_it]
     median = float(np.median(sizes)) if sizes else 0.0
     ours = f"{shares[0]:12.1%} {shares[1]:9.1%} {median:26.0f}"
     print(f"    {name:28} {ours}   {shares[3]:15.1%} {shares[4]:10.1%}", flush=True)
@@ -210,8 +210,8 @@ def _scanned(fleet: Fleet) -> tuple[float, float, str]:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "attempts.csv").write_text(fleet.csv())
         named = ["--failed", "failed", "--at", "at", "--unit", "recipe", "--factors", ",".join(FACTORS)]
-        usage, answer = _command(Path(folder), "failures", "attempts.csv", *named)
-    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 2**20, answer["verdict"]
+        usage, response = _command(Path(folder), "failures", "attempts.csv", *named)
+    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 2**20, response["verdict"]
 
 
 def _looked_at(runs: int) -> float:
@@ -242,17 +242,17 @@ def _command(home: Path, *arguments: str) -> tuple[resource.struct_rusage, Any]:
     environment = {**os.environ, "ASSAY_HOME": str(home), "PYTHONPATH": str(CHECKOUT / "src")}
     environment.pop("ASSAY_LEDGER", None)
     with (
-        (home / "found.json").open("w+") as answer,
+        (home / "found.json").open("w+") as response,
         subprocess.Popen(
             [sys.executable, "-m", "assay", "triage", *arguments, "--json"],
-            cwd=home, env=environment, stdout=answer,
+            cwd=home, env=environment, stdout=response,
         ) as process,
     ):  # fmt: skip
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         assert process.returncode == 0, process.returncode
-        answer.seek(0)
-        return usage, json.load(answer)
+        response.seek(0)
+        return usage, json.load(response)
 
 
 def changes(quick: int) -> dict[str, float]:
@@ -302,9 +302,7 @@ def _alarms(name: str, noise: Callable[[np.random.Generator, int], Series], numb
     """How often ours raises an alarm at noise alone."""
     rng = np.random.default_rng(number)
     drawn = [noise(rng, number) for _ in range(tries)]
-    return _print_shares(
-        f"alarms: {name}, {number} values", lambda detect: [bool(detect(values)) for values in drawn]
-    )
+    return _print_shares(f"alarms: {name}, {number} values", lambda detect: [bool(detect(values)) for values in drawn])
 
 
 def _print_shares(name: str, asked: Callable[[Detector], list[bool]]) -> float:
@@ -330,17 +328,16 @@ def logs(quick: int) -> dict[str, float]:
     print(f"  {len(marked)} logs: the marked line within {NEAR_LINES}        first   in three")
     near = {
         who: [
-            [abs(line - at) <= NEAR_LINES for line in lines]
-            for lines, at in zip(found, marked.values(), strict=True)
+            [abs(line - at) <= NEAR_LINES for line in lines] for lines, at in zip(found, marked.values(), strict=True)
         ]
         for who, found in named.items()
     }
-    for who, each in near.items():
-        print(f"    {who:40} {sum(e[:1] == [True] for e in each):8} {sum(map(any, each)):10}")
+    for who, element in near.items():
+        print(f"    {who:40} {sum(e[:1] == [True] for e in element):8} {sum(map(any, element)):10}")
     speed = _lines_per_cpu_s([folder / name for name in marked], max(100 // quick, 5))
     print(f"  {speed:,.0f} lines per CPU-second")
     return {
-        "log_line_top_1": sum(each[:1] == [True] for each in near["ours"]) / len(marked),
+        "log_line_top_1": sum(item[:1] == [True] for item in near["ours"]) / len(marked),
         "log_line_top_3": sum(map(any, near["ours"])) / len(marked),
         "log_lines_per_cpu_s": speed,
     }
@@ -348,8 +345,8 @@ def logs(quick: int) -> dict[str, float]:
 
 def _classified(texts: dict[str, list[str]], marked: dict[str, int], name: str) -> list[int]:
     """By a classifier that has seen all logs but this one."""
-    others = [each for each in marked if each != name]
-    classifier = LineClassifier([texts[each] for each in others], [marked[each] for each in others])
+    others = [text for text in marked if text != name]
+    classifier = LineClassifier([texts[text] for text in others], [marked[text] for text in others])
     return classifier.likeliest(texts[name])
 
 
@@ -368,9 +365,9 @@ def fixed(quick: int) -> dict[str, float]:
     same = [_until_fixed(seed, rate=0.1) for seed in range(tries)]
     better = [_until_fixed(10_000 + seed, rate=0.01) for seed in range(tries)]
     print(f"  {tries} times 500 attempts at 10%, then 1,000 looked at one by one     ours   Fisher, p < .05")
-    false = [float(np.mean(np.isfinite(each))) for each in zip(*same, strict=True)]
+    false = [float(np.mean(np.isfinite(entry))) for entry in zip(*same, strict=True)]
     print(f"    still 10%: falsely fixed {false[0]:46.1%} {false[1]:12.1%}")
-    median = [float(np.median(each)) for each in zip(*better, strict=True)]
+    median = [float(np.median(entry)) for entry in zip(*better, strict=True)]
     print(f"    now 1%: attempts until it is said (median) {median[0]:28.0f} {median[1]:12.0f}")
     return {"false_fixed": false[0], "naive_false_fixed": false[1], "fixed_after": median[0]}
 

@@ -52,8 +52,8 @@ def made_fleet(num_attempts: int, culprit: Sequence[str], *, unit_sd: float, rng
     racks = [sorted({host * RACKS // HOSTS for host in gang}) for gang in gangs]
     values = {
         "host": [[f"n{host:02}" for host in gang] for gang in gangs],
-        "rack": [[f"r{rack}" for rack in each] for each in racks],
-        "driver": [sorted({DRIVERS[driver_of_rack[rack]] for rack in each}) for each in racks],
+        "rack": [[f"r{rack}" for rack in row] for row in racks],
+        "driver": [sorted({DRIVERS[driver_of_rack[rack]] for rack in row}) for row in racks],
         "image": [[IMAGES[k]] for k in image],
         "user": [[f"u{k}"] for k in user],
         "dataset": [[DATASETS[k]] for k in dataset_of[recipe]],
@@ -62,12 +62,12 @@ def made_fleet(num_attempts: int, culprit: Sequence[str], *, unit_sd: float, rng
     }
     chosen, inside = _chosen(values, culprit, recipe, rng)
     chance = np.where(inside, _rate_inside(float(inside.mean())), BASE_RATE)
-    luck = rng.normal(0, unit_sd, RECIPES)[recipe]
-    odds = np.log(chance / (1 - chance)) + luck
+    random_draws = rng.normal(0, unit_sd, RECIPES)[recipe]
+    odds = np.log(chance / (1 - chance)) + random_draws
     failed = rng.random(num_attempts) < 1 / (1 + np.exp(-odds))
     columns = {
-        "failed": [str(int(each)) for each in failed],
-        "at": [f"{1.75e9 + each:.0f}" for each in at],
+        "failed": [str(int(item)) for item in failed],
+        "at": [f"{1.75e9 + item:.0f}" for item in at],
         "recipe": [f"recipe-{k}" for k in recipe],
         **{name: ["|".join(cell) for cell in cells] for name, cells in values.items()},
     }

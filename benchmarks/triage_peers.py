@@ -51,9 +51,9 @@ def g_test(table: AttemptTable) -> GTest:
     sizes, failed = members @ members.T, (members * table.failures) @ members.T
     alone = np.diag(sizes)
     is_pair = (owner[:, None] < owner) & (sizes < np.minimum(alone[:, None], alone))
-    asked = (is_pair | np.eye(len(names), dtype=bool)) & (sizes >= LEAST_ATTEMPTS) & (sizes < table.num_rows)
-    first, second = np.nonzero(asked)
-    inside, failures = sizes[asked], failed[asked]
+    request = (is_pair | np.eye(len(names), dtype=bool)) & (sizes >= LEAST_ATTEMPTS) & (sizes < table.num_rows)
+    first, second = np.nonzero(request)
+    inside, failures = sizes[request], failed[request]
     statistic = _g(inside, failures, table.num_rows, float(table.failures.sum()))
     best = np.argsort(-statistic, kind="stable")[:3]
     p_value = min(float(chi2.sf(statistic[best[0]], 1)) * len(statistic), 1.0)
@@ -81,9 +81,9 @@ def t_test_changes(values: Float64[np.ndarray, " row"]) -> list[int]:
     p_values = ttest_ind(windows[:-NEIGHBOURS], windows[NEIGHBOURS:], axis=1, equal_var=False).pvalue
     found: list[int] = []
     order = np.argsort(p_values, kind="stable")
-    for place in order[p_values[order] < LEVEL / len(p_values)]:
-        if all(abs(place + NEIGHBOURS - each) >= NEIGHBOURS for each in found):
-            found.append(int(place) + NEIGHBOURS)
+    for location in order[p_values[order] < LEVEL / len(p_values)]:
+        if all(abs(location + NEIGHBOURS - number) >= NEIGHBOURS for number in found):
+            found.append(int(location) + NEIGHBOURS)
     return found
 
 
@@ -125,9 +125,7 @@ def _numbers(lines: Sequence[str]) -> range:
     return range(1, len(lines) + 1)
 
 
-def first_significant(
-    before: Float64[np.ndarray, " before"], after: Float64[np.ndarray, " after"]
-) -> int | None:
+def first_significant(before: Float64[np.ndarray, " before"], after: Float64[np.ndarray, " after"]) -> int | None:
     """After how many attempts Fisher's exact test first says that fewer fail, one-sided, p < .05; None if it
     never does. It is looked at after each."""
     looks = np.arange(1, len(after) + 1)

@@ -37,7 +37,7 @@ def benchmark_histories(published: Path) -> list[Float64[np.ndarray, " row"]]:
     table = pq.read_table(published / "triage/benchmark_history/history.parquet").to_pydict()
     found = []
     for env, _ in Counter(table["env"]).most_common(3):
-        here = np.array([each == env for each in table["env"]])
+        here = np.array([item == env for item in table["env"]])
         for name in table:
             if name not in NEVER:
                 values = np.array(table[name], float)
@@ -52,6 +52,6 @@ def with_step(
     """`number` values of a history in shuffled order, with a step of two standard deviations up or down; and
     its place, at least 20 values from either end."""
     values = rng.permutation(history)[:number].copy()
-    place = int(rng.integers(20, number - 19))
-    values[place:] += 2.0 * values.std() * rng.choice([-1, 1])
-    return values, place
+    location = int(rng.integers(20, number - 19))
+    values[location:] += 2.0 * values.std() * rng.choice([-1, 1])
+    return values, location

@@ -33,13 +33,11 @@ def save_tokenizer(
         show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
-    texts = [f"say {answer} assistant user {number} {answer}" for number in range(20) for answer in WORDS]
+    texts = [f"say {response} assistant user {number} {response}" for number in range(20) for response in WORDS]
     tokenizer.train_from_iterator(texts, trainer)
     if post is not None:
         special = [("<s>", SPECIAL.index("<s>")), ("</s>", END)]
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=post, pair=f"{post} $B", special_tokens=special
-        )
+        tokenizer.post_processor = processors.TemplateProcessing(single=post, pair=f"{post} $B", special_tokens=special)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     settings = {"eos_token": eos, "bos_token": "<s>", "unk_token": "<unk>"}

@@ -85,20 +85,18 @@ class CompletionsServer(ThreadingHTTPServer):
     def _choices(self, body: dict[str, Any]) -> list[dict[str, Any]]:
         assert (body["top_p"], body["top_k"]) == (1.0, -1), "only these are drawn here"
         temperature = HOT if "hot" in self.ways else body["temperature"]
-        said = self._network.generate(
+        output = self._network.generate(
             torch.tensor([body["prompt"]] * body["n"]), do_sample=True, temperature=temperature, top_k=0,
             top_p=1.0, max_new_tokens=body["max_tokens"], eos_token_id=body["stop_token_ids"] or None,
             pad_token_id=0, output_scores=True, return_dict_in_generate=True,
         )  # fmt: skip
-        scores = torch.stack(said.scores, dim=1).log_softmax(-1)
-        drawn = said.sequences[:, len(body["prompt"]) :]
+        scores = torch.stack(output.scores, dim=1).log_softmax(-1)
+        drawn = output.sequences[:, len(body["prompt"]) :]
         logprobs = scores.gather(2, drawn[..., None])[..., 0]
         rows = zip(drawn.tolist(), logprobs.tolist(), strict=True)
         return [self._choice(index, body, *row) for index, row in enumerate(rows)]
 
-    def _choice(
-        self, index: int, body: dict[str, Any], drawn: list[int], logprobs: list[float]
-    ) -> dict[str, Any]:
+    def _choice(self, index: int, body: dict[str, Any], drawn: list[int], logprobs: list[float]) -> dict[str, Any]:
         def ends(length: int) -> bool:
             text = self._tokenizer.decode(drawn[:length])
             return drawn[length - 1] in body["stop_token_ids"] or any(stop in text for stop in body["stop"])

@@ -92,9 +92,7 @@ def postgres_url() -> Iterator[str]:
         if os.geteuid() == 0:
             shutil.chown(name, "postgres")
             shutil.chown(sockets, "postgres")
-        _as_postgres(
-            programs / "initdb", "-D", cluster, "-A", "trust", "-U", "assay", "-E", "UTF8", "--no-sync"
-        )
+        _as_postgres(programs / "initdb", "-D", cluster, "-A", "trust", "-U", "assay", "-E", "UTF8", "--no-sync")
         options = f"-c listen_addresses='' -c unix_socket_directories='{sockets}' -c fsync=off"
         _as_postgres(programs / "pg_ctl", "-D", cluster, "-w", "-l", Path(name, "log"), "-o", options, "start")
         try:

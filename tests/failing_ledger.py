@@ -38,8 +38,8 @@ class Troubles:
         self._is_away = False
         self._is_over = threading.Event()
         self._late: list[Transaction] = []
-        patch.setattr(Database, "reading", lambda each: self._around(lambda: READING(each)))
-        patch.setattr(Database, "writing", lambda each: self._around(lambda: WRITING(each)))
+        patch.setattr(Database, "reading", lambda item: self._around(lambda: READING(item)))
+        patch.setattr(Database, "writing", lambda item: self._around(lambda: WRITING(item)))
         patch.setattr(database, "LOCKED_S", 0.02)
         patch.setattr(writer, "LEAVE_S", 0.2)
         patch.setattr(writer, "RETRY_S", 0.01)
@@ -67,14 +67,14 @@ class Troubles:
             yield from self._too_late(begin())
         try:
             with begin() as connection:
-                asked = Heard(connection, dies_at=number % 7 if trouble == "truncated" else None)
-                yield asked
-                asked.end()
+                request = Heard(connection, dies_at=number % 7 if trouble == "truncated" else None)
+                yield request
+                request.end()
         finally:
             self._make_late()
         if trouble == "twice":
             with begin() as connection:
-                asked.say_again(connection)
+                request.say_again(connection)
         if trouble == "lost":
             raise StoreAwayError("ledger: lost")
 
@@ -101,15 +101,15 @@ Strike = Callable[[Mapping[int, Trouble]], Troubles]
 @pytest.fixture
 def strike(monkeypatch: pytest.MonkeyPatch) -> Iterator[Strike]:
     """Let troubles strike every ledger that this process opens."""
-    made: list[Troubles] = []
+    created: list[Troubles] = []
 
     def begin(planned: Mapping[int, Trouble]) -> Troubles:
-        made.append(Troubles(planned, monkeypatch))
-        return made[-1]
+        created.append(Troubles(planned, monkeypatch))
+        return created[-1]
 
     yield begin
-    for each in made:
-        each.end()
+    for item in created:
+        item.end()
 
 
 class Heard:

@@ -114,8 +114,8 @@ class FailingStore:
         try:
             return self._in_trouble(trouble, call)
         finally:
-            for each in late:
-                each()
+            for item in late:
+                item()
 
     def _trouble_now(self) -> Trouble | None:
         number, self.num_calls = self.num_calls, self.num_calls + 1

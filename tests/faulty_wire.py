@@ -103,7 +103,7 @@ class Wire:
     def strike(self, strikes: Iterable[Strike]) -> None:
         """From now on, by this plan: the next request is number 0."""
         with self._lock:
-            self._strikes = {each.at: each for each in strikes}
+            self._strikes = {item.at: item for item in strikes}
             self.num_requests = 0
 
     def heal(self) -> None:
@@ -201,8 +201,8 @@ class HttpWire(Wire):
     def ask(self, method: str, path: str, headers: "Message[str, str]", body: bytes) -> _Answer:
         """The server's own answer."""
         with self._sent(method, path, headers, body) as connection:
-            answer = connection.getresponse()
-            return _Answer(answer.status, answer.getheaders(), answer.read())
+            response = connection.getresponse()
+            return _Answer(response.status, response.getheaders(), response.read())
 
     def leave(self, method: str, path: str, headers: "Message[str, str]", body: bytes) -> None:
         """Send a request, or the beginning of its body, and be gone."""
@@ -243,16 +243,16 @@ class _Exchange(BaseHTTPRequestHandler):
     def _pass_on(self) -> None:
         body = self._read(int(self.headers.get("Content-Length", 0)))
         trouble, late = self.server.trouble_of(self.headers), self.server.take_late()
-        asked = (self.command, self.path, self.headers)
+        request = (self.command, self.path, self.headers)
         try:
             if trouble in ("torn", "left"):
                 self.close_connection = True
-                self.server.leave(*asked, body[: len(body) // 2] if trouble == "torn" else body)
+                self.server.leave(*request, body[: len(body) // 2] if trouble == "torn" else body)
             else:
-                self._in_trouble(trouble, lambda: self.server.ask(*asked, body))
+                self._in_trouble(trouble, lambda: self.server.ask(*request, body))
         finally:
-            for each in late:
-                each()
+            for item in late:
+                item()
 
     do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _pass_on
 
@@ -273,11 +273,11 @@ class _Exchange(BaseHTTPRequestHandler):
             time.sleep(SLOW_S)
         if trouble == "twice":
             call()
-        answer = call()
+        response = call()
         if trouble == "truncated":
-            self._answer(answer, num_bytes=len(answer.data) // 2)
+            self._answer(response, num_bytes=len(response.data) // 2)
         elif trouble != "lost":
-            self._answer(answer)
+            self._answer(response)
 
     def _answer(self, answer: _Answer, num_bytes: int | None = None) -> None:
         """Or its first `num_bytes`."""
@@ -286,8 +286,8 @@ class _Exchange(BaseHTTPRequestHandler):
         for name, value in answer.headers:
             if name.lower() not in ("connection", "content-length", "transfer-encoding"):
                 self.send_header(name, value)
-        told = {name.lower(): value for name, value in answer.headers}.get("content-length", "0")
-        self.send_header("Content-Length", told if self.command == "HEAD" else str(len(answer.data)))
+        events = {name.lower(): value for name, value in answer.headers}.get("content-length", "0")
+        self.send_header("Content-Length", events if self.command == "HEAD" else str(len(answer.data)))
         self.end_headers()
         for begin in range(0, len(data), _BLOCK):
             block = data[begin : begin + _BLOCK]
@@ -315,22 +315,20 @@ class DatabaseWire(Wire):
         super().__init__(strikes)
 
     def _serve(self, connection: socket.socket) -> None:
-        answers: list[Trouble | None] = [None]
+        responses: list[Trouble | None] = [None]
         with socket.socket(socket.AF_UNIX) as server:
             server.connect(self._path)
-            back = threading.Thread(target=self._carry_back, args=(server, connection, answers), daemon=True)
+            back = threading.Thread(target=self._carry_back, args=(server, connection, responses), daemon=True)
             back.start()
             try:
-                self._carry_forth(connection, server, answers)
+                self._carry_forth(connection, server, responses)
             finally:  # also where the client was killed: its transaction must not outlive it
-                for each in (connection, server):
+                for item in (connection, server):
                     with suppress(OSError):
-                        each.shutdown(socket.SHUT_RDWR)
+                        item.shutdown(socket.SHUT_RDWR)
                 back.join()
 
-    def _carry_forth(
-        self, connection: socket.socket, server: socket.socket, answers: list[Trouble | None]
-    ) -> None:
+    def _carry_forth(self, connection: socket.socket, server: socket.socket, answers: list[Trouble | None]) -> None:
         while message := connection.recv(_BLOCK):
             trouble = self.next_trouble()
             answers[0] = trouble
@@ -342,17 +340,15 @@ class DatabaseWire(Wire):
                 time.sleep(SLOW_S)
             server.sendall(message)
 
-    def _carry_back(
-        self, server: socket.socket, connection: socket.socket, answers: list[Trouble | None]
-    ) -> None:
+    def _carry_back(self, server: socket.socket, connection: socket.socket, answers: list[Trouble | None]) -> None:
         with suppress(OSError):
-            while answer := server.recv(_BLOCK):
+            while response := server.recv(_BLOCK):
                 if self.trouble_now() == "hang":
                     self.wait_out()
                 if answers[0] == "truncated":
-                    connection.sendall(answer[: len(answer) // 2])
+                    connection.sendall(response[: len(response) // 2])
                 if answers[0] in ("truncated", "lost"):
                     break
-                connection.sendall(answer)
+                connection.sendall(response)
         with suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)

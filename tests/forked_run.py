@@ -32,7 +32,7 @@ def train_in_forks(
     `finished`, the name of the signal that killed a rank, or the traceback of what one raised.
     """
     log, ended = CommitLog(open_store(run.store_url)), []
-    for place, world_size in enumerate(sizes):
+    for location, world_size in enumerate(sizes):
         number = log.begin_attempt(world_size=world_size, now_s=0.0)
         commit = log.last_intact_commit()
         folder = Path(run.run_dir) / f"attempt-{number}"
@@ -49,7 +49,7 @@ def train_in_forks(
             ),
             commit=commit,
             faults=faults,
-            parallel=parallel[place] if parallel else "ddp",
+            parallel=parallel[location] if parallel else "ddp",
             failure_s=1e9,
         )
         save_attempt(Path(run.run_dir), orders.attempt)

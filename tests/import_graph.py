@@ -78,7 +78,7 @@ def _imported(name: str, tree: ast.Module) -> set[str]:
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             found.add(node.value)
-    return {each for each in found if each in modules() and each != name and not _is_package(each)}
+    return {text for text in found if text in modules() and text != name and not _is_package(text)}
 
 
 def _is_package(name: str) -> bool:

@@ -41,8 +41,8 @@ class ImportWorld:
         self.uses = np.zeros((modules + tests, modules + tests), bool)
         self.files = {"src/pkg/__init__.py": "", "src/pkg/sub/__init__.py": ""}
         self.packages = [rng.choice(["pkg", "pkg.sub"]) for _ in range(modules)]
-        self.paths = [f"src/{self.packages[each].replace('.', '/')}/m{each}.py" for each in range(modules)] + [
-            rng.choice([f"tests/test_{each}.py", f"tests/deep/test_{each}.py"]) for each in range(tests)
+        self.paths = [f"src/{self.packages[number].replace('.', '/')}/m{number}.py" for number in range(modules)] + [
+            rng.choice([f"tests/test_{number}.py", f"tests/deep/test_{number}.py"]) for number in range(tests)
         ]
         for user in range(modules + tests):
             lines = ["from typing import TYPE_CHECKING", "value = 1"]
@@ -60,9 +60,9 @@ class ImportWorld:
         package, name = self.packages[used], f"m{used}"
         if user < self.modules and rng.random() < 0.4:
             dots = {("pkg", "pkg"): ".", ("pkg", "pkg.sub"): ".sub", ("pkg.sub", "pkg"): ".."}
-            place = dots.get((self.packages[user], package), ".")
-            whole = f"{place}{name}" if place.endswith(".") else f"{place}.{name}"
-            return rng.choice([f"from {place} import {name}", f"from {whole} import value"])
+            location = dots.get((self.packages[user], package), ".")
+            whole = f"{location}{name}" if location.endswith(".") else f"{location}.{name}"
+            return rng.choice([f"from {location} import {name}", f"from {whole} import value"])
         return rng.choice(STYLES).format(package=package, name=name)
 
     def reached(self, changed: list[int]) -> list[str]:
@@ -72,12 +72,12 @@ class ImportWorld:
         for _ in self.paths:
             closure = (closure.astype(int) @ closure.astype(int)) > 0
         return sorted(
-            self.paths[each] for each in range(self.modules, len(self.paths)) if closure[each, changed].any()
+            self.paths[number] for number in range(self.modules, len(self.paths)) if closure[number, changed].any()
         )
 
     def unused(self, changed: list[int]) -> list[str]:
         """Changed modules to which no test's chain leads."""
-        return sorted(self.paths[each] for each in changed if not self.reached([each]))
+        return sorted(self.paths[number] for number in changed if not self.reached([number]))
 
 
 def write_files(folder: Path, files: dict[str, str]) -> None:

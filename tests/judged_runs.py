@@ -16,8 +16,8 @@ from assay.scoring.graders import grader_sha256
 from assay.store.commit_log import JUDGED_PREFIX, CommitLog
 from assay.store.objects import ObjectStore, open_store
 from assay.training.audit import audit_run, effective_commits
-from assay.training.checkpoint.grade_book import GradeBook
-from assay.training.checkpoint.journal import read_journal
+from assay.training.checkpoint.reward_cache import RewardCache
+from assay.training.checkpoint.rollout_log import read_rollout_log
 from assay.training.recipe import Recipe
 from judging import JUDGE, MoodyJudge
 from one_rank import one_rank_run, rows_of_steps, train_here
@@ -58,13 +58,13 @@ class Kept:
         try:
             since = self._scored_since(store, row)
             before = [
-                self._scored_since(store, each)
+                self._scored_since(store, item)
                 for each_step in range(committed + 1, step)
-                for each in self._rows_of[each_step]
+                for item in self._rows_of[each_step]
             ]
         except StoreError:  # deleted since it was listed: a commit holds that step
             return self(row)
-        return since is not None and all(each is not None and each <= since for each in before)
+        return since is not None and all(item is not None and item <= since for item in before)
 
     def _scored_since(self, store: ObjectStore, row: int) -> int | None:
         """The attempt from which on each answer to the prompt has a score; None while one has none."""
@@ -73,9 +73,9 @@ class Kept:
         for group in sorted(
             (JudgedGroup.from_json(store.get(key), source=key) for key in keys), key=lambda group: group.attempt
         ):
-            for answer in group.answers:
-                if answer.score is not None:
-                    since.setdefault(answer.sample, group.attempt)
+            for response in group.answers:
+                if response.score is not None:
+                    since.setdefault(response.sample, group.attempt)
         return max(since.values()) if len(since) == self._group_size else None
 
 
@@ -87,11 +87,11 @@ def what_is_wrong(run: Run, judge: MoodyJudge, folder: Path) -> list[str]:
     if audit.verdict != "pass":
         found += [f"audit: {problem}" for problem in (audit.verdict, *audit.problems)]
     groups, num_asked = journal_of(log), judge.asked.total()
-    beside = one_rank_run(run.recipe, folder)
-    _keep(groups, GradeBook(open_store(beside.store_url), attempt=0), run)
+    background = one_rank_run(run.recipe, folder)
+    _keep(groups, RewardCache(open_store(background.store_url), attempt=0), run)
     judge.is_kept = lambda row: False
-    train_here(beside)
-    again = CommitLog(open_store(beside.store_url))
+    train_here(background)
+    again = CommitLog(open_store(background.store_url))
     if judge.asked.total() > num_asked:
         found.append(f"{judge.asked.total() - num_asked} answers of an undisturbed run were not paid")
     if journal_of(again) != groups:
@@ -103,29 +103,29 @@ def what_is_wrong(run: Run, judge: MoodyJudge, folder: Path) -> list[str]:
 
 def journal_of(log: CommitLog) -> list[JournaledGroup]:
     """Of all steps that a run has learned."""
-    return [group for commit in effective_commits(log) for group in read_journal(log.store, commit)]
+    return [group for commit in effective_commits(log) for group in read_rollout_log(log.store, commit)]
 
 
-def _keep(groups: Sequence[JournaledGroup], book: GradeBook, run: Run) -> None:
+def _keep(groups: Sequence[JournaledGroup], reward_cache: RewardCache, run: Run) -> None:
     [reward] = Recipe.model_validate(run.recipe).method.rewards  # type: ignore[attr-defined]
     for group in groups:
-        answers = tuple(
+        responses = tuple(
             JudgedAnswer(
                 sample=sample,
-                rollout=f"{answer.digest:016x}",
-                score=answer.scores[0],
-                failure_kind=answer.failure_kind,
-                failure=answer.failure,
+                rollout=f"{response.digest:016x}",
+                score=response.scores[0],
+                failure_kind=response.failure_kind,
+                failure=response.failure,
             )
-            for sample, answer in enumerate(group.answers)
+            for sample, response in enumerate(group.answers)
         )
-        said = JudgedGroup(
+        output = JudgedGroup(
             step=group.step,
             row_id=group.row_id,
             # A score holds for every attempt, a failure for the one that met it: the run beside has but one.
-            attempt=int(any(each.score is None for each in answers)),
+            attempt=int(any(item.score is None for item in responses)),
             grader=reward.name,
             grader_sha256=grader_sha256(reward.grader),
-            answers=answers,
+            answers=responses,
         )
-        book.keep(said, reward=0)
+        reward_cache.keep(output, reward=0)

@@ -81,12 +81,12 @@ class _Handler(BaseHTTPRequestHandler):
             if self._asker_is_gone():  # killed, and somebody else has asked and kept since
                 return
             self.server.asked_of_kept.append(question)
-        said = self.server.said(question)
-        answer = json.dumps({"choices": [{"message": {"content": said}}]}).encode()
+        output = self.server.said(question)
+        response = json.dumps({"choices": [{"message": {"content": output}}]}).encode()
         self.send_response(200)
-        self.send_header("Content-Length", str(len(answer)))
+        self.send_header("Content-Length", str(len(response)))
         self.end_headers()
-        self.wfile.write(answer)
+        self.wfile.write(response)
 
     def _asker_is_gone(self) -> bool:
         try:

@@ -47,7 +47,7 @@ def _row(rng: np.random.Generator, longest: int) -> list[int]:
         int(rng.integers(1, 4)),
         int(rng.integers(2, longest + 1)),
     )
-    return [1 + (first + step * place) % (VOCABULARY - 1) for place in range(length)]
+    return [1 + (first + step * location) % (VOCABULARY - 1) for location in range(length)]
 
 
 def _spans(row: int, length: int) -> list[int]:

@@ -29,10 +29,7 @@ def all_rows(ledger: Ledger) -> Rows:
         series = {series_id: name for series_id, *name in named}
         return {
             table.name: sorted(
-                (
-                    tuple(_value(name, value, series) for name, value in row.items())
-                    for row in _rows(connection, table)
-                ),
+                (tuple(_value(name, value, series) for name, value in row.items()) for row in _rows(connection, table)),
                 key=repr,
             )
             for table in tables.TABLES

@@ -16,7 +16,7 @@ from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
-from assay.workflows.run import new_run
+from assay.workflows.run import create_run
 from language_rows import language_dataset, sft_recipe
 from preference_rows import preference_dataset, preference_recipe
 from prompt_rows import grpo_recipe, prompt_dataset
@@ -41,16 +41,14 @@ def method_recipe(method: str, folder: Path, **model: Any) -> dict[str, Any]:
     if method == "reward":
         return preference_recipe(dataset, {"type": "reward", "model": preference_rows.small_model(**model)})
     base = save_tiny(LlamaForCausalLM, folder / "base", seed=3)
-    return preference_recipe(
-        dataset, {"type": "dpo", "model": {"type": "pretrained", "path": str(base), **model}}
-    )
+    return preference_recipe(dataset, {"type": "dpo", "model": {"type": "pretrained", "path": str(base), **model}})
 
 
 def digest(tree: dict[str, Any], name: str, policy: RestartPolicy, world_size: int = 1) -> str:
     """Of the weights with which a run of real processes ends; it is audited."""
-    run = new_run(Home.from_environment(), LoadedConfig(tree, {}), run_id=name)
+    run = create_run(Home.from_environment(), LoadedConfig(tree, {}), run_id=name)
     log = CommitLog(open_store(run.store_url))
-    Supervisor(run, log, policy=policy, watchers=[], clock=SystemClock()).run(world_size)
+    Supervisor(run, log, policy=policy, observers=[], clock=SystemClock()).run(world_size)
     finished = log.finished()
     assert finished is not None and audit_run(run, log).verdict in ("pass", "incomplete")
     return finished.weights_digest

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from assay.records.journal import JournaledAnswer, JournaledGroup
 from torch import nn
 
 from assay.data.loader.batch import LaneShare, MicroBatch, Ragged
-from assay.inference.rollout import GenerationAbandonedError
-from assay.records.journal import JournaledAnswer, JournaledGroup
-from assay.training.trainer.method import Loss, MetricSum, RolledOut
+from assay.inference.rollout import GenerationCancelledError
+from assay.training.trainer.method import LaneSamples, Loss, MetricSum
 from assay.training.trainer.numerics import combined_digest, digest_of_tensors
 
 NUM_POINTS = 40
@@ -31,7 +31,7 @@ class NoisyRegression:
     def build_model(self) -> nn.Module:
         return nn.Linear(3, 1)
 
-    def build_helpers(self) -> dict[str, nn.Module]:
+    def build_frozen_models(self) -> dict[str, nn.Module]:
         return {"offset": nn.Sequential(nn.Linear(3, 1), nn.Dropout(0.5))}
 
     def weight(self, micro_batch: MicroBatch) -> int:
@@ -44,13 +44,11 @@ class NoisyRegression:
     def blank(self, device: torch.device) -> dict[str, torch.Tensor]:
         return {"points": torch.ones(1, 3, device=device)}
 
-    def loss(self, model: nn.Module, tensors: Any, helpers: Any) -> Loss:
+    def loss(self, model: nn.Module, tensors: Any, frozen_models: Any) -> Loss:
         points = tensors["points"]
-        error = model(points) + torch.rand(len(points), 1) - 0.0 * helpers["offset"](points)
+        error = model(points) + torch.rand(len(points), 1) - 0.0 * frozen_models["offset"](points)
         seldom = MetricSum(torch.tensor(1.0), 0.0)
-        return Loss(
-            error.square().sum(), {"error": MetricSum(error.abs().sum(), len(points)), "seldom": seldom}
-        )
+        return Loss(error.square().sum(), {"error": MetricSum(error.abs().sum(), len(points)), "seldom": seldom})
 
 
 class SaysRows(NoisyRegression):
@@ -60,11 +58,11 @@ class SaysRows(NoisyRegression):
     rollout_costs: Mapping[str, float] = MappingProxyType({"decode_s": 0.5})
 
     def __init__(
-        self, *, updates_per_rollout: int = 1, staleness: int = 0, settled_by: tuple[str, ...] = ()
+        self, *, updates_per_rollout: int = 1, staleness: int = 0, step_statistics: tuple[str, ...] = ()
     ) -> None:
         self.updates_per_rollout = updates_per_rollout
         self.staleness = staleness
-        self.settled_by = settled_by
+        self.step_statistics = step_statistics
         self.asked: list[dict[str, Any]] = []
         """What was given with each wish for answers."""
         self.checked: list[tuple[int, dict[str, float]]] = []
@@ -73,39 +71,39 @@ class SaysRows(NoisyRegression):
         self,
         model: nn.Module,
         lanes: Sequence[LaneShare],
-        helpers: Any,
+        frozen_models: Any,
         *,
         is_stopping: Callable[[], bool],
         enter_phase: Callable[[str], None],
         **given: Any,
-    ) -> list[RolledOut]:
+    ) -> list[LaneSamples]:
         enter_phase("generation")
         self._note(lanes=[lane.lane for lane in lanes], **given)
         if is_stopping():
-            raise GenerationAbandonedError
+            raise GenerationCancelledError
         return [self.rolled_out(model, lane, step=given["step"], seed=given["seed"]) for lane in lanes]
 
-    def rollout(self, model: nn.Module, lane: LaneShare, helpers: Any, **given: Any) -> Any:
+    def rollout(self, model: nn.Module, lane: LaneShare, frozen_models: Any, **given: Any) -> Any:
         self._note(lanes=[lane.lane], **given)
         return self.said(model, given["row_id"], given["seed"])
 
-    def rolled_out(self, model: nn.Module, lane: LaneShare, *, step: int, seed: int) -> RolledOut:
+    def rolled_out(self, model: nn.Module, lane: LaneShare, *, step: int, seed: int) -> LaneSamples:
         """A function of weights, rows and seed."""
         prompts = [int(row) for batch in lane.micro_batches for row in batch.row_ids]
         rows = [self.said(model, row, seed) for row in prompts]
-        paid = MetricSum(torch.tensor(float(sum(rows)), dtype=torch.float64), len(rows))
-        journal = [
-            JournaledGroup(step, lane.lane, row, "learned", "[]", (answer_of(said),))
-            for row, said in zip(prompts, rows, strict=True)
+        rewards = MetricSum(torch.tensor(float(sum(rows)), dtype=torch.float64), len(rows))
+        rollout_log = [
+            JournaledGroup(step, lane.lane, row, "learned", "[]", (answer_of(output),))
+            for row, output in zip(prompts, rows, strict=True)
         ]
-        learned = LaneShare(lane.lane, (micro_batch(rows),) if rows else ())
-        return RolledOut(learned, {"paid": paid}, combined_digest(rows), tuple(journal))
+        trained = LaneShare(lane.lane, (micro_batch(rows),) if rows else ())
+        return LaneSamples(trained, {"paid": rewards}, combined_digest(rows), tuple(rollout_log))
 
     def said(self, model: nn.Module, row: int, seed: int) -> int:
         """The answer to one prompt."""
         return (row + seed + digest_of_tensors(model.parameters())) % NUM_POINTS
 
-    def settled(self, lane: LaneShare, totals: Mapping[str, float]) -> LaneShare:
+    def normalize_advantages(self, lane: LaneShare, totals: Mapping[str, float]) -> LaneShare:
         shift = round(totals["paid"])
         moved = tuple(micro_batch([int(row) + shift for row in batch.row_ids]) for batch in lane.micro_batches)
         return LaneShare(lane.lane, moved)
@@ -116,10 +114,10 @@ class SaysRows(NoisyRegression):
     def predictions(self, model: nn.Module, tensors: Any) -> Any:
         raise AssertionError("nobody evaluates it")
 
-    def loss(self, model: nn.Module, tensors: Any, helpers: Any) -> Loss:
-        found = super().loss(model, tensors, helpers)
+    def loss(self, model: nn.Module, tensors: Any, frozen_models: Any) -> Loss:
+        found = super().loss(model, tensors, frozen_models)
         weight = 1 + tensors["first"] if "first" in tensors else 1.0
-        return found._replace(sum=found.sum * weight, kept={"first": found.sum.detach()})
+        return found._replace(sum=found.sum * weight, carried={"first": found.sum.detach()})
 
     def _note(self, **given: Any) -> None:
         is_plain = not torch.is_grad_enabled()
@@ -129,9 +127,7 @@ class SaysRows(NoisyRegression):
 def micro_batch(rows: Sequence[int]) -> MicroBatch:
     """Tokens that are all alike."""
     lengths = np.array([row % 3 + 1 for row in rows], np.int32)
-    return MicroBatch(
-        np.array(rows, np.uint64), {"input_ids": Ragged(np.ones((len(rows), 3), np.int64), lengths)}, {}
-    )
+    return MicroBatch(np.array(rows, np.uint64), {"input_ids": Ragged(np.ones((len(rows), 3), np.int64), lengths)}, {})
 
 
 def answer_of(row: int) -> JournaledAnswer:

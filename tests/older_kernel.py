@@ -35,7 +35,7 @@ def lack(what: str) -> None:
             (_RETURN, 0, 0, 0x50000 | _EINVAL),
             (_RETURN, 0, 0, _ALLOW),
         ]
-    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *each) for each in program))
+    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *entry) for entry in program))
     filters = struct.pack("@HP", len(program), ctypes.addressof(code))
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(_SET_SECCOMP, 2, filters, 0, 0):

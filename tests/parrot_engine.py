@@ -23,8 +23,8 @@ from assay.inference.protocol import (
     TokenLogprob,
     TopLogprob,
 )
-from assay.serving.engines.refusals import engine_lost
-from assay.serving.refusal import RefusedError
+from assay.serving.api_error import ApiError
+from assay.serving.engines.errors import engine_lost
 
 
 def token(text: str, logprob: float | None = -0.5, *, is_end: bool = False) -> TokenLogprob:
@@ -65,7 +65,7 @@ class ParrotEngine:
     async def load(self, source: ModelSource) -> Ready:
         await asyncio.sleep(0)
         if source.run_id == "none":
-            raise RefusedError("no such run", code="model_not_usable")
+            raise ApiError("no such run", code="model_not_usable")
         self.source = source
         return self._ready
 
@@ -77,44 +77,44 @@ class ParrotEngine:
         is_whole = False
         try:
             await self.waits.wait()
-            for place, said in enumerate(self._said(request)):
-                if place == self.dies_after:
+            for location, output in enumerate(self._responses(request)):
+                if location == self.dies_after:
                     self.is_over = True
                 if self.is_over:
                     raise engine_lost()
-                yield said
+                yield output
             is_whole = True
         finally:
             self.given_up += not is_whole
 
-    def _said(self, ask: EngineRequest) -> Iterator[EngineResponse]:
+    def _responses(self, ask: EngineRequest) -> Iterator[EngineResponse]:
         match ask:
             case GenerateRequest():
                 yield PromptsRead(prompt_tokens=tuple(len(words(prompt)) for prompt in ask.prompts))
                 for choice in range(len(ask.prompts) * ask.n):
-                    said = [f" {word.upper()}" for word in words(ask.prompts[choice // ask.n])]
-                    pieces = said if ask.is_streamed else ["".join(said)]
+                    output = [f" {word.upper()}" for word in words(ask.prompts[choice // ask.n])]
+                    pieces = output if ask.is_streamed else ["".join(output)]
                     has_tokens = ask.top_logprobs is not None
-                    for place, text in enumerate(pieces, 1):
+                    for location, text in enumerate(pieces, 1):
                         tokens = [token(f" {word}") for word in text.split()] if has_tokens else []
-                        is_last = place == len(pieces)
+                        is_last = location == len(pieces)
                         tokens += [token("<end>", is_end=True)] if is_last and has_tokens else []
                         num = len(text.split()) + is_last
                         yield CompletionChunk(choice=choice, text=text, tokens=tuple(tokens), num_tokens=num,
                                     reason="stop" if is_last else None)  # fmt: skip
             case ScoreRequest():
                 of = [words(prompt) for prompt in ask.prompts]
-                yield Scored(prompts=tuple(tuple(token(w, -0.5 if i else None) for i, w in enumerate(each))
-                                           for each in of))  # fmt: skip
+                yield Scored(prompts=tuple(tuple(token(w, -0.5 if i else None) for i, w in enumerate(item))
+                                           for item in of))  # fmt: skip
             case EmbedRequest():
                 yield Embedded(vectors=tuple((0.5, float(len(words(e)))) for e in ask.prompts), num_tokens=3)
             case ClassifyRequest():
-                answers: dict[str, float | str] = (
+                predictions: dict[str, float | str] = (
                     {"probability": 0.75} if self._ready.is_predicate else {"reward": 1.5}
                 )
                 if self._ready.classes:
-                    answers = {"predicted": "b", "probability_a": 0.25, "probability_b": 0.75}
-                yield Classified(answers=(answers,), num_tokens=4)
+                    predictions = {"predicted": "b", "probability_a": 0.25, "probability_b": 0.75}
+                yield Classified(predictions=(predictions,), num_tokens=4)
             case TokenizeRequest():
                 if ask.tokens is not None:
                     yield Tokenized(text=" ".join(map(str, ask.tokens)))
@@ -124,7 +124,7 @@ class ParrotEngine:
 
 def words(prompt: PromptInput) -> list[str]:
     if prompt.tokens is not None:
-        return [str(each) for each in prompt.tokens]
+        return [str(item) for item in prompt.tokens]
     if prompt.messages is not None:
         return [word for message in prompt.messages for word in message["content"].split()]
     return (prompt.text or "").split()

@@ -5,15 +5,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from assay.inference.protocol import Engine, ModelSource
-from assay.serving.openai.place import Place
-from assay.workers.batch.batch_work import BatchWork
-from assay.workers.batch.chunk_processor import Desk
-from assay.workers.batch.eval_work import EvalWork
-from assay.workers.batch.worker import AnsweringWorker
+from assay.serving.openai.app_state import AppState
+from assay.workers.batch.batch_handler import BatchHandler
+from assay.workers.batch.chunk_processor import ChunkProcessor
+from assay.workers.batch.eval_run_handler import EvalRunHandler
+from assay.workers.batch.worker import InferenceWorker
 from clocks import HandClock
 from parrot_engine import ParrotEngine
 
-AnswerT = TypeVar("AnswerT")
+ResultT = TypeVar("ResultT")
 
 
 class ParrotModels:
@@ -24,14 +24,14 @@ class ParrotModels:
         self.refuses: Exception | None = None
         """Raised in the place of an answer."""
 
-    def ask(self, source: ModelSource, work: Callable[[Engine], Awaitable[AnswerT]]) -> AnswerT:
+    def run(self, source: ModelSource, work: Callable[[Engine], Awaitable[ResultT]]) -> ResultT:
         if self.refuses is not None:
             raise self.refuses
 
-        async def asked() -> AnswerT:
+        async def run_once() -> ResultT:
             return await work(self.engine)
 
-        return asyncio.run(asked())
+        return asyncio.run(run_once())
 
 
 class SlowModels(ParrotModels):
@@ -42,31 +42,31 @@ class SlowModels(ParrotModels):
         self._clock = clock
         self._ask_s = ask_s
 
-    def ask(self, source: ModelSource, work: Callable[[Engine], Awaitable[AnswerT]]) -> AnswerT:
+    def run(self, source: ModelSource, work: Callable[[Engine], Awaitable[ResultT]]) -> ResultT:
         self._clock.sleep_s(self._ask_s)
-        return super().ask(source, work)
+        return super().run(source, work)
 
 
-def desks_of(place: Place, models: ParrotModels, *, at_once: int) -> list[Desk[Any, Any]]:
+def processors_of(app: AppState, models: ParrotModels, *, at_once: int) -> list[ChunkProcessor[Any, Any]]:
     """All desks, with chunks of so many."""
-    given = (place.files, models, place.outbox)
-    runs = EvalWork(place.evals, place.eval_runs, *given, place.keeper, clock=place.clock, chunk_items=at_once)
-    batches = BatchWork(place.batches, *given, clock=place.clock, chunk_requests=at_once)
+    arguments = (app.files, models, app.outbox)
+    runs = EvalRunHandler(app.evals, app.eval_runs, *arguments, app.retention, clock=app.clock, chunk_items=at_once)
+    batches = BatchHandler(app.batches, *arguments, clock=app.clock, chunk_requests=at_once)
 
     def is_spent(project: str) -> bool:
-        return place.limits.why_spent(project, ()) is not None
+        return app.limits.why_spent(project, ()) is not None
 
-    return [Desk(each, place.clock, is_spent=is_spent) for each in (runs, batches)]
+    return [ChunkProcessor(item, app.clock, is_spent=is_spent) for item in (runs, batches)]
 
 
-def worker_of(place: Place, models: ParrotModels | None = None, *, at_once: int = 3) -> AnsweringWorker:
+def worker_of(app: AppState, models: ParrotModels | None = None, *, at_once: int = 3) -> InferenceWorker:
     """A worker on a server's store."""
-    desks = desks_of(place, models or ParrotModels(), at_once=at_once)
-    return AnsweringWorker(place.jobs.shelf.store, desks, name="w", clock=place.clock)
+    processors = processors_of(app, models or ParrotModels(), at_once=at_once)
+    return InferenceWorker(app.jobs.logs.store, processors, name="w", clock=app.clock)
 
 
-def work(worker: AnsweringWorker) -> None:
+def work(worker: InferenceWorker) -> None:
     """Until nothing is left."""
-    while worker.look():
+    while worker.poll():
         pass
     worker.leave()

@@ -26,8 +26,8 @@ def pair_row(rng: np.random.Generator, num_digits: int) -> dict[str, Any]:
     """As a dataset holds it; the margin is a tenth of the inversions that were saved."""
     digits = rng.choice(np.arange(FIRST_DIGIT, VOCABULARY), num_digits, replace=False)
     while True:
-        answers = [[int(digit) for digit in rng.permutation(digits)] for _ in range(2)]
-        chosen, rejected = sorted(answers, key=inversions)
+        responses = [[int(digit) for digit in rng.permutation(digits)] for _ in range(2)]
+        chosen, rejected = sorted(responses, key=inversions)
         if inversions(chosen) < inversions(rejected):
             break
     prompt = [*map(int, digits), SEPARATOR]

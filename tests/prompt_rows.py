@@ -80,8 +80,6 @@ def grpo_config(base: Path, **keys: Any) -> GrpoConfig:
 
 def prompt_lane(lane: int, row_ids: list[int]) -> LaneShare:
     """A lane with a prompt of two tokens for each row."""
-    rows = [
-        {"input_ids": [2 + row % 9, 5], "item": json.dumps({"wanted": f"t{row % 3 + 1}"})} for row in row_ids
-    ]
+    rows = [{"input_ids": [2 + row % 9, 5], "item": json.dumps({"wanted": f"t{row % 3 + 1}"})} for row in row_ids]
     batch = micro_batch(rows)
     return LaneShare(lane, (MicroBatch(np.array(row_ids, np.uint64), batch.ragged, batch.columns),))

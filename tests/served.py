@@ -12,7 +12,7 @@ from assay.data.dataset.tokens import train_tokenizer
 from assay.records.api_key import KeyScope
 from assay.serving.base_models import read_base_models
 from assay.serving.openai.app import make_app
-from assay.serving.openai.place import Place
+from assay.serving.openai.app_state import AppState
 from assay.store.objects import ObjectStore, open_store
 from clocks import HandClock
 
@@ -53,32 +53,30 @@ def write_models(folder: Path, *, method: str = "classification", **changes: Any
     return folder
 
 
-def place_in(folder: Path, store: ObjectStore | None = None, *, method: str = "classification") -> Place:
+def app_in(folder: Path, store: ObjectStore | None = None, *, method: str = "classification") -> AppState:
     """What a server has, in memory unless a store is given; its clock stands until a test moves it.
 
     `method`: by which its one model is trained; one of `supervised` writes."""
     clock, store = HandClock(1_800_000_000.0), store or open_store("memory:")
     models = read_base_models(write_models(folder / "models", method=method))
-    return Place.of(store, models, clock)
+    return AppState.of(store, models, clock)
 
 
-def http_of(place: Place) -> TestClient:
+def http_of(app: AppState) -> TestClient:
     """Plain HTTP, as any client sends it."""
-    return TestClient(make_app(place), base_url="http://localhost", raise_server_exceptions=False)
+    return TestClient(make_app(app), base_url="http://localhost", raise_server_exceptions=False)
 
 
-def opening(place: Place) -> Callable[[str], dict[str, str]]:
+def opening(app: AppState) -> Callable[[str], dict[str, str]]:
     """The header that opens a path: with an admin's key where it is the organization's."""
     scopes: dict[bool, tuple[KeyScope, ...]] = {True: ("admin",), False: ("read", "write")}
     secrets = {
-        of_all: place.keys.make(project="default", name="", scopes=each, lives_s=None).secret
-        for of_all, each in scopes.items()
+        of_all: app.keys.make(project="default", name="", scopes=item, lives_s=None).secret
+        for of_all, item in scopes.items()
     }
     return lambda path: {"authorization": f"Bearer {secrets['/organization/' in path]}"}
 
 
-def sdk_of(place: Place) -> openai.OpenAI:
+def sdk_of(app: AppState) -> openai.OpenAI:
     """The SDK, which asks once."""
-    return openai.OpenAI(
-        base_url="http://localhost/v1", api_key="any", http_client=http_of(place), max_retries=0
-    )
+    return openai.OpenAI(base_url="http://localhost/v1", api_key="any", http_client=http_of(app), max_retries=0)

@@ -72,13 +72,13 @@ def lines(of: list[dict[str, Any]]) -> bytes:
 
 
 def _row(method: str, words: list[str], rng: random.Random) -> dict[str, Any]:
-    asked = {"role": "user", "content": f"{' '.join(words)} {rng.randrange(10_000)}"}
+    request = {"role": "user", "content": f"{' '.join(words)} {rng.randrange(10_000)}"}
     good, bad = ({"role": "assistant", "content": word} for word in words[:2])
     if method == "supervised":
-        return {"messages": [asked, good]}
+        return {"messages": [request, good]}
     if method == "reinforcement":
-        return {"messages": [asked], "wanted": words[0]}
-    return {"input": {"messages": [asked]}, "preferred_output": [good], "non_preferred_output": [bad]}
+        return {"messages": [request], "wanted": words[0]}
+    return {"input": {"messages": [request]}, "preferred_output": [good], "non_preferred_output": [bad]}
 
 
 def _said(row: dict[str, Any]) -> list[dict[str, str]]:

@@ -85,10 +85,10 @@ class _Request(BaseHTTPRequestHandler):
         body, endpoint = self._received().path, self._endpoint
         with endpoint.lock:
             if "delete" in query:
-                gone = [unescape(each) for each in re.findall("<Key>(.*?)</Key>", body.read_text())]
-                for each in gone:
-                    endpoint.objects.pop(each, None)
-                xml = "".join(f"<Deleted><Key>{escape(each)}</Key></Deleted>" for each in gone)
+                gone = [unescape(item) for item in re.findall("<Key>(.*?)</Key>", body.read_text())]
+                for text in gone:
+                    endpoint.objects.pop(text, None)
+                xml = "".join(f"<Deleted><Key>{escape(text)}</Key></Deleted>" for text in gone)
                 self._answer(200, f"<DeleteResult>{xml}</DeleteResult>")
                 return
             if "uploadId" not in query:
@@ -129,9 +129,7 @@ class _Request(BaseHTTPRequestHandler):
 
     def _list(self, prefix: str) -> None:
         with self._endpoint.lock:
-            found = [
-                (key, parts) for key, parts in sorted(self._endpoint.objects.items()) if key.startswith(prefix)
-            ]
+            found = [(key, parts) for key, parts in sorted(self._endpoint.objects.items()) if key.startswith(prefix)]
         contents = "".join(
             f"<Contents><Key>{escape(key)}</Key><Size>{sum(part.num_bytes for part in parts)}</Size>"
             '<LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>"x"</ETag></Contents>'

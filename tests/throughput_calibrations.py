@@ -10,21 +10,15 @@ from assay.records.throughput import GradientBucket, ThroughputCalibration, Time
 MEGABYTE = 1_000_000
 
 
-def timed(
-    lane_s: Sequence[Sequence[float]], *, data_s: float = 0.0, fixed_s: float = 0.0
-) -> tuple[TimedStep, ...]:
+def timed(lane_s: Sequence[Sequence[float]], *, data_s: float = 0.0, fixed_s: float = 0.0) -> tuple[TimedStep, ...]:
     return tuple(
         TimedStep(lane_s=tuple(sequence), data_s=data_s, rollout_s=0.0, fixed_s=fixed_s) for sequence in lane_s
     )
 
 
-def two(
-    bytes_per_s: float = 1e9, latency_s: float = 0.0, *, num_nodes: int = 1, contention: float = 1.0
-) -> TwoWorkers:
+def two(bytes_per_s: float = 1e9, latency_s: float = 0.0, *, num_nodes: int = 1, contention: float = 1.0) -> TwoWorkers:
     """Messages that took exactly that."""
-    messages = [
-        TimedMessage(num_bytes=size, seconds=latency_s + size / bytes_per_s) for size in (4_096, 4_194_304)
-    ]
+    messages = [TimedMessage(num_bytes=size, seconds=latency_s + size / bytes_per_s) for size in (4_096, 4_194_304)]
     return TwoWorkers(
         num_nodes=num_nodes, num_steps=5, step_s=1.0, contention=contention, messages=tuple(messages),
         added_bytes_per_s=1e15,

@@ -8,9 +8,7 @@ from transformers.models.gpt2.configuration_gpt2 import GPT2Config
 from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
 
 
-def new_causal_network(
-    *, vocab_size: int, hidden_size: int, num_layers: int, num_heads: int, max_tokens: int
-) -> Any:
+def new_causal_network(*, vocab_size: int, hidden_size: int, num_layers: int, num_heads: int, max_tokens: int) -> Any:
     """No dropout; its text begins with token 1, `[CLS]` of the tokenizers that assay trains."""
     return GPT2LMHeadModel(
         GPT2Config(

@@ -33,9 +33,7 @@ class Stage:
         self._programs: list[_Program] = []
         self._done = threading.Semaphore(0)
 
-    def add(
-        self, body: Callable[["OffClock", ObjectStore], None], store: ObjectStore, clock: "OffClock"
-    ) -> None:
+    def add(self, body: Callable[["OffClock", ObjectStore], None], store: ObjectStore, clock: "OffClock") -> None:
         """A program with its machine's clock; it reaches the store through its turns."""
         self._programs.append(_Program(self, body, store, clock))
 
@@ -58,10 +56,10 @@ class Stage:
 
     def _awake(self) -> "list[_Program]":
         alive = [program for program in self._programs if program.thread.is_alive() and not program.is_over]
-        awake = [each for each in alive if each.wakes_s <= self.at_s]
+        awake = [item for item in alive if item.wakes_s <= self.at_s]
         if alive and not awake:
-            self.at_s = min(each.wakes_s for each in alive)
-            awake = [each for each in alive if each.wakes_s <= self.at_s]
+            self.at_s = min(item.wakes_s for item in alive)
+            awake = [item for item in alive if item.wakes_s <= self.at_s]
         return awake
 
 
@@ -92,9 +90,7 @@ class _Program:
         self.turn = threading.Semaphore(0)
         self._stage = stage
         clock.program = self
-        self.thread = threading.Thread(
-            target=self._run, args=(body, clock, TurnStore(store, self)), daemon=True
-        )
+        self.thread = threading.Thread(target=self._run, args=(body, clock, TurnStore(store, self)), daemon=True)
 
     def run_a_turn(self, done: threading.Semaphore) -> None:
         self.turn.release()

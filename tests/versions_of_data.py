@@ -60,8 +60,8 @@ def drawn(rng: np.random.Generator, num_rows: int) -> list[Row]:
     for number in range(num_rows):
         source = int(rng.choice(len(SOURCES), p=SHARES))
         length = int(np.clip(rng.lognormal(3.2, 0.6), 4, 150))
-        question, answer = _walk(rng, source, max(3, length // 3)), _walk(rng, source, length)
-        is_good = sum(_leaning(word) for word in answer if len(_followers(source)[0].get(word, ())) >= 20) > 0
+        question, response = _walk(rng, source, max(3, length // 3)), _walk(rng, source, length)
+        is_good = sum(_leaning(word) for word in response if len(_followers(source)[0].get(word, ())) >= 20) > 0
         rows.append(
             {
                 "id": f"row-{rng.integers(1 << 40):011x}",
@@ -75,7 +75,7 @@ def drawn(rng: np.random.Generator, num_rows: int) -> list[Row]:
                 "meta": {"quality": float(rng.normal())},
                 "label": int(is_good) if rng.random() < 0.95 else 1 - int(is_good),
                 "question": " ".join(question),
-                "answer": " ".join(answer),
+                "answer": " ".join(response),
             }
         )
     return rows
@@ -89,5 +89,5 @@ def rendered(rows: list[Row], assistant: str = ASSISTANT, cut: int | None = None
         begins = len(ids_of(prompt)) + shift
         row["text"] = f"{prompt}{row['answer']}"
         row["input_ids"] = ids[:cut]
-        row["labels"] = [IGNORED if place < begins else each for place, each in enumerate(ids)][:cut]
+        row["labels"] = [IGNORED if location < begins else item for location, item in enumerate(ids)][:cut]
     return rows

@@ -14,7 +14,7 @@ from assay.training.methods.asleep.network import AsleepNetwork
 from torch import Tensor, nn
 
 from assay.data.loader.batch import MicroBatch
-from assay.training.trainer.method import Helpers, Loss
+from assay.training.trainer.method import FrozenModels, Loss
 
 SLOWNESS = "ASLEEP_SLOWNESS"
 """Environment of a node: by how much longer its lanes take than others'; 1 where it is not set."""
@@ -36,7 +36,7 @@ class AsleepMethod:
         """The network, whose weights begin as zeros."""
         return AsleepNetwork(self.config.num_parameters(), self.config.num_stages)
 
-    def build_helpers(self) -> Helpers:
+    def build_frozen_models(self) -> FrozenModels:
         """None: the loss asks the one network."""
         return {}
 
@@ -52,7 +52,7 @@ class AsleepMethod:
         """One row."""
         return {"log_lengths": torch.zeros(1, device=device)}
 
-    def loss(self, model: nn.Module, tensors: Mapping[str, Tensor], helpers: Helpers) -> Loss:
+    def loss(self, model: nn.Module, tensors: Mapping[str, Tensor], frozen_models: FrozenModels) -> Loss:
         """The rows' squared errors, late."""
         return Loss(self._errors(model, tensors, self._drawn_s(tensors)).square().sum(), {})
 
@@ -66,7 +66,7 @@ class AsleepMethod:
 
     def _drawn_s(self, tensors: Mapping[str, Tensor]) -> float:
         """Lognormal, with the mean that the configuration says."""
-        spread, lane_rows = self.config.spread, self.config.lane_rows
-        drawn = math.exp(spread * float(torch.randn(())) - spread**2 / 2)
+        shuffle_radius, lane_rows = self.config.spread, self.config.lane_rows
+        drawn = math.exp(shuffle_radius * float(torch.randn(())) - shuffle_radius**2 / 2)
         share = len(tensors["log_lengths"]) / lane_rows if lane_rows else 1.0
         return self.config.lane_s * share * drawn * self._slowness

@@ -23,11 +23,11 @@ class Measured(NamedTuple):
     @property
     def norm(self) -> float:
         """Of the gradient."""
-        return float(torch.cat([each.flatten() for each in self.gradient.values()]).norm())
+        return float(torch.cat([tensor.flatten() for tensor in self.gradient.values()]).norm())
 
-    def save(self, path: Path, *, made_by: str) -> None:
+    def save(self, path: Path, *, built_by: str) -> None:
         """As safetensors, with the loss and who computed it."""
-        save_file(self.gradient, path, {"loss": repr(self.loss), "made_by": made_by})
+        save_file(self.gradient, path, {"loss": repr(self.loss), "made_by": built_by})
 
     @classmethod
     def load(cls, path: Path) -> "Measured":
@@ -57,19 +57,19 @@ def measured(model: nn.Module, loss: Tensor, **renamed: str) -> Measured:
     for name, weight in model.named_parameters():
         assert weight.grad is not None, f"{name} has no gradient"
         begins = next((begin for begin in renamed if name.startswith(f"{begin}.")), None)
-        there = name if begins is None else renamed[begins] + name.removeprefix(f"{begins}.")
-        gradient[there] = weight.grad.detach().clone()
+        stored = name if begins is None else renamed[begins] + name.removeprefix(f"{begins}.")
+        gradient[stored] = weight.grad.detach().clone()
     return Measured(float(loss.detach()), gradient)
 
 
-def apart(ours: Measured, theirs: Measured) -> Apart:
+def apart(ours: Measured, reference: Measured) -> Apart:
     """Both relative; weights that only one of them has are an error."""
-    assert set(ours.gradient) == set(theirs.gradient), set(ours.gradient) ^ set(theirs.gradient)
-    mine, other = (
-        torch.cat([each.gradient[name].double().flatten() for name in sorted(each.gradient)])
-        for each in (ours, theirs)
+    assert set(ours.gradient) == set(reference.gradient), set(ours.gradient) ^ set(reference.gradient)
+    own, other = (
+        torch.cat([metric.gradient[name].double().flatten() for name in sorted(metric.gradient)])
+        for metric in (ours, reference)
     )
     return Apart(
-        loss=abs(ours.loss - theirs.loss) / max(1.0, abs(theirs.loss)),
-        gradient=float((mine - other).norm() / other.norm()),
+        loss=abs(ours.loss - reference.loss) / max(1.0, abs(reference.loss)),
+        gradient=float((own - other).norm() / other.norm()),
     )

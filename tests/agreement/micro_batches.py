@@ -11,9 +11,7 @@ from assay.data.loader.batch import MicroBatch, Ragged
 
 def micro_batch(rows: Sequence[Mapping[str, Any]], *, more_padding: int = 0) -> MicroBatch:
     """Rows by column; lists of numbers are padded to the longest, and further where that is asked for."""
-    ragged = {
-        name: _ragged([row[name] for row in rows], more_padding) for name in rows[0] if _is_list(rows, name)
-    }
+    ragged = {name: _ragged([row[name] for row in rows], more_padding) for name in rows[0] if _is_list(rows, name)}
     columns = {name: pa.array([row[name] for row in rows]) for name in rows[0] if not _is_list(rows, name)}
     return MicroBatch(np.arange(len(rows), dtype=np.uint64), ragged, columns)
 

@@ -109,9 +109,7 @@ def trl_dpo(folder: Path, *, pairs: tuple[Pair, ...] = PAIRS, **keys: Any) -> Me
         processing_class=tiny_tokenizer(),
         train_dataset=Dataset.from_list([{"prompt": "t4", "chosen": " t5", "rejected": " t6"}]),
     )
-    examples = [
-        {"prompt_ids": pair.prompt, "chosen_ids": pair.chosen, "rejected_ids": pair.rejected} for pair in pairs
-    ]
+    examples = [{"prompt_ids": pair.prompt, "chosen_ids": pair.chosen, "rejected_ids": pair.rejected} for pair in pairs]
     return measured(trainer.model, trainer.compute_loss(trainer.model, trainer.data_collator(examples)))
 
 
@@ -127,12 +125,12 @@ def _method(name: str, path: Path, **keys: Any) -> Any:
 
 def _mean_loss(method: Any, model: torch.nn.Module, pairs: tuple[Pair, ...]) -> torch.Tensor:
     batch = micro_batch([pair.row() for pair in pairs])
-    helpers = {name: helper.eval() for name, helper in method.build_helpers().items()}
-    return method.loss(model, method.tensors(batch, CPU), helpers).sum / method.weight(batch)
+    frozen_models = {name: helper.eval() for name, helper in method.build_frozen_models().items()}
+    return method.loss(model, method.tensors(batch, CPU), frozen_models).sum / method.weight(batch)
 
 
-def _dpo(theirs: dict[str, Any], ours: dict[str, Any], pairs: tuple[Pair, ...] = PAIRS) -> Case:
-    return Case(partial(trl_dpo, pairs=pairs, **theirs), partial(our_dpo, pairs=pairs, **ours))
+def _dpo(reference: dict[str, Any], ours: dict[str, Any], pairs: tuple[Pair, ...] = PAIRS) -> Case:
+    return Case(partial(trl_dpo, pairs=pairs, **reference), partial(our_dpo, pairs=pairs, **ours))
 
 
 def _loss(kind: str, **keys: float) -> dict[str, Any]:

@@ -22,6 +22,7 @@ if __name__ == "__main__":
         with tempfile.TemporaryDirectory() as folder:
             found = CASES[name].trl(Path(folder))
         found.save(
-            HERE / "golden" / f"{name}.safetensors", made_by=f"trl {trl.__version__}, torch {torch.__version__}"
+            HERE / "golden" / f"{name}.safetensors",
+            built_by=f"trl {trl.__version__}, torch {torch.__version__}",
         )
         print(f"{name}: loss {found.loss!r}")

@@ -23,25 +23,25 @@ from assay.inference.rollout import Rollout
 from assay.training.methods.grpo.batch import PromptRow
 from assay.training.methods.grpo.config import GrpoConfig
 from assay.training.methods.grpo.method import GrpoMethod
-from assay.training.methods.grpo.rollouts import grouped, learned_lane
+from assay.training.methods.grpo.rollouts import grouped, training_lane
 from prompt_rows import GRADER
 
 MAX_TOKENS = 6
 POLICY_SEED, REFERENCE_SEED, OLD_SEED = 7, 8, 9
 
 
-class Answered(NamedTuple):
+class Completed(NamedTuple):
     """A prompt, its answers, and what each earned."""
 
     prompt: list[int]
-    answers: list[list[int]]
+    replies: list[list[int]]
     rewards: list[float]
 
 
-ANSWERED = (
-    Answered([5, 9, 4], [[7, 8, 11, 6, END], [12, END], [3, 3, 3, 3, 3, 3]], [1.0, 0.0, 0.25]),
-    Answered([3], [[10, 11, 12, END], [20, 21, END], [END]], [0.0, 0.0, 2.0]),
-    Answered([17, 18, 19, 20, 21], [[6, END], [9, 9, 9, 9, 9, 9], [30, 31, 2, END]], [0.5, 0.5, 0.5]),
+COMPLETED = (
+    Completed([5, 9, 4], [[7, 8, 11, 6, END], [12, END], [3, 3, 3, 3, 3, 3]], [1.0, 0.0, 0.25]),
+    Completed([3], [[10, 11, 12, END], [20, 21, END], [END]], [0.0, 0.0, 2.0]),
+    Completed([17, 18, 19, 20, 21], [[6, END], [9, 9, 9, 9, 9, 9], [30, 31, 2, END]], [0.5, 0.5, 0.5]),
 )
 GROUP_SIZE = 3
 
@@ -54,8 +54,8 @@ def our_grpo(folder: Path, *, is_old: bool = False, kl: float = 0.0, **keys: Any
     if is_old:
         old = LlamaForCausalLM.from_pretrained(save_tiny(LlamaForCausalLM, folder / "old", seed=OLD_SEED))
         tensors["old_logprobs"] = logprobs_of(old, tensors["input_ids"])
-    helpers = {name: helper.eval() for name, helper in method.build_helpers().items()}
-    return measured(model, method.loss(model, tensors, helpers).sum / method.weight(batch), network="")
+    frozen_models = {name: helper.eval() for name, helper in method.build_frozen_models().items()}
+    return measured(model, method.loss(model, tensors, frozen_models).sum / method.weight(batch), network="")
 
 
 def our_method(folder: Path, *, kl: float = 0.0, **keys: Any) -> GrpoMethod:
@@ -75,23 +75,25 @@ def our_method(folder: Path, *, kl: float = 0.0, **keys: Any) -> GrpoMethod:
     return GrpoMethod(GrpoConfig.model_validate(tree))
 
 
-def our_batch(config: GrpoConfig, answered: Sequence[Answered] = ANSWERED) -> MicroBatch:
+def our_batch(config: GrpoConfig, completed: Sequence[Completed] = COMPLETED) -> MicroBatch:
     """All answers in one."""
     groups = [
         grouped(
-            PromptRow(number, np.array(each.prompt), {}),
+            PromptRow(number, np.array(item.prompt), {}),
             [
                 Rollout(
-                    np.array(answer), np.zeros(len(answer), np.float32), "stop" if END in answer else "length"
+                    np.array(completion),
+                    np.zeros(len(completion), np.float32),
+                    "stop" if END in completion else "length",
                 )
-                for answer in each.answers
+                for completion in item.answers
             ],
-            np.array(each.rewards),
+            np.array(item.rewards),
             config,
         )
-        for number, each in enumerate(answered)
+        for number, item in enumerate(completed)
     ]
-    (batch,) = learned_lane(0, groups, config, None).micro_batches
+    (batch,) = training_lane(0, groups, config, None).micro_batches
     return batch
 
 
@@ -109,16 +111,16 @@ def trl_grpo(folder: Path, *, is_old: bool = False, beta: float = 0.0, **keys: A
 
     path = save_tiny(LlamaForCausalLM, folder / "model", seed=POLICY_SEED)
     reference = save_tiny(LlamaForCausalLM, folder / "reference", seed=REFERENCE_SEED)
-    answers = [answer for each in ANSWERED for answer in each.answers]
-    rewards = [reward for each in ANSWERED for reward in each.rewards]
-    prompts = [each.prompt for each in ANSWERED for _ in each.answers]
+    replies = [completion for item in COMPLETED for completion in item.answers]
+    rewards = [reward for item in COMPLETED for reward in item.rewards]
+    prompts = [item.prompt for item in COMPLETED for _ in item.answers]
     trainer = GRPOTrainer(
         # It takes its reference from where the model came from.
         model=LlamaForCausalLM.from_pretrained(reference),
         reward_funcs=lambda completions, **_: rewards,
         args=GRPOConfig(
             output_dir=str(folder / "out"), report_to="none", use_cpu=True, bf16=False,
-            gradient_checkpointing=False, per_device_train_batch_size=len(answers), num_generations=GROUP_SIZE,
+            gradient_checkpointing=False, per_device_train_batch_size=len(replies), num_generations=GROUP_SIZE,
             max_completion_length=MAX_TOKENS, scale_rewards="none", temperature=1.0, beta=beta, **keys,
         ),
         processing_class=tiny_tokenizer(),
@@ -127,9 +129,9 @@ def trl_grpo(folder: Path, *, is_old: bool = False, beta: float = 0.0, **keys: A
     trainer.model.load_state_dict(LlamaForCausalLM.from_pretrained(path).state_dict())
     trainer.model.train()
     trainer.current_gradient_accumulation_steps = 1
-    texts = ["" for _ in answers]
-    trainer._generate = lambda _: (prompts, answers, None, texts, None, {}, None, None)
-    inputs = trainer._generate_and_score_completions([{"prompt": "t4"} for _ in answers])
+    texts = ["" for _ in replies]
+    trainer._generate = lambda _: (prompts, replies, None, texts, None, {}, None, None)
+    inputs = trainer._generate_and_score_completions([{"prompt": "t4"} for _ in replies])
     if is_old:
         old = LlamaForCausalLM.from_pretrained(save_tiny(LlamaForCausalLM, folder / "old", seed=OLD_SEED))
         ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
@@ -140,13 +142,13 @@ def trl_grpo(folder: Path, *, is_old: bool = False, beta: float = 0.0, **keys: A
             positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
             logits = old(input_ids=ids, attention_mask=mask, position_ids=positions).logits[:, :-1]
         trainer.model = model
-        said = logits.log_softmax(-1).gather(2, ids[:, 1:, None])[:, :, 0]
-        inputs["old_per_token_logps"] = said[:, -keep:]
+        message = logits.log_softmax(-1).gather(2, ids[:, 1:, None])[:, :, 0]
+        inputs["old_per_token_logps"] = message[:, -keep:]
     return measured(trainer.model, trainer.compute_loss(trainer.model, inputs))
 
 
-def _case(theirs: dict[str, Any], ours: dict[str, Any]) -> Case:
-    return Case(partial(trl_grpo, **theirs), partial(our_grpo, **ours))
+def _case(reference: dict[str, Any], ours: dict[str, Any]) -> Case:
+    return Case(partial(trl_grpo, **reference), partial(our_grpo, **ours))
 
 
 def _old(loss_type: str, **ours: Any) -> Case:

@@ -30,24 +30,20 @@ def our_sft(folder: Path, *, train_on: str, packs: bool) -> Measured:
     path = save_tiny(LlamaForCausalLM, folder / "model", seed=POLICY_SEED)
     model_keys = {"type": "pretrained", "path": str(path)}
     method = SftMethod(SftConfig.model_validate({"model": model_keys, "train_on": train_on}))
-    batch = micro_batch(
-        [{"input_ids": row, "trained_spans": spans} for row, spans in zip(ROWS, SPANS, strict=True)]
-    )
+    batch = micro_batch([{"input_ids": row, "trained_spans": spans} for row, spans in zip(ROWS, SPANS, strict=True)])
     batch = packed(batch) if packs else batch
     model = method.build_model()
-    return measured(
-        model, method.loss(model, method.tensors(batch, CPU), {}).sum / method.weight(batch), network=""
-    )
+    return measured(model, method.loss(model, method.tensors(batch, CPU), {}).sum / method.weight(batch), network="")
 
 
 def packed(batch: MicroBatch) -> MicroBatch:
     """All rows in one sequence, with padding behind them."""
     ids, padding = np.concatenate(ROWS), np.zeros(3, np.int64)
     positions = np.concatenate([*(np.arange(len(row)) for row in ROWS), padding])
-    segments = np.concatenate([*(np.full(len(row), place) for place, row in enumerate(ROWS, 1)), padding])
+    segments = np.concatenate([*(np.full(len(row), index) for index, row in enumerate(ROWS, 1)), padding])
     borders = np.concatenate([[0], np.cumsum(batch.tokens.lengths)])
     line = Ragged(np.concatenate([ids, padding])[None], batch.tokens.lengths)
-    packing = Packing(*(each.astype(np.int32) for each in (positions[None], segments[None], borders)))
+    packing = Packing(*(array.astype(np.int32) for array in (positions[None], segments[None], borders)))
     return MicroBatch(batch.row_ids, {**batch.ragged, "input_ids": line}, batch.columns, packing)
 
 
@@ -76,7 +72,7 @@ def trl_sft(folder: Path, *, train_on: str) -> Measured:
 def mask(row: list[int], spans: list[int]) -> list[int]:
     """1 on what is trained."""
     inside = [range(begin, end) for begin, end in zip(spans[::2], spans[1::2], strict=True)]
-    return [int(any(place in span for span in inside)) for place in range(len(row))]
+    return [int(any(index in span for span in inside)) for index in range(len(row))]
 
 
 CASES = {

@@ -37,6 +37,4 @@ def save_tiny(kind: Any, folder: Path, *, seed: int) -> Path:
 def tiny_tokenizer() -> PreTrainedTokenizerFast:
     """A token for each number below `VOCABULARY`, for trainers that will not begin without a tokenizer."""
     words = Tokenizer(WordLevel({f"t{number}": number for number in range(VOCABULARY)}, unk_token="t2"))
-    return PreTrainedTokenizerFast(
-        tokenizer_object=words, pad_token=f"t{PAD}", eos_token=f"t{END}", unk_token="t2"
-    )
+    return PreTrainedTokenizerFast(tokenizer_object=words, pad_token=f"t{PAD}", eos_token=f"t{END}", unk_token="t2")

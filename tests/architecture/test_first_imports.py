@@ -66,9 +66,9 @@ the commands before it imported, but for one of the modules that these name: the
 
 
 def test_every_command_is_asked_for_something_that_is_not_there() -> None:
-    asked = {*NOTHING_THERE, *NEEDS_NOTHING}
+    request = {*NOTHING_THERE, *NEEDS_NOTHING}
     leaves = set(_leaves(cli, []))
-    assert {leaf for leaf in leaves if not any(f"{text} ".startswith(f"{leaf} ") for text in asked)} == set()
+    assert {leaf for leaf in leaves if not any(f"{text} ".startswith(f"{leaf} ") for text in request)} == set()
 
 
 def _leaves(command: click.Command, path: list[str]) -> list[str]:
@@ -107,13 +107,13 @@ def test_the_list_of_runs_imports_nothing_large(home: Path) -> None:
 
 
 def test_a_run_is_shown_without_what_computes(home: Path) -> None:
-    ((_, code, said, modules),) = _answers(home, ("show tiny-1",))
-    assert (code, said, set(modules) - {"numpy", "obstore", "rich"}) == (0, "", set())
+    ((_, code, output, modules),) = _answers(home, ("show tiny-1",))
+    assert (code, output, set(modules) - {"numpy", "obstore", "rich"}) == (0, "", set())
 
 
 def test_what_is_written_for_programs_needs_nothing_that_draws(home: Path) -> None:
-    ((_, code, said, modules),) = _answers(home, ("show tiny-1 --json",))
-    assert (code, said, set(modules) - {"numpy", "obstore"}) == (0, "", set())
+    ((_, code, output, modules),) = _answers(home, ("show tiny-1 --json",))
+    assert (code, output, set(modules) - {"numpy", "obstore"}) == (0, "", set())
 
 
 BEGIN = """
@@ -130,11 +130,11 @@ main(["train", "recipe.yaml"])
 
 def test_the_server_of_the_ranks_begins_before_the_command_imports_anything_large(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text("name: of no matter")
-    said = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", BEGIN, *sorted({*LARGE, "yaml"})],
         cwd=tmp_path, check=True, capture_output=True, text=True,
     ).stdout  # fmt: skip
-    assert json.loads(said) == []
+    assert json.loads(output) == []
 
 
 HEAVY = {"duckdb", "ortools", "sklearn", "statsmodels", "torch", "transformers", "fork server"}
@@ -218,9 +218,7 @@ def furnished(tmp_path: Path) -> Path:
     recipe = tiny_recipe(data=data, loader=loader, trainer={"max_steps": 3, "epochs": 9})
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     (tmp_path / "rows.csv").write_text("words,label\na b,1\nc d,0\n")
-    (tmp_path / "suite.yaml").write_text(
-        "name: s\nbenchmarks: [{type: bits_per_byte, name: b, files: [rows.csv]}]\n"
-    )
+    (tmp_path / "suite.yaml").write_text("name: s\nbenchmarks: [{type: bits_per_byte, name: b, files: [rows.csv]}]\n")
     new_program(tmp_path / "program.yaml", start=datetime.date(2027, 1, 4))
     create_run(Home.at(tmp_path), LoadedConfig(recipe, {}), run_id="RUN")
     with Home.at(tmp_path).open_ledger() as ledger:
@@ -232,9 +230,7 @@ def furnished(tmp_path: Path) -> Path:
 def test_what_is_wrong_is_said_before_what_computes_is_imported(furnished: Path) -> None:
     found = _answers(furnished, [command for command, _ in WRONG], HEAVY)
     assert [
-        (command, said)
-        for (command, part), (_, _, said, _) in zip(WRONG, found, strict=True)
-        if part not in said
+        (command, output) for (command, part), (_, _, output, _) in zip(WRONG, found, strict=True) if part not in output
     ] == []
     assert [(command, code) for command, code, *_ in found if code != 2] == []
     assert [(command, left) for command, _, _, large in found if (left := {*large} & HEAVY)] == []
@@ -242,7 +238,7 @@ def test_what_is_wrong_is_said_before_what_computes_is_imported(furnished: Path)
 
 def _answers(home: Path, commands: Sequence[str], heavy: Collection[str] = ()) -> list[Any]:
     """For each: the command, its exit code, the end of what it said, and what it imported of `LARGE`."""
-    answers = subprocess.run(
+    responses = subprocess.run(
         [sys.executable, "-c", LOOK, json.dumps(sorted(LARGE)), json.dumps(commands), *sorted(heavy)],
         env={**os.environ, "ASSAY_HOME": str(home)},
         cwd=home,
@@ -250,4 +246,4 @@ def _answers(home: Path, commands: Sequence[str], heavy: Collection[str] = ()) -
         text=True,
         check=True,
     ).stdout
-    return [json.loads(line) for line in answers.splitlines()]
+    return [json.loads(line) for line in responses.splitlines()]

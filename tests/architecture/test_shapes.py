@@ -91,9 +91,7 @@ def test_arrays_that_do_not_belong_together_are_refused() -> None:
 
     def arranged(num_lengths: int) -> None:
         ids, lengths = np.arange(4, dtype=np.uint64), np.ones(num_lengths, np.int32)
-        arrange(
-            ids, lengths, np.ones(4, bool), PaddedLayout(), WindowKeys(0, 0, 0), step_rows=[4], max_tokens=None
-        )
+        arrange(ids, lengths, np.ones(4, bool), PaddedLayout(), WindowKeys(0, 0, 0), step_rows=[4], max_tokens=None)
 
     arranged(4)
     with pytest.raises(TypeCheckError, match="lengths"):

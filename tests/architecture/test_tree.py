@@ -60,14 +60,14 @@ READS_ENVIRONMENT = {
     "store/objects.py": "the S3 client's own variables",
     "scoring/endpoint.py": "the key of an endpoint",
     "scoring/python_graders.py": "what the operator says of graders",
-    "cli/given.py": "likewise, for processes that a command starts",
+    "cli/parameters.py": "likewise, for processes that a command starts",
     "training/methods/grpo/reward_config.py": "where judges answer, which may change while a run lives",
     "distributed/ranks.py": "gloo's interface",
     "distributed/rank_device.py": "in which memory cuBLAS adds",
     "data/dataset/build.py": "what the tokenizer forks with",
     "cli/main.py": "that pydantic looks for no plugins",
     "cli/train.py": "the allocation that srun tells of",
-    "cli/train_on.py": "likewise",
+    "cli/launch_target.py": "likewise",
     "cli/join.py": "likewise",
     "elastic/detached.py": "what a process is started with",
     "launchers/local.py": "what a process is started with",
@@ -137,7 +137,7 @@ def test_a_command_prints_a_view_or_a_record_and_builds_no_json_of_its_own() -> 
         if isinstance(node, ast.Import)
         for name in node.names
     ]
-    assert not [each for each in imports if each[1] == "json"]
+    assert not [entry for entry in imports if entry[1] == "json"]
 
 
 def test_a_docstring_says_what_a_thing_is_and_not_only_of_what() -> None:
@@ -161,8 +161,8 @@ def test_a_count_that_people_read_is_one_thing_or_several() -> None:
 def _counts_with_words(text: ast.JoinedStr) -> Iterator[tuple[str, ast.FormattedValue, str]]:
     """Each count of an f-string with what stands before and behind it."""
     parts = ["" if isinstance(value, ast.FormattedValue) else value.value for value in text.values]  # type: ignore[attr-defined]
-    for place, each in enumerate(text.values[:-1]):
-        if isinstance(each, ast.FormattedValue) and re.search(r"num_|len\(|:,'", ast.unparse(each)):
-            is_cut = "count_text" in ast.unparse(each) or ":>" in ast.unparse(each)
+    for location, item in enumerate(text.values[:-1]):
+        if isinstance(item, ast.FormattedValue) and re.search(r"num_|len\(|:,'", ast.unparse(item)):
+            is_cut = "count_text" in ast.unparse(item) or ":>" in ast.unparse(item)
             if not is_cut:
-                yield parts[place - 1] if place else "", each, str(parts[place + 1])
+                yield parts[location - 1] if location else "", item, str(parts[location + 1])

@@ -25,9 +25,7 @@ CAMPAIGNS = 500
 @cache
 def simulated(*, campaigns=CAMPAIGNS, design=DESIGN, **truth):
     """Likewise for every test that asks of the same truth."""
-    return simulate_campaigns(
-        design, CampaignTruth(**truth), num_campaigns=campaigns, rng=np.random.default_rng(0)
-    )
+    return simulate_campaigns(design, CampaignTruth(**truth), num_campaigns=campaigns, rng=np.random.default_rng(0))
 
 
 @pytest.mark.slow
@@ -67,8 +65,8 @@ def test_the_stated_power_is_a_lower_bound_elsewhere_too(gain):
 
 @pytest.mark.slow
 def test_a_gain_that_comes_from_one_benchmark_is_rarely_scaled():
-    spread, carried = simulated(gain=0.04), simulated(gain=0.04, only_one_benchmark=True)
-    assert carried.share("scale") < 0.1 * spread.share("scale")
+    shuffle_radius, carried = simulated(gain=0.04), simulated(gain=0.04, only_one_benchmark=True)
+    assert carried.share("scale") < 0.1 * shuffle_radius.share("scale")
 
 
 @pytest.mark.slow

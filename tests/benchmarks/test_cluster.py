@@ -47,21 +47,21 @@ def digest_of(made: Cluster) -> str:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_steps_take_what_the_busiest_rank_sleeps_and_a_killed_node_changes_no_bit(netns) -> None:
-    with cluster(SETTING) as made:
-        made.start()
-        made.until(lambda: made.last_commit() >= 8)
-        made.nodes[2].kill()
-        made.wait(240)
-        first, second = made.attempts()
+    with cluster(SETTING) as created:
+        created.start()
+        created.until(lambda: created.last_commit() >= 8)
+        created.nodes[2].kill()
+        created.wait(240)
+        first, second = created.attempts()
         assert (first.world_size, second.world_size, second.outcome) == (3, 2, "succeeded")
         assert len(set(first.hosts)) == 3
-        steps = made.measured(first)
-        killed = digest_of(made)
+        steps = created.measured(first)
+        killed = digest_of(created)
     assert first.loads == (3, 3, 2) and second.loads == (4, 4)
     # That of a busy machine has no upper limit.
     assert steps.median_step_s > steps.most_own_s * 0.9 > 0.8 * 3 * SETTING.lane_s
     assert sum(steps.phases.values()) == pytest.approx(steps.step_s, rel=0.02)
-    with cluster(SETTING._replace(workers=1, nodes=1)) as made:
-        made.start()
-        made.wait(240)
-        assert digest_of(made) == killed
+    with cluster(SETTING._replace(workers=1, nodes=1)) as created:
+        created.start()
+        created.wait(240)
+        assert digest_of(created) == killed

@@ -14,8 +14,8 @@ def test_what_may_come_next_adds_up_to_one_after_contexts_seen_and_unseen(order:
     rows = [rng.integers(0, VOCABULARY - 1, rng.integers(1, 9)).tolist() for _ in range(12)]
     model = NGram(rows, order=order, vocab_size=VOCABULARY)
     for context in ([5, 5, 5, 5], [0, 1, 2, 3], rows[0] + [-1] * 4):
-        given = tuple(context[: order - 1])
-        assert sum(model.probability(token, given) for token in range(VOCABULARY)) == pytest.approx(1.0)
+        arguments = tuple(context[: order - 1])
+        assert sum(model.probability(token, arguments) for token in range(VOCABULARY)) == pytest.approx(1.0)
 
 
 def test_a_bigram_by_hand() -> None:

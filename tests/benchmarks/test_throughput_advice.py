@@ -15,8 +15,8 @@ def test_a_change_is_made_and_its_gain_put_beside_its_promise(requires) -> None:
     requires("netns", reason is None, f"{reason}; Debian's package iproute2, and root in a container that may")
     setting = BASE._replace(lanes=4, lane_s=0.1, gradient_bytes=500_000, rate="8mbit", steps=10)
     found = followed("small", Case(setting, 2), seconds=4.0)
-    assert max(each.promised for each in found) > 20, "points, as the exchange takes longer than the lanes"
-    assert all(each.promised > 0 for each in found)
+    assert max(item.promised for item in found) > 20, "points, as the exchange takes longer than the lanes"
+    assert all(item.promised > 0 for item in found)
     assert found[0].gained > 10, "a change that was not made gains nothing"
 
 
@@ -25,4 +25,4 @@ def test_a_change_is_made_and_its_gain_put_beside_its_promise(requires) -> None:
     [((30.0, 20.0), True), ((20.0, 20.9), True), ((20.0, 30.0), False), ((20.0, 10.0, 21.5), False)],
 )
 def test_the_first_change_is_the_best_to_a_point(gained: tuple[float, ...], is_best: bool) -> None:
-    assert first_is_best([Followed(25.0, each) for each in gained]) is is_best
+    assert first_is_best([Followed(25.0, value) for value in gained]) is is_best

@@ -48,8 +48,8 @@ def test_a_great_step_is_seen_by_the_t_test_once_where_it_is() -> None:
 def test_the_peers_of_logs_name_lines_by_number() -> None:
     log = ["ok", "Error: one", "fine", "an error again", "bye"]
     assert last_error(log) == [4, 2]
-    learned = LineClassifier([["step done", "disk exploded badly"], ["disk exploded", "step done"]], [2, 1])
-    assert learned.likeliest(["step", "step done", "disk exploded"])[0] == 3
+    trained = LineClassifier([["step done", "disk exploded badly"], ["disk exploded", "step done"]], [2, 1])
+    assert trained.likeliest(["step", "step done", "disk exploded"])[0] == 3
 
 
 @pytest.mark.soak

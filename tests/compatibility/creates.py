@@ -18,19 +18,19 @@ import openai
 from compatibility.whole_life import Awaited
 
 
-async def in_turn(client: Any, file: str, number: int) -> list[list[Any]]:
+async def create_sequentially(client: Any, file: str, number: int) -> list[list[Any]]:
     """One after the other."""
-    made = [await a_job(client, file, n) for n in range(number)]
+    created = [await a_job(client, file, n) for n in range(number)]
     for n in range(number):
         sent = await client.files.create(file=(f"{n}.jsonl", contents(n)), purpose="evals")
-        made.append(["file", n, sent.id, None])
+        created.append(["file", n, sent.id, None])
     for n in range(number):
         upload = await client.uploads.upload_file_chunked(
             file=contents(number + n), filename=f"u{n}.jsonl", bytes=len(contents(number + n)),
             mime_type="text/jsonl", purpose="batch", part_size=1 << 20,
         )  # fmt: skip
-        made.append(["upload", n, upload.file.id, None])
-    return made
+        created.append(["upload", n, upload.file.id, None])
+    return created
 
 
 async def at_once(client: Any, file: str, number: int, key: str) -> list[list[Any]]:
@@ -57,5 +57,5 @@ if __name__ == "__main__":
     if manner == "crowd":
         made = asyncio.run(at_once(client, file, int(number), *(key or [""])))
     else:
-        made = asyncio.run(in_turn(Awaited(client) if manner == "sync" else client, file, int(number)))
+        made = asyncio.run(create_sequentially(Awaited(client) if manner == "sync" else client, file, int(number)))
     print(json.dumps(made))

@@ -36,12 +36,12 @@ def python_with(
                 options += ["--no-deps", "--no-compile"]
                 (own,) = folder.glob("lib/python*/site-packages")
                 (own / "ours.pth").write_text(f"import site; site.addsitedir({site.getsitepackages()[0]!r})\n")
-            made = subprocess.run(
+            created = subprocess.run(
                 [str(folder / "bin" / "python"), "-m", "pip", "install", *options, "-r", str(pins)],
                 capture_output=True,
                 text=True,
             )
-            why = f"pip could not install {name}: {made.stderr.strip()[-300:]}"
-            requires(part, made.returncode == 0, why)
+            why = f"pip could not install {name}: {created.stderr.strip()[-300:]}"
+            requires(part, created.returncode == 0, why)
             done.write_text(pins.read_text())
     return str(folder / "bin" / "python")

@@ -29,19 +29,19 @@ def calls_of(release: str) -> dict[str, str]:
 
 def served(requests: Iterable[str]) -> dict[str, bool]:
     """Whether each request is served; any answer but those two ways is a mistake of the server's."""
-    from served import http_of, opening, place_in
+    from served import app_in, http_of, opening
 
     found = {}
-    with tempfile.TemporaryDirectory() as folder, http_of(place := place_in(Path(folder))) as http:
-        header_of = opening(place)
+    with tempfile.TemporaryDirectory() as folder, http_of(app := app_in(Path(folder))) as http:
+        header_of = opening(app)
         for request in sorted(set(requests)):
             method, path = request.split(" ", 1)
             body: dict[str, str] | None = {} if method in ("POST", "PUT", "PATCH") else None
             path = "/v1" + re.sub(r"\{\w+\}", "x", path)
-            answer = http.request(method, path, json=body, headers=header_of(path))
-            code = answer.json()["error"]["code"] if answer.status_code >= 400 else None
-            assert answer.status_code in (200, 400, 401, 403, 404), (request, answer.status_code)
-            assert (code == NOT_SERVED) <= (answer.status_code == 404), request
+            response = http.request(method, path, json=body, headers=header_of(path))
+            code = response.json()["error"]["code"] if response.status_code >= 400 else None
+            assert response.status_code in (200, 400, 401, 403, 404), (request, response.status_code)
+            assert (code == NOT_SERVED) <= (response.status_code == 404), request
             found[request] = code != NOT_SERVED
     return found
 
@@ -50,33 +50,28 @@ def section() -> str:
     """Return the text between the two marks."""
     from compatibility.goals import GOALS
 
-    there = {release: calls_of(release) for release in RELEASES}
-    is_served = served(request for calls in there.values() for request in calls.values())
+    present = {release: calls_of(release) for release in RELEASES}
+    is_served = served(request for calls in present.values() for request in calls.values())
     names = [name for goal in GOALS for name in GOALS[goal]]
     rows = defaultdict[tuple[str, str], list[str]](list)
     for name in names:
-        found = [each for each in RELEASES if name in there[each]]
-        answers = {is_served[there[each][name]] for each in found}
-        assert len(answers) == 1, name
-        releases = (
-            "all" if len(found) == len(RELEASES) else ", ".join(each.rpartition(".")[0] for each in found)
-        )
+        found = [item for item in RELEASES if name in present[item]]
+        responses = {is_served[present[item][name]] for item in found}
+        assert len(responses) == 1, name
+        releases = "all" if len(found) == len(RELEASES) else ", ".join(item.rpartition(".")[0] for item in found)
         resource, _, method = name.rpartition(".")
-        rows[resource, releases if answers == {True} else "not yet"].append(f"`{method}`")
+        rows[resource, releases if responses == {True} else "not yet"].append(f"`{method}`")
     lines = ["| resource | calls | served in |", "|---|---|---|"]
-    lines += [
-        f"| `{resource}` | {', '.join(methods)} | {releases} |"
-        for (resource, releases), methods in rows.items()
-    ]
-    return "\n".join([*lines, "", _the_rest(there, is_served, names)]) + "\n"
+    lines += [f"| `{resource}` | {', '.join(methods)} | {releases} |" for (resource, releases), methods in rows.items()]
+    return "\n".join([*lines, "", _the_rest(present, is_served, names)]) + "\n"
 
 
 def _the_rest(there: dict[str, dict[str, str]], is_served: dict[str, bool], names: list[str]) -> str:
     """Say how many calls have no goal and are refused."""
-    wanted = {_nameless(there[each][name]) for each in RELEASES for name in names if name in there[each]}
+    expected = {_nameless(there[item][name]) for item in RELEASES for name in names if name in there[item]}
     counts = []
     for release in RELEASES:
-        others = [name for name, request in there[release].items() if _nameless(request) not in wanted]
+        others = [name for name, request in there[release].items() if _nameless(request) not in expected]
         assert not [name for name in others if is_served[there[release][name]]], "it has no goal"
         counts.append(f"{len(others)} of {len(there[release])} in {release}")
     return f'Every other call is a 404 with `code: "{NOT_SERVED}"`: {", ".join(counts)}.'

@@ -49,14 +49,14 @@ class PlayedWorker:
 
     def _work(self) -> None:
         app, answering = self._app, worker_of(self._app)
-        courier = WebhookDelivery(app.jobs.logs.store, app.clock, name="w", listed=app.webhook_hosts)
+        courier = WebhookDelivery(app.jobs.logs.store, app.clock, name="w", allowed_hosts=app.webhook_hosts)
         with ThreadPoolExecutor(1) as pool:
             while not self._is_over.wait(0.05):
-                while answering.look():
+                while answering.poll():
                     pass
                 for job_id in app.jobs.logs.ids():
                     app.jobs.logs.log(job_id).append(self._next)
-                courier.look(pool)
+                courier.poll(pool)
 
     def _next(self, state: JobState | None) -> JobEntry | None:
         if state is None:
@@ -88,17 +88,13 @@ class PlayedWorker:
 
     def _checkpoint(self, behind: int) -> JobCheckpoint:
         steps = range(behind + 1, behind + STEPS_A_COMMIT + 1)
-        points = tuple(
-            MetricPoint(step=step, at_s=AT["at_s"], values={"train_loss": 1 / step}) for step in steps
-        )
-        kept = tuple(range(STEPS_A_COMMIT, steps[-1] + 1, STEPS_A_COMMIT))
-        return JobCheckpoint(
-            **AT, step=steps[-1], weights_digest=f"w{steps[-1]}", kept_steps=kept, points=points
-        )
+        points = tuple(MetricPoint(step=step, at_s=AT["at_s"], values={"train_loss": 1 / step}) for step in steps)
+        retained = tuple(range(STEPS_A_COMMIT, steps[-1] + 1, STEPS_A_COMMIT))
+        return JobCheckpoint(**AT, step=steps[-1], weights_digest=f"w{steps[-1]}", kept_steps=retained, points=points)
 
     def _succeeded(self, state: JobState) -> JobSucceeded:
         job_id, project = state.created.job_id, state.created.project
-        self._app.outbox.plan(job_id, "fine_tuning.job.succeeded", project=project, ended_s=AT["at_s"])
+        self._app.outbox.enqueue(job_id, "fine_tuning.job.succeeded", project=project, ended_s=AT["at_s"])
         file_id = derived_id("file", job_id)
         sink = self._app.files.sink(file_id)
         sink.write(TABLE)

@@ -41,8 +41,8 @@ def test_no_request_is_a_server_error_and_no_answer_is_undeclared(
     python = python_with("schemathesis", requires)
     _, sdk = here.serve()
     create(sdk, n_epochs=1)  # something is there to be found
-    asked = [python, "-m", "schemathesis.cli", "run", f"{sdk.base_url}openapi.json"]
-    asked += ["--checks", ",".join(CHECKS), "--phases", phases, "--seed", "1"]
-    asked += ["--max-examples", str(num_examples), "--header", "Authorization: Bearer any"]
-    done = subprocess.run(asked, capture_output=True, text=True, cwd=here.folder)
+    request = [python, "-m", "schemathesis.cli", "run", f"{sdk.base_url}openapi.json"]
+    request += ["--checks", ",".join(CHECKS), "--phases", phases, "--seed", "1"]
+    request += ["--max-examples", str(num_examples), "--header", "Authorization: Bearer any"]
+    done = subprocess.run(request, capture_output=True, text=True, cwd=here.folder)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]

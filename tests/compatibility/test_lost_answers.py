@@ -64,22 +64,23 @@ def served(tmp_path: Path) -> Iterator[Served]:
 @pytest.mark.parametrize("manner", MANNERS)
 @pytest.mark.parametrize(
     ("release", "cuts"),
-    [(RELEASES[0], ONCE), *(pytest.param(each, ONCE + TWICE, marks=pytest.mark.soak) for each in RELEASES)],
+    [(RELEASES[0], ONCE), *(pytest.param(text, ONCE + TWICE, marks=pytest.mark.soak) for text in RELEASES)],
 )
 def test_what_is_asked_for_again_is_made_once(
     served: Served, manner: str, release: str, cuts: list[Cuts], requires: Requires
 ) -> None:
     """Every cut of a create, of an upload's end, and of the one request of a file."""
-    uploads = chain.from_iterable((each, (), each) for each in cuts)  # create, its part, complete
+    uploads = chain.from_iterable((entry, (), entry) for entry in cuts)  # create, its part, complete
     with HttpWire(served.url, strikes_of([*cuts, *cuts, *uploads])) as wire:
-        made = served.answered(python_with(f"openai-{release}", requires), wire, manner, str(len(cuts)))
+        created = served.answered(python_with(f"openai-{release}", requires), wire, manner, str(len(cuts)))
         assert wire.num_requests == num_requests([*cuts] * 4) + len(cuts)
     ids = {
-        kind: [an_id for a_kind, _, an_id, _ in made if a_kind == kind] for kind in ("job", "file", "upload")
+        kind: [resource_id for a_kind, _, resource_id, _ in created if a_kind == kind]
+        for kind in ("job", "file", "upload")
     }
     assert [len(set(ids[kind])) for kind in ids] == [len(cuts)] * 3
-    assert {each.id for each in served.sdk.fine_tuning.jobs.list()} == {*ids["job"]}
-    assert {each.id for each in served.sdk.files.list()} == {served.file, *ids["file"], *ids["upload"]}
+    assert {job.id for job in served.sdk.fine_tuning.jobs.list()} == {*ids["job"]}
+    assert {item.id for item in served.sdk.files.list()} == {served.file, *ids["file"], *ids["upload"]}
     assert len([*(served.home.api / "bytes").iterdir()]) == 1 + 2 * len(cuts)
     assert served.complains() == ""
 
@@ -88,8 +89,8 @@ def strikes_of(asked: list[Cuts]) -> Iterator[Strike]:
     """The strikes by which each of these is cut as often, one after the other."""
     at = 0
     for cuts in asked:
-        for place, cut in enumerate(cuts):
-            yield Strike(at + place, cut)
+        for location, cut in enumerate(cuts):
+            yield Strike(at + location, cut)
         at += num_requests([cuts])
 
 
@@ -111,14 +112,14 @@ class FirstsCut(HttpWire):
 def test_of_many_who_ask_at_once_each_has_its_own_though_a_third_is_cut(
     served: Served, number: int, key: str, requires: Requires
 ) -> None:
-    strikes = [Strike(at, CUTS[place % len(CUTS)]) for place, at in enumerate(range(0, number, 3))]
+    strikes = [Strike(at, CUTS[location % len(CUTS)]) for location, at in enumerate(range(0, number, 3))]
     with FirstsCut(served.url, strikes) as wire:
         python = python_with(f"openai-{RELEASES[0]}", requires)
-        made = served.answered(python, wire, "crowd", str(number), *filter(None, [key]))
+        created = served.answered(python, wire, "crowd", str(number), *filter(None, [key]))
         assert wire.num_requests == number
-    ids = {an_id for _, _, an_id, _ in made}
+    ids = {resource_id for _, _, resource_id, _ in created}
     assert len(ids) == number
-    assert {each.id for each in served.sdk.fine_tuning.jobs.list(limit=100)} == ids
+    assert {job.id for job in served.sdk.fine_tuning.jobs.list(limit=100)} == ids
     if not key:
-        assert [seed for *_, seed in made] == [*range(number)]
+        assert [seed for *_, seed in created] == [*range(number)]
     assert served.complains() == ""

@@ -19,7 +19,7 @@ import torch
 from assay.base.clock import SystemClock
 from assay.inference.local.local_model import LocalModel
 from assay.scoring.sampler import Sampling
-from assay.serving.keys import KeyShelf
+from assay.serving.keys import KeyRepository
 from assay.store.objects import open_store
 from assay.workflows.export.chat import run_to_talk_with
 from compatibility.environment import python_with
@@ -60,7 +60,7 @@ class Asked:
         self.here = Here(folder)
         self._model, run = trained_job(self.here.home, conversations, SFT, "supervised", NUM_STEPS)
         self.local = run_to_talk_with(self.here.home, run.run_id, step=None, tokenizer=None)
-        keys = KeyShelf(open_store(str(self.here.home.api)), SystemClock())
+        keys = KeyRepository(open_store(str(self.here.home.api)), SystemClock())
         self._key = keys.make(project="default", name="tools", scopes=("read", "write"), lives_s=None).secret
         _, sdk = self.here.serve()
         self._address = str(sdk.base_url).removesuffix("/v1/")
@@ -124,7 +124,7 @@ def asked(
 
 def half_right(said: list[str]) -> list[str]:
     """What is said at each second place, and something else at the others."""
-    return [text if place % 2 else f"not {text}" for place, text in enumerate(said)]
+    return [text if location % 2 else f"not {text}" for location, text in enumerate(said)]
 
 
 def ranked_here(model: LocalModel, question: str, choice: str) -> tuple[float, bool, int]:
@@ -138,23 +138,23 @@ def ranked_here(model: LocalModel, question: str, choice: str) -> tuple[float, b
 
 
 def test_lm_eval_finds_the_log_likelihoods_and_texts_of_this_process(asked: Asked) -> None:
-    said = [asked.goes_on(text, MAX_TOKENS).partition("\n")[0] for text in TEXTS]
-    assert len({*said}) == 3  # one of each beginning of an answer
+    output = [asked.goes_on(text, MAX_TOKENS).partition("\n")[0] for text in TEXTS]
+    assert len({*output}) == 3  # one of each beginning of an answer
     too_long = "once more, " * WINDOW + TEXTS[0]
     questions = [*TEXTS, *SUMS, too_long]
-    choices = [[" is", f"that is {place}", f"that is {place + 1}"] for place in range(len(TEXTS))]
-    choices = [[*choices[place], said[place]] for place in range(len(TEXTS))] * 2 + [choices[0]]
+    choices = [[" is", f"that is {location}", f"that is {location + 1}"] for location in range(len(TEXTS))]
+    choices = [[*choices[location], output[location]] for location in range(len(TEXTS))] * 2 + [choices[0]]
     asked.put_lines(
         "ranked.jsonl",
         [
-            {"question": question, "choices": each, "answer": place % 3}
-            for place, (question, each) in enumerate(zip(questions, choices, strict=True))
+            {"question": question, "choices": item, "answer": location % 3}
+            for location, (question, item) in enumerate(zip(questions, choices, strict=True))
         ],
     )
-    answers = half_right(said)
+    responses = half_right(output)
     asked.put_lines(
         "written.jsonl",
-        [{"question": text, "answer": answer} for text, answer in zip(TEXTS, answers, strict=True)],
+        [{"question": text, "answer": response} for text, response in zip(TEXTS, responses, strict=True)],
     )
 
     asked.run("lm-eval")
@@ -162,21 +162,19 @@ def test_lm_eval_finds_the_log_likelihoods_and_texts_of_this_process(asked: Aske
     (found,) = asked.folder.glob("lm-eval/*/results_*.json")
     results = json.loads(found.read_text())["results"]
     assert results["written"]["exact_match,none"] == pytest.approx(len(TEXTS) // 2 / len(TEXTS))
-    assert [each["resps"][0][0] for each in samples_of(asked, "written")] == said
-    worst, num_right, num_greedy = 0.0, 0, 0
-    for place, sample in enumerate(samples_of(asked, "ranked")):
-        expected = [ranked_here(asked.local, questions[place], choice) for choice in choices[place]]
-        for (nats, is_greedy, num_tokens), ((told, is_told_greedy),) in zip(
-            expected, sample["resps"], strict=True
-        ):
-            worst = max(worst, abs(float(told) - nats) / num_tokens)
+    assert [item["resps"][0][0] for item in samples_of(asked, "written")] == output
+    worst, num_correct, num_greedy = 0.0, 0, 0
+    for location, sample in enumerate(samples_of(asked, "ranked")):
+        expected = [ranked_here(asked.local, questions[location], choice) for choice in choices[location]]
+        for (nats, is_greedy, num_tokens), ((events, is_told_greedy),) in zip(expected, sample["resps"], strict=True):
+            worst = max(worst, abs(float(events) - nats) / num_tokens)
             assert (is_told_greedy == "True") is is_greedy
             num_greedy += is_greedy
-        num_right += max(range(len(expected)), key=lambda choice: expected[choice][0]) == place % 3
+        num_correct += max(range(len(expected)), key=lambda choice: expected[choice][0]) == location % 3
     print(f"lm-eval: at most {worst:.1e} nats a token from ours")
     assert worst < 1e-4
     assert 0 < num_greedy < sum(map(len, choices))
-    assert results["ranked"]["acc,none"] == pytest.approx(num_right / len(questions))
+    assert results["ranked"]["acc,none"] == pytest.approx(num_correct / len(questions))
 
 
 def samples_of(asked: Asked, task: str) -> list[dict[str, Any]]:
@@ -188,14 +186,14 @@ def samples_of(asked: Asked, task: str) -> list[dict[str, Any]]:
 
 def test_inspect_reads_the_chats_of_this_process(asked: Asked) -> None:
     sampling = Sampling(max_tokens=MAX_TOKENS)
-    answers = asked.local.sample([[{"role": "user", "content": each}] for each in SUMS], sampling)
-    said = [answer.text for answer in answers if not isinstance(answer, Exception)]
-    targets = half_right(said)
+    responses = asked.local.sample([[{"role": "user", "content": item}] for item in SUMS], sampling)
+    output = [response.text for response in responses if not isinstance(response, Exception)]
+    targets = half_right(output)
     asked.put_lines(
         "asked.jsonl",
         [
-            {"id": place, "input": sum_, "target": target}
-            for place, (sum_, target) in enumerate(zip(SUMS, targets, strict=True))
+            {"id": location, "input": sum_, "target": target}
+            for location, (sum_, target) in enumerate(zip(SUMS, targets, strict=True))
         ],
     )
 
@@ -205,23 +203,21 @@ def test_inspect_reads_the_chats_of_this_process(asked: Asked) -> None:
     log = json.loads(found.read_text())
     assert log["status"] == "success"
     samples = sorted(log["samples"], key=lambda sample: int(sample["id"]))
-    assert [each["output"]["choices"][0]["message"]["content"] for each in samples] == said
-    assert all(each["output"]["usage"]["output_tokens"] > 0 for each in samples)
+    assert [item["output"]["choices"][0]["message"]["content"] for item in samples] == output
+    assert all(item["output"]["usage"]["output_tokens"] > 0 for item in samples)
     assert log["results"]["scores"][0]["metrics"]["mean"]["value"] == len(SUMS) // 2 / len(SUMS)
 
 
 def test_oaieval_matches_the_texts_of_this_process(asked: Asked) -> None:
-    said = [asked.goes_on(text, 16) for text in TEXTS]  # the API's own default
-    samples = [{"input": text, "ideal": ideal} for text, ideal in zip(TEXTS, half_right(said), strict=True)]
+    output = [asked.goes_on(text, 16) for text in TEXTS]  # the API's own default
+    samples = [{"input": text, "ideal": ideal} for text, ideal in zip(TEXTS, half_right(output), strict=True)]
     asked.put_lines("registry/data/said/samples.jsonl", samples)
 
     asked.run("oaieval")
 
     events = [json.loads(line) for line in asked.path("oaieval.jsonl").read_text().splitlines()]
-    found = {
-        event["data"]["prompt"]: event["data"]["sampled"] for event in events if event.get("type") == "sampling"
-    }
-    assert found == {text: [each] for text, each in zip(TEXTS, said, strict=True)}
+    found = {event["data"]["prompt"]: event["data"]["sampled"] for event in events if event.get("type") == "sampling"}
+    assert found == {text: [item] for text, item in zip(TEXTS, output, strict=True)}
     (report,) = [event["final_report"] for event in events if "final_report" in event]
     assert report["accuracy"] == len(TEXTS) // 2 / len(TEXTS)
     assert report["usage_completion_tokens"] > 0

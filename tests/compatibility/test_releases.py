@@ -22,7 +22,7 @@ from compatibility.page import CALLS, RELEASES
 from compatibility.played_worker import PlayedWorker
 from integration.test_serving import Here, undisturbed_digest
 from parrot_engine import ParrotEngine
-from served import place_in
+from served import app_in
 from served_talker import lines, rows, write_talker
 
 HERE = Path(__file__).parent
@@ -106,10 +106,10 @@ def played(tmp_path: Path) -> Iterator[str]:
         return ParrotEngine()
 
     write_talker(tmp_path / "models")
-    place = place_in(tmp_path)._replace(engines=EnginePool(begin, most=1), webhook_hosts=["127.0.0.1"])
-    place.clock.sleep_s(time.time() - place.clock.now_s())  # a receiver refuses what is old, or of tomorrow
-    with socket.create_server(("127.0.0.1", 0)) as listener, PlayedWorker(place):
-        server = uvicorn.Server(uvicorn.Config(make_app(place), log_level="warning"))
+    app = app_in(tmp_path)._replace(engines=EnginePool(begin, max_models=1), webhook_hosts=["127.0.0.1"])
+    app.clock.sleep_s(time.time() - app.clock.now_s())  # a receiver refuses what is old, or of tomorrow
+    with socket.create_server(("127.0.0.1", 0)) as listener, PlayedWorker(app):
+        server = uvicorn.Server(uvicorn.Config(make_app(app), log_level="warning"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
@@ -120,9 +120,7 @@ def played(tmp_path: Path) -> Iterator[str]:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("manner", MANNERS)
-def test_a_release_reads_all_that_the_script_asks_for(
-    played: str, python: str, manner: str, tmp_path: Path
-) -> None:
+def test_a_release_reads_all_that_the_script_asks_for(played: str, python: str, manner: str, tmp_path: Path) -> None:
     with Life(python, manner, played, tmp_path) as life:
         assert life.says() == "paused"
         life.go_on()
@@ -131,7 +129,7 @@ def test_a_release_reads_all_that_the_script_asks_for(
     assert (seen["graded"], seen["vectors"]) == (GRADED, ANSWERED)
     assert seen["said"] == " ALPHA BETA GAMMA DELTA"
     assert seen["measured_steps"] == [*range(20, 0, -1)]
-    paused = [each for each in seen["messages"] if each.startswith("Paused at step ")]
+    paused = [item for item in seen["messages"] if item.startswith("Paused at step ")]
     assert seen["messages"].count("Asked to pause") == len(paused) == 1
 
 
@@ -139,7 +137,7 @@ def test_a_release_reads_all_that_the_script_asks_for(
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("release", "manners"),
-    [(RELEASES[0], MANNERS[1:]), *(pytest.param(each, MANNERS, marks=pytest.mark.soak) for each in RELEASES)],
+    [(RELEASES[0], MANNERS[1:]), *(pytest.param(item, MANNERS, marks=pytest.mark.soak) for item in RELEASES)],
 )
 def test_one_script_drives_whole_lives_though_server_and_worker_are_killed(
     here: Here, release: str, manners: Sequence[str], requires: Callable[[str, bool, str], None], tmp_path: Path

@@ -40,8 +40,8 @@ def calls() -> dict[str, str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name, method in _methods(client, ""):
-            if (asked := _asked(method)) is not None:
-                found[name] = asked
+            if (request := _asked(method)) is not None:
+                found[name] = request
     return dict(sorted(found.items()))
 
 
@@ -49,8 +49,8 @@ def _methods(holder: Any, prefix: str) -> Iterator[tuple[str, Any]]:
     for name in dir(type(holder)):
         if name.startswith("_") or name in OTHER_VIEWS:
             continue
-        there = inspect.getattr_static(type(holder), name)
-        if inspect.isfunction(there):
+        present = inspect.getattr_static(type(holder), name)
+        if inspect.isfunction(present):
             if prefix:
                 yield prefix + name, getattr(holder, name)
         elif isinstance(below := getattr(holder, name, None), SyncAPIResource):
@@ -60,14 +60,12 @@ def _methods(holder: Any, prefix: str) -> Iterator[tuple[str, Any]]:
 def _asked(method: Any) -> str | None:
     parameters = inspect.signature(method).parameters.values()
     needed = [
-        parameter
-        for parameter in parameters
-        if parameter.default is parameter.empty and parameter.kind not in (2, 4)
+        parameter for parameter in parameters if parameter.default is parameter.empty and parameter.kind not in (2, 4)
     ]
     for filler in FILLERS:
-        given = {each.name: f"{{{each.name}}}" if _is_text(each.annotation) else filler for each in needed}
+        arguments = {item.name: f"{{{item.name}}}" if _is_text(item.annotation) else filler for item in needed}
         try:
-            method(**given)
+            method(**arguments)
         except AskedError as asked:
             return re.sub(r"\?.*", "", str(asked))
         except Exception:

@@ -94,25 +94,25 @@ async def whole_life(client: Any, hook: Hook, model: str, name: str) -> dict[str
     print("paused", flush=True)
     sys.stdin.readline()
 
-    assert [each.id for each in await all_of(jobs.list(metadata=LIFE))] == [job.id]
+    assert [item.id for item in await all_of(jobs.list(metadata=LIFE))] == [job.id]
     await jobs.resume(job.id)
     job = await until(retrieve, lambda now: now.status in ("succeeded", "failed"), "the end")
     assert job.status == "succeeded", job.error
     events = await all_of(jobs.list_events(job.id, limit=7))
     checkpoints = await all_of(jobs.checkpoints.list(job.id, limit=1))
     checkpoint = checkpoints[-1].fine_tuned_model_checkpoint
-    for each in (job.fine_tuned_model, checkpoint):
-        assert (await client.models.retrieve(each)).id == each
-    assert job.fine_tuned_model in [each.id for each in await all_of(client.models.list())]
+    for element in (job.fine_tuned_model, checkpoint):
+        assert (await client.models.retrieve(element)).id == element
+    assert job.fine_tuned_model in [item.id for item in await all_of(client.models.list())]
     assert (await client.files.content(job.result_files[0])).text.startswith("step,train_loss")
     await client.files.delete(training)
     try:
         await client.files.retrieve(training)
     except openai.NotFoundError as error:
         assert error.code == "not_found"
-    said = await answer(client, checkpoint, "alpha beta gamma delta")
+    output = await answer(client, checkpoint, "alpha beta gamma delta")
     run, passes = await graded(client, job.fine_tuned_model)
-    batch, answered = await vectors(client, job.fine_tuned_model)
+    batch, completed = await vectors(client, job.fine_tuned_model)
     ended = dict(zip(ENDS, (job.id, run, batch), strict=True))
     await until(partial(told, hook), lambda now: now >= set(ended.items()), f"word of {ended}")
     return {
@@ -121,20 +121,20 @@ async def whole_life(client: Any, hook: Hook, model: str, name: str) -> dict[str
         "weights": job.x_assay["weights_digest"],
         "messages": [event.message for event in events if event.type == "message"],
         "measured_steps": [event.data["step"] for event in events if event.type == "metrics"],
-        "checkpoints": [each.step_number for each in checkpoints],
-        "said": said,
+        "checkpoints": [item.step_number for item in checkpoints],
+        "said": output,
         "graded": passes,
-        "vectors": answered,
+        "vectors": completed,
     }
 
 
 async def signing_secret(client: Any, url: str) -> str:
     """Of a new webhook; the older releases know what it is sent, and have no name for this call."""
-    asked = {"name": "whole life", "url": url, "event_types": ENDS}
+    request = {"name": "whole life", "url": url, "event_types": ENDS}
     if hasattr(client.webhooks, "create"):
-        return str((await client.webhooks.create(**asked)).signing_secret)
-    made = await client.post("/webhook_endpoints", body=asked, cast_to=object)
-    return str(made["signing_secret"])
+        return str((await client.webhooks.create(**request)).signing_secret)
+    created = await client.post("/webhook_endpoints", body=request, cast_to=object)
+    return str(created["signing_secret"])
 
 
 async def uploaded(client: Any, path: Path) -> str:
@@ -145,34 +145,34 @@ async def uploaded(client: Any, path: Path) -> str:
         file=path, mime_type="text/jsonl", purpose="fine-tune", part_size=path.stat().st_size // 3
     )
     assert (upload.status, upload.file.bytes) == ("completed", whole.bytes)
-    for each in (whole, upload.file):
-        assert each.id in [file.id for file in await all_of(client.files.list(purpose="fine-tune"))]
-        assert (await client.files.content(each.id)).content == path.read_bytes()
+    for item in (whole, upload.file):
+        assert item.id in [file.id for file in await all_of(client.files.list(purpose="fine-tune"))]
+        assert (await client.files.content(item.id)).content == path.read_bytes()
     assert (await client.files.delete(whole.id)).deleted
     return str(upload.file.id)
 
 
 async def answer(client: Any, model: str, question: str) -> str:
     """What a model says to a question: at once, and piece by piece."""
-    asked = {"model": model, "messages": [{"role": "user", "content": question}], **SAMPLING}
-    whole = await client.chat.completions.create(**asked)
+    request = {"model": model, "messages": [{"role": "user", "content": question}], **SAMPLING}
+    whole = await client.chat.completions.create(**request)
     pieces = await all_of(
-        client.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True})
+        client.chat.completions.create(**request, stream=True, stream_options={"include_usage": True})
     )
     choices = [choice for piece in pieces for choice in piece.choices]
-    said = "".join(choice.delta.content or "" for choice in choices)
-    assert (said, choices[-1].finish_reason) == (
+    output = "".join(choice.delta.content or "" for choice in choices)
+    assert (output, choices[-1].finish_reason) == (
         whole.choices[0].message.content,
         whole.choices[0].finish_reason,
     )
     assert pieces[-1].usage == whole.usage
-    return said
+    return output
 
 
 async def graded(client: Any, model: str) -> tuple[str, list[str]]:
     """The model's answers, graded by two criteria; the run, and how each answer fared."""
-    said = "{{ sample.output_text }}"
-    right = {"input": said, "reference": "{{ item.right }}"}
+    output = "{{ sample.output_text }}"
+    right = {"input": output, "reference": "{{ item.right }}"}
     evaluation = await client.evals.create(
         name="whole life",
         data_source_config={
@@ -190,11 +190,11 @@ async def graded(client: Any, model: str) -> tuple[str, list[str]]:
         ],
     )  # fmt: skip
     assert (await client.evals.update(evaluation.id, name="renamed")).name == "renamed"
-    assert evaluation.id in [each.id for each in await all_of(client.evals.list(limit=1))]
+    assert evaluation.id in [element.id for element in await all_of(client.evals.list(limit=1))]
     questions = ["beta alpha", "return yield", "class import"]
     rights = [await answer(client, model, question) for question in questions]
     rights[1] = "0123456789"  # it was not said
-    rows = [{"item": {"asked": asked, "right": right}} for asked, right in zip(questions, rights, strict=True)]
+    rows = [{"item": {"asked": request, "right": right}} for request, right in zip(questions, rights, strict=True)]
     source = {
         "type": "completions",
         "model": model,
@@ -208,7 +208,7 @@ async def graded(client: Any, model: str) -> tuple[str, list[str]]:
     run = await until(retrieve, lambda now: now.status in ("completed", "failed"), "the grades")
     assert run.status == "completed", run.error
     assert (run.result_counts.passed, run.result_counts.failed, run.result_counts.total) == (2, 1, 3), rights
-    assert [each.id for each in await all_of(runs.list(evaluation.id, status="completed"))] == [run.id]
+    assert [element.id for element in await all_of(runs.list(evaluation.id, status="completed"))] == [run.id]
     items = await all_of(runs.output_items.list(run.id, eval_id=evaluation.id, limit=2))
     one = await runs.output_items.retrieve(items[1].id, eval_id=evaluation.id, run_id=run.id)
     assert [result.name for result in one.results] == ["exact", "close"]
@@ -232,7 +232,7 @@ async def vectors(client: Any, model: str) -> tuple[str, list[str]]:
     lines = "\n".join(map(json.dumps, requests)).encode()
     file = await client.files.create(file=("requests.jsonl", lines), purpose="batch")
     batch = await client.batches.create(input_file_id=file.id, endpoint=url, completion_window="24h")
-    assert batch.id in [each.id for each in await all_of(client.batches.list(limit=1))]
+    assert batch.id in [item.id for item in await all_of(client.batches.list(limit=1))]
     retrieve = partial(client.batches.retrieve, batch.id)
     batch = await until(retrieve, lambda now: now.status in ("completed", "failed"), "the batch")
     assert (batch.status, batch.request_counts.completed) == ("completed", 3), batch.errors
@@ -242,8 +242,8 @@ async def vectors(client: Any, model: str) -> tuple[str, list[str]]:
         assert "is completed" in str(done)
     text = (await client.files.content(batch.output_file_id)).text
     found = [json.loads(line) for line in text.splitlines()]
-    assert all(each["response"]["body"]["data"][0]["embedding"] for each in found)
-    return batch.id, [each["custom_id"] for each in found]
+    assert all(item["response"]["body"]["data"][0]["embedding"] for item in found)
+    return batch.id, [item["custom_id"] for item in found]
 
 
 async def told(hook: Hook) -> set[tuple[str, str]]:
@@ -259,7 +259,7 @@ def committed(job: Any) -> int:
 async def all_of(asked: Any) -> list[Any]:
     """All that is listed, page by page, or said, piece by piece."""
     found = await asked
-    return [each async for each in found] if hasattr(found, "__aiter__") else [*found]
+    return [item async for item in found] if hasattr(found, "__aiter__") else [*found]
 
 
 async def until(ask: Callable[[], Awaitable[Any]], has_come: Callable[[Any], object], what: str) -> Any:

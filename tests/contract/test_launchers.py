@@ -59,6 +59,6 @@ def test_a_run_told_to_stop_commits_and_started_again_ends_with_the_undisturbed_
     with Home.from_environment().open_ledger() as ledger:
         attempts = ledger.attempts(run.run_id)
         assert ledger.launches(run.run_id) == saved_launches(run) == [first, second]
-    assert [(each.number, each.world_size) for each in (first, second)] == [(1, 2), (2, 1)]
+    assert [(launch.number, launch.world_size) for launch in (first, second)] == [(1, 2), (2, 1)]
     assert [attempt.outcome for attempt in attempts] == ["preempted", "succeeded"]
     assert [attempt.world_size for attempt in attempts] == [2, 1]

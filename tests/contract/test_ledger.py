@@ -86,7 +86,7 @@ def campaign(name: str, created_s: float) -> Campaign:
         config={},
         config_sha256="c",
         recipe={},
-        beside=".",
+        base_dir=".",
         known_good_sha256=None,
         created_s=created_s,
         suites={},
@@ -182,9 +182,7 @@ class TestLedger:
             AttemptBegan(attempt=1, world_size=2, began_s=5.0),
             commit(100),
             commit(200),
-            CommitQuarantined(
-                attempt=2, folder="checkpoints/00000200-0001", step=200, reason="a digest differs"
-            ),
+            CommitQuarantined(attempt=2, folder="checkpoints/00000200-0001", step=200, reason="a digest differs"),
             RunFinished(attempt=2, step=300, weights_digest="w"),
         ]
         ledger.record_log_entries("a", {index: entries[index] for index in (3, 0, 4)})
@@ -213,9 +211,7 @@ class TestLedger:
             ("", "no run ''"),
         ],
     )
-    def test_an_unclear_run_is_refused_with_what_may_be_meant(
-        self, ledger: Ledger, wanted: str, message: str
-    ) -> None:
+    def test_an_unclear_run_is_refused_with_what_may_be_meant(self, ledger: Ledger, wanted: str, message: str) -> None:
         ledger.record_run(run("tiny-1"))
         ledger.record_run(run("tiny-2"))
         with pytest.raises(ConfigError, match=message):
@@ -297,24 +293,24 @@ class TestLedger:
         assert ledger.runs() == []
 
     def test_benchmark_results_come_by_benchmark_version_and_step(self, url: str) -> None:
-        wanted = [benchmark_result("a", 5), benchmark_result("a", 10), benchmark_result("b", 5)]
+        expected = [benchmark_result("a", 5), benchmark_result("a", 10), benchmark_result("b", 5)]
         with open_ledger(url) as ledger:
-            for result in reversed([*wanted, benchmark_result("b", 5, run_id="other")]):
+            for result in reversed([*expected, benchmark_result("b", 5, run_id="other")]):
                 ledger.record_benchmark_result(result)
                 ledger.record_benchmark_result(result)
-            assert ledger.benchmark_results("run") == wanted
+            assert ledger.benchmark_results("run") == expected
             assert len(ledger.benchmark_results()) == 4
 
     def test_decisions_come_by_candidate_and_the_newest_of_each_last(self, url: str) -> None:
-        wanted = [decision("a", 3), decision("a", 5), decision("a", 5, revision=2), decision("b", 2)]
+        expected = [decision("a", 3), decision("a", 5), decision("a", 5, revision=2), decision("b", 2)]
         with open_ledger(url) as ledger:
             for item in (campaign("lr", 1.0), campaign("dropout", 2.0), campaign("lr", 1.0)):
                 ledger.record_campaign(item)
-            for made in reversed([*wanted, decision("a", 9, campaign="dropout")]):
-                ledger.record_decision(made)
-                ledger.record_decision(made)
+            for created in reversed([*expected, decision("a", 9, campaign="dropout")]):
+                ledger.record_decision(created)
+                ledger.record_decision(created)
             assert [item.name for item in ledger.campaigns()] == ["dropout", "lr"]
-            assert ledger.decisions("lr") == wanted
+            assert ledger.decisions("lr") == expected
 
     @pytest.mark.parametrize(
         ("change", "found"),

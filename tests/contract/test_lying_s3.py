@@ -25,9 +25,7 @@ def write(store: ObjectStore, key: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("trouble", [*LIES[:3], OUTAGES[0], *soaked(*LIES[3:], *OUTAGES[1:])])
-def test_a_file_in_parts_is_whole_or_an_error(
-    s3_url: str, monkeypatch: pytest.MonkeyPatch, trouble: Trouble
-) -> None:
+def test_a_file_in_parts_is_whole_or_an_error(s3_url: str, monkeypatch: pytest.MonkeyPatch, trouble: Trouble) -> None:
     with HttpWire(os.environ["AWS_ENDPOINT_URL"]) as wire:
         monkeypatch.setenv("AWS_ENDPOINT_URL", wire.url)
         store = open_store(s3_url, Patience(60.0, say=lambda text: None))

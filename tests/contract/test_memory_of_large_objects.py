@@ -38,14 +38,14 @@ print(f"{peak_mb() - before:.1f} {digest.hexdigest()}")
 
 def grown_mb(url: str, how: str, num_mb: int) -> tuple[float, str]:
     """By how many MB the peak of a process rises, and the digest of what it read."""
-    asked = subprocess.run(
+    request = subprocess.run(
         [sys.executable, "-c", PROGRAM, url, how, str(num_mb)],
         capture_output=True,
         text=True,
         check=True,
         env=os.environ,
     )
-    grown, digest = asked.stdout.split()
+    grown, digest = request.stdout.split()
     return float(grown), digest
 
 

@@ -72,9 +72,7 @@ NASTY = (
 )
 SEGMENTS = st.sampled_from(NASTY) | st.text(st.characters(), min_size=1, max_size=8)
 KEYS = st.lists(SEGMENTS, min_size=1, max_size=5).map("/".join)
-UNDISTURBED = settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+UNDISTURBED = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def uses_of(store: ObjectStore, key: str) -> list[Callable[[], object]]:
@@ -97,12 +95,10 @@ def uses_of(store: ObjectStore, key: str) -> list[Callable[[], object]]:
 @example("a/../../out")
 @example("/out")
 @example("a/" * 520 + "b")
-def test_any_text_is_refused_as_a_key_by_all_or_names_one_object(
-    store: ObjectStore, tmp_path: Path, key: str
-) -> None:
+def test_any_text_is_refused_as_a_key_by_all_or_names_one_object(store: ObjectStore, tmp_path: Path, key: str) -> None:
     outside = tmp_path.parent / "out"
     outside.write_bytes(b"theirs")
-    beside = sorted(path.name for path in tmp_path.parent.iterdir())
+    background = sorted(path.name for path in tmp_path.parent.iterdir())
     try:
         require_key("", key)
     except StoreError:
@@ -122,7 +118,7 @@ def test_any_text_is_refused_as_a_key_by_all_or_names_one_object(
     assert list(store.list("")) == []
     assert (outside.read_bytes(), sorted(path.name for path in tmp_path.parent.iterdir())) == (
         b"theirs",
-        beside,
+        background,
     )
 
 
@@ -131,10 +127,8 @@ def test_any_text_is_refused_as_a_key_by_all_or_names_one_object(
 def test_a_listing_by_any_text_is_refused_by_all_or_has_what_begins_so(
     store: ObjectStore, keys: list[str], prefix: str
 ) -> None:
-    there = [
-        key for key in keys if not any(other.startswith(f"{key}/") for other in keys)
-    ]  # files, not folders
-    for key in there:
+    present = [key for key in keys if not any(other.startswith(f"{key}/") for other in keys)]  # files, not folders
+    for key in present:
         store.put(key, b"x")
     try:
         require_prefix("", prefix)
@@ -142,10 +136,8 @@ def test_a_listing_by_any_text_is_refused_by_all_or_has_what_begins_so(
         with pytest.raises(StoreError, match="no assay wrote"):
             list(store.list(prefix))
     else:
-        assert sorted(item.key for item in store.list(prefix)) == sorted(
-            k for k in there if k.startswith(prefix)
-        )
-    for key in there:
+        assert sorted(item.key for item in store.list(prefix)) == sorted(k for k in present if k.startswith(prefix))
+    for key in present:
         store.delete(key)
 
 
@@ -177,10 +169,10 @@ def test_a_listing_begins_behind_a_key(store: ObjectStore) -> None:
         store.put(key, b"x")
     for after in ("a/1", "a/2", "a/2-1/x", "a/2-1/z", "a/3", "a/3-1/y/z", "a-b", "c", ""):
         for prefix in ("", "a/", "b/"):
-            wanted = sorted(key for key in keys if key.startswith(prefix) and key > after)
-            assert sorted(item.key for item in store.list(prefix, after)) == wanted
+            expected = sorted(key for key in keys if key.startswith(prefix) and key > after)
+            assert sorted(item.key for item in store.list(prefix, after)) == expected
             for limit in (1, 3, 100):  # the first ones, in the order of keys
-                assert [item.key for item in store.list(prefix, after, limit)] == wanted[:limit]
+                assert [item.key for item in store.list(prefix, after, limit)] == expected[:limit]
 
 
 def test_ranges_are_the_bytes_asked_for(store: ObjectStore) -> None:
@@ -215,9 +207,7 @@ def test_a_write_that_fails_leaves_nothing(store: ObjectStore) -> None:
     assert list(store.list("")) == []
 
 
-def test_an_object_larger_than_one_request_is_whole(
-    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_object_larger_than_one_request_is_whole(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("assay.store.remote.range_reader.RANGE_BYTES", 1000)
     for size in (0, 999, 1000, 1001, 3500):
         data = bytes(byte % 251 for byte in range(size))

@@ -12,8 +12,8 @@ import pytest
 from assay.base.config import read_config_file, validated
 from assay.base.key_reference import key_reference
 from assay.cli.campaign import KEYS_HEAD
-from assay.cli.given import InputFile
 from assay.cli.main import _COMMANDS, cli
+from assay.cli.parameters import InputFile
 from assay.decision.candidate import known_good_recipe, patched
 from assay.decision.config import CampaignConfig
 from assay.evals.config import read_suite
@@ -21,7 +21,7 @@ from assay.planning.program.reference import program_reference
 from assay.store.settings import settings_reference
 from assay.training.recipe import Recipe, recipe_reference
 from assay.workflows.pipeline.config import pipeline_reference
-from assay.workflows.pipeline.folder import given_pipeline
+from assay.workflows.pipeline.folder import load_pipeline
 from assay.workflows.pipeline.stages import stage_recipe
 
 ROOT = Path(__file__).parents[2]
@@ -87,23 +87,19 @@ def test_every_key_of_a_pipeline_is_documented() -> None:
 
 
 def test_the_pipeline_and_its_recipes_and_suite_are_valid() -> None:
-    given = given_pipeline(ROOT / "recipes" / "pipeline" / "digits.yaml")
-    assert given.config.compare is not None
-    for stage in given.config.stages:
+    loaded = load_pipeline(ROOT / "recipes" / "pipeline" / "digits.yaml")
+    assert loaded.config.compare is not None
+    for stage in loaded.config.stages:
         found = stage_recipe(
-            given, stage.name, 0, folder_of=lambda each: Path(each.stage), step_of=lambda _: None
+            loaded, stage.name, 0, folder_of=lambda element: Path(element.stage), step_of=lambda _: None
         )
         validated(Recipe, found)
-    for benchmark in given.config.compare.benchmarks:
+    for benchmark in loaded.config.compare.benchmarks:
         assert benchmark.suite is not None
-        assert benchmark.name in {
-            each.name for each in read_suite(given.file.parent / benchmark.suite).benchmarks
-        }
+        assert benchmark.name in {item.name for item in read_suite(loaded.file.parent / benchmark.suite).benchmarks}
 
 
-@pytest.mark.parametrize(
-    "path", sorted((ROOT / "recipes" / "campaigns").glob("*.yaml")), ids=lambda path: path.name
-)
+@pytest.mark.parametrize("path", sorted((ROOT / "recipes" / "campaigns").glob("*.yaml")), ids=lambda path: path.name)
 def test_every_campaign_is_valid_and_its_recipe_is_there(path: Path) -> None:
     config = validated(CampaignConfig, read_config_file(path, []))
     recipe, _ = known_good_recipe(path.parent / config.recipe)
@@ -137,11 +133,7 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize(
     "recipe",
-    [
-        path
-        for path in sorted((ROOT / "recipes").rglob("*.yaml"))
-        if path.parent.name not in ("campaigns", "pipeline")
-    ],
+    [path for path in sorted((ROOT / "recipes").rglob("*.yaml")) if path.parent.name not in ("campaigns", "pipeline")],
     ids=lambda path: path.name,
 )
 def test_every_recipe_is_valid(recipe: Path) -> None:

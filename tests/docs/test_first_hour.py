@@ -45,9 +45,7 @@ def walk(folder: Path, *, until: str, max_steps: int | None = None) -> list[str]
         if until and step.startswith(until):
             break
         program, *arguments = shlex.split(step)
-        ran = subprocess.run(
-            [*words[program], *arguments], cwd=folder, env=environment, capture_output=True, text=True
-        )
+        ran = subprocess.run([*words[program], *arguments], cwd=folder, env=environment, capture_output=True, text=True)
         assert ran.returncode == 0, f"{step}\n{ran.stdout}{ran.stderr}"
         assert "lacks power" not in ran.stderr, "the first decision that a reader sees can be a yes"
         done.append(step)

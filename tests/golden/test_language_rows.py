@@ -59,9 +59,7 @@ ROWS: dict[str, list[dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("format", get_args(Format))
-def test_rows_come_out_as_they_once_did(
-    tmp_path: Path, format: Format, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_come_out_as_they_once_did(tmp_path: Path, format: Format, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "ProcessPoolExecutor", lambda workers, *_: ThreadPoolExecutor(workers))
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS[format]))
     (tmp_path / "template.jinja").write_text(TEMPLATE)

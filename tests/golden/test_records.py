@@ -34,7 +34,7 @@ def test_before_release_1_everything_stored_is_at_version_1() -> None:
     assert {class_.__name__: class_.version for class_ in classes if class_.version != 1} == {}
 
 
-@pytest.mark.parametrize("config_class", [Recipe, CampaignConfig], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("config_class", [Recipe, CampaignConfig], ids=lambda item: item.__name__)
 def test_a_stored_configuration_is_read_and_written_as_before(config_class: type[FrozenConfig]) -> None:
     tree = CONFIGS[config_class.__name__]
     assert stored(config_class, tree, where="golden").model_dump(mode="json") == tree

@@ -14,9 +14,7 @@ import pytest
 from assay.scoring.registry.matching import fuzzy_match, includes, json_match, match, token_f1
 from assay.scoring.registry.model_graded import ModelGradedSpec, choices_of, escaped, judge_prompt, judgement
 
-CASES = [
-    json.loads(line) for line in (Path(__file__).parent / "registry_semantics.jsonl").read_text().splitlines()
-]
+CASES = [json.loads(line) for line in (Path(__file__).parent / "registry_semantics.jsonl").read_text().splitlines()]
 
 
 def cases_of(rule: str) -> list[dict[str, Any]]:

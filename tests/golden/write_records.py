@@ -67,7 +67,7 @@ def _value(annotation: Any, name: str) -> Any:
         return [9, 17]
     if origin in (tuple, list, frozenset):
         inner = arguments[:1] if len(arguments) == 2 and arguments[1] is Ellipsis else arguments
-        return [_value(each, name) for each in inner]
+        return [_value(item, name) for item in inner]
     if origin is dict:
         key = _value(arguments[0], "key")
         return {key: _value(arguments[1], name)}

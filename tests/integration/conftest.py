@@ -17,12 +17,12 @@ from assay.base.config import LoadedConfig
 from assay.data.dataset.build import build_dataset
 from assay.data.dataset.fields import BuildConfig
 from assay.data.dataset.tokens import train_tokenizer
-from assay.elastic.supervisor import RestartPolicy, Supervisor, Watcher
+from assay.elastic.supervisor import RestartPolicy, RunObserver, Supervisor
 from assay.records.run import Attempt, Run
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
-from assay.workflows.run import new_run
+from assay.workflows.run import create_run
 
 NUM_ROWS = 700
 WORDS = ["alpha", "beta", "gamma", "delta", "return", "yield", "import", "class", "lambda", "pass"]
@@ -39,9 +39,7 @@ def tiny_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
         label = int(words.count("return") > words.count("yield"))
         language = rng.choice(["en", "de", None])
         key = f"conversation-{row // 5}"
-        lines.append(
-            {"text": " ".join(words), "label": label, "language": language, "key": key, "turns": row % 7}
-        )
+        lines.append({"text": " ".join(words), "label": label, "language": language, "key": key, "turns": row % 7})
     (folder / "rows.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
     train_tokenizer([line["text"] for line in lines], vocab_size=300).save(str(folder / "tokenizer.json"))
     config = BuildConfig(
@@ -136,7 +134,7 @@ def new_tiny_run(tiny_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     def make(store_url: str | None = None, **overrides: object) -> Run:
         recipe = tiny_recipe(tiny_dataset, **overrides)
-        return new_run(
+        return create_run(
             Home.from_environment(), recipe, run_id=f"run-{random.getrandbits(48):x}", store_url=store_url
         )
 
@@ -148,9 +146,9 @@ def undisturbed(tiny_dataset: Path, tmp_path_factory: pytest.TempPathFactory) ->
     """The weights digest with which the tiny recipe ends when nothing happens to it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ASSAY_HOME", str(tmp_path_factory.mktemp("undisturbed")))
-        run = new_run(Home.from_environment(), tiny_recipe(tiny_dataset), run_id="undisturbed")
+        run = create_run(Home.from_environment(), tiny_recipe(tiny_dataset), run_id="undisturbed")
         log = CommitLog(open_store(run.store_url))
-        Supervisor(run, log, policy=RestartPolicy(), watchers=[], clock=SystemClock()).run(1)
+        Supervisor(run, log, policy=RestartPolicy(), observers=[], clock=SystemClock()).run(1)
     finished = log.finished()
     assert finished is not None
     return finished.weights_digest
@@ -184,10 +182,10 @@ def run_here(tiny_dataset: Path) -> RunIt:
     def train(
         world_sizes: Sequence[int] = (1,),
         kills: Sequence[tuple[int, int]] = (),
-        watchers: Sequence[Watcher] = (),
+        observers: Sequence[RunObserver] = (),
         **overrides: object,
     ) -> tuple[Run, CommitLog, list[Attempt]]:
-        run = new_run(
+        run = create_run(
             Home.from_environment(),
             tiny_recipe(tiny_dataset, **overrides),
             run_id=f"run-{random.getrandbits(48):x}",
@@ -198,7 +196,7 @@ def run_here(tiny_dataset: Path) -> RunIt:
             run,
             CommitLog(open_store(run.store_url)),
             policy=RestartPolicy(world_sizes=tuple(world_sizes)),
-            watchers=[killer, attempts, *watchers],
+            observers=[killer, attempts, *observers],
             clock=SystemClock(),
         )
         supervisor.run(world_sizes[-1])

@@ -33,12 +33,12 @@ class Chatting(Here):
     def answers_in_process(self, questions: list[str]) -> list[str]:
         """What the model says to each, by itself."""
         local = run_to_talk_with(self.home, self.run.run_id, step=4, tokenizer=None)
-        said = local.sample(
+        output = local.sample(
             [[{"role": "user", "content": question}] for question in questions],
             Sampling(temperature=1.0, max_tokens=MAX_TOKENS, seed=SEED),
         )
-        assert all(isinstance(each, Completion) for each in said)
-        return [each.text for each in said if isinstance(each, Completion)]
+        assert all(isinstance(item, Completion) for item in output)
+        return [item.text for item in output if isinstance(item, Completion)]
 
 
 @pytest.fixture(scope="module")
@@ -124,26 +124,24 @@ def test_a_batch_survives_the_kill_of_server_and_worker(chatting: Chatting) -> N
         }
         for n, question in enumerate(QUESTIONS)
     ]  # fmt: skip
-    file = sdk.files.create(
-        file=("requests.jsonl", "\n".join(map(json.dumps, lines)).encode()), purpose="batch"
-    )
+    file = sdk.files.create(file=("requests.jsonl", "\n".join(map(json.dumps, lines)).encode()), purpose="batch")
     batch = sdk.batches.create(input_file_id=file.id, endpoint=url, completion_window="24h")
     worker = chatting.work()
     wait_until(lambda: sdk.batches.retrieve(batch.id).request_counts.completed, "a first chunk", LONGEST_S)
     chatting.kill(worker, chatting.server)
     chatting.server, chatting.sdk = chatting.serve()
     sdk = chatting.sdk
-    answered = sdk.batches.retrieve(batch.id).request_counts.completed
-    print("answered before the kill:", answered)
-    assert answered < NUM_ITEMS - 1
+    completed = sdk.batches.retrieve(batch.id).request_counts.completed
+    print("answered before the kill:", completed)
+    assert completed < NUM_ITEMS - 1
     assert chatting.work("--until-idle").wait(LONGEST_S) == 0
     done = sdk.batches.retrieve(batch.id)
     counts = done.request_counts
     assert (done.status, counts.completed, counts.failed) == ("completed", NUM_ITEMS - 1, 1), done.errors
     found = [json.loads(line) for line in sdk.files.content(done.output_file_id).text.splitlines()]
-    assert [each["custom_id"] for each in found] == [f"r{n}" for n in range(1, NUM_ITEMS)]
-    said = [each["response"]["body"]["choices"][0]["message"]["content"] for each in found]
-    assert said == expected[1:]
+    assert [item["custom_id"] for item in found] == [f"r{n}" for n in range(1, NUM_ITEMS)]
+    output = [item["response"]["body"]["choices"][0]["message"]["content"] for item in found]
+    assert output == expected[1:]
     (refused,) = [json.loads(line) for line in sdk.files.content(done.error_file_id).text.splitlines()]
     assert refused["custom_id"] == "r0"
     assert refused["response"]["body"]["error"]["code"] == "context_length_exceeded"

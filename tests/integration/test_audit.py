@@ -25,15 +25,15 @@ from assay.workflows.audit import audit_and_record
 @pytest.fixture(scope="module")
 def kept(run_here, tiny_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A folder with a finished run and its dataset, moved from where it was made; and the run's id."""
-    made = tmp_path_factory.mktemp("audited") / "made"
-    shutil.copytree(tiny_dataset, made / "dataset")
-    manifest = made / "dataset" / "manifest.json"
-    manifest.write_text(manifest.read_text().replace(str(tiny_dataset), str(made / "dataset")))
+    created = tmp_path_factory.mktemp("audited") / "made"
+    shutil.copytree(tiny_dataset, created / "dataset")
+    manifest = created / "dataset" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace(str(tiny_dataset), str(created / "dataset")))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ASSAY_HOME", str(made / "home"))
-        run, log, _ = run_here(data__dataset=str(made / "dataset"))
+        patch.setenv("ASSAY_HOME", str(created / "home"))
+        run, log, _ = run_here(data__dataset=str(created / "dataset"))
     assert audit_run(run, log).verdict == "pass"
-    return made.rename(made.with_name("kept")), run.run_id
+    return created.rename(created.with_name("kept")), run.run_id
 
 
 @pytest.fixture
@@ -61,8 +61,8 @@ def tamper_with_receipts(run_dir: str, log: CommitLog, *, fix_digest: bool) -> i
     recipe = Recipe.model_validate(run.recipe)
     dataset = Dataset.open(Path(recipe.data.dataset))
     loader = Loader(split_view(dataset, recipe.data.split, "train"), recipe.loader, ("input_ids",))
-    place = Cursor(epoch=0, step_in_epoch=int(columns["step"][0]) - 1)
-    share = next(iter(loader.shares(place, range(int(columns["lane"][0]), int(columns["lane"][0]) + 1), 1)))
+    location = Cursor(epoch=0, step_in_epoch=int(columns["step"][0]) - 1)
+    share = next(iter(loader.shares(location, range(int(columns["lane"][0]), int(columns["lane"][0]) + 1), 1)))
     row = int(share.lanes[0].micro_batches[0].row_ids[0])
     columns["num_rows"][0] -= 1
     columns["digest"][:1] -= mix64(np.array([row], np.uint64))
@@ -127,9 +127,7 @@ def test_deleted_receipts_leave_their_steps_unproved(finished) -> None:
     assert any("not proved" in problem for problem in report.problems)
 
 
-def test_a_damaged_row_group_stops_a_run_or_is_counted_by_the_audit(
-    run_it, tiny_dataset: Path, tmp_path
-) -> None:
+def test_a_damaged_row_group_stops_a_run_or_is_counted_by_the_audit(run_it, tiny_dataset: Path, tmp_path) -> None:
     copy = tmp_path / "damaged"
     shutil.copytree(tiny_dataset, copy)
     manifest = copy / "manifest.json"
@@ -221,11 +219,11 @@ def test_an_audit_that_looked_at_less_leaves_what_a_deeper_one_found_on_record(f
         depth: Any = "none" if quick else "last"
         found, known, unkept = audit_and_record(home, run.run_id, check_shards=not quick, weights=depth)
         with home.open_ledger() as ledger:
-            kept = saved_audit(run.run_dir)
-            assert kept is not None and kept == ledger.audit(run.run_id)
-        assert (kept, unkept) == (found if known is None else known, "")
-        assert kept.step == log.commits()[-1].step
-        return found.verdict, kept.verdict, kept.weights
+            retained = saved_audit(run.run_dir)
+            assert retained is not None and retained == ledger.audit(run.run_id)
+        assert (retained, unkept) == (found if known is None else known, "")
+        assert retained.step == log.commits()[-1].step
+        return found.verdict, retained.verdict, retained.weights
 
     intact = weights.read_bytes()
     flip(weights)
@@ -247,8 +245,8 @@ def test_a_quick_audit_says_what_a_deeper_one_has_found(finished, capfd: pytest.
     def called(*arguments: str) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as ended:
             main([*arguments])
-        said = capfd.readouterr()
-        return int(ended.value.code or 0), said.out, said.err
+        output = capfd.readouterr()
+        return int(ended.value.code or 0), output.out, output.err
 
     assert called("audit", run.run_id, "--deep")[0] == 1
     for depth in ((), ("--quick",)):

@@ -87,7 +87,7 @@ BUILDS: dict[str, tuple[str, dict[str, Any], list[str], str]] = {
 def test_rows_that_cannot_be_learned_from_are_not_built(
     name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    format, row, options, said = BUILDS[name]
+    format, row, options, output = BUILDS[name]
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
     base = save_tiny(LlamaForCausalLM, tmp_path / "base", seed=3)
     options = [
@@ -98,20 +98,15 @@ def test_rows_that_cannot_be_learned_from_are_not_built(
         options += ["--tokenizer", "new:400"]
     if format == "chat" and "--chat-template" not in options:
         options += ["--chat-template", "chatml"]
-    assert (
-        run("data", "build", tmp_path / "rows.jsonl", "--format", format, *options, "--out", tmp_path / "out")
-        == 2
-    )
+    assert run("data", "build", tmp_path / "rows.jsonl", "--format", format, *options, "--out", tmp_path / "out") == 2
     error = capfd.readouterr().err
-    assert said in error and error.count("error: ") == 1 and "Traceback" not in error, error
+    assert output in error and error.count("error: ") == 1 and "Traceback" not in error, error
     assert not (tmp_path / "out" / "manifest.json").exists()
     # That rows are too long is known once they are tokens.
     assert name == "no room for a token" or not list(tmp_path.glob("out/**/*.parquet"))
 
 
-DOUBLED = (
-    "{% set all = namespace(it='ab') %}{% for n in range(60) %}{% set all.it = all.it ~ all.it %}{% endfor %}"
-)
+DOUBLED = "{% set all = namespace(it='ab') %}{% for n in range(60) %}{% set all.it = all.it ~ all.it %}{% endfor %}"
 
 
 @pytest.mark.parametrize(
@@ -127,18 +122,13 @@ DOUBLED = (
         ("{% for n in range(10**9) %}{% endfor %}", "cannot render it"),
     ],
 )
-def test_a_template_has_its_time_and_its_memory(
-    source: str, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_template_has_its_time_and_its_memory(source: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(template, "MAX_SECONDS", 0.2)
     before = resource.getrlimit(resource.RLIMIT_AS)
     with pytest.raises(DataError, match=said):
         template.ChatTemplate(source, {}, where="theirs").render([USER], {}, "line 1")
     assert resource.getrlimit(resource.RLIMIT_AS) == before
-    assert (
-        template.ChatTemplate("{{ messages[0].content }}", {}, where="ours").render([USER], {}, "line 1")
-        == "hi"
-    )
+    assert template.ChatTemplate("{{ messages[0].content }}", {}, where="ours").render([USER], {}, "line 1") == "hi"
 
 
 @pytest.fixture
@@ -190,7 +180,7 @@ RECIPES: dict[str, tuple[str, dict[str, Any], str]] = {
 def test_recipes_that_cannot_be_trained_leave_no_run(
     name: str, language: Path, pairs: Path, tmp_path: Path, home: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    rows, changes, said = RECIPES[name]
+    rows, changes, output = RECIPES[name]
     tree = sft_recipe(language) if rows == "language" else preference_recipe(pairs, reward())
     changes = dict(changes)
     tree["loader"] |= changes.pop("loader", {})
@@ -204,7 +194,7 @@ def test_recipes_that_cannot_be_trained_leave_no_run(
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree))
     assert run("train", tmp_path / "recipe.yaml", "--run-id", "refused") == 2
     error = capfd.readouterr().err
-    assert said in error and error.count("error: ") == 1 and "Traceback" not in error, error
+    assert output in error and error.count("error: ") == 1 and "Traceback" not in error, error
     assert not (home / "refused").exists()
 
 

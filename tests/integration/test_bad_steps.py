@@ -28,9 +28,9 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("yes")
     rng, rows = random.Random(0), []
     for row in range(NUM_ROWS):
-        said = rng.choice([YES, NO])
-        tokens = [said, *rng.choices([4, 5, 6], k=rng.randrange(4, 12))]
-        label = int((said == YES) != (row // 30 == BAD_GROUP))
+        output = rng.choice([YES, NO])
+        tokens = [output, *rng.choices([4, 5, 6], k=rng.randrange(4, 12))]
+        label = int((output == YES) != (row // 30 == BAD_GROUP))
         tokens += [STRANGE] * (row in STRANGE_ROWS)
         rows.append({"input_ids": tokens, "label": label, "shard_id": f"{row}", "language": "en", "turns": 1})
     (folder / "source").mkdir()

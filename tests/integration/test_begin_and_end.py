@@ -91,18 +91,18 @@ def check(folder: Path, home: Home, *, post: str, template: str, architecture: s
     for n in range(4):
         messages = [{"role": "user", "content": f"say {n}"}]
         prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-        asked = [Message(role="user", content=f"say {n}")]
-        assert prompt == own.conversation(asked)[1] == again.conversation(asked)[1]
+        request = [Message(role="user", content=f"say {n}")]
+        assert prompt == own.conversation(request)[1] == again.conversation(request)[1]
         # What was trained begins behind these very tokens.
         assert any(row[TOKENS][: len(prompt)] == prompt for row in rows)
         drawn = plain.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=40)[0].tolist()
         assert drawn[-1] in ends and not set(drawn[len(prompt) : -1]) & set(ends)
         sampling = Sampling(temperature=0.0, max_tokens=40)
         for model_of_ours in (own, again):
-            (said,) = model_of_ours.sample([asked], sampling)
-            assert isinstance(said, Completion) and said.finish_reason == "stop"
-            assert said.text == tokenizer.decode(drawn[len(prompt) :], skip_special_tokens=True)
-            assert said.completion_tokens == len(drawn) - len(prompt)
+            (output,) = model_of_ours.sample([request], sampling)
+            assert isinstance(output, Completion) and output.finish_reason == "stop"
+            assert output.text == tokenizer.decode(drawn[len(prompt) :], skip_special_tokens=True)
+            assert output.completion_tokens == len(drawn) - len(prompt)
     text = "say 100 dogs  in 2024"
     assert own.tokens_of(text) == again.tokens_of(text) == tokenizer(text).input_ids
 

@@ -84,9 +84,7 @@ def evaluated(capfd, *arguments: object) -> dict:
 def test_training_on_other_packages_saves_bits_on_our_own_source(checkpoints, suite, tmp_path, capfd):
     trained_on = Path(importlib.util.find_spec("click").submodule_search_locations[0])
     found = {
-        step: evaluated(
-            capfd, folder, "--suite", suite, "--run-id", "gpt", "--step", step, "--trained-on", trained_on
-        )
+        step: evaluated(capfd, folder, "--suite", suite, "--run-id", "gpt", "--step", step, "--trained-on", trained_on)
         for step, folder in checkpoints.items()
     }
     before, after = found[0]["score"], found[120]["score"]

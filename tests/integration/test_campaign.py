@@ -94,7 +94,7 @@ def test_a_killed_campaign_goes_on_and_trains_nothing_twice(campaign_file: Path,
     # One is scored from the run's predictions, the other by a suite, and less is better there.
     assert effects["loss"].by_seed == pytest.approx(effects["likelihood"].by_seed, abs=1e-5)
     assert effects["loss"].baseline_score > 0 > effects["likelihood"].baseline_score
-    assert [item.benchmark for item in decision.base_dir] == ["likelihood-correct", "likelihood-ranking"]
+    assert [item.benchmark for item in decision.beside] == ["likelihood-correct", "likelihood-ranking"]
     assert decision.meaning[0].startswith("In wrong answers: from ")
     assert decision.sentence in finished.stdout
     _assert_the_ledger_knows_and_can_be_made_anew(decision, command)
@@ -103,22 +103,22 @@ def test_a_killed_campaign_goes_on_and_trains_nothing_twice(campaign_file: Path,
     _assert_a_holdout_is_scored_on_the_last_weights(campaign, tmp_path, records[0])
     _assert_noise_on_record_is_taken_for_what_was_asked_alone(command)
     checked_again = [*command, "--check", "--check-seconds", "0"]
-    said = subprocess.run(checked_again, capture_output=True, text=True, check=True).stdout
-    assert "at most 4 runs (4 on record already: what is finished is not trained again), " in said
+    output = subprocess.run(checked_again, capture_output=True, text=True, check=True).stdout
+    assert "at most 4 runs (4 on record already: what is finished is not trained again), " in output
 
 
 def _assert_noise_on_record_is_taken_for_what_was_asked_alone(command: list[str]) -> None:
     """The name of a benchmark says nothing: its rows, their clusters and their scores do."""
 
     def power(benchmark: str, *, name: str = "likelihood", score: str = "log_likelihood") -> str:
-        asked = f"benchmarks=[{{type: predictions, name: {name}, score: {score}{benchmark}}}]"
-        given = ["name=again", asked, f"rule.primary=[{name}]", "--check", "--check-seconds", "0"]
-        return subprocess.run([*command, *given], capture_output=True, text=True, check=True).stdout
+        request = f"benchmarks=[{{type: predictions, name: {name}, score: {score}{benchmark}}}]"
+        arguments = ["name=again", request, f"rule.primary=[{name}]", "--check", "--check-seconds", "0"]
+        return subprocess.run([*command, *arguments], capture_output=True, text=True, check=True).stdout
 
-    said = power("")
-    assert "power, by the noise that campaign 'tiny' measured on 2 seeds and " in said
+    output = power("")
+    assert "power, by the noise that campaign 'tiny' measured on 2 seeds and " in output
     fresh = power("", name="right", score="correct")
-    (counted,), (measured,) = re.findall(r"20% of (\d+) ind", fresh), re.findall(r"2 seeds and (\d+) ", said)
+    (counted,), (measured,) = re.findall(r"20% of (\d+) ind", fresh), re.findall(r"2 seeds and (\d+) ", output)
     assert counted == measured, "the same rows are as many independent ones, whoever counts"
     for other in (", where: {language: de}", ", cluster: null", ", cluster: language"):
         assert "power: not known before the first look" in power(other), other
@@ -274,15 +274,15 @@ def test_a_suite_that_a_classifier_cannot_answer_is_refused_before_anything_star
               "reference": "{{ item.answer }}"}  # fmt: skip
     sums = {"type": "generation", "name": "sums", "items": "items.jsonl", "grader": grader}
     (tmp_path / "sums.yaml").write_text(yaml.safe_dump({"name": "s", "benchmarks": [sums]}))
-    asked = ("benchmarks=[{type: suite, name: sums, suite: sums.yaml}]", "rule.primary=[sums]")
-    says = "benchmark 'sums' is of type generation, but {} is of method 'classify', which answers only"
+    request = ("benchmarks=[{type: suite, name: sums, suite: sums.yaml}]", "rule.primary=[sums]")
+    message = "benchmark 'sums' is of type generation, but {} is of method 'classify', which answers only"
     with pytest.raises(SystemExit) as ended:
-        main(["campaign", "run", str(campaign_file), *asked])
-    assert (ended.value.code, says.format("arm 'baseline'") in capfd.readouterr().err) == (2, True)
+        main(["campaign", "run", str(campaign_file), *request])
+    assert (ended.value.code, message.format("arm 'baseline'") in capfd.readouterr().err) == (2, True)
     of_recipe = f"evaluation={{suite: {tmp_path / 'sums.yaml'}}}"
     with pytest.raises(SystemExit) as ended:
         main(["train", str(tmp_path / "recipe.yaml"), of_recipe])
-    assert (ended.value.code, says.format("the recipe") in capfd.readouterr().err) == (2, True)
+    assert (ended.value.code, message.format("the recipe") in capfd.readouterr().err) == (2, True)
     assert not (tmp_path / "home").exists() or not list((tmp_path / "home").glob("*/run.json"))
 
 
@@ -317,9 +317,9 @@ def test_items_that_may_share_their_luck_are_counted_as_the_groups_they_are(
                 ["campaign", "run", str(campaign_file), shares.format(cluster), *rule, safety, "--check",
                  "--check-seconds", "0"]
             )  # fmt: skip
-        said = capfd.readouterr()
-        assert not ended.value.code, said.err
-        return said.out, said.err
+        output = capfd.readouterr()
+        assert not ended.value.code, output.err
+        return output.out, output.err
 
     recipe, dataset = check_recipe(LoadedConfig(tiny_recipe_tree, {}))
     view = split_view(dataset, recipe.data.split, "validation")
@@ -370,12 +370,12 @@ def test_the_power_of_each_look_is_said_before_anything_runs(
             ]
         )
     assert not ended.value.code
-    said = capfd.readouterr()
-    assert "power, assuming that two models differ on 20% of" in said.out
+    output = capfd.readouterr()
+    assert "power, assuming that two models differ on 20% of" in output.out
     for look in (3, 6):
-        assert f"look at {look} seeds: scales a gain of " in said.out
-    assert "warning: the look at 3 seeds cannot decide: of the candidates that are worth having it " in said.err
-    assert "warning: the campaign lacks power: " in said.err and "The cheapest fix, for 50%: " in said.err
+        assert f"look at {look} seeds: scales a gain of " in output.out
+    assert "warning: the look at 3 seeds cannot decide: of the candidates that are worth having it " in output.err
+    assert "warning: the campaign lacks power: " in output.err and "The cheapest fix, for 50%: " in output.err
     assert not (tmp_path / "home" / "campaigns").exists()
 
 
@@ -401,10 +401,10 @@ def test_the_power_of_the_mean_and_of_the_typical_seed_stand_beside_each_other(
         main([*command, "--check", "--check-seconds", "0"])
     assert not ended.value.code
     lines = capfd.readouterr().out.splitlines()
-    (place,) = [place for place, line in enumerate(lines) if line.strip().startswith(other)]
+    (location,) = [location for location, line in enumerate(lines) if line.strip().startswith(other)]
     looks = [line.strip() for line in lines if line.strip().startswith("look at ")]
     assert [line.split(":")[0] for line in looks] == ["look at 5 seeds", "look at 8 seeds"] * 2
-    assert lines[place + 1].strip() == looks[2]
+    assert lines[location + 1].strip() == looks[2]
     assert len(set(looks)) == 4, "they are not the same powers"
 
 
@@ -433,8 +433,8 @@ def test_what_a_guardrail_can_see_is_said_before_anything_runs(
                     "0",
                 ]
             )
-        said = capfd.readouterr()
-        return int(ended.value.code or 0), said.out, said.err
+        output = capfd.readouterr()
+        return int(ended.value.code or 0), output.out, output.err
 
     code, out, err = check("en")
     assert code == 0, err

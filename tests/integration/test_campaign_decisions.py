@@ -166,13 +166,11 @@ def _made_up_items(benchmark: str, *, arm: str, seed: int, rate: float) -> tuple
     Items have a difficulty that all arms share; a seed shifts an arm by half a point.
     """
     difficulty = np.random.default_rng(sum(benchmark.encode())).random(NUM_ITEMS)
-    luck = np.random.default_rng([seed, *arm.encode(), *benchmark.encode()])
-    solved = 0.7 * difficulty + 0.3 * luck.random(NUM_ITEMS)
+    random_draws = np.random.default_rng([seed, *arm.encode(), *benchmark.encode()])
+    solved = 0.7 * difficulty + 0.3 * random_draws.random(NUM_ITEMS)
     order = np.sort(0.7 * difficulty + 0.3 * np.random.default_rng(0).random(NUM_ITEMS))
-    scores = solved < order[round((rate + luck.normal(0, 0.008)) * (NUM_ITEMS - 1))]
-    items = items_table(
-        [ItemScore(f"{index:05d}", f"{index:05d}", float(score)) for index, score in enumerate(scores)]
-    )
+    scores = solved < order[round((rate + random_draws.normal(0, 0.008)) * (NUM_ITEMS - 1))]
+    items = items_table([ItemScore(f"{index:05d}", f"{index:05d}", float(score)) for index, score in enumerate(scores)])
     found = summarise(items)
     return items_bytes(items), found.score, found.could_detect
 
@@ -238,22 +236,20 @@ def campaign_file(
 
 
 def decided(
-    path: Path, trainer: MadeUpTrainer, holdout: MadeUpHoldout | None = None, *, arms_at_once: int = 1
+    path: Path, trainer: MadeUpTrainer, holdout: MadeUpHoldout | None = None, *, runs_at_once: int = 1
 ) -> tuple[OpenCampaign, CampaignResult]:
     """The campaign, run to its end."""
-    campaign = declare(
-        Home.from_environment(), read_campaign_file(path), beside=path.parent, clock=SystemClock()
-    )
+    campaign = declare(Home.from_environment(), read_campaign_file(path), base_dir=path.parent, clock=SystemClock())
     trainer.campaign = campaign
     with Home.from_environment().open_ledger() as ledger:
-        said: list[str] = []
+        output: list[str] = []
         result = run_campaign(
             campaign,
             ledger,
-            place=ExecutionSettings(
-                trainer, arms_at_once, state_of=trainer.state_of, poll_s=0.0, warn=trainer.warned.append
+            execution=ExecutionSettings(
+                trainer, runs_at_once, state_of=trainer.state_of, poll_s=0.0, warn=trainer.warned.append
             ),
-            say=said.append,
+            on_message=output.append,
             score=holdout or MadeUpHoldout({}),
         )
     write_memo(campaign, stopped_by=result.stopped_by)
@@ -349,9 +345,7 @@ def test_a_candidate_that_wins_the_primary_but_is_worse_on_a_safety_guardrail_is
     main_exit(["decide", "pilot"])
     decided_again = capfd.readouterr().out.splitlines()
     main_exit(["campaign", "show", "pilot"])
-    assert capfd.readouterr().out.splitlines()[-1] == decided_again[-1] and decided_again[-1].endswith(
-        "/memo.html"
-    )
+    assert capfd.readouterr().out.splitlines()[-1] == decided_again[-1] and decided_again[-1].endswith("/memo.html")
 
 
 @pytest.mark.slow
@@ -388,15 +382,15 @@ def test_a_hole_that_is_filled_afterwards_turns_the_decision_and_one_that_opens_
     _write_coverage(tmp_path / "coverage.json", is_hole=True)
     path, trainer = campaign_file(coverage="coverage.json"), MadeUpTrainer(GOOD)
     campaign, before = decided(path, trainer)
-    said = []
+    output = []
     for is_hole in (False, False, True):
         _write_coverage(tmp_path / "coverage.json", is_hole=is_hole)
         with Home.from_environment().open_ledger() as ledger:
             (decision,) = decide_again(pilot(), ledger, clock=SystemClock())
-        said.append((decision.recommendation, decision.revision))
+        output.append((decision.recommendation, decision.revision))
         assert (campaign.folder / "treated.known_good.json").exists() != is_hole
         assert decision.look == before.decisions["treated"].look, "nothing more is spent on the same results"
-    assert said == [("scale", 2), ("scale", 2), ("narrow", 3)]
+    assert output == [("scale", 2), ("scale", 2), ("narrow", 3)]
     _write_coverage(tmp_path / "coverage.json", is_hole=False)
     _, after = decided(path, trainer)
     assert (after.decisions["treated"].recommendation, after.decisions["treated"].revision) == ("scale", 4)
@@ -444,9 +438,7 @@ def _sealed_clause(decision: Decision) -> Clause:
     return clause
 
 
-def test_a_gain_that_the_sealed_holdout_shows_is_scaled_and_deciding_again_scores_nothing(
-    sealed_file, capfd
-) -> None:
+def test_a_gain_that_the_sealed_holdout_shows_is_scaled_and_deciding_again_scores_nothing(sealed_file, capfd) -> None:
     holdout = MadeUpHoldout({"treated": 0.66})
     campaign, result = decided(sealed_file(), MadeUpTrainer(GOOD), holdout)
     decision = result.decisions["treated"]
@@ -674,9 +666,7 @@ def test_a_candidate_without_effect_is_stopped_at_the_first_look(campaign_file) 
 
 @pytest.mark.slow
 def test_a_decided_arm_is_trained_no_further_while_an_open_one_goes_on(campaign_file) -> None:
-    candidates = [
-        {"name": name, "patch": {"trainer.epochs": epochs}} for name, epochs in (("no", 2), ("perhaps", 3))
-    ]
+    candidates = [{"name": name, "patch": {"trainer.epochs": epochs}} for name, epochs in (("no", 2), ("perhaps", 3))]
     trainer = MadeUpTrainer({"perhaps": dict.fromkeys(PRIMARY, 0.62)})
     _, result = decided(campaign_file({"candidates": candidates}), trainer)
     assert result.decisions["no"].look.num_seeds == 3
@@ -719,21 +709,15 @@ class Shuffled(MadeUpTrainer):
 
 
 @pytest.mark.slow
-def test_a_decision_does_not_depend_on_the_order_in_which_arms_end(
-    campaign_file, tmp_path, monkeypatch
-) -> None:
-    candidates = [
-        {"name": name, "patch": {"trainer.epochs": epochs}} for name, epochs in (("no", 2), ("perhaps", 3))
-    ]
+def test_a_decision_does_not_depend_on_the_order_in_which_arms_end(campaign_file, tmp_path, monkeypatch) -> None:
+    candidates = [{"name": name, "patch": {"trainer.epochs": epochs}} for name, epochs in (("no", 2), ("perhaps", 3))]
     rates = {"perhaps": dict.fromkeys(PRIMARY, 0.62)}
     orders, decisions = set(), set()
-    for seed, arms_at_once in enumerate((1, 4, 4)):
+    for seed, runs_at_once in enumerate((1, 4, 4)):
         monkeypatch.setenv("ASSAY_HOME", str(tmp_path / f"home-{seed}"))
         trainer = Shuffled(rates, seed)
-        campaign, result = decided(
-            campaign_file({"candidates": candidates}), trainer, arms_at_once=arms_at_once
-        )
-        assert trainer.most_at_once == arms_at_once
+        campaign, result = decided(campaign_file({"candidates": candidates}), trainer, runs_at_once=runs_at_once)
+        assert trainer.most_at_once == runs_at_once
         orders.add(tuple(trainer.ended))
         assert sorted(trainer.trained) == sorted(set(trainer.ended)), "each once, and none is lost"
         decisions.add(tuple(path.read_bytes() for path in sorted(campaign.folder.glob("decisions/*"))))
@@ -744,7 +728,7 @@ def test_a_decision_does_not_depend_on_the_order_in_which_arms_end(
 
 def test_what_is_in_flight_counts_against_the_budget(campaign_file) -> None:
     trainer = Shuffled(GOOD, seed=3)
-    decided(campaign_file({"budget_device_hours": 4.5, "seeds": 6, "looks": []}), trainer, arms_at_once=2)
+    decided(campaign_file({"budget_device_hours": 4.5, "seeds": 6, "looks": []}), trainer, runs_at_once=2)
     assert len(trainer.trained) == 4, "with one spent and one in flight, two more fit"
 
 
@@ -764,9 +748,7 @@ class Mortal(MadeUpTrainer):
 def test_a_run_whose_launch_died_goes_on_and_one_that_dies_again_and_again_is_given_up(campaign_file) -> None:
     trainer = Mortal(GOOD)
     trainer.deaths = 3
-    with pytest.raises(
-        TrainingError, match=r"pilot-treated-s1, started as process 1 .*: it left before it had"
-    ):
+    with pytest.raises(TrainingError, match=r"pilot-treated-s1, started as process 1 .*: it left before it had"):
         decided(campaign_file(), trainer)
     trainer.deaths = 2
     _, result = decided(campaign_file(), trainer)
@@ -791,7 +773,7 @@ def test_a_run_that_somebody_trains_already_is_waited_for(campaign_file, polls: 
 
     path, trainer = campaign_file(), Found(GOOD)
     home, config = Home.from_environment(), read_campaign_file(path)
-    run = arm_run(declare(home, config, beside=path.parent, clock=SystemClock()), "treated", 0)
+    run = arm_run(declare(home, config, base_dir=path.parent, clock=SystemClock()), "treated", 0)
     save_launch(run, place="slurm", job="7", world_size=1)
     _, result = decided(path, trainer)
     assert result.decisions["treated"].recommendation == "scale"
@@ -803,14 +785,10 @@ def test_what_was_declared_can_not_be_changed_afterwards(campaign_file) -> None:
     with pytest.raises(ConfigError, match=r"declared with another rule\.least_effect"):
         decided(campaign_file(least_effect=0.001), MadeUpTrainer({}))
     path = campaign_file(least_effect=0.001)
-    before = {
-        item: item.read_bytes() for item in Home.from_environment().campaigns.rglob("*") if item.is_file()
-    }
+    before = {item: item.read_bytes() for item in Home.from_environment().campaigns.rglob("*") if item.is_file()}
     with pytest.raises(ConfigError, match=r"declared with another rule\.least_effect"):
-        check_declaration(
-            Home.from_environment(), read_campaign_file(path), beside=path.parent, clock=SystemClock()
-        )
-    assert all(each.read_bytes() == content for each, content in before.items()), "--check writes nothing"
+        check_declaration(Home.from_environment(), read_campaign_file(path), base_dir=path.parent, clock=SystemClock())
+    assert all(element.read_bytes() == content for element, content in before.items()), "--check writes nothing"
 
 
 @pytest.mark.slow
@@ -857,9 +835,9 @@ def test_a_decision_that_somebody_edited_is_shown_with_that(campaign_file, capfd
     for arguments in (["campaign", "show", "pilot"], ["campaign", "show", "pilot", "--json"]):
         with pytest.raises(SystemExit, match="1"):
             main(arguments)
-        said = capfd.readouterr()
-        assert "All is well." in said.out
-        assert f"{path}: is not the decision that was made" in said.err
+        output = capfd.readouterr()
+        assert "All is well." in output.out
+        assert f"{path}: is not the decision that was made" in output.err
     path.write_text(json.dumps(tree))
     main_exit(["campaign", "show", "pilot"])
 
@@ -880,11 +858,11 @@ def test_a_benchmark_that_was_changed_and_evaluated_again_is_read_as_it_is_now(c
     with Home.from_environment().open_ledger() as ledger:
         run = ledger.run("pilot-treated-s0")
         older = Path(run.run_dir) / "benchmarks" / "code"
-        for place in ("aaa", "zzz"):
-            result = load_result(older).model_copy(update={"benchmark_sha256": place, "evaluated_s": 9.0})
-            save_result(older.with_name(f"{place}-again"), result, (older / ITEMS_FILE).read_bytes())
+        for digest in ("aaa", "zzz"):
+            result = load_result(older).model_copy(update={"benchmark_sha256": digest, "evaluated_s": 9.0})
+            save_result(older.with_name(f"{digest}-again"), result, (older / ITEMS_FILE).read_bytes())
             found = score_run(campaign, ArmRun("treated", 0, run), ledger, clock=SystemClock())
-            assert found.folders["code"].name == f"{place}-again"
+            assert found.folders["code"].name == f"{digest}-again"
             shutil.rmtree(found.folders["code"])
 
 
@@ -897,10 +875,10 @@ def test_a_decision_that_was_judged_by_other_clauses_is_refused_with_their_names
     path.write_text(json.dumps(tree))
     with (
         Home.from_environment().open_ledger() as ledger,
-        pytest.raises(DataError, match="is new, 'of old' of gate scale is gone") as said,
+        pytest.raises(DataError, match="is new, 'of old' of gate scale is gone") as output,
     ):
         decide_again(pilot(), ledger, clock=SystemClock())
-    assert "treated-3.json: was judged by other clauses" in str(said.value)
+    assert "treated-3.json: was judged by other clauses" in str(output.value)
 
 
 @pytest.mark.slow
@@ -909,18 +887,14 @@ def test_a_campaign_declared_anew_with_another_score_reads_no_score_of_the_old_o
     for score in ("log_likelihood", "correct"):
         top = {"benchmarks": [{"type": "predictions", "name": "b", "score": score}]}
         path = campaign_file(top, primary=["b"], guardrails=[])
-        campaign = declare(
-            Home.from_environment(), read_campaign_file(path), beside=path.parent, clock=SystemClock()
-        )
+        campaign = declare(Home.from_environment(), read_campaign_file(path), base_dir=path.parent, clock=SystemClock())
         run = arm_run(campaign, "baseline", 0)
         with Home.from_environment().open_ledger() as ledger:
             ledger.record_run(run)
             ledger.record_evaluation(_evaluation_with_predictions(run))
             for _ in range(2):
                 scored = score_run(campaign, ArmRun("baseline", 0, run), ledger, clock=SystemClock())
-                found.append(
-                    (load_result(scored.folders["b"]).unit, load_result(scored.folders["b"]).evaluated_s)
-                )
+                found.append((load_result(scored.folders["b"]).unit, load_result(scored.folders["b"]).evaluated_s))
         shutil.rmtree(campaign.folder)
     assert [unit for unit, _ in found] == ["nats per row"] * 2 + ["share"] * 2
     assert found[0] == found[1] and found[2] == found[3], "what was asked before is read, not made again"

@@ -53,10 +53,8 @@ def campaign_file(tiny_recipe_tree: dict[str, Any], tmp_path: Path, monkeypatch:
 
 def begun(path: Path, *options: str) -> subprocess.Popen[bytes]:
     """The command in a process of its own."""
-    with (path.parent / "said").open("ab") as said:
-        return subprocess.Popen(
-            [*CAMPAIGN, str(path), *options], start_new_session=True, stdout=said, stderr=said
-        )
+    with (path.parent / "said").open("ab") as output:
+        return subprocess.Popen([*CAMPAIGN, str(path), *options], start_new_session=True, stdout=output, stderr=output)
 
 
 def in_the_midst(process: subprocess.Popen[bytes], home: Home) -> Run:
@@ -103,7 +101,7 @@ def _timeless(value: Any) -> Any:
         }
         if value.get("type") == "budget":
             no_time |= {"value"}
-        return {name: None if name in no_time else _timeless(each) for name, each in value.items()}
+        return {name: None if name in no_time else _timeless(element) for name, element in value.items()}
     if isinstance(value, list):
         return [_timeless(item) for item in value]
     if isinstance(value, str):
@@ -130,8 +128,7 @@ def most_at_once(home: Home) -> int:
     with home.open_ledger() as ledger:
         attempts = [attempt for run in home.runs() for attempt in ledger.attempts(run.run_id)]
     return max(
-        sum(other.started_s <= attempt.started_s < (other.ended_s or 0.0) for other in attempts)
-        for attempt in attempts
+        sum(other.started_s <= attempt.started_s < (other.ended_s or 0.0) for other in attempts) for attempt in attempts
     )
 
 
@@ -186,6 +183,4 @@ def test_a_campaign_in_the_background_that_is_killed_takes_over_what_runs_and_tr
     assert [run.num_attempts for run in decision.runs] == [1] * 4
     with home.open_ledger() as ledger:
         for run in decision.runs:
-            assert run.device_s == pytest.approx(
-                sum(second.held_s for second in ledger.phase_seconds(run.run_id))
-            )
+            assert run.device_s == pytest.approx(sum(second.held_s for second in ledger.phase_seconds(run.run_id)))

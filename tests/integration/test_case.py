@@ -20,11 +20,11 @@ def three(shared_planted_assay):
         assay.plant("wrong_sum", WRONG_SUM=symptom)
         assay.run(*assay.train_command(run_id, 2, max_steps=10), fails=fails)
     found = json.loads(assay.run("triage", "symptoms", "--json").stdout)
-    assert {(each["run_id"], each["class"]) for each in found["failures"]} == {
+    assert {(item["run_id"], item["class"]) for item in found["failures"]} == {
         ("dies", "not_finite"),
         ("falls", "program"),
     }
-    return assay, next(each["step"] for each in found["failures"] if each["run_id"] == "dies")
+    return assay, next(item["step"] for item in found["failures"] if item["run_id"] == "dies")
 
 
 def begin(three, name):
@@ -37,8 +37,8 @@ def begin(three, name):
         ("the data is bad", looked, "explanation.cause=bad data", ("ann", "cat", "dan")),
         ("the host is broken", "triage failures", "verdict=cause", ("bob", "eve")),
     ):
-        said = ("--hypothesis", text, "--predicts", command, "--expect", expect)
-        assay.run(*case, "add", name, *said, "--vote", voters[0])
+        output = ("--hypothesis", text, "--predicts", command, "--expect", expect)
+        assay.run(*case, "add", name, *output, "--vote", voters[0])
         for who in voters[1:]:
             assay.run(*case, "vote", name, text, who)
     return assay
@@ -56,15 +56,15 @@ def test_one_case_names_the_operator_that_nobody_voted_for_and_mending_it_refute
     first, *others = found["hypotheses"]
     assert (found["verdict"], first["text"], first["verdict"]) == ("established", OPERATOR, "established")
     assert (first["held"], first["failed"], first["votes"]) == (3, 0, [])
-    assert {each["seen"] for each in first["predictions"]} == {"aten.sum.dim_IntList"}
-    assert {each["text"]: (each["verdict"], len(each["votes"])) for each in others} == {
+    assert {item["seen"] for item in first["predictions"]} == {"aten.sum.dim_IntList"}
+    assert {item["text"]: (item["verdict"], len(item["votes"])) for item in others} == {
         "the data is bad": ("refuted", 3),
         "the host is broken": ("refuted", 2),
         "the rows of these steps are to blame": ("refuted", 0),
     }
     assert len(found["symptoms"]["signatures"]) == 3
     assay.mend()
-    again = {each["text"]: each["verdict"] for each in checked(assay, "sums")["hypotheses"]}
+    again = {item["text"]: item["verdict"] for item in checked(assay, "sums")["hypotheses"]}
     assay.plant("wrong_sum", WRONG_SUM="off")
     assert again[OPERATOR] == "refuted"
 
@@ -73,5 +73,5 @@ def test_one_case_names_the_operator_that_nobody_voted_for_and_mending_it_refute
 def test_where_nobody_proposes_an_audit_no_operator_is_named(three) -> None:
     assay = begin(three, "unaudited")
     found = checked(assay, "unaudited", "--no-proposals")
-    assert OPERATOR not in [each["text"] for each in found["hypotheses"]]
+    assert OPERATOR not in [item["text"] for item in found["hypotheses"]]
     assert found["verdict"] == "refuted"

@@ -19,7 +19,7 @@ from assay.base.errors import ConfigError
 from assay.cli.main import cli
 from assay.scoring.sampler import Sampling
 from assay.workflows.export.chat import Conversation, run_to_talk_with
-from assay.workflows.run import new_run
+from assay.workflows.run import create_run
 from integration.test_language_export import (
     MODEL,
     conversations,
@@ -70,8 +70,8 @@ def test_a_commit_and_its_exported_folder_answer_as_transformers_does(conversati
     for sampling in (Sampling(max_tokens=20), Sampling(temperature=1.0, seed=3, max_tokens=40), stopped):
         pieces.clear()
         streaming = Conversation(run_to_talk_with(home, "sft", step=None, tokenizer=None), sampling)
-        said = streaming.say("3 plus 4", pieces.append)
-        assert "".join(pieces) == said.text and len(pieces) > 1
+        output = streaming.reply("3 plus 4", pieces.append)
+        assert "".join(pieces) == output.text and len(pieces) > 1
     refused(chat("sft", stdin=""), "nothing is asked: there is no terminal")
     assert "did not read" not in found.stderr
     assert "the model has no room for the first " in chat("sft", "-p", "3 plus 4 " * 200, *GREEDY).stderr
@@ -79,26 +79,24 @@ def test_a_commit_and_its_exported_folder_answer_as_transformers_does(conversati
     found = chat("sft", "-p", "3 plus 4", "--system", "Add.", *GREEDY)
     assert found.stdout == said_by_transformers(folder, [system, question]) + "\n"
 
-    conversation = Conversation(
-        run_to_talk_with(home, "sft", step=None, tokenizer=None), Sampling(max_tokens=20)
-    )
-    conversation.say("3 plus 4")
+    conversation = Conversation(run_to_talk_with(home, "sft", step=None, tokenizer=None), Sampling(max_tokens=20))
+    conversation.reply("3 plus 4")
     turns = [question, {"role": "assistant", "content": expected}, {"role": "user", "content": "5 plus 1"}]
-    assert conversation.say("5 plus 1").text == said_by_transformers(folder, turns)
+    assert conversation.reply("5 plus 1").text == said_by_transformers(folder, turns)
     conversation.begin_again()
-    assert conversation.say("3 plus 4").text == expected
+    assert conversation.reply("3 plus 4").text == expected
 
 
 def test_a_suite_asks_by_the_template_that_the_model_was_taught(conversations, home, tmp_path):
     trained_model(home, recipe(conversations, SFT))
     folder = exported(home, "sft", tmp_path / "model").folder
-    asked = ["3 plus 4", "5 plus 1", "2 plus 2"]
-    right = [said_by_transformers(folder, [{"role": "user", "content": text}]) for text in asked]
+    request = ["3 plus 4", "5 plus 1", "2 plus 2"]
+    right = [said_by_transformers(folder, [{"role": "user", "content": text}]) for text in request]
     items = [
-        {"messages": [{"role": "user", "content": text}], "answer": answer}
-        for text, answer in zip(asked, right, strict=True)
+        {"messages": [{"role": "user", "content": text}], "answer": response}
+        for text, response in zip(request, right, strict=True)
     ]
-    items += [{"prompt": text, "answer": answer} for text, answer in zip(asked, right, strict=True)]
+    items += [{"prompt": text, "answer": response} for text, response in zip(request, right, strict=True)]
     (tmp_path / "items.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
     same = {"type": "string_check", "operation": "eq", "reference": "{{ item.answer }}"}
     benchmark = {
@@ -124,9 +122,9 @@ def refused(found: Result, words: str) -> None:
 
 
 def test_who_cannot_be_talked_with_is_told_why(conversations, preferences, home, tmp_path, chat):
-    new_run(home, LoadedConfig(recipe(preferences, {"type": "reward", "model": MODEL}), {}), run_id="reward")
+    create_run(home, LoadedConfig(recipe(preferences, {"type": "reward", "model": MODEL}), {}), run_id="reward")
     refused(chat("reward", "-p", "x"), "whose model writes no text")
-    new_run(home, LoadedConfig(recipe(conversations, SFT), {}), run_id="young")
+    create_run(home, LoadedConfig(recipe(conversations, SFT), {}), run_id="young")
     refused(chat("young", "-p", "x"), "has no commit. Its commits are of these steps: none yet")
     refused(chat("young", stdin=""), "has no commit")
     refused(chat("nosuch", stdin=""), "nosuch")
@@ -145,6 +143,6 @@ def test_in_a_terminal_lines_are_answered_until_ctrl_d(conversations, home):
     stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 0, stderr
     assert "a conversation. /new begins again, Ctrl-D ends." in stderr
-    answers = [answer for line in stdout.splitlines() if (answer := line.replace("> ", ""))]
-    assert len(answers) == 2
-    assert answers[0] == answers[1]
+    responses = [response for line in stdout.splitlines() if (response := line.replace("> ", ""))]
+    assert len(responses) == 2
+    assert responses[0] == responses[1]

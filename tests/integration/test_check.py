@@ -38,7 +38,7 @@ def run(*arguments: object) -> int:
 def test_a_check_without_measuring_says_what_follows_from_recipe_and_data(recipe: Path, capfd) -> None:
     checks = ("--check", "--check-seconds", "0", "--workers", "2")
     assert run("train", recipe, "trainer.max_steps=500", "trainer.evaluate_every=8", *checks) == 0
-    said = capfd.readouterr().out
+    output = capfd.readouterr().out
     for part in (
         "steps        20: 1 epoch of 20 steps",
         "commits      every 5 steps, and at every evaluation, and at the end: 6",
@@ -46,18 +46,18 @@ def test_a_check_without_measuring_says_what_follows_from_recipe_and_data(recipe
         "a rank, float32, beside Python and its libraries: parameters",
         "note: trainer.max_steps=500 is never reached: trainer.epochs=1 has 20 steps",
     ):
-        assert part in said, said
-    assert "time  " not in said
-    lines = said.splitlines()
+        assert part in output, output
+    assert "time  " not in output
+    lines = output.splitlines()
     assert lines[0].startswith("steps ") and len(lines) < 12, "the answer, and nothing but it"
     assert run("train", recipe, "trainer.max_steps=500", *checks, "--verbose") == 0
     whole = capfd.readouterr().out
     assert whole.startswith("# steps ") and "# order of the rows" in whole
     assert yaml.safe_load(whole)["trainer"]["max_steps"] == 500
     assert run("train", recipe, "trainer.max_steps=500", *checks, "--json") == 0
-    told = json.loads(capfd.readouterr().out)
-    assert (told["num_steps"], told["world_size"], told["recipe"]["trainer"]["max_steps"]) == (20, 2, 500)
-    assert told["measured"] is None and "position_correlation" in told["order"] and len(told["warnings"]) == 1
+    events = json.loads(capfd.readouterr().out)
+    assert (events["num_steps"], events["world_size"], events["recipe"]["trainer"]["max_steps"]) == (20, 2, 500)
+    assert events["measured"] is None and "position_correlation" in events["order"] and len(events["warnings"]) == 1
     for rate, is_noted in (("0.1", True), ("0.09", False)):
         assert run("train", recipe, f"trainer.optimizer.learning_rate={rate}", *checks) == 0
         assert ("AdamW moves a weight by about as much in a step" in capfd.readouterr().out) is is_noted
@@ -67,9 +67,9 @@ def test_a_check_without_measuring_says_what_follows_from_recipe_and_data(recipe
 def test_more_workers_that_gain_nothing_are_noted_with_the_number_that_would(recipe: Path, capfd) -> None:
     for workers, is_noted in ((7, True), (4, False)):
         assert run("train", recipe, "--check", "--check-seconds", "0", "--workers", workers) == 0
-        said = capfd.readouterr().out
+        output = capfd.readouterr().out
         noted = "--workers 7 is no faster than 4: of loader.lanes=8 the busiest has 2 lanes either way. 8 would be"
-        assert (noted in said) is is_noted, said
+        assert (noted in output) is is_noted, output
 
 
 @pytest.mark.slow
@@ -78,19 +78,19 @@ def test_a_measured_check_leaves_nothing_and_its_run_makes_the_steps_and_commits
 ) -> None:
     before = sorted(recipe.parent.rglob("*"))
     assert run("train", recipe, "trainer.epochs=8", "--check", "--check-seconds", "0.5") == 0
-    said = capfd.readouterr().out
+    output = capfd.readouterr().out
     assert sorted(recipe.parent.rglob("*")) == before
-    assert re.search(r"time +\d.* on 1 worker: \d.* of device time, if nothing dies", said), said
-    assert re.search(r"measured here over \d+ real steps: \d.* tokens/s; \d.* to the first step; a commit \d", said)
-    steps = re.search(r"steps +(\d+):", said)
-    commits = re.search(r"commits +every 5 steps, and at the end: (\d+)", said)
-    parameters = re.search(r"parameters +([\d,]+)", said)
+    assert re.search(r"time +\d.* on 1 worker: \d.* of device time, if nothing dies", output), output
+    assert re.search(r"measured here over \d+ real steps: \d.* tokens/s; \d.* to the first step; a commit \d", output)
+    steps = re.search(r"steps +(\d+):", output)
+    commits = re.search(r"commits +every 5 steps, and at the end: (\d+)", output)
+    parameters = re.search(r"parameters +([\d,]+)", output)
     assert steps and commits and parameters
     assert run("train", recipe, "trainer.epochs=8", "--run-id", "done", "--json") == 0
     with Home.from_environment().open_ledger() as ledger:
         entries = ledger.log_entries("done")
-    made = [entry for entry in entries if entry.type == "commit"]
-    assert (made[-1].step, len(made)) == (int(steps[1]), int(commits[1]))
+    created = [entry for entry in entries if entry.type == "commit"]
+    assert (created[-1].step, len(created)) == (int(steps[1]), int(commits[1]))
 
 
 @pytest.mark.slow
@@ -185,9 +185,9 @@ def test_the_memory_of_a_language_model_is_as_the_formula_says(
 
     small = said_and_taken(hidden_size=8, num_layers=1, num_heads=1, num_kv_heads=1, intermediate_size=8)
     large = said_and_taken(**LANGUAGE_SIZES)
-    said, taken = large[0] - small[0], large[1] - small[1]
-    print(way, said, taken, small)
-    assert taken / STATED_FACTOR < said < taken * STATED_FACTOR
+    output, acquired = large[0] - small[0], large[1] - small[1]
+    print(way, output, acquired, small)
+    assert acquired / STATED_FACTOR < output < acquired * STATED_FACTOR
 
 
 @pytest.mark.soak
@@ -210,8 +210,8 @@ def test_the_memory_of_a_model_that_answers_is_as_the_formula_says(tmp_path: Pat
 
     small = said_and_taken(hidden_size=8, num_layers=1, num_heads=1, num_kv_heads=1, intermediate_size=8)
     large = said_and_taken(**LANGUAGE_SIZES)
-    said, taken = large[0] - small[0], large[1] - small[1]
-    assert taken / STATED_FACTOR < said < taken * STATED_FACTOR
+    output, acquired = large[0] - small[0], large[1] - small[1]
+    assert acquired / STATED_FACTOR < output < acquired * STATED_FACTOR
 
 
 def test_sharded_weights_that_do_not_fit_gathered_are_refused_before_a_run_is_made(

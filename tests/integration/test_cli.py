@@ -27,7 +27,7 @@ def test_train_show_audit_report_and_compare_from_the_command_line(recipe: Path,
     assert shown["audit"]["verdict"] == "pass"
     assert shown["step"] == 20
     assert {"loss", "tokens"} <= set(shown["metrics"])
-    held_s = sum(each["held_s"] * each["world_size"] for each in shown["attempts"])
+    held_s = sum(item["held_s"] * item["world_size"] for item in shown["attempts"])
     assert sum(shown["device_seconds"].values()) == pytest.approx(held_s, rel=1e-3)
     assert run("show", "baseline", "--json") == 0
     assert json.loads(capfd.readouterr().out)["weights_digest"] == shown["weights_digest"]
@@ -110,9 +110,9 @@ def test_a_fault_whose_attempt_did_not_come_is_named_at_the_end(recipe: Path, tm
     slow = {"type": "slow", "step": 1, "extra_s": 0.01, "num_steps": 1}
     plan.write_text(yaml.safe_dump({"faults": [slow, {"type": "kill", "attempt": 2, "step": 1}]}))
     assert run("train", recipe, "trainer.max_steps=2", "--faults", plan) == 0
-    said = capfd.readouterr().err
-    assert "faults.1 (kill) did not happen: it is for attempt 2, the last one was attempt 1" in said
-    assert "faults.0" not in said
+    output = capfd.readouterr().err
+    assert "faults.1 (kill) did not happen: it is for attempt 2, the last one was attempt 1" in output
+    assert "faults.0" not in output
 
 
 def test_a_wrong_number_of_workers_and_an_unknown_run_are_refused(recipe: Path, capfd) -> None:
@@ -162,17 +162,15 @@ def test_a_store_whose_url_is_no_ones_to_read_is_refused_before_it_is_on_record(
 
 @pytest.mark.slow
 @pytest.mark.timeout(60)
-def test_a_run_whose_log_was_moved_away_is_refused_and_fails_its_audit(
-    recipe: Path, capfd, tmp_path: Path
-) -> None:
+def test_a_run_whose_log_was_moved_away_is_refused_and_fails_its_audit(recipe: Path, capfd, tmp_path: Path) -> None:
     assert run("train", recipe, "--run-id", "robbed", "--workers", 2) == 0
     folder = tmp_path / "home" / "robbed"
     (folder / "log").rename(tmp_path / "log")
     before = contents(folder)
     capfd.readouterr()
     assert run("train", "--resume", "robbed", "--workers", 2) == 1
-    said = capfd.readouterr().err
-    assert "log/ is missing or empty" in said and "Put it back" in said and "Traceback" not in said
+    output = capfd.readouterr().err
+    assert "log/ is missing or empty" in output and "Put it back" in output and "Traceback" not in output
     assert run("train", "--resume", "robbed", "--on", "background") == 1
     assert run("audit", "robbed") == 1
     assert "log/ is missing or empty" in capfd.readouterr().out

@@ -41,7 +41,7 @@ def supervise(run, watcher=None, world_size: int = 1):
         run,
         CommitLog(open_store(run.store_url)),
         policy=RestartPolicy(),
-        watchers=[watcher] if watcher else [],
+        observers=[watcher] if watcher else [],
         clock=SystemClock(),
     )
     return supervisor.run(world_size)
@@ -101,15 +101,11 @@ def test_only_the_commits_that_the_recipe_keeps_stay_and_all_receipts_do(run_it)
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_one_clear_error_and_what_was_committed_stays(
-    new_tiny_run, tmp_path: Path, requires
-) -> None:
+def test_a_full_disk_is_one_clear_error_and_what_was_committed_stays(new_tiny_run, tmp_path: Path, requires) -> None:
     small = tmp_path / "small"
     small.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(small)])
-    requires(
-        "mount", mounted.returncode == 0, "a small file system can only be mounted by root, outside sandboxes"
-    )
+    requires("mount", mounted.returncode == 0, "a small file system can only be mounted by root, outside sandboxes")
     try:
         run = new_tiny_run(store_url=str(small), retention__keep_last=50)
         with pytest.raises(StoreFullError, match=r"No space left on device.*free some space.*--resume"):

@@ -15,7 +15,7 @@ from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.training.replay.request import ReplayRequest
 from assay.workflows.replay import replay
-from assay.workflows.run import existing_run, new_run
+from assay.workflows.run import create_run, load_run
 from language_rows import small_model
 from method_runs import digest, eventful, method_recipe
 from one_rank import train_one_rank
@@ -28,7 +28,7 @@ def compiled(method: str, folder: Path, **model: Any) -> dict[str, Any]:
 
 
 def recorded(name: str) -> tuple[Run, CommitLog]:
-    run = existing_run(Home.from_environment(), name)
+    run = load_run(Home.from_environment(), name)
     return run, CommitLog(open_store(run.store_url))
 
 
@@ -43,7 +43,7 @@ def test_killed_and_resized_it_ends_with_the_same_weights_and_replays(
     assert digest(tree, "eventful", eventful()) == undisturbed
     run, log = recorded("eventful")
     found = replay(run, log, ReplayRequest(step=4, through_step=5))
-    assert found.verdict == "equal" and "gradient_digest" in {each.quantity for each in found.at_step}
+    assert found.verdict == "equal" and "gradient_digest" in {comparison.quantity for comparison in found.at_step}
     watched = replay(run, log, ReplayRequest(step=6, mode="watch"))
     assert watched.operators is not None and watched.operators.as_written and watched.operators.finding is None
     assert watched.first_difference is None and not watched.at_step
@@ -53,8 +53,8 @@ def test_killed_and_resized_it_ends_with_the_same_weights_and_replays(
     tree["method"]["model"]["checkpoint_activations"] = True
     twice = train_one_rank(tree, tmp_path / "twice")
     tree["method"]["model"]["checkpoint_activations"] = False
-    kept = train_one_rank(tree, tmp_path / "kept")
-    assert [step["gradient_norm"] for step in twice.steps] == [step["gradient_norm"] for step in kept.steps]
+    retained = train_one_rank(tree, tmp_path / "kept")
+    assert [step["gradient_norm"] for step in twice.steps] == [step["gradient_norm"] for step in retained.steps]
 
 
 @pytest.mark.soak
@@ -86,7 +86,7 @@ def test_without_a_compiler_it_is_refused_before_anything_is_made(
     if header is not None:
         monkeypatch.setattr("sysconfig.get_path", lambda name: header)
     with pytest.raises(ConfigError, match=said):
-        new_run(Home.at(tmp_path / "home"), LoadedConfig(compiled("sft", tmp_path), {}), run_id="refused")
+        create_run(Home.at(tmp_path / "home"), LoadedConfig(compiled("sft", tmp_path), {}), run_id="refused")
     assert not list((tmp_path / "home").glob("runs/*"))
 
 
@@ -102,4 +102,4 @@ def test_what_is_not_known_to_be_exact_is_refused(method: str, more: dict[str, A
     tree = compiled(method, tmp_path)
     tree |= {name: {**tree[name], **section} for name, section in more.items()}
     with pytest.raises(ConfigError, match="known to be exact for sft, reward and dpo"):
-        new_run(Home.at(tmp_path / "home"), LoadedConfig(tree, {}), run_id="refused")
+        create_run(Home.at(tmp_path / "home"), LoadedConfig(tree, {}), run_id="refused")

@@ -23,7 +23,7 @@ from assay.store.objects import open_store
 from assay.training.audit import audit_run
 from assay.training.replay.request import ReplayRequest
 from assay.workflows.replay import replay
-from assay.workflows.run import new_run
+from assay.workflows.run import create_run
 from integration.test_soak import kill_and_resize
 from method_runs import LORA, digest, method_recipe
 from one_rank import one_rank_run, train_one_rank
@@ -53,7 +53,7 @@ def test_a_run_that_is_killed_twice_ends_with_the_undisturbed_weights(
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
     tree = often_checked(method, tmp_path)
     undisturbed = digest(tree, "undisturbed", RestartPolicy())
-    run = new_run(Home.from_environment(), LoadedConfig(tree, {}), run_id="killed")
+    run = create_run(Home.from_environment(), LoadedConfig(tree, {}), run_id="killed")
     kill_and_resize(run, (1, 1, 1), ("ddp",) * 3, KILLS)
     log = CommitLog(open_store(run.store_url))
     finished = log.finished()

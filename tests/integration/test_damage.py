@@ -37,8 +37,8 @@ from assay.training.audit import audit_run
 from assay.training.recipe import EvaluationConfig, recipe_of
 from assay.workflows.bookkeeping import writer_of
 from assay.workflows.evaluation.queue import Queue, work
-from assay.workflows.run import existing_run, new_run
-from assay.workflows.train import drive
+from assay.workflows.run import create_run, load_run
+from assay.workflows.train import train_run
 
 PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
 KINDS = {
@@ -83,8 +83,8 @@ class Trained(NamedTuple):
     def files(self) -> list[tuple[str, Path]]:
         """(place and path in it, file)."""
         return [
-            (f"{place}/{path.relative_to(folder).as_posix()}", path)
-            for place, folder in self.places.items()
+            (f"{location}/{path.relative_to(folder).as_posix()}", path)
+            for location, folder in self.places.items()
             for path in sorted(folder.rglob("*"))
             if path.is_file()
         ]
@@ -108,14 +108,14 @@ def trained(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ASSAY_HOME", str(folder / "home"))
         home = Home.from_environment()
-        run = new_run(home, LoadedConfig(recipe, {}), run_id="damaged", store_url=str(folder / "store"))
+        run = create_run(home, LoadedConfig(recipe, {}), run_id="damaged", store_url=str(folder / "store"))
         with writer_of(home, run) as writer:
-            result = drive(home, run, writer, world_size=1, policy=RestartPolicy())
+            result = train_run(home, run, writer, world_size=1, policy=RestartPolicy())
         assert result.audit is not None and result.audit.verdict == "pass"
         log = CommitLog(open_store(run.store_url))
         leave_more(home, run, log, folder / "suite.yaml", patch)
-        places = {"run": Path(run.run_dir), "store": folder / "store", "dataset": dataset}
-        yield Trained(home, run.run_id, places, rows_of(home, "damaged"), log.commits()[-1].folder)
+        locations = {"run": Path(run.run_dir), "store": folder / "store", "dataset": dataset}
+        yield Trained(home, run.run_id, locations, rows_of(home, "damaged"), log.commits()[-1].folder)
 
 
 def leave_more(home: Home, run: Run, log: CommitLog, suite: Path, patch: pytest.MonkeyPatch) -> None:
@@ -125,8 +125,8 @@ def leave_more(home: Home, run: Run, log: CommitLog, suite: Path, patch: pytest.
         log.summary()
         log._summarize()
     suite.write_text("name: s\nbenchmarks: [{type: classification, name: validation, chunk_items: 32}]\n")
-    wanted = EvaluationConfig(suite=str(suite), every_steps=10**12)
-    queue = Queue(run, wanted, read_suite(suite), "0" * 64, log.store, log)
+    expected = EvaluationConfig(suite=str(suite), every_steps=10**12)
+    queue = Queue(run, expected, read_suite(suite), "0" * 64, log.store, log)
     with writer_of(home, run) as writer:
         work(queue, writer, clock=SystemClock(), follow=False)
     save_capsule(run, log, step=6, reason="a test")
@@ -136,7 +136,7 @@ def leave_more(home: Home, run: Run, log: CommitLog, suite: Path, patch: pytest.
 
 def rows_of(home: Home, run_id: str) -> bytes:
     """Which rows are trained on, and their bytes; each error is one that a rank would meet."""
-    run = existing_run(home, run_id)
+    run = load_run(home, run_id)
     recipe = recipe_of(run)
     view = split_view(Dataset.open(Path(recipe.data.dataset)), recipe.data.split, "train")
     groups = np.flatnonzero(view.num_rows).tolist()
@@ -177,8 +177,8 @@ def damage(how: str, path: Path, neighbour: Path | None) -> Iterator[None]:
     whole = path.read_bytes()
     match how:
         case "flipped":
-            for place in sorted({0, len(whole) // 3, len(whole) // 2, len(whole) - 1}):
-                path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+            for location in sorted({0, len(whole) // 3, len(whole) // 2, len(whole) - 1}):
+                path.write_bytes(whole[:location] + bytes([whole[location] ^ 4]) + whole[location + 1 :])
                 yield
         case "truncated":
             for size in sorted({len(whole) // 2, len(whole) - 1}):
@@ -208,10 +208,10 @@ def outcomes(trained: Trained, chosen: Callable[[str], bool]) -> dict[tuple[str,
     for name, path in files:
         if path not in before or not chosen(name):
             continue
-        beside = [other for other in before if other.parent == path.parent and other != path]
-        later = [other for other in beside if other > path]
+        background = [other for other in before if other.parent == path.parent and other != path]
+        later = [other for other in background if other > path]
         for how in DAMAGES:
-            for _ in damage(how, path, (later or beside or [None])[0]):
+            for _ in damage(how, path, (later or background or [None])[0]):
                 kind, audit = trained.kind_of(name), audited(trained)
                 resume = resumed(trained, commits)
                 rests_on_it = kind not in NOTHING_RESTS_ON and how != "joined by a stray"
@@ -233,10 +233,10 @@ def restore(trained: Trained, before: dict[Path, bytes]) -> None:
 @pytest.mark.slow
 def test_damage_to_what_decides_is_found(trained: Trained) -> None:
     """One file of each kind; the table, with all of them, is a slow test."""
-    wanted = {"log/00000001", "LAST/__0", "run.json", "splits/", "manifest.json"}
+    expected = {"log/00000001", "LAST/__0", "run.json", "splits/", "manifest.json"}
 
     def chosen(name: str) -> bool:
-        return any(part in name.replace(trained.last, "LAST") for part in wanted)
+        return any(part in name.replace(trained.last, "LAST") for part in expected)
 
     assert len({kind for kind, _ in outcomes(trained, chosen)}) == 5
 
@@ -259,5 +259,5 @@ def test_who_finds_which_damage_is_what_the_page_says(trained: Trained) -> None:
 
 
 def cell(found: set[tuple[str, str]]) -> str:
-    audits, resumes = (", ".join(sorted(set(each))) for each in zip(*found, strict=True)) if found else ("", "")
+    audits, resumes = (", ".join(sorted(set(entry))) for entry in zip(*found, strict=True)) if found else ("", "")
     return f"{audits}; {resumes}" if found else ""

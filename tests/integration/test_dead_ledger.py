@@ -91,7 +91,7 @@ def kill_a_rank(supervisor: int) -> None:
     """The newest child of the server that ranks are forked from."""
 
     def children(pid: int) -> list[int]:
-        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return [int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
     for pid in children(supervisor):
         if b"forkserver" in Path(f"/proc/{pid}/cmdline").read_bytes():
@@ -161,11 +161,11 @@ def test_a_locked_ledger_stops_neither_restart_nor_leave(tmp_path, tiny_recipe_t
     path = tmp_path / "ledger.db"
     open_ledger(f"sqlite:///{path}").close()
     assay = Assay(tmp_path, tiny_recipe_tree, f"sqlite:///{path}")
-    said = lives_through(assay, lambda: held(path), from_the_start=from_the_start)
+    output = lives_through(assay, lambda: held(path), from_the_start=from_the_start)
     if from_the_start:
-        assert "work goes on without it" in said and "database is locked" in said
+        assert "work goes on without it" in output and "database is locked" in output
     else:  # or it left before the lock had been waited for
-        assert "database is locked" in said or "the ledger does not answer" in said
+        assert "database is locked" in output or "the ledger does not answer" in output
     is_all_on_record(assay)
 
 
@@ -180,12 +180,10 @@ def test_a_stopped_server_stops_neither_restart_nor_leave(
 
 
 @pytest.mark.slow
-def test_a_listener_that_says_nothing_stops_neither_restart_nor_leave(
-    tmp_path, tiny_recipe_tree, silent_url
-) -> None:
+def test_a_listener_that_says_nothing_stops_neither_restart_nor_leave(tmp_path, tiny_recipe_tree, silent_url) -> None:
     assay = Assay(tmp_path, tiny_recipe_tree, silent_url)
-    said = lives_through(assay, nullcontext, from_the_start=True)
-    assert "Something accepts connections there and says nothing" in said
+    output = lives_through(assay, nullcontext, from_the_start=True)
+    assert "Something accepts connections there and says nothing" in output
     assert list(missed_subjects(assay.home)) == ["r"]
     reading = assay.start("runs")
     began_s = time.monotonic()

@@ -21,11 +21,11 @@ def test_the_demo_proves_what_it_says_and_leaves_a_memo_to_be_proud_of(tmp_path:
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
         return done.stdout
 
-    said = assay("demo", "trainer.max_steps=40")  # of the two that are compared; the campaign is whole
+    output = assay("demo", "trainer.max_steps=40")  # of the two that are compared; the campaign is whole
     for words in ("the same, bit for bit", "one worker was killed with SIGKILL", "0 missing, 0 repeated"):
-        assert words in said
-    assert "Scale faster: it gains +" in said and "Stop dropout: " in said
-    pages = [Path(word) for word in said.split() if word.endswith(".html")]
+        assert words in output
+    assert "Scale faster: it gains +" in output and "Stop dropout: " in output
+    pages = [Path(word) for word in output.split() if word.endswith(".html")]
     assert len(pages) == 3 and all((tmp_path / page).is_file() for page in pages)
 
     (campaign,) = (tmp_path / "runs" / "campaigns").iterdir()
@@ -36,7 +36,7 @@ def test_the_demo_proves_what_it_says_and_leaves_a_memo_to_be_proud_of(tmp_path:
     }
     # Losses differ from processor to processor, and the outlier test of seeds errs in one memo of twenty.
     warned = [warning for decision in decisions for warning in decision["warnings"]]
-    assert all("more than these scatter" in each for each in warned) and len(warned) <= 1, warned
+    assert all("more than these scatter" in item for item in warned) and len(warned) <= 1, warned
     memo = (campaign / "memo.md").read_text()
     assert "✓ rows: " in memo and "✓ models: no warning" in memo
 
@@ -50,14 +50,12 @@ def test_the_demo_of_fine_tuning_kills_audits_exports_and_shows_what_the_model_w
     environment = {**os.environ, "ASSAY_HOME": str(tmp_path / "runs")}
     command = [sys.executable, "-m", "assay", "demo", "--sft", "--functions", "2500", "trainer.commit_every=5"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    said = done.stdout
-    assert done.returncode == 0, f"{said}{done.stderr}"
-    assert re.search(
-        r"one worker was killed with SIGKILL after step \d+; attempt 2 went on from step \d+", said
-    )
-    assert re.search(r"audit +pass: ([\d,]+) rows learned, \1 expected, 0 missing, 0 repeated", said), said
-    needs = re.search(r"held out +loss per row ([\d.]+) over .* who guesses needs ([\d.]+)", said)
+    output = done.stdout
+    assert done.returncode == 0, f"{output}{done.stderr}"
+    assert re.search(r"one worker was killed with SIGKILL after step \d+; attempt 2 went on from step \d+", output)
+    assert re.search(r"audit +pass: ([\d,]+) rows learned, \1 expected, 0 missing, 0 repeated", output), output
+    needs = re.search(r"held out +loss per row ([\d.]+) over .* who guesses needs ([\d.]+)", output)
     assert needs and float(needs[1]) < 0.9 * float(needs[2])
-    assert len(re.findall(r"^def .*\n    people  .+\n    model   ", said, re.MULTILINE)) == 4
+    assert len(re.findall(r"^def .*\n    people  .+\n    model   ", output, re.MULTILINE)) == 4
     (model,) = (tmp_path / "runs" / "demo-sft").glob("docstrings-sft-*")
     assert {"model.safetensors", "tokenizer.json", "README.md"} <= {file.name for file in model.iterdir()}

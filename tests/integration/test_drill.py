@@ -20,9 +20,7 @@ def few_scenarios(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_a_drill_passes_and_its_device_time_adds_up(
-    few_scenarios, tiny_recipe_tree, tmp_path, monkeypatch
-) -> None:
+def test_a_drill_passes_and_its_device_time_adds_up(few_scenarios, tiny_recipe_tree, tmp_path, monkeypatch) -> None:
     home = Home.at(tmp_path)
     report = drill(home, LoadedConfig(tiny_recipe_tree, {}), num_steps=12, workers=2)
     assert report.passed(), [exercise.problem for exercise in report.exercises]
@@ -52,7 +50,7 @@ def test_a_drill_has_nodes_leave_and_come_and_gives_a_slow_one_fewer_lanes(
     home = Home.at(tmp_path)
     report = drill(home, LoadedConfig(tiny_recipe_tree, {}), num_steps=18, workers=2)
     assert report.passed(), [exercise.problem for exercise in report.exercises]
-    _, come_and_go, slow = (saved_attempts(home.run_dir(each.run_id)) for each in report.exercises)
+    _, come_and_go, slow = (saved_attempts(home.run_dir(item.run_id)) for item in report.exercises)
     assert [attempt.world_size for attempt in come_and_go] == [2, 1, 2]
     assert [attempt.outcome for attempt in come_and_go] == ["preempted", "killed", "succeeded"]
     assert [sum(attempt.loads) for attempt in slow] == [8, 8]
@@ -78,9 +76,7 @@ def test_an_exercise_whose_fault_never_came_fails_and_says_so(tiny_recipe_tree, 
     chosen = [
         Scenario("undisturbed"),
         Scenario("killed", (kill,)),
-        Scenario(
-            "killed in a second attempt", ({**kill, "rank": 0, "step": 5, "attempt": 2, "phase": "data"},)
-        ),
+        Scenario("killed in a second attempt", ({**kill, "rank": 0, "step": 5, "attempt": 2, "phase": "data"},)),
         Scenario("killed on a rank that is not there", (kill,), world_sizes=(1,)),
     ]
     monkeypatch.setattr("assay.workflows.drill.scenarios", lambda **_: chosen)

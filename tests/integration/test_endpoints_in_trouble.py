@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from assay.cli.given import opened_ledger
+from assay.cli.parameters import writable_ledger
 from assay.evals.queue import stored_results
 from assay.reporting.views.run import run_view
 from assay.store.attempts import saved_attempts
@@ -60,9 +60,7 @@ class Ended(NamedTuple):
 class Assay:
     """The command, with wires to its store and its ledger."""
 
-    def __init__(
-        self, folder: Path, tree: dict[str, Any], s3_url: str, s3: HttpWire, database: DatabaseWire
-    ) -> None:
+    def __init__(self, folder: Path, tree: dict[str, Any], s3_url: str, s3: HttpWire, database: DatabaseWire) -> None:
         self.s3, self.database, self.store_url = s3, database, s3_url
         ledger = f"postgresql://assay@127.0.0.1:{database.port}/postgres?sslmode=disable"
         self.home = Home.at(folder / "home", ledger)
@@ -79,9 +77,7 @@ class Assay:
     def start(self, *arguments: str, patience_s: float = 60.0) -> subprocess.Popen[str]:
         environment = {**self._environment, "ASSAY_STORE_PATIENCE": str(patience_s)}
         command = [sys.executable, "-m", "assay", *arguments]
-        return subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def train(self, *, workers: int = 1, patience_s: float = 60.0) -> subprocess.Popen[str]:
         """The run from its beginning, or from where it is."""
@@ -124,9 +120,7 @@ def assay(tmp_path: Path, tiny_recipe_tree: dict[str, Any], s3_url: str, server_
 
 
 @pytest.fixture
-def evaluated_assay(
-    tmp_path: Path, tiny_recipe_tree: dict[str, Any], s3_url: str, server_url: str
-) -> Iterator[Assay]:
+def evaluated_assay(tmp_path: Path, tiny_recipe_tree: dict[str, Any], s3_url: str, server_url: str) -> Iterator[Assay]:
     """With a worker beside training."""
     suite = tmp_path / "suite.yaml"
     suite.write_text(SUITE)
@@ -144,7 +138,7 @@ def goes_on_to_its_end(assay: Assay, undisturbed: str) -> None:
     finished = assay.log.finished()
     assert finished is not None and finished.weights_digest == undisturbed
     assert audit_run(assay.home.run("r"), assay.log, weights="all").verdict == "pass"
-    with opened_ledger(assay.home) as ledger:
+    with writable_ledger(assay.home) as ledger:
         view = run_view(ledger, "r")
     assert view.audit is not None
     assert (view.status, view.weights_digest, view.audit.verdict) == ("succeeded", undisturbed, "pass")
@@ -160,9 +154,7 @@ def heeds_sigterm(assay: Assay, training: subprocess.Popen[str]) -> Ended:
 
 @pytest.mark.slow
 def test_a_run_survives_answers_that_lie(assay: Assay, undisturbed: str) -> None:
-    assay.s3.strike(
-        Strike(at, trouble) for at, trouble in zip((4, 9, 15, 22, 30, 38), (*LIES, "late"), strict=True)
-    )
+    assay.s3.strike(Strike(at, trouble) for at, trouble in zip((4, 9, 15, 22, 30, 38), (*LIES, "late"), strict=True))
     assay.database.strike([Strike(12, "lost"), Strike(40, "truncated"), Strike(60, "error")])
     done = ended(assay.train())
     assert done.code == 0, done.err
@@ -221,12 +213,12 @@ def test_a_store_that_is_too_slow_for_the_commits_is_said_once(assay: Assay, und
 @pytest.mark.soak  # the random plan of make test-slow is one, too
 def test_a_worker_beside_training_survives_what_training_does(evaluated_assay: Assay, undisturbed: str) -> None:
     assay = evaluated_assay
-    assay.s3.strike([Strike(40 + 9 * place, trouble, 1.0) for place, trouble in enumerate((*LIES, *OUTAGES))])
+    assay.s3.strike([Strike(40 + 9 * location, trouble, 1.0) for location, trouble in enumerate((*LIES, *OUTAGES))])
     done = ended(assay.train())
     assert done.code == 0, done.err
     assert [result.step for _, result in stored_results(assay.log.store)] == [10, 20]
     goes_on_to_its_end(assay, undisturbed)
-    with opened_ledger(assay.home) as ledger:
+    with writable_ledger(assay.home) as ledger:
         assert [result.step for result in ledger.benchmark_results("r")] == [10, 20]
 
 

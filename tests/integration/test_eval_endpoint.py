@@ -90,9 +90,7 @@ def test_an_endpoints_model_is_judged_by_another(endpoint: str, tmp_path: Path, 
     assert result["run_id"] == "my-model"
 
 
-def test_answers_in_parts_cut_or_without_content_are_read_or_failed_and_said(
-    endpoint: str, tmp_path: Path, capfd
-):
+def test_answers_in_parts_cut_or_without_content_are_read_or_failed_and_said(endpoint: str, tmp_path: Path, capfd):
     grader = "{type: string_check, operation: eq, input: '{{ sample.output_text }}', reference: '5'}"
     (tmp_path / "suite.yaml").write_text(
         f"name: s\nbenchmarks: [{{type: generation, name: sums, items: sums.jsonl, grader: {grader}}}]"
@@ -109,15 +107,11 @@ def test_answers_in_parts_cut_or_without_content_are_read_or_failed_and_said(
     assert result["score"]["value"] == pytest.approx(2 / 3)
 
 
-def test_an_imported_result_has_a_history_like_any_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
-):
+def test_an_imported_result_has_a_history_like_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd):
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
     log = {
         "eval": {"task": "security", "model": "tiny"},
-        "samples": [
-            {"id": k, "epoch": 1, "scores": {"m": {"value": "C" if k % 2 else "I"}}} for k in range(10)
-        ],
+        "samples": [{"id": k, "epoch": 1, "scores": {"m": {"value": "C" if k % 2 else "I"}}} for k in range(10)],
     }
     (tmp_path / "log.json").write_text(json.dumps(log))
     assert run("eval", "import", tmp_path / "log.json", "--step", "30") == 0

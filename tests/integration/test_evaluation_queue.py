@@ -22,12 +22,12 @@ from assay.store.home import Home
 from assay.store.leases import take_lease
 from assay.store.ledger.goodput import goodput_of
 from assay.store.objects import open_store
-from assay.triage.findings import look_at
+from assay.triage.overview import triage_ledger
 from assay.workflows.bookkeeping import writer_of
 from assay.workflows.campaign.train import device_seconds_of
 from assay.workflows.evaluation.queue import due_commits, queue_of, work
 from assay.workflows.rebuild import rebuild_all
-from assay.workflows.train import drive
+from assay.workflows.train import train_run
 
 SUITE = """
 name: held-out
@@ -46,7 +46,7 @@ def suite(tmp_path: Path) -> str:
 
 def trained(run: Run) -> None:
     with writer_of(Home.from_environment(), run) as writer:
-        drive(Home.from_environment(), run, writer, world_size=1, policy=RestartPolicy())
+        train_run(Home.from_environment(), run, writer, world_size=1, policy=RestartPolicy())
 
 
 def items_by_folder(run: Run) -> dict[str, list[tuple[str, float]]]:
@@ -95,9 +95,9 @@ def test_every_commit_that_the_recipe_asks_for_is_evaluated_beside_training(new_
     assert last.score.value == pytest.approx(evaluation.overall.log_loss.value, abs=1e-6)
     assert_rows_are_kept_together_alike(run, evaluation.step)
     assert "clusters" in evaluation.overall.log_loss.method
-    (beside,) = [part for part in phases if part.attempt == 0]
-    assert beside.seconds == {"evaluation": pytest.approx(held_seconds(open_store(run.store_url)))}
-    assert beside.held_s > 0
+    (background,) = [part for part in phases if part.attempt == 0]
+    assert background.seconds == {"evaluation": pytest.approx(held_seconds(open_store(run.store_url)))}
+    assert background.held_s > 0
     capfd.readouterr()
     with pytest.raises(SystemExit):
         main(["eval", "history", run.run_id])
@@ -108,9 +108,7 @@ def test_every_commit_that_the_recipe_asks_for_is_evaluated_beside_training(new_
 
 
 @pytest.mark.slow
-def test_commits_that_went_before_anybody_evaluated_them_are_named_with_what_keeps_them(
-    new_tiny_run, suite, capfd
-):
+def test_commits_that_went_before_anybody_evaluated_them_are_named_with_what_keeps_them(new_tiny_run, suite, capfd):
     run = new_tiny_run(trainer__max_steps=20, retention__keep_last=2, retention__keep_best=0)
     trained(run)
     for command in (("work", run.run_id, "--suite", suite), ("history", run.run_id, "--json")):
@@ -181,7 +179,7 @@ def costs_of_training(run: Run) -> tuple[tuple[object, ...], tuple[float, float,
     with home.open_ledger() as ledger:
         view, (line,) = run_view(ledger, run.run_id), run_lines(ledger)
         account = goodput_of(ledger, [run])
-        triaged = look_at(ledger).findings
+        triaged = triage_ledger(ledger).findings
         of_training = (
             view.device_seconds, view.goodput, line.device_hours, account.by_phase, account.held_device_s,
             account.step_s, device_seconds_of(run.run_id, ledger), triaged.device_hours, triaged.findings,

@@ -48,9 +48,7 @@ def test_the_end_of_a_run_is_told(told: Path, new_tiny_run: Callable[..., Run]) 
     assert lines_of(told, at_least=1) == [f"finished {run.run_id} 5"]
 
 
-def test_a_hang_is_told_as_stalled_and_a_failure_as_failed(
-    told: Path, new_tiny_run: Callable[..., Run]
-) -> None:
+def test_a_hang_is_told_as_stalled_and_a_failure_as_failed(told: Path, new_tiny_run: Callable[..., Run]) -> None:
     run = new_tiny_run()
     teller = EventCommand(Home.from_environment(), run)
     hang = Failure(failure_kind="hang", run_id=run.run_id, attempt=1, signature="hang", text="silent")
@@ -78,9 +76,7 @@ def test_a_hang_is_told_as_stalled_and_a_failure_as_failed(
         *(pytest.param(text, marks=pytest.mark.slow) for text in ("exit 3", "no-such", "kill -9 $PPID")),
     ],
 )
-def test_a_command_that_fails_or_hangs_costs_the_run_nothing(
-    new_tiny_run: Callable[..., Run], command: str
-) -> None:
+def test_a_command_that_fails_or_hangs_costs_the_run_nothing(new_tiny_run: Callable[..., Run], command: str) -> None:
     settings(Home.from_environment(), command)
     run = new_tiny_run(trainer__max_steps=2)
     assert assay("train", "--resume", run.run_id) == 0

@@ -65,9 +65,7 @@ def validated_rows(home: Path, tiny_dataset: Path) -> list[tuple[dict[str, Any],
     (path,) = home.glob("tiny/evaluations/*/predictions.parquet")
     lines = [json.loads(line) for line in (tiny_dataset.parent / "rows.jsonl").read_text().splitlines()]
     found = pq.read_table(path).to_pylist()
-    return [
-        (lines[each["row_id"]], math.log(each["probability"] / (1 - each["probability"]))) for each in found
-    ]
+    return [(lines[item["row_id"]], math.log(item["probability"] / (1 - item["probability"]))) for item in found]
 
 
 def logits_without_assay(
@@ -76,7 +74,7 @@ def logits_without_assay(
     """Logits, and what the card makes of them, in a process that cannot find assay, nor ask."""
     (tmp_path / "rows.json").write_text(json.dumps(rows))
     packages, out = sysconfig.get_path("purelib"), tmp_path / "logits.json"
-    said = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-S", "-c", WITHOUT_ASSAY, packages, folder, tmp_path / "rows.json", out],
         env={**os.environ, "PYTHONPATH": "", "HF_HOME": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"},
         cwd=tmp_path,
@@ -86,9 +84,9 @@ def logits_without_assay(
         capture_output=True,
         text=True,
     )
-    assert "[y/N]" not in said.stdout + said.stderr, "whoever pastes the card's lines is asked nothing"
-    logits, answers = json.loads(out.read_text())
-    return logits, answers
+    assert "[y/N]" not in output.stdout + output.stderr, "whoever pastes the card's lines is asked nothing"
+    logits, responses = json.loads(out.read_text())
+    return logits, responses
 
 
 @pytest.mark.slow
@@ -111,7 +109,7 @@ def test_plain_transformers_finds_the_runs_logits_in_the_exported_folder(
     logits, probabilities = logits_without_assay(folder, list(rows), tmp_path)
     assert [len(row) for row in logits] == [1] * len(rows)
     assert [row[0] for row in logits] == pytest.approx(expected, abs=2e-6)
-    assert probabilities == pytest.approx([1 / (1 + math.exp(-each)) for each in expected], abs=2e-6)
+    assert probabilities == pytest.approx([1 / (1 + math.exp(-item)) for item in expected], abs=2e-6)
 
 
 def test_the_card_says_what_the_records_say(home: Path, tmp_path: Path) -> None:
@@ -144,24 +142,22 @@ def test_what_the_numbers_of_a_model_warn_of_goes_along_with_it(
     capfd.readouterr()
     assert run("show", "dead", "--json") == 0
     shown = json.loads(capfd.readouterr().out)["warnings"]
-    assert "one score" in {each["rule"] for each in shown}
-    lines = [f"warning: {each['rule']}: {each['text']}" for each in shown]
+    assert "one score" in {item["rule"] for item in shown}
+    lines = [f"warning: {item['rule']}: {item['text']}" for item in shown]
     assert run("export", "dead", "--to", folder) == 0
     assert capfd.readouterr().err.splitlines() == lines
     record = json.loads((folder / "assay.json").read_text())
-    assert record["warnings"] == [each["text"] for each in shown]
-    assert record["warning_rules"] == [each["rule"] for each in shown]
+    assert record["warnings"] == [item["text"] for item in shown]
+    assert record["warning_rules"] == [item["rule"] for item in shown]
     card = (folder / "README.md").read_text()
-    for each in shown:
-        assert card.index(f"**Warning, {each['rule']}:** {each['text'][:20]}") < card.index("```python")
+    for item in shown:
+        assert card.index(f"**Warning, {item['rule']}:** {item['text'][:20]}") < card.index("```python")
     for model in ("dead", folder):
         assert run("predict", model, source) == 0
         assert capfd.readouterr().err.splitlines() == lines
 
 
-def test_what_can_not_be_exported_is_refused_before_anything_is_written(
-    home: Path, tmp_path: Path, capfd
-) -> None:
+def test_what_can_not_be_exported_is_refused_before_anything_is_written(home: Path, tmp_path: Path, capfd) -> None:
     assert run("export", "tiny", "--step", 7, "--to", tmp_path / "model") == 2
     assert "Its commits are of these steps: 5, 10" in capfd.readouterr().err
     (tmp_path / "other.json").write_text("{}")
@@ -176,9 +172,7 @@ def test_what_can_not_be_exported_is_refused_before_anything_is_written(
     assert not list(tmp_path.glob(".unfinished*"))
 
 
-def test_predict_answers_in_the_order_of_the_file_as_the_run_did(
-    home: Path, tmp_path: Path, validated_rows
-) -> None:
+def test_predict_answers_in_the_order_of_the_file_as_the_run_did(home: Path, tmp_path: Path, validated_rows) -> None:
     rows, expected = zip(*validated_rows, strict=True)
     source, out = tmp_path / "rows.jsonl", tmp_path / "out.csv"
     source.write_text("\n".join(map(json.dumps, rows)))
@@ -187,7 +181,7 @@ def test_predict_answers_in_the_order_of_the_file_as_the_run_did(
         found = list(csv.DictReader(file))
     assert [row["text"] for row in found] == [row["text"] for row in rows]
     odds = [float(row["probability"]) / (1 - float(row["probability"])) for row in found]
-    assert [math.log(odd) for odd in odds] == pytest.approx(expected, abs=2e-6)
+    assert [math.log(outliers) for outliers in odds] == pytest.approx(expected, abs=2e-6)
 
 
 def test_a_run_and_its_export_answer_alike_and_the_exports_module_is_not_run(
@@ -204,7 +198,7 @@ def test_a_run_and_its_export_answer_alike_and_the_exports_module_is_not_run(
         assert err.startswith("warning: worse than constant: ")
         assert err.count("\n") == 1, "and nothing but the answers"
         outs.append([json.loads(line) for line in out.splitlines()])
-    probabilities = [[row.pop("probability") for row in answers] for answers in outs]
+    probabilities = [[row.pop("probability") for row in responses] for responses in outs]
     assert outs[0] == outs[1]
     # Not to the bit: on some processors a row's bits depend on the rows beside it, and both cut them otherwise.
     assert probabilities[0] == pytest.approx(probabilities[1], abs=1e-6)
@@ -253,21 +247,14 @@ def test_a_file_without_the_text_is_told_what_the_model_calls_it(
     source, missing = tmp_path / "rows.jsonl", ("--missing", "language", "--missing", "turns")
     source.write_text(json.dumps({"words": "alpha"}))
     assert run("predict", "tiny", source, *missing) == 2
-    assert (
-        "line 1: no column 'review'; it has words. Name that of the text: --text words"
-        in capfd.readouterr().err
-    )
-    source.write_text(
-        "\n".join(json.dumps(row) for row in ({"review": "alpha", "text": 7}, {"review": "beta"}))
-    )
+    assert "line 1: no column 'review'; it has words. Name that of the text: --text words" in capfd.readouterr().err
+    source.write_text("\n".join(json.dumps(row) for row in ({"review": "alpha", "text": 7}, {"review": "beta"})))
     assert run("predict", "tiny", source, *missing) == 0, "the model's own comes first"
     source.write_text(json.dumps({"text": "alpha"}))
     assert run("predict", "tiny", source, *missing) == 0, "and 'text' where the file has no such column"
 
 
-def test_a_row_without_text_keeps_its_place_with_no_answer_and_is_told(
-    home: Path, tmp_path: Path, capfd
-) -> None:
+def test_a_row_without_text_keeps_its_place_with_no_answer_and_is_told(home: Path, tmp_path: Path, capfd) -> None:
     source = tmp_path / "rows.jsonl"
     texts = ["alpha", " \n", "beta", None]
     source.write_text("\n".join(json.dumps({"n": n, "text": text}) for n, text in enumerate(texts)))
@@ -286,9 +273,7 @@ def test_a_row_without_text_keeps_its_place_with_no_answer_and_is_told(
     assert [row["probability"] for row in alone] == pytest.approx([rows[n]["probability"] for n in (0, 2)])
 
 
-def test_a_file_is_not_written_over_itself_and_a_suffix_says_its_kind(
-    home: Path, tmp_path: Path, capfd
-) -> None:
+def test_a_file_is_not_written_over_itself_and_a_suffix_says_its_kind(home: Path, tmp_path: Path, capfd) -> None:
     source = tmp_path / "rows.txt"
     source.write_text("alpha beta\nreturn return\n")
     assert run("predict", "tiny", source, "-o", source) == 2
@@ -308,7 +293,7 @@ def answers_of(kind: str, logits: list[float], config: dict[str, Any]) -> dict[s
         return {"prediction": logits[0] * config["label_scale"] + config["label_mean"]}
     whole = sum(math.exp(logit) for logit in logits)
     names = config["id2label"]
-    return {f"probability_{names[str(place)]}": math.exp(each) / whole for place, each in enumerate(logits)}
+    return {f"probability_{names[str(location)]}": math.exp(item) / whole for location, item in enumerate(logits)}
 
 
 @pytest.mark.slow
@@ -340,23 +325,21 @@ def test_a_model_of_each_kind_of_label_leaves_with_the_runs_logits(
     assert run("train", tmp_path / "recipe.yaml", *short, "--run-id", "r") == 0
     assert run("export", "r", "--to", tmp_path / "model") == 0
     texts = "".join(path.read_text("latin-1") for path in (tmp_path / "model").iterdir())
-    assert not any(place in texts for place in (str(tmp_path), sysconfig.get_path("purelib")))
+    assert not any(location in texts for location in (str(tmp_path), sysconfig.get_path("purelib")))
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     capfd.readouterr()
     assert run("predict", "r", tmp_path / "rows.csv") == 0
     predicted = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     rows = [{"text": row["text"]} for row in predicted]
-    logits, answers = logits_without_assay(tmp_path / "model", rows, tmp_path)
+    logits, responses = logits_without_assay(tmp_path / "model", rows, tmp_path)
     assert [len(row) for row in logits] == [3 if kind == "classes" else 1] * 240
-    for row, found, of_card in zip(predicted, logits, answers, strict=True):
+    for row, found, of_card in zip(predicted, logits, responses, strict=True):
         expected = answers_of(kind, found, config)
         assert of_card == pytest.approx(list(expected.values()) if kind == "classes" else expected.popitem()[1])
         for name, value in answers_of(kind, found, config).items():
             assert row[name] == pytest.approx(value, rel=1e-5, abs=1e-6), row["text"]
     if kind == "classes":
-        best = [
-            max(config["id2label"].values(), key=lambda name: row[f"probability_{name}"]) for row in predicted
-        ]
+        best = [max(config["id2label"].values(), key=lambda name: row[f"probability_{name}"]) for row in predicted]
         assert [row["predicted"] for row in predicted] == best
     assert run("predict", tmp_path / "model", tmp_path / "rows.csv", "-o", tmp_path / "out.parquet") == 0
     assert pq.read_table(tmp_path / "out.parquet").num_rows == 240

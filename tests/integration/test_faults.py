@@ -32,7 +32,7 @@ from variants import soaked
 def suffer(new_tiny_run):
     """Train through a fault plan: returns (run, log, last attempt of each supervisor)."""
 
-    def train(*faults, world_size=2, watchers=lambda run: [], until_done=True, overrides=None, **policy):
+    def train(*faults, world_size=2, observers=lambda run: [], until_done=True, overrides=None, **policy):
         run = new_tiny_run(**(overrides or {}))
         log = CommitLog(open_store(run.store_url))
         plan = FaultPlan.model_validate({"faults": faults})
@@ -42,7 +42,7 @@ def suffer(new_tiny_run):
                 run,
                 CommitLog(open_store(run.store_url)),
                 policy=RestartPolicy(faults=plan, **policy),
-                watchers=watchers(run),
+                observers=observers(run),
                 clock=SystemClock(),
             )
             attempts.append(supervisor.run(world_size))
@@ -123,7 +123,7 @@ class StopBeforeItsFirstWord:
 def test_a_rank_that_hangs_before_its_first_heartbeat_is_named_and_replaced(suffer, undisturbed) -> None:
     with pytest.MonkeyPatch.context() as patch:
         stopper = StopBeforeItsFirstWord(patch, limit_s=4.0)
-        run, log, attempts = suffer(hang_s=1.0, watchers=lambda run: [stopper])
+        run, log, attempts = suffer(hang_s=1.0, observers=lambda run: [stopper])
     assert [attempt.attempt for attempt in attempts] == [2]
     (notice,) = (notice for notice in read_notices(Path(run.run_dir)) if notice.notice == "hang")
     assert (notice.rank, notice.attempt) == (1, 1)
@@ -137,7 +137,7 @@ def test_without_hang_detection_a_stopped_rank_is_waited_for_in_vain(suffer) -> 
         HANG,
         hang_s=1e9,
         grace_s=0.5,
-        watchers=lambda run: [StopAfterSilence(run, 1.5 * HANG_S)],
+        observers=lambda run: [StopAfterSilence(run, 1.5 * HANG_S)],
         until_done=False,
     )
     assert (attempt.outcome, attempt.stalled_s) == ("preempted", 0.0)
@@ -154,9 +154,9 @@ SLOW = {"type": "slow", "rank": 1, "step": 3, "extra_s": 0.1}
 def test_a_slow_rank_is_named_while_the_run_goes_on(suffer) -> None:
     run, _log, attempts = suffer(SLOW, overrides={"trainer__epochs": 3})
     assert [attempt.outcome for attempt in attempts] == ["succeeded"]
-    notices = read_notices(Path(run.run_dir))
-    assert [(notice.notice, notice.rank) for notice in notices] == [("fault", 1), ("straggler", 1)]
-    assert notices[1].at_s < attempts[0].ended_s
+    notes = read_notices(Path(run.run_dir))
+    assert [(notice.notice, notice.rank) for notice in notes] == [("fault", 1), ("straggler", 1)]
+    assert notes[1].at_s < attempts[0].ended_s
 
 
 @pytest.mark.slow
@@ -206,11 +206,11 @@ def test_a_disk_that_stays_full_ends_the_run_with_its_name(suffer) -> None:
         return []
 
     with pytest.raises(StoreFullError, match=r"no space left.*--resume") as raised:
-        suffer(*full, world_size=1, watchers=counted)
+        suffer(*full, world_size=1, observers=counted)
     assert raised.value.exit_code == 75
-    assert [
-        saved_attempt.failure.failure_kind for saved_attempt in saved_attempts(Path(attempts[0].run_dir))
-    ] == ["disk_full"]
+    assert [saved_attempt.failure.failure_kind for saved_attempt in saved_attempts(Path(attempts[0].run_dir))] == [
+        "disk_full"
+    ]
 
 
 @pytest.mark.slow
@@ -231,7 +231,7 @@ def test_a_lost_ledger_is_written_anew_from_the_facts(suffer, undisturbed) -> No
         {"type": "ledger_loss", "rank": 0, "step": 6},
         {"type": "kill", "rank": 1, "step": 9},
     ]
-    run, log, _ = suffer(*losses, watchers=bookkeepers, overrides={"trainer__epochs": 2})
+    run, log, _ = suffer(*losses, observers=bookkeepers, overrides={"trainer__epochs": 2})
     for writer in writers:
         writer.close()
     assert (Home.from_environment().folder / "ledger.lost").exists()
@@ -245,10 +245,7 @@ def test_a_lost_ledger_is_written_anew_from_the_facts(suffer, undisturbed) -> No
     ("phase", "step"),
     [
         ("startup", 1),
-        *(
-            pytest.param(*other, marks=pytest.mark.soak)
-            for other in [("data", 4), ("compute", 7), ("evaluation", 10)]
-        ),
+        *(pytest.param(*other, marks=pytest.mark.soak) for other in [("data", 4), ("compute", 7), ("evaluation", 10)]),
         ("communication", 8),
         ("checkpoint", 10),
     ],
@@ -261,7 +258,7 @@ def test_sigterm_in_any_phase_ends_in_a_commit_or_a_clean_rollback(phase, step, 
     commits = log.commits()
     assert all(log.store.exists(f"{commit.folder}/{file.path}") for commit in commits for file in commit.files)
     supervisor = Supervisor(
-        run, CommitLog(open_store(run.store_url)), policy=RestartPolicy(), watchers=[], clock=SystemClock()
+        run, CommitLog(open_store(run.store_url)), policy=RestartPolicy(), observers=[], clock=SystemClock()
     )
     supervisor.run(4)
     assert_as_if_nothing_had_happened(run, log, undisturbed)

@@ -33,9 +33,9 @@ class MoveAfter:
     def attempt_ended(self, attempt: Attempt) -> None: ...
 
 
-def train(run: Run, *watchers: MoveAfter) -> CommitLog:
+def train(run: Run, *observers: MoveAfter) -> CommitLog:
     log = CommitLog(open_store(run.store_url))
-    Supervisor(run, log, policy=RestartPolicy(), watchers=watchers, clock=SystemClock()).run(1)
+    Supervisor(run, log, policy=RestartPolicy(), observers=observers, clock=SystemClock()).run(1)
     return log
 
 

@@ -15,7 +15,7 @@ from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
-from assay.workflows.fork import planned_fork
+from assay.workflows.fork import plan_fork
 
 
 def assay(*arguments: object) -> int:
@@ -66,7 +66,7 @@ def test_a_fork_learns_what_was_to_come_and_its_audit_says_from_where(parent: Ru
     audit = shown["audit"]
     assert (audit["verdict"], audit["rows_learned"], audit["rows_expected"]) == ("pass", 320, 320)
     assert audit["forked_from"] == f"{parent.run_id}@5"
-    assert any(f"up to step 5: run '{parent.run_id}'" in each for each in audit["not_checked"])
+    assert any(f"up to step 5: run '{parent.run_id}'" in item for item in audit["not_checked"])
     assert assay("diff", parent.run_id, "fork") == 0
     assert f"{parent.run_id}@5" in capfd.readouterr().out.partition("environment")[2].partition("data:")[0]
     assert assay("show", "fork") == 0
@@ -74,11 +74,11 @@ def test_a_fork_learns_what_was_to_come_and_its_audit_says_from_where(parent: Ru
     assert assay("replay", "fork", "--step", 5) == 2
     assert f"assay replay {parent.run_id} --step 5" in capfd.readouterr().err
     assert assay("replay", "fork", "--step", 6) == 0
-    for step, whose in ((5, "these very weights are its"), (15, "the steps up to there were its")):
+    for step, owner in ((5, "these very weights are its"), (15, "the steps up to there were its")):
         folder = Path(parent.run_dir).parent / f"model-{step}"
         assert assay("export", f"fork@{step}", "--to", folder) == 0
         card = " ".join((folder / "README.md").read_text().split())
-        assert f"A fork of `parent@5`: {whose}" in card and "of what was learned behind parent@5" in card
+        assert f"A fork of `parent@5`: {owner}" in card and "of what was learned behind parent@5" in card
 
 
 @pytest.mark.slow
@@ -110,9 +110,7 @@ def test_a_fork_of_unchanged_recipe_ends_with_the_weights_of_the_run(parent: Run
         ("trainer.learning_rate=1", "trainer.learning_rate (command line): no such key"),
     ],
 )
-def test_what_a_fork_can_not_change_is_refused_with_the_reason(
-    parent: Run, capfd, change: str, says: str
-) -> None:
+def test_what_a_fork_can_not_change_is_refused_with_the_reason(parent: Run, capfd, change: str, says: str) -> None:
     home = Path(parent.run_dir).parent
     before = sorted(home.glob("*/run.json"))
     assert assay("train", "--from", f"{parent.run_id}@5", change) == 2
@@ -124,7 +122,7 @@ def test_rates_and_dropout_may_change_and_a_step_that_has_no_commit_is_named(par
     home = Home.from_environment()
     new: Any = {"world_size": 1, "run_id": None, "store_url": None}
     changes = ("method.head_dropout=0.3", "trainer.optimizer.learning_rate=1e-4", "trainer.epochs=3", "seed=4")
-    fork = planned_fork(home, parent.run_id, 5, (*changes, "trainer.max_steps=null"), **new)
+    fork = plan_fork(home, parent.run_id, 5, (*changes, "trainer.max_steps=null"), **new)
     assert fork.parent is not None and len(fork.parent.changes) == 5
     assert assay("train", "--from", f"{parent.run_id}@7", "trainer.max_steps=12") == 2
     assert "Its commits are of these steps: 5, 10" in capfd.readouterr().err
@@ -161,10 +159,10 @@ def test_a_log_that_begins_with_another_commit_than_the_record_says_fails_the_au
 def test_what_is_proposed_after_a_loss_that_is_not_finite_works(recipe: Path, capfd) -> None:
     too_high = ("trainer.optimizer.learning_rate=1e19", "trainer.max_steps=3")
     assert assay("train", recipe, "--run-id", "wild", *too_high) == 1
-    said = capfd.readouterr().err
+    output = capfd.readouterr().err
     command = "assay train --from wild@0 trainer.optimizer.learning_rate=0.0001"
-    assert f"Nothing is committed yet. If the learning rate made it so, '{command}'" in said
-    assert "is intact" not in said and "--resume" not in said
+    assert f"Nothing is committed yet. If the learning rate made it so, '{command}'" in output
+    assert "is intact" not in output and "--resume" not in output
     assert assay("show", "wild") == 0
     shown = " ".join(capfd.readouterr().out.split())
     assert "FAILED: LOSS NOT FINITE" in shown and command in shown and "--resume" not in shown

@@ -29,13 +29,13 @@ TRY_AGAIN = 75
 class Disk(NamedTuple):
     folder: Path
 
-    def fill(self, *, room: int) -> None:
+    def fill(self, *, reserve: int) -> None:
         """Until so many bytes are left."""
         filler = self.folder / "filler"
         with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
             while True:
                 file.write(bytes(4096))
-        os.truncate(filler, max(0, filler.stat().st_size - room))
+        os.truncate(filler, max(0, filler.stat().st_size - reserve))
 
     def make_room(self) -> None:
         (self.folder / "filler").unlink()
@@ -47,10 +47,10 @@ def disk(tmp_path: Path, requires: Callable[..., None]) -> Iterator[Disk]:
     folder = tmp_path / "disk"
     folder.mkdir()
     requires("mounts", shutil.which("mount") is not None, "there is no 'mount' here")
-    made = subprocess.run(
+    created = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", folder], capture_output=True, text=True
     )
-    requires("mounts", made.returncode == 0, made.stderr)
+    requires("mounts", created.returncode == 0, created.stderr)
     try:
         yield Disk(folder)
     finally:
@@ -69,28 +69,28 @@ def assay(capfd: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
         capfd.readouterr()
         with pytest.raises(SystemExit) as ended:
             main([str(argument) for argument in arguments])
-        said = capfd.readouterr()
-        return Answer(int(ended.value.code or 0), said.out, said.err)
+        output = capfd.readouterr()
+        return Answer(int(ended.value.code or 0), output.out, output.err)
 
     return run
 
 
 def assert_no_room(answer: Answer) -> None:
-    said = [line for line in answer.err.splitlines() if line.startswith(("error: ", "Traceback"))]
-    assert (answer.code, len(said)) == (TRY_AGAIN, 1), answer
+    output = [line for line in answer.err.splitlines() if line.startswith(("error: ", "Traceback"))]
+    assert (answer.code, len(output)) == (TRY_AGAIN, 1), answer
     assert "The disk is full: free some space" in answer.err, answer
 
 
 @pytest.mark.parametrize("room", [*soaked(0), 40_000, *soaked(400_000)])
 def test_a_dataset_is_built_once_there_is_room(
-    room: int, disk: Disk, assay: Callable[..., Answer], tmp_path
+    reserve: int, disk: Disk, assay: Callable[..., Answer], tmp_path
 ) -> None:
     rng = random.Random(0)
     texts = [" ".join(str(rng.randrange(10**6)) for _ in range(30)) for _ in range(6_000)]
     (tmp_path / "rows.csv").write_text("text,label\n" + "".join(f"{text},{len(text) % 2}\n" for text in texts))
     named = ("--text", "text", "--label", "label", "--tokenizer", "new:300", "--rows-per-shard", 1500)
     build = ("data", "build", tmp_path / "rows.csv", *named, "--out")
-    disk.fill(room=room)
+    disk.fill(reserve=reserve)
     assert_no_room(assay(*build, disk.folder / "rows"))
     assert not (disk.folder / "rows" / "manifest.json").exists()
     disk.make_room()
@@ -102,20 +102,20 @@ def test_a_dataset_is_built_once_there_is_room(
 
 @pytest.mark.parametrize("room", [0, *soaked(100_000), 700_000, *soaked(1_200_000)])
 def test_a_run_goes_on_from_its_last_commit_once_there_is_room(
-    room: int, disk: Disk, assay: Callable[..., Answer], tiny_recipe_tree, undisturbed, tmp_path, monkeypatch
+    reserve: int, disk: Disk, assay: Callable[..., Answer], tiny_recipe_tree, undisturbed, tmp_path, monkeypatch
 ) -> None:
     monkeypatch.setenv("ASSAY_HOME", str(disk.folder / "home"))
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(yaml.safe_dump(tiny_recipe_tree))
-    disk.fill(room=room)
-    answer = assay("train", recipe, "--run-id", "r")
-    assert_no_room(answer)
+    disk.fill(reserve=reserve)
+    response = assay("train", recipe, "--run-id", "r")
+    assert_no_room(response)
     log = CommitLog(open_store(str(disk.folder / "home" / "r")))
     committed = [commit.folder for commit in log.commits()]
     disk.make_room()
     if committed:
         assert assay("audit", "r").code == 3
-        assert "'assay train --resume r'" in answer.err, answer.err
+        assert "'assay train --resume r'" in response.err, response.err
     is_there = Home.from_environment().has_run("r")
     assert assay("train", *(("--resume", "r") if is_there else (recipe, "--run-id", "r"))).code == 0
     finished = CommitLog(open_store(str(disk.folder / "home" / "r"))).finished()
@@ -131,14 +131,14 @@ def test_a_disk_that_is_full_behind_the_last_step_costs_nothing(
     recipe.write_text(yaml.safe_dump(tiny_recipe_tree))
 
     def full(run: Run, log: CommitLog) -> AnyEvaluation:
-        disk.fill(room=0)
+        disk.fill(reserve=0)
         return evaluate_run(run, log)
 
     with monkeypatch.context() as patch:
         patch.setattr("assay.workflows.train.evaluate_run", full)
-        answer = assay("train", recipe, "--run-id", "r")
-    assert_no_room(answer)
-    assert "'assay train --resume r' goes on from its last commit" in answer.err
+        response = assay("train", recipe, "--run-id", "r")
+    assert_no_room(response)
+    assert "'assay train --resume r' goes on from its last commit" in response.err
     disk.make_room()
     assert assay("train", "--resume", "r").code == 0
     assert assay("audit", "r", "--deep").code == 0
@@ -153,7 +153,7 @@ def test_a_model_leaves_once_there_is_room_and_a_drill_is_done(
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(yaml.safe_dump(tiny_recipe_tree))
     assert assay("train", recipe, "--run-id", "r", "trainer.max_steps=5").code == 0
-    disk.fill(room=20_000)
+    disk.fill(reserve=20_000)
     assert_no_room(assay("export", "r", "--to", disk.folder / "model"))
     assert not (disk.folder / "model" / "config.json").exists()
     monkeypatch.setenv("ASSAY_HOME", str(disk.folder / "home"))

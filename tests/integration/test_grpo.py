@@ -67,10 +67,8 @@ def recipe(dataset: Path, folder: Path, way: str = "plain", **sections: dict[str
 def said(name: str) -> list[dict[str, float]]:
     """Of every step: what the rollouts were, what they earned, what was learned."""
     steps = recorded_steps(Path(Home.from_environment().run(name).run_dir))
-    kept = ("rollout_digest", "reward", "length", "no_spread", "loss", "rows", "tokens")
-    return [
-        {key: steps[step].values[key] for key in kept if key in steps[step].values} for step in sorted(steps)
-    ]
+    retained = ("rollout_digest", "reward", "length", "zero_std", "loss", "rows", "tokens")
+    return [{key: steps[step].values[key] for key in retained if key in steps[step].values} for step in sorted(steps)]
 
 
 @pytest.mark.slow
@@ -92,7 +90,7 @@ def test_killed_resized_and_sharded_weights_rollouts_and_rewards_are_the_same(
     [
         ("ddp", 2),
         ("fsdp2", 4),
-        *(pytest.param(*each, marks=pytest.mark.soak) for each in (("ddp", 4), ("fsdp2", 2))),
+        *(pytest.param(*entry, marks=pytest.mark.soak) for entry in (("ddp", 4), ("fsdp2", 2))),
     ],
 )
 def test_every_world_size_says_and_learns_the_same(
@@ -106,14 +104,14 @@ def test_every_world_size_says_and_learns_the_same(
 
 def flip_a_bit(monkeypatch: pytest.MonkeyPatch, *, times: int) -> None:
     """Of a log-probability that the sampler says, so many times."""
-    answered, left = GrpoMethod._answered, [times]
+    completed, left = GrpoMethod._answered, [times]
 
     def spoiled(self: GrpoMethod, *arguments: Any) -> Any:
-        answers = answered(self, *arguments)
+        responses = completed(self, *arguments)
         if left[0]:
             left[0] -= 1
-            answers[0].logprobs.view(np.uint32)[0] ^= 1
-        return answers
+            responses[0].logprobs.view(np.uint32)[0] ^= 1
+        return responses
 
     monkeypatch.setattr(GrpoMethod, "_answered", spoiled)
 
@@ -127,7 +125,7 @@ def test_a_replay_samples_again_and_names_what_came_out_otherwise(
     log = CommitLog(open_store(run.store_url))
     again = replay(run, log, ReplayRequest(step=5))
     assert again.verdict == "equal"
-    assert "rollout_digest" in {each.quantity for each in again.at_step}
+    assert "rollout_digest" in {comparison.quantity for comparison in again.at_step}
     flip_a_bit(monkeypatch, times=1)
     found = replay(run, log, ReplayRequest(step=5)).first_difference
     assert found is not None and (found.step, found.quantity) == (4, "rollout_digest")
@@ -158,9 +156,9 @@ def test_sigterm_amid_a_generation_commits_the_last_whole_step_and_the_next_is_s
     log = CommitLog(open_store(run.store_url))
     [commit] = log.commits()
     assert commit.step == max(recorded_steps(Path(run.run_dir))) < 8, printed
-    assert all(set(each.read_text()) == {"."} for each in noted.iterdir()), "no rank says all of it"
+    assert all(set(path.read_text()) == {"."} for path in noted.iterdir()), "no rank says all of it"
 
-    Supervisor(run, log, policy=RestartPolicy(), watchers=[], clock=SystemClock()).run(1)
+    Supervisor(run, log, policy=RestartPolicy(), observers=[], clock=SystemClock()).run(1)
     finished = log.finished()
     assert finished is not None and finished.weights_digest == undisturbed
     assert said("left") == said("undisturbed")

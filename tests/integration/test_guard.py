@@ -41,20 +41,16 @@ def test_a_run_on_what_was_blamed_is_refused_before_anything_is_made_until_the_g
     code, script, err = said(capfd, "train", recipe, rate, "--run-id", "a", "--on", "slurm", "--dry-run")
     assert (code, err) == (0, "") and f"#SBATCH --exclude={socket.gethostname()}\n" in script
     assert "--exclude" not in said(capfd, "train", recipe, "--on", "slurm", "--dry-run")[1]
-    assert said(capfd, "triage", "guard", "--exclude")[1] == "\n", (
-        "of a host and a rate, the host alone is fine"
-    )
+    assert said(capfd, "triage", "guard", "--exclude")[1] == "\n", "of a host and a rate, the host alone is fine"
     code, listed, _ = said(capfd, "triage", "guard")
     assert code == 0 and "rate: refuses runs" in listed and "no attempt on record is on it" in listed
-    ((standing),) = json.loads(said(capfd, "triage", "guard", "--json")[1])
-    assert (standing["has_lapsed"], standing["since"], standing["guard"]["factors"]) == (False, None, blamed)
+    ((status),) = json.loads(said(capfd, "triage", "guard", "--json")[1])
+    assert (status["has_lapsed"], status["since"], status["guard"]["factors"]) == (False, None, blamed)
     assert said(capfd, "triage", "guard", "--lift", "rate")[0] == 0
     assert "no guard stands" in said(capfd, "triage", "guard")[1]
 
 
-def test_a_run_that_is_warned_of_is_trained(
-    recipe: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_is_warned_of_is_trained(recipe: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (found := tmp_path / "diagnosis.json").write_text(diagnosis(cause({"world_size": "1"})).to_json())
     assert said(capfd, "triage", "guard", found)[0] == 0
     code, _, err = said(capfd, "train", recipe, "trainer.max_steps=2", "--run-id", "b")

@@ -68,11 +68,11 @@ def trained_job(
     jobs.note_model(created)
     validated = {"num_rows": 64, "dataset_fingerprint": "", "num_steps": num_steps, "hyperparameters": {}}
     entries: list[Any] = [JobValidated(**at, run_id=job_id, **validated)]
-    commits = [each for each in CommitLog(open_store(run.store_url)).commits() if each.step]
+    commits = [item for item in CommitLog(open_store(run.store_url)).commits() if item.step]
     for commit in commits:
-        kept = tuple(each.step for each in commits if each.step <= commit.step)
+        retained = tuple(item.step for item in commits if item.step <= commit.step)
         digest = commit.weights_digest
-        entries.append(JobCheckpoint(**at, step=commit.step, weights_digest=digest, kept_steps=kept, points=()))
+        entries.append(JobCheckpoint(**at, step=commit.step, weights_digest=digest, kept_steps=retained, points=()))
     entries.append(
         JobSucceeded(
             **at,
@@ -176,8 +176,8 @@ def test_a_chat_model_and_its_checkpoint_say_what_they_say_in_process(served, sd
             assert whole.usage.completion_tokens == expected.completion_tokens
             assert whole.usage.prompt_tokens == expected.prompt_tokens
             stream = chats(sdk, name, seed=seed, stream=True)
-            said = [choice.delta.content for chunk in stream for choice in chunk.choices]
-            assert "".join(said) == expected.text
+            output = [choice.delta.content for chunk in stream for choice in chunk.choices]
+            assert "".join(output) == expected.text
     assert chats(sdk, served.chat, seed=1).system_fingerprint != whole.system_fingerprint
 
 
@@ -188,18 +188,18 @@ def test_a_prompts_log_probabilities_are_those_in_process(served, sdk):
         prompt = tokens if "<|" in text else text  # text that holds a control token is refused
         nats = [-bits * math.log(2) for bits in local.text_bits(text).bits.tolist()]
         for max_tokens in (0, 1):
-            answer = sdk.completions.create(
+            response = sdk.completions.create(
                 model=served.chat, prompt=prompt, echo=True, logprobs=1, max_tokens=max_tokens, temperature=0
             )
-            found = answer.choices[0].logprobs
+            found = response.choices[0].logprobs
             assert found.token_logprobs[0] is None
             assert found.token_logprobs[1 : len(nats)] == pytest.approx(nats[1:], abs=1e-4)
             assert len(found.tokens) == len(nats) + max_tokens
-        asked = sdk.completions.create(
+        request = sdk.completions.create(
             model=served.chat, prompt=[tokens, tokens], echo=True, logprobs=1, max_tokens=1, temperature=0
         )
-        assert [choice.logprobs.token_logprobs for choice in asked.choices] == [found.token_logprobs] * 2
-        assert asked.choices[0].logprobs.top_logprobs == found.top_logprobs
+        assert [choice.logprobs.token_logprobs for choice in request.choices] == [found.token_logprobs] * 2
+        assert request.choices[0].logprobs.top_logprobs == found.top_logprobs
 
 
 def test_one_models_tokenizer_is_below_its_own_address(served, sdk):
@@ -226,13 +226,13 @@ def predicted(served: Served, run: Run, row: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_classifier_and_a_reward_model_decide_what_assay_predict_says(served, sdk):
-    ask = [{"type": "predicate", "instructions": ""}]
-    decision = sdk.decisions.create(model=served.classifier, input="5 plus 5", questions=ask)
+    request = [{"type": "predicate", "instructions": ""}]
+    decision = sdk.decisions.create(model=served.classifier, input="5 plus 5", questions=request)
     expected = predicted(served, served.classifier_run, {"text": "5 plus 5"})
     assert decision.answers[0].probability == pytest.approx(expected["probability"], abs=1e-7)
     conversation = chat(7, "that is 7")
-    ask = [{"type": "score", "instructions": "", "levels": []}]
-    decision = sdk.decisions.create(model=served.reward, input=conversation, questions=ask)
+    request = [{"type": "score", "instructions": "", "levels": []}]
+    decision = sdk.decisions.create(model=served.reward, input=conversation, questions=request)
     expected = predicted(served, served.reward_run, {"messages": conversation})
     assert decision.answers[0].score == pytest.approx(expected["reward"], abs=1e-6)
     for model in (served.classifier, served.reward, served.chat, "long"):
@@ -246,7 +246,7 @@ def test_a_classifier_and_a_reward_model_decide_what_assay_predict_says(served, 
 
 
 def test_every_model_is_listed_and_never_more_are_loaded_than_there_is_room_for(served, sdk):
-    names = [each.id for each in sdk.models.list()]
+    names = [item.id for item in sdk.models.list()]
     for model in (served.chat, served.classifier, served.reward):
         assert {model, checkpoint_name(model, 2), checkpoint_name(model, 4)} <= set(names)
         assert sdk.models.retrieve(checkpoint_name(model, 2)).owned_by == "default"
@@ -261,27 +261,27 @@ def test_every_model_is_listed_and_never_more_are_loaded_than_there_is_room_for(
 
 
 def test_a_client_that_hangs_up_frees_the_engine(served, sdk):
-    given = {"model": "long", "messages": QUESTION, "temperature": 0}
+    arguments = {"model": "long", "messages": QUESTION, "temperature": 0}
     began_s = time.monotonic()
-    whole = sdk.chat.completions.create(**given, max_completion_tokens=600)
+    whole = sdk.chat.completions.create(**arguments, max_completion_tokens=600)
     whole_s = time.monotonic() - began_s
     assert whole.usage.completion_tokens == 600  # long enough to be cut off
-    with sdk.chat.completions.create(**given, max_completion_tokens=3000, stream=True) as stream:
+    with sdk.chat.completions.create(**arguments, max_completion_tokens=3000, stream=True) as stream:
         next(stream)  # whose it is; the text of what a random network says may be long in coming
     began_s = time.monotonic()
-    sdk.chat.completions.create(**given, max_completion_tokens=1)
+    sdk.chat.completions.create(**arguments, max_completion_tokens=1)
     assert time.monotonic() - began_s < whole_s
     with pytest.raises(openai.APITimeoutError):
-        sdk.with_options(timeout=0.3).chat.completions.create(**given, max_completion_tokens=3000)
+        sdk.with_options(timeout=0.3).chat.completions.create(**arguments, max_completion_tokens=3000)
     began_s = time.monotonic()
-    sdk.chat.completions.create(**given, max_completion_tokens=1)
+    sdk.chat.completions.create(**arguments, max_completion_tokens=1)
     assert time.monotonic() - began_s < whole_s
 
 
 def test_a_killed_engine_is_told_once_and_the_next_request_has_another(served, sdk):
     chats(sdk, "long", max_completion_tokens=1)
-    given = {"model": "long", "messages": QUESTION, "temperature": 0, "max_completion_tokens": 3000}
-    with sdk.chat.completions.create(**given, stream=True) as stream:
+    arguments = {"model": "long", "messages": QUESTION, "temperature": 0, "max_completion_tokens": 3000}
+    with sdk.chat.completions.create(**arguments, stream=True) as stream:
         next(stream)
         for pid in served.engines():
             os.kill(pid, signal.SIGKILL)
@@ -297,8 +297,8 @@ def test_a_killed_engine_is_told_once_and_the_next_request_has_another(served, s
 
 def test_a_server_that_is_killed_leaves_no_engine(served, sdk):
     chats(sdk, served.chat)
-    given = {"model": "long", "messages": QUESTION, "max_completion_tokens": 600}
-    with sdk.chat.completions.create(**given, stream=True) as stream:
+    arguments = {"model": "long", "messages": QUESTION, "max_completion_tokens": 600}
+    with sdk.chat.completions.create(**arguments, stream=True) as stream:
         next(stream)
         left = served.engines()
         assert len(left) == 2
@@ -333,7 +333,7 @@ def commit_that_answered(sdk: openai.OpenAI, job_id: str, questions: list[Any]) 
 def test_a_checkpoint_answers_soon_after_its_commit(here_with_worker, record_property):
     _, sdk = here_with_worker
     job = create(sdk, n_epochs=30)
-    ask = [{"type": "predicate", "instructions": ""}]
+    request = [{"type": "predicate", "instructions": ""}]
     waits = []
     for _ in range(3):
         before = ours(sdk.fine_tuning.jobs.retrieve(job.id))["committed_step"]
@@ -341,7 +341,7 @@ def test_a_checkpoint_answers_soon_after_its_commit(here_with_worker, record_pro
             lambda before=before: ours(sdk.fine_tuning.jobs.retrieve(job.id))["committed_step"] > before,
             "a commit",
         )
-        committed_s = commit_that_answered(sdk, job.id, ask)
+        committed_s = commit_that_answered(sdk, job.id, request)
         waits.append(time.time() - committed_s)
     record_property("commit_to_answer_s", waits)
     print("commit to answer, s:", waits)

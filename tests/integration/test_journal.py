@@ -13,7 +13,7 @@ from assay.records.run import Run
 from assay.store.commit_log import JOURNAL_NAME, JUDGED_PREFIX, CommitLog
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
-from assay.training.checkpoint.journal import journal_file, journal_table, read_journal
+from assay.training.checkpoint.rollout_log import read_rollout_log, rollout_log_file, rollout_log_table
 from assay.training.replay.request import ReplayRequest
 from assay.workflows.replay import replay
 from judging import JUDGE, moody_judge
@@ -50,18 +50,18 @@ def test_every_prompt_is_accounted_for_and_a_changed_journal_is_named(dataset: P
     report = audit_run(run, log, check_shards=False)
     assert not any(map(is_of_the_journal, report.problems))
     assert report.prompts is not None and report.prompts.total() == report.rows_learned == 48
-    assert report.prompts.over_drawn and report.prompts.no_spread
+    assert report.prompts.surplus and report.prompts.zero_std
     commit = log.commits()[-1]
     path = Path(run.run_dir) / commit.folder / JOURNAL_NAME
-    whole, groups = path.read_bytes(), read_journal(log.store, commit)
-    assert journal_file([journal_table(groups)]) == whole
-    for change, said in {
+    whole, groups = path.read_bytes(), read_rollout_log(log.store, commit)
+    assert rollout_log_file([rollout_log_table(groups)]) == whole
+    for change, output in {
         "an entry is missing": "has no entry",
         "a reward": "and its scores come to",
         "a reward and its scores": "do not follow from the rewards",
         "an outcome": "the journal says 'failed', and by its rewards it is",
     }.items():
-        path.write_bytes(journal_file([journal_table(changed(groups, change))]))
+        path.write_bytes(rollout_log_file([rollout_log_table(changed(groups, change))]))
         problems = audit_run(run, log, check_shards=False).problems
         assert any("is not what was committed" in problem for problem in problems), change
         [*_, last] = log.commits()
@@ -72,7 +72,7 @@ def test_every_prompt_is_accounted_for_and_a_changed_journal_is_named(dataset: P
             for file in last.files
         )
         found = problems_with(run, log, last.model_copy(update={"files": files}))
-        assert any(said in problem for problem in found), (change, found)
+        assert any(output in problem for problem in found), (change, found)
     path.write_bytes(whole)
 
 
@@ -85,8 +85,7 @@ def problems_with(run: Run, log: CommitLog, commit: Any) -> tuple[str, ...]:
     """What an audit finds where the log's last commit was made by a program that wrote this journal."""
     with pytest.MonkeyPatch.context() as patch:
         known = [
-            commit if isinstance(entry, Commit) and entry.step == commit.step else entry
-            for entry in log.entries()
+            commit if isinstance(entry, Commit) and entry.step == commit.step else entry for entry in log.entries()
         ]
         patch.setattr(CommitLog, "entries", lambda self: known)
         return audit_run(run, log, check_shards=False, weights="none").problems
@@ -94,17 +93,17 @@ def problems_with(run: Run, log: CommitLog, commit: Any) -> tuple[str, ...]:
 
 def changed(groups: list[Any], change: str) -> list[Any]:
     at = next(index for index, group in enumerate(groups) if group.outcome == "learned")
-    group, answer = groups[at], groups[at].answers[0]
+    group, response = groups[at], groups[at].answers[0]
     match change:
         case "an entry is missing":
             return [*groups[:at], *groups[at + 1 :]]
         case "a reward":
-            answer = answer._replace(reward=answer.reward + 1)
+            response = response._replace(reward=response.reward + 1)
         case "a reward and its scores":
-            answer = answer._replace(reward=answer.reward + 1, scores=(answer.reward + 1,))
+            response = response._replace(reward=response.reward + 1, scores=(response.reward + 1,))
         case "an outcome":
             group = group._replace(outcome="failed")
-    return [*groups[:at], group._replace(answers=(answer, *group.answers[1:])), *groups[at + 1 :]]
+    return [*groups[:at], group._replace(answers=(response, *group.answers[1:])), *groups[at + 1 :]]
 
 
 @pytest.mark.slow
@@ -115,9 +114,9 @@ def test_a_judge_is_asked_once_of_each_answer_and_a_replay_asks_nobody(dataset: 
     report = audit_run(run, log, check_shards=False)
     assert not any(map(is_of_the_journal, report.problems))
     assert report.prompts is not None and report.prompts.total() == 48
-    groups = [group for commit in log.commits() for group in read_journal(log.store, commit)]
+    groups = [group for commit in log.commits() for group in read_rollout_log(log.store, commit)]
     assert sum(judge.asked.values()) == sum(len(group.answers) for group in groups)
-    kinds = Counter(answer.failure_kind for group in groups for answer in group.answers)
+    kinds = Counter(response.failure_kind for group in groups for response in group.answers)
     assert kinds == {"": 188, "model_grader_parse_error": 4}
     assert not [*log.store.list(JUDGED_PREFIX)]
     assert replay(run, log, ReplayRequest(step=5, search_rows=True)).verdict == "equal"

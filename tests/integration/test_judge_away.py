@@ -14,7 +14,7 @@ from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
-from assay.workflows.run import new_run
+from assay.workflows.run import create_run
 from judged_runs import Kept, journal_of, paid_by, what_is_wrong
 from judging import MoodyJudge, moody_judge
 from method_runs import method_recipe
@@ -30,7 +30,7 @@ def judged_run(judge: MoodyJudge, folder: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("ASSAY_HOME", str(folder / "home"))
     tree = method_recipe("grpo", folder)
     tree["trainer"] |= {"max_steps": 6, "commit_every": 2}
-    run = new_run(Home.from_environment(), LoadedConfig(paid_by(judge, tree), {}), run_id="judged")
+    run = create_run(Home.from_environment(), LoadedConfig(paid_by(judge, tree), {}), run_id="judged")
     judge.is_kept = Kept(run)
     return run
 
@@ -72,11 +72,11 @@ def test_who_is_gone_for_good_ends_the_run_and_once_back_is_asked_about_what_has
     with moody_judge(leaves_after=LEAVES_AFTER) as judge:
         run = judged_run(judge, tmp_path, monkeypatch)
         assert resumed("--workers", "2") == 1
-        said = capsys.readouterr().err
+        output = capsys.readouterr().err
         # Where its going takes a moment, so few answers of the third step are missing that the fourth ends it.
-        assert re.search("step [34]: ", said) and "model_grader_server_error" in said, said
-        assert "Once the judge answers again, go on with assay train --resume" in said, said
-        assert "Traceback" not in said
+        assert re.search("step [34]: ", output) and "model_grader_server_error" in output, output
+        assert "Once the judge answers again, go on with assay train --resume" in output, output
+        assert "Traceback" not in output
         assert max(commit.step for commit in CommitLog(open_store(run.store_url)).commits()) == 2
         judge.leaves_after = 0
         judge.come_back()

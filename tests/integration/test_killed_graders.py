@@ -18,7 +18,7 @@ from assay.scoring import python_child
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
-from assay.workflows.run import new_run
+from assay.workflows.run import create_run
 from judged_runs import journal_of
 from one_rank import train_here
 from prompt_rows import grpo_recipe, prompt_dataset
@@ -47,15 +47,15 @@ class Trained(NamedTuple):
 
 
 def begun(recipe: dict[str, Any], run_id: str) -> Run:
-    return new_run(Home.from_environment(), LoadedConfig(recipe, {}), run_id=run_id)
+    return create_run(Home.from_environment(), LoadedConfig(recipe, {}), run_id=run_id)
 
 
 def trained(run: Run) -> Trained:
     log = CommitLog(open_store(run.store_url))
     return Trained(
         tuple(commit.weights_digest for commit in log.commits()),
-        {(each.step, each.row_id): [answer.reward for answer in each.answers] for each in journal_of(log)},
-        [answer.failure for each in journal_of(log) for answer in each.answers if answer.failure],
+        {(group.step, group.row_id): [response.reward for response in group.answers] for group in journal_of(log)},
+        [response.failure for group in journal_of(log) for response in group.answers if response.failure],
     )
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from assay.base.clock import SystemClock
 from assay.records.fine_tuning_job import CancelAsked, JobFailed, JobSucceeded
-from assay.serving.jobs import JobShelf
+from assay.serving.jobs import JobRepository
 from assay.store.commit_log import CommitLog
 from assay.store.findings import saved_audit
 from assay.store.launches import process_state, saved_launches
@@ -39,7 +39,7 @@ class Stricken(Here):
         self._server, self.sdk = self.serve()
         self._worker = self.work("--runs-at-once", "2")
         self.file = self.sdk.files.create(file=("rows.jsonl", rows(200)), purpose="fine-tune").id
-        self.jobs = JobShelf(open_store(str(self.home.api)), SystemClock())
+        self.jobs = JobRepository(open_store(str(self.home.api)), SystemClock())
         self.ended: set[str] = set()
         """Jobs whose supervisor was killed: each once, for three in vain are the end."""
 
@@ -63,9 +63,7 @@ class Stricken(Here):
             self.kill(self._worker)
             self._worker = self.work("--runs-at-once", "2")
         else:
-            wait_until(
-                lambda: self.kill_a_supervisor() or not self.jobs.shelf.open_ids(), "a run at work", LONG_S
-            )
+            wait_until(lambda: self.kill_a_supervisor() or not self.jobs.logs.open_ids(), "a run at work", LONG_S)
 
     def kill_a_supervisor(self) -> bool:
         """Of a run that is at work, if there is one."""
@@ -97,37 +95,35 @@ def test_each_job_ends_once_whatever_is_killed(
 ) -> None:
     rng = random.Random(num_kills)
     victims = [victim for victim, _ in zip(cycle(VICTIMS), range(num_kills), strict=False)]
-    asked = []
+    request = []
     with ThreadPoolExecutor(1) as asking:
         for number, victim in enumerate(victims):
             first, end = (-(-at * num_jobs // num_kills) for at in (number, number + 1))  # the first at once
-            asked += [asking.submit(stricken.asks_for, n) for n in range(first, end)]
+            request += [asking.submit(stricken.asks_for, n) for n in range(first, end)]
             time.sleep(rng.uniform(0.0, apart_s))
             if victim == "supervisor":
-                asked[-1].result()
+                request[-1].result()
             stricken.kill_one(victim)
-        made = [each.result() for each in asked]
-    shelf = stricken.jobs.shelf
-    assert sorted(made) == shelf.ids() and len(set(made)) == num_jobs
-    wait_until(lambda: all(shelf.state(job_id).has_ended for job_id in made), "the end of all", LONG_S)
+        created = [item.result() for item in request]
+    logs = stricken.jobs.logs
+    assert sorted(created) == logs.ids() and len(set(created)) == num_jobs
+    wait_until(lambda: all(logs.state(job_id).has_ended for job_id in created), "the end of all", LONG_S)
 
-    assert {path.parent.name for path in stricken.home.folder.glob("*/run.json")} == {*made}
-    digest = undisturbed_digest(stricken, made[0])
-    for job_id in made:
-        state, run = shelf.state(job_id), stricken.home.run(job_id)
+    assert {path.parent.name for path in stricken.home.folder.glob("*/run.json")} == {*created}
+    digest = undisturbed_digest(stricken, created[0])
+    for job_id in created:
+        state, run = logs.state(job_id), stricken.home.run(job_id)
         ends = [entry for entry in state.entries if isinstance(entry, JobSucceeded | JobFailed | CancelAsked)]
-        assert [type(each) for each in ends] == [JobSucceeded], ends
+        assert [type(item) for item in ends] == [JobSucceeded], ends
         assert ends[0].weights_digest == digest
         assert CommitLog(open_store(run.store_url)).finished().weights_digest == digest
         assert saved_audit(run.run_dir).verdict == "pass"
         assert len(saved_launches(run)) <= 1 + (job_id in stricken.ended)
         # What it waits for may be the same again, after something else.
-        said = Counter(
-            message for message in messages(stricken.sdk, job_id) if not message.startswith("Waiting: ")
-        )
+        output = Counter(message for message in messages(stricken.sdk, job_id) if not message.startswith("Waiting: "))
         # Said of each launch from step 0: two, where the first was killed before it had committed.
-        assert 1 <= said.pop("Fine-tuning job started") <= len(saved_launches(run))
-        assert max(said.values()) == said["The job has successfully completed"] == 1, said
+        assert 1 <= output.pop("Fine-tuning job started") <= len(saved_launches(run))
+        assert max(output.values()) == output["The job has successfully completed"] == 1, output
         events = [*stricken.sdk.fine_tuning.jobs.list_events(job_id, limit=100)]
         steps = [event.data["step"] for event in events if event.type == "metrics"]
         assert steps == [*range(state.validated.num_steps, 0, -1)]

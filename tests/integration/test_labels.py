@@ -77,7 +77,7 @@ def test_a_kind_of_label_trains_to_one_digest_and_is_reported_by_its_own_metric(
     page = (tmp_path / "r.html").read_text()
     assert {"binary": "ROC", "classes": "Class by class", "number": "Predicted and true"}[kind] in page
     if kind == "classes":
-        assert [each["name"] for each in evaluation["overall"]["classes"]] == sorted(WORDS)
+        assert [item["name"] for item in evaluation["overall"]["classes"]] == sorted(WORDS)
         assert "gamma" in page
 
 

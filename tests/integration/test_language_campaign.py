@@ -15,9 +15,7 @@ from prompt_rows import grpo_recipe, prompt_dataset
 from variants import soaked
 
 __all__ = ["conversations", "preferences"]
-TEXT = "".join(
-    f"{first} plus {second}\nthat is {8 * first + second}\n" for first in range(8) for second in range(8)
-)
+TEXT = "".join(f"{first} plus {second}\nthat is {8 * first + second}\n" for first in range(8) for second in range(8))
 
 
 class Assay:
@@ -68,9 +66,7 @@ def test_candidates_of_sft_end_in_a_memo_by_bits_a_byte(conversations: Path, tmp
     assay = Assay(tmp_path)
     (tmp_path / "texts").mkdir()
     for part in range(8):
-        (tmp_path / "texts" / f"{part}.txt").write_text(
-            TEXT[part * len(TEXT) // 8 : (part + 1) * len(TEXT) // 8]
-        )
+        (tmp_path / "texts" / f"{part}.txt").write_text(TEXT[part * len(TEXT) // 8 : (part + 1) * len(TEXT) // 8])
     assay.write(
         "suite.yaml",
         {
@@ -161,7 +157,7 @@ def test_length_and_distance_of_held_out_answers_guard_a_campaign_of_rewards(tmp
         rule={"primary": ["held-out"], "least_effect": 0.05, "guardrails": guardrails},
     )
     [far] = decisions
-    units = {each["benchmark"]: (each["unit"], each["higher_is_better"]) for each in far["effects"]}
+    units = {item["benchmark"]: (item["unit"], item["higher_is_better"]) for item in far["effects"]}
     assert units["length"] == ("tokens", False) and units["distance"] == ("nats per token", False)
     assert far["recommendation"] == "stop" and "distance" in far["decided_by"], far["sentence"]
     assert "nats per token" in memo

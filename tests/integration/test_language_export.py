@@ -26,7 +26,7 @@ from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.workflows.export.export import Exported, export_run
-from assay.workflows.run import new_run
+from assay.workflows.run import create_run
 from one_rank import train_here
 from preference_rows import END, VOCABULARY, preference_dataset
 from variants import soaked
@@ -86,7 +86,7 @@ def recipe(dataset: Path, method: dict[str, Any]) -> dict[str, Any]:
 
 def trained_model(home: Home, tree: dict[str, Any]) -> torch.nn.Module:
     """Of the run with the recipe's name, which is trained here."""
-    run = new_run(home, LoadedConfig(tree, {}), run_id=tree["name"])
+    run = create_run(home, LoadedConfig(tree, {}), run_id=tree["name"])
     train_here(run)
     log = CommitLog(open_store(run.store_url))
     return load_committed(run, log.commits()[-1], log.store)
@@ -110,9 +110,7 @@ def test_a_fine_tuned_model_leaves_with_the_runs_logits_its_tokenizer_and_its_te
     plain = AutoModelForCausalLM.from_pretrained(found.folder).eval()
     messages = chat(9, "that is 9")
     ids = torch.tensor([tokenizer.apply_chat_template(messages, return_dict=False)])
-    rendered = "".join(
-        f"<|im_start|>{message['role']}\n{message['content']}<|im_end|>\n" for message in messages
-    )
+    rendered = "".join(f"<|im_start|>{message['role']}\n{message['content']}<|im_end|>\n" for message in messages)
     assert tokenizer.decode(ids[0]) == rendered
     with torch.no_grad():
         expected = own(ids).logprobs
@@ -138,8 +136,8 @@ def test_a_reward_model_leaves_as_a_sequence_classification_of_transformers(
     assert found.record.form == "reward_model"
     tokenizer = AutoTokenizer.from_pretrained(found.folder)
     plain = AutoModelForSequenceClassification.from_pretrained(found.folder).eval()
-    asked = [chat(index, "that is it, " * (index % 3)) for index in range(6)]
-    tokens = tokenizer.apply_chat_template(asked, padding=True, return_dict=True, return_tensors="pt")
+    request = [chat(index, "that is it, " * (index % 3)) for index in range(6)]
+    tokens = tokenizer.apply_chat_template(request, padding=True, return_dict=True, return_tensors="pt")
     lengths = tokens["attention_mask"].sum(dim=1)
     assert len(set(lengths.tolist())) > 1
     with torch.no_grad():
@@ -183,7 +181,7 @@ def test_predict_gives_rewards_of_pairs_conversations_and_texts_from_a_run_and_f
         with torch.no_grad():
             return float(own(torch.tensor([ids]), torch.tensor([len(ids)])))
 
-    rewards = [expected(tokenizer.apply_chat_template(each, return_dict=False)) for each in (good, bad)]
+    rewards = [expected(tokenizer.apply_chat_template(item, return_dict=False)) for item in (good, bad)]
     plain = expected([*tokenizer("that is 9", add_special_tokens=False)["input_ids"], tokenizer.eos_token_id])
     rows: list[dict[str, Any]] = [
         {"messages": bad},
@@ -191,36 +189,36 @@ def test_predict_gives_rewards_of_pairs_conversations_and_texts_from_a_run_and_f
         {"text": "that is 9"},
         {"text": ""},
     ]
-    wanted: list[dict[str, float]] = [
+    target: list[dict[str, float]] = [
         {"reward": rewards[1]},
         {"chosen_reward": rewards[0], "rejected_reward": rewards[1]},
         {"reward": plain},
         {},
     ]
-    asked = tmp_path / "rows.jsonl"
-    asked.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    request = tmp_path / "rows.jsonl"
+    request.write_text("".join(json.dumps(row) + "\n" for row in rows))
     for model in ("reward", folder):
-        assert run_command("predict", model, asked, "-o", tmp_path / "out.jsonl", "--force") == 0
+        assert run_command("predict", model, request, "-o", tmp_path / "out.jsonl", "--force") == 0
         assert "1 row without text: kept, with no answer" in capfd.readouterr().err
         found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-        for row, answers, said in zip(rows, wanted, found, strict=True):
-            assert {name: said[name] for name in row} == row
-            answered = {name: said[name] for name in said if name.endswith("reward") and said[name] is not None}
-            assert answered == pytest.approx(answers, abs=1e-6)
-    asked.write_text(json.dumps({"body": "that is 9"}) + "\n")
-    assert run_command("predict", "reward", asked) == 2
+        for row, responses, output in zip(rows, target, found, strict=True):
+            assert {name: output[name] for name in row} == row
+            completed = {name: output[name] for name in output if name.endswith("reward") and output[name] is not None}
+            assert completed == pytest.approx(responses, abs=1e-6)
+    request.write_text(json.dumps({"body": "that is 9"}) + "\n")
+    assert run_command("predict", "reward", request) == 2
     assert "no column 'text', and no pair" in capfd.readouterr().err
-    assert run_command("predict", "reward", asked, "--text", "body") == 0
+    assert run_command("predict", "reward", request, "--text", "body") == 0
     longer = "that is " * 20  # than any row that was trained on; no longer than the model takes
     wide = [*tokenizer(longer, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
     assert Dataset.open(preferences).manifest.lengths.max < len(wide) <= MODEL["max_tokens"]
     for model in ("reward", folder):
-        asked.write_text(json.dumps({"text": longer}) + "\n")
-        assert run_command("predict", model, asked, "-o", tmp_path / "out.jsonl", "--force") == 0
-        said = json.loads((tmp_path / "out.jsonl").read_text())
-        assert said["reward"] == pytest.approx(expected(wide), abs=1e-6)
-        asked.write_text(json.dumps({"text": "that is " * 99}) + "\n")
-        assert run_command("predict", model, asked) == 2
+        request.write_text(json.dumps({"text": longer}) + "\n")
+        assert run_command("predict", model, request, "-o", tmp_path / "out.jsonl", "--force") == 0
+        output = json.loads((tmp_path / "out.jsonl").read_text())
+        assert output["reward"] == pytest.approx(expected(wide), abs=1e-6)
+        request.write_text(json.dumps({"text": "that is " * 99}) + "\n")
+        assert run_command("predict", model, request) == 2
         assert "tokens, and the model takes 96. Shorten it" in capfd.readouterr().err
 
 
@@ -230,11 +228,11 @@ def test_predict_of_a_language_model_names_the_command_that_serves(
     trained_model(home, recipe(conversations, {"type": "sft", "train_on": "all", "model": MODEL}))
     (tmp_path / "rows.jsonl").write_text('{"text": "that is 9"}\n')
     assert run_command("predict", "sft", tmp_path / "rows.jsonl") == 2
-    said = capfd.readouterr().err
+    output = capfd.readouterr().err
     assert (
-        "a model of method 'sft' has no answer for the rows of a file" in said
-        and "'assay chat RUN'" in said
-        and "assay export RUN" in said
+        "a model of method 'sft' has no answer for the rows of a file" in output
+        and "'assay chat RUN'" in output
+        and "assay export RUN" in output
     )
 
 
@@ -247,9 +245,7 @@ def test_what_cannot_leave_so_is_refused_before_anything_is_written(
     (tmp_path / "alone").mkdir()
     alone = tmp_path / "alone" / "tokenizer.json"
     alone.write_bytes((conversations / "tokenizer.json").read_bytes())
-    with pytest.raises(
-        ConfigError, match=r"chat_template.jinja: not there, and the dataset was built with one"
-    ):
+    with pytest.raises(ConfigError, match=r"chat_template.jinja: not there, and the dataset was built with one"):
         exported(home, "sft", tmp_path / "model", tokenizer=alone)
     assert not (tmp_path / "model").exists() and not list(tmp_path.glob(".unfinished*"))
 
@@ -295,8 +291,8 @@ def test_plain_transformers_finds_the_runs_logits_where_there_is_no_assay(
     assay(tmp_path, "export", method, "--to", tmp_path / "model")
     texts = "".join(path.read_text("latin-1") for path in (tmp_path / "model").iterdir())
     assert str(tmp_path) not in texts
-    asked = [chat(index, "that is it, " * (index % 3)) for index in range(4)]
-    (tmp_path / "asked.json").write_text(json.dumps(asked))
+    request = [chat(index, "that is it, " * (index % 3)) for index in range(4)]
+    (tmp_path / "asked.json").write_text(json.dumps(request))
     out = tmp_path / "logits.json"
     subprocess.run(
         [sys.executable, "-S", "-c", WITHOUT_ASSAY, sysconfig.get_path("purelib"), tmp_path / "model",

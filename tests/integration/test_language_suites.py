@@ -116,17 +116,17 @@ def test_texts_are_asked_of_commits_as_plain_transformers_answers_them(
     assert (result.unit, result.higher_is_better) == ("bits per byte", False)
     assert result.score.value == pytest.approx(sum(bits) / len(TEXT.encode()), rel=1e-5)
     assert sum(item["weight"] for item in items) == len(TEXT.encode())
-    for asked, item in zip(CHOICES, found["choices"][1], strict=True):
-        prompt = asked["prompt"].rstrip()
-        rest = asked["prompt"][len(prompt) :]
+    for request, item in zip(CHOICES, found["choices"][1], strict=True):
+        prompt = request["prompt"].rstrip()
+        rest = request["prompt"][len(prompt) :]
         costs = []
-        for choice in asked["choices"]:
+        for choice in request["choices"]:
             tokens = ids(prompt + rest + choice)
             number = len(tokens) - len(ids(prompt))
             costs.append(token_nats(model, tokens)[-number:].sum() / number / math.log(2))
-        assert item["completion"] == asked["choices"][int(np.argmin(costs))]
+        assert item["completion"] == request["choices"][int(np.argmin(costs))]
         details = json.loads(item["details"])
-        assert details["bits_of_the_right_one"] == pytest.approx(costs[asked["answer"]], rel=1e-5)
+        assert details["bits_of_the_right_one"] == pytest.approx(costs[request["answer"]], rel=1e-5)
 
 
 def test_held_out_rows_of_a_slice_have_the_perplexity_of_all_their_trained_tokens(
@@ -141,17 +141,17 @@ def test_held_out_rows_of_a_slice_have_the_perplexity_of_all_their_trained_token
     )
     model, _ = plain_model(home, run, tmp_path / "model")
     rows = held_out_rows(run)
-    for name, asked in (("all", rows), ("twos", [row for row in rows if row["first"] == 2])):
+    for name, request in (("all", rows), ("twos", [row for row in rows if row["first"] == 2])):
         nats, tokens = 0.0, 0
-        for row in asked:
+        for row in request:
             spans, costs = row["trained_spans"], token_nats(model, row["input_ids"])
-            inside = [place for k in range(0, len(spans), 2) for place in range(max(1, spans[k]), spans[k + 1])]
-            nats, tokens = nats + sum(costs[place - 1] for place in inside), tokens + len(inside)
+            inside = [location for k in range(0, len(spans), 2) for location in range(max(1, spans[k]), spans[k + 1])]
+            nats, tokens = nats + sum(costs[location - 1] for location in inside), tokens + len(inside)
         result, items = found[name]
-        assert len(items) == len(asked) > 0 and sum(item["weight"] for item in items) == tokens
+        assert len(items) == len(request) > 0 and sum(item["weight"] for item in items) == tokens
         assert result.score.value == pytest.approx(nats / tokens, rel=1e-5)
         assert result.metrics["perplexity"] == pytest.approx(math.exp(nats / tokens), rel=1e-5)
-        assert {item["cluster"] for item in items} == {row["shard_id"] for row in asked}
+        assert {item["cluster"] for item in items} == {row["shard_id"] for row in request}
     assert found["right"][0].higher_is_better and not found["all"][0].higher_is_better
     with pytest.raises(DataError, match="'nobody' asks nothing: it has no items"):
         ask(run, {"type": "held_out", "name": "nobody", "where": {"first": 99}})

@@ -37,9 +37,7 @@ def committed(folder: Path, num_bytes: float, bytes_per_s: float) -> dict[str, A
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "num_bytes", [600e6, pytest.param(3e9, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])]
-)
+@pytest.mark.parametrize("num_bytes", [600e6, pytest.param(3e9, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])])
 def test_a_large_checkpoint_goes_over_a_line_of_100_mb_a_second(tmp_path: Path, num_bytes: float) -> None:
     found = committed(tmp_path, num_bytes, LINE_BYTES_PER_S)
     assert found["num_bytes"] >= num_bytes

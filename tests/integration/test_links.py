@@ -71,16 +71,14 @@ def test_every_name_that_a_resumed_run_writes_is_refused_where_it_is_a_link(
     stranger: Path, ours: Path, tmp_path: Path, assay: Assay, sample_projects: SampleProjects
 ) -> None:
     """What is written is learned from a run that nobody disturbs, so a new kind of file is tried, too."""
-    calm = sample_projects.copy_to(tmp_path / "calm") / "unfinished"
-    assert assay(calm.parent, "train", "--resume", "unfinished")[0] == 0
-    names = [path.relative_to(calm) for path in sorted(calm.rglob("*"))]
+    baseline = sample_projects.copy_to(tmp_path / "calm") / "unfinished"
+    assert assay(baseline.parent, "train", "--resume", "unfinished")[0] == 0
+    names = [path.relative_to(baseline) for path in sorted(baseline.rglob("*"))]
     names = [name for name in names if name.parts[0] not in OF_THE_STORE or len(name.parts) == 1]
-    assert {"notices.jsonl", "attempts", "metrics", "heartbeats", "stacks", "log"} <= {
-        name.parts[0] for name in names
-    }
+    assert {"notices.jsonl", "attempts", "metrics", "heartbeats", "stacks", "log"} <= {name.parts[0] for name in names}
     before = sorted(stranger.rglob("*"))
     for name in names:
-        target = ours if (calm / name).is_dir() else ours / "file"
+        target = ours if (baseline / name).is_dir() else ours / "file"
         with planted(stranger / name, target), pytest.raises(ConfigError, match="is a link to"):
             refuse_links(stranger)
     assert sorted(stranger.rglob("*")) == before
@@ -92,10 +90,10 @@ def test_a_run_with_a_link_is_not_gone_on_with(stranger: Path, ours: Path, assay
     target = ours / "file" if "." in name else ours
     before = sorted(stranger.rglob("*"))
     with planted(stranger / name, target):
-        code, said = assay(stranger.parent, "train", "--resume", "unfinished")
-    assert (code, said.count("error: ")) == (2, 1)
-    assert f"error: {stranger / name} is a link to {target}: " in said
-    assert "remove it, or put what it leads to in its place" in said
+        code, output = assay(stranger.parent, "train", "--resume", "unfinished")
+    assert (code, output.count("error: ")) == (2, 1)
+    assert f"error: {stranger / name} is a link to {target}: " in output
+    assert "remove it, or put what it leads to in its place" in output
     assert sorted(stranger.rglob("*")) == before
     assert [(path.name, path.read_text()) for path in ours.iterdir()] == [("file", "precious")]
 
@@ -103,27 +101,24 @@ def test_a_run_with_a_link_is_not_gone_on_with(stranger: Path, ours: Path, assay
 def test_a_pipe_in_place_of_a_file_keeps_nobody_waiting(stranger: Path, assay: Assay) -> None:
     (stranger / "notices.jsonl").unlink(missing_ok=True)
     os.mkfifo(stranger / "notices.jsonl")
-    code, said = assay(stranger.parent, "train", "--resume", "unfinished")
-    assert code == 2 and f"{stranger / 'notices.jsonl'} is neither a file nor a folder" in said
+    code, output = assay(stranger.parent, "train", "--resume", "unfinished")
+    assert code == 2 and f"{stranger / 'notices.jsonl'} is neither a file nor a folder" in output
 
 
 @pytest.mark.slow
 def test_a_commit_whose_name_was_guessed_is_not_written_through_a_link_and_the_next_attempt_has_another(
     stranger: Path, ours: Path, tmp_path: Path, assay: Assay, sample_projects: SampleProjects
 ) -> None:
-    calm = sample_projects.copy_to(tmp_path / "calm") / "unfinished"
-    assert assay(calm.parent, "train", "--resume", "unfinished")[0] == 0
-    there = {path.name for path in (stranger / "checkpoints").iterdir()}
-    new = [path.name for path in (calm / "checkpoints").iterdir() if path.name not in there]
+    baseline = sample_projects.copy_to(tmp_path / "calm") / "unfinished"
+    assert assay(baseline.parent, "train", "--resume", "unfinished")[0] == 0
+    present = {path.name for path in (stranger / "checkpoints").iterdir()}
+    new = [path.name for path in (baseline / "checkpoints").iterdir() if path.name not in present]
     for name in new:
         (stranger / "checkpoints" / name).symlink_to(ours)
-    code, said = assay(stranger.parent, "train", "--resume", "unfinished")
-    assert code == 0, said
+    code, output = assay(stranger.parent, "train", "--resume", "unfinished")
+    assert code == 0, output
     assert saved_attempts(stranger)[1].outcome == "failed"
-    assert (
-        f"is a link to {ours}: a store writes into folders of its own only"
-        in saved_attempts(stranger)[1].reason
-    )
+    assert f"is a link to {ours}: a store writes into folders of its own only" in saved_attempts(stranger)[1].reason
     assert [(path.name, path.read_text()) for path in ours.iterdir()] == [("file", "precious")]
 
 
@@ -135,20 +130,18 @@ def test_a_page_or_a_report_replaces_a_link_that_has_its_name(
     page = stranger.parent / "candidate" / name
     page.unlink(missing_ok=True)
     page.symlink_to(ours / "file")
-    code, said = assay(stranger.parent, *command.split())
-    assert code == 0, said
+    code, output = assay(stranger.parent, *command.split())
+    assert code == 0, output
     assert (ours / "file").read_text() == "precious"
     assert page.is_file() and not page.is_symlink()
 
 
 @pytest.mark.slow
-def test_the_memo_of_a_campaign_replaces_a_link_that_has_its_name(
-    stranger: Path, ours: Path, assay: Assay
-) -> None:
+def test_the_memo_of_a_campaign_replaces_a_link_that_has_its_name(stranger: Path, ours: Path, assay: Assay) -> None:
     for name in ("memo.html", "memo.md"):
         page = stranger.parent / "campaigns" / "small" / name
         page.unlink(missing_ok=True)
         page.symlink_to(ours / "file")
-    code, said = assay(stranger.parent, "decide", "small")
-    assert code == 0, said
+    code, output = assay(stranger.parent, "decide", "small")
+    assert code == 0, output
     assert (ours / "file").read_text() == "precious"

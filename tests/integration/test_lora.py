@@ -46,7 +46,7 @@ def test_an_engine_of_another_process_draws_from_the_adapters_added_into_what_it
     base, handover = save_tiny(LlamaForCausalLM, tmp_path / "base", seed=3), tmp_path / "handover"
     handover.mkdir()
     with serving(base) as engine:
-        begun = engine.named
+        started = engine.named
         method = {
             "model": {"type": "pretrained", "path": str(base), "lora": {"rank": 2}},
             "sampler": {"type": "remote", "url": engine.url, "model": engine.model, "folder": str(handover)},
@@ -55,9 +55,7 @@ def test_an_engine_of_another_process_draws_from_the_adapters_added_into_what_it
         tree = grpo_recipe(prompt_dataset(tmp_path / "prompts"), base, trainer=trainer, method=method)
         steps = train_one_rank(tree, tmp_path / "run").steps
         [folder] = handover.iterdir()
-        assert begun != engine.named == folder.name, (
-            "of what it really has, and not the weights of the first step"
-        )
+        assert started != engine.named == folder.name, "of what it really has, and not the weights of the first step"
     assert all(step["logprob_gap"] < 2e-6 for step in steps) and len(steps) == 3
     written = {*AutoModelForCausalLM.from_pretrained(folder).state_dict()}
     assert written == {*AutoModelForCausalLM.from_pretrained(base).state_dict()}, "no adapters beside them"

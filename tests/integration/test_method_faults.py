@@ -37,9 +37,9 @@ BAD_GROUP = 25
 def up_and_down(row: int, rng: np.random.Generator) -> dict[str, Any]:
     """Digits that go on upwards are chosen, and what is learned; downwards, rejected."""
     count, start = int(rng.integers(3, 7)), int(rng.integers(0, 10))
-    turned = [FIRST_DIGIT + (start + place) % 10 for place in range(count)]
+    turned = [FIRST_DIGIT + (start + location) % 10 for location in range(count)]
     up, down = (
-        [*turned, SEPARATOR, *(FIRST_DIGIT + (start + sign * place) % 10 for place in range(1, count + 1))]
+        [*turned, SEPARATOR, *(FIRST_DIGIT + (start + sign * location) % 10 for location in range(1, count + 1))]
         for sign in (1, -1)
     )
     if row // GROUP_ROWS == BAD_GROUP:
@@ -72,7 +72,7 @@ def recipe(method: str, pairs: Path, folder: Path, **sections: dict[str, Any]) -
 def spike(steps: list[dict[str, float]], *, after: int) -> int:
     """The step whose loss rises most over the median of the eight before it."""
     losses = [step["loss"] for step in steps]
-    rises = [losses[place] / np.median(losses[place - 8 : place]) for place in range(after, len(losses))]
+    rises = [losses[location] / np.median(losses[location - 8 : location]) for location in range(after, len(losses))]
     return after + 1 + int(np.argmax(rises))
 
 
@@ -86,8 +86,8 @@ def test_rows_that_teach_the_contrary_are_bad_data_and_named(method: str, pairs:
     tree, folder = recipe(method, pairs, tmp_path, trainer=trainer), tmp_path / "run"
     step = spike(train_one_rank(tree, folder).steps, after=20)
     report = replayed(one_rank_run(tree, folder), ReplayRequest(step=step, search_rows=True))
-    said = explain(report, recorded_steps(folder))
-    assert (report.verdict, said.cause) == ("equal", "bad data"), said
+    output = explain(report, recorded_steps(folder))
+    assert (report.verdict, output.cause) == ("equal", "bad data"), output
     assert report.rows is not None
     worst = sorted(report.rows.rows, key=lambda row: row.loss)[-3:]
     assert {row.row_id // GROUP_ROWS for row in worst} == {BAD_GROUP}

@@ -20,9 +20,9 @@ from assay.records.commit import Commit
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
-from assay.training.checkpoint.grade_book import GradeBook, JudgesWord
+from assay.training.checkpoint.reward_cache import CachedGrade, RewardCache
 from assay.training.trainer.trainer import TrainingPosition
-from assay.workflows.run import new_run
+from assay.workflows.run import create_run
 from forked_run import train_in_forks
 from integration.test_soak import (
     ACROSS_THE_LOOP,
@@ -63,16 +63,16 @@ def recipe_of(method: str, folder: Path, *, adapters: bool = False, way: str = "
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[dict[str, Any], str]]:
     """The recipe of a method, and the digest of the weights with which it ends if nothing happens to it."""
-    made: dict[tuple[str, bool, str], tuple[dict[str, Any], str]] = {}
+    created: dict[tuple[str, bool, str], tuple[dict[str, Any], str]] = {}
 
     def of(method: str, *, adapters: bool, way: str = "") -> tuple[dict[str, Any], str]:
-        if (method, adapters, way) not in made:
+        if (method, adapters, way) not in created:
             folder = tmp_path_factory.mktemp(method)
             tree = recipe_of(method, folder, adapters=adapters, way=way)
             train_one_rank(tree, folder / "run")
             last = CommitLog(open_store(str(folder / "run"))).commits()[-1]
-            made[method, adapters, way] = tree, last.weights_digest
-        return made[method, adapters, way]
+            created[method, adapters, way] = tree, last.weights_digest
+        return created[method, adapters, way]
 
     return of
 
@@ -89,7 +89,7 @@ def killed_and_resized(
     seed: int, tree: dict[str, Any], digest: str, phases: tuple[PhaseOfLoop, ...] = ACROSS_THE_LOOP
 ) -> None:
     sizes, plan, rng = planned(seed, phases)
-    run = new_run(Home.from_environment(), LoadedConfig(tree, {}), run_id=f"seed-{seed}")
+    run = create_run(Home.from_environment(), LoadedConfig(tree, {}), run_id=f"seed-{seed}")
     kill_and_resize(run, sizes, random_parallel(rng, len(sizes)), plan)
     assert_as_if_nothing_had_happened(run, digest)
 
@@ -131,7 +131,7 @@ def test_rollouts_that_a_judge_pays_at_random_are_killed_and_resized_and_no_kept
     sizes, plan, rng = planned(seed, GRPO_PHASES)
     with moody_judge(fails_every=40) as judge:
         tree = paid_by(judge, recipe_of("grpo", tmp_path, way=way_of(seed)))
-        run = new_run(Home.from_environment(), LoadedConfig(tree, {}), run_id=f"seed-{seed}")
+        run = create_run(Home.from_environment(), LoadedConfig(tree, {}), run_id=f"seed-{seed}")
         judge.is_kept = Kept(run)
         kill_and_resize(run, sizes, random_parallel(rng, len(sizes)), plan)
         assert what_is_wrong(run, judge, tmp_path / "beside") == []
@@ -179,7 +179,7 @@ def test_killed_in_each_phase_of_a_step_a_run_ends_with_the_undisturbed_weights(
     ]
     kills[2]["entry"] = entry
     plan = FaultPlan.model_validate({"faults": kills})
-    run = new_run(Home.from_environment(), LoadedConfig(tree, {}), run_id="in-each-phase")
+    run = create_run(Home.from_environment(), LoadedConfig(tree, {}), run_id="in-each-phase")
     sizes = (world_size,) * (len(kills) + 1)
     kill_and_resize(run, sizes, (parallel,) * len(sizes), plan)
     assert [struck.fault for struck in have_struck(plan, Path(run.run_dir))] == [*plan.faults]
@@ -203,7 +203,7 @@ def wrong_with(
     tree = recipe_of("grpo", folder / name)
     tree["trainer"] |= {"max_steps": 6, "evaluate_every": None}
     tree["method"] |= {"updates_per_rollout": 2}
-    run = new_run(Home.from_environment(), LoadedConfig(paid_by(judge, tree), {}), run_id=name)
+    run = create_run(Home.from_environment(), LoadedConfig(paid_by(judge, tree), {}), run_id=name)
     judge.is_kept = Kept(run)
     judge.asked_of_kept.clear()
     kill = {"type": "kill", "rank": sizes[0] - 1, "step": 5, "phase": "compute", "entry": 3}
@@ -220,39 +220,35 @@ def test_judged_rollouts_end_alike_whatever_dies(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.slow
-def test_a_cursor_that_moves_before_the_update_is_caught(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cursor_that_moves_before_the_update_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
     right = TrainingPosition.after
 
     def too_far(commit: Commit, loader: Loader) -> TrainingPosition:
         """As where the cursor had been moved, and death came before the update."""
-        place = right(commit, loader)
-        return place._replace(step=place.step + 1, cursor=loader.next_cursor(place.cursor))
+        location = right(commit, loader)
+        return location._replace(step=location.step + 1, cursor=loader.next_cursor(location.cursor))
 
     monkeypatch.setattr(TrainingPosition, "after", staticmethod(too_far))
     with moody_judge() as judge:
         found = wrong_with("wrong", judge, tmp_path, sizes=(1, 1))
-    assert any(each.startswith("audit: ") for each in found)
+    assert any(item.startswith("audit: ") for item in found)
     assert "an undisturbed run that is paid the same ends with other weights" in found
 
 
 @pytest.mark.slow
-def test_a_program_that_forgets_what_a_judge_said_is_caught(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_that_forgets_what_a_judge_said_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
-    right = GradeBook.said
+    right = RewardCache.grades
 
-    def forgetful(self: GradeBook, step: int, rows: Any, *, reward: int) -> list[JudgesWord]:
+    def forgetful(self: RewardCache, step: int, rows: Any, *, reward: int) -> list[CachedGrade]:
         """Who makes a lane again beside its owner asks nobody, and would find nothing."""
         return right(self, step, rows, reward=reward) if self.is_read_only else []
 
-    monkeypatch.setattr(GradeBook, "said", forgetful)
+    monkeypatch.setattr(RewardCache, "grades", forgetful)
     with moody_judge() as judge:
         found = wrong_with("forgetful", judge, tmp_path, sizes=(1, 1))
-    assert any(each.startswith("asked though it was kept") for each in found)
+    assert any(item.startswith("asked though it was kept") for item in found)
 
 
 @pytest.mark.slow

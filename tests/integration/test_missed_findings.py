@@ -51,9 +51,7 @@ def test_an_audit_is_in_its_folder_and_comes_into_the_ledger_later(home: Home, a
     assert not missed_subjects(home)
 
 
-def test_imported_scores_are_in_their_folder_and_come_into_the_ledger_later(
-    home: Home, assay, tmp_path: Path
-) -> None:
+def test_imported_scores_are_in_their_folder_and_come_into_the_ledger_later(home: Home, assay, tmp_path: Path) -> None:
     path = harness_files(tmp_path, "arc", [row(acc=1.0), row(acc=0.0)], {"acc,none": 0.5}, {"acc": True})
     with locked(home):
         code, out, err = assay("eval", "import", path, "--run-id", "theirs", "--json")

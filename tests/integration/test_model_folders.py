@@ -97,9 +97,7 @@ def test_a_tokenizer_larger_than_the_embedding_is_refused_wherever_they_meet(cap
         load_causal("base")
     assert run("recipe", "new", chats, "--out", "new.yaml") == 0
     assert run("train", "new.yaml", "--check", f"method.model.vocab_size={size - 1}") == 2
-    with pytest.raises(
-        ConfigError, match=r"tiny.yaml: tokenizer .*supervised.recipe.method.model: its tokenizer"
-    ):
+    with pytest.raises(ConfigError, match=r"tiny.yaml: tokenizer .*supervised.recipe.method.model: its tokenizer"):
         served_base("base", "base")
 
 
@@ -118,9 +116,9 @@ def test_a_base_model_is_asked_with_the_template_of_its_fine_tunes(home: Home) -
     model = load(home, _base(served_base("base", "base")).source)
     dataset = Dataset.open(Path(build("chat")))
     row = dataset.read_row_group(0, [TOKENS, SPANS]).to_pylist()[0]
-    said: list[Any] = []
+    output: list[Any] = []
     messages = (Message(role="user", content="say 0"),)
-    ask = GenerateRequest(prompts=(PromptInput(messages=messages),), max_tokens=1)
-    model.answer(ask, said.append, lambda: False)
-    read = next(each for each in said if isinstance(each, PromptsRead))
+    request = GenerateRequest(prompts=(PromptInput(messages=messages),), max_tokens=1)
+    model.answer(request, output.append, lambda: False)
+    read = next(item for item in output if isinstance(item, PromptsRead))
     assert read.prompt_tokens == (row[SPANS][0],)

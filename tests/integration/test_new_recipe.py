@@ -17,7 +17,7 @@ from agreement.tiny_models import save_tiny
 from assay.base.config import read_config_file
 from assay.cli.main import main
 from assay.workflows.data_warnings import data_warnings
-from assay.workflows.run import checked
+from assay.workflows.run import check_recipe
 from one_rank import train_one_rank
 from preference_rows import preference_dataset
 
@@ -36,16 +36,16 @@ def run(*arguments: object) -> int:
 
 
 def rows_of(format: str) -> list[dict[str, Any]]:
-    said = [" ".join(WORDS[(start + place) % 10] for place in range(8)) for start in range(10)]
+    output = [" ".join(WORDS[(start + location) % 10] for location in range(8)) for start in range(10)]
     rows: list[dict[str, Any]] = []
     for number in range(200):
-        text = said[number % 10]
+        text = output[number % 10]
         other = " ".join(reversed(text.split()))
-        ask = {"role": "user", "content": f"count {number}"}
+        request = {"role": "user", "content": f"count {number}"}
         rows.append(
             {
                 "text": {"text": f"{number} {text}"},
-                "chat": {"messages": [ask, {"role": "assistant", "content": text}]},
+                "chat": {"messages": [request, {"role": "assistant", "content": text}]},
                 "pairs": {"prompt": f"count {number}: ", "chosen": text, "rejected": other},
                 "prompts": {"prompt": f"count {number}", "answer": text},
             }[format]
@@ -66,7 +66,7 @@ def dataset_of(format: str, folder: Path) -> Path:
     ("format", "method"),
     [
         ("chat", "sft"),
-        *(pytest.param(*each, marks=pytest.mark.slow) for each in (("text", "sft"), ("pairs", "reward"))),
+        *(pytest.param(*entry, marks=pytest.mark.slow) for entry in (("text", "sft"), ("pairs", "reward"))),
     ],
 )
 def test_rows_of_a_language_model_have_a_recipe_that_learns(format: str, method: str, tmp_path: Path) -> None:
@@ -136,8 +136,8 @@ def test_copies_of_training_rows_are_left_out_by_a_new_recipe_and_named_by_a_che
     assert run(*check) == 0
     assert "are in the training rows" not in capfd.readouterr().out
     assert run(*check, "data.split.drop_leaks=false") == 0
-    assert "validation rows" in (said := capfd.readouterr().out)
-    assert "are in the training rows, too. Split by a key" in said
+    assert "validation rows" in (output := capfd.readouterr().out)
+    assert "are in the training rows, too. Split by a key" in output
 
 
 def test_a_column_that_tells_the_label_is_named_before_anything_is_trained(
@@ -166,13 +166,13 @@ def test_a_column_that_tells_the_label_is_named_before_anything_is_trained(
     assert run(*build, "--tokenizer", "new:400", "--out", tmp_path / "rows") == 0
     capfd.readouterr()
     assert run("recipe", "new", tmp_path / "rows", "--out", tmp_path / "recipe.yaml") == 0
-    said = "column 'late' alone tells the label of 100% of the rows"
-    assert said in capfd.readouterr().err
+    output = "column 'late' alone tells the label of 100% of the rows"
+    assert output in capfd.readouterr().err
     check = ["train", tmp_path / "recipe.yaml", "--check", "--check-seconds", 0]
     assert run(*check) == 0
-    assert said in capfd.readouterr().out
+    assert output in capfd.readouterr().out
     assert run(*check, "method.categorical_columns=[]") == 0
-    assert said not in capfd.readouterr().out
+    assert output not in capfd.readouterr().out
 
 
 def test_whether_copies_are_left_out_changes_no_word_of_how_even_a_split_is(
@@ -187,10 +187,8 @@ def test_whether_copies_are_left_out_changes_no_word_of_how_even_a_split_is(
             "data.split.drop_leaks": drop_leaks,
             "data.split.validation_fraction": 0.05,
         }
-        recipe, dataset = checked(read_config_file(file, [f"{key}={value}" for key, value in split.items()]))
-        by_recipe = [
-            warning.text for warning in data_warnings(recipe, dataset) if warning.rule == "uneven split"
-        ]
+        recipe, dataset = check_recipe(read_config_file(file, [f"{key}={value}" for key, value in split.items()]))
+        by_recipe = [warning.text for warning in data_warnings(recipe, dataset) if warning.rule == "uneven split"]
         drop = ["--drop-leaks"] if drop_leaks else []
         by = ["--by", recipe.data.split.column, "--fraction", 0.05, "--seed", seed]
         capfd.readouterr()
@@ -212,12 +210,12 @@ def test_a_run_that_was_judged_on_rows_it_learned_is_warned_of(
 ) -> None:
     file = tmp_path / "recipe.yaml"
     assert run("recipe", "new", copied_texts(tmp_path), "--epochs", 1, "--out", file) == 0
-    for drop, said in (("false", ["leaking rows"]), ("true", [])):
+    for drop, output in (("false", ["leaking rows"]), ("true", [])):
         assert run("train", file, "--run-id", f"drop-{drop}", f"data.split.drop_leaks={drop}") == 0
         capfd.readouterr()
         assert run("show", f"drop-{drop}", "--json") == 0
         shown = json.loads(capfd.readouterr().out)
-        assert [each["rule"] for each in shown["warnings"] if each["rule"] == "leaking rows"] == said
+        assert [item["rule"] for item in shown["warnings"] if item["rule"] == "leaking rows"] == output
         assert (shown["evaluation"]["num_leaking"] > 0) is (drop == "false")
         assert shown["commits"][-1]["is_evaluated"]
 
@@ -272,8 +270,8 @@ def test_from_chats_to_preferences_there_is_room_for_longer_rows_and_for_answers
     suite.write_text(yaml.safe_dump({"name": "s", "benchmarks": [counts]}))
     assert run("eval", "run", model, "--suite", suite) == 2
     assert run("train", recipe, f"evaluation={{suite: {suite}}}", "--run-id", "refused") == 2
-    said = capfd.readouterr().err
-    assert said.count("may have 512 tokens (sampling.max_tokens), but the model takes 512") == 2
+    output = capfd.readouterr().err
+    assert output.count("may have 512 tokens (sampling.max_tokens), but the model takes 512") == 2
     assert not (tmp_path / "home" / "refused").exists()
 
     pairs = [{"prompt": f"count {n}: ", "chosen": " ".join(WORDS * 3), "rejected": "no"} for n in range(200)]
@@ -307,9 +305,7 @@ def widened(base: Path, hidden_size: int, intermediate_size: int) -> None:
     [((8192, 273_900), 1e-6), ((512, 44_890), 1e-5), ((8, 16), 1e-3)],
     ids=["7B", "70M", "1k"],
 )
-def test_the_rate_of_a_pretrained_model_goes_with_its_size(
-    sizes: tuple[int, int], rate: float, tmp_path: Path
-) -> None:
+def test_the_rate_of_a_pretrained_model_goes_with_its_size(sizes: tuple[int, int], rate: float, tmp_path: Path) -> None:
     pairs = preference_dataset(tmp_path / "pairs", num_rows=96)
     base = save_tiny(LlamaForCausalLM, tmp_path / "base", seed=3)
     widened(base, *sizes)
@@ -389,15 +385,13 @@ def test_a_written_recipe_takes_every_change_that_its_comments_propose(
         capfd.readouterr()
         assert run("train", file, "--check", "--check-seconds", 0, change) == 0, change
         if change == "trainer.epochs=1":
-            said = capfd.readouterr().out
-            assert ("it is evaluated at the end only" in said) is is_late
-            assert ("evaluations  at the end: 1" in said) is is_late
-            assert ("the learning rate rises for most of the" in said) is (tree["epochs"] > 10)
+            output = capfd.readouterr().out
+            assert ("it is evaluated at the end only" in output) is is_late
+            assert ("evaluations  at the end: 1" in output) is is_late
+            assert ("the learning rate rises for most of the" in output) is (tree["epochs"] > 10)
 
 
-def test_a_budget_of_tokens_that_one_long_row_sets_says_so(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_budget_of_tokens_that_one_long_row_sets_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     rows = [{"text": f"so {index} it is", "label": index % 2} for index in range(200)]
     (tmp_path / "rows.jsonl").write_text(
         "\n".join(json.dumps(row) for row in [*rows, {"text": "on and on " * 400, "label": 1}])
@@ -406,9 +400,7 @@ def test_a_budget_of_tokens_that_one_long_row_sets_says_so(
     assert run("data", "build", tmp_path / "rows.jsonl", *build) == 0
     assert run("recipe", "new", tmp_path / "texts", "--out", tmp_path / "recipe.yaml") == 0
     (line,) = (
-        splitline
-        for splitline in (tmp_path / "recipe.yaml").read_text().splitlines()
-        if "max_micro" in splitline
+        splitline for splitline in (tmp_path / "recipe.yaml").read_text().splitlines() if "max_micro" in splitline
     )
     longest = json.loads((tmp_path / "texts" / "manifest.json").read_text())["lengths"]["max"]
     assert f"the longest row has a sequence of {longest:,}" in line
@@ -421,8 +413,8 @@ def test_an_interval_that_a_shorter_run_never_reaches_is_noted_but_refused_where
     assert run("recipe", "new", copied_texts(tmp_path), "--out", file) == 0
     short = ["train", file, "trainer.max_steps=3", "trainer.optimizer.schedule.warmup_steps=1"]
     assert run(*short, "--on", "slurm", "--dry-run") == 0
-    assert "note: trainer.evaluate_every=" in (said := capfd.readouterr()).err
-    assert "but the run has 3 steps: it is evaluated at the end only" in said.err
+    assert "note: trainer.evaluate_every=" in (output := capfd.readouterr()).err
+    assert "but the run has 3 steps: it is evaluated at the end only" in output.err
     assert run(*short, "trainer.evaluate_every=4", "--run-id", "typed") == 2
     assert "trainer.evaluate_every=4, but the run has 3 steps" in capfd.readouterr().err
     assert run(*short, "trainer={evaluate_every: 4, max_steps: 3}", "--check") == 2
@@ -431,7 +423,7 @@ def test_an_interval_that_a_shorter_run_never_reaches_is_noted_but_refused_where
 def test_what_nothing_learns_from_has_no_recipe(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     prompts = dataset_of("prompts", tmp_path)
     pairs = preference_dataset(tmp_path / "pairs", num_rows=32)
-    for words, said in (
+    for words, output in (
         ((prompts,), "--model FOLDER"),
         (
             (prompts, "--method", "sft"),
@@ -441,5 +433,5 @@ def test_what_nothing_learns_from_has_no_recipe(tmp_path: Path, capfd: pytest.Ca
     ):
         capfd.readouterr()
         assert run("recipe", "new", *words, "--out", tmp_path / "no.yaml") == 2
-        assert said in capfd.readouterr().err
+        assert output in capfd.readouterr().err
     assert not (tmp_path / "no.yaml").exists()

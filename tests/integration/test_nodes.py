@@ -32,9 +32,7 @@ def free_port() -> int:
 
 
 def led_nodes(run: Run, port: int, num_nodes: int = 2) -> NodeGroup:
-    return NodeGroup(
-        run, num_nodes=num_nodes, host="127.0.0.1", port=port, ranks_per_node=1, clock=SystemClock()
-    )
+    return NodeGroup(run, num_nodes=num_nodes, host="127.0.0.1", port=port, ranks_per_node=1, clock=SystemClock())
 
 
 @pytest.fixture
@@ -123,16 +121,14 @@ def test_when_a_rank_and_then_a_node_die_the_run_still_ends_with_the_undisturbed
     run, port = new_tiny_run(trainer__epochs=4), free_port()
     log = CommitLog(open_store(run.store_url))
     follower = start_follower(run, port)
-    disturb = Disturb(
-        log, [lambda: os.kill(ranks_of(follower.pid)[0], signal.SIGKILL), lambda: follower.kill()]
-    )
+    disturb = Disturb(log, [lambda: os.kill(ranks_of(follower.pid)[0], signal.SIGKILL), lambda: follower.kill()])
     nodes = led_nodes(run, port)
 
     Supervisor(
         run,
         CommitLog(open_store(run.store_url)),
         policy=RestartPolicy(),
-        watchers=[disturb],
+        observers=[disturb],
         clock=SystemClock(),
         nodes=nodes,
     ).run(2)
@@ -153,7 +149,7 @@ def supervise(run: Run, nodes: NodeGroup, watcher, world_size: int, **policy) ->
         run,
         CommitLog(open_store(run.store_url)),
         policy=RestartPolicy(**policy),
-        watchers=[watcher],
+        observers=[watcher],
         clock=SystemClock(),
         nodes=nodes,
     )
@@ -221,25 +217,25 @@ def test_the_lead_is_told_to_stop_and_another_node_leads_on_to_the_undisturbed_w
 ) -> None:
     _, undisturbed, _ = run_it(trainer__epochs=2)
     run, port = new_tiny_run(trainer__epochs=2), free_port()
-    plan, told = tmp_path / "faults.yaml", tmp_path / "told"
+    plan, events = tmp_path / "faults.yaml", tmp_path / "told"
     plan.write_text("faults: [{type: leave, node: 0, step: 7}, {type: leave, attempt: 2, node: 0, step: 14}]")
     settings = Home.from_environment().folder / "settings.yaml"
-    settings.write_text(f"on_event: 'echo $ASSAY_EVENT $ASSAY_STEP >> {told}'")
+    settings.write_text(f"on_event: 'echo $ASSAY_EVENT $ASSAY_STEP >> {events}'")
     nodes = [start_follower(run, port, node, 3, options=("--faults", str(plan))) for node in range(3)]
     assert [node.wait(600) for node in nodes] == [0, 0, 0]
     words = [(tmp_path / f"node-{node}.log").read_text() for node in range(3)]
     assert f"run {run.run_id} goes on: node 1 (" in words[0] and "node 2 (" in words[1]
-    assert not any("--resume" in each for each in words), "nobody is asked to do anything"
-    assert "audit           pass" in words[2] and not any("Traceback" in each for each in words)
+    assert not any("--resume" in text for text in words), "nobody is asked to do anything"
+    assert "audit           pass" in words[2] and not any("Traceback" in text for text in words)
     log, attempts = CommitLog(open_store(run.store_url)), saved_attempts(Path(run.run_dir))
     assert [attempt.world_size for attempt in attempts] == [3, 2, 1]
     assert [attempt.outcome for attempt in attempts] == ["preempted", "preempted", "succeeded"]
     assert attempts[1].start_step == attempts[0].end_step, "no step was lost"
     assert attempts[2].start_step == attempts[1].end_step > attempts[0].end_step
-    until(lambda: told.exists() and len(told.read_text().splitlines()) == 3)
+    until(lambda: events.exists() and len(events.read_text().splitlines()) == 3)
     ends = [attempt.end_step for attempt in attempts]
     expected = [f"{event} {step}" for event, step in zip(("moved", "moved", "finished"), ends, strict=True)]
-    assert told.read_text().splitlines() == expected
+    assert events.read_text().splitlines() == expected
     assert log.finished().weights_digest == undisturbed.finished().weights_digest
     assert audit_run(run, log).verdict == "pass"
 
@@ -259,9 +255,7 @@ def test_all_nodes_are_told_to_stop_and_the_run_ends_to_be_gone_on_with(new_tiny
 class ComeAndGo:
     """Nodes that leave and come, one thing an attempt, each as a seed says and once a commit was made."""
 
-    def __init__(
-        self, run: Run, nodes: NodeGroup, followers: dict[int, subprocess.Popen], lend, seed: int
-    ) -> None:
+    def __init__(self, run: Run, nodes: NodeGroup, followers: dict[int, subprocess.Popen], lend, seed: int) -> None:
         self.run, self.nodes, self.followers, self.lend = run, nodes, followers, lend
         self.rng, self.left, self.did = random.Random(seed), 3, []
         self.log = CommitLog(open_store(run.store_url))
@@ -277,14 +271,14 @@ class ComeAndGo:
             self.do(self.rng.choice(["kill", "leave", "cut", "join"]))
 
     def do(self, what: str) -> None:
-        there = sorted(self.nodes._busy & self.followers.keys())
-        if what == "join" or not there:
+        present = sorted(self.nodes._busy & self.followers.keys())
+        if what == "join" or not present:
             self.lent.append(self.lend(self.run))
             there_now = self.nodes.room(99)
             until(lambda: self.nodes.room(99) > there_now)
-            what, there = "kill", there or [0]
+            what, present = "kill", present or [0]
             self.did.append("join")
-        node = self.rng.choice(there)
+        node = self.rng.choice(present)
         self.did.append(f"{what} {node}")
         if what == "leave":
             self.followers[node].terminate()
@@ -324,9 +318,7 @@ def undisturbed_4(tmp_path_factory, run_here) -> str:
 
 
 @pytest.mark.slow
-def test_a_node_of_another_kind_is_refused_by_name_before_anything_is_begun(
-    new_tiny_run, start_follower
-) -> None:
+def test_a_node_of_another_kind_is_refused_by_name_before_anything_is_begun(new_tiny_run, start_follower) -> None:
     run, port = new_tiny_run(), free_port()
     start_follower(run, port, ATEN_CPU_CAPABILITY="default")
     with pytest.raises(ConfigError, match=r"of several kinds.*; node 1 \(.*\) is .*ATen DEFAULT"):
@@ -358,7 +350,7 @@ def test_a_rank_that_hangs_on_another_node_is_named_with_its_stacks(new_tiny_run
         run,
         CommitLog(open_store(run.store_url)),
         policy=RestartPolicy(hang_s=8.0, faults=FaultPlan(faults=(hang,))),
-        watchers=[ended],
+        observers=[ended],
         clock=SystemClock(),
         nodes=nodes,
     ).run(2)

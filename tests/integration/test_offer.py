@@ -16,7 +16,7 @@ TIMES = {"spent_s", "solve_s"}
 def timeless(value: Any) -> Any:
     """Without what a clock said."""
     if isinstance(value, dict):
-        return {key: timeless(each) for key, each in value.items() if key not in TIMES}
+        return {key: timeless(element) for key, element in value.items() if key not in TIMES}
     return [timeless(item) for item in value] if isinstance(value, list) else value
 
 

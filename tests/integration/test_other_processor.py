@@ -45,14 +45,14 @@ def test_resuming_on_another_kind_is_refused_before_training_and_goes_on_when_to
     log = CommitLog(open_store(run.store_url))
     monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default")
     stop = StopAtFirstCommit(CommitLog(open_store(run.store_url)))
-    Supervisor(run, log, policy=RestartPolicy(), watchers=[stop], clock=SystemClock()).run(1)
+    Supervisor(run, log, policy=RestartPolicy(), observers=[stop], clock=SystemClock()).run(1)
     monkeypatch.delenv("ATEN_CPU_CAPABILITY")
     before = log.entries()
 
     with pytest.raises(SystemExit) as refused:
         main(["train", "--resume", run.run_id])
     assert refused.value.code == 2
-    assert "ATen DEFAULT" in (said := capfd.readouterr().err) and "--other-device" in said
+    assert "ATen DEFAULT" in (output := capfd.readouterr().err) and "--other-device" in output
     assert log.entries() == before
 
     with pytest.raises(SystemExit) as done:

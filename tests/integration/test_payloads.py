@@ -53,15 +53,15 @@ def at_home(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def open_all(project: Path, where: str) -> Iterator[str]:
     """What everybody says who opens what lies there."""
-    places = {"dataset": project / "dataset", "recipe": project / "recipe.yaml"}
+    locations = {"dataset": project / "dataset", "recipe": project / "recipe.yaml"}
     for command in READERS[where]:
-        answer = CliRunner().invoke(cli, [word.format(**places) for word in command.split()])
-        yield f"{command}: {answer.output} {answer.exception!r}"
+        response = CliRunner().invoke(cli, [word.format(**locations) for word in command.split()])
+        yield f"{command}: {response.output} {response.exception!r}"
     try:
         run = Home.from_environment().run("finished")
         log = CommitLog(open_store(run.store_url))
-        kept = [capsule.commit for capsule in capsules(log.store) if capsule.commit]
-        for commit in [*log.commits(), *kept]:
+        retained = [capsule.commit for capsule in capsules(log.store) if capsule.commit]
+        for commit in [*log.commits(), *retained]:
             load_committed(run, commit, log.store)
     except AssayError as error:
         yield str(error)
@@ -73,17 +73,15 @@ def test_what_is_planted_in_any_file_of_a_run_or_a_dataset_does_not_run(
     project: Path, tmp_path: Path, where: str
 ) -> None:
     payload = Payload(tmp_path / "it ran")
-    files = [
-        path for path in sorted(project.glob(where)) if path.is_file() and not path.name.startswith("ledger")
-    ]
+    files = [path for path in sorted(project.glob(where)) if path.is_file() and not path.name.startswith("ledger")]
     kinds = {re.sub(r"[0-9a-f]{8,}|\d+", "#", str(path.relative_to(project))): path for path in files}
     assert kinds
     for path in kinds.values():
         before = path.read_bytes()
         for data in planted(path, payload):
             path.write_bytes(data)
-            said = list(open_all(project, where))
-            assert not payload.ran(), f"{path}: {said}"
+            output = list(open_all(project, where))
+            assert not payload.ran(), f"{path}: {output}"
         path.write_bytes(before)
 
 
@@ -111,9 +109,7 @@ def test_a_folder_of_a_model_runs_nothing_and_asks_nothing(
     assert not payload.ran()
 
 
-def test_a_package_with_dots_in_its_name_is_not_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_package_with_dots_in_its_name_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     payload = Payload(tmp_path / "it ran")
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "__init__.py").write_text(f"import os\nos.mkdir({str(payload.marker)!r})\n")
@@ -128,17 +124,17 @@ def test_no_command_makes_or_reads_a_run_outside_of_its_home(project: Path, name
     before = sorted(project.rglob("*"))
     new = ("train", str(project / "recipe.yaml"), "--run-id", name)
     for command in (new, ("train", "--resume", name), ("audit", name), ("replay", name, "--step", "1")):
-        answer = CliRunner().invoke(cli, command)
-        assert isinstance(answer.exception, ConfigError), answer.output
-        assert re.search("is no name|folder of all campaigns|^no run", str(answer.exception))
+        response = CliRunner().invoke(cli, command)
+        assert isinstance(response.exception, ConfigError), response.output
+        assert re.search("is not a valid name|folder of all campaigns|^no run", str(response.exception))
     assert sorted(project.rglob("*")) == before
 
 
 def test_a_recipes_name_is_that_of_one_folder(project: Path) -> None:
     recipe = project / "recipe.yaml"
-    answer = CliRunner().invoke(cli, ["train", str(recipe), "name=../out", "--check"])
-    assert isinstance(answer.exception, ConfigError)
-    assert "name (command line): '../out' is no name" in str(answer.exception)
+    response = CliRunner().invoke(cli, ["train", str(recipe), "name=../out", "--check"])
+    assert isinstance(response.exception, ConfigError)
+    assert "name (command line): '../out' is not a valid name" in str(response.exception)
 
 
 FILES_OF_PEOPLE = (
@@ -154,9 +150,9 @@ def test_a_file_that_a_person_names_constructs_nothing(project: Path, tmp_path: 
     payload = Payload(tmp_path / "it ran")
     for suffix in (".yaml", ".json", ".jsonl", ".csv", ".eval"):
         file = tmp_path / f"theirs{suffix}"
-        places = {"file": file, "recipe": project / "recipe.yaml", "model": tmp_path, "out": tmp_path / "out"}
+        locations = {"file": file, "recipe": project / "recipe.yaml", "model": tmp_path, "out": tmp_path / "out"}
         for data in planted(file, payload):
             file.write_bytes(data)
-            answer = CliRunner().invoke(cli, [word.format(**places) for word in command.split()])
-            assert isinstance(answer.exception, AssayError), (answer.output, answer.exception)
-            assert not payload.ran(), answer.output
+            response = CliRunner().invoke(cli, [word.format(**locations) for word in command.split()])
+            assert isinstance(response.exception, AssayError), (response.output, response.exception)
+            assert not payload.ran(), response.output

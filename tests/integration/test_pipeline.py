@@ -77,9 +77,7 @@ def stages(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
     (tmp_path / "sft.yaml").write_text(
-        yaml.safe_dump(
-            {"name": "sft", **recipe(conversations, {"type": "sft", "train_on": "spans", "model": MODEL})}
-        )
+        yaml.safe_dump({"name": "sft", **recipe(conversations, {"type": "sft", "train_on": "spans", "model": MODEL})})
     )
     items = [{"prompt": prompt, "wanted": str(index % 3)} for index, prompt in enumerate(PROMPTS[:24])]
     (tmp_path / "items.jsonl").write_text("\n".join(map(json.dumps, items)))
@@ -149,9 +147,7 @@ def test_killed_once_in_each_stage_it_ends_as_undisturbed_with_a_model_and_a_mem
     *models, memo = map(Path, done.stdout.splitlines()[-3:])
 
     launches = {run.run_id: len(saved_launches(run)) for run in Home.from_environment().runs()}
-    assert launches == {
-        f"sums-{each['name']}-s{seed}": 2 - seed for each in stages["stages"] for seed in (0, 1)
-    }
+    assert launches == {f"sums-{item['name']}-s{seed}": 2 - seed for item in stages["stages"] for seed in (0, 1)}
     again = subprocess.run([*COMMAND, str(path)], capture_output=True, text=True, check=True)
     assert {run.run_id: len(saved_launches(run)) for run in Home.from_environment().runs()} == launches
     assert again.stdout.splitlines()[-3:] == done.stdout.splitlines()[-3:]
@@ -169,8 +165,8 @@ def test_killed_once_in_each_stage_it_ends_as_undisturbed_with_a_model_and_a_mem
     plain = AutoModelForCausalLM.from_pretrained(models[0]).eval()
     ids = torch.tensor([[5, 9, 17, 30, 2]])
     with torch.no_grad():
-        said = plain(ids).logits[:, :-1].log_softmax(-1).gather(2, ids[:, 1:, None])[:, :, 0]
-        assert torch.allclose(said, own(ids).logprobs, atol=1e-5)
+        output = plain(ids).logits[:, :-1].log_softmax(-1).gather(2, ids[:, 1:, None])[:, :, 0]
+        assert torch.allclose(output, own(ids).logprobs, atol=1e-5)
     exported = ExportedModel.from_json((models[0] / EXPORT_FILE).read_bytes(), source=models[0])
     assert (exported.run_id, exported.weights_digest) == ("sums-grpo-s0", killed["sums-grpo-s0"])
 
@@ -178,12 +174,10 @@ def test_killed_once_in_each_stage_it_ends_as_undisturbed_with_a_model_and_a_mem
     assert "of it of those that are not compared" in text, "the reward model's"
     assert "dpo" in text and "grpo" in text and "2 paired seeds" in memo.read_text()
     shown = json.loads(
-        subprocess.run(
-            [*COMMAND[:-1], "show", "sums", "--json"], capture_output=True, text=True, check=True
-        ).stdout
+        subprocess.run([*COMMAND[:-1], "show", "sums", "--json"], capture_output=True, text=True, check=True).stdout
     )
-    assert [each["status"] for each in shown["runs"]] == ["succeeded"] * 8
-    (last,) = [each for each in shown["runs"] if each["run_id"] == "sums-grpo-s1"]
+    assert [item["status"] for item in shown["runs"]] == ["succeeded"] * 8
+    (last,) = [item for item in shown["runs"] if item["run_id"] == "sums-grpo-s1"]
     assert last["began_with"] == "sums-dpo-s1@4" and last["began_with_digest"] == killed["sums-dpo-s1"]
     assert last["step"] == last["total_steps"] == 3 and last["device_hours"] > 0
     judged = subprocess.run([*COMMAND[:-1], "decide", "sums"], capture_output=True, text=True, check=False)
@@ -225,19 +219,12 @@ def test_what_cannot_work_is_one_error_before_anything_is_written(
     )
     assert "'reward', whose model is a reward model" in said(changed(stages, 3, **{"from": "reward"}))
     grpo = stages["stages"][3]["patch"]
-    assert "which pays no rewards" in said(
-        changed(stages, 3, patch={**grpo, "method.rewards": [{"run": "stage:sft"}]})
-    )
-    assert "longest prompt with an answer" in said(
-        changed(stages, 3, patch={**grpo, "method.sampling.max_tokens": 90})
-    )
+    assert "which pays no rewards" in said(changed(stages, 3, patch={**grpo, "method.rewards": [{"run": "stage:sft"}]}))
+    assert "longest prompt with an answer" in said(changed(stages, 3, patch={**grpo, "method.sampling.max_tokens": 90}))
     lost = said(changed(stages, 3, patch={**grpo, "data.dataset": str(tmp_path / "lost")}))
     assert "stage 'grpo'" in lost and "lost" in lost
     (tmp_path / "prompts").mkdir()
-    rows = [
-        {"messages": chat(index, "")[:1], "item": {"wanted": "1"}, **KEYS[index]}
-        for index in range(len(PROMPTS))
-    ]
+    rows = [{"messages": chat(index, "")[:1], "item": {"wanted": "1"}, **KEYS[index]} for index in range(len(PROMPTS))]
     other = built(tmp_path / "prompts", "prompts", rows)
     assert "its tokenizer is not that of dataset" in said(
         changed(stages, 3, patch={**grpo, "data.dataset": str(other)})
@@ -256,9 +243,9 @@ def test_a_check_says_the_steps_of_every_stage_and_leaves_nothing(
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["train", str(written(stages, tmp_path)), "--check"])
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert not ended.value.code and not (tmp_path / "home").exists()
-    assert "dpo" in said and "from sft@best" in said and "8 runs" in said and "Nothing was started" in said
+    assert "dpo" in output and "from sft@best" in output and "8 runs" in output and "Nothing was started" in output
 
 
 @pytest.mark.slow
@@ -283,8 +270,8 @@ def test_a_stage_model_that_rotted_between_two_stages_is_refused_and_exported_ag
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 0x40
     file.write_bytes(data)
-    code, said = train()
-    assert code == 1 and f"{file}" in said and f"remove {file.parent}, and it is exported again" in said
+    code, output = train()
+    assert code == 1 and f"{file}" in output and f"remove {file.parent}, and it is exported again" in output
     assert not (home / "sums-dpo-s0").exists()
     shutil.rmtree(file.parent)
     assert train()[0] == 0 and weights(home) == undisturbed

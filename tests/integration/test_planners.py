@@ -62,7 +62,7 @@ def test_any_loads_nodes_and_sizes_changed_at_each_restart_end_with_the_undistur
         faults=random_plan(seed, num_steps=KILLED_BY_STEP, world_sizes=sizes),
     )
     machine = DealtAnew(run, rng)
-    Supervisor(run, log_of(run), policy=policy, watchers=[], clock=SystemClock(), nodes=machine).run(1)
+    Supervisor(run, log_of(run), policy=policy, observers=[], clock=SystemClock(), nodes=machine).run(1)
     attempts = saved_attempts(Path(run.run_dir))
     assert [attempt.world_size for attempt in attempts] == list(sizes[: len(attempts)]), machine.dealt
     assert attempts[0].outcome == "killed" and len(machine.dealt) == len(attempts)

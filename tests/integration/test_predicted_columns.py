@@ -9,8 +9,8 @@ import pytest
 from assay.base.config import LoadedConfig
 from assay.elastic.supervisor import RestartPolicy
 from assay.store.home import Home
-from assay.workflows.campaign.arms import predicted_columns
-from assay.workflows.run import checked
+from assay.workflows.campaign.arm_plan import predicted_columns
+from assay.workflows.run import check_recipe
 from method_runs import digest, method_recipe
 
 
@@ -27,7 +27,7 @@ def test_a_run_writes_the_columns_that_were_foreseen(
     tree = method_recipe(method, tmp_path)
     tree["trainer"] = {**tree["trainer"], "max_steps": 2}
     digest(tree, method, RestartPolicy())
-    foreseen = predicted_columns(*checked(LoadedConfig(tree, {})))
+    foreseen = predicted_columns(*check_recipe(LoadedConfig(tree, {})))
     assert set(_written(Home.from_environment().run_dir(method))) == set(foreseen)
 
 
@@ -35,4 +35,4 @@ def test_a_run_writes_the_columns_that_were_foreseen(
 def test_of_a_classifier_too(run_here: Any) -> None:
     run, _, _ = run_here()
     recipe = LoadedConfig(run.recipe, {})
-    assert set(_written(Path(run.run_dir))) == set(predicted_columns(*checked(recipe)))
+    assert set(_written(Path(run.run_dir))) == set(predicted_columns(*check_recipe(recipe)))

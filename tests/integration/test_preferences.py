@@ -75,9 +75,7 @@ def assay(tmp_path: Path) -> Assay:
         environment = {**os.environ, "ASSAY_HOME": str(tmp_path / "home")}
         command = [sys.executable, "-m", "assay", *map(str, arguments), *(["--json"] if as_json else [])]
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
-        assert code in (None, done.returncode), (
-            f"{command}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
-        )
+        assert code in (None, done.returncode), f"{command}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
         return json.loads(done.stdout) if as_json else done.stdout + done.stderr
 
     return run
@@ -129,9 +127,7 @@ STRANGE = 20
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_pairs_that_make_a_loss_not_finite_are_named(
-    methods: dict[str, Any], assay: Assay, tmp_path: Path
-) -> None:
+def test_pairs_that_make_a_loss_not_finite_are_named(methods: dict[str, Any], assay: Assay, tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     rows = [pair_row(rng, 4) for _ in range(240)]
     bad = {37, 120, 201}
@@ -151,8 +147,8 @@ def test_pairs_that_make_a_loss_not_finite_are_named(
         data={"split": {"type": "hash", "validation_fraction": 0.05}},
         trainer={"max_steps": 14},
     )
-    said = assay("train", recipe_file(tmp_path, tree), "--run-id", "dies", code=1, as_json=False)
-    step = int(said.split("All that step ")[1].split()[0])
+    output = assay("train", recipe_file(tmp_path, tree), "--run-id", "dies", code=1, as_json=False)
+    step = int(output.split("All that step ")[1].split()[0])
     report = assay("replay", "dies", "--step", step, "--bisect", "--watch", code=1)
     assert report["rows"]["rows"] and {row["row_id"] for row in report["rows"]["rows"]} <= bad
     found = report["operators"]["finding"]
@@ -180,9 +176,7 @@ def rising_and_falling(rng: np.random.Generator, count: int) -> list[dict[str, A
     """Digits to sort; both answers are sorted, and rising is preferred."""
     rows = []
     for _ in range(count):
-        digits = [
-            int(digit) for digit in rng.choice(np.arange(FIRST_DIGIT, VOCABULARY), NUM_DIGITS, replace=False)
-        ]
+        digits = [int(digit) for digit in rng.choice(np.arange(FIRST_DIGIT, VOCABULARY), NUM_DIGITS, replace=False)]
         prompt = [*digits, SEPARATOR]
         rising, falling = ([*sorted(digits, reverse=turned), END] for turned in (False, True))
         row = {"input_ids": prompt + rising, "rejected_ids": prompt + falling, "prompt_tokens": len(prompt)}
@@ -195,14 +189,12 @@ def undecided_model(folder: Path, seed: int) -> Any:
     sizes = {"hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 2, "num_attention_heads": 4}
     torch.manual_seed(seed)
     network = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=VOCABULARY, max_position_embeddings=32, bos_token_id=END, eos_token_id=END, **sizes
-        )
+        LlamaConfig(vocab_size=VOCABULARY, max_position_embeddings=32, bos_token_id=END, eos_token_id=END, **sizes)
     )
     optimizer, rng = torch.optim.AdamW(network.parameters(), lr=2e-3), np.random.default_rng(seed)
     for _ in range(150):
-        answers = [row[rng.choice(["input_ids", "rejected_ids"])] for row in rising_and_falling(rng, 128)]
-        tokens = torch.tensor(answers)
+        responses = [row[rng.choice(["input_ids", "rejected_ids"])] for row in rising_and_falling(rng, 128)]
+        tokens = torch.tensor(responses)
         logprobs = network(input_ids=tokens).logits[:, NUM_DIGITS:-1].log_softmax(-1)
         (-logprobs.gather(2, tokens[:, NUM_DIGITS + 1 :, None]).mean()).backward()
         optimizer.step()
@@ -224,15 +216,13 @@ def greedy_shares(network: Any) -> tuple[float, float]:
     )
     pairs = list(zip(whole.tolist(), rows, strict=True))
     return tuple(
-        sum(said == row[side] for said, row in pairs) / len(rows) for side in ("input_ids", "rejected_ids")
+        sum(output == row[side] for output, row in pairs) / len(rows) for side in ("input_ids", "rejected_ids")
     )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(short=1, soak=2))
-def test_dpo_ends_the_rejected_behaviour_and_says_what_became_of_the_chosen_one(
-    seed: int, tmp_path: Path
-) -> None:
+def test_dpo_ends_the_rejected_behaviour_and_says_what_became_of_the_chosen_one(seed: int, tmp_path: Path) -> None:
     network = undecided_model(tmp_path / "base", seed)
     _, rejected = greedy_shares(network)
     assert rejected > 0.3

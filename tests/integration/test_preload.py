@@ -42,10 +42,10 @@ def test_all_that_a_rank_imports_has_been_imported_before_the_fork(tiny_dataset:
     recipe = tiny_recipe(tiny_dataset, trainer__max_steps=2, trainer__commit_every=1).values
     command = [sys.executable, "-c", _TRAIN, json.dumps(recipe), str(tmp_path)]
     paths = os.pathsep.join(sys.path)
-    said = subprocess.run(
+    output = subprocess.run(
         command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths}
     ).stdout
-    imported, preloaded = json.loads(said.splitlines()[-1])
+    imported, preloaded = json.loads(output.splitlines()[-1])
     assert [name for name in imported if not name.startswith(_WHEN_FIRST_USED)] == []
     assert _OF_NO_USE & set(preloaded) == set()
     assert {f"assay.training.methods.{entry.folder}.method" for entry in METHODS} <= set(preloaded)

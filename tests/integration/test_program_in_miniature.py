@@ -96,9 +96,7 @@ def _assay(*arguments: object, codes: tuple[int, ...] = (0,)) -> str:
 
 def _run_campaign_killing_one_run(file: Path, home: Path) -> None:
     command = [sys.executable, "-c", "from assay.cli.main import main; main()", "campaign", "run", str(file)]
-    killed = subprocess.Popen(
-        command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    killed = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     log = CommitLog(open_store(str(home / "mini-faster-s0")))
     deadline = time.monotonic() + 120
     while not log.commits():

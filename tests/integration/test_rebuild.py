@@ -55,7 +55,7 @@ def test_what_commands_wrote_is_there_again_row_by_row(
     filled = {name for name, rows in before.items() if rows}
     assert filled >= set(before) - {"notices", "metric_events", "launches"}, "tables are put to the test"
     empty(other_ledger)
-    assert not rebuild_all(home, other_ledger).remarks
+    assert not rebuild_all(home, other_ledger).problems
     after = all_rows(other_ledger)
     for name, rows in before.items():
         assert _unplaced(after[name]) == _unplaced(rows), name
@@ -76,9 +76,7 @@ class Killed(BaseException):
         pytest.param("compare candidate finished", "record_comparison", "comparisons", marks=pytest.mark.slow),
         ("runs tag finished kept", "record_remarks", "remarks"),
         ("audit finished", "record_audit", "audits"),
-        pytest.param(
-            "campaign run {folder}/campaign.yaml", "record_decision", "decisions", marks=pytest.mark.slow
-        ),
+        pytest.param("campaign run {folder}/campaign.yaml", "record_decision", "decisions", marks=pytest.mark.slow),
     ],
 )
 def test_what_a_command_that_was_killed_had_put_into_a_folder_only_is_found_by_a_rebuild(
@@ -118,8 +116,8 @@ def test_a_campaign_whose_ledger_is_away_tries_again_later_and_goes_on(
     attempts = sorted(home.folder.glob("small-*/attempts/*"))
     with locked(home), pytest.raises(SystemExit) as ended:
         main(["campaign", "run", str(tmp_path / "campaign.yaml")])
-    said = capsys.readouterr().err
-    assert (ended.value.code, said.count("error: ")) == (75, 1)
-    assert "Another process has held it" in said
+    output = capsys.readouterr().err
+    assert (ended.value.code, output.count("error: ")) == (75, 1)
+    assert "Another process has held it" in output
     run("campaign", "run", tmp_path / "campaign.yaml")
     assert sorted(home.folder.glob("small-*/attempts/*")) == attempts

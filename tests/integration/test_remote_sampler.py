@@ -49,11 +49,9 @@ class Engine:
 
     def is_told(self, **how: Any) -> int:
         """Completions that it was asked for so far."""
-        request = urllib.request.Request(
-            self.url.removesuffix("/v1") + "/misbehave", data=json.dumps(how).encode()
-        )
-        with urllib.request.urlopen(request) as answer:
-            return int(json.loads(answer.read())["asked"])
+        request = urllib.request.Request(self.url.removesuffix("/v1") + "/misbehave", data=json.dumps(how).encode())
+        with urllib.request.urlopen(request) as response:
+            return int(json.loads(response.read())["asked"])
 
     def stop(self) -> None:
         self.process.kill()
@@ -93,7 +91,7 @@ SAID = ("rollout_digest", "loss", "reward", "logprob_gap")
 
 def of_attempt(name: str, attempt: int) -> dict[int, list[float]]:
     steps = recorded_steps(Path(Home.from_environment().run(name).run_dir), attempt=attempt)
-    return {step: [made.values[key] for key in SAID] for step, made in steps.items()}
+    return {step: [created.values[key] for key in SAID] for step, created in steps.items()}
 
 
 def test_a_killed_run_learns_again_from_what_was_answered_before_and_is_replayed_without_an_engine(
@@ -111,10 +109,7 @@ def test_a_killed_run_learns_again_from_what_was_answered_before_and_is_replayed
     digest(recipe(dataset, engine, tmp_path), "eventful", policy)
     first, second, third = (of_attempt("eventful", attempt) for attempt in (1, 2, 3))
     again = [
-        (one[step], other[step])
-        for one, other in ((first, second), (second, third))
-        for step in one
-        if step in other
+        (one[step], other[step]) for one, other in ((first, second), (second, third)) for step in one if step in other
     ]
     assert len(again) >= 2 and all(one == other for one, other in again)
     assert all(gap < 2e-6 for *_, gap in [*first.values(), *second.values(), *third.values()])
@@ -122,14 +117,14 @@ def test_a_killed_run_learns_again_from_what_was_answered_before_and_is_replayed
     engine.stop()
     run = Home.from_environment().run("eventful")
     found = replay(run, CommitLog(open_store(run.store_url)), ReplayRequest(step=11))
-    assert found.verdict == "equal" and "rollout_digest" in {each.quantity for each in found.at_step}
+    assert found.verdict == "equal" and "rollout_digest" in {comparison.quantity for comparison in found.at_step}
 
 
 def test_a_run_whose_engine_dies_stops_whole_and_goes_on_when_there_is_one(
     dataset: Path, engine: Engine, tmp_path: Path
 ) -> None:
     from assay.base.config import LoadedConfig
-    from assay.workflows.run import new_run
+    from assay.workflows.run import create_run
 
     class Kills:
         """The engine dies when the first commit is there."""
@@ -144,14 +139,14 @@ def test_a_run_whose_engine_dies_stops_whole_and_goes_on_when_there_is_one(
         def attempt_ended(self, *_: Any) -> None:
             pass
 
-    run = new_run(Home.from_environment(), LoadedConfig(recipe(dataset, engine, tmp_path), {}), run_id="alone")
+    run = create_run(Home.from_environment(), LoadedConfig(recipe(dataset, engine, tmp_path), {}), run_id="alone")
     log = CommitLog(open_store(run.store_url))
     with pytest.raises(EngineAwayError, match="What is committed is intact"):
-        Supervisor(run, log, policy=RestartPolicy(), watchers=[Kills()], clock=SystemClock()).run(2)
+        Supervisor(run, log, policy=RestartPolicy(), observers=[Kills()], clock=SystemClock()).run(2)
     assert log.commits() and log.finished() is None
     another = Engine(tmp_path / "base", tmp_path, port=engine.port)
     try:
-        Supervisor(run, log, policy=RestartPolicy(), watchers=[], clock=SystemClock()).run(1)
+        Supervisor(run, log, policy=RestartPolicy(), observers=[], clock=SystemClock()).run(1)
     finally:
         another.stop()
     assert log.finished() is not None and audit_run(run, log).verdict == "pass"
@@ -166,8 +161,8 @@ def test_an_engine_that_cannot_be_used_leaves_no_run(
     def refused(code: int, words: str) -> None:
         with pytest.raises(SystemExit) as ended:
             main(["train", str(file), "--run-id", "refused"])
-        said = capfd.readouterr().err
-        assert ended.value.code == code and words in said, said
+        output = capfd.readouterr().err
+        assert ended.value.code == code and words in output, output
         assert not list(Home.from_environment().runs())
 
     engine.is_told(ways=["text_only"])

@@ -37,7 +37,7 @@ def test_a_step_of_four_ranks_comes_out_bit_for_bit_on_one(run_it, capfd) -> Non
     lane = max(recorded_steps(Path(run.run_dir))[15].lane_digests)
     report = replayed(capfd, run.run_id, "--step", 15, "--lane", lane, "--through", 16)
     assert report["verdict"] == "equal"
-    quantities = {(each["step"], each["quantity"]) for each in report["at_step"]}
+    quantities = {(item["step"], item["quantity"]) for item in report["at_step"]}
     exact = ("loss", "gradient_norm", "gradient_digest", "weights_digest", f"lane {lane} gradient_digest")
     assert {(15, name) for name in exact} <= quantities
     assert (16, "loss") in quantities
@@ -48,13 +48,13 @@ def test_a_spot_check_of_sharded_weights_records_the_digests_of_whole_ones(new_t
     run = new_tiny_run(trainer__spot_check_every=5, trainer__max_steps=5)
     policy = RestartPolicy(parallel=("fsdp2",))
     log = CommitLog(open_store(run.store_url))
-    Supervisor(run, log, policy=policy, watchers=[], clock=SystemClock()).run(4)
+    Supervisor(run, log, policy=policy, observers=[], clock=SystemClock()).run(4)
     lanes = recorded_steps(Path(run.run_dir))[5].lane_digests
     assert len(lanes) == 4
     for lane in sorted(lanes)[:2]:
         report = replayed(capfd, run.run_id, "--step", 5, "--lane", lane)
         assert report["verdict"] == "equal"
-        quantities = {each["quantity"] for each in report["at_step"]}
+        quantities = {item["quantity"] for item in report["at_step"]}
         assert {f"lane {lane} gradient_digest", "gradient_digest", "weights_digest"} <= quantities
 
 
@@ -74,7 +74,7 @@ def test_what_can_not_be_compared_is_refused_by_name(one_short_run, options, wor
 
 def test_an_attempt_is_compared_with_up_to_the_step_it_died_in(one_short_run, capfd) -> None:
     recorded = recorded_steps(Path(one_short_run.run_dir))
-    died_in_5 = {step: made for step, made in recorded.items() if step < 5}
+    died_in_5 = {step: created for step, created in recorded.items() if step < 5}
     ReplayRequest(step=5, attempt=1).check_attempt(died_in_5)
     with pytest.raises(ConfigError, match="it made the steps 1 to 4"):
         ReplayRequest(step=6, attempt=1).check_attempt(died_in_5)
@@ -96,9 +96,9 @@ def flip_last_bit_of_a_loss(segment: Path, run, *, step: int) -> None:
 
     value = struct.pack("<d", recorded_steps(Path(run.run_dir))[step].values["loss"])
     data = bytearray(segment.read_bytes())
-    place = data.index(value)
-    data[place] ^= 1
-    start = place - 32  # crc, size, kind, id; step; moment; the loss is the first number
+    location = data.index(value)
+    data[location] ^= 1
+    start = location - 32  # crc, size, kind, id; step; moment; the loss is the first number
     (size,) = struct.unpack_from("<I", data, start + 4)
     struct.pack_into("<I", data, start, zlib.crc32(data[start + 4 : start + size]))
     segment.write_bytes(data)

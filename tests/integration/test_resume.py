@@ -33,11 +33,11 @@ def test_a_finished_run_is_not_appended_to(new_tiny_run: Callable[..., Run], cap
     assert log.finished() is not None
     (Path(run.run_dir) / "audit.json").unlink()  # as if its launch had been killed before it got there
     capfd.readouterr()
-    for place in ("here", "background"):
-        assert assay("train", "--resume", run.run_id, "--on", place) == 0
-    said = capfd.readouterr()
-    assert said.err.count("has finished, at step 5: nothing is left to train") == 2
-    assert "rows learned once" in said.out
+    for location in ("here", "background"):
+        assert assay("train", "--resume", run.run_id, "--on", location) == 0
+    output = capfd.readouterr()
+    assert output.err.count("has finished, at step 5: nothing is left to train") == 2
+    assert "rows learned once" in output.out
     assert left_behind(run) == before
     assert (Path(run.run_dir) / "audit.json").is_file()
 

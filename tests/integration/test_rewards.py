@@ -150,7 +150,7 @@ def of_fewer_tokens(base: Path, folder: Path) -> Path:
 def test_rewards_that_cannot_be_paid_leave_no_run(
     name: str, prompts: Path, base: Path, home: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    changes, said = REFUSED[name]
+    changes, output = REFUSED[name]
     tree = grpo_recipe(prompts, base, method=changes)
     if changes.get("reference"):
         tree["method"]["reference"] = {"path": str(of_fewer_tokens(base, tmp_path / "short"))}
@@ -159,7 +159,7 @@ def test_rewards_that_cannot_be_paid_leave_no_run(
     for words in (["--check", "--check-seconds", "0"], ["--run-id", "refused"]):
         assert run("train", tmp_path / "recipe.yaml", *words) == 2
         error = capfd.readouterr().err
-        assert said in error and error.count("error: ") == 1 and "Traceback" not in error, error
+        assert output in error and error.count("error: ") == 1 and "Traceback" not in error, error
     assert not (home / "refused").exists()
 
 
@@ -173,27 +173,27 @@ def test_a_run_that_pays_no_rewards_is_refused(prompts: Path, base: Path) -> Non
 def test_a_commit_of_a_reward_run_pays_and_its_weights_are_on_record(prompts: Path, base: Path, home: Path) -> None:
     rewards = [{"run": "judge", "step": 2, "weight": 2.0}, {"grader": GRADER}]
     method = {"rewards": rewards, "held_out": [{"run": "judge"}]}
-    paid = begun(
+    charged = begun(
         grpo_recipe(prompts, base, trainer={"max_steps": 2, "commit_every": 2, "evaluate_every": 2}, method=method),
         "paid",
     )
     commits = CommitLog(open_store(str(home / "judge"))).commits()
-    assert paid.folders is not None
-    assert paid.folders["method.rewards[0]"] == commits[0].weights_digest
-    assert paid.folders["method.held_out[0]"] == commits[1].weights_digest
-    train_here(paid)
-    step = recorded_steps(Path(paid.run_dir))[2].values
+    assert charged.folders is not None
+    assert charged.folders["method.rewards[0]"] == commits[0].weights_digest
+    assert charged.folders["method.held_out[0]"] == commits[1].weights_digest
+    train_here(charged)
+    step = recorded_steps(Path(charged.run_dir))[2].values
     assert step["reward"] == pytest.approx(2 * step["reward_judge"] + step["reward_names_it"]) and step["reward_judge"]
     assert step["failed_grades"] == 0.0
     assert step["validation_reward_error"] > 0.0
-    held_out = recorded_series(Path(paid.run_dir), lambda name: name == "validation_reward")["validation_reward"]
+    held_out = recorded_series(Path(charged.run_dir), lambda name: name == "validation_reward")["validation_reward"]
     assert sorted(held_out) == [0, 2], "before the first step, too: what a leak falls from"
 
 
 def test_another_commit_in_the_place_of_the_one_that_paid_is_refused(prompts: Path, base: Path) -> None:
-    paid = begun(grpo_recipe(prompts, base, method={"rewards": [{"run": "judge"}]}), "replaced")
-    record = paid.model_copy(update={"folders": {**(paid.folders or {}), "method.rewards[0]": "0" * 64}})
-    check_unchanged(paid, recipe_of(paid))
+    rewards = begun(grpo_recipe(prompts, base, method={"rewards": [{"run": "judge"}]}), "replaced")
+    record = rewards.model_copy(update={"folders": {**(rewards.folders or {}), "method.rewards[0]": "0" * 64}})
+    check_unchanged(rewards, recipe_of(rewards))
     with pytest.raises(AssayError, match=r"method.rewards\[0\]=judge: its weights .* 000000000000"):
         check_unchanged(record, recipe_of(record))
 
@@ -205,8 +205,8 @@ def test_a_grader_that_fails_too_often_stops_the_run_and_is_named(prompts: Path,
     with pytest.raises(AssayError, match=r"of the rollouts got no reward .*python_grader_runtime_error"):
         train_here(begun(often, "often"))
     some = grpo_recipe(prompts, base, method={"rewards": rewards, "max_reward_failures": 1.0}, trainer={"max_steps": 2})
-    train_here(kept := begun(some, "some"))
-    steps = recorded_steps(Path(kept.run_dir))
+    train_here(retained := begun(some, "some"))
+    steps = recorded_steps(Path(retained.run_dir))
     assert any(0 < step.values["failed_grades_python_grader_runtime_error"] < 1 for step in steps.values())
 
 
@@ -271,7 +271,7 @@ def test_an_honest_run_learns_and_raises_no_flag_beside_any_commit(digits: Path,
     assert view.warnings == () and view.prompts is not None
     assert view.prompts.total() == sum(commit.rows_learned for commit in view.commits) > 0
     steps = recorded_steps(Path(Home.from_environment().run(f"honest-{seed}").run_dir))
-    rewards = [made.values["reward"] for made in steps.values()]
+    rewards = [created.values["reward"] for created in steps.values()]
     assert sum(rewards[:20]) / 20 < 0.4 and sum(rewards[-20:]) > 1.5 * sum(rewards[:20])
 
 

@@ -49,11 +49,11 @@ def flags(view: RunView) -> list[list[str]]:
 
 
 def sample_with_the_weights_of_the_step_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    right, kept = GrpoMethod._answered, list[nn.Module]()
+    right, retained = GrpoMethod._answered, list[nn.Module]()
 
     def answered(self: GrpoMethod, model: nn.Module, *arguments: Any) -> Any:
-        kept.append(copy.deepcopy(model))
-        return right(self, kept[max(0, len(kept) - 2)], *arguments)
+        retained.append(copy.deepcopy(model))
+        return right(self, retained[max(0, len(retained) - 2)], *arguments)
 
     monkeypatch.setattr(GrpoMethod, "_answered", answered)
 
@@ -121,9 +121,9 @@ def test_a_rank_whose_decoding_flips_bits_is_named_with_its_step_and_only_a_spot
     assay.plant("flipped_token", FLIP_FROM_CALL="20", FLIP_HAPPENED=str(tmp_path / "again"))
     shown = assay.train("unseen", 2, spot_check_every=None)
     assert (tmp_path / "again").exists() and shown["weights_digest"] != undisturbed
-    assert [each["suspects"] for each in shown["attempts"]] == [[]]
+    assert [item["suspects"] for item in shown["attempts"]] == [[]]
     # Two of these prompts stand on both sides of the split: that is said, and nothing of the numbers.
-    assert [each["rule"] for each in shown["warnings"]] == ["leaking rows"]
+    assert [item["rule"] for item in shown["warnings"]] == ["leaking rows"]
 
 
 @pytest.mark.slow
@@ -135,12 +135,12 @@ def test_a_grader_that_fails_on_a_twentieth_of_the_answers_is_named_by_its_kind_
     rewards = [{"grader": {"type": "python", "name": "breaks", "source": source}}]
     method: dict[str, Any] = {"rewards": rewards, "max_reward_failures": 0.5}
     view = trained(grpo_recipe(dataset, tmp_path / "base", trainer={"max_steps": 8}, method=method))
-    said = [warning.text for warning in view.warnings if warning.rule == "graders fail"]
+    output = [warning.text for warning in view.warnings if warning.rule == "graders fail"]
     share = view.metrics["failed_grades_python_grader_runtime_error"]
     steps = recorded_steps(Path(view.run_dir))
     failed = [step.values["failed_grades"] for step in steps.values()]
     assert 0.02 < sum(failed) / len(failed) < 0.1 and share.num_points == 8
-    assert said and "python_grader_runtime_error" in said[0]
+    assert output and "python_grader_runtime_error" in output[0]
     strict = grpo_recipe(dataset, tmp_path / "base", method={**method, "max_reward_failures": 0.01})
     with pytest.raises(AssayError, match=r"of the rollouts got no reward \(\d.*% python_grader_runtime_error; e\.g\. "):
         trained(strict, "strict")

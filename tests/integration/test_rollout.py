@@ -47,20 +47,20 @@ def test_an_answer_is_drawn_again_and_what_cannot_be_is_named(
     digest(tree, "run", RestartPolicy())
     rows = sorted(row for lane in rows_of_steps(tree, 3)[2] for row in lane)
     capsys.readouterr()
-    asked = ("rollout", "run", "--step", 3, "--row", rows[0], "--sample", 1)
-    assert assay(*asked, "--json") == 0
+    request = ("rollout", "run", "--step", 3, "--row", rows[0], "--sample", 1)
+    assert assay(*request, "--json") == 0
     report = json.loads(capsys.readouterr().out)
     assert report["verdict"] == "equal" and (report["policy_step"], report["from_step"]) == (2, 2)
-    assert [each["quantity"] for each in report["compared"]] == [
+    assert [item["quantity"] for item in report["compared"]] == [
         "rollout alone",
         "journaled digest",
         "rollout_digest",
     ]
     assert len(report["tokens"]) == len(report["logprobs"]) and report["answer"].startswith("t")
     assert len(report["group_rewards"]) == 4 and report["group_rewards"][1] == report["reward"]
-    assert assay(*asked) == 0
-    said = capsys.readouterr().out
-    assert said.startswith("EQUAL  run, step 3, row") and report["because"] in said
+    assert assay(*request) == 0
+    output = capsys.readouterr().out
+    assert output.startswith("EQUAL  run, step 3, row") and report["because"] in output
 
     for wrong, expected in (
         (("--step", 2, "--row", rows[0]), f"--row {rows[0]}: it is not of step 2, whose rows are "),
@@ -70,16 +70,16 @@ def test_an_answer_is_drawn_again_and_what_cannot_be_is_named(
         assert assay("rollout", "run", *wrong) == 2
         assert expected in capsys.readouterr().err
 
-    answered = GrpoMethod._answered
+    completed = GrpoMethod._answered
 
     def spoiled(self: GrpoMethod, model: Any, prompts: Any, *rest: Any) -> Any:
-        answers = answered(self, model, prompts, *rest)
+        responses = completed(self, model, prompts, *rest)
         if len(prompts) == 1:
-            answers[0].logprobs.view(np.uint32)[0] ^= 1
-        return answers
+            responses[0].logprobs.view(np.uint32)[0] ^= 1
+        return responses
 
     monkeypatch.setattr(GrpoMethod, "_answered", spoiled)
-    assert assay(*asked) == 1
+    assert assay(*request) == 1
     assert "≠ rollout alone" in capsys.readouterr().out
 
 
@@ -89,11 +89,11 @@ def test_answers_of_a_killed_and_resized_run_are_drawn_again_alone(number: int, 
     tree = grpo_recipe(prompt_dataset(tmp_path / "rows"), tmp_path / "base")
     digest(tree, "eventful", eventful())
     steps = rows_of_steps(tree, 12)
-    luck = np.random.default_rng(number)
+    random_draws = np.random.default_rng(number)
     found = []
     for _ in range(number):
-        step = int(luck.integers(1, 13))
-        row = int(luck.choice([row for lane in steps[step - 1] for row in lane]))
-        found.append(again("eventful", step, row, int(luck.integers(4))))
-    assert [each.verdict for each in found] == ["equal"] * number
-    assert len({each.outcome for each in found}) > 1
+        step = int(random_draws.integers(1, 13))
+        row = int(random_draws.choice([row for lane in steps[step - 1] for row in lane]))
+        found.append(again("eventful", step, row, int(random_draws.integers(4))))
+    assert [report.verdict for report in found] == ["equal"] * number
+    assert len({report.outcome for report in found}) > 1

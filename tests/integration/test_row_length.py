@@ -79,20 +79,18 @@ def assay(copied_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Assa
 def trained(assay: Assay, recipe: Path) -> dict[str, dict[str, Any]]:
     """The recipe under both ways of sharing weights, on one worker undisturbed and on two with one killed."""
     kill = ("--faults", recipe.parent / "kill.yaml")
-    ways = {
+    variants = {
         "ddp-1": (),
         "ddp-2": ("--workers", 2, *kill),
         "fsdp2-1": ("--parallel", "fsdp2", *kill),
         "fsdp2-2": ("--parallel", "fsdp2", "--workers", 2, *kill),
     }
-    return {name: assay("train", recipe, "--run-id", name, *options) for name, options in ways.items()}
+    return {name: assay("train", recipe, "--run-id", name, *options) for name, options in variants.items()}
 
 
 def test_the_diff_of_a_method_is_on_the_architecture_page() -> None:
     before = (SRC / REGISTRY).read_text()
-    lines = list(
-        difflib.unified_diff(before.splitlines(), with_the_line(before).splitlines(), n=1, lineterm="")
-    )
+    lines = list(difflib.unified_diff(before.splitlines(), with_the_line(before).splitlines(), n=1, lineterm=""))
     changes = [line for line in lines if line[0] in "+-" and not line.startswith(("+++", "---"))]
     assert changes == [f"+{ROW_LENGTH.rstrip()}"]
     page = (SRC.parent / "docs" / "architecture.md").read_text()
@@ -118,19 +116,19 @@ def test_it_trains_elastically_to_the_same_weights(trained: dict[str, dict[str, 
 def test_it_is_evaluated_by_its_own_metrics(trained: dict[str, dict[str, Any]], assay: Assay) -> None:
     run = assay("show", "ddp-2")
     evaluation = run["evaluation"]
-    measured = {each["metric"]["name"]: each["estimate"] for each in evaluation["overall"]["measured"]}
+    measured = {item["metric"]["name"]: item["estimate"] for item in evaluation["overall"]["measured"]}
     assert list(measured) == ["squared_error", "absolute_error"]
     error = measured["squared_error"]
     assert 0 < error["low"] < error["value"] < error["high"]
-    assert {each["column"] for each in evaluation["slices"]} == {"language", "turns"}
+    assert {item["column"] for item in evaluation["slices"]} == {"language", "turns"}
     assert evaluation["overall"]["num_rows"] == sum(
-        each["metrics"]["num_rows"] for each in evaluation["slices"] if each["column"] == "language"
+        item["metrics"]["num_rows"] for item in evaluation["slices"] if item["column"] == "language"
     )
     # What commits are kept by: the error falls as it learns, so the last commit is the best and the only one.
     metrics = [commit["metric"] for commit in run["commits"]]
     assert metrics == sorted(metrics, reverse=True) and metrics[-1] == pytest.approx(error["value"])
     assert {"absolute_error", "validation_squared_error"} <= set(run["metrics"])
-    listed = {each["run_id"]: (each["metric"], each["value"]) for each in assay("runs")}
+    listed = {item["run_id"]: (item["metric"], item["value"]) for item in assay("runs")}
     assert listed["ddp-2"] == ("squared error", pytest.approx(error["value"]))
 
 

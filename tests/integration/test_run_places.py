@@ -114,10 +114,10 @@ def pristine(
 @pytest.fixture
 def project(pristine: tuple[Path, Path]) -> Iterator[Path]:
     """The project where it was written, as it was then."""
-    place, was = pristine
-    shutil.copytree(was, place)
-    yield place
-    shutil.rmtree(place, ignore_errors=True)
+    location, was = pristine
+    shutil.copytree(was, location)
+    yield location
+    shutil.rmtree(location, ignore_errors=True)
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -149,8 +149,8 @@ def moved(project: Path, elsewhere: Path) -> Iterator[tuple[Path, Path]]:
 def moved_to_another_file_system(project: Path, elsewhere: Path) -> Iterator[tuple[Path, Path]]:
     if Path("/dev/shm").stat().st_dev == project.stat().st_dev:
         pytest.skip("/dev/shm is no other file system here")
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, moved(project, Path(folder)) as places:
-        yield places
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, moved(project, Path(folder)) as locations:
+        yield locations
 
 
 @contextmanager
@@ -225,9 +225,9 @@ def is_right(command: str, answer: Answer, home: Path, out: Path) -> bool:
     match command:
         case "show":
             shown = answer.said()
-            return (shown["status"], shown["step"]) == ("succeeded", 6) and Path(
-                shown["run_dir"]
-            ).resolve() == (home / "whole").resolve()
+            return (shown["status"], shown["step"]) == ("succeeded", 6) and Path(shown["run_dir"]).resolve() == (
+                home / "whole"
+            ).resolve()
         case "diff":
             return [answer.said()[side] for side in ("before", "after")] == ["whole", "stopped"]
         case "report":
@@ -258,32 +258,30 @@ def is_right(command: str, answer: Answer, home: Path, out: Path) -> bool:
 def test_every_command_is_right_or_refused_wherever_a_run_lies(
     way: Way, project: Path, assay: Assay, tmp_path: Path
 ) -> None:
-    with way(project, tmp_path) as (home, kept):
-        before = files(kept)
+    with way(project, tmp_path) as (home, retained):
+        before = files(retained)
         for command, line in COMMANDS.items():
-            answer = assay(home, line)
+            response = assay(home, line)
             if (refused := WAYS[way].get(command)) is None:
-                assert answer.code == 0, (command, answer)
-                assert is_right(command, answer, home, tmp_path), (command, answer)
+                assert response.code == 0, (command, response)
+                assert is_right(command, response, home, tmp_path), (command, response)
             else:
                 code, words = refused
-                assert (answer.code, answer.err.count("error: ")) == (code, 1), (command, answer)
-                assert re.search(words, answer.err), (command, answer)
-        assert files(kept) == before
+                assert (response.code, response.err.count("error: ")) == (code, 1), (command, response)
+                assert re.search(words, response.err), (command, response)
+        assert files(retained) == before
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["show", "audit", "resume"])
-def test_a_run_whose_folder_was_renamed_is_refused_by_its_new_name(
-    project: Path, assay: Assay, command: str
-) -> None:
-    with renamed(project, project) as (home, kept):
-        before = files(kept)
-        answer = assay(
+def test_a_run_whose_folder_was_renamed_is_refused_by_its_new_name(project: Path, assay: Assay, command: str) -> None:
+    with renamed(project, project) as (home, retained):
+        before = files(retained)
+        response = assay(
             home, COMMANDS[command].replace("whole", "renamed-whole").replace("stopped", "renamed-stopped")
         )
-        assert answer.code == 2 and "whose folder was renamed or copied. A run keeps its id" in answer.err
-        assert files(kept) == before
+        assert response.code == 2 and "whose folder was renamed or copied. A run keeps its id" in response.err
+        assert files(retained) == before
 
 
 @pytest.mark.slow
@@ -291,9 +289,9 @@ def test_a_copy_of_a_run_that_has_finished_is_not_said_to_be_at_its_end_as_well(
     project: Path, assay: Assay, tmp_path: Path
 ) -> None:
     with copied(project, tmp_path) as (home, _):
-        answer = assay(home, COMMANDS["resume"].replace("stopped", "whole"))
-    assert (answer.code, "is a copy of run 'whole'" in answer.err) == (2, True)
-    assert "has finished" not in answer.err
+        response = assay(home, COMMANDS["resume"].replace("stopped", "whole"))
+    assert (response.code, "is a copy of run 'whole'" in response.err) == (2, True)
+    assert "has finished" not in response.err
 
 
 GONE = (
@@ -314,9 +312,9 @@ def test_no_command_makes_the_folder_of_a_run_that_is_gone(
     home = sample_projects.copy_to(tmp_path)
     shutil.rmtree(home / "candidate")
     for command in GONE:
-        answer = assay(home, command)
+        response = assay(home, command)
         is_on_record = command.split()[0] in ("runs", "show", "diff", "goodput", "eval")
-        assert answer.code == 2 or (answer.code == 0 and is_on_record), (command, answer)
+        assert response.code == 2 or (response.code == 0 and is_on_record), (command, response)
         assert not (home / "candidate").exists(), command
 
 
@@ -362,11 +360,11 @@ def test_every_command_is_right_or_refused_on_a_file_system_that_is_read_only(
         text=True,
         check=False,
     )
-    answer = Answer(done.returncode, done.stdout, done.stderr)
+    response = Answer(done.returncode, done.stdout, done.stderr)
     if command in READ_ONLY:
-        assert (answer.code, answer.err.count("error: ")) == (1, 1) and "Read-only file system" in answer.err, (
-            answer
+        assert (response.code, response.err.count("error: ")) == (1, 1) and "Read-only file system" in response.err, (
+            response
         )
     else:
-        assert answer.code == 0 and is_right(command, answer, home, tmp_path), answer
+        assert response.code == 0 and is_right(command, response, home, tmp_path), response
     assert files(project) == before

@@ -91,11 +91,7 @@ def test_triage_of_two_runs_data_says_what_their_metric_did_and_what_would_prove
     assert assay("triage", "data", "slow", "fast", "--json") == 0
     moved = json.loads(capfd.readouterr().out)["moved"]
     assert (moved["metric"], moved["overall"]["column"]) == ("AUC", "")
-    assert (
-        moved["overall"]["low"]
-        < moved["overall"]["after"] - moved["overall"]["before"]
-        < moved["overall"]["high"]
-    )
+    assert moved["overall"]["low"] < moved["overall"]["after"] - moved["overall"]["before"] < moved["overall"]["high"]
     assert "the recipe of fast with data.dataset=" in moved["ablation"] and moved["device_hours"] > 0
     assert assay("triage", "data", "slow", "fast") == 0
     shown = capfd.readouterr().out
@@ -113,20 +109,20 @@ def test_a_diff_names_what_was_done_otherwise_and_what_came_of_it(home: Home, ca
         0.01,
     )
     assert (found["is_dataset_equal"], found["weights_equal"], found["first_other_step"]) == (True, False, 2)
-    assert [each["step"] for each in found["loss"]] == [1, 2, 3, 4, 5]
-    assert [each["name"] for each in found["environment"]] == ["store"] or not found["environment"]
-    outcome = {each["name"]: each for each in found["outcome"]}
+    assert [item["step"] for item in found["loss"]] == [1, 2, 3, 4, 5]
+    assert [item["name"] for item in found["environment"]] == ["store"] or not found["environment"]
+    outcome = {item["name"]: item for item in found["outcome"]}
     assert outcome["step"]["before"] == outcome["step"]["after"] == 5
     assert outcome["device_seconds"]["before"] > 0
     assert assay("diff", "slow", "fast") == 0
-    said = capfd.readouterr().out
-    assert "the loss differs from step 2 on" in said
-    assert "trainer.optimizer.learning_rate" in said, "a key as it is typed"
-    assert "device time" in said and "currency" not in said, "no price is known: no line says nothing"
+    output = capfd.readouterr().out
+    assert "the loss differs from step 2 on" in output
+    assert "trainer.optimizer.learning_rate" in output, "a key as it is typed"
+    assert "device time" in output and "currency" not in output, "no price is known: no line says nothing"
     (home.folder / "settings.yaml").write_text("currency: EUR\ndevice_hour_prices: {cpu: 0.04}")
     assert assay("diff", "slow", "fast") == 0
-    said = capfd.readouterr().out
-    assert re.search(r"currency +EUR", said) and not re.search(r"\.\d{9}", said)
+    output = capfd.readouterr().out
+    assert re.search(r"currency +EUR", output) and not re.search(r"\.\d{9}", output)
     assert assay("eval", "run", "slow", "--suite", home.folder / "settings.yaml") == 2
     assert "assay eval work slow --suite" in capfd.readouterr().err
     assert assay("diff", "slow", "slow") == 0
@@ -154,15 +150,13 @@ def test_whoever_needs_a_run_is_named_before_it_is_deleted(home: Home, capfd) ->
     assert assay("compare", "slow", "fast", "--allowed-loss", 0.99) == 0
     capfd.readouterr()
     assert assay("runs", "delete", "slow", "--yes") == 0
-    said = capfd.readouterr().out
-    assert "fork was forked from it: its weights stay" in said
-    assert "fast was compared with it" in said
+    output = capfd.readouterr().out
+    assert "fork was forked from it: its weights stay" in output
+    assert "fast was compared with it" in output
     assert assay("audit", "fork") == 0
 
 
-def test_a_run_that_trains_is_not_deleted_and_an_interrupted_deletion_goes_on(
-    home: Home, capfd, monkeypatch
-) -> None:
+def test_a_run_that_trains_is_not_deleted_and_an_interrupted_deletion_goes_on(home: Home, capfd, monkeypatch) -> None:
     from assay.workflows import delete as deletion
 
     with monkeypatch.context() as patch:

@@ -24,7 +24,7 @@ from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.training.trainer.reference import ReferenceModel
-from assay.workflows.run import new_run
+from assay.workflows.run import create_run
 from language_rows import language_dataset
 from one_rank import train_one_rank
 from preference_rows import preference_dataset, preference_recipe
@@ -87,35 +87,35 @@ def test_rows_stay_as_they_were_and_the_manifest_names_whose_words_they_have(
         [row for group in range(len(data.groups)) for row in data.read_row_group(group, names).to_pylist()]
         for data, names in ((before, [*before.manifest.columns]), (after, [*after.manifest.columns]))
     ]
-    said = [[row.pop(name) for name in ("ref_chosen_logps", "ref_rejected_logps")] for row in rows[1]]
-    assert rows[0] == rows[1] and all(chosen < 0 and rejected < 0 for chosen, rejected in said)
+    output = [[row.pop(name) for name in ("ref_chosen_logps", "ref_rejected_logps")] for row in rows[1]]
+    assert rows[0] == rows[1] and all(chosen < 0 and rejected < 0 for chosen, rejected in output)
     digest = after.manifest.scored.weights_digest
     assert digest == ReferenceModel.from_folder(str(base)).digest
     # As many at a time as there is room for: the same, to round-off.
     assert run("data", "score", pairs, "--reference", base, "--out", tmp_path / "again") == 0
     again = Dataset.open(tmp_path / "again").read_row_group(0, ["ref_chosen_logps"]).column(0).to_pylist()
-    assert again == pytest.approx([chosen for chosen, _ in said[: len(again)]], abs=1e-4)
+    assert again == pytest.approx([chosen for chosen, _ in output[: len(again)]], abs=1e-4)
 
 
 def test_a_scoring_that_was_cut_short_goes_on_with_what_is_missing(
     pairs: Path, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scored, command = tmp_path / "scored", ("data", "score", pairs, "--reference", base, "--out")
-    asked: list[int] = []
+    request: list[int] = []
     of_pairs = ReferenceModel.of_pairs
 
     def until_it_dies(self: ReferenceModel, rows: Any, *, tokens_at_once: int) -> Any:
-        asked.append(len(rows))
-        if len(asked) == 5:
+        request.append(len(rows))
+        if len(request) == 5:
             raise KeyboardInterrupt
         return of_pairs(self, rows, tokens_at_once=tokens_at_once)
 
     monkeypatch.setattr(ReferenceModel, "of_pairs", until_it_dies)
     assert run(*command, scored) != 0
     assert not (scored / "manifest.json").exists() and len(list((scored / "shards").glob("*.parquet"))) == 2
-    num_asked = len(asked)
+    num_asked = len(request)
     assert run(*command, scored) == 0
-    assert len(asked) - num_asked == 2, "the third shard's row groups only"
+    assert len(request) - num_asked == 2, "the third shard's row groups only"
     assert run(*command, tmp_path / "whole") == 0
     assert Dataset.open(scored).fingerprint == Dataset.open(tmp_path / "whole").fingerprint
 
@@ -136,7 +136,7 @@ def test_scores_that_a_run_learned_from_are_not_written_over(
     command = ("data", "score", pairs, "--reference", base, "--out", scored)
     assert run(*command) == 0
     recipe = LoadedConfig(dpo_recipe(scored, base, reference={"type": "columns"}), {})
-    new_run(Home.from_environment(), recipe, run_id="learned")
+    create_run(Home.from_environment(), recipe, run_id="learned")
     before = Dataset.open(scored).fingerprint
     assert run(*command) == 0
     assert run(*command, "--tokens-at-once", 1) == 2
@@ -173,7 +173,7 @@ def test_what_cannot_be_asked_is_refused_before_anything_is_written(
     chats = language_dataset(tmp_path / "chats", num_rows=30)
     empty = tmp_path / "empty"
     empty.mkdir()
-    for dataset, reference, out, said in (
+    for dataset, reference, out, output in (
         (pairs, small, "out", "it takes 9 tokens, but the longest row"),
         (chats, base, "out", "a reference is asked about pairs"),
         (scored, base, "out", "has the column ref_chosen_logps already"),
@@ -184,7 +184,7 @@ def test_what_cannot_be_asked_is_refused_before_anything_is_written(
     ):
         capfd.readouterr()
         assert run("data", "score", dataset, "--reference", reference, "--out", tmp_path / out) == 2
-        assert said in capfd.readouterr().err, said
+        assert output in capfd.readouterr().err, output
     assert not (tmp_path / "out").exists()
 
 
@@ -195,12 +195,12 @@ def changed(base: Path, tmp_path: Path) -> None:
 def test_a_folder_that_changed_since_the_run_began_is_refused_when_it_goes_on(
     pairs: Path, base: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    run_ = new_run(Home.from_environment(), LoadedConfig(dpo_recipe(pairs, base), {}), run_id="begun")
+    run_ = create_run(Home.from_environment(), LoadedConfig(dpo_recipe(pairs, base), {}), run_id="begun")
     assert set(run_.folders or ()) == {"method.model.path"}
     changed(base, tmp_path)
     assert run("train", "--resume", "begun") != 0
-    said = capfd.readouterr().err
-    assert f"method.model.path={base}: its weights and configuration" in said and "Restore the folder" in said
+    output = capfd.readouterr().err
+    assert f"method.model.path={base}: its weights and configuration" in output and "Restore the folder" in output
     assert not (Path(run_.run_dir) / "attempts").exists()
 
 
@@ -211,7 +211,7 @@ def test_a_step_is_replayed_and_a_run_forked_beside_the_reference_that_it_had_on
     frozen = shutil.copytree(base, tmp_path / "frozen")
     tree = dpo_recipe(pairs, base, reference={"type": "frozen", "path": str(frozen)})
     assert run("train", recipe_file(tree, tmp_path), "--run-id", "dpo", "trainer.max_steps=2") == 0
-    kept = (frozen / "model.safetensors").read_bytes()
+    retained = (frozen / "model.safetensors").read_bytes()
     changed(frozen, tmp_path)
     for command in (
         ("train", "--from", "dpo", "trainer.max_steps=4", "--run-id", "fork"),
@@ -221,7 +221,7 @@ def test_a_step_is_replayed_and_a_run_forked_beside_the_reference_that_it_had_on
         assert run(*command) != 0
         assert f"method.reference.path={frozen}: its weights" in capfd.readouterr().err
     assert not (tmp_path / "home" / "fork").exists()
-    (frozen / "model.safetensors").write_bytes(kept)
+    (frozen / "model.safetensors").write_bytes(retained)
     assert run("replay", "dpo", "--step", 1) == 0
 
 
@@ -248,21 +248,21 @@ def test_a_model_with_another_tokenizer_or_template_is_refused(
     words = Tokenizer(WordLevel({f"t{number}": number for number in range(32)}, unk_token="t2"))
     words.pre_tokenizer = Whitespace()
     words.save(str(base / "tokenizer.json"))
-    answers = [{"prompt": f"t{n}", "chosen": " t3", "rejected": " t4"} for n in range(5, 30)]
+    responses = [{"prompt": f"t{n}", "chosen": " t3", "rejected": " t4"} for n in range(5, 30)]
     chats = [
         {side: [{"role": "user", "content": f"t{n}"}, {"role": "assistant", "content": f"t{n + at}"}]
          for at, side in enumerate(("chosen", "rejected"))}
         for n in range(5, 30)
     ]  # fmt: skip
     (base / "chat_template.jinja").write_text("{% for message in messages %}{{ message.content }} {% endfor %}")
-    for name, rows in (("answers", answers), ("chats", chats)):
+    for name, rows in (("answers", responses), ("chats", chats)):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         build = ("data", "build", tmp_path / f"{name}.jsonl", "--tokenizer", base, "--out", tmp_path / name)
         assert run(*build, "--format", "pairs", "--end-token", "") == 0
-    theirs = json.loads((base / "tokenizer.json").read_text())
-    vocabulary = theirs["model"]["vocab"]
+    expected = json.loads((base / "tokenizer.json").read_text())
+    vocabulary = expected["model"]["vocab"]
     vocabulary["t7"], vocabulary["t8"] = vocabulary["t8"], vocabulary["t7"]
-    (base / "tokenizer.json").write_text(json.dumps(theirs))
+    (base / "tokenizer.json").write_text(json.dumps(expected))
     recipe = recipe_file(dpo_recipe(tmp_path / "answers", base), tmp_path)
     capfd.readouterr()
     for command in (
@@ -272,9 +272,7 @@ def test_a_model_with_another_tokenizer_or_template_is_refused(
         assert run(*command) == 2
         assert "its tokenizer is not that of dataset 'answers': token 7 is 't8' there" in capfd.readouterr().err
     (base / "tokenizer.json").write_bytes((tmp_path / "chats" / "tokenizer.json").read_bytes())
-    (base / "chat_template.jinja").write_text(
-        "{% for message in messages %}<{{ message.content }}>{% endfor %}"
-    )
+    (base / "chat_template.jinja").write_text("{% for message in messages %}<{{ message.content }}>{% endfor %}")
     assert run("data", "score", tmp_path / "chats", "--reference", base, "--out", tmp_path / "out") == 2
     assert "its chat template is not the one that rendered dataset 'chats'" in capfd.readouterr().err
     assert not (tmp_path / "out").exists() and not (tmp_path / "home" / "refused").exists()
@@ -292,7 +290,7 @@ def test_a_folder_that_lacks_weights_is_refused_before_there_is_a_run(
         recipe = recipe_file(tree, tmp_path)
         for options in (("--check",), ("--check", "--check-seconds", 0), ("--run-id", "holed")):
             assert run("train", recipe, *options) == 2
-            assert f"{holed}: its tensors are not those" in (said := capfd.readouterr().err) and name in said
+            assert f"{holed}: its tensors are not those" in (output := capfd.readouterr().err) and name in output
     assert run("data", "score", pairs, "--reference", holed, "--out", tmp_path / "out") == 2
     assert name in capfd.readouterr().err
     assert not [*Home.from_environment().runs()] and not (tmp_path / "out").exists()

@@ -54,13 +54,13 @@ def create(sdk: openai.OpenAI, method: str):
         for number, seed in ((128, 0), (24, 1))
     )
     inside = {"hyperparameters": {"n_epochs": 1, "batch_size": "auto", "learning_rate_multiplier": 2.0}}
-    paid = {"grader": GRADER} if method == "reinforcement" else {}
+    rewards = {"grader": GRADER} if method == "reinforcement" else {}
     return sdk.fine_tuning.jobs.create(
         model="talker",
         training_file=training,
         validation_file=validation,
         seed=7,
-        method={"type": method, method: {**inside, **paid}},
+        method={"type": method, method: {**inside, **rewards}},
     )
 
 
@@ -100,9 +100,9 @@ def test_a_validation_loss_is_the_mean_over_the_trained_tokens_of_the_validation
     table = pq.read_table(folder / "predictions.parquet").to_pydict()
     assert len(table["row_id"]) == 24
     weighed = sum(map(float.__mul__, table["nats_per_token"], map(float, table["trained_tokens"])))
-    said = sdk.fine_tuning.jobs.checkpoints.list(job_id).data[0].metrics.full_valid_loss
-    assert said == pytest.approx(weighed / sum(table["trained_tokens"]), rel=1e-9)
-    assert any(f"full validation loss={said:.4g}" in line for line in messages(sdk, job_id))
+    output = sdk.fine_tuning.jobs.checkpoints.list(job_id).data[0].metrics.full_valid_loss
+    assert output == pytest.approx(weighed / sum(table["trained_tokens"]), rel=1e-9)
+    assert any(f"full validation loss={output:.4g}" in line for line in messages(sdk, job_id))
 
 
 @pytest.mark.slow

@@ -23,8 +23,8 @@ from assay.base.clock import SystemClock
 from assay.base.config import LoadedConfig
 from assay.data.dataset.tokens import train_tokenizer
 from assay.elastic.supervisor import RestartPolicy
-from assay.serving.admin.projects import ProjectShelf
-from assay.serving.keys import KeyShelf
+from assay.serving.admin.projects import ProjectRepository
+from assay.serving.keys import KeyRepository
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.findings import saved_audit
@@ -32,8 +32,8 @@ from assay.store.home import Home
 from assay.store.launches import process_state, saved_launches
 from assay.store.objects import open_store
 from assay.workflows.bookkeeping import writer_of
-from assay.workflows.run import planned_run, save_run
-from assay.workflows.train import drive
+from assay.workflows.run import plan_run, save_run
+from assay.workflows.train import train_run
 from served import write_models
 from slurm_cluster import SlurmCluster, wait_until
 
@@ -45,9 +45,7 @@ def rows(num_rows: int = 700) -> bytes:
     """Random words; label: does 'return' occur more often than 'yield'?"""
     rng = random.Random(0)
     texts = [rng.choices(WORDS, k=rng.randrange(3, 40)) for _ in range(num_rows)]
-    lines = [
-        {"text": " ".join(words), "label": int(words.count("return") > words.count("yield"))} for words in texts
-    ]
+    lines = [{"text": " ".join(words), "label": int(words.count("return") > words.count("yield"))} for words in texts]
     return b"\n".join(json.dumps(line).encode() for line in lines)
 
 
@@ -97,7 +95,7 @@ class Here:
             process.stderr.close()
         for path in self.home.folder.glob("*/run.json"):
             for launch in saved_launches(self.home.run(path.parent.name)):
-                if launch.place == "background" and process_state(launch) == "running":
+                if launch.app == "background" and process_state(launch) == "running":
                     os.kill(int(launch.job), signal.SIGKILL)
 
 
@@ -119,10 +117,10 @@ def create(sdk: openai.OpenAI, *, n_epochs: int, **given):
 def undisturbed_digest(here: Here, job_id: str, name: str = "twin") -> str:
     """The weights of the same recipe on the same dataset, trained in one go."""
     run = here.home.run(job_id)
-    twin = planned_run(here.home, LoadedConfig(dict(run.recipe), {}), world_size=1, run_id=name, store_url=None)
+    twin = plan_run(here.home, LoadedConfig(dict(run.recipe), {}), world_size=1, run_id=name, store_url=None)
     save_run(here.home, twin)
     with writer_of(here.home, twin) as writer:
-        drive(here.home, twin, writer, world_size=1, policy=RestartPolicy())
+        train_run(here.home, twin, writer, world_size=1, policy=RestartPolicy())
     return CommitLog(open_store(twin.store_url)).finished().weights_digest
 
 
@@ -150,9 +148,9 @@ def test_a_job_lives_through_pause_and_kills_of_server_and_worker_to_the_undistu
     assert jobs.pause(job.id).status in ("pausing", "paused")
     wait_until(lambda: jobs.retrieve(job.id).status == "paused", "the run to leave")
     paused_at = ours(jobs.retrieve(job.id))["committed_step"]
-    asked = here.start("train", "--resume", job.id, "--take-over")
-    assert asked.wait() == 2 and asked.stderr is not None and "which is paused" in asked.stderr.read()
-    ProjectShelf(open_store(str(here.home.api)), SystemClock()).ensure("vision", by="")
+    request = here.start("train", "--resume", job.id, "--take-over")
+    assert request.wait() == 2 and request.stderr is not None and "which is paused" in request.stderr.read()
+    ProjectRepository(open_store(str(here.home.api)), SystemClock()).ensure("vision", by="")
     shared = jobs.checkpoints.list(job.id).data[0]
     sdk.fine_tuning.checkpoints.permissions.create(shared.fine_tuned_model_checkpoint, project_ids=["vision"])
     here.kill(server, worker)
@@ -172,17 +170,15 @@ def test_a_job_lives_through_pause_and_kills_of_server_and_worker_to_the_undistu
     assert ours(job)["weights_digest"] == undisturbed_digest(here, job.id)
     assert saved_audit(here.home.run(job.id).run_dir).verdict == "pass"
     assert len(saved_launches(here.home.run(job.id))) == 2  # one before the pause, one behind it
-    said = messages(sdk, job.id)
+    output = messages(sdk, job.id)
     once = ("Fine-tuning job started", f"Paused at step {paused_at}", "The job has successfully completed")
-    assert [said.count(each) for each in once] == [1, 1, 1]
-    assert f"Fine-tuning job goes on from step {paused_at}" in said
+    assert [output.count(item) for item in once] == [1, 1, 1]
+    assert f"Fine-tuning job goes on from step {paused_at}" in output
     measured = [event.data["step"] for event in jobs.list_events(job.id, limit=100) if event.type == "metrics"]
     assert measured == [*range(ours(job)["total_steps"], 0, -1)]  # each step once, the newest first
-    steps = [each.step_number for each in jobs.checkpoints.list(job.id)]
+    steps = [item.step_number for item in jobs.checkpoints.list(job.id)]
     assert steps[0] == ours(job)["total_steps"]
-    assert (
-        shared.step_number in steps[3:] and len(steps) <= 6
-    )  # the last three, the best, a verified one, and it
+    assert shared.step_number in steps[3:] and len(steps) <= 6  # the last three, the best, a verified one, and it
     assert sdk.models.retrieve(job.fine_tuned_model).id.startswith("ft:tiny:default:mine:")
     table = sdk.files.content(job.result_files[0]).text.splitlines()
     assert table[0].startswith("step,train_loss,train_accuracy") and len(table) == len(measured) + 1
@@ -205,15 +201,13 @@ def test_a_run_whose_supervisor_is_killed_comes_back_by_itself_and_a_cancelled_o
     (launch,) = saved_launches(here.home.run(first.id))
     os.kill(int(launch.job), signal.SIGKILL)
     wait_until(lambda: jobs.retrieve(first.id).status == "succeeded", "the end")
-    assert any(said.startswith("Interrupted at step") for said in messages(sdk, first.id))
+    assert any(output.startswith("Interrupted at step") for output in messages(sdk, first.id))
     assert ours(jobs.retrieve(first.id))["weights_digest"] == undisturbed_digest(here, first.id)
 
     second = create(sdk, n_epochs=40)
     wait_until(lambda: ours(jobs.retrieve(second.id))["committed_step"], "a first commit")
     assert jobs.cancel(second.id).status == "cancelled"
-    wait_until(
-        lambda: any(said.startswith("Stopped at") for said in messages(sdk, second.id)), "the run to leave"
-    )
+    wait_until(lambda: any(output.startswith("Stopped at") for output in messages(sdk, second.id)), "the run to leave")
     assert jobs.checkpoints.list(second.id).data
     log = CommitLog(open_store(here.home.run(second.id).store_url))
     assert log.last_intact_commit() is not None and log.finished() is None
@@ -252,12 +246,12 @@ def test_large_files_come_in_and_go_out_in_constant_memory(here: Here, tmp_path:
             whole = sdk.files.create(file=file, purpose="user_data")
         parts = sdk.uploads.upload_file_chunked(file=path, mime_type="x/y", purpose="user_data").file
         assert parts is not None and parts.bytes == whole.bytes == size
-        for each in (whole, parts):
-            with sdk.files.with_streaming_response.content(each.id) as answer:
+        for item in (whole, parts):
+            with sdk.files.with_streaming_response.content(item.id) as response:
                 sums.append(hashlib.sha256())
-                for block in answer.iter_bytes():
+                for block in response.iter_bytes():
                     sums[-1].update(block)
-            assert sums[-1].hexdigest() == ours(each)["sha256"]
+            assert sums[-1].hexdigest() == ours(item)["sha256"]
         memory_mb.append(highest_memory_mb(server))
     assert memory_mb[1] - memory_mb[0] < 64
     assert len([*(here.home.api / "bytes").iterdir()]) == 2  # equal bytes lie once
@@ -292,7 +286,7 @@ class _Hooked(http.server.BaseHTTPRequestHandler):
 def test_a_budget_stops_a_job_its_costs_are_the_ledgers_and_its_end_is_told(here: Here) -> None:
     here.home.folder.mkdir(parents=True, exist_ok=True)
     (here.home.folder / "settings.yaml").write_text("webhook_hosts: [127.0.0.1]\n")
-    keys = KeyShelf(open_store(str(here.home.api)), SystemClock())
+    keys = KeyRepository(open_store(str(here.home.api)), SystemClock())
     admin = keys.make(project="default", name="", scopes=("admin",), lives_s=None)
     key = keys.make(project="ours", name="", scopes=("read", "write"), lives_s=None)
     _, sdk = here.serve()
@@ -300,7 +294,7 @@ def test_a_budget_stops_a_job_its_costs_are_the_ledgers_and_its_end_is_told(here
     sdk.admin_api_key = admin.secret
     here.work()
     jobs, hook = sdk.fine_tuning.jobs, Hook()
-    told = sdk.webhooks.create(
+    events = sdk.webhooks.create(
         name="h", url=f"http://127.0.0.1:{hook.server_address[1]}/", event_types=["fine_tuning.job.succeeded"]
     )
     job = create(sdk, n_epochs=400, extra_body={"x_assay": {"budget_device_hours": 100}})
@@ -323,21 +317,17 @@ def test_a_budget_stops_a_job_its_costs_are_the_ledgers_and_its_end_is_told(here
     wait_until(lambda: jobs.retrieve(second.id).status == "succeeded", "the end", timeout_s=600)
     wait_until(lambda: len(hook.got) >= 2, "the message, again")
     assert len({headers["webhook-id"] for headers, _ in hook.got}) == 1
-    event = sdk.webhooks.unwrap(hook.got[1][1], hook.got[1][0], secret=told.signing_secret)
+    event = sdk.webhooks.unwrap(hook.got[1][1], hook.got[1][0], secret=events.signing_secret)
     assert (event.type, event.data.id) == ("fine_tuning.job.succeeded", second.id)
     hook.shutdown()
     hook.server_close()
 
     with here.home.open_ledger() as ledger:
-        held_h = {
-            each: sum(part.held_s for part in ledger.phase_seconds(each)) / 3600 for each in (job.id, second.id)
-        }
+        held_h = {item: sum(part.held_s for part in ledger.phase_seconds(item)) / 3600 for item in (job.id, second.id)}
     page = sdk.admin.organization.usage.costs(start_time=int(job.created_at), group_by=["line_item"])
     costs = {
-        each: sum(
-            result.quantity for bucket in page.data for result in bucket.results if result.line_item == each
-        )
-        for each in held_h
+        item: sum(result.quantity for bucket in page.data for result in bucket.results if result.line_item == item)
+        for item in held_h
     }
     assert costs == pytest.approx(held_h, rel=1e-3)
 

@@ -22,9 +22,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "packed, in spans": {"loader": PACKED, "method": {"train_on": "spans"}},
     "checkpointed": {"method": {"model": small_model(checkpoint_activations=True)}},
     "several micro-batches": {"loader": {"max_micro_batch_tokens": 40}},
-    "tied, gpt2": {
-        "method": {"model": small_model(architecture="gpt2", tie_embeddings=True, num_kv_heads=None)}
-    },
+    "tied, gpt2": {"method": {"model": small_model(architecture="gpt2", tie_embeddings=True, num_kv_heads=None)}},
 }
 
 
@@ -35,9 +33,7 @@ def language(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_it_learns_and_its_validation_falls(language: Path, tmp_path: Path) -> None:
-    tree = sft_recipe(
-        language, trainer={"epochs": 3, "max_steps": 30, "evaluate_every": 15, "commit_every": 15}
-    )
+    tree = sft_recipe(language, trainer={"epochs": 3, "max_steps": 30, "evaluate_every": 15, "commit_every": 15})
     steps = train_one_rank(tree, tmp_path).steps
     assert steps[-1]["loss"] < 0.95 * steps[0]["loss"]
     assert steps[29]["validation_nats_per_token"] < steps[14]["validation_nats_per_token"]
@@ -102,9 +98,9 @@ def test_the_commands_take_it_as_they_are(language: Path, assay: Assay, tmp_path
     assay("train", recipe, "--run-id", "killed", "--workers", 2, "--faults", tmp_path / "kill.yaml")
     run = assay("show", "killed")
     assert run["status"] == "succeeded" and len(run["attempts"]) == 2
-    measured = {each["metric"]["name"]: each["estimate"] for each in run["evaluation"]["overall"]["measured"]}
+    measured = {item["metric"]["name"]: item["estimate"] for item in run["evaluation"]["overall"]["measured"]}
     assert list(measured) == ["nats_per_token", "token_accuracy"]
-    assert {each["column"] for each in run["evaluation"]["slices"]} == {"language"}
+    assert {item["column"] for item in run["evaluation"]["slices"]} == {"language"}
     assert assay("audit", "killed")["verdict"] == "pass"
     assert assay("replay", "killed", "--step", 6)["verdict"] == "equal"
     assert assay("replay", "killed", "--step", 6, "--bisect")["verdict"] == "equal"
@@ -126,7 +122,7 @@ def test_a_law_is_fitted_to_runs_of_three_sizes(language: Path, assay: Assay, tm
             assay("train", recipe, "--run-id", runs[-1])
     page = tmp_path / "law.html"
     found = assay("scaling", "fit", *runs, "--form", "compute", "--resamples", 100, "--out", page)
-    law = {each["name"]: each["estimate"]["value"] for each in found["law"]["parameters"]}
+    law = {item["name"]: item["estimate"]["value"] for item in found["law"]["parameters"]}
     assert found["law"]["num_points"] == 6 and 0 < law["alpha"] < 1 and "nan" not in str(found["law"])
     assert "<!doctype html>" in page.read_text()
     beyond = assay("scaling", "fit", *runs, "--form", "compute", "--at", "compute=1e8", code=2, as_json=False)

@@ -17,7 +17,7 @@ def test_sharded_weights_end_with_the_digest_of_replicated_ones(world_size, new_
     run = new_tiny_run()
     log = CommitLog(open_store(run.store_url))
     policy = RestartPolicy(parallel=("fsdp2",))
-    Supervisor(run, log, policy=policy, watchers=[], clock=SystemClock()).run(world_size)
+    Supervisor(run, log, policy=policy, observers=[], clock=SystemClock()).run(world_size)
     assert log.finished().weights_digest == undisturbed
 
 
@@ -28,7 +28,7 @@ def test_lanes_of_several_micro_batches_end_with_the_digest_of_replicated_weight
         run = new_tiny_run(loader__max_micro_batch_tokens=60, trainer__spot_check_every=5)
         log = CommitLog(open_store(run.store_url))
         policy = RestartPolicy(parallel=(parallel,))
-        Supervisor(run, log, policy=policy, watchers=[], clock=SystemClock()).run(world_size)
+        Supervisor(run, log, policy=policy, observers=[], clock=SystemClock()).run(world_size)
         assert all(commit.is_verified for commit in log.commits())
         digests.add(log.finished().weights_digest)
     assert len(digests) == 1
@@ -44,7 +44,7 @@ def test_commits_go_between_sharded_and_replicated_weights(new_tiny_run, undistu
         parallel=("fsdp2", "ddp", "fsdp2", "ddp"),
         faults=FaultPlan.model_validate({"faults": kills}),
     )
-    Supervisor(run, log, policy=policy, watchers=[], clock=SystemClock()).run(1)
+    Supervisor(run, log, policy=policy, observers=[], clock=SystemClock()).run(1)
     assert [commit.world_size for commit in log.commits()][-1] == 1
     assert log.finished().weights_digest == undisturbed
     assert audit_run(run, log).verdict == "pass"

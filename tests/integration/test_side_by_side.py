@@ -58,9 +58,7 @@ class CodeRepository:
         """The real command; nothing of it is left in the repository or the home."""
         environment, checkouts = {**os.environ, "ASSAY_HOME": str(self.home)}, self.checkouts()
         command = [sys.executable, "-P", "-m", "assay", "triage", *arguments]
-        done = subprocess.run(
-            command, cwd=self.top, env=environment, capture_output=True, text=True, timeout=900
-        )
+        done = subprocess.run(command, cwd=self.top, env=environment, capture_output=True, text=True, timeout=900)
         assert done.returncode == code, done.stderr
         assert self.checkouts() == checkouts
         assert not self.home.exists()
@@ -94,8 +92,8 @@ def line(repository: CodeRepository) -> Line:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_commit_that_sleeps_is_slower_and_its_phase_is_named(repository: CodeRepository, line: Line) -> None:
-    said = repository.assay("slow", "--ab", line.quick, "HEAD", str(repository.recipe), *SHORT, "--json").stdout
-    found = json.loads(said)
+    output = repository.assay("slow", "--ab", line.quick, "HEAD", str(repository.recipe), *SHORT, "--json").stdout
+    found = json.loads(output)
     assert (found["verdict"], found["phase"]) == ("slower", "compute")
     assert found["phases"]["compute"]["difference_s"] == pytest.approx(0.06, abs=0.03)
     assert found["low"] > 1.0 and found["what"] == "commits"
@@ -105,8 +103,8 @@ def test_a_commit_that_sleeps_is_slower_and_its_phase_is_named(repository: CodeR
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_a_commit_that_changes_a_comment_is_not_slower(repository: CodeRepository, line: Line) -> None:
-    asked = ("slow", "--ab", line.quick, line.alike, str(repository.recipe), *SHORT, "--most-blocks", "5")
-    found = json.loads(repository.assay(*asked, "--json").stdout)
+    request = ("slow", "--ab", line.quick, line.alike, str(repository.recipe), *SHORT, "--most-blocks", "5")
+    found = json.loads(repository.assay(*request, "--json").stdout)
     assert found["verdict"] in ("same", "undecided") and found["phase"] is None
 
 
@@ -115,34 +113,30 @@ def test_a_commit_that_changes_a_comment_is_not_slower(repository: CodeRepositor
 def test_bisection_names_the_commit_that_sleeps_and_the_broken_one_before_it(
     repository: CodeRepository, line: Line
 ) -> None:
-    said = repository.assay("bisect", line.quick, "HEAD", str(repository.recipe), *SHORT, "--json").stdout
-    found = json.loads(said)
+    output = repository.assay("bisect", line.quick, "HEAD", str(repository.recipe), *SHORT, "--json").stdout
+    found = json.loads(output)
     assert (found["verdict"], found["culprits"]) == ("several", [line.broken, line.sleeps])
     assert (found["commits"], found["unchanged"]) == (4, 1)
-    assert [each["commit"] for each in found["skipped"]] == [line.broken]
+    assert [item["commit"] for item in found["skipped"]] == [line.broken]
     assert "SyntaxError" in found["skipped"][0]["because"]
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_two_recipes_are_run_and_the_smaller_model_is_faster(
-    repository: CodeRepository, tmp_path: Path
-) -> None:
+def test_two_recipes_are_run_and_the_smaller_model_is_faster(repository: CodeRepository, tmp_path: Path) -> None:
     large = tmp_path / "large.yaml"
     large.write_text("method: {encoder: {num_layers: 6, hidden_size: 64, intermediate_size: 256}}")
     small = tmp_path / "small.yaml"
     small.write_text("name: small")
-    asked = ("slow", "--ab", str(large), str(small), str(repository.recipe), *SHORT)
-    said = repository.assay(*asked, "--apart").stdout
-    assert "faster: a step of B takes" in said and "compute most" in said and "device-hours" in said
+    request = ("slow", "--ab", str(large), str(small), str(repository.recipe), *SHORT)
+    output = repository.assay(*request, "--apart").stdout
+    assert "faster: a step of B takes" in output and "compute most" in output and "device-hours" in output
 
 
 @pytest.mark.slow
-def test_a_recipe_that_fails_is_said_by_its_side_with_its_first_error(
-    repository: CodeRepository, wrong: Path
-) -> None:
-    said = repository.assay("slow", "--ab", "HEAD", "HEAD", str(wrong), *SHORT, code=1).stderr
-    assert "does not run: column 'no_such' (in method) is not in dataset" in said and "Traceback" not in said
+def test_a_recipe_that_fails_is_said_by_its_side_with_its_first_error(repository: CodeRepository, wrong: Path) -> None:
+    output = repository.assay("slow", "--ab", "HEAD", "HEAD", str(wrong), *SHORT, code=1).stderr
+    assert "does not run: column 'no_such' (in method) is not in dataset" in output and "Traceback" not in output
 
 
 @pytest.mark.slow

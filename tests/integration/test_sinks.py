@@ -43,9 +43,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 def measure(run: Run, *, attempt: int, start: int, steps: range) -> None:
     save_attempt(
         Path(run.run_dir),
-        Attempt(
-            run_id="r", attempt=attempt, world_size=1, start_step=start, started_s=10.0 * attempt, **MACHINE
-        ),
+        Attempt(run_id="r", attempt=attempt, world_size=1, start_step=start, started_s=10.0 * attempt, **MACHINE),
     )
     writer = SegmentWriter(segment_path(Path(run.run_dir), attempt, 0), run_id="r", attempt=attempt, rank=0)
     for step in steps:
@@ -64,9 +62,7 @@ def test_a_folder_is_one_destination_however_it_is_written(tmp_path: Path, where
     assert SinkName.parse(f"mlflow:{where.format(folder)}") == SinkName("mlflow", str(folder))
 
 
-def test_tensorboard_has_every_point_once_and_drops_what_was_rolled_back(
-    run: Run, tmp_path: Path, requires
-) -> None:
+def test_tensorboard_has_every_point_once_and_drops_what_was_rolled_back(run: Run, tmp_path: Path, requires) -> None:
     importable(requires, "tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -105,9 +101,9 @@ def test_mlflow_has_the_recipe_and_every_point_once(run: Run, tmp_path: Path, re
     client = MlflowClient(tracking_uri=folder.as_uri())
     experiment = client.get_experiment_by_name("tiny")
     assert experiment is not None
-    (made,) = client.search_runs([experiment.experiment_id])
-    assert made.data.params["method.encoder.hidden_size"] == "16"
-    assert [item.step for item in client.get_metric_history(made.info.run_id, "loss")] == [1, 2, 3, 4]
+    (created,) = client.search_runs([experiment.experiment_id])
+    assert created.data.params["method.encoder.hidden_size"] == "16"
+    assert [item.step for item in client.get_metric_history(created.info.run_id, "loss")] == [1, 2, 3, 4]
 
 
 def test_a_database_that_the_small_mlflow_cannot_open_is_refused_with_the_fix(
@@ -131,10 +127,8 @@ def test_mlflow_shows_a_run_that_goes_on_as_running(run: Run, tmp_path: Path, re
     for has_ended in (False, True):
         monkeypatch.setattr("assay.trackers.follow._has_ended", lambda _, ended=has_ended: ended)
         follow(run, name, HandClock(), until_ended=False)
-        (made,) = MlflowClient(tracking_uri=(tmp_path / "ml").as_uri()).search_runs(
-            ["0", *_experiments(tmp_path)]
-        )
-        seen.append(made.info.status)
+        (created,) = MlflowClient(tracking_uri=(tmp_path / "ml").as_uri()).search_runs(["0", *_experiments(tmp_path)])
+        seen.append(created.info.status)
     assert seen == ["RUNNING", "FAILED"]
 
 
@@ -154,9 +148,7 @@ def test_wandb_writes_offline(run: Run, tmp_path: Path, requires) -> None:
     assert b"loss" in file.read_bytes()
 
 
-def test_each_destination_of_a_kind_has_a_cursor_of_its_own(
-    run: Run, tmp_path: Path, monkeypatch, requires
-) -> None:
+def test_each_destination_of_a_kind_has_a_cursor_of_its_own(run: Run, tmp_path: Path, monkeypatch, requires) -> None:
     importable(requires, "tensorboard")
     monkeypatch.chdir(tmp_path)
     first, second = (SinkName.parse(f"tensorboard:{name}") for name in ("one", "two"))
@@ -198,21 +190,17 @@ def test_a_sink_that_is_none_or_whose_package_is_absent_is_refused_with_the_cure
         follow(run, SinkName.parse("wandb:x"), HandClock(), until_ended=False)
 
 
-def test_a_run_that_has_ended_is_followed_to_its_end_by_the_command(
-    run: Run, tmp_path: Path, requires, capfd
-) -> None:
+def test_a_run_that_has_ended_is_followed_to_its_end_by_the_command(run: Run, tmp_path: Path, requires, capfd) -> None:
     importable(requires, "tensorboard")
     with pytest.raises(SystemExit) as ended:
         main(["sink", "r", f"tensorboard:{tmp_path / 'events'}"])
     assert not ended.value.code
     assert "tensorboard: 4 points handed over" in capfd.readouterr().out
-    (kept,) = (Path(run.run_dir) / "sinks").glob("tensorboard-*.json")
-    assert json.loads(kept.read_text())["positions"]
+    (retained,) = (Path(run.run_dir) / "sinks").glob("tensorboard-*.json")
+    assert json.loads(retained.read_text())["positions"]
 
 
-def test_gpus_are_what_their_drivers_program_says_and_nothing_where_there_is_none(
-    tmp_path: Path, monkeypatch
-) -> None:
+def test_gpus_are_what_their_drivers_program_says_and_nothing_where_there_is_none(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert gpu_points(7, 1.0) == []
     program = tmp_path / "nvidia-smi"

@@ -32,7 +32,7 @@ def answer(capfd: pytest.CaptureFixture[str], *arguments: object) -> Any:
 
 def first_finding_of_steps(capfd: pytest.CaptureFixture[str]) -> Any:
     """What `assay triage` alone says of them."""
-    return next(each for each in answer(capfd, "triage")["findings"] if each["about"] == "slower")
+    return next(item for item in answer(capfd, "triage")["findings"] if item["about"] == "slower")
 
 
 @pytest.mark.soak
@@ -53,7 +53,7 @@ def test_a_recipe_key_that_costs_much_is_named_over_real_runs(
         ]
         answer(capfd, "train", recipe, *changes, "--run-id", f"r{number:02}")
     found = answer(capfd, "triage", "slow")
-    (change,) = (each for each in found["changes"] if each["ratio"] > 1.3)
+    (change,) = (item for item in found["changes"] if item["ratio"] > 1.3)
     assert (change["index"], change["verdict"]) == (8, "assigned"), found
     assert [*change["assigned"]] == [f"recipe.{KEY}"]
     assert change["phase"] == "compute" and change["low"] > 1.0
@@ -91,7 +91,7 @@ def test_a_recipe_key_that_costs_30_percent_is_named_among_noisy_hosts(
     tree["trainer"] = {**tree["trainer"], "max_steps": 8, "commit_every": 8}
     (recipe := tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree))
     rng = Random(18)
-    pace = [math.exp(rng.gauss(0.0, HOSTS_SD)) for _ in range(HOSTS)]
+    rate = [math.exp(rng.gauss(0.0, HOSTS_SD)) for _ in range(HOSTS)]
     runs = []
     for number in range(RUNS):
         host = rng.randrange(HOSTS)
@@ -100,7 +100,7 @@ def test_a_recipe_key_that_costs_30_percent_is_named_among_noisy_hosts(
             f"seed={number}",
             f"method.encoder.dropout=0.{rng.randrange(1, 4)}",
         ]
-        layer_s = LAYER_S * pace[host] * math.exp(rng.gauss(0.0, RUNS_SD))
+        layer_s = LAYER_S * rate[host] * math.exp(rng.gauss(0.0, RUNS_SD))
         runs.append((f"n{host}", layer_s, ["train", str(recipe), *changes, "--run-id", f"r{number:02}"]))
     paths = [str(PLANTS / "noisy_host"), *filter(None, [os.environ.get("PYTHONPATH")])]
     planted = {"PYTHONPATH": os.pathsep.join(paths), "NOISY_HOST": "n0", "NOISY_LAYER_S": "0"}

@@ -22,9 +22,7 @@ def test_a_preempted_job_commits_is_requeued_and_ends_with_the_undisturbed_weigh
     run = new_tiny_run(trainer__epochs=EPOCHS)
     log = CommitLog(open_store(run.store_url))
 
-    launched = SlurmLauncher(Home.from_environment(), SlurmConfig(nodes=2, partition="low")).start(
-        run, world_size=2
-    )
+    launched = SlurmLauncher(Home.from_environment(), SlurmConfig(nodes=2, partition="low")).start(run, world_size=2)
     wait_until(log.commits, "a first commit")
     other = slurm.preempt(seconds=0.5)
     wait_until(lambda: slurm.state(other) == "COMPLETED", "the job of a higher priority")

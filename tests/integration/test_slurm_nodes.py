@@ -91,8 +91,8 @@ def words_of(run: Run, job: str) -> str:
 def join_on_slurm(run: Run) -> str:
     """The job that lends a node."""
     command = [sys.executable, "-m", "assay", "join", run.run_id, "--on", "slurm", "--partition", "low"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return said.rsplit("scancel ", 1)[1].strip()
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return output.rsplit("scancel ", 1)[1].strip()
 
 
 def started(run: Run, folder: Path) -> tuple[CommitLog, str]:
@@ -140,7 +140,7 @@ def test_a_drained_node_is_given_back_and_one_that_is_lent_works_without_a_reque
 
     lent = join_on_slurm(run)
     wait_until(begun(run, 3), "an attempt with the node that is lent")
-    assert [ended(slurm, each) for each in (job, lent)] == [("COMPLETED", "0")] * 2, words_of(run, job)
+    assert [ended(slurm, text) for text in (job, lent)] == [("COMPLETED", "0")] * 2, words_of(run, job)
     assert [(attempt.world_size, attempt.outcome) for attempt in attempts(run)] == [
         (2, "preempted"), (1, "preempted"), (2, "succeeded"),
     ]  # fmt: skip

@@ -37,7 +37,7 @@ from assay.store.commit_log import CommitLog, first_problem
 from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
-from assay.workflows.run import existing_run
+from assay.workflows.run import load_run
 
 pytestmark = pytest.mark.slow
 
@@ -81,9 +81,7 @@ def random_plan(
     return FaultPlan(faults=tuple(kills))
 
 
-def changing_sizes(
-    rng: random.Random, num_attempts: int, among: Sequence[int] = range(1, 6)
-) -> tuple[int, ...]:
+def changing_sizes(rng: random.Random, num_attempts: int, among: Sequence[int] = range(1, 6)) -> tuple[int, ...]:
     sizes = [rng.choice(among)]
     while len(sizes) < num_attempts:
         sizes.append(rng.choice([size for size in among if size != sizes[-1]]))
@@ -100,7 +98,7 @@ def log_of(run) -> CommitLog:
 
 def supervise(run, world_size: int = 1, **policy):
     return Supervisor(
-        run, log_of(run), policy=RestartPolicy(max_restarts=20, **policy), watchers=[], clock=SystemClock()
+        run, log_of(run), policy=RestartPolicy(max_restarts=20, **policy), observers=[], clock=SystemClock()
     ).run(world_size)
 
 
@@ -135,9 +133,7 @@ def test_random_kills_and_resizes_end_with_the_undisturbed_weights(seed, new_tin
 
 
 @pytest.mark.parametrize("seed", seeds(short=1, soak=30))
-def test_sigterm_at_a_random_moment_ends_in_a_commit_or_a_clean_rollback(
-    seed, new_tiny_run, undisturbed
-) -> None:
+def test_sigterm_at_a_random_moment_ends_in_a_commit_or_a_clean_rollback(seed, new_tiny_run, undisturbed) -> None:
     rng = random.Random(seed)
     world_size, resumed_on = changing_sizes(rng, num_attempts=2)
     stop = Terminate(
@@ -194,7 +190,7 @@ class Command:
         folder = Path(self._environment["ASSAY_HOME"]) / "struck"
         while not (folder / "run.json").exists():
             time.sleep(0.02)
-        run = existing_run(Home.from_environment(), "struck")
+        run = load_run(Home.from_environment(), "struck")
         while len(log_of(run).commits()) < num_commits:
             time.sleep(0.02)
         return run
@@ -222,12 +218,12 @@ def test_sigterm_at_a_random_moment_of_the_whole_command_leaves_nothing_half_don
     time.sleep(rng.uniform(0.2, 12.0))
     to_all_of_the_job = rng.random() < 0.5  # as Slurm sends it; Kubernetes tells the first process only
     (os.killpg if to_all_of_the_job else os.kill)(process.pid, signal.SIGTERM)
-    said, _ = process.communicate(timeout=120)
-    assert process.returncode in (0, -signal.SIGTERM), said
-    assert "Traceback" not in said
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode in (0, -signal.SIGTERM), output
+    assert "Traceback" not in output
     if not (tmp_path / "home" / "struck" / "run.json").exists():
         return
-    run = existing_run(Home.from_environment(), "struck")
+    run = load_run(Home.from_environment(), "struck")
     assert_all_good_commits_are_as_committed(log_of(run))
     supervise(run, world_size=4)
     assert_as_if_nothing_had_happened(run, undisturbed)
@@ -243,9 +239,9 @@ def test_an_attempt_that_was_thought_dead_can_commit_nothing(hang_after_s, comma
     supervise(run, world_size=4)
     entries = log.entries()
     os.killpg(zombie.pid, signal.SIGCONT)
-    said, _ = zombie.communicate(timeout=120)
-    assert zombie.returncode == 1, said
-    assert "was replaced by attempt 2" in said
+    output, _ = zombie.communicate(timeout=120)
+    assert zombie.returncode == 1, output
+    assert "was replaced by attempt 2" in output
     assert log.entries() == entries
     assert_as_if_nothing_had_happened(run, undisturbed)
 
@@ -263,9 +259,7 @@ def test_ranks_whose_supervisor_was_killed_leave(command, undisturbed) -> None:
 def test_damage_to_any_file_of_a_commit_is_found_and_the_commit_before_it_used(run_it, tmp_path) -> None:
     run, log, _ = run_it(world_sizes=(2,))
     *_, before, newest = log.commits()
-    assert {file.path for file in newest.files} == {
-        path.name for path in Path(run.run_dir, newest.folder).iterdir()
-    }
+    assert {file.path for file in newest.files} == {path.name for path in Path(run.run_dir, newest.folder).iterdir()}
     for how, file in itertools.product(get_args(DamageKind), newest.files):
         copy = tmp_path / how / file.path
         for folder in ("log", before.folder, newest.folder):

@@ -37,11 +37,11 @@ def test_seconds_more_of_imports_are_named_and_all_seconds_are_accounted_for(
     planted_assay.plant("slow_imports", SLOW_IMPORTS_S="9")
     planted_assay.run(*planted_assay.train_command("slow", 2, max_steps=5))
     held_against = startup(planted_assay, "slow", "--against", "quick")
-    grew = {each["span"]: each["seconds"] for each in held_against["grew"]}
+    grew = {item["span"]: item["seconds"] for item in held_against["grew"]}
     # Imports on a busy machine differ by seconds from run to run; that three are named, tests of the rule say.
     assert grew and max(grew, key=lambda span: grew[span]) == "imports" and grew["imports"] > 3.0, grew
-    said = planted_assay.run("triage", "startup", "slow", "--against", "quick").stdout
-    assert "grew against quick: imports +" in said and "-X importtime" in said
+    output = planted_assay.run("triage", "startup", "slow", "--against", "quick").stdout
+    assert "grew against quick: imports +" in output and "-X importtime" in output
 
 
 @pytest.mark.slow

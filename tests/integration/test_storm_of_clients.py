@@ -111,17 +111,17 @@ def test_others_are_answered_within_a_second_while_clients_storm(served: Served)
         assert served.grade(EXACT) < (200, 1.0)
         for connection in abandoned:
             connection.close()
-        taken = []
+        acquired = []
         for _ in range(12):
-            taken += [served.ask(), served.grade(EXACT), served.grade(QUICK)]
+            acquired += [served.ask(), served.grade(EXACT), served.grade(QUICK)]
             half_open += [served.connect(HALF_A_HEAD) for _ in range(50)]
             time.sleep(0.5)
     finally:
         is_over.set()
         for client in clients:
             client.join()
-    assert {status for status, _ in taken} == {200} == set(statuses)
-    assert max(seconds for _, seconds in taken) < 1.0
+    assert {status for status, _ in acquired} == {200} == set(statuses)
+    assert max(seconds for _, seconds in acquired) < 1.0
     assert served.log.stat().st_size - log_bytes < 10_000
     assert len(statuses) > 200
     for connection in half_open:

@@ -90,7 +90,7 @@ def test_a_node_that_kills_ranks_is_named_guarded_and_found_mended(
     found = said(capfd, "triage", "failures", cluster.completions, "--factors", "host,user,partition", "--json")
     diagnosis = json.loads(found)
     assert (diagnosis["verdict"], diagnosis["attempts"]) == ("cause", 40), diagnosis
-    assert [each["factors"] for each in diagnosis["causes"]] == [{"host": BAD}]
+    assert [item["factors"] for item in diagnosis["causes"]] == [{"host": BAD}]
     assert diagnosis["failures"] == diagnosis["causes"][0]["failures"] == nodes.count(BAD)
 
     (why := tmp_path / "why.json").write_text(found)
@@ -101,9 +101,7 @@ def test_a_node_that_kills_ranks_is_named_guarded_and_found_mended(
     broken.unlink()
     said(capfd, "triage", "guard", "--lift", f"host={BAD}")
     mended_s = time.time()
-    assert set(trained([f"mended-{recipe_of}" for recipe_of in "abcdefgh"], f"--sbatch=--nodelist={BAD}")) == {
-        BAD
-    }
-    asked = ("triage", "fixed", cluster.completions, "--since", f"{int(mended_s)}", "--where", f"host={BAD}")
-    check = json.loads(said(capfd, *asked, "--json"))
+    assert set(trained([f"mended-{recipe_of}" for recipe_of in "abcdefgh"], f"--sbatch=--nodelist={BAD}")) == {BAD}
+    request = ("triage", "fixed", cluster.completions, "--since", f"{int(mended_s)}", "--where", f"host={BAD}")
+    check = json.loads(said(capfd, *request, "--json"))
     assert (check["verdict"], check["attempts"], check["failures"]) == ("fixed", 8, 0), check

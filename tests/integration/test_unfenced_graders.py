@@ -38,13 +38,13 @@ def test_a_suite_is_asked_only_by_who_trusts_its_graders(endpoint: str, tmp_path
     (tmp_path / "suite.yaml").write_text(yaml.safe_dump(SUITE))
     (tmp_path / "b.jsonl").write_text(json.dumps({"prompt": "Capital?"}))
     home = tmp_path / "home"
-    asked = ("eval", "run", "m", "--endpoint", endpoint, "--suite", tmp_path / "suite.yaml", "--json")
-    refused = without_landlock(home, *asked)
+    request = ("eval", "run", "m", "--endpoint", endpoint, "--suite", tmp_path / "suite.yaml", "--json")
+    refused = without_landlock(home, *request)
     assert refused.returncode == 2
     assert "fences no files (Landlock: Function not implemented)" in refused.stderr
     assert "--python-graders trusted" in refused.stderr
     assert not home.exists()
-    trusted = without_landlock(home, *asked, "--python-graders", "trusted")
+    trusted = without_landlock(home, *request, "--python-graders", "trusted")
     assert json.loads(trusted.stdout)["score"]["value"] == 1.0
 
 
@@ -63,8 +63,8 @@ def test_a_run_is_begun_only_by_who_trusts_its_graders_and_its_ranks_hear_of_it(
     assert "this kernel does not keep a python grader in" in refused.stderr
     assert not home.exists()
     for how in ("here", "background"):
-        asked = ("train", tmp_path / "recipe.yaml", "--run-id", how, "--on", how, "--python-graders", "trusted")
-        assert without_landlock(home, *asked).returncode == 0
+        request = ("train", tmp_path / "recipe.yaml", "--run-id", how, "--on", how, "--python-graders", "trusted")
+        assert without_landlock(home, *request).returncode == 0
     assert without_landlock(home, "audit", "here").returncode == 0
 
 
@@ -87,8 +87,8 @@ def test_a_job_elsewhere_is_told_that_they_are_trusted(
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
     recipe = grpo_recipe(prompt_dataset(tmp_path / "data", num_rows=40), tmp_path / "base")
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    asked = ["train", str(tmp_path / "recipe.yaml"), "--on", "slurm", "--dry-run"]
+    request = ["train", str(tmp_path / "recipe.yaml"), "--on", "slurm", "--dry-run"]
     with pytest.raises(SystemExit) as ended:
-        main([*asked, "--python-graders", "trusted"])
+        main([*request, "--python-graders", "trusted"])
     assert not ended.value.code
     assert "--python-graders=trusted" in capfd.readouterr().out

@@ -56,8 +56,8 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable
 @pytest.mark.slow
 def test_every_file_of_the_package_is_in_the_wheel(wheel: Path) -> None:
     files = [path for path in (ROOT / "src" / "assay").rglob("*") if path.is_file()]
-    wanted = {path.relative_to(ROOT / "src").as_posix() for path in files if "__pycache__" not in path.parts}
-    assert wanted - set(zipfile.ZipFile(wheel).namelist()) == set()
+    expected = {path.relative_to(ROOT / "src").as_posix() for path in files if "__pycache__" not in path.parts}
+    assert expected - set(zipfile.ZipFile(wheel).namelist()) == set()
 
 
 @pytest.mark.slow

@@ -26,9 +26,7 @@ def test_every_world_size_ends_with_the_same_weights_and_a_clean_audit(run_it, w
 
 @pytest.mark.slow
 def test_plain_all_reduce_gives_other_weights_at_another_world_size(run_it) -> None:
-    digests = {
-        digest_of(run_it(world_sizes=(size,), trainer__gradient_sum="all_reduce")[1]) for size in (1, 2, 8)
-    }
+    digests = {digest_of(run_it(world_sizes=(size,), trainer__gradient_sum="all_reduce")[1]) for size in (1, 2, 8)}
     assert len(digests) > 1
 
 

@@ -47,9 +47,7 @@ def off(planted_assay, run_it):
     planted_assay.plant("wrong_sum", WRONG_SUM="off")
     assert planted_assay.train("off", 2, max_steps=10)["status"] == "succeeded"
     right, wrong = recorded_steps(Path(run.run_dir)), recorded_steps(planted_assay.home / "off")
-    return planted_assay, min(
-        step for step in right if right[step].values["loss"] != wrong[step].values["loss"]
-    )
+    return planted_assay, min(step for step in right if right[step].values["loss"] != wrong[step].values["loss"])
 
 
 def test_a_sum_that_is_only_a_little_off_is_found_though_the_replay_is_equal(off) -> None:

@@ -225,8 +225,7 @@ class Driver:
             sys.settrace(None)
             seconds, everything = time.process_time() - began, ran[:]
             lines = {
-                file: [line for line in range(sizes[file]) if everything[start + line]]
-                for file, start in first.items()
+                file: [line for line in range(sizes[file]) if everything[start + line]] for file, start in first.items()
             }
             result[node] = (
                 seconds,
@@ -432,9 +431,7 @@ def _run_right_program_anew(nodes: Sequence[str], into: Path) -> None:
     into.write_text(json.dumps(passed.nodes))
 
 
-def run_anew(
-    codes: dict[Path, CodeType], tests: Sequence[str], *options: str, plugins: Sequence[object] = ()
-) -> int:
+def run_anew(codes: dict[Path, CodeType], tests: Sequence[str], *options: str, plugins: Sequence[object] = ()) -> int:
     """Import the package again with these modules changed, collect and run; pytest's exit code."""
     # beartype knows hints by their text: those of a second import would be held to the classes of the first.
     shapes.ROOMS = ()

@@ -84,15 +84,15 @@ def mutants_of(path: Path) -> list[Mutant]:
     """All of a module, in the order of their places; changes that read alike are one."""
     tree = ast.parse(path.read_text())
     found: dict[tuple[object, ...], Mutant] = {}
-    for place in _places(tree, None, ""):
-        for change in _changes(place.node):
-            ast.copy_location(change, place.node)
-            was = _shown(place.statement)
-            place.put(change)
-            now = _shown(change if place.node is place.statement else place.statement)
-            place.put(place.node)
+    for location in _places(tree, None, ""):
+        for change in _changes(location.node):
+            ast.copy_location(change, location.node)
+            was = _shown(location.statement)
+            location.put(change)
+            now = _shown(change if location.node is location.statement else location.statement)
+            location.put(location.node)
             if was != now:
-                mutant = Mutant(path, tree, place, change, was, now)
+                mutant = Mutant(path, tree, location, change, was, now)
                 found.setdefault((mutant.key, mutant.lines), mutant)
     return list(found.values())
 
@@ -209,17 +209,13 @@ def _swapped(op: ast.AST, table: dict[str, str]) -> Any:
 
 def _negated(test: ast.expr) -> ast.expr:
     return (
-        test.operand
-        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
-        else ast.UnaryOp(ast.Not(), test)
+        test.operand if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) else ast.UnaryOp(ast.Not(), test)
     )
 
 
 def _shown(statement: ast.AST) -> str:
     """As source, without the body."""
-    emptied = {
-        name: [] for name in ("orelse", "finalbody", "handlers", "decorator_list") if hasattr(statement, name)
-    }
+    emptied = {name: [] for name in ("orelse", "finalbody", "handlers", "decorator_list") if hasattr(statement, name)}
     if isinstance(statement, COMPOUND) and not isinstance(statement, ast.Match):
         statement = _with(statement, body=[ast.Pass()], **emptied)
         return ast.unparse(ast.fix_missing_locations(statement)).removesuffix("pass").strip()

@@ -47,8 +47,8 @@ class Verdict(NamedTuple):
 def modules(options: argparse.Namespace) -> dict[Path, str]:
     """The modules that are attacked, and the room of each."""
     rooms: dict[Path, str] = {}
-    for room, place in ROOMS.items():
-        path = SOURCE / place
+    for room, location in ROOMS.items():
+        path = SOURCE / location
         for module in [path] if path.is_file() else sorted(path.rglob("*.py")):
             rooms.setdefault(module, room)
     chosen = options.room or list(ROOMS)
@@ -69,12 +69,12 @@ def sampled(options: argparse.Namespace) -> Mutants:
 
 def told(mutant: Mutant, verdict: Verdict) -> Iterator[str]:
     """A survivor as the change of a line; nothing of one that died or that no test could tell."""
-    place = f"{mutant.path}:{mutant.lines[0]}"
+    location = f"{mutant.path}:{mutant.lines[0]}"
     if mutant.key in _equivalent():
         if verdict.test:
-            yield f"\n{place}: equivalent.toml says that no test can tell, but {verdict.test} does"
+            yield f"\n{location}: equivalent.toml says that no test can tell, but {verdict.test} does"
     elif verdict.outcome in ("survived", "untested"):
-        yield f"\n{place} {mutant.place.function} {verdict.outcome}"
+        yield f"\n{location} {mutant.place.function} {verdict.outcome}"
         yield from (f"  - {line}" for line in mutant.was.splitlines())
         yield from (f"  + {line}" for line in mutant.now.splitlines())
 
@@ -82,9 +82,7 @@ def told(mutant: Mutant, verdict: Verdict) -> Iterator[str]:
 def report(rooms: Mutants, verdicts: Sequence[Verdict]) -> Iterator[str]:
     """A table of the rooms."""
     outcomes = ("killed", "timeout", "survived", "untested", "equivalent")
-    yield "\n" + "".join(
-        [f"{'room':22}", *(f"{name:>11}" for name in outcomes), "  killed of those that differ"]
-    )
+    yield "\n" + "".join([f"{'room':22}", *(f"{name:>11}" for name in outcomes), "  killed of those that differ"])
     for room, counts in _counts(rooms, verdicts).items():
         dead, total = counts["killed"] + counts["timeout"], counts.total() - counts["equivalent"]
         low, high = _interval(dead, total)

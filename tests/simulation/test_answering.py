@@ -21,20 +21,20 @@ from assay.records.batch import BatchCreated
 from assay.records.eval_run import EvalChunk, EvalCreated, EvalRunCreated
 from assay.records.uploaded_file import FileCreated
 from assay.records.webhook import WebhookCreated
-from assay.serving.admin.spend import ChargedThings, DayCost, costs_of_day, day_of, days_between
-from assay.serving.batches.batches import BatchShelf, BatchState
-from assay.serving.evals.evals import EvalShelf
-from assay.serving.evals.runs import EvalRunShelf, EvalRunState
-from assay.serving.files import FileShelf
-from assay.serving.refusal import RefusedError
-from assay.serving.retention import CheckpointKeeper
+from assay.serving.admin.spend import ChargedResources, DayCost, costs_of_day, day_of, days_between
+from assay.serving.api_error import ApiError
+from assay.serving.batches.batches import BatchRepository, BatchState
+from assay.serving.evals.evals import EvalRepository
+from assay.serving.evals.runs import EvalRunRepository, EvalRunState
+from assay.serving.files import FileRepository
+from assay.serving.retention import CheckpointRetention
 from assay.serving.webhooks.outbox import Outbox
-from assay.serving.webhooks.webhooks import EVENT_TYPES, WebhookShelf
+from assay.serving.webhooks.webhooks import EVENT_TYPES, WebhookRepository
 from assay.store.objects import ObjectStore, open_store
-from assay.workers.batch.batch_work import BatchWork
-from assay.workers.batch.chunk_processor import Desk
-from assay.workers.batch.eval_work import EvalWork, RunHand
-from assay.workers.batch.worker import AnsweringWorker
+from assay.workers.batch.batch_handler import BatchHandler
+from assay.workers.batch.chunk_processor import ChunkProcessor
+from assay.workers.batch.eval_run_handler import EvalRunHandler, EvalRunWriter
+from assay.workers.batch.worker import InferenceWorker
 from clocks import HandClock
 from parrot_models import ParrotModels, SlowModels
 from power_cut_store import PowerCut, PowerCutStore
@@ -73,24 +73,24 @@ RUN = EvalRunCreated(
 class EvalWorld:
     """One store and one run, over as many lives of server and worker as it takes."""
 
-    def __init__(self, work_class: type[EvalWork] = EvalWork) -> None:
+    def __init__(self, work_class: type[EvalRunHandler] = EvalRunHandler) -> None:
         self.inner = open_store("memory:")
         self.clock = HandClock(NOON_S)
         self.models: ParrotModels = SlowModels(self.clock, ASK_S)
         self.work_class = work_class
-        WebhookShelf(self.inner, self.clock).put(WEBHOOK)
+        WebhookRepository(self.inner, self.clock).put(WEBHOOK)
 
     def lives(self, store: ObjectStore, *, cancels: bool) -> None:
         """One life, until the run is over and told of, or the power is cut."""
-        evals, runs = EvalShelf(store, self.clock), EvalRunShelf(store, self.clock)
-        worker = AnsweringWorker(store, [self.desk(store)], name="w", clock=self.clock)
+        evals, runs = EvalRepository(store, self.clock), EvalRunRepository(store, self.clock)
+        worker = InferenceWorker(store, [self.processor(store)], name="w", clock=self.clock)
         try:
             for _ in range(MAX_LOOKS):
                 evals.put(EVAL)
                 state = runs.find(RUN.run_id, EVAL.eval_id, "p") or runs.put(RUN)
                 if cancels and state.graded and not state.has_ended:
                     runs.cancel(RUN.run_id)
-                if not worker.look():
+                if not worker.poll():
                     if not worker.has_something_due():
                         break
                     self.clock.sleep_s(LOOK_S)
@@ -101,21 +101,21 @@ class EvalWorld:
                     worker.leave()
             raise
 
-    def desk(self, store: ObjectStore) -> Desk[Any, Any]:
+    def processor(self, store: ObjectStore) -> ChunkProcessor[Any, Any]:
         work = self.work_class(
-            EvalShelf(store, self.clock),
-            EvalRunShelf(store, self.clock),
-            FileShelf(store, self.clock),
+            EvalRepository(store, self.clock),
+            EvalRunRepository(store, self.clock),
+            FileRepository(store, self.clock),
             self.models,
             Outbox(store, self.clock),
-            CheckpointKeeper(None, self.clock),
+            CheckpointRetention(None, self.clock),
             clock=self.clock,
             chunk_items=AT_ONCE,
         )
-        return Desk(work, self.clock)
+        return ChunkProcessor(work, self.clock)
 
     def state(self) -> EvalRunState:
-        state = EvalRunShelf(self.inner, self.clock).find(RUN.run_id, EVAL.eval_id, "p")
+        state = EvalRunRepository(self.inner, self.clock).find(RUN.run_id, EVAL.eval_id, "p")
         assert state is not None
         return state
 
@@ -123,9 +123,9 @@ class EvalWorld:
         """How often each question was put."""
         return Counter(
             prompt.messages[0]["content"]
-            for ask in self.models.engine.asked
-            if isinstance(ask, GenerateRequest)
-            for prompt in ask.prompts
+            for request in self.models.engine.asked
+            if isinstance(request, GenerateRequest)
+            for prompt in request.prompts
             if prompt.messages
         )
 
@@ -137,20 +137,18 @@ def kinds(store: ObjectStore, folder: str) -> Counter[str]:
 
 def charged(world: "EvalWorld | BatchWorld") -> list[DayCost]:
     """What the API says of all days."""
-    runs, batches = EvalRunShelf(world.inner, world.clock), BatchShelf(world.inner, world.clock)
-    things = ChargedThings(runs.shelf, batches.shelf)
+    runs, batches = EvalRunRepository(world.inner, world.clock), BatchRepository(world.inner, world.clock)
+    tasks = ChargedResources(runs.logs, batches.logs)
     days = days_between(day_of(0.0), day_of(world.clock.now_s()) + timedelta(days=1))
-    return [cost for day in days for cost in costs_of_day(things, day)]
+    return [cost for day in days for cost in costs_of_day(tasks, day)]
 
 
 def check_eval(world: EvalWorld, *, cuts: int, cancels: bool) -> None:
-    state, runs = world.state(), EvalRunShelf(world.inner, world.clock)
+    state, runs = world.state(), EvalRunRepository(world.inner, world.clock)
     found = kinds(world.inner, f"evalrun/{RUN.run_id}")
     assert state.read is not None and state.read.num_items == ITEMS
     assert (found["created"], found["read"], found["failed"]) == (1, 1, 0)
-    assert found["completed"] + found["cancel"] == 1 and state.status == (
-        "canceled" if cancels else "completed"
-    )
+    assert found["completed"] + found["cancel"] == 1 and state.status == ("canceled" if cancels else "completed")
     chunks = [runs.chunks.find(RUN.run_id, number) for number in range(len(state.graded))]
     items = [item for chunk in chunks for item in (chunk.items if chunk else ())]
     assert [item.index for item in items] == [*range(len(items))]  # each once
@@ -159,7 +157,7 @@ def check_eval(world: EvalWorld, *, cuts: int, cancels: bool) -> None:
     assert (state.counts.passed, state.counts.failed) == (len(items) - 1, 1)
     assert state.usage["m"].invocations == len(items)
     costs = charged(world)
-    assert {(cost.project, cost.thing_id) for cost in costs} == {("p", RUN.run_id)}
+    assert {(cost.project, cost.task_id) for cost in costs} == {("p", RUN.run_id)}
     assert cancels or len(costs) > 1  # over midnight
     assert sum(cost.device_s for cost in costs) == pytest.approx(len(state.graded) * ASK_S, rel=1e-12)
     for number, times in world.asked().items():
@@ -221,11 +219,11 @@ FILE = FileCreated(
 class OneRefusing(SlowModels):
     """Does not take the second question."""
 
-    def ask(self, source, work):
+    def run(self, source, work):
         question = work.args[0]
         if question.prompt == "q1":
-            raise RefusedError("too long", code="context_length_exceeded")
-        return super().ask(source, work)
+            raise ApiError("too long", code="context_length_exceeded")
+        return super().run(source, work)
 
 
 class BatchWorld:
@@ -235,8 +233,8 @@ class BatchWorld:
         self.inner = open_store("memory:")
         self.clock = HandClock(NOON_S)
         self.models = OneRefusing(self.clock, ASK_S)
-        WebhookShelf(self.inner, self.clock).put(WEBHOOK)
-        files = FileShelf(self.inner, self.clock)
+        WebhookRepository(self.inner, self.clock).put(WEBHOOK)
+        files = FileRepository(self.inner, self.clock)
         sink = files.sink(FILE.content)
         sink.write(LINES)
         sink.finish()
@@ -244,14 +242,14 @@ class BatchWorld:
 
     def lives(self, store: ObjectStore, *, cancels: bool) -> None:
         """See `EvalWorld`."""
-        batches = BatchShelf(store, self.clock)
-        worker = AnsweringWorker(store, [self.desk(store)], name="w", clock=self.clock)
+        batches = BatchRepository(store, self.clock)
+        worker = InferenceWorker(store, [self.processor(store)], name="w", clock=self.clock)
         try:
             for _ in range(MAX_LOOKS):
                 state = batches.find(BATCH.batch_id, "p") or batches.put(BATCH)
-                if cancels and state.answered and state.gathering is None:
+                if cancels and state.completed_chunks and state.gathering is None:
                     batches.cancel(BATCH.batch_id)
-                if not worker.look():
+                if not worker.poll():
                     if not worker.has_something_due():
                         break
                     self.clock.sleep_s(LOOK_S)
@@ -262,50 +260,48 @@ class BatchWorld:
                     worker.leave()
             raise
 
-    def desk(self, store: ObjectStore) -> Desk[Any, Any]:
-        work = BatchWork(
-            BatchShelf(store, self.clock),
-            FileShelf(store, self.clock),
+    def processor(self, store: ObjectStore) -> ChunkProcessor[Any, Any]:
+        work = BatchHandler(
+            BatchRepository(store, self.clock),
+            FileRepository(store, self.clock),
             self.models,
             Outbox(store, self.clock),
             clock=self.clock,
             chunk_requests=AT_ONCE,
         )
-        return Desk(work, self.clock)
+        return ChunkProcessor(work, self.clock)
 
     def asked(self) -> Counter[str | None]:
         """How often each question was put."""
-        return Counter(prompt.text for ask in self.models.engine.asked for prompt in ask.prompts)
+        return Counter(prompt.text for request in self.models.engine.asked for prompt in request.prompts)
 
     def state(self) -> BatchState:
-        state = BatchShelf(self.inner, self.clock).find(BATCH.batch_id, "p")
+        state = BatchRepository(self.inner, self.clock).find(BATCH.batch_id, "p")
         assert state is not None
         return state
 
 
 def check_batch(world: BatchWorld, *, cuts: int, cancels: bool) -> None:
-    state = BatchShelf(world.inner, world.clock).find(BATCH.batch_id, "p")
+    state = BatchRepository(world.inner, world.clock).find(BATCH.batch_id, "p")
     assert state is not None and state.ended is not None
     found = kinds(world.inner, f"batch/{BATCH.batch_id}")
-    assert [found[each] for each in ("created", "read", "gathering", "ended", "failed")] == [1, 1, 1, 1, 0]
+    assert [found[element] for element in ("created", "read", "gathering", "ended", "failed")] == [1, 1, 1, 1, 0]
     assert state.status == ("cancelled" if cancels else "completed") and found["cancel"] == cancels
-    files = FileShelf(world.inner, world.clock)
+    files = FileRepository(world.inner, world.clock)
     ids = (state.ended.output_file_id, state.ended.error_file_id)
     output, errors = ([json.loads(line) for line in files.lines(id_)] for id_ in ids if id_ is not None)
-    answered = range(state.num_answered)
-    assert [each["custom_id"] for each in output] == [f"r{n}" for n in answered if n != 1]
+    completed = range(state.num_processed)
+    assert [element["custom_id"] for element in output] == [f"r{n}" for n in completed if n != 1]
     assert [error["custom_id"] for error in errors] == ["r1"]
-    assert cancels or state.num_answered == ITEMS
-    texts = [each["response"]["body"]["choices"][0]["text"] for each in output]
-    assert texts == [f" Q{n}" for n in answered if n != 1]
+    assert cancels or state.num_processed == ITEMS
+    texts = [element["response"]["body"]["choices"][0]["text"] for element in output]
+    assert texts == [f" Q{n}" for n in completed if n != 1]
     assert max(world.asked().values()) <= 1 + cuts
-    took_s = ASK_S * (state.num_answered - 1)  # one was refused at once
-    assert sum(each.device_s for each in charged(world)) == pytest.approx(took_s, rel=1e-12)
-    assert files.shelf.ids() == sorted({FILE.file_id, *filter(None, ids)})  # none is left beside them
+    took_s = ASK_S * (state.num_processed - 1)  # one was refused at once
+    assert sum(element.device_s for element in charged(world)) == pytest.approx(took_s, rel=1e-12)
+    assert files.logs.ids() == sorted({FILE.file_id, *filter(None, ids)})  # none is left beside them
     left = [
-        item.key
-        for prefix in ("open/batch/", f"batch/{BATCH.batch_id}/answers/")
-        for item in world.inner.list(prefix)
+        item.key for prefix in ("open/batch/", f"batch/{BATCH.batch_id}/answers/") for item in world.inner.list(prefix)
     ]
     assert left == []
     (message,) = Outbox(world.inner, world.clock).due()
@@ -327,35 +323,35 @@ def test_the_power_is_cut_at_several_writes_of_a_batch(seed: int) -> None:
     check_batch(played(BatchWorld(), cuts, seed), cuts=len(cuts), cancels=False)
 
 
-class EntryFirst(EvalWork):
+class EntryFirst(EvalRunHandler):
     """Known to be bad: says that a chunk is graded before its results are there."""
 
-    def _grade(self, state, read, hand):
-        put, kept = self._runs.chunks.put, []
+    def _grade(self, state, read, writer):
+        put, retained = self._runs.chunks.put, []
 
         def later(run_id: str, number: int, chunk: EvalChunk) -> EvalChunk:
-            kept.append((run_id, number, chunk))
+            retained.append((run_id, number, chunk))
             return chunk
 
         self._runs.chunks.put = later  # type: ignore[method-assign]
         try:
-            super()._grade(state, read, hand)
+            super()._grade(state, read, writer)
         finally:
             self._runs.chunks.put = put  # type: ignore[method-assign]
-        for each in kept:
-            put(*each)
+        for item in retained:
+            put(*item)
 
 
-class Forgetful(EvalWork):
+class Forgetful(EvalRunHandler):
     """Known to be bad: grades a chunk again though its results are there, and overwrites them."""
 
-    def _grade(self, state, read, hand):
+    def _grade(self, state, read, writer):
         self._runs.chunks.forget(state.created.run_id)
-        super()._grade(state, read, hand)
+        super()._grade(state, read, writer)
 
 
 @pytest.mark.parametrize("bad", [EntryFirst, Forgetful])
-def test_a_worker_that_is_known_to_be_bad_is_caught(bad: type[EvalWork]) -> None:
+def test_a_worker_that_is_known_to_be_bad_is_caught(bad: type[EvalRunHandler]) -> None:
     def is_caught(cut: int) -> bool:
         try:
             check_eval(played(EvalWorld(bad), [cut], cut), cuts=1, cancels=False)
@@ -370,25 +366,25 @@ def test_a_worker_that_is_known_to_be_bad_is_caught(bad: type[EvalWork]) -> None
 def test_a_worker_whose_lease_was_lost_adds_nothing(world_class: type[EvalWorld] | type[BatchWorld]) -> None:
     world = world_class()
     if isinstance(world, EvalWorld):
-        EvalShelf(world.inner, world.clock).put(EVAL)
-        EvalRunShelf(world.inner, world.clock).put(RUN)
+        EvalRepository(world.inner, world.clock).put(EVAL)
+        EvalRunRepository(world.inner, world.clock).put(RUN)
     else:
-        BatchShelf(world.inner, world.clock).put(BATCH)
+        BatchRepository(world.inner, world.clock).put(BATCH)
     late, quick = (
-        AnsweringWorker(world.inner, [world.desk(world.inner)], name=name, clock=world.clock)
+        InferenceWorker(world.inner, [world.processor(world.inner)], name=name, clock=world.clock)
         for name in ("late", "quick")
     )
-    assert late.look() and world.state().lease == 1
+    assert late.poll() and world.state().lease == 1
     while world.state().lease < 2:  # the late one does not beat: its thread waits for seconds that are real
-        quick.look()
+        quick.poll()
         world.clock.sleep_s(LOOK_S)
     before, held = world.state(), late._held
     assert held is not None
     with pytest.raises(FencedError):
-        held.desk.step(held.thing, held.lease.number)
+        held.processor.step(held.task, held.lease.number)
     assert world.state() == before
     late.leave()
-    while quick.look():
+    while quick.poll():
         pass
     quick.leave()
     assert world.state().status == "completed"
@@ -414,52 +410,52 @@ def test_what_a_chunk_has_is_not_asked_for_again(
         num_chunks = sum(1 for _ in world.inner.list(chunks))
         if num_chunks > kinds(world.inner, log)[kind]:
             cut_so += 1
-            asked = world.asked()
-            assert len(asked) <= num_chunks * AT_ONCE
+            request = world.asked()
+            assert len(request) <= num_chunks * AT_ONCE
             world.lives(world.inner, cancels=False)
-            assert {each: world.asked()[each] for each in asked} == dict(asked)
+            assert {item: world.asked()[item] for item in request} == dict(request)
     assert cut_so > 0
 
 
 def test_projects_take_turns_while_others_wait() -> None:
     world = EvalWorld()
     store = world.inner
-    evals, runs = EvalShelf(store, world.clock), EvalRunShelf(store, world.clock)
+    evals, runs = EvalRepository(store, world.clock), EvalRunRepository(store, world.clock)
     for number, project in enumerate(["a", "a", "b"]):
         digits = f"{number:024x}"
         evals.put(EVAL.model_copy(update={"eval_id": f"eval-{digits}", "project": project}))
         changes = {"run_id": f"evalrun-{digits}", "eval_id": f"eval-{digits}", "project": project}
         runs.put(RUN.model_copy(update=changes))
-    worker = AnsweringWorker(store, [world.desk(store)], name="w", clock=world.clock, slice_s=10.0)
+    worker = InferenceWorker(store, [world.processor(store)], name="w", clock=world.clock, slice_s=10.0)
     turns = []
-    while worker.look():
+    while worker.poll():
         world.clock.sleep_s(LOOK_S)
         assert worker._held is not None
-        if [worker._held.thing.thing_id[-1]] != turns[-1:]:
-            turns.append(worker._held.thing.thing_id[-1])
+        if [worker._held.task.task_id[-1]] != turns[-1:]:
+            turns.append(worker._held.task.task_id[-1])
     worker.leave()
     assert turns[:4] == ["0", "2", "0", "2"] and sorted(set(turns)) == ["0", "1", "2"]
 
 
-class LackingWork(EvalWork):
+class LackingWork(EvalRunHandler):
     """On a machine without a package that a criterion needs."""
 
-    def step(self, state: EvalRunState, hand: RunHand) -> None:
+    def step(self, state: EvalRunState, writer: EvalRunWriter) -> None:
         raise NotInstalledError("math-verify is not installed.")
 
 
 def test_a_run_is_left_to_others_by_a_worker_that_lacks_a_package() -> None:
-    world, said = EvalWorld(LackingWork), list[str]()
-    EvalShelf(world.inner, world.clock).put(EVAL)
-    EvalRunShelf(world.inner, world.clock).put(RUN)
-    lacking = AnsweringWorker(
-        world.inner, [world.desk(world.inner)], name="w", clock=world.clock, say=said.append
+    world, output = EvalWorld(LackingWork), list[str]()
+    EvalRepository(world.inner, world.clock).put(EVAL)
+    EvalRunRepository(world.inner, world.clock).put(RUN)
+    lacking = InferenceWorker(
+        world.inner, [world.processor(world.inner)], name="w", clock=world.clock, notify=output.append
     )
-    assert [lacking.look() for _ in range(3)] == [True, False, False]
-    assert said == [f"{RUN.run_id} is left to other workers for 60 s: math-verify is not installed."]
-    world.work_class = EvalWork
-    able = AnsweringWorker(world.inner, [world.desk(world.inner)], name="v", clock=world.clock)
-    while able.look():
+    assert [lacking.poll() for _ in range(3)] == [True, False, False]
+    assert output == [f"{RUN.run_id} is left to other workers for 60 s: math-verify is not installed."]
+    world.work_class = EvalRunHandler
+    able = InferenceWorker(world.inner, [world.processor(world.inner)], name="v", clock=world.clock)
+    while able.poll():
         pass
     able.leave()
     assert world.state().status == "completed"

@@ -44,14 +44,10 @@ def on_ranks(world_size: int, programs: list[Program], steps: list[list[Tensor]]
     of_rank: dict[int, list[list[Tensor]]] = {}
 
     def rank_main(rank: int) -> None:
-        dist.init_process_group(
-            "gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=60)
-        )
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=60))
         group = dist.group.WORLD
         assert group is not None
-        of_rank[rank] = [
-            [program(group, [lane.clone() for lane in lanes]) for lanes in steps] for program in programs
-        ]
+        of_rank[rank] = [[program(group, [lane.clone() for lane in lanes]) for lanes in steps] for program in programs]
         dist.destroy_process_group()
 
     threads = [threading.Thread(target=rank_main, args=(rank,), daemon=True) for rank in range(world_size)]
@@ -132,8 +128,8 @@ def reduce_scatter_in_passes(group: dist.ProcessGroup, lanes: list[Tensor]) -> T
 
 def backends_all_reduce(group: dist.ProcessGroup, lanes: list[Tensor]) -> Tensor:
     """Wrong on purpose: adds in an order that depends on the number of ranks."""
-    each = NUM_LANES // group.size()
-    total = own_sum(lanes[group.rank() * each : (group.rank() + 1) * each])
+    item = NUM_LANES // group.size()
+    total = own_sum(lanes[group.rank() * item : (group.rank() + 1) * item])
     dist.all_reduce(total, group=group)
     return total
 
@@ -149,8 +145,7 @@ def gradients(seed: int) -> list[list[Tensor]]:
     """[step][lane]: of very different sizes, so that every other bracketing has other bits."""
     generator = torch.Generator().manual_seed(seed)
     return [
-        [torch.randn(size, generator=generator) * 10.0 ** (lane % 5) for lane in range(NUM_LANES)]
-        for size in SIZES
+        [torch.randn(size, generator=generator) * 10.0 ** (lane % 5) for lane in range(NUM_LANES)] for size in SIZES
     ]
 
 

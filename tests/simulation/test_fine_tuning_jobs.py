@@ -24,12 +24,12 @@ from assay.records.fine_tuning_job import (
 from assay.records.launch import Launch
 from assay.records.webhook import WebhookCreated
 from assay.serving.job import JobState, newest_events
-from assay.serving.jobs import JobShelf
+from assay.serving.jobs import JobRepository
 from assay.serving.webhooks.outbox import Outbox
-from assay.serving.webhooks.webhooks import EVENT_TYPES, WebhookShelf
+from assay.serving.webhooks.webhooks import EVENT_TYPES, WebhookRepository
 from assay.store.objects import ObjectStore, open_store
 from assay.workers.fine_tuning.held_time import AttemptTime
-from assay.workers.fine_tuning.runs import Commitment, RunStanding
+from assay.workers.fine_tuning.runs import RunCommit, RunProgress
 from assay.workers.fine_tuning.worker import Prepare, Worker
 from clocks import HandClock
 from power_cut_store import PowerCut, PowerCutStore
@@ -120,19 +120,17 @@ class PlayedRuns:
 
     def held(self, run_id: str) -> list[AttemptTime]:
         """Each launch is an attempt that held a device for an hour."""
-        return [
-            AttemptTime(number, 3600.0 * number, 3600.0 * (number + 1), 3600.0) for number in self._numbers()
-        ]
+        return [AttemptTime(number, 3600.0 * number, 3600.0 * (number + 1), 3600.0) for number in self._numbers()]
 
-    def settled(self, run_id: str, *, seen_s: float) -> list[AttemptTime]:
+    def final_times(self, run_id: str, *, seen_s: float) -> list[AttemptTime]:
         return self.held(run_id)
 
-    def standing(self, launch: Launch) -> RunStanding:
-        return RunStanding(self.living is not None, self.step >= STEPS, self.committed())
+    def progress(self, launch: Launch) -> RunProgress:
+        return RunProgress(self.living is not None, self.step >= STEPS, self.committed())
 
-    def commits_behind(self, run_id: str, step: int) -> list[Commitment]:
+    def commits_behind(self, run_id: str, step: int) -> list[RunCommit]:
         steps = range(step + STEPS_A_COMMIT, self.committed() + 1, STEPS_A_COMMIT)
-        return [Commitment(each, 3.0, f"w{each}", (each,), _points(each)) for each in steps]
+        return [RunCommit(item, 3.0, f"w{item}", (item,), _points(item)) for item in steps]
 
     def result(self, created: JobCreated, run_id: str, lease: int) -> JobSucceeded:
         self.store.put("file/result", b"")
@@ -166,8 +164,8 @@ def at_once(prepare: Prepare) -> Future[JobValidated]:
 
 def _points(step: int) -> tuple[MetricPoint, ...]:
     return tuple(
-        MetricPoint(step=each, at_s=3.0, values={"train_loss": 0.5})
-        for each in range(step - STEPS_A_COMMIT + 1, step + 1)
+        MetricPoint(step=item, at_s=3.0, values={"train_loss": 0.5})
+        for item in range(step - STEPS_A_COMMIT + 1, step + 1)
     )
 
 
@@ -178,19 +176,19 @@ class World:
         self.inner = open_store("memory:")
         self.clock = HandClock()
         self.runs = runs
-        WebhookShelf(self.inner, self.clock).put(WEBHOOK)
+        WebhookRepository(self.inner, self.clock).put(WEBHOOK)
 
     def lives(self, store: ObjectStore, *, cancels: bool) -> None:
         """One life of server and worker, by turns, until the job is over or the power is cut."""
         self.runs.store = store
-        jobs, workers_jobs = JobShelf(store, self.clock), JobShelf(store, self.clock)
-        worker = Worker(store, workers_jobs, self.runs, name="w", clock=self.clock, beside=at_once)
+        jobs, workers_jobs = JobRepository(store, self.clock), JobRepository(store, self.clock)
+        worker = Worker(store, workers_jobs, self.runs, name="w", clock=self.clock, run_in_background=at_once)
         try:
             while not self.client_is_done(jobs, cancels=cancels):
-                worker.look()
+                worker.poll()
                 self.runs.goes_on()
                 self.clock.sleep_s(LOOK_S)
-            worker.look()
+            worker.poll()
             worker.leave()
         except BaseException:
             while worker._held:
@@ -198,7 +196,7 @@ class World:
                     worker.leave()
             raise
 
-    def client_is_done(self, jobs: JobShelf, *, cancels: bool) -> bool:
+    def client_is_done(self, jobs: JobRepository, *, cancels: bool) -> bool:
         """What the client asks for next, by what it sees."""
         state = jobs.find(JOB, "p") or jobs.put(CREATED)
         if state.has_ended:
@@ -211,7 +209,7 @@ class World:
         return False
 
     def state(self) -> JobState:
-        state = JobShelf(self.inner, self.clock).find(JOB, "p")
+        state = JobRepository(self.inner, self.clock).find(JOB, "p")
         assert state is not None
         return state
 
@@ -245,8 +243,8 @@ def check(world: World) -> None:
     assert ends[state.status] == 1
     assert (kinds["created"], kinds["validated"], kinds["failed"]) == (1, 1, 0)
     assert kinds["resume"] <= kinds["pause"]
-    events = [*newest_events(state, JobShelf(world.inner, world.clock).shelf.log(JOB).entry)][::-1]
-    assert [each.data["step"] for each in events if each.data] == [*range(1, state.last_step + 1)]
+    events = [*newest_events(state, JobRepository(world.inner, world.clock).logs.log(JOB).entry)][::-1]
+    assert [item.data["step"] for item in events if item.data] == [*range(1, state.last_step + 1)]
     assert state.status == "cancelled" or state.last_step == STEPS
     charged = [entry.attempt for entry in state.entries if entry.type == "charged"]
     assert sorted(charged) == sorted(set(charged)) == world.runs._numbers()  # each charge once
@@ -279,7 +277,7 @@ def test_the_power_is_cut_at_several_writes(seed: int) -> None:
     check(played([rng.randrange(40) for _ in range(rng.randrange(2, 6))], seed, cancels=cancels))
 
 
-MOMENTS = ("prepare", "next_launch", "launch_from", "start", "standing", "commits_behind", "result")
+MOMENTS = ("prepare", "next_launch", "launch_from", "start", "progress", "commits_behind", "result")
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -287,18 +285,18 @@ MOMENTS = ("prepare", "next_launch", "launch_from", "start", "standing", "commit
 def test_what_a_client_asks_in_the_midst_of_a_look_has_its_way(
     monkeypatch: pytest.MonkeyPatch, moment: str, verb: str
 ) -> None:
-    world, asked = World(PlayedRuns()), []
+    world, request = World(PlayedRuns()), []
     inside = getattr(PlayedRuns, moment)
 
     def and_asked(runs: PlayedRuns, *given):
         found = inside(runs, *given)
-        if not asked:
-            asked.append(getattr(JobShelf(world.inner, world.clock), verb)(JOB).status)
+        if not request:
+            request.append(getattr(JobRepository(world.inner, world.clock), verb)(JOB).status)
         return found
 
     monkeypatch.setattr(PlayedRuns, moment, and_asked)
     world.lives(PowerCutStore(world.inner, writes_left=10_000, rng=random.Random(0)), cancels=False)
-    assert asked == ["cancelled"] if verb == "cancel" else asked in (["pausing"], ["paused"])
+    assert request == ["cancelled"] if verb == "cancel" else request in (["pausing"], ["paused"])
     check(world)
 
 
@@ -316,7 +314,7 @@ def test_a_worker_that_forgets_what_it_launched_is_caught() -> None:
 class DamagedRuns(PlayedRuns):
     """Their logs cannot be read."""
 
-    def commits_behind(self, run_id: str, step: int) -> list[Commitment]:
+    def commits_behind(self, run_id: str, step: int) -> list[RunCommit]:
         raise DamagedDataError("its log was changed")
 
 
@@ -332,51 +330,57 @@ def test_a_job_that_fails_while_it_is_watched_leaves_no_run_behind() -> None:
 def test_a_worker_whose_lease_was_lost_can_append_nothing_more() -> None:
     world = World(PlayedRuns())
     world.runs.store = world.inner
-    shelves = [JobShelf(world.inner, world.clock) for _ in range(2)]
+    repositories = [JobRepository(world.inner, world.clock) for _ in range(2)]
     slow, quick = (
-        Worker(world.inner, shelve, world.runs, name="w", clock=world.clock, beside=at_once)
-        for shelve in shelves
+        Worker(world.inner, shelve, world.runs, name="w", clock=world.clock, run_in_background=at_once)
+        for shelve in repositories
     )
-    shelves[0].put(CREATED)
-    slow.look()
+    repositories[0].put(CREATED)
+    slow.poll()
     while world.state().lease < 2:  # the slow one does not beat: its thread waits for seconds that are real
-        quick.look()
+        quick.poll()
         world.clock.sleep_s(LOOK_S)
     before = world.state()
     assert [entry.type for entry in before.entries] == ["created", "taken", "validated", "taken", "launching"]
     held = slow._held[JOB]
     with pytest.raises(FencedError):
         slow._watch(held, before)
-    slow.look()
+    slow.poll()
     assert not slow._held and world.state() == before
     quick.leave()
 
 
 def test_a_worker_says_how_each_job_ended_and_why() -> None:
-    world, said = World(DamagedRuns()), list[str]()
+    world, output = World(DamagedRuns()), list[str]()
     world.runs.store = world.inner
-    shelf = JobShelf(world.inner, world.clock)
+    logs = JobRepository(world.inner, world.clock)
     worker = Worker(
-        world.inner, shelf, world.runs, name="w", clock=world.clock, beside=at_once, say=said.append
+        world.inner,
+        logs,
+        world.runs,
+        name="w",
+        clock=world.clock,
+        run_in_background=at_once,
+        notify=output.append,
     )
-    shelf.put(CREATED)
+    logs.put(CREATED)
     for _ in range(20):
-        worker.look()
-    assert said == [f"job {JOB} failed: its log was changed"]
+        worker.poll()
+    assert output == [f"job {JOB} failed: its log was changed"]
     worker.leave()
 
 
 def test_what_another_worker_recorded_meanwhile_is_recorded_once() -> None:
     world = World(PlayedRuns())
     world.runs.store = world.inner
-    worker = Worker(world.inner, JobShelf(world.inner, world.clock), world.runs, name="w", clock=world.clock)
-    JobShelf(world.inner, world.clock).put(CREATED)
+    worker = Worker(world.inner, JobRepository(world.inner, world.clock), world.runs, name="w", clock=world.clock)
+    JobRepository(world.inner, world.clock).put(CREATED)
     while world.state().launched is None:
-        worker.look()
+        worker.poll()
     old = world.state()  # as a worker knows it that takes the job over when the other has written on
     for _ in range(STEPS):
         world.runs.goes_on()
-        worker.look()
+        worker.poll()
         if world.state().last_step == STEPS - STEPS_A_COMMIT:
             break
     before = world.state()
@@ -398,21 +402,21 @@ class LackingRuns(PlayedRuns):
 
 
 def test_a_job_is_left_to_others_by_a_worker_that_lacks_the_program() -> None:
-    world, other, said = World(LackingRuns()), PlayedRuns(), list[str]()
+    world, other, output = World(LackingRuns()), PlayedRuns(), list[str]()
     world.runs.store = other.store = world.inner
     lacking, able = (
         Worker(
-            world.inner, JobShelf(world.inner, world.clock), runs, name="w", clock=world.clock, beside=at_once,
-            say=said.append,
+            world.inner, JobRepository(world.inner, world.clock), runs, name="w", clock=world.clock, run_in_background=at_once,
+            notify=output.append,
         )
         for runs in (world.runs, other)
     )  # fmt: skip
-    JobShelf(world.inner, world.clock).put(CREATED)
+    JobRepository(world.inner, world.clock).put(CREATED)
     for _ in range(20):
-        lacking.look()
-    assert said == [f"{JOB} is left to other workers for 60 s: /bin/assay: no such program."]
+        lacking.poll()
+    assert output == [f"{JOB} is left to other workers for 60 s: /bin/assay: no such program."]
     assert not world.state().has_ended and not lacking._held
-    able.look()
+    able.poll()
     assert world.state().launched is not None
     able.leave()
 
@@ -421,15 +425,20 @@ def test_a_worker_tries_again_what_it_lacked_a_minute_ago() -> None:
     world = World(runs := LackingRuns())
     runs.store = world.inner
     worker = Worker(
-        world.inner, JobShelf(world.inner, world.clock), world.runs, name="w", clock=world.clock, beside=at_once
+        world.inner,
+        JobRepository(world.inner, world.clock),
+        world.runs,
+        name="w",
+        clock=world.clock,
+        run_in_background=at_once,
     )
-    JobShelf(world.inner, world.clock).put(CREATED)
+    JobRepository(world.inner, world.clock).put(CREATED)
     for _ in range(5):
-        worker.look()
+        worker.poll()
     runs.is_installed = True
-    worker.look()
+    worker.poll()
     assert world.state().launched is None
     world.clock.sleep_s(61.0)
-    worker.look()
+    worker.poll()
     assert world.state().launched is not None
     worker.leave()

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from assay.records.uploaded_file import BytesHeld, FileCreated
-from assay.serving.blob_references import ABANDONED_S, HeldBytes
-from assay.serving.files import FileDamagedError, FileShelf
+from assay.serving.blob_references import STALE_UPLOAD_S, BlobReferences
+from assay.serving.files import FileDamagedError, FileRepository
 from assay.serving.ids import new_id
 from assay.store.objects import ObjectStore, open_store
 from clocks import HandClock
@@ -32,7 +32,7 @@ def drawn_steps(rng: random.Random, num_steps: int) -> list[Step]:
     return steps
 
 
-def do(files: FileShelf, step: Step, clock) -> None:
+def do(files: FileRepository, step: Step, clock) -> None:
     """As a server does it."""
     verb, file_id, data = step
     if verb == "remove":
@@ -52,25 +52,25 @@ def do(files: FileShelf, step: Step, clock) -> None:
 
 def check(store: ObjectStore, texts: dict[str, bytes]) -> None:
     """Two days later, when whatever was cut off was swept."""
-    clock = HandClock(1e9 + 3 * ABANDONED_S)
-    files = FileShelf(store, clock)
+    clock = HandClock(1e9 + 3 * STALE_UPLOAD_S)
+    files = FileRepository(store, clock)
     check_readable(files, texts)
     files.sweep()
-    there = check_readable(files, texts)
+    present = check_readable(files, texts)
     lie = [item.key.removeprefix("bytes/") for item in store.list("bytes/")]
-    assert sorted(lie) == sorted({created.content for created in there}), "no more than the files need"
+    assert sorted(lie) == sorted({created.content for created in present}), "no more than the files need"
     assert len(lie) == len({store.get(f"bytes/{name}") for name in lie}), "equal bytes lie once"
-    ids = {created.file_id for created in there}
+    ids = {created.file_id for created in present}
     assert {item.key for item in store.list("open/")} <= {f"open/file/{id_}" for id_ in ids}
-    assert {each for each in files.shelf.newest("p") if files.find(each, "p") is not None} == ids
+    assert {element for element in files.logs.newest("p") if files.find(element, "p") is not None} == ids
 
 
-def check_readable(files: FileShelf, texts: dict[str, bytes]) -> list[FileCreated]:
-    there = [created for file in FILES if (created := files.find(file, "p")) is not None]
-    for created in there:
+def check_readable(files: FileRepository, texts: dict[str, bytes]) -> list[FileCreated]:
+    present = [created for file in FILES if (created := files.find(file, "p")) is not None]
+    for created in present:
         data = b"".join(files.blocks(created.file_id))
         assert (data, created.sha256) == (texts[created.file_id], hashlib.sha256(data).hexdigest())
-    return there
+    return present
 
 
 @pytest.mark.parametrize("seed", [*range(3), *slow(*range(3, 8)), *soaked(*range(8, 400))])
@@ -85,7 +85,7 @@ def test_the_power_is_cut_at_any_write(seed: int) -> None:
         while left:
             clock.sleep_s(1)
             try:
-                do(FileShelf(store, clock), left[0], clock)
+                do(FileRepository(store, clock), left[0], clock)
             except PowerCut:  # the client asks for it again, or never
                 store = PowerCutStore(inner, writes_left=10_000, rng=rng)
                 if rng.random() < 0.5:
@@ -100,14 +100,14 @@ def played(seed: int) -> tuple[ObjectStore, dict[str, bytes]]:
     stage = Stage(seed, tick_s=0.01, num_turns=rng.choice([60, 200, 10_000]), nap_s=0.5)
     store = open_store("memory:")
     for number in range(3):
-        mine = [("put", FILES[number], b"same"), ("remove", FILES[number], b"same")]
-        steps = mine[: rng.randrange(1, 3)]
+        own = [("put", FILES[number], b"same"), ("remove", FILES[number], b"same")]
+        steps = own[: rng.randrange(1, 3)]
         if rng.random() < 0.3:
-            both = [("put", FILES[3], b"same"), ("remove", FILES[3], b"same")]  # the same file on two servers
-            steps = [*both[: rng.randrange(1, 3)], *steps]
+            pair = [("put", FILES[3], b"same"), ("remove", FILES[3], b"same")]  # the same file on two servers
+            steps = [*pair[: rng.randrange(1, 3)], *steps]
 
         def serve(clock: OffClock, its: ObjectStore, steps: list[Step] = steps) -> None:
-            files = FileShelf(its, clock)
+            files = FileRepository(its, clock)
             for step in steps:
                 do(files, step, clock)
 
@@ -122,7 +122,7 @@ def test_servers_take_turns_at_equal_bytes(seed: int) -> None:
 
 
 def test_whoever_takes_bytes_that_were_released_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def careless(self: HeldBytes, name: str, *, file_id: str, sha256: str) -> str:
+    def careless(self: BlobReferences, name: str, *, file_id: str, sha256: str) -> str:
         self._store.put(f"open/bytes/{name}.{file_id}.{sha256}", b"")
 
         def decide(now):
@@ -132,7 +132,7 @@ def test_whoever_takes_bytes_that_were_released_is_caught(monkeypatch: pytest.Mo
 
         return self._log(sha256).append(decide).content
 
-    monkeypatch.setattr(HeldBytes, "hold", careless)
+    monkeypatch.setattr(BlobReferences, "hold", careless)
 
     def is_caught(seed: int) -> bool:
         try:

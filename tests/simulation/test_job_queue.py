@@ -8,13 +8,13 @@ import pytest
 
 from assay.records.fine_tuning_job import JobCreated, JobSucceeded, JobValidated, JobWaits
 from assay.records.launch import Launch
-from assay.serving.admin.projects import ProjectShelf
-from assay.serving.admin.spend import ChargedThings, costs_of_day, day_of
-from assay.serving.jobs import JobShelf
-from assay.serving.refusal import RefusedError
+from assay.serving.admin.projects import ProjectRepository
+from assay.serving.admin.spend import ChargedResources, costs_of_day, day_of
+from assay.serving.api_error import ApiError
+from assay.serving.jobs import JobRepository
 from assay.store.objects import open_store
 from assay.workers.fine_tuning.held_time import AttemptTime
-from assay.workers.fine_tuning.runs import Commitment, RunStanding
+from assay.workers.fine_tuning.runs import RunCommit, RunProgress
 from assay.workers.fine_tuning.worker import Prepare, Worker
 from clocks import HandClock
 
@@ -89,21 +89,19 @@ class ManyRuns:
     def held(self, run_id: str) -> list[AttemptTime]:
         """From the launch to its end, or to now."""
         return [
-            AttemptTime(
-                number, began_s, ended_s or self.clock.now_s(), (ended_s or self.clock.now_s()) - began_s
-            )
+            AttemptTime(number, began_s, ended_s or self.clock.now_s(), (ended_s or self.clock.now_s()) - began_s)
             for number, (began_s, ended_s) in enumerate(self.times.get(run_id, []), start=1)
         ]
 
-    def settled(self, run_id: str, *, seen_s: float) -> list[AttemptTime]:
+    def final_times(self, run_id: str, *, seen_s: float) -> list[AttemptTime]:
         return self.held(run_id)
 
-    def standing(self, launch: Launch) -> RunStanding:
+    def progress(self, launch: Launch) -> RunProgress:
         is_living = self.left[launch.run_id] > 0
         is_done = not is_living and launch.run_id not in self.unfinished
-        return RunStanding(is_living, is_done, 1 if is_done else 0)
+        return RunProgress(is_living, is_done, 1 if is_done else 0)
 
-    def commits_behind(self, run_id: str, step: int) -> list[Commitment]:
+    def commits_behind(self, run_id: str, step: int) -> list[RunCommit]:
         return []
 
     def result(self, created: JobCreated, run_id: str, lease: int) -> JobSucceeded:
@@ -115,16 +113,16 @@ class ManyRuns:
 class Yard:
     """Workers with so many places each, over the same jobs."""
 
-    def __init__(self, *places: int) -> None:
+    def __init__(self, *slots: int) -> None:
         self.store, self.clock = open_store("memory:"), HandClock(1e9)
         self.runs = ManyRuns(self.clock)
-        self.jobs = JobShelf(self.store, self.clock)
+        self.jobs = JobRepository(self.store, self.clock)
         self.workers = [
             Worker(
-                self.store, JobShelf(self.store, self.clock), self.runs, name=f"w{n}", clock=self.clock,
-                runs_at_once=count, beside=at_once,
+                self.store, JobRepository(self.store, self.clock), self.runs, name=f"w{n}", clock=self.clock,
+                runs_at_once=count, run_in_background=at_once,
             )
-            for n, count in enumerate(places)
+            for n, count in enumerate(slots)
         ]  # fmt: skip
 
     def submit(self, project: str, number: int, *, budget: float | None = None) -> str:
@@ -137,10 +135,10 @@ class Yard:
         self.jobs.put(created)
         return job_id
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         is_busy = False
         for worker in self.workers:
-            is_busy = worker.look() or is_busy
+            is_busy = worker.poll() or is_busy
             self.clock.sleep_s(0.5)
         self.runs.go_on()
         return is_busy
@@ -158,25 +156,25 @@ def at_once(prepare: Prepare) -> Future[JobValidated]:
 
 
 @pytest.mark.parametrize("places", [(1,), (1, 2), (3, 1, 1)])
-def test_places_are_filled_in_turn_and_each_job_is_launched_once(places) -> None:
-    yard = Yard(*places)
+def test_places_are_filled_in_turn_and_each_job_is_launched_once(slots) -> None:
+    yard = Yard(*slots)
     jobs = [yard.submit("a", n) for n in range(8)] + [yard.submit("b", n) for n in range(8, 11)]
     most = 0
     for _ in range(200):
-        is_busy = yard.look()
+        is_busy = yard.poll()
         most = max(most, len(yard.runs.at_work()))
         if not is_busy:
             break
     yard.leave()
-    states = [yard.jobs.shelf.state(job_id) for job_id in jobs]
+    states = [yard.jobs.logs.state(job_id) for job_id in jobs]
     assert {state.status for state in states} == {"succeeded"}
     assert all(len(launches) == 1 for launches in yard.runs.launches.values())
-    assert most == sum(places)
+    assert most == sum(slots)
     # After so many launches, no project that still had jobs has had more than one turn more than another.
     for count in range(1, 7):
         done = [yard.runs.order[:count].count(project) for project in "ab"]
-        assert max(done) - min(done) <= sum(places), yard.runs.order
-    if places == (1,):
+        assert max(done) - min(done) <= sum(slots), yard.runs.order
+    if slots == (1,):
         assert "".join(yard.runs.order) == "abababaaaaa"
 
 
@@ -184,10 +182,10 @@ def test_a_full_worker_keeps_no_job_from_one_that_has_a_place() -> None:
     yard = Yard(1, 1)
     first, second = yard.submit("a", 1), yard.submit("a", 2)
     for _ in range(3):
-        yard.workers[0].look()
+        yard.workers[0].poll()
     yard.runs.left[first] = 10**6
-    yard.workers[1].look()
-    yard.workers[1].look()
+    yard.workers[1].poll()
+    yard.workers[1].poll()
     assert yard.runs.at_work() == [first, second]
     yard.leave()
 
@@ -196,15 +194,14 @@ def test_what_a_job_waits_for_is_an_event_once_until_it_is_another_thing() -> No
     yard = Yard(1)
     jobs = [yard.submit("a", n) for n in range(3)]
     for _ in range(4):
-        yard.look()
+        yard.poll()
     yard.runs.left[jobs[0]] = 20
     for _ in range(60):
-        yard.look()
-    said = [
-        [entry.code for entry in yard.jobs.shelf.state(job_id).entries if isinstance(entry, JobWaits)]
-        for job_id in jobs
+        yard.poll()
+    output = [
+        [entry.code for entry in yard.jobs.logs.state(job_id).entries if isinstance(entry, JobWaits)] for job_id in jobs
     ]
-    assert said == [[], ["places_taken"], ["turn", "places_taken"]]
+    assert output == [[], ["slots_taken"], ["turn", "slots_taken"]]
     yard.leave()
 
 
@@ -212,24 +209,24 @@ def test_runs_are_watched_while_files_are_validated() -> None:
     yard = Yard(2)
     first = yard.submit("a", 1)
     for _ in range(3):
-        yard.look()
+        yard.poll()
     under_way: Future[JobValidated] = Future()
     yard.workers[0]._beside = lambda prepare: under_way
     second = yard.submit("a", 2)
     for _ in range(6):
-        yard.look()
-    assert yard.jobs.shelf.state(first).status == "succeeded"
+        yard.poll()
+    assert yard.jobs.logs.state(first).status == "succeeded"
     yard.jobs.pause(second)
-    yard.look()
+    yard.poll()
     assert second in yard.workers[0]._held  # who may not be at it while that still writes
-    under_way.set_result(yard.runs.prepare(yard.jobs.shelf.state(second).created, 1))
-    yard.look()
+    under_way.set_result(yard.runs.prepare(yard.jobs.logs.state(second).created, 1))
+    yard.poll()
     assert second not in yard.workers[0]._held
     yard.workers[0]._beside = at_once
     yard.jobs.resume(second)
     for _ in range(8):
-        yard.look()
-    assert yard.jobs.shelf.state(second).status == "succeeded"
+        yard.poll()
+    assert yard.jobs.logs.state(second).status == "succeeded"
     yard.leave()
 
 
@@ -239,7 +236,7 @@ LONG = 10**6
 def until_at_work(yard: Yard, job_id: str) -> float:
     """Have it go on for ever; when it was launched."""
     for _ in range(10):
-        yard.look()
+        yard.poll()
         if job_id in yard.runs.at_work():
             yard.runs.left[job_id] = LONG
             return yard.runs.times[job_id][-1][0]
@@ -253,50 +250,50 @@ def test_a_job_over_its_budget_holds_its_device_for_at_most_15_s_more(stays) -> 
     yard.runs.stays = stays
     launched_s = until_at_work(yard, job_id)
     while job_id in yard.runs.at_work():
-        yard.look()
+        yard.poll()
     held_s = yard.runs.times[job_id][0][1] - launched_s
     assert 60 <= held_s <= 60 + (15 if stays else 2)
     assert yard.runs.ended == ([job_id] if stays else [])
     for _ in range(3):
-        yard.look()
-    state = yard.jobs.shelf.state(job_id)
+        yard.poll()
+    state = yard.jobs.logs.state(job_id)
     assert (state.status, state.budget_spent.of, state.charged_s) == ("paused", "job", held_s)
     for budget in (None, 60 / 3600, held_s / 3600):
-        with pytest.raises(RefusedError, match="Give it more"):
+        with pytest.raises(ApiError, match="Give it more"):
             yard.jobs.resume(job_id, budget)
     yard.jobs.resume(job_id, 1.0)
     yard.runs.stays = False
     for _ in range(12):
-        yard.look()
-    assert yard.jobs.shelf.state(job_id).status == "succeeded"
+        yard.poll()
+    assert yard.jobs.logs.state(job_id).status == "succeeded"
     yard.leave()
 
 
 def test_a_spent_limit_of_a_project_pauses_its_jobs_and_launches_none_until_the_next_month() -> None:
     yard = Yard(2)
-    projects = ProjectShelf(yard.store, yard.clock)
+    projects = ProjectRepository(yard.store, yard.clock)
     projects.ensure("a", by="me")
     projects.limit("a", 100 / 3600, by="me")
     first, other, third = yard.submit("a", 1), yard.submit("b", 2), yard.submit("a", 3)
     launched_s = until_at_work(yard, first)
     yard.runs.left[other] = LONG
-    while yard.jobs.shelf.state(first).status != "paused":
-        yard.look()
+    while yard.jobs.logs.state(first).status != "paused":
+        yard.poll()
     assert 100 <= yard.clock.now_s() - launched_s <= 115
-    spent = yard.jobs.shelf.state(first).budget_spent
+    spent = yard.jobs.logs.state(first).budget_spent
     assert (spent.of, spent.limit_device_s) == ("project", 100.0)
     for _ in range(4):
-        yard.look()
+        yard.poll()
     assert yard.runs.at_work() == [other]
-    waits = yard.jobs.shelf.state(third).waits
+    waits = yard.jobs.logs.state(third).waits
     assert waits.code == "project_limit" and "its limit is 0.02778" in waits.message
     yard.jobs.resume(first)
-    yard.look()
-    assert yard.jobs.shelf.state(first).waits.code == "project_limit"
+    yard.poll()
+    assert yard.jobs.logs.state(first).waits.code == "project_limit"
     yard.clock.sleep_s(32 * 86_400)
     for _ in range(20):
-        yard.look()
-    assert {yard.jobs.shelf.state(each).status for each in (first, third)} == {"succeeded"}
+        yard.poll()
+    assert {yard.jobs.logs.state(item).status for item in (first, third)} == {"succeeded"}
     yard.leave()
 
 
@@ -307,8 +304,8 @@ def test_a_job_without_any_budget_left_is_not_launched_again() -> None:
     yard.clock.sleep_s(40)
     yard.runs.leave(job_id)  # preempted, before anybody looked
     for _ in range(4):
-        yard.look()
-    state = yard.jobs.shelf.state(job_id)
+        yard.poll()
+    state = yard.jobs.logs.state(job_id)
     assert (state.status, len(yard.runs.launches[job_id])) == ("paused", 1)
     yard.leave()
 
@@ -320,12 +317,12 @@ def test_days_sum_to_what_was_held() -> None:
     yard.clock.sleep_s(2.5 * 86_400)
     yard.runs.left[job_id] = 0
     for _ in range(4):
-        yard.look()
-    state = yard.jobs.shelf.state(job_id)
+        yard.poll()
+    state = yard.jobs.logs.state(job_id)
     first = day_of(yard.runs.times[job_id][0][0])
-    things = ChargedThings(yard.jobs.shelf)
-    by_day = [costs_of_day(things, first + timedelta(days=number)) for number in range(-1, 5)]
-    assert [[each.thing_id for each in day] for day in by_day] == [[], [job_id], [job_id], [job_id], [], []]
-    assert sum(each.device_s for day in by_day for each in day) == pytest.approx(state.charged_s, rel=1e-12)
+    resources = ChargedResources(yard.jobs.logs)
+    by_day = [costs_of_day(resources, first + timedelta(days=number)) for number in range(-1, 5)]
+    assert [[item.resource_id for item in day] for day in by_day] == [[], [job_id], [job_id], [job_id], [], []]
+    assert sum(item.device_s for day in by_day for item in day) == pytest.approx(state.charged_s, rel=1e-12)
     assert by_day[2][0].device_s == 86_400
     yard.leave()

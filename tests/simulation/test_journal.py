@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from assay.records.journal import JournaledAnswer, JournaledGroup, JudgedGroup
 from torch import nn
 
 from assay.base.clock import SystemClock
@@ -23,18 +24,17 @@ from assay.data.loader.batch import LaneShare, StepShare
 from assay.distributed.ranks import Ranks
 from assay.records.commit import Commit, FileDigest
 from assay.records.cursor import Cursor
-from assay.records.journal import JournaledAnswer, JournaledGroup, JudgedGroup
 from assay.scoring.grade import Grade
 from assay.scoring.item_failure import ItemFailure
 from assay.store.commit_log import JOURNAL_NAME, CommitLog
 from assay.store.objects import ObjectStore, open_store
 from assay.training.audit import effective_commits
-from assay.training.checkpoint.grade_book import GradeBook
-from assay.training.checkpoint.journal import journal_file
 from assay.training.checkpoint.parts import training_parts
 from assay.training.checkpoint.retention import RetentionConfig
+from assay.training.checkpoint.reward_cache import RewardCache
+from assay.training.checkpoint.rollout_log import rollout_log_file
 from assay.training.checkpoint.saver import LaneReceipts, Saver
-from assay.training.methods.grpo.judging import JudgedGroups, judged_grades
+from assay.training.methods.grpo.judge_cache import JudgeBatch, cached_grades
 from assay.training.methods.grpo.reward_config import GraderReward
 from assay.training.trainer.step import StepTotals
 from assay.training.trainer.trainer import TrainingPosition
@@ -78,27 +78,29 @@ class Judge:
         """What has a score in the store, by its bytes alone."""
         keys = [item.key for item in self._store.list(f"judged/{step:08d}/{row:016x}-")]
         groups = [JudgedGroup.from_json(self._store.get(key), source=key) for key in keys]
-        return {(each.sample, each.rollout) for one in groups for each in one.answers if each.score is not None}
+        return {
+            (element.sample, element.rollout) for one in groups for element in one.answers if element.score is not None
+        }
 
 
 class JudgedStepper:
     """Learns each row by what a judge paid for two answers to it."""
 
-    def __init__(self, weights: Paid, book: GradeBook, judge: Judge, rng: random.Random) -> None:
+    def __init__(self, weights: Paid, reward_cache: RewardCache, judge: Judge, rng: random.Random) -> None:
         self._weights = weights
-        self._book = book
+        self._reward_cache = reward_cache
         self._judge = judge
         self._rng = rng
 
     @torch.no_grad()
-    def step(self, share: StepShare, *, step: int, stop_asked: bool, commit_asked: bool = False) -> StepTotals:
+    def step(self, share: StepShare, *, step: int, stop_requested: bool, commit_requested: bool = False) -> StepTotals:
         groups = [group for lane in share.lanes for group in self._groups(lane, step)]
         for group in groups:
             self._weights.times_learned[group.row_id] += 1
-            self._weights.paid[group.row_id] += sum(each.reward or 0.0 for each in group.answers)
-        told: dict[str, Any] = dict.fromkeys(set(StepTotals._fields) - StepTotals._field_defaults.keys(), 0)
-        told |= {"num_rows": len(groups), "stop_asked": self._rng.random() < 0.03, "bad_lanes": ()}
-        return StepTotals(**told, journal=tuple(groups))
+            self._weights.paid[group.row_id] += sum(item.reward or 0.0 for item in group.answers)
+        events: dict[str, Any] = dict.fromkeys(set(StepTotals._fields) - StepTotals._field_defaults.keys(), 0)
+        events |= {"num_rows": len(groups), "stop_requested": self._rng.random() < 0.03, "bad_lanes": ()}
+        return StepTotals(**events, rollout_log=tuple(groups))
 
     def _groups(self, lane: LaneShare, step: int) -> list[JournaledGroup]:
         rows = [int(row) for batch in lane.micro_batches for row in batch.row_ids]
@@ -107,20 +109,20 @@ class JudgedStepper:
 
         def ask(places: list[int]) -> list[Grade]:
             return self._judge.grade(
-                step, rows[places[0] // SIZE], [(place % SIZE, f"{digests[place]:016x}") for place in places]
+                step, rows[places[0] // SIZE], [(location % SIZE, f"{digests[location]:016x}") for location in places]
             )
 
-        asked = JudgedGroups(step, rows, digests, self._book)
-        grades = judged_grades(asked, REWARD, index=0, ask=ask, at_once=1) if rows else []
+        request = JudgeBatch(step, rows, digests, self._reward_cache)
+        grades = cached_grades(request, REWARD, index=0, ask=ask, at_once=1) if rows else []
         return [
             JournaledGroup(
                 step, lane.lane, row, "learned", "[]",
                 tuple(
                     JournaledAnswer(
-                        digests[place], 1, False, grades[place].score, (grades[place].score,), 0.0,
-                        failure_kind="" if (failure := grades[place].failure) is None else failure.kind,
+                        digests[location], 1, False, grades[location].score, (grades[location].score,), 0.0,
+                        failure_kind="" if (failure := grades[location].failure) is None else failure.kind,
                     )
-                    for place in range(number * SIZE, (number + 1) * SIZE)
+                    for location in range(number * SIZE, (number + 1) * SIZE)
                 ),
             )
             for number, row in enumerate(rows)
@@ -132,7 +134,7 @@ class JournalAfter(Saver):
 
     def _put_accounts(self, folder: str, parts: list[LaneReceipts]) -> list[FileDigest]:
         bare = [LaneReceipts(part.rows, part.quarantined) for part in parts]
-        self._late = folder, journal_file([table for part in parts for table in part.journal])
+        self._late = folder, rollout_log_file([table for part in parts for table in part.rollout_log])
         return super()._put_accounts(folder, bare)
 
     def _save(self, *arguments: Any) -> Commit | None:
@@ -142,7 +144,7 @@ class JournalAfter(Saver):
         return commit
 
 
-class Forgetful(GradeBook):
+class Forgetful(RewardCache):
     """Wrong on purpose: what judges say is kept with the commit only."""
 
     def said(self, *_: Any, **__: Any) -> list[Any]:
@@ -152,23 +154,23 @@ class Forgetful(GradeBook):
 def attempt(store: ObjectStore, wrong: type | None, ranks: Ranks, judge: Judge, rng: random.Random) -> bool:
     """One life of the run; whether it is done."""
     saver_type = wrong if wrong is not None and issubclass(wrong, Saver) else Saver
-    book_type = wrong if wrong is not None and issubclass(wrong, GradeBook) else GradeBook
+    book_type = wrong if wrong is not None and issubclass(wrong, RewardCache) else RewardCache
     log = CommitLog(store)
     number = log.begin_attempt(world_size=1, now_s=0.0)
     log.sweep_abandoned()
     weights, clock = Paid(), SystemClock()
     optimizer = torch.optim.SGD(weights.parameters(), lr=0.0)
     saver = saver_type(training_parts(weights, optimizer), ranks, log, RetentionConfig(keep_last=2), clock)
-    place = TrainingPosition(0, Cursor())
+    location = TrainingPosition(0, Cursor())
     if (commit := log.last_intact_commit()) is not None:
         saver.restore(commit)
-        place = TrainingPosition(commit.step, commit.cursor)
+        location = TrainingPosition(commit.step, commit.cursor)
         if isinstance(saver, CursorApart):
-            place = saver.place_of(commit)
+            location = saver.place_of(commit)
     stepper = JudgedStepper(weights, book_type(store, attempt=number), judge, rng)
     trainer = trainer_of(stepper, saver, clock, lambda step: rng.random())  # type: ignore[arg-type]
     try:
-        return trainer.train(place) == "finished"
+        return trainer.train(location) == "finished"
     finally:
         saver._thread.shutdown()
 
@@ -185,7 +187,7 @@ def problems(seed: int, ranks: Ranks, wrong: type | None = None, *, only_cut: in
         faulty = PowerCutStore(store, writes_left=writes, rng=rng)
         try:
             if attempt(faulty, wrong, ranks, judge, rng):
-                return [*unaccounted(store, ranks), *(f"asked twice: {each}" for each in judge.asked_twice)]
+                return [*unaccounted(store, ranks), *(f"asked twice: {item}" for item in judge.asked_twice)]
         except BaseException as error:
             if not was_cut(error):
                 raise
@@ -201,16 +203,16 @@ def unaccounted(store: ObjectStore, ranks: Ranks) -> list[str]:
     reader.restore(commits[-1])
     reader.close()
     lines = Counter[int]()
-    paid = np.zeros(NUM_ROWS)
+    rewards = np.zeros(NUM_ROWS)
     for commit in commits:
         key = f"{commit.folder}/{JOURNAL_NAME}"
         if not store.exists(key):
             return [f"{key} is missing"]
         for line in pq.read_table(io.BytesIO(store.get(key))).to_pylist():
             lines[line["row_id"]] += 1
-            paid[line["row_id"]] += line["reward"] or 0.0
+            rewards[line["row_id"]] += line["reward"] or 0.0
     found = [f"row {row} has {lines[row]} lines" for row in range(NUM_ROWS) if lines[row] != SIZE]
-    if not np.allclose(paid, weights.paid.detach().numpy()):
+    if not np.allclose(rewards, weights.paid.detach().numpy()):
         found.append("the weights learned by other rewards than the journal has")
     times = weights.times_learned.tolist()
     return found + [f"row {row} was learned {times[row]} times" for row in range(NUM_ROWS) if times[row] != 1]
@@ -222,9 +224,7 @@ def test_no_prompt_is_lost_and_no_judge_asked_twice_wherever_the_power_is_cut(se
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "num_writes", [*range(0, 70, 5), *soaked(*(number for number in range(70) if number % 5))]
-)
+@pytest.mark.parametrize("num_writes", [*range(0, 70, 5), *soaked(*(number for number in range(70) if number % 5))])
 def test_likewise_where_it_is_cut_once_at_any_write(num_writes: int, ranks: Ranks) -> None:
     assert problems(num_writes, ranks, only_cut=num_writes) == []
 

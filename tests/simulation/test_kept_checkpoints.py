@@ -11,7 +11,7 @@ import pytest
 
 from assay.records.commit import Commit, RunFinished
 from assay.records.cursor import Cursor
-from assay.serving.retention import CheckpointKeeper
+from assay.serving.retention import CheckpointRetention
 from assay.store.commit_log import CommitLog, checkpoint_folder, first_problem
 from assay.store.logs.kept_checkpoints import KeptCheckpoints
 from assay.store.objects import ObjectStore, open_store
@@ -51,7 +51,7 @@ class Run:
             log.append(RunFinished(attempt=log.attempt, step=step, weights_digest=str(step)))
 
     def is_kept_for(self, who: str, store: ObjectStore | None = None) -> bool:
-        return CheckpointKeeper(lambda _: store or self.inner, CLOCK).keep(RUN, STEP, who)
+        return CheckpointRetention(lambda _: store or self.inner, CLOCK).retain(RUN, STEP, who)
 
     def has_it(self) -> bool:
         """Whether the checkpoint can be resumed from, and its bytes are those that were committed."""
@@ -95,28 +95,28 @@ class InterruptedStore:
 
 def told(run_class: type[Run], at: int, *, first: str, is_last: bool) -> tuple[bool, bool, bool]:
     """What somebody is told, what is so in the end, and whether the one that was `first` came so far."""
-    run, answers = run_class(), list[bool]()
+    run, responses = run_class(), list[bool]()
 
     def commits(store: ObjectStore) -> None:
         run.commits(store, STEP + 1, is_last=is_last)
 
     def asks(store: ObjectStore) -> None:
-        answers.append(run.is_kept_for("x", store))
+        responses.append(run.is_kept_for("x", store))
 
     sides = {"commits": (commits, asks), "asks": (asks, commits)}
-    mine, theirs = sides[first]
-    store = InterruptedStore(run.inner, at, lambda: theirs(run.inner))
-    mine(store)  # type: ignore[arg-type]
+    own, expected = sides[first]
+    store = InterruptedStore(run.inner, at, lambda: expected(run.inner))
+    own(store)  # type: ignore[arg-type]
     if not store.was_early:
-        theirs(run.inner)
-    return answers[0], run.has_it(), store.was_early
+        expected(run.inner)
+    return responses[0], run.has_it(), store.was_early
 
 
 def all_told(run_class: type[Run], *, first: str, is_last: bool) -> list[tuple[bool, bool]]:
     found = []
     for at in range(200):
-        answer, is_there, was_early = told(run_class, at, first=first, is_last=is_last)
-        found.append((answer, is_there))
+        response, is_there, was_early = told(run_class, at, first=first, is_last=is_last)
+        found.append((response, is_there))
         if not was_early:
             return found
     raise AssertionError("no end")
@@ -127,8 +127,8 @@ def all_told(run_class: type[Run], *, first: str, is_last: bool) -> list[tuple[b
 def test_whoever_is_told_yes_has_the_checkpoint_whatever_comes_between(first: str, is_last: bool) -> None:
     found = all_told(Run, first=first, is_last=is_last)
     assert len(found) > 5
-    assert all(answer == is_there for answer, is_there in found), found
-    assert {answer for answer, _ in found} == {True, False}  # there is a race to be lost
+    assert all(response == is_there for response, is_there in found), found
+    assert {response for response, _ in found} == {True, False}  # there is a race to be lost
 
 
 def test_a_run_that_only_looks_is_caught() -> None:
@@ -148,22 +148,22 @@ def played(cut: int, *, of_run: bool) -> tuple[bool, bool]:
     if not of_run:
         run.commits(run.inner, STEP + 1)
         return run.is_kept_for("x"), run.has_it()
-    answer = run.is_kept_for("x")
+    response = run.is_kept_for("x")
     run.commits(run.inner, STEP + 2)
-    return answer, run.has_it()
+    return response, run.has_it()
 
 
 @pytest.mark.parametrize("of_run", [False, True])
 def test_the_power_is_cut_at_every_write(of_run: bool) -> None:
     found = [played(cut, of_run=of_run) for cut in range(12 if of_run else 4)]
-    assert all(is_there for answer, is_there in found if answer), found
-    assert {answer for answer, _ in found} == {True, False}
+    assert all(is_there for response, is_there in found if response), found
+    assert {response for response, _ in found} == {True, False}
 
 
 def test_a_checkpoint_goes_once_nobody_relies_on_it_any_more() -> None:
     run = Run()
     assert run.is_kept_for("x") and run.is_kept_for("y") and run.is_kept_for("x")
-    keeper = CheckpointKeeper(lambda _: run.inner, CLOCK)
+    keeper = CheckpointRetention(lambda _: run.inner, CLOCK)
     for step, who in ((STEP + 1, "x"), (STEP + 2, "y")):
         run.commits(run.inner, step)
         assert run.has_it()

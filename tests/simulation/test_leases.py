@@ -29,9 +29,7 @@ class JobLog:
 
     def add(self, lease: int, what: int) -> None:
         while lease >= max((held for held, _ in self.read()), default=0):
-            if self._store.put_if_absent(
-                f"job/log/{len(self.entries):04d}", json.dumps([lease, what]).encode()
-            ):
+            if self._store.put_if_absent(f"job/log/{len(self.entries):04d}", json.dumps([lease, what]).encode()):
                 return
         raise FencedError(f"lease {lease} was replaced")
 
@@ -75,9 +73,9 @@ def worker(take: Take, add: Add, held: list[int]) -> Callable[[OffClock, ObjectS
     """Takes the job, beats and adds entries until the job has all."""
 
     def body(clock: OffClock, store: ObjectStore) -> None:
-        ask, log = take(store, clock), JobLog(store)
+        request, log = take(store, clock), JobLog(store)
         while len(log.read()) < NUM_ENTRIES:
-            lease = ask()
+            lease = request()
             if lease is None:
                 clock.sleep_s(1.0)
                 continue

@@ -44,9 +44,7 @@ from variants import slow
 class MeasuredRanks(RanksHere):
     """Its metrics are folded while it trains, and again when it is done."""
 
-    def __init__(
-        self, run: Run, to_ledger: LedgerWriter, store: ObjectStore, orders: Orders, ranks: Ranks
-    ) -> None:
+    def __init__(self, run: Run, to_ledger: LedgerWriter, store: ObjectStore, orders: Orders, ranks: Ranks) -> None:
         super().__init__(store, orders, ranks)
         self._to_ledger = to_ledger
         number = orders.attempt.attempt

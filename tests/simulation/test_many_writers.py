@@ -136,8 +136,8 @@ def begun(log: CommitLog) -> LogEntry:
 
 def commit_of(log: CommitLog, before: list[Commit], rng: random.Random) -> Commit:
     """As a saver makes it durable."""
-    made = log.summary().last_steps.get(log.attempt, 0)  # its steps rise, whatever others quarantine
-    step = max(made, *(each.step for each in before), 0) + rng.randrange(1, 4)
+    created = log.summary().last_steps.get(log.attempt, 0)  # its steps rise, whatever others quarantine
+    step = max(created, *(item.step for item in before), 0) + rng.randrange(1, 4)
     folder, weights = checkpoint_folder(step, log.attempt), str(step).encode()
     log.store.put(f"{folder}/weights", weights)
     log.store.put(f"{folder}/{RECEIPTS_NAME}", b"receipts")
@@ -164,9 +164,9 @@ def check(inner: ObjectStore, heard: list[LogEntry], log_type: type[CommitLog]) 
     entries = CommitLog(inner).entries()
     assert [entries.count(entry) for entry in heard] == [1] * len(heard), "lost, or there twice"
     gone = {entry.folder for entry in entries if isinstance(entry, CommitQuarantined)}
-    made = [entry for entry in entries if isinstance(entry, Commit)]
-    gone |= {folder for commit in made for folder in commit.retires}
-    alive = [commit for commit in made if commit.folder not in gone]
+    created = [entry for entry in entries if isinstance(entry, Commit)]
+    gone |= {folder for commit in created for folder in commit.retires}
+    alive = [commit for commit in created if commit.folder not in gone]
     log = log_type(inner)
     assert log.commits() == alive, "lost, or come back"
     assert (log.finished() is not None) == isinstance(entries[-1], RunFinished)
@@ -178,7 +178,7 @@ def check(inner: ObjectStore, heard: list[LogEntry], log_type: type[CommitLog]) 
     weights = {commit.folder for commit in alive} | quarantined
     left = {item.key for item in inner.list("checkpoints/")}
     assert {f"{folder}/weights" for folder in weights} == {key for key in left if key.endswith("weights")}
-    receipts = {f"{commit.folder}/{RECEIPTS_NAME}" for commit in made}
+    receipts = {f"{commit.folder}/{RECEIPTS_NAME}" for commit in created}
     assert receipts == {key for key in left if key.endswith(RECEIPTS_NAME)}
     assert all(first_problem(inner, commit) is None for commit in alive)
 

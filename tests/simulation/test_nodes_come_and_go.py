@@ -62,7 +62,7 @@ class Life:
         self.digest = orders.commit.weights_digest if orders.commit else ""
         self.committed = self.step
         self.parts: list[SimulatedRanks] = []
-        self.stop_asked = False
+        self.stop_requested = False
         self.outcome: str | None = None
 
 
@@ -78,19 +78,19 @@ class World:
     def advance(self, part: "SimulatedRanks") -> None:
         with self.lock:
             life = part.life
-            are_all_there = sum(len(each.ranks) for each in life.parts if not each.is_gone)
+            are_all_there = sum(len(item.ranks) for item in life.parts if not item.is_gone)
             if life.outcome or part.ranks.start or are_all_there < life.attempt.world_size:
                 return
-            if life.step == TARGET - 1 and not self.may_finish and not life.stop_asked:
+            if life.step == TARGET - 1 and not self.may_finish and not life.stop_requested:
                 return
             life.step, life.digest = life.step + 1, chain(life.digest, life.step + 1)
             is_done = life.step == TARGET
-            if is_done or life.stop_asked or life.step % COMMIT_EVERY == 0:
+            if is_done or life.stop_requested or life.step % COMMIT_EVERY == 0:
                 self._commit(life)
             if is_done:
                 log = CommitLog(self.store, attempt=life.attempt.attempt)
                 log.append(RunFinished(attempt=log.attempt, step=life.step, weights_digest=life.digest))
-            life.outcome = "succeeded" if is_done else "preempted" if life.stop_asked else None
+            life.outcome = "succeeded" if is_done else "preempted" if life.stop_requested else None
 
     def _commit(self, life: Life) -> None:
         number = life.attempt.attempt
@@ -143,7 +143,7 @@ class SimulatedRanks:
         return ""
 
     def signal(self, number: int) -> None:
-        self.life.stop_asked = True
+        self.life.stop_requested = True
 
     def kill(self) -> None:
         self.is_gone = self.is_killed = True
@@ -175,8 +175,8 @@ class Node:
 
     def _follow(self) -> None:
         try:
-            if (heir := self.follower.follow()) is not None:
-                self._lead.by_heir(heir, is_asked_to_stop=self.follower.stop_asked)
+            if (successor := self.follower.follow()) is not None:
+                self._lead.by_heir(successor, is_asked_to_stop=self.follower.stop_requested)
         except AssayError as error:
             self.error = error
 
@@ -204,29 +204,27 @@ class Lead:
 
     def by_heir(self, heir: Heir, *, is_asked_to_stop: bool) -> None:
         port = heir.door.port
-        group = NodeGroup(
-            self._run, num_nodes=1, host=heir.host, port=port, ranks_per_node=1, clock=CLOCK, heir=heir
-        )
+        group = NodeGroup(self._run, num_nodes=1, host=heir.host, port=port, ranks_per_node=1, clock=CLOCK, heir=heir)
         self.lead(group, is_asked_to_stop=is_asked_to_stop)
 
     def lead(self, group: NodeGroup, *, is_asked_to_stop: bool = False) -> None:
         self.group = group
         log = CommitLog(self._world.store)
         self.supervisor = Supervisor(
-            self._run, log, policy=RestartPolicy(), watchers=[self.watcher], clock=CLOCK, nodes=group
+            self._run, log, policy=RestartPolicy(), observers=[self.watcher], clock=CLOCK, nodes=group
         )
         if is_asked_to_stop:
             self.supervisor.ask_to_stop()
-        heir = None
+        successor = None
         try:
             self.last = self.supervisor.run(self._num_nodes)
-            heir = group.hand_over() if self.last.outcome == "preempted" else None
+            successor = group.hand_over() if self.last.outcome == "preempted" else None
         except BaseException as error:
             self.error = error
             raise
         finally:
             group.close()
-            if heir is None:
+            if successor is None:
                 self.is_over.set()
 
 
@@ -259,9 +257,7 @@ class ComeAndGo:
 
     def _do(self) -> None:
         peers = sorted((self.group._busy - {self.group._node}) & self.there.keys())
-        what = self.rng.choice(
-            ["leave", "leave", "kill", "cut", "join", "kill a rank of the lead", "lead leaves"]
-        )
+        what = self.rng.choice(["leave", "leave", "kill", "cut", "join", "kill a rank of the lead", "lead leaves"])
         if what == "lead leaves" and any(self.group._peers[peer].node is not None for peer in peers):
             self.did.append(what)
             # Those that are lent get other numbers from the next lead: nothing more is done to them.
@@ -271,9 +267,12 @@ class ComeAndGo:
             self.lead.supervisor.ask_to_stop()
             return
         if what == "join":
-            lead = lead_of(Path(self.run.run_dir))
-            before, node = self.group.room(99), Node(self.run, None, lead.host, lead.port, self.lead)
-            until(lambda: self.group.room(99) > before)
+            leader = lead_of(Path(self.run.run_dir))
+            before, node = (
+                self.group.add_receive_slot(99),
+                Node(self.run, None, leader.host, leader.port, self.lead),
+            )
+            until(lambda: self.group.add_receive_slot(99) > before)
             self.there[self.group._last_number + 1] = node  # its number, where nobody else comes before it
         if what in ("join", "kill a rank of the lead", "lead leaves") or not peers:
             self.did.append(what)
@@ -325,27 +324,25 @@ def run(tmp_path: Path) -> Run:
 
 
 @pytest.mark.parametrize("seed", [0, *slow(*range(1, 10)), *soaked(*range(10, 50))])
-def test_whatever_nodes_come_and_go_each_step_is_made_once_and_by_all(
-    seed: int, run: Run, world: World
-) -> None:
+def test_whatever_nodes_come_and_go_each_step_is_made_once_and_by_all(seed: int, run: Run, world: World) -> None:
     num_nodes = random.Random(seed).randint(3, 8)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
-    there: dict[int, Node] = {}
-    lead = Lead(world, run, num_nodes)
+    present: dict[int, Node] = {}
+    leader = Lead(world, run, num_nodes)
 
     def come(node: int) -> None:
-        there[node] = Node(run, node, "127.0.0.1", port, lead)
+        present[node] = Node(run, node, "127.0.0.1", port, leader)
 
     for node in range(1, num_nodes):
         threading.Thread(target=come, args=(node,), daemon=True).start()
     group = NodeGroup(run, num_nodes=num_nodes, host="127.0.0.1", port=port, ranks_per_node=1, clock=CLOCK)
-    until(lambda: len(there) == num_nodes - 1)
-    lead.watcher = life = ComeAndGo(world, run, lead, there, seed)
-    lead.lead(group)
-    assert lead.is_over.wait(60), life.did
-    assert lead.error is None and lead.last is not None, life.did
-    assert lead.last.outcome == "succeeded" and len(life.did) == NUM_EVENTS, life.did
+    until(lambda: len(present) == num_nodes - 1)
+    leader.watcher = life = ComeAndGo(world, run, leader, present, seed)
+    leader.lead(group)
+    assert leader.is_over.wait(60), life.did
+    assert leader.error is None and leader.last is not None, life.did
+    assert leader.last.outcome == "succeeded" and len(life.did) == NUM_EVENTS, life.did
     finished = CommitLog(world.store).finished()
     assert finished is not None and finished.weights_digest == undisturbed(), life.did
     commits = CommitLog(world.store).commits()

@@ -63,7 +63,7 @@ def make_loader(rng):
 def ranks_of(loader, cursor, num_ranks, num_steps):
     """What each rank's loader yields from the cursor on, the ranks in step."""
     lanes = [lanes_of_reader(rank, num_ranks, loader.config.lanes) for rank in range(num_ranks)]
-    return [loader.shares(cursor, mine, num_steps) for mine in lanes]
+    return [loader.shares(cursor, own, num_steps) for own in lanes]
 
 
 def rows_of(share):
@@ -81,22 +81,22 @@ def simulate(seed, *, cursor_runs_ahead):
     num_steps = EPOCHS * loader.steps_per_epoch
     committed_step, weights = 0, []
     for _ in range(MAX_RESTARTS):
-        step, learned = committed_step, list(weights)
+        step, trained = committed_step, list(weights)
         ranks = ranks_of(loader, loader.cursor_at(step), rng.randint(1, 8), num_steps - step)
         for _ in range(rng.randint(1, 1 + num_steps // 3)):
             if step == num_steps:
                 break
-            learned += [row for rank in ranks for row in rows_of(next(rank))]
+            trained += [row for rank in ranks for row in rows_of(next(rank))]
             step += 1
             if rng.random() < 0.4:
                 in_flight = rng.randint(1, 3) if cursor_runs_ahead else 0
-                committed_step, weights = min(num_steps, step + in_flight), list(learned)
+                committed_step, weights = min(num_steps, step + in_flight), list(trained)
                 if cursor_runs_ahead:
                     break
         for rank in ranks:
             rank.close()
         if committed_step == num_steps or (step == num_steps and rng.random() < 0.5):
-            return loader, learned if step == num_steps else weights
+            return loader, trained if step == num_steps else weights
     raise AssertionError(f"seed {seed}: no progress in {MAX_RESTARTS} restarts")
 
 
@@ -107,16 +107,16 @@ def all_rows(loader):
 
 @pytest.mark.parametrize("seed", [*range(6), *slow(*range(6, 60))])
 def test_each_row_is_learned_once_an_epoch_whatever_is_cut(seed):
-    loader, learned = simulate(seed, cursor_runs_ahead=False)
-    assert Counter(learned) == Counter(dict.fromkeys(all_rows(loader).tolist(), EPOCHS))
+    loader, trained = simulate(seed, cursor_runs_ahead=False)
+    assert Counter(trained) == Counter(dict.fromkeys(all_rows(loader).tolist(), EPOCHS))
 
 
 @pytest.mark.slow
 def test_the_simulation_finds_the_rows_that_a_prefetched_cursor_loses():
     found = 0
     for seed in range(10):
-        loader, learned = simulate(seed, cursor_runs_ahead=True)
-        found += Counter(learned) != Counter(dict.fromkeys(all_rows(loader).tolist(), EPOCHS))
+        loader, trained = simulate(seed, cursor_runs_ahead=True)
+        found += Counter(trained) != Counter(dict.fromkeys(all_rows(loader).tolist(), EPOCHS))
     assert found >= 5
 
 

@@ -50,9 +50,7 @@ CONFIG = TrainerConfig(commit_every=2, evaluate_every=4, spot_check_every=None)
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
     """This process alone, with the real groups."""
     rendezvous = tmp_path_factory.mktemp("ranks") / "rendezvous"
-    ranks = Ranks.join(
-        rank=0, world_size=1, rendezvous=f"file://{rendezvous}", num_threads=torch.get_num_threads()
-    )
+    ranks = Ranks.join(rank=0, world_size=1, rendezvous=f"file://{rendezvous}", num_threads=torch.get_num_threads())
     yield ranks
     ranks.leave()
 
@@ -108,13 +106,13 @@ class RememberingStepper:
         self._rng = rng
 
     @torch.no_grad()
-    def step(self, share: StepShare, *, step: int, stop_asked: bool, commit_asked: bool = False) -> StepTotals:
+    def step(self, share: StepShare, *, step: int, stop_requested: bool, commit_requested: bool = False) -> StepTotals:
         rows = [int(row) for lane in share.lanes for batch in lane.micro_batches for row in batch.row_ids]
         self._memory.times_learned[rows] += 1
         self._memory.learned_in[rows] = step
-        told: dict[str, Any] = dict.fromkeys(set(StepTotals._fields) - StepTotals._field_defaults.keys(), 0)
-        told |= {"num_rows": len(rows), "stop_asked": self._rng.random() < 0.03, "bad_lanes": ()}
-        return StepTotals(**told)
+        events: dict[str, Any] = dict.fromkeys(set(StepTotals._fields) - StepTotals._field_defaults.keys(), 0)
+        events |= {"num_rows": len(rows), "stop_requested": self._rng.random() < 0.03, "bad_lanes": ()}
+        return StepTotals(**events)
 
 
 class Silent:
@@ -161,7 +159,7 @@ def trainer_of(
         config=CONFIG,
         schedule=CommitSchedule(CONFIG, clock, failure_s=1e9),
         evaluate=evaluate,
-        stop_asked=lambda: False,
+        stop_requested=lambda: False,
     )
 
 
@@ -171,18 +169,16 @@ def attempt(store: ObjectStore, saver_type: type[Saver], ranks: Ranks, rng: rand
     log.begin_attempt(world_size=1, now_s=0.0)
     memory, clock = Memory(), SystemClock()
     optimizer = torch.optim.SGD(memory.parameters(), lr=0.0)
-    saver = saver_type(
-        training_parts(memory, optimizer), ranks, log, RetentionConfig(keep_last=2, keep_best=1), clock
-    )
-    place = TrainingPosition(0, Cursor())
+    saver = saver_type(training_parts(memory, optimizer), ranks, log, RetentionConfig(keep_last=2, keep_best=1), clock)
+    location = TrainingPosition(0, Cursor())
     if (commit := log.last_intact_commit()) is not None:
         saver.restore(commit)
-        place = TrainingPosition(commit.step, commit.cursor)
+        location = TrainingPosition(commit.step, commit.cursor)
         if isinstance(saver, CursorApart):
-            place = saver.place_of(commit)
+            location = saver.place_of(commit)
     trainer = trainer_of(RememberingStepper(memory, rng), saver, clock, lambda step: rng.random())
     try:
-        return memory if trainer.train(place) == "finished" else None
+        return memory if trainer.train(location) == "finished" else None
     finally:
         saver._thread.shutdown()
 

@@ -110,13 +110,13 @@ class RanksHere:
         memory, clock = Memory(), SystemClock()
         parts = training_parts(memory, torch.optim.SGD(memory.parameters(), lr=0.0))
         saver = Saver(parts, self._ranks, log, RETENTION, clock, verify_every=3, say=said.append)
-        place = TrainingPosition(0, Cursor())
+        location = TrainingPosition(0, Cursor())
         try:
             if (commit := self._orders.commit) is not None:
                 saver.restore(commit)
-                place = TrainingPosition(commit.step, commit.cursor)
+                location = TrainingPosition(commit.step, commit.cursor)
             trainer = trainer_of(self.stepper(memory), saver, clock, lambda step: step / 100)
-            assert trainer.train(place) == "finished"
+            assert trainer.train(location) == "finished"
             last = log.commits()[-1]
             log.append(RunFinished(attempt=log.attempt, step=last.step, weights_digest=last.weights_digest))
         finally:
@@ -157,7 +157,7 @@ class NodesHere:
     def fitting(self, world_size: int) -> int:
         return world_size
 
-    def room(self, world_size: int) -> int:
+    def add_receive_slot(self, world_size: int) -> int:
         return world_size
 
     def leaving(self) -> list[str]:
@@ -204,7 +204,7 @@ def drive(
         run,
         CommitLog(store),
         policy=RestartPolicy(max_restarts=0),
-        watchers=[],
+        observers=[],
         clock=clock,
         nodes=NodesHere(store, ranks, ranks_type),
         patience=store.patience,
@@ -318,7 +318,7 @@ def folders(tmp_path: Path) -> Iterator[Path]:
     return (tmp_path / f"{number}" for number in count())
 
 
-@pytest.mark.parametrize("trouble", ["lost", *slow(*(each for each in TROUBLES if each != "lost"))])
+@pytest.mark.parametrize("trouble", ["lost", *slow(*(item for item in TROUBLES if item != "lost"))])
 def test_a_run_survives_a_store_in_trouble_at_some_calls(
     trouble: Trouble, num_calls: int, ranks: Ranks, folders: Iterator[Path]
 ) -> None:
@@ -373,7 +373,7 @@ def heeds_sigterm(trouble: Trouble, number: int, ranks: Ranks, folder: Path) -> 
         run,
         CommitLog(store),
         policy=RestartPolicy(max_restarts=0),
-        watchers=[],
+        observers=[],
         clock=clock,
         nodes=NodesHere(patient(inner, clock), ranks, RanksHere),
         patience=store.patience,
@@ -413,9 +413,7 @@ class WaitingRanks(RanksHere):
     def signal(self, number: int) -> None: ...
 
 
-def test_sigterm_is_heeded_in_time_while_ranks_wait_for_a_store_that_is_away(
-    ranks: Ranks, tmp_path: Path
-) -> None:
+def test_sigterm_is_heeded_in_time_while_ranks_wait_for_a_store_that_is_away(ranks: Ranks, tmp_path: Path) -> None:
     inner, run, clock = open_store("memory:"), run_in(tmp_path / "r"), HandClock()
     store = patient(FailingStore(inner, {}, clock), clock)
     WaitingRanks.clock = clock
@@ -423,7 +421,7 @@ def test_sigterm_is_heeded_in_time_while_ranks_wait_for_a_store_that_is_away(
         run,
         CommitLog(store),
         policy=RestartPolicy(max_restarts=0, grace_s=60.0),
-        watchers=[],
+        observers=[],
         clock=clock,
         nodes=NodesHere(store, ranks, WaitingRanks),
         patience=store.patience,
@@ -443,7 +441,7 @@ LEAVE_S = 2 * HURRIED_S
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trouble", ["hang", *soaked(*(each for each in TROUBLES if each != "hang"))])
+@pytest.mark.parametrize("trouble", ["hang", *soaked(*(item for item in TROUBLES if item != "hang"))])
 def test_sigterm_is_heeded_in_time_at_every_call_of_the_supervisor_that_is_in_trouble(
     trouble: Trouble, ranks: Ranks, folders: Iterator[Path]
 ) -> None:

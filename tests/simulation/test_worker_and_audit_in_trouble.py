@@ -22,7 +22,7 @@ from assay.store.home import Home
 from assay.store.objects import ObjectStore, open_store
 from assay.training.audit import audit_run
 from assay.training.recipe import EvaluationConfig
-from assay.workflows.audit import audited_run
+from assay.workflows.audit import audit_and_record
 from assay.workflows.bookkeeping import writer_of
 from assay.workflows.evaluation.queue import Queue, due_commits, work
 from clocks import HandClock
@@ -145,7 +145,7 @@ def check_audit(finished: Finished, undisturbed: Undisturbed, troubles: Troubles
         assert reports == [undisturbed.report], (troubles, outage_s)
 
 
-@pytest.mark.parametrize("trouble", ["error", *slow(*(each for each in TROUBLES if each != "error"))])
+@pytest.mark.parametrize("trouble", ["error", *slow(*(item for item in TROUBLES if item != "error"))])
 def test_an_audit_in_trouble_says_what_it_says_otherwise(
     trouble: Trouble, finished: Finished, undisturbed: Undisturbed
 ) -> None:
@@ -175,8 +175,8 @@ def check_books(
     assert rows == rows_of_folder(finished.run_in(folder)) and len(rows["benchmark_results"]) == 1, troubles
     home = Home.at(finished.home.folder, f"sqlite:///{folder}/audits.db")
     home.open_ledger().close()
-    of_audit = strike({number: "error" if each == "hang" else each for number, each in troubles.items()})
-    report, _, _ = audited_run(home, finished.run.run_id, check_shards=True, weights="all")
+    of_audit = strike({number: "error" if item == "hang" else item for number, item in troubles.items()})
+    report, _, _ = audit_and_record(home, finished.run.run_id, check_shards=True, weights="all")
     of_audit.end()
     assert report == undisturbed.report, troubles
     assert len(rows_on_record(home)["audits"]) == 1, troubles

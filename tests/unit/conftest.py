@@ -28,9 +28,7 @@ class ScriptedSampler:
         self._answer = answer
         self.asked: list[list[Message]] = []
 
-    def sample(
-        self, prompts: Sequence[Sequence[Message]], sampling: Sampling
-    ) -> list[Completion | SamplerError]:
+    def sample(self, prompts: Sequence[Sequence[Message]], sampling: Sampling) -> list[Completion | SamplerError]:
         self.asked += [list(prompt) for prompt in prompts]
         texts = [self._answer if isinstance(self._answer, str) else self._answer(prompt) for prompt in prompts]
         return [text if isinstance(text, SamplerError) else Completion(text) for text in texts]

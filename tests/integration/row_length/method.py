@@ -8,7 +8,7 @@ from assay.training.methods.row_length.network import RowLengthNetwork
 from torch import Tensor, nn
 
 from assay.data.loader.batch import MicroBatch
-from assay.training.trainer.method import Helpers, Loss, MetricSum
+from assay.training.trainer.method import FrozenModels, Loss, MetricSum
 
 
 class RowLengthMethod:
@@ -26,7 +26,7 @@ class RowLengthMethod:
         """The network; its random weights come from torch's generator."""
         return RowLengthNetwork(self.config)
 
-    def build_helpers(self) -> Helpers:
+    def build_frozen_models(self) -> FrozenModels:
         """None: the loss asks the one network."""
         return {}
 
@@ -52,7 +52,7 @@ class RowLengthMethod:
             "log_lengths": torch.zeros(1, device=device),
         }
 
-    def loss(self, model: nn.Module, tensors: Mapping[str, Tensor], helpers: Helpers) -> Loss:
+    def loss(self, model: nn.Module, tensors: Mapping[str, Tensor], frozen_models: FrozenModels) -> Loss:
         """The rows' squared errors."""
         errors = self._errors(model, tensors)
         return Loss(

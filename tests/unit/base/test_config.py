@@ -150,7 +150,7 @@ def test_what_is_not_valid_is_called_by_its_file_and_not_by_our_class():
 
 def test_a_wrong_key_in_a_list_is_told_with_its_line_and_the_keys_that_there_are(tmp_path: Path) -> None:
     class Ways(FrozenConfig):
-        ways: tuple[Annotated[Left | Right, Field(discriminator="type")], ...]
+        variants: tuple[Annotated[Left | Right, Field(discriminator="type")], ...]
 
     file = tmp_path / "ways.yaml"
     file.write_text("ways:\n  - {type: right}\n  - type: left\n    metric: 1\n")

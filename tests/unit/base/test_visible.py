@@ -30,9 +30,9 @@ def test_what_a_terminal_would_obey_is_written_out(text: str, capsys) -> None:
         click.secho(f"b {text}", err=True, fg="red")
         print(f"c {text}")
         Console(markup=False).print(f"d {text}")
-    said = "".join(capsys.readouterr())
-    assert visible(said) == said.replace("\r", "\\u000d")
-    assert said.count("\\u00") + said.count("\\u202e") >= 2  # click itself drops some where nobody looks
+    output = "".join(capsys.readouterr())
+    assert visible(output) == output.replace("\r", "\\u000d")
+    assert output.count("\\u00") + output.count("\\u202e") >= 2  # click itself drops some where nobody looks
 
 
 def test_letters_colours_lines_and_a_line_of_progress_pass(capsys) -> None:

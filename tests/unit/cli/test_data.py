@@ -49,14 +49,14 @@ BUILD = ("data", "build", "rows.jsonl", "--tokenizer", "tokenizer.json", "--key"
 
 
 def test_what_a_label_is_cannot_be_said_where_there_is_none(corpus: Path, capsys) -> None:
-    code, _, said = run(capsys, *BUILD, "--no-label", "--label-kind", "binary", "--out", "one")
-    assert code == 2 and "--label-kind binary is of a label, and there is none: name it with --label" in said
+    code, _, output = run(capsys, *BUILD, "--no-label", "--label-kind", "binary", "--out", "one")
+    assert code == 2 and "--label-kind binary is of a label, and there is none: name it with --label" in output
     assert not (corpus / "one").exists()
 
 
 def test_rows_that_were_cut_are_told_once_with_the_cure(corpus: Path, capsys) -> None:
-    code, said, _ = run(capsys, *BUILD, "--max-tokens", "8", "--out", "one")
-    words = " ".join(said.split())
+    code, output, _ = run(capsys, *BUILD, "--max-tokens", "8", "--out", "one")
+    words = " ".join(output.split())
     assert code == 0 and words.count("--max-tokens") == 1
     assert " were cut at 8 tokens. Build the dataset with a larger '--max-tokens'." in words
     assert " tokens of the rows that were cut" in words
@@ -76,9 +76,9 @@ def test_a_person_builds_looks_splits_and_compares(corpus: Path, capsys) -> None
     assert code == 0
     assert "0 of" in sides
     assert "split: {type: hash, column: shard_id, validation_fraction: 0.3, seed: 0}" in sides
-    said = [run(capsys, "data", "split", "one", "--fraction", "0.3", "--seed", str(seed))[1] for seed in range(8)]
-    shares = [int(each.split("validation")[1].split()[0]) / 60 for each in said]
-    warned = ["of the rows are held out, 30% of the groups were asked for" in each for each in said]
+    output = [run(capsys, "data", "split", "one", "--fraction", "0.3", "--seed", str(seed))[1] for seed in range(8)]
+    shares = [int(item.split("validation")[1].split()[0]) / 60 for item in output]
+    warned = ["of the rows are held out, 30% of the groups were asked for" in item for item in output]
     assert warned == [abs(share / 0.3 - 1) > 0.2 for share in shares] and {*warned} == {True, False}
     run(capsys, *BUILD, "--out", "two", "--max-tokens", "4")
     code, changed, _ = run(capsys, "data", "diff", "one", "two")
@@ -98,13 +98,13 @@ def test_rows_that_a_window_mixes_badly_are_said_with_what_mends_it(corpus: Path
     as_they_lie = ("--shuffle-radius-windows", "0")
     _, shown, _ = run(capsys, "data", "show", "one", "--window-rows", "128", *as_they_lie)
     assert re.search(r"'language' varies [1-5]\.\d times as much; neighbouring steps correlate 0\.[5-9]", shown)
-    fix = re.search(r"mend it by loader\.window_rows=(\d+) .* --rows-per-group (\d+)'", shown)
+    fix = re.search(r"fix it by loader\.window_rows=(\d+) .* --rows-per-group (\d+)'", shown)
     assert fix is not None
-    _, mended, _ = run(capsys, "data", "show", "one", "--window-rows", fix[1], *as_they_lie)
-    assert "'language' varies" in mended and "mend it" not in mended
+    _, fixed, _ = run(capsys, "data", "show", "one", "--window-rows", fix[1], *as_they_lie)
+    assert "'language' varies" in fixed and "fix it" not in fixed
     run(capsys, *build, "--rows-per-group", fix[2], "--out", "two")
-    _, mended, _ = run(capsys, "data", "show", "two", "--window-rows", "128", *as_they_lie)
-    assert "'language' varies" in mended and "mend it" not in mended
+    _, fixed, _ = run(capsys, "data", "show", "two", "--window-rows", "128", *as_they_lie)
+    assert "'language' varies" in fixed and "fix it" not in fixed
     next((corpus / "one" / "shards").iterdir()).unlink()
     code, unread, _ = run(capsys, "data", "show", "one")
     assert code == 0
@@ -136,7 +136,7 @@ def test_checking_a_recipe_says_how_its_own_order_mixes(corpus: Path, capsys) ->
     assert "# note: loader.window_rows=64 mixes these rows badly" in checked
     assert "# order of the rows (window_rows=64, shuffle_radius_windows=3, lanes=4, " in checked
     assert "global_batch_size=32, padded) beside a uniform shuffle:" in checked
-    assert re.search(r"#   mend it by loader\.window_rows=\d+", checked)
+    assert re.search(r"#   fix it by loader\.window_rows=\d+", checked)
     assert yaml.safe_load(checked)["loader"]["window_rows"] == 64
 
 
@@ -290,8 +290,8 @@ def test_only_an_empty_cell_of_csv_is_a_missing_class(corpus: Path, capsys, kind
     assert "label 'nan' (4 rows) is learned as a class" in built
     manifest = json.loads(Path("own/manifest.json").read_text())
     assert manifest["label_counts"] == dict.fromkeys(labels[:-1], 4)
-    code, _, said = run(capsys, *command, "--label-kind", "number")
-    assert code == 2 and "field 'label' is text, not a number" in said
+    code, _, output = run(capsys, *command, "--label-kind", "number")
+    assert code == 2 and "field 'label' is text, not a number" in output
 
 
 def test_a_build_ends_with_what_is_trained_and_whether_a_model_learns_to_stop(corpus: Path, capsys) -> None:
@@ -332,7 +332,7 @@ def test_a_new_tokenizer_that_has_fewer_tokens_than_asked_is_told(
 
 def test_classes_that_are_spelled_in_two_ways_and_rare_ones_are_named(corpus: Path, capsys) -> None:
     labels = ["tensor"] * 12 + ["Tensor "] * 11 + ["1", "1.0"] * 11 + ["odd"]
-    Path("own.csv").write_text("text,label\n" + "".join(f"say {n},{each}\n" for n, each in enumerate(labels)))
+    Path("own.csv").write_text("text,label\n" + "".join(f"say {n},{item}\n" for n, item in enumerate(labels)))
     command = ("data", "build", "own.csv", "--tokenizer", "tokenizer.json", "--out", "own", "--workers", "1")
     code, built, _ = run(capsys, *command)
     assert code == 0
@@ -345,17 +345,17 @@ def test_rows_for_a_language_model_are_built_by_their_format(corpus: Path, capsy
     rows = [{"prompt": f"say {n}", "completion": f"it is {n}"} for n in range(9)]
     Path("chat.jsonl").write_text("\n".join(map(json.dumps, [*rows, {"prompt": "say 9", "completion": ""}])))
     command = ("data", "build", "chat.jsonl", "--format", "chat", "--out", "two", "--workers", "1")
-    code, _, said = run(capsys, *command)
-    assert code == 2 and "--tokenizer is missing" in said
-    code, _, said = run(capsys, *command, "--tokenizer", "tokenizer.json", "--label", "y")
-    assert code == 2 and "--label" in said
-    code, _, said = run(capsys, *command, "--tokenizer", "tokenizer.json")
-    assert code == 2 and "chat.jsonl: line 10: 'completion' is empty" in said and not Path("two").exists()
+    code, _, output = run(capsys, *command)
+    assert code == 2 and "--tokenizer is missing" in output
+    code, _, output = run(capsys, *command, "--tokenizer", "tokenizer.json", "--label", "y")
+    assert code == 2 and "--label" in output
+    code, _, output = run(capsys, *command, "--tokenizer", "tokenizer.json")
+    assert code == 2 and "chat.jsonl: line 10: 'completion' is empty" in output and not Path("two").exists()
     code, built, _ = run(capsys, *command, "--tokenizer", "tokenizer.json", "--drop", "unusable")
     assert code == 0
     assert "left out 1 row that cannot be read or learned from. The first: chat.jsonl: line 10" in built
-    code, _, said = run(capsys, "recipe", "new", "two", "--method", "reward", "--out", "recipe.yaml")
-    assert code == 2 and "rows of format chat, as two has them, are for sft" in said
+    code, _, output = run(capsys, "recipe", "new", "two", "--method", "reward", "--out", "recipe.yaml")
+    assert code == 2 and "rows of format chat, as two has them, are for sft" in output
     assert "of the format 'chat'; " in built and "% of the tokens are trained" in built
     code, shown, _ = run(capsys, "data", "show", "two", "--examples", "2")
     assert code == 0
@@ -370,19 +370,19 @@ def test_a_recipe_for_rows_of_tokens_and_labels_alone_splits_by_the_text(corpus:
     rows = {"input_ids": [[n % 7, n, 3] for n in range(200)], "label": [n % 2 for n in range(200)]}
     pq.write_table(pa.table(rows), "bare/rows.parquet", row_group_size=20)
     assert run(capsys, "data", "index", "bare", "--out", "indexed")[0] == 0
-    code, _, said = run(capsys, "recipe", "new", "indexed", "--out", "recipe.yaml")
-    assert code == 0, said
+    code, _, output = run(capsys, "recipe", "new", "indexed", "--out", "recipe.yaml")
+    assert code == 0, output
     written = yaml.safe_load(Path("recipe.yaml").read_text())
     assert written["data"]["split"]["column"] == "input_ids"
     assert not {"categorical_columns", "numeric_columns"} & written["method"].keys()
     assert "equal values stay together" in Path("recipe.yaml").read_text()
-    code, _, said = run(capsys, "train", "recipe.yaml", "--check", "--check-seconds", "0")
-    assert code == 0, said
+    code, _, output = run(capsys, "train", "recipe.yaml", "--check", "--check-seconds", "0")
+    assert code == 0, output
 
 
 def test_the_column_by_which_rows_stay_together_is_shown_with_the_fields_own_name(corpus: Path, capsys) -> None:
-    code, built, said = run(capsys, *BUILD, "--metadata", "language", "--out", "one")
-    assert code == 0, said
+    code, built, output = run(capsys, *BUILD, "--metadata", "language", "--out", "one")
+    assert code == 0, output
     assert "shard_id (key)" in built and "shard_id (key)" in run(capsys, "data", "show", "one")[1]
     assert run(capsys, "recipe", "new", "one", "--out", "recipe.yaml")[0] == 0
     assert "rows of one 'key' stay together" in Path("recipe.yaml").read_text()
@@ -401,8 +401,8 @@ def test_rows_that_a_run_learned_are_not_indexed_over(corpus: Path, capsys, monk
     before = Path("indexed/manifest.json").read_bytes()
     assert run(capsys, *index)[0] == 0  # the same again
     pq.write_table(pa.table(rows), "bare/more.parquet")
-    code, _, said = run(capsys, *index)
-    assert code == 2 and "indexed: run 'learned' learned the rows there" in said
+    code, _, output = run(capsys, *index)
+    assert code == 2 and "indexed: run 'learned' learned the rows there" in output
     assert Path("indexed/manifest.json").read_bytes() == before
 
 
@@ -413,26 +413,26 @@ def test_a_model_that_is_not_there_has_no_recipe(corpus: Path, capsys, monkeypat
     rows = {"input_ids": [[n % 7, n, 3] for n in range(200)], "label": [n % 2 for n in range(200)]}
     pq.write_table(pa.table(rows), "bare/rows.parquet", row_group_size=20)
     assert run(capsys, "data", "index", "bare", "--out", "indexed")[0] == 0
-    code, _, said = run(capsys, "recipe", "new", "indexed", "--model", "org/name", "--out", "recipe.yaml")
-    assert code == 2 and "org/name: no config.json there" in said and not Path("recipe.yaml").exists()
+    code, _, output = run(capsys, "recipe", "new", "indexed", "--model", "org/name", "--out", "recipe.yaml")
+    assert code == 2 and "org/name: no config.json there" in output and not Path("recipe.yaml").exists()
     assert run(capsys, "recipe", "new", "indexed", "--out", "recipe.yaml")[0] == 0
-    code, _, said = run(
+    code, _, output = run(
         capsys, "train", "recipe.yaml", "method.encoder={type: pretrained, path: org/name}", "--run-id", "x"
     )
-    assert code == 2 and "org/name: no config.json there" in said and not Path("home/x").exists()
+    assert code == 2 and "org/name: no config.json there" in output and not Path("home/x").exists()
 
 
 def test_what_are_no_two_versions_of_one_thing_is_one_line(corpus: Path, capsys) -> None:
     """Each column was listed twice, as one that is gone and a new one."""
     run(capsys, *BUILD, "--metadata", "language", "--out", "one")
     for pair in (("one", "rows.jsonl"), ("rows.jsonl", "one")):
-        code, out, said = run(capsys, "triage", "data", *pair)
+        code, out, output = run(capsys, "triage", "data", *pair)
         assert (code, out) == (2, "")
-        assert f"{pair[0]} and {pair[1]} are not two versions of one thing: one is a dataset, of tokens, and " in said
+        assert f"{pair[0]} and {pair[1]} are not two versions of one thing: one is a dataset, of tokens, and " in output
     Path("other.csv").write_text("a,b\n" + "1,2\n" * 40)
-    code, out, said = run(capsys, "triage", "data", "rows.jsonl", "other.csv")
+    code, out, output = run(capsys, "triage", "data", "rows.jsonl", "other.csv")
     assert (code, out) == (2, "")
-    assert "no column is in both (rows.jsonl has text, label, language, key; other.csv has a, b)" in said
+    assert "no column is in both (rows.jsonl has text, label, language, key; other.csv has a, b)" in output
     code, out, _ = run(capsys, "triage", "data", "one", "one")
     assert (code, "both are the same rows" in out) == (0, True)
 
@@ -451,9 +451,9 @@ def test_shares_that_are_listed_together_are_rounded_as_decimals(corpus: Path, c
 def test_beside_a_proposed_label_stands_what_else_it_may_be(corpus: Path, capsys) -> None:
     rows = [{"code": f"def f{n}(): pass", "is_async": n % 2, "area": "abc"[n % 3]} for n in range(60)]
     (corpus / "two.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    code, _, said = run(capsys, "data", "build", "two.jsonl", "--out", "one")
-    words = " ".join(said.split())
+    code, _, output = run(capsys, "data", "build", "two.jsonl", "--out", "one")
+    words = " ".join(output.split())
     assert code == 2 and "--text code --label is_async --metadata area" in words
     assert "The label is a guess: is_async has 2 values in the first rows. It may as well be area (3): say" in words
-    _, _, said = run(capsys, "data", "build", "rows.jsonl", "--out", "one")
-    assert "is a guess" not in said, "a field that is called label is none"
+    _, _, output = run(capsys, "data", "build", "rows.jsonl", "--out", "one")
+    assert "is a guess" not in output, "a field that is called label is none"

@@ -45,7 +45,7 @@ def test_power_says_when_only_items_can_help(capsys):
 def test_power_without_a_wanted_gain_is_a_table(capsys):
     assert call("evidence", "power", "--items", "8000", "--json") == 0
     found = json.loads(capsys.readouterr().out)
-    effects = [each["detectable_effect"] for each in found["designs"]]
+    effects = [item["detectable_effect"] for item in found["designs"]]
     assert effects == sorted(effects, reverse=True)
     assert found["seeds_needed"] is None
 
@@ -59,8 +59,8 @@ def test_a_gain_above_the_discordance_is_impossible_and_refused(capsys):
 @pytest.mark.parametrize("given", ["1", "2"])
 def test_a_gain_in_points_is_refused_as_no_share(given, capsys):
     assert call("evidence", "power", "--items", "312", "--effect", given) == 2
-    said = " ".join(capsys.readouterr().err.split())
-    assert f"an effect is a share, e.g. 0.02 for 2 points; perhaps you meant 0.0{given}." in said
+    output = " ".join(capsys.readouterr().err.split())
+    assert f"an effect is a share, e.g. 0.02 for 2 points; perhaps you meant 0.0{given}." in output
 
 
 def test_too_few_items_for_any_difference_are_called_so(capsys):
@@ -70,9 +70,9 @@ def test_too_few_items_for_any_difference_are_called_so(capsys):
 
 def test_the_smallest_scale_that_tells_the_truth_is_named(runs_csv, capsys):
     assert call("evidence", "proxy", str(runs_csv)) == 0
-    said = capsys.readouterr().out
-    assert "Scale 1e8 is the smallest that surely orders 80% of the pairs." in said
-    assert "left out, not at every scale: lonely" in said
+    output = capsys.readouterr().out
+    assert "Scale 1e8 is the smallest that surely orders 80% of the pairs." in output
+    assert "left out, not at every scale: lonely" in output
 
 
 def test_where_no_scale_is_good_enough_none_is_named(runs_csv, capsys):
@@ -109,9 +109,7 @@ def test_a_file_that_can_not_be_used_is_named_with_its_fault(text, words, tmp_pa
 
 
 def test_a_saturated_benchmark_is_called_so(tmp_path, capfd):
-    lines = [
-        f"{scale},r{recipe},{seed},1.0" for scale in (1e7, 1e9) for recipe in range(8) for seed in range(3)
-    ]
+    lines = [f"{scale},r{recipe},{seed},1.0" for scale in (1e7, 1e9) for recipe in range(8) for seed in range(3)]
     (tmp_path / "t.csv").write_text("\n".join(["scale,recipe,seed,score", *lines]))
     assert call("evidence", "proxy", str(tmp_path / "t.csv")) == 0
     out = capfd.readouterr().out

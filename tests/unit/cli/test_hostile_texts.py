@@ -101,7 +101,7 @@ def filled(folder: Path, text: str) -> Home:
     home = Home.at(folder)
     with home.open_ledger() as ledger:
         for run_id in ("r", "s"):
-            of_run, place = {"run_id": run_id}, str(folder / run_id)
+            of_run, location = {"run_id": run_id}, str(folder / run_id)
             recipe = tiny_recipe() | {"name": NAME if text == HOSTILE else text}
             of_attempt = {
                 **of_run,
@@ -117,16 +117,14 @@ def filled(folder: Path, text: str) -> Home:
                     "run",
                     text,
                     **of_run,
-                    run_dir=place,
-                    store_url=place,
+                    run_dir=location,
+                    store_url=location,
                     recipe=recipe,
                     num_steps=3,
                     is_drill=False,
                 )
             )
-            ledger.record_attempt(
-                record("attempt", text, **of_attempt, failure=failure, hosts=[text], devices=[text])
-            )
+            ledger.record_attempt(record("attempt", text, **of_attempt, failure=failure, hosts=[text], devices=[text]))
             ledger.record_launch(record("launch", text, **of_run, number=1))
             ledger.record_notices(run_id, {0: record("notice", text, **of_run)})
             ledger.record_log_entries(
@@ -166,13 +164,13 @@ def test_a_screen_shows_hostile_texts_and_obeys_none(
     homes: dict[str, Home], command: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     code = run(homes[HOSTILE], command, monkeypatch)
-    said = capfd.readouterr()
-    assert code == 0, said.err
-    assert not OBEYED.findall(COLOURS.sub("", said.out + said.err))
+    output = capfd.readouterr()
+    assert code == 0, output.err
+    assert not OBEYED.findall(COLOURS.sub("", output.out + output.err))
     if command.startswith("show"):
-        assert "[/nothing]" in said.out.replace("\n", "")
+        assert "[/nothing]" in output.out.replace("\n", "")
     if "--json" in command:
-        json.loads(said.out)
+        json.loads(output.out)
 
 
 class Structure(HTMLParser):
@@ -226,7 +224,7 @@ def memo_of(text: str) -> str:
     memo = Memo(
         campaign=text,
         question=text,
-        made_s=0.0,
+        declared_s=0.0,
         decisions=[decision],
         undecided=[text],
         stopped_by=text,
@@ -264,7 +262,7 @@ def document_of(text: str) -> str:
             name="d",
             title=text,
             kind=text,
-            made=text,
+            subtitle=text,
             verdict=Verdict("good", text, text),
             tiles=[Tile(text, text, text)],
             sections=[DocumentSection(text, blocks)],

@@ -12,17 +12,15 @@ import pytest
 
 from assay.base.config import read_config_file
 from assay.base.errors import ConfigError, DataError
-from assay.cli.given import FILE, FILE_OR_CHANGE, PATH, SOURCE, SOURCE_OR_RUN, SOURCE_PATH
 from assay.cli.main import cli, main
+from assay.cli.parameters import FILE, FILE_OR_CHANGE, PATH, SOURCE, SOURCE_OR_RUN, SOURCE_PATH
 from assay.data.dataset.raw.find import find_spans
 
 TYPES = (FILE, FILE_OR_CHANGE, PATH, SOURCE, SOURCE_PATH, SOURCE_OR_RUN)
 
 
 @pytest.fixture(params=["pipe", "device", "socket"])
-def irregular(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Path]:
+def irregular(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     if request.param == "device":
@@ -66,7 +64,7 @@ def parameters(group: click.Command) -> Iterator[tuple[str, click.Parameter]]:
 
 
 def test_every_file_that_a_command_reads_is_of_these_types() -> None:
-    plain = {name for name, each in parameters(cli) if type(each.type) is click.Path and each.type.file_okay}
+    plain = {name for name, item in parameters(cli) if type(item.type) is click.Path and item.type.file_okay}
     written = {name for name in plain if name.endswith((" out", " to", " page"))}
     assert plain - written == {"serve models"}, "a folder"
 

@@ -55,10 +55,10 @@ def run(*arguments: str) -> Result:
 def test_check_says_the_days_that_it_read_and_what_no_decision_waits_for(program: Path) -> None:
     text = program.read_text().replace("until: end of week 3 day 6", "until: week 4")
     program.write_text(text.replace("after: [worth_it, extra_seeds]", "after: [worth_it]"))
-    said = run("check", "--fast", str(program)).stdout
-    assert "Maintenance: Sat 20 Mar to Sun 21 Mar" in said
-    assert "decision: by Sun 11 Apr" in said
-    assert "does not wait for: extra_seeds" in said
+    output = run("check", "--fast", str(program)).stdout
+    assert "Maintenance: Sat 20 Mar to Sun 21 Mar" in output
+    assert "decision: by Sun 11 Apr" in output
+    assert "does not wait for: extra_seeds" in output
 
 
 def test_check_gives_the_hours_of_a_booking_of_part_of_a_day(program: Path) -> None:
@@ -98,8 +98,8 @@ def test_a_file_that_is_printed_into_a_pipe_is_what_out_writes(under_way: Path) 
 
 
 def test_a_file_that_is_shown_on_a_terminal_is_obeyed_in_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, theirs = pty.openpty()
-    with os.fdopen(theirs, "w") as screen, visible_output():
+    ours, expected = pty.openpty()
+    with os.fdopen(expected, "w") as screen, visible_output():
         monkeypatch.setattr(sys.stdout, "terminal", screen)
         print_file("BEGIN:VEVENT\r\nSUMMARY:\u202eevil\x1b[2J\r\n")
         screen.flush()
@@ -121,9 +121,7 @@ def test_a_late_plan_is_shown_and_exits_with_one(program: Path) -> None:
 @pytest.mark.slow
 def test_a_budget_that_is_too_small_hides_no_other_clash(program: Path) -> None:
     program.write_text(program.read_text().replace("device_hours: 3000", "device_hours: 1500"))
-    with pytest.raises(
-        ConfigError, match=r"cannot fit: the runs need at least 1,600 .* the largest are replicate"
-    ):
+    with pytest.raises(ConfigError, match=r"cannot fit: the runs need at least 1,600 .* the largest are replicate"):
         run("check", str(program))
     with pytest.raises(ConfigError, match=r"not a valid program:\n.*budget\.device_hours: cannot fit"):
         run("check", "--fast", str(program))
@@ -224,12 +222,12 @@ def test_status_and_solve_say_the_same_of_notes_and_of_the_ledgers_runs(under_wa
         words = f"({status['spent_device_hours']:,.4g} spent; to come of what has begun: "
         return f"{words}{status['to_come_device_hours']:,.4g})", " ".join(solved.split())
 
-    told, solved = said()
-    assert told == "(0 spent; to come of what has begun: 0)" and told in solved
+    events, solved = said()
+    assert events == "(0 spent; to come of what has begun: 0)" and events in solved
     assert not (under_way.parent / "home" / "ledger.db").exists(), "who only asks makes nothing"
     record("replicate-a", started="2027-03-08T02:00", ended="2027-03-08T22:00", devices=8)
-    told, solved = said()
-    assert told.startswith("(160 spent; ") and told in solved
+    events, solved = said()
+    assert events.startswith("(160 spent; ") and events in solved
 
 
 @pytest.mark.slow
@@ -238,26 +236,24 @@ def test_a_page_made_with_notes_is_not_replaced_by_one_without(under_way: Path) 
     began = "prepare: {started: 2027-03-01T09:00, ended: 2027-03-05T17:00}"
     for command, page in (("status", "weekly-status"), ("review", "review")):
         paths = [folder / f"{page}.html", folder / f"{page}.md"]
-        asked = (command, str(program), str(folder), "--start", "1e9")
-        said = run(*asked).stdout
-        assert page in said, "where none was made with notes"
-        assert command == "review" or ("No notes were given" in said and "No notes" in paths[1].read_text())
+        request = (command, str(program), str(folder), "--start", "1e9")
+        output = run(*request).stdout
+        assert page in output, "where none was made with notes"
+        assert command == "review" or ("No notes were given" in output and "No notes" in paths[1].read_text())
         notes.write_text(f"now: 2027-03-09\nactivities:\n  {began}\n")
         assert "No notes" not in run(command, str(program), str(folder), "--notes", str(notes)).stdout
-        kept = [path.read_text() for path in paths]
-        assert "No notes" not in kept[1]
-        with pytest.raises(
-            ConfigError, match=rf"{page}\.html is kept as it is: .* notes of 2027-03-09.*--notes"
-        ):
-            run(*asked)
-        assert [path.read_text() for path in paths] == kept
+        retained = [path.read_text() for path in paths]
+        assert "No notes" not in retained[1]
+        with pytest.raises(ConfigError, match=rf"{page}\.html is kept as it is: .* notes of 2027-03-09.*--notes"):
+            run(*request)
+        assert [path.read_text() for path in paths] == retained
         notes.write_text("now: 2027-03-10\n")
         run(command, str(program), str(folder), "--notes", str(notes))
-        assert [path.read_text() for path in paths] != kept
+        assert [path.read_text() for path in paths] != retained
 
 
 def test_status_and_review_agree_that_a_raised_stop_narrows_what_every_gate_passed(under_way: Path) -> None:
-    given = (str(under_way / "mine.yaml"), str(under_way / "offer"), "--notes", str(under_way / "notes.yaml"))
+    arguments = (str(under_way / "mine.yaml"), str(under_way / "offer"), "--notes", str(under_way / "notes.yaml"))
     (under_way / "notes.yaml").write_text(
         "now: 2027-03-12\nactivities:\n"
         "  prepare: {started: 2027-03-01T09:00, ended: 2027-03-05T17:00}\n"
@@ -266,7 +262,7 @@ def test_status_and_review_agree_that_a_raised_stop_narrows_what_every_gate_pass
         "  worth_it: {started: 2027-03-11T13:00, ended: 2027-03-11T17:00}\n"
         "events: {new_data: 2027-03-08}\nverdicts: {worth_it: pass}\n"
     )
-    status, review = run("status", *given), run("review", *given)
+    status, review = run("status", *arguments), run("review", *arguments)
     assert status.exit_code == review.exit_code == 1
     alarms = [line for line in status.stdout.splitlines() if line.startswith(("  act: ", "  watch: "))]
     assert alarms == [line for line in review.stdout.splitlines() if line.startswith(("  act: ", "  watch: "))]

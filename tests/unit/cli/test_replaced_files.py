@@ -6,8 +6,8 @@ from pathlib import Path
 import click
 import pytest
 
-from assay.cli.given import FOLDER, OUT_FILE, OUT_PAGE, OutFile, force_option
 from assay.cli.main import cli, main
+from assay.cli.parameters import FOLDER, OUT_FILE, OUT_PAGE, OutFile, force_option
 
 OWN_NAMES = {"assay plan offer", "assay demo"}
 """A folder of documents, whose names are the command's own: they are renewed."""
@@ -27,7 +27,7 @@ def test_every_command_that_writes_what_a_user_names_takes_force() -> None:
     writers = {}
     for name, command in commands(cli, "assay"):
         options = {option.name: option for option in command.params}
-        outs = [options[each] for each in ("out", "to", "page") if each in options]
+        outs = [options[text] for text in ("out", "to", "page") if text in options]
         if any(isinstance(out.type, click.Path) for out in outs) and name not in OWN_NAMES:
             writers[name] = "force" in options
             assert all(isinstance(out.type, OutFile) or out.type is FOLDER for out in outs), name
@@ -98,9 +98,7 @@ def test_rows_and_recipes_are_replaced_by_force_alone(
         assert (recipe.read_text() == "mine") is (not words)
     rows.write_text(texts(50))
     assert built() == 2
-    assert (
-        f"{out}: holds a dataset of other rows. Name another --out, or replace them" in capfd.readouterr().err
-    )
+    assert f"{out}: holds a dataset of other rows. Name another --out, or replace them" in capfd.readouterr().err
     assert (out / "manifest.json").read_bytes() == before
     assert built("--force") == 0
     assert (out / "manifest.json").read_bytes() != before

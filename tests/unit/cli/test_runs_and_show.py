@@ -19,7 +19,7 @@ import yaml
 from assay.base.errors import ConfigError
 from assay.cli.launch_target import LaunchTarget
 from assay.cli.main import main
-from assay.cli.train import _refuse_to_take_over
+from assay.cli.train import _check_not_running
 from assay.records.audit import AuditReport
 from assay.records.commit import AttemptBegan, Commit, CommitQuarantined, FileDigest, LogEntry, RunFinished
 from assay.records.cursor import Cursor
@@ -123,9 +123,7 @@ def killed_and_recovered(ledger: Ledger, home: Path) -> None:
     """2 ranks, killed at step 15 after a commit at 10; then 1 rank to the end at step 30."""
     run = recorded_run(ledger, home)
     first = Attempt(run_id="tiny-1", attempt=1, world_size=2, start_step=0, started_s=BEGAN_S, **MACHINE)
-    second = Attempt(
-        run_id="tiny-1", attempt=2, world_size=1, start_step=10, started_s=BEGAN_S + 100, **MACHINE
-    )
+    second = Attempt(run_id="tiny-1", attempt=2, world_size=1, start_step=10, started_s=BEGAN_S + 100, **MACHINE)
     lives = ((first, range(1, 16), 10, "killed"), (second, range(11, 31), 30, "succeeded"))
     for attempt, steps, end_step, outcome in lives:
         ended_s = max(live(run, attempt, steps=steps, rank=rank) for rank in range(attempt.world_size))
@@ -201,9 +199,7 @@ def test_show_gives_a_program_every_documented_key(home: Path, capsys: pytest.Ca
     assert seconds == {"startup": 15, "data": 2 * 10 + 20, "compute": 4 * (2 * 10 + 20), "lost": 2 * 25}
 
 
-def test_show_says_that_the_ledger_is_older_than_the_run(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_show_says_that_the_ledger_is_older_than_the_run(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Home.from_environment().open_ledger() as ledger:
         run_dir = Path(recorded_run(ledger, home).run_dir)
         ledger.record_write("tiny-1")
@@ -238,9 +234,7 @@ KILLED = Failure(
 )  # fmt: skip
 
 
-def test_show_says_what_ended_an_attempt_and_what_was_noticed(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_show_says_what_ended_an_attempt_and_what_was_noticed(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Home.from_environment().open_ledger() as ledger:
         killed_and_recovered(ledger, home)
         first, _ = ledger.attempts("tiny-1")
@@ -285,9 +279,7 @@ def test_show_prints_the_page_of_all_keys(capsys: pytest.CaptureFixture[str]) ->
     assert "'assay runs' lists them" in capsys.readouterr().err
 
 
-def test_show_tells_a_person_the_whole_story_on_one_screen(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_show_tells_a_person_the_whole_story_on_one_screen(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Home.from_environment().open_ledger() as ledger:
         killed_and_recovered(ledger, home)
     assert call("show", "tiny-1") == 0
@@ -373,12 +365,12 @@ def test_a_run_that_still_trains_is_not_resumed_beside_that(home: Path, pid: int
     Path(run.run_dir).mkdir(parents=True)
     (Path(run.run_dir) / "run.json").write_text(run.to_sealed_json())
     save_launch(run, place="here", job=str(pid), world_size=1, process=process_key(pid) or "gone")
-    here, asked = LaunchTarget("here", {}, False, False), Home.from_environment()
-    for take_over, place in ((True, here), (False, LaunchTarget("here", {}, False, launched=True))):
-        _refuse_to_take_over(asked, "tiny-1", place, take_over=take_over)
+    here, request = LaunchTarget("here", {}, False, False), Home.from_environment()
+    for take_over, location in ((True, here), (False, LaunchTarget("here", {}, False, launched=True))):
+        _check_not_running(request, "tiny-1", location, take_over=take_over)
     refused = pytest.raises(ConfigError, match=f"run tiny-1 is being trained by process {pid} on .*--take-over")
     with refused if is_refused else nullcontext():
-        _refuse_to_take_over(asked, "tiny-1", here, take_over=False)
+        _check_not_running(request, "tiny-1", here, take_over=False)
 
 
 def test_only_a_run_that_is_there_is_taken_over(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -492,8 +484,8 @@ def test_a_run_whose_predictions_or_whole_folder_are_gone_was_evaluated_all_the_
     with Home.from_environment().open_ledger() as ledger:
         killed_and_recovered(ledger, home)
     assert call(*command) == 2
-    said = capsys.readouterr().err
-    assert "predictions.parquet: no such file, though run 'tiny-1' was evaluated" in said
+    output = capsys.readouterr().err
+    assert "predictions.parquet: no such file, though run 'tiny-1' was evaluated" in output
     shutil.rmtree(home / "tiny-1")
     assert call(*command) == 2
     gone = capsys.readouterr().err
@@ -501,14 +493,12 @@ def test_a_run_whose_predictions_or_whole_folder_are_gone_was_evaluated_all_the_
     assert not (home / "tiny-1").exists()
 
 
-def test_a_page_that_finds_no_room_is_one_error_and_try_again(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_page_that_finds_no_room_is_one_error_and_try_again(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Home.from_environment().open_ledger() as ledger:
         recorded_run(ledger, home)
     assert call("report", "tiny-1", "--out", "/dev/full") == 75
-    said = capsys.readouterr().err
-    assert said.count("error: ") == 1 and "/dev/full: cannot be written" in said and "The disk is full" in said
+    output = capsys.readouterr().err
+    assert output.count("error: ") == 1 and "/dev/full: cannot be written" in output and "The disk is full" in output
 
 
 def test_runs_lists_each_run_on_one_line(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -733,17 +723,13 @@ def test_scores_are_not_filed_as_a_commits_that_is_not_there_nor_as_one_of_other
     (tmp_path / "log.json").write_text(
         json.dumps({"eval": {"task": "t", "model": "x"}, "samples": [{"id": 1, "epoch": 1, "scores": scores}]})
     )
-    asked = ("eval", "import", str(tmp_path / "log.json"), "--run-id", "tiny-1", "--step")
-    assert call(*asked, "7") == 2
-    assert (
-        "run 'tiny-1' has no commit of step 7. Its commits are of these steps: 20." in capsys.readouterr().err
-    )
-    assert call(*asked, "20") == 0
+    request = ("eval", "import", str(tmp_path / "log.json"), "--run-id", "tiny-1", "--step")
+    assert call(*request, "7") == 2
+    assert "run 'tiny-1' has no commit of step 7. Its commits are of these steps: 20." in capsys.readouterr().err
+    assert call(*request, "20") == 0
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
-    (tmp_path / "suite.yaml").write_text(
-        "name: s\nbenchmarks:\n  - {type: bits_per_byte, name: b, files: ['*.txt']}\n"
-    )
+    (tmp_path / "suite.yaml").write_text("name: s\nbenchmarks:\n  - {type: bits_per_byte, name: b, files: ['*.txt']}\n")
     of_folder = ("eval", "run", str(tmp_path / "model"), "--suite", str(tmp_path / "suite.yaml"))
     assert call(*of_folder, "--run-id", "tiny-1", "--step", "20") == 2
     assert "is no export of run 'tiny-1' at step 20" in capsys.readouterr().err

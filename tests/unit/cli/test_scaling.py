@@ -28,7 +28,7 @@ def runs_csv(tmp_path: Path) -> Path:
     tokens = np.geomspace(1e6, 1e9, 16)
     loss = (0.5 + 30 * tokens**-0.2) * np.exp(rng.normal(0, 0.005, 16))
     score = 1 / (1 + np.exp(3 * (loss - 1.2)))
-    lines = ["tokens,loss,task", *(f"{t},{each},{s}" for t, each, s in zip(tokens, loss, score, strict=True))]
+    lines = ["tokens,loss,task", *(f"{t},{item},{s}" for t, item, s in zip(tokens, loss, score, strict=True))]
     path = tmp_path / "runs.csv"
     path.write_text("\n".join(lines))
     return path
@@ -38,12 +38,12 @@ def test_a_law_is_fitted_and_a_larger_run_predicted(runs_csv, tmp_path, capsys):
     page = tmp_path / "page.html"
     options = ("--at", "tokens=3e9", "--score", "task", "--out", str(page))
     assert call("scaling", "fit", str(runs_csv), *LEAST, *options) == 0
-    said = capsys.readouterr().out
-    assert "L = B/D^beta + E" in said
-    assert re.search(r"90% band [\d.]+ to [\d.]+: known to \d+\.\d%\.", said)
-    assert "At tokens 3.0 G the loss will be 0.8" in said
-    assert "The score will be 0." in said
-    assert "3 times beyond the largest run" in said
+    output = capsys.readouterr().out
+    assert "L = B/D^beta + E" in output
+    assert re.search(r"90% band [\d.]+ to [\d.]+: known to \d+\.\d%\.", output)
+    assert "At tokens 3.0 G the loss will be 0.8" in output
+    assert "The score will be 0." in output
+    assert "3 times beyond the largest run" in output
     assert "Loss over scale" in page.read_text()
 
 
@@ -65,8 +65,8 @@ def test_published_ladders_are_forecast_from_their_points_alone(published_data, 
     command = ("scaling", "fit", str(folder / f"{name}.csv"), *targets, "--resamples", "200", "--json")
     assert call(*command) == 0
     found = json.loads(capsys.readouterr().out)["predictions"]
-    for each, target, allowed in zip(larger, found, within, strict=True):
-        loss, expected = float(each["loss"]), target["prediction"]["loss"]
+    for item, target, allowed in zip(larger, found, within, strict=True):
+        loss, expected = float(item["loss"]), target["prediction"]["loss"]
         assert abs(expected["value"] / loss - 1) < allowed
         assert expected["low"] < loss < expected["high"]
     last = found[-1]["prediction"]["loss"]
@@ -82,12 +82,12 @@ def test_a_score_whose_chance_was_left_out_stays_open_and_says_so(tmp_path, caps
     file.write_text(
         "\n".join(["tokens,loss,task", *map("{},{},{}".format, tokens.tolist(), loss.tolist(), score.tolist())])
     )
-    asked = ("scaling", "fit", str(file), *LEAST, "--at", "tokens=3e10", "--score", "task")
-    assert call(*asked, "--json") == 0
+    request = ("scaling", "fit", str(file), *LEAST, "--at", "tokens=3e10", "--score", "task")
+    assert call(*request, "--json") == 0
     assert json.loads(capsys.readouterr().out)["score_level"] == pytest.approx(0.25, abs=0.01)
-    assert call(*asked) == 0
+    assert call(*request) == 0
     assert "say what guessing scores, '--chance 0.25' perhaps" in capsys.readouterr().out
-    assert call(*asked, "--chance", "0.25") == 0
+    assert call(*request, "--chance", "0.25") == 0
     assert "guessing" not in capsys.readouterr().out
 
 

@@ -19,8 +19,7 @@ CAUSE_KEYS = {
 def table(tmp_path):
     """300 attempts; on n3 a third fail, elsewhere one in fifty."""
     rows = [
-        f"{int((k % 6 == 3 and k % 9 < 4) or k % 50 == 0)},{60 * k},r{k % 80},n{k % 6},a{k % 4}"
-        for k in range(300)
+        f"{int((k % 6 == 3 and k % 9 < 4) or k % 50 == 0)},{60 * k},r{k % 80},n{k % 6},a{k % 4}" for k in range(300)
     ]
     file = tmp_path / "attempts.csv"
     file.write_text("\n".join(["failed,at,recipe,host,image\x1b[2J", *rows]))
@@ -36,8 +35,8 @@ def said(capsys, *arguments):
 
 
 def test_failures_prints_the_keys_that_programs_read(table, capsys):
-    asked = ("--failed", "failed", "--at", "at", "--unit", "recipe", "--factors", "host")
-    code, out, _ = said(capsys, "triage", "failures", table, *asked, "--json")
+    request = ("--failed", "failed", "--at", "at", "--unit", "recipe", "--factors", "host")
+    code, out, _ = said(capsys, "triage", "failures", table, *request, "--json")
     found = json.loads(out)
     assert (code, found["verdict"], found["causes"][0]["factors"]) == (0, "cause", {"host": "n3"})
     assert found.keys() >= KEYS and found["causes"][0].keys() >= CAUSE_KEYS
@@ -51,8 +50,8 @@ def test_the_screen_says_the_same_and_obeys_nothing_in_the_table(table, capsys):
 
 
 def test_fixed_asks_about_the_blamed_attempts_only(table, capsys):
-    asked = ("--at", "at", "--unit", "recipe", "--since", "9000", "--where", "host=n3", "--json")
-    code, out, _ = said(capsys, "triage", "fixed", table, *asked)
+    request = ("--at", "at", "--unit", "recipe", "--since", "9000", "--where", "host=n3", "--json")
+    code, out, _ = said(capsys, "triage", "fixed", table, *request)
     found = json.loads(out)
     assert code == 0
     assert (found["verdict"], found["attempts"], found["baseline_attempts"]) == ("undecided", 25, 25)
@@ -105,22 +104,20 @@ def as_json_lines(path, rows):
 def versions(tmp_path):
     """2,000 rows, and as many of which the seconds are milliseconds; the name of a source rings a bell."""
     old = rows_of_data(2_000, source=lambda k: "\x1b[2J" if k % 4 else "b")
-    new = rows_of_data(
-        2_000, source=lambda k: "\x1b[2Jx" if k % 4 else "b", seconds=lambda k: 1_000 + 100 * (k % 97)
-    )
+    new = rows_of_data(2_000, source=lambda k: "\x1b[2Jx" if k % 4 else "b", seconds=lambda k: 1_000 + 100 * (k % 97))
     return as_json_lines(tmp_path / "old.jsonl", old), as_json_lines(tmp_path / "new.jsonl", new)
 
 
 def test_data_prints_the_keys_that_programs_read(versions, capsys):
     code, out, _ = said(capsys, "triage", "data", *versions, "--json")
-    findings = json.loads(out)["findings"]
+    results = json.loads(out)["findings"]
     assert code == 0
-    assert {(finding["what"], finding["kind"]) for finding in findings} == {
+    assert {(finding["what"], finding["kind"]) for finding in results} == {
         ("seconds", "unit"),
         ("source", "unseen"),
     }
-    assert all(finding.keys() >= FINDING_KEYS for finding in findings)
-    assert next(finding for finding in findings if finding["kind"] == "unit")["effect"] == pytest.approx(1_000)
+    assert all(finding.keys() >= FINDING_KEYS for finding in results)
+    assert next(finding for finding in results if finding["kind"] == "unit")["effect"] == pytest.approx(1_000)
 
 
 def test_the_screen_of_data_says_the_same_and_obeys_nothing_in_it(versions, capsys):

@@ -48,11 +48,11 @@ MEANT = ("--failed", "failed", "--at", "at", "--unit", "recipe")
     ],
 )
 def test_a_table_that_can_say_nothing_gets_a_verdict_that_says_why(tmp_path, capsys, cells, because):
-    asked = ("failures", table(tmp_path / "t.csv", cells), *MEANT, "--factors", "host")
-    code, out, _ = said(capsys, *asked, "--json")
+    request = ("failures", table(tmp_path / "t.csv", cells), *MEANT, "--factors", "host")
+    code, out, _ = said(capsys, *request, "--json")
     found = json.loads(out)
     assert (code, found["verdict"], found["causes"]) == (0, "nothing", []) and because in found["because"]
-    code, out, _ = said(capsys, *asked)
+    code, out, _ = said(capsys, *request)
     assert code == 0 and because in " ".join(out.split())
 
 
@@ -98,18 +98,18 @@ def test_a_source_that_is_none_is_one_error(tmp_path, capsys, command, content, 
 @pytest.mark.parametrize("command", ["failures", "ci"])
 @pytest.mark.parametrize(("size", "part"), [(HUGE + 1, "over 2 GiB"), (1 << 20, "byte 0 is zero")])
 def test_a_huge_file_is_no_table(tmp_path, capsys, command, size, part):
-    with (file := tmp_path / "huge").open("wb") as made:
-        made.truncate(size)
+    with (file := tmp_path / "huge").open("wb") as created:
+        created.truncate(size)
     code, out, error = said(capsys, command, file)
     assert (code, out) == (2, "") and part in error
 
 
 @pytest.mark.soak
 def test_a_log_of_two_gigabytes_is_read_to_its_end_in_little_memory(tmp_path):
-    with (log := tmp_path / "huge.log").open("wb") as made:
-        made.write(b"epoch 1\n")
-        made.seek(HUGE)
-        made.write(b"\nRuntimeError: CUDA error: device-side assert triggered\nepoch 2 \xff\n")
+    with (log := tmp_path / "huge.log").open("wb") as created:
+        created.write(b"epoch 1\n")
+        created.seek(HUGE)
+        created.write(b"\nRuntimeError: CUDA error: device-side assert triggered\nepoch 2 \xff\n")
     command = [sys.executable, "-m", "assay", "triage", "symptoms", str(log), "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -65,7 +65,7 @@ def test_check_runs_assay_and_ranks_by_what_came_of_it(opened, said):
         ["ann", "bob", "eve"],
     )
     assert second["predictions"][0]["seen"] == "not_finite"
-    held, failed = sorted(saved_case(opened, "nan").evidence, key=lambda each: each.outcome != "held")
+    held, failed = sorted(saved_case(opened, "nan").evidence, key=lambda item: item.outcome != "held")
     assert held.output_sha256 == failed.output_sha256  # asked once
 
 
@@ -85,21 +85,19 @@ def test_what_a_log_or_a_person_wrote_is_obeyed_by_no_terminal(opened, said):
 
 
 def test_a_command_that_a_file_brings_along_is_not_run(opened, said):
-    (kept := opened.folder / "precious").mkdir()
+    (retained := opened.folder / "precious").mkdir()
     words = ("runs", "delete", "precious", "--yes")
 
     def meddled(case: Case) -> Case:
         bad = Prediction(hypothesis=1, command=words, expect="exit 0", at_s=0.0)
-        return case.model_copy(
-            update={"hypotheses": (Hypothesis(text="h", by="", at_s=0.0),), "predictions": (bad,)}
-        )
+        return case.model_copy(update={"hypotheses": (Hypothesis(text="h", by="", at_s=0.0),), "predictions": (bad,)})
 
     change_case(opened, "nan", meddled)
     code, out, err = said("case", "check", "nan", "--json")
     (prediction,) = json.loads(out)["hypotheses"][0]["predictions"]
     assert (code, err, prediction["outcome"]) == (0, "", "not_run")
     assert "not a command of assay that only asks" in prediction["seen"]
-    assert kept.is_dir()
+    assert retained.is_dir()
 
 
 def test_what_does_not_answer_is_neither_for_nor_against(opened, said):
@@ -119,7 +117,7 @@ def test_what_does_not_answer_is_neither_for_nor_against(opened, said):
         (("case", "open", "nan"), "case 'nan' exists"),
         (("case", "open", "b"), "there are no runs in"),
         (("case", "open", "nan", "job.log"), "case 'nan' exists"),
-        (("case", "open", "a/b", "job.log"), "is no name"),
+        (("case", "open", "a/b", "job.log"), "is not a valid name"),
         (("case", "open", "b", "no.log"), "no.log: no such file or folder; and no run 'no.log'"),
         (("case", "add", "nan", "--hypothesis", " "), "expected a sentence"),
         (("case", "add", "nan", "--hypothesis", "h", "--predicts", "show a"), "1 --predicts and 0 --expect"),
@@ -136,9 +134,7 @@ def test_what_cannot_be_is_one_error_and_changes_nothing(opened, said, arguments
     assert saved_case(opened, "nan") == before
 
 
-@pytest.mark.parametrize(
-    "damage", [lambda text: text[:-40], lambda text: text.replace("nan", "nun", 1), lambda _: ""]
-)
+@pytest.mark.parametrize("damage", [lambda text: text[:-40], lambda text: text.replace("nan", "nun", 1), lambda _: ""])
 def test_a_damaged_file_is_named_and_not_written_over(opened, said, damage):
     file = opened.cases / "nan.json"
     file.write_text(damaged := damage(file.read_text()))
@@ -153,9 +149,7 @@ def test_two_who_write_at_once_both_stay(opened, said):
     with ThreadPoolExecutor(8) as pool:
         voters = [f"w{number}" for number in range(24)]
         for who in voters:
-            pool.submit(
-                change_case, opened, "nan", lambda case, who=who: with_vote(case, "1", by=who, now_s=0.0)
-            )
+            pool.submit(change_case, opened, "nan", lambda case, who=who: with_vote(case, "1", by=who, now_s=0.0))
     assert sorted(vote.by for vote in saved_case(opened, "nan").votes) == sorted(voters)
 
 

@@ -47,7 +47,7 @@ def scored(config: CampaignConfig, name: str, gain: float, *, num_seeds: int, no
 
 
 def with_failures(config: CampaignConfig, name: str, failures: int, *, num_seeds: int) -> BenchmarkFacts:
-    """A safety benchmark on which the candidate fails so many items, the baseline none."""
+    """A safety benchmark on which the candidate fails this many items, and the baseline none."""
     baseline = np.ones((num_seeds, NUM_ITEMS))
     candidate = baseline.copy()
     candidate[:, :failures] = 0.0
@@ -119,5 +119,4 @@ def facts_of() -> Callable[..., Facts]:
 
 @pytest.fixture
 def config_of() -> Callable[..., CampaignConfig]:
-    """`campaign_config`, for the tests beside this file."""
     return campaign_config

@@ -44,5 +44,5 @@ def test_a_benchmark_that_is_not_listed_is_told_by_key_and_line_with_what_was_me
         validated(CampaignConfig, read_config_file(file, ()))
     line = next(number for number, text in enumerate(file.read_text().splitlines(), 1) if text.endswith(" cod"))
     message = str(raised.value)
-    assert f"{key} ({file}:{line}): benchmark 'cod' is asked for" in message
+    assert f"{key} ({file}:{line}): benchmark 'cod' is named by" in message
     assert message.endswith("; perhaps you meant 'code'.")

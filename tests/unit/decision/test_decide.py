@@ -37,7 +37,7 @@ def campaign_of(config: CampaignConfig) -> Campaign:
 
 @pytest.fixture
 def unsure(config_of, facts_of) -> tuple[CampaignConfig, Facts]:
-    """Six seeds with a look at three, and items so few that no look to come would scale what is seen."""
+    """Six seeds with a look at three, and so few items that no later look would scale the observed gain."""
     config = config_of(seeds=6, looks=[3])
     return config, facts_of(config, UNSURE, noise=1.3)
 
@@ -72,7 +72,6 @@ def test_at_the_last_look_the_design_is_blamed_in_the_same_words(config_of, fact
 
 @pytest.mark.parametrize("gain", [0.05, -0.05])
 def test_what_was_not_asked_is_said_neither_to_hold_nor_to_fail(config_of, facts_of, gain: float):
-    """One benchmark is no breadth, and after the last look there is no other."""
     config = config_of(rule={"primary": ["code"], "least_effect": 0.015})
     decision = decide(config, campaign_of(config), facts_of(config, {"code": gain}, num_seeds=5))
     clauses = {clause.name: clause for gate in decision.gates for clause in gate.clauses}
@@ -295,7 +294,7 @@ def test_primary_benchmarks_that_count_other_rows_by_other_columns_are_warned_of
 
 
 def test_a_gain_that_would_pass_is_one_that_there_is_room_for(config_of, facts_of):
-    """A share cannot rise above 1, whatever the spread would ask for."""
+    """A share cannot rise above 1."""
     config = config_of()
 
     def turning_point(baseline: float) -> str:

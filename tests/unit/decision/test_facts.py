@@ -25,7 +25,7 @@ ROWS = np.random.default_rng(0).normal(size=80)
 
 
 def scores_of(arm: str, seed: int) -> npt.NDArray[np.float64]:
-    """The candidate differs from the baseline by the row's own luck."""
+    """The candidate differs from the baseline by the row's own noise."""
     noise = 0.01 * np.random.default_rng([seed, *arm.encode()]).normal(size=ROWS.size)
     return noise + (ROWS if arm == "treated" else 0.0)
 
@@ -33,7 +33,7 @@ def scores_of(arm: str, seed: int) -> npt.NDArray[np.float64]:
 def benchmark_scores(
     name: str, scores: list[npt.NDArray[np.float64]], rows: list[tuple[str, str]] | None = None
 ) -> BenchmarkScores:
-    """Of both arms by seed, the baseline's first; `rows` are ids with their clusters, by default all alone."""
+    """Scores of both arms by seed, the baseline's first; `rows` map ids to clusters, by default one each."""
     rows = rows or [(str(i), str(i)) for i in range(ROWS.size)]
     found = []
     for seed, of_run in enumerate(scores):
@@ -90,7 +90,7 @@ def test_two_primary_scores_of_the_same_rows_are_no_surer_than_one(config_of, ki
 
 
 def test_clusters_of_unequal_size_count_for_what_they_weigh(config_of):
-    """Half of the rows are of one author, the others of fifty: that is little more than one draw."""
+    """Half of the rows are of one author, the others of fifty, which is little more than one draw."""
     names = ["code", "prose"]
     authors = [f"author {max(i - ROWS.size // 2, 0) // 4}" for i in range(ROWS.size)]
 
@@ -139,7 +139,6 @@ def test_failures_are_those_of_the_worst_seed():
 
 
 def test_no_bound_of_a_share_is_beyond_what_a_share_can_differ_by(config_of):
-    """Scores of eighty rows that differ by so much more than a mark that nothing but the limit holds them."""
     found = facts(config_of(rule={"primary": ["code", "prose"], "least_effect": 0.015}))
     wild = found.benchmarks["code"]._replace(candidate=100.0 * found.benchmarks["code"].candidate)
     seeds = np.array([True, False, True])

@@ -393,7 +393,6 @@ def _guardrail_verdict(config, facts_of, gains=None, **how):
 
 
 def test_candidates_share_one_error(config_of):
-    """Bonferroni's share: whether any of them is said to gain though none does is at most 5% for all."""
     patch = {"trainer.optimizer.learning_rate": 1e-3}
     candidates = [{"name": name, "patch": patch} for name in ("treated", "other")]
     rule = {"primary": ["code", "prose"], "least_effect": 0.015}

@@ -28,7 +28,7 @@ def likelihood(config_of) -> CampaignConfig:
 
 @pytest.fixture
 def decided(likelihood, facts_of) -> Callable[[float, float], Decision]:
-    """The decision on a gain of 0.08 nats per row, beside gains of ranking and of right answers."""
+    """The decision on a gain of 0.08 nats per row, with these gains of ranking and accuracy."""
 
     def make(ranking: float, correct: float) -> Decision:
         facts = facts_of(likelihood, GAINED)

@@ -50,13 +50,13 @@ class Glibc:
         return int(parameter != self._refused)
 
 
-@pytest.mark.parametrize(("refused", "kept"), [(None, True), (-1, False), (-3, False)])
-def test_glibc_is_asked_to_trim_never_and_to_map_only_the_largest_blocks(monkeypatch, refused, kept) -> None:
+@pytest.mark.parametrize(("refused", "retained"), [(None, True), (-1, False), (-3, False)])
+def test_glibc_is_asked_to_trim_never_and_to_map_only_the_largest_blocks(monkeypatch, refused, retained) -> None:
     """Parameters as in glibc's malloc.h; it refuses a threshold of mapping above 32 MiB."""
     glibc = Glibc(refused)
     monkeypatch.setattr(ctypes, "CDLL", {None: glibc}.get)
     monkeypatch.setattr(sys, "platform", "linux")
-    assert allocator.keep_freed_memory() is kept
+    assert allocator.retain_freed_memory() is retained
     assert glibc.asked.items() <= {-1: 2**31 - 1, -3: 32 << 20}.items()
     assert len(glibc.asked) == (1 if refused == -1 else 2)
 
@@ -65,5 +65,5 @@ def test_glibc_is_asked_to_trim_never_and_to_map_only_the_largest_blocks(monkeyp
 def test_another_c_library_is_left_alone(monkeypatch, platform, library) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
     monkeypatch.setattr(sys, "platform", platform)
-    assert allocator.keep_freed_memory() is False
+    assert allocator.retain_freed_memory() is False
     assert not getattr(library, "asked", None)

@@ -16,7 +16,7 @@ from assay.distributed.exchange import Exchange, FlatLayout
 from assay.distributed.exchange_plan import exchange_plan
 
 NUM_LANES = 8
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 
 
 class Wires:
@@ -29,7 +29,7 @@ class Wires:
         for peer, tensor in sends:
             self._queues[group.rank(), peer].put(tensor.clone())
         for peer, tensor in receives:
-            tensor.copy_(self._queues[peer, group.rank()].get(timeout=PATIENCE_S))
+            tensor.copy_(self._queues[peer, group.rank()].get(timeout=TIMEOUT_S))
 
 
 @pytest.mark.parametrize("nodes", [(1,), (3,), (8,), (2, 2), (1, 3), (2, 3, 1)])
@@ -49,15 +49,13 @@ def test_whatever_the_nodes_the_sum_has_the_bits_of_the_tree(
         for slot in range(len(plan.stages), 0, -1):
             exchange.begin({slot: sums[slot]} if slot < len(sums) else {})
         exchange.finish({0: sums[0]})
-        return sums[0], sum(
-            memory.numel() for slot, (memory, _) in exchange._slots.items() if slot >= len(own.blocks)
-        )
+        return sums[0], sum(memory.numel() for slot, (memory, _) in exchange._slots.items() if slot >= len(own.blocks))
 
     with ThreadPoolExecutor(sum(nodes)) as ranks:
         found = [*ranks.map(summed, range(sum(nodes)))]
-    for own, (whole, room) in zip(plan.ranks, found, strict=True):
+    for own, (whole, memory_of_slots) in zip(plan.ranks, found, strict=True):
         assert torch.equal(whole, tree(lanes))
-        assert room == sum(cells.stop - cells.first for cells in own.rooms) * a_cell
+        assert memory_of_slots == sum(cells.stop - cells.first for cells in own.receive_slots) * a_cell
 
 
 def tree(parts: list[torch.Tensor]) -> torch.Tensor:

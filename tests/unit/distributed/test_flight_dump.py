@@ -21,5 +21,5 @@ def test_a_dump_names_the_rank_and_the_ranks_of_each_group_that_it_is_in(tmp_pat
         assert dump["rank"] == rank
         for name in names:
             assert dump["pg_config"][name] == {"name": name, "desc": "", "ranks": [0, 1]}
-        of_one = [each for each in dump["pg_config"].values() if each["ranks"] == [1]]
+        of_one = [item for item in dump["pg_config"].values() if item["ranks"] == [1]]
         assert len(of_one) == (rank == 1)

@@ -7,7 +7,14 @@ import pytest
 import torch
 
 from assay.distributed import link_probe
-from assay.distributed.link_probe import LARGE_BYTES, SMALL_BYTES, TURNS, WARMING, ProbedSpan, probe_links
+from assay.distributed.link_probe import (
+    LARGE_BYTES,
+    ROUNDS,
+    SMALL_BYTES,
+    WARMUP_ROUNDS,
+    ProbedSpan,
+    probe_links,
+)
 from assay.distributed.ranks import Ranks
 from assay.distributed.swap import swap
 from forked_ranks import on_ranks
@@ -21,13 +28,11 @@ def probed(ranks: Ranks) -> list[ProbedSpan]:
 def sizes_swapped(ranks: Ranks) -> list[int]:
     with patch.object(link_probe, "swap", wraps=swap) as swapped:
         probed(ranks)
-    return [
-        transfer.tensor.nbytes for call in swapped.call_args_list for arg in call.args[:2] for transfer in arg
-    ]
+    return [transfer.tensor.nbytes for call in swapped.call_args_list for arg in call.args[:2] for transfer in arg]
 
 
 def test_as_many_bytes_go_each_way_as_the_span_says(tmp_path: Path) -> None:
-    turns = 2 * (WARMING + TURNS)
+    turns = 2 * (WARMUP_ROUNDS + ROUNDS)
     for sizes in on_ranks(2, sizes_swapped, tmp_path):
         assert sizes == [SMALL_BYTES] * turns + [LARGE_BYTES] * turns
 
@@ -37,7 +42,7 @@ def test_each_rank_of_the_ring_times_every_turn_that_counts(world_size: int, tmp
     names = [f"{what} {size}" for size in (SMALL_BYTES, LARGE_BYTES) for what in ("swapped", "added")]
     for spans in on_ranks(world_size, probed, tmp_path):
         assert [span.name for span in spans[:2]] == names[:2]
-        assert {name: sum(span.name == name for span in spans) for name in names} == dict.fromkeys(names, TURNS)
-        assert len(spans) == TURNS * len(names)
+        assert {name: sum(span.name == name for span in spans) for name in names} == dict.fromkeys(names, ROUNDS)
+        assert len(spans) == ROUNDS * len(names)
         moments = [moment for span in spans for moment in (span.began_s, span.ended_s)]
         assert moments == sorted(moments)

@@ -39,9 +39,9 @@ def test_a_version_is_written_as_people_write_it(numbers: tuple[int | str, ...],
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_a_rank_on_a_gpu_says_which_one_it_is() -> None:
-    said = rank_device(torch.device("cuda", 0))
-    assert said.name == "cuda:0" and said.serial.startswith("GPU-")
-    assert said.cuda == torch.version.cuda and said.nccl.startswith("2.")
+    message = rank_device(torch.device("cuda", 0))
+    assert message.name == "cuda:0" and message.serial.startswith("GPU-")
+    assert message.cuda == torch.version.cuda and message.nccl.startswith("2.")
 
 
 def test_a_rank_on_a_gpu_says_all_that_torch_knows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,8 +50,8 @@ def test_a_rank_on_a_gpu_says_all_that_torch_knows(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch.cuda, "get_device_properties", seen.__getitem__)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr("assay.distributed.rank_device._nccl_version", lambda: (2, 27, 3))
-    for is_there, nccl in ((True, "2.27.3"), (False, "")):
-        monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda is_there=is_there: is_there)
+    for exists, nccl in ((True, "2.27.3"), (False, "")):
+        monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda is_there=exists: exists)
         assert rank_device(gpu) == RankDevice("cuda:3", f"GPU-{UUID}", "13.0", nccl)
     monkeypatch.setattr(torch.version, "cuda", None)
     assert rank_device(gpu).cuda == ""

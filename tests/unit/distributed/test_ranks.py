@@ -30,9 +30,9 @@ def test_ranks_hold_all_weights_unless_there_are_others_to_share_them_with(
 
 
 def test_every_rank_hears_the_numbers_of_all_in_the_order_of_the_ranks(tmp_path: Path) -> None:
-    heard = on_ranks(2, lambda ranks: ranks.everyones([10 + ranks.rank, 7]), tmp_path)
+    heard = on_ranks(2, lambda ranks: ranks.all_gather_numbers([10 + ranks.rank, 7]), tmp_path)
     assert heard == [[[10, 7], [11, 7]]] * 2
-    assert on_ranks(1, lambda ranks: ranks.everyones([3]), tmp_path / "alone") == [[[3]]]
+    assert on_ranks(1, lambda ranks: ranks.all_gather_numbers([3]), tmp_path / "alone") == [[[3]]]
 
 
 def test_ranks_on_one_machine_talk_over_the_loopback_interface_unless_told_otherwise(
@@ -60,18 +60,18 @@ class Joining:
         # What a rank takes in is set for the whole process, which is this test's.
         patch.setattr(distributed_c10d, "_unpickler", distributed_c10d._unpickler)
 
-    def _meet(self, backend: str, **given: Any) -> None:
-        self.met = {"backend": backend, **given}
+    def _meet(self, backend: str, **inputs: Any) -> None:
+        self.met = {"backend": backend, **inputs}
 
-    def _group(self, **given: Any) -> Any:
-        self.groups.append(given)
+    def _group(self, **inputs: Any) -> Any:
+        self.groups.append(inputs)
         return object()
 
 
-@pytest.mark.parametrize(("given", "seconds"), [({}, 600), ({"timeout_s": 7.5}, 7.5)])
-def test_a_rank_meets_its_peers_where_it_is_told_and_waits_as_long(monkeypatch, given, seconds) -> None:
+@pytest.mark.parametrize(("inputs", "seconds"), [({}, 600), ({"timeout_s": 7.5}, 7.5)])
+def test_a_rank_meets_its_peers_where_it_is_told_and_waits_as_long(monkeypatch, inputs, seconds) -> None:
     joining = Joining(monkeypatch)
-    ranks = Ranks.join(rank=1, world_size=4, rendezvous="tcp://127.0.0.1:9999", num_threads=3, **given)
+    ranks = Ranks.join(rank=1, world_size=4, rendezvous="tcp://127.0.0.1:9999", num_threads=3, **inputs)
     assert joining.met == {
         "backend": "gloo", "init_method": "tcp://127.0.0.1:9999", "rank": 1, "world_size": 4,
         "timeout": timedelta(seconds=seconds),
@@ -82,8 +82,8 @@ def test_a_rank_meets_its_peers_where_it_is_told_and_waits_as_long(monkeypatch, 
     assert distributed_c10d._unpickler is values._ValueUnpickler
 
 
-@pytest.mark.parametrize(("rank", "place"), [(1, 1), (6, 2)])
-def test_ranks_share_out_the_gpus_of_their_machine(monkeypatch: pytest.MonkeyPatch, rank, place) -> None:
+@pytest.mark.parametrize(("rank", "index"), [(1, 1), (6, 2)])
+def test_ranks_share_out_the_gpus_of_their_machine(monkeypatch: pytest.MonkeyPatch, rank, index) -> None:
     joining, chosen, in_one_order = Joining(monkeypatch), list[torch.device](), list[bool]()
     monkeypatch.setattr(torch, "use_deterministic_algorithms", in_one_order.append)
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
@@ -92,7 +92,7 @@ def test_ranks_share_out_the_gpus_of_their_machine(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     ranks = Ranks.join(rank=rank, world_size=8, rendezvous="tcp://127.0.0.1:9999", num_threads=1)
-    assert [ranks.device] == chosen == [torch.device("cuda", place)]
+    assert [ranks.device] == chosen == [torch.device("cuda", index)]
     assert joining.met["backend"] == "cpu:gloo,cuda:nccl"
     assert joining.groups == [{"backend": "gloo"}] * 2, "numbers and checkpoints leave NCCL alone"
     assert in_one_order == [True] and os.environ.pop("CUBLAS_WORKSPACE_CONFIG") == ":4096:8"

@@ -12,16 +12,18 @@ shapes = st.lists(st.lists(st.integers(1, 7), min_size=1, max_size=3).map(torch.
 def test_gradients_packed_as_fsdp2_packs_them_come_out_whole(shapes, world_size) -> None:
     gradients = [torch.randn(shape) for shape in shapes]
     packed = torch._chunk_cat(gradients, dim=0, num_chunks=world_size).reshape(-1)
-    assert packed.numel() == sum(
-        -(-shape[0] // world_size) * world_size * shape[1:].numel() for shape in shapes
-    )
+    assert packed.numel() == sum(-(-shape[0] // world_size) * world_size * shape[1:].numel() for shape in shapes)
     for gradient, came_out in zip(gradients, unpacked(packed, shapes, world_size), strict=True):
         assert torch.equal(gradient, came_out)
         assert came_out.is_contiguous()
 
 
 def test_the_exchange_has_room_of_the_kind_that_is_asked_for() -> None:
-    room = TreeReduceScatter(lambda packed: None).allocate(
+    add_receive_slot = TreeReduceScatter(lambda packed: None).allocate(
         (3, 2), dtype=torch.bfloat16, device=torch.device("meta")
     )
-    assert (room.shape, room.dtype, room.device.type) == ((3, 2), torch.bfloat16, "meta")
+    assert (add_receive_slot.shape, add_receive_slot.dtype, add_receive_slot.device.type) == (
+        (3, 2),
+        torch.bfloat16,
+        "meta",
+    )

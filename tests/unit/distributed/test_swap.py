@@ -11,7 +11,7 @@ from assay.data.loader.lane_shares import LaneShares
 from assay.distributed.exchange import sum_over_ranks
 from assay.distributed.exchange_plan import exchange_plan
 from assay.distributed.ranks import Ranks
-from assay.distributed.swap import ANSWERED_BYTES, Transfer, all_to_all, swap
+from assay.distributed.swap import ACK_BYTES, Transfer, all_to_all, swap
 from forked_ranks import on_ranks
 from network_links import forked_at, linked_nodes, missing
 
@@ -39,7 +39,7 @@ def test_receives_are_posted_before_sends(world_size: int, tmp_path: Path) -> No
         assert batches and all(batch == ["irecv", "isend"] for batch in batches)
 
 
-SIZES = (ANSWERED_BYTES // 4, ANSWERED_BYTES // 4 - 1)
+SIZES = (ACK_BYTES // 4, ACK_BYTES // 4 - 1)
 
 
 def to_the_next(ranks: Ranks) -> tuple[list[str], bool]:
@@ -52,20 +52,24 @@ def to_the_next(ranks: Ranks) -> tuple[list[str], bool]:
         batches.append([operation.op.__name__ for operation in operations])
         return make(operations)
 
-    room = [torch.full((size,), -1.0) for size in SIZES]
+    add_receive_slot = [torch.full((size,), -1.0) for size in SIZES]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dist, "batch_isend_irecv", seen)
         sent = [torch.full((size,), float(ranks.rank)) for size in SIZES]
-        swap([Transfer(after, each) for each in sent], [Transfer(before, each) for each in room], group)
-    return batches[0], all(bool((each == before).all()) for each in room)
+        swap(
+            [Transfer(after, tensor) for tensor in sent],
+            [Transfer(before, tensor) for tensor in add_receive_slot],
+            group,
+        )
+    return batches[0], all(bool((tensor == before).all()) for tensor in add_receive_slot)
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_of_three_ranks_who_takes_a_large_message_says_so(world_size: int, tmp_path: Path) -> None:
     """Two have no third one whose messages could share their link."""
-    answers = ["irecv"] if world_size == 3 else []
-    for asked, is_right in on_ranks(world_size, to_the_next, tmp_path):
-        assert is_right and asked == ["irecv", "irecv", *answers, "isend", "isend"]
+    acks = ["irecv"] if world_size == 3 else []
+    for requested, is_right in on_ranks(world_size, to_the_next, tmp_path):
+        assert is_right and requested == ["irecv", "irecv", *acks, "isend", "isend"]
 
 
 def rows(ranks: Ranks) -> tuple[list[list[float]], list[list[float]]]:
@@ -83,11 +87,15 @@ def test_rounds_bring_what_the_backends_own_all_to_all_brings(world_size: int, t
 
 
 def unequal(ranks: Ranks) -> list[float]:
-    room = [torch.full((size,), -1.0) for size in (2, 0, 3)]
+    add_receive_slot = [torch.full((size,), -1.0) for size in (2, 0, 3)]
     sent = [torch.full((size,), 10.0 * size + ranks.rank) for size in (2, 0, 3)]
     peer = 1 - ranks.rank
-    swap([Transfer(peer, each) for each in sent], [Transfer(peer, each) for each in room], ranks.control)
-    return torch.cat(room).tolist()
+    swap(
+        [Transfer(peer, tensor) for tensor in sent],
+        [Transfer(peer, tensor) for tensor in add_receive_slot],
+        ranks.control,
+    )
+    return torch.cat(add_receive_slot).tolist()
 
 
 def test_messages_between_two_ranks_keep_their_order_and_empty_ones_take_no_part(tmp_path: Path) -> None:

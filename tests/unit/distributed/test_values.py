@@ -28,16 +28,16 @@ from payloads import Payload
 SUSPECT = Suspect(rank=1, node="n", device="cpu", step=3, lane=0, is_certain=True)
 
 
-def heard_from_rank_1(said: Any) -> Any:
+def heard_from_rank_1(message: Any) -> Any:
     def program(ranks: Ranks) -> Any:
         everyone: list[Any] = [None, None]
-        dist.all_gather_object(everyone, said if ranks.rank else None, group=ranks.control)
+        dist.all_gather_object(everyone, message if ranks.rank else None, group=ranks.control)
         return everyone[1]
 
     return program
 
 
-@pytest.mark.parametrize("wrap", [lambda each: each, lambda each: [each], lambda each: StoreError(each)])
+@pytest.mark.parametrize("wrap", [lambda item: item, lambda item: [item], lambda item: StoreError(item)])
 def test_a_payload_that_a_rank_sends_does_not_run(tmp_path: Path, wrap: Any) -> None:
     payload = Payload(tmp_path / "it ran")
     with pytest.raises(pickle.UnpicklingError, match=r"no value: it asks for (posix|nt)\.mkdir"):
@@ -73,20 +73,20 @@ def test_the_values_that_ranks_tell_one_another_arrive(tmp_path: Path) -> None:
 def test_errors_and_receipts_arrive_with_what_they_hold(tmp_path: Path) -> None:
     receipts = LaneReceipts()
     receipts.add(step=1, lane=2, num_rows=3, digest=2**63)
-    said = (
+    message = (
         StoreError("the disk is full"),
         WrongArithmeticError("x", (SUSPECT,)),
         OSError(28, "full"),
         receipts,
     )
-    store, wrong, system, heard = on_ranks(2, heard_from_rank_1(said), tmp_path)[0]
+    store, wrong, system, heard = on_ranks(2, heard_from_rank_1(message), tmp_path)[0]
     assert (type(store), str(store)) == (StoreError, "the disk is full")
     assert wrong.suspects == (SUSPECT,)
     assert system.errno == 28
     assert heard == receipts
 
 
-ASKED: dict[str, Any] = {
+REQUESTED: dict[str, Any] = {
     # what a value's pickle asks for by name -> such a value
     "builtins.bytearray": bytearray(b"ab"),
     "builtins.complex": 1 + 2j,
@@ -125,8 +125,8 @@ ASKED: dict[str, Any] = {
 class Asking(values._ValueUnpickler):
     """Notes what a pickle asks for."""
 
-    def __init__(self, said: Any) -> None:
-        super().__init__(io.BytesIO(pickle.dumps(said)))
+    def __init__(self, message: Any) -> None:
+        super().__init__(io.BytesIO(pickle.dumps(message)))
         self.asked: set[str] = set()
 
     def find_class(self, module: str, name: str, /) -> Any:
@@ -134,21 +134,21 @@ class Asking(values._ValueUnpickler):
         return super().find_class(module, name)
 
 
-@pytest.mark.parametrize("asked", ASKED)
-def test_a_value_that_ranks_may_say_is_admitted_by_name(asked: str) -> None:
-    hearing = Asking(ASKED[asked])
+@pytest.mark.parametrize("requested", REQUESTED)
+def test_a_value_that_ranks_may_say_is_admitted_by_name(requested: str) -> None:
+    hearing = Asking(REQUESTED[requested])
     heard = hearing.load()
-    assert asked in hearing.asked
-    assert type(heard) is type(ASKED[asked]) and np.all(heard == ASKED[asked])
+    assert requested in hearing.asked
+    assert type(heard) is type(REQUESTED[requested]) and np.all(heard == REQUESTED[requested])
 
 
 def test_nothing_is_admitted_that_no_value_asks_for() -> None:
     admitted = {f"{module}.{name}" for module, names in values._ADMITTED.items() for name in names}
-    assert admitted == set(ASKED) - {"torch.float32"}
+    assert admitted == set(REQUESTED) - {"torch.float32"}
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "requested",
     [
         "builtins.eval", "builtins.getattr", "numpy.load", "pathlib.PurePosixPath", "not_imported.Thing",
         "assay.base.digest.sha256_of_bytes", "torch.nn.modules.linear.Linear", "collections.Counter",
@@ -156,9 +156,9 @@ def test_nothing_is_admitted_that_no_value_asks_for() -> None:
         "assay.distributed.tree.PartialSums",
     ],
 )  # fmt: skip
-def test_what_is_no_value_is_not_admitted(asked: str) -> None:
-    module, _, name = asked.rpartition(".")
-    with pytest.raises(pickle.UnpicklingError, match=f"no value: it asks for {asked}"):
+def test_what_is_no_value_is_not_admitted(requested: str) -> None:
+    module, _, name = requested.rpartition(".")
+    with pytest.raises(pickle.UnpicklingError, match=f"no value: it asks for {requested}"):
         Asking(None).find_class(module, name)
 
 

@@ -16,9 +16,7 @@ GCC version:  gcc version 12.3.0
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  560.35.03  Release Build  (dvs-builder@U16)\n"
 
 
-@pytest.mark.parametrize(
-    ("said", "driver"), [(VERSION, "550.54.15"), (OPEN, "560.35.03"), ("?", ""), (None, "")]
-)
+@pytest.mark.parametrize(("said", "driver"), [(VERSION, "550.54.15"), (OPEN, "560.35.03"), ("?", ""), (None, "")])
 def test_the_driver_is_the_one_that_is_loaded(tmp_path: Path, said: str | None, driver: str) -> None:
     file = tmp_path / "version"
     if said is not None:
@@ -59,12 +57,12 @@ def test_what_another_node_has_is_on_record_where_it_is_not_what_the_first_has()
 
 def test_each_ranks_device_and_each_hosts_libraries_are_on_record() -> None:
     attempt = placed(BEGUN, ["a", "a", "c"], {"c": OTHER})
-    said = [
+    output = [
         RankDevice("cuda:0", "GPU-1", "12.8", "2.27.3"),
         RankDevice("cuda:1", "GPU-2", "12.8", "2.27.3"),
         RankDevice("cuda:0", "GPU-3", "12.8", "2.26.2"),
     ]
-    ended = with_devices(attempt, said)
+    ended = with_devices(attempt, output)
     assert (ended.devices, ended.serials) == (("cuda:0", "cuda:1", "cuda:0"), ("GPU-1", "GPU-2", "GPU-3"))
     assert ended.surroundings == HERE.model_copy(update={"cuda": "12.8", "nccl": "2.27.3"})
     assert ended.elsewhere == {"c": OTHER.model_copy(update={"cuda": "12.8", "nccl": "2.26.2"})}

@@ -44,10 +44,10 @@ def test_a_fault_strikes_at_the_named_entry_of_a_phase(when: Any, moment: Any, t
     )  # fmt: skip
     struck = None
     for step in (1, 2, 3):
-        for place, phase in enumerate(STEP):
+        for location, phase in enumerate(STEP):
             faults.at_moment(step, phase)  # type: ignore[arg-type]
             if struck is None and faults.clock.now_s() - clock.now_s() > 1e5:
-                struck = step, place
+                struck = step, location
     assert struck == moment
     assert have_struck(plan, tmp_path) == ([] if moment is None else [(plan.faults[0], 0)])
 
@@ -108,9 +108,7 @@ def test_a_nodes_first_rank_has_it_leave(
     for rank in range(6):
         faults_of(plan, rank, tmp_path, CountingClock(), pid=100 + rank).at_moment(2, "compute")
     assert sent == [(100 + its_first, 15)]
-    assert describe_fault(plan.faults[0]).startswith(
-        f"'leave' struck node {node} in phase 'compute' of step 2,"
-    )
+    assert describe_fault(plan.faults[0]).startswith(f"'leave' struck node {node} in phase 'compute' of step 2,")
 
 
 @pytest.mark.parametrize(

@@ -58,13 +58,13 @@ def port() -> int:
         return server.getsockname()[1]
 
 
-def linked(between: Callable[[socket.socket], socket.socket] = lambda each: each) -> tuple[Link, Link]:
+def linked(between: Callable[[socket.socket], socket.socket] = lambda item: item) -> tuple[Link, Link]:
     """The lead's end and a follower's, who knows the key."""
-    lead, node = socket.socketpair()
+    leader, node = socket.socketpair()
     ends: list[Link] = []
     thread = threading.Thread(target=lambda: ends.append(Link(between(node), KEY, leads=False)))
     thread.start()
-    ours = Link(lead, KEY, leads=True)
+    ours = Link(leader, KEY, leads=True)
     thread.join()
     return ours, ends[0]
 
@@ -83,8 +83,8 @@ def remote(link: Link) -> _RemoteRanks:
 
 
 def gathered(num_followers: int, port: int, timeout_s: float) -> dict[int, Peer]:
-    with closing(NodeDoor(port, KEY)) as door:
-        return gather(door, num_followers, CLOCK, timeout_s)[0]
+    with closing(NodeDoor(port, KEY)) as server:
+        return gather(server, num_followers, CLOCK, timeout_s)[0]
 
 
 def frame_of(link: Link, data: bytes) -> None:
@@ -98,8 +98,8 @@ NOTHING = b"\0" * 68
 @pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.0\r\n\r\n" * 8, NOTHING, b"\xff" * 200, b"x" * 4_000_000])
 def test_who_does_not_know_the_key_is_let_go_and_holds_nobody_up(port: int, said: bytes) -> None:
     found: dict[int, Any] = {}
-    lead = threading.Thread(target=lambda: found.update(gathered(1, port, 20.0)), daemon=True)
-    lead.start()
+    leader = threading.Thread(target=lambda: found.update(gathered(1, port, 20.0)), daemon=True)
+    leader.start()
     time.sleep(0.1)
     strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
     for stranger in strangers:
@@ -107,7 +107,7 @@ def test_who_does_not_know_the_key_is_let_go_and_holds_nobody_up(port: int, said
         stranger.send(said)
     link = connect_link("127.0.0.1", port, KEY, CLOCK, timeout_s=20.0)
     link.send(Hello(node=1, host="there", processor=HERE, code_version="v", surroundings=AROUND))
-    lead.join(5)
+    leader.join(5)
     assert set(found) == {1}
     for stranger in strangers:
         stranger.close()
@@ -138,9 +138,9 @@ def test_a_node_that_was_not_asked_for_is_none_of_the_run(port: int, hello: Any)
      b'{"type":"signal","number":999}', b'{"type":"beats","beats":[[1,"compute",1e999,0,0]],"devices":[]}'],
 )  # fmt: skip
 def test_what_is_no_message_loses_the_node_and_nothing_else(data: bytes) -> None:
-    lead, node = linked()
+    leader, node = linked()
     frame_of(node, data)
-    ranks = remote(lead)
+    ranks = remote(leader)
     ranks.listen(1.0)
     assert ranks.ended is not None and ranks.ended.failure is not None
     assert ranks.ended.failure.failure_kind == "lost_node"
@@ -163,45 +163,43 @@ BEAT = {"step": 1, "phase": "compute", "at_s": 1.0, "own_s": 0.0, "longest_step_
     ],
 )
 def test_a_node_that_speaks_of_what_is_not_its_own_is_lost(said: Any) -> None:
-    lead, node = linked()
+    leader, node = linked()
     node.send(said)
-    ranks = remote(lead)
+    ranks = remote(leader)
     ranks.listen(1.0)
     assert ranks.ended is not None and "it spoke of" in ranks.ended.failure.text  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(
-    "kind", ["__loader__", "__builtins__", "__doc__", "SystemExit", "eval", "", "AssayError"]
-)
+@pytest.mark.parametrize("kind", ["__loader__", "__builtins__", "__doc__", "SystemExit", "eval", "", "AssayError"])
 def test_an_error_is_one_of_ours_whatever_name_it_is_given(kind: str) -> None:
-    said = {"type": "ended", "end": {"outcome": "failed", "num_alive": 0, "error": {"kind": kind, "text": "1"}}}
-    lead, node = linked()
-    frame_of(node, json.dumps(said).encode())
-    told = lead.receive(1.0)
-    assert isinstance(told, Ended)
-    assert type(told.end.error) is AssayError
-    assert str(told.end.error) == "1"
+    output = {"type": "ended", "end": {"outcome": "failed", "num_alive": 0, "error": {"kind": kind, "text": "1"}}}
+    leader, node = linked()
+    frame_of(node, json.dumps(output).encode())
+    events = leader.receive(1.0)
+    assert isinstance(events, Ended)
+    assert type(events.end.error) is AssayError
+    assert str(events.end.error) == "1"
 
 
 @pytest.mark.parametrize(("announced", "said"), [(0, b""), (1000, b""), (MAX_MESSAGE_BYTES, b"x" * 99)])
 def test_nobody_waits_for_the_rest_of_a_message(announced: int, said: bytes) -> None:
-    lead, node = linked()
+    leader, node = linked()
     node._socket.sendall(announced.to_bytes(4, "big") + said)
     began = time.monotonic()
-    assert lead.receive(0.1) is None
-    assert lead.receive(0.1) is None
+    assert leader.receive(0.1) is None
+    assert leader.receive(0.1) is None
     assert time.monotonic() - began < 2
 
 
 def test_a_message_larger_than_any_of_ours_is_not_read() -> None:
-    lead, node = linked()
+    leader, node = linked()
     node._socket.sendall((MAX_MESSAGE_BYTES + 1).to_bytes(4, "big"))
     with pytest.raises(LinkLost, match="announced a message"):
-        lead.receive(1.0)
+        leader.receive(1.0)
 
 
 def test_a_node_that_never_stops_talking_does_not_keep_the_lead_from_its_work() -> None:
-    lead, node = linked()
+    leader, node = linked()
 
     def talk() -> None:
         try:
@@ -212,25 +210,25 @@ def test_a_node_that_never_stops_talking_does_not_keep_the_lead_from_its_work() 
 
     thread = threading.Thread(target=talk, daemon=True)
     thread.start()
-    ranks = remote(lead)
+    ranks = remote(leader)
     ranks.listen(0.1)
     assert ranks.ended is None
-    lead.close()
+    leader.close()
     thread.join(10)
 
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.binary(max_size=200), min_size=1, max_size=5))
 def test_bytes_that_somebody_slips_in_end_the_link_or_wait_for_more(pieces: list[bytes]) -> None:
-    lead, node = linked()
+    leader, node = linked()
     for piece in pieces:
         node._socket.sendall(piece)
     try:
-        assert all(lead.receive(0.0) is None for _ in range(8))
+        assert all(leader.receive(0.0) is None for _ in range(8))
     except LinkLost:
         pass
     finally:
-        lead.close()
+        leader.close()
         node.close()
 
 
@@ -241,10 +239,10 @@ class _Between:
         self._change = change
 
     def __call__(self, connected: socket.socket) -> socket.socket:
-        ours, theirs = socket.socketpair()
+        ours, expected = socket.socketpair()
         threading.Thread(target=self._pass_on, args=(connected, ours, 1 << 30), daemon=True).start()
         threading.Thread(target=self._pass_on, args=(ours, connected, 68), daemon=True).start()
-        return theirs
+        return expected
 
     def _pass_on(self, source: socket.socket, target: socket.socket, untouched: int) -> None:
         with source, target, contextlib.suppress(OSError):
@@ -264,11 +262,11 @@ CHANGES: dict[str, Callable[[bytes], list[bytes]]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_message_that_was_changed_or_said_again_on_the_way_ends_the_link(change: str) -> None:
-    lead, node = linked(_Between(CHANGES[change]))
+    leader, node = linked(_Between(CHANGES[change]))
     node.send(Stop())
     with pytest.raises(LinkLost, match=r"key of this run|announced"):
         for _ in range(20):
-            lead.receive(0.1)
+            leader.receive(0.1)
 
 
 @pytest.fixture
@@ -323,9 +321,9 @@ def lead_of(run: Run, port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ca
 def test_a_lead_that_asks_for_what_is_not_the_runs_gets_nothing_started(
     lead_of: Callable[[Any], None], changes: dict[str, Any], ranks: tuple[int, int], rendezvous: str
 ) -> None:
-    said = Start(orders=orders(**changes), first_rank=ranks[0], num_ranks=ranks[1], rendezvous=rendezvous)
+    output = Start(orders=orders(**changes), first_rank=ranks[0], num_ranks=ranks[1], rendezvous=rendezvous)
     with pytest.raises(AssayError, match=r"it asked for|--workers"):
-        lead_of(said)
+        lead_of(output)
 
 
 class _DiesYoung:
@@ -361,8 +359,8 @@ def test_a_rank_that_dies_young_has_its_device_told_before_its_end(
         link = accept_link(server.accept()[0], link_key(Path(run.run_dir)))
         assert link is not None and isinstance(link.first(5.0), Hello)
         for attempt in (3, 4):  # the second one's device is news again
-            asked = orders(attempt=attempt)
-            link.send(Start(orders=asked, first_rank=1, num_ranks=1, rendezvous="tcp://127.0.0.1:80"))
+            request = orders(attempt=attempt)
+            link.send(Start(orders=request, first_rank=1, num_ranks=1, rendezvous="tcp://127.0.0.1:80"))
             while not heard or not isinstance(heard[-1], Ended):
                 heard.append(link.receive(5.0))
             heard.append(None)
@@ -371,11 +369,11 @@ def test_a_rank_that_dies_young_has_its_device_told_before_its_end(
     with socket.create_server(("127.0.0.1", port)) as server:
         threading.Thread(target=lead, daemon=True).start()
         Follower(run, node=1, host="127.0.0.1", port=port, clock=CLOCK).follow()
-    told = [item.devices if isinstance(item, Beats) else "ended" for item in heard if item]
-    assert told == [(SILENT,), (CPU,), "ended"] * 2
+    events = [item.devices if isinstance(item, Beats) else "ended" for item in heard if item]
+    assert events == [(SILENT,), (CPU,), "ended"] * 2
 
 
 def test_a_message_that_is_one_is_still_read() -> None:
-    lead, node = linked()
+    leader, node = linked()
     frame_of(node, json.dumps({"type": "beats", "beats": [BEAT, None], "devices": [CPU, SILENT]}).encode())
-    assert isinstance(lead.receive(1.0), Beats)
+    assert isinstance(leader.receive(1.0), Beats)

@@ -33,7 +33,7 @@ def test_what_a_rank_prints_is_visible(
     attempt = Attempt(run_id="r", attempt=1, world_size=1, start_step=0, started_s=0.0, **MACHINE)
     monkeypatch.setattr(wiring, "train_rank", prints)
     context = multiprocessing.get_context("fork")
-    ours, theirs = context.Pipe(duplex=False)
+    ours, expected = context.Pipe(duplex=False)
     orders = Orders(attempt=attempt, commit=None, faults=FaultPlan(), parallel="ddp", failure_s=1.0)
     task = RankTask(
         run=run,
@@ -44,13 +44,13 @@ def test_what_a_rank_prints_is_visible(
         heartbeats="",
         supervisor_pid=0,
     )
-    process = context.Process(target=rank_main, args=(task, theirs))
+    process = context.Process(target=rank_main, args=(task, expected))
     process.start()
     process.join(60)
-    said = capfd.readouterr()
-    assert process.exitcode == 0, (said, ours.recv())
-    assert said.out == "at s3://\\u001b]0;title\\u0007\n"
-    assert said.err == "waiting for s3://\\u001b]0;title\\u0007\n"
+    output = capfd.readouterr()
+    assert process.exitcode == 0, (output, ours.recv())
+    assert output.out == "at s3://\\u001b]0;title\\u0007\n"
+    assert output.err == "waiting for s3://\\u001b]0;title\\u0007\n"
 
 
 class CountingPoller:
@@ -79,10 +79,10 @@ def test_who_looks_for_its_supervisor_runs_now_and_then_and_ends_the_rank_once_t
     monkeypatch.setattr(rank, "NUDGE_S", 0.01)
     monkeypatch.setattr("select.poll", lambda: CountingPoller(came))
     monkeypatch.setattr("os.kill", lambda *call: killed.put(call))
-    ours, theirs = multiprocessing.get_context("fork").Pipe(duplex=False)
-    rank._die_with_supervisor(theirs)
+    ours, expected = multiprocessing.get_context("fork").Pipe(duplex=False)
+    rank._die_with_supervisor(expected)
     assert [came.get(timeout=10) for _ in range(3)] == [[], [], []]
     assert killed.empty()
     ours.close()
     assert killed.get(timeout=10) == (os.getpid(), signal.SIGKILL)
-    theirs.close()
+    expected.close()

@@ -13,9 +13,9 @@ def watched(*, left: int, restart_s: float, world_size: int = 2, num_steps: int 
     start = 1000 - left - LEAST_STEPS - 1
     attempt = Attempt(run_id="r", attempt=1, world_size=world_size, start_step=start, started_s=0.0, **MACHINE)
     watch = RegroupWatch(attempt, num_lanes=8, num_steps=num_steps, began_s=100.0)
-    for made in range(LEAST_STEPS + 2):
-        beats = [Beat(start + made + ahead, "compute", 1.0, 0.0, 0.0) for ahead in (0, 1)]
-        watch.look(beats, 100.0 + (restart_s + made - 1 if made else 0.0))
+    for created in range(LEAST_STEPS + 2):
+        beats = [Beat(start + created + ahead, "compute", 1.0, 0.0, 0.0) for ahead in (0, 1)]
+        watch.look(beats, 100.0 + (restart_s + created - 1 if created else 0.0))
     return watch
 
 

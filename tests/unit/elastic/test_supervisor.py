@@ -131,7 +131,7 @@ class ClockThatStops:
 @pytest.mark.parametrize(("sigterm_in", "num_starts"), [("now_s", 0), ("sleep_s", 2)])
 def test_who_is_asked_to_stop_while_no_rank_runs_starts_none(sigterm_in, num_starts, run) -> None:
     nodes, clock, log = KillingNodes(), ClockThatStops(sigterm_in), CommitLog(open_store("memory:"))
-    supervisor = Supervisor(run, log, policy=RestartPolicy(), watchers=[], clock=clock, nodes=nodes)
+    supervisor = Supervisor(run, log, policy=RestartPolicy(), observers=[], clock=clock, nodes=nodes)
     last = supervisor.run(1)
     assert (last.outcome, nodes.num_starts) == ("preempted", num_starts)
     assert "before its ranks were started" in last.reason
@@ -140,7 +140,7 @@ def test_who_is_asked_to_stop_while_no_rank_runs_starts_none(sigterm_in, num_sta
 
 def test_a_full_disk_costs_one_attempt_and_says_how_to_go_on(run) -> None:
     nodes, clock, log = FullNodes(), ClockThatStops("nothing"), CommitLog(open_store("memory:"))
-    supervisor = Supervisor(run, log, policy=RestartPolicy(), watchers=[], clock=clock, nodes=nodes)
+    supervisor = Supervisor(run, log, policy=RestartPolicy(), observers=[], clock=clock, nodes=nodes)
     with pytest.raises(StoreFullError, match=r"No space left.*'assay train --resume .*' goes on") as raised:
         supervisor.run(1)
     assert (raised.value.exit_code, nodes.num_starts, clock.at_s) == (75, 1, 0.0)
@@ -181,15 +181,11 @@ class InterruptedNodes(KillingNodes):
         return self.ranks
 
 
-@pytest.mark.parametrize(
-    ("times", "reason", "sent"), [(1, "committed and left", 1), (2, "killed by Ctrl-C", 0)]
-)
+@pytest.mark.parametrize(("times", "reason", "sent"), [(1, "committed and left", 1), (2, "killed by Ctrl-C", 0)])
 def test_ctrl_c_commits_and_leaves_and_a_second_one_kills(times, reason, sent, run, capfd) -> None:
     nodes, log = InterruptedNodes(times), CommitLog(open_store("memory:"))
     handled = signal.getsignal(signal.SIGINT)
-    supervisor = Supervisor(
-        run, log, policy=RestartPolicy(), watchers=[], clock=ClockThatStops(""), nodes=nodes
-    )
+    supervisor = Supervisor(run, log, policy=RestartPolicy(), observers=[], clock=ClockThatStops(""), nodes=nodes)
     with pytest.raises(Interrupted, match=rf"(?s){reason}.*no commit yet.*assay train --resume r"):
         supervisor.run(1)
     assert nodes.ranks.sent == [signal.SIGTERM] * sent
@@ -203,9 +199,7 @@ def test_who_was_started_not_to_hear_ctrl_c_does_not(run) -> None:
     nodes.ranks.sent = [0]
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        supervisor = Supervisor(
-            run, log, policy=RestartPolicy(), watchers=[], clock=ClockThatStops(""), nodes=nodes
-        )
+        supervisor = Supervisor(run, log, policy=RestartPolicy(), observers=[], clock=ClockThatStops(""), nodes=nodes)
         assert supervisor.run(1).reason == "asked to stop; committed and left"
     finally:
         signal.signal(signal.SIGINT, previous)
@@ -230,7 +224,7 @@ def test_what_the_code_did_is_not_tried_a_third_time_but_what_came_from_outside_
     monkeypatch.setattr("assay.elastic.supervisor.save_failing_step", refuse_to_save)
     nodes, log = KillingNodes(failure), CommitLog(open_store("memory:"))
     policy = RestartPolicy(max_restarts=3)
-    supervisor = Supervisor(run, log, policy=policy, watchers=[], clock=ClockThatStops(""), nodes=nodes)
+    supervisor = Supervisor(run, log, policy=policy, observers=[], clock=ClockThatStops(""), nodes=nodes)
     with pytest.raises(TrainingError) as stopped:
         supervisor.run(1)
     assert nodes.num_starts == num_starts
@@ -261,7 +255,7 @@ def test_the_same_failure_on_fewer_ranks_is_the_same_whatever_the_number_of_the_
     monkeypatch.setattr("assay.elastic.supervisor.save_failing_step", refuse_to_save)
     nodes, log = KillingNodes(failure, moves=True), CommitLog(open_store("memory:"))
     policy = RestartPolicy(max_restarts=3, after_death=after_death)
-    supervisor = Supervisor(run, log, policy=policy, watchers=[], clock=ClockThatStops(""), nodes=nodes)
+    supervisor = Supervisor(run, log, policy=policy, observers=[], clock=ClockThatStops(""), nodes=nodes)
     with pytest.raises(TrainingError):
         supervisor.run(2)
     assert nodes.num_starts == num_starts
@@ -282,7 +276,7 @@ def test_who_shrinks_goes_on_with_as_many_ranks_as_survived(after_death, sizes, 
 
     policy = RestartPolicy(max_restarts=4, after_death=after_death)
     log, clock = CommitLog(open_store("memory:")), ClockThatStops("")
-    supervisor = Supervisor(run, log, policy=policy, watchers=[], clock=clock, nodes=Losing())
+    supervisor = Supervisor(run, log, policy=policy, observers=[], clock=clock, nodes=Losing())
     with pytest.raises(TrainingError, match="5 attempts died"):
         supervisor.run(4)
     assert started == sizes
@@ -293,9 +287,7 @@ def test_another_mistake_at_the_same_step_is_tried_again(run, monkeypatch) -> No
     mistakes = [failure("exception", "x", signature=f"ValueError in {name}") for name in ("f", "g", "h", "f")]
     nodes, log = KillingNodes(), CommitLog(open_store("memory:"))
     monkeypatch.setattr(nodes, "start", lambda orders: KilledRanks(mistakes[orders.attempt.attempt - 1]))
-    supervisor = Supervisor(
-        run, log, policy=RestartPolicy(), watchers=[], clock=ClockThatStops(""), nodes=nodes
-    )
+    supervisor = Supervisor(run, log, policy=RestartPolicy(), observers=[], clock=ClockThatStops(""), nodes=nodes)
     with pytest.raises(TrainingError, match="4 attempts died"):
         supervisor.run(1)
 
@@ -310,7 +302,7 @@ def test_another_version_of_assay_is_noticed_once_and_on_record(run, monkeypatch
     monkeypatch.setattr("assay.elastic.supervisor.code_version", lambda: next(versions))
     run = run.model_copy(update={"code_version": "0.1.0+gold"})
     policy = RestartPolicy(max_restarts=2)
-    supervisor = Supervisor(run, log, policy=policy, watchers=[], clock=ClockThatStops(""), nodes=nodes)
+    supervisor = Supervisor(run, log, policy=policy, observers=[], clock=ClockThatStops(""), nodes=nodes)
     with pytest.raises(TrainingError):
         supervisor.run(1)
     folder = Path(run.run_dir)
@@ -347,9 +339,7 @@ class LeavingNodes(InterruptedNodes):
 
 def test_a_node_that_leaves_ends_the_attempt_and_not_the_run_and_one_that_is_back_is_used(run) -> None:
     nodes, log = LeavingNodes(), CommitLog(open_store("memory:"))
-    supervisor = Supervisor(
-        run, log, policy=RestartPolicy(), watchers=[], clock=ClockThatStops(""), nodes=nodes
-    )
+    supervisor = Supervisor(run, log, policy=RestartPolicy(), observers=[], clock=ClockThatStops(""), nodes=nodes)
     last = supervisor.run(2)
     assert (nodes.sizes, last.outcome) == ([2, 1, 2], "succeeded")
     first, killed, _ = saved_attempts(Path(run.run_dir))
@@ -359,9 +349,7 @@ def test_a_node_that_leaves_ends_the_attempt_and_not_the_run_and_one_that_is_bac
 
 def test_who_is_asked_to_stop_while_a_node_leaves_begins_no_other_attempt(run) -> None:
     nodes, log = LeavingNodes(), CommitLog(open_store("memory:"))
-    supervisor = Supervisor(
-        run, log, policy=RestartPolicy(), watchers=[], clock=ClockThatStops(""), nodes=nodes
-    )
+    supervisor = Supervisor(run, log, policy=RestartPolicy(), observers=[], clock=ClockThatStops(""), nodes=nodes)
     nodes.ranks.wait_for_news = lambda timeout_s: supervisor.ask_to_stop()
     assert supervisor.run(2).outcome == "preempted"
     assert nodes.sizes == [2]
@@ -378,7 +366,7 @@ class ShrinkingNodes(KillingNodes):
 def test_with_fewer_ranks_than_will_do_a_run_waits_for_nodes(least, num_starts, run, monkeypatch) -> None:
     nodes, log = ShrinkingNodes(), CommitLog(open_store("memory:"))
     policy = RestartPolicy(max_restarts=3, least_ranks=least)
-    supervisor = Supervisor(run, log, policy=policy, watchers=[], clock=ClockThatStops(""), nodes=nodes)
+    supervisor = Supervisor(run, log, policy=policy, observers=[], clock=ClockThatStops(""), nodes=nodes)
     if least == 1:
         with pytest.raises(TrainingError, match="4 attempts died"):
             supervisor.run(4)
@@ -392,7 +380,7 @@ def test_with_fewer_ranks_than_will_do_a_run_waits_for_nodes(least, num_starts, 
 def test_a_run_that_has_too_few_ranks_at_its_start_is_refused(run) -> None:
     nodes, log = KillingNodes(), CommitLog(open_store("memory:"))
     policy = RestartPolicy(least_ranks=3)
-    supervisor = Supervisor(run, log, policy=policy, watchers=[], clock=ClockThatStops(""), nodes=nodes)
+    supervisor = Supervisor(run, log, policy=policy, observers=[], clock=ClockThatStops(""), nodes=nodes)
     with pytest.raises(ConfigError, match="room for 2 ranks, of at least 3"):
         supervisor.run(2)
     assert nodes.num_starts == 0 and log.entries() == []
@@ -428,7 +416,7 @@ def test_a_run_restarts_for_a_node_that_has_come_once_it_is_known_to_pay(run) ->
 
     nodes.ranks.beats = beats
     run = run.model_copy(update={"num_steps": 1000})
-    supervisor = Supervisor(run, log, policy=RestartPolicy(), watchers=[], clock=clock, nodes=nodes)
+    supervisor = Supervisor(run, log, policy=RestartPolicy(), observers=[], clock=clock, nodes=nodes)
     assert supervisor.run(2).outcome == "succeeded"
     assert nodes.sizes == [1, 2] and 5 < next(steps) < 12
     first, _ = saved_attempts(Path(run.run_dir))

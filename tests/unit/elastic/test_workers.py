@@ -20,9 +20,7 @@ def test_what_is_no_number_and_no_range_is_refused_with_an_example(text: str) ->
         Workers.of(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "cure"), [("8..8", "8..8"), ("64..8", "8..64"), ("0..4", "1..4"), ("0..0", "1..2")]
-)
+@pytest.mark.parametrize(("text", "cure"), [("8..8", "8..8"), ("64..8", "8..64"), ("0..4", "1..4"), ("0..0", "1..2")])
 def test_a_range_goes_upwards_from_one_at_least(text: str, cure: str) -> None:
     with pytest.raises(ConfigError, match=r"a range goes from the fewest"):
         Workers.of(text)
@@ -36,9 +34,9 @@ def test_more_workers_than_lanes_are_refused() -> None:
 def test_a_range_of_which_none_gains_anything_is_refused_with_the_number_that_would() -> None:
     with pytest.raises(ConfigError, match=r"--workers 4\.\.7: .* of 7 workers has 2 lanes, as of 4: .*up to 8"):
         check_lanes(Workers(7, 4), 8)
-    said = check_lanes(Workers(7, 3), 8)
-    assert said is not None and said.endswith("more than 4 gain nothing, 8 would")
-    assert check_lanes(Workers(7), 8) == said.replace("3..7", "7")
+    output = check_lanes(Workers(7, 3), 8)
+    assert output is not None and output.endswith("more than 4 gain nothing, 8 would")
+    assert check_lanes(Workers(7), 8) == output.replace("3..7", "7")
     assert check_lanes(Workers(8, 4), 8) is None and check_lanes(Workers(4), 8) is None
 
 
@@ -49,12 +47,12 @@ def test_what_is_said_to_gain_nothing_has_its_busiest_worker_as_busy(lanes: int,
         return
     busiest = {size: -(-lanes // size) for size in range(1, lanes + 1)}
     try:
-        said = check_lanes(Workers(most, least), lanes)
+        output = check_lanes(Workers(most, least), lanes)
     except ConfigError:
         assert busiest[least] == busiest[most]
     else:
         assert busiest[least] > busiest[most]
-        assert (said is None) == (most == 1 or busiest[most - 1] > busiest[most])
+        assert (output is None) == (most == 1 or busiest[most - 1] > busiest[most])
 
 
 @given(st.integers(1, 64), st.integers(1, 64), st.integers(1, 8), st.integers(0, 16), st.integers(1, 64))

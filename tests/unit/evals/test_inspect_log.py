@@ -43,7 +43,7 @@ def json_log(folder: Path, samples, summaries=(), reductions=()) -> Path:
 
 
 def zstandard_archive(path: Path, contents: dict[str, bytes], *, frames: int = 1) -> Path:
-    """As Python 3.14 writes it: this one's `zipfile` knows method 93 neither for reading nor for writing."""
+    """As Python 3.14 writes it; this version's `zipfile` does not support method 93."""
     with zipfile.ZipFile(path, "w") as archive:
         for name, data in contents.items():
             size = -(-len(data) // frames)

@@ -38,7 +38,7 @@ def write_suite(folder: Path, name: str, **changes: object) -> Path:
 
 
 def scored(path: Path) -> BenchmarkResult:
-    """A result as the benchmark's own scorer names it; no model is asked for that."""
+    """A result with the digests of the benchmark's own scorer; no model is needed."""
     (config,) = read_suite(path).benchmarks
     match config.type:
         case "multiple_choice":

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from assay.models.causal_config import NewCausalConfig
-from assay.models.compiled import compile_layers, end_programs, without_programs
+from assay.models.compiled import compile_layers, disable_compiled_layers, eager_layers
 from assay.models.token_scores import CausalNetwork
 from assay.training.trainer.numerics import digest_of_tensors
 from language_rows import VOCABULARY, small_model
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 SHAPES = [(1, 5), (2, 7), (3, 61), (1, 40), (7, 2), (2, 1), (4, 16), (2, 32), (1, 1)]
 """Lines and tokens; those that programs are made from, and sizes of the model, too."""
-WAYS: dict[str, dict[str, Any]] = {
+VARIANTS: dict[str, dict[str, Any]] = {
     "llama": {},
     "gpt2": {"architecture": "gpt2", "num_kv_heads": None},
     "qwen3": {"architecture": "qwen3"},
@@ -59,7 +59,7 @@ def digests(shapes: Sequence[tuple[int, int]], **keys: Any) -> dict[tuple[int, i
 
 @pytest.mark.parametrize("way", ["llama", *soaked("gpt2", "qwen3"), "checkpointed"])
 def test_bits_hang_on_no_shape_that_came_before(way: str) -> None:
-    assert digests(SHAPES, **WAYS[way]) == digests(SHAPES[::-1], **WAYS[way])
+    assert digests(SHAPES, **VARIANTS[way]) == digests(SHAPES[::-1], **VARIANTS[way])
 
 
 def test_only_training_runs_the_programs_and_none_is_made_on_the_way() -> None:
@@ -71,7 +71,7 @@ def test_only_training_runs_the_programs_and_none_is_made_on_the_way() -> None:
     with torch.no_grad():
         network(ids)
     assert len(calls) == 1
-    with without_programs():
+    with eager_layers():
         gradients(network, ids)
     assert len(calls) == 2
     network.eval()
@@ -89,5 +89,5 @@ def test_a_model_without_programs_has_none_after_one_that_had() -> None:
 
     alone = as_written()
     compiled_network()
-    end_programs()
+    disable_compiled_layers()
     assert as_written(checkpoint_activations=True) == alone

@@ -27,7 +27,7 @@ def inputs(num_tokens: int, *, has_bias: bool, seed: int) -> list[Any]:
     generator = torch.Generator().manual_seed(seed)
     shapes = [(num_tokens, WIDTH), (ENTRIES, WIDTH), (ENTRIES,)]
     drawn = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
-    drawn = [each.requires_grad_() for each in drawn]
+    drawn = [tensor.requires_grad_() for tensor in drawn]
     targets = torch.randint(ENTRIES, (num_tokens,), generator=generator)
     return [drawn[0], drawn[1], drawn[2] if has_bias else None, targets]
 
@@ -43,19 +43,19 @@ def inputs(num_tokens: int, *, has_bias: bool, seed: int) -> list[Any]:
 def test_scores_and_gradients_are_those_of_whole_logits(
     num_tokens: int, chunk: int, has_bias: bool, wants_entropies: bool, seed: int
 ) -> None:
-    given_ = inputs(num_tokens, has_bias=has_bias, seed=seed)
+    inputs_ = inputs(num_tokens, has_bias=has_bias, seed=seed)
     factors = torch.randn(2, num_tokens, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     found = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(head, "CHUNK_NUMBERS", {"cpu": chunk * ENTRIES})
-        for way in (head_scores, whole):
-            scores = way(*given_)
+        for variant in (head_scores, whole):
+            scores = variant(*inputs_)
             total = (scores.logprobs * factors[0]).sum()
             if wants_entropies:
                 total = total + (scores.entropies * factors[1]).sum()
-            wanted = [each for each in given_[:3] if each is not None]
-            found.append([*scores[:2], *torch.autograd.grad(total, wanted)])
-            assert torch.equal(scores.is_likeliest, whole(*given_).is_likeliest)
+            target = [item for item in inputs_[:3] if item is not None]
+            found.append([*scores[:2], *torch.autograd.grad(total, target)])
+            assert torch.equal(scores.is_argmax, whole(*inputs_).is_argmax)
     for ours, expected in zip(*found, strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-12)
 
@@ -67,23 +67,23 @@ class Largest(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
-        for each in result if isinstance(result, tuple | list) else (result,):
-            if isinstance(each, Tensor):
-                self.numbers = max(self.numbers, each.numel())
+        for item in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(item, Tensor):
+                self.numbers = max(self.numbers, item.numel())
         return result
 
 
 def test_nothing_as_wide_as_the_vocabulary_is_made_of_all_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(head, "CHUNK_NUMBERS", {"cpu": 4 * ENTRIES})
-    given_ = inputs(200, has_bias=False, seed=1)
+    inputs_ = inputs(200, has_bias=False, seed=1)
     with Largest() as largest:
-        head_scores(*given_).logprobs.sum().backward()
+        head_scores(*inputs_).logprobs.sum().backward()
     assert largest.numbers == 200 * WIDTH  # the states; logits would be 7400
 
 
 def test_under_autocast_the_head_multiplies_in_bfloat16_and_scores_are_float32() -> None:
     states, weight, _, targets = inputs(50, has_bias=False, seed=2)
-    states, weight = (each.detach().float().requires_grad_() for each in (states, weight))
+    states, weight = (item.detach().float().requires_grad_() for item in (states, weight))
     with torch.autocast("cpu", torch.bfloat16):
         rough = head_scores(states, weight, None, targets)
     rough.logprobs.sum().backward()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from assay.models.lean_transformers import Exported, lean_transformers, reading_once
+from assay.models.lean_transformers import Exported, cached_reader, lean_transformers
 
 
 class _Reader:
@@ -41,53 +41,53 @@ def _bytecode(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
 
 
-def _ask(reader: _Reader, place: Path) -> Callable[..., Exported]:
+def _request(reader: _Reader, cache_file: Path) -> Callable[..., Exported]:
     """As a process does that begins now."""
-    return reading_once(reader, reader.file, place)
+    return cached_reader(reader, reader.file, cache_file)
 
 
 def test_both_answers_are_those_of_transformers_and_come_from_one_look(reader: _Reader, tmp_path: Path) -> None:
-    models, ask = tmp_path / "models", _ask(reader, tmp_path / "kept.json")
-    answers = [ask(models, prefix="models"), ask(models / "__init__.py")]
+    models, request = tmp_path / "models", _request(reader, tmp_path / "kept.json")
+    structures = [request(models, prefix="models"), request(models / "__init__.py")]
     assert reader.calls == [models]
-    assert answers == [reader(models, prefix="models"), reader(models)]
+    assert structures == [reader(models, prefix="models"), reader(models)]
 
 
 def test_a_later_process_reads_nothing_until_a_model_is_new_or_other(reader: _Reader, tmp_path: Path) -> None:
-    models, place = tmp_path / "models", tmp_path / "below" / "kept.json"
-    _ask(reader, place)(models)
+    models, cache_file = tmp_path / "models", tmp_path / "below" / "kept.json"
+    _request(reader, cache_file)(models)
     reader.calls.clear()
-    assert _ask(reader, place)(models)[frozenset()] == {"bert.modeling_bert": {"BertModel", "BertConfig"}}
+    assert _request(reader, cache_file)(models)[frozenset()] == {"bert.modeling_bert": {"BertModel", "BertConfig"}}
     assert not reader.calls
     (models / "bert" / "modeling_bert.py").write_text("BertModel BertConfig BertOther")
-    assert "BertOther" in _ask(reader, place)(models)[frozenset()]["bert.modeling_bert"]
+    assert "BertOther" in _request(reader, cache_file)(models)[frozenset()]["bert.modeling_bert"]
     (models / "bert" / "tokens.py").write_text("Tokens")
-    assert _ask(reader, place)(models)[frozenset()]["bert.tokens"] == {"Tokens"}
+    assert _request(reader, cache_file)(models)[frozenset()]["bert.tokens"] == {"Tokens"}
     reader.file.write_text("reads otherwise now")
     reader.calls.clear()
-    _ask(reader, place)(models)
+    _request(reader, cache_file)(models)
     assert reader.calls == [models]
 
 
 @pytest.mark.parametrize("damage", [b"", b"[]", b'{"key": 1}', b"\xff"])
 def test_what_is_kept_and_cannot_be_read_is_read_anew(damage: bytes, reader: _Reader, tmp_path: Path) -> None:
-    place = tmp_path / "kept.json"
-    place.write_bytes(damage)
-    assert _ask(reader, place)(tmp_path / "models") == reader(tmp_path / "models")
+    cache_file = tmp_path / "kept.json"
+    cache_file.write_bytes(damage)
+    assert _request(reader, cache_file)(tmp_path / "models") == reader(tmp_path / "models")
 
 
 def test_without_a_place_to_keep_it_the_answer_is_the_same(
     reader: _Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
-    assert _ask(reader, tmp_path / "file" / "kept.json")(tmp_path / "models") == reader(tmp_path / "models")
+    assert _request(reader, tmp_path / "file" / "kept.json")(tmp_path / "models") == reader(tmp_path / "models")
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    _ask(reader, tmp_path / "kept.json")(tmp_path / "models")
+    _request(reader, tmp_path / "kept.json")(tmp_path / "models")
     assert not (tmp_path / "kept.json").exists()
 
 
 def test_one_model_alone_is_none_of_its_business(reader: _Reader, tmp_path: Path) -> None:
-    _ask(reader, tmp_path / "kept.json")(tmp_path / "models" / "bert" / "__init__.py")
+    _request(reader, tmp_path / "kept.json")(tmp_path / "models" / "bert" / "__init__.py")
     assert reader.calls == [tmp_path / "models" / "bert" / "__init__.py"]
     assert not (tmp_path / "kept.json").exists()
 

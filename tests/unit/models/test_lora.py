@@ -20,7 +20,7 @@ from agreement.pair_cases import PAIRS
 from agreement.tiny_models import save_tiny
 from assay.base.errors import ConfigError, DamagedDataError
 from assay.models.causal_config import NewCausalConfig, PretrainedCausalConfig, check_rows
-from assay.models.exporting import Leaving, save_model
+from assay.models.exporting import ExportOptions, save_model
 from assay.models.lora import adapters_off
 from assay.models.token_scores import CausalNetwork
 from assay.records.dataset import DatasetManifest
@@ -39,9 +39,7 @@ IDS = torch.arange(1, 9)[None]
 @pytest.fixture
 def peft(requires: Callable[[str, bool, str], None]) -> None:
     found = importlib.util.find_spec("peft") is not None
-    requires(
-        "peft", found, "not installed here (make test-lora runs these tests in an environment that has it)"
-    )
+    requires("peft", found, "not installed here (make test-lora runs these tests in an environment that has it)")
 
 
 def config(**keys: Any) -> NewCausalConfig:
@@ -69,11 +67,11 @@ def test_only_adapters_are_trained_and_a_configuration_counts_them(
 ) -> None:
     chosen = config(**keys, lora={"rank": 3, "targets": targets})
     model = CausalNetwork(chosen)
-    trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    trained = {name: item for name, item in model.named_parameters() if item.requires_grad}
     assert trained and all("lora_" in name for name in trained)
-    assert chosen.num_parameters() == sum(each.numel() for each in trained.values())
+    assert chosen.num_parameters() == sum(item.numel() for item in trained.values())
     model(IDS).logprobs.sum().backward()
-    assert all(each.grad is not None for each in trained.values())
+    assert all(item.grad is not None for item in trained.values())
 
 
 @pytest.mark.usefixtures("peft")
@@ -105,14 +103,14 @@ def manifest() -> DatasetManifest:
 @pytest.mark.parametrize("targets", [("query",), ("o_proj", "c_attn")])
 def test_a_target_that_matches_nothing_is_refused(targets: tuple[str, ...], tmp_path: Path) -> None:
     wrong = targets[-1]
-    said = rf"method\.model\.lora\.targets: no matrix is called '{wrong}'. There are .*o_proj"
-    with pytest.raises(ConfigError, match=said):
+    message = rf"method\.model\.lora\.targets: no matrix is called '{wrong}'. There are .*o_proj"
+    with pytest.raises(ConfigError, match=message):
         check_rows(config(lora={"targets": targets}), manifest(), "method.model")
     network().network.save_pretrained(tmp_path)
     pretrained = PretrainedCausalConfig.model_validate(
         {"type": "pretrained", "path": str(tmp_path), "lora": {"targets": targets}}
     )
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         check_rows(pretrained, manifest(), "method.model")
 
 
@@ -128,19 +126,19 @@ def test_a_preference_is_held_to_the_model_below_its_adapters(tmp_path: Path) ->
     base = save_tiny(LlamaForCausalLM, tmp_path / "base", seed=3)
     of_folder = {"type": "pretrained", "path": str(base)}
     adapted = {"model": {**of_folder, "lora": {"rank": 2}}}
-    ways = [
+    variants = [
         DpoConfig.model_validate({**adapted, **more})
         for more in ({}, {"reference": {"type": "frozen", "path": str(base)}})
     ]
     torch.manual_seed(0)
-    model = disturbed(DpoMethod(ways[0]).build_model())
+    model = disturbed(DpoMethod(variants[0]).build_model())
     batch = micro_batch([pair.row() for pair in PAIRS])
     losses = []
-    for config_ in ways:
+    for config_ in variants:
         method = DpoMethod(config_)
-        helpers = method.build_helpers()
-        losses.append(method.loss(model, method.tensors(batch, torch.device("cpu")), helpers).sum)
-        assert bool(helpers) == (config_.reference.path is not None)
+        frozen_models = method.build_frozen_models()
+        losses.append(method.loss(model, method.tensors(batch, torch.device("cpu")), frozen_models).sum)
+        assert bool(frozen_models) == (config_.reference.path is not None)
     torch.testing.assert_close(losses[0], losses[1], rtol=1e-6, atol=0)
     assert abs(float(losses[0].detach()) - len(PAIRS) * math.log(2)) > 0.01
 
@@ -152,7 +150,7 @@ def test_adapters_leave_added_to_the_weights_below_them(architecture: str, tmp_p
     model = disturbed(network(architecture=architecture, num_kv_heads=None, lora=lora)).eval()
     with torch.no_grad():
         expected = model(IDS).logprobs
-        save_model(model.network, config(lora=lora), tmp_path / "model", Leaving())
+        save_model(model.network, config(lora=lora), tmp_path / "model", ExportOptions())
         logits = AutoModelForCausalLM.from_pretrained(tmp_path / "model").eval()(IDS).logits
     seen = logits[:, :-1].log_softmax(-1).gather(2, IDS[:, 1:, None])[:, :, 0]
     assert torch.allclose(seen, expected, atol=2e-5)
@@ -168,20 +166,20 @@ def test_adapters_leave_alone_and_peft_joins_them_to_their_base(method: str, tmp
 
     base = save_tiny(LlamaForCausalLM, tmp_path / "base", seed=3)
     tree = {"type": "pretrained", "path": str(base), "lora": {"rank": 2, "targets": ["q_proj", "down_proj"]}}
-    leaving, lengths = Leaving(padding=0, adapters="apart"), torch.tensor([IDS.shape[1]])
+    options, lengths = ExportOptions(padding=0, adapters="apart"), torch.tensor([IDS.shape[1]])
     torch.manual_seed(2)
     with torch.no_grad():
         if method == "reward":
             whole = RewardConfig.model_validate({"type": "reward", "model": tree})
             own = disturbed(RewardMethod(whole).build_model()).eval()
             expected = own(IDS, lengths)
-            RewardMethod(whole).save_portable(own, tmp_path / "adapters", leaving)
+            RewardMethod(whole).save_exported(own, tmp_path / "adapters", options)
             below = AutoModelForSequenceClassification.from_pretrained(base, num_labels=1)
             seen = PeftModel.from_pretrained(below, tmp_path / "adapters").eval()(IDS).logits[:, 0]
         else:
             own = disturbed(CausalNetwork(PretrainedCausalConfig.model_validate(tree))).eval()
             expected = own(IDS).logprobs
-            save_model(own.network, PretrainedCausalConfig.model_validate(tree), tmp_path / "adapters", leaving)
+            save_model(own.network, PretrainedCausalConfig.model_validate(tree), tmp_path / "adapters", options)
             below = AutoModelForCausalLM.from_pretrained(base)
             logits = PeftModel.from_pretrained(below, tmp_path / "adapters").eval()(IDS).logits
             seen = logits[:, :-1].log_softmax(-1).gather(2, IDS[:, 1:, None])[:, :, 0]
@@ -193,7 +191,7 @@ def test_adapters_leave_alone_and_peft_joins_them_to_their_base(method: str, tmp
 def test_adapters_beside_weights_that_nobody_else_has_do_not_leave_alone(tmp_path: Path) -> None:
     model = network(lora={"rank": 2})
     with pytest.raises(ConfigError, match="drawn from the run's seed"):
-        save_model(model.network, config(lora={"rank": 2}), tmp_path, Leaving(adapters="apart"))
+        save_model(model.network, config(lora={"rank": 2}), tmp_path, ExportOptions(adapters="apart"))
 
 
 @pytest.mark.usefixtures("peft")
@@ -206,14 +204,14 @@ def test_a_run_with_adapters_is_the_reference_that_an_export_of_it_is(tmp_path: 
     with torch.no_grad():
         expected = own(IDS).logprobs
     torch.manual_seed(2)
-    leaving = disturbed(CausalNetwork(adapted))
-    save_model(leaving.network, adapted, tmp_path / "exported", Leaving())
+    options = disturbed(CausalNetwork(adapted))
+    save_model(options.network, adapted, tmp_path / "exported", ExportOptions())
     reference, folder = ReferenceModel(own, name="run@1"), str(tmp_path / "exported")
     assert reference.digest == folder_digest(folder) != folder_digest(str(base))
     rows = pa.Table.from_pylist([pair_row(np.random.default_rng(row), 4) for row in range(3)])
-    said, by_folder = (
-        each.of_pairs(rows, tokens_at_once=100) for each in (reference, ReferenceModel.from_folder(folder))
+    message, by_folder = (
+        item.of_pairs(rows, tokens_at_once=100) for item in (reference, ReferenceModel.from_folder(folder))
     )
-    np.testing.assert_array_equal(said.chosen, by_folder.chosen)
+    np.testing.assert_array_equal(message.chosen, by_folder.chosen)
     with torch.no_grad():
         torch.testing.assert_close(own(IDS).logprobs, expected, rtol=1e-4, atol=1e-5)

@@ -93,9 +93,7 @@ def test_a_tensor_that_is_dropped_renamed_or_reshaped_is_refused_by_name(changed
                 tensors[name] = tensor[:-1].clone()
             case "transpose":
                 tensors[name] = (
-                    tensor[None].clone()
-                    if tensor.ndim == 1 or len(set(tensor.shape)) == 1
-                    else tensor.T.contiguous()
+                    tensor[None].clone() if tensor.ndim == 1 or len(set(tensor.shape)) == 1 else tensor.T.contiguous()
                 )
         return tensors
 
@@ -109,14 +107,12 @@ def test_a_tensor_that_is_dropped_renamed_or_reshaped_is_refused_by_name(changed
 @pytest.mark.parametrize("prefix", ["_orig_mod.", "module.", "base_model.model."])
 def test_a_prefix_before_all_names_is_named_with_its_cause(changed, prefix) -> None:
     folder = changed(lambda tensors: {f"{prefix}{name}": tensor for name, tensor in tensors.items()})
-    with pytest.raises(
-        ConfigError, match=f"21 tensors .*missing.*The names begin with '{prefix}', as a wrapper"
-    ):
+    with pytest.raises(ConfigError, match=f"21 tensors .*missing.*The names begin with '{prefix}', as a wrapper"):
         load_causal(str(folder))
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "text"),
     [
         (lambda w: {**w, "extra.weight": torch.ones(2)}, r"1 tensor \(extra.weight\) is unknown to the model"),
         (lambda w: {**w, "norm.weight": torch.ones(16)}, r"1 tensor \(norm.weight\) is stored twice"),
@@ -129,12 +125,12 @@ def test_a_prefix_before_all_names_is_named_with_its_cause(changed, prefix) -> N
         (lambda w: {**w, "scale": torch.ones(())}, r"1 tensor \(scale\) is unknown"),
     ],
 )  # fmt: skip
-def test_tensors_that_would_be_dropped_or_mean_something_else_are_refused(changed, change, says) -> None:
+def test_tensors_that_would_be_dropped_or_mean_something_else_are_refused(changed, change, text) -> None:
     folder = changed(change)
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(ConfigError, match=text):
         load_causal(str(folder))
-    if "finite" not in says:
-        with pytest.raises(ConfigError, match=says):
+    if "finite" not in text:
+        with pytest.raises(ConfigError, match=text):
             check_pretrained(CAUSAL, folder)
 
 
@@ -193,13 +189,11 @@ def test_shards_are_loaded_whole_or_the_missing_one_is_named(base, tmp_path) -> 
     folder = sharded(base, tmp_path / "sharded")
     check_pretrained(CAUSAL, folder)
     load = LOADERS["policy"]
-    assert all(
-        torch.equal(a, b) for a, b in zip(load(folder).parameters(), load(base).parameters(), strict=True)
-    )
+    assert all(torch.equal(a, b) for a, b in zip(load(folder).parameters(), load(base).parameters(), strict=True))
     shard = sorted(folder.glob("model-*.safetensors"))[0]
-    kept = load_file(shard)
-    name = next(iter(kept))
-    save_file({**{k: v for k, v in kept.items() if k != name}, "x": torch.ones(1)}, shard, {"format": "pt"})
+    retained = load_file(shard)
+    name = next(iter(retained))
+    save_file({**{k: v for k, v in retained.items() if k != name}, "x": torch.ones(1)}, shard, {"format": "pt"})
     with pytest.raises(ConfigError, match=f"{name.removeprefix('model.')}.*missing"):
         load(folder)
     shard.unlink()
@@ -287,9 +281,7 @@ def test_a_tied_head_with_numbers_of_its_own_is_refused_and_an_equal_one_is_not(
     folder = new_folder(tmp_path / "tied", tie_word_embeddings=True)
     with pytest.raises(ConfigError, match=r"ties the head to the embedding.*stored with other numbers"):
         load_pretrained(CAUSAL, changed(lambda w: {**w, "lm_head.weight": torch.ones(40, 16)}, folder))
-    load_pretrained(
-        CAUSAL, changed(lambda w: {**w, "lm_head.weight": w["model.embed_tokens.weight"].clone()}, folder)
-    )
+    load_pretrained(CAUSAL, changed(lambda w: {**w, "lm_head.weight": w["model.embed_tokens.weight"].clone()}, folder))
 
 
 def test_masks_that_earlier_versions_of_transformers_stored_are_no_weights(changed, tmp_path) -> None:
@@ -301,18 +293,18 @@ def test_masks_that_earlier_versions_of_transformers_stored_are_no_weights(chang
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "says"),
+    ("file", "text", "shows"),
     [
         ("model.safetensors.index.json", '{"weight_map": {"a": 3}}', "/3: cannot be read"),
         ("model.safetensors.index.json", '{"weight_map": ' + "[" * 9999, "not an index of shards"),
         ("unrelated.pt", "", "no weights there"),
     ],
 )
-def test_a_folder_without_its_weights_is_refused_before_it_is_loaded(changed, file, text, says) -> None:
+def test_a_folder_without_its_weights_is_refused_before_it_is_loaded(changed, file, text, shows) -> None:
     folder = changed(lambda w: w)
     (folder / WEIGHTS).unlink()
     (folder / file).write_text(text)
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(ConfigError, match=shows):
         check_pretrained(CAUSAL, folder)
 
 

@@ -25,7 +25,7 @@ SMALL = {
     "max_tokens": 32,
 }  # fmt: skip
 
-each_architecture = pytest.mark.parametrize("architecture", get_args(Architecture))
+any_architecture = pytest.mark.parametrize("architecture", get_args(Architecture))
 
 
 def network(architecture: str = "llama", **keys: Any) -> CausalNetwork:
@@ -51,19 +51,19 @@ def gradients(model: CausalNetwork, loss: Tensor) -> list[Tensor]:
     return list(torch.autograd.grad(loss, list(model.parameters())))
 
 
-@each_architecture
+@any_architecture
 @pytest.mark.parametrize("tied", [False, True])
 def test_log_probs_and_gradients_are_those_of_transformers(architecture: str, tied: bool) -> None:
     model = network(architecture, tie_embeddings=tied).double()
     ids, scored = padded(rows(9, 5, 12))
     labels = torch.where(torch.cat([scored.new_zeros(3, 1), scored], dim=1), ids, -100)
     mask = (torch.arange(12) < torch.tensor([9, 5, 12])[:, None]).long()
-    answer = model.network(input_ids=ids, attention_mask=mask, labels=labels)
-    theirs = torch.nn.functional.cross_entropy(answer.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+    completion = model.network(input_ids=ids, attention_mask=mask, labels=labels)
+    reference = torch.nn.functional.cross_entropy(completion.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
     ours = -model(ids, None, scored).logprobs.sum() / scored.sum()
-    assert ours.item() == pytest.approx(answer.loss.item(), rel=1e-6)  # which is in float32, whatever its input
-    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=0)
-    for our, their in zip(gradients(model, ours), gradients(model, theirs), strict=True):
+    assert ours.item() == pytest.approx(completion.loss.item(), rel=1e-6)  # which is in float32, whatever its input
+    torch.testing.assert_close(ours, reference, rtol=1e-10, atol=0)
+    for our, their in zip(gradients(model, ours), gradients(model, reference), strict=True):
         torch.testing.assert_close(our, their, rtol=1e-8, atol=1e-12)
 
 
@@ -86,8 +86,8 @@ def test_rows_that_share_a_sequence_do_not_see_one_another(architecture: str) ->
     packed = torch.cat([*parts, torch.zeros(4, dtype=torch.int64)])[None]
     positions = torch.cat([*(torch.arange(len(row)) for row in parts), torch.zeros(4, dtype=torch.int64)])[None]
     together = model(packed, positions, positions[:, 1:] > 0)
-    wanted = positions[0, 1:] > 0
-    torch.testing.assert_close(together.logprobs[0][wanted], apart.logprobs[scored], rtol=1e-9, atol=1e-9)
+    expected = positions[0, 1:] > 0
+    torch.testing.assert_close(together.logprobs[0][expected], apart.logprobs[scored], rtol=1e-9, atol=1e-9)
     for our, their in zip(
         gradients(model, together.logprobs.sum()), gradients(model, apart.logprobs.sum()), strict=True
     ):
@@ -108,7 +108,7 @@ def test_padding_changes_no_score(lengths: list[int], wider: int) -> None:
         assert not other[~wide[1]].any()
 
 
-@each_architecture
+@any_architecture
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_configuration_knows_how_many_numbers_are_trained(architecture: str, tied: bool) -> None:
     shared = {} if architecture == "gpt2" else {"num_kv_heads": 2}
@@ -118,24 +118,24 @@ def test_a_configuration_knows_how_many_numbers_are_trained(architecture: str, t
 
 def test_layers_that_are_computed_twice_give_the_same_bits_and_keep_less() -> None:
     ids = rows(32)[0][None]
-    plain, kept_plain = gradients_and_kept(network(), ids)
-    twice, kept_twice = gradients_and_kept(network(checkpoint_activations=True), ids)
+    plain, stored_plain = gradients_and_stored(network(), ids)
+    twice, stored_doubled = gradients_and_stored(network(checkpoint_activations=True), ids)
     assert all(torch.equal(one, other) for one, other in zip(plain, twice, strict=True))
-    assert 2 * kept_twice < kept_plain
+    assert 2 * stored_doubled < stored_plain
 
 
-def gradients_and_kept(model: CausalNetwork, ids: Tensor) -> tuple[list[Tensor], int]:
+def gradients_and_stored(model: CausalNetwork, ids: Tensor) -> tuple[list[Tensor], int]:
     """And how many numbers the forward pass keeps for the backward pass."""
-    kept: list[int] = []
+    retained: list[int] = []
 
     def keep(tensor: Tensor) -> Tensor:
-        kept.append(tensor.numel())
+        retained.append(tensor.numel())
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         loss = model(ids).logprobs.sum()
-    num_kept = sum(kept)
-    return gradients(model, loss), num_kept
+    num_stored = sum(retained)
+    return gradients(model, loss), num_stored
 
 
 def test_a_saved_folder_has_the_same_scores(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_head_that_scales_its_logits_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("keys", "message"),
     [
         ({"num_heads": 3}, "must divide"),
         ({"num_kv_heads": 3}, "must divide"),
@@ -174,6 +174,6 @@ def test_a_head_that_scales_its_logits_is_refused(tmp_path: Path) -> None:
         ({"architecture": "gpt2", "num_kv_heads": 2}, "has no num_kv_heads"),
     ],
 )
-def test_sizes_that_do_not_fit_are_refused(keys: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_sizes_that_do_not_fit_are_refused(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         NewCausalConfig(**{**SMALL, **keys})

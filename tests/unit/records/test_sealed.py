@@ -19,7 +19,7 @@ def test_a_flipped_bit_anywhere_in_a_sealed_record_is_found() -> None:
 
 
 def test_a_record_that_is_nested_too_deeply_is_damaged() -> None:
-    with pytest.raises(DataError, match=r"n: not JSON .lists or objects more than 100 deep"):
+    with pytest.raises(DataError, match=r"n: not JSON .lists or objects are nested more than 100 deep"):
         Notice.from_json("[" * 100_000, source="n")
 
 

@@ -66,7 +66,7 @@ KILLED_AT, COMMITTED_AT = 228, 200
 HOSTILE = "<script>alert('x')</script> | a"
 
 
-def made_up_predictions(noise: float = 0.0, num_rows: int = 6000) -> pa.Table:
+def synthetic_predictions(noise: float = 0.0, num_rows: int = 6000) -> pa.Table:
     """A usable model on rows with metadata; some of it missing."""
     rng = np.random.default_rng(0)
     labels = rng.random(num_rows) < 0.2
@@ -87,7 +87,7 @@ def made_up_predictions(noise: float = 0.0, num_rows: int = 6000) -> pa.Table:
     )
 
 
-def made_up_attempts(run_id: str, world_sizes: tuple[int, ...]) -> list[Attempt]:
+def synthetic_attempts(run_id: str, world_sizes: tuple[int, ...]) -> list[Attempt]:
     if len(world_sizes) == 1:
         return [
             Attempt(
@@ -130,7 +130,7 @@ def made_up_attempts(run_id: str, world_sizes: tuple[int, ...]) -> list[Attempt]
     ]
 
 
-def made_up_commits(attempts: list[Attempt]) -> list[Commit]:
+def synthetic_commits(attempts: list[Attempt]) -> list[Commit]:
     commits = []
     for attempt in attempts:
         steps = range(attempt.start_step + 50, (attempt.end_step or 0) + 1, 50)
@@ -155,7 +155,7 @@ def made_up_commits(attempts: list[Attempt]) -> list[Commit]:
     return commits
 
 
-def made_up_curve(name: str, is_interrupted: bool, *, level: float, noise: float, falls: bool) -> Series:
+def synthetic_curve(name: str, is_interrupted: bool, *, level: float, noise: float, falls: bool) -> Series:
     rng = np.random.default_rng(7)
     steps = np.arange(1, STEPS + 1)
     values = level * (0.42 + 0.58 * np.exp(-steps / 90) if falls else 1) + noise * rng.normal(size=STEPS)
@@ -169,7 +169,7 @@ def made_up_curve(name: str, is_interrupted: bool, *, level: float, noise: float
     return Series(name, steps.tolist(), values.tolist(), lost.tolist())
 
 
-def made_up_phases(attempts: list[Attempt]) -> list[PhaseSeconds]:
+def synthetic_phases(attempts: list[Attempt]) -> list[PhaseSeconds]:
     shares = {
         "startup": 0.06,
         "data": 0.02,
@@ -191,7 +191,7 @@ def made_up_phases(attempts: list[Attempt]) -> list[PhaseSeconds]:
     return phases
 
 
-def made_up_evaluation(run_id: str, table: pa.Table) -> ClassifierEvaluation:
+def synthetic_evaluation(run_id: str, table: pa.Table) -> ClassifierEvaluation:
     rows = scores_of(table, source="test")
     return ClassifierEvaluation(
         run_id=run_id,
@@ -229,8 +229,8 @@ class Life(NamedTuple):
 
 
 def make_life(run_id: str, world_sizes: tuple[int, ...], table: pa.Table) -> Life:
-    attempts = made_up_attempts(run_id, world_sizes)
-    commits = made_up_commits(attempts)
+    attempts = synthetic_attempts(run_id, world_sizes)
+    commits = synthetic_commits(attempts)
     end = RunFinished(attempt=len(attempts), step=STEPS, weights_digest="5f0c" * 16)
     return Life(
         run=Run(
@@ -251,8 +251,8 @@ def make_life(run_id: str, world_sizes: tuple[int, ...], table: pa.Table) -> Lif
         ),
         attempts=attempts,
         entries=[*commits, end],
-        phases=made_up_phases(attempts),
-        evaluation=made_up_evaluation(run_id, table),
+        phases=synthetic_phases(attempts),
+        evaluation=synthetic_evaluation(run_id, table),
         audit=AuditReport(
             run_id=run_id,
             verdict="pass",
@@ -274,19 +274,19 @@ def view_of(life: Life, *, speed: float = 0.0) -> RunView:
         return view
     rates = SpeedView(steps_per_s=4.0 * speed, rows_per_s=240.0 * speed, tokens_per_s=None)
     lost = KILLED_AT - COMMITTED_AT if len(life.attempts) > 1 else 0
-    told = {"reached_step": COMMITTED_AT + lost, "lost_steps": lost} if lost else {}
-    attempts = (view.attempts[0].model_copy(update=told), *view.attempts[1:])
+    update = {"reached_step": COMMITTED_AT + lost, "lost_steps": lost} if lost else {}
+    attempts = (view.attempts[0].model_copy(update=update), *view.attempts[1:])
     return view.model_copy(update={"speed": rates, "attempts": attempts, "lost_steps": lost})
 
 
 def make_run_page(run_id: str = "demo-candidate", world_sizes: tuple[int, ...] = (2, 2), noise: float = 0.0) -> RunPage:
     is_interrupted = len(world_sizes) > 1
-    table = made_up_predictions(noise)
+    table = synthetic_predictions(noise)
     rows = scores_of(table, source="test")
     speed = 1.93 if is_interrupted else 1.0
     curves = RunCurves(
-        loss=made_up_curve("loss", is_interrupted, level=0.69, noise=0.03, falls=True),
-        throughput=made_up_curve("tokens per second", is_interrupted, level=41_000 * speed, noise=1800, falls=False),
+        loss=synthetic_curve("loss", is_interrupted, level=0.69, noise=0.03, falls=True),
+        throughput=synthetic_curve("tokens per second", is_interrupted, level=41_000 * speed, noise=1800, falls=False),
         validation=Series("validation AUC", [100, 200, 300, 400], [0.78, 0.822, 0.835, 0.838]),
     )
     view = view_of(make_life(run_id, world_sizes, table), speed=speed)
@@ -296,7 +296,7 @@ def make_run_page(run_id: str = "demo-candidate", world_sizes: tuple[int, ...] =
 def make_comparison_page(noise: float = 0.05) -> ComparisonPage:
     baseline = make_run_page("demo-baseline", (1,))
     candidate = make_run_page("demo-candidate", (2, 2), noise)
-    before, after = made_up_predictions(), made_up_predictions(noise)
+    before, after = synthetic_predictions(), synthetic_predictions(noise)
     comparison = compare_auc(
         before,
         after,
@@ -321,13 +321,13 @@ def comparison_page() -> ComparisonPage:
 @pytest.fixture
 def life() -> Life:
     """Of `run_page`; its predictions are nowhere, so its page cannot be drawn."""
-    return make_life("demo-candidate", (2, 2), made_up_predictions())
+    return make_life("demo-candidate", (2, 2), synthetic_predictions())
 
 
 @pytest.fixture(scope="session")
 def empty_page() -> RunPage:
     """A run of which nothing is known yet but that it was asked for."""
-    run = make_life("demo-candidate", (2, 2), made_up_predictions()).run
+    run = make_life("demo-candidate", (2, 2), synthetic_predictions()).run
     return RunPage(view_of(Life(run, [], [], [], None, None)), RunCurves())
 
 
@@ -336,7 +336,7 @@ def compared() -> Callable[[float], ComparisonPage]:
     return make_comparison_page
 
 
-def made_up_clause(name: str, verdict: str = "pass") -> Clause:
+def synthetic_clause(name: str, verdict: str = "pass") -> Clause:
     more = None if verdict == "pass" else MoreEvidence(what="2 more seeds", num_seeds=2, device_s=90.0, probability=0.6)
     return Clause(
         name=name, type="effect", verdict=verdict, requirement="it is so", seen="87%", value=0.87, reason=HOSTILE,
@@ -344,7 +344,7 @@ def made_up_clause(name: str, verdict: str = "pass") -> Clause:
     )  # fmt: skip
 
 
-def made_up_decision(candidate: str, recommendation: str, *, because: str = "") -> Decision:
+def synthetic_decision(candidate: str, recommendation: str, *, because: str = "") -> Decision:
     verdict = {"scale": "pass", "narrow": "undecided", "stop": "fail"}[recommendation]
     effect = Estimate(value=0.02, low=0.005, high=0.035)
     source = Source(path="pilot-a-s0/benchmarks/code/result.json", sha256="ab")
@@ -365,7 +365,7 @@ def made_up_decision(candidate: str, recommendation: str, *, because: str = "") 
     look = take_look(LookPlan(gate_seeds=(2, 4)), [], name="look at 2 seeds", num_seeds=2, is_gate=True)
     gate = GateResult(
         gate="scale", then="scale", verdict=verdict, reason="So it is.",
-        clauses=(made_up_clause("gain"), made_up_clause("worth", verdict), made_up_clause("budget")),
+        clauses=(synthetic_clause("gain"), synthetic_clause("worth", verdict), synthetic_clause("budget")),
     )  # fmt: skip
     return Decision(
         campaign="pilot", campaign_sha256="c", question="?", candidate=candidate, because=because,
@@ -378,9 +378,9 @@ def made_up_decision(candidate: str, recommendation: str, *, because: str = "") 
     )  # fmt: skip
 
 
-def made_up_memo(*decisions: Decision, undecided: tuple[str, ...] = (), stopped_by: str | None = None) -> Memo:
+def synthetic_memo(*decisions: Decision, undecided: tuple[str, ...] = (), stopped_by: str | None = None) -> Memo:
     return Memo(
-        campaign="pilot", question=HOSTILE, made_s=0.0, decisions=ordered(decisions), undecided=undecided,
+        campaign="pilot", question=HOSTILE, declared_s=0.0, decisions=ordered(decisions), undecided=undecided,
         stopped_by=stopped_by, budget_s=600.0,
     )  # fmt: skip
 
@@ -388,17 +388,17 @@ def made_up_memo(*decisions: Decision, undecided: tuple[str, ...] = (), stopped_
 @pytest.fixture
 def decision() -> Callable[..., Decision]:
     """`decision("faster", "scale")`."""
-    return made_up_decision
+    return synthetic_decision
 
 
 @pytest.fixture
 def memo() -> Callable[..., Memo]:
     """`memo(decision(...), ..., undecided=("late",), stopped_by="...")`."""
-    return made_up_memo
+    return synthetic_memo
 
 
 @pytest.fixture
 def memo_page() -> Memo:
     """One candidate of each kind, and one without a decision."""
     kinds = {"yes": "scale", "perhaps": "narrow", "no": "stop"}
-    return made_up_memo(*(made_up_decision(*each) for each in kinds.items()), undecided=("late",))
+    return synthetic_memo(*(synthetic_decision(*kind) for kind in kinds.items()), undecided=("late",))

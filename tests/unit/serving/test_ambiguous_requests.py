@@ -3,14 +3,14 @@
 import pytest
 from starlette.testclient import TestClient
 
-from served import http_of, place_in
+from served import app_in, http_of
 
 EVAL = '{"name": "a", "data_source_config": {}, "testing_criteria": [], "metadata": {"k": "1", "k": "2"}}'
 
 
 @pytest.fixture
 def http(tmp_path) -> TestClient:
-    return http_of(place_in(tmp_path))
+    return http_of(app_in(tmp_path))
 
 
 def error(response) -> dict:
@@ -18,9 +18,7 @@ def error(response) -> dict:
     return response.json()["error"]
 
 
-@pytest.mark.parametrize(
-    "name", ["Authorization", "content-type", "OpenAI-Project", "Range", "Idempotency-Key"]
-)
+@pytest.mark.parametrize("name", ["Authorization", "content-type", "OpenAI-Project", "Range", "Idempotency-Key"])
 def test_a_header_that_decides_something_stands_once(http, name) -> None:
     found = error(http.get("/v1/files", headers=[(name, "a"), (name.upper(), "b")]))
     assert found["code"] == "duplicate_header" and name.lower() in found["message"]
@@ -28,8 +26,8 @@ def test_a_header_that_decides_something_stands_once(http, name) -> None:
 
 
 def test_a_body_has_one_length(http) -> None:
-    both = {"Transfer-Encoding": "chunked", "Content-Length": "5"}
-    response = http.post("/v1/evals", headers=both, content=b"{}")
+    pair = {"Transfer-Encoding": "chunked", "Content-Length": "5"}
+    response = http.post("/v1/evals", headers=pair, content=b"{}")
     assert error(response)["code"] == "ambiguous_length" and response.headers["connection"] == "close"
 
 
@@ -47,7 +45,7 @@ def test_a_parameter_of_the_query_is_given_once(http) -> None:
 @pytest.mark.parametrize("body", [EVAL, '{"name": "a", "name": "b"}'])
 def test_a_key_of_json_stands_once_however_deep(http, body) -> None:
     found = error(http.post("/v1/evals", content=body))
-    assert found["code"] == "invalid_json" and "stands twice in one object" in found["message"]
+    assert found["code"] == "invalid_json" and "occurs twice in one object" in found["message"]
 
 
 def test_a_slash_too_many_is_no_redirect_to_whatever_host_was_named(http) -> None:

@@ -4,15 +4,15 @@ import json
 
 import pytest
 
-from assay.serving.openai.place import Place
+from assay.serving.openai.app_state import AppState
 from assay.store.home import Home
 from assay.store.objects import ObjectStore, open_store
 from assay.workflows.rebuild import SOURCES_OF_A_HOME
 from parrot_models import SlowModels, work, worker_of
-from served import place_in
+from served import app_in
 from unit.serving.admin.test_admin import START_S, limit, sdk_with
 
-ITEMS, AT_ONCE, ASK_S = 5, 2, 1800.0
+ITEMS, AT_ONCE, REQUEST_S = 5, 2, 1800.0
 CRITERION = {
     "type": "string_check", "name": "c", "input": "{{ sample.output_text }}", "reference": "",
     "operation": "ne",
@@ -23,14 +23,14 @@ class World:
     """A server, the project `ours`, and a worker whose models take half an hour for an ask."""
 
     def __init__(self, folder, store: ObjectStore | None = None) -> None:
-        self.place: Place = place_in(folder, store, method="supervised")
-        self.place.projects.ensure("ours", by="me")
+        self.app: AppState = app_in(folder, store, method="supervised")
+        self.app.projects.ensure("ours", by="me")
         secrets = [
-            self.place.keys.make(project=project, name="", scopes=scopes, lives_s=None).secret
+            self.app.keys.make(project=project, name="", scopes=scopes, lives_s=None).secret
             for project, scopes in (("ours", ("read", "write")), ("default", ("admin",)))
         ]
-        self.sdk = sdk_with(self.place, *secrets)
-        self.worker = worker_of(self.place, SlowModels(self.place.clock, ASK_S), at_once=AT_ONCE)
+        self.sdk = sdk_with(self.app, *secrets)
+        self.worker = worker_of(self.app, SlowModels(self.app.clock, REQUEST_S), at_once=AT_ONCE)
 
     def eval_run(self):
         evaluation = self.sdk.evals.create(
@@ -38,10 +38,10 @@ class World:
             testing_criteria=[CRITERION],
         )
         rows = [{"item": {"q": f"q{n}"}} for n in range(ITEMS)]
-        asked = {"type": "template", "template": [{"role": "user", "content": "{{ item.q }}"}]}
+        requested = {"type": "template", "template": [{"role": "user", "content": "{{ item.q }}"}]}
         source = {
             "type": "completions", "model": "tiny", "source": {"type": "file_content", "content": rows},
-            "input_messages": asked, "sampling_params": {"max_completion_tokens": 3},
+            "input_messages": requested, "sampling_params": {"max_completion_tokens": 3},
         }  # fmt: skip
         return self.sdk.evals.runs.create(evaluation.id, data_source=source)
 
@@ -57,14 +57,14 @@ class World:
     def now(self, run):
         return self.sdk.evals.runs.retrieve(run.id, eval_id=run.eval_id)
 
-    def costs_h(self, **given) -> float:
-        page = self.sdk.admin.organization.usage.costs(start_time=START_S, limit=30, **given)
+    def costs_h(self, **kwargs) -> float:
+        page = self.sdk.admin.organization.usage.costs(start_time=START_S, limit=30, **kwargs)
         return sum(result.quantity for bucket in page.data for result in bucket.results)
 
     def looks(self, times: int) -> None:
         for _ in range(times):
-            self.worker.look()
-            self.place.clock.sleep_s(30.0)
+            self.worker.poll()
+            self.app.clock.sleep_s(30.0)
 
 
 @pytest.fixture
@@ -77,17 +77,17 @@ def test_costs_of_evals_and_batches_are_those_of_their_chunks_and_of_the_ledger(
     world = World(tmp_path, open_store(str(home.api)))
     run, batch = world.eval_run(), world.batch()
     work(world.worker)
-    in_run, in_batch = 3 * ASK_S / 3600, ITEMS * ASK_S / 3600
+    in_run, in_batch = 3 * REQUEST_S / 3600, ITEMS * REQUEST_S / 3600
     assert world.costs_h(line_items=[run.id]) == pytest.approx(in_run, rel=1e-9)
     assert world.costs_h(line_items=[batch.id]) == pytest.approx(in_batch, rel=1e-9)
     assert world.costs_h(project_ids=["ours"]) == world.costs_h() == pytest.approx(in_run + in_batch)
     assert world.now(run).x_assay == {
-        "finished_at": pytest.approx(world.place.clock.now_s(), abs=20_000),
+        "finished_at": pytest.approx(world.app.clock.now_s(), abs=20_000),
         "charged_device_hours": pytest.approx(in_run),
         "blocked_by": None,
     }
-    answered = world.sdk.batches.retrieve(batch.id).to_dict()
-    assert answered["x_assay"]["charged_device_hours"] == pytest.approx(in_batch)  # type: ignore[index]
+    completed = world.sdk.batches.retrieve(batch.id).to_dict()
+    assert completed["x_assay"]["charged_device_hours"] == pytest.approx(in_batch)  # type: ignore[index]
     world.sdk.evals.runs.delete(run.id, eval_id=run.eval_id)
     work(world.worker)
     assert world.costs_h() == pytest.approx(in_run + in_batch)  # what is spent is spent
@@ -105,7 +105,7 @@ def test_a_spent_limit_lets_nothing_more_be_asked_until_it_is_raised(world) -> N
     status = world.sdk.admin.organization.projects.spend_limit.retrieve("ours")
     assert status.enforcement.status == "enforcing"
     spent_h = world.costs_h()
-    assert 0.6 <= spent_h <= 0.6 + 2 * ASK_S / 3600  # at most the chunk that was begun
+    assert 0.6 <= spent_h <= 0.6 + 2 * REQUEST_S / 3600  # at most the chunk that was begun
     waiting, why = world.now(run), "and its limit is 0.6: it goes on when that is raised"
     found = world.sdk.batches.retrieve(batch.id)
     assert {waiting.status, found.status} == {"in_progress"}
@@ -127,13 +127,13 @@ def test_what_waits_for_its_projects_limit_is_cancelled_or_expires_all_the_same(
     world.sdk.batches.cancel(first.id)
     world.looks(4)
     assert world.sdk.batches.retrieve(first.id).status == "cancelled"
-    world.place.clock.sleep_s(86_400)
+    world.app.clock.sleep_s(86_400)
     world.looks(4)
     assert world.sdk.batches.retrieve(second.id).status == "expired"
 
 
 def test_another_projects_limit_keeps_nobody(world) -> None:
-    world.place.projects.ensure("theirs", by="me")
+    world.app.projects.ensure("theirs", by="me")
     limit(world.sdk, "theirs", 1)
     run = world.eval_run()
     work(world.worker)

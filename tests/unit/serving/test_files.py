@@ -6,19 +6,19 @@ import pytest
 from starlette.testclient import TestClient
 
 from assay.serving.ids import new_id
-from assay.serving.openai.incoming import PURPOSES
-from assay.serving.openai.place import Place
+from assay.serving.openai.app_state import AppState
+from assay.serving.openai.file_upload import PURPOSES
 from assay.store.objects import open_store
-from served import http_of, place_in, sdk_of
+from served import app_in, http_of, sdk_of
 
 FILE = b'--x\r\ncontent-disposition: form-data; name="file"; filename="f"\r\n\r\n1\r\n'
 PURPOSE = b'--x\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nevals\r\n'
 
 
 @pytest.fixture(scope="module")
-def untouched(tmp_path_factory) -> Place:
+def untouched(tmp_path_factory) -> AppState:
     """A place for what is refused."""
-    return place_in(tmp_path_factory.mktemp("untouched"))
+    return app_in(tmp_path_factory.mktemp("untouched"))
 
 
 @pytest.fixture(scope="module")
@@ -27,12 +27,12 @@ def refusing(untouched) -> tuple[openai.OpenAI, TestClient]:
     return sdk_of(untouched), http_of(untouched)
 
 
-def upload(sdk: openai.OpenAI, data: bytes = b'{"text": "a", "label": 1}\n', **given):
-    return sdk.files.create(file=("rows.jsonl", data), **{"purpose": "fine-tune", **given})
+def upload(sdk: openai.OpenAI, data: bytes = b'{"text": "a", "label": 1}\n', **kwargs):
+    return sdk.files.create(file=("rows.jsonl", data), **{"purpose": "fine-tune", **kwargs})
 
 
 def test_a_file_comes_back_as_it_was_sent(tmp_path) -> None:
-    sdk = sdk_of(place_in(tmp_path))
+    sdk = sdk_of(app_in(tmp_path))
     data = bytes(range(256)) * 20_000  # more than one block, and every byte
     file = upload(sdk, data)
     assert (file.bytes, file.filename, file.purpose, file.status) == (
@@ -47,7 +47,7 @@ def test_a_file_comes_back_as_it_was_sent(tmp_path) -> None:
 
 
 def test_another_server_on_the_same_folder_has_the_same_files(tmp_path) -> None:
-    first, second = (sdk_of(place_in(tmp_path, open_store(str(tmp_path / "api")))) for _ in range(2))
+    first, second = (sdk_of(app_in(tmp_path, open_store(str(tmp_path / "api")))) for _ in range(2))
     one = upload(first)
     assert second.files.retrieve(one.id) == one
     two = upload(second)
@@ -55,59 +55,59 @@ def test_another_server_on_the_same_folder_has_the_same_files(tmp_path) -> None:
 
 
 def test_a_deleted_file_is_gone_with_its_bytes_and_so_is_one_that_expired(tmp_path) -> None:
-    place = place_in(tmp_path)
-    sdk = sdk_of(place)
+    app = app_in(tmp_path)
+    sdk = sdk_of(app)
     deleted = upload(sdk, b"1")
     expiring = upload(sdk, expires_after={"anchor": "created_at", "seconds": 3600})
     assert expiring.expires_at == expiring.created_at + 3600
     assert sdk.files.delete(deleted.id).deleted
-    place.clock.sleep_s(3599)
+    app.clock.sleep_s(3599)
     assert [file.id for file in sdk.files.list()] == [expiring.id]
-    place.clock.sleep_s(1)
+    app.clock.sleep_s(1)
     assert [*sdk.files.list()] == []
     for gone in (deleted, expiring):
-        for ask in (sdk.files.retrieve, sdk.files.content, sdk.files.delete):
+        for send in (sdk.files.retrieve, sdk.files.content, sdk.files.delete):
             with pytest.raises(openai.NotFoundError) as refused:
-                ask(gone.id)
+                send(gone.id)
             assert refused.value.code == "not_found"
-    assert not place.files.shelf.store.exists(f"bytes/{deleted.id}")
+    assert not app.files.logs.store.exists(f"bytes/{deleted.id}")
 
 
 def test_bytes_that_never_became_a_file_are_swept_a_day_later(tmp_path) -> None:
-    place = place_in(tmp_path, open_store(str(tmp_path / "api")))
-    kept = upload(sdk_of(place))
-    sink = place.files.sink(cut_off := new_id("file", place.clock.now_s()))
+    app = app_in(tmp_path, open_store(str(tmp_path / "api")))
+    retained = upload(sdk_of(app))
+    sink = app.files.sink(cut_off := new_id("file", app.clock.now_s()))
     sink.write(b"all of it, but the power was cut before its entry")
     sink.finish()
-    for seconds, contents in ((86_399, {kept.id, cut_off}), (2, {kept.id})):
-        place.clock.sleep_s(seconds)
-        place.files.sweep()
-        found = {item.key.removeprefix("bytes/") for item in place.files.shelf.store.list("bytes/")}
+    for seconds, contents in ((86_399, {retained.id, cut_off}), (2, {retained.id})):
+        app.clock.sleep_s(seconds)
+        app.files.sweep()
+        found = {item.key.removeprefix("bytes/") for item in app.files.logs.store.list("bytes/")}
         assert found == contents
-    assert sdk_of(place).files.content(kept.id).content
+    assert sdk_of(app).files.content(retained.id).content
 
 
 def test_a_list_goes_on_where_it_was_while_files_come_and_go(tmp_path) -> None:
-    place = place_in(tmp_path)
-    sdk = sdk_of(place)
-    made = []
+    app = app_in(tmp_path)
+    sdk = sdk_of(app)
+    created = []
     for _ in range(7):
-        place.clock.sleep_s(1)
-        made.append(upload(sdk).id)
+        app.clock.sleep_s(1)
+        created.append(upload(sdk).id)
     page = sdk.files.list(limit=3)
     seen = [file.id for file in page.data]
     upload(sdk)
-    sdk.files.delete(made[4])  # the cursor itself
-    sdk.files.delete(made[2])
+    sdk.files.delete(created[4])  # the cursor itself
+    sdk.files.delete(created[2])
     while page.has_next_page():
         page = page.get_next_page()
         seen += [file.id for file in page.data]
-    assert seen == [made[n] for n in (6, 5, 4, 3, 1, 0)]
-    assert [file.id for file in sdk.files.list(order="asc", limit=2).data] == made[:2]
+    assert seen == [created[n] for n in (6, 5, 4, 3, 1, 0)]
+    assert [file.id for file in sdk.files.list(order="asc", limit=2).data] == created[:2]
 
 
 @pytest.mark.parametrize(
-    ("given", "param"),
+    ("kwargs", "param"),
     [
         ({"purpose": "vision"}, "purpose"),
         ({"expires_after": {"anchor": "created_at", "seconds": 5}}, "expires_after.seconds"),
@@ -116,35 +116,35 @@ def test_a_list_goes_on_where_it_was_while_files_come_and_go(tmp_path) -> None:
         ({"extra_query": {"nonsense": "1"}}, "nonsense"),
     ],
 )
-def test_what_is_not_honoured_is_refused_by_name_and_nothing_is_left(untouched, refusing, given, param) -> None:
+def test_what_is_not_honoured_is_refused_by_name_and_nothing_is_left(untouched, refusing, kwargs, param) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
-        upload(refusing[0], **given)
+        upload(refusing[0], **kwargs)
     assert refused.value.param == param
     assert refused.value.request_id.startswith("req_")
-    assert [item.key for item in untouched.files.shelf.store.list("")] == []
+    assert [item.key for item in untouched.files.logs.store.list("")] == []
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "/absolute", "a\\b", "x" * 255])
 def test_a_files_name_is_kept_and_leads_nowhere(tmp_path, name) -> None:
-    place = place_in(tmp_path, open_store(str(tmp_path / "api")))
-    sdk = sdk_of(place)
+    app = app_in(tmp_path, open_store(str(tmp_path / "api")))
+    sdk = sdk_of(app)
     file = sdk.files.create(file=(name, b"1"), purpose="evals")
     assert sdk.files.retrieve(file.id).filename == name
-    keys = [item.key for item in place.files.shelf.store.list("")]
+    keys = [item.key for item in app.files.logs.store.list("")]
     assert all(set(key) <= set("0123456789abcdefghijklmnopqrstuvwxyz-/.") for key in keys)
     assert {path.name for path in tmp_path.iterdir()} == {"api", "models"}
 
 
 @pytest.mark.parametrize(
-    "an_id", ["file-1", "..", "%2e%2e%2fx", "file-" + "0" * 24, "ftjob-" + "0" * 24, "file-" + "Z" * 24]
+    "resource_id", ["file-1", "..", "%2e%2e%2fx", "file-" + "0" * 24, "ftjob-" + "0" * 24, "file-" + "Z" * 24]
 )
-def test_an_id_that_is_none_of_ours_is_not_found(refusing, an_id) -> None:
-    answer = refusing[1].get(f"/v1/files/{an_id}")
-    assert (answer.status_code, set(answer.json()["error"])) == (404, {"message", "type", "param", "code"})
+def test_an_id_that_is_none_of_ours_is_not_found(refusing, resource_id) -> None:
+    response = refusing[1].get(f"/v1/files/{resource_id}")
+    assert (response.status_code, set(response.json()["error"])) == (404, {"message", "type", "param", "code"})
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "output"),
     [
         (b"", "cut short"),
         (b"--x\r\n", "cut short"),
@@ -157,30 +157,28 @@ def test_an_id_that_is_none_of_ours_is_not_found(refusing, an_id) -> None:
         (b'--x\r\ncontent-disposition: form-data; name="purpose"\r\n\r\n\xff\r\n--x--\r\n', "UTF-8"),
     ],
 )  # fmt: skip
-def test_a_form_that_is_broken_is_refused_and_leaves_nothing(untouched, refusing, body, said) -> None:
-    answer = refusing[1].post(
-        "/v1/files", content=body, headers={"content-type": "multipart/form-data; boundary=x"}
-    )
-    assert answer.status_code == 400
-    assert said in answer.json()["error"]["message"]
-    assert [*untouched.files.shelf.store.list("")] == []
+def test_a_form_that_is_broken_is_refused_and_leaves_nothing(untouched, refusing, body, output) -> None:
+    response = refusing[1].post("/v1/files", content=body, headers={"content-type": "multipart/form-data; boundary=x"})
+    assert response.status_code == 400
+    assert output in response.json()["error"]["message"]
+    assert [*untouched.files.logs.store.list("")] == []
 
 
 def test_parts_may_come_in_any_order_and_in_blocks_of_any_size(tmp_path) -> None:
-    sdk, http = sdk_of(place := place_in(tmp_path)), http_of(place)
+    sdk, http = sdk_of(app := app_in(tmp_path)), http_of(app)
     file = b'--x\r\ncontent-disposition: form-data; name="file"; filename="f"\r\n\r\none\r\n-two\r\n'
     for parts in (file + PURPOSE, PURPOSE + file):
         blocks = io.BytesIO(parts + b"--x--\r\n")
-        answer = http.post(
+        response = http.post(
             "/v1/files",
             content=iter(partial(blocks.read, 3), b""),
             headers={"content-type": "multipart/form-data; boundary=x"},
         )
-        assert sdk.files.content(answer.json()["id"]).content == b"one\r\n-two"
+        assert sdk.files.content(response.json()["id"]).content == b"one\r\n-two"
 
 
 def test_every_purpose_is_kept(tmp_path) -> None:
-    sdk = sdk_of(place_in(tmp_path))
+    sdk = sdk_of(app_in(tmp_path))
     for purpose in PURPOSES:
         upload(sdk, purpose=purpose)
     assert [file.purpose for file in sdk.files.list(purpose="batch")] == ["batch"]

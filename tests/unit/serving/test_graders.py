@@ -11,10 +11,10 @@ import openai
 import pytest
 
 from assay.scoring.item_failure import ItemFailureKind
-from assay.serving.graders import ERROR_OF, GraderDesk, SampleGrade, checked_grader
-from assay.serving.openai.place import Place
-from assay.serving.refusal import RefusedError
-from served import place_in, sdk_of
+from assay.serving.api_error import ApiError
+from assay.serving.graders import ERROR_OF, GraderService, SampleGrade, parse_grader
+from assay.serving.openai.app_state import AppState
+from served import app_in, sdk_of
 
 EXACT = {
     "type": "string_check", "name": "exact", "input": "{{ sample.output_text }}",
@@ -32,11 +32,11 @@ class Judge(http.server.BaseHTTPRequestHandler):
     """Answers whatever the model's name says."""
 
     def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        status, message = 200, {"content": asked["model"]}
-        if asked["model"] == "down":
+        requested = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        status, message = 200, {"content": requested["model"]}
+        if requested["model"] == "down":
             status = 500
-        if asked["model"] == "refuses":
+        if requested["model"] == "refuses":
             message = {"content": None, "refusal": "no"}
         body = json.dumps({"choices": [{"message": message}]}).encode()
         self.send_response(status)
@@ -49,23 +49,23 @@ class Judge(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory) -> Iterator[Place]:
+def app(tmp_path_factory) -> Iterator[AppState]:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Judge)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    found = place_in(tmp_path_factory.mktemp("graders"))
-    yield found._replace(graders=GraderDesk(f"http://127.0.0.1:{server.server_address[1]}"))
+    found = app_in(tmp_path_factory.mktemp("graders"))
+    yield found._replace(graders=GraderService(f"http://127.0.0.1:{server.server_address[1]}"))
     server.shutdown()
     server.server_close()
 
 
 @pytest.fixture(scope="module")
-def sdk(place) -> openai.OpenAI:
-    return sdk_of(place)
+def sdk(app) -> openai.OpenAI:
+    return sdk_of(app)
 
 
 def run(sdk: openai.OpenAI, grader: dict, sample: str, item: dict | None = None):
-    given = {} if item is None else {"item": item}
-    return sdk.fine_tuning.alpha.graders.run(grader=grader, model_sample=sample, **given)
+    kwargs = {} if item is None else {"item": item}
+    return sdk.fine_tuning.alpha.graders.run(grader=grader, model_sample=sample, **kwargs)
 
 
 def judge(model: str) -> dict:
@@ -79,22 +79,22 @@ def multi(formula: str) -> dict:
     other = {**EXACT, "type": "string_check", "name": "holds", "operation": "like"}
     return {
         "type": "multi",
-        "name": "both",
+        "name": "pair",
         "graders": {"exact": EXACT, "holds": other},
         "calculate_output": formula,
     }
 
 
 def test_a_grader_says_its_reward_its_parts_and_no_errors(sdk) -> None:
-    answer = run(sdk, EXACT, "Paris", {"answer": "Paris"})
-    assert (answer.reward, answer.sub_rewards, answer.metadata.scores) == (1.0, {}, {"exact": 1.0})
-    assert (answer.metadata.name, answer.metadata.type) == ("exact", "string_check")
-    assert answer.metadata.execution_time >= 0
-    errors = answer.metadata.errors.to_dict()
+    response = run(sdk, EXACT, "Paris", {"response": "Paris"})
+    assert (response.reward, response.sub_rewards, response.metadata.scores) == (1.0, {}, {"exact": 1.0})
+    assert (response.metadata.name, response.metadata.type) == ("exact", "string_check")
+    assert response.metadata.execution_time >= 0
+    errors = response.metadata.errors.to_dict()
     assert set(errors) == ERRORS and not any(errors.values())
-    assert run(sdk, EXACT, "Rome", {"answer": "Paris"}).reward == 0.0
-    both = run(sdk, multi("0.25 * exact + 0.5 * holds"), "in Paris", {"answer": "Paris"})
-    assert (both.reward, both.sub_rewards) == (0.5, {"exact": 0.0, "holds": 1.0})
+    assert run(sdk, EXACT, "Rome", {"response": "Paris"}).reward == 0.0
+    pair = run(sdk, multi("0.25 * exact + 0.5 * holds"), "in Paris", {"response": "Paris"})
+    assert (pair.reward, pair.sub_rewards) == (0.5, {"exact": 0.0, "holds": 1.0})
     assert run(sdk, judge('{"result": 7}'), "a").reward == 7.0
     assert run(sdk, judge('{"result": 7}'), "a").metadata.sampled_model_name == '{"result": 7}'
 
@@ -112,11 +112,11 @@ def test_a_grader_says_its_reward_its_parts_and_no_errors(sdk) -> None:
     ],
 )
 def test_a_grader_that_fails_gives_no_reward_and_one_named_error(sdk, grader, sample, error) -> None:
-    answer = run(sdk, grader, sample, {"answer": "a"})
-    assert answer.reward is None
-    errors = answer.metadata.errors.to_dict()
+    response = run(sdk, grader, sample, {"response": "a"})
+    assert response.reward is None
+    errors = response.metadata.errors.to_dict()
     assert [name for name, value in errors.items() if value is True] == [error]
-    assert answer.x_assay["failure"]["text"]
+    assert response.x_assay["failure"]["text"]
     assert (errors["model_grader_server_error_details"] is not None) == (error == "model_grader_server_error")
 
 
@@ -131,13 +131,11 @@ def test_a_grader_that_fails_gives_no_reward_and_one_named_error(sdk, grader, sa
     ],
 )
 def test_a_python_grader_is_kept_in_and_its_failure_is_named(sdk, source, error) -> None:
-    answer = run(sdk, {"type": "python", "name": "p", "source": source}, "0.5")
-    errors = answer.metadata.errors.to_dict()
+    response = run(sdk, {"type": "python", "name": "p", "source": source}, "0.5")
+    errors = response.metadata.errors.to_dict()
     assert [name for name, value in errors.items() if value is True] == ([] if error is None else [error])
-    assert answer.reward == (0.5 if error is None else None)
-    assert (errors["python_grader_runtime_error_details"] is not None) == (
-        error == "python_grader_runtime_error"
-    )
+    assert response.reward == (0.5 if error is None else None)
+    assert (errors["python_grader_runtime_error_details"] is not None) == (error == "python_grader_runtime_error")
     assert (errors["python_grader_server_error_type"] is not None) == (error == "python_grader_server_error")
 
 
@@ -169,12 +167,12 @@ def test_every_failure_of_a_grader_has_a_name_of_the_apis() -> None:
     ],
 )
 def test_what_is_no_grader_is_a_400_that_names_it(sdk, grader, param) -> None:
-    for ask in (
+    for send in (
         lambda: sdk.fine_tuning.alpha.graders.validate(grader=grader),
         lambda: run(sdk, grader, "a"),
     ):
         with pytest.raises(openai.BadRequestError) as refused:
-            ask()
+            send()
         assert (refused.value.code, refused.value.param) == ("invalid_grader", param)
         assert ".." not in refused.value.message
 
@@ -185,17 +183,17 @@ def test_a_grader_is_validated_as_it_was_sent(sdk) -> None:
 
 def test_a_judge_that_nobody_named_is_a_400(tmp_path) -> None:
     with pytest.raises(openai.BadRequestError, match="--judge URL"):
-        run(sdk_of(place_in(tmp_path)), judge("m"), "a")
+        run(sdk_of(app_in(tmp_path)), judge("m"), "a")
 
 
-class Desk:
+class ChunkProcessor:
     """Requests side by side, each until it is cancelled."""
 
     def __init__(self) -> None:
-        self.desk = GraderDesk(None)
+        self.processor = GraderService(None)
 
-    def ask(self, grader: dict, project: str = "a") -> "asyncio.Task[SampleGrade]":
-        return asyncio.ensure_future(self.desk.run(project, checked_grader(grader), "a", {"answer": "a"}))
+    def send(self, grader: dict, project: str = "a") -> "asyncio.Task[SampleGrade]":
+        return asyncio.ensure_future(self.processor.run(project, parse_grader(grader), "a", {"response": "a"}))
 
 
 def sleeping(seconds: float) -> dict:
@@ -208,17 +206,17 @@ def test_graders_that_sleep_keep_neither_other_projects_nor_other_graders_waitin
     monkeypatch.setattr("assay.serving.graders.WAIT_S", 0.2)
 
     async def scene() -> None:
-        desk = Desk()
-        asleep = [desk.ask(sleeping(60.0)) for _ in range(3)]
-        with pytest.raises(RefusedError, match="2 python graders of this project run") as refused:
+        processor = ChunkProcessor()
+        asleep = [processor.send(sleeping(60.0)) for _ in range(3)]
+        with pytest.raises(ApiError, match="2 python graders of this project run") as refused:
             await asleep.pop()
         assert (refused.value.status, refused.value.headers) == (429, {"retry-after": "5"})
-        assert (await desk.ask(EXACT)).grade.score == 1.0
-        assert (await desk.ask(sleeping(0.0), "b")).grade.score == 1.0
-        for each in asleep:  # as where their clients hang up
-            each.cancel()
+        assert (await processor.send(EXACT)).grade.score == 1.0
+        assert (await processor.send(sleeping(0.0), "b")).grade.score == 1.0
+        for item in asleep:  # as where their clients hang up
+            item.cancel()
         await asyncio.wait(asleep)
-        assert (await desk.ask(sleeping(0.0))).grade.score == 1.0
+        assert (await processor.send(sleeping(0.0))).grade.score == 1.0
 
     began_s = time.monotonic()
     asyncio.run(scene())
@@ -228,6 +226,6 @@ def test_graders_that_sleep_keep_neither_other_projects_nor_other_graders_waitin
 def test_texts_too_long_to_be_compared_in_the_server_are_refused_quickly(sdk) -> None:
     alike = {**EXACT, "type": "text_similarity", "evaluation_metric": "fuzzy_match"}
     del alike["operation"]
-    answer = run(sdk, alike, "a" * 100_000, {"answer": "b" * 100_000})
-    assert answer.reward is None and "too long to be compared here" in answer.x_assay["failure"]["text"]
-    assert run(sdk, alike, "a" * 1000, {"answer": "a" * 1000}).reward == 1.0
+    response = run(sdk, alike, "a" * 100_000, {"response": "b" * 100_000})
+    assert response.reward is None and "too long to be compared here" in response.x_assay["failure"]["text"]
+    assert run(sdk, alike, "a" * 1000, {"response": "a" * 1000}).reward == 1.0

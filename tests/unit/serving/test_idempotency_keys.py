@@ -10,13 +10,13 @@ import pytest
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from assay.serving.idempotency_keys import AskedFor
+from assay.serving.idempotency_keys import IdempotentRequest
 from assay.serving.openai.app import make_app
-from assay.serving.openai.place import Place
-from served import place_in, sdk_of
+from assay.serving.openai.app_state import AppState
+from served import app_in, sdk_of
 
 
-class LosingAnswers:
+class LosingResponses:
     """An application of which some answers never arrive."""
 
     def __init__(self, app: ASGIApp, is_lost: Callable[[int], bool]) -> None:
@@ -38,100 +38,100 @@ class LosingAnswers:
 
 
 @pytest.fixture
-def place(tmp_path) -> Place:
-    return place_in(tmp_path)
+def app(tmp_path) -> AppState:
+    return app_in(tmp_path)
 
 
-def patient_sdk(place: Place, is_lost: Callable[[int], bool]) -> openai.OpenAI:
+def patient_sdk(app: AppState, is_lost: Callable[[int], bool]) -> openai.OpenAI:
     """The SDK as it is by default, over a wire that loses answers."""
-    app = LosingAnswers(make_app(place), is_lost)
-    http = TestClient(app, base_url="http://localhost", raise_server_exceptions=False)
+    losing = LosingResponses(make_app(app), is_lost)
+    http = TestClient(losing, base_url="http://localhost", raise_server_exceptions=False)
     return openai.OpenAI(base_url="http://localhost/v1", api_key="any", http_client=http)
 
 
-def a_file(place: Place) -> str:
-    return sdk_of(place).files.create(file=("f", b"1"), purpose="fine-tune").id
+def a_file(app: AppState) -> str:
+    return sdk_of(app).files.create(file=("f", b"1"), purpose="fine-tune").id
 
 
 @pytest.mark.parametrize("lost", [{0}, {0, 1}])
-def test_a_job_whose_answer_was_lost_is_made_once(place, monkeypatch, lost) -> None:
+def test_a_job_whose_answer_was_lost_is_made_once(app, monkeypatch, lost) -> None:
     monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
-    file = a_file(place)
-    sdk = patient_sdk(place, lost.__contains__)
+    file = a_file(app)
+    sdk = patient_sdk(app, lost.__contains__)
     job = sdk.fine_tuning.jobs.create(model="tiny", training_file=file)
-    assert place.jobs.shelf.ids() == [job.id]
-    place.clock.sleep_s(1)
+    assert app.jobs.logs.ids() == [job.id]
+    app.clock.sleep_s(1)
     again = sdk.fine_tuning.jobs.create(model="tiny", training_file=file)  # another first request, another job
-    assert place.jobs.shelf.ids() == [job.id, again.id]
+    assert app.jobs.logs.ids() == [job.id, again.id]
 
 
 @pytest.mark.parametrize("lost", [{0}, {0, 1}])
-def test_a_file_whose_answer_was_lost_is_there_once_and_its_bytes_too(place, monkeypatch, lost) -> None:
+def test_a_file_whose_answer_was_lost_is_there_once_and_its_bytes_too(app, monkeypatch, lost) -> None:
     monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
-    file = patient_sdk(place, lost.__contains__).files.create(file=("f", b"123"), purpose="evals")
-    assert place.files.shelf.ids() == [file.id]
-    assert [item.key for item in place.files.shelf.store.list("bytes/")] == [f"bytes/{file.id}"]
+    file = patient_sdk(app, lost.__contains__).files.create(file=("f", b"123"), purpose="evals")
+    assert app.files.logs.ids() == [file.id]
+    assert [item.key for item in app.files.logs.store.list("bytes/")] == [f"bytes/{file.id}"]
 
 
-def created(place: Place, file: str, **headers: str):
-    return sdk_of(place).fine_tuning.jobs.create(model="tiny", training_file=file, extra_headers=headers)
+def created(app: AppState, file: str, **headers: str):
+    return sdk_of(app).fine_tuning.jobs.create(model="tiny", training_file=file, extra_headers=headers)
 
 
-def test_each_first_request_is_claimed_once_by_each_repeat(place) -> None:
-    file = a_file(place)
-    firsts = {created(place, file).id for _ in range(2)}
+def test_each_first_request_is_claimed_once_by_each_repeat(app) -> None:
+    file = a_file(app)
+    firsts = {created(app, file).id for _ in range(2)}
     retry = {"x-stainless-retry-count": "1"}
-    claimed = {created(place, file, **retry).id for _ in range(2)}
+    claimed = {created(app, file, **retry).id for _ in range(2)}
     assert claimed == firsts  # two clients, each its own
-    assert created(place, file, **retry).id not in firsts  # a third one's first request never arrived
+    assert created(app, file, **retry).id not in firsts  # a third one's first request never arrived
     second = {"x-stainless-retry-count": "2"}
-    assert created(place, file, **second).id in {*place.jobs.shelf.ids()}
-    assert len(place.jobs.shelf.ids()) == 3
+    assert created(app, file, **second).id in {*app.jobs.logs.ids()}
+    assert len(app.jobs.logs.ids()) == 3
 
 
-def test_what_is_old_or_asks_for_something_else_is_claimed_by_nobody(place) -> None:
-    file = a_file(place)
-    first = created(place, file)
-    other = sdk_of(place).fine_tuning.jobs.create(
+def test_what_is_old_or_asks_for_something_else_is_claimed_by_nobody(app) -> None:
+    file = a_file(app)
+    first = created(app, file)
+    other = sdk_of(app).fine_tuning.jobs.create(
         model="tiny", training_file=file, seed=1, extra_headers={"x-stainless-retry-count": "1"}
     )
-    place.clock.sleep_s(901)
-    late = created(place, file, **{"x-stainless-retry-count": "1"})
+    app.clock.sleep_s(901)
+    late = created(app, file, **{"x-stainless-retry-count": "1"})
     assert len({first.id, other.id, late.id}) == 3
 
 
-def test_a_key_decides_exactly_and_for_ever(place) -> None:
-    file = a_file(place)
+def test_a_key_decides_exactly_and_for_ever(app) -> None:
+    file = a_file(app)
     key = {"Idempotency-Key": "mine"}
-    first = created(place, file, **key)
-    place.clock.sleep_s(86_400)
-    assert created(place, file, **key).id == first.id
-    assert created(place, file, **{"Idempotency-Key": "yours"}).id != first.id
+    first = created(app, file, **key)
+    app.clock.sleep_s(86_400)
+    assert created(app, file, **key).id == first.id
+    assert created(app, file, **{"Idempotency-Key": "yours"}).id != first.id
     with pytest.raises(openai.BadRequestError) as refused:
-        sdk_of(place).fine_tuning.jobs.create(model="tiny", training_file=file, seed=1, extra_headers=key)
+        sdk_of(app).fine_tuning.jobs.create(model="tiny", training_file=file, seed=1, extra_headers=key)
     assert refused.value.code == "idempotency_key_reused"
 
 
-def test_a_repeat_that_overtakes_its_first_request_waits_for_it(place) -> None:
-    file = a_file(place)
-    template = sdk_of(place).fine_tuning.jobs.create(model="tiny", training_file=file)
-    base = place.jobs.find(template.id, "default").created
+def test_a_repeat_that_overtakes_its_first_request_waits_for_it(app) -> None:
+    file = a_file(app)
+    template = sdk_of(app).fine_tuning.jobs.create(model="tiny", training_file=file)
+    base = app.jobs.find(template.id, "default").created
     first_id, second_id = (f"ftjob-{n:024d}" for n in (1, 2))
-    begun, may_end, found = threading.Event(), threading.Event(), []
-    entry = base.model_copy(update={"request_sha256": "x", "at_s": place.clock.now_s()})
+    started, may_end, found = threading.Event(), threading.Event(), []
+    entry = base.model_copy(update={"request_sha256": "x", "at_s": app.clock.now_s()})
 
     def slowly(job_id: str):
-        begun.set()
+        started.set()
         may_end.wait(10)
-        return place.jobs.put(entry.model_copy(update={"job_id": job_id}))
+        return app.jobs.put(entry.model_copy(update={"job_id": job_id}))
 
-    def ask(count: int, job_id: str) -> None:
-        asked = AskedFor("default", "x", count)
-        found.append(place.job_repeats.made(asked, job_id, slowly).created.job_id)
+    def request(count: int, job_id: str) -> None:
+        requested = IdempotentRequest("default", "x", count)
+        found.append(app.job_idempotency.create_once(requested, job_id, slowly).created.job_id)
 
-    threads = [threading.Thread(target=ask, args=each) for each in ((0, first_id), (1, second_id))]
+    threads = [threading.Thread(target=request, args=item) for item in ((0, first_id), (1, second_id))]
     threads[0].start()
-    begun.wait(10)
+    started.wait(10)
     threads[1].start()
     threads[1].join(0.2)
     assert not found
@@ -141,15 +141,13 @@ def test_a_repeat_that_overtakes_its_first_request_waits_for_it(place) -> None:
     assert found == [first_id, first_id]
 
 
-FILE_BEGUN = b'--b\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n123'
+PARTIAL_FILE = b'--b\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n123'
 FORM = b"multipart/form-data; boundary=b"
 
 
-def ask_and_leave(place: Place, path: str, content_type: bytes, body: bytes, *, is_whole: bool = False) -> None:
+def send_and_disconnect(app: AppState, path: str, content_type: bytes, body: bytes, *, is_whole: bool = False) -> None:
     """A request whose client is gone when the server has read this of it."""
-    came = iter(
-        [{"type": "http.request", "body": body, "more_body": not is_whole}, {"type": "http.disconnect"}]
-    )
+    came = iter([{"type": "http.request", "body": body, "more_body": not is_whole}, {"type": "http.disconnect"}])
     headers = [(b"host", b"localhost"), (b"content-type", content_type)]
     scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}
 
@@ -159,26 +157,26 @@ def ask_and_leave(place: Place, path: str, content_type: bytes, body: bytes, *, 
     async def send(_: Message) -> None:
         pass
 
-    asyncio.run(make_app(place)(scope, receive, send))
+    asyncio.run(make_app(app)(scope, receive, send))
 
 
 @pytest.mark.parametrize(
-    ("path", "content_type", "begun"),
-    [("/v1/fine_tuning/jobs", b"application/json", b'{"model": "ti'), ("/v1/files", FORM, FILE_BEGUN)],
+    ("path", "content_type", "started"),
+    [("/v1/fine_tuning/jobs", b"application/json", b'{"model": "ti'), ("/v1/files", FORM, PARTIAL_FILE)],
 )
 def test_a_request_that_breaks_off_makes_nothing_and_is_no_fault_of_ours(
-    place, caplog, path, content_type, begun
+    app, caplog, path, content_type, started
 ) -> None:
-    ask_and_leave(place, path, content_type, begun)
+    send_and_disconnect(app, path, content_type, started)
     assert caplog.messages == []
-    store = place.files.shelf.store
+    store = app.files.logs.store
     assert [item.key for folder in ("file/", "ftjob/", "bytes/", "open/") for item in store.list(folder)] == []
 
 
-def test_a_first_request_that_its_repeat_overtook_makes_nothing(place) -> None:
+def test_a_first_request_that_its_repeat_overtook_makes_nothing(app) -> None:
     """Its client is gone, or it had not asked again."""
-    file = a_file(place)
-    repeated = created(place, file, **{"x-stainless-retry-count": "1"})
+    file = a_file(app)
+    repeated = created(app, file, **{"x-stainless-retry-count": "1"})
     body = json.dumps({"model": "tiny", "training_file": file}).encode()
-    ask_and_leave(place, "/v1/fine_tuning/jobs", b"application/json", body, is_whole=True)
-    assert place.jobs.shelf.ids() == [repeated.id]
+    send_and_disconnect(app, "/v1/fine_tuning/jobs", b"application/json", body, is_whole=True)
+    assert app.jobs.logs.ids() == [repeated.id]

@@ -36,8 +36,8 @@ class Parrots:
         self.http.__exit__(None, None, None)
 
     @property
-    def asked(self):
-        return next(engine for engine in self.engines if engine.source).asked[-1]
+    def requested(self):
+        return next(engine for engine in self.engines if engine.source).requested[-1]
 
 
 @pytest.fixture(scope="module")
@@ -50,25 +50,25 @@ def parrots(tmp_path_factory):
 @pytest.fixture
 def parrots_of(tmp_path):
     """Servers of models of other kinds."""
-    begun = []
+    started = []
 
     def begin(**kind) -> Parrots:
-        begun.append(Parrots(tmp_path / str(len(begun)), **kind))
-        return begun[-1]
+        started.append(Parrots(tmp_path / str(len(started)), **kind))
+        return started[-1]
 
     yield begin
-    for each in begun:
-        each.end()
+    for item in started:
+        item.end()
 
 
 def test_a_chat_is_answered_as_the_sdk_has_it(parrots):
-    answer = parrots.sdk.chat.completions.create(model="tiny", messages=HELLO)
-    (choice,) = answer.choices
+    reply = parrots.sdk.chat.completions.create(model="tiny", messages=HELLO)
+    (choice,) = reply.choices
     assert (choice.message.content, choice.message.role) == (" HELLO MY FRIEND", "assistant")
     assert (choice.finish_reason, choice.logprobs) == ("stop", None)
-    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens) == (3, 4, 7)
-    assert answer.id.startswith("chatcmpl-") and answer.system_fingerprint == "fp_dddddddddddd"
-    assert answer.created == 1_800_000_000
+    assert (reply.usage.prompt_tokens, reply.usage.completion_tokens, reply.usage.total_tokens) == (3, 4, 7)
+    assert reply.id.startswith("chatcmpl-") and reply.system_fingerprint == "fp_dddddddddddd"
+    assert reply.created == 1_800_000_000
 
 
 def test_what_is_asked_reaches_the_engine(parrots):
@@ -77,38 +77,38 @@ def test_what_is_asked_reaches_the_engine(parrots):
         model="tiny", messages=[{"role": "user", "content": parts}], n=3, seed=5, temperature=0.5, top_p=0.9,
         stop=["x", "y"], max_completion_tokens=7, logprobs=True, top_logprobs=2,
     )  # fmt: skip
-    asked = parrots.asked
-    assert isinstance(asked, GenerateRequest)
-    assert asked.prompts[0].messages == ({"role": "user", "content": "a b"},)
-    said = (asked.n, asked.seed, asked.temperature, asked.top_p, asked.stop, asked.max_tokens)
-    assert said == (3, 5, 0.5, 0.9, ("x", "y"), 7)
-    assert (asked.top_logprobs, asked.is_streamed) == (2, False)
+    requested = parrots.requested
+    assert isinstance(requested, GenerateRequest)
+    assert requested.prompts[0].messages == ({"role": "user", "content": "a b"},)
+    output = (requested.n, requested.seed, requested.temperature, requested.top_p, requested.stop, requested.max_tokens)
+    assert output == (3, 5, 0.5, 0.9, ("x", "y"), 7)
+    assert (requested.top_logprobs, requested.is_streamed) == (2, False)
     parrots.sdk.chat.completions.create(model="tiny", messages=HELLO, max_tokens=3, stop="x")
-    asked = parrots.asked
-    assert (asked.max_tokens, asked.stop, asked.top_logprobs, asked.seed) == (3, ("x",), None, None)
+    requested = parrots.requested
+    assert (requested.max_tokens, requested.stop, requested.top_logprobs, requested.seed) == (3, ("x",), None, None)
 
 
 def test_log_probabilities_are_of_the_text_and_not_of_its_end(parrots):
-    answer = parrots.sdk.chat.completions.create(model="tiny", messages=HELLO, logprobs=True, top_logprobs=1)
-    content = answer.choices[0].logprobs.content
-    assert [each.token for each in content] == [" HELLO", " MY", " FRIEND"]
+    reply = parrots.sdk.chat.completions.create(model="tiny", messages=HELLO, logprobs=True, top_logprobs=1)
+    content = reply.choices[0].logprobs.content
+    assert [item.token for item in content] == [" HELLO", " MY", " FRIEND"]
     assert content[0].logprob == -0.5 and bytes(content[0].bytes) == b" HELLO"
     assert [(logprob.token, logprob.logprob) for logprob in content[0].top_logprobs] == [("?", -0.25)]
 
 
 def test_a_stream_says_what_the_whole_answer_says(parrots):
-    given = {"model": "tiny", "messages": HELLO, "n": 2, "logprobs": True, "top_logprobs": 1}
-    whole = parrots.sdk.chat.completions.create(**given)
-    chunks = [*parrots.sdk.chat.completions.create(**given, stream=True, stream_options={"include_usage": True})]
+    kwargs = {"model": "tiny", "messages": HELLO, "n": 2, "logprobs": True, "top_logprobs": 1}
+    whole = parrots.sdk.chat.completions.create(**kwargs)
+    chunks = [*parrots.sdk.chat.completions.create(**kwargs, stream=True, stream_options={"include_usage": True})]
     usage = chunks.pop()
     assert usage.choices == [] and usage.usage == whole.usage
-    assert all(each.usage is None and each.id == chunks[0].id for each in chunks)
+    assert all(chunk.usage is None and chunk.id == chunks[0].id for chunk in chunks)
     assert chunks[0].choices[0].delta.role == "assistant"
     for choice in whole.choices:
-        own = [each for chunk in chunks for each in chunk.choices if each.index == choice.index]
-        assert "".join(each.delta.content for each in own) == choice.message.content
-        assert [token for each in own if each.logprobs for token in each.logprobs.content] == (choice.logprobs.content)
-        assert [each.finish_reason for each in own] == [None] * (len(own) - 1) + [choice.finish_reason]
+        own = [choice_ for chunk in chunks for choice_ in chunk.choices if choice_.index == choice.index]
+        assert "".join(item.delta.content for item in own) == choice.message.content
+        assert [token for item in own if item.logprobs for token in item.logprobs.content] == (choice.logprobs.content)
+        assert [item.finish_reason for item in own] == [None] * (len(own) - 1) + [choice.finish_reason]
         assert len(own) > 2
     plain = [*parrots.sdk.chat.completions.create(model="tiny", messages=HELLO, stream=True)]
     assert plain[-1].choices[0].finish_reason == "stop" and "usage" not in plain[0].model_fields_set
@@ -121,49 +121,49 @@ def test_the_sdks_own_reader_of_streams_is_content(parrots):
 
 
 def test_a_text_is_gone_on_with(parrots):
-    answer = parrots.sdk.completions.create(model="tiny", prompt=["a b", "c"], n=2)
-    assert [choice.text for choice in answer.choices] == [" A B", " A B", " C", " C"]
-    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
-    assert answer.usage.prompt_tokens == 3 and answer.choices[0].logprobs is None
-    assert parrots.asked.max_tokens == 16
+    reply = parrots.sdk.completions.create(model="tiny", prompt=["a b", "c"], n=2)
+    assert [choice.text for choice in reply.choices] == [" A B", " A B", " C", " C"]
+    assert [choice.index for choice in reply.choices] == [0, 1, 2, 3]
+    assert reply.usage.prompt_tokens == 3 and reply.choices[0].logprobs is None
+    assert parrots.requested.max_tokens == 16
 
 
 def test_benchmarks_find_every_token_of_the_prompt_and_exactly_those_that_were_drawn(parrots):
-    answer = parrots.sdk.completions.create(
+    reply = parrots.sdk.completions.create(
         model="tiny", prompt=[[7, 8, 9]], echo=True, logprobs=1, max_tokens=1, temperature=0, seed=1234
     )
-    found = answer.choices[0].logprobs
+    found = reply.choices[0].logprobs
     assert found.tokens == ["7", "8", "9", " 7", " 8", " 9", "<end>"]
     assert found.token_logprobs == [None, *[-0.5] * 6]
     assert found.top_logprobs == [None, {"?": -0.25, "8": -0.5}, {"?": -0.25, "9": -0.5}] + [
         {"?": -0.25, token: -0.5} for token in found.tokens[3:]
     ]
     assert found.text_offset == [0, 1, 2, 3, 5, 7, 9]
-    assert answer.choices[0].text == "7 8 9 7 8 9"
+    assert reply.choices[0].text == "7 8 9 7 8 9"
 
 
 def test_no_token_may_be_asked_for_where_only_the_prompt_counts(parrots):
-    answer = parrots.sdk.completions.create(model="tiny", prompt="a b", echo=True, logprobs=0, max_tokens=0)
-    assert isinstance(parrots.engines[0].asked[-2], ScoreRequest)
-    (choice,) = answer.choices
+    reply = parrots.sdk.completions.create(model="tiny", prompt="a b", echo=True, logprobs=0, max_tokens=0)
+    assert isinstance(parrots.engines[0].requested[-2], ScoreRequest)
+    (choice,) = reply.choices
     assert (choice.text, choice.finish_reason, choice.logprobs.tokens) == ("a b", "length", ["a", "b"])
     assert choice.logprobs.top_logprobs is None
-    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (2, 0)
+    assert (reply.usage.prompt_tokens, reply.usage.completion_tokens) == (2, 0)
 
 
 def test_a_stream_of_texts_says_what_the_whole_answer_says(parrots):
     for more in ({}, {"logprobs": 1, "echo": True}, {"logprobs": 1}, {"echo": True, "max_tokens": 0}):
-        given = {"model": "tiny", "prompt": ["a b", "c"], "n": 2, **more}
-        whole = parrots.sdk.completions.create(**given)
-        stream = [*parrots.sdk.completions.create(**given, stream=True, stream_options={"include_usage": True})]
+        kwargs = {"model": "tiny", "prompt": ["a b", "c"], "n": 2, **more}
+        whole = parrots.sdk.completions.create(**kwargs)
+        stream = [*parrots.sdk.completions.create(**kwargs, stream=True, stream_options={"include_usage": True})]
         assert stream.pop().usage == whole.usage
         for choice in whole.choices:
-            own = [each for chunk in stream for each in chunk.choices if each.index == choice.index]
-            assert "".join(each.text for each in own) == choice.text, more
+            own = [choice_ for chunk in stream for choice_ in chunk.choices if choice_.index == choice.index]
+            assert "".join(item.text for item in own) == choice.text, more
             assert own[-1].finish_reason == choice.finish_reason
             if choice.logprobs is not None:
                 for name in ("tokens", "token_logprobs", "top_logprobs"):
-                    parts = [part for each in own for part in getattr(each.logprobs, name)]
+                    parts = [part for item in own for part in getattr(item.logprobs, name)]
                     assert parts == getattr(choice.logprobs, name)
 
 
@@ -174,18 +174,18 @@ def test_one_model_has_an_address_of_its_own_and_its_tokenizer_beside_it(parrots
     with pytest.raises(openai.BadRequestError, match="This address is that of 'tiny'"):
         sdk.completions.create(model="other", prompt="a")
     at = "/v1/x/models/tiny"
-    said = parrots.http.post(f"{at}/tokenize", json={"prompt": "a b c", "add_special_tokens": False}).json()
-    assert (said["tokens"], said["count"], said["max_model_len"]) == ([0, 1, 2], 3, 64)
+    output = parrots.http.post(f"{at}/tokenize", json={"prompt": "a b c", "add_special_tokens": False}).json()
+    assert (output["tokens"], output["count"], output["max_model_len"]) == ([0, 1, 2], 3, 64)
     assert parrots.http.post(f"{at}/detokenize", json={"tokens": [4, 5]}).json() == {"prompt": "4 5"}
     info = parrots.http.get(f"{at}/tokenizer_info").json()
     assert (info["eos_token"], info["bos_token"], info["chat_template"]) == ("<end>", None, "{{ messages }}")
 
 
 def refused(parrots: Parrots, path: str, **body) -> tuple[int, str, str]:
-    answer = parrots.http.post(f"/v1{path}", json={"model": "tiny", **body})
-    error = answer.json()["error"]
+    reply = parrots.http.post(f"/v1{path}", json={"model": "tiny", **body})
+    error = reply.json()["error"]
     assert error["message"]
-    return answer.status_code, error["param"], error["code"]
+    return reply.status_code, error["param"], error["code"]
 
 
 @pytest.mark.parametrize(
@@ -272,9 +272,9 @@ def test_a_model_that_is_not_there_is_not_found_anywhere(parrots):
         ("/decisions", {"input": "a", "questions": [{"type": "score", "instructions": ""}]}),
         ("/x/models/no/v1/completions", {"prompt": "a"}),
     ):
-        answer = parrots.http.post(f"/v1{path}", json={"model": "no", **body})
-        assert answer.status_code == 404, path
-        assert answer.json()["error"]["code"] == "model_not_found"
+        reply = parrots.http.post(f"/v1{path}", json={"model": "no", **body})
+        assert reply.status_code == 404, path
+        assert reply.json()["error"]["code"] == "model_not_found"
     with pytest.raises(openai.NotFoundError):
         parrots.sdk.chat.completions.create(model="ft:tiny:default::" + "0" * 24, messages=HELLO)
 
@@ -284,11 +284,11 @@ def test_an_engine_that_dies_is_told_and_the_next_request_has_another(parrots_of
     chats = parrots.sdk.chat.completions
     chats.create(model="tiny", messages=HELLO)
     parrots.engines[0].dies_after = 2
-    said = []
+    output = []
     with pytest.raises(openai.APIError, match="died before it had answered"):
         for chunk in chats.create(model="tiny", messages=HELLO, stream=True):
-            said += [choice.delta.content for choice in chunk.choices]
-    assert said == ["", " HELLO"]
+            output += [choice.delta.content for choice in chunk.choices]
+    assert output == ["", " HELLO"]
     assert chats.create(model="tiny", messages=HELLO).choices
     next(engine for engine in parrots.engines if engine.source and not engine.is_over).dies_after = 0
     with pytest.raises(openai.InternalServerError) as died:
@@ -300,7 +300,7 @@ def test_an_engine_that_dies_is_told_and_the_next_request_has_another(parrots_of
 
 def test_a_client_that_reads_slowly_holds_no_engine_and_only_for_so_long_what_was_drawn(monkeypatch):
     async def read(read_s: float) -> list[bytes]:
-        monkeypatch.setattr(asking, "READ_S", read_s)
+        monkeypatch.setattr(asking, "SLOW_READER_S", read_s)
         is_drawn = asyncio.Event()
 
         async def events():
@@ -312,7 +312,7 @@ def test_a_client_that_reads_slowly_holds_no_engine_and_only_for_so_long_what_wa
         found = [await anext(response.body_iterator), await anext(response.body_iterator)]
         await asyncio.wait_for(is_drawn.wait(), 5.0)  # though the client reads no further
         await asyncio.sleep(0.02)
-        return found + [each async for each in response.body_iterator]
+        return found + [item async for item in response.body_iterator]
 
     assert asyncio.run(read(60.0)) == [b"%d" % number for number in range(9)]
     cut = asyncio.run(read(0.01))
@@ -325,9 +325,9 @@ def decided(sdk: openai.OpenAI, **question):
 
 def test_a_classifier_of_one_thing_decides_it(parrots_of):
     parrots = parrots_of(kind="classifier", is_predicate=True)
-    answer = decided(parrots.sdk, type="predicate", name="spam")
-    assert (answer.answers[0].type, answer.answers[0].name) == ("predicate", "spam")
-    assert answer.answers[0].probability == 0.75 and answer.usage.input_tokens == 4
+    reply = decided(parrots.sdk, type="predicate", name="spam")
+    assert (reply.answers[0].type, reply.answers[0].name) == ("predicate", "spam")
+    assert reply.answers[0].probability == 0.75 and reply.usage.input_tokens == 4
     choices = [{"value": False}, {"value": True}]
     (choice,) = decided(parrots.sdk, type="choice", choices=choices).answers
     assert (choice.choice, choice.confidence) == (True, 0.75)
@@ -335,7 +335,7 @@ def test_a_classifier_of_one_thing_decides_it(parrots_of):
         (False, 0.25),
         (True, 0.75),
     ]
-    ask = {"input": "x"}
+    send = {"input": "x"}
     for part, param in (
         ({"type": "score", "instructions": ""}, "questions.0.type"),
         ({"type": "predicate", "instructions": "is it spam?"}, "questions.0.instructions"),
@@ -346,9 +346,9 @@ def test_a_classifier_of_one_thing_decides_it(parrots_of):
             "questions.0.choices.0.description",
         ),
     ):
-        found = refused(parrots, "/decisions", **ask, questions=[part])
+        found = refused(parrots, "/decisions", **send, questions=[part])
         assert found[:2] == (400, param), found
-    assert refused(parrots, "/decisions", **ask, questions=[])[:2] == (400, "questions")
+    assert refused(parrots, "/decisions", **send, questions=[])[:2] == (400, "questions")
 
 
 def test_a_classifier_of_classes_chooses_and_a_reward_model_scores(parrots_of):
@@ -362,7 +362,7 @@ def test_a_classifier_of_classes_chooses_and_a_reward_model_scores(parrots_of):
     conversation = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "x y"}]}]
     question = [{"type": "score", "instructions": "", "levels": []}]
     rewards.sdk.decisions.create(model="tiny", input=conversation, questions=question)
-    assert rewards.asked.prompts[0].messages == ({"role": "user", "content": "x y"},)
+    assert rewards.requested.prompts[0].messages == ({"role": "user", "content": "x y"},)
 
 
 def test_who_asks_a_model_otherwise_is_shown_the_question_that_it_answers(parrots_of):
@@ -388,7 +388,7 @@ def test_who_asks_a_model_otherwise_is_shown_the_question_that_it_answers(parrot
 
 def test_texts_are_vectors_in_either_form(parrots):
     sdk = parrots.sdk
-    assert [each.embedding for each in sdk.embeddings.create(model="tiny", input=["a b", "c"]).data] == [
+    assert [item.embedding for item in sdk.embeddings.create(model="tiny", input=["a b", "c"]).data] == [
         [0.5, 2.0],
         [0.5, 1.0],
     ]

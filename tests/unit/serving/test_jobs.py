@@ -14,9 +14,9 @@ from assay.records.fine_tuning_job import (
     MetricPoint,
     RunLeft,
 )
-from assay.serving.jobs import refuse_beside_worker
-from assay.serving.openai.place import Place
-from served import http_of, place_in, sdk_of
+from assay.serving.jobs import check_not_managed_job
+from assay.serving.openai.app_state import AppState
+from served import app_in, http_of, sdk_of
 
 AT = {"at_s": 1_800_000_100.0, "lease": 1}
 VALIDATED = JobValidated(
@@ -30,23 +30,22 @@ SUCCEEDED = JobSucceeded(
 )
 
 
-def checkpoint(step: int, *kept: int) -> JobCheckpoint:
+def checkpoint(step: int, *retained: int) -> JobCheckpoint:
     points = tuple(
-        MetricPoint(step=each, at_s=AT["at_s"], values={"train_loss": 1 / each})
-        for each in range(step - 4, step + 1)
+        MetricPoint(step=item, at_s=AT["at_s"], values={"train_loss": 1 / item}) for item in range(step - 4, step + 1)
     )
-    return JobCheckpoint(**AT, step=step, weights_digest=f"w{step}", kept_steps=kept or (step,), points=points)
+    return JobCheckpoint(**AT, step=step, weights_digest=f"w{step}", kept_steps=retained or (step,), points=points)
 
 
 @pytest.fixture
-def place(tmp_path) -> Place:
-    return place_in(tmp_path)
+def app(tmp_path) -> AppState:
+    return app_in(tmp_path)
 
 
 @pytest.fixture(scope="module")
-def untouched(tmp_path_factory) -> Place:
+def untouched(tmp_path_factory) -> AppState:
     """A place for what is refused: nothing comes into it but files."""
-    return place_in(tmp_path_factory.mktemp("untouched"))
+    return app_in(tmp_path_factory.mktemp("untouched"))
 
 
 @pytest.fixture(scope="module")
@@ -56,20 +55,20 @@ def refusing(untouched) -> tuple[openai.OpenAI, TestClient]:
 
 
 @pytest.fixture
-def sdk(place) -> openai.OpenAI:
-    return sdk_of(place)
+def sdk(app) -> openai.OpenAI:
+    return sdk_of(app)
 
 
-def create(sdk: openai.OpenAI, **given):
+def create(sdk: openai.OpenAI, **kwargs):
     file = sdk.files.create(file=("rows.jsonl", b'{"text": "a", "label": 1}\n'), purpose="fine-tune")
-    return sdk.fine_tuning.jobs.create(**{"model": "tiny", "training_file": file.id, **given})
+    return sdk.fine_tuning.jobs.create(**{"model": "tiny", "training_file": file.id, **kwargs})
 
 
-def happens(place: Place, job_id: str, *entries) -> None:
+def happens(app: AppState, job_id: str, *entries) -> None:
     for entry in entries:
         if isinstance(entry, JobSucceeded):
-            place.jobs.note_model(place.jobs.shelf.state(job_id).created)
-        place.jobs.shelf.log(job_id).append(lambda _, entry=entry: entry)
+            app.jobs.note_model(app.jobs.logs.state(job_id).created)
+        app.jobs.logs.log(job_id).append(lambda _, entry=entry: entry)
 
 
 def test_a_job_is_made_of_what_was_asked_and_says_it_again(sdk) -> None:
@@ -90,7 +89,7 @@ def test_a_job_is_made_of_what_was_asked_and_says_it_again(sdk) -> None:
     assert isinstance(create(sdk).seed, int)
 
 
-def test_the_life_of_a_job_in_statuses_and_events(place, sdk) -> None:
+def test_the_life_of_a_job_in_statuses_and_events(app, sdk) -> None:
     job_id = create(sdk, suffix="mine").id
     seen = []
     for entry in (
@@ -101,7 +100,7 @@ def test_the_life_of_a_job_in_statuses_and_events(place, sdk) -> None:
         checkpoint(5),
         SUCCEEDED,
     ):
-        happens(place, job_id, entry)
+        happens(app, job_id, entry)
         seen.append(sdk.fine_tuning.jobs.retrieve(job_id).status)
     assert seen == ["validating_files", "queued", "queued", "running", "running", "succeeded"]
     job = sdk.fine_tuning.jobs.retrieve(job_id)
@@ -127,12 +126,12 @@ def test_the_life_of_a_job_in_statuses_and_events(place, sdk) -> None:
     assert sdk.models.retrieve(job.fine_tuned_model).id in [model.id for model in sdk.models.list()]
 
 
-def test_events_keep_their_ids_while_others_come(place, sdk) -> None:
+def test_events_keep_their_ids_while_others_come(app, sdk) -> None:
     job_id = create(sdk).id
-    happens(place, job_id, VALIDATED, PLANNED, LAUNCHED, checkpoint(5))
+    happens(app, job_id, VALIDATED, PLANNED, LAUNCHED, checkpoint(5))
     before = [*sdk.fine_tuning.jobs.list_events(job_id)]
     page = sdk.fine_tuning.jobs.list_events(job_id, limit=4)
-    happens(place, job_id, checkpoint(10), SUCCEEDED)
+    happens(app, job_id, checkpoint(10), SUCCEEDED)
     seen = [*page.data]
     while page.has_next_page():
         page = page.get_next_page()
@@ -141,30 +140,28 @@ def test_events_keep_their_ids_while_others_come(place, sdk) -> None:
     assert [*sdk.fine_tuning.jobs.list_events(job_id)][8:] == before
 
 
-def test_a_page_of_events_reads_what_it_shows_and_a_job_no_point_but_the_last(place, sdk) -> None:
+def test_a_page_of_events_reads_what_it_shows_and_a_job_no_point_but_the_last(app, sdk) -> None:
     job_id = create(sdk).id
-    happens(place, job_id, VALIDATED, PLANNED, LAUNCHED, *(checkpoint(step) for step in range(5, 105, 5)))
-    state = place.jobs.shelf.state(job_id)
-    assert sum(len(each.points) for each in state.checkpoints) == len(state.checkpoints) == 20
+    happens(app, job_id, VALIDATED, PLANNED, LAUNCHED, *(checkpoint(step) for step in range(5, 105, 5)))
+    state = app.jobs.logs.state(job_id)
+    assert sum(len(checkpoint.points) for checkpoint in state.checkpoints) == len(state.checkpoints) == 20
     read = []
-    log = place.jobs.shelf.log(job_id)
+    log = app.jobs.logs.log(job_id)
     whole, log.entry = log.entry, lambda number: read.append(number) or whole(number)
     page = sdk.fine_tuning.jobs.list_events(job_id, limit=7)
     assert [event.data["step"] for event in page.data if event.data] == [100, 99, 98, 97, 96]
     assert len(read) == 2
     measured = [
-        list_event.data["step"]
-        for list_event in sdk.fine_tuning.jobs.list_events(job_id, limit=7)
-        if list_event.data
+        list_event.data["step"] for list_event in sdk.fine_tuning.jobs.list_events(job_id, limit=7) if list_event.data
     ]
     assert measured == [*range(100, 0, -1)]
 
 
-def test_only_checkpoints_that_were_not_retired_are_listed_and_are_models(place, sdk) -> None:
+def test_only_checkpoints_that_were_not_retired_are_listed_and_are_models(app, sdk) -> None:
     job_id = create(sdk).id
-    happens(place, job_id, VALIDATED, PLANNED, LAUNCHED, checkpoint(5), checkpoint(10), checkpoint(15, 10, 15))
+    happens(app, job_id, VALIDATED, PLANNED, LAUNCHED, checkpoint(5), checkpoint(10), checkpoint(15, 10, 15))
     found = [*sdk.fine_tuning.jobs.checkpoints.list(job_id)]
-    assert [each.step_number for each in found] == [15, 10]
+    assert [item.step_number for item in found] == [15, 10]
     assert found[1].metrics.train_loss == 0.1
     name = found[1].fine_tuned_model_checkpoint
     assert name.endswith(":ckpt-step-10") and sdk.models.retrieve(name).id == name
@@ -182,34 +179,34 @@ def test_pause_and_resume_before_anything_was_begun(sdk) -> None:
     assert messages[:2] == ["Asked to resume, moving job to queued state", "Asked to pause"]
 
 
-def test_a_running_job_is_pausing_until_its_run_has_left(place, sdk) -> None:
+def test_a_running_job_is_pausing_until_its_run_has_left(app, sdk) -> None:
     job_id = create(sdk).id
-    happens(place, job_id, VALIDATED, PLANNED, LAUNCHED, checkpoint(5))
+    happens(app, job_id, VALIDATED, PLANNED, LAUNCHED, checkpoint(5))
     assert sdk.fine_tuning.jobs.pause(job_id).status == "pausing"
-    happens(place, job_id, RunLeft(**AT, step=5))
+    happens(app, job_id, RunLeft(**AT, step=5))
     assert sdk.fine_tuning.jobs.retrieve(job_id).status == "paused"
     assert next(iter(sdk.fine_tuning.jobs.list_events(job_id))).message == "Paused at step 5"
     assert sdk.fine_tuning.jobs.resume(job_id).status == "queued"
-    happens(place, job_id, PLANNED, LaunchMade(**AT, number=2, where="there", step=5))
+    happens(app, job_id, PLANNED, LaunchMade(**AT, number=2, where="there", step=5))
     job = sdk.fine_tuning.jobs.retrieve(job_id)
     assert (job.status, job.x_assay["committed_step"]) == ("running", 5)
 
 
-def test_a_preempted_job_is_queued_again_by_itself(place, sdk) -> None:
+def test_a_preempted_job_is_queued_again_by_itself(app, sdk) -> None:
     job_id = create(sdk).id
-    happens(place, job_id, VALIDATED, PLANNED, LAUNCHED, RunLeft(**AT, step=0))
+    happens(app, job_id, VALIDATED, PLANNED, LAUNCHED, RunLeft(**AT, step=0))
     assert sdk.fine_tuning.jobs.retrieve(job_id).status == "queued"
     event = next(iter(sdk.fine_tuning.jobs.list_events(job_id)))
     assert (event.level, event.message) == ("warn", "Interrupted at step 0; it goes on by itself")
 
 
-def test_a_cancelled_job_is_so_at_once_and_for_good_and_keeps_its_commits(place, sdk) -> None:
+def test_a_cancelled_job_is_so_at_once_and_for_good_and_keeps_its_commits(app, sdk) -> None:
     job_id = create(sdk).id
-    happens(place, job_id, VALIDATED, PLANNED, LAUNCHED, checkpoint(5))
+    happens(app, job_id, VALIDATED, PLANNED, LAUNCHED, checkpoint(5))
     job = sdk.fine_tuning.jobs.cancel(job_id)
-    assert (job.status, job.finished_at) == ("cancelled", int(place.clock.now_s()))
+    assert (job.status, job.finished_at) == ("cancelled", int(app.clock.now_s()))
     assert sdk.fine_tuning.jobs.cancel(job_id).status == "cancelled"
-    happens(place, job_id, RunLeft(**AT, step=5))
+    happens(app, job_id, RunLeft(**AT, step=5))
     assert len([*sdk.fine_tuning.jobs.checkpoints.list(job_id)]) == 1
     for verb in ("pause", "resume"):
         with pytest.raises(openai.BadRequestError, match=f"is cancelled: it cannot {verb}"):
@@ -217,9 +214,9 @@ def test_a_cancelled_job_is_so_at_once_and_for_good_and_keeps_its_commits(place,
 
 
 @pytest.mark.parametrize("end", [SUCCEEDED, JobFailed(**AT, code="training_failed", message="Loss is NaN.")])
-def test_of_a_job_that_has_ended_nothing_can_be_asked(place, sdk, end) -> None:
+def test_of_a_job_that_has_ended_nothing_can_be_asked(app, sdk, end) -> None:
     job_id = create(sdk).id
-    happens(place, job_id, VALIDATED, PLANNED, LAUNCHED, end)
+    happens(app, job_id, VALIDATED, PLANNED, LAUNCHED, end)
     for verb in ("pause", "resume", "cancel"):
         with pytest.raises(openai.BadRequestError) as refused:
             getattr(sdk.fine_tuning.jobs, verb)(job_id)
@@ -231,10 +228,10 @@ def test_a_job_that_was_never_paused_cannot_be_resumed(sdk) -> None:
         sdk.fine_tuning.jobs.resume(create(sdk).id)
 
 
-def test_a_failed_job_says_why(place, sdk) -> None:
+def test_a_failed_job_says_why(app, sdk) -> None:
     job_id = create(sdk).id
     happens(
-        place,
+        app,
         job_id,
         JobFailed(**AT, code="invalid_training_file", message="line 3: no", param="training_file"),
     )
@@ -244,10 +241,10 @@ def test_a_failed_job_says_why(place, sdk) -> None:
     assert (event.level, event.message) == ("error", "line 3: no")
 
 
-def test_nobody_but_a_worker_goes_on_with_the_run_of_a_job_that_may_go_on_or_must_not(place, sdk) -> None:
+def test_nobody_but_a_worker_goes_on_with_the_run_of_a_job_that_may_go_on_or_must_not(app, sdk) -> None:
     def refused(job_id: str, *, is_launched: bool = False) -> str:
         try:
-            refuse_beside_worker(place.jobs.shelf.store, job_id, place.clock, is_launched=is_launched)
+            check_not_managed_job(app.jobs.logs.store, job_id, app.clock, is_launched=is_launched)
         except ConfigError as error:
             return str(error)
         return ""
@@ -255,12 +252,11 @@ def test_nobody_but_a_worker_goes_on_with_the_run_of_a_job_that_may_go_on_or_mus
     paused, cancelled, running, done = (create(sdk).id for _ in range(4))
     sdk.fine_tuning.jobs.pause(paused)
     sdk.fine_tuning.jobs.cancel(cancelled)
-    happens(place, running, VALIDATED, PLANNED, LAUNCHED)
-    happens(place, done, VALIDATED, PLANNED, LAUNCHED, SUCCEEDED)
+    happens(app, running, VALIDATED, PLANNED, LAUNCHED)
+    happens(app, done, VALIDATED, PLANNED, LAUNCHED, SUCCEEDED)
     assert "which is paused. Resume it over the API" in refused(paused)
-    assert (
-        f"which is cancelled. Begin a run of its own with its last commit: 'assay train --from {cancelled}"
-        in (refused(cancelled))
+    assert f"which is cancelled. Begin a run of its own with its last commit: 'assay train --from {cancelled}" in (
+        refused(cancelled)
     )
     assert "which is running. 'assay worker' goes on" in refused(running)
     assert refused(running, is_launched=True) == ""  # a scheduler lets run what a worker gave it
@@ -272,7 +268,7 @@ HYPER = "method.classification.hyperparameters"
 
 
 @pytest.mark.parametrize(
-    ("given", "param"),
+    ("kwargs", "param"),
     [
         ({"model": "nothing"}, "model"),
         ({"training_file": "file-" + "0" * 24}, "training_file"),
@@ -307,13 +303,13 @@ HYPER = "method.classification.hyperparameters"
     ],
 )
 def test_a_parameter_that_cannot_be_honoured_is_a_400_that_names_it_and_makes_nothing(
-    untouched, refusing, given, param
+    untouched, refusing, kwargs, param
 ) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
-        create(refusing[0], **given)
+        create(refusing[0], **kwargs)
     assert refused.value.param.startswith(param)
-    place = untouched
-    assert place.jobs.shelf.ids() == place.jobs.shelf.open_ids() == []
+    app = untouched
+    assert app.jobs.logs.ids() == app.jobs.logs.open_ids() == []
 
 
 def test_a_file_of_another_purpose_or_a_deleted_one_trains_nothing(sdk) -> None:
@@ -325,13 +321,13 @@ def test_a_file_of_another_purpose_or_a_deleted_one_trains_nothing(sdk) -> None:
         create(sdk, training_file=other.id)
 
 
-def test_jobs_are_listed_by_age_and_by_metadata(place, sdk) -> None:
-    made = []
+def test_jobs_are_listed_by_age_and_by_metadata(app, sdk) -> None:
+    created_ids = []
     for number in range(5):
-        place.clock.sleep_s(1)
-        made.append(create(sdk, metadata={"team": "rl" if number % 2 else "sft"}).id)
-    assert [job.id for job in sdk.fine_tuning.jobs.list(limit=2)] == made[::-1]
-    assert [job.id for job in sdk.fine_tuning.jobs.list(metadata={"team": "rl"})] == [made[3], made[1]]
+        app.clock.sleep_s(1)
+        created_ids.append(create(sdk, metadata={"team": "rl" if number % 2 else "sft"}).id)
+    assert [job.id for job in sdk.fine_tuning.jobs.list(limit=2)] == created_ids[::-1]
+    assert [job.id for job in sdk.fine_tuning.jobs.list(metadata={"team": "rl"})] == [created_ids[3], created_ids[1]]
     assert [job.id for job in sdk.fine_tuning.jobs.list(extra_query={"metadata": "null"})] == []
 
 
@@ -350,9 +346,9 @@ def test_jobs_are_listed_by_age_and_by_metadata(place, sdk) -> None:
     ],
 )
 def test_a_body_that_is_no_request_is_a_400_in_an_envelope(refusing, body, code) -> None:
-    answer = refusing[1].post("/v1/fine_tuning/jobs", content=body)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (400, code)
-    assert answer.headers["x-request-id"].startswith("req_")
+    response = refusing[1].post("/v1/fine_tuning/jobs", content=body)
+    assert (response.status_code, response.json()["error"]["code"]) == (400, code)
+    assert response.headers["x-request-id"].startswith("req_")
 
 
 @pytest.mark.parametrize(
@@ -369,19 +365,19 @@ def test_a_body_that_is_no_request_is_a_400_in_an_envelope(refusing, body, code)
     ],
 )
 def test_a_base_url_without_its_end_is_named(refusing, method, path, meant) -> None:
-    answer = refusing[1].request(method, path)
-    error = answer.json()["error"]
-    assert (answer.status_code, error["code"]) == (404, "endpoint_not_served")
-    said = "What is stands in docs/compatibility.md." if meant is None else f"{method} {meant} is: a client's"
-    assert error["message"].startswith(f"{method} {path} is not served here. {said}")
+    response = refusing[1].request(method, path)
+    error = response.json()["error"]
+    assert (response.status_code, error["code"]) == (404, "endpoint_not_served")
+    output = "What is stands in docs/compatibility.md." if meant is None else f"{method} {meant} is: a client's"
+    assert error["message"].startswith(f"{method} {path} is not served here. {output}")
     assert ("base_url ends in /v1" in error["message"]) == (meant is not None)
 
 
 def test_what_is_not_served_says_so_and_a_strange_host_is_turned_away(refusing) -> None:
     _, http = refusing
     for method, path in (("GET", "/v1/assistants"), ("POST", "/v1/models"), ("GET", "/"), ("PUT", "/v1/files")):
-        answer = http.request(method, path)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "endpoint_not_served")
+        response = http.request(method, path)
+        assert (response.status_code, response.json()["error"]["code"]) == (404, "endpoint_not_served")
     for host, status in {
         "evil.example": 403,
         "localhost:1": 200,
@@ -394,6 +390,6 @@ def test_what_is_not_served_says_so_and_a_strange_host_is_turned_away(refusing) 
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=101", "limit=x", "limit=1e3", "order=up", "nonsense=1"])
 def test_a_page_that_cannot_be_is_refused(refusing, query) -> None:
-    answer = refusing[1].get(f"/v1/fine_tuning/jobs?{query}")
-    assert answer.status_code == 400
-    assert answer.json()["error"]["param"] == query.partition("=")[0]
+    response = refusing[1].get(f"/v1/fine_tuning/jobs?{query}")
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == query.partition("=")[0]

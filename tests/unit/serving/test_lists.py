@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.records.uploaded_file import FileCreated
-from assay.serving import job_repository as shelf_module
+from assay.serving import log_repository
 from assay.serving.ids import created_s, id_of_index_key, index_key, new_id
 from assay.serving.log_repository import NamesBackwards
 from assay.serving.openai.app_state import AppState
@@ -56,9 +56,9 @@ def a_file(app: AppState, project: str = "default") -> str:
 
 
 def listed(app: AppState, **query: Any) -> dict[str, Any]:
-    answer = http_of(app).get("/v1/files", params=query)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
+    response = http_of(app).get("/v1/files", params=query)
+    assert response.status_code == 200, response.text
+    return response.json()
 
 
 def test_a_page_costs_its_own_things_whatever_else_there_is(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_page_costs_its_own_things_whatever_else_there_is(tmp_path: Path) -> N
         assert len(behind["data"]) == 5
         costs.append(dict(store.cost))
     assert costs[0]["read"] == costs[1]["read"] == 6  # one more says whether there are more
-    assert costs[1]["listed"] <= shelf_module.NAMES_AT_ONCE + 6
+    assert costs[1]["listed"] <= log_repository.NAMES_AT_ONCE + 6
     store.cost.clear()
     listed(app, limit=5, after=page["last_id"])
     assert (store.cost["read"], store.cost["looked up"]) == (0, 6)  # what was read is looked at
@@ -92,14 +92,14 @@ def test_a_page_costs_its_own_things_whatever_else_there_is(tmp_path: Path) -> N
 def test_names_are_read_from_the_oldest_on(at_ms: list[int], at_once: int, behind: int) -> None:
     """However they lie in time: `at_ms` are milliseconds."""
     store = open_store("memory:")
-    ids = sorted(new_id("file", each / 1000) for each in at_ms)
+    ids = sorted(new_id("file", m / 1000) for m in at_ms)
     for id_ in [*ids, new_id("file", 5.0)]:
         store.put(index_key("ours" if id_ in ids else "theirs", id_), b"")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shelf_module, "NAMES_AT_ONCE", at_once)
+        patch.setattr(log_repository, "NAMES_AT_ONCE", at_once)
         names = NamesBackwards(store, "file", "ours")
         cursor = index_key("ours", ids[behind]) if behind < len(ids) else None
-        found = [id_of_index_key("file", each) for each in names.before(cursor)]
+        found = [id_of_index_key("file", item) for item in names.before(cursor)]
     assert found == ([id_ for id_ in ids if id_ > ids[behind]] if cursor else ids)
 
 
@@ -117,10 +117,10 @@ def test_a_page_of_the_oldest_costs_no_more_where_there_are_many(tmp_path: Path)
         app = app_in(tmp_path, store)  # a server that has read nothing yet
         store.cost.clear()
         page = listed(app, limit=5, order="asc", after=oldest[1])
-        assert [each["id"] for each in page["data"]] == oldest[2:7]
+        assert [item["id"] for item in page["data"]] == oldest[2:7]
         assert store.cost["read"] == 6
         costs.append(store.cost["listed"])
-    assert costs[1] <= costs[0] + shelf_module.NAMES_AT_ONCE
+    assert costs[1] <= costs[0] + log_repository.NAMES_AT_ONCE
 
 
 def test_a_folder_reads_few_folders_for_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,10 +157,10 @@ def test_a_folder_reads_few_folders_for_a_page(tmp_path: Path, monkeypatch: pyte
     assert ids == sorted(ids, reverse=True) and created_s(ids[0]) == NOW_S
 
 
-@pytest.mark.parametrize("asked", ["nonsense", "ftjob-" + "0" * 24, "../../x"])
-def test_a_cursor_that_is_none_is_not_found(tmp_path: Path, asked: str) -> None:
-    answer = http_of(app_in(tmp_path)).get("/v1/files", params={"after": asked})
-    assert (answer.status_code, answer.json()["error"]["param"]) == (404, "after")
+@pytest.mark.parametrize("requested", ["nonsense", "ftjob-" + "0" * 24, "../../x"])
+def test_a_cursor_that_is_none_is_not_found(tmp_path: Path, requested: str) -> None:
+    response = http_of(app_in(tmp_path)).get("/v1/files", params={"after": requested})
+    assert (response.status_code, response.json()["error"]["param"]) == (404, "after")
 
 
 class Reader:
@@ -174,11 +174,11 @@ class Reader:
     def read(self, limit: int) -> None:
         cursor = {"after": self.seen[-1]} if self.seen else {}
         page = listed(self.app, limit=limit, order=self.order, **cursor)
-        self.seen += [each["id"] for each in page["data"]]
+        self.seen += [item["id"] for item in page["data"]]
         self.has_more = page["has_more"]
 
 
-def check_walk(app: AppState, there: list[str], rng: Any, order: str, *, limit: int, changes: int) -> None:
+def check_walk(app: AppState, existing: list[str], rng: Any, order: str, *, limit: int, changes: int) -> None:
     """Files come and go between the pages; those that stay are seen once each, in their order."""
     reader, gone = Reader(app, order), set()
     while reader.has_more:
@@ -187,14 +187,14 @@ def check_walk(app: AppState, there: list[str], rng: Any, order: str, *, limit: 
             if rng.random() < 0.5:
                 app.clock.sleep_s(rng.choice([0.0, 0.001, 3.0]))
                 a_file(app)
-            elif there:
-                gone.add(one := there[rng.randrange(len(there))])
+            elif existing:
+                gone.add(one := existing[rng.randrange(len(existing))])
                 app.files.remove(one)
-        if len(reader.seen) > 3 * len(there) + 100:  # with the oldest first, what comes is met again and again
+        if len(reader.seen) > 3 * len(existing) + 100:  # with the oldest first, what comes is met again and again
             changes = 0
     assert len(set(reader.seen)) == len(reader.seen)
-    stayed = sorted(set(there) - gone, reverse=order == "desc")
-    assert [each for each in reader.seen if each in set(stayed)] == stayed
+    stayed = sorted(set(existing) - gone, reverse=order == "desc")
+    assert [item for item in reader.seen if item in set(stayed)] == stayed
 
 
 @pytest.mark.slow
@@ -204,11 +204,11 @@ def test_nothing_that_stayed_is_missed_or_doubled(
     tmp_path_factory: pytest.TempPathFactory, rng: Any, size: int, order: str
 ) -> None:
     app = app_in(tmp_path_factory.mktemp("walk"))
-    there = []
+    existing = []
     for _ in range(size):
         app.clock.sleep_s(rng.choice([0.0, 0.001, 2.0, 2_000.0]))
-        there.append(a_file(app))
-    check_walk(app, there, rng, order, limit=9, changes=4)
+        existing.append(a_file(app))
+    check_walk(app, existing, rng, order, limit=9, changes=4)
 
 
 @pytest.mark.slow
@@ -216,23 +216,23 @@ def test_nothing_that_stayed_is_missed_or_doubled(
 @pytest.mark.parametrize("seed", [0, *soaked(1, 2)])
 def test_nothing_of_ten_thousand_that_stayed_is_missed_or_doubled(tmp_path: Path, seed: int) -> None:
     app, rng = app_in(tmp_path), random.Random(seed)
-    there: list[str] = []
+    existing: list[str] = []
     for _ in range(10_000):
         app.clock.sleep_s(rng.choice([0.0, 0.001, 0.5]))
-        there.append(a_file(app))
-    check_walk(app, there, rng, "desc", limit=400, changes=60)
+        existing.append(a_file(app))
+    check_walk(app, existing, rng, "desc", limit=400, changes=60)
 
 
 def test_what_is_kept_in_memory_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shelf_module, "MAX_BYTES", 10_000)
-    monkeypatch.setattr(shelf_module, "WEIGHED_EVERY", 1)
+    monkeypatch.setattr(log_repository, "MAX_BYTES", 10_000)
+    monkeypatch.setattr(log_repository, "EVICTION_CHECK_INTERVAL", 1)
     app = app_in(tmp_path)
-    made = [a_file(app) for _ in range(100)]
+    created_ids = [a_file(app) for _ in range(100)]
     logs = app.files.logs._logs
     assert sum(log.num_bytes for log in logs.values()) <= 11_000
-    assert made[-1] in logs and made[0] not in logs
-    assert sdk_of(app).files.retrieve(made[0]).id == made[0]  # read again
-    assert made[0] in logs
+    assert created_ids[-1] in logs and created_ids[0] not in logs
+    assert sdk_of(app).files.retrieve(created_ids[0]).id == created_ids[0]  # read again
+    assert created_ids[0] in logs
 
 
 def test_a_key_costs_one_look_and_is_revoked_at_once_by_whomever(tmp_path: Path) -> None:

@@ -5,28 +5,28 @@ import pytest
 
 from assay.serving.base_models import read_base_models
 from assay.serving.methods import SERVED_METHODS
-from assay.serving.openai.place import Place
+from assay.serving.openai.app_state import AppState
 from assay.training.methods.registry import METHODS
-from served import place_in, sdk_of
+from served import app_in, sdk_of
 from served_talker import GRADER, RECIPES, lines, rows, write_talker
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory) -> Place:
+def app(tmp_path_factory) -> AppState:
     folder = tmp_path_factory.mktemp("talker")
     write_talker(folder / "models")
-    return place_in(folder)
+    return app_in(folder)
 
 
 @pytest.fixture(scope="module")
-def sdk(place) -> openai.OpenAI:
-    return sdk_of(place)
+def sdk(app) -> openai.OpenAI:
+    return sdk_of(app)
 
 
-def create(sdk: openai.OpenAI, method: str | None, inside: dict | None = None, **given):
+def create(sdk: openai.OpenAI, method: str | None, inside: dict | None = None, **kwargs):
     file = sdk.files.create(file=("rows.jsonl", lines(rows(method or "supervised", 3))), purpose="fine-tune")
-    asked = {} if method is None else {"method": {"type": method, method: inside or {}}}
-    return sdk.fine_tuning.jobs.create(model="talker", training_file=file.id, **asked, **given)
+    requested = {} if method is None else {"method": {"type": method, method: inside or {}}}
+    return sdk.fine_tuning.jobs.create(model="talker", training_file=file.id, **requested, **kwargs)
 
 
 def test_every_method_of_the_registry_has_a_name_in_the_api() -> None:
@@ -43,12 +43,12 @@ def test_every_method_of_the_registry_has_a_name_in_the_api() -> None:
     ],
 )
 def test_a_job_of_each_method_says_again_what_was_asked(sdk, method, hyperparameters) -> None:
-    paid = {"grader": GRADER} if method == "reinforcement" else {}
-    job = create(sdk, method, {"hyperparameters": hyperparameters, **paid})
-    said = getattr(sdk.fine_tuning.jobs.retrieve(job.id).method, method)
-    said = said if isinstance(said, dict) else said.model_dump(exclude_none=True)
-    assert {name: said["hyperparameters"][name] for name in hyperparameters} == hyperparameters
-    assert said.get("grader") == paid.get("grader")
+    rewarded = {"grader": GRADER} if method == "reinforcement" else {}
+    job = create(sdk, method, {"hyperparameters": hyperparameters, **rewarded})
+    output = getattr(sdk.fine_tuning.jobs.retrieve(job.id).method, method)
+    output = output if isinstance(output, dict) else output.model_dump(exclude_none=True)
+    assert {name: output["hyperparameters"][name] for name in hyperparameters} == hyperparameters
+    assert output.get("grader") == rewarded.get("grader")
 
 
 def test_a_job_that_names_no_method_is_supervised(sdk) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from assay.serving.openai.app import openapi_text
 from assay.serving.openai.bodies import JobBody
-from served import http_of, opening, place_in
+from served import app_in, http_of, opening
 
 PAGE = Path(__file__).parents[3] / "docs" / "openapi.json"
 DOCUMENT = json.loads(PAGE.read_text())
@@ -22,16 +22,16 @@ OPERATIONS = [
 
 
 @pytest.fixture(scope="module")
-def ask(tmp_path_factory) -> Callable[..., Any]:
+def send(tmp_path_factory) -> Callable[..., Any]:
     """Asks with a key that opens the path."""
-    place = place_in(tmp_path_factory.mktemp("openapi"))
-    header_of, http = opening(place), http_of(place)
+    app = app_in(tmp_path_factory.mktemp("openapi"))
+    header_of, http = opening(app), http_of(app)
 
-    def asked(method: str, path: str, params: dict[str, str]) -> Any:
+    def requested(method: str, path: str, params: dict[str, str]) -> Any:
         headers = header_of(path)
         return http.request(method, re.sub(r"[{}]", "", path), params=params, headers=headers)
 
-    return asked
+    return requested
 
 
 def test_the_document_is_what_is_served() -> None:
@@ -53,23 +53,23 @@ def test_a_body_is_described_by_the_class_that_reads_it() -> None:
     assert "MethodBody" in DOCUMENT["components"]["schemas"]
 
 
-@pytest.mark.parametrize(("method", "path"), [each[:2] for each in OPERATIONS])
-def test_a_query_that_is_not_declared_is_refused(ask, method, path) -> None:
-    answer = ask(method, path, {"nonsense": "1"})
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "nonsense")
+@pytest.mark.parametrize(("method", "path"), [item[:2] for item in OPERATIONS])
+def test_a_query_that_is_not_declared_is_refused(send, method, path) -> None:
+    response = send(method, path, {"nonsense": "1"})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "nonsense")
 
 
 @pytest.mark.parametrize(
     ("method", "path", "name"),
     [
-        (*each[:2], query["name"])
-        for each in OPERATIONS
-        for query in each[2].get("parameters", ())
+        (*item[:2], query["name"])
+        for item in OPERATIONS
+        for query in item[2].get("parameters", ())
         if query["in"] == "query"
     ],
 )
-def test_a_query_that_is_declared_is_read(ask, method, path, name) -> None:
-    asked = {"limit": "1", "order": "asc", "metadata": "null"}.get(name, "x")
-    answer = ask(method, path, {name: asked})
-    refused = answer.json().get("error") or {}
+def test_a_query_that_is_declared_is_read(send, method, path, name) -> None:
+    requested = {"limit": "1", "order": "asc", "metadata": "null"}.get(name, "x")
+    response = send(method, path, {name: requested})
+    refused = response.json().get("error") or {}
     assert refused.get("code") != "unknown_parameter"

@@ -4,48 +4,46 @@ import openai
 import pytest
 
 from assay.serving.ids import checkpoint_name
-from assay.serving.openai.place import Place
-from served import http_of, place_in, sdk_of
+from assay.serving.openai.app_state import AppState
+from served import app_in, http_of, sdk_of
 from unit.serving.test_jobs import LAUNCHED, PLANNED, SUCCEEDED, VALIDATED, checkpoint, create, happens
 
 
 @pytest.fixture
-def place(tmp_path) -> Place:
-    found = place_in(tmp_path)
+def app(tmp_path) -> AppState:
+    found = app_in(tmp_path)
     for project in ("default", "vision", "speech"):
         found.projects.ensure(project, by="")
     return found
 
 
 @pytest.fixture
-def sdk(place) -> openai.OpenAI:
-    return sdk_of(place)
+def sdk(app) -> openai.OpenAI:
+    return sdk_of(app)
 
 
 @pytest.fixture
-def model(place, sdk) -> str:
+def model(app, sdk) -> str:
     """The last checkpoint of a job."""
     job = create(sdk)
-    happens(place, job.id, VALIDATED, PLANNED, LAUNCHED, checkpoint(5), checkpoint(20, 5, 20), SUCCEEDED)
+    happens(app, job.id, VALIDATED, PLANNED, LAUNCHED, checkpoint(5), checkpoint(20, 5, 20), SUCCEEDED)
     return checkpoint_name(sdk.fine_tuning.jobs.retrieve(job.id).fine_tuned_model, 20)
 
 
-def with_key(place: Place, project: str) -> openai.OpenAI:
+def with_key(app: AppState, project: str) -> openai.OpenAI:
     """The SDK with a key of a project."""
-    secret = place.keys.make(project=project, name="", scopes=("read", "write"), lives_s=None).secret
-    return openai.OpenAI(
-        base_url="http://localhost/v1", api_key=secret, http_client=http_of(place), max_retries=0
-    )
+    secret = app.keys.make(project=project, name="", scopes=("read", "write"), lives_s=None).secret
+    return openai.OpenAI(base_url="http://localhost/v1", api_key=secret, http_client=http_of(app), max_retries=0)
 
 
-def test_who_is_let_asks_and_lists_a_checkpoint_until_he_is_let_no_more(place, sdk, model):
-    own, vision, speech = (with_key(place, each) for each in ("default", "vision", "speech"))
+def test_who_is_let_asks_and_lists_a_checkpoint_until_he_is_let_no_more(app, sdk, model):
+    own, vision, speech = (with_key(app, item) for item in ("default", "vision", "speech"))
     permissions = own.fine_tuning.checkpoints.permissions
     (granted,) = permissions.create(model, project_ids=["vision"]).data
     assert (granted.object, granted.project_id) == ("checkpoint.permission", "vision")
     assert vision.models.retrieve(model).owned_by == "default"
-    assert [each.id for each in vision.models.list()] == ["tiny", model]
-    assert [each.id for each in speech.models.list()] == ["tiny"]
+    assert [model_.id for model_ in vision.models.list()] == ["tiny", model]
+    assert [model_.id for model_ in speech.models.list()] == ["tiny"]
     for other in (model.rpartition(":ckpt")[0], checkpoint_name(model.rpartition(":ckpt")[0], 5)):
         with pytest.raises(openai.NotFoundError):
             vision.models.retrieve(other)
@@ -57,20 +55,20 @@ def test_who_is_let_asks_and_lists_a_checkpoint_until_he_is_let_no_more(place, s
     assert (gone.deleted, gone.id) == (True, granted.id)
     with pytest.raises(openai.NotFoundError):
         vision.models.retrieve(model)
-    assert [each.id for each in vision.models.list()] == ["tiny"]
+    assert [model_.id for model_ in vision.models.list()] == ["tiny"]
     with pytest.raises(openai.NotFoundError):
         permissions.delete(granted.id, fine_tuned_model_checkpoint=model)
 
 
-def test_permissions_are_listed_page_by_page_and_made_once(place, sdk, model):
+def test_permissions_are_listed_page_by_page_and_made_once(app, sdk, model):
     permissions = sdk.fine_tuning.checkpoints.permissions
     first = permissions.create(model, project_ids=["vision"]).data[0]
-    place.clock.sleep_s(1)
-    made = permissions.create(model, project_ids=["vision", "speech"]).data
-    assert [each.project_id for each in made] == ["vision", "speech"] and made[0].id == first.id
-    assert [each.project_id for each in permissions.list(model, limit=1)] == ["speech", "vision"]
+    app.clock.sleep_s(1)
+    created = permissions.create(model, project_ids=["vision", "speech"]).data
+    assert [item.project_id for item in created] == ["vision", "speech"] and created[0].id == first.id
+    assert [permission.project_id for permission in permissions.list(model, limit=1)] == ["speech", "vision"]
     listed = permissions.list(model, order="ascending", project_id="vision")
-    assert [each.id for each in listed] == [first.id]
+    assert [item.id for item in listed] == [first.id]
     with pytest.warns(DeprecationWarning):
         page = permissions.retrieve(model)
     assert (len(page.data), page.has_more) == (2, False)
@@ -85,15 +83,15 @@ def test_permissions_are_listed_page_by_page_and_made_once(place, sdk, model):
         (None, [], "project_ids"),
     ],
 )
-def test_what_cannot_be_shared_is_a_400(place, sdk, model, name, projects, param):
+def test_what_cannot_be_shared_is_a_400(app, sdk, model, name, projects, param):
     with pytest.raises(openai.BadRequestError) as refused:
         sdk.fine_tuning.checkpoints.permissions.create(name or model, project_ids=projects)
     assert refused.value.param == param
-    assert place.permissions.of(model) == []
+    assert app.permissions.of(model) == []
 
 
-def test_nobody_shares_what_is_not_his_own(place, sdk, model):
-    own, vision = with_key(place, "default"), with_key(place, "vision")
+def test_nobody_shares_what_is_not_his_own(app, sdk, model):
+    own, vision = with_key(app, "default"), with_key(app, "vision")
     own.fine_tuning.checkpoints.permissions.create(model, project_ids=["vision"])
     for act in (
         lambda: vision.fine_tuning.checkpoints.permissions.create(model, project_ids=["speech"]),

@@ -7,10 +7,10 @@ import pytest
 
 from assay.serving.engines.pool import EnginePool
 from assay.serving.ids import checkpoint_name
-from assay.serving.retention import CheckpointKeeper
+from assay.serving.retention import CheckpointRetention
 from parrot_engine import ParrotEngine
 from parrot_models import work, worker_of
-from served import place_in, sdk_of
+from served import app_in, sdk_of
 from simulation.test_kept_checkpoints import STEP, Run
 from unit.serving.test_jobs import LAUNCHED, PLANNED, VALIDATED, checkpoint, create, happens
 
@@ -25,19 +25,19 @@ async def parrot() -> ParrotEngine:
     return ParrotEngine()
 
 
-class Kept:
+class Retained:
     """A server, and a job at work with one checkpoint, which the run's next commit makes superfluous."""
 
     def __init__(self, folder) -> None:
         self.run = Run()
-        place = place_in(folder, method="supervised")
-        keeper = CheckpointKeeper(lambda _: self.run.inner, place.clock)
-        self.place = place._replace(keeper=keeper, engines=EnginePool(parrot, most=1))
-        self.place.projects.ensure("vision", by="")
-        self.sdk = sdk_of(self.place)
+        app = app_in(folder, method="supervised")
+        retention = CheckpointRetention(lambda _: self.run.inner, app.clock)
+        self.app = app._replace(retention=retention, engines=EnginePool(parrot, max_models=1))
+        self.app.projects.ensure("vision", by="")
+        self.sdk = sdk_of(self.app)
         job = create(self.sdk)
-        happens(self.place, job.id, VALIDATED, PLANNED, LAUNCHED, checkpoint(STEP))
-        state = self.place.jobs.shelf.state(job.id)
+        happens(self.app, job.id, VALIDATED, PLANNED, LAUNCHED, checkpoint(STEP))
+        state = self.app.jobs.logs.state(job.id)
         assert state is not None
         self.model = checkpoint_name(state.model, STEP)
 
@@ -61,7 +61,7 @@ class Kept:
             },
         )  # fmt: skip
 
-    def ask(self) -> None:
+    def send(self) -> None:
         self.sdk.chat.completions.create(model=self.model, messages=HELLO)
 
     def batch(self) -> None:
@@ -77,48 +77,48 @@ class Kept:
 
 
 @pytest.fixture
-def kept(tmp_path) -> Kept:
-    return Kept(tmp_path)
+def retained(tmp_path) -> Retained:
+    return Retained(tmp_path)
 
 
-ACTS = ["share", "evaluate", "ask", "batch"]
+ACTS = ["share", "evaluate", "send", "batch"]
 
 
 @pytest.mark.parametrize("act", ACTS)
-def test_a_checkpoint_that_somebody_relies_on_stays(kept, act):
-    getattr(kept, act)()
+def test_a_checkpoint_that_somebody_relies_on_stays(retained, act):
+    getattr(retained, act)()
     for step in (STEP + 1, STEP + 2):
-        kept.run.commits(kept.run.inner, step)
-    assert kept.run.has_it()
-    kept.ask()
+        retained.run.commits(retained.run.inner, step)
+    assert retained.run.has_it()
+    retained.send()
 
 
 @pytest.mark.parametrize("act", ACTS)
-def test_one_that_is_gone_is_a_404_and_nothing_is_made(kept, act):
-    kept.run.commits(kept.run.inner, STEP + 1)
-    assert not kept.run.has_it()
+def test_one_that_is_gone_is_a_404_and_nothing_is_made(retained, act):
+    retained.run.commits(retained.run.inner, STEP + 1)
+    assert not retained.run.has_it()
     with pytest.raises(openai.NotFoundError, match="is gone: its run has newer checkpoints"):
-        getattr(kept, act)()
-    assert kept.place.permissions.of(kept.model) == []
-    assert kept.place.eval_runs.shelf.is_empty() and kept.place.batches.shelf.is_empty()
+        getattr(retained, act)()
+    assert retained.app.permissions.of(retained.model) == []
+    assert retained.app.eval_runs.logs.is_empty() and retained.app.batches.logs.is_empty()
 
 
-def test_a_permission_that_is_revoked_keeps_nothing(kept):
-    permission, again = kept.share(), kept.share()
+def test_a_permission_that_is_revoked_keeps_nothing(retained):
+    permission, again = retained.share(), retained.share()
     assert permission == again
-    permissions = kept.sdk.fine_tuning.checkpoints.permissions
-    permissions.delete(permission, fine_tuned_model_checkpoint=kept.model)
-    kept.run.commits(kept.run.inner, STEP + 1)
-    assert not kept.run.has_it()
+    permissions = retained.sdk.fine_tuning.checkpoints.permissions
+    permissions.delete(permission, fine_tuned_model_checkpoint=retained.model)
+    retained.run.commits(retained.run.inner, STEP + 1)
+    assert not retained.run.has_it()
 
 
-def test_an_eval_run_keeps_what_it_asked_until_it_is_deleted(kept):
-    run = kept.evaluate()
-    worker = worker_of(kept.place)
+def test_an_eval_run_keeps_what_it_asked_until_it_is_deleted(retained):
+    run = retained.evaluate()
+    worker = worker_of(retained.app)
     work(worker)
-    kept.run.commits(kept.run.inner, STEP + 1)
-    assert kept.run.has_it() and kept.sdk.evals.runs.retrieve(run.id, eval_id=run.eval_id).status == "completed"
-    kept.sdk.evals.runs.delete(run.id, eval_id=run.eval_id)
+    retained.run.commits(retained.run.inner, STEP + 1)
+    assert retained.run.has_it() and retained.sdk.evals.runs.retrieve(run.id, eval_id=run.eval_id).status == "completed"
+    retained.sdk.evals.runs.delete(run.id, eval_id=run.eval_id)
     work(worker)
-    kept.run.commits(kept.run.inner, STEP + 2)
-    assert not kept.run.has_it()
+    retained.run.commits(retained.run.inner, STEP + 2)
+    assert not retained.run.has_it()

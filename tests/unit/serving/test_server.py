@@ -4,7 +4,7 @@ import time
 import pytest
 
 from assay.base.errors import ConfigError
-from assay.serving.server import in_peace, listening
+from assay.serving.server import listening, throttle
 from clocks import HandClock
 
 
@@ -28,10 +28,10 @@ def test_an_answer_is_sent_in_pieces_without_waiting_for_a_client_to_acknowledge
 
 def test_what_is_done_by_and_by_takes_a_fifth_of_the_time() -> None:
     clock = HandClock(0.0)
-    rest = in_peace(clock)
+    yield_cpu = throttle(clock)
     for _ in range(2):
         began_s, slept_s = time.thread_time(), clock.now_s()
         while time.thread_time() < began_s + 0.05:
             pass
-        rest()
+        yield_cpu()
         assert 0.2 <= clock.now_s() - slept_s < 1.0

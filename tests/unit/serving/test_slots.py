@@ -2,10 +2,10 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import kwargs, settings
 from hypothesis import strategies as st
 
-from assay.serving.refusal import RefusedError
+from assay.serving.api_error import ApiError
 from assay.serving.slots import FairSlots
 
 
@@ -27,7 +27,7 @@ class Held:
         self.of = of
         self.began: list[str] = []
 
-    def ask(self, project: str) -> "asyncio.Task[None]":
+    def send(self, project: str) -> "asyncio.Task[None]":
         async def hold() -> None:
             async with self.of.slot(project):
                 self.began.append(project)
@@ -48,12 +48,12 @@ async def settle() -> None:
 def test_a_project_holds_its_own_slots_only_and_the_one_that_holds_fewest_is_next() -> None:
     async def scene() -> None:
         held = Held(slots())
-        first, *_ = [held.ask("a") for _ in range(4)]
+        first, *_ = [held.send("a") for _ in range(4)]
         await settle()
         assert held.began == ["a", "a"]
-        second = held.ask("b")
-        held.ask("b")
-        held.ask("c")
+        second = held.send("b")
+        held.send("b")
+        held.send("c")
         await settle()
         assert held.began == ["a", "a", "b"]
         first.cancel()
@@ -69,7 +69,7 @@ def test_a_project_holds_its_own_slots_only_and_the_one_that_holds_fewest_is_nex
 def test_one_who_gives_up_leaves_the_queue_and_its_slot_at_once() -> None:
     async def scene() -> None:
         held = Held(slots(total=1, per_project=1))
-        first, second, _ = [held.ask(project) for project in "abc"]
+        first, second, _ = [held.send(project) for project in "abc"]
         await settle()
         second.cancel()
         first.cancel()
@@ -82,7 +82,7 @@ def test_one_who_gives_up_leaves_the_queue_and_its_slot_at_once() -> None:
 def test_a_slot_that_is_given_in_the_moment_of_giving_up_is_not_lost() -> None:
     async def scene() -> None:
         held = Held(slots(total=1, per_project=1))
-        first, second, _ = [held.ask(project) for project in "abc"]
+        first, second, _ = [held.send(project) for project in "abc"]
         await settle()
         first.cancel()
         await asyncio.sleep(0)  # the second has been granted the slot, and does not know yet
@@ -93,31 +93,31 @@ def test_a_slot_that_is_given_in_the_moment_of_giving_up_is_not_lost() -> None:
     run(scene)
 
 
-@pytest.mark.parametrize("given", [{"max_waiting": 1}, {"wait_s": 0.01}])
-def test_too_many_or_too_late_are_asked_to_come_again(given) -> None:
+@pytest.mark.parametrize("kwargs", [{"max_waiting": 1}, {"wait_s": 0.01}])
+def test_too_many_or_too_late_are_asked_to_come_again(kwargs) -> None:
     async def scene() -> None:
-        held = Held(slots(total=1, **given))
-        held.ask("a")
+        held = Held(slots(total=1, **kwargs))
+        held.send("a")
         await settle()
-        waiting = [held.ask("a") for _ in range(2)]
-        with pytest.raises(RefusedError, match="1 graders of this project run, and other projects") as refused:
+        waiting = [held.send("a") for _ in range(2)]
+        with pytest.raises(ApiError, match="1 graders of this project run, and other projects") as refused:
             await waiting[-1]
         assert (refused.value.status, refused.value.code) == (429, "busy")
         assert "retry-after" in refused.value.headers
-        held.ask("b")
+        held.send("b")
 
     run(scene)
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), max_size=30))
+@kwargs(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), max_size=30))
 def test_whoever_comes_and_leaves_no_slot_is_lost_or_given_twice(steps) -> None:
     async def scene() -> None:
         of = slots(max_waiting=50)
         held = Held(of)
         asking: list[asyncio.Task[None]] = []
         for project, leaving in steps:
-            asking.append(held.ask(project))
+            asking.append(held.send(project))
             if leaving < len(asking):
                 asking[leaving].cancel()
             if leaving % 2:

@@ -22,9 +22,9 @@ def sdk(app) -> openai.OpenAI:
     return sdk_of(app)
 
 
-def begin_upload(sdk: openai.OpenAI, **given):
-    asked = {"bytes": len(DATA), "filename": "rows.jsonl", "mime_type": "text/jsonl", "purpose": "fine-tune"}
-    return sdk.uploads.create(**{**asked, **given})
+def begin_upload(sdk: openai.OpenAI, **kwargs):
+    requested = {"bytes": len(DATA), "filename": "rows.jsonl", "mime_type": "text/jsonl", "purpose": "fine-tune"}
+    return sdk.uploads.create(**{**requested, **kwargs})
 
 
 def sent(sdk: openai.OpenAI, upload_id: str, *parts: bytes) -> list[str]:
@@ -68,7 +68,7 @@ def test_a_file_of_parts_expires_as_it_was_asked_to(sdk, app) -> None:
 
 
 @pytest.mark.parametrize(
-    ("named", "md5", "param", "said"),
+    ("named", "md5", "param", "output"),
     [
         ([0], None, "part_ids", "one is missing"),
         ([0, 1, 1], None, "part_ids", "twice"),
@@ -81,13 +81,13 @@ def test_a_file_of_parts_expires_as_it_was_asked_to(sdk, app) -> None:
     ],
 )
 def test_parts_that_are_not_the_file_are_refused_and_it_can_still_be_completed(
-    sdk, app, named, md5, param, said
+    sdk, app, named, md5, param, output
 ) -> None:
     upload = begin_upload(sdk)
     parts = sent(sdk, upload.id, DATA[:5_000], DATA[5_000:], b"x")
-    asked = [each if isinstance(each, str) else parts[each] for each in named]
-    with pytest.raises(openai.BadRequestError, match=said) as refused:
-        sdk.uploads.complete(upload.id, part_ids=asked, md5=md5 or openai.NOT_GIVEN)
+    requested = [item if isinstance(item, str) else parts[item] for item in named]
+    with pytest.raises(openai.BadRequestError, match=output) as refused:
+        sdk.uploads.complete(upload.id, part_ids=requested, md5=md5 or openai.NOT_GIVEN)
     assert refused.value.param == param
     assert bytes_that_lie(app) == [] and [*sdk.files.list()] == []
     whole = hashlib.md5(DATA).hexdigest().upper()
@@ -136,7 +136,7 @@ def test_an_upload_cut_off_behind_its_file_is_completed_or_cancelled_all_the_sam
 
 
 @pytest.mark.parametrize(
-    ("given", "param"),
+    ("kwargs", "param"),
     [
         ({"bytes": 0}, "bytes"),
         ({"bytes": "many"}, "bytes"),
@@ -149,9 +149,9 @@ def test_an_upload_cut_off_behind_its_file_is_completed_or_cancelled_all_the_sam
         ({"extra_body": {"nonsense": 1}}, "nonsense"),
     ],
 )
-def test_an_upload_that_cannot_be_is_refused_by_name(sdk, app, given, param) -> None:
+def test_an_upload_that_cannot_be_is_refused_by_name(sdk, app, kwargs, param) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
-        begin_upload(sdk, **given)
+        begin_upload(sdk, **kwargs)
     assert refused.value.param == param
     assert [*app.files.logs.store.list("")] == []
 
@@ -169,22 +169,20 @@ def test_a_part_has_a_largest_size_and_what_is_refused_leaves_nothing(sdk, app, 
 
 
 def test_another_projects_upload_is_not_there(app) -> None:
-    secrets = [
-        app.keys.make(project=each, name="", scopes=("read", "write"), lives_s=None).secret for each in "ab"
-    ]
-    ours, theirs = (
+    secrets = [app.keys.make(project=item, name="", scopes=("read", "write"), lives_s=None).secret for item in "ab"]
+    ours, other = (
         openai.OpenAI(base_url="http://server/v1", api_key=secret, http_client=http_of(app), max_retries=0)
         for secret in secrets
     )
     upload = begin_upload(ours, bytes=1)
     (part,) = sent(ours, upload.id, b"1")
-    for ask in (
-        lambda: sent(theirs, upload.id, b"1"),
-        lambda: theirs.uploads.complete(upload.id, part_ids=[part]),
-        lambda: theirs.uploads.cancel(upload.id),
+    for send in (
+        lambda: sent(other, upload.id, b"1"),
+        lambda: other.uploads.complete(upload.id, part_ids=[part]),
+        lambda: other.uploads.cancel(upload.id),
     ):
         with pytest.raises(openai.NotFoundError):
-            ask()
+            send()
 
 
 def test_an_upload_whose_answer_was_lost_is_begun_once(sdk, app) -> None:
@@ -201,7 +199,7 @@ def test_equal_bytes_lie_once_until_the_last_file_goes(sdk, app) -> None:
     assert bytes_that_lie(app) == [DATA]
     for gone, left in ((one, [two, three]), (three, [two])):
         sdk.files.delete(gone.id)
-        assert [sdk.files.content(each.id).content for each in left] == [DATA] * len(left)
+        assert [sdk.files.content(item.id).content for item in left] == [DATA] * len(left)
         assert bytes_that_lie(app) == [DATA]
     sdk.files.delete(two.id)
     assert bytes_that_lie(app) == [] and app.files.logs.ids() == []
@@ -212,18 +210,18 @@ def test_the_bytes_of_a_file_that_expired_are_swept_unless_another_is_of_them(sd
     after = {"anchor": "created_at", "seconds": 3600}
     for data in (b"alone", b"shared"):
         sdk.files.create(file=("f", data), purpose="evals", expires_after=after)
-    kept = sdk.files.create(file=("f", b"shared"), purpose="evals")
+    retained = sdk.files.create(file=("f", b"shared"), purpose="evals")
     app.files.sweep()
     assert sorted(bytes_that_lie(app)) == [b"alone", b"shared"]
     app.clock.sleep_s(3600)
     app.files.sweep()
     assert bytes_that_lie(app) == [b"shared"]
-    assert sdk.files.content(kept.id).content == b"shared"
+    assert sdk.files.content(retained.id).content == b"shared"
     assert [*app.files.logs.store.list("open/")] == []
 
 
 @pytest.mark.parametrize(
-    ("asked", "begin", "end"),
+    ("requested", "begin", "end"),
     [
         ("bytes=0-9", 0, 10),
         ("bytes=100-100", 100, 101),
@@ -233,16 +231,16 @@ def test_the_bytes_of_a_file_that_expired_are_swept_unless_another_is_of_them(sd
         ("bytes=10000-99999999", 10_000, 10_240),
     ],
 )
-def test_a_range_of_a_file_is_answered_with_those_bytes(sdk, app, asked, begin, end) -> None:
+def test_a_range_of_a_file_is_answered_with_those_bytes(sdk, app, requested, begin, end) -> None:
     file = sdk.files.create(file=("f", DATA), purpose="evals")
-    answer = http_of(app).get(f"/v1/files/{file.id}/content", headers={"range": asked})
-    assert (answer.status_code, answer.content) == (206, DATA[begin:end])
-    assert answer.headers["content-range"] == f"bytes {begin}-{end - 1}/{len(DATA)}"
-    assert answer.headers["content-length"] == str(end - begin)
+    response = http_of(app).get(f"/v1/files/{file.id}/content", headers={"range": requested})
+    assert (response.status_code, response.content) == (206, DATA[begin:end])
+    assert response.headers["content-range"] == f"bytes {begin}-{end - 1}/{len(DATA)}"
+    assert response.headers["content-length"] == str(end - begin)
 
 
 @pytest.mark.parametrize(
-    ("asked", "status"),
+    ("requested", "status"),
     [
         ("bytes=10240-", 416),
         ("bytes=-0", 416),
@@ -254,13 +252,13 @@ def test_a_range_of_a_file_is_answered_with_those_bytes(sdk, app, asked, begin, 
         ("bytes=١-٢", 400),
     ],
 )
-def test_a_range_that_cannot_be_is_refused(sdk, app, asked, status) -> None:
+def test_a_range_that_cannot_be_is_refused(sdk, app, requested, status) -> None:
     file = sdk.files.create(file=("f", DATA), purpose="evals")
-    headers = {"range": asked.encode()}
-    answer = http_of(app).get(f"/v1/files/{file.id}/content", headers=headers)
-    assert (answer.status_code, answer.json()["error"]["param"]) == (status, "range")
+    headers = {"range": requested.encode()}
+    response = http_of(app).get(f"/v1/files/{file.id}/content", headers=headers)
+    assert (response.status_code, response.json()["error"]["param"]) == (status, "range")
     if status == 416:
-        assert answer.headers["content-range"] == f"bytes */{len(DATA)}"
+        assert response.headers["content-range"] == f"bytes */{len(DATA)}"
 
 
 def test_a_download_goes_on_only_with_the_same_bytes(sdk, app) -> None:

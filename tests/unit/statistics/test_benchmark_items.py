@@ -123,7 +123,7 @@ def test_the_interval_of_graded_shares_holds_no_impossible_share(unit: str, high
 
 @pytest.mark.slow
 def test_the_interval_of_clustered_items_covers_the_truth():
-    """95% nominal: 93 to 97% of 1,000 data sets of 60 clusters with a shared luck each."""
+    """95% nominal: 93 to 97% of 1,000 data sets of 60 clusters with common noise."""
     rng = np.random.default_rng(3)
     hits = 0
     for _ in range(1000):

@@ -32,7 +32,7 @@ def width(estimate: Estimate) -> float:
 
 
 def alike(rng: np.random.Generator, *, num_clusters: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Labels, scores and clusters of rows; those of one cluster have one label, and are half wrong together."""
+    """Labels, scores and clusters of rows; rows of one cluster have one label and correlated errors."""
     clusters = np.repeat(np.arange(num_clusters), size)
     labels = (rng.random(num_clusters) < 0.5)[clusters]
     scores = labels + rng.normal(size=num_clusters)[clusters] + rng.normal(size=clusters.size)

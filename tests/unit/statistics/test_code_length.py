@@ -47,7 +47,7 @@ def record(
     method: dict[str, Any] | None = None,
     weights: Mapping[int, float] = MappingProxyType({}),
 ) -> None:
-    """A run whose attempts logged these losses by step; each step has 8 rows, each fourth 3."""
+    """A run whose attempts logged these losses by step; each step has 8 rows, every fourth 3."""
     recipe = tiny_recipe(loader={"seed": 1}, **({} if method is None else {"method": method}))
     run = Run(
         run_id=run_id,
@@ -136,7 +136,7 @@ def test_runs_on_other_rows_are_not_compared():
 
 
 def correlated(rng: np.random.Generator, num_steps: int) -> np.ndarray:
-    """Noise whose neighbours resemble each other, as those of one run's weights do."""
+    """Autocorrelated noise, like that of one run's weights."""
     noise = rng.normal(size=num_steps + 50)
     return np.convolve(noise, 0.7 ** np.arange(8), mode="valid")[:num_steps]
 

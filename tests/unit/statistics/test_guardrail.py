@@ -44,7 +44,7 @@ def test_however_wide_it_is_a_candidate_at_the_margin_passes_one_time_in_twenty(
 
 
 def outcomes(rng, *, num_tables, items, worse, better=0.0, own=False, seeds=3):
-    """Candidate minus baseline, right or wrong, [table, seed, item]; `own`: each seed has its own mistakes."""
+    """Candidate minus baseline, right or wrong, [table, seed, item]; `own`: seeds err independently."""
     noise = np.broadcast_to(rng.random((num_tables, seeds if own else 1, items)), (num_tables, seeds, items))
     return (noise < better).astype(float) - (noise > 1.0 - worse)
 

@@ -170,7 +170,6 @@ def test_equal_weights_pass_although_their_difference_has_no_width(tmp_path):
 
 
 def test_runs_that_never_differ_may_differ_on_a_row_that_was_not_seen(tmp_path):
-    """Of shares as campaigns have it, near to Wilson's bound; of errors nobody knows."""
     same = np.tile([1.0, 0.0, 1.0], 100)
     accuracy = Metric(name="accuracy", unit="share", higher_is_better=True)
     found = compared(tmp_path / "share", same, same, accuracy)

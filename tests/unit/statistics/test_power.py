@@ -86,7 +86,7 @@ def test_no_number_of_seeds_makes_up_for_missing_items():
 
 
 def measured(rng, count, sizes, *, seeds, of_seed, of_cluster, of_item):
-    """Paired differences of no gain: `count` tables of rows in clusters of these sizes."""
+    """Paired differences without a gain: `count` tables of rows in clusters of these sizes."""
     clusters = np.repeat(np.arange(len(sizes)), sizes)
     shape = (count, seeds, clusters.size)
     tables = of_seed * rng.normal(size=(count, seeds, 1)) + of_item * rng.normal(size=shape)

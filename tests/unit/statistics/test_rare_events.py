@@ -57,7 +57,7 @@ def test_of_normal_items_hardly_anything_changes():
 
 
 def outcomes_in_clusters(rng, *, tables, clusters, size, worse, alike):
-    """Items of a cluster turn wrong by a rate of its own, so that two of them correlate by `alike`."""
+    """Items of a cluster fail at a rate of its own, so that two of them correlate by `alike`."""
     shape = (tables, clusters)
     rates = np.full(shape, worse)
     if alike == 1.0:

@@ -79,7 +79,7 @@ def test_a_loss_that_ends_far_above_its_beginning_or_nowhere_has_diverged(end: f
 
 
 def test_losses_that_scatter_by_more_than_they_rose_have_not_diverged():
-    """Of numbers: single batches hold a row that is far off, or none."""
+    """Single batches of a regression may hold a row with a large error."""
     batches = [0.1, 0.1, 0.2, 0.1, 0.2, 0.1, 4.0, 2.5, 3.0, 0.1]
     later = [0.4, 0.4, 0.1, 2.0, 0.4, 0.4, 0.1, 0.1, 0.5, 0.3]
     assert np.median(later) > DIVERGED_FACTOR * np.median(batches) > 0.0
@@ -123,7 +123,6 @@ def scored(**found) -> list[str]:
 
 @pytest.mark.parametrize(("low", "expected"), [(0.41, ["no better than chance"]), (0.62, []), (None, [])])
 def test_pairs_that_are_told_apart_like_a_coin_show_nothing_yet(low: float | None, expected: list[str]):
-    """A reward model, or DPO, that finds the chosen one as often as not: proved, and good for nothing."""
     found = Estimate(value=0.7 if low is None else low + 0.05, low=low, high=0.9, method="m")
     assert scored(measured=(Measured(metric=ACCURACY, estimate=found),)) == expected
 
@@ -199,7 +198,7 @@ def test_the_table_in_the_documents_holds_every_warning_with_its_rule():
 
 
 def rollouts(num_steps: int = 100, **changed: Any) -> dict[str, StepSeries]:
-    """Metrics of an honest run that learns to sort: reward .3 to .9, of held-out rows, too; six tokens."""
+    """Metrics of an honest run that learns to sort: reward .3 to .9, held-out too; six tokens."""
     rng, steps = np.random.default_rng(0), np.arange(1, num_steps + 1)
     rising, evaluated = np.linspace(0.3, 0.9, num_steps), steps[9::10]
     values = {
@@ -315,7 +314,7 @@ def test_behind_a_warning_stands_its_cure() -> None:
 
 
 def noisy(seed: int, *, noise_sd: float) -> np.ndarray:
-    """A loss that falls steeply, and whose logarithm scatters from batch to batch."""
+    """A loss that falls steeply, with log-normal noise."""
     rng = np.random.default_rng(seed)
     return (0.4 + 5 * np.exp(-np.arange(400) / 15)) * np.exp(noise_sd * rng.standard_normal(400))
 

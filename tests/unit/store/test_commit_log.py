@@ -87,12 +87,12 @@ def test_a_run_lies_where_every_version_looks_for_it(store) -> None:
 def test_what_can_not_be_made_again_lies_where_every_version_looks_for_it(store) -> None:
     """And goes with the step that a commit holds, or the one before."""
     assert commit_log.UNLEARNED_PREFIXES == ("judged/", "made/")
-    kept = [f"{folder}/{name}" for folder in ("judged", "made") for name in ("00000008/1.json", "notes/1.json")]
+    retained = [f"{folder}/{name}" for folder in ("judged", "made") for name in ("00000008/1.json", "notes/1.json")]
     gone = [f"{folder}/0000000{step}/1.json" for folder in ("judged", "made") for step in (0, 7)]
-    for key in (*kept, *gone):
+    for key in (*retained, *gone):
         store.put(key, b"said")
     CommitLog(store).sweep_learned(7)
-    assert sorted(item.key for item in store.list("")) == sorted(kept)
+    assert sorted(item.key for item in store.list("")) == sorted(retained)
 
 
 def test_a_log_counts_what_others_appended_and_gives_out_copies(store) -> None:
@@ -313,28 +313,28 @@ def test_a_sweep_keeps_what_may_be_needed_and_nothing_else(store) -> None:
     store.put(f"{checkpoint_folder(9, 1)}/receipts.npz", b"likewise")
     log.append(CommitQuarantined(attempt=1, folder=torn.folder, step=2, reason="torn"))
     log.begin_attempt(world_size=1, now_s=2.0)
-    kept = committed(log, 3, retires=(retired.folder,))
+    retained = committed(log, 3, retires=(retired.folder,))
     making = {f"{checkpoint_folder(4, attempt)}/weights" for attempt in (2, 3)}
     for key in making:
         store.put(key, b"in the making")
     log.sweep()
     assert folders(store) == making | {
         f"{retired.folder}/receipts.npz",
-        *(f"{commit.folder}/{name}" for commit in (torn, kept) for name in ("weights", "receipts.npz")),
+        *(f"{commit.folder}/{name}" for commit in (torn, retained) for name in ("weights", "receipts.npz")),
     }
-    assert log.last_intact_commit() == kept
+    assert log.last_intact_commit() == retained
 
 
 def test_a_strangers_folder_is_passed_over_and_what_lies_behind_it_is_swept(store) -> None:
     """The store lists in any order, so the stranger's comes between two of ours."""
     log = begun(store)
-    theirs = ("checkpoints/backup/weights", "checkpoints/00000001-mine/weights")
+    expected = ("checkpoints/backup/weights", "checkpoints/00000001-mine/weights")
     ours = [f"{checkpoint_folder(step, 1)}/weights" for step in (0, 9)]
-    for key in (*theirs, *ours):
+    for key in (*expected, *ours):
         store.put(key, b"weights")
     log.begin_attempt(world_size=1, now_s=2.0)
     log.sweep_abandoned()
-    assert folders(store) == set(theirs)
+    assert folders(store) == set(expected)
 
 
 def test_what_an_attempt_left_before_its_first_commit_is_swept_whole(store) -> None:
@@ -353,21 +353,19 @@ def test_an_attempt_looks_at_what_lies_from_its_first_step_on(store) -> None:
         def sweep_unfinished(self, is_dead, is_swept) -> None:
             self.is_swept = is_swept
 
-    told = Told(store)
-    log = begun(told)
+    events = Told(store)
+    log = begun(events)
     for step in (1, 2, 3):
         committed(log, step)
-    mine = folders(store)
+    own = folders(store)
     strays = [f"{checkpoint_folder(step, 0)}/weights" for step in range(5)]
-    said = [f"judged/0000000{step}/1.json" for step in range(5)]
-    for key in (*strays, *said):
+    output = [f"judged/0000000{step}/1.json" for step in range(5)]
+    for key in (*strays, *output):
         store.put(key, b"of nobody who lives")
     log.sweep_abandoned()
-    assert folders(store) - mine == set(strays[:3])
-    assert [item.key for item in store.list("judged/")] == said[4:]
-    passed_over = [
-        told.is_swept(folder) for folder in (*map(checkpoint_folder, (2, 3), (1, 1)), "log", "made/2")
-    ]
+    assert folders(store) - own == set(strays[:3])
+    assert [item.key for item in store.list("judged/")] == output[4:]
+    passed_over = [events.is_swept(folder) for folder in (*map(checkpoint_folder, (2, 3), (1, 1)), "log", "made/2")]
     assert passed_over == [True, False, False, False]
 
 
@@ -534,9 +532,9 @@ def test_half_written_files_of_this_attempt_are_swept_after_an_hour(store) -> No
             ages = (0.0, 3600.0, 3600.5)
             self.dead = [age_s for age_s in ages if is_dead(checkpoint_folder(4, 1), age_s)]
 
-    told = Told(store)
-    begun(told).sweep_abandoned()
-    assert told.dead == [3600.5]
+    events = Told(store)
+    begun(events).sweep_abandoned()
+    assert events.dead == [3600.5]
 
 
 class Counted(FlakyStore):
@@ -623,8 +621,8 @@ def test_who_goes_on_writes_the_next_summary_when_it_is_due(store, long_log) -> 
 
 def test_no_flipped_bit_of_a_summary_is_believed(store, long_log) -> None:
     whole = store.get(SUMMARY)
-    for place in range(0, len(whole), 37):
-        store.put(SUMMARY, whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+    for location in range(0, len(whole), 37):
+        store.put(SUMMARY, whole[:location] + bytes([whole[location] ^ 1 << location % 8]) + whole[location + 1 :])
         assert CommitLog(store).commits() == long_log.commits()
         (problem,) = long_log.problems_of_summaries()
         assert problem.startswith(f"{SUMMARY} is not what the first 32 entries come to")

@@ -38,9 +38,9 @@ def test_another_process_elsewhere_finds_the_same_home(
     ours = Home.at(Path("relative"), ledger)
     variables = ours.environment()
     monkeypatch.chdir("/")
-    theirs = Home.from_environment(variables)
-    assert theirs.folder == tmp_path / "relative"
-    assert theirs.ledger == ours.ledger
+    expected = Home.from_environment(variables)
+    assert expected.folder == tmp_path / "relative"
+    assert expected.ledger == ours.ledger
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc", "..", "", "a\nb", "campaigns"])
@@ -49,7 +49,7 @@ def test_a_run_is_never_looked_for_or_made_outside_of_its_home(tmp_path: Path, n
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "run.json").write_text("{}")
     for use in (home.run_dir, home.store_of, home.has_run, home.run):
-        with pytest.raises(ConfigError, match=r"is no name|is the folder of all campaigns"):
+        with pytest.raises(ConfigError, match=r"is not a valid name|is the folder of all campaigns"):
             use(name)
 
 

@@ -65,10 +65,10 @@ def test_a_beat_begins_the_term_anew_and_shows_life(clock):
 def test_a_watchers_clock_that_is_wrong_takes_nothing_from_who_lives(clock, ahead_s):
     store = open_store("memory:")
     holder = take_lease(store, "job", worker="a", clock=clock)
-    theirs = HandClock(clock.at_s + ahead_s)
-    watch = LeaseWatch(store, theirs)
+    expected = HandClock(clock.at_s + ahead_s)
+    watch = LeaseWatch(store, expected)
     for _ in range(100):
-        assert watched(watch, theirs, 5) is None
+        assert watched(watch, expected, 5) is None
         holder.beat()  # the holder's clock stands still, too
 
 
@@ -94,9 +94,7 @@ def test_who_waits_heeds_the_term_of_the_holder(clock):
 def test_leases_go_on_past_the_9_999th(clock):
     store = open_store("memory:")
     for number in (1, 9_998, 9_999, 10_000):
-        store.put(
-            f"job/lease-{number:04d}.json", b'{"worker": "a", "taken_s": 1, "beat_s": 2, "is_released": true}'
-        )
+        store.put(f"job/lease-{number:04d}.json", b'{"worker": "a", "taken_s": 1, "beat_s": 2, "is_released": true}')
     watch = LeaseWatch(store, clock)
     for expected in (10_001, 10_002):
         lease = watch.take("job", worker="b")
@@ -147,8 +145,8 @@ def test_the_time_of_dead_holders_is_on_the_account(clock):
 def test_of_many_who_want_a_lease_one_gets_it(clock):
     store = open_store("memory:")
     with ThreadPoolExecutor(8) as pool:
-        taken = list(pool.map(lambda _: LeaseWatch(store, clock).take("job", worker="a"), range(32)))
-    assert sum(lease is not None for lease in taken) == 1
+        acquired = list(pool.map(lambda _: LeaseWatch(store, clock).take("job", worker="a"), range(32)))
+    assert sum(lease is not None for lease in acquired) == 1
 
 
 def test_a_lease_that_was_cut_short_holds_nothing(clock):

@@ -54,9 +54,7 @@ def test_a_run_that_never_began_and_one_whose_log_knows_all_are_well(run: Run) -
 @pytest.mark.parametrize("leave", [leave_record, leave_metrics, leave_checkpoint])
 def test_what_an_attempt_left_shows_that_the_log_was_moved_away(leave, run: Run) -> None:
     leave(run, 1)
-    with pytest.raises(
-        DamagedDataError, match=r"store/log/ is missing or empty, but .* is of attempt 1"
-    ) as error:
+    with pytest.raises(DamagedDataError, match=r"store/log/ is missing or empty, but .* is of attempt 1") as error:
         refuse_missing_log(run, log_of(run))
     assert "Put it back" in str(error.value)
 

@@ -36,9 +36,7 @@ def test_a_write_is_on_the_disk_with_its_names_before_it_is_reported(tmp_path: P
 
 
 @pytest.mark.parametrize("write", ["put", "put_if_absent"])
-def test_a_full_disk_is_named_with_its_cure_and_what_was_there_stays(
-    tmp_path: Path, monkeypatch, write: str
-) -> None:
+def test_a_full_disk_is_named_with_its_cure_and_what_was_there_stays(tmp_path: Path, monkeypatch, write: str) -> None:
     store = FolderStore(tmp_path)
     store.put("a", b"before")
 
@@ -116,10 +114,10 @@ def test_what_dead_writers_left_half_written_is_swept_and_nothing_else(tmp_path:
         (tmp_path / folder / ".unfinished-weights-1-1").write_bytes(b"half")
     old_s = time.time() - 7200
     os.utime(tmp_path / "log/.unfinished-weights-1-1", (old_s, old_s))
-    asked = []
+    request = []
 
     def is_dead(folder: str, age_s: float) -> bool:
-        asked.append(folder)
+        request.append(folder)
         return age_s > 3600 or folder.endswith("-0001")
 
     store.sweep_unfinished(is_dead, lambda folder: False)
@@ -130,7 +128,7 @@ def test_what_dead_writers_left_half_written_is_swept_and_nothing_else(tmp_path:
         "checkpoints/00000008-0002/whole",
         "log/whole",
     ]
-    assert sorted(asked) == ["checkpoints/00000004-0001", "checkpoints/00000008-0002", "log"]
+    assert sorted(request) == ["checkpoints/00000004-0001", "checkpoints/00000008-0002", "log"]
 
 
 def test_a_folder_that_was_moved_is_not_made_anew_in_its_old_place(tmp_path: Path) -> None:
@@ -146,19 +144,19 @@ def test_a_folder_that_was_moved_is_not_made_anew_in_its_old_place(tmp_path: Pat
 
 
 def test_nothing_is_deleted_or_written_behind_a_link_to_a_folder(tmp_path: Path) -> None:
-    theirs = tmp_path / "theirs"
-    theirs.mkdir()
-    (theirs / "weights").write_bytes(b"x")
+    expected = tmp_path / "theirs"
+    expected.mkdir()
+    (expected / "weights").write_bytes(b"x")
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
-    (tmp_path / "run" / "checkpoints" / "00000004-0001").symlink_to(theirs)
+    (tmp_path / "run" / "checkpoints" / "00000004-0001").symlink_to(expected)
     store = FolderStore(tmp_path / "run")
     store.delete("checkpoints/00000004-0001/weights")
-    assert (theirs / "weights").exists() and store.get("checkpoints/00000004-0001/weights") == b"x"
+    assert (expected / "weights").exists() and store.get("checkpoints/00000004-0001/weights") == b"x"
     writes = (store.put, store.put_if_absent)
     for write in writes:
         with pytest.raises(StoreError, match=r"00000004-0001 is a link to .*Remove it"):
             write("checkpoints/00000004-0001/deep/weights", b"y")
-    assert [path.name for path in theirs.iterdir()] == ["weights"]
+    assert [path.name for path in expected.iterdir()] == ["weights"]
 
 
 @pytest.mark.parametrize("flag", ["i", "a"])

@@ -25,10 +25,10 @@ def test_an_outage_is_waited_for_and_said(trouble: failing_store.Trouble) -> Non
     store.put("key", b"bytes")
     assert store.get("key") == b"bytes"
     assert clock.at_s >= failing_store.OUTAGE_S
-    waiting, *_, answered = failing_store.said
+    waiting, *_, completed = failing_store.said
     assert waiting.startswith("waiting for s3://simulated (write key), 5")
     assert "of at most 15 min" in waiting
-    assert answered.startswith("s3://simulated (write key): answered after")
+    assert completed.startswith("s3://simulated (write key): answered after")
 
 
 @pytest.mark.parametrize("trouble", ["error", "hang"])
@@ -128,9 +128,9 @@ def test_who_asks_once_says_nothing_of_an_answer_that_takes_a_moment(tmp_path: P
             time.sleep(0.3)
             return super().exists(key)
 
-    said: list[str] = []
-    assert not PatientStore(Slow(tmp_path), Patience(0.0, say=said.append)).exists("key")
-    assert said == []
+    output: list[str] = []
+    assert not PatientStore(Slow(tmp_path), Patience(0.0, say=output.append)).exists("key")
+    assert output == []
 
 
 def callers() -> set[threading.Thread]:
@@ -139,24 +139,24 @@ def callers() -> set[threading.Thread]:
 
 def test_calls_one_after_another_are_made_by_one_thread() -> None:
     makers: list[threading.Thread] = []
-    patience = Patience(0.0)
+    retry_budget = Patience(0.0)
     for _ in range(50):
-        patience.ask("a store", lambda: makers.append(threading.current_thread()))
+        retry_budget.ask("a store", lambda: makers.append(threading.current_thread()))
     assert len(set(makers)) == 1
     assert threading.current_thread() not in makers
 
 
 def test_calls_at_once_wait_for_nobody() -> None:
     """As many as there are row groups under way; each is answered only when all have been asked."""
-    everyone, patience = threading.Barrier(8, timeout=10), Patience(0.0)
-    askers = [threading.Thread(target=patience.ask, args=("a store", everyone.wait)) for _ in range(8)]
+    everyone, retry_budget = threading.Barrier(8, timeout=10), Patience(0.0)
+    askers = [threading.Thread(target=retry_budget.ask, args=("a store", everyone.wait)) for _ in range(8)]
     for asker in askers:
         asker.start()
     for asker in askers:
         asker.join(10)
     assert not everyone.broken
     before = callers()
-    patience.ask("a store", lambda: None)
+    retry_budget.ask("a store", lambda: None)
     assert callers() == before
 
 
@@ -170,10 +170,10 @@ def test_behind_a_call_that_hangs_others_are_answered_and_its_thread_is_idle_whe
         maker.append(threading.current_thread())
         forever.wait(60)
 
-    patience = Patience(0.0)
+    retry_budget = Patience(0.0)
     with pytest.raises(StoreAwayError, match="no answer in time"):
-        patience.ask("a store", hang)
-    assert patience.ask("a store", threading.current_thread) is not maker[0]
+        retry_budget.ask("a store", hang)
+    assert retry_budget.ask("a store", threading.current_thread) is not maker[0]
     forever.set()
     until_s = time.monotonic() + 10
     while maker[0] not in makers_of_many() and time.monotonic() < until_s:
@@ -202,17 +202,17 @@ def test_an_answer_is_not_kept_by_the_thread_that_brought_it() -> None:
     class Answer:
         pass
 
-    kept = weakref.ref(Patience(0.0).ask("a store", Answer))
+    retained = weakref.ref(Patience(0.0).ask("a store", Answer))
     until_s = time.monotonic() + 10
-    while kept() is not None and time.monotonic() < until_s:
+    while retained() is not None and time.monotonic() < until_s:
         time.sleep(0.01)
-    assert kept() is None
+    assert retained() is None
 
 
 def test_a_forked_process_makes_its_calls_in_threads_of_its_own() -> None:
-    patience = Patience(5.0, say=lambda text: None)
-    patience.ask("a store", lambda: None)
-    child = multiprocessing.get_context("fork").Process(target=patience.ask, args=("a store", lambda: None))
+    retry_budget = Patience(5.0, say=lambda text: None)
+    retry_budget.ask("a store", lambda: None)
+    child = multiprocessing.get_context("fork").Process(target=retry_budget.ask, args=("a store", lambda: None))
     child.start()
     child.join(20)
     assert child.exitcode == 0

@@ -42,17 +42,17 @@ def make_run(project: Path, store_url: str = "", **recipe: object) -> Home:
 
 
 def moved(project: Path) -> Home:
-    there = project.parent / "elsewhere"
-    shutil.move(project, there)
-    return Home.at(there / "runs")
+    present = project.parent / "elsewhere"
+    shutil.move(project, present)
+    return Home.at(present / "runs")
 
 
 def test_a_run_that_was_moved_lies_where_it_is_opened_with_all_that_moved_along(project: Path) -> None:
     home = moved(project)
-    run, there = home.run("r"), home.folder.parent
-    assert (run.run_dir, run.store_url) == (str(there / "runs" / "r"),) * 2
-    assert run.recipe["data"]["dataset"] == str(there / "data")
-    assert run.recipe["evaluation"]["suite"] == str(there / "suite.yaml")
+    run, present = home.run("r"), home.folder.parent
+    assert (run.run_dir, run.store_url) == (str(present / "runs" / "r"),) * 2
+    assert run.recipe["data"]["dataset"] == str(present / "data")
+    assert run.recipe["evaluation"]["suite"] == str(present / "suite.yaml")
     refuse_copy(run)
 
 
@@ -64,20 +64,16 @@ def test_a_record_whose_folder_is_no_whole_path_can_be_read(project: Path) -> No
 
 def test_the_ledger_says_where_a_run_lies_now(project: Path) -> None:
     with moved(project).open_ledger() as ledger:
-        there = str(project.parent / "elsewhere" / "runs" / "r")
-        assert [run.run_dir for run in (ledger.run("r"), *ledger.runs())] == [there, there]
+        present = str(project.parent / "elsewhere" / "runs" / "r")
+        assert [run.run_dir for run in (ledger.run("r"), *ledger.runs())] == [present, present]
 
 
 def test_a_run_whose_folder_is_a_link_in_the_home_lies_where_that_leads(project: Path) -> None:
-    folder, there = project / "runs" / "r", project.parent / "large-disk"
-    shutil.move(folder, there)
-    folder.symlink_to(there)
+    folder, present = project / "runs" / "r", project.parent / "large-disk"
+    shutil.move(folder, present)
+    folder.symlink_to(present)
     with Home.at(project / "runs").open_ledger() as ledger:
-        assert (
-            [run.run_dir for run in ledger.runs()]
-            == [str(there)]
-            == [Home.at(project / "runs").run("r").run_dir]
-        )
+        assert [run.run_dir for run in ledger.runs()] == [str(present)] == [Home.at(project / "runs").run("r").run_dir]
 
 
 def test_of_runs_that_lie_where_they_were_made_no_path_is_followed(
@@ -156,11 +152,11 @@ def test_a_home_behind_a_link_is_the_home(project: Path) -> None:
     (project.parent / "link").symlink_to(project / "runs")
     run = Home.at(project.parent / "link").run("r")
     assert run.run_dir == str(project / "runs" / "r")
-    there = project.parent / "bigger-disk"
-    shutil.move(project / "runs", there)
-    (project / "runs").symlink_to(there)
+    present = project.parent / "bigger-disk"
+    shutil.move(project / "runs", present)
+    (project / "runs").symlink_to(present)
     run = Home.at(project / "runs").run("r")
-    assert run.run_dir == str(there / "r")
+    assert run.run_dir == str(present / "r")
     refuse_copy(run)
 
 

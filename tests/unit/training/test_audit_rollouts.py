@@ -27,9 +27,7 @@ def commit(store: ObjectStore, step: int, *, has_rollout_log: bool = True) -> Co
             JournaledAnswer(1, 1, False, 1.0, (1.0,), 0.5),
             JournaledAnswer(2, 1, False, 0.0, (0.0,), -0.5),
         )
-        data = rollout_log_file(
-            [rollout_log_table([JournaledGroup(step, 0, 10 * step, "learned", "[]", completions)])]
-        )
+        data = rollout_log_file([rollout_log_table([JournaledGroup(step, 0, 10 * step, "learned", "[]", completions)])])
         store.put(f"{folder}/{JOURNAL_NAME}", data)
         files = (FileDigest(path=JOURNAL_NAME, num_bytes=len(data), sha256=sha256_of_bytes(data)),)
     return Commit(

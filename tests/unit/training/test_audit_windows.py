@@ -6,9 +6,7 @@ from hypothesis import strategies as st
 
 from assay.training.audit import _Receipts, _ReceiptsByLane
 
-ENTRIES = st.lists(
-    st.tuples(st.integers(-1, 9), st.integers(-1, 5), st.integers(0, 3), st.integers(0, 2**64 - 1))
-)
+ENTRIES = st.lists(st.tuples(st.integers(-1, 9), st.integers(-1, 5), st.integers(0, 3), st.integers(0, 2**64 - 1)))
 
 
 @given(ENTRIES, st.integers(-1, 5), st.integers(-1, 10), st.integers(0, 10))

@@ -16,7 +16,7 @@ from assay.records.findings import Finding
 from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.reporting.documents.render import render_document
 from assay.reporting.documents.triage_page import triage_document
-from assay.reporting.terminal.findings import print_findings
+from assay.reporting.terminal.triage_overview import print_triage_overview
 from assay.store.home import Home
 from assay.triage.overview import Fleet, triage_ledger
 from fleet_ledger import recorded_fleet
@@ -77,10 +77,10 @@ def test_of_less_than_a_week_the_loss_is_what_was_lost_and_no_rate(tmp_path: Pat
     assert 3 / 24 < found.days < 4 / 24
     assert spent.device_hours_a_week == pytest.approx(fleet.spent_s["startup"] / 3600)
     assert spent.device_hours_a_week < found.device_hours
-    print_findings(found)
+    print_triage_overview(found)
     shown = capsys.readouterr().out
     assert " on record" in shown and " in 3 h 0" in shown and "a week" not in shown
-    page = render_document(triage_document(fleet, None, None, made_s=0.0))
+    page = render_document(triage_document(fleet, None, None, created_s=0.0))
     assert "lost, on record" in page and "lost a week" not in page
 
 
@@ -147,10 +147,10 @@ def test_of_a_few_runs_the_failure_is_first_and_what_time_went_into_is_no_fault(
     assert (first.about, first.is_confirmed) == ("failures", True)
     assert WILD in first.what and first.next == f"assay show r{len(failures) - 1}"
     assert [finding.about for finding in others] == ["spent"]
-    page = render_document(triage_document(fleet, None, None, made_s=0.0))
+    page = render_document(triage_document(fleet, None, None, created_s=0.0))
     assert page.count(">confirmed<") == 1 and page.count(">measured<") == 1
     assert fleet.diagnosis is not None and fleet.diagnosis.because in fleet.findings.not_looked_at.values()
-    print_findings(fleet.findings)
+    print_triage_overview(fleet.findings)
     assert fleet.diagnosis.because not in capsys.readouterr().out.split("no finding (")[0]
 
 
@@ -166,7 +166,7 @@ def test_runs_that_are_all_healthy_have_nothing_confirmed(tmp_path: Path) -> Non
     home = Home.at(tmp_path / "home")
     recorded_runs(home, None, None)
     fleet = looked_at(home)
-    page = render_document(triage_document(fleet, None, None, made_s=0.0))
+    page = render_document(triage_document(fleet, None, None, created_s=0.0))
     assert {finding.about for finding in fleet.findings.findings} == {"spent"}
     assert ">confirmed<" not in page and 'class="verdict bad"' not in page
 
@@ -200,7 +200,7 @@ def test_what_an_attempt_ran_in_is_a_factor(tmp_path: Path) -> None:
 
 def test_the_page_says_the_same_and_needs_nothing_beside_it(planted: Home) -> None:
     fleet = looked_at(planted)
-    page = render_document(triage_document(fleet, None, None, made_s=0.0))
+    page = render_document(triage_document(fleet, None, None, created_s=0.0))
     for finding in fleet.findings.findings:
         assert finding.what.split(":")[0].replace("'", "&#39;") in page
     for title in ("Failures over time", "What failed attempts have in common", "What steps take"):
@@ -221,7 +221,7 @@ def test_what_a_factor_is_called_stays_text(tmp_path: Path) -> None:
     )
     fleet = looked_at(home)
     assert version in one(fleet.findings.findings, "failures").what
-    assert "<script>alert" not in render_document(triage_document(fleet, None, None, made_s=0.0))
+    assert "<script>alert" not in render_document(triage_document(fleet, None, None, created_s=0.0))
 
 
 def test_the_command_prints_json_and_a_page_and_says_where_nothing_is(

@@ -31,17 +31,15 @@ def test_an_effect_that_is_no_share_has_no_points() -> None:
 def test_a_verdict_noted_against_the_campaigns_decision_is_refused() -> None:
     decisions = [decided("share", 0.05)]
 
-    def told(*said: str) -> tuple[str, ...]:
-        notes = Progress.model_validate({"now": "week 2", "verdicts": {"gate": said} if said else {}})
+    def verdicts_read(*text: str) -> tuple[str, ...]:
+        notes = Progress.model_validate({"now": "week 2", "verdicts": {"gate": text} if text else {}})
         return with_decisions(notes, decisions).verdicts["gate"]
 
-    assert (told(), told("pass"), told("again", "pass"), told("again")) == (
+    assert (verdicts_read(), verdicts_read("pass"), verdicts_read("again", "pass"), verdicts_read("again")) == (
         ("pass",),
         ("pass",),
         ("again", "pass"),
         ("pass",),
     )
-    with pytest.raises(
-        ConfigError, match=r"verdicts\.gate: 'stop' is noted, and its campaign 'mini' decided 'pass'"
-    ):
-        told("stop")
+    with pytest.raises(ConfigError, match=r"verdicts\.gate: 'stop' is noted, and its campaign 'mini' decided 'pass'"):
+        verdicts_read("stop")

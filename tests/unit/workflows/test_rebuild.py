@@ -34,11 +34,11 @@ def test_one_damaged_file_costs_its_own_rows_and_no_others(tmp_path: Path, run: 
     (bad_attempt / "notices.jsonl").write_bytes(b"\xff\n{}\n")
     (bad_log / "log" / "00000000.json").write_bytes(b"")
     with home.open_ledger() as ledger:
-        remarks = rebuild_all(home, ledger).remarks
+        problems = rebuild_all(home, ledger).problems
         assert sorted(item.run_id for item in ledger.runs()) == ["a", "c", "d"]
         assert [len(ledger.attempts(name)) for name in "acd"] == [2, 1, 2]
-    assert any(line.startswith("run 'b' is left out: ") for line in remarks)
-    assert any("attempt-0001.json: not JSON" in line for line in remarks)
-    assert any("log/00000000.json: not an entry" in line for line in remarks)
-    assert not any(str(whole) in line for line in remarks)
+    assert any(line.startswith("run 'b' is left out: ") for line in problems)
+    assert any("attempt-0001.json: not JSON" in line for line in problems)
+    assert any("log/00000000.json: not an entry" in line for line in problems)
+    assert not any(str(whole) in line for line in problems)
     assert read_notices(bad_attempt) == []

@@ -30,10 +30,10 @@ def slow_step(self, *given):
 
 
 def slow_generate(self, *given):
-    answers = right_generate(self, *given)
+    responses = right_generate(self, *given)
     if made > QUICK_TOKENS:
         note("\n")
-    return answers
+    return responses
 
 
 Generator._step, Generator.generate = slow_step, slow_generate

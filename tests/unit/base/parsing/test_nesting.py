@@ -73,7 +73,7 @@ NO_YAML = {
 def test_yaml_that_would_take_all_memory_or_is_no_value_is_one_error_wherever_it_is_read(
     case: str, tmp_path: Path
 ) -> None:
-    text, said = NO_YAML[case]
+    text, output = NO_YAML[case]
     (path := tmp_path / "x.yaml").write_text(text)
     (tmp_path / "registry" / "evals").mkdir(parents=True)
     (tmp_path / "registry" / "evals" / "x.yaml").write_text(text)
@@ -87,7 +87,7 @@ def test_yaml_that_would_take_all_memory_or_is_no_value_is_one_error_wherever_it
     for read in readers:
         with pytest.raises(ConfigError) as refused:
             read()
-        assert said in str(refused.value) and len(str(refused.value)) < 3_000
+        assert output in str(refused.value) and len(str(refused.value)) < 3_000
     assert not is_pipeline(path)
     assert time.monotonic() - began_s < 10.0
 

@@ -17,7 +17,7 @@ from tokenizers.processors import TemplateProcessing
 
 from assay.base.errors import AssayError, ConfigError, DataError
 from assay.data.dataset import build
-from assay.data.dataset.build import _column_plan, _refuse_unusable, _write_shard, build_dataset
+from assay.data.dataset.build import _column_plan, _check_usable, _write_shard, build_dataset
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.fields import BuildConfig, check_span
 from assay.data.dataset.index import index_dataset
@@ -133,7 +133,7 @@ def test_rows_that_pass_the_check_can_be_written_and_the_others_are_named(tmp_pa
     try:
         (span,) = find_spans([folder / "rows.jsonl"], config.rows_per_shard)
         facts = check_span(span, config)
-        _refuse_unusable([facts], config, "rows.jsonl")
+        _check_usable([facts], config, "rows.jsonl")
         plan = _column_plan([facts], config)
     except DataError as error:
         assert "rows.jsonl: " in str(error) and "line " in str(error)

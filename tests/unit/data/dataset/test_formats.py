@@ -550,7 +550,7 @@ def test_rows_that_are_too_long_are_left_out_and_counted(tmp_path: Path, tokeniz
 
 def test_rows_that_teach_nothing_stop_the_build_or_are_left_out(tmp_path: Path, tokenizer: Path) -> None:
     rows = write(tmp_path / "a.jsonl", [{"messages": CHAT}, {"messages": CHAT[:1]}, {"messages": None}])
-    with pytest.raises(DataError, match=r"line 2: no message is the assistant's.*Mend the row, .* '--drop unusable'"):
+    with pytest.raises(DataError, match=r"line 2: no message is the assistant's.*Fix the row, .* '--drop unusable'"):
         build(tmp_path, rows, tokenizer, "chat")
     assert not (tmp_path / "a-chat").exists()
     summary = build(tmp_path, rows, tokenizer, "chat", drop=("unusable",)).manifest.build

@@ -61,8 +61,8 @@ def in_thread(function, *arguments) -> threading.Thread:
 
 
 def gathered(num_followers: int, port: int, timeout_s: float) -> dict[int, Peer]:
-    with closing(NodeDoor(port, KEY)) as door:
-        return gather(door, num_followers, CLOCK, timeout_s)[0]
+    with closing(NodeDoor(port, KEY)) as server:
+        return gather(server, num_followers, CLOCK, timeout_s)[0]
 
 
 @given(st.integers(0, 64), st.integers(1, 17))
@@ -77,7 +77,7 @@ def test_every_rank_is_on_one_node_in_order_and_no_node_has_two_more_than_anothe
 
 def test_the_lead_gathers_those_who_know_the_key_though_strangers_come_first(port: int) -> None:
     found: dict = {}
-    lead = in_thread(lambda: found.update(gathered(2, port, 20.0)))
+    leader = in_thread(lambda: found.update(gathered(2, port, 20.0)))
     links = []
 
     def come(node: int) -> None:
@@ -90,7 +90,7 @@ def test_the_lead_gathers_those_who_know_the_key_though_strangers_come_first(por
         with pytest.raises(TrainingError, match=r"digest|did not answer"):
             connect_link("127.0.0.1", port, b"guess", CLOCK, timeout_s=0.1)
         in_thread(come, 2).join()
-        lead.join(20)
+        leader.join(20)
     assert set(found) == {1, 2}
 
 
@@ -100,8 +100,8 @@ def test_a_node_that_does_not_come_is_named(port: int) -> None:
 
 
 def test_a_port_that_is_taken_is_one_clear_error() -> None:
-    with socket.create_server(("", 0)) as taken:
-        number = taken.getsockname()[1]
+    with socket.create_server(("", 0)) as acquired:
+        number = acquired.getsockname()[1]
         with pytest.raises(TrainingError, match=rf"port {number}.*ASSAY_LINK_PORT"):
             gathered(1, number, 1.0)
 
@@ -116,10 +116,10 @@ def test_messages_arrive_in_order_and_the_end_of_a_link_is_noticed(port: int) ->
     ours.send(Bye())
     assert ours.receive(0.0) is None
     ours.close()
-    (theirs,) = ends
-    assert [theirs.receive(1.0), theirs.receive(1.0)] == [Stop(), Bye()]
+    (expected,) = ends
+    assert [expected.receive(1.0), expected.receive(1.0)] == [Stop(), Bye()]
     with pytest.raises(LinkLost):
-        theirs.receive(1.0)
+        expected.receive(1.0)
 
 
 SUSPECT = Suspect(rank=1, node="n", device="cpu", step=3, lane=0, is_certain=True)
@@ -131,10 +131,10 @@ SUSPECT = Suspect(rank=1, node="n", device="cpu", step=3, lane=0, is_certain=Tru
 def test_how_ranks_ended_is_told_with_the_error_that_a_person_can_act_on(error: AssayError | None) -> None:
     failure = Failure(failure_kind="data_error", run_id="r", attempt=2, rank=3, signature="s", text="broke")
     end = AttemptEnd("failed", 1, failure=failure, error=error, stalled_s=1.5)
-    told = Ended.model_validate_json(Ended(end=end).model_dump_json()).end
-    assert replace(told, error=None) == replace(end, error=None)
-    assert (type(told.error), str(told.error)) == (type(error), str(error))
-    assert getattr(told.error, "suspects", ()) == getattr(error, "suspects", ())
+    events = Ended.model_validate_json(Ended(end=end).model_dump_json()).end
+    assert replace(events, error=None) == replace(end, error=None)
+    assert (type(events.error), str(events.error)) == (type(error), str(error))
+    assert getattr(events.error, "suspects", ()) == getattr(error, "suspects", ())
 
 
 def test_all_nodes_get_the_same_key_and_nobody_else_can_read_it(tmp_path: Path) -> None:
@@ -271,10 +271,10 @@ def test_a_node_that_comes_back_takes_its_own_place(led, coming: Coming) -> None
 def test_a_node_with_other_code_is_told_why_it_is_not_taken_in(led, coming: Coming) -> None:
     group, _ = led
     link = coming.comes(None, "c", version="0.0.1")
-    said: list = []
-    until(lambda: group.room(8) == 4 and (said.append(link.receive(0.0)) or said[-1] is not None))
-    assert isinstance(said[-1], Dismiss)
-    assert "this node (c) has assay 0.0.1, and node 0 (lead) has" in said[-1].refused
+    output: list = []
+    until(lambda: group.room(8) == 4 and (output.append(link.receive(0.0)) or output[-1] is not None))
+    assert isinstance(output[-1], Dismiss)
+    assert "this node (c) has assay 0.0.1, and node 0 (lead) has" in output[-1].refused
     assert group.fitting(8) == 4
 
 

@@ -16,9 +16,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from assay.base.errors import ConfigError
 from assay.data.dataset.tokens import train_tokenizer
-from assay.inference.local.generator import Company, Generator
+from assay.inference.local.generator import BatchInvariance, Generator
 from assay.inference.local.memory import padded
-from assay.inference.rollout import GenerationAbandonedError, Prompt, Rollout
+from assay.inference.rollout import GenerationCancelledError, Prompt, Rollout
 from assay.scoring.sampler import Sampling
 from shaped_networks import MAX_TOKENS, SHAPES, VOCAB_SIZE, shaped
 from variants import slow
@@ -40,9 +40,7 @@ def llama() -> Any:
 def prompts(*lengths: int, samples: int = 1) -> list[Prompt]:
     numbers = np.random.default_rng(5)
     words = [numbers.integers(0, VOCAB_SIZE, length) for length in lengths]
-    return [
-        Prompt(each, 1000 * index + sample) for index, each in enumerate(words) for sample in range(samples)
-    ]
+    return [Prompt(word, 1000 * index + sample) for index, word in enumerate(words) for sample in range(samples)]
 
 
 def plain_logits(network: Any, prompt: Prompt, rollout: Rollout) -> np.ndarray:
@@ -58,12 +56,12 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
     return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
 
 
-def same(ours: Sequence[Rollout], theirs: Sequence[Rollout]) -> bool:
+def same(ours: Sequence[Rollout], reference: Sequence[Rollout]) -> bool:
     return all(
         np.array_equal(one.tokens, other.tokens)
         and one.logprobs.tobytes() == other.logprobs.tobytes()
         and one.reason == other.reason
-        for one, other in zip(ours, theirs, strict=True)
+        for one, other in zip(ours, reference, strict=True)
     )
 
 
@@ -74,9 +72,9 @@ def by_transformers(network: Any, prompt: Prompt, **keys: Any) -> list[int]:
 
 
 def test_the_likeliest_tokens_are_those_of_transformers_generate(network):
-    asked = prompts(*LENGTHS * 2)
-    rollouts = Generator(network, ends={5}, slots=16).generate(asked, Sampling(max_tokens=40))
-    for prompt, rollout in [*zip(asked, rollouts, strict=True)][::2]:
+    requested = prompts(*LENGTHS * 2)
+    rollouts = Generator(network, ends={5}, slots=16).generate(requested, Sampling(max_tokens=40))
+    for prompt, rollout in [*zip(requested, rollouts, strict=True)][::2]:
         assert rollout.tokens.tolist() == by_transformers(network, prompt, max_new_tokens=40, eos_token_id=5)
         assert rollout.reason == ("stop" if rollout.tokens[-1] == 5 else "length")
     assert {rollout.reason for rollout in rollouts} == {"stop", "length"}
@@ -84,15 +82,15 @@ def test_the_likeliest_tokens_are_those_of_transformers_generate(network):
 
 @pytest.mark.parametrize("temperature", [0.7, *slow(1.0, 2.0)])
 def test_log_probs_are_those_of_an_uncached_forward_pass_at_the_temperature(network, temperature):
-    asked = prompts(*LENGTHS, samples=2)
+    requested = prompts(*LENGTHS, samples=2)
     sampling = Sampling(temperature=temperature, max_tokens=20)
-    for prompt, rollout in zip(asked, Generator(network, ends={5}).generate(asked, sampling), strict=True):
+    for prompt, rollout in zip(requested, Generator(network, ends={5}).generate(requested, sampling), strict=True):
         expected = log_softmax(plain_logits(network, prompt, rollout) / temperature)
         found = expected[np.arange(len(rollout.tokens)), rollout.tokens]
         np.testing.assert_allclose(rollout.logprobs, found, atol=2e-5)
 
 
-def kept(logits: np.ndarray, top_k: int | None, top_p: float) -> set[int]:
+def retained(logits: np.ndarray, top_k: int | None, top_p: float) -> set[int]:
     """Written down from the definition, one entry after another."""
     order = sorted(range(len(logits)), key=lambda entry: -logits[entry])[:top_k]
     shares = np.exp(logits[order] - logits[order].max())
@@ -107,13 +105,13 @@ def kept(logits: np.ndarray, top_k: int | None, top_p: float) -> set[int]:
 
 @pytest.mark.parametrize(("top_k", "top_p"), [(5, 1.0), (None, 0.6), (7, 0.8), (1, 1.0)])
 def test_only_what_top_k_and_top_p_keep_is_drawn_and_its_log_prob_is_among_the_kept(llama, top_k, top_p):
-    asked = prompts(3, 40, samples=20)
+    requested = prompts(3, 40, samples=20)
     sampling = Sampling(temperature=1.5, top_k=top_k, top_p=top_p, max_tokens=10)
-    for prompt, rollout in zip(asked, Generator(llama, ends=()).generate(asked, sampling), strict=True):
+    for prompt, rollout in zip(requested, Generator(llama, ends=()).generate(requested, sampling), strict=True):
         for logits, token, found in zip(
             plain_logits(llama, prompt, rollout) / 1.5, rollout.tokens, rollout.logprobs, strict=True
         ):
-            entries = kept(logits, top_k, top_p)
+            entries = retained(logits, top_k, top_p)
             assert token in entries
             expected = logits[token] - np.log(np.exp(logits[sorted(entries)]).sum())
             assert found == pytest.approx(expected, abs=2e-5)
@@ -122,21 +120,21 @@ def test_only_what_top_k_and_top_p_keep_is_drawn_and_its_log_prob_is_among_the_k
 @pytest.mark.parametrize("temperature", [0.5, *slow(1.0)])
 def test_first_tokens_are_drawn_as_often_as_the_softmax_says(llama, temperature):
     (prompt,), num_draws = prompts(12), 4000
-    asked = [Prompt(prompt.tokens, key) for key in range(num_draws)]
+    requested = [Prompt(prompt.tokens, key) for key in range(num_draws)]
     sampling = Sampling(temperature=temperature, max_tokens=1)
-    rollouts = Generator(llama, ends=(), slots=128).generate(asked, sampling)
-    drawn = np.bincount([rollout.tokens[0] for rollout in rollouts], minlength=VOCAB_SIZE)
+    rollouts = Generator(llama, ends=(), slots=128).generate(requested, sampling)
+    sampled = np.bincount([rollout.tokens[0] for rollout in rollouts], minlength=VOCAB_SIZE)
     expected = np.exp(log_softmax(plain_logits(llama, prompt, rollouts[0]) / temperature)[0]) * num_draws
     rare = expected < 5
-    of_rare = (drawn[rare].sum(), expected[rare].sum())
-    assert chisquare([*drawn[~rare], of_rare[0]], [*expected[~rare], of_rare[1]]).pvalue > 1e-3
+    of_rare = (sampled[rare].sum(), expected[rare].sum())
+    assert chisquare([*sampled[~rare], of_rare[0]], [*expected[~rare], of_rare[1]]).pvalue > 1e-3
 
 
 def test_a_second_token_does_not_follow_from_the_luck_of_the_first(llama):
     (prompt,) = prompts(12)
-    asked = [Prompt(prompt.tokens, key) for key in range(2000)]
+    requested = [Prompt(prompt.tokens, key) for key in range(2000)]
     sampling = Sampling(temperature=30.0, max_tokens=2)  # nearly even
-    rollouts = Generator(llama, ends=(), slots=128).generate(asked, sampling)
+    rollouts = Generator(llama, ends=(), slots=128).generate(requested, sampling)
     first, second = np.array([rollout.tokens for rollout in rollouts]).T
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.08
 
@@ -149,39 +147,37 @@ def engine(shape: str, slots: int) -> Generator:
     return Generator(shaped(shape), ends={5, 6}, slots=slots)
 
 
-def skip_where_rows_know_each_other(generator: Generator) -> None:
+def skip_unless_rows_are_independent(generator: Generator) -> None:
     is_seen = torch.backends.cpu.get_cpu_capability() == "AVX512"  # there they do not, or the engine is wrong
     if not generator.rows_are_independent and not is_seen:
-        pytest.skip(
-            "this processor's kernels give a row other bits even in tiles of one size: groups decode alone"
-        )
+        pytest.skip("this processor's kernels give a row other bits even in tiles of one size: groups decode alone")
 
 
-def check_company(shape: str, company: list[tuple[int, int]], slots: int, seed: int) -> None:
+def check_company(shape: str, batch_invariance: list[tuple[int, int]], slots: int, seed: int) -> None:
     """Rollouts of a company, in any order, are those of each by itself."""
-    asked = [prompt for length, samples in company for prompt in prompts(length, samples=samples)]
-    order = np.random.default_rng(seed).permutation(len(asked)).tolist()
+    requested = [prompt for length, samples in batch_invariance for prompt in prompts(length, samples=samples)]
+    order = np.random.default_rng(seed).permutation(len(requested)).tolist()
     sampling = Sampling(temperature=1.0, top_p=0.95, max_tokens=24)
-    skip_where_rows_know_each_other(engine(shape, slots))
-    together = engine(shape, slots).generate([asked[index] for index in order], sampling)
+    skip_unless_rows_are_independent(engine(shape, slots))
+    together = engine(shape, slots).generate([requested[index] for index in order], sampling)
     alone = engine(shape, 16)
     some = [*zip(order, together, strict=True)][:: -max(1, len(order) // 6)]  # the last ones move most
     for index, rollout in some:
-        assert same([rollout], alone.generate([asked[index]], sampling))
+        assert same([rollout], alone.generate([requested[index]], sampling))
 
 
 @pytest.mark.parametrize("shape", ["qwen3", *slow("llama", "gpt2")])
 @settings(max_examples=4, deadline=None)
-@given(company=COMPANY, slots=st.sampled_from([16, 32, 64]), seed=st.integers(0, 99))
-def test_a_rollout_alone_is_the_rollout_in_any_company(shape, company, slots, seed):
-    check_company(shape, company, slots, seed)
+@given(batch_invariance=COMPANY, slots=st.sampled_from([16, 32, 64]), seed=st.integers(0, 99))
+def test_a_rollout_alone_is_the_rollout_in_any_company(shape, batch_invariance, slots, seed):
+    check_company(shape, batch_invariance, slots, seed)
 
 
 @settings(max_examples=4, deadline=None)
-@given(company=COMPANY, slots=st.sampled_from([16, 64]), seed=st.integers(0, 99))
-def test_so_it_is_with_adapters(company, slots, seed):
+@given(batch_invariance=COMPANY, slots=st.sampled_from([16, 64]), seed=st.integers(0, 99))
+def test_so_it_is_with_adapters(batch_invariance, slots, seed):
     pytest.importorskip("peft", reason="not installed here (make test-lora has it)")
-    check_company("lora-llama", company, slots, seed)
+    check_company("lora-llama", batch_invariance, slots, seed)
 
 
 class Gossip(nn.Module):
@@ -215,9 +211,9 @@ def rows_decoded(network: Any) -> list[int]:
     """Rows of each forward pass over one token a row, from now on."""
     seen: list[int] = []
 
-    def note(_: nn.Module, __: Any, given: dict[str, Any]) -> None:
-        if given["input_ids"].shape[1] == 1:
-            seen.append(given["input_ids"].shape[0])
+    def note(_: nn.Module, __: Any, inputs: dict[str, Any]) -> None:
+        if inputs["input_ids"].shape[1] == 1:
+            seen.append(inputs["input_ids"].shape[0])
 
     network.register_forward_pre_hook(note, with_kwargs=True)
     return seen
@@ -230,45 +226,43 @@ def rows_decoded(network: Any) -> list[int]:
         pytest.param(64, 32, id="as a GPU has room for short prompts and for long ones"),
     ],
 )
-def test_where_bits_depend_on_how_many_rows_there_are_tiles_have_one_size(
-    llama, for_short, for_long, monkeypatch
-):
+def test_where_bits_depend_on_how_many_rows_there_are_tiles_have_one_size(llama, for_short, for_long, monkeypatch):
     counting = copy.deepcopy(llama)
     counting.lm_head = KnowsItsNumber(counting.lm_head)
     generator = Generator(counting, ends={5})
-    assert generator.company is Company.OF_ONE_SIZE and generator.rows_are_independent
+    assert generator.batch_invariance is BatchInvariance.FIXED_SIZE and generator.rows_are_independent
     if for_short > 16:
         room = {padded(SHORT - 1 + 12): for_short, padded(LONG - 1 + 12): for_long}
-        monkeypatch.setattr(generator, "_size_for", lambda places: room[padded(places)])
+        monkeypatch.setattr(generator, "_size_for", lambda positions: room[padded(positions)])
         monkeypatch.setattr(Generator, "_prefilled_at_once", 4)
     seen = rows_decoded(counting)
-    asked = prompts(SHORT, LONG, 33, SHORT, samples=5)
+    requested = prompts(SHORT, LONG, 33, SHORT, samples=5)
     sampling = Sampling(temperature=1.0, max_tokens=12)
-    assert {rows for rows, _ in rows_prefilled(counting, lambda: generator.generate(asked, sampling))} == {
+    assert {rows for rows, _ in rows_prefilled(counting, lambda: generator.generate(requested, sampling))} == {
         1 if for_short == 16 else 4
     }
-    together = generator.generate(asked, sampling)
+    together = generator.generate(requested, sampling)
     assert set(seen) == {for_short, for_long}
     for index in (0, 7, 12, 19):
-        assert same([together[index]], generator.generate([asked[index]], sampling))
-    again = generator.generate(asked[::-1], sampling)[::-1]
+        assert same([together[index]], generator.generate([requested[index]], sampling))
+    again = generator.generate(requested[::-1], sampling)[::-1]
     assert same(together, again), "in whatever order"
 
 
 def test_on_a_gpu_a_prompts_length_says_how_many_rows_its_tile_has(llama, monkeypatch):
     generator = Generator(llama, ends=())
-    assert {generator._size_for(places) for places in (1, 100, 10_000)} == {16}
+    assert {generator._size_for(positions) for positions in (1, 100, 10_000)} == {16}
     monkeypatch.setattr(Generator, "_device", torch.device("cuda"))
-    of_tried = generator._affordable_slots(generator._tried_places)
-    sizes = [generator._size_for(places) for places in (1, 10_000_000)]
+    of_tried = generator._affordable_slots(generator._probe_positions)
+    sizes = [generator._size_for(positions) for positions in (1, 10_000_000)]
     assert sizes == [of_tried, 16] and of_tried == 64
 
 
-class Watcher:
+class RunObserver:
     """Writes down what it is told."""
 
     def __init__(self) -> None:
-        self.drawn: dict[int, list[int]] = {}
+        self.sampled: dict[int, list[int]] = {}
         self.whole: dict[int, Rollout] = {}
 
     def drew(self, prompts: np.ndarray, logits: torch.Tensor, tokens: torch.Tensor) -> None:
@@ -276,7 +270,7 @@ class Watcher:
         assert len(prompts) == len(logits)
         for prompt, token in zip(prompts.tolist(), tokens.tolist(), strict=True):
             if prompt >= 0:
-                self.drawn.setdefault(prompt, []).append(token)
+                self.sampled.setdefault(prompt, []).append(token)
 
     def ended(self, prompt: int, rollout: Rollout) -> None:
         """Once a prompt."""
@@ -284,59 +278,57 @@ class Watcher:
         self.whole[prompt] = rollout
 
 
-@pytest.mark.parametrize("company", Company)
-def test_who_watches_is_told_of_prompts_by_their_own_numbers(llama, company, monkeypatch):
-    generator, watcher = Generator(llama, ends={5}), Watcher()
-    generator._company = company
+@pytest.mark.parametrize("batch_invariance", BatchInvariance)
+def test_who_watches_is_told_of_prompts_by_their_own_numbers(llama, batch_invariance, monkeypatch):
+    generator, observer = Generator(llama, ends={5}), RunObserver()
+    generator._batch_invariance = batch_invariance
     longest = padded(LONG - 1 + 6)
     monkeypatch.setattr(generator, "_size_for", lambda at: 16 if padded(at) == longest else 32)
-    asked = prompts(SHORT, LONG, SHORT, samples=2)
-    found = generator.generate(asked, Sampling(temperature=1.0, max_tokens=6), watcher=watcher)
-    assert [watcher.drawn[index] for index in range(6)] == [rollout.tokens.tolist() for rollout in found]
-    assert all(same([watcher.whole[index]], [rollout]) for index, rollout in enumerate(found))
+    requested = prompts(SHORT, LONG, SHORT, samples=2)
+    found = generator.generate(requested, Sampling(temperature=1.0, max_tokens=6), observer=observer)
+    assert [observer.sampled[index] for index in range(6)] == [rollout.tokens.tolist() for rollout in found]
+    assert all(same([observer.whole[index]], [rollout]) for index, rollout in enumerate(found))
 
 
 def test_where_rows_know_of_each_other_a_group_decodes_alone(llama):
     gossiping = copy.deepcopy(llama)
     gossiping.lm_head = Gossip(gossiping.lm_head)
-    asked = prompts(7, 33, 40, samples=3)
+    requested = prompts(7, 33, 40, samples=3)
     sampling = Sampling(temperature=1.0, max_tokens=12)
     generator = Generator(gossiping, ends={5})
-    assert generator.company is Company.ITS_GROUP and not generator.rows_are_independent
-    together = generator.generate(asked, sampling)
+    assert generator.batch_invariance is BatchInvariance.GROUP_ONLY and not generator.rows_are_independent
+    together = generator.generate(requested, sampling)
     for begin in (0, 3, 6):
-        assert same(together[begin : begin + 3], generator.generate(asked[begin : begin + 3], sampling))
+        assert same(together[begin : begin + 3], generator.generate(requested[begin : begin + 3], sampling))
 
 
-def rows_prefilled(network: Any, ask: Callable[[], object]) -> list[tuple[int, int]]:
+def rows_prefilled(network: Any, request: Callable[[], object]) -> list[tuple[int, int]]:
     """(rows, tokens) of each forward pass over more than one token a row."""
     seen: list[tuple[int, int]] = []
 
-    def note(_: nn.Module, __: Any, given: dict[str, Any]) -> None:
-        if given["input_ids"].shape[1] > 1:
-            seen.append(tuple(given["input_ids"].shape))
+    def note(_: nn.Module, __: Any, inputs: dict[str, Any]) -> None:
+        if inputs["input_ids"].shape[1] > 1:
+            seen.append(tuple(inputs["input_ids"].shape))
 
     with_hook = network.base_model.register_forward_pre_hook(note, with_kwargs=True)
-    ask()
+    request()
     with_hook.remove()
     return seen
 
 
 def test_a_group_is_prefilled_once_and_prompts_of_one_padded_length_together(llama):
     generator, sampling = Generator(llama, ends=(), slots=16), Sampling(temperature=1.0, max_tokens=3)
-    skip_where_rows_know_each_other(generator)
-    asked = prompts(20, 30, 50, 60, 10, samples=8)
-    assert rows_prefilled(llama, lambda: generator.generate(asked, sampling)) == [(3, 32), (2, 64)]
+    skip_unless_rows_are_independent(generator)
+    requested = prompts(20, 30, 50, 60, 10, samples=8)
+    assert rows_prefilled(llama, lambda: generator.generate(requested, sampling)) == [(3, 32), (2, 64)]
 
 
 def test_a_generation_says_what_it_took_and_how_full_the_tile_was(llama):
     generator = Generator(llama, ends=(), slots=16)
-    skip_where_rows_know_each_other(generator)
+    skip_unless_rows_are_independent(generator)
     generator.generate(prompts(20, 9, samples=12), Sampling(temperature=1.0, max_tokens=5))
     cost = generator.cost
-    assert (cost.num_tokens, cost.num_rows) == (24 * 5, 16 * 10), (
-        "16 slots, five steps each for 16 and for 8 prompts"
-    )
+    assert (cost.num_tokens, cost.num_rows) == (24 * 5, 16 * 10), "16 slots, five steps each for 16 and for 8 prompts"
     assert cost.prefill_s > 0 and cost.decode_s > 0
     assert cost.metrics()["slot_occupancy"] == 0.75
     generator.generate(prompts(20), Sampling(temperature=1.0, max_tokens=5))
@@ -344,35 +336,35 @@ def test_a_generation_says_what_it_took_and_how_full_the_tile_was(llama):
 
 
 def test_samples_of_a_prompt_differ_and_a_key_repeats_one(llama):
-    asked = prompts(20, samples=8)
+    requested = prompts(20, samples=8)
     generator, sampling = Generator(llama, ends=()), Sampling(temperature=1.0, max_tokens=12)
-    rollouts = generator.generate(asked, sampling)
+    rollouts = generator.generate(requested, sampling)
     assert len({tuple(rollout.tokens) for rollout in rollouts}) == 8
-    assert same(rollouts, generator.generate(asked, sampling))
-    skip_where_rows_know_each_other(generator)
-    assert same(rollouts[3:4], generator.generate(asked[3:4], sampling))
+    assert same(rollouts, generator.generate(requested, sampling))
+    skip_unless_rows_are_independent(generator)
+    assert same(rollouts[3:4], generator.generate(requested[3:4], sampling))
 
 
 def test_the_weights_of_the_moment_are_asked(llama):
     network = copy.deepcopy(llama)
-    generator, asked = Generator(network, ends=()), prompts(20, 9)
-    before = generator.generate(asked, Sampling(max_tokens=12))
+    generator, requested = Generator(network, ends=()), prompts(20, 9)
+    before = generator.generate(requested, Sampling(max_tokens=12))
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.mul_(-0.5)
-    after = generator.generate(asked, Sampling(max_tokens=12))
+    after = generator.generate(requested, Sampling(max_tokens=12))
     assert not same(before, after)
-    assert same(after, Generator(network, ends=()).generate(asked, Sampling(max_tokens=12)))
+    assert same(after, Generator(network, ends=()).generate(requested, Sampling(max_tokens=12)))
 
 
 def test_a_network_in_training_is_left_in_training_and_drops_nothing_out(llama):
     network = copy.deepcopy(llama).train()
     for layer in network.base_model.layers:
         layer.self_attn.attention_dropout = 0.5
-    asked, sampling = prompts(20, 9), Sampling(temperature=1.0, max_tokens=12)
+    requested, sampling = prompts(20, 9), Sampling(temperature=1.0, max_tokens=12)
     assert same(
-        Generator(network, ends=()).generate(asked, sampling),
-        Generator(llama, ends=()).generate(asked, sampling),
+        Generator(network, ends=()).generate(requested, sampling),
+        Generator(llama, ends=()).generate(requested, sampling),
     )
     assert network.training
     assert all(parameter.grad is None for parameter in network.parameters())
@@ -390,8 +382,8 @@ def test_a_model_that_looks_back_on_a_window_sees_no_more(architecture):
         sizes |= {"use_sliding_window": True, "max_window_layers": 1}
     config = AutoConfig.for_model(architecture, **sizes)
     network = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval()
-    asked, sampling = prompts(50, 10, 33), Sampling(temperature=1.0, max_tokens=40)
-    for prompt, rollout in zip(asked, Generator(network, ends=()).generate(asked, sampling), strict=True):
+    requested, sampling = prompts(50, 10, 33), Sampling(temperature=1.0, max_tokens=40)
+    for prompt, rollout in zip(requested, Generator(network, ends=()).generate(requested, sampling), strict=True):
         expected = log_softmax(plain_logits(network, prompt, rollout))
         found = expected[np.arange(len(rollout.tokens)), rollout.tokens]
         np.testing.assert_allclose(rollout.logprobs, found, atol=2e-5)
@@ -405,10 +397,10 @@ def test_a_completion_ends_with_the_token_that_completes_a_stop_string(llama):
     nn.init.normal_(network.get_input_embeddings().weight, std=0.3)
     nn.init.normal_(network.get_output_embeddings().weight, std=0.3)
     generator = Generator(network, ends=(), tokenizer=tokenizer)
-    asked, whole = prompts(9, 4, samples=8), Sampling(temperature=1.0, max_tokens=60)
-    texts = [tokenizer.decode(each.tokens.tolist()) for each in generator.generate(asked, whole)]
+    requested, whole = prompts(9, 4, samples=8), Sampling(temperature=1.0, max_tokens=60)
+    texts = [tokenizer.decode(item.tokens.tolist()) for item in generator.generate(requested, whole)]
     stop = texts[0][30:33]
-    stopped = generator.generate(asked, whole.model_copy(update={"stop": (stop, "ab")}))
+    stopped = generator.generate(requested, whole.model_copy(update={"stop": (stop, "ab")}))
     assert stopped[0].reason == "stop"
     for text, rollout in zip(texts, stopped, strict=True):
         found = tokenizer.decode(rollout.tokens.tolist())
@@ -427,12 +419,10 @@ def test_stop_strings_without_a_tokenizer_are_refused(llama):
 
 @pytest.mark.parametrize("length", [0, MAX_TOKENS - 3])
 def test_a_prompt_that_leaves_no_room_is_refused_before_anything_is_sampled(llama, length):
-    asked = [*prompts(4), Prompt(np.zeros(length, np.int64), 0)]
+    requested = [*prompts(4), Prompt(np.zeros(length, np.int64), 0)]
     with pytest.raises(ConfigError, match=f"prompt 1 has {length} tokens"):
-        Generator(llama, ends=()).generate(asked, Sampling(max_tokens=4))
-    assert (
-        len(Generator(llama, ends=()).generate(prompts(MAX_TOKENS - 4), Sampling(max_tokens=4))[0].tokens) == 4
-    )
+        Generator(llama, ends=()).generate(requested, Sampling(max_tokens=4))
+    assert len(Generator(llama, ends=()).generate(prompts(MAX_TOKENS - 4), Sampling(max_tokens=4))[0].tokens) == 4
 
 
 def test_nothing_asked_is_nothing_sampled(llama):
@@ -443,12 +433,12 @@ def test_nothing_asked_is_nothing_sampled(llama):
 def test_who_is_asked_to_stop_draws_no_further_token(
     together: bool, llama: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    generator, drawn = Generator(llama, ends=()), []
-    generator._company = Company.ANY if together else Company.ITS_GROUP
+    generator, sampled = Generator(llama, ends=()), []
+    generator._batch_invariance = BatchInvariance.ANY_SIZE if together else BatchInvariance.GROUP_ONLY
     step = generator._step
-    monkeypatch.setattr(generator, "_step", lambda *given: drawn.append(1) or step(*given))
+    monkeypatch.setattr(generator, "_step", lambda *inputs: sampled.append(1) or step(*inputs))
     sampling = Sampling(temperature=1.0, max_tokens=12)
-    with pytest.raises(GenerationAbandonedError):
-        generator.generate(prompts(5, 9, samples=20), sampling, lambda: len(drawn) == 3)
-    assert len(drawn) == 3
+    with pytest.raises(GenerationCancelledError):
+        generator.generate(prompts(5, 9, samples=20), sampling, lambda: len(sampled) == 3)
+    assert len(sampled) == 3
     assert len(generator.generate(prompts(5), sampling)) == 1, "and can be asked again"

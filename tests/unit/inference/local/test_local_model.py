@@ -17,10 +17,10 @@ from tiny_causal import save_causal
 TEXT = "def close(self):\n    return 1  # schließen ✓\n"
 
 
-def plain_bits(causal: CausalModel, ids: list[int], *, given: int) -> float:
+def plain_bits(causal: CausalModel, ids: list[int], *, inputs: int) -> float:
     """Of the last token, by one plain forward pass over everything before it."""
     with torch.inference_mode():
-        logits = causal.network(input_ids=torch.tensor([ids[-1 - given : -1]])).logits[0, -1]
+        logits = causal.network(input_ids=torch.tensor([ids[-1 - inputs : -1]])).logits[0, -1]
     return -torch.log_softmax(logits.double(), -1)[ids[-1]].item() / math.log(2)
 
 
@@ -37,9 +37,10 @@ def test_every_token_of_a_long_text_is_predicted_from_half_a_window_at_least(tin
     ids = [1, *tiny_causal.tokenizer.encode(text, add_special_tokens=False).ids]
     found = tiny_model.text_bits(text)
     assert len(found.bits) == len(ids) - 1
-    for place, bits in enumerate(found.bits.tolist(), start=1):
+    for position, bits in enumerate(found.bits.tolist(), start=1):
         candidates = [
-            plain_bits(tiny_causal, ids[: place + 1], given=n) for n in range(min(place, 8), min(place, 15) + 1)
+            plain_bits(tiny_causal, ids[: position + 1], given=n)
+            for n in range(min(position, 8), min(position, 15) + 1)
         ]
         assert min(abs(bits - candidate) for candidate in candidates) < 1e-3
 
@@ -83,11 +84,9 @@ def test_the_likeliest_token_is_sampled_and_a_seed_repeats_a_draw(tiny_model):
     prompt = [[{"role": "user", "content": "def"}]]
     greedy = Sampling(max_tokens=6)
     assert tiny_model.sample(prompt, greedy) == tiny_model.sample(prompt, greedy)
-    drawn = [
-        tiny_model.sample(prompt, Sampling(max_tokens=6, temperature=1.0, seed=seed))[0] for seed in (1, 1, 2)
-    ]
-    assert drawn[0] == drawn[1] != drawn[2]
-    assert drawn[0].completion_tokens <= 6
+    sampled = [tiny_model.sample(prompt, Sampling(max_tokens=6, temperature=1.0, seed=seed))[0] for seed in (1, 1, 2)]
+    assert sampled[0] == sampled[1] != sampled[2]
+    assert sampled[0].completion_tokens <= 6
 
 
 def test_a_draw_does_not_depend_on_what_else_is_asked(tiny_model):
@@ -99,9 +98,7 @@ def test_a_draw_does_not_depend_on_what_else_is_asked(tiny_model):
 def test_a_tiny_top_p_is_greedy(tiny_model):
     prompt = [[{"role": "user", "content": "class"}]]
     nearly = Sampling(max_tokens=5, temperature=1.0, top_p=1e-6, seed=5)
-    assert (
-        tiny_model.sample(prompt, nearly)[0].text == tiny_model.sample(prompt, Sampling(max_tokens=5))[0].text
-    )
+    assert tiny_model.sample(prompt, nearly)[0].text == tiny_model.sample(prompt, Sampling(max_tokens=5))[0].text
 
 
 def test_a_completion_ends_before_its_stop_text(tiny_model):
@@ -113,13 +110,11 @@ def test_a_completion_ends_before_its_stop_text(tiny_model):
 
 
 def test_a_completion_that_leaves_no_room_for_a_prompt_is_refused(tiny_model):
-    asked = [[Message(role="user", content="def")]]
-    with pytest.raises(
-        ConfigError, match=r"may have 16 tokens \(sampling\.max_tokens\), but the model takes 16"
-    ):
-        tiny_model.sample(asked, Sampling(max_tokens=16))
-    (answer,) = tiny_model.sample(asked, Sampling(max_tokens=15))
-    assert answer.prompt_tokens == 1
+    requested = [[Message(role="user", content="def")]]
+    with pytest.raises(ConfigError, match=r"may have 16 tokens \(sampling\.max_tokens\), but the model takes 16"):
+        tiny_model.sample(requested, Sampling(max_tokens=16))
+    (completion,) = tiny_model.sample(requested, Sampling(max_tokens=15))
+    assert completion.prompt_tokens == 1
 
 
 def test_a_saved_checkpoint_says_what_it_said(tiny_causal, tiny_model, tmp_path):
@@ -136,7 +131,7 @@ def test_a_folder_without_a_model_is_named(tmp_path):
 def test_a_conversation_of_which_the_template_leaves_out_a_message_is_refused(tiny_causal):
     source = "{% for m in messages if m.role != 'system' %}{{ m.content }}{% endfor %}"
     model = LocalModel(tiny_causal, name="tiny", template=ChatTemplate(source, {}, where="mine"))
-    asked = Message(role="user", content="return a")
-    assert model.conversation([asked])[0] == "return a"
+    requested = Message(role="user", content="return a")
+    assert model.conversation([requested])[0] == "return a"
     with pytest.raises(DataError, match=r"message 1: the chat template \(mine\) leaves out.* 'Be brief.'"):
-        model.conversation([Message(role="system", content="Be brief."), asked])
+        model.conversation([Message(role="system", content="Be brief."), requested])

@@ -68,8 +68,8 @@ def test_a_stop_string_may_hold_special_tokens_whole_and_never_a_part_of_one(sto
 
 
 def test_a_special_token_that_was_written_as_text_stops_as_well():
-    spelled = [token for piece in ("<|", "end", "|>") for token in ids_of(piece)]
-    assert CompletionText(WITH_CONTROL, ("<|end|>",)).of([*ids_of("a "), *spelled]) == "a "
+    detokenized = [token for piece in ("<|", "end", "|>") for token in ids_of(piece)]
+    assert CompletionText(WITH_CONTROL, ("<|end|>",)).of([*ids_of("a "), *detokenized]) == "a "
 
 
 @given(words=WORDS, stop=WORDS.map("".join).filter(bool))
@@ -80,4 +80,4 @@ def test_what_is_settled_stays_and_the_stopping_token_is_known_beforehand(words,
     if completion.is_stopped(ids[:count]):
         assert may_complete[ids[count - 1]]
     whole = completion.of(ids[:count])
-    assert all(whole.startswith(completion.settled(completion.of(ids[:n]))) for n in range(count))
+    assert all(whole.startswith(completion.stable_prefix(completion.of(ids[:n]))) for n in range(count))

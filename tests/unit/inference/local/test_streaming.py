@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from assay.data.dataset.tokens import train_tokenizer
-from assay.inference.local.streaming import Teller, ToldPiece, mean_state, scored
+from assay.inference.local.streaming import StreamChunk, TokenStreamer, mean_state, scored
 from assay.inference.local.token_texts import TokenTexts
 from assay.inference.rollout import Rollout
 from tiny_causal import new_causal_network
@@ -19,24 +19,24 @@ def tokenizer() -> Tokenizer:
     return train_tokenizer(TEXTS, vocab_size=300)
 
 
-def told(tokenizer: Tokenizer, choices: list[list[int]], *, reasons=None, **given) -> list[ToldPiece]:
+def notified(tokenizer: Tokenizer, choices: list[list[int]], *, reasons=None, **inputs) -> list[StreamChunk]:
     """What is told while these choices are drawn side by side."""
-    pieces: list[ToldPiece] = []
-    teller = Teller(pieces.append, tokenizer, ends=[1], **given)
+    pieces: list[StreamChunk] = []
+    streamer = TokenStreamer(pieces.append, tokenizer, ends=[1], **inputs)
     entries = tokenizer.get_vocab_size()
-    for place in range(max(map(len, choices))):
-        rows = [index if place < len(choice) else -1 for index, choice in enumerate(choices)]
-        drawn = [choice[place] if place < len(choice) else 0 for choice in choices]
+    for position in range(max(map(len, choices))):
+        rows = [index if position < len(choice) else -1 for index, choice in enumerate(choices)]
+        sampled = [choice[position] if position < len(choice) else 0 for choice in choices]
         logits = torch.sin(torch.arange(len(choices) * entries, dtype=torch.float32)).view(len(choices), -1)
-        teller.drew(np.array(rows), logits, torch.tensor(drawn))
+        streamer.drew(np.array(rows), logits, torch.tensor(sampled))
         for index, choice in enumerate(choices):
-            if len(choice) == place + 1:
+            if len(choice) == position + 1:
                 reason = (reasons or ["length"] * len(choices))[index]
-                teller.ended(index, Rollout(np.array(choice), np.zeros(len(choice), np.float32), reason))
+                streamer.ended(index, Rollout(np.array(choice), np.zeros(len(choice), np.float32), reason))
     return pieces
 
 
-def texts_of(pieces: list[ToldPiece], num_choices: int) -> list[str]:
+def texts_of(pieces: list[StreamChunk], num_choices: int) -> list[str]:
     return ["".join(piece.text for piece in pieces if piece.choice == index) for index in range(num_choices)]
 
 
@@ -48,21 +48,21 @@ def texts_of(pieces: list[ToldPiece], num_choices: int) -> list[str]:
 def test_pieces_are_together_what_is_told_at_the_end(tokenizer, choices, stop):
     known = [[token % tokenizer.get_vocab_size() for token in choice] for choice in choices]
     known = [[token if token > 1 else 2 for token in choice] for choice in known]
-    whole = told(tokenizer, known, stop=stop)
+    whole = notified(tokenizer, known, stop=stop)
     assert len(whole) == len(known)
-    streamed = told(tokenizer, known, stop=stop, is_streamed=True)
+    streamed = notified(tokenizer, known, stop=stop, is_streamed=True)
     assert texts_of(streamed, len(known)) == texts_of(whole, len(known))
     for index, choice in enumerate(known):
         text = tokenizer.decode(choice)
-        cut = min((place for each in stop if (place := text.find(each)) >= 0), default=None)
+        cut = min((position for item in stop if (position := text.find(item)) >= 0), default=None)
         assert texts_of(whole, len(known))[index] == text[:cut]
-        assert sum(each.num_tokens for each in streamed if each.choice == index) == len(choice)
-        assert [each.reason for each in streamed if each.choice == index and each.reason] == ["length"]
+        assert sum(item.num_tokens for item in streamed if item.choice == index) == len(choice)
+        assert [item.reason for item in streamed if item.choice == index and item.reason] == ["length"]
 
 
 def test_half_a_character_and_what_may_begin_a_stop_string_wait(tokenizer):
     tokens = tokenizer.encode("a🙂b STO", add_special_tokens=False).ids
-    pieces = told(tokenizer, [tokens], stop=["STOP!"], is_streamed=True)
+    pieces = notified(tokenizer, [tokens], stop=["STOP!"], is_streamed=True)
     assert all("\ufffd" not in piece.text for piece in pieces)
     assert "".join(piece.text for piece in pieces[:-1]) == "a🙂b "
     assert pieces[-1].text == "STO" and pieces[-1].reason == "length"
@@ -70,7 +70,7 @@ def test_half_a_character_and_what_may_begin_a_stop_string_wait(tokenizer):
 
 def test_the_token_that_ends_a_choice_is_seen_and_not_spelled(tokenizer):
     tokens = [*tokenizer.encode("the cat", add_special_tokens=False).ids, 1]
-    (piece,) = told(tokenizer, [tokens], reasons=["stop"], top_logprobs=2)
+    (piece,) = notified(tokenizer, [tokens], reasons=["stop"], top_logprobs=2)
     assert (piece.text, piece.reason) == ("the cat", "stop")
     assert [token.token for token in piece.tokens] == tokens
 
@@ -80,15 +80,15 @@ def test_log_probabilities_are_those_of_the_whole_distribution_whatever_streams(
     entries = tokenizer.get_vocab_size()
     logits = torch.sin(torch.arange(2 * entries, dtype=torch.float32)).view(2, -1).log_softmax(-1)
     for is_streamed in (False, True):
-        pieces = told(tokenizer, [[5], tokens], top_logprobs=3, is_streamed=is_streamed)
+        pieces = notified(tokenizer, [[5], tokens], top_logprobs=3, is_streamed=is_streamed)
         seen = [token for piece in pieces if piece.choice == 1 for token in piece.tokens]
-        assert [each.token for each in seen] == tokens
-        assert [each.logprob for each in seen] == [float(logits[1, token]) for token in tokens]
+        assert [item.token for item in seen] == tokens
+        assert [item.logprob for item in seen] == [float(logits[1, token]) for token in tokens]
         best = logits[1].topk(3)
-        assert seen[0].likeliest == tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True))
-    assert all(each.tokens == () for each in told(tokenizer, [tokens]))
-    (plain,) = told(tokenizer, [tokens], top_logprobs=0)
-    assert plain.tokens[0].likeliest == () and plain.tokens[0].logprob == float(logits[0, tokens[0]])
+        assert seen[0].top_tokens == tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+    assert all(item.tokens == () for item in notified(tokenizer, [tokens]))
+    (plain,) = notified(tokenizer, [tokens], top_logprobs=0)
+    assert plain.tokens[0].top_tokens == () and plain.tokens[0].logprob == float(logits[0, tokens[0]])
 
 
 @pytest.fixture(scope="module")
@@ -102,12 +102,12 @@ def test_given_tokens_are_as_likely_as_the_networks_own_logits_say(network):
     with torch.no_grad():
         logprobs = network(torch.tensor([tokens])).logits[0].log_softmax(-1)
     found = scored(network, tokens, top_logprobs=2)
-    assert (found[0].token, found[0].logprob, found[0].likeliest) == (3, None, ())
-    for place, seen in enumerate(found[1:], 1):
-        assert seen.logprob == pytest.approx(float(logprobs[place - 1, tokens[place]]), abs=1e-6)
-        assert seen.likeliest[0][0] == int(logprobs[place - 1].argmax())
-        assert len(seen.likeliest) == 2
-    assert [each.logprob for each in scored(network, [7])] == [None]
+    assert (found[0].token, found[0].logprob, found[0].top_tokens) == (3, None, ())
+    for position, seen in enumerate(found[1:], 1):
+        assert seen.logprob == pytest.approx(float(logprobs[position - 1, tokens[position]]), abs=1e-6)
+        assert seen.top_tokens[0][0] == int(logprobs[position - 1].argmax())
+        assert len(seen.top_tokens) == 2
+    assert [item.logprob for item in scored(network, [7])] == [None]
 
 
 def test_a_text_as_a_vector_is_the_mean_of_its_last_states(network):
@@ -129,7 +129,7 @@ def test_the_bytes_of_tokens_are_together_those_of_the_text(tokenizer, text):
 
 def test_no_two_tokens_of_a_vocabulary_are_spelled_alike(tokenizer):
     texts = TokenTexts(tokenizer)
-    spelled = [texts.of(token).text for token in range(tokenizer.get_vocab_size())]
-    assert len(set(spelled)) == len(spelled)
-    assert spelled[:2] == ["[PAD]", "[CLS]"] and texts.of(9999).text == ""
+    detokenized = [texts.of(token).text for token in range(tokenizer.get_vocab_size())]
+    assert len(set(detokenized)) == len(detokenized)
+    assert detokenized[:2] == ["[PAD]", "[CLS]"] and texts.of(9999).text == ""
     assert texts.of(tokenizer.token_to_id("Ã")).text == r"bytes:\xc3"

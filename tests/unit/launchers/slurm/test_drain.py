@@ -50,9 +50,9 @@ def until(is_so: Callable[[], bool]) -> None:
 @pytest.fixture
 def asked() -> Iterator[list[int]]:
     """A supervisor that takes SIGTERM, and what it took."""
-    taken: list[int] = []
-    previous = signal.signal(signal.SIGTERM, lambda number, _: taken.append(number))
-    yield taken
+    acquired: list[int] = []
+    previous = signal.signal(signal.SIGTERM, lambda number, _: acquired.append(number))
+    yield acquired
     signal.signal(signal.SIGTERM, previous)
 
 
@@ -73,14 +73,14 @@ def test_a_step_knows_its_nodes_and_a_process_outside_has_none(slurm: Path) -> N
 def test_the_job_gives_a_drained_node_up_once_and_only_when_its_supervisor_has_left(
     slurm: Path, asked: list[int]
 ) -> None:
-    wanted: list[frozenset[int]] = []
-    there = {0, 1, 2}
-    with heeding_drains(NODES, wanted_back=wanted.append, there=lambda: frozenset(there)):
+    expected: list[frozenset[int]] = []
+    present = {0, 1, 2}
+    with heeding_drains(NODES, wanted_back=expected.append, there=lambda: frozenset(present)):
         says(slurm, "mixed", "draining", "mixed")
-        until(lambda: wanted[-1:] == [frozenset({1})])
+        until(lambda: expected[-1:] == [frozenset({1})])
         time.sleep(0.1)
         assert updates(slurm) == [], "it is still at work"
-        there.remove(1)
+        present.remove(1)
         until(lambda: bool(updates(slurm)))
         time.sleep(0.1)
     assert updates(slurm) == ["update JobId=7 NodeList=n1,n3"]

@@ -42,11 +42,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 def test_the_job_asks_for_what_was_chosen_and_goes_on_with_the_same_run(run: Run) -> None:
     config = SlurmConfig(nodes=2, partition="low", time="2-0", grace_s=300, sbatch=("--gpus-per-node=8",))
-    lines = job_script(
-        Home.from_environment(), run, config, world_size=4, options=("--max-restarts=3",)
-    ).splitlines()
-    asked = {line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH")}
-    assert asked >= {
+    lines = job_script(Home.from_environment(), run, config, world_size=4, options=("--max-restarts=3",)).splitlines()
+    request = {line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH")}
+    assert request >= {
         "--nodes=2",
         "--ntasks-per-node=1",
         "--cpus-per-task=6",
@@ -58,8 +56,8 @@ def test_the_job_asks_for_what_was_chosen_and_goes_on_with_the_same_run(run: Run
         "--gpus-per-node=8",
     }
     command = next(line for line in lines if "--resume" in line)
-    wanted = "assay train --resume long --workers 4 --on allocation --workers-per-node 2 --max-restarts=3"
-    assert command.endswith(wanted)
+    expected = "assay train --resume long --workers 4 --on allocation --workers-per-node 2 --max-restarts=3"
+    assert command.endswith(expected)
 
 
 def test_the_script_is_bash_whatever_the_folder_is_called(run: Run) -> None:
@@ -75,9 +73,7 @@ def test_the_script_is_bash_whatever_the_folder_is_called(run: Run) -> None:
 @pytest.mark.parametrize(
     "folder", ["a b", "it's", 'say "x"', "$(touch it-ran)", "`touch it-ran`", "100%j", "; touch it-ran #"]
 )
-def test_nothing_of_a_folders_name_is_run_and_sbatch_reads_it_whole(
-    run: Run, tmp_path: Path, folder: str
-) -> None:
+def test_nothing_of_a_folders_name_is_run_and_sbatch_reads_it_whole(run: Run, tmp_path: Path, folder: str) -> None:
     run = run.model_copy(update={"run_id": folder, "run_dir": str(tmp_path / folder)})
     script = job_script(Home.at(tmp_path / folder), run, SlurmConfig(), world_size=1)
     (tmp_path / "srun").write_text('#!/bin/sh\nprintf "%s\\n" "$ASSAY_HOME" "$@" > read\n')
@@ -88,17 +84,15 @@ def test_nothing_of_a_folders_name_is_run_and_sbatch_reads_it_whole(
     assert read[0] == str(tmp_path / folder)
     assert read[read.index("--resume") + 1] == folder
     assert not (tmp_path / "it-ran").exists()
-    asked = [shlex.split(line)[1:] for line in script.splitlines() if line.startswith("#SBATCH")]
-    assert [f"--comment={tmp_path / folder}"] in asked
-    assert [f"--output={tmp_path / folder / 'slurm'}/job-%j.log".replace("100%j", "100%%j")] in asked
+    request = [shlex.split(line)[1:] for line in script.splitlines() if line.startswith("#SBATCH")]
+    assert [f"--comment={tmp_path / folder}"] in request
+    assert [f"--output={tmp_path / folder / 'slurm'}/job-%j.log".replace("100%j", "100%%j")] in request
 
 
 @pytest.mark.parametrize("field", ["run_dir", "recipe"])
-def test_a_line_break_that_would_be_a_line_of_the_script_is_refused(
-    run: Run, tmp_path: Path, field: str
-) -> None:
+def test_a_line_break_that_would_be_a_line_of_the_script_is_refused(run: Run, tmp_path: Path, field: str) -> None:
     hostile = f"{tmp_path}/x\ntouch {tmp_path}/it-ran\n#"
-    with pytest.raises((ConfigError, ValueError), match=r"cannot stand in a script|is no name"):
+    with pytest.raises((ConfigError, ValueError), match=r"cannot stand in a script|is not a valid name"):
         if field == "recipe":
             recipe_of(run.model_copy(update={"recipe": {**run.recipe, "name": hostile}}))
         else:
@@ -157,9 +151,7 @@ def test_what_is_no_option_of_sbatch_is_refused(wrong: dict) -> None:
         SlurmConfig(**wrong)
 
 
-def test_a_machine_without_slurm_is_one_clear_error(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_without_slurm_is_one_clear_error(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match=r"squeue: no such program.*login node"):
         SlurmLauncher(Home.from_environment(), SlurmConfig()).start(run, world_size=1)
@@ -167,9 +159,7 @@ def test_a_machine_without_slurm_is_one_clear_error(
 
 def test_a_task_knows_its_node_the_lead_and_the_port_of_its_job() -> None:
     allocation = Allocation.from_environment(STEP)
-    assert allocation == Allocation(
-        node=1, num_nodes=2, lead_host="10.0.0.5", link_port=20_000 + 40007 % 12_000
-    )
+    assert allocation == Allocation(node=1, num_nodes=2, lead_host="10.0.0.5", link_port=20_000 + 40007 % 12_000)
     assert Allocation.from_environment({**STEP, "ASSAY_LINK_PORT": "7"}).link_port == 7
 
 
@@ -186,6 +176,6 @@ def test_two_tasks_on_one_node_are_refused() -> None:
 
 def test_an_option_of_slurm_needs_slurm(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").touch()
-    answer = CliRunner().invoke(cli, ["train", str(tmp_path / "recipe.yaml"), "--grace", "5"])
-    assert answer.exit_code == 2
-    assert "--grace is Slurm's: add '--on slurm'" in answer.output
+    response = CliRunner().invoke(cli, ["train", str(tmp_path / "recipe.yaml"), "--grace", "5"])
+    assert response.exit_code == 2
+    assert "--grace is Slurm's: add '--on slurm'" in response.output

@@ -21,7 +21,7 @@ CONFIG = SlurmConfig(nodes=3, partition="low", time="2-0", sbatch=("--gpus-per-n
 def run(tmp_path: Path) -> Run:
     """It is led on nodes of two ranks with three threads each."""
     recipe = tiny_recipe(trainer={"threads_per_rank": 3})
-    made = Run(
+    created = Run(
         run_id="long",
         created_s=0.0,
         recipe=recipe,
@@ -32,16 +32,16 @@ def run(tmp_path: Path) -> Run:
         store_url="",
         num_steps=10,
     )
-    Path(made.run_dir).mkdir(parents=True)
+    Path(created.run_dir).mkdir(parents=True)
     address = LeadAddress(host="n1", port=1, ranks_per_node=2)
-    Path(made.run_dir, LEAD_FILE).write_text(address.model_dump_json())
-    return made
+    Path(created.run_dir, LEAD_FILE).write_text(address.model_dump_json())
+    return created
 
 
 def test_each_node_is_a_job_of_its_own_with_room_for_the_ranks_of_a_node(run: Run, tmp_path: Path) -> None:
     lines = lend_script(Home.at(tmp_path / "the runs"), run, CONFIG).splitlines()
-    asked = {line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH")}
-    assert asked >= {
+    request = {line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH")}
+    assert request >= {
         "--array=1-3",
         "--nodes=1",
         "--ntasks-per-node=1",
@@ -52,13 +52,11 @@ def test_each_node_is_a_job_of_its_own_with_room_for_the_ranks_of_a_node(run: Ru
         "--requeue",
         "--gpus-per-node=8",
     }
-    assert "--job-name=assay-join-long" in asked, "it is not taken for a job that trains the run"
+    assert "--job-name=assay-join-long" in request, "it is not taken for a job that trains the run"
 
 
 @pytest.mark.parametrize(("code", "requeued"), [(75, True), (143, True), (0, False), (1, False), (2, False)])
-def test_a_job_whose_node_was_taken_back_lends_another(
-    run: Run, tmp_path: Path, code: int, requeued: bool
-) -> None:
+def test_a_job_whose_node_was_taken_back_lends_another(run: Run, tmp_path: Path, code: int, requeued: bool) -> None:
     programs = {
         "sbatch": f'echo 12; cp "$2" {tmp_path}/submitted',
         "srun": f'echo "$*" > {tmp_path}/ran; exit {code}',
@@ -87,6 +85,6 @@ def test_a_run_that_takes_in_no_nodes_is_refused_before_anything_is_submitted(ru
 def test_an_option_of_slurm_needs_slurm(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     Path(run.run_dir, "run.json").write_text(run.to_json())
     monkeypatch.setenv("ASSAY_HOME", str(Path(run.run_dir).parent))
-    answer = CliRunner().invoke(cli, ["join", "long", "--nodes", "2"])
-    assert answer.exit_code == 2
-    assert "--nodes is Slurm's: add '--on slurm'" in answer.output
+    response = CliRunner().invoke(cli, ["join", "long", "--nodes", "2"])
+    assert response.exit_code == 2
+    assert "--nodes is Slurm's: add '--on slurm'" in response.output

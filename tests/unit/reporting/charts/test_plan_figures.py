@@ -49,8 +49,8 @@ def test_the_gantt_names_everything_and_marks_the_chain(program: Program, plan: 
 def test_the_profile_s_area_is_the_device_hours(program: Program, plan: Plan) -> None:
     root = ET.fromstring(capacity_profile(program, plan))
     blocks = [rect for rect in root.iter(f"{SVG}rect") if rect.get("class") == "bar runs"]
-    told = [element.text or "" for block in blocks for element in block.iter(f"{SVG}title")]
-    held = [re.match(r"(\d+) devices, .* for (\d+) h", text) for text in told]
+    tooltips = [element.text or "" for block in blocks for element in block.iter(f"{SVG}title")]
+    held = [re.match(r"(\d+) devices, .* for (\d+) h", text) for text in tooltips]
     assert sum(int(match[1]) * int(match[2]) for match in held if match) == plan.device_hours
 
 

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from assay.records.evaluation import Estimate
-from assay.reporting.charts.evidence_plots import HIDDEN, ForestRow, forest_chart, forest_rows, told_apart
+from assay.reporting.charts.evidence_plots import HIDDEN, ForestRow, forest_chart, forest_rows, unique_short_names
 from assay.reporting.charts.life_plot import life_chart
 from assay.reporting.charts.plots import bucketed, phase_bars, phase_totals, series_chart
 from assay.reporting.charts.svg import Scale, decades, domain, tag, text, ticks
@@ -49,10 +49,10 @@ def test_thinning_keeps_the_extremes_and_the_order(values):
 @settings(max_examples=100, deadline=None)
 @given(st.floats(-1e3, 1e3), st.floats(1e-2, 1e9), st.integers(2, 10))
 def test_ticks_are_inside_and_evenly_apart(low, length, target):
-    places = ticks(low, low + length, target)
-    gaps = np.diff(places)
-    assert all(low - 1e-6 * length <= place <= low + length * (1 + 1e-6) for place in places)
-    assert len(places) <= target + 1
+    positions = ticks(low, low + length, target)
+    gaps = np.diff(positions)
+    assert all(low - 1e-6 * length <= position <= low + length * (1 + 1e-6) for position in positions)
+    assert len(positions) <= target + 1
     assert np.allclose(gaps, gaps[:1] if gaps.size else 0, rtol=1e-3, atol=1e-6)
 
 
@@ -136,10 +136,10 @@ def test_marks_of_a_logarithmic_axis_are_few_and_inside(low, ratio, target):
 @pytest.mark.parametrize("longest", [17, 36])
 def test_no_two_names_of_a_forest_are_shortened_to_one(longest):
     names = [f"docstrings-of-the-packages-1122-1517{n:02}-{tail}" for n in range(3) for tail in ("3786", "d7ef")]
-    shown = told_apart([*names, "short"], longest)
+    shown = unique_short_names([*names, "short"], longest)
     assert len(set(shown.values())) == 7 and shown["short"] == "short"
     assert all(len(item) <= longest for item in shown.values())
-    assert told_apart(["a" * 50], 17) == {"a" * 50: "a" * 16 + "…"}
+    assert unique_short_names(["a" * 50], 17) == {"a" * 50: "a" * 16 + "…"}
     rows = [ForestRow(name, Estimate(value=0.1, low=0.0, high=0.2), "pass") for name in names]
     svg = forest_chart(rows, width=400, label="forest", reference=0.0, x_label="AUC")
-    assert all(told_apart(names, 17)[name] in svg for name in names)
+    assert all(unique_short_names(names, 17)[name] in svg for name in names)

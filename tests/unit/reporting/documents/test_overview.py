@@ -50,8 +50,8 @@ def test_the_time_left_follows_from_the_steps_left_and_the_speed(run_page):
     view = run_page.view.model_copy(update={"status": "running", "total_steps": 1000})
     reached = max(attempt.reached_step for attempt in view.attempts)
     assert LiveRun(view, run_page.curves).left_s == pytest.approx((1000 - reached) / view.speed.steps_per_s)
-    for told in ({"status": "failed"}, {"speed": None}):
-        assert LiveRun(view.model_copy(update=told), run_page.curves).left_s is None
+    for update in ({"status": "failed"}, {"speed": None}):
+        assert LiveRun(view.model_copy(update=update), run_page.curves).left_s is None
 
 
 def declared(name):
@@ -60,7 +60,7 @@ def declared(name):
         config={},
         config_sha256="",
         recipe={},
-        beside="",
+        base_dir="",
         known_good_sha256=None,
         created_s=0.0,
         suites={},

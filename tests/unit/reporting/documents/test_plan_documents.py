@@ -73,8 +73,8 @@ def running(report):
 def documents(report, running):
     spends = [Spend("replicate", 270.0, 320.0, 3400.0)]
     offer = report.offered.offer
-    made = [make(report) for make in (execution_plan, stage_gates, raci, risk_register)]
-    return [*made, weekly_status(running, offer, spends), review(running, offer)]
+    offered_documents = [make(report) for make in (execution_plan, stage_gates, raci, risk_register)]
+    return [*offered_documents, weekly_status(running, offer, spends), review(running, offer)]
 
 
 def test_no_document_shows_code(documents):
@@ -102,11 +102,11 @@ def test_the_execution_plan_says_how_safe_it_is(report, documents):
 def test_the_offer_says_what_its_scope_costs_in_p_scale_and_what_more_seeds_would_add(report, documents):
     offered, (*_, four, five) = report.offered, report.seeds
     move = Move(name="three_seeds", title="Three seeds", changes={})
-    calm = offered.offer.baseline_safety.model_copy(update={"verdicts": {"scale": 0.185}})
-    offer = offered.offer.model_copy(update={"moves": (move,), "baseline_safety": calm})
+    baseline = offered.offer.baseline_safety.model_copy(update={"verdicts": {"scale": 0.185}})
+    offer = offered.offer.model_copy(update={"moves": (move,), "baseline_safety": baseline})
     now = percent_text(offer.safety.verdicts["scale"])
-    said = offer_verdict(offered.program, offer).sentence
-    assert f"it would end with 'scale' in 18.5%, this plan does in {now}." in said
+    sentence = offer_verdict(offered.program, offer).sentence
+    assert f"it would end with 'scale' in 18.5%, this plan does in {now}." in sentence
     assert more_seeds_text(report).startswith(f"scale in {percent_text(four.p_scale)} with 4 of each arm (over")
     assert f", in {percent_text(five.p_scale)} with 5 (over budget in " in more_seeds_text(report)
     assert f"| {percent_text(five.p_pass_if_least)} | {percent_text(five.p_scale)} |" in markdown(documents[0])
@@ -143,7 +143,7 @@ def test_the_status_acts_on_a_stage_that_overruns(documents):
     assert "Reproduce is heading for" in markdown(documents[4])
 
 
-def told(report, **changes):
+def status_of(report, **changes):
     """The weekly status of the same program with other notes."""
     offered = report.offered
     progress = Progress.model_validate({**NOTES.model_dump(), **changes})
@@ -209,10 +209,10 @@ def test_a_chance_is_written_alike_wherever_the_offer_tells_it(report, capsys):
     offer = offer.model_copy(update={"safety": sure, "moves": ()})
     print_safety(program, sure, None)
     screen, verdict = capsys.readouterr().out, offer_verdict(program, offer)
-    told = [*screen.splitlines()[:2], *screen.splitlines()[4:7], verdict.sentence]
-    told += [str(tile) for tile in safety_tiles(program, sure, None)[:2]]
-    assert all(re.search(r"<0\.6%|>99\.4%", text) for text in told), told
-    assert not re.search(r"\b(0|100)%", " ".join(told)) and verdict.sentence == verdict.sentence.strip()
+    texts = [*screen.splitlines()[:2], *screen.splitlines()[4:7], verdict.sentence]
+    texts += [str(tile) for tile in safety_tiles(program, sure, None)[:2]]
+    assert all(re.search(r"<0\.6%|>99\.4%", text) for text in texts), texts
+    assert not re.search(r"\b(0|100)%", " ".join(texts)) and verdict.sentence == verdict.sentence.strip()
 
 
 def test_figures_of_an_offer_say_what_they_are(report, documents):
@@ -249,18 +249,18 @@ def test_the_scopes_that_were_tried_stand_below_what_is_offered(report):
 def test_a_gate_that_says_stop_has_answered_and_not_failed(report):
     offered = report.offered
 
-    def verdict_of(said):
-        progress = Progress.model_validate({**NOTES.model_dump(), "verdicts": said})
+    def review_of(verdicts):
+        progress = Progress.model_validate({**NOTES.model_dump(), "verdicts": verdicts})
         baseline = baseline_of(offered.offer.plan)
         found = forecast(offered.program, offered.offer, progress, baseline=baseline, num_samples=200)
         return review(found._replace(alarms=()), offered.offer)
 
-    measured, judged = (verdict_of({gate: ("stop",)}) for gate in ("replication", "safety_gate"))
-    assert measured.verdict.tone == judged.verdict.tone == "ended"
-    assert "found too little gain to go on; 3,400 of 18,000" in measured.verdict.sentence
-    assert "and 14,600 are left for something else." in measured.verdict.sentence
-    assert "says that it goes no further; " in judged.verdict.sentence, "people judged, and of no gain"
-    page = render_document(measured)
+    by_runs, by_people = (review_of({gate: ("stop",)}) for gate in ("replication", "safety_gate"))
+    assert by_runs.verdict.tone == by_people.verdict.tone == "ended"
+    assert "found too little gain to go on; 3,400 of 18,000" in by_runs.verdict.sentence
+    assert "and 14,600 are left for something else." in by_runs.verdict.sentence
+    assert "says that it goes no further; " in by_people.verdict.sentence, "people judged, and of no gain"
+    page = render_document(by_runs)
     assert "✕" not in page and "■ stop" in page
 
 
@@ -269,28 +269,28 @@ def next_weeks(text):
 
 
 def test_what_comes_next_is_neither_dropped_nor_said_and_what_is_overdue_says_so(report):
-    text = next_weeks(told(report, verdicts={"replication": ("narrow",)}))
+    text = next_weeks(status_of(report, verdicts={"replication": ("narrow",)}))
     assert "Second rung" in text
     assert "G1: is there a gain" not in text  # it has spoken
     assert "Learning-rate" not in text  # dropped by it
     assert re.search(r"Freeze the evaluation harness.*\(overdue: planned for day", text)
     assert not re.search(r"Second rung.*overdue", text)
-    assert "Paired comparison" not in next_weeks(told(report, verdicts={"replication": ("stop",)}))
+    assert "Paired comparison" not in next_weeks(status_of(report, verdicts={"replication": ("stop",)}))
 
 
 def test_a_forecast_that_does_not_learn_from_the_verdicts_says_so(report):
     stop = {"replication": ("stop",), "safety_gate": ("stop",), "confirmation": ("stop",)}
-    assert "The forecast does not learn from the verdicts: only" in told(report, verdicts=stop)
-    assert "does not learn from the verdicts" not in told(report)
+    assert "The forecast does not learn from the verdicts: only" in status_of(report, verdicts=stop)
+    assert "does not learn from the verdicts" not in status_of(report)
 
 
 def test_a_program_that_has_not_begun_has_no_day_and_no_week(report):
-    assert "1 December 2026, before its first day" in told(report, now="2026-12-01", activities={})
-    assert ", day 18, week 3" in told(report)
+    assert "1 December 2026, before its first day" in status_of(report, now="2026-12-01", activities={})
+    assert ", day 18, week 3" in status_of(report)
 
 
 def test_a_status_names_the_stops_that_it_does_not_watch(report):
-    text = told(report).partition("not by this status")[2].partition("##")[0]
+    text = status_of(report).partition("not by this status")[2].partition("##")[0]
     assert "The gain's interval lies below the least that matters (gain): Research lead" in text
     assert "The missing failure mode shows itself" in text
     assert "Forecast passes" not in text
@@ -298,22 +298,22 @@ def test_a_status_names_the_stops_that_it_does_not_watch(report):
 
 def test_a_plan_that_breaks_a_promise_claims_to_keep_none(report):
     offer = report.offered.offer.model_copy(update={"meets_targets": False})
-    kept = markdown(execution_plan(report))
+    unbroken = markdown(execution_plan(report))
     broken = markdown(execution_plan(replace(report, offered=report.offered._replace(offer=offer))))
     for claim in ("the fewest that keep both promises", "The full scope keeps the promises"):
         assert claim not in broken
-    assert "keep" in kept.partition("## What was chosen")[2][:400]
+    assert "keep" in unbroken.partition("## What was chosen")[2][:400]
 
 
 def test_a_review_before_the_gates_recommends_nothing_unless_a_stop_is_raised(report, running, documents):
-    calm = running._replace(alarms=())
-    assert review(calm, report.offered.offer).verdict.word == "not decided yet"
+    without_alarms = running._replace(alarms=())
+    assert review(without_alarms, report.offered.offer).verdict.word == "not decided yet"
     assert documents[5].verdict.word == "narrow"
     assert "Raised: Forecast passes " in documents[5].verdict.sentence
 
 
 @pytest.mark.parametrize(
-    ("said", "word"),
+    ("gate_verdicts", "word"),
     [
         (("pass", "pass", "pass"), "scale"),
         (("pass", "narrow", "pass"), "narrow"),
@@ -322,9 +322,9 @@ def test_a_review_before_the_gates_recommends_nothing_unless_a_stop_is_raised(re
         (("pass", "pass", None), None),
     ],
 )
-def test_the_gates_add_up_to_a_recommendation(report, said, word):
+def test_the_gates_add_up_to_a_recommendation(report, gate_verdicts, word):
     program = report.offered.program
-    verdicts = {gate: (each,) for gate, each in zip(program.gates, said, strict=True) if each}
+    verdicts = {gate: (verdict,) for gate, verdict in zip(program.gates, gate_verdicts, strict=True) if verdict}
     assert recommended(program, NOTES.model_copy(update={"verdicts": verdicts})) == word
 
 
@@ -335,7 +335,7 @@ NEARLY = Alarm("watch", "harmful", "It may do harm: then stop.", "stop")
 
 
 @pytest.mark.parametrize(
-    ("said", "alarms", "word", "tone"),
+    ("gate_verdict", "alarms", "word", "tone"),
     [
         ("pass", [], "scale", "good"),
         ("pass", [NEARLY], "scale", "open"),
@@ -351,10 +351,10 @@ NEARLY = Alarm("watch", "harmful", "It may do harm: then stop.", "stop")
     ],
 )
 def test_the_review_says_what_gates_and_stops_ask_for_and_must_act_where_the_status_does(
-    report, running, said, alarms, word, tone
+    report, running, gate_verdict, alarms, word, tone
 ):
     program, offer = report.offered.program, report.offered.offer
-    progress = NOTES.model_copy(update={"verdicts": dict.fromkeys(program.gates, (said,))})
+    progress = NOTES.model_copy(update={"verdicts": dict.fromkeys(program.gates, (gate_verdict,))})
     found = running._replace(progress=progress, alarms=tuple(alarms))
     reviewed, status = review(found, offer), weekly_status(found, offer, [])
     assert (reviewed.verdict.word, reviewed.verdict.tone) == (word, tone)
@@ -373,7 +373,7 @@ def test_a_review_says_of_what_day_it_is_and_that_what_decides_has_not_ended(rep
     over = Progress.model_validate({**NOTES.model_dump(), "activities": {decides: ended}})
     title = program.nodes()[decides].title
     before, after = (review(running._replace(progress=item), offer) for item in (NOTES, over))
-    assert before.made.endswith("21 January 2027, day 18, week 3")
+    assert before.subtitle.endswith("21 January 2027, day 18, week 3")
     assert f"On 21 January 2027 the program is not over: '{title}' makes the dec" in before.verdict.sentence
     assert f"- {title} (makes the decision)" in markdown(before).partition("**Not over yet**")[2]
     assert "not over" not in markdown(after).lower() and "**Never begun**" in markdown(after)
@@ -385,11 +385,11 @@ def test_an_offer_is_read_as_it_was_written(report, tmp_path):
     assert all(page.is_file() and page.with_suffix(".md").is_file() for page in pages)
 
 
-@pytest.mark.parametrize("given", ["plan.json", "nothing"])
-def test_what_is_no_folder_of_an_offer_is_refused_with_what_makes_one(tmp_path: Path, given: str) -> None:
+@pytest.mark.parametrize("name", ["plan.json", "nothing"])
+def test_what_is_no_folder_of_an_offer_is_refused_with_what_makes_one(tmp_path: Path, name: str) -> None:
     (tmp_path / "plan.json").write_text("{}")
     with pytest.raises(ConfigError, match="'assay plan offer PROGRAM"):
-        read_offer(tmp_path / given)
+        read_offer(tmp_path / name)
 
 
 def test_markdown_keeps_tables_whole():

@@ -95,27 +95,27 @@ def test_the_page_of_a_killed_run_opens_with_what_matters(run_page):
 
 
 def test_a_fork_claims_its_own_rows_only_and_two_epochs_are_not_halved(run_page):
-    def said(**changes: object) -> str:
+    def sentence(**changes: object) -> str:
         audit = run_page.view.audit.model_copy(update={"rows_learned": 4_008, **changes})
         return run_verdict(run_page.view.model_copy(update={"audit": audit})).sentence
 
-    assert said(epochs=1).startswith("Each of 4,008 rows was learned exactly once.")
-    assert "In 2 epochs, 4,008 rows were due up to the last step, and each" in said(epochs=2)
-    fork = said(epochs=2, forked_from="t1@40")
+    assert sentence(epochs=1).startswith("Each of 4,008 rows was learned exactly once.")
+    assert "In 2 epochs, 4,008 rows were due up to the last step, and each" in sentence(epochs=2)
+    fork = sentence(epochs=2, forked_from="t1@40")
     assert "4,008 rows was learned exactly once behind t1@40, whose own audit tells of the rows before" in fork
-    assert "2,004" not in said(epochs=2) + fork
+    assert "2,004" not in sentence(epochs=2) + fork
 
 
 def test_a_run_whose_end_nobody_wrote_down_is_not_called_undisturbed(run_page):
-    view, begun = run_page.view, run_page.view.attempts[0].model_copy(update={"outcome": "running"})
-    for status, outcome, said in (
+    view, first = run_page.view, run_page.view.attempts[0].model_copy(update={"outcome": "running"})
+    for status, outcome, text in (
         ("gone", "running", "How its last attempt ended is on no record yet."),
         ("preempted", "preempted", "It was told to stop, and committed first"),
         ("succeeded", "succeeded", "Nothing interrupted it."),
     ):
-        attempts = [begun.model_copy(update={"outcome": outcome})]
+        attempts = [first.model_copy(update={"outcome": outcome})]
         changed = view.model_copy(update={"status": status, "attempts": attempts})
-        assert said in render_run_page(replace(run_page, view=changed))
+        assert text in render_run_page(replace(run_page, view=changed))
 
 
 def test_a_failed_audit_comes_before_any_good_news(run_page):
@@ -141,10 +141,10 @@ def test_nothing_short_of_a_finished_and_audited_run_is_called_good(run_page, ch
 
 def test_the_verdict_of_a_comparison_is_that_of_its_worst_candidate(compared):
     good, bad = compared(0.0), compared(3.0)
-    both = replace(good, candidates=[*good.candidates, *bad.candidates])
+    page = replace(good, candidates=[*good.candidates, *bad.candidates])
     assert comparison_verdict(good).tone == "good"
     assert "bit for bit" in comparison_verdict(good).sentence
-    assert comparison_verdict(both).tone == "bad"
+    assert comparison_verdict(page).tone == "bad"
 
 
 def test_hostile_names_stay_text(run_page):

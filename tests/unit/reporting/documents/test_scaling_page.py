@@ -16,12 +16,12 @@ TOKENS = np.geomspace(1e6, 1e9, 16)
 def a_study(*targets: float, num_points: int = 16):
     noise = np.random.default_rng(0).normal(0, 0.005, 16)
     points = scaling_points((0.5 + 30 * TOKENS**-0.2) * np.exp(noise), tokens=TOKENS)
-    asked = [{"tokens": target} for target in targets]
-    return study(points.where(np.arange(num_points)), FORMS["tokens"], targets=asked, num_resamples=100)
+    requested = [{"tokens": target} for target in targets]
+    return study(points.where(np.arange(num_points)), FORMS["tokens"], targets=requested, num_resamples=100)
 
 
 @pytest.mark.parametrize(
-    ("targets", "num_points", "word", "said"),
+    ("targets", "num_points", "word", "text"),
     [
         ((3e9,), 16, "within reach", "At tokens 3.0 G the loss will be"),
         ((3e9, 1e20), 16, "untested", "such bands were tested up to"),
@@ -30,11 +30,11 @@ def a_study(*targets: float, num_points: int = 16):
         ((), 16, "fitted", "on 16 runs"),
     ],
 )
-def test_the_verdict_is_what_may_be_said(targets, num_points, word, said):
+def test_the_verdict_is_what_may_be_said(targets, num_points, word, text):
     found = a_study(*targets, num_points=num_points)
     assert scaling_verdict(found).word == word
-    page = render_scaling_page(found, None, name="runs.csv", made_s=0.0)
-    assert said in page
+    page = render_scaling_page(found, None, name="runs.csv", created_s=0.0)
+    assert text in page
     assert "<script" not in page
 
 
@@ -46,7 +46,7 @@ def test_the_share_of_forgotten_runs_that_bands_held_is_on_the_page():
         covered_uncalibrated=0.6,
         covered_by_bootstrap_alone=0.2,
     )
-    page = render_scaling_page(a_study(), check, name="runs.csv", made_s=0.0)
+    page = render_scaling_page(a_study(), check, name="runs.csv", created_s=0.0)
     assert "88%" in page
     assert "bootstrap alone 20%" in page
 

@@ -72,12 +72,12 @@ def test_a_comparison_of_errors_follows_their_direction(run_page, change, word, 
         before, after, ERROR, baseline_run_id="a", candidate_run_id="b", weights_equal=False, allowed_loss=0.1
     )
     compared = comparison_view(found, page.view, other.view, page="comparison.html")
-    both = ComparisonPage(
+    page = ComparisonPage(
         page, [ComparedRun(other, compared, compare_score_slices(before, after, [ERROR], weights_equal=False))]
     )
-    verdict = comparison_verdict(both)
+    verdict = comparison_verdict(page)
     assert verdict.word == word and sentence in verdict.sentence
     assert ("0.1 squares" in verdict.sentence) == (word == "fail")
-    text = render_comparison_page(both)
+    text = render_comparison_page(page)
     assert not [name for name in OF_A_CLASSIFIER if name in text.replace("validation AUC", "")]
     assert "difference of squared error" in text and "to the left of it" in text

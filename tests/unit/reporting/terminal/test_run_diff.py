@@ -27,5 +27,5 @@ def test_a_shard_in_anothers_place_is_not_counted_twice(capsys: pytest.CaptureFi
         shards_added=("new.parquet",), shards_removed=("old.parquet",), shards_renamed=(), shards_changed=(),
         columns_added=(), columns_removed=(), columns_retyped=(), shifts=(), length_distance=0.0,
     )  # fmt: skip
-    said = shown(capsys, is_dataset_equal=False, dataset=data)
-    assert "50 rows then, 50 now; 1 shard gone, 1 shard new ('assay data diff' says how)" in said
+    output = shown(capsys, is_dataset_equal=False, dataset=data)
+    assert "50 rows then, 50 now; 1 shard gone, 1 shard new ('assay data diff' says how)" in output

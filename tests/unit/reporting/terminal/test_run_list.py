@@ -55,5 +55,5 @@ def test_what_a_terminal_has_no_room_for_is_left_out_and_never_the_names(width: 
 def test_the_least_needed_column_goes_first(width: int, gone: list[str]) -> None:
     heading = rows([line()], width)[0]
     assert len(heading) <= width
-    every = ("begun", "last sign", "attempts", "ranks", "device time")
-    assert [text for text in every if text not in heading] == gone
+    dispensable = ("begun", "last sign", "attempts", "ranks", "device time")
+    assert [text for text in dispensable if text not in heading] == gone

@@ -36,9 +36,9 @@ def test_a_campaign_that_ended_early_says_what_is_not_decided_and_why(memo, deci
 
 
 def test_baseline_runs_that_candidates_share_are_paid_for_once(memo, decision):
-    both = memo(decision("no", "stop"), decision("yes", "scale"))
-    assert both.spent_s() == 6 * 60.0
-    assert memo_tiles(both)[-1].value == "6 min 00 s"
+    shared = memo(decision("no", "stop"), decision("yes", "scale"))
+    assert shared.spent_s() == 6 * 60.0
+    assert memo_tiles(shared)[-1].value == "6 min 00 s"
 
 
 def test_an_open_clause_names_its_price(memo, decision):
@@ -72,59 +72,64 @@ def test_what_is_recommended_has_price_time_owner_and_alternative(memo, decision
 
 @pytest.mark.parametrize("render", [memo_markdown, render_memo_page])
 def test_the_least_effect_says_where_it_comes_from_or_that_nobody_wrote_it_down(memo, decision, render):
-    made = decision("yes", "scale")
-    assert "A gain of 1.5 points was declared worth having; where that comes from nobody" in render(memo(made))
-    told = made.model_copy(update={"least_effect_because": "below it a reviewer saves no hour."})
-    assert "1.5 points was declared worth having: below it a reviewer saves no hour." in render(memo(told))
+    decided = decision("yes", "scale")
+    assert "A gain of 1.5 points was declared worth having; where that comes from nobody" in render(memo(decided))
+    explained = decided.model_copy(update={"least_effect_because": "below it a reviewer saves no hour."})
+    assert "1.5 points was declared worth having: below it a reviewer saves no hour." in render(memo(explained))
 
 
 def test_the_memo_says_what_a_gain_means_and_what_it_is_of_the_baselines(memo, decision):
-    made = decision("yes", "scale")
-    beside = made.effects[0].model_copy(update={"benchmark": "code-ranking", "role": "other"})
-    made = made.model_copy(update={"meaning": ("In wrong answers: fewer.",), "secondary": (beside,)})
-    for text in (memo_markdown(memo(made)), render_memo_page(memo(made))):
+    decided = decision("yes", "scale")
+    secondary = decided.effects[0].model_copy(update={"benchmark": "code-ranking", "role": "other"})
+    decided = decided.model_copy(update={"meaning": ("In wrong answers: fewer.",), "secondary": (secondary,)})
+    for text in (memo_markdown(memo(decided)), render_memo_page(memo(decided))):
         assert "What it means. In wrong answers: fewer." in text
         assert "+4.0%" in text, "0.02 of 0.5"
         assert "code-ranking" in text
 
 
 def test_a_cure_that_would_not_cure_is_not_told(memo, decision):
-    made = decision("perhaps", "narrow")
-    told = [clause.more.model_copy(update={"probability": 0.003}) for clause in made.gates[0].clauses if clause.more]
+    decided = decision("perhaps", "narrow")
+    explained = [
+        clause.more.model_copy(update={"probability": 0.003}) for clause in decided.gates[0].clauses if clause.more
+    ]
     clauses = tuple(
-        clause.model_copy(update={"more": told[0]}) if clause.more else clause for clause in made.gates[0].clauses
+        clause.model_copy(update={"more": explained[0]}) if clause.more else clause
+        for clause in decided.gates[0].clauses
     )
-    gate = made.gates[0].model_copy(update={"clauses": clauses})
-    text = memo_markdown(memo(made.model_copy(update={"gates": (gate,), "cheapest": None})))
+    gate = decided.gates[0].model_copy(update={"clauses": clauses})
+    text = memo_markdown(memo(decided.model_copy(update={"gates": (gate,), "cheapest": None})))
     assert "2 more seeds" not in text
     assert "people's work; see the open clauses" in text
 
 
 def test_the_memo_says_its_verdict_once_and_a_cure_once(memo, decision):
-    made = decision("perhaps", "narrow")
-    cure = made.cheapest.what
-    made = made.model_copy(update={"sentence": f"Narrow perhaps: it is not shown. The cheapest fix: {cure}."})
-    for text in (memo_markdown(memo(made)), render_memo_page(memo(made))):
+    decided = decision("perhaps", "narrow")
+    fix_name = decided.cheapest.what
+    decided = decided.model_copy(update={"sentence": f"Narrow perhaps: it is not shown. The cheapest fix: {fix_name}."})
+    for text in (memo_markdown(memo(decided)), render_memo_page(memo(decided))):
         assert text.lower().count("narrow perhaps") == 1
-        assert text.count(cure) == 1
+        assert text.count(fix_name) == 1
         assert "It is not shown." in text
 
 
 def test_a_cure_beside_a_verdict_that_more_evidence_would_not_do_is_said_to_be_of_its_clause_alone(memo, decision):
-    made = decision("perhaps", "narrow")
-    told = made.cheapest.what
-    none = made.cheapest.model_copy(update={"what": f"{NO_EVIDENCE} (32 seeds would hardly do), but a smaller claim"})
-    text = memo_markdown(memo(made.model_copy(update={"cheapest": none})))
-    assert f"of this clause alone, the others stay open: {told}" in text
-    assert "of this clause alone" not in memo_markdown(memo(made))
+    decided = decision("perhaps", "narrow")
+    explained = decided.cheapest.what
+    none = decided.cheapest.model_copy(
+        update={"what": f"{NO_EVIDENCE} (32 seeds would hardly do), but a smaller claim"}
+    )
+    text = memo_markdown(memo(decided.model_copy(update={"cheapest": none})))
+    assert f"of this clause alone, the others stay open: {explained}" in text
+    assert "of this clause alone" not in memo_markdown(memo(decided))
 
 
 def test_the_memo_says_where_items_come_in_clusters(memo, decision):
     clustered = decision("yes", "scale")
     effects = [effect.model_copy(update={"num_clusters": effect.num_items}) for effect in clustered.effects]
     alone = clustered.model_copy(update={"effects": tuple(effects)})
-    said = ["a cluster counts as one draw" in memo_markdown(memo(each)) for each in (alone, clustered)]
-    assert said == [False, True]
+    results = ["a cluster counts as one draw" in memo_markdown(memo(item)) for item in (alone, clustered)]
+    assert results == [False, True]
 
 
 @pytest.mark.parametrize("recommendation", ["scale", "narrow", "stop"])
@@ -141,48 +146,48 @@ def test_a_memo_without_any_decision_is_a_page_too(memo):
 
 
 def test_a_guardrail_has_the_same_mark_and_words_on_the_terminal_as_in_the_memo(memo, decision, capsys):
-    made = decision("yes", "narrow")
-    print_decisions([made], as_json=False)
-    shown, text = capsys.readouterr().out, memo_markdown(memo(made))
-    for gate in made.gates:
+    decided = decision("yes", "narrow")
+    print_decisions([decided], as_json=False)
+    shown, text = capsys.readouterr().out, memo_markdown(memo(decided))
+    for gate in decided.gates:
         assert f"gate {gate.gate}: {gate_text(gate)}" in shown
         assert f"**Gate {gate.gate}: {gate_text(gate)}.**" in text
         for clause in gate.clauses:
             (line,) = (line for line in shown.splitlines() if f" {clause.name} " in line)
-            assert line.strip().startswith(mark_of(made, gate, clause))
+            assert line.strip().startswith(mark_of(decided, gate, clause))
             assert clause.reason in line
 
 
 def test_what_was_not_asked_has_no_mark_and_a_reason_to_stop_that_holds_is_no_failure(decision):
-    made = decision("yes", "scale")
-    gate = made.gates[0]
+    decided = decision("yes", "scale")
+    gate = decided.gates[0]
     clause = gate.clauses[0].model_copy(update={"verdict": "fail"})
-    asked = made.model_copy(update={"undeclared": ()})
-    unasked = made.model_copy(update={"undeclared": (clause.name,)})
-    assert (mark_of(asked, gate, clause), mark_of(unasked, gate, clause)) == ("✕", "–")
+    declared = decided.model_copy(update={"undeclared": ()})
+    unasked = decided.model_copy(update={"undeclared": (clause.name,)})
+    assert (mark_of(declared, gate, clause), mark_of(unasked, gate, clause)) == ("✕", "–")
     assert clause_tone(unasked, gate, clause) == "open"
     stop = gate.model_copy(update={"gate": "stop", "then": "stop"})
     holds = clause.model_copy(update={"verdict": "pass"})
-    assert (mark_of(asked, stop, holds), clause_tone(asked, stop, holds)) == ("■", "ended")
-    assert mark_of(asked, stop, clause) == "–"
+    assert (mark_of(declared, stop, holds), clause_tone(declared, stop, holds)) == ("■", "ended")
+    assert mark_of(declared, stop, clause) == "–"
 
 
 def test_who_counts_the_clauses_below_a_count_finds_as_many(memo, decision, capsys):
     """2 of 5 clauses stood above a table of seven."""
-    made = decision("yes", "scale")
-    clauses = made.gates[0].clauses
+    decided = decision("yes", "scale")
+    clauses = decided.gates[0].clauses
     left = clauses[0].name
-    unasked = made.model_copy(update={"undeclared": (left, "guardrails", "plan")})
+    unasked = decided.model_copy(update={"undeclared": (left, "guardrails", "plan")})
     tile = next(memo_tile for memo_tile in memo_tiles(memo(unasked)) if memo_tile.name == "clauses that hold")
     assert tile.value.endswith(f" of {len(clauses) - 1}") and "3 more were not declared" in tile.note
-    said = f"Not asked, so neither for it nor against it: {left} (–), guardrails, plan."
+    results = f"Not asked, so neither for it nor against it: {left} (–), guardrails, plan."
     print_decisions([unasked], as_json=False)
     for text in (memo_markdown(memo(unasked)), render_memo_page(memo(unasked)), capsys.readouterr().out):
-        assert text.count(said) == 1
-    all_asked = made.model_copy(update={"undeclared": ()})
-    tile = next(memo_tile for memo_tile in memo_tiles(memo(all_asked)) if memo_tile.name == "clauses that hold")
+        assert text.count(results) == 1
+    fully_declared = decided.model_copy(update={"undeclared": ()})
+    tile = next(memo_tile for memo_tile in memo_tiles(memo(fully_declared)) if memo_tile.name == "clauses that hold")
     assert "not declared" not in tile.note
-    assert "Not asked" not in memo_markdown(memo(all_asked))
+    assert "Not asked" not in memo_markdown(memo(fully_declared))
 
 
 def test_the_memo_of_a_pipeline_says_of_which_stages_its_costs_are(memo, decision):
@@ -198,40 +203,40 @@ def test_the_memo_of_a_pipeline_says_of_which_stages_its_costs_are(memo, decisio
 
 def test_a_stop_gate_that_is_not_met_does_not_read_as_a_failure(decision):
     gate = decision("yes", "scale").gates[0].model_copy(update={"gate": "stop", "then": "stop"})
-    words = [gate_text(gate.model_copy(update={"verdict": each})) for each in ("pass", "fail", "undecided")]
+    words = [gate_text(gate.model_copy(update={"verdict": item})) for item in ("pass", "fail", "undecided")]
     assert words == ["met, so stop", "not met", "not met so far"]
 
 
 def test_that_no_number_speaks_against_it_is_said_only_where_none_does(memo, decision):
     sure, warned = decision("yes", "scale"), decision("yes", "scale").model_copy(update={"warnings": ("x",)})
     flips = sure.model_copy(update={"would_change": ("It would be narrow without seed 3 (1 of 9 variations).",)})
-    said = ["no number speaks against it" in memo_markdown(memo(each)) for each in (sure, warned, flips)]
-    assert said == [True, False, False]
+    results = ["no number speaks against it" in memo_markdown(memo(item)) for item in (sure, warned, flips)]
+    assert results == [True, False, False]
 
 
 def test_runs_whose_models_are_warned_of_take_the_green_from_the_memo(memo, decision):
-    made = decision("yes", "scale")
-    runs = [run.model_copy(update={"warnings": ()}) for run in made.runs]
-    sound = made.model_copy(update={"runs": tuple(runs)})
+    decided = decision("yes", "scale")
+    runs = [run.model_copy(update={"warnings": ()}) for run in decided.runs]
+    sound = decided.model_copy(update={"runs": tuple(runs)})
     runs[0] = runs[0].model_copy(update={"warnings": ("the training loss began at 0.69 and ended at 3000.",)})
-    dead = made.model_copy(update={"runs": tuple(runs)})
-    marks = [[mark.text() for mark in memo_verdict(memo(each)).marks] for each in (sound, dead)]
-    assert [each[0] for each in marks] == ["✓ rows: 4 of 4 runs proved"] * 2
-    assert [each[1] for each in marks] == ["✓ models: no warning", "✕ models: 1 of 4 warned of"]
+    dead = decided.model_copy(update={"runs": tuple(runs)})
+    marks = [[mark.text() for mark in memo_verdict(memo(item)).marks] for item in (sound, dead)]
+    assert [item[0] for item in marks] == ["✓ rows: 4 of 4 runs proved"] * 2
+    assert [item[1] for item in marks] == ["✓ models: no warning", "✕ models: 1 of 4 warned of"]
     assert memo_verdict(memo(dead)).tone == "open"
     assert "ended at 3000" in memo_markdown(memo(dead)) and "ended at 3000" in render_memo_page(memo(dead))
 
 
 def test_a_memo_that_is_mailed_takes_its_records_along(memo, decision):
-    made = memo(decision("yes", "scale"))
-    records = {path: f'{{"of": "{path}"}}' for path in record_paths(made)}
-    page = render_memo_page(replace(made, records=records))
+    decided = memo(decision("yes", "scale"))
+    records = {path: f'{{"of": "{path}"}}' for path in record_paths(decided)}
+    page = render_memo_page(replace(decided, records=records))
     links = re.findall(r'href="([^"]+)"', page)
     assert all(link == "data:," or link.startswith("#") for link in links)
     anchors = set(re.findall(r'id="([^"]+)"', page))
     assert {link[1:] for link in links if link.startswith("#")} <= anchors
     assert {anchor_of(path) for path in records} <= anchors
-    assert "](" not in memo_markdown(made).replace("](#", "")
+    assert "](" not in memo_markdown(decided).replace("](#", "")
 
 
 def test_no_warning_is_said_of_several_runs_only_where_none_is_warned_of():

@@ -154,8 +154,8 @@ def test_a_ledger_that_is_older_than_the_run_s_folder_says_when_and_by_whom_it_w
     os.utime(tmp_path / "run" / "attempts", times=(line.written + 60, line.written + 60))
     (line,) = run_lines(ledger)
     assert line.is_stale
-    said = line.stale_text(line.written + 240)
-    assert "4 min" in said and line.written_by in said and "--rebuild" in said
+    text = line.stale_text(line.written + 240)
+    assert "4 min" in text and line.written_by in text and "--rebuild" in text
 
 
 def test_a_run_that_goes_on_and_of_which_nobody_writes_here_is_stale(ledger, life, monkeypatch):

@@ -49,13 +49,13 @@ def test_a_model_that_nothing_speaks_against_is_marked_apart_from_its_rows(run_p
 )
 def test_an_audit_that_training_went_on_from_is_shown_as_of_its_step(run_page, verdict, word, sentence):
     last = run_page.view.last_commit()
-    for behind, said in ((0, ""), (1, f"{last.step - 1:,}")):
+    for behind, step_text in ((0, ""), (1, f"{last.step - 1:,}")):
         audit = run_page.view.audit.model_copy(
             update={"verdict": verdict, "step": last.step - behind, "problems": ("x",)}
         )
         view = run_page.view.model_copy(update={"audit": audit})
-        assert rows_mark(view).word == (word.format(said) if behind else word.removesuffix(" up to step {}"))
-        assert sentence.format(said) in run_verdict(view).sentence if behind and sentence else True
+        assert rows_mark(view).word == (word.format(step_text) if behind else word.removesuffix(" up to step {}"))
+        assert sentence.format(step_text) in run_verdict(view).sentence if behind and sentence else True
         (tile,) = [run_tile for run_tile in run_tiles(view) if run_tile.name == "rows learned"]
         assert ("up to step" in tile.note) == bool(behind)
 
@@ -72,26 +72,26 @@ def test_a_run_that_diverged_is_to_be_replayed_next_and_a_sound_one_compared(dea
 
 def test_a_gain_whose_whole_interval_is_above_zero_is_better_and_not_only_as_good(compared):
     page = compared(0.05)
-    (each,) = page.candidates
-    difference = each.compared.difference.model_copy(update={"value": 0.0236, "low": 0.018, "high": 0.0293})
-    better = each.compared.model_copy(update={"difference": difference, "verdict": "pass", "warnings": ()})
-    better_page = type(page)(page.baseline, [type(each)(each.page, better, each.slices)])
+    (candidate,) = page.candidates
+    difference = candidate.compared.difference.model_copy(update={"value": 0.0236, "low": 0.018, "high": 0.0293})
+    better = candidate.compared.model_copy(update={"difference": difference, "verdict": "pass", "warnings": ()})
+    better_page = type(page)(page.baseline, [type(candidate)(candidate.page, better, candidate.slices)])
     assert "is better than the baseline" in comparison_verdict(better_page).sentence
     assert "as good as" not in comparison_verdict(better_page).sentence
 
 
 def test_a_comparison_opens_with_what_was_changed(compared):
     page = compared(0.05)
-    (each,) = page.candidates
+    (candidate,) = page.candidates
     recipe = {
-        **each.page.view.recipe,
+        **candidate.page.view.recipe,
         "trainer": {"epochs": 3},
         "method": {"type": "dpo", "loss": {"type": "ipo", "beta": 0.1}},
     }
     from assay.reporting.views.comparison import comparison_view
 
-    other = each.page.view.model_copy(update={"recipe": recipe, "step": 120})
-    found = comparison_view(_record(each.compared), page.baseline.view, other, page="p")
+    other = candidate.page.view.model_copy(update={"recipe": recipe, "step": 120})
+    found = comparison_view(_record(candidate.compared), page.baseline.view, other, page="p")
     assert [(change.key, change.baseline, change.candidate) for change in found.changes] == [
         ("method.type", "classify", "dpo"),
         ("trainer.epochs", 1, 3),
@@ -99,7 +99,7 @@ def test_a_comparison_opens_with_what_was_changed(compared):
         ("method.loss.beta", None, 0.1),
     ]
     assert [warning.rule for warning in found.warnings] == ["steps differ", "methods differ"]
-    html = render_comparison_page(type(page)(page.baseline, [type(each)(each.page, found, each.slices)]))
+    html = render_comparison_page(type(page)(page.baseline, [type(candidate)(candidate.page, found, candidate.slices)]))
     assert html.index("What was changed") < html.index("Is it as good?")
     assert "trainer.epochs" in html and "None" not in html
 

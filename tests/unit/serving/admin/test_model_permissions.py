@@ -3,39 +3,37 @@
 import openai
 import pytest
 
-from assay.serving.openai.place import Place
-from served import place_in
+from assay.serving.openai.app_state import AppState
+from served import app_in
 from unit.serving.admin.test_admin import sdk_with
 from unit.serving.test_jobs import LAUNCHED, PLANNED, SUCCEEDED, VALIDATED, checkpoint, create, happens
 
 
 @pytest.fixture
-def place(tmp_path) -> Place:
-    return place_in(tmp_path)
+def app(tmp_path) -> AppState:
+    return app_in(tmp_path)
 
 
 @pytest.fixture
-def sdk(place) -> openai.OpenAI:
+def sdk(app) -> openai.OpenAI:
     """With an admin key, and a key of project `ours`."""
-    place.projects.ensure("ours", by="user me")
-    admin = place.keys.make(project="default", name="ops", scopes=("admin",), lives_s=None, by="user me")
-    ours = place.keys.make(project="ours", name="ci", scopes=("read", "write"), lives_s=None, by="user me")
-    return sdk_with(place, ours.secret, admin.secret)
+    app.projects.ensure("ours", by="user me")
+    admin = app.keys.make(project="default", name="ops", scopes=("admin",), lives_s=None, by="user me")
+    ours = app.keys.make(project="ours", name="ci", scopes=("read", "write"), lives_s=None, by="user me")
+    return sdk_with(app, ours.secret, admin.secret)
 
 
-def test_a_base_model_that_is_denied_is_gone_with_all_that_was_trained_from_it(place, sdk) -> None:
+def test_a_base_model_that_is_denied_is_gone_with_all_that_was_trained_from_it(app, sdk) -> None:
     permissions = sdk.admin.organization.projects.model_permissions
     job = create(sdk)
-    happens(place, job.id, VALIDATED, PLANNED, LAUNCHED, checkpoint(5), SUCCEEDED)
+    happens(app, job.id, VALIDATED, PLANNED, LAUNCHED, checkpoint(5), SUCCEEDED)
     model = sdk.fine_tuning.jobs.retrieve(job.id).fine_tuned_model
-    before = [each.id for each in sdk.models.list()]
+    before = [model_.id for model_ in sdk.models.list()]
     assert before[:2] == ["tiny", model]
     with pytest.raises(openai.NotFoundError):
         permissions.retrieve("ours")
     denied = permissions.update("ours", mode="deny_list", model_ids=["tiny"])
-    assert (denied.mode, denied.api_model_ids) == ("deny_list", ["tiny"]) and permissions.retrieve(
-        "ours"
-    ) == denied
+    assert (denied.mode, denied.api_model_ids) == ("deny_list", ["tiny"]) and permissions.retrieve("ours") == denied
     assert [*sdk.models.list()] == []
     for name in ("tiny", model):
         with pytest.raises(openai.NotFoundError):
@@ -44,18 +42,18 @@ def test_a_base_model_that_is_denied_is_gone_with_all_that_was_trained_from_it(p
         create(sdk)
     assert refused.value.code == "model_not_found"
     assert permissions.delete("ours").deleted
-    assert [each.id for each in sdk.models.list()] == before
+    assert [model_.id for model_ in sdk.models.list()] == before
     with pytest.raises(openai.NotFoundError):
         permissions.delete("ours")
 
 
-def test_a_list_of_what_is_allowed_may_name_one_trained_model(place, sdk) -> None:
+def test_a_list_of_what_is_allowed_may_name_one_trained_model(app, sdk) -> None:
     permissions = sdk.admin.organization.projects.model_permissions
     job = create(sdk)
-    happens(place, job.id, VALIDATED, PLANNED, LAUNCHED, checkpoint(5), SUCCEEDED)
+    happens(app, job.id, VALIDATED, PLANNED, LAUNCHED, checkpoint(5), SUCCEEDED)
     model = sdk.fine_tuning.jobs.retrieve(job.id).fine_tuned_model
     permissions.update("ours", mode="allow_list", model_ids=[model])
-    assert [each.id for each in sdk.models.list()] == [model]
+    assert [model_.id for model_ in sdk.models.list()] == [model]
     changed = sdk.admin.organization.audit_logs.list(event_types=["project.updated"]).data
     assert len(changed) == 1
     with pytest.raises(openai.BadRequestError) as refused:

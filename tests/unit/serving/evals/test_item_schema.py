@@ -51,7 +51,7 @@ def test_a_pattern_that_would_backtrack_for_ever_is_through_at_once(schema: dict
 
 
 @pytest.mark.parametrize(
-    ("schema", "said"),
+    ("schema", "output"),
     [
         (of_text(pattern="(?=a)b"), "look-around"),
         (of_text(pattern=r"(a)\1"), "backreferences are not supported"),
@@ -63,8 +63,8 @@ def test_a_pattern_that_would_backtrack_for_ever_is_through_at_once(schema: dict
         ({"type": "array"}, "Items are objects"),
     ],
 )
-def test_what_cannot_be_held_to_that_is_no_schema(schema: dict, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_what_cannot_be_held_to_that_is_no_schema(schema: dict, output: str) -> None:
+    with pytest.raises(ConfigError, match=output):
         ItemSchema(schema)
 
 
@@ -104,7 +104,7 @@ def test_numbers_that_cannot_be_compared_are_a_fault_of_the_item() -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "said"),
+    ("schema", "output"),
     [
         (of_list(items={"enum": [*range(100_000)]}), "makes more than 1,000,000 checks for one item"),
         (doubling(40), "makes more than 1,000,000 checks for one item"),
@@ -112,8 +112,8 @@ def test_numbers_that_cannot_be_compared_are_a_fault_of_the_item() -> None:
         ({"$ref": "https://example.com/x"}, "points elsewhere"),
     ],
 )
-def test_references_are_followed_so_often_and_nowhere_else(schema: dict, said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_references_are_followed_so_often_and_nowhere_else(schema: dict, output: str) -> None:
+    with pytest.raises(DataError, match=output):
         ItemSchema(schema).check({"text": "a", "list": [5] * 100})
     ItemSchema(doubling(5)).check({})
 

@@ -29,7 +29,7 @@ class Echo:
         if scope["type"] != "http":
             return
         if scope["path"] == "/unread":
-            await self.answer(send, b"no")
+            await self.response(send, b"no")
             return
         length = 0
         while True:
@@ -45,9 +45,9 @@ class Echo:
                 pass
             self.num_holding -= 1
             return
-        await self.answer(send, b"x" * (32 << 20) if scope["path"] == "/large" else b"%d" % length)
+        await self.response(send, b"x" * (32 << 20) if scope["path"] == "/large" else b"%d" % length)
 
-    async def answer(self, send, body: bytes) -> None:
+    async def response(self, send, body: bytes) -> None:
         headers = [(b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
@@ -92,8 +92,8 @@ def served(monkeypatch) -> Iterator[Served]:
     logging.getLogger("assay.serving").removeHandler(ignoring)
     found.server.should_exit = found.server.force_exit = True
     found.thread.join()
-    for each in (found.listener, *found.clients):
-        each.close()
+    for item in (found.listener, *found.clients):
+        item.close()
 
 
 def all_of(connection: socket.socket) -> bytes:

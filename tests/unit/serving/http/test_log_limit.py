@@ -28,9 +28,7 @@ def test_a_kind_is_written_once_a_minute_with_the_number_of_those_left_out(log) 
     assert written.getvalue() == "connection 0 is closed\nanother\n"
     clock.sleep_s(10.5)
     handler.write_counts()
-    assert written.getvalue().splitlines()[2:] == [
-        f"999 more within 60 s: {logger.name}: connection 0 is closed"
-    ]
+    assert written.getvalue().splitlines()[2:] == [f"999 more within 60 s: {logger.name}: connection 0 is closed"]
     clock.sleep_s(120.0)
     logger.warning("another")
     assert written.getvalue().splitlines()[3:] == ["another"]

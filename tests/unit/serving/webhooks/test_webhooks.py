@@ -11,12 +11,12 @@ import openai
 import pytest
 
 from assay.records.fine_tuning_job import JobFailed
-from assay.serving.openai.place import Place
-from assay.serving.webhooks.courier import Courier
-from assay.serving.webhooks.outbox import GIVEN_UP_S
+from assay.serving.openai.app_state import AppState
+from assay.serving.webhooks.delivery import WebhookDelivery
+from assay.serving.webhooks.outbox import RETRY_PERIOD_S
 from assay.serving.webhooks.post import AddressError, addresses_of, post, target_of
 from assay.serving.webhooks.webhooks import EVENT_TYPES
-from served import place_in, sdk_of
+from served import app_in, sdk_of
 
 HERE = ("127.0.0.1",)
 TYPES = ["fine_tuning.job.succeeded", "fine_tuning.job.failed", "fine_tuning.job.cancelled"]
@@ -55,8 +55,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 class InTurn(Executor):
     """What is submitted is done at once."""
 
-    def submit(self, call, /, *given, **named) -> Future[Any]:
-        call(*given, **named)
+    def submit(self, call, /, *kwargs, **named) -> Future[Any]:
+        call(*kwargs, **named)
         return Future()
 
 
@@ -69,149 +69,149 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def place(tmp_path) -> Place:
+def app(tmp_path) -> AppState:
     """Its clock begins now: a receiver refuses what is old."""
-    found = place_in(tmp_path)
+    found = app_in(tmp_path)
     found.clock.sleep_s(time.time() - found.clock.now_s())
     return found._replace(webhook_hosts=HERE)
 
 
 @pytest.fixture
-def sdk(place) -> openai.OpenAI:
-    return sdk_of(place)
+def sdk(app) -> openai.OpenAI:
+    return sdk_of(app)
 
 
-def courier_of(place: Place) -> Courier:
-    return Courier(place.jobs.shelf.store, place.clock, name="c", listed=HERE)
+def courier_of(app: AppState) -> WebhookDelivery:
+    return WebhookDelivery(app.jobs.logs.store, app.clock, name="c", allowed_hosts=HERE)
 
 
-def ended(place: Place, sdk: openai.OpenAI, *, by: str = "failed") -> str:
+def ended(app: AppState, sdk: openai.OpenAI, *, by: str = "failed") -> str:
     """A job that has ended, as a worker finds it."""
     file = sdk.files.create(file=("f", b'{"text": "a", "label": 1}'), purpose="fine-tune")
     job_id = sdk.fine_tuning.jobs.create(model="tiny", training_file=file.id).id
     if by == "cancelled":
         sdk.fine_tuning.jobs.cancel(job_id)
     else:
-        failed = JobFailed(at_s=place.clock.now_s(), lease=1, code="x", message="no")
-        place.jobs.shelf.log(job_id).append(lambda _: failed)
-    state = place.jobs.shelf.state(job_id)
+        failed = JobFailed(at_s=app.clock.now_s(), lease=1, code="x", message="no")
+        app.jobs.logs.log(job_id).append(lambda _: failed)
+    state = app.jobs.logs.state(job_id)
     for _ in range(2):  # whoever died before he closed it does it again
-        place.outbox.plan(
+        app.outbox.enqueue(
             job_id, f"fine_tuning.job.{state.status}", project=state.created.project, ended_s=state.ended_s
         )
     return job_id
 
 
 @pytest.mark.parametrize("by", ["failed", "cancelled"])
-def test_a_jobs_end_is_told_signed_once_to_who_wants_it(place, sdk, receiver, by) -> None:
-    made = sdk.webhooks.create(name="mine", url=receiver.url, event_types=TYPES)
+def test_a_jobs_end_is_told_signed_once_to_who_wants_it(app, sdk, receiver, by) -> None:
+    created_ids = sdk.webhooks.create(name="mine", url=receiver.url, event_types=TYPES)
     sdk.webhooks.create(name="other", url=receiver.url, event_types=["fine_tuning.job.succeeded"])
-    job_id = ended(place, sdk, by=by)
-    courier = courier_of(place)
+    job_id = ended(app, sdk, by=by)
+    courier = courier_of(app)
     assert courier.has_something_due()
     for _ in range(3):
-        courier.look(InTurn())
+        courier.poll(InTurn())
     ((path, headers, body),) = receiver.got
-    event = sdk.webhooks.unwrap(body, headers, secret=made.signing_secret)
+    event = sdk.webhooks.unwrap(body, headers, secret=created_ids.signing_secret)
     assert (path, event.type, event.data.id) == ("/hook?a=1", f"fine_tuning.job.{by}", job_id)
     assert headers["webhook-id"].startswith("message-")
     assert not courier.has_something_due()
     for wrong in (body.replace("job", "Job"), body + " "):
         with pytest.raises(openai.InvalidWebhookSignatureError):
-            sdk.webhooks.unwrap(wrong, headers, secret=made.signing_secret)
-    (message,) = sdk.webhooks.retrieve(made.id).x_assay["messages"]
+            sdk.webhooks.unwrap(wrong, headers, secret=created_ids.signing_secret)
+    (message,) = sdk.webhooks.retrieve(created_ids.id).x_assay["messages"]
     assert (message["id"], message["status"], message["tries"]) == (headers["webhook-id"], "delivered", 1)
 
 
-def test_what_is_not_taken_is_sent_again_under_one_id_for_three_days(place, sdk, receiver) -> None:
+def test_what_is_not_taken_is_sent_again_under_one_id_for_three_days(app, sdk, receiver) -> None:
     sdk.webhooks.create(name="mine", url=receiver.url, event_types=TYPES)
-    ended(place, sdk)
-    courier, began_s, sent_s = courier_of(place), place.clock.now_s(), []
+    ended(app, sdk)
+    courier, began_s, sent_s = courier_of(app), app.clock.now_s(), []
     receiver.statuses = [500, 302, 410, *[503] * 1000]
-    while place.clock.now_s() < began_s + GIVEN_UP_S + 86_400:
+    while app.clock.now_s() < began_s + RETRY_PERIOD_S + 86_400:
         num_sent = len(receiver.got)
-        courier.look(InTurn())
+        courier.poll(InTurn())
         if len(receiver.got) > num_sent:
-            sent_s.append(place.clock.now_s() - began_s)
-        place.clock.sleep_s(5.0 if place.clock.now_s() < began_s + 600 else 1800.0)
+            sent_s.append(app.clock.now_s() - began_s)
+        app.clock.sleep_s(5.0 if app.clock.now_s() < began_s + 600 else 1800.0)
     assert len({headers["webhook-id"] for _, headers, _ in receiver.got}) == 1
     assert len({body for *_, body in receiver.got}) == 1
     assert sent_s[:4] == [0.0, 5.0, 25.0, 105.0]
-    assert GIVEN_UP_S - 7 * 3600 < sent_s[-1] <= GIVEN_UP_S
+    assert RETRY_PERIOD_S - 7 * 3600 < sent_s[-1] <= RETRY_PERIOD_S
     assert 10 < len(sent_s) < 30
-    assert not [*place.jobs.shelf.store.list("open/message/")]
+    assert not [*app.jobs.logs.store.list("open/message/")]
 
 
-def test_a_message_that_is_delivered_after_a_restart_of_the_courier_has_its_id(place, sdk, receiver) -> None:
-    made = sdk.webhooks.create(name="mine", url=receiver.url, event_types=TYPES)
-    ended(place, sdk)
+def test_a_message_that_is_delivered_after_a_restart_of_the_courier_has_its_id(app, sdk, receiver) -> None:
+    created_ids = sdk.webhooks.create(name="mine", url=receiver.url, event_types=TYPES)
+    ended(app, sdk)
     receiver.statuses = [500]
-    courier_of(place).look(InTurn())
-    place.clock.sleep_s(5.0)
-    courier_of(place).look(InTurn())
+    courier_of(app).poll(InTurn())
+    app.clock.sleep_s(5.0)
+    courier_of(app).poll(InTurn())
     first, second = receiver.got
     assert first[1]["webhook-id"] == second[1]["webhook-id"]
     assert first[1]["webhook-timestamp"] != second[1]["webhook-timestamp"]
-    assert sdk.webhooks.unwrap(second[2], second[1], secret=made.signing_secret)
+    assert sdk.webhooks.unwrap(second[2], second[1], secret=created_ids.signing_secret)
 
 
-def test_a_courier_that_dies_before_its_entry_sends_again(place, sdk, receiver) -> None:
+def test_a_courier_that_dies_before_its_entry_sends_again(app, sdk, receiver) -> None:
     sdk.webhooks.create(name="mine", url=receiver.url, event_types=TYPES)
-    ended(place, sdk)
-    courier = courier_of(place)
+    ended(app, sdk)
+    courier = courier_of(app)
     (message,) = courier._outbox.due()
-    courier._tried(message)  # and no further
-    courier_of(place).look(InTurn())
+    courier._deliver(message)  # and no further
+    courier_of(app).poll(InTurn())
     assert len(receiver.got) == 2 and len({headers["webhook-id"] for _, headers, _ in receiver.got}) == 1
 
 
-def test_a_new_secret_signs_and_the_old_one_for_a_day_where_it_is_kept(place, sdk, receiver) -> None:
-    made = sdk.webhooks.create(name="mine", url=receiver.url, event_types=TYPES)
-    kept = sdk.webhooks.rotate_secret(made.id, keep_old_secret_active_for_24_hours=True)
-    ended(place, sdk)
-    courier_of(place).look(InTurn())
+def test_a_new_secret_signs_and_the_old_one_for_a_day_where_it_is_kept(app, sdk, receiver) -> None:
+    created_ids = sdk.webhooks.create(name="mine", url=receiver.url, event_types=TYPES)
+    retained = sdk.webhooks.rotate_secret(created_ids.id, keep_old_secret_active_for_24_hours=True)
+    ended(app, sdk)
+    courier_of(app).poll(InTurn())
     _, headers, body = receiver.got[-1]
-    for secret in (made.signing_secret, kept.signing_secret):
+    for secret in (created_ids.signing_secret, retained.signing_secret):
         assert sdk.webhooks.unwrap(body, headers, secret=secret)
-    last = sdk.webhooks.rotate_secret(made.id)
-    ended(place, sdk)
-    courier_of(place).look(InTurn())
+    last = sdk.webhooks.rotate_secret(created_ids.id)
+    ended(app, sdk)
+    courier_of(app).poll(InTurn())
     _, headers, body = receiver.got[-1]
     assert sdk.webhooks.unwrap(body, headers, secret=last.signing_secret)
-    for secret in (made.signing_secret, kept.signing_secret):
+    for secret in (created_ids.signing_secret, retained.signing_secret):
         with pytest.raises(openai.InvalidWebhookSignatureError):
             sdk.webhooks.unwrap(body, headers, secret=secret)
 
 
-def test_webhooks_are_listed_changed_tried_and_deleted(place, sdk, receiver) -> None:
-    made = sdk.webhooks.create(name="mine", url=receiver.url, event_types=TYPES[:1])
-    assert [each.id for each in sdk.webhooks.list()] == [made.id]
-    assert made.signing_secret not in str(sdk.webhooks.retrieve(made.id))
-    changed = sdk.webhooks.update(made.id, name="yours", event_types=TYPES)
+def test_webhooks_are_listed_changed_tried_and_deleted(app, sdk, receiver) -> None:
+    created_ids = sdk.webhooks.create(name="mine", url=receiver.url, event_types=TYPES[:1])
+    assert [webhook.id for webhook in sdk.webhooks.list()] == [created_ids.id]
+    assert created_ids.signing_secret not in str(sdk.webhooks.retrieve(created_ids.id))
+    changed = sdk.webhooks.update(created_ids.id, name="yours", event_types=TYPES)
     assert (changed.name, changed.event_types, changed.url) == ("yours", TYPES, receiver.url)
     assert sdk.webhooks.event_types.list().data == [*EVENT_TYPES]
     receiver.statuses = [418]
-    tried = sdk.webhooks.test(made.id, event_type=TYPES[0])
+    tried = sdk.webhooks.test(created_ids.id, event_type=TYPES[0])
     assert (tried.status_code, tried.event_type) == (418, TYPES[0])
-    assert sdk.webhooks.unwrap(receiver.got[0][2], receiver.got[0][1], secret=made.signing_secret)
-    ended(place, sdk)
-    assert sdk.webhooks.delete(made.id).deleted
-    courier_of(place).look(InTurn())
+    assert sdk.webhooks.unwrap(receiver.got[0][2], receiver.got[0][1], secret=created_ids.signing_secret)
+    ended(app, sdk)
+    assert sdk.webhooks.delete(created_ids.id).deleted
+    courier_of(app).poll(InTurn())
     assert len(receiver.got) == 1  # what was due to it is given up
-    assert not courier_of(place).has_something_due()
+    assert not courier_of(app).has_something_due()
     with pytest.raises(openai.NotFoundError):
-        sdk.webhooks.retrieve(made.id)
+        sdk.webhooks.retrieve(created_ids.id)
 
 
-def test_a_lost_answers_secret_is_replaced(place, receiver) -> None:
-    sdk = sdk_of(place)
-    given = {"name": "mine", "url": receiver.url, "event_types": TYPES}
+def test_a_lost_answers_secret_is_replaced(app, receiver) -> None:
+    sdk = sdk_of(app)
+    kwargs = {"name": "mine", "url": receiver.url, "event_types": TYPES}
     first, second = (
-        sdk.webhooks.create(**given, extra_headers={"x-stainless-retry-count": count}) for count in ("0", "1")
+        sdk.webhooks.create(**kwargs, extra_headers={"x-stainless-retry-count": count}) for count in ("0", "1")
     )
     assert first.id == second.id and first.signing_secret != second.signing_secret
-    ended(place, sdk)
-    courier_of(place).look(InTurn())
+    ended(app, sdk)
+    courier_of(app).poll(InTurn())
     assert sdk.webhooks.unwrap(receiver.got[0][2], receiver.got[0][1], secret=second.signing_secret)
     with pytest.raises(openai.InvalidWebhookSignatureError):
         sdk.webhooks.unwrap(receiver.got[0][2], receiver.got[0][1], secret=first.signing_secret)
@@ -240,10 +240,10 @@ def test_a_network_is_listed_whole() -> None:
 
 
 def test_what_was_checked_is_what_is_connected_to(receiver) -> None:
-    answers = [["127.0.0.1"], ["127.0.0.2"]]
+    responses = [["127.0.0.1"], ["127.0.0.2"]]
     url = receiver.url.replace("127.0.0.1", "hooks.example")
-    status = post(url, "{}", {}, ("hooks.example",), lambda host, port: answers.pop(0))
-    assert status == 200 and len(answers) == 1
+    status = post(url, "{}", {}, ("hooks.example",), lambda host, port: responses.pop(0))
+    assert status == 200 and len(responses) == 1
     assert receiver.got[0][1]["Host"] == f"hooks.example:{receiver.server_address[1]}"
 
 
@@ -261,8 +261,8 @@ def test_a_redirect_is_not_followed(receiver) -> None:
         "https://10.0.0.1/x", "https://[::1]/x", "https://localhost/x", "https://127.0.0.1/" + "x" * 2048,
     ],
 )  # fmt: skip
-def test_a_url_to_which_nothing_may_be_sent_is_a_400(place, url) -> None:
-    sdk = sdk_of(place._replace(webhook_hosts=("10.2.0.0/16",)))
+def test_a_url_to_which_nothing_may_be_sent_is_a_400(app, url) -> None:
+    sdk = sdk_of(app._replace(webhook_hosts=("10.2.0.0/16",)))
     with pytest.raises(openai.BadRequestError) as refused:
         sdk.webhooks.create(name="n", url=url, event_types=TYPES)
     assert (refused.value.param, refused.value.code) == ("url", "invalid_url")
@@ -270,13 +270,13 @@ def test_a_url_to_which_nothing_may_be_sent_is_a_400(place, url) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "param"),
+    ("kwargs", "param"),
     [({"event_types": []}, "event_types"), ({"event_types": ["video.completed"]}, "event_types"),
      ({"name": ""}, "name"), ({"extra_body": {"secret": "mine"}}, "secret")],
 )  # fmt: skip
-def test_a_webhook_that_cannot_be_is_a_400(sdk, receiver, given, param) -> None:
+def test_a_webhook_that_cannot_be_is_a_400(sdk, receiver, kwargs, param) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
-        sdk.webhooks.create(**{"name": "n", "url": receiver.url, "event_types": TYPES, **given})
+        sdk.webhooks.create(**{"name": "n", "url": receiver.url, "event_types": TYPES, **kwargs})
     assert refused.value.param == param
 
 
@@ -285,7 +285,7 @@ def test_who_never_answers_is_cut_off(monkeypatch) -> None:
 
     monkeypatch.setattr("assay.serving.webhooks.post.TIMEOUT_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as server:
-        said: list[str] = []
+        outcomes: list[str] = []
 
         def drip() -> None:
             connection, _ = server.accept()
@@ -295,7 +295,7 @@ def test_who_never_answers_is_cut_off(monkeypatch) -> None:
                         connection.sendall(b"H")
                         time.sleep(0.1)
                 except OSError:
-                    said.append("cut")
+                    outcomes.append("cut")
 
         thread = threading.Thread(target=drip)
         thread.start()
@@ -304,17 +304,17 @@ def test_who_never_answers_is_cut_off(monkeypatch) -> None:
             post(f"http://127.0.0.1:{server.getsockname()[1]}/", "{}", {}, HERE)
         assert time.monotonic() - began_s < 3
         thread.join()
-        assert said == ["cut"]
+        assert outcomes == ["cut"]
 
 
-def test_couriers_take_turns_by_a_lease(place, sdk, receiver, monkeypatch) -> None:
+def test_couriers_take_turns_by_a_lease(app, sdk, receiver, monkeypatch) -> None:
     from assay.base.clock import SystemClock
 
-    monkeypatch.setattr("assay.serving.webhooks.courier.LOOK_S", 0.02)
+    monkeypatch.setattr("assay.serving.webhooks.delivery.LOOK_S", 0.02)
     sdk.webhooks.create(name="mine", url=receiver.url, event_types=TYPES)
-    ended(place, sdk)
-    store, over = place.jobs.shelf.store, threading.Event()
-    couriers = [Courier(store, SystemClock(), name=f"c{n}", listed=HERE) for n in range(3)]
+    ended(app, sdk)
+    store, over = app.jobs.logs.store, threading.Event()
+    couriers = [WebhookDelivery(store, SystemClock(), name=f"c{n}", allowed_hosts=HERE) for n in range(3)]
     threads = [threading.Thread(target=courier.run, args=(over, print)) for courier in couriers]
     for thread in threads:
         thread.start()

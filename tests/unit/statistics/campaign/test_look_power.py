@@ -28,7 +28,7 @@ TRIMMED = LookPlan(gate_seeds=(5, 6))
 
 
 def judge_simulated(gains: np.ndarray, seeds: int, noise: VarianceComponents, plan: LookPlan = PLAN):
-    """Looks at `seeds` of the plan's six, at candidates with these true gains."""
+    """Look at `seeds` of the plan's six, for candidates with these true gains."""
     rng, count = np.random.default_rng(3), gains.size
     by_seed = gains[:, None] + np.sqrt(noise.seed) * rng.normal(size=(count, seeds))
     items = np.sqrt(noise.item / ITEMS) * rng.normal(size=count)

@@ -140,7 +140,6 @@ def test_one_origin_of_ten_does_not_widen_all_bands():
 
 
 def test_an_origin_that_no_law_fits_is_left_out_and_named():
-    """The smallest runs may all be of one size; those above are none the less predicted."""
     scale = np.geomspace(1, 1e3, 30)
 
     def claim(below, above):

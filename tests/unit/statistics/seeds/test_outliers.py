@@ -14,7 +14,7 @@ from assay.statistics.seeds.outliers import (
 
 
 def suspected(scores, items=0.05, seed=0):
-    """What is found of [arm, seed] scores whose runs also have some luck on 400 items each."""
+    """Outliers in [arm, seed] scores whose runs also have noise on 400 items each."""
     noise = items * np.random.default_rng(seed).normal(size=(scores.shape[1], 400))
     differences = (scores[1] - scores[0])[:, None] + noise
     return outlier_runs(scores, paired_effect(differences))
@@ -51,7 +51,6 @@ def test_a_crash_of_eight_standard_deviations_is_named_and_luck_seldom(seeds, le
 
 
 def test_runs_that_differ_by_their_items_luck_alone_do_not_stand_apart():
-    """Two of three seeds agree to the last digit: that makes the third no crash."""
     scores = np.array([[0.7, 0.7, 0.7], [0.71, 0.71, 0.712]])
     assert not suspected(scores, items=0.3)
     assert suspected(scores, items=1e-4)

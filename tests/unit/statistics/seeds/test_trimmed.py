@@ -14,7 +14,7 @@ SEEDS = st.lists(st.floats(-1, 1, width=32), min_size=5, max_size=9, unique=True
 
 
 def typical(tables):
-    """The effect over [table, seed, item] differences without both ends of the seeds."""
+    """The trimmed effect over [table, seed, item] differences."""
     by_seed = tables.mean(axis=2)
     inner = np.argsort(~inner_seeds(by_seed), axis=1, kind="stable")[:, :-2]
     return trimmed_effect(paired_effect(np.take_along_axis(tables, inner[..., None], axis=1)), by_seed)

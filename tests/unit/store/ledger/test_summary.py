@@ -39,9 +39,7 @@ def test_a_run_in_its_first_second_is_running_before_any_rank_was_heard_of(begun
     now_s = SystemClock().now_s()
     again = attempt(1, "running").model_copy(update={"started_s": now_s})
     created_s, attempts = (now_s, []) if begun == "the run" else (1.0, [again])
-    assert (
-        run_status(attempts, created_s=created_s, is_finished=False, launch=None, last_seen_s=None) == "running"
-    )
+    assert run_status(attempts, created_s=created_s, is_finished=False, launch=None, last_seen_s=None) == "running"
 
 
 def test_device_time_adds_up_over_ranks_and_attempts_of_each_run(tmp_path: Path) -> None:

@@ -70,8 +70,8 @@ def test_a_locked_ledger_costs_nobody_more_than_a_moment(
                 to_ledger.put(lambda ledger: ledger.record_run(run))
             assert time.monotonic() - began_s < if_all_waited_s / 2
         assert time.monotonic() - began_s < if_all_waited_s
-    said = capsys.readouterr().err.splitlines()
-    assert [line.partition(".")[0].partition(";")[0] for line in said] == [
+    output = capsys.readouterr().err.splitlines()
+    assert [line.partition(".")[0].partition(";")[0] for line in output] == [
         "the ledger is behind",
         "the ledger does not answer",
     ]
@@ -83,14 +83,14 @@ def test_a_locked_ledger_costs_nobody_more_than_a_moment(
 
 def test_a_ledger_that_comes_back_is_told_everything_again(home: Home, run: Run) -> None:
     def only_once(ledger: Ledger) -> None:
-        told.append("at once")
+        events.append("at once")
         ledger.record_run(run)
 
     def again(ledger: Ledger) -> None:
         ledger.record_run(run)
-        told.append("again")
+        events.append("again")
 
-    told: list[str] = []
+    events: list[str] = []
     with LedgerWriter(home, "r", again) as to_ledger:
         with locked(home):
             to_ledger.put(only_once)
@@ -99,7 +99,7 @@ def test_a_ledger_that_comes_back_is_told_everything_again(home: Home, run: Run)
             to_ledger.put(pytest.fail)  # its fact is in the folder, hence in all that is written again
         assert to_ledger.wait(5.0)
         assert not missed_subjects(home)
-    assert told == ["at once", "again"]
+    assert events == ["at once", "again"]
     assert runs_in(home) == ["r"]
 
 
@@ -151,5 +151,5 @@ def test_a_mark_that_is_made_again_is_there_meanwhile(tmp_path: Path) -> None:
     while again.is_alive():
         found.append([*missed_subjects(home)])
     again.join()
-    assert found and all(each == ["r"] for each in found)
+    assert found and all(row == ["r"] for row in found)
     assert [path.name for path in tmp_path.iterdir()] == ["ledger.missed"]

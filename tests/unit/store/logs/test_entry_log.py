@@ -117,11 +117,7 @@ def test_what_is_no_entry_is_passed_over() -> None:
 PIECE = '"entry_sha256":"' + "0" * 64 + '",'
 ODD_TEXTS = st.text(max_size=8) | st.sampled_from([PIECE, "entry_sha256", '"', "\\", "\u2028", "ä"])
 ODD_TREES = st.recursive(
-    ODD_TEXTS
-    | st.integers(-5, 5)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.none()
-    | st.booleans(),
+    ODD_TEXTS | st.integers(-5, 5) | st.floats(allow_nan=False, allow_infinity=False) | st.none() | st.booleans(),
     lambda inside: st.lists(inside, max_size=3) | st.dictionaries(ODD_TEXTS, inside, max_size=3),
     max_leaves=4,
 )

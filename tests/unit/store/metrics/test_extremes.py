@@ -11,8 +11,8 @@ CURVES = arrays(np.float64, st.integers(1, 3_000), elements=st.floats(width=32))
 
 
 def curve(values: Values) -> Table:
-    places = np.arange(len(values), dtype=float)
-    return np.stack([places, places * 2, values], axis=1)
+    locations = np.arange(len(values), dtype=float)
+    return np.stack([locations, locations * 2, values], axis=1)
 
 
 def extremes(values: Values) -> tuple[float, float] | None:

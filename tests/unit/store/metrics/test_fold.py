@@ -103,9 +103,7 @@ def test_folding_whose_statements_come_in_twice_leaves_what_it_leaves_once(
         assert all_rows(ledger) == all_rows(once)
 
 
-def test_a_later_attempt_shadows_what_was_rolled_back_and_keeps_it_as_lost(
-    ledger: Ledger, tmp_path: Path
-) -> None:
+def test_a_later_attempt_shadows_what_was_rolled_back_and_keeps_it_as_lost(ledger: Ledger, tmp_path: Path) -> None:
     run = run_in(tmp_path)
     logged(run, range(1, 51))
     logged(run, range(31, 61), attempt=2, scale=-1)
@@ -156,10 +154,10 @@ def test_summaries_and_events_tell_what_was_logged(ledger: Ledger, tmp_path: Pat
     writer.event("done")
     writer.log(5, {"odd": float("nan")})
     fold_run(ledger, run)
-    of_loss, odd = metric_summaries(ledger, "a")
+    of_loss, outliers = metric_summaries(ledger, "a")
     assert (of_loss.minimum, of_loss.maximum, of_loss.last_value, of_loss.last_step) == (1.0, 3.0, 2.0, 4)
     assert (of_loss.num_points, of_loss.num_nan) == (4, 1)
-    assert (odd.last_value, odd.minimum) == (None, None)
+    assert (outliers.last_value, outliers.minimum) == (None, None)
     assert [event.text for event in events(ledger, "a")] == ["began� anew", "done"]
     assert last_sign_of_life_s(ledger, "a") is not None
 

@@ -43,9 +43,7 @@ def lived(path: Path, story: list[tuple[float, Phase | int]]) -> SegmentData:
 def device_seconds(
     segment: SegmentData | None, *, held_from_s: float, held_to_s: float, committed_step: int
 ) -> dict[Phase, float]:
-    spent = device_nanoseconds(
-        segment, held_from_s=held_from_s, held_to_s=held_to_s, committed_step=committed_step
-    )
+    spent = device_nanoseconds(segment, held_from_s=held_from_s, held_to_s=held_to_s, committed_step=committed_step)
     return {phase: nanoseconds / 1e9 for phase, nanoseconds in spent.items()}
 
 
@@ -124,9 +122,7 @@ def test_the_phases_sum_to_the_held_time_to_the_nanosecond(
 ) -> None:
     segment = lived(tmp_path_factory.mktemp("segment"), story)
     held_from_s, held_to_s = held[0], held[0] + held[1]
-    spent = device_nanoseconds(
-        segment, held_from_s=held_from_s, held_to_s=held_to_s, committed_step=committed_step
-    )
+    spent = device_nanoseconds(segment, held_from_s=held_from_s, held_to_s=held_to_s, committed_step=committed_step)
     assert sum(spent.values()) == round(held_to_s * 1e9) - round(held_from_s * 1e9)
     assert all(nanoseconds > 0 for nanoseconds in spent.values())
 

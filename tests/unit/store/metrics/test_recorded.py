@@ -17,10 +17,10 @@ def write(run_dir: Path, attempt: int, rank: int, steps: dict[int, dict[str, flo
 def test_what_a_later_attempt_made_again_hides_what_was_rolled_back(tmp_path: Path) -> None:
     write(tmp_path, 1, 0, {step: {"loss": 10.0 + step} for step in (1, 2, 3, 4)})
     write(tmp_path, 2, 0, {3: {"loss": 23.0}})
-    losses = {step: (each.attempt, each.values["loss"]) for step, each in recorded_steps(tmp_path).items()}
+    losses = {step: (item.attempt, item.values["loss"]) for step, item in recorded_steps(tmp_path).items()}
     assert losses == {1: (1, 11.0), 2: (1, 12.0), 3: (2, 23.0)}
-    asked = recorded_steps(tmp_path, attempt=1)
-    assert {step: each.attempt for step, each in asked.items()} == {1: 1, 2: 1, 3: 1, 4: 1}
+    request = recorded_steps(tmp_path, attempt=1)
+    assert {step: item.attempt for step, item in request.items()} == {1: 1, 2: 1, 3: 1, 4: 1}
 
 
 def test_steps_come_in_order_also_where_a_metric_was_there_before_the_first(tmp_path: Path) -> None:

@@ -57,9 +57,7 @@ def written(path: Path) -> bytes:
 
 def flat(*reads: SegmentData) -> list[object]:
     """All that several consecutive reads found, as one comparable list."""
-    points = [
-        (name, *point) for r in reads for name, some in r.metrics.items() for point in zip(*some, strict=True)
-    ]
+    points = [(name, *point) for r in reads for name, some in r.metrics.items() for point in zip(*some, strict=True)]
     found: list[object] = sorted(points, key=lambda point: (point[0], point[2]))
     found += [step for r in reads for step in r.step_ends.steps.tolist()]
     found += [change for r in reads for change in zip(*r.phase_changes, strict=True)]
@@ -116,8 +114,8 @@ def test_garbage_behind_the_last_whole_frame_is_ignored_until_it_is_overwritten(
 def test_a_flipped_byte_costs_one_frame_and_is_counted(tmp_path: Path) -> None:
     path = tmp_path / "a.seg"
     whole = bytearray(written(path))
-    place = whole.index(struct.pack("<d", 0.5))
-    whole[place] ^= 1
+    location = whole.index(struct.pack("<d", 0.5))
+    whole[location] ^= 1
     path.write_bytes(whole)
     data = read_segment(path)
     assert data.metrics["loss"].steps.tolist() == [1, 3, 4]

@@ -19,9 +19,7 @@ from assay.training.checkpoint.retention import RetentionConfig
 from assay.training.checkpoint.saver import LaneReceipts, Saver
 
 
-def test_a_commit_that_finds_no_room_is_raised_by_its_step_before_the_next_is_due(
-    ranks: Any, tmp_path: Path
-) -> None:
+def test_a_commit_that_finds_no_room_is_raised_by_its_step_before_the_next_is_due(ranks: Any, tmp_path: Path) -> None:
     store = FlakyStore(open_store(str(tmp_path)))
     log = CommitLog(store)
     log.begin_attempt(world_size=1, now_s=0.0)

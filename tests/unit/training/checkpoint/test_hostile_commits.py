@@ -60,16 +60,16 @@ def refused(ranks: Ranks, log: CommitLog, commit: Commit, *, expected: Any) -> s
     return str(raised.value)
 
 
-@pytest.mark.parametrize("place", ["whole", "planner_data", "storage_data", "state_dict_metadata"])
-def test_a_payload_in_the_metadata_does_not_run(ranks: Ranks, tmp_path: Path, place: str) -> None:
+@pytest.mark.parametrize("index", ["whole", "planner_data", "storage_data", "state_dict_metadata"])
+def test_a_payload_in_the_metadata_does_not_run(ranks: Ranks, tmp_path: Path, index: str) -> None:
     log, commit = commit_of(Values(value=1.0), ranks, tmp_path / "run")
     file = tmp_path / "run" / commit.folder / ".metadata"
     payload, metadata = Payload(tmp_path / "it ran"), pickle.loads(file.read_bytes())
-    if place != "whole":
-        setattr(metadata, place, {**getattr(metadata, place), "more": payload})
-    file.write_bytes(pickle.dumps(payload if place == "whole" else metadata))
-    said = refused(ranks, log, commit, expected=1.0)
-    assert ".metadata" in said and "mkdir" in said
+    if index != "whole":
+        setattr(metadata, index, {**getattr(metadata, index), "more": payload})
+    file.write_bytes(pickle.dumps(payload if index == "whole" else metadata))
+    message = refused(ranks, log, commit, expected=1.0)
+    assert ".metadata" in message and "mkdir" in message
     assert not payload.ran()
 
 
@@ -102,14 +102,10 @@ def test_a_file_outside_of_the_commit_is_not_opened(ranks: Ranks, tmp_path: Path
     for info in metadata.storage_data.values():
         info.relative_path = "../../../elsewhere"
     file.write_bytes(pickle.dumps(metadata))
-    assert "'../../../elsewhere' is no file of this commit" in refused(
-        ranks, log, commit, expected=torch.zeros(2)
-    )
+    assert "'../../../elsewhere' is no file of this commit" in refused(ranks, log, commit, expected=torch.zeros(2))
 
 
-@pytest.mark.parametrize(
-    "wrong", [None, 7, [], {}, {"values.value": BytesStorageMetadata()}, {"values.value": 1}]
-)
+@pytest.mark.parametrize("wrong", [None, 7, [], {}, {"values.value": BytesStorageMetadata()}, {"values.value": 1}])
 def test_metadata_of_another_shape_ends_in_one_error(ranks: Ranks, tmp_path: Path, wrong: Any) -> None:
     log, commit = commit_of(Values(value=torch.zeros(2)), ranks, tmp_path / "run")
     file = tmp_path / "run" / commit.folder / ".metadata"

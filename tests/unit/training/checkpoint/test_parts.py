@@ -59,6 +59,6 @@ def test_every_named_part_comes_back_as_it_was_committed(ranks: Ranks, tmp_path:
     again.restore(log.commits()[-1])
     again.close()
     assert all(map(torch.equal, model.parameters(), other.parameters()))
-    for mine, theirs in zip(optimizer.state.values(), others_optimizer.state.values(), strict=True):
-        assert all(torch.equal(mine[name], theirs[name]) for name in ("step", "exp_avg", "exp_avg_sq"))
+    for own, reference in zip(optimizer.state.values(), others_optimizer.state.values(), strict=True):
+        assert all(torch.equal(own[name], reference[name]) for name in ("step", "exp_avg", "exp_avg_sq"))
     assert (others_rollouts.tokens.tolist(), others_rollouts.policy) == ([0, 1, 2, 3, 4], "after step 3")

@@ -37,7 +37,7 @@ def test_the_newest_verified_commit_stays_however_old_it_is() -> None:
     assert retired == ("checkpoints/1", "checkpoints/3", "checkpoints/4")
 
 
-def kept(
+def retained(
     metrics: list[float | None], *, keep_last: int = 1, keep_best: int, higher_is_better: bool = True
 ) -> list[float | None]:
     """The metrics of the commits that stay, oldest first, once all are made; each retires what it may."""
@@ -51,31 +51,31 @@ def kept(
 
 
 def test_the_best_commits_stay_and_the_worst_go() -> None:
-    assert kept([0.7, 0.9, 0.6, 0.8, 0.5], keep_best=1) == [0.9, 0.5]
-    assert kept([0.7, 0.9, 0.6, 0.8, 0.5], keep_best=2) == [0.9, 0.8, 0.5]
-    assert kept([0.7, 0.9, 0.6, 0.8, 0.5], keep_best=0) == [0.5]
-    assert kept([0.9, 0.6, 0.8, 0.7], keep_last=2, keep_best=1) == [0.9, 0.8, 0.7]
+    assert retained([0.7, 0.9, 0.6, 0.8, 0.5], keep_best=1) == [0.9, 0.5]
+    assert retained([0.7, 0.9, 0.6, 0.8, 0.5], keep_best=2) == [0.9, 0.8, 0.5]
+    assert retained([0.7, 0.9, 0.6, 0.8, 0.5], keep_best=0) == [0.5]
+    assert retained([0.9, 0.6, 0.8, 0.7], keep_last=2, keep_best=1) == [0.9, 0.8, 0.7]
 
 
 def test_of_an_error_the_lowest_is_the_best() -> None:
-    assert kept([0.7, 0.2, 0.6, 0.4, 0.5], keep_best=1, higher_is_better=False) == [0.2, 0.5]
-    assert kept([0.7, 0.2, 0.6, 0.4, 0.5], keep_best=2, higher_is_better=False) == [0.2, 0.4, 0.5]
-    assert kept([3.0, 0.0, -1.0, None, 2.0], keep_best=1, higher_is_better=False) == [-1.0, 2.0]
+    assert retained([0.7, 0.2, 0.6, 0.4, 0.5], keep_best=1, higher_is_better=False) == [0.2, 0.5]
+    assert retained([0.7, 0.2, 0.6, 0.4, 0.5], keep_best=2, higher_is_better=False) == [0.2, 0.4, 0.5]
+    assert retained([3.0, 0.0, -1.0, None, 2.0], keep_best=1, higher_is_better=False) == [-1.0, 2.0]
 
 
 def test_a_metric_below_zero_is_a_metric() -> None:
-    assert kept([-3.0, -1.0, 0.0, -2.0, -5.0], keep_best=1) == [0.0, -5.0]
-    assert kept([-3.0, -1.0, -2.0, -5.0], keep_best=2) == [-1.0, -2.0, -5.0]
+    assert retained([-3.0, -1.0, 0.0, -2.0, -5.0], keep_best=1) == [0.0, -5.0]
+    assert retained([-3.0, -1.0, -2.0, -5.0], keep_best=2) == [-1.0, -2.0, -5.0]
 
 
 def test_a_commit_that_was_not_measured_is_none_of_the_best() -> None:
-    assert kept([None, -0.4, None, None], keep_best=1) == [-0.4, None]
-    assert kept([None, None, None], keep_best=2) == [None]
+    assert retained([None, -0.4, None, None], keep_best=1) == [-0.4, None]
+    assert retained([None, None, None], keep_best=2) == [None]
 
 
 @given(metrics=st.lists(st.floats(-10, 10), min_size=1, max_size=12, unique=True), keep_best=st.integers(0, 4))
 def test_what_stays_is_the_newest_and_the_best_of_all_there_ever_were(metrics, keep_best) -> None:
     for higher_is_better in (True, False):
         best = sorted(metrics, reverse=higher_is_better)[:keep_best]
-        stayed = kept(metrics, keep_best=keep_best, higher_is_better=higher_is_better)
+        stayed = retained(metrics, keep_best=keep_best, higher_is_better=higher_is_better)
         assert set(stayed) == {*best, metrics[-1]}

@@ -35,7 +35,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "robust": {"type": "dpo", "loss": {"type": "robust", "beta": 0.3, "label_smoothing": 0.2}},
     "ipo": {"type": "dpo", "loss": {"type": "ipo", "beta": 0.2}},
 }
-each_configuration = pytest.mark.parametrize("name", CONFIGURATIONS)
+any_configuration = pytest.mark.parametrize("name", CONFIGURATIONS)
 
 
 @pytest.fixture(scope="module")
@@ -46,12 +46,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @cache
-def made_once(name: str, folders: tuple[Path, Path]) -> tuple[Any, nn.Module, Any]:
+def built_once(name: str, folders: tuple[Path, Path]) -> tuple[Any, nn.Module, Any]:
     """The same, for who changes nothing of it."""
-    return made(name, folders)
+    return result(name, folders)
 
 
-def made(name: str, folders: tuple[Path, Path], **keys: Any) -> tuple[Any, nn.Module, Any]:
+def result(name: str, folders: tuple[Path, Path], **keys: Any) -> tuple[Any, nn.Module, Any]:
     """The method, its model and its helpers."""
     policy, reference = map(str, folders)
     tree = {**CONFIGURATIONS[name], "model": {"type": "pretrained", "path": policy}, **keys}
@@ -60,13 +60,17 @@ def made(name: str, folders: tuple[Path, Path], **keys: Any) -> tuple[Any, nn.Mo
     method = method_of(TypeAdapter(AnyMethodConfig).validate_python(tree))
     torch.manual_seed(0)
     model = method.build_model().eval()
-    return method, model, {key: each.eval() for key, each in method.build_helpers().items()}
+    return (
+        method,
+        model,
+        {key: build_frozen_model.eval() for key, build_frozen_model in method.build_frozen_models().items()},
+    )
 
 
 def found(name: str, folders: tuple[Path, Path], batches: Sequence[MicroBatch]) -> Measured:
     """The mean loss over all of the batches, as a step would have it."""
-    method, model, helpers = made_once(name, folders)
-    total = sum(method.loss(model, method.tensors(batch, CPU), helpers).sum for batch in batches)
+    method, model, frozen_models = built_once(name, folders)
+    total = sum(method.loss(model, method.tensors(batch, CPU), frozen_models).sum for batch in batches)
     return measured(model, total / sum(map(method.weight, batches)))
 
 
@@ -86,7 +90,7 @@ def rows(draw: st.DrawFn) -> Row:
     }
 
 
-@each_configuration
+@any_configuration
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_neither_padding_nor_order_nor_micro_batches_move_loss_and_gradient(
@@ -117,7 +121,7 @@ PAIRS = [
 def likelihood(model: Any, sequence: list[int], prompt: int) -> torch.Tensor:
     """Log-probability of what follows the prompt, token by token, in 64 bits."""
     logits = model(input_ids=torch.tensor([sequence])).logits[0].double()
-    return sum(logits[place - 1].log_softmax(-1)[sequence[place]] for place in range(prompt, len(sequence)))  # type: ignore[return-value]
+    return sum(logits[index - 1].log_softmax(-1)[sequence[index]] for index in range(prompt, len(sequence)))  # type: ignore[return-value]
 
 
 def readable_dpo(name: str, model: Any, reference: Any) -> torch.Tensor:
@@ -151,16 +155,16 @@ def readable_dpo(name: str, model: Any, reference: Any) -> torch.Tensor:
 def test_dpo_is_what_a_readable_version_in_64_bits_computes(name: str, folders: tuple[Path, Path]) -> None:
     model, reference = (LlamaForCausalLM.from_pretrained(folder).double().eval() for folder in folders)
     expected = measured(model, readable_dpo(name, model, reference))
-    method, ours, helpers = made(name, folders)
+    method, ours, frozen_models = result(name, folders)
     batch = micro_batch(PAIRS)
-    mine = measured(ours, method.loss(ours, method.tensors(batch, CPU), helpers).sum / len(PAIRS), network="")
-    assert apart(mine, expected).agree
+    own = measured(ours, method.loss(ours, method.tensors(batch, CPU), frozen_models).sum / len(PAIRS), network="")
+    assert apart(own, expected).agree
 
 
 def test_a_reward_model_is_what_a_readable_version_in_64_bits_computes(folders: tuple[Path, Path]) -> None:
-    method, ours, helpers = made("reward", folders)
+    method, ours, frozen_models = result("reward", folders)
     batch = micro_batch(PAIRS)
-    mine = measured(ours, method.loss(ours, method.tensors(batch, CPU), helpers).sum / len(PAIRS))
+    own = measured(ours, method.loss(ours, method.tensors(batch, CPU), frozen_models).sum / len(PAIRS))
     wide = method.build_model().double().eval()
     wide.load_state_dict({key: value.double() for key, value in ours.state_dict().items()})
     total = torch.zeros((), dtype=torch.float64)
@@ -171,15 +175,13 @@ def test_a_reward_model_is_what_a_readable_version_in_64_bits_computes(folders: 
         )
         total = total - torch.log(torch.sigmoid(chosen - rejected - row["margin"]))
         total = total + 0.1 * (chosen + rejected) ** 2
-    assert apart(mine, measured(wide, total / len(PAIRS))).agree
+    assert apart(own, measured(wide, total / len(PAIRS))).agree
 
 
 def test_a_reward_is_read_at_the_last_token_whatever_its_number(folders: tuple[Path, Path]) -> None:
-    method, model, _ = made("reward", folders)
+    method, model, _ = result("reward", folders)
     ends = [{**PAIRS[0], "input_ids": [5, 9, 4, 0]}, {**PAIRS[0], "input_ids": [5, 9, 4]}]
-    alone = [
-        method.predictions(model, method.tensors(micro_batch([row]), CPU))["chosen_reward"] for row in ends
-    ]
+    alone = [method.predictions(model, method.tensors(micro_batch([row]), CPU))["chosen_reward"] for row in ends]
     assert not torch.allclose(*alone)
     together = method.predictions(model, method.tensors(micro_batch(ends), CPU))["chosen_reward"]
     torch.testing.assert_close(together, torch.cat(alone), rtol=1e-6, atol=1e-7)
@@ -187,21 +189,24 @@ def test_a_reward_is_read_at_the_last_token_whatever_its_number(folders: tuple[P
 
 def test_metrics_are_sums_of_what_predictions_say_of_each_pair(folders: tuple[Path, Path]) -> None:
     for name in CONFIGURATIONS:
-        method, model, helpers = made(name, folders)
+        method, model, frozen_models = result(name, folders)
         tensors = method.tensors(micro_batch(PAIRS), CPU)
         with torch.no_grad():
-            metrics, rows = method.loss(model, tensors, helpers).metrics, method.predictions(model, tensors)
+            metrics, rows = (
+                method.loss(model, tensors, frozen_models).metrics,
+                method.predictions(model, tensors),
+            )
         assert set(metrics) == set(method.metrics)
         for metric in set(metrics) & set(rows):
             mean = float(metrics[metric].sum) / float(metrics[metric].weight)
             assert mean == pytest.approx(float(rows[metric].mean()), rel=1e-5)
-        wanted = {metric.name for metric in method.config.predictions.metrics}
-        assert wanted == set(rows), "what no score is, the evaluation is cut by: rewards, by themselves"
+        expected = {metric.name for metric in method.config.predictions.metrics}
+        assert expected == set(rows), "what no score is, the evaluation is cut by: rewards, by themselves"
 
 
 def test_a_reference_from_columns_is_the_reference_that_was_asked(folders: tuple[Path, Path]) -> None:
     reference = LlamaForCausalLM.from_pretrained(folders[1]).eval().requires_grad_(False)
-    said = [
+    message = [
         {
             **row,
             "ref_chosen_logps": float(likelihood(reference, row["input_ids"], row["prompt_tokens"])),
@@ -209,17 +214,17 @@ def test_a_reference_from_columns_is_the_reference_that_was_asked(folders: tuple
         }
         for row in PAIRS
     ]
-    method, model, helpers = made("sigmoid", folders, reference={"type": "columns"})
-    assert helpers == {}
-    by_columns = method.loss(model, method.tensors(micro_batch(said), CPU), helpers)
-    asked, model, helpers = made("sigmoid", folders)
-    by_asking = asked.loss(model, asked.tensors(micro_batch(PAIRS), CPU), helpers)
+    method, model, frozen_models = result("sigmoid", folders, reference={"type": "columns"})
+    assert frozen_models == {}
+    by_columns = method.loss(model, method.tensors(micro_batch(message), CPU), frozen_models)
+    requested, model, frozen_models = result("sigmoid", folders)
+    by_asking = requested.loss(model, requested.tensors(micro_batch(PAIRS), CPU), frozen_models)
     assert by_columns.sum.item() == pytest.approx(by_asking.sum.item(), rel=1e-6)
 
 
 def test_a_model_that_is_its_own_reference_loses_log_2_and_has_no_rewards(folders: tuple[Path, Path]) -> None:
-    method, model, helpers = made("sigmoid", (folders[0], folders[0]))
-    loss = method.loss(model, method.tensors(micro_batch(PAIRS), CPU), helpers)
+    method, model, frozen_models = result("sigmoid", (folders[0], folders[0]))
+    loss = method.loss(model, method.tensors(micro_batch(PAIRS), CPU), frozen_models)
     assert loss.sum.item() == pytest.approx(len(PAIRS) * math.log(2))
     assert float(loss.metrics["chosen_reward"].sum) == pytest.approx(0.0, abs=1e-6)
 
@@ -227,15 +232,15 @@ def test_a_model_that_is_its_own_reference_loses_log_2_and_has_no_rewards(folder
 def test_a_first_token_that_nothing_stands_before_is_worth_nothing(folders: tuple[Path, Path]) -> None:
     row = {"input_ids": [5], "rejected_ids": [7], "prompt_tokens": 0, "margin": 0.0}
     for name, expected in {"sigmoid": math.log(2), "sigmoid_norm": math.log(2), "ipo": 6.25}.items():
-        method, model, helpers = made(name, folders)
-        loss = method.loss(model, method.tensors(micro_batch([row]), CPU), helpers)
+        method, model, frozen_models = result(name, folders)
+        loss = method.loss(model, method.tensors(micro_batch([row]), CPU), frozen_models)
         assert loss.sum.item() == pytest.approx(expected)
 
 
 def test_a_blank_is_a_pair(folders: tuple[Path, Path]) -> None:
     for name in CONFIGURATIONS:
-        method, model, helpers = made(name, folders)
-        assert np.isfinite(float(method.loss(model, method.blank(CPU), helpers).sum.detach()))
+        method, model, frozen_models = result(name, folders)
+        assert np.isfinite(float(method.loss(model, method.blank(CPU), frozen_models).sum.detach()))
 
 
 def test_random_weights_are_no_reference() -> None:

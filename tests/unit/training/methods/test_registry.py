@@ -12,7 +12,7 @@ import assay.training.methods as methods
 from assay.training.methods.registry import METHODS, Entry, method_of
 from assay.training.trainer.method_config import MethodConfig
 
-each_method = pytest.mark.parametrize("entry", METHODS, ids=lambda entry: entry.folder)
+any_method = pytest.mark.parametrize("entry", METHODS, ids=lambda entry: entry.folder)
 
 
 def config_class(entry: Entry) -> type[MethodConfig]:
@@ -26,17 +26,17 @@ def test_every_folder_is_registered_once():
     assert sorted(entry.folder for entry in METHODS) == folders
 
 
-@each_method
+@any_method
 def test_a_configurations_type_is_its_folders_name(entry: Entry):
     assert get_args(config_class(entry).model_fields["type"].annotation) == (entry.folder,)
 
 
-@each_method
+@any_method
 def test_a_method_is_made_from_its_configuration(entry: Entry):
-    made = method_of(config_class(entry).model_construct(type=entry.folder))
-    assert type(made).__name__ == entry.method
-    wanted = {"build_model", "build_helpers", "weight", "tensors", "blank", "loss", "metrics", "predictions"}
-    assert wanted <= set(dir(type(made)))
+    result = method_of(config_class(entry).model_construct(type=entry.folder))
+    assert type(result).__name__ == entry.method
+    expected = {"build_model", "build_helpers", "weight", "tensors", "blank", "loss", "metrics", "predictions"}
+    assert expected <= set(dir(type(result)))
 
 
 def test_reading_a_recipe_imports_no_torch():

@@ -4,11 +4,11 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from assay.training.replay.bad_rows import PlacedRow, RowLosses, lifting, narrow
+from assay.training.replay.bad_rows import RowLocation, RowLosses, lifting, narrow
 
 
-def rows(count: int) -> list[PlacedRow]:
-    return [PlacedRow(0, 0, row, 100 + row) for row in range(count)]
+def rows(count: int) -> list[RowLocation]:
+    return [RowLocation(0, 0, row, 100 + row) for row in range(count)]
 
 
 @settings(deadline=None, max_examples=100)
@@ -41,11 +41,11 @@ def test_without_the_named_rows_the_mean_is_within_the_limit_and_one_fewer_would
     means, weights = np.array(rows, np.float64).T
     losses = RowLosses(means * weights, weights)
     chosen = lifting(losses, limit)
-    kept = np.delete(np.arange(len(rows)), chosen)
-    assert not len(kept) or losses.where(kept).mean() <= limit
+    retained = np.delete(np.arange(len(rows)), chosen)
+    assert not len(retained) or losses.where(retained).mean() <= limit
     if chosen:
-        last = min(reversed(chosen), key=lambda place: losses.means()[place])  # of equals, the later one
-        assert losses.where(np.append(kept, last)).mean() > limit * (1 - 1e-12)
+        last = min(reversed(chosen), key=lambda index: losses.means()[index])  # of equals, the later one
+        assert losses.where(np.append(retained, last)).mean() > limit * (1 - 1e-12)
 
 
 def test_a_rows_loss_is_per_what_it_weighs_and_a_row_without_weight_has_none() -> None:

@@ -172,21 +172,21 @@ def test_both_sequences_of_a_pair_are_its_rows(line: int, row: int, cut) -> None
     assert named_rows(batch, cut(lines)) == (row,)
 
 
-@pytest.mark.parametrize(("place", "row"), [(1, 7), (3, 8), (4, 8)])
-def test_of_packed_rows_the_one_is_named_whose_token_it_is(place: int, row: int) -> None:
+@pytest.mark.parametrize(("index", "row"), [(1, 7), (3, 8), (4, 8)])
+def test_of_packed_rows_the_one_is_named_whose_token_it_is(index: int, row: int) -> None:
     positions, segments = np.array([[0, 1, 0, 1, 2]], np.int32), np.array([[1, 1, 2, 2, 2]], np.int32)
     packing = Packing(positions, segments, np.array([0, 2, 5], np.int32))
     batch = MicroBatch(np.array([7, 8], np.uint64), {"input_ids": ragged([1, 2, 3, 4, 5])}, {}, packing)
     line = batch.tokens.values.copy()
-    line[0, place] = 0
+    line[0, index] = 0
     assert named_rows(batch, line) == (row,)
 
 
 def test_a_model_that_is_asked_beside_the_trained_one_is_no_update() -> None:
-    batch, helper = micro_batch(), Surprise()
-    watch = OperatorWatch(Pooled(), NotFinite(), lambda: (0, batch), helpers={"reference": helper})
+    batch, frozen_model = micro_batch(), Surprise()
+    watch = OperatorWatch(Pooled(), NotFinite(), lambda: (0, batch), frozen_models={"reference": frozen_model})
     with watch, torch.no_grad():
-        helper(torch.zeros(NUM_ROWS, NUM_TOKENS))
+        frozen_model(torch.zeros(NUM_ROWS, NUM_TOKENS))
     assert watch.finding is not None
     assert (watch.finding.module, watch.finding.phase, watch.finding.lane) == ("reference", "forward", 0)
 

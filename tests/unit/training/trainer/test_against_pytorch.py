@@ -88,13 +88,9 @@ class Rows:
         longest = max(len(row["input_ids"]) for row in rows)
         mask = [[column < len(row["input_ids"]) for column in range(longest)] for row in rows]
         return {
-            "input_ids": torch.tensor(
-                [row["input_ids"] + [0] * (longest - len(row["input_ids"])) for row in rows]
-            ),
+            "input_ids": torch.tensor([row["input_ids"] + [0] * (longest - len(row["input_ids"])) for row in rows]),
             "lengths": torch.tensor([len(row["input_ids"]) for row in rows]),
-            "metadata_buckets": torch.tensor(
-                [[category(row["language"]), number(row["turns"])] for row in rows]
-            ),
+            "metadata_buckets": torch.tensor([[category(row["language"]), number(row["turns"])] for row in rows]),
             "attention_mask": torch.tensor(mask),
             "labels": torch.tensor([float(row["label"]) for row in rows]),
         }
@@ -163,9 +159,7 @@ def plain_loop(key: str, dataset: Path) -> Trained:
 
 
 @pytest.mark.parametrize("key", ["all at once", *slow(*(key for key in KEYS if key != "all at once"))])
-def test_twenty_steps_are_those_of_a_loop_in_plain_pytorch(
-    key: str, token_dataset: Path, tmp_path: Path
-) -> None:
+def test_twenty_steps_are_those_of_a_loop_in_plain_pytorch(key: str, token_dataset: Path, tmp_path: Path) -> None:
     ours, plain = train_one_rank(recipe(token_dataset, **KEYS[key]), tmp_path), plain_loop(key, token_dataset)
     assert len(ours.steps) == NUM_STEPS
     for name in ("learning_rate", "loss", "gradient_norm"):

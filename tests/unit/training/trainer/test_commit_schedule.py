@@ -11,7 +11,7 @@ from assay.training.trainer.config import TrainerConfig
 FAILURE_S = 1000.0
 
 
-class HandClock:
+class ManualClock:
     """Stands still until it is moved."""
 
     seconds = 50.0
@@ -20,9 +20,9 @@ class HandClock:
         return self.seconds
 
 
-def schedule(clock: HandClock | None = None, **config: object) -> CommitSchedule:
+def schedule(clock: ManualClock | None = None, **config: object) -> CommitSchedule:
     trainer = TrainerConfig.model_validate(config)
-    return CommitSchedule(trainer, clock or HandClock(), failure_s=FAILURE_S)  # type: ignore[arg-type]
+    return CommitSchedule(trainer, clock or ManualClock(), failure_s=FAILURE_S)  # type: ignore[arg-type]
 
 
 def due_steps(steps: Iterable[int] = range(1, 13), **config: object) -> list[int]:
@@ -46,33 +46,33 @@ def test_a_commit_is_due_every_so_many_steps_with_every_evaluation_and_at_the_en
 
 
 def test_auto_asks_when_the_best_interval_for_a_cheap_commit_has_passed_and_not_before() -> None:
-    clock = HandClock()
+    clock = ManualClock()
     auto, start = schedule(clock, commit_every="auto"), clock.seconds
     interval = optimal_commit_interval_s(ASSUMED_COMMIT_S, FAILURE_S)
     assert 5 < interval < 20
-    asked = []
+    requested = []
     for seconds in (0.0, interval - 0.01, interval, interval + 5):
         clock.seconds = start + seconds
-        asked.append(auto.asks())
-    assert asked == [False, False, True, True]
+        requested.append(auto.is_requested())
+    assert requested == [False, False, True, True]
 
 
 def test_auto_waits_longer_once_it_knows_that_commits_are_dear() -> None:
-    clock = HandClock()
+    clock = ManualClock()
     auto = schedule(clock, commit_every="auto")
     clock.seconds += 100.0
     auto.committed(4.0)
     interval = optimal_commit_interval_s(4.0, FAILURE_S)
     assert interval > 3 * optimal_commit_interval_s(ASSUMED_COMMIT_S, FAILURE_S)
-    asked = []
+    requested = []
     for seconds in (0.0, interval - 0.01, interval):
         clock.seconds = 150.0 + seconds
-        asked.append(auto.asks())
-    assert asked == [False, False, True]
+        requested.append(auto.is_requested())
+    assert requested == [False, False, True]
 
 
 def test_the_clock_asks_for_nothing_where_steps_decide() -> None:
-    clock = HandClock()
-    every_step = schedule(clock, commit_every=5)
+    clock = ManualClock()
+    all_steps = schedule(clock, commit_every=5)
     clock.seconds += 1e6
-    assert not every_step.asks()
+    assert not all_steps.is_requested()

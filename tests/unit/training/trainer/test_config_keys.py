@@ -35,11 +35,9 @@ BOUNDS: list[tuple[type[FrozenConfig], str, list[Any], list[Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("config", "key", "taken", "refused"), BOUNDS, ids=lambda each: getattr(each, "__name__", "")
-)
-def test_a_value_is_taken_up_to_its_bounds_and_refused_beyond(config, key, taken, refused) -> None:
-    for value in taken:
+@pytest.mark.parametrize(("config", "key", "used", "refused"), BOUNDS, ids=lambda item: getattr(item, "__name__", ""))
+def test_a_value_is_taken_up_to_its_bounds_and_refused_beyond(config, key, used, refused) -> None:
+    for value in used:
         assert getattr(config.model_validate({key: value}), key) == value
     for value in refused:
         with pytest.raises(ValidationError, match=key):
@@ -48,11 +46,7 @@ def test_a_value_is_taken_up_to_its_bounds_and_refused_beyond(config, key, taken
 
 def test_every_key_has_its_bounds_here() -> None:
     sections = {(TrainerConfig, "optimizer"), (OptimizerConfig, "schedule")}
-    keys = {
-        (config, key)
-        for config in (ScheduleConfig, OptimizerConfig, TrainerConfig)
-        for key in config.model_fields
-    }
+    keys = {(config, key) for config in (ScheduleConfig, OptimizerConfig, TrainerConfig) for key in config.model_fields}
     assert {(config, key) for config, key, *_ in BOUNDS} == keys - sections
 
 
@@ -71,7 +65,7 @@ DEFAULTS: dict[type[FrozenConfig], dict[str, Any]] = {
 """What every recipe that leaves a key out has meant so far, and must go on meaning."""
 
 
-@pytest.mark.parametrize("config", DEFAULTS, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("config", DEFAULTS, ids=lambda item: item.__name__)
 def test_a_key_that_is_left_out_means_what_it_always_meant(config: type[FrozenConfig]) -> None:
     assert dict(config()) == DEFAULTS[config]
 
@@ -111,7 +105,7 @@ NAMES: dict[type[FrozenConfig], dict[str, str]] = {
 Megatron and nanoGPT call it."""
 
 
-@pytest.mark.parametrize("config", NAMES, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("config", NAMES, ids=lambda item: item.__name__)
 def test_a_key_is_known_by_the_names_that_other_tools_have_for_it(config: type[FrozenConfig]) -> None:
     found: dict[str, set[str]] = {}
     for name, key in config.also_called.items():

@@ -10,20 +10,20 @@ from torch import nn
 
 from assay.base.seeds import derive_key
 from assay.data.loader.batch import LaneShare, StepShare
-from assay.inference.rollout import GenerationAbandonedError
+from assay.inference.rollout import GenerationCancelledError
 from assay.records.cursor import Cursor
 from assay.training.checkpoint.parts import ROLLOUTS
 from assay.training.trainer.lane_forward import LaneForward, means_of
 from assay.training.trainer.lane_recomputer import LaneRecomputer, ShardedLaneRecomputer
-from assay.training.trainer.method import Loss, MetricSum, RolledOut
-from assay.training.trainer.rollout_buffer import AnsweredLane
+from assay.training.trainer.method import LaneSamples, Loss, MetricSum
+from assay.training.trainer.rollout_buffer import BufferedLane
 from noisy_regression import NoisyRegression, SaysRows, micro_batch
 
 CPU = torch.device("cpu")
 SEED = 11
 
 
-class Book:
+class FakeRewardCache:
     """Says which of its faces was shown."""
 
     def read_only(self) -> str:
@@ -57,48 +57,52 @@ def nobody() -> nn.Module:
 
 def test_rows_that_are_no_prompts_are_learned_as_they_are() -> None:
     forward, lanes = forward_of(NoisyRegression()), [prompts(0, 1), prompts(1, 2)]
-    assert [made.lane for made in forward.learned(nobody, lanes, step=1)] == lanes
-    assert (forward.makes_rollouts, forward.rollout_costs, forward.parts) == (False, None, {})
-    assert (forward.updates_per_step, forward.steps_ahead) == (1, 0)
+    assert [result.lane for result in forward.training_samples(nobody, lanes, step=1)] == lanes
+    assert (forward.uses_rollouts, forward.rollout_costs, forward.parts) == (False, None, {})
+    assert (forward.updates_per_step, forward.staleness) == (1, 0)
     forward.check_step({}, step=1)
     share = StepShare(Cursor(), tuple(lanes))
-    assert forward.as_checked(share, step=1) is share and forward.said_again(nobody, lanes[0]) == []
+    assert forward.for_recomputation(share, step=1) is share and forward.regenerated_digests(nobody, lanes[0]) == []
     assert not forward.is_under_way and forward.lane is None and forward.micro_batch is None
     with pytest.raises(AssertionError, match="its rows are no prompts"):
         forward.rollout(model_of(), lanes[0], step=1, row_id=1, sample=0)
 
 
 def test_what_is_left_out_of_a_rollout_means_none() -> None:
-    made = RolledOut(prompts(0, 1))
-    assert (made.metrics, made.digest, made.journal) == ({}, 0, ())
-    assert Loss(torch.zeros(()), {}).kept == {}
+    result = LaneSamples(prompts(0, 1))
+    assert (result.metrics, result.digest, result.rollout_log) == ({}, 0, ())
+    assert Loss(torch.zeros(()), {}).carried == {}
 
 
-@pytest.mark.parametrize("is_again", [None, False, True])
+@pytest.mark.parametrize("is_recomputation", [None, False, True])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_a_method_is_given_all_that_it_needs_to_answer(is_again: bool | None, precision: str) -> None:
+def test_a_method_is_given_all_that_it_needs_to_answer(is_recomputation: bool | None, precision: str) -> None:
     """Who makes a lane again asks no judge; nobody is asked whether to stop who may not abandon."""
-    method, model, book = SaysRows(), model_of(), Book()
-    choices = {"max_micro_batch_tokens": 64, "book": book, "is_stopping": lambda: True}
+    method, model, reward_cache = SaysRows(), model_of(), FakeRewardCache()
+    choices = {"max_micro_batch_tokens": 64, "book": reward_cache, "is_stopping": lambda: True}
     forward = forward_of(method, precision=precision, **choices)
     entered: list[str] = []
-    again = {} if is_again is None else {"is_again": is_again}
+    again = {} if is_recomputation is None else {"is_recomputation": is_recomputation}
     lanes = [prompts(0, 1, 2), prompts(1, 3)]
-    learned = forward.learned(lambda: model, lanes, step=3, enter_phase=entered.append, **again)
-    asked = {"lanes": [0, 1], "step": 3, "seed": seed_of(3), "max_tokens": 64, "is_plain": True}
+    trained = forward.training_samples(lambda: model, lanes, step=3, enter_phase=entered.append, **again)
+    requested = {"lanes": [0, 1], "step": 3, "seed": seed_of(3), "max_tokens": 64, "is_plain": True}
     assert method.asked == [
-        {**asked, "book": "read only" if is_again else book, "is_mixed": precision == "bfloat16"}
+        {
+            **requested,
+            "book": "read only" if is_recomputation else reward_cache,
+            "is_mixed": precision == "bfloat16",
+        }
     ]
     assert entered == ["generation"]
-    assert [rows_of(made.lane) for made in learned] == [
+    assert [rows_of(result.lane) for result in trained] == [
         [method.said(model, row, seed_of(3)) for row in rows_of(lane)] for lane in lanes
     ]
-    assert forward.makes_rollouts and forward.rollout_costs == {"decode_s": 0.5} and forward.parts == {}
+    assert forward.uses_rollouts and forward.rollout_costs == {"decode_s": 0.5} and forward.parts == {}
 
 
 def test_without_a_book_there_is_none_to_read() -> None:
     method = SaysRows()
-    forward_of(method).learned(model_of, [prompts(0, 1)], step=1, is_again=True)
+    forward_of(method).training_samples(model_of, [prompts(0, 1)], step=1, is_recomputation=True)
     assert method.asked[0]["book"] is None and method.asked[0]["max_tokens"] is None
 
 
@@ -106,32 +110,32 @@ def test_without_a_book_there_is_none_to_read() -> None:
 def test_a_rank_that_is_asked_to_stop_abandons_what_it_may(staleness: int) -> None:
     stopping = forward_of(SaysRows(staleness=staleness), is_stopping=lambda: True)
     for _ in range(2):
-        with pytest.raises(GenerationAbandonedError):
-            stopping.learned(model_of, [prompts(0, 1)], step=1, may_abandon=True)
-    assert stopping.learned(model_of, [prompts(0, 1)], step=1), "nobody may abandon it"
+        with pytest.raises(GenerationCancelledError):
+            stopping.training_samples(model_of, [prompts(0, 1)], step=1, is_cancellable=True)
+    assert stopping.training_samples(model_of, [prompts(0, 1)], step=1), "nobody may abandon it"
     going = forward_of(SaysRows(staleness=staleness))
-    assert going.learned(model_of, [prompts(0, 1)], step=1, may_abandon=True), "nobody asks it to stop"
+    assert going.training_samples(model_of, [prompts(0, 1)], step=1, is_cancellable=True), "nobody asks it to stop"
 
 
 @pytest.mark.parametrize("staleness", [1, 2])
 def test_what_is_learned_was_said_so_many_steps_before(staleness: int) -> None:
     method, last = SaysRows(staleness=staleness), 6
-    forward = forward_of(method, lanes=(0, 1), book=Book())
+    forward = forward_of(method, lanes=(0, 1), reward_cache=FakeRewardCache())
     of_step = {step: [prompts(lane, 10 * step + lane) for lane in (0, 1)] for step in range(1, last + 1)}
     for step in range(1, last + 1):
-        ahead = [of_step[each] for each in range(step + 1, min(step + staleness, last) + 1)]
+        ahead = [of_step[item] for item in range(step + 1, min(step + staleness, last) + 1)]
         method.asked.clear()
-        learned = forward.learned(lambda step=step: model_of(step), of_step[step], step=step, ahead=ahead)
+        trained = forward.training_samples(lambda step=step: model_of(step), of_step[step], step=step, ahead=ahead)
         new = range(1, staleness + 2) if step == 1 else range(step + staleness, last + 1)[:1]
-        assert [asked["step"] for asked in method.asked] == list(new)
-        assert all(isinstance(asked["book"], Book) for asked in method.asked)
+        assert [requested["step"] for requested in method.asked] == list(new)
+        assert all(isinstance(requested["book"], FakeRewardCache) for requested in method.asked)
         policy = model_of(max(1, step - staleness))
-        for made, lane in zip(learned, of_step[step], strict=True):
-            assert rows_of(made.lane) == [method.said(policy, row, seed_of(step)) for row in rows_of(lane)]
-        assert forward.learned(nobody, of_step[step], step=step, ahead=ahead) == learned, "it is there"
-        forward.is_made(step=step)
+        for result, lane in zip(trained, of_step[step], strict=True):
+            assert rows_of(result.lane) == [method.said(policy, row, seed_of(step)) for row in rows_of(lane)]
+        assert forward.training_samples(nobody, of_step[step], step=step, ahead=ahead) == trained, "it is there"
+        forward.release(step=step)
         held = forward.parts[ROLLOUTS]
-        assert [each for each in of_step if held.has(each, 1)] == list(  # type: ignore[attr-defined]
+        assert [item for item in of_step if held.has(item, 1)] == list(  # type: ignore[attr-defined]
             range(step + 1, min(step + staleness, last) + 1)
         )
 
@@ -147,7 +151,7 @@ def test_the_weights_are_gathered_once_for_all_that_is_missing() -> None:
     forward = forward_of(method)
     entered: list[str] = []
     ahead = [[prompts(0, 2)], [prompts(0, 3)]]
-    forward.learned(whole_model, [prompts(0, 1)], step=1, ahead=ahead, enter_phase=entered.append)
+    forward.training_samples(whole_model, [prompts(0, 1)], step=1, ahead=ahead, enter_phase=entered.append)
     assert len(gathered) == 1 and len(method.asked) == 3 and entered == ["generation"] * 3
 
 
@@ -155,10 +159,10 @@ def test_a_step_whose_lanes_were_answered_in_part_is_answered_anew() -> None:
     """As where a rank took over lanes of others whose answers were lost."""
     method = SaysRows(staleness=1)
     forward = forward_of(method)
-    forward.learned(model_of, [prompts(0, 1)], step=1)
+    forward.training_samples(model_of, [prompts(0, 1)], step=1)
     method.asked.clear()
-    forward.learned(model_of, [prompts(0, 1), prompts(1, 2)], step=1)
-    assert [asked["lanes"] for asked in method.asked] == [[0, 1]]
+    forward.training_samples(model_of, [prompts(0, 1), prompts(1, 2)], step=1)
+    assert [requested["lanes"] for requested in method.asked] == [[0, 1]]
 
 
 def steps_held(forward: LaneForward) -> list[int]:
@@ -167,23 +171,23 @@ def steps_held(forward: LaneForward) -> list[int]:
 
 
 def test_what_an_abandoned_step_said_is_not_learned_later() -> None:
-    is_asked = iter([False, False, False, False, True])
-    forward = forward_of(SaysRows(staleness=2), is_stopping=lambda: next(is_asked))
+    is_requested = iter([False, False, False, False, True])
+    forward = forward_of(SaysRows(staleness=2), is_stopping=lambda: next(is_requested))
     lanes = {step: [prompts(0, step)] for step in range(1, 6)}
-    forward.learned(model_of, lanes[1], step=1, ahead=[lanes[2], lanes[3]], may_abandon=True)
+    forward.training_samples(model_of, lanes[1], step=1, ahead=[lanes[2], lanes[3]], is_cancellable=True)
     assert steps_held(forward) == [1, 2, 3]
-    with pytest.raises(GenerationAbandonedError):
-        forward.learned(model_of, lanes[2], step=2, ahead=[lanes[3], lanes[4], lanes[5]], may_abandon=True)
+    with pytest.raises(GenerationCancelledError):
+        forward.training_samples(model_of, lanes[2], step=2, ahead=[lanes[3], lanes[4], lanes[5]], is_cancellable=True)
     assert steps_held(forward) == [1, 2, 3], "step 4 was said, step 5 was not"
 
 
 def test_abandoning_a_step_forgets_what_its_weights_said() -> None:
     forward = forward_of(SaysRows(staleness=1))
-    forward.learned(model_of, [prompts(0, 1)], step=1, ahead=[[prompts(0, 2)]])
-    forward.learned(model_of, [prompts(0, 2)], step=2, ahead=[[prompts(0, 3)]])
-    forward.abandon(step=2)
+    forward.training_samples(model_of, [prompts(0, 1)], step=1, ahead=[[prompts(0, 2)]])
+    forward.training_samples(model_of, [prompts(0, 2)], step=2, ahead=[[prompts(0, 3)]])
+    forward.cancel(step=2)
     assert steps_held(forward) == [1, 2]
-    forward.abandon(step=1)
+    forward.cancel(step=1)
     assert steps_held(forward) == []
 
 
@@ -191,18 +195,18 @@ def test_another_rank_says_again_what_a_lane_said_ahead() -> None:
     method, model = SaysRows(staleness=1), model_of(4)
     forward = forward_of(method)
     share = StepShare(Cursor(), (prompts(0, 1), prompts(3, 2)), ahead=((prompts(0, 5), prompts(3, 6)),))
-    learned = forward.learned(lambda: model, share.lanes, step=1, ahead=share.ahead)
-    checked = forward.as_checked(share, step=1)
-    other = forward_of(SaysRows(staleness=1), book=Book(), is_stopping=lambda: True)
-    for lane, made, position in zip(checked.lanes, learned, range(2), strict=True):
-        assert isinstance(lane, AnsweredLane)
-        assert [step for step, _ in lane.ahead] == [1, 2] and lane.micro_batches == made.lane.micro_batches
+    trained = forward.training_samples(lambda: model, share.lanes, step=1, ahead=share.ahead)
+    checked = forward.for_recomputation(share, step=1)
+    other = forward_of(SaysRows(staleness=1), reward_cache=FakeRewardCache(), is_stopping=lambda: True)
+    for lane, result, position in zip(checked.lanes, trained, range(2), strict=True):
+        assert isinstance(lane, BufferedLane)
+        assert [step for step, _ in lane.ahead] == [1, 2] and lane.micro_batches == result.lane.micro_batches
         assert lane.ahead[0][1] is share.lanes[position] and lane.ahead[1][1] is share.ahead[0][position]
-        assert other.said_again(lambda: model, lane) == list(lane.said)
-        assert other.said_again(lambda: model_of(5), lane) != list(lane.said)
-        assert other.learned(nobody, [lane], step=1) == [RolledOut(lane)], "it was answered"
+        assert other.regenerated_digests(lambda: model, lane) == list(lane.rollout_digests)
+        assert other.regenerated_digests(lambda: model_of(5), lane) != list(lane.rollout_digests)
+        assert other.training_samples(nobody, [lane], step=1) == [LaneSamples(lane)], "it was answered"
     assert checked.cursor == share.cursor and checked.ahead == share.ahead
-    assert other.said_again(nobody, AnsweredLane(0, ())) == []
+    assert other.regenerated_digests(nobody, BufferedLane(0, ())) == []
 
 
 class Sharded:
@@ -217,31 +221,33 @@ class Sharded:
     def most_passes(self, num_passes: int) -> int:
         return num_passes
 
-    def apart(self, index: int, told: object) -> AbstractContextManager[None]:
+    def apart(self, index: int, notified: object) -> AbstractContextManager[None]:
         return nullcontext()
 
 
 def test_who_says_a_lane_again_asks_no_judge() -> None:
-    lane = AnsweredLane(0, (), ahead=((4, prompts(0, 5)),), said=(1,))
+    lane = BufferedLane(0, (), ahead=((4, prompts(0, 5)),), said=(1,))
     method = SaysRows(staleness=1)
-    forward_of(method, book=Book()).said_again(model_of, lane)
-    assert [(asked["step"], asked["book"]) for asked in method.asked] == [(4, "read only")]
+    forward_of(method, reward_cache=FakeRewardCache()).regenerated_digests(model_of, lane)
+    assert [(requested["step"], requested["book"]) for requested in method.asked] == [(4, "read only")]
     method = SaysRows()
-    LaneRecomputer(forward_of(method, book=Book()), model_of()).learned(prompts(0, 5), step=2)
-    assert [(asked["step"], asked["book"]) for asked in method.asked] == [(2, "read only")]
+    LaneRecomputer(forward_of(method, reward_cache=FakeRewardCache()), model_of()).training_samples(
+        prompts(0, 5), step=2
+    )
+    assert [(requested["step"], requested["book"]) for requested in method.asked] == [(2, "read only")]
     method, sharded = SaysRows(), Sharded(model_of())
-    ShardedLaneRecomputer(forward_of(method, book=Book()), sharded).digest(prompts(0, 5), step=2)  # type: ignore[arg-type]
-    assert [(asked["step"], asked["book"]) for asked in method.asked] == [(2, "read only")]
+    ShardedLaneRecomputer(forward_of(method, reward_cache=FakeRewardCache()), sharded).digest(prompts(0, 5), step=2)  # type: ignore[arg-type]
+    assert [(requested["step"], requested["book"]) for requested in method.asked] == [(2, "read only")]
 
 
 def test_an_answer_by_itself_is_made_as_the_lane_makes_it() -> None:
-    method, model, book = SaysRows(), model_of(), Book()
-    forward = forward_of(method, precision="bfloat16", book=book)
-    said = forward.rollout(model, prompts(2, 4, 5), step=3, row_id=5, sample=1)
-    assert said == method.said(model, 5, seed_of(3))
-    [asked] = method.asked
-    assert asked == {
-        "lanes": [2], "row_id": 5, "sample": 1, "step": 3, "seed": seed_of(3), "book": book,
+    method, model, reward_cache = SaysRows(), model_of(), FakeRewardCache()
+    forward = forward_of(method, precision="bfloat16", reward_cache=reward_cache)
+    message = forward.rollout(model, prompts(2, 4, 5), step=3, row_id=5, sample=1)
+    assert message == method.said(model, 5, seed_of(3))
+    [requested] = method.asked
+    assert requested == {
+        "lanes": [2], "row_id": 5, "sample": 1, "step": 3, "seed": seed_of(3), "book": reward_cache,
         "is_plain": True, "is_mixed": True,
     }  # fmt: skip
 
@@ -249,40 +255,44 @@ def test_an_answer_by_itself_is_made_as_the_lane_makes_it() -> None:
 def with_others(heard: list[Any]) -> Callable[[list[list[float]]], list[list[float]]]:
     """As if another rank had lane 9, whose answers were paid 30 by four."""
 
-    def everyones(mine: list[list[float]]) -> list[list[float]]:
-        heard.extend(mine)
-        return [*mine, [9.0, 30.0, 4.0]]
+    def gather_lanes(own: list[list[float]]) -> list[list[float]]:
+        heard.extend(own)
+        return [*own, [9.0, 30.0, 4.0]]
 
-    return everyones
+    return gather_lanes
 
 
 def test_lanes_are_settled_by_the_means_of_all_and_again_by_those_of_their_step() -> None:
-    forward, heard = forward_of(SaysRows(settled_by=("paid",))), []
-    made = forward.learned(model_of, [prompts(0, 1, 2), prompts(1, 3)], step=2)
-    paid = [sum(rows_of(each.lane)) for each in made]
-    shift = round((sum(paid) + 30) / (3 + 4))
-    settled = forward.settled(made, step=2, everyones=with_others(heard))
-    assert heard == [[0.0, paid[0], 2.0], [1.0, paid[1], 1.0]]
-    for before, after in zip(made, settled, strict=True):
+    forward, heard = forward_of(SaysRows(step_statistics=("paid",))), []
+    result = forward.training_samples(model_of, [prompts(0, 1, 2), prompts(1, 3)], step=2)
+    rewards = [sum(rows_of(item.lane)) for item in result]
+    shift = round((sum(rewards) + 30) / (3 + 4))
+    normalize_advantages = forward.normalize_advantages(result, step=2, gather_lanes=with_others(heard))
+    assert heard == [[0.0, rewards[0], 2.0], [1.0, rewards[1], 1.0]]
+    for before, after in zip(result, normalize_advantages, strict=True):
         assert rows_of(after.lane) == [row + shift for row in rows_of(before.lane)]
         assert after._replace(lane=before.lane) == before
-    [again] = forward.settled(made[1:], step=2)
-    assert rows_of(again.lane) == rows_of(settled[1].lane)
+    [again] = forward.normalize_advantages(result[1:], step=2)
+    assert rows_of(again.lane) == rows_of(normalize_advantages[1].lane)
     with pytest.raises(AssertionError):
-        forward.settled(made, step=3)
+        forward.normalize_advantages(result, step=3)
 
 
 @pytest.mark.parametrize("method", [NoisyRegression(), SaysRows()])
 def test_where_no_mean_is_wanted_nobody_is_asked_for_it(method: Any) -> None:
     heard: list[Any] = []
-    made = [RolledOut(prompts(0, 1))]
-    assert forward_of(method).settled(made, step=1, everyones=with_others(heard)) == made and not heard
+    result = [LaneSamples(prompts(0, 1))]
+    assert (
+        forward_of(method).normalize_advantages(result, step=1, gather_lanes=with_others(heard)) == result and not heard
+    )
 
 
 def test_what_no_step_settled_cannot_be_made_again() -> None:
     for step in (1, 2):
         with pytest.raises(AssertionError):
-            forward_of(SaysRows(settled_by=("paid",))).settled([RolledOut(prompts(0, 1))], step=step)
+            forward_of(SaysRows(step_statistics=("paid",))).normalize_advantages(
+                [LaneSamples(prompts(0, 1))], step=step
+            )
 
 
 def test_means_are_of_sums_in_the_order_of_lanes_over_what_weighs_something() -> None:
@@ -310,9 +320,7 @@ def test_a_later_update_has_noise_of_its_own_and_what_the_first_one_found() -> N
     forward, model, lane = forward_of(SaysRows(updates_per_rollout=3)), model_of(), prompts(2, 4, 5)
     two = LaneShare(2, (*lane.micro_batches, micro_batch([6])))
     first = [forward.loss(model, two, index, step=7).sum.item() for index in (0, 1)]
-    assert first == pytest.approx(
-        [error_of(model, [4, 5], 7, 2, 0).item(), error_of(model, [6], 7, 2, 1).item()]
-    )
+    assert first == pytest.approx([error_of(model, [4, 5], 7, 2, 0).item(), error_of(model, [6], 7, 2, 1).item()])
     for update in (1, 2):
         for index, rows in enumerate([[4, 5], [6]]):
             loss = forward.loss(model, two, index, step=7, update=update).sum.item()
@@ -343,7 +351,7 @@ class Failing(NoisyRegression):
 
     look: Callable[[], None]
 
-    def loss(self, model: nn.Module, tensors: Any, helpers: Any) -> Loss:
+    def loss(self, model: nn.Module, tensors: Any, frozen_models: Any) -> Loss:
         assert torch.is_autocast_enabled("cpu")
         Failing.look()
         raise ArithmeticError("as planned")
@@ -359,7 +367,7 @@ def failing(look: Callable[[], None]) -> Iterator[None]:
 class Offset(NoisyRegression):
     """Reports the sum of a blank as a number that is not zero."""
 
-    def loss(self, model: nn.Module, tensors: Any, helpers: Any) -> Loss:
+    def loss(self, model: nn.Module, tensors: Any, frozen_models: Any) -> Loss:
         error = model(tensors["points"]).sum()
         return Loss(error + 3.0, {name: MetricSum(error.detach() + 2.0, 5.0) for name in self.metrics})
 

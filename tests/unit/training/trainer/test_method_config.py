@@ -46,9 +46,9 @@ def test_a_method_that_does_not_say_so_takes_no_packed_rows() -> None:
 
 def test_what_a_method_does_not_say_is_what_most_methods_are() -> None:
     plain = Plain()
-    assert plain.coded is None and plain.answers_per_prompt is None and plain.takes_packed_rows is False
+    assert plain.coded is None and plain.completions_per_prompt is None and plain.takes_packed_rows is False
     assert plain.runs == {} and plain.size(100) is None and plain.sampling_numbers(3, 7) == 0
-    assert list(plain.problems_of_journal([])) == []
+    assert list(plain.rollout_log_problems([])) == []
     assert plain.may_compile is False and plain.window_tokens is None
     scores = RowScores((ERROR, BIAS))
     assert scores.counted is None and scores.is_sampled is False
@@ -78,7 +78,7 @@ def test_a_row_is_learned_as_wide_as_all_of_its_sequences(columns: tuple[str, ..
         def columns(self) -> tuple[str, ...]:
             return columns
 
-    assert Reads().learned_from(3, 7) == (3, tokens)
+    assert Reads().training_sequences(3, 7) == (3, tokens)
 
 
 def test_classes_are_compared_by_accuracy_and_numbers_have_squared_units_beside_their_own() -> None:

@@ -59,11 +59,11 @@ def test_a_gpus_generator_is_seeded_alike_where_there_is_one(monkeypatch: pytest
     ],
 )
 def test_auto_is_bfloat16_on_a_gpu_that_has_it(monkeypatch, precision, device, has_bfloat16, is_mixed) -> None:
-    asked: list[tuple[object, ...]] = []
+    requested: list[tuple[object, ...]] = []
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: has_bfloat16)
-    monkeypatch.setattr(torch, "autocast", lambda *given: asked.append(given))
+    monkeypatch.setattr(torch, "autocast", lambda *inputs: requested.append(inputs))
     autocast(precision, torch.device(device))
-    assert asked == [(device, torch.bfloat16)] * is_mixed
+    assert requested == [(device, torch.bfloat16)] * is_mixed
 
 
 def test_a_digest_is_of_the_bytes_in_row_major_order_wherever_they_lie() -> None:
@@ -111,7 +111,7 @@ def test_a_gradient_is_taken_with_one_index_each() -> None:
 
 def test_digests_are_those_that_runs_have_written_down() -> None:
     """A replay compares with them, and runs of before must go on being replayed."""
-    assert [combined_digest([each]) for each in (0, 1, 2)] == [
+    assert [combined_digest([number]) for number in (0, 1, 2)] == [
         3160801448275161, 3475785580771630, 1906950747906627,
     ]  # fmt: skip
     assert digest_of_tensors([torch.arange(3.0), torch.ones(2, 2)]) == 3482526106344280

@@ -101,7 +101,7 @@ def gradients() -> list[torch.Tensor]:
     """Matrices and vectors of few and many rows, so that some ranks have fewer than others, or none."""
     generator = torch.Generator().manual_seed(5)
     shapes = [(5, 3), (1, 4), (8, 2, 2), (7,), (2,)]
-    return [torch.randn(shape, generator=generator) * 10.0**place for place, shape in enumerate(shapes)]
+    return [torch.randn(shape, generator=generator) * 10.0**index for index, shape in enumerate(shapes)]
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
@@ -139,6 +139,6 @@ def test_the_plain_kernels_update_what_is_not_on_a_gpu_all_tensors_at_once() -> 
     ],
 )
 def test_a_sum_becomes_the_mean_no_longer_than_allowed(gradient, weight, max_norm, norm, becomes) -> None:
-    given = torch.tensor(gradient)
-    assert average_and_clip([given], weight=weight, max_norm=max_norm) == pytest.approx(norm, nan_ok=True)
-    torch.testing.assert_close(given, torch.tensor(becomes), equal_nan=True)
+    inputs = torch.tensor(gradient)
+    assert average_and_clip([inputs], weight=weight, max_norm=max_norm) == pytest.approx(norm, nan_ok=True)
+    torch.testing.assert_close(inputs, torch.tensor(becomes), equal_nan=True)

@@ -40,8 +40,8 @@ def of_completion(network: CausalNetwork, ids: list[int], prompt_tokens: int) ->
     tokens = torch.tensor([ids])
     with torch.no_grad():
         logits = network.network(tokens).logits[0, :-1].double()
-    said = logits.log_softmax(-1)[torch.arange(len(ids) - 1), tokens[0, 1:]]
-    return float(said[prompt_tokens - 1 :].sum())
+    message = logits.log_softmax(-1)[torch.arange(len(ids) - 1), tokens[0, 1:]]
+    return float(message[prompt_tokens - 1 :].sum())
 
 
 @settings(deadline=None, max_examples=25)
@@ -52,8 +52,8 @@ def test_each_sequence_is_scored_as_if_alone(seed: int, num_rows: int, tokens_at
     rows = [pair_row(rng, int(rng.integers(2, 7))) for _ in range(num_rows)]
     passes: list[torch.Size] = []
     network.register_forward_pre_hook(lambda _, inputs: passes.append(inputs[0].shape))
-    said = ReferenceModel(network, name="x").of_pairs(pa.Table.from_pylist(rows), tokens_at_once=tokens_at_once)
-    for side, of_row in (("input_ids", said.chosen), ("rejected_ids", said.rejected)):
+    message = ReferenceModel(network, name="x").of_pairs(pa.Table.from_pylist(rows), tokens_at_once=tokens_at_once)
+    for side, of_row in (("input_ids", message.chosen), ("rejected_ids", message.rejected)):
         alone = [of_completion(network, row[side], row["prompt_tokens"]) for row in rows]
         np.testing.assert_allclose(of_row, alone, rtol=1e-5, atol=1e-5)
     assert sum(sequences for sequences, _ in passes) == 2 * num_rows
@@ -72,9 +72,7 @@ def test_rows_of_like_length_fill_a_pass() -> None:
 
 def test_a_folder_and_its_network_are_one_model_by_digest(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    network = new_causal_network(
-        vocab_size=VOCABULARY, hidden_size=16, num_layers=1, num_heads=2, max_tokens=32
-    )
+    network = new_causal_network(vocab_size=VOCABULARY, hidden_size=16, num_layers=1, num_heads=2, max_tokens=32)
     network.save_pretrained(tmp_path)
     digest = ReferenceModel.from_folder(str(tmp_path)).digest
     assert digest == folder_digest(str(tmp_path))
@@ -102,19 +100,19 @@ def manifest(*, max_token_id: int = 1, longest: int = 1) -> DatasetManifest:
 
 
 @pytest.mark.parametrize(
-    ("rows", "said"),
+    ("rows", "message"),
     [
         ({"max_token_id": VOCABULARY - 1, "longest": 32}, None),
         ({"max_token_id": VOCABULARY}, f"x: its vocabulary has {VOCABULARY} tokens.*'pairs' holds token 16"),
         ({"longest": 33}, "x: it takes 32 tokens, but the longest row of dataset 'pairs' has 33"),
     ],
 )
-def test_rows_that_the_model_cannot_take_are_refused(rows: dict[str, int], said: str | None) -> None:
+def test_rows_that_the_model_cannot_take_are_refused(rows: dict[str, int], message: str | None) -> None:
     reference = ReferenceModel(small(), name="x")
-    if said is None:
+    if message is None:
         reference.check_rows(manifest(**rows))
         return
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         reference.check_rows(manifest(**rows))
 
 
@@ -148,5 +146,5 @@ def test_a_reference_is_asked_in_evaluation_mode() -> None:
 @given(widths=st.lists(st.integers(1, 3), min_size=1, max_size=80), tokens_at_once=st.integers(1, 60))
 def test_rows_are_taken_shortest_first_and_those_of_one_length_in_their_order(widths, tokens_at_once) -> None:
     found = reference_module._batches(np.array(widths, np.int64), tokens_at_once)
-    taken = [int(row) for batch in found for row in batch]
-    assert taken == sorted(range(len(widths)), key=widths.__getitem__)
+    used = [int(row) for batch in found for row in batch]
+    assert used == sorted(range(len(widths)), key=widths.__getitem__)

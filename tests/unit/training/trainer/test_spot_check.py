@@ -194,7 +194,7 @@ def test_who_checks_what_is_drawn_from_seed_step_and_rank(tmp_path: Path) -> Non
 def test_a_check_begins_with_nothing_of_the_one_before(tmp_path: Path) -> None:
     """Not even where that was given up in its midst, with gradients of more parameters."""
 
-    def given_up(ranks: Ranks) -> int | None:
+    def abandoned(ranks: Ranks) -> int | None:
         sums, share = Lanes(), StepShare(Cursor(), (LaneShare(0, ()),))
         check = SpotCheck(Again(is_wrong=False), sums, ranks, is_due=lambda step: True, seed=7)
         check.begin(share, step=1)
@@ -203,15 +203,13 @@ def test_a_check_begins_with_nothing_of_the_one_before(tmp_path: Path) -> None:
         sums.on_own_gradients(0, [0], [gradient_of(0)])
         return check.finish(share, [1], step=1).digest
 
-    assert on_ranks(1, given_up, tmp_path) == [digest_of_tensors([gradient_of(0)])]
+    assert on_ranks(1, abandoned, tmp_path) == [digest_of_tensors([gradient_of(0)])]
 
 
-@pytest.mark.parametrize(
-    ("certain", "says"), [((True, True), "agree on"), ((True, False), "the vote was a tie")]
-)
-def test_nobody_is_named_for_sure_where_one_vote_was_a_tie(certain: tuple[bool, bool], says: str) -> None:
+@pytest.mark.parametrize(("certain", "text"), [((True, True), "agree on"), ((True, False), "the vote was a tie")])
+def test_nobody_is_named_for_sure_where_one_vote_was_a_tie(certain: tuple[bool, bool], text: str) -> None:
     suspects = [
         Suspect(rank=rank, node="n", device="cpu", step=3, lane=rank, is_certain=is_certain)
         for rank, is_certain in enumerate(certain)
     ]
-    assert says in spot_check._message(suspects, 3)
+    assert text in spot_check._message(suspects, 3)

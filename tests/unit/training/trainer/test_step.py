@@ -39,8 +39,8 @@ LANES = [[[1, 2], [3]], [], [[4, 5, 6]], [[7], [8], [9, 10]]]
 class NotFinite(NoisyRegression):
     """Wrong on row 8."""
 
-    def loss(self, model: nn.Module, tensors, helpers) -> Loss:
-        found = super().loss(model, tensors, helpers)
+    def loss(self, model: nn.Module, tensors, frozen_models) -> Loss:
+        found = super().loss(model, tensors, frozen_models)
         is_wrong = (tensors["points"][:, 0] == 0.8).any()
         return found._replace(sum=found.sum * (math.nan if is_wrong else 1.0))
 
@@ -89,7 +89,7 @@ def stepper_of(
     ranks: Ranks,
     method=None,
     *,
-    every: int | None = None,
+    interval: int | None = None,
     num_lanes: int = len(LANES),
     times_lanes: bool = False,
 ):
@@ -99,7 +99,7 @@ def stepper_of(
     is_sharded = ranks.inner is not None
     lane_sum = lane_sum_of(model, ranks, num_lanes, several_passes=True)
     recomputer = ShardedLaneRecomputer(forward, lane_sum) if is_sharded else LaneRecomputer(forward, model)
-    check = every and SpotCheck(recomputer, lane_sum, ranks, is_due=lambda step: step % every == 0, seed=SEED)
+    check = interval and SpotCheck(recomputer, lane_sum, ranks, is_due=lambda step: step % interval == 0, seed=SEED)
     optimizer = build_optimizer(model, CONFIG)
     stepper = Stepper(
         forward,
@@ -115,11 +115,11 @@ def stepper_of(
     return stepper, StepShare(Cursor(), tuple(lane(number) for number in lanes)), model
 
 
-def steps_on(ranks: Ranks, num_steps: int = 3, *, every: int | None = None, times_lanes: bool = False):
-    stepper, share, model = stepper_of(ranks, every=every, times_lanes=times_lanes)
+def steps_on(ranks: Ranks, num_steps: int = 3, *, interval: int | None = None, times_lanes: bool = False):
+    stepper, share, model = stepper_of(ranks, interval=interval, times_lanes=times_lanes)
     found = []
     for step in range(1, num_steps + 1):
-        totals = stepper.step(share, step=step, stop_asked=False)
+        totals = stepper.step(share, step=step, stop_requested=False)
         weights = model.weight.full_tensor() if ranks.inner is not None else model.weight
         found.append((portable(totals), weights[0].tolist(), model.weight.grad is None))
     return found
@@ -153,7 +153,7 @@ def test_a_step_counts_rows_tokens_and_weight_and_says_what_was_not_asked(three_
     for totals, *_ in three_steps:
         assert (totals.num_rows, totals.num_tokens, totals.weight) == (len(rows), num_tokens, num_tokens)
         assert totals.loss == totals.loss_sum / num_tokens
-        assert totals.bad_lanes == () and totals.is_made and not totals.asks_for_commit()
+        assert totals.bad_lanes == () and totals.is_applied and not totals.requests_commit()
         assert not totals.is_verified and totals.digests == {}
         assert 0 <= totals.exchange_s < 30
 
@@ -172,9 +172,7 @@ def test_ranks_make_the_steps_of_one_rank_bit_for_bit(three_steps, case, tmp_pat
 def test_a_checked_step_says_so_with_its_digests_and_computes_the_same(
     three_steps, world_size, shards_weights, tmp_path: Path
 ) -> None:
-    found = on_ranks(
-        world_size, lambda ranks: steps_on(ranks, every=2), tmp_path, shards_weights=shards_weights
-    )
+    found = on_ranks(world_size, lambda ranks: steps_on(ranks, every=2), tmp_path, shards_weights=shards_weights)
     for of_rank in found:
         assert [totals.is_verified for totals, *_ in of_rank] == [False, True, False]
         assert [weights for _, weights, _ in of_rank] == [weights for _, weights, _ in three_steps]
@@ -208,9 +206,9 @@ def test_a_lane_of_several_passes_has_a_digest_of_its_own_where_they_are_added(
         alone = list(lanes.of_rank(rank)) if shards_weights else list(lanes.of_rank(rank))[::2]
         for step, (totals, *_) in enumerate(of_rank, 1):
             number = alone[derive_key(SEED, "spot check", step, rank) % len(alone)]
-            is_told = not shards_weights or num_backwards(lane(number)) == 1
+            is_notified = not shards_weights or num_backwards(lane(number)) == 1
             assert totals.is_verified
-            assert totals.digests.get("spot_check_lane") == (number if is_told else None)
+            assert totals.digests.get("spot_check_lane") == (number if is_notified else None)
             looked_at.add(number)
     assert looked_at == ({0, 1, 2, 3} if shards_weights else {0, 2})
 
@@ -218,7 +216,7 @@ def test_a_lane_of_several_passes_has_a_digest_of_its_own_where_they_are_added(
 def test_a_spot_checks_digest_is_that_of_the_lane_computed_apart(tmp_path: Path) -> None:
     def checked(ranks: Ranks) -> tuple[float, float, int]:
         stepper, share, _ = stepper_of(ranks, every=1)
-        digests = stepper.step(share, step=1, stop_asked=False).digests
+        digests = stepper.step(share, step=1, stop_requested=False).digests
         model = initial_model(NoisyRegression(), seed=SEED, device=CPU)
         forward = LaneForward(NoisyRegression(), device=CPU, precision="float32", seed=SEED)
         number = int(digests["spot_check_lane"])
@@ -235,26 +233,26 @@ def test_a_spot_checks_digest_is_that_of_the_lane_computed_apart(tmp_path: Path)
     assert number in (0, 2) and digest == again
 
 
-@pytest.mark.parametrize("asks", [{"stop_asked": [False, True]}, {"commit_asked": [True, False]}])
-def test_what_a_rank_is_asked_reaches_all_but_only_rank_0_asks_for_commits(asks, tmp_path: Path) -> None:
-    def asked(ranks: Ranks) -> tuple[bool, bool, bool]:
+@pytest.mark.parametrize("requests", [{"stop_requested": [False, True]}, {"commit_requested": [True, False]}])
+def test_what_a_rank_is_asked_reaches_all_but_only_rank_0_asks_for_commits(requests, tmp_path: Path) -> None:
+    def requested(ranks: Ranks) -> tuple[bool, bool, bool]:
         stepper, share, _ = stepper_of(ranks)
-        mine = {name: values[ranks.rank] for name, values in asks.items()}
-        totals = stepper.step(share, step=1, **{"stop_asked": False, **mine})
-        others = {"commit_asked": ranks.rank == 1, "stop_asked": False}
+        own = {name: values[ranks.rank] for name, values in requests.items()}
+        totals = stepper.step(share, step=1, **{"stop_requested": False, **own})
+        others = {"commit_requested": ranks.rank == 1, "stop_requested": False}
         later = stepper.step(share, step=2, **others)
-        return totals.stop_asked, totals.commit_asked, totals.asks_for_commit(), later.asks_for_commit()
+        return totals.stop_requested, totals.commit_requested, totals.requests_commit(), later.requests_commit()
 
-    expected = ("stop_asked" in asks, "commit_asked" in asks, True, False)
-    assert on_ranks(2, asked, tmp_path) == [expected] * 2
+    expected = ("stop_requested" in requests, "commit_requested" in requests, True, False)
+    assert on_ranks(2, requested, tmp_path) == [expected] * 2
 
 
 def test_a_loss_that_is_not_finite_names_its_lane_and_changes_nothing(tmp_path: Path) -> None:
     def refused(ranks: Ranks):
         stepper, share, model = stepper_of(ranks, NotFinite())
         before = model.weight.tolist()
-        totals = stepper.step(share, step=1, stop_asked=False)
-        return totals.bad_lanes, totals.is_made, model.weight.tolist() == before
+        totals = stepper.step(share, step=1, stop_requested=False)
+        return totals.bad_lanes, totals.is_applied, model.weight.tolist() == before
 
     assert on_ranks(2, refused, tmp_path) == [((3,), False, True)] * 2
 
@@ -262,8 +260,8 @@ def test_a_loss_that_is_not_finite_names_its_lane_and_changes_nothing(tmp_path: 
 class SteepAtZero(NoisyRegression):
     """A loss that is a number, with a gradient that is none."""
 
-    def loss(self, model: nn.Module, tensors, helpers) -> Loss:
-        found = super().loss(model, tensors, helpers)
+    def loss(self, model: nn.Module, tensors, frozen_models) -> Loss:
+        found = super().loss(model, tensors, frozen_models)
         return found._replace(sum=found.sum + (0.0 * model(tensors["points"])).sqrt().sum())
 
 
@@ -271,11 +269,11 @@ def test_a_gradient_that_is_no_number_changes_nothing_though_every_loss_is_one(t
     def refused(ranks: Ranks):
         stepper, share, model = stepper_of(ranks, SteepAtZero())
         before = model.weight.tolist()
-        totals = stepper.step(share, step=1, stop_asked=False)
+        totals = stepper.step(share, step=1, stop_requested=False)
         return (
             math.isnan(totals.gradient_norm),
             totals.bad_lanes,
-            totals.is_made,
+            totals.is_applied,
             model.weight.tolist() == before,
         )
 
@@ -285,8 +283,8 @@ def test_a_gradient_that_is_no_number_changes_nothing_though_every_loss_is_one(t
 def test_a_step_in_which_nothing_weighs_learns_nothing_and_is_a_step(tmp_path: Path) -> None:
     def empty(ranks: Ranks):
         stepper, _, _ = stepper_of(ranks, num_lanes=1)
-        totals = stepper.step(StepShare(Cursor(), (lane(1),)), step=1, stop_asked=False)
-        return totals.weight, totals.loss, totals.gradient_norm, totals.is_made
+        totals = stepper.step(StepShare(Cursor(), (lane(1),)), step=1, stop_requested=False)
+        return totals.weight, totals.loss, totals.gradient_norm, totals.is_applied
 
     assert on_ranks(1, empty, tmp_path) == [(0, 0.0, 0.0, True)]
 
@@ -296,7 +294,7 @@ def test_lanes_are_named_in_their_order_however_ranks_share_them(tmp_path: Path)
         stepper, _, _ = stepper_of(ranks, NotFinite())
         lanes = LaneShares(len(LANES), ranks.world_size, interleaved=True).of_rank(ranks.rank)
         share = StepShare(Cursor(), tuple(LaneShare(number, (micro_batch([8]),)) for number in lanes))
-        return stepper.step(share, step=1, stop_asked=False).bad_lanes
+        return stepper.step(share, step=1, stop_requested=False).bad_lanes
 
     assert on_ranks(2, refused, tmp_path, shards_weights=True) == [(0, 1, 2, 3)] * 2
 
@@ -308,7 +306,7 @@ def test_a_step_of_a_single_token_is_divided_by_one(tmp_path: Path) -> None:
         gradients = torch.autograd.grad(loss, list(model.parameters()))
         share = StepShare(Cursor(), (LaneShare(0, (micro_batch([3]),)),))
         norm = torch.cat([gradient.flatten() for gradient in gradients]).norm()
-        return portable(stepper.step(share, step=1, stop_asked=False)), loss.item(), norm.item()
+        return portable(stepper.step(share, step=1, stop_requested=False)), loss.item(), norm.item()
 
     [(totals, loss, norm)] = on_ranks(1, one_row, tmp_path)
     assert totals.weight == 1
@@ -318,10 +316,10 @@ def test_a_step_of_a_single_token_is_divided_by_one(tmp_path: Path) -> None:
 def test_a_gradient_that_is_not_finite_changes_nothing() -> None:
     totals = StepTotals(
         num_rows=1, num_tokens=1, weight=1, loss_sum=1.0, gradient_norm=math.inf, learning_rate=0.1,
-        stop_asked=False, commit_asked=False, exchange_s=0.0, bad_lanes=(),
+        stop_requested=False, commit_requested=False, exchange_s=0.0, bad_lanes=(),
     )  # fmt: skip
-    assert not totals.is_made and totals._replace(gradient_norm=1.0).is_made
-    assert not totals._replace(gradient_norm=1.0, bad_lanes=(0,)).is_made
+    assert not totals.is_applied and totals._replace(gradient_norm=1.0).is_applied
+    assert not totals._replace(gradient_norm=1.0, bad_lanes=(0,)).is_applied
     assert totals.loss == 1.0 and totals._replace(weight=0, loss_sum=0.0).loss == 0.0
 
 
@@ -344,7 +342,7 @@ def test_a_lane_without_rows_computes_a_blank_that_weighs_nothing() -> None:
 class NothingToLose(NoisyRegression):
     """Whose blank has a loss of zero, as a masked one has."""
 
-    def loss(self, model: nn.Module, tensors, helpers) -> Loss:
+    def loss(self, model: nn.Module, tensors, frozen_models) -> Loss:
         nothing = 0.0 * model(tensors["points"]).sum()
         return Loss(nothing, {name: MetricSum(nothing.detach(), 1.0) for name in self.metrics})
 
@@ -361,7 +359,7 @@ def test_a_step_computes_and_again_once_the_gradients_are_exchanged(shards_weigh
         stepper, share, _ = stepper_of(ranks)
         entered: list[str] = []
         stepper._lane_sum.enter_phase = entered.append
-        stepper.step(share, step=1, stop_asked=False)
+        stepper.step(share, step=1, stop_requested=False)
         return entered
 
     of_ranks = on_ranks(2, phases, tmp_path, shards_weights=shards_weights)
@@ -385,14 +383,14 @@ def test_helpers_are_frozen_and_draw_nothing() -> None:
     seen = []
 
     class Watching(NoisyRegression):
-        def loss(self, model: nn.Module, tensors, helpers) -> Loss:
-            seen.append(helpers["offset"])
-            return super().loss(model, tensors, helpers)
+        def loss(self, model: nn.Module, tensors, frozen_models) -> Loss:
+            seen.append(frozen_models["offset"])
+            return super().loss(model, tensors, frozen_models)
 
     forward = LaneForward(Watching(), device=CPU, precision="bfloat16", seed=SEED)
     forward.loss_of(Watching().build_model(), micro_batch([1]))
-    [helper] = seen
-    assert not helper.training and not any(parameter.requires_grad for parameter in helper.parameters())
+    [frozen_model] = seen
+    assert not frozen_model.training and not any(parameter.requires_grad for parameter in frozen_model.parameters())
 
 
 def test_starting_weights_are_drawn_from_the_seed() -> None:

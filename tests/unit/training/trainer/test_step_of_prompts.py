@@ -24,7 +24,7 @@ from assay.training.trainer.method import Loss
 from assay.training.trainer.numerics import combined_digest
 from assay.training.trainer.optimizer import build_optimizer
 from assay.training.trainer.spot_check import SpotCheck
-from assay.training.trainer.step import StepAbandonedError, Stepper, StepTotals, initial_model
+from assay.training.trainer.step import StepCancelledError, Stepper, StepTotals, initial_model
 from forked_ranks import on_ranks
 from noisy_regression import NoisyRegression, SaysRows, micro_batch
 from shared_lanes import lane_sum_of
@@ -37,9 +37,7 @@ PROMPTS = [[1, 2], [], [3, 4, 5], [6]]
 
 
 def lanes_of(ranks: Ranks, of_lanes: list[list[int]] = PROMPTS, *, more: int = 0) -> tuple[LaneShare, ...]:
-    numbers = LaneShares(len(of_lanes), ranks.world_size, interleaved=ranks.inner is not None).of_rank(
-        ranks.rank
-    )
+    numbers = LaneShares(len(of_lanes), ranks.world_size, interleaved=ranks.inner is not None).of_rank(ranks.rank)
     return tuple(
         LaneShare(number, (micro_batch([row + more for row in of_lanes[number]]),) if of_lanes[number] else ())
         for number in numbers
@@ -78,7 +76,7 @@ def two_steps(ranks: Ranks, method: SaysRows, **choices: Any) -> list[tuple[Step
     for step in (1, 2):
         share = StepShare(Cursor(), lanes_of(ranks, more=step), ahead=(lanes_of(ranks, more=step + 1),))
         share = share if method.staleness else replace(share, ahead=())
-        totals = parts.stepper.step(share, step=step, stop_asked=False)
+        totals = parts.stepper.step(share, step=step, stop_requested=False)
         found.append((portable(totals), weights_of(parts.model)))
     return found
 
@@ -86,37 +84,37 @@ def two_steps(ranks: Ranks, method: SaysRows, **choices: Any) -> list[tuple[Step
 def test_a_step_of_prompts_is_that_of_the_rows_that_the_model_answers(tmp_path: Path) -> None:
     """And its digest is that of all lanes' answers, by lane."""
 
-    def both(ranks: Ranks) -> Any:
+    def pair(ranks: Ranks) -> Any:
         method, share = SaysRows(), StepShare(Cursor(), lanes_of(ranks))
         prompted, plain = stepper_of(ranks, method), stepper_of(ranks, NoisyRegression())
-        made = prompted.forward.learned(lambda: prompted.model, share.lanes, step=1)
-        totals = portable(prompted.stepper.step(share, step=1, stop_asked=False))
-        rows = StepShare(Cursor(), tuple(each.lane for each in made))
-        of_rows = portable(plain.stepper.step(rows, step=1, stop_asked=False))
-        answered = [[int(row) for batch in each.lane.micro_batches for row in batch.row_ids] for each in made]
+        result = prompted.forward.training_samples(lambda: prompted.model, share.lanes, step=1)
+        totals = portable(prompted.stepper.step(share, step=1, stop_requested=False))
+        rows = StepShare(Cursor(), tuple(item.lane for item in result))
+        of_rows = portable(plain.stepper.step(rows, step=1, stop_requested=False))
+        completed = [[int(row) for batch in item.lane.micro_batches for row in batch.row_ids] for item in result]
         same = weights_of(prompted.model) == weights_of(plain.model)
         return (
             totals,
             of_rows,
-            answered,
+            completed,
             method.checked,
             same,
-            [group for each in made for group in each.journal],
+            [group for item in result for group in item.rollout_log],
         )
 
-    [(totals, of_rows, answered, checked, is_same, journal)] = on_ranks(1, both, tmp_path)
-    paid = sum(map(sum, answered)) / 6
-    metrics = {**of_rows.metrics, "paid": paid}
-    digests = {"rollout_digest": float(combined_digest(combined_digest(rows) for rows in answered))}
+    [(totals, of_rows, completed, checked, is_same, rollout_log)] = on_ranks(1, pair, tmp_path)
+    rewards = sum(map(sum, completed)) / 6
+    metrics = {**of_rows.metrics, "paid": rewards}
+    digests = {"rollout_digest": float(combined_digest(combined_digest(rows) for rows in completed))}
     assert totals.metrics == metrics and totals.digests == digests and checked == [(1, metrics)]
-    assert totals.journal == tuple(journal) and len(journal) == 6 and of_rows.journal is None
-    assert totals._replace(metrics={}, digests={}, journal=None) == of_rows._replace(metrics={})
+    assert totals.rollout_log == tuple(rollout_log) and len(rollout_log) == 6 and of_rows.rollout_log is None
+    assert totals._replace(metrics={}, digests={}, rollout_log=None) == of_rows._replace(metrics={})
     assert totals.num_rows == 6 and is_same
 
 
 CASES = {
     "at once": {},
-    "by the means of all": {"settled_by": ("paid",)},
+    "by the means of all": {"step_statistics": ("paid",)},
     "three updates": {"updates_per_rollout": 3},
     "a step ahead": {"staleness": 1, "updates_per_rollout": 2},
 }
@@ -135,12 +133,12 @@ def test_ranks_make_the_steps_of_prompts_that_one_rank_makes_and_check_them(case
             for (totals, weights), (of_one, weights_of_one) in zip(found, alone, strict=True):
                 assert totals.is_verified and not of_one.is_verified
                 assert totals.digests["rollout_digest"] == of_one.digests["rollout_digest"]
-                assert totals._replace(is_verified=False, digests={}, journal=()) == of_one._replace(
-                    digests={}, journal=()
+                assert totals._replace(is_verified=False, digests={}, rollout_log=()) == of_one._replace(
+                    digests={}, rollout_log=()
                 )
                 assert weights == weights_of_one
-        journals = [[group for found in of_ranks for group in found[step][0].journal] for step in (0, 1)]
-        assert [sorted(journal) for journal in journals] == [sorted(totals.journal) for totals, _ in alone]
+        journals = [[group for found in of_ranks for group in found[step][0].rollout_log] for step in (0, 1)]
+        assert [sorted(rollout_log) for rollout_log in journals] == [sorted(totals.rollout_log) for totals, _ in alone]
 
 
 def test_later_updates_of_a_step_go_on_from_the_first(tmp_path: Path) -> None:
@@ -148,34 +146,34 @@ def test_later_updates_of_a_step_go_on_from_the_first(tmp_path: Path) -> None:
         parts = stepper_of(ranks, SaysRows(updates_per_rollout=2))
         share = StepShare(Cursor(), (LaneShare(0, (micro_batch([4]),)),))
         model = initial_model(NoisyRegression(), seed=SEED, device=ranks.device)
-        [made] = parts.forward.learned(lambda: model, share.lanes, step=1)
-        [row] = made.lane.micro_batches[0].row_ids.tolist()
-        totals = parts.stepper.step(share, step=1, stop_asked=False)
-        return totals.loss_sum, weights_of(parts.model), by_hand(model, row), weights_of(model)
+        [result] = parts.forward.training_samples(lambda: model, share.lanes, step=1)
+        [row] = result.lane.micro_batches[0].row_ids.tolist()
+        totals = parts.stepper.step(share, step=1, stop_requested=False)
+        return totals.loss_sum, weights_of(parts.model), manually(model, row), weights_of(model)
 
     [(loss, weights, expected, reference)] = on_ranks(1, updates, tmp_path)
     assert loss == pytest.approx(expected, rel=1e-5) and weights == pytest.approx(reference, rel=1e-4)
 
 
-def by_hand(model: nn.Module, row: int) -> float:
+def manually(model: nn.Module, row: int) -> float:
     """Two updates of PyTorch's own; the loss of the second."""
     optimizer = torch.optim.AdamW(
         [{"params": [model.weight]}, {"params": [model.bias], "weight_decay": 0.0}],
         lr=0.05 / 4,
         weight_decay=0.01,
     )
-    kept: list[float] = []
+    losses: list[float] = []
     for again in ((), ("update", 1)):
         torch.manual_seed(derive_key(SEED, "forward", 1, 0, 0, *again))
         number = torch.tensor([float(row)])
         points = torch.stack([number / 10, number.sin(), number.cos()], dim=1)
-        loss = (model(points) + torch.rand(1, 1)).square().sum() * (1 + sum(kept))
-        kept.append(loss.item())
+        loss = (model(points) + torch.rand(1, 1)).square().sum() * (1 + sum(losses))
+        losses.append(loss.item())
         optimizer.zero_grad()
         (loss / (row % 3 + 1)).backward()
         nn.utils.clip_grad_norm_(model.parameters(), CONFIG.max_gradient_norm)
         optimizer.step()
-    return kept[-1]
+    return losses[-1]
 
 
 class Diverges(SaysRows):
@@ -183,9 +181,9 @@ class Diverges(SaysRows):
 
     num_passes = 0
 
-    def loss(self, model: nn.Module, tensors, helpers) -> Loss:
+    def loss(self, model: nn.Module, tensors, frozen_models) -> Loss:
         self.num_passes += 1
-        found = super().loss(model, tensors, helpers)
+        found = super().loss(model, tensors, frozen_models)
         return found if self.num_passes == 1 else found._replace(sum=found.sum * float("nan"))
 
 
@@ -194,9 +192,9 @@ def test_after_an_update_that_is_not_made_no_other_is_tried(tmp_path: Path) -> N
         method = Diverges(updates_per_rollout=4, staleness=1)
         parts = stepper_of(ranks, method)
         share = StepShare(Cursor(), (LaneShare(0, (micro_batch([4]),)),))
-        totals = parts.stepper.step(share, step=1, stop_asked=False)
+        totals = parts.stepper.step(share, step=1, stop_requested=False)
         held = parts.forward.parts[ROLLOUTS].has(1, 0)
-        return totals.is_made, totals.bad_lanes, method.num_passes, held, len(method.checked)
+        return totals.is_applied, totals.bad_lanes, method.num_passes, held, len(method.checked)
 
     assert on_ranks(1, diverges, tmp_path) == [(False, (0,), 2, True, 1)]
 
@@ -206,9 +204,9 @@ class Ticking(SaysRows):
 
     now = 100.0
 
-    def loss(self, model: nn.Module, tensors, helpers) -> Loss:
+    def loss(self, model: nn.Module, tensors, frozen_models) -> Loss:
         self.now += 3.0
-        found = super().loss(model, tensors, helpers)
+        found = super().loss(model, tensors, frozen_models)
         found.sum.register_hook(self._went_back)
         return found
 
@@ -223,7 +221,7 @@ def test_a_step_says_what_its_passes_took_beside_what_its_answers_cost(tmp_path:
             patch.setattr(step_module, "time", SimpleNamespace(monotonic=lambda: method.now))
             stepper = stepper_of(ranks, method).stepper
             share = StepShare(Cursor(), lanes_of(ranks))
-            return [dict(stepper.step(share, step=step, stop_asked=False).costs) for step in (1, 2)]
+            return [dict(stepper.step(share, step=step, stop_requested=False).costs) for step in (1, 2)]
 
     passes = 2 * len(PROMPTS)
     assert on_ranks(1, costs, tmp_path) == [
@@ -234,7 +232,7 @@ def test_a_step_says_what_its_passes_took_beside_what_its_answers_cost(tmp_path:
 def test_rows_that_are_no_prompts_cost_nothing_to_answer(tmp_path: Path) -> None:
     def costs(ranks: Ranks) -> dict[str, float]:
         stepper = stepper_of(ranks, NoisyRegression()).stepper
-        return dict(stepper.step(StepShare(Cursor(), lanes_of(ranks)), step=1, stop_asked=False).costs)
+        return dict(stepper.step(StepShare(Cursor(), lanes_of(ranks)), step=1, stop_requested=False).costs)
 
     assert on_ranks(1, costs, tmp_path) == [{}]
 
@@ -242,41 +240,41 @@ def test_rows_that_are_no_prompts_cost_nothing_to_answer(tmp_path: Path) -> None
 def phases(ranks: Ranks) -> list[str]:
     parts, entered = stepper_of(ranks, SaysRows()), list[str]()
     parts.lane_sum.enter_phase = entered.append
-    parts.stepper.step(StepShare(Cursor(), lanes_of(ranks)), step=1, stop_asked=False)
+    parts.stepper.step(StepShare(Cursor(), lanes_of(ranks)), step=1, stop_requested=False)
     return entered
 
 
 @pytest.mark.parametrize("is_sharded", [False, True])
 def test_a_step_of_prompts_says_what_it_does(is_sharded: bool, tmp_path: Path) -> None:
     gathered = ["synchronisation"] if is_sharded else []
-    answered = ["generation", "communication", "compute"]
+    completed = ["generation", "communication", "compute"]
     assert (
         on_ranks(2, phases, tmp_path, shards_weights=is_sharded)
-        == [[*gathered, *answered, "communication", "compute"]] * 2
+        == [[*gathered, *completed, "communication", "compute"]] * 2
     )
 
 
-def asked_of_one(ranks: Ranks) -> Any:
+def requested_of_one(ranks: Ranks) -> Any:
     """Rank 1 is asked to stop as it answers ahead, in the second step."""
-    asked: Iterator[bool] = iter([False, False, ranks.rank == 1])
-    parts = stepper_of(ranks, SaysRows(staleness=1), is_stopping=lambda: next(asked))
+    requested: Iterator[bool] = iter([False, False, ranks.rank == 1])
+    parts = stepper_of(ranks, SaysRows(staleness=1), is_stopping=lambda: next(requested))
     steps = [lanes_of(ranks, more=step) for step in range(3)]
-    parts.stepper.step(StepShare(Cursor(), steps[0], ahead=(steps[1],)), step=1, stop_asked=False)
+    parts.stepper.step(StepShare(Cursor(), steps[0], ahead=(steps[1],)), step=1, stop_requested=False)
     before = weights_of(parts.model)
-    with pytest.raises(StepAbandonedError):
-        parts.stepper.step(StepShare(Cursor(), steps[1], ahead=(steps[2],)), step=2, stop_asked=False)
+    with pytest.raises(StepCancelledError):
+        parts.stepper.step(StepShare(Cursor(), steps[1], ahead=(steps[2],)), step=2, stop_requested=False)
     held, own = parts.forward.parts[ROLLOUTS], steps[0][0].lane
     return [step for step in range(5) if held.has(step, own)], weights_of(parts.model) == before
 
 
 def test_a_step_that_one_rank_abandons_leaves_nothing_on_any(tmp_path: Path) -> None:
-    assert on_ranks(2, asked_of_one, tmp_path) == [([2], True)] * 2
+    assert on_ranks(2, requested_of_one, tmp_path) == [([2], True)] * 2
 
 
 def test_what_a_step_does_not_say_is_none() -> None:
     totals = StepTotals(
         num_rows=1, num_tokens=1, weight=1, loss_sum=1.0, gradient_norm=1.0, learning_rate=0.1,
-        stop_asked=False, commit_asked=False, exchange_s=0.0, bad_lanes=(),
+        stop_requested=False, commit_requested=False, exchange_s=0.0, bad_lanes=(),
     )  # fmt: skip
-    assert totals.is_verified is False and totals.journal is None
+    assert totals.is_verified is False and totals.rollout_log is None
     assert totals.metrics == totals.digests == totals.costs == {}

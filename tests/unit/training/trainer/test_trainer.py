@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from assay.records.journal import JournaledGroup
 
 from assay.base.errors import TrainingError
 from assay.base.seeds import mix64
@@ -21,10 +22,9 @@ from assay.data.loader.loader import Loader
 from assay.data.loader.receipts import receipt
 from assay.records.commit import Quarantined
 from assay.records.cursor import Cursor
-from assay.records.journal import JournaledGroup
 from assay.training.trainer.commit_schedule import CommitSchedule
 from assay.training.trainer.config import TrainerConfig
-from assay.training.trainer.step import StepAbandonedError, StepTotals
+from assay.training.trainer.step import StepCancelledError, StepTotals
 from assay.training.trainer.trainer import Trainer, TrainingPosition, num_steps
 from noisy_regression import answer_of
 
@@ -54,11 +54,11 @@ class Source:
 class Rank:
     """Everything around the trainer, and what it was asked."""
 
-    answers: dict[int, dict[str, Any]] = field(default_factory=dict)
+    completions: dict[int, dict[str, Any]] = field(default_factory=dict)
     """What steps report other than usual."""
     stops: bool = False
     events: list[Any] = field(default_factory=list)
-    asked: list[tuple[int, bool, bool]] = field(default_factory=list)
+    requested: list[tuple[int, bool, bool]] = field(default_factory=list)
     shares: list[StepShare] = field(default_factory=list)
     commits: list[dict[str, Any]] = field(default_factory=list)
     logged: dict[int, dict[str, float]] = field(default_factory=dict)
@@ -67,13 +67,13 @@ class Rank:
     def monotonic_s(self) -> float:
         return self.seconds
 
-    def step(self, share: StepShare, *, step: int, stop_asked: bool, commit_asked: bool) -> StepTotals:
+    def step(self, share: StepShare, *, step: int, stop_requested: bool, commit_requested: bool) -> StepTotals:
         self.seconds += 0.25
-        self.asked.append((step, stop_asked, commit_asked))
+        self.asked.append((step, stop_requested, commit_requested))
         self.shares.append(share)
         usual = StepTotals(
             num_rows=8, num_tokens=16, weight=4, loss_sum=step * 2.0, gradient_norm=3.0, learning_rate=0.5,
-            stop_asked=False, commit_asked=commit_asked, exchange_s=0.125, bad_lanes=(),
+            stop_requested=False, commit_requested=commit_requested, exchange_s=0.125, bad_lanes=(),
             metrics={"accuracy": 0.75}, digests={"gradient_digest": 7.0},
         )  # fmt: skip
         return usual._replace(**self.answers.get(step, {}))
@@ -114,9 +114,9 @@ class Reader(Loader):
         super().__init__(*rest)
         self.asked: list[tuple[Any, ...]] = []
 
-    def shares(self, *asked: Any) -> Any:
-        self.asked.append(asked)
-        return super().shares(*asked)
+    def shares(self, *requests: Any) -> Any:
+        self.asked.append(requests)
+        return super().shares(*requests)
 
 
 def loader(**config: Any) -> Reader:
@@ -126,30 +126,30 @@ def loader(**config: Any) -> Reader:
 class Damaged(Loader):
     """Says with every lane that a row group was lost."""
 
-    def shares(self, *asked: Any) -> Any:
-        for share in super().shares(*asked):
+    def shares(self, *requests: Any) -> Any:
+        for share in super().shares(*requests):
             yield replace(share, lanes=tuple(replace(lane, quarantined=(LOST,)) for lane in share.lanes))
 
 
 def trained(
     rank: Rank,
-    place: TrainingPosition | None = None,
+    index: TrainingPosition | None = None,
     *,
     reader: Loader | None = None,
-    steps_ahead: int | None = None,
+    staleness: int | None = None,
     **config: Any,
 ) -> str:
     trainer_config = TrainerConfig.model_validate({"epochs": 2, "commit_every": 4} | config)
     schedule = CommitSchedule(trainer_config, rank, failure_s=1e9)  # type: ignore[arg-type]
     trainer = Trainer(
         stepper=rank, loader=reader or loader(), saver=rank, lanes=LANES, recorder=rank, clock=rank,
-        config=trainer_config, schedule=schedule, evaluate=rank.evaluate, stop_asked=lambda: rank.stops,
-        **({} if steps_ahead is None else {"steps_ahead": steps_ahead}),
+        config=trainer_config, schedule=schedule, evaluate=rank.evaluate, stop_requested=lambda: rank.stops,
+        **({} if staleness is None else {"staleness": staleness}),
     )  # type: ignore[arg-type]  # fmt: skip
-    return trainer.train(place or TrainingPosition(0, Cursor()))
+    return trainer.train(index or TrainingPosition(0, Cursor()))
 
 
-def places(rank: Rank) -> list[tuple[int, int, int]]:
+def positions(rank: Rank) -> list[tuple[int, int, int]]:
     """(step, epoch, step of the epoch) of each commit."""
     return [(commit["step"], commit["cursor"].epoch, commit["cursor"].step_in_epoch) for commit in rank.commits]
 
@@ -161,7 +161,7 @@ def test_a_run_reads_every_step_once_and_commits_the_place_of_the_next() -> None
     cursors = [(share.cursor.epoch, share.cursor.step_in_epoch) for share in rank.shares]
     assert cursors == [(epoch, step) for epoch in range(2) for step in range(STEPS_PER_EPOCH)]
     assert all([lane.lane for lane in share.lanes] == list(LANES) for share in rank.shares)
-    assert places(rank) == [(4, 0, 4), (8, 1, 3), (10, 2, 0)]
+    assert positions(rank) == [(4, 0, 4), (8, 1, 3), (10, 2, 0)]
     assert [commit["from_step"] for commit in rank.commits] == [0, 4, 8]
     assert rank.events[-2:] == ["checkpoint", "wait"]
 
@@ -185,9 +185,7 @@ def test_the_receipt_of_a_lane_is_that_of_its_rows_however_they_are_cut() -> Non
     trained(whole)
     trained(cut, reader=loader(max_micro_batch_tokens=2))
     assert {len(lane.micro_batches) for share in cut.shares for lane in share.lanes} == {2}
-    assert [commit["receipts"].rows for commit in cut.commits] == [
-        commit["receipts"].rows for commit in whole.commits
-    ]
+    assert [commit["receipts"].rows for commit in cut.commits] == [commit["receipts"].rows for commit in whole.commits]
 
 
 def test_a_resume_goes_on_where_the_commit_says() -> None:
@@ -195,7 +193,7 @@ def test_a_resume_goes_on_where_the_commit_says() -> None:
     trained(whole)
     assert trained(rest, TrainingPosition(7, Cursor(epoch=1, step_in_epoch=2))) == "finished"
     assert [share.cursor for share in rest.shares] == [share.cursor for share in whole.shares[7:]]
-    assert places(rest) == [(8, 1, 3), (10, 2, 0)]
+    assert positions(rest) == [(8, 1, 3), (10, 2, 0)]
     assert [commit["from_step"] for commit in rest.commits] == [7, 8]
 
 
@@ -210,25 +208,25 @@ def test_a_window_is_gone_on_with_as_it_was_dealt(step_in_epoch: int, skipped: s
 
 
 def test_no_more_is_read_than_is_learned() -> None:
-    reader, place = loader(), TrainingPosition(7, Cursor(epoch=1, step_in_epoch=2), frozenset({3}))
-    trained(Rank(), place, reader=reader)
-    assert reader.asked == [(place.cursor, LANES, 3, place.skipped)]
+    reader, index = loader(), TrainingPosition(7, Cursor(epoch=1, step_in_epoch=2), frozenset({3}))
+    trained(Rank(), index, reader=reader)
+    assert reader.asked == [(index.cursor, LANES, 3, index.skipped)]
 
 
-@pytest.mark.parametrize("steps_ahead", [None, 0, 2])
-def test_a_step_is_given_the_prompts_of_those_that_it_answers_ahead(steps_ahead: int | None) -> None:
+@pytest.mark.parametrize("staleness", [None, 0, 2])
+def test_a_step_is_given_the_prompts_of_those_that_it_answers_ahead(staleness: int | None) -> None:
     rank = Rank()
-    trained(rank, steps_ahead=steps_ahead, max_steps=5)
+    trained(rank, staleness=staleness, max_steps=5)
     lanes = [share.lanes for share in rank.shares]
     for step, share in enumerate(rank.shares):
-        assert share.ahead == tuple(lanes[step + 1 : step + 1 + (steps_ahead or 0)])
+        assert share.ahead == tuple(lanes[step + 1 : step + 1 + (staleness or 0)])
 
 
 def test_a_commit_has_the_journal_of_its_steps_and_what_was_quarantined() -> None:
     group = JournaledGroup(1, 2, 9, "learned", "[]", (answer_of(7),))
     rank = Rank(answers={step: {"journal": (group._replace(step=step),)} for step in (1, 2, 3, 5)})
     trained(rank, reader=Damaged(Source(), LoaderConfig(**SIZES), ("input_ids",)), max_steps=6)
-    steps = [[table["step"].to_pylist() for table in commit["receipts"].journal] for commit in rank.commits]
+    steps = [[table["step"].to_pylist() for table in commit["receipts"].rollout_log] for commit in rank.commits]
     assert steps == [[[1], [2], [3]], [[5]]]
     assert [commit["receipts"].quarantined for commit in rank.commits] == [[LOST] * 4 * 2, [LOST] * 2 * 2]
 
@@ -264,10 +262,10 @@ def test_a_step_is_written_down_with_the_seconds_that_it_took() -> None:
 
 @pytest.mark.parametrize(("stop_step", "outcome"), [(3, "stopped"), (4, "stopped"), (10, "finished")])
 def test_who_is_asked_to_stop_commits_first(stop_step: int, outcome: str) -> None:
-    rank = Rank(answers={stop_step: {"stop_asked": True}})
+    rank = Rank(answers={stop_step: {"stop_requested": True}})
     assert trained(rank) == outcome
     assert len(rank.asked) == stop_step
-    assert places(rank)[-1][0] == stop_step
+    assert positions(rank)[-1][0] == stop_step
     assert rank.events[-1] == "wait"
     assert len({commit["step"] for commit in rank.commits}) == len(rank.commits)
 
@@ -290,13 +288,11 @@ def test_auto_asks_by_the_clock_and_waits_longer_after_a_dear_commit() -> None:
     rank.step = long_step  # type: ignore[method-assign]
     trained(rank, commit_every="auto")
     assert [number for number, _, commit in rank.asked if commit] == [2, 9]
-    assert [number for number, *_ in places(rank)] == [2, 9, 10]
+    assert [number for number, *_ in positions(rank)] == [2, 9, 10]
 
 
 @pytest.mark.parametrize(("commit_every", "committed"), [("auto", [3, 10]), (4, [4, 8, 10])])
-def test_a_checked_step_is_committed_at_once_only_where_commits_have_no_fixed_steps(
-    commit_every, committed
-) -> None:
+def test_a_checked_step_is_committed_at_once_only_where_commits_have_no_fixed_steps(commit_every, committed) -> None:
     checked = [3] if commit_every == "auto" else [3, 8]
     rank = Rank(answers={step: {"is_verified": True} for step in checked})
     trained(rank, commit_every=commit_every)
@@ -316,7 +312,7 @@ def test_a_step_that_was_not_made_ends_the_run_and_names_its_learning_rate(wrong
     rank = Rank(answers={7: wrong})
     with pytest.raises(TrainingError, match=rf"^step 7: {what} is not finite, at a learning rate of 0\.5 "):
         trained(rank)
-    assert places(rank) == [(4, 0, 4)] and 7 not in rank.logged
+    assert positions(rank) == [(4, 0, 4)] and 7 not in rank.logged
 
 
 @pytest.mark.parametrize(("max_steps", "expected"), [(None, 10), (3, 3), (99, 10)])
@@ -332,10 +328,10 @@ class Abandons(Rank):
         super().__init__()
         self.amid = amid
 
-    def step(self, share: StepShare, *, step: int, stop_asked: bool, commit_asked: bool) -> StepTotals:
+    def step(self, share: StepShare, *, step: int, stop_requested: bool, commit_requested: bool) -> StepTotals:
         if step == self.amid:
-            raise StepAbandonedError
-        return super().step(share, step=step, stop_asked=stop_asked, commit_asked=commit_asked)
+            raise StepCancelledError
+        return super().step(share, step=step, stop_requested=stop_requested, commit_requested=commit_requested)
 
 
 @pytest.mark.parametrize(
@@ -346,8 +342,8 @@ def test_an_abandoned_step_leaves_nothing_and_what_was_made_before_is_committed(
 ) -> None:
     rank = Abandons(amid)
     assert trained(rank) == "stopped"
-    assert places(rank) == commits and sorted(rank.logged) == list(range(1, amid))
+    assert positions(rank) == commits and sorted(rank.logged) == list(range(1, amid))
     assert rank.events[-1] == "wait"
     for commit in rank.commits:
-        learned = {row[0] for row in commit["receipts"].rows}
-        assert learned == set(range(commit["from_step"] + 1, commit["step"] + 1)) and not commit["is_verified"]
+        consumed = {row[0] for row in commit["receipts"].rows}
+        assert consumed == set(range(commit["from_step"] + 1, commit["step"] + 1)) and not commit["is_verified"]

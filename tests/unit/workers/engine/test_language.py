@@ -3,7 +3,7 @@ import math
 import pytest
 
 from assay.data.dataset.formats.template import ChatTemplate
-from assay.inference.local.generator import Company
+from assay.inference.local.generator import BatchInvariance
 from assay.inference.local.local_model import LocalModel
 from assay.inference.protocol import (
     ClassifyRequest,
@@ -18,10 +18,10 @@ from assay.inference.protocol import (
     Tokenized,
     TokenizeRequest,
 )
-from assay.inference.rollout import GenerationAbandonedError
+from assay.inference.rollout import GenerationCancelledError
 from assay.scoring.sampler import Message, Sampling
 from assay.workers.engine.language import LanguageEngine
-from assay.workers.engine.loaded import AskRefusedError
+from assay.workers.engine.loaded import RequestRejectedError
 
 TEXT = PromptInput(text="return a")
 
@@ -31,14 +31,14 @@ def engine(tiny_model: LocalModel) -> LanguageEngine:
     return LanguageEngine(tiny_model, "d" * 64)
 
 
-def said(engine: LanguageEngine, ask, is_stopping=lambda: False) -> list:
+def output(engine: LanguageEngine, send, is_stopping=lambda: False) -> list:
     found: list = []
-    engine.answer(ask, found.append, is_stopping)
+    engine.handle(send, found.append, is_stopping)
     return found
 
 
-def pieces_of(engine: LanguageEngine, ask) -> list[CompletionChunk]:
-    return [each for each in said(engine, ask) if isinstance(each, CompletionChunk)]
+def pieces_of(engine: LanguageEngine, send) -> list[CompletionChunk]:
+    return [item for item in output(engine, send) if isinstance(item, CompletionChunk)]
 
 
 def test_it_says_what_it_is(engine, tiny_model):
@@ -49,12 +49,12 @@ def test_it_says_what_it_is(engine, tiny_model):
 
 
 def test_a_prompt_is_as_likely_as_the_model_in_process_finds_it(engine, tiny_model):
-    (found,) = said(engine, ScoreRequest(prompts=(TEXT,), top_logprobs=1))
+    (found,) = output(engine, ScoreRequest(prompts=(TEXT,), top_logprobs=1))
     assert isinstance(found, Scored)
     nats = [-bit * math.log(2) for bit in tiny_model.text_bits("return a").bits.tolist()]
     assert [prompt.logprob for prompt in found.prompts[0]] == pytest.approx(nats, abs=1e-4)
     tokens = tuple(tiny_model.tokens_of("return a", has_start=False))
-    (bare,) = said(engine, ScoreRequest(prompts=(PromptInput(tokens=tokens),)))
+    (bare,) = output(engine, ScoreRequest(prompts=(PromptInput(tokens=tokens),)))
     assert bare.prompts[0][0].logprob is None and len(bare.prompts[0]) == len(tokens)
     assert "".join(prompt.text for prompt in found.prompts[0]) == "return a"
 
@@ -66,31 +66,29 @@ def test_a_completion_is_the_one_that_the_model_in_process_draws(engine, tiny_mo
         (expected,) = tiny_model.sample([messages], sampling)
         prompt = PromptInput(messages=tuple(messages))
         for is_streamed in (False, True):
-            ask = GenerateRequest(
+            send = GenerateRequest(
                 prompts=(prompt,), seed=seed, max_tokens=8, stop=("x",), n=2, is_streamed=is_streamed
             )
-            found = pieces_of(engine, ask)
-            own = [each for each in found if each.choice == 0]
-            assert "".join(each.text for each in own) == expected.text
+            found = pieces_of(engine, send)
+            own = [item for item in found if item.choice == 0]
+            assert "".join(item.text for item in own) == expected.text
             assert own[-1].reason == expected.finish_reason
-            assert sum(each.num_tokens for each in own) == expected.completion_tokens
-            assert {each.choice for each in found} == {0, 1}
+            assert sum(item.num_tokens for item in own) == expected.completion_tokens
+            assert {item.choice for item in found} == {0, 1}
 
 
 def test_what_is_drawn_is_as_likely_as_when_it_is_given(engine, tiny_model):
-    ask = GenerateRequest(prompts=(TEXT,), seed=3, max_tokens=6, top_logprobs=2, temperature=0.0)
-    (begun, piece) = said(engine, ask)
-    assert isinstance(begun, PromptsRead)
-    (rollout,) = (each for each in [piece])
+    send = GenerateRequest(prompts=(TEXT,), seed=3, max_tokens=6, top_logprobs=2, temperature=0.0)
+    (started, piece) = output(engine, send)
+    assert isinstance(started, PromptsRead)
+    (rollout,) = (item for item in [piece])
     prompt = tiny_model.tokens_of("return a")
-    drawn = [tiny_model.tokenizer.token_to_id(name) for name in _names(tiny_model, rollout)]
-    (given,) = said(engine, ScoreRequest(prompts=(PromptInput(tokens=(*prompt, *drawn)),), top_logprobs=1))
-    again = [each.logprob for each in given.prompts[0][len(prompt) :]]
+    sampled = [tiny_model.tokenizer.token_to_id(name) for name in _names(tiny_model, rollout)]
+    (kwargs,) = output(engine, ScoreRequest(prompts=(PromptInput(tokens=(*prompt, *sampled)),), top_logprobs=1))
+    again = [prompt_.logprob for prompt_ in kwargs.prompts[0][len(prompt) :]]
     assert [token.logprob for token in piece.tokens] == pytest.approx(again, abs=1e-4)
     for token in piece.tokens:  # greedy: of what is likeliest, the very float
-        assert (
-            token.logprob == max(other.logprob for other in token.top_logprobs) and len(token.top_logprobs) == 2
-        )
+        assert token.logprob == max(other.logprob for other in token.top_logprobs) and len(token.top_logprobs) == 2
 
 
 def _names(model: LocalModel, piece: CompletionChunk) -> list[str]:
@@ -102,32 +100,32 @@ def _names(model: LocalModel, piece: CompletionChunk) -> list[str]:
 
 
 def test_different_choices_are_drawn_and_without_a_seed_others_each_time(engine):
-    ask = GenerateRequest(prompts=(TEXT,), n=4, max_tokens=8)
-    first = [piece.text for piece in sorted(pieces_of(engine, ask), key=lambda each: each.choice)]
+    send = GenerateRequest(prompts=(TEXT,), n=4, max_tokens=8)
+    first = [piece.text for piece in sorted(pieces_of(engine, send), key=lambda item: item.choice)]
     assert len(set(first)) > 1
-    assert first != [piece.text for piece in sorted(pieces_of(engine, ask), key=lambda each: each.choice)]
+    assert first != [piece.text for piece in sorted(pieces_of(engine, send), key=lambda item: item.choice)]
 
 
 def test_prompts_that_decode_apart_are_told_of_by_their_own_numbers(engine, tiny_model):
-    ask = GenerateRequest(prompts=(TEXT, PromptInput(text="def")), n=2, seed=1, max_tokens=6)
+    send = GenerateRequest(prompts=(TEXT, PromptInput(text="def")), n=2, seed=1, max_tokens=6)
     found = {}
-    for company in Company:
-        tiny_model._generator._company = company
-        found[company] = {piece.choice: piece.text for piece in pieces_of(engine, ask)}
-    first = found[Company.ANY]
-    assert all(each == first for each in found.values()) and sorted(first) == [0, 1, 2, 3]
+    for batch_invariance in BatchInvariance:
+        tiny_model._generator._batch_invariance = batch_invariance
+        found[batch_invariance] = {piece.choice: piece.text for piece in pieces_of(engine, send)}
+    first = found[BatchInvariance.ANY_SIZE]
+    assert all(item == first for item in found.values()) and sorted(first) == [0, 1, 2, 3]
 
 
 def test_a_stop_between_tokens_gives_the_whole_up(engine):
     found: list = []
-    ask = GenerateRequest(prompts=(TEXT,), n=2, max_tokens=8, seed=0, is_streamed=True)
-    with pytest.raises(GenerationAbandonedError):
-        engine.answer(ask, found.append, lambda: len(found) > 3)
+    send = GenerateRequest(prompts=(TEXT,), n=2, max_tokens=8, seed=0, is_streamed=True)
+    with pytest.raises(GenerationCancelledError):
+        engine.handle(send, found.append, lambda: len(found) > 3)
     assert 3 < len(found) < 9
 
 
 @pytest.mark.parametrize(
-    ("ask", "code", "words"),
+    ("send", "code", "words"),
     [
         (
             GenerateRequest(prompts=(PromptInput(text="a b " * 9),), max_tokens=1),
@@ -149,29 +147,29 @@ def test_a_stop_between_tokens_gives_the_whole_up(engine):
         (ClassifyRequest(prompts=(TEXT,)), "model_cannot", "decides nothing"),
     ],
 )
-def test_what_it_cannot_be_asked_is_named(engine, ask, code, words):
-    with pytest.raises(AskRefusedError, match=words) as refused:
-        said(engine, ask)
+def test_what_it_cannot_be_asked_is_named(engine, send, code, words):
+    with pytest.raises(RequestRejectedError, match=words) as refused:
+        output(engine, send)
     assert refused.value.code == code
 
 
 def test_control_tokens_of_a_text_that_is_spelled_are_tokens(engine):
-    (spelled,) = said(engine, TokenizeRequest(text="[CLS]a", has_start=False))
-    assert spelled.tokens[0] == 1 and len(spelled.tokens) == 2
+    (tokenized,) = output(engine, TokenizeRequest(text="[CLS]a", has_start=False))
+    assert tokenized.tokens[0] == 1 and len(tokenized.tokens) == 2
 
 
 def test_as_many_tokens_as_there_is_room_for_where_nobody_says(engine, tiny_model):
-    (_, piece) = said(engine, GenerateRequest(prompts=(TEXT,), seed=1, temperature=0.0))
-    room = 16 - len(tiny_model.tokens_of("return a"))
-    assert piece.num_tokens == room or piece.reason == "stop"
+    (_, piece) = output(engine, GenerateRequest(prompts=(TEXT,), seed=1, temperature=0.0))
+    reserve = 16 - len(tiny_model.tokens_of("return a"))
+    assert piece.num_tokens == reserve or piece.reason == "stop"
 
 
 def test_texts_are_spelled_and_vectors_have_the_models_width(engine, tiny_model):
-    (found,) = said(engine, TokenizeRequest(text="return a", has_start=True))
+    (found,) = output(engine, TokenizeRequest(text="return a", has_start=True))
     assert isinstance(found, Tokenized) and list(found.tokens) == tiny_model.tokens_of("return a")
-    (back,) = said(engine, TokenizeRequest(tokens=found.tokens))
+    (back,) = output(engine, TokenizeRequest(tokens=found.tokens))
     assert back.text == "[CLS]return a"
-    (vectors,) = said(engine, EmbedRequest(prompts=(TEXT, PromptInput(tokens=(5, 6)))))
+    (vectors,) = output(engine, EmbedRequest(prompts=(TEXT, PromptInput(tokens=(5, 6)))))
     assert isinstance(vectors, Embedded) and [len(vector) for vector in vectors.vectors] == [16, 16]
     assert vectors.num_tokens == len(found.tokens) + 2
 
@@ -180,6 +178,6 @@ def test_messages_that_the_template_leaves_out_are_refused_by_their_name(tiny_ca
     template = ChatTemplate("{{ messages[-1].content }}", {}, where="mine")
     engine = LanguageEngine(LocalModel(tiny_causal, name="tiny", template=template), "d" * 64)
     messages = (Message(role="system", content="Be brief."), Message(role="user", content="def"))
-    with pytest.raises(AskRefusedError, match=r"message 1: .* leaves out.* 'Be brief.'") as refused:
-        said(engine, GenerateRequest(prompts=(PromptInput(messages=messages),), max_tokens=2))
+    with pytest.raises(RequestRejectedError, match=r"message 1: .* leaves out.* 'Be brief.'") as refused:
+        output(engine, GenerateRequest(prompts=(PromptInput(messages=messages),), max_tokens=2))
     assert (refused.value.code, refused.value.param) == ("invalid_value", "messages")

@@ -47,8 +47,8 @@ def put(files: FileRepository, data: bytes) -> str:
 
 def long_row() -> dict:
     """Of more tokens than `talker` is trained on."""
-    asked = {"role": "user", "content": "return " * 300}
-    return {"messages": [asked, {"role": "assistant", "content": "yield"}]}
+    requested = {"role": "user", "content": "return " * 300}
+    return {"messages": [requested, {"role": "assistant", "content": "yield"}]}
 
 
 def build(files: FileRepository, talker, folder: Path, method: str, training: bytes, validation: bytes | None):
@@ -59,9 +59,7 @@ def build(files: FileRepository, talker, folder: Path, method: str, training: by
         validation_file=None if validation is None else put(files, validation),
     )  # fmt: skip
     trainable = talker.config.methods[method]
-    build_job_dataset(
-        folder, files, created, base=talker.config, trainable=trainable, method=SERVED_METHODS[method]
-    )
+    build_job_dataset(folder, files, created, base=talker.config, trainable=trainable, method=SERVED_METHODS[method])
     return Dataset.open(folder), job_split(created, trainable)
 
 
@@ -82,7 +80,7 @@ def test_the_validation_files_rows_are_held_out_and_no_others(files, talker, tmp
 
 
 @pytest.mark.parametrize(
-    ("label", "fits", "others", "learned"),
+    ("label", "fits", "others", "trained"),
     [
         ({}, [0, 1, True, 1.0], ["function", 2, 0.5], "0 and 1"),
         ({}, ["0", "1"], ["2"], "0 and 1"),
@@ -98,19 +96,18 @@ def test_the_validation_files_rows_are_held_out_and_no_others(files, talker, tmp
     ],
 )
 def test_a_label_that_the_model_does_not_learn_is_a_fault_of_its_line(
-    files, talker, tmp_path, label, fits, others, learned
+    files, talker, tmp_path, label, fits, others, trained
 ) -> None:
     method = {**RECIPE["method"], **({"label": label} if label else {})}
     models = write_models(tmp_path / "models", recipe={**RECIPE, "method": method})
     base = read_base_models(models)["tiny"]
     base = base._replace(config=base.config.model_copy(update={"tokenizer": talker.config.tokenizer}))
-    good = lines([{"text": f"row {n}", "label": each} for n, each in enumerate(fits)])
+    good = lines([{"text": f"row {n}", "label": fit} for n, fit in enumerate(fits)])
     dataset, _ = build(files, base, tmp_path / "good", "classification", good, None)
     template_recipe(base.config.methods["classification"].recipe).method.check_dataset(dataset.manifest)
-    first, bad = len(fits) + 1, lines([{"text": "w", "label": each} for each in others])
-    said = "; ".join(
-        f"line {first + n}: 'label' is {each!r}, and this model's are {learned}"
-        for n, each in enumerate(others)
+    first, bad = len(fits) + 1, lines([{"text": "w", "label": other} for other in others])
+    output = "; ".join(
+        f"line {first + n}: 'label' is {other!r}, and this model's are {trained}" for n, other in enumerate(others)
     )
     for training, validation, param in (
         (good + bad, None, "training_file"),
@@ -119,7 +116,7 @@ def test_a_label_that_the_model_does_not_learn_is_a_fault_of_its_line(
         if others:
             with pytest.raises(InvalidFileError) as refused:
                 build(files, base, tmp_path / param, "classification", training, validation)
-            assert refused.value.param == param and str(refused.value).endswith(f": {said}")
+            assert refused.value.param == param and str(refused.value).endswith(f": {output}")
 
 
 def test_a_grader_reads_the_line_as_it_was_sent(files, talker, tmp_path) -> None:
@@ -133,9 +130,7 @@ def test_a_grader_reads_the_line_as_it_was_sent(files, talker, tmp_path) -> None
 
 def test_rows_that_both_files_have_are_refused_by_their_lines(files, talker, tmp_path) -> None:
     training, validation = rows("supervised", 5), rows("supervised", 3, seed=1)
-    spaced = (
-        lines(validation[:1]) + b"\n" + json.dumps(training[3], indent=None, separators=(", ", " : ")).encode()
-    )
+    spaced = lines(validation[:1]) + b"\n" + json.dumps(training[3], indent=None, separators=(", ", " : ")).encode()
     with pytest.raises(InvalidFileError, match="line 3 is line 4 there") as refused:
         build(files, talker, tmp_path, "supervised", lines(training), spaced)
     assert refused.value.param == "validation_file"
@@ -169,9 +164,7 @@ def test_a_file_that_cannot_be_used_is_named_by_its_parameter(
 
 
 @pytest.mark.parametrize("param", ["training_file", "validation_file"])
-def test_a_file_that_rotted_since_its_upload_fails_the_job_by_name(
-    files, talker, tmp_path, param, monkeypatch
-) -> None:
+def test_a_file_that_rotted_since_its_upload_fails_the_job_by_name(files, talker, tmp_path, param, monkeypatch) -> None:
     own_put, ids = put, []
 
     def put_damaged(files: FileRepository, data: bytes) -> str:

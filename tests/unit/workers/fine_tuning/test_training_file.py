@@ -8,8 +8,8 @@ from assay.data.dataset.fields import BuildConfig, row_reader
 from assay.workers.fine_tuning.training_file import MAX_FAULTS, ReadFile, read_training_file
 
 
-def read(data: bytes, **given) -> tuple[ReadFile, list]:
-    config = BuildConfig(tokenizer="new:300", **given)
+def read(data: bytes, **kwargs) -> tuple[ReadFile, list]:
+    config = BuildConfig(tokenizer="new:300", **kwargs)
     out = io.BytesIO()
     found = read_training_file(io.BytesIO(data), row_reader(config), out)
     return found, [json.loads(line) for line in out.getvalue().splitlines()]
@@ -59,10 +59,10 @@ def test_messages_of_a_classified_row_are_one_text() -> None:
 def test_a_line_that_cannot_be_trained_on_is_named(line: bytes, what: str) -> None:
     good = b'{"text": "a", "label": 1}\n'
     found, rows = read(good + line + b"\n" + good)
-    ((number, said),) = found.faults
+    ((number, output),) = found.faults
     assert (number, len(rows)) == (2, 2)
-    assert what in said
-    assert f"Invalid file f: 1 line cannot be used: line 2: {said}" == found.problem("f")
+    assert what in output
+    assert f"Invalid file f: 1 line cannot be used: line 2: {output}" == found.problem("f")
 
 
 @pytest.mark.parametrize(
@@ -107,10 +107,10 @@ def test_a_file_without_rows_trains_nothing() -> None:
 @pytest.mark.parametrize(
     ("line", "what"),
     [
-        (b'{"text": "a", "label": 1, "text": "b"}', 'the key "text" stands twice in one object'),
+        (b'{"text": "a", "label": 1, "text": "b"}', 'the key "text" occurs twice in one object'),
         (
             b'{"messages": [{"role": "user", "role": "system", "content": "a"}], "label": 1}',
-            '"role" stands twice',
+            '"role" occurs twice',
         ),
         (b'{"text": "a\\u0000b", "label": 1}', "U+0000"),
     ],

@@ -30,13 +30,13 @@ def test_a_plans_probabilities_are_read_with_where_they_lie(tmp_path: Path):
 
 
 def test_a_plans_decision_has_the_days_and_dates_that_its_own_pages_have(tmp_path: Path):
-    kept = golden_record(Offer).to_tree()
-    kept["safety"]["decision_day"] = {"p10": 35.0, "p50": 40.2, "p90": 56.0}
-    kept["safety"]["device_hours"]["p50"] = 15_040.4
+    retained = golden_record(Offer).to_tree()
+    retained["safety"]["decision_day"] = {"p10": 35.0, "p50": 40.2, "p90": 56.0}
+    retained["safety"]["device_hours"]["p50"] = 15_040.4
     of_program = {"calendar": {"start": "2027-01-04", "weeks": 12}, "decide_by": "end of week 8"}
-    (tmp_path / "plan.json").write_text(json.dumps({**kept, **of_program}))
-    asked = rule(plan=PlanRule(record="plan.json"))
-    assert file_facts(asked, tmp_path).plan.decision == (
+    (tmp_path / "plan.json").write_text(json.dumps({**retained, **of_program}))
+    request = rule(plan=PlanRule(record="plan.json"))
+    assert file_facts(request, tmp_path).plan.decision == (
         "decision on day 41, 13 Feb (80% of worlds: day 35, 7 Feb, to day 56, 28 Feb), "
         "due by the end of week 8 (day 56, 28 Feb), after 15,040 device-hours"
     )

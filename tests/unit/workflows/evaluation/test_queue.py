@@ -80,16 +80,14 @@ def a_run(folder: Path, **recipe: object) -> Run:
 
 
 def test_a_run_that_asks_for_nothing_has_no_worker(tmp_path):
-    beside = BackgroundEvaluator(Home.at(tmp_path), a_run(tmp_path))
-    beside.finish()
-    beside.stop()
+    background = BackgroundEvaluator(Home.at(tmp_path), a_run(tmp_path))
+    background.finish()
+    background.stop()
     assert not list(tmp_path.iterdir())
 
 
 def test_a_worker_that_keeps_failing_is_given_up_and_heard_of_at_the_end(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.executable", "/bin/false")
-    beside = BackgroundEvaluator(Home.at(tmp_path), a_run(tmp_path, evaluation={"suite": "s.yaml"}))
-    with pytest.raises(
-        TrainingError, match=rf"failed {MAX_STARTS} times.*exit code 1.*assay eval work nothing-there"
-    ):
-        beside.finish()
+    background = BackgroundEvaluator(Home.at(tmp_path), a_run(tmp_path, evaluation={"suite": "s.yaml"}))
+    with pytest.raises(TrainingError, match=rf"failed {MAX_STARTS} times.*exit code 1.*assay eval work nothing-there"):
+        background.finish()

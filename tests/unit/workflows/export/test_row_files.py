@@ -9,7 +9,7 @@ import pytest
 
 from assay.base.errors import DataError
 from assay.workflows.export import row_files
-from assay.workflows.export.row_files import refuse_without_text, row_writer
+from assay.workflows.export.row_files import check_text_column, row_writer
 
 Rows = list[dict[str, Any]]
 
@@ -65,9 +65,7 @@ def test_nothing_is_written_where_the_rows_end_in_an_error(tmp_path: Path) -> No
 
 
 def test_the_likely_text_is_told_from_all_rows_and_not_by_the_longest_of_the_first(tmp_path: Path) -> None:
-    rows = [
-        {"maintainer": "A team whose name is longer than what its package is said to be", "about": "to come"}
-    ]
+    rows = [{"maintainer": "A team whose name is longer than what its package is said to be", "about": "to come"}]
     rows += [
         {"maintainer": f"Jo {n % 3}", "about": f"a library that reads files of kind {n} and writes others"}
         for n in range(50)
@@ -76,7 +74,5 @@ def test_the_likely_text_is_told_from_all_rows_and_not_by_the_longest_of_the_fir
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-    with pytest.raises(
-        DataError, match=r"rows\.csv: no column 'text'; it has maintainer, about\. .*: --text about\."
-    ):
-        refuse_without_text(tmp_path / "rows.csv", "text")
+    with pytest.raises(DataError, match=r"rows\.csv: no column 'text'; it has maintainer, about\. .*: --text about\."):
+        check_text_column(tmp_path / "rows.csv", "text")

@@ -10,8 +10,8 @@ from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
 from assay.store.home import Home
 from assay.workflows.pipeline.config import StageCommit, is_pipeline, read_pipeline
-from assay.workflows.pipeline.folder import declare_pipeline, given_pipeline
-from assay.workflows.pipeline.stages import stage_recipe, stages_of
+from assay.workflows.pipeline.folder import declare_pipeline, load_pipeline
+from assay.workflows.pipeline.stages import stage_plan, stage_recipe
 
 STAGES = [
     {"name": "sft", "patch": {"method": {"type": "sft"}}},
@@ -37,15 +37,15 @@ def written(folder: Path, stages: list[dict[str, Any]], **keys: Any) -> Path:
 
 
 def with_stage(index: int, **keys: Any) -> list[dict[str, Any]]:
-    return [{**stage, **keys} if index == place else stage for place, stage in enumerate(STAGES)]
+    return [{**stage, **keys} if index == location else stage for location, stage in enumerate(STAGES)]
 
 
 def test_a_recipe_gets_the_folders_and_runs_of_earlier_stages(tmp_path: Path) -> None:
     path = written(tmp_path, STAGES)
     assert is_pipeline(path) and not is_pipeline(tmp_path / "grpo.yaml")
-    given = given_pipeline(path)
+    loaded = load_pipeline(path)
     found = stage_recipe(
-        given,
+        loaded,
         "grpo",
         7,
         folder_of=lambda commit: Path("/models") / f"{commit.stage}{'-best' * commit.is_best}",
@@ -58,23 +58,21 @@ def test_a_recipe_gets_the_folders_and_runs_of_earlier_stages(tmp_path: Path) ->
         "rewards": [{"run": "tiny-reward-s7", "step": 40}],
     }
     assert (found["name"], found["seed"], found["loader"]["seed"]) == ("rollouts", 7, 7)
-    assert given.recipes["grpo"].values["method"]["reference"] == {"path": "stage:sft"}, "unchanged"
+    assert loaded.recipes["grpo"].values["method"]["reference"] == {"path": "stage:sft"}, "unchanged"
 
 
 def test_what_is_declared_is_declared_once(tmp_path: Path) -> None:
     home = Home.at(tmp_path / "home")
 
     def declared(stages: list[dict[str, Any]], **keys: Any) -> tuple[str, ...]:
-        pipeline = declare_pipeline(home, given_pipeline(written(tmp_path, stages, **keys)), SystemClock())
-        arms = stages_of(pipeline)
+        pipeline = declare_pipeline(home, load_pipeline(written(tmp_path, stages, **keys)), SystemClock())
+        arms = stage_plan(pipeline)
         return tuple(arms.run_id(arm, seed) for arm in arms.names for seed in arms.seeds)
 
     runs = ("tiny-sft-s0", "tiny-reward-s0", "tiny-grpo-s0")
     assert declared(STAGES) == declared(STAGES, workers=2, budget_device_hours=3) == runs
     changed = with_stage(2, patch={**STAGES[2]["patch"], "method.kl": 0.1})  # type: ignore[dict-item]
-    with pytest.raises(
-        ConfigError, match=r"declared with another stages\.2\.patch\.method\.kl, recipe of stage grpo"
-    ):
+    with pytest.raises(ConfigError, match=r"declared with another stages\.2\.patch\.method\.kl, recipe of stage grpo"):
         declared(changed)
     with pytest.raises(ConfigError, match=r"another seeds\."):
         declared(STAGES, seeds=2)
@@ -114,11 +112,9 @@ def test_what_is_declared_is_declared_once(tmp_path: Path) -> None:
         ([], {}, "stages"),
     ],
 )
-def test_what_a_file_cannot_say(
-    stages: list[dict[str, Any]], keys: dict[str, Any], said: str, tmp_path: Path
-) -> None:
+def test_what_a_file_cannot_say(stages: list[dict[str, Any]], keys: dict[str, Any], said: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=said):
-        given_pipeline(written(tmp_path, stages, **keys))
+        load_pipeline(written(tmp_path, stages, **keys))
 
 
 def test_stages_are_compared_along_the_line_to_the_last_over_seeds_and_within_a_budget(tmp_path: Path) -> None:
@@ -128,11 +124,9 @@ def test_stages_are_compared_along_the_line_to_the_last_over_seeds_and_within_a_
     }
     whole = {"compare": compare, "seeds": 2, "budget_device_hours": 1}
     assert read_pipeline(written(tmp_path, STAGES, **whole)).compared() == ("sft", "grpo")
-    for key, cure in (("seeds", "seeds: 2 or more"), ("budget_device_hours", "Give budget_device_hours")):
-        with pytest.raises(ConfigError, match=cure):
-            read_pipeline(
-                written(tmp_path, STAGES, **{name: each for name, each in whole.items() if name != key})
-            )
+    for key, hint in (("seeds", "seeds: 2 or more"), ("budget_device_hours", "Give budget_device_hours")):
+        with pytest.raises(ConfigError, match=hint):
+            read_pipeline(written(tmp_path, STAGES, **{name: item for name, item in whole.items() if name != key}))
     with pytest.raises(ConfigError, match="names 'base'"):
         read_pipeline(written(tmp_path, STAGES, **{**whole, "compare": {**compare, "stages": ["base", "sft"]}}))
     with pytest.raises(ConfigError, match="one stage to compare"):

@@ -154,7 +154,7 @@ def test_a_copy_of_other_rows_is_refused_and_a_changed_one_is_damage(scattered: 
     )
     parent.rename(tmp_path / "theirs")
     own.rename(parent)
-    with pytest.raises(DataError, match=r"not the held-out rows of .* writes it anew"):
+    with pytest.raises(DataError, match=r"not the held-out rows of .* writes it again"):
         split_view(scattered, other, "validation")
     (tmp_path / "theirs").rename(own)
     parent.rename(tmp_path / "again")

@@ -22,19 +22,15 @@ CONFIG = ClassifyConfig(
     encoder=ENCODER, categorical_columns=("language",), numeric_columns=("turns",), category_buckets=5
 )
 CPU = torch.device("cpu")
-numbers = st.one_of(
-    st.none(), st.just(math.nan), st.floats(-1e300, 1e300), st.sampled_from([0.0, 1.0, -1.0, 3.0, 1e6])
-)
+numbers = st.one_of(st.none(), st.just(math.nan), st.floats(-1e300, 1e300), st.sampled_from([0.0, 1.0, -1.0, 3.0, 1e6]))
 
 
 def tensors_by_row(as_micro_batch, **columns: Any) -> list[dict[str, Any]]:
     """The classifier's tensors, in the order in which the rows were given."""
     batch = as_micro_batch(**columns)
     tensors = classifier_tensors(batch, CONFIG, labels_of(CONFIG.label), CPU)
-    place = {int(row): index for index, row in enumerate(batch.row_ids)}
-    return [
-        {name: tensor[place[row]].tolist() for name, tensor in tensors.items()} for row in range(len(place))
-    ]
+    position = {int(row): index for index, row in enumerate(batch.row_ids)}
+    return [{name: tensor[position[row]].tolist() for name, tensor in tensors.items()} for row in range(len(position))]
 
 
 def buckets(as_micro_batch, languages: list[Any], turns: list[Any]) -> list[list[int]]:

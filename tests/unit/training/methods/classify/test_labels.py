@@ -22,9 +22,7 @@ from assay.training.methods.classify.method import ClassifyMethod
 NAMES = ("ham", "spam", "eggs")
 CLASSES = ClassesLabel(type="classes", names=NAMES)
 NUMBER = NumberLabel(type="number", mean=10.0, scale=4.0)
-ENCODER = NewEncoderConfig(
-    vocab_size=9, hidden_size=8, num_layers=1, num_heads=2, intermediate_size=8, max_tokens=4
-)
+ENCODER = NewEncoderConfig(vocab_size=9, hidden_size=8, num_layers=1, num_heads=2, intermediate_size=8, max_tokens=4)
 outputs = st.lists(st.lists(st.floats(-20, 20, width=32), min_size=3, max_size=3), min_size=1, max_size=6)
 
 
@@ -32,36 +30,34 @@ outputs = st.lists(st.lists(st.floats(-20, 20, width=32), min_size=3, max_size=3
 @given(logits=outputs, data=st.data())
 def test_of_classes_loss_and_predictions_are_those_of_plain_torch(logits, data) -> None:
     rows = data.draw(st.lists(st.sampled_from(NAMES), min_size=len(logits), max_size=len(logits)))
-    labels, given_logits = labels_of(CLASSES), torch.tensor(logits)
+    labels, input_logits = labels_of(CLASSES), torch.tensor(logits)
     targets = labels.targets(pa.array(rows))
     assert targets.tolist() == [NAMES.index(row) for row in rows]
-    loss = labels.loss(given_logits, targets)
-    torch.testing.assert_close(loss.sum, cross_entropy(given_logits, targets, reduction="sum"))
-    said = labels.predictions(given_logits, targets)
-    expected = cross_entropy(given_logits.double(), targets, reduction="none")
-    torch.testing.assert_close(said["log_loss"], expected)
-    assert said["predicted"].tolist() == given_logits.argmax(dim=1).tolist()
-    assert said["accuracy"].sum() == loss.metrics["accuracy"].sum
+    loss = labels.loss(input_logits, targets)
+    torch.testing.assert_close(loss.sum, cross_entropy(input_logits, targets, reduction="sum"))
+    message = labels.predictions(input_logits, targets)
+    expected = cross_entropy(input_logits.double(), targets, reduction="none")
+    torch.testing.assert_close(message["log_loss"], expected)
+    assert message["predicted"].tolist() == input_logits.argmax(dim=1).tolist()
+    assert message["accuracy"].sum() == loss.metrics["accuracy"].sum
 
 
 @settings(deadline=None, max_examples=40)
 @given(values=st.lists(st.tuples(st.floats(-9, 9, width=32), st.integers(-50, 50)), min_size=1, max_size=6))
 def test_of_numbers_loss_and_predictions_are_those_of_plain_torch(values) -> None:
-    labels, said_z = labels_of(NUMBER), torch.tensor([z for z, _ in values])
+    labels, output_z = labels_of(NUMBER), torch.tensor([z for z, _ in values])
     true = np.array([label for _, label in values], np.float64)
     targets = labels.targets(pa.array(true))
-    loss = labels.loss(said_z, targets)
-    torch.testing.assert_close(
-        loss.sum, mse_loss(said_z, torch.tensor((true - 10) / 4).float(), reduction="sum")
-    )
-    said = labels.predictions(said_z, targets)
-    predicted, in_unit = said_z.double() * 4 + 10, torch.tensor(true)
-    torch.testing.assert_close(said["prediction"], predicted)
+    loss = labels.loss(output_z, targets)
+    torch.testing.assert_close(loss.sum, mse_loss(output_z, torch.tensor((true - 10) / 4).float(), reduction="sum"))
+    message = labels.predictions(output_z, targets)
+    predicted, in_unit = output_z.double() * 4 + 10, torch.tensor(true)
+    torch.testing.assert_close(message["prediction"], predicted)
     close = {"rtol": 1e-5, "atol": 1e-4}
-    torch.testing.assert_close(said["absolute_error"].mean(), l1_loss(predicted, in_unit), **close)
-    torch.testing.assert_close(said["squared_error"].mean(), mse_loss(predicted, in_unit), rtol=1e-5, atol=1e-3)
+    torch.testing.assert_close(message["absolute_error"].mean(), l1_loss(predicted, in_unit), **close)
+    torch.testing.assert_close(message["squared_error"].mean(), mse_loss(predicted, in_unit), rtol=1e-5, atol=1e-3)
     torch.testing.assert_close(
-        loss.metrics["absolute_error"].sum.double(), said["absolute_error"].sum(), rtol=1e-4, atol=1e-3
+        loss.metrics["absolute_error"].sum.double(), message["absolute_error"].sum(), rtol=1e-4, atol=1e-3
     )
 
 
@@ -108,7 +104,7 @@ def manifest(kind: str, **counts: int) -> DatasetManifest:
 
 
 @pytest.mark.parametrize(
-    ("label", "dataset", "says"),
+    ("label", "dataset", "text"),
     [
         (
             BinaryLabel(),
@@ -129,12 +125,12 @@ def manifest(kind: str, **counts: int) -> DatasetManifest:
         (BinaryLabel(), manifest("bool", **{"0": 1}), None),
     ],
 )
-def test_a_dataset_of_other_labels_is_refused_with_the_cure(label: Any, dataset, says: str | None) -> None:
+def test_a_dataset_of_other_labels_is_refused_with_the_cure(label: Any, dataset, text: str | None) -> None:
     config = ClassifyConfig(encoder=ENCODER, label=label)
-    if says is None:
+    if text is None:
         config.check_dataset(dataset)
         return
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(ConfigError, match=text):
         config.check_dataset(dataset)
 
 

@@ -61,7 +61,7 @@ def logit_of_one(network: ClassifierNetwork, row: Row) -> float:
     with torch.no_grad():
         states = network.encoder(input_ids=torch.tensor([tokens])).last_hidden_state[0].numpy()
     weights = {name: tensor.detach().numpy() for name, tensor in network.named_parameters()}
-    pooled = [sum(states[place][unit] for place in range(len(tokens))) / len(tokens) for unit in range(WIDTH)]
+    pooled = [sum(states[index][unit] for index in range(len(tokens))) / len(tokens) for unit in range(WIDTH)]
     for column, bucket in enumerate(buckets):
         table = weights[f"metadata.{column}.weight"]
         pooled = [value + table[bucket][unit] for unit, value in enumerate(pooled)]
@@ -115,8 +115,8 @@ def test_the_loss_is_the_sum_of_each_rows_surprise_in_nats(rows) -> None:
     def surprise(logit: float, label: int) -> float:
         return math.log1p(math.exp(-logit)) if label else math.log1p(math.exp(logit))
 
-    given_logits = torch.tensor([logit for logit, _ in rows])
+    input_logits = torch.tensor([logit for logit, _ in rows])
     labels = torch.tensor([float(label) for _, label in rows])
-    total: Tensor = cross_entropy_sum(given_logits, labels)
+    total: Tensor = cross_entropy_sum(input_logits, labels)
     # A surprise near zero is the difference of numbers as large as the logit, in float32.
     assert float(total) == pytest.approx(sum(surprise(*row) for row in rows), rel=1e-5, abs=5e-5)

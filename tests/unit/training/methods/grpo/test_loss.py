@@ -28,7 +28,7 @@ from assay.training.methods.grpo.loss import (
 )
 from assay.training.methods.grpo.outcomes import overlong_penalties
 
-LEARNED = torch.tensor([[True, True, True, True], [True, False, False, False]])
+TRAINED = torch.tensor([[True, True, True, True], [True, False, False, False]])
 """An answer of four tokens, and one of one."""
 ADVANTAGES = torch.tensor([1.0, -2.0], dtype=torch.float64)
 MAX_TOKENS = 8
@@ -43,8 +43,8 @@ def at(*ratios: list[float]) -> tuple[Tensor, Tensor]:
 def loss_at(loss: AnyLoss, *ratios: list[float]) -> tuple[float, list[list[float]]]:
     """The sum, and its slope at each token's log-probability."""
     logprobs, old = at(*ratios)
-    of_tokens = policy_loss(logprobs, old, ADVANTAGES, LEARNED, loss).of_tokens
-    total = summed(of_tokens, LEARNED, loss, max_tokens=MAX_TOKENS)
+    token_losses = policy_loss(logprobs, old, ADVANTAGES, TRAINED, loss).token_losses
+    total = summed(token_losses, TRAINED, loss, max_tokens=MAX_TOKENS)
     total.backward()
     assert logprobs.grad is not None
     return float(total.detach()), logprobs.grad.tolist()
@@ -105,7 +105,7 @@ def test_cispo_weighs_by_the_ratio_and_silences_no_token() -> None:
 def test_what_is_clipped_is_said() -> None:
     def clipped(loss: AnyLoss, *ratios: list[float]) -> Any:
         logprobs, old = at(*ratios)
-        return policy_loss(logprobs, old, ADVANTAGES, LEARNED, loss).is_clipped.tolist()
+        return policy_loss(logprobs, old, ADVANTAGES, TRAINED, loss).is_clipped.tolist()
 
     ratios = [1.5, 1.1, 0.5, 0.9], [0.5, 1.5, 1.0, 1.0]
     assert clipped(DapoLoss(), *ratios) == [[True, False, False, False], [True, False, False, False]]
@@ -113,22 +113,20 @@ def test_what_is_clipped_is_said() -> None:
 
 
 @given(st.lists(st.floats(-6, 0), min_size=1, max_size=6), st.lists(st.floats(-6, 0), min_size=6, max_size=6))
-def test_a_divergence_is_never_negative_and_nothing_between_equals(
-    own: list[float], other: list[float]
-) -> None:
-    logprobs, reference = (torch.tensor([each[: len(own)]], dtype=torch.float64) for each in (own, other))
+def test_a_divergence_is_never_negative_and_nothing_between_equals(own: list[float], other: list[float]) -> None:
+    logprobs, reference = (torch.tensor([row[: len(own)]], dtype=torch.float64) for row in (own, other))
     assert (divergences(logprobs, reference, reference) >= -1e-12).all()
     assert (divergences(logprobs, reference, logprobs) == 0).all()
 
 
 def test_over_what_anybody_draws_the_mean_divergence_and_its_slope_are_those_of_the_policy() -> None:
     logits = torch.tensor([0.4, -1.0, 0.3], dtype=torch.float64, requires_grad=True)
-    old, reference = (torch.tensor(each, dtype=torch.float64) for each in ([0.2, 0.5, 0.3], [0.3, 0.3, 0.4]))
+    old, reference = (torch.tensor(row, dtype=torch.float64) for row in ([0.2, 0.5, 0.3], [0.3, 0.3, 0.4]))
     own = logits.log_softmax(0)
     (expected,) = torch.autograd.grad((own.exp() * (own - reference.log())).sum(), logits, retain_graph=True)
     for drawn in (old, own.detach().exp()):
-        said = divergences(own[None], drawn.log()[None], reference.log()[None])[0]
-        (found,) = torch.autograd.grad((drawn * said).sum(), logits, retain_graph=True)
+        message = divergences(own[None], drawn.log()[None], reference.log()[None])[0]
+        (found,) = torch.autograd.grad((drawn * message).sum(), logits, retain_graph=True)
         torch.testing.assert_close(found, expected)
 
 
@@ -146,14 +144,12 @@ def test_advantages_are_centred_and_of_spread_one_or_nothing(earned: np.ndarray)
 
 
 @given(rewards, st.data())
-def test_a_failed_grade_leaves_its_group_as_if_it_had_never_been_there(
-    earned: np.ndarray, data: st.DataObject
-) -> None:
-    place = data.draw(st.integers(0, len(earned)))
-    with_failure = np.insert(earned, place, np.nan)
+def test_a_failed_grade_leaves_its_group_as_if_it_had_never_been_there(earned: np.ndarray, data: st.DataObject) -> None:
+    index = data.draw(st.integers(0, len(earned)))
+    with_failure = np.insert(earned, index, np.nan)
     found = group_advantages(with_failure, by_deviation=True)
-    assert np.isnan(found[place])
-    np.testing.assert_array_equal(np.delete(found, place), group_advantages(earned, by_deviation=True))
+    assert np.isnan(found[index])
+    np.testing.assert_array_equal(np.delete(found, index), group_advantages(earned, by_deviation=True))
 
 
 def test_a_group_that_nobody_could_grade_has_no_advantages() -> None:

@@ -18,32 +18,32 @@ from assay.training.trainer.config import OptimizerConfig
 from assay.training.trainer.lane_forward import LaneForward
 from assay.training.trainer.lane_recomputer import LaneRecomputer, ShardedLaneRecomputer
 from assay.training.trainer.optimizer import build_optimizer, whole_tensor
-from assay.training.trainer.rollout_buffer import looking_ahead
+from assay.training.trainer.rollout_buffer import with_lookahead
 from assay.training.trainer.spot_check import SpotCheck
-from assay.training.trainer.step import StepAbandonedError, Stepper, initial_model
+from assay.training.trainer.step import StepCancelledError, Stepper, initial_model
 from forked_ranks import on_ranks
 from prompt_rows import grpo_config, prompt_lane
 from shared_lanes import lane_sum_of
 
 LANES, SEED = 4, 5
-each_parallel = pytest.mark.parametrize("shards_weights", [False, pytest.param(True, marks=pytest.mark.slow)])
+any_parallel = pytest.mark.parametrize("shards_weights", [False, pytest.param(True, marks=pytest.mark.slow)])
 BY_THE_STEP = {"advantage_scale": "step"}
 """What one rank learns from the answers of another: the deviation of what all were paid."""
 CONFIG = OptimizerConfig(learning_rate=1e-2)
 
 
-class SaysATokenOtherwise(GrpoMethod):
+class ChangesOneToken(GrpoMethod):
     """Once, of every answer."""
 
     has_failed = False
 
-    def _answered(self, *arguments: Any) -> Any:
-        answers = super()._answered(*arguments)
+    def _completed(self, *arguments: Any) -> Any:
+        completions = super()._completed(*arguments)
         if not self.has_failed:
             self.has_failed = True
-            for answer in answers:
-                answer.tokens[0] ^= 1
-        return answers
+            for completion in completions:
+                completion.tokens[0] ^= 1
+        return completions
 
 
 def steps_on(
@@ -59,7 +59,7 @@ def steps_on(
 
     What waits to be learned is handed on before step `resumes_before` as a commit has it.
     """
-    method = (SaysATokenOtherwise if ranks.rank == wrong_rank else GrpoMethod)(grpo_config(base, **keys))
+    method = (ChangesOneToken if ranks.rank == wrong_rank else GrpoMethod)(grpo_config(base, **keys))
     model = initial_model(method, seed=SEED, device=ranks.device)
     is_sharded = ranks.inner is not None
     lanes = LaneShares(LANES, ranks.world_size, interleaved=is_sharded).of_rank(ranks.rank)
@@ -75,17 +75,17 @@ def steps_on(
             tuple(prompt_lane(lane, [10 * step + 2 * lane, 10 * step + 2 * lane + 1]) for lane in lanes)
             for step in range(1, num_steps + 1)
         )
-        steps = looking_ahead((StepShare(Cursor(), of_step) for of_step in shares), forward.steps_ahead)
+        steps = with_lookahead((StepShare(Cursor(), of_step) for of_step in shares), forward.staleness)
         for step, share in enumerate(steps, 1):
             if step == resumes_before:
                 waiting = forward.parts[ROLLOUTS]
-                kept = waiting.state()
-                waiting.restore(kept)
-            totals = stepper.step(share, step=step, stop_asked=False)
+                retained = waiting.state()
+                waiting.restore(retained)
+            totals = stepper.step(share, step=step, stop_requested=False)
             assert totals.is_verified
-            kept = {name: totals.digests[name] for name in ("rollout_digest", "gradient_digest")}
+            retained = {name: totals.digests[name] for name in ("rollout_digest", "gradient_digest")}
             found.append(
-                (totals.num_rows, totals.num_tokens, totals.weight, totals.loss, dict(totals.metrics), kept)
+                (totals.num_rows, totals.num_tokens, totals.weight, totals.loss, dict(totals.metrics), retained)
             )
     except WrongArithmeticError as error:
         return [(suspect.rank, suspect.lane, suspect.is_certain) for suspect in error.suspects]
@@ -98,7 +98,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny(LlamaForCausalLM, tmp_path_factory.mktemp("base") / "model", seed=1)
 
 
-@each_parallel
+@any_parallel
 def test_ranks_say_and_learn_what_one_rank_does(shards_weights: bool, base: Path, tmp_path: Path) -> None:
     [alone] = on_ranks(1, lambda ranks: steps_on(ranks, base, **BY_THE_STEP), tmp_path / "1")
     steps, _ = alone
@@ -112,11 +112,9 @@ def test_ranks_say_and_learn_what_one_rank_does(shards_weights: bool, base: Path
     assert of_ranks == [alone] * 2
 
 
-@each_parallel
+@any_parallel
 def test_a_rank_that_sampled_another_token_is_named(shards_weights: bool, base: Path, tmp_path: Path) -> None:
-    of_ranks = on_ranks(
-        2, lambda ranks: steps_on(ranks, base, wrong_rank=1), tmp_path, shards_weights=shards_weights
-    )
+    of_ranks = on_ranks(2, lambda ranks: steps_on(ranks, base, wrong_rank=1), tmp_path, shards_weights=shards_weights)
     assert of_ranks[0] == of_ranks[1]
     [(rank, lane, is_certain)] = of_ranks[0]
     assert (rank, is_certain) == (1, True) and lane in ((1, 3) if shards_weights else (2,))
@@ -124,12 +122,12 @@ def test_a_rank_that_sampled_another_token_is_named(shards_weights: bool, base: 
 
 def abandoned_on(ranks: Ranks, base: Path) -> tuple[bool, bool]:
     """Rank 1 is asked to stop after some tokens: whether it came so far, and whether the weights stand."""
-    asked = 0
+    requested = 0
 
     def is_stopping() -> bool:
-        nonlocal asked
-        asked += 1
-        return ranks.rank == 1 and asked > 3
+        nonlocal requested
+        requested += 1
+        return ranks.rank == 1 and requested > 3
 
     method = GrpoMethod(grpo_config(base))
     model = initial_model(method, seed=SEED, device=ranks.device)
@@ -144,24 +142,22 @@ def abandoned_on(ranks: Ranks, base: Path) -> tuple[bool, bool]:
         return sum(float(whole_tensor(weight).double().sum()) for weight in model_state(model).values())
 
     before = weights()
-    with pytest.raises(StepAbandonedError):
-        stepper.step(StepShare(Cursor(), rows), step=1, stop_asked=False)
-    return asked > 3, weights() == before
+    with pytest.raises(StepCancelledError):
+        stepper.step(StepShare(Cursor(), rows), step=1, stop_requested=False)
+    return requested > 3, weights() == before
 
 
-@each_parallel
-def test_a_step_that_one_rank_abandons_is_made_by_none(
-    shards_weights: bool, base: Path, tmp_path: Path
-) -> None:
+@any_parallel
+def test_a_step_that_one_rank_abandons_is_made_by_none(shards_weights: bool, base: Path, tmp_path: Path) -> None:
     found = on_ranks(2, lambda ranks: abandoned_on(ranks, base), tmp_path, shards_weights=shards_weights)
     assert found == [(True, True)] * 2
 
 
-@each_parallel
+@any_parallel
 def test_a_step_says_when_it_gathers_answers_and_grades_and_what_that_took(
     shards_weights: bool, base: Path, tmp_path: Path
 ) -> None:
-    of_ranks = on_ranks(2, lambda ranks: told_on(ranks, base), tmp_path, shards_weights=shards_weights)
+    of_ranks = on_ranks(2, lambda ranks: accused(ranks, base), tmp_path, shards_weights=shards_weights)
     gathered = ["synchronisation"] if shards_weights else []
     for entered, costs in of_ranks:
         agreed = ["communication", "compute"]
@@ -171,7 +167,7 @@ def test_a_step_says_when_it_gathers_answers_and_grades_and_what_that_took(
         assert costs["slot_occupancy"] <= 1
 
 
-def told_on(ranks: Ranks, base: Path) -> tuple[list[str], dict[str, float]]:
+def accused(ranks: Ranks, base: Path) -> tuple[list[str], dict[str, float]]:
     """The phases of a step that is not checked, and what it cost."""
     method = GrpoMethod(grpo_config(base))
     model = initial_model(method, seed=SEED, device=ranks.device)
@@ -184,11 +180,11 @@ def told_on(ranks: Ranks, base: Path) -> tuple[list[str], dict[str, float]]:
     share = StepShare(Cursor(), tuple(prompt_lane(lane, [2 * lane, 2 * lane + 1]) for lane in lanes))
     entered: list[str] = []
     lane_sum.enter_phase = entered.append
-    return entered, dict(stepper.step(share, step=1, stop_asked=False).costs)
+    return entered, dict(stepper.step(share, step=1, stop_requested=False).costs)
 
 
 @pytest.mark.slow
-@each_parallel
+@any_parallel
 def test_what_is_said_ahead_is_the_same_on_ranks_and_behind_a_commit(
     shards_weights: bool, base: Path, tmp_path: Path
 ) -> None:
@@ -206,7 +202,7 @@ def test_what_is_said_ahead_is_the_same_on_ranks_and_behind_a_commit(
     assert ahead[0] == fresh[0] and not set(ahead[1:]) & set(fresh[1:]), "by the weights of before"
 
 
-@each_parallel
+@any_parallel
 def test_a_rank_that_said_another_token_ahead_is_named_at_once(
     shards_weights: bool, base: Path, tmp_path: Path
 ) -> None:

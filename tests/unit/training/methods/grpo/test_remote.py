@@ -14,20 +14,20 @@ from assay.base.config import LoadedConfig
 from assay.base.errors import ConfigError, DataError
 from assay.inference.remote import EngineAwayError, EngineError, RemoteEngine
 from assay.inference.remote_config import LogprobGap
-from assay.inference.rollout import GenerationAbandonedError
+from assay.inference.rollout import GenerationCancelledError
 from assay.scoring.sampler import Sampling
 from assay.store.home import Home
 from assay.store.metrics.recorded import recorded_steps
 from assay.store.objects import ObjectStore, open_store
-from assay.training.checkpoint.grade_book import GradeBook
-from assay.training.checkpoint.made_groups import found_groups
+from assay.training.checkpoint.pending_rollouts import load_groups
+from assay.training.checkpoint.reward_cache import RewardCache
 from assay.training.methods.grpo import remote
 from assay.training.methods.grpo.config import GrpoConfig
-from assay.training.methods.grpo.loss import truncated_weights
+from assay.training.methods.grpo.loss import importance_weights
 from assay.training.methods.grpo.method import GrpoMethod
-from assay.training.methods.grpo.remote import refuse_engine
-from assay.training.trainer.method import RolledOut
-from assay.workflows.run import planned_run
+from assay.training.methods.grpo.remote import check_engine
+from assay.training.trainer.method import LaneSamples
+from assay.workflows.run import plan_run
 from completions_server import CompletionsServer, serving
 from one_rank import one_rank_run, train_here
 from prompt_rows import grpo_config, grpo_recipe, prompt_dataset, prompt_lane
@@ -77,25 +77,25 @@ def store(tmp_path: Path) -> ObjectStore:
     return open_store(str(tmp_path / "store"))
 
 
-def rolled_out(config: GrpoConfig, store: ObjectStore, *, rows: list[int], **book: Any) -> RolledOut:
+def rolled_out(config: GrpoConfig, store: ObjectStore, *, rows: list[int], **reward_cache: Any) -> LaneSamples:
     method = GrpoMethod(config)
     with torch.no_grad():
-        [made] = method.rollouts(
+        [result] = method.rollouts(
             method.build_model(), [prompt_lane(0, rows)], {}, step=3, seed=7, max_tokens=None,
-            book=GradeBook(store, **{"attempt": 1, **book}),
+            reward_cache=RewardCache(store, **{"attempt": 1, **reward_cache}),
         )  # fmt: skip
-    return made
+    return result
 
 
 def test_answers_are_of_the_weights_that_were_handed_over(
     config: GrpoConfig, store: ObjectStore, engine: CompletionsServer
 ) -> None:
-    made = rolled_out(config, store, rows=[1, 2])
+    result = rolled_out(config, store, rows=[1, 2])
     method = GrpoMethod(config)
     model = method.build_model()
     sums = [
         method.loss(model, method.tensors(batch, torch.device("cpu")), {}).metrics["logprob_gap"]
-        for batch in made.lane.micro_batches
+        for batch in result.lane.micro_batches
     ]
     assert sum(float(sum_.sum) for sum_ in sums) < 2e-6 * sum(float(sum_.weight) for sum_ in sums)
     [folder] = Path(config.sampler.folder).iterdir()
@@ -105,13 +105,13 @@ def test_answers_are_of_the_weights_that_were_handed_over(
 def test_what_was_answered_is_taken_again_by_whoever_makes_the_step(
     config: GrpoConfig, store: ObjectStore, engine: CompletionsServer
 ) -> None:
-    first, asked = rolled_out(config, store, rows=[1, 2]), engine.num_asked
+    first, requested = rolled_out(config, store, rows=[1, 2]), engine.num_asked
     again = rolled_out(config, store, rows=[2, 1], attempt=2)
     replayed = rolled_out(config, store, rows=[1, 2], attempt=0, is_read_only=True)
-    assert (engine.num_asked, replayed.digest) == (asked, first.digest)
+    assert (engine.num_asked, replayed.digest) == (requested, first.digest)
     assert replayed.lane.micro_batches[0].columns == first.lane.micro_batches[0].columns
     assert again.lane.num_rows == first.lane.num_rows
-    assert rolled_out(config, store, rows=[1, 3], attempt=2) is not None and engine.num_asked == asked + 1
+    assert rolled_out(config, store, rows=[1, 3], attempt=2) is not None and engine.num_asked == requested + 1
     with pytest.raises(DataError, match=r"step 3, row 4: what .* answered is not kept"):
         rolled_out(config, store, rows=[4], is_read_only=True)
 
@@ -121,11 +121,11 @@ def test_what_was_answered_with_other_weights_is_asked_for_anew(
 ) -> None:
     rolled_out(config, store, rows=[1])
     other = save_tiny(LlamaForCausalLM, tmp_path / "other", seed=9)
-    asked = engine.num_asked
+    requested = engine.num_asked
     changed = config.model_copy(update={"model": config.model.model_copy(update={"path": str(other)})})
     rolled_out(changed, store, rows=[1], attempt=2)
-    assert engine.num_asked == asked + 1
-    assert found_groups(store, 3, [1])[1].policy == engine.named
+    assert engine.num_asked == requested + 1
+    assert load_groups(store, 3, [1])[1].policy == engine.named
 
 
 def test_an_engine_with_stale_weights_is_named_and_only_by_the_digest(
@@ -134,7 +134,7 @@ def test_an_engine_with_stale_weights_is_named_and_only_by_the_digest(
     engine.ways = {"stale"}
     with pytest.raises(EngineError, match=r"it has other weights: they are to have digest .* names"):
         rolled_out(config, store, rows=[1])
-    assert not found_groups(store, 3, [1])
+    assert not load_groups(store, 3, [1])
     monkeypatch.setattr(RemoteEngine, "refuse_others", lambda *_: None)
     assert rolled_out(config, store, rows=[1]).lane.num_rows
 
@@ -145,7 +145,7 @@ def test_answers_behind_which_the_weights_change_are_not_kept(
     engine.ways = {"changing"}
     with pytest.raises(EngineError, match="behind its answers it names another"):
         rolled_out(config, store, rows=[1])
-    assert not found_groups(store, 3, [1])
+    assert not load_groups(store, 3, [1])
 
 
 def test_a_question_is_asked_again_where_the_answer_may_pass(
@@ -155,9 +155,7 @@ def test_a_question_is_asked_again_where_the_answer_may_pass(
     engine.failures = 1
     assert rolled_out(config, store, rows=[2]).lane.num_rows
     engine.failures = 2
-    with pytest.raises(
-        EngineAwayError, match=r"does not answer: .* answered 500: .*give the same command again"
-    ):
+    with pytest.raises(EngineAwayError, match=r"does not answer: .* answered 500: .*give the same command again"):
         rolled_out(config, store, rows=[3])
 
 
@@ -166,21 +164,21 @@ def test_who_is_asked_to_stop_waits_for_no_answer_and_gives_signs_of_life_while_
 ) -> None:
     phases, method = list[str](), GrpoMethod(config)
     monkeypatch.setattr(remote, "SIGN_OF_LIFE_S", 0.0)
-    with engine.lock, pytest.raises(GenerationAbandonedError):  # it answers nobody
+    with engine.lock, pytest.raises(GenerationCancelledError):  # it answers nobody
         method.rollouts(
             method.build_model(), [prompt_lane(0, [1, 2])], {}, step=3, seed=7, max_tokens=None,
-            book=GradeBook(store, attempt=1), is_stopping=lambda: len(phases) > 3, enter_phase=phases.append,
+            reward_cache=RewardCache(store, attempt=1), is_stopping=lambda: len(phases) > 3, enter_phase=phases.append,
         )  # fmt: skip
     assert set(phases) == {"generation"}
     for thread in threading.enumerate():
         if thread.name.startswith("engine"):
             thread.join()
-    assert not found_groups(store, 3, [1, 2])
+    assert not load_groups(store, 3, [1, 2])
 
 
 def run_with(tree: dict[str, Any], folder: Path) -> list[dict[str, float]]:
     train_here(one_rank_run(tree, folder))
-    return [each.values for _, each in sorted(recorded_steps(folder).items())]
+    return [item.values for _, item in sorted(recorded_steps(folder).items())]
 
 
 def recipe(dataset: Path, base: Path, engine: CompletionsServer, tmp_path: Path, **gap: Any) -> dict[str, Any]:
@@ -219,7 +217,7 @@ def test_a_weight_is_the_ratio_of_both_cut_at_the_largest_and_one_within_the_bou
     gaps = torch.tensor([[0.0, 0.1, -0.05, 0.5, -2.0, 1.2]])
     expected = torch.tensor([[1.0, 1.0, 1.0, 0.5, -2.0, 3.0]])
     expected[0, 3:5] = expected[0, 3:5].exp()
-    assert torch.allclose(truncated_weights(gaps, config), expected)
+    assert torch.allclose(importance_weights(gaps, config), expected)
 
 
 REFUSED = {
@@ -244,9 +242,9 @@ def test_an_engine_that_could_not_be_learned_from_is_refused_before_there_is_a_r
     tree = LoadedConfig(recipe(dataset, base, engine, tmp_path), {})
     options: dict[str, Any] = {"world_size": 1, "run_id": "refused", "store_url": None}
     with pytest.raises(ConfigError, match=REFUSED[way]):
-        planned_run(home, tree, **options)
+        plan_run(home, tree, **options)
     engine.ways = set()
-    assert planned_run(home, tree, **options).run_id == "refused"
+    assert plan_run(home, tree, **options).run_id == "refused"
 
 
 def test_an_engine_that_is_away_serves_another_model_or_has_no_room_is_refused(
@@ -254,7 +252,7 @@ def test_an_engine_that_is_away_serves_another_model_or_has_no_room_is_refused(
 ) -> None:
     def refused(longest: int = 12, **keys: Any) -> None:
         sampling = Sampling(**config.sampling.model_dump())
-        refuse_engine(config.sampler.model_copy(update=keys), config.model, sampling, longest)
+        check_engine(config.sampler.model_copy(update=keys), config.model, sampling, longest)
 
     refused()
     with pytest.raises(EngineAwayError, match="does not answer"):
@@ -268,7 +266,7 @@ def test_an_engine_that_is_away_serves_another_model_or_has_no_room_is_refused(
 
 
 @pytest.mark.parametrize(
-    "keys, said",
+    "keys, message",
     [
         ({"sampling": {"top_p": 0.9}}, "drawn from the whole distribution"),
         ({"sampler": {"url": "engine:8000", "model": "m", "folder": "/f"}}, "url: 'engine:8000' is none"),
@@ -285,6 +283,6 @@ def test_an_engine_that_is_away_serves_another_model_or_has_no_room_is_refused(
         ),
     ],
 )  # fmt: skip
-def test_a_recipe_that_cannot_mean_anything_is_refused(base: Path, keys: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_a_recipe_that_cannot_mean_anything_is_refused(base: Path, keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         grpo_config(base, **keys)

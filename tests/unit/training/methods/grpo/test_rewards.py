@@ -21,16 +21,16 @@ from assay.training.methods.grpo.reward_config import (
     AnyReward,
     JudgeEndpoint,
     check_rewards,
-    range_of,
+    judge_tools,
+    reward_range,
     runs_of,
-    tools_at,
 )
 from assay.training.methods.grpo.rewards import (
     FAILURE_KINDS,
     Rewards,
     TooManyFailuresError,
+    check_failure_rate,
     items_of,
-    refuse_failures,
 )
 
 EXACT = {
@@ -52,10 +52,10 @@ def manifest(**fields: int) -> DatasetManifest:
     return DatasetManifest.model_construct(name="asked", num_rows=10, item_fields=fields)  # type: ignore[call-arg]
 
 
-def graded(config: Any, answers: list[str], items: list[dict[str, Any]]) -> tuple[Rewards, list[Any]]:
+def graded(config: Any, completions: list[str], items: list[dict[str, Any]]) -> tuple[Rewards, list[Any]]:
     rewards = Rewards(config, group_size=2)
     with closing(rewards):
-        return rewards, rewards.grade(items, answers, [np.zeros(1, np.int64)] * len(answers), {})
+        return rewards, rewards.grade(items, completions, [np.zeros(1, np.int64)] * len(completions), {})
 
 
 def test_an_answer_is_paid_the_weighted_sum_of_its_scores():
@@ -64,7 +64,7 @@ def test_an_answer_is_paid_the_weighted_sum_of_its_scores():
     assert (right.reward, wrong.reward) == (2.3, 0.5) and right.scores == (1.0, 0.3)
     sums = rewards.sums([right, wrong])
     assert set(sums) == set(rewards.metrics)
-    means = {name: float(each.sum) / each.weight for name, each in sums.items() if each.weight}
+    means = {name: float(item.sum) / item.weight for name, item in sums.items() if item.weight}
     assert means["reward"] == pytest.approx(1.4)
     assert means["reward_exact"] == 0.5 and means["failed_grades"] == 0.0
 
@@ -77,17 +77,17 @@ def test_what_an_answer_can_earn_is_known_of_graders_and_not_of_what_a_user_wrot
     alike = {**EXACT, "type": "text_similarity", "name": "alike", "evaluation_metric": "fuzzy_match"}
     del alike["operation"]
     exact = {"grader": EXACT, "weight": 2.0}
-    assert range_of(rewards_of(exact)) == (0.0, 2.0)
+    assert reward_range(rewards_of(exact)) == (0.0, 2.0)
     fines = {"grader": alike, "weight": -0.5}
-    assert range_of(rewards_of(exact, fines, {"grader": judge})) == (-2.5, 6.0)
+    assert reward_range(rewards_of(exact, fines, {"grader": judge})) == (-2.5, 6.0)
     anything = (-math.inf, math.inf)
-    assert range_of(rewards_of(exact, python("return 7"))) == anything
-    assert range_of(rewards_of(exact, {"type": "run", "run": "judge", "weight": -1.0})) == anything
-    assert range_of(rewards_of(exact, {**python("return 7"), "weight": 0.0})) == (0.0, 2.0)
+    assert reward_range(rewards_of(exact, python("return 7"))) == anything
+    assert reward_range(rewards_of(exact, {"type": "run", "run": "judge", "weight": -1.0})) == anything
+    assert reward_range(rewards_of(exact, {**python("return 7"), "weight": 0.0})) == (0.0, 2.0)
     several = {"type": "multi", "name": "both", "graders": {"e": EXACT}, "calculate_output": "3 * e"}
-    assert range_of(rewards_of({"grader": several})) == anything
+    assert reward_range(rewards_of({"grader": several})) == anything
     cosine = {**alike, "evaluation_metric": "cosine"}
-    assert range_of(rewards_of({"grader": cosine})) == (-1.0, 1.0)
+    assert reward_range(rewards_of({"grader": cosine})) == (-1.0, 1.0)
 
 
 def test_a_failed_grade_is_no_reward_of_zero_and_is_counted_by_its_kind():
@@ -103,30 +103,30 @@ def test_a_failed_grade_is_no_reward_of_zero_and_is_counted_by_its_kind():
         TooManyFailuresError,
         match=r"step 7: 50.0% .*50.0% python_grader_runtime_error; e.g. .*ZeroDivisionError.* Mend",
     ):
-        means = {name: float(each.sum) / each.weight for name, each in sums.items()}
-        refuse_failures(means, 0.4, step=7, example=rewards.last_failure)
-    refuse_failures({"failed_grades": 0.4}, 0.4, step=7)
+        means = {name: float(item.sum) / item.weight for name, item in sums.items()}
+        check_failure_rate(means, 0.4, step=7, example=rewards.last_failure)
+    check_failure_rate({"failed_grades": 0.4}, 0.4, step=7)
 
 
 def test_where_a_judge_is_silent_the_error_says_how_to_go_on_once_it_answers():
     silent = {"failed_grades": 0.5, "failed_grades_model_grader_server_error": 0.5}
     with pytest.raises(TooManyFailuresError, match="judge answers again, go on with assay train --resume"):
-        refuse_failures(silent, 0.4, step=7)
+        check_failure_rate(silent, 0.4, step=7)
 
 
 def test_where_graders_were_killed_the_error_says_that_a_resume_goes_on():
     killed = {"failed_grades": 0.5, "failed_grades_python_grader_killed": 0.5}
     with pytest.raises(TooManyFailuresError, match=r"50.0% python_grader_killed.*go on with assay train --res"):
-        refuse_failures(killed, 0.4, step=7)
+        check_failure_rate(killed, 0.4, step=7)
 
 
 def test_a_grader_asked_again_in_another_process_says_the_same():
     body = "import random; return hash(item['word']) % 9973 + random.random() + len(str({'a', item['word']}))"
-    config, items = rewards_of(python(body)), [{"word": f"word{place}"} for place in range(4)]
+    config, items = rewards_of(python(body)), [{"word": f"word{index}"} for index in range(4)]
     (_, once), (_, again) = (graded(config, ["x"] * 4, items) for _ in range(2))
     _, backwards = graded(config, ["x"] * 4, items[::-1])
-    assert [each.reward for each in once] == [each.reward for each in again]
-    assert [each.reward for each in once] == [backward.reward for backward in backwards][::-1]
+    assert [item.reward for item in once] == [item.reward for item in again]
+    assert [item.reward for item in once] == [backward.reward for backward in backwards][::-1]
 
 
 def network(seed: int) -> RewardNetwork:
@@ -142,16 +142,14 @@ def test_what_a_reward_model_pays_a_group_does_not_depend_on_the_other_groups():
     sequences = [rng.integers(1, 20, length) for length in (5, 9, 30, 2, 7, 7)]
     together = rewards.grade([{}] * 6, [""] * 6, sequences, {"method.rewards[0]": model})
     apart = [
-        each
+        item
         for start in (4, 2, 0)
-        for each in rewards.grade(
-            [{}] * 2, [""] * 2, sequences[start : start + 2], {"method.rewards[0]": model}
-        )
+        for item in rewards.grade([{}] * 2, [""] * 2, sequences[start : start + 2], {"method.rewards[0]": model})
     ]
-    assert [each.reward for each in together] == [each.reward for each in (*apart[4:], *apart[2:4], *apart[:2])]
+    assert [item.reward for item in together] == [item.reward for item in (*apart[4:], *apart[2:4], *apart[:2])]
     alone = model(torch.from_numpy(sequences[2])[None], torch.tensor([30])).item()
     assert together[2].reward == pytest.approx(3.0 * alone, abs=1e-5)
-    assert len({each.reward for each in together}) == 6
+    assert len({item.reward for item in together}) == 6
 
 
 def test_a_reward_model_that_says_no_number_has_failed():
@@ -208,11 +206,9 @@ REFUSED: dict[str, tuple[tuple[dict[str, Any], ...], str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_rewards_that_cannot_be_paid_are_refused(name: str, tmp_path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path))
-    trees, said = REFUSED[name]
-    with pytest.raises(ConfigError, match=said):
-        check_rewards(
-            rewards_of(*trees), manifest(answer=10, level=4), key="method.rewards", longest=9, vocab_size=20
-        )
+    trees, message = REFUSED[name]
+    with pytest.raises(ConfigError, match=message):
+        check_rewards(rewards_of(*trees), manifest(answer=10, level=4), key="method.rewards", longest=9, vocab_size=20)
 
 
 def test_rewards_that_read_what_is_there_or_ask_first_are_fine():
@@ -234,15 +230,13 @@ def test_rewards_that_read_what_is_there_or_ask_first_are_fine():
         {"type": "text_similarity", "name": "j", "input": "a", "reference": "b", "evaluation_metric": "cosine"},
     ],
 )
-def test_a_judge_pays_where_somebody_says_where_it_answers(
-    grader: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-):
+def test_a_judge_pays_where_somebody_says_where_it_answers(grader: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("ASSAY_JUDGE_URL", raising=False)
     config = rewards_of({"grader": grader})
     with pytest.raises(ConfigError, match=r"grader 'j' asks an endpoint, and none is.*method\.judge\.url"):
-        tools_at(JudgeEndpoint(), config)
+        judge_tools(JudgeEndpoint(), config)
     monkeypatch.setenv("ASSAY_JUDGE_URL", "http://localhost:1/v1")
-    assert tools_at(JudgeEndpoint(), config).embedder is not None
+    assert judge_tools(JudgeEndpoint(), config).embedder is not None
 
 
 def test_the_commits_that_rewards_ask_are_named_by_key():

@@ -37,12 +37,12 @@ def packed(rows: list[list[int]], spans: list[list[int]], per_line: int) -> Micr
     width = max(sum(map(len, line)) for line in lines) + 2
     tokens, positions, segments = (np.zeros((len(lines), width), np.int64) for _ in range(3))
     for number, line in enumerate(lines):
-        place = 0
+        index = 0
         for segment, row in enumerate(line, start=1):
-            part = slice(place, place + len(row))
+            part = slice(index, index + len(row))
             tokens[number, part], segments[number, part] = row, segment
             positions[number, part] = np.arange(len(row))
-            place += len(row)
+            index += len(row)
     apart = padded(rows, spans)
     borders = np.concatenate([[0], np.cumsum(apart.tokens.lengths)]).astype(np.int32)
     return MicroBatch(
@@ -56,7 +56,7 @@ def packed(rows: list[list[int]], spans: list[list[int]], per_line: int) -> Micr
 @st.composite
 def rows_and_spans(draw: st.DrawFn) -> tuple[list[list[int]], list[list[int]]]:
     lengths = draw(st.lists(st.integers(1, 7), min_size=1, max_size=6))
-    rows = [[10 * row + place + 1 for place in range(length)] for row, length in enumerate(lengths)]
+    rows = [[10 * row + index + 1 for index in range(length)] for row, length in enumerate(lengths)]
     spans = []
     for length in lengths:
         borders = sorted(draw(st.sets(st.integers(0, length), max_size=4)))
@@ -69,9 +69,9 @@ def expected(rows: list[list[int]], spans: list[list[int]], train_on: str) -> li
     return [
         [
             token
-            for place, token in enumerate(row)
-            if place > 0
-            and (train_on == "all" or any(b <= place < e for b, e in zip(pairs[::2], pairs[1::2], strict=True)))
+            for index, token in enumerate(row)
+            if index > 0
+            and (train_on == "all" or any(b <= index < e for b, e in zip(pairs[::2], pairs[1::2], strict=True)))
         ]
         for row, pairs in zip(rows, spans, strict=True)
     ]
@@ -83,12 +83,12 @@ def test_the_trained_tokens_are_those_of_the_definition_however_rows_lie(
     drawn: tuple[list[list[int]], list[list[int]]], per_line: int, train_on: str
 ) -> None:
     rows, spans = drawn
-    wanted = expected(rows, spans, train_on)
+    target = expected(rows, spans, train_on)
     for batch in (padded(rows, spans), packed(rows, spans, per_line)):
         trained = trained_tokens(batch, config(train_on))
-        assert batch.tokens.values[trained].tolist() == [token for row in wanted for token in row]
+        assert batch.tokens.values[trained].tolist() == [token for row in target for token in row]
         tensors = sft_tensors(batch, config(train_on), CPU)
-        assert tensors["num_trained"].tolist() == [len(row) for row in wanted]
+        assert tensors["num_trained"].tolist() == [len(row) for row in target]
         assert tensors["input_ids"][:, 1:][tensors["scored"]].tolist() == batch.tokens.values[trained].tolist()
 
 
@@ -97,9 +97,9 @@ def test_the_trained_tokens_are_those_of_the_definition_however_rows_lie(
 def test_packed_rows_can_be_taken_apart(drawn: tuple[list[list[int]], list[list[int]]], per_line: int) -> None:
     rows, spans = drawn
     chosen = list(range(len(rows)))[::-2]
-    taken = packed(rows, spans, per_line).take(chosen)
-    assert taken.packing is None and taken.row_ids.tolist() == [100 + row for row in chosen]
-    for line, length, row in zip(taken.tokens.values, taken.tokens.lengths, chosen, strict=True):
+    used = packed(rows, spans, per_line).take(chosen)
+    assert used.packing is None and used.row_ids.tolist() == [100 + row for row in chosen]
+    for line, length, row in zip(used.tokens.values, used.tokens.lengths, chosen, strict=True):
         assert line[:length].tolist() == rows[row] and not line[length:].any()
-    assert taken.columns["language"].to_pylist() == [f"l{row}" for row in chosen]
-    assert taken.ragged["trained_spans"].lengths.tolist() == [len(spans[row]) for row in chosen]
+    assert used.columns["language"].to_pylist() == [f"l{row}" for row in chosen]
+    assert used.ragged["trained_spans"].lengths.tolist() == [len(spans[row]) for row in chosen]

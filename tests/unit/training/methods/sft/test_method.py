@@ -26,9 +26,9 @@ CPU = torch.device("cpu")
 @cache
 def method(train_on: str) -> SftMethod:
     keys = {**config(train_on).model_dump(), "model": small_model(vocab_size=99)}
-    made = method_of(type(config(train_on)).model_validate(keys))
-    assert isinstance(made, SftMethod)
-    return made
+    result = method_of(type(config(train_on)).model_validate(keys))
+    assert isinstance(result, SftMethod)
+    return result
 
 
 @cache
@@ -54,9 +54,9 @@ def test_a_step_does_not_depend_on_how_its_rows_lie(data: Any, per_line: int, tr
     rows, spans = data.draw(rows_and_spans())
     order = data.draw(st.permutations(range(len(rows))))
     cut = data.draw(st.integers(1, len(rows)))
-    moved = [rows[place] for place in order], [spans[place] for place in order]
+    moved = [rows[index] for index in order], [spans[index] for index in order]
     one = step([padded(rows, spans)], train_on)
-    ways = {
+    variants = {
         "padded further": [padded(rows, spans, data.draw(st.integers(1, 9)))],
         "in another order": [padded(*moved)],
         "packed": [packed(*moved, per_line)],
@@ -69,9 +69,9 @@ def test_a_step_does_not_depend_on_how_its_rows_lie(data: Any, per_line: int, tr
             if part_rows
         ],
     }
-    for way, batches in ways.items():
-        for number, (found, wanted) in enumerate(zip(step(batches, train_on), one, strict=True)):
-            torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6, msg=f"{way}: {number}")
+    for variant, batches in variants.items():
+        for number, (found, expected) in enumerate(zip(step(batches, train_on), one, strict=True)):
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6, msg=f"{variant}: {number}")
 
 
 @settings(max_examples=15, deadline=None)
@@ -82,22 +82,20 @@ def test_a_rows_score_is_its_own(drawn: Any, per_line: int) -> None:
     with torch.no_grad():
         predicted = [method_.predictions(model(), method_.tensors(batch, CPU)) for batch in batches]
         alone = [padded([row], [pair]) for row, pair in zip(rows, spans, strict=True)]
-        each = [
+        item = [
             float(LaneForward(method_, device=CPU, precision="float32", seed=0).loss_of(model(), one).sum)
             for one in alone
         ]
     weights = [max(1, method_.weight(one)) for one in alone]
-    wanted = torch.tensor(
-        [total / weight for total, weight in zip(each, weights, strict=True)], dtype=torch.float64
-    )
+    expected = torch.tensor([total / weight for total, weight in zip(item, weights, strict=True)], dtype=torch.float64)
     for columns in predicted:
-        torch.testing.assert_close(columns["nats_per_token"], wanted, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(columns["nats_per_token"], expected, rtol=1e-5, atol=1e-6)
         assert torch.equal(columns["token_accuracy"], predicted[0]["token_accuracy"])
 
 
 def test_a_batch_with_nothing_to_learn_has_gradients_that_are_zero() -> None:
     found = step([padded([[1], [2, 3]], [[], []])], "spans")
-    assert all(not each.any() for each in found)
+    assert all(not tensor.any() for tensor in found)
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +104,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("model_keys", "said"),
+    ("model_keys", "message"),
     [
         (
             {"max_tokens": 20},
@@ -115,11 +113,9 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"vocab_size": 39}, "method.model: its vocabulary has 39 tokens, but .* holds token 39"),
     ],
 )
-def test_rows_that_the_model_cannot_take_are_refused(
-    dataset: Path, model_keys: dict[str, Any], said: str
-) -> None:
+def test_rows_that_the_model_cannot_take_are_refused(dataset: Path, model_keys: dict[str, Any], message: str) -> None:
     recipe = Recipe.model_validate(sft_recipe(dataset, method={"model": small_model(**model_keys)}))
-    with pytest.raises(Exception, match=said):
+    with pytest.raises(Exception, match=message):
         recipe.method.check_dataset(Dataset.open(dataset).manifest)
 
 

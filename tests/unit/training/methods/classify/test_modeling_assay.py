@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from assay.models.config import NewEncoderConfig
 from assay.training.methods.classify.batch import metadata_buckets
 from assay.training.methods.classify.config import NUMERIC_BUCKETS, ClassifyConfig
-from assay.training.methods.classify.exporting import load_portable, save_portable
+from assay.training.methods.classify.exporting import load_exported, save_exported
+from assay.training.methods.classify.modeling_assay import AssayClassifier, AssayClassifierConfig, bucket_of
 from assay.training.methods.classify.network import ClassifierNetwork
-from assay.training.methods.classify.portable import AssayClassifier, AssayClassifierConfig, bucket_of
 
 CONFIG = ClassifyConfig(
     encoder=NewEncoderConfig(vocab_size=50, hidden_size=16, num_heads=2, intermediate_size=16, max_tokens=32),
@@ -41,8 +41,8 @@ def test_a_value_has_the_bucket_that_it_had_in_training(as_micro_batch, rows: li
         turns=pa.array(turns, pa.float64(), from_pandas=False),
     )
     trained = metadata_buckets(batch, CONFIG).tolist()
-    for place, row in enumerate(batch.row_ids.tolist()):
-        assert trained[place] == [bucket_of(rows[row][index], column) for index, column in enumerate(COLUMNS)]
+    for position, row in enumerate(batch.row_ids.tolist()):
+        assert trained[position] == [bucket_of(rows[row][index], column) for index, column in enumerate(COLUMNS)]
 
 
 TYPED = (
@@ -64,13 +64,13 @@ def test_a_name_of_every_type_has_the_bucket_that_it_had_in_training(as_micro_ba
         config = CONFIG.model_copy(update={"numeric_columns": (), "category_buckets": 10**6})
         column = pa.array(found, kind, from_pandas=False)
         batch = as_micro_batch(input_ids=[[1]] * len(found), label=[0] * len(found), language=column)
-        said = {"name": "language", "kind": "category", "buckets": 10**6 + 1, "type": str(kind)}
+        message = {"name": "language", "kind": "category", "buckets": 10**6 + 1, "type": str(kind)}
         rows = batch.row_ids.tolist()
         trained = metadata_buckets(batch, config)[:, 0].tolist()
-        assert trained == [bucket_of(found[row], said) for row in rows]
+        assert trained == [bucket_of(found[row], message) for row in rows]
         if kind not in (pa.string(), pa.date32()):  # as a CSV says it
-            spelled = pa.array(found, kind, from_pandas=False).cast(pa.string()).to_pylist()
-            assert trained == [bucket_of(spelled[row], said) for row in rows]
+            text = pa.array(found, kind, from_pandas=False).cast(pa.string()).to_pylist()
+            assert trained == [bucket_of(text[row], message) for row in rows]
 
     holds()
 
@@ -101,16 +101,16 @@ def test_a_row_without_a_column_is_refused_by_its_place_and_none_is_missing() ->
     found = AssayClassifier.buckets_of(model, [whole, {"language": None, "turns": None}])
     assert found.tolist() == [[bucket_of(whole[column["name"]], column) for column in COLUMNS], [0, 0]]
     assert AssayClassifier.buckets_of(model, []).shape == (0, 2)
-    says = "row 1: no column 'language', which the model reads; it has lang, turns. Give it, or None"
-    with pytest.raises(ValueError, match=says):
+    text = "row 1: no column 'language', which the model reads; it has lang, turns. Give it, or None"
+    with pytest.raises(ValueError, match=text):
         AssayClassifier.buckets_of(model, [whole, {"lang": "en", "turns": 2}])
 
 
 def test_what_was_saved_is_loaded_as_the_network_that_it_was(tmp_path) -> None:
     torch.manual_seed(0)
     network = ClassifierNetwork(CONFIG).eval()
-    save_portable(network, CONFIG, tmp_path, {"language": "string", "turns": "double"})
-    again = load_portable(tmp_path).eval()
+    save_exported(network, CONFIG, tmp_path, {"language": "string", "turns": "double"})
+    again = load_exported(tmp_path).eval()
     for name, tensor in network.state_dict().items():
         assert torch.equal(tensor, again.state_dict()[name]), name
     ids, lengths, buckets = torch.tensor([[3, 4, 5]]), torch.tensor([3]), torch.tensor([[2, 70]])

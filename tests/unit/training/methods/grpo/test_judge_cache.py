@@ -1,19 +1,19 @@
 """Whom judges are asked about: what was said is taken, failures are tried again, and who looks asks nobody."""
 
 import pytest
+from assay.records.journal import JournaledAnswer, JournaledGroup
 
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import DataError
 from assay.records.commit import Commit, FileDigest
 from assay.records.cursor import Cursor
-from assay.records.journal import JournaledAnswer, JournaledGroup
 from assay.scoring.grade import Grade
 from assay.scoring.item_failure import ItemFailure
 from assay.store.commit_log import JOURNAL_NAME, CommitLog
 from assay.store.objects import ObjectStore, open_store
-from assay.training.checkpoint.grade_book import GradeBook
-from assay.training.checkpoint.journal import journal_file, journal_table
-from assay.training.methods.grpo.judging import JudgedGroups, judged_grades
+from assay.training.checkpoint.reward_cache import RewardCache
+from assay.training.checkpoint.rollout_log import rollout_log_file, rollout_log_table
+from assay.training.methods.grpo.judge_cache import JudgeBatch, cached_grades
 from assay.training.methods.grpo.reward_config import GraderReward
 from judging import JUDGE
 
@@ -33,70 +33,70 @@ class Judge:
         self.silent_about = silent_about
         self.asked: list[int] = []
 
-    def __call__(self, places: list[int]) -> list[Grade]:
-        self.asked += places
-        return [SILENT if place in self.silent_about else Grade((place + 1) / 4) for place in places]
+    def __call__(self, positions: list[int]) -> list[Grade]:
+        self.asked += positions
+        return [SILENT if index in self.silent_about else Grade((index + 1) / 4) for index in positions]
 
 
-def scores(book: GradeBook, judge: Judge, *digests: int) -> list[float | None]:
+def scores(reward_cache: RewardCache, judge: Judge, *digests: int) -> list[float | None]:
     """Of two answers to each of the rows 7 and 8, in step 3."""
-    groups = JudgedGroups(3, [7, 8], digests or (1, 2, 3, 4), book)
-    return [grade.score for grade in judged_grades(groups, REWARD, index=0, ask=judge, at_once=2)]
+    groups = JudgeBatch(3, [7, 8], digests or (1, 2, 3, 4), reward_cache)
+    return [grade.score for grade in cached_grades(groups, REWARD, index=0, grade_indices=judge, at_once=2)]
 
 
 def test_what_was_said_is_taken_whoever_made_the_answer_again(store: ObjectStore) -> None:
     first, later = Judge(), Judge()
-    assert scores(GradeBook(store, attempt=1), first) == [0.25, 0.5, 0.75, 1.0]
-    assert scores(GradeBook(store, attempt=2), later) == [0.25, 0.5, 0.75, 1.0]
+    assert scores(RewardCache(store, attempt=1), first) == [0.25, 0.5, 0.75, 1.0]
+    assert scores(RewardCache(store, attempt=2), later) == [0.25, 0.5, 0.75, 1.0]
     assert (sorted(first.asked), later.asked) == ([0, 1, 2, 3], [])
 
 
 def test_of_another_answer_the_judge_is_asked(store: ObjectStore) -> None:
-    scores(GradeBook(store, attempt=1), Judge())
+    scores(RewardCache(store, attempt=1), Judge())
     judge = Judge()
-    scores(GradeBook(store, attempt=2), judge, 1, 99, 3, 4)
+    scores(RewardCache(store, attempt=2), judge, 1, 99, 3, 4)
     assert judge.asked == [1]
 
 
 def test_a_failure_stands_in_its_attempt_and_is_asked_again_by_a_later_one(store: ObjectStore) -> None:
-    scores(GradeBook(store, attempt=1), Judge(1))
+    scores(RewardCache(store, attempt=1), Judge(1))
     judge = Judge()
-    assert scores(GradeBook(store, attempt=1), judge) == [0.25, None, 0.75, 1.0]
-    assert scores(GradeBook(store, attempt=1).read_only(), judge) == [0.25, None, 0.75, 1.0]
+    assert scores(RewardCache(store, attempt=1), judge) == [0.25, None, 0.75, 1.0]
+    assert scores(RewardCache(store, attempt=1).read_only(), judge) == [0.25, None, 0.75, 1.0]
     assert judge.asked == []
-    assert scores(GradeBook(store, attempt=2), judge) == [0.25, 0.5, 0.75, 1.0]
+    assert scores(RewardCache(store, attempt=2), judge) == [0.25, 0.5, 0.75, 1.0]
     assert judge.asked == [1]
 
 
 def test_a_word_that_was_changed_is_asked_for_again(store: ObjectStore) -> None:
-    scores(GradeBook(store, attempt=1), Judge())
+    scores(RewardCache(store, attempt=1), Judge())
     first = min(item.key for item in store.list("judged/"))
     store.put(first, store.get(first).replace(b"0.25", b"0.95"))
     judge = Judge()
-    assert scores(GradeBook(store, attempt=2), judge) == [0.25, 0.5, 0.75, 1.0]
+    assert scores(RewardCache(store, attempt=2), judge) == [0.25, 0.5, 0.75, 1.0]
     assert judge.asked == [0, 1]
 
 
 def test_who_looks_asks_nobody_and_says_what_is_missing(store: ObjectStore) -> None:
     with pytest.raises(DataError, match="row 7: the run's journal does not say what grader 'judge' paid"):
-        scores(GradeBook(store, attempt=0, is_read_only=True), Judge())
+        scores(RewardCache(store, attempt=0, is_read_only=True), Judge())
 
 
 def test_behind_a_commit_its_journal_has_what_was_said(store: ObjectStore) -> None:
-    scores(GradeBook(store, attempt=1), Judge(1))
+    scores(RewardCache(store, attempt=1), Judge(1))
     log = CommitLog(store)
     log.begin_attempt(world_size=1, now_s=0.0)
     log.append(committed(store, [[0.25, None], [0.75, 1.0]]))
     log.sweep_learned(3)
     assert [*store.list("judged/")] == []
     judge = Judge()
-    assert scores(GradeBook(store, attempt=0, is_read_only=True), judge) == [0.25, None, 0.75, 1.0]
+    assert scores(RewardCache(store, attempt=0, is_read_only=True), judge) == [0.25, None, 0.75, 1.0]
     assert judge.asked == []
-    assert scores(GradeBook(store, attempt=2), judge) == [0.25, 0.5, 0.75, 1.0]
+    assert scores(RewardCache(store, attempt=2), judge) == [0.25, 0.5, 0.75, 1.0]
     assert judge.asked == [1], "a run that went back behind the commit tries again where there is no score"
 
 
-def committed(store: ObjectStore, paid: list[list[float | None]]) -> Commit:
+def committed(store: ObjectStore, rewards: list[list[float | None]]) -> Commit:
     """Step 3, with a journal."""
     groups = [
         JournaledGroup(
@@ -106,9 +106,9 @@ def committed(store: ObjectStore, paid: list[list[float | None]]) -> Commit:
                 for sample, score in enumerate(scores)
             ),
         )
-        for number, scores in enumerate(paid)
+        for number, scores in enumerate(rewards)
     ]  # fmt: skip
-    data = journal_file([journal_table(groups)])
+    data = rollout_log_file([rollout_log_table(groups)])
     store.put(f"checkpoints/00000003-0001/{JOURNAL_NAME}", data)
     return Commit(
         attempt=1, world_size=1, step=3, cursor=Cursor(), committed_s=0.0, folder="checkpoints/00000003-0001",
