@@ -81,7 +81,7 @@ def assert_no_room(answer: Answer) -> None:
     assert "The disk is full: free some space" in answer.err, answer
 
 
-@pytest.mark.parametrize("room", [*soaked(0), 40_000, *soaked(400_000)])
+@pytest.mark.parametrize("reserve", [*soaked(0), 40_000, *soaked(400_000)])
 def test_a_dataset_is_built_once_there_is_room(
     reserve: int, disk: Disk, assay: Callable[..., Answer], tmp_path
 ) -> None:
@@ -100,7 +100,7 @@ def test_a_dataset_is_built_once_there_is_room(
     assert built.fingerprint == elsewhere.fingerprint
 
 
-@pytest.mark.parametrize("room", [0, *soaked(100_000), 700_000, *soaked(1_200_000)])
+@pytest.mark.parametrize("reserve", [0, *soaked(100_000), 700_000, *soaked(1_200_000)])
 def test_a_run_goes_on_from_its_last_commit_once_there_is_room(
     reserve: int, disk: Disk, assay: Callable[..., Answer], tiny_recipe_tree, undisturbed, tmp_path, monkeypatch
 ) -> None:

@@ -155,7 +155,7 @@ def at_once(prepare: Prepare) -> Future[JobValidated]:
     return done
 
 
-@pytest.mark.parametrize("places", [(1,), (1, 2), (3, 1, 1)])
+@pytest.mark.parametrize("slots", [(1,), (1, 2), (3, 1, 1)])
 def test_places_are_filled_in_turn_and_each_job_is_launched_once(slots) -> None:
     yard = Yard(*slots)
     jobs = [yard.submit("a", n) for n in range(8)] + [yard.submit("b", n) for n in range(8, 11)]

@@ -21,12 +21,12 @@ from assay.elastic.supervisor import describe
 from assay.records.phase import Phase
 from assay.records.run import Attempt, Run
 from assay.reporting.views.verdict import estimate_text
-from assay.store.metrics.segment import Points, Position, SegmentData, read_segment, segment_path
 from assay.store.notices import read_notices
+from assay.store.metrics.segment import Points, Position, SegmentData, read_segment, segment_path
 from assay.workflows.export.export_warnings import recorded_numbers
 from assay.workflows.train import RunResult
 
-LINE_EVERY_S = 30.0
+LINE_INTERVAL_S = 30.0
 
 
 class Display(Protocol):
@@ -52,7 +52,7 @@ class Display(Protocol):
         """Some time has passed."""
         ...
 
-    def say(self, text: str) -> None:
+    def show_message(self, text: str) -> None:
         """A sentence about the run."""
         ...
 
@@ -65,7 +65,7 @@ class RunProgress:
         self._display = display or _display_of(run)
         self._run = run
         self._position = Position()
-        self._num_notices = len(read_notices(Path(run.run_dir)))
+        self._num_events = len(read_notices(Path(run.run_dir)))
 
     def __enter__(self) -> Self:
         self._display.open()
@@ -83,10 +83,10 @@ class RunProgress:
 
     def tick(self, attempt: Attempt) -> None:
         """Show the newest step, and say what was noticed."""
-        notices = read_notices(Path(self._run.run_dir))
-        for notice in notices[self._num_notices :]:
-            self._display.say(f"{notice.notice}: {notice.text}")
-        self._num_notices = len(notices)
+        events = read_notices(Path(self._run.run_dir))
+        for event in events[self._num_events :]:
+            self._display.show_message(f"{event.event}: {event.text}")
+        self._num_events = len(events)
         path = segment_path(Path(self._run.run_dir), attempt.attempt, 0)
         if path.exists():
             found = read_segment(path, self._position)
@@ -97,7 +97,7 @@ class RunProgress:
     def attempt_ended(self, attempt: Attempt) -> None:
         """Show its last step, and say how it ended."""
         self.tick(attempt)
-        self._display.say(describe(attempt))
+        self._display.show_message(describe(attempt))
 
 
 def _display_of(run: Run) -> Display:
@@ -137,7 +137,7 @@ class Bar:
     def wait(self) -> None:
         """The bar moves by itself."""
 
-    def say(self, text: str) -> None:
+    def show_message(self, text: str) -> None:
         self._console.print(visible(text), highlight=False, markup=False)
 
 
@@ -151,9 +151,9 @@ class LogLines:
         self._num_steps = num_steps
         self._clock = clock or SystemClock()
         self._write = write or (lambda line: click.echo(line, err=True))
-        self._said_s = self._phase_s = self._clock.monotonic_s()
+        self._last_line_s = self._phase_s = self._clock.monotonic_s()
         self._phase: Phase = "startup"
-        self._began: tuple[int, float] | None = None
+        self._start: tuple[int, float] | None = None
         """Step and moment (on the rank's clock) from which the attempt made steps; None before that."""
         self._step = self._committed_step = 0
         self._tokens = self._seconds = 0.0
@@ -167,48 +167,48 @@ class LogLines:
         """What was written stays."""
 
     def begin(self, attempt: Attempt) -> None:
-        self._began, self._step, self._committed_step = None, attempt.start_step, attempt.start_step
+        self._start, self._step, self._committed_step = None, attempt.start_step, attempt.start_step
         self._phase, self._phase_s = "startup", self._clock.monotonic_s()
         of = f"{attempt.world_size} worker{'s' if attempt.world_size > 1 else ''}"
         if len(set(attempt.loads)) > 1:
             of += f" with {', '.join(map(str, attempt.loads))} lanes"
         at = f"at step {attempt.start_step:,} of {self._num_steps:,}"
-        self.say(f"run {attempt.run_id}: attempt {attempt.attempt} begins on {of} {at}")
+        self.show_message(f"run {attempt.run_id}: attempt {attempt.attempt} begins on {of} {at}")
 
     def show(self, found: SegmentData) -> None:
         for event in found.events:
-            self.say(f"rank 0: {event.text}")
+            self.show_message(f"rank 0: {event.text}")
         loss = found.metrics.get("loss")
-        happened: list[tuple[float, int | Phase]] = []
-        happened += [] if loss is None else zip(loss.at_s.tolist(), range(len(loss.at_s)), strict=True)
-        happened += zip(found.phase_changes.at_s.tolist(), found.phase_changes.phases, strict=True)
-        for at_s, what in sorted(happened, key=lambda each: each[0]):
+        history: list[tuple[float, int | Phase]] = []
+        history += [] if loss is None else zip(loss.at_s.tolist(), range(len(loss.at_s)), strict=True)
+        history += zip(found.phase_changes.at_s.tolist(), found.phase_changes.phases, strict=True)
+        for time_s, what in sorted(history, key=lambda event: event[0]):
             if isinstance(what, int):
-                self._take(found.metrics, what, at_s)
+                self._record_step(found.metrics, what, time_s)
                 continue
-            self._phase, self._phase_s = what, at_s
+            self._phase, self._phase_s = what, time_s
             if what == "checkpoint" and self._step > self._committed_step:
                 self._committed_step = self._step
                 self._line(", committing")
 
     def wait(self) -> None:
-        if self._clock.monotonic_s() - self._said_s >= LINE_EVERY_S:
+        if self._clock.monotonic_s() - self._last_line_s >= LINE_INTERVAL_S:
             self._line()
 
-    def say(self, text: str) -> None:
-        self._said_s = self._clock.monotonic_s()
+    def show_message(self, text: str) -> None:
+        self._last_line_s = self._clock.monotonic_s()
         self._write(f"{utc_text(self._clock.now_s())}  {text}")
 
-    def _take(self, metrics: dict[str, Points], index: int, at_s: float) -> None:
+    def _record_step(self, metrics: dict[str, Points], index: int, time_s: float) -> None:
         """A step that was made."""
         self._step = int(metrics["loss"].steps[index])
         self._loss, self._rate, tokens, seconds = (
             float(metrics[name].values[index]) for name in ("loss", "learning_rate", "tokens", "step_s")
         )
         self._tokens, self._seconds = self._tokens + tokens, self._seconds + seconds
-        is_first = self._began is None
-        began_step, began_s = self._began = self._began or (self._step - 1, at_s - seconds)
-        self._left_s = (self._num_steps - self._step) * (at_s - began_s) / (self._step - began_step)
+        is_first = self._start is None
+        start_step, start_s = self._start = self._start or (self._step - 1, time_s - seconds)
+        self._left_s = (self._num_steps - self._step) * (time_s - start_s) / (self._step - start_step)
         if is_first:
             self._line()
 
@@ -220,7 +220,7 @@ class LogLines:
             self._tokens = self._seconds = 0.0
         elif not ending:
             where += f", in {self._phase} for {duration_text(self._clock.monotonic_s() - self._phase_s)}"
-        self.say(where + ending)
+        self.show_message(where + ending)
 
 
 def _speed(metrics: dict[str, Points]) -> str:
@@ -244,8 +244,8 @@ def print_result(result: RunResult) -> None:
         headline = evaluation.headline
         click.echo(f"{f'validation {headline.metric.title}':<15} {estimate_text(headline.estimate)}")
     if audit is not None:
-        learned = f"{audit.rows_learned:,} of {audit.rows_expected:,} rows learned once"
-        click.echo(f"audit           {audit.verdict}: {learned}")
+        rows_text = f"{audit.rows_learned:,} of {audit.rows_expected:,} rows learned once"
+        click.echo(f"audit           {audit.verdict}: {rows_text}")
     for warning in recorded_numbers(result.run, evaluation).warnings():
         click.secho(f"warning         {warning.rule}: {warning.text}", fg="yellow")
     if evaluation is not None:

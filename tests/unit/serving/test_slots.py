@@ -2,7 +2,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from hypothesis import kwargs, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.serving.api_error import ApiError
@@ -110,7 +110,7 @@ def test_too_many_or_too_late_are_asked_to_come_again(kwargs) -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@kwargs(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), max_size=30))
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), max_size=30))
 def test_whoever_comes_and_leaves_no_slot_is_lost_or_given_twice(steps) -> None:
     async def scene() -> None:
         of = slots(max_waiting=50)

@@ -8,9 +8,9 @@ import pytest
 from assay.base.errors import ConfigError
 from assay.data.dataset.checkpoint_tokens import (
     begin_ids,
+    check_embeddings,
     embedding_counts,
     folder_end_ids,
-    refuse_larger,
     turn_end_ids,
 )
 from assay.data.dataset.formats.template import SHIPPED, ChatTemplate
@@ -63,6 +63,6 @@ def test_a_tokenizer_of_more_tokens_than_a_model_has_embeddings_for_is_refused(t
     assert counts == {"model": 64, "encoder": 300}
     tokenizer = save_tokenizer(tmp_path, vocab_size=300)
     size = tokenizer.get_vocab_size()
-    refuse_larger(tokenizer, size, where="m")
+    check_embeddings(tokenizer, size, where="m")
     with pytest.raises(ConfigError, match=rf"m: its tokenizer has tokens up to number {size - 1} .* for 64"):
-        refuse_larger(tokenizer, 64, where="m")
+        check_embeddings(tokenizer, 64, where="m")

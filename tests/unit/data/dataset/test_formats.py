@@ -194,7 +194,7 @@ def test_a_turn_of_which_a_template_writes_nothing_is_refused(template: str) -> 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"tool_calls": [{"function": {"name": "f", "arguments": "{city"}}]}, "'arguments' is no JSON"),
+        ({"tool_calls": [{"function": {"name": "f", "arguments": "{city"}}]}, "'arguments' is not JSON"),
         ({"tool_calls": [{"function": {"name": "f", "arguments": "[" * 5000}}]}, "are nested more than 100 deep"),
         (
             {"tool_calls": [{"function": {"name": "f", "arguments": '{"a": 1, "a": 2}'}}]},
@@ -202,7 +202,7 @@ def test_a_turn_of_which_a_template_writes_nothing_is_refused(template: str) -> 
         ),
         ({"tool_calls": [{"function": {"name": "f", "arguments": '{"a": NaN}'}}]}, "NaN is no number"),
         ({"tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]}, "is a list; expected an object"),
-        ({"tool_calls": [{"function": {"arguments": "{}"}}]}, "no 'name' of a function"),
+        ({"tool_calls": [{"function": {"arguments": "{}"}}]}, "the function has no 'name'"),
         ({"refusal": "I cannot."}, "'refusal' is .* which no template reads"),
         ({"reasoning": ["so"]}, "'reasoning' is a list, which no template reads"),
         ({"train": False}, "'train' is not read: .* its 'weight'"),
@@ -332,13 +332,13 @@ def test_a_template_that_cannot_render_a_row_is_named_with_it(template: str, mes
         ("chat", {"messages": 3}, "is a number; expected a list of messages"),
         ("chat", {"prompt": "hi", "completion": " "}, "'completion' is empty"),
         ("chat", {"prompt": "hi"}, "has 'prompt' and no 'completion'"),
-        ("chat", {"prompt": "hi", "completion": "a \ud83d"}, "half a character"),
+        ("chat", {"prompt": "hi", "completion": "a \ud83d"}, "a lone surrogate"),
         ("chat", {"prompt": CHAT[:1], "completion": "four"}, "'completion' is text where messages"),
         ("pairs", {"prompt": "hi", "chosen": "a", "rejected": "a"}, "chosen and rejected are the same"),
         ("pairs", {"prompt": "hi", "chosen": "a", "rejected": ""}, "'rejected' is empty"),
         ("pairs", {"prompt": "hi", "chosen": "a"}, "has 'chosen' and no 'rejected'"),
         ("pairs", {"prompt": "hi", "chosen": "a", "rejected": "b", "margin": "much"}, "'margin' is 'much'"),
-        ("pairs", {"prompt": "hi", "chosen": "a", "rejected": CHAT[1:]}, "one is text and one is not"),
+        ("pairs", {"prompt": "hi", "chosen": "a", "rejected": CHAT[1:]}, "one of chosen and rejected is text"),
         (
             "pairs",
             {"prompt": "five?", "chosen": CHAT, "rejected": [CHAT[0], message_of("assistant", "no")]},
@@ -346,8 +346,8 @@ def test_a_template_that_cannot_render_a_row_is_named_with_it(template: str, mes
         ),
         ("pairs", {"chosen": CHAT, "rejected": CHAT}, "chosen and rejected are the same"),
         ("pairs", {"chosen": CHAT, "rejected": [message_of("user", "?"), CHAT[1]]}, "different prompts"),
-        ("prompts", {"messages": CHAT}, "a prompt ends before the answer"),
-        ("prompts", {"prompt": "hi", "score": float("nan")}, "is no JSON"),
+        ("prompts", {"messages": CHAT}, "a prompt ends before the completion"),
+        ("prompts", {"prompt": "hi", "score": float("nan")}, "is not JSON"),
     ],
 )
 def test_a_bad_row_is_one_clear_error(format: Format, row: dict[str, Any], message: str) -> None:

@@ -150,7 +150,7 @@ def test_a_pattern_means_the_files_that_it_matches_a_row_each(tmp_path: Path) ->
         ("docs/b.md", "b.md", "docs"), ("docs/deep/a.md", "deep/a.md", "deep"),
     ]  # fmt: skip
     assert rows_of(tmp_path / "docs/b.md", tmp_path / "docs/deep/a.md") == found
-    with pytest.raises(DataError, match="no file is named so"):
+    with pytest.raises(DataError, match="no file matches this pattern"):
         rows_of(tmp_path / "*.rst")
 
 

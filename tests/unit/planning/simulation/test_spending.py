@@ -178,7 +178,9 @@ def test_more_spent_more_to_come_or_a_later_end_is_never_a_better_forecast(
     program = ample(random_program(which))
     plan = planned(program)
     progress = random_notes(program, plan, seed)
-    forecast_with = {name: activity for name, activity in progress.activities.items() if activity.ended is None and not activity.runs}
+    forecast_with = {
+        name: activity for name, activity in progress.activities.items() if activity.ended is None and not activity.runs
+    }
     forecast_with = {name: activity for name, activity in forecast_with.items() if getattr(activity, what) is not None}
     assume(forecast_with)
     name, activity = sorted(forecast_with.items())[0]

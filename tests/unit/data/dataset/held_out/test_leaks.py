@@ -74,7 +74,7 @@ def test_copies_are_left_out_of_validation_and_training_reads_as_it_did(tmp_path
 
 def test_where_every_held_out_row_leaks_the_tokens_can_be_what_splits(leaky: Dataset) -> None:
     by_key = HashSplit(validation_fraction=0.3, drop_leaks=True)
-    with pytest.raises(ConfigError, match=r"nothing to validate on.*`column: input_ids`"):
+    with pytest.raises(ConfigError, match=r"leaves no validation rows.*`column: input_ids`"):
         split_view(leaky, by_key, "validation")
     by_text = HashSplit(column="input_ids", validation_fraction=0.3)
     train, validation = (split_view(leaky, by_text, part) for part in ("train", "validation"))
