@@ -166,18 +166,18 @@ def _steps_per_epoch(commits: Sequence[Commit]) -> int | None:
     return None
 
 
-def _by_step(curve: Curve, num_steps: int, run: Run, name: str) -> Float64[np.ndarray, "step"]:
+def _by_step(series: Curve, num_steps: int, run: Run, name: str) -> Float64[np.ndarray, "step"]:
     """[step]: the metric of steps 1 to `num_steps`; each step must have exactly one value."""
     steps = np.arange(1, num_steps + 1)
-    in_pass = curve.steps <= num_steps
-    if not np.array_equal(curve.steps[in_pass], steps):
-        missing = np.setdiff1d(steps, curve.steps)
+    in_pass = series.steps <= num_steps
+    if not np.array_equal(series.steps[in_pass], steps):
+        missing = np.setdiff1d(steps, series.steps)
         what = f"step {missing[0]}" if len(missing) else "a single value of some step"
         raise DataError(
             f"run {run.run_id}: '{name}' has {int(in_pass.sum())} values for {num_steps} steps; {what} is "
             f"missing. The metrics in {run.run_dir} are incomplete; copy the run's whole folder."
         )
-    return curve.values[in_pass]
+    return series.values[in_pass]
 
 
 def _order(run: Run) -> dict[str, Any]:

@@ -183,9 +183,9 @@ def _checked(scores: Mapping[float, Float64[np.ndarray, "recipe _"]]) -> dict[fl
     shapes = {scale: values.shape for scale, values in checked.items()}
     if any(len(shape) != 2 or not shape[1] for shape in shapes.values()) or len({s[0] for s in shapes.values()}) > 1:
         raise DataError(f"scores by scale have shapes {shapes}; expected [recipe, seed] with the same recipes.")
-    num_recipes = next(iter(shapes.values()))[0]
-    if num_recipes < MIN_RECIPES:
-        raise DataError(f"{num_recipes} recipes on record; a proxy's accuracy needs {MIN_RECIPES} or more.")
+    count = next(iter(shapes.values()))[0]
+    if count < MIN_RECIPES:
+        raise DataError(f"{count} recipes on record; a proxy's accuracy needs {MIN_RECIPES} or more.")
     for scale, values in checked.items():
         if not np.isfinite(values).all():
             raise DataError(f"scale {scale:g}: a score is not a number. Leave that recipe out at all scales.")

@@ -302,13 +302,15 @@ class ModelNumbers(NamedTuple):
         return [*warnings_of_model(losses, last, self.metrics), *self._spikes()]
 
     def _spikes(self) -> Iterator[Warned]:
-        curves = {"loss": (self.losses, LOSS_TIMES)} if FAILED not in self.metrics else {}
+        series_by_name = {"loss": (self.losses, LOSS_TIMES)} if FAILED not in self.metrics else {}
         if "gradient_norm" in self.metrics:
-            curves["gradient"] = self.metrics["gradient_norm"], GRADIENT_TIMES
-        if found := spikes_of(list(curves.values())):
+            series_by_name["gradient"] = self.metrics["gradient_norm"], GRADIENT_TIMES
+        if found := spikes_of(list(series_by_name.values())):
             named = [
                 f"step {step:,} ("
-                + ", ".join(f"{name} {of[0]:.3g}, before {of[1]:.3g}" for name, of in zip(curves, seen, strict=True))
+                + ", ".join(
+                    f"{name} {of[0]:.3g}, before {of[1]:.3g}" for name, of in zip(series_by_name, seen, strict=True)
+                )
                 + ")"
                 for step, seen in list(found.items())[:MAX_LISTED]
             ]
@@ -458,23 +460,23 @@ def _divergence(losses: Sequence[float] | Float64[np.ndarray, "step"]) -> Iterat
         yield Warned("diverged", f"the training loss began at {first:.4g} and ended at {last:.4g}.")
 
 
-def spikes_of(curves: Sequence[tuple[StepSeries, float]]) -> dict[int, list[tuple[float, float]]]:
+def spikes_of(pairs: Sequence[tuple[StepSeries, float]]) -> dict[int, list[tuple[float, float]]]:
     """Return, by step, each curve's value and the median before it, for steps at which all curves spike.
 
     Each curve comes with the factor over the median that makes a spike.
     """
-    shared = sorted(set.intersection(*(set(series.steps.tolist()) for series, _ in curves))) if curves else []
+    shared = sorted(set.intersection(*(set(series.steps.tolist()) for series, _ in pairs))) if pairs else []
     if len(shared) <= SPIKE_STEPS:
         return {}
-    end = [series.values[np.searchsorted(series.steps, shared)] for series, _ in curves]
-    rises = [_rises(values) / math.log(times) for values, (_, times) in zip(end, curves, strict=True)]
+    values_of = [series.values[np.searchsorted(series.steps, shared)] for series, _ in pairs]
+    rises = [_rises(values) / math.log(times) for values, (_, times) in zip(values_of, pairs, strict=True)]
     score = np.nan_to_num(np.min(rises, axis=0), nan=0.0, posinf=0.0)
     ordered = np.append(np.sort(score)[::-1], 0.0)
     spikes = ordered[:-1][(ordered[:-1] > 1.0) & (ordered[:-1] >= SPIKE_GAP * ordered[1:])]
     found = np.flatnonzero(score >= (spikes[-1] if len(spikes) else math.inf)).tolist()
     return {
         shared[at + SPIKE_STEPS]: [
-            (float(values[at + SPIKE_STEPS]), _median(values[at : at + SPIKE_STEPS])) for values in end
+            (float(values[at + SPIKE_STEPS]), _median(values[at : at + SPIKE_STEPS])) for values in values_of
         ]
         for at in found
     }

@@ -167,8 +167,8 @@ def predictive_power(
         return np.ones(np.shape(effect.mean))
     forecast = forecast_of(effect, num_seeds=num_seeds, end_seeds=end_seeds, prior_sd=rule.prior_sd)
     needed = least_scaling_effect(forecast.end, end_level, replication_variance, rule)
-    chance: np.ndarray = ndtr((forecast.slope * effect.mean - needed) / forecast.sd)
-    return chance
+    probability: np.ndarray = ndtr((forecast.slope * effect.mean - needed) / forecast.sd)
+    return probability
 
 
 def required_at_end(
