@@ -94,9 +94,9 @@ def stated_power(design: CampaignDesign, effect: float) -> float:
 
 
 def detectable_effect(design: CampaignDesign, *, target_power: float = 0.80) -> float:
-    """The smallest gain that the campaign scales with at least `wanted_power`; infinite where none is.
+    """The smallest gain that the campaign scales with at least `target_power`; infinite where none is.
 
-    It is infinite where the losses that no gain cures (guardrails, safety) exceed 1 - `wanted_power`.
+    It is infinite where the losses that no gain cures (guardrails, safety) exceed 1 - `target_power`.
     """
     low, high = 0.0, 0.5
     if stated_power(design, high) < target_power:

@@ -40,7 +40,7 @@ def evidence() -> None:
 )
 @click.option(
     "--power",
-    "wanted_power",
+    "target_power",
     type=click.FloatRange(0.5, 0.99),
     default=0.8,
     show_default=True,
