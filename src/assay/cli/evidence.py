@@ -90,7 +90,7 @@ def power(
 @evidence.command()
 @click.argument("runs", type=FILE, metavar="FILE.csv")
 @click.option(
-    "--wanted",
+    "--min-accuracy",
     type=click.FloatRange(0.5, 1.0),
     default=0.8,
     show_default=True,
