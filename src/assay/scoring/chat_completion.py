@@ -35,7 +35,7 @@ def read_completion(response: Any) -> Completion:
     reason = choice.get("finish_reason")
     reason = reason.lower() if isinstance(reason, str) and reason else "unknown"
     text, usage = _text_of(message), whole.get("usage")
-    _refuse_uncompleted(text, reason, message)
+    _check_completed(text, reason, message)
     counts = [usage.get(f"{kind}_tokens") if isinstance(usage, Mapping) else 0 for kind in ("prompt", "completion")]
     return Completion(
         # JSON can hold half a surrogate pair; UTF-8, and so our files, cannot.
@@ -62,7 +62,7 @@ def _text_of(message: Mapping[str, Any]) -> str | None:
     return "".join(texts) if texts else None
 
 
-def _refuse_uncompleted(text: str | None, reason: str, message: Mapping[str, Any]) -> None:
+def _check_completed(text: str | None, reason: str, message: Mapping[str, Any]) -> None:
     if reason in _FILTER_REASONS:
         raise SamplerError("refusal", f"the endpoint's filter withheld the completion ({reason})")
     if reason in _ERROR_REASONS:

@@ -323,7 +323,7 @@ def check_item_fields(
         raise ConfigError(
             f"{where}: grader '{grader.name}' reads item.{name}, but {without:,} of {num_items:,} items of "
             f"{source} lack it{first}{near}. Fields that are there: {', '.join(sorted(present)) or 'none'}"
-            ". Mend the grader, or give every item the field."
+            ". Fix the grader, or give every item the field."
         )
 
 

@@ -45,7 +45,7 @@ _READABLE = (
 )  # fmt: skip
 _WRITABLE = "/dev/null"
 
-_REFUSED_EVENTS = (
+_BLOCKED_EVENTS = (
     "socket.", "subprocess.", "os.system", "os.exec", "os.fork", "os.posix_spawn", "os.kill", "pty.",
 )  # fmt: skip
 
@@ -131,8 +131,8 @@ def _be_alone() -> bool:
     return release >= (5, 14) and not libc.unshare(_NEW_USER)
 
 
-def _refuse(event: str, _: object) -> None:
-    if event.startswith(_REFUSED_EVENTS):
+def _block_event(event: str, _: object) -> None:
+    if event.startswith(_BLOCKED_EVENTS):
         raise PermissionError(f"graders may not use {event}")
 
 
@@ -143,7 +143,7 @@ def _fence(parts: list[str], calls: bytes) -> list[str]:
         header, none = struct.pack("=Ii", _CAPABILITIES, 0), bytes(24)
         if libc.capset(header, none) or libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0):
             return [f"rights ({os.strerror(ctypes.get_errno())})"]
-        sys.addaudithook(_refuse)
+        sys.addaudithook(_block_event)
     if "files" in parts and not _fence_files(libc):
         missing.append(f"files (Landlock: {os.strerror(ctypes.get_errno())})")
     if "calls" in parts and not calls:

@@ -72,7 +72,7 @@ _LAST_KNOWN = 462
 
 _LOAD, _IF_EQUAL, _IF_AT_LEAST, _IF_ANY_OF, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 """Instructions of the kernel's filters."""
-_ALLOW, _REFUSE, _NO_SUCH_CALL, _END_PROCESS = 0x7FFF0000, 0x50000 | 1, 0x50000 | 38, 0x80000000
+_ALLOW, _DENY, _NO_SUCH_CALL, _END_PROCESS = 0x7FFF0000, 0x50000 | 1, 0x50000 | 38, 0x80000000
 _NUMBER, _ABI = 0, 4
 """Where a filter finds what was called, and by which of the processor's ABIs."""
 _X32 = 0x40000000
@@ -118,7 +118,7 @@ def filter_program(machine: str) -> bytes | None:
     for name, check in _checks().items():
         if (number_here := _ONLY_WITH[name][processor.column]) is not None:
             program += [(_IF_EQUAL, 0, len(check), number_here), *check]
-    program += [(_IF_AT_LEAST, 0, 1, _LAST_KNOWN + 1), _returned(_NO_SUCH_CALL), _returned(_REFUSE)]
+    program += [(_IF_AT_LEAST, 0, 1, _LAST_KNOWN + 1), _returned(_NO_SUCH_CALL), _returned(_DENY)]
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
 
 
@@ -128,10 +128,10 @@ def _numbers(calls: Mapping[str, tuple[int, int | None]], processor: _Processor)
 
 def _checks() -> dict[str, list[_Instruction]]:
     """What is asked of the arguments, by name; each ends with an answer."""
-    allow, refuse = _returned(_ALLOW), _returned(_REFUSE)
+    allow, deny = _returned(_ALLOW), _returned(_DENY)
     is_thread = [
-        (_LOAD, 0, 0, _argument(0)), (_IF_ANY_OF, 0, 1, _NAMESPACES), refuse,
-        (_IF_ANY_OF, 1, 0, _THREAD), refuse, allow,
+        (_LOAD, 0, 0, _argument(0)), (_IF_ANY_OF, 0, 1, _NAMESPACES), deny,
+        (_IF_ANY_OF, 1, 0, _THREAD), deny, allow,
     ]  # fmt: skip
     return {
         "open": _truncates_only_to_write(1),
@@ -149,14 +149,14 @@ def _truncates_only_to_write(position: int) -> list[_Instruction]:
     return [
         (_LOAD, 0, 0, _argument(position)), (_IF_ANY_OF, 1, 0, _TRUNCATE), _returned(_ALLOW),
         (_AND, 0, 0, _ACCESS), (_IF_EQUAL, 2, 0, _WRITES), (_IF_EQUAL, 1, 0, _READS_AND_WRITES),
-        _returned(_REFUSE), _returned(_ALLOW),
+        _returned(_DENY), _returned(_ALLOW),
     ]  # fmt: skip
 
 
 def _one_of(position: int, values: tuple[int, ...]) -> list[_Instruction]:
     """All of these arguments are integers of 32 bits."""
     comparisons = [(_IF_EQUAL, len(values) - index, 0, value) for index, value in enumerate(values)]
-    return [(_LOAD, 0, 0, _argument(position)), *comparisons, _returned(_REFUSE), _returned(_ALLOW)]
+    return [(_LOAD, 0, 0, _argument(position)), *comparisons, _returned(_DENY), _returned(_ALLOW)]
 
 
 def _argument(position: int) -> int:

@@ -1,12 +1,12 @@
-"""Make a dataset from raw text: rows of files in, tokenised Parquet shards and their manifest out.
+"""Builds a dataset from raw files: tokenised Parquet shards and their manifest.
 
     sources --> spans --(check, processes)--> facts of all rows --> types, kind of label, rows to leave out
                   |                                                         |
                   +------------------(tokenise, processes)------------------+--> shards --> index_dataset
 
-All input is checked before the first token is made, so a bad line at the end does not cost the hours before it.
-A shard appears whole or not at all, under a name that says which input and settings it came from; a build that
-was interrupted goes on where it stopped. Of each row, what stays in memory is three digests of eight bytes.
+All input is checked before tokenising starts, so that a bad line at the end does not waste hours. Shards are
+written atomically, under a name derived from their input and settings; an interrupted build continues where it
+stopped. Memory holds three 8-byte digests per row.
 """
 
 import json
@@ -37,8 +37,8 @@ from assay.data.dataset.duplicates import Duplicates, find_duplicates
 from assay.data.dataset.fields import (
     SHOWN_FAULTS,
     BuildConfig,
+    Excluded,
     FieldTypes,
-    Left,
     SpanFacts,
     check_fields,
     check_span,
@@ -81,18 +81,18 @@ from assay.store.objects import open_store
 
 SHARDS_FOLDER = "shards"
 TRAINING_TEXTS = 200_000
-"""Texts that a new tokenizer is trained on, at most: every so many-th."""
+"""Maximum number of (evenly spaced) texts that a new tokenizer is trained on."""
 MAX_PROCESSES = 3
-"""Processes that do one part of a build, if each is killed."""
+"""Attempts at one part of a build whose process is killed."""
 SMALL_BYTES = 4_000_000
-"""What is tokenised in about the time in which a process begins."""
+"""Input size that is tokenised in about the time that starting a process takes."""
 _OWN_FILE = re.compile(r"(\.unfinished-)?part-\d{5}-[0-9a-f]{12}\.parquet")
 ORIGIN_FILE = "origin.json"
-"""The sources and settings of a build, for who asks where a row came from; no part of the dataset."""
+"""Sources and settings of a build, for finding a row's origin; not part of the dataset."""
 _COUNT, _FIRST, _BOUNDARIES = "assay.", "assay.first_", "assay.boundaries"
-"""In the footer of a shard, with names of `Encoder.counts`: what became of some of its rows."""
+"""Keys in the footer of a shard, followed by names of `Encoder.counts`."""
 _ENCODING = "encoding 2"
-"""Names the rule by which rows of a language model are encoded; a changed rule takes another name."""
+"""Version of the encoding rules for language model rows. Part of shard names: change it with the rules."""
 _NAMES_IF_SET = (
     "label_kind", "key_is_text", "drop", "format", "chat_template", "chat_date", "end_token", "control_tokens",
 )  # fmt: skip
@@ -100,15 +100,15 @@ Result = TypeVar("Result")
 
 
 def _no_progress(done: int, total: int) -> None:
-    """Say nothing."""
+    """Ignore progress."""
 
 
 class ColumnPlan(NamedTuple):
-    """What all rows together say of the columns."""
+    """Column types, inferred from all rows."""
 
     metadata: FieldTypes
     label: LabelKind | None
-    """None where the rows have none."""
+    """None for rows without labels."""
 
 
 def build_dataset(
@@ -136,10 +136,10 @@ def build_dataset(
         check_fields(config, (name for span in spans for name in span.fields or ()), source_names)
     with _workers(spans, workers) as pool:
         facts = _map_jobs(pool, check_span, [(span, config) for span in spans], checking)
-        _refuse_unusable(facts, config, source_names)
-        _refuse_missing_fields(facts, config, source_names)
+        _check_usable(facts, config, source_names)
+        _check_missing_fields(facts, config, source_names)
         plan, duplicates = _column_plan(facts, config), find_duplicates(facts, config.drop)
-        _refuse_nothing_left(facts, duplicates, source_names)
+        _check_rows_left(facts, duplicates, source_names)
         config = _save_tokenizer(spans, duplicates, config, out, replacing)
         names = _shard_names(
             _map_jobs(pool, _digest_of, [(span, config) for span in spans], _no_progress),
@@ -156,7 +156,7 @@ def build_dataset(
         _map_jobs(pool, _write_shard, jobs, lambda n, _: progress(len(done) + n, len(done) + len(jobs)))
     shards = [folder / name for name in names if name]
 
-    def refuse_or_go_on() -> None:
+    def replace_or_clean_up() -> None:
         try:
             replacing()
         except BaseException:
@@ -180,7 +180,7 @@ def build_dataset(
             _boundaries(shards, config),
         ),
         build=summary.model_copy(update={"group": config.key_field or ""}),
-        replacing=refuse_or_go_on,
+        replacing=replace_or_clean_up,
     )
     _keep_origin(sources, config, out)
     return manifest
@@ -195,8 +195,8 @@ def _column_plan(facts: Sequence[SpanFacts], config: BuildConfig) -> ColumnPlan:
     return ColumnPlan(field_types((fact.seen for fact in facts), config), kind)
 
 
-def _refuse_unusable(facts: Sequence[SpanFacts], config: BuildConfig, source_names: str) -> None:
-    """Name all rows that cannot be read or learned from, as far as a person reads a list."""
+def _check_usable(facts: Sequence[SpanFacts], config: BuildConfig, source_names: str) -> None:
+    """Raise `DataError` that lists unusable rows, up to `SHOWN_FAULTS`, unless they are dropped."""
     count = 0 if "unusable" in config.drop else sum(fact.unusable.num_rows for fact in facts)
     faults = [fault for fact in facts for fault in fact.faults][:SHOWN_FAULTS]
     if count == 1:
@@ -207,20 +207,20 @@ def _refuse_unusable(facts: Sequence[SpanFacts], config: BuildConfig, source_nam
         raise DataError(f"{source_names}: {count:,} rows cannot be used:{listed}{more}\n{LEAVES_OUT_ALL}")
 
 
-def _refuse_missing_fields(facts: Sequence[SpanFacts], config: BuildConfig, source_names: str) -> None:
-    """Refuse a field that no row has, where any row could be read."""
+def _check_missing_fields(facts: Sequence[SpanFacts], config: BuildConfig, source_names: str) -> None:
+    """Raise `ConfigError` for a requested field that no readable row has."""
     if names := {name for fact in facts for name in fact.fields}:
         check_fields(config, names, source_names)
 
 
-def _refuse_nothing_left(facts: Sequence[SpanFacts], duplicates: Duplicates, source_names: str) -> None:
+def _check_rows_left(facts: Sequence[SpanFacts], duplicates: Duplicates, source_names: str) -> None:
     if duplicates.num_retained == 0:
-        empty, unlabelled, unusable = _left(facts)
-        why = f" The first: {unusable.first}" if unusable.num_rows else ""
+        empty, unlabelled, unusable = _exclusions(facts)
+        hint = f" The first: {unusable.first}" if unusable.num_rows else ""
         raise DataError(
             f"{source_names}: no row is left: {empty.num_rows:,} have no text, "
             f"{unlabelled.num_rows:,} no label, {duplicates.num_dropped + unusable.num_rows:,} are dropped. "
-            f"Name the right format and fields (--format, --text, --label).{why}"
+            f"Name the right format and fields (--format, --text, --label).{hint}"
         )
 
 
@@ -231,8 +231,10 @@ def _save_tokenizer(
     out: Path,
     replacing: Callable[[], None],
 ) -> BuildConfig:
-    """The tokenizer in the dataset's folder, a copy of the one that is given or a new one; and beside it, for a
-    language model, its special tokens and the chat template. Named by the settings that come back."""
+    """Save the tokenizer (a copy, or newly trained) and, for a language model, its settings and chat template.
+
+    Returns the config with the path of the saved tokenizer.
+    """
     out.mkdir(parents=True, exist_ok=True)
     reader, settings = row_reader(config), settings_of(config)
     size = new_vocabulary(config.tokenizer)
@@ -281,7 +283,7 @@ def _without(text: str, special: Sequence[str]) -> str:
 
 
 def _saved_file_digest(config: BuildConfig, name: str) -> str | None:
-    """SHA-256 of a file in the dataset's folder; None where there is none."""
+    """Return the SHA-256 of a file saved with the tokenizer; None if there is none."""
     path = Path(config.tokenizer).parent / name
     is_saved = config.format != "labelled" and path.is_file()
     return sha256_of_bytes(path.read_bytes()) if is_saved else None
@@ -290,11 +292,11 @@ def _saved_file_digest(config: BuildConfig, name: str) -> str | None:
 def _shard_names(
     digests: Sequence[str], config: BuildConfig, plan: ColumnPlan, duplicates: Duplicates
 ) -> list[str | None]:
-    """None for a span of which no row is kept."""
+    """Return the shard name of each span; None if all of its rows are dropped."""
     settings = sha256_of_json(
         [
             _settings_of(config),
-            # Not where the tokenizer lies, but what it is.
+            # The tokenizer's content, not its location.
             sha256_of_bytes(Path(config.tokenizer).read_bytes()),
             {name: str(kind) for name, kind in plan.metadata.items()},
             *([plan.label] if plan.label in ("classes", "number") else []),
@@ -311,8 +313,10 @@ def _shard_names(
 
 
 def _settings_of(config: BuildConfig) -> dict[str, Any]:
-    """The settings that name shards. A setting of `_NAMES_IF_SET` counts only if it differs from its default:
-    a change here renames shards, and the fingerprint of a dataset covers their names."""
+    """Return the settings that determine shard names. Settings in `_NAMES_IF_SET` count only if not default.
+
+    Any change here renames shards, and so changes dataset fingerprints.
+    """
     fields, tree = BuildConfig.model_fields, config.model_dump(mode="json", exclude={"tokenizer"})
     unset = {name for name in _NAMES_IF_SET if getattr(config, name) == fields[name].default}
     return {name: value for name, value in tree.items() if name not in unset}
@@ -322,34 +326,34 @@ def _digest_of(span: RawSpan, config: BuildConfig) -> str:
     return span.digest(columns_of(span, config))
 
 
-def _left(facts: Sequence[SpanFacts]) -> tuple[Left, Left, Left]:
-    empty, unlabelled, unusable = Left(), Left(), Left()
+def _exclusions(facts: Sequence[SpanFacts]) -> tuple[Excluded, Excluded, Excluded]:
+    empty, unlabelled, unusable = Excluded(), Excluded(), Excluded()
     for fact in facts:
-        empty, unlabelled = empty.and_later(fact.empty), unlabelled.and_later(fact.unlabelled)
-        unusable = unusable.and_later(fact.unusable)
+        empty, unlabelled = empty.plus(fact.empty), unlabelled.plus(fact.unlabelled)
+        unusable = unusable.plus(fact.unusable)
     return empty, unlabelled, unusable
 
 
 def _summary(
     facts: Sequence[SpanFacts], duplicates: Duplicates, shards: Sequence[Path], config: BuildConfig
 ) -> BuildSummary:
-    empty, unlabelled, unusable = _left(facts)
+    empty, unlabelled, unusable = _exclusions(facts)
     counts: Counter[str] = Counter()
-    long = altered = Left()
+    long = altered = Excluded()
     for path in shards:
         footer = pq.read_metadata(path).metadata or {}
         written = {name.decode(): value.decode() for name, value in footer.items()}
         counted = ("cut_rows", "cut_tokens", "split_texts", "reasoning")
         counts.update({name: int(written.get(_COUNT + name, "0")) for name in counted})
         in_shard = (
-            Left(int(written.get(_COUNT + name, "0")), written.get(_FIRST + name, ""))
+            Excluded(int(written.get(_COUNT + name, "0")), written.get(_FIRST + name, ""))
             for name in ("long", "unusable", "altered")
         )
         long, unusable, altered = (
-            left.and_later(more) for left, more in zip((long, unusable, altered), in_shard, strict=True)
+            excluded.plus(more) for excluded, more in zip((long, unusable, altered), in_shard, strict=True)
         )
     return BuildSummary(
-        num_read=sum(len(fact.texts) + sum(left.num_rows for left in _left([fact])) for fact in facts),
+        num_read=sum(len(fact.texts) + sum(excluded.num_rows for excluded in _exclusions([fact])) for fact in facts),
         num_empty=empty.num_rows,
         first_empty=empty.first,
         num_unlabelled=unlabelled.num_rows,
@@ -376,7 +380,7 @@ def _summary(
 
 
 def _boundaries(shards: Sequence[Path], config: BuildConfig) -> BoundaryTokens | None:
-    """Where the texts of all shards begin and end; None of labelled rows."""
+    """Return the begin and end tokens of all shards; None for labelled rows."""
     if config.format == "labelled":
         return None
     found = Boundaries()
@@ -387,7 +391,7 @@ def _boundaries(shards: Sequence[Path], config: BuildConfig) -> BoundaryTokens |
 
 
 def _remove_empty(shards: Sequence[Path], summary: BuildSummary, source_names: str, max_tokens: int) -> None:
-    """Shards whose rows were all left out while they were tokenised."""
+    """Delete shards whose rows were all dropped while tokenising."""
     empty = [path for path in shards if pq.read_metadata(path).num_rows == 0]
     if len(empty) == len(shards):
         raise DataError(
@@ -400,13 +404,13 @@ def _remove_empty(shards: Sequence[Path], summary: BuildSummary, source_names: s
 
 
 def _workers(spans: Sequence[RawSpan], workers: int) -> AbstractContextManager[ProcessPoolExecutor | None]:
-    """Processes that share the spans; None where this one is done before they would have begun."""
+    """Return a pool of worker processes; None if the input is so small that this process is faster."""
     sources = {span.source for span in spans}
     is_small = all(map(Path.is_file, sources)) and sum(source.stat().st_size for source in sources) < SMALL_BYTES
     if workers == 1 or len(spans) == 1 or is_small:
         return nullcontext()
-    # Forking a process that has threads is unsafe, and the one fork server of a process belongs to the ranks:
-    # started here, it would not have imported what they need.
+    # Forking a process with threads is unsafe, and a process has only one fork server, which the ranks need with
+    # their own preloaded imports. So spawn.
     return ProcessPoolExecutor(workers, get_context("spawn"), _begin_worker)
 
 
@@ -416,7 +420,7 @@ def _map_jobs(
     jobs: Sequence[tuple[object, ...]],
     progress: Progress,
 ) -> list[Result]:
-    """The results in order; at the first error, what has not begun is dropped."""
+    """Run jobs and return the results in order; the first error cancels pending jobs."""
     results: list[Result] = []
     progress(0, len(jobs))
     if pool is None:
@@ -442,7 +446,7 @@ def _map_jobs(
 
 
 def _one_by_one(work: Callable[..., Result], jobs: Sequence[tuple[object, ...]]) -> Iterator[Result]:
-    """The results of jobs, done in one process; in another where that is killed."""
+    """Run jobs in one worker process, restarted when it is killed."""
     num_done = num_killed = 0
     while num_done < len(jobs):
         try:
@@ -460,13 +464,13 @@ def _one_by_one(work: Callable[..., Result], jobs: Sequence[tuple[object, ...]])
 
 
 def _begin_worker() -> None:
-    """One thread, where the tokenizer would start one for every core; and no orphans."""
+    """Disable the tokenizer's threads (one per core), and exit together with the parent."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """A worker whose parent was killed would wait for its next job forever."""
+    """Exit when the parent dies; otherwise a worker would wait for jobs forever."""
     parent = parent_process()
     assert parent is not None
     wait([parent.sentinel])
@@ -474,7 +478,7 @@ def _end_with_parent() -> None:
 
 
 def check_foreign_shards(folder: Path) -> None:
-    """Raise `ConfigError` where a folder holds shards that assay did not write: they would be indexed, too."""
+    """Raise `ConfigError` if a folder holds Parquet files that assay did not write, which would be indexed too."""
     others = sorted(path.name for path in folder.glob("*.parquet") if not _OWN_FILE.match(path.name))
     if others:
         raise ConfigError(
@@ -484,7 +488,7 @@ def check_foreign_shards(folder: Path) -> None:
 
 
 def finished_shards(folder: Path, names: Sequence[str], replacing: Callable[[], None] = lambda: None) -> set[str]:
-    """Shards of this build that are there already; those of another input or other settings are removed."""
+    """Return the existing shards of this build; shards of other inputs or settings are deleted."""
     found = {path.name for path in folder.glob("*part-*") if _OWN_FILE.match(path.name)}
     if stale_ones := found - set(names):
         replacing()
@@ -526,7 +530,7 @@ def _schema(config: BuildConfig, plan: ColumnPlan) -> pa.Schema:
 def _named_fields(
     config: BuildConfig, plan: ColumnPlan
 ) -> Iterator[tuple[str, pa.DataType, Callable[[UsableRow], Any]]]:
-    """Label, key and time, as far as they are asked for: column, type, value of a row."""
+    """Yield (column, type, function of the row) for the requested label, key and time."""
     if (label := config.label_field) is not None and (kind := plan.label) is not None:
         yield LABEL, COLUMN_TYPES[kind], lambda usable: label_value(usable.row[label], kind)
     if config.key_field is not None or config.key_is_text:
@@ -536,7 +540,7 @@ def _named_fields(
 
 
 def _columns(rows: list[EncodedRow], config: BuildConfig, plan: ColumnPlan) -> Iterator[pa.Array]:
-    """In the order of `_schema`."""
+    """Yield the columns in the order of `_schema`."""
     for name, arrow_type in COLUMNS[config.format].items():
         values = [row.columns[name] for row in rows]
         yield list_array(values, arrow_type) if is_ragged(arrow_type) else pa.array(values, arrow_type)
@@ -547,7 +551,7 @@ def _columns(rows: list[EncodedRow], config: BuildConfig, plan: ColumnPlan) -> I
 
 
 def _check_tokenizer(config: BuildConfig) -> None:
-    """Refuse one that leaves no room for text, or lacks the special tokens that will be written."""
+    """Raise `ConfigError` if the tokenizer leaves no tokens for text, or lacks required special tokens."""
     encoder = _encoder(config)
     reader, tokenizer = row_reader(config), encoder.tokenizer
     if reader.template is not None:
@@ -560,7 +564,7 @@ def _check_tokenizer(config: BuildConfig) -> None:
 
 
 def encoded_rows(sources: Sequence[Path], span: int, config: BuildConfig) -> Iterator[EncodedRow]:
-    """The rows of one span of the sources as a build encodes them, those that it left out as copies too."""
+    """Encode the rows of one span of the sources as a build does, without dropping duplicates."""
     spans = find_spans(sources, config.rows_per_shard)
     return _encoder(config).rows(usable_rows(spans[span], config), config.rows_per_group)
 

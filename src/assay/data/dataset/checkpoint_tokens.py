@@ -1,10 +1,10 @@
-"""The tokens of a language model's folder: how many there are, what begins texts, and what ends completions.
+"""The tokens of a language model's folder: vocabulary size, begin tokens and end tokens.
 
-    tokenizer.json           -> begin: what the post-processor puts before a text; never `bos_token_id`, which
-                                many configurations name and no text begins with
-    config.json, generation_config.json, tokenizer_config.json, chat template -> ends: any of what they name
+    tokenizer.json           -> begin: the tokens that the post-processor adds; never `bos_token_id`, which many
+                                configurations name although no text begins with it
+    config.json, generation_config.json, tokenizer_config.json, chat template -> ends: the union of all
 
-Imports no torch: recipes and base models are checked with it where neither is loaded.
+Imports no torch, because recipes and base models are checked without loading a model.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,20 +32,20 @@ from assay.data.dataset.tokens import (
 from assay.records.dataset import DatasetManifest
 
 DIFFICULT = ("Hello world 2024", " hello  world .", "don't café ﬁ\n\n\tx", "x = 100_000;  // !")
-"""Numbers, blanks, accents and contractions: pre-tokenizers and normalizers differ in them."""
+"""Numbers, white space, accents and contractions, on which pre-tokenizers and normalizers differ."""
 _SAMPLED_ROWS, _SAMPLED_TOKENS = 16, 512
 _USER, _ASSISTANT = {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Quux"}
 
 
 def begin_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """What the tokenizer puts before a text."""
+    """Return the tokens that the tokenizer adds before a text."""
     encoding = tokenizer.encode("a")
     is_added = zip(encoding.ids, encoding.special_tokens_mask, strict=True)
     return tuple(token for token, _ in takewhile(lambda pair: pair[1], is_added))
 
 
 def turn_end_ids(template: ChatTemplate | None, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """The control token that a chat template writes behind what the assistant says, if there is one."""
+    """Return the control token that the chat template writes after an assistant message, if there is one."""
     text = ""
     if template is not None:
         with suppress(AssayError):
@@ -57,20 +57,20 @@ def turn_end_ids(template: ChatTemplate | None, tokenizer: Tokenizer) -> tuple[i
 
 
 def folder_end_ids(folder: Path) -> tuple[int, ...]:
-    """Every token that a model folder says ends a completion."""
+    """Return all tokens that a model folder declares as the end of a completion."""
     ends = list(configured_end_ids(folder))
     if (folder / TOKENIZER_FILE).is_file():
         tokenizer, special = load_tokenizer(folder), special_tokens(tokenizer_settings(folder))
         ends += end_tokens(folder)
-        with suppress(ConfigError):  # a template that cannot be read is refused where it renders
+        with suppress(ConfigError):  # an unreadable template is reported when it renders
             ends += turn_end_ids(tokenizer_template(folder, special), tokenizer)
     return tuple(dict.fromkeys(ends))
 
 
 def dataset_end_ids(manifest: DatasetManifest, tokenizer: Path) -> tuple[int, ...]:
-    """What ends a completion of a model that is trained on a dataset, the most frequent end of its rows first.
+    """Return the end tokens for a model trained on a dataset, the most frequent one first.
 
-    `tokenizer` is the dataset's. The chat template tells of a dataset without recorded ends.
+    `tokenizer` is the dataset's. If the manifest records no ends, they come from the chat template.
     """
     special = special_tokens(tokenizer_settings(tokenizer))
     if manifest.boundaries is not None:
@@ -82,7 +82,7 @@ def dataset_end_ids(manifest: DatasetManifest, tokenizer: Path) -> tuple[int, ..
 
 
 def sample_texts(dataset: Dataset, tokenizer: Path) -> list[str]:
-    """Texts to compare tokenizers by: the first rows, detokenized, and what tokenizers often differ in."""
+    """Return texts for comparing tokenizers: the first rows, detokenized, and difficult examples."""
     table = dataset.read_row_group(0, sequences_of(dataset.manifest.columns))
     rows = [ids for column in table.columns for ids in column.slice(0, _SAMPLED_ROWS).to_pylist()]
     texts = load_tokenizer(tokenizer).decode_batch([ids[:_SAMPLED_TOKENS] for ids in rows], False)
@@ -90,20 +90,20 @@ def sample_texts(dataset: Dataset, tokenizer: Path) -> list[str]:
 
 
 def configured_end_ids(folder: Path) -> Iterator[int]:
-    """`eos_token_id` of `config.json` and `generation_config.json`."""
+    """Yield `eos_token_id` of `config.json` and `generation_config.json`."""
     for name in ("config.json", "generation_config.json"):
         ends = json_object(folder / name).get("eos_token_id")
         yield from (end for end in (ends if isinstance(ends, list) else [ends]) if isinstance(end, int))
 
 
 def special_token_ids(tokenizer: Tokenizer) -> dict[str, int]:
-    """Tokens that a detokenized text leaves out -> their numbers."""
+    """Return special tokens, which detokenization leaves out -> their ids."""
     added = tokenizer.get_added_tokens_decoder().items()
     return {token.content: number for number, token in added if token.special}
 
 
 def embedding_counts(method: Mapping[str, Any]) -> dict[str, int]:
-    """Key of a recipe's method -> tokens that the model it names has embeddings for, new or in a folder."""
+    """Return method key -> vocabulary size of the model that it names, for new models and model folders."""
     found: dict[str, int] = {}
     for key, value in dotted_leaves(method):
         if key.endswith(".vocab_size") and isinstance(value, int):
@@ -115,12 +115,12 @@ def embedding_counts(method: Mapping[str, Any]) -> dict[str, int]:
 
 
 def num_token_ids(tokenizer: Tokenizer) -> int:
-    """Embeddings that a model needs for all tokens: some vocabularies have holes."""
+    """Return the number of embeddings that a model needs; ids of some vocabularies have gaps."""
     return max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
 
-def refuse_larger(tokenizer: Tokenizer, num_embeddings: int, *, where: str) -> None:
-    """Raise `ConfigError` where a model has no embedding for some token of its tokenizer."""
+def check_embeddings(tokenizer: Tokenizer, num_embeddings: int, *, where: str) -> None:
+    """Raise `ConfigError` if the tokenizer has ids beyond the model's embeddings."""
     if (number := num_token_ids(tokenizer) - 1) >= num_embeddings:
         token = tokenizer.id_to_token(number)
         raise ConfigError(

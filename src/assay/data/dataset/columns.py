@@ -1,4 +1,4 @@
-"""What a column of a dataset must be, checked once, when it is indexed; and as which type it is read."""
+"""Names and types of dataset columns, and the checks when a dataset is indexed."""
 
 from collections import Counter
 from collections.abc import Collection
@@ -14,30 +14,30 @@ MASK = "attention_mask"
 KEY = "shard_id"
 TIME = "created_at"
 SPANS = "trained_spans"
-"""Flat pairs [begin, end) of places in `input_ids`: what a chat is trained on."""
+"""Flat pairs [begin, end) of token indices in `input_ids` that are trained (format `chat`)."""
 REJECTED = "rejected_ids"
-"""The sequence to which `input_ids` is preferred; both begin with the prompt."""
+"""The rejected sequence; `input_ids` is the chosen one. Both begin with the prompt."""
 PROMPT_TOKENS = "prompt_tokens"
 MARGIN = "margin"
 ITEM = "item"
-"""JSON: what graders read of a prompt."""
+"""The item that graders read, as JSON."""
 REFERENCE_LOGPROBS = ("ref_chosen_logps", "ref_rejected_logps")
-"""Log-probabilities of the chosen and the rejected completion under a reference, in nats; as TRL names them."""
+"""Reference logprobs (in nats) of the chosen and rejected completion, by TRL's names."""
 COLUMN_COMMANDS = {
     SPANS: "assay data build --format chat",
     **dict.fromkeys((REJECTED, PROMPT_TOKENS, MARGIN), "assay data build --format pairs"),
     ITEM: "assay data build --format prompts",
     **dict.fromkeys(REFERENCE_LOGPROBS, "assay data score"),
 }
-"""The command that writes a column, for who has not got it."""
+"""The command that writes a column, for error messages."""
 SEQUENCES = (TOKENS, REJECTED)
-"""Columns of tokens: a row is as long as its longest, and costs what they cost together."""
+"""Columns of tokens. A row's length is that of its longest sequence; its cost is the sum of both."""
 
 
 def check_schema(schema: pa.Schema, *, shard: str, needs_label: bool) -> None:
-    """`input_ids` is a list of integers, `label` (if there or needed) a number, a boolean or text.
+    """Raise `DataError` unless `input_ids` is a list of integers and `label` (if present or needed) has a valid type.
 
-    Each name is there once, and Arrow can take rows of each column.
+    Column names must be unique, and Arrow must be able to select rows of each column.
     """
     for name in (TOKENS, LABEL) if needs_label else (TOKENS,):
         if name not in schema.names:
@@ -81,7 +81,7 @@ def check_schema(schema: pa.Schema, *, shard: str, needs_label: bool) -> None:
 
 
 def format_of(schema: pa.Schema) -> Format:
-    """What rows with these columns are trained for."""
+    """Return the format of rows with these columns."""
 
     def is_list(name: str) -> bool:
         kind = plain_type(schema.field(name).type) if name in schema.names else pa.null()
@@ -97,22 +97,22 @@ def format_of(schema: pa.Schema) -> Format:
 
 
 def holds_numbers(kind: str) -> bool:
-    """Whether a column of this Arrow type, as a manifest has it, holds a number a row."""
+    """Return whether an Arrow type, by its name in a manifest, is numeric."""
     return kind.startswith(("int", "uint", "float", "double", "halffloat"))
 
 
 def holds_lists(kind: str) -> bool:
-    """Whether it holds a list a row, as tokens and spans are."""
+    """Return whether an Arrow type, by its name in a manifest, is a list."""
     return kind.startswith(("list", "large_list", "fixed_size_list"))
 
 
 def sequences_of(columns: Collection[str]) -> tuple[str, ...]:
-    """Those of a row's columns that are sequences of tokens."""
+    """Return the token columns among `columns`."""
     return tuple(name for name in SEQUENCES if name == TOKENS or name in columns)
 
 
 def check_same_schema(schema: pa.Schema, first: pa.Schema, *, shard: str, first_shard: str) -> None:
-    """All shards have the columns and types of the first, as they are read."""
+    """Raise `DataError` unless a shard has the columns and types of the first one."""
     schema, first = plain_schema(schema), plain_schema(first)
     if schema.equals(first):
         return
@@ -123,29 +123,29 @@ def check_same_schema(schema: pa.Schema, first: pa.Schema, *, shard: str, first_
     ]
     raise DataError(
         f"{shard}: its columns are not those of {first_shard}: {'; '.join(differing) or 'another order'}. "
-        "Write the shard again with the schema of the others, or index the two apart."
+        "Write the shard again with the schema of the others, or index the two separately."
     )
 
 
 def plain(table: pa.Table) -> pa.Table:
-    """The same rows with the types of `plain_schema`."""
+    """Cast a table to `plain_schema`."""
     schema = plain_schema(table.schema)
-    # Nothing is cast that need not be: a list of nulls does not come through a cast to its own type.
+    # Cast only if necessary: a list of nulls does not survive a cast to its own type.
     pairs = zip(table.columns, schema.types, strict=True)
     columns = [column if column.type == kind else column.cast(kind) for column, kind in pairs]
     return table if table.schema.equals(schema) else pa.table(columns, schema=schema)
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """As which columns are read: views of text and bytes, of which Arrow can take no rows, are plain.
+    """Return the types as which columns are read: text and binary views, which Arrow cannot select from, become plain.
 
-    Any value may be null, so that shards which differ in no more go together.
+    All fields become nullable, so that shards which differ only in nullability are compatible.
     """
     return pa.schema([_plain_field(field) for field in schema])
 
 
 def plain_type(arrow_type: pa.DataType) -> pa.DataType:
-    """As which one is read."""
+    """Return the type as which a column is read; see `plain_schema`."""
     types = pa.types
     if types.is_string_view(arrow_type):
         return pa.string()
@@ -166,7 +166,7 @@ def plain_type(arrow_type: pa.DataType) -> pa.DataType:
 
 
 def is_text(arrow_type: pa.DataType) -> bool:
-    """Text, be it spelled out or as categories."""
+    """Return whether a type is text, plain or dictionary-encoded."""
     if pa.types.is_dictionary(arrow_type):
         return is_text(arrow_type.value_type)
     types = pa.types
@@ -174,12 +174,12 @@ def is_text(arrow_type: pa.DataType) -> bool:
 
 
 def is_ragged(arrow_type: pa.DataType) -> bool:
-    """Whether a row's value is a list of any length."""
+    """Return whether a type is a list of variable length."""
     return bool(pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type))
 
 
 def column_of(leaf: str, columns: list[str]) -> str:
-    """The column that a Parquet path (`input_ids.list.element`, `meta.lang`) belongs to."""
+    """Return the column of a Parquet path (`input_ids.list.element`, `meta.lang`)."""
     return max((name for name in columns if f"{leaf}.".startswith(f"{name}.")), key=len)
 
 

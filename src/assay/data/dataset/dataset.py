@@ -1,4 +1,4 @@
-"""A dataset that is ready to be read: its manifest, its row groups, and verified access to their rows."""
+"""An opened dataset: its manifest, its row groups, and verified access to their rows."""
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,19 +25,18 @@ ROW_GROUPS_FILE = "row_groups.parquet"
 FOOTERS_FILE = "footers.arrow"
 MAX_OPEN_SHARDS = 256
 NUM_READERS = 8
-"""Row groups that a pass over the dataset reads at once: an object store answers slowly, and many at a time."""
+"""Row groups that a full pass reads concurrently, because object stores have high latency."""
 NUM_CHECKERS = 4
-"""Shards that are held in memory whole at once, to see whether they changed."""
+"""Shards that a check of digests holds in memory concurrently."""
 Result = TypeVar("Result")
 
 
 class Dataset:
-    """Opened from a manifest's folder; the shards are read in place."""
+    """A dataset opened from its manifest folder; the shards are read where they are."""
 
     def __init__(
         self, folder: Path, manifest: DatasetManifest, groups: RowGroups, patience: Patience | None = None
     ) -> None:
-        """`patience`: with the store of its shards."""
         self.folder = folder
         self.manifest = manifest
         self.groups = groups
@@ -57,26 +56,24 @@ class Dataset:
         for name, sha256 in digests.items():
             file = folder / name
             if not file.is_file() or sha256_of_bytes(file.read_bytes()) != sha256:
-                raise DataError(f"{file}: not the file that {MANIFEST_FILE} was written with. Index the dataset anew.")
+                raise DataError(f"{file}: not the file that {MANIFEST_FILE} names. Index the dataset again.")
         groups = read_row_groups(folder / ROW_GROUPS_FILE)
         if manifest.fingerprint != dataset_fingerprint(manifest.columns, manifest.shards, groups):
             raise DataError(
-                f"{path}: its fingerprint is not that of the columns and shards that it lists: the file was "
-                "changed. Restore it, or index the dataset anew."
+                f"{path}: its fingerprint does not match the columns and shards that it lists: the file was "
+                "changed. Restore it, or index the dataset again."
             )
         return cls(folder, manifest, groups, patience)
 
     @property
     def fingerprint(self) -> str:
-        """Names the dataset, bytes and all."""
         return self.manifest.fingerprint
 
     def shard_path(self, group: int) -> str:
-        """The shard that holds a row group."""
         return self.manifest.shards[int(self.groups.shard_index[group])].path
 
     def row_location(self, row: int) -> str:
-        """Where a row lies: shard, row group of the shard, row of the group (from 0)."""
+        """Describe where a row is stored: shard, row group in the shard, row in the group (from 0)."""
         groups = self.groups
         group = int(np.searchsorted(groups.first_row, row, side="right")) - 1
         return (
@@ -85,7 +82,7 @@ class Dataset:
         )
 
     def read_row_group(self, group: int, columns: Sequence[str]) -> pa.Table:
-        """All rows of a group, these columns only; each chunk's digest is checked before it is decoded."""
+        """Read columns of a row group; each column chunk's digest is checked before it is decoded."""
         groups = self.groups
         shard_index, in_shard = int(groups.shard_index[group]), int(groups.group_index[group])
         shard, metadata = self.manifest.shards[shard_index], self._metadata(shard_index)
@@ -112,17 +109,17 @@ class Dataset:
         return with_partitions(table, shard.path, from_path, int(groups.num_rows[group])) if from_path else table
 
     def map_groups(self, work: Callable[[int], Result]) -> list[Result]:
-        """What `work` gives for each row group, in order; several at once."""
+        """Return `work(group)` for every row group, in order; several run concurrently."""
         with ThreadPoolExecutor(NUM_READERS) as pool:
             return list(pool.map(work, range(len(self.groups))))
 
     def leaf_columns(self, shard: int) -> list[str]:
-        """Names behind the columns of the row groups' chunk arrays, e.g. `input_ids.list.element`."""
+        """Return the Parquet paths of a shard's leaf columns, e.g. `input_ids.list.element`."""
         schema = self._metadata(shard).schema
         return [schema.column(leaf).path for leaf in range(len(schema))]
 
     def _partitions_of(self, shard: Shard, metadata: pq.FileMetaData, columns: Sequence[str]) -> list[pa.Field]:
-        """Those of these columns that stand in the shard's path only."""
+        """Return the columns that only the shard's path holds."""
         names = [name for name in columns if name in partition_values(shard.path)]
         if not names:
             return []
@@ -131,7 +128,7 @@ class Dataset:
         return [pa.field(name, types[self.manifest.columns[name]]) for name in names if name not in present]
 
     def changed_shards(self) -> dict[str, str]:
-        """Shards whose bytes are not those that were indexed, with what is wrong; reads everything."""
+        """Return shards whose bytes differ from the indexed ones, with the difference; reads all shards."""
         shards = self.manifest.shards
         with ThreadPoolExecutor(NUM_CHECKERS) as pool:
             found = pool.map(self._what_changed, shards)
@@ -146,7 +143,7 @@ class Dataset:
         return f"has sha256 {digest[:12]}…, the manifest says {shard.sha256[:12]}…"
 
     def _fetch(self, shard: Shard, starts: Sequence[int], ends: Sequence[int]) -> list[memoryview]:
-        """The bytes; a shard that is gone or has another size is damage, a store that fails is not."""
+        """Read byte ranges. A missing or resized shard raises `DamagedDataError`, a failing store `StoreError`."""
         cause = None
         try:
             parts = self._store.get_ranges(shard.path, starts, ends)
@@ -165,11 +162,11 @@ class Dataset:
         return parse_footer(self._footer_column[shard].as_buffer().to_pybytes())
 
 
-_HINT = "Restore it, index the dataset anew, or set loader.on_damage=quarantine to go on without its rows."
+_HINT = "Restore it, index the dataset again, or set loader.on_damage=quarantine to continue without its rows."
 
 
 def dataset_fingerprint(columns: Mapping[str, str], shards: Sequence[Shard], groups: RowGroups) -> str:
-    """Names a dataset: the bytes of its shards, the rows of their groups, and the types of the columns."""
+    """Digest the shards' bytes, the rows of their groups, and the column types."""
     boundaries = np.searchsorted(groups.shard_index, np.arange(1, len(shards)))
     num_rows = (rows.tolist() for rows in np.split(groups.num_rows, boundaries))
     listed = [[shard.path, shard.sha256, rows] for shard, rows in zip(shards, num_rows, strict=True)]
@@ -177,7 +174,7 @@ def dataset_fingerprint(columns: Mapping[str, str], shards: Sequence[Shard], gro
 
 
 def source_url(folder: Path, manifest: DatasetManifest) -> str:
-    """Where the shards are; they may be moved together with the manifest that lies beside or above them."""
+    """Return the location of the shards, also after they were moved together with their manifest."""
     if "://" in manifest.source_url:
         return manifest.source_url
     candidate = folder.resolve() / manifest.source_beside

@@ -1,7 +1,7 @@
-"""What changed between two datasets, told from their manifests; row by row where asked, which reads all.
+"""Compares two datasets by their manifests; optionally by row, which reads all tokens and labels.
 
-The digests of the column chunks say which column of which row group holds other bytes, so a label that was
-corrected in one shard shows as that, and not as "the data is different".
+The digests of column chunks show which column of which row group changed, so a label corrected in one shard is
+reported as exactly that.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from assay.records.dataset_diff import ChangedShard, DatasetDiff, RowDiff, Shift
 
 
 def diff_datasets(before: Dataset, after: Dataset, *, by_row: bool = False) -> DatasetDiff:
-    """From `before` to `after`; `by_row` reads the tokens and labels of both."""
+    """Compare `before` with `after`; `by_row` reads the tokens and labels of both."""
     old, new = before.manifest, after.manifest
     old_shards = {shard.path: shard for shard in old.shards}
     new_shards = {shard.path: shard for shard in new.shards}
@@ -62,7 +62,7 @@ def _row_diff(before: Dataset, after: Dataset) -> RowDiff:
         labels, label_index = np.unique(np.concatenate([_labels(before), _labels(after)]), return_inverse=True)
         pairs, pair_index = np.unique(text_index * len(labels) + label_index, return_inverse=True)
         old_pairs, new_pairs = (np.bincount(index, minlength=len(pairs)) for index in np.split(pair_index, [len(old)]))
-        # Of copies with several labels only the number of each is known.
+        # Among copies of a text with several labels, only the count of each label is comparable.
         has_as_many = (old_count == new_count)[pairs // len(labels)]
         relabelled = int(np.abs(old_pairs - new_pairs)[has_as_many].sum()) // 2
     return RowDiff(
@@ -73,7 +73,7 @@ def _row_diff(before: Dataset, after: Dataset) -> RowDiff:
 
 
 def _labels(dataset: Dataset) -> np.ndarray:
-    """As text: true and 1 are one, and so are names however they are stored."""
+    """Return labels as text, so that true equals 1, and the storage type of names does not matter."""
     tables = dataset.map_groups(lambda group: dataset.read_row_group(group, [LABEL]))
     columns = [table[LABEL] for table in tables]
     is_truth = bool(columns) and pa.types.is_boolean(columns[0].type)
@@ -142,7 +142,7 @@ def _column_shifts(old: ColumnProfile, new: ColumnProfile, old_rows: int, new_ro
     if old.mean is not None and new.mean is not None:
         yield from _shift(f"{new.name}: mean", old.mean, new.mean, is_share=False)
     old_values, new_values = dict(old.top_values), dict(new.top_values)
-    # A value that only one side lists may be just below the other's twentieth: no shift can be told.
+    # A profile lists 20 values. If a list is full, a value absent from it may be just below the cut.
     is_whole = len(old_values) < 20 and len(new_values) < 20
     names = old_values.keys() | new_values.keys() if is_whole else old_values.keys() & new_values.keys()
     for name in sorted(names):
@@ -156,14 +156,14 @@ def _shift(name: str, before: float, after: float, *, is_share: bool) -> Iterato
 
 
 def _relative_size(shift: Shift) -> float:
-    """A share counts by its points, since 0.01% that becomes 0.02% is no news; another figure by its ratio."""
+    """Sort key of shifts: percentage points for shares, relative change for other figures."""
     if shift.is_share:
         return abs(shift.after - shift.before)
     return abs(shift.after - shift.before) / max(abs(shift.before), abs(shift.after))
 
 
 def _length_distance(old: LengthProfile, new: LengthProfile) -> float:
-    """Total variation between the two histograms, on the finer of the edges that both can be put on."""
+    """Return the total variation distance between two length histograms, on the union of their edges."""
     edges = np.union1d(old.histogram_edges, new.histogram_edges)
     shares = [np.diff(np.interp(edges, *_cumulative(profile))) for profile in (old, new)]
     return float(np.abs(shares[0] - shares[1]).sum() / 2)

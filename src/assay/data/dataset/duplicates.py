@@ -1,7 +1,7 @@
-"""Texts that several rows have: how many, which of them disagree, which groups share them, what is dropped.
+"""Finds duplicate texts: how many, which have conflicting labels, which span groups, and which are dropped.
 
-A copy of a text that is trained on and held out is a leak: whoever evaluates on it measures memory. Rows are
-told by eight bytes of their texts' digests, so that all of them fit in memory.
+A text that is both trained on and held out leaks. Texts are compared by 64-bit digests, so that all rows fit in
+memory.
 """
 
 from collections.abc import Collection, Sequence
@@ -15,21 +15,21 @@ from assay.data.dataset.fields import SpanFacts
 
 
 class Duplicates(NamedTuple):
-    """What was found, and for each span which of its rows are dropped."""
+    """Counts of duplicates, and the dropped rows of each span."""
 
     num_doubled: int
-    """Rows whose text an earlier row has."""
+    """Rows whose text occurs in an earlier row."""
     num_conflicting: int
-    """Rows of texts that have several labels."""
+    """Rows whose text occurs with several labels."""
     num_shared: int
-    """Rows of texts that several groups have and that are not dropped: they leak from one part to another."""
+    """Rows, not dropped, whose text occurs in several groups: they may leak from one part to another."""
     dropped: list[npt.NDArray[np.bool_]]
     num_dropped: int
     num_retained: int
 
 
 def find_duplicates(facts: Sequence[SpanFacts], drop: Collection[str]) -> Duplicates:
-    """Doubles of all rows; `drop` as `BuildConfig.drop`."""
+    """Find duplicates among the rows of all spans; `drop` as `BuildConfig.drop`."""
     texts, labels, keys = (
         np.concatenate([getattr(fact, name) for fact in facts]) for name in ("texts", "label_digests", "keys")
     )
@@ -59,7 +59,7 @@ def find_duplicates(facts: Sequence[SpanFacts], drop: Collection[str]) -> Duplic
 
 
 def _differs(values: Keys, is_first: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Whether the stretch that a place is in, from a first place to the next, holds several values."""
+    """Return, for each element, whether its run (from one first element to the next) holds several values."""
     if not len(values):
         return np.zeros(0, bool)
     run = np.cumsum(is_first) - 1

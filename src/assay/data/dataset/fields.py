@@ -1,8 +1,7 @@
-"""What the fields of raw rows must be, which rows are left out, and which column each field becomes.
+"""Build configuration, and the checks of raw rows: which are dropped, and which type each field gets.
 
-A column has one type in all shards, so its values are looked at in all rows before the first shard is written:
-a shard in which nothing is set must not differ from the others. Where a file spells every value as text (CSV),
-a column is of numbers, or true and false, if every value spells one.
+A column has one type in all shards, so the values of all rows are checked before the first shard is written. Types
+of CSV columns are inferred: a column is numeric or boolean if every value is.
 """
 
 from collections import Counter
@@ -90,36 +89,36 @@ class BuildConfig(FrozenConfig):
     spell, as in rows that were rendered before."""
 
     label_field: str | None = "label"
-    """What is to be learned. None for rows without a label."""
+    """Field of the label. None for rows without a label."""
 
     label_kind: LabelKind | Literal["auto"] = "auto"
-    """`binary`: 0 or 1; `classes`: names; `number`: a quantity. `auto` tells from all values: 0 and 1 alone are
-    binary; text, or at most 20 different whole numbers, are classes; other numbers are a number."""
+    """`binary`: 0 or 1; `classes`: names; `number`: a quantity. `auto` infers it from all values: only 0 and 1 are
+    binary; text, or at most 20 distinct integers, are classes; other numbers are a number."""
 
     metadata_fields: tuple[str, ...] = ()
-    """Kept as columns; absent or null is missing."""
+    """Fields that become columns; absent or null values are missing."""
 
     time_field: str | None = None
-    """ISO 8601 text, kept as a timestamp column `created_at`; without a zone it is UTC."""
+    """Field of ISO 8601 text that becomes the timestamp column `created_at`; UTC if it has no time zone."""
 
     key_field: str | None = None
-    """Kept as text in the column `shard_id`, by which rows can be split."""
+    """Field that becomes the text column `shard_id`, by which rows can be split."""
 
     key_is_text: bool = False
-    """Without `key_field`: `shard_id` is the text's digest, so copies of a text are on one side of a split."""
+    """Without `key_field`: `shard_id` is the digest of the text, so copies of a text are on one side of a split."""
 
     drop: tuple[Literal["doubled", "conflicting", "unusable"], ...] = ()
-    """`doubled`: rows whose text an earlier row has; `conflicting`: all rows of a text with several labels;
-    `unusable`: rows that would be refused because they cannot be read, or nothing learned from them."""
+    """`doubled`: rows whose text occurs in an earlier row; `conflicting`: all rows of a text with several labels;
+    `unusable`: rows that cannot be read or trained on, which otherwise stop the build."""
 
     max_tokens: PositiveInt = 2048
-    """Longer labelled rows are cut at their end; the tokenizer's own closing token stays. Longer texts for a
-    language model become several rows. What must not be cut (chats, pairs, prompts) is left out."""
+    """Longer labelled rows are cut at the end, before the tokenizer's closing token. Longer rows of format `text` are
+    split into several rows. Longer chats, pairs and prompts are dropped, because they must not be cut."""
 
     rows_per_shard: PositiveInt = 100_000
 
     rows_per_group: PositiveInt = 1_000
-    """The unit that training reads: larger ones compress better and mix less."""
+    """Rows per row group, the unit that training reads. Larger ones compress better and mix less."""
 
     @model_validator(mode="before")
     @classmethod
@@ -137,7 +136,7 @@ class BuildConfig(FrozenConfig):
         if self.end_token is not None and self.format == "labelled":
             raise ValueError("labelled texts have no end token; leave it out")
         if self.format == "labelled" and self.control_tokens == "keep":
-            raise ValueError("labelled texts hold no control tokens, for texts that are predicted hold none")
+            raise ValueError("labelled texts cannot keep control tokens; use control_tokens text or refuse")
         if reserved := sorted(set(COLUMNS[self.format]) & set(self.metadata_fields)):
             raise ValueError(_reserved_name_error(reserved[0]))
         if self.label_field is not None and self.label_field in self.metadata_fields:
@@ -146,7 +145,7 @@ class BuildConfig(FrozenConfig):
                 "learn; leave it out there"
             )
         if self.format == "labelled" and self.label_field == self.text_field:
-            raise ValueError(f"'{self.text_field}' is both the text and the label; name what is to be learned")
+            raise ValueError(f"'{self.text_field}' is both the text and the label; name another label field")
         return self
 
     @field_validator("metadata_fields")
@@ -159,7 +158,7 @@ class BuildConfig(FrozenConfig):
         return names
 
     def fields(self) -> dict[str, str]:
-        """Every field that is asked for, and the option that asks."""
+        """Return requested field -> option that requests it."""
         options = {self.text_field: "--text"} if self.format in ("labelled", "text") else {}
         options |= dict.fromkeys(self.metadata_fields, "--metadata")
         for name, option in (
@@ -174,64 +173,63 @@ class BuildConfig(FrozenConfig):
 
 FieldTypes = dict[str, pa.DataType]
 SeenTypes = dict[str, dict[str, str]]
-"""Field -> type of value -> the first place where the field had it."""
+"""Field -> type of value -> first location."""
 
 
 def _reserved_name_error(column: str) -> str:
     return f"a dataset has a column '{column}' of its own: rename the field in the source, or leave it out"
 
 
-class Left(NamedTuple):
-    """Rows that are left out for one reason."""
+class Excluded(NamedTuple):
+    """Rows excluded for one reason."""
 
     num_rows: int = 0
     first: str = ""
-    """Where the first of them is."""
+    """Location or description of the first row."""
 
-    def and_later(self, other: "Left") -> "Left":
-        """What was left out of this stretch and of one behind it."""
-        return Left(self.num_rows + other.num_rows, self.first or other.first)
+    def plus(self, other: "Left") -> "Left":
+        """Add the excluded rows of a later span."""
+        return Excluded(self.num_rows + other.num_rows, self.first or other.first)
 
 
 class SpanFacts(NamedTuple):
-    """What the first pass learns of a span; the arrays have an entry for each row that is kept."""
+    """Findings of the first pass over a span; arrays have one entry per usable row."""
 
     fields: frozenset[str]
-    """That some row has."""
+    """Fields that at least one row has."""
     seen: SeenTypes
     labels: LabelFacts
-    empty: Left
+    empty: Excluded
     """Rows without text."""
-    unlabelled: Left
-    unusable: Left
-    """Rows that cannot be read or learned from, which `drop` leaves out; the first by what is wrong with it."""
+    unlabelled: Excluded
+    unusable: Excluded
+    """Rows that cannot be read or trained on; `first` is the error of the first one."""
     faults: tuple[str, ...]
-    """What is wrong with the first `SHOWN_FAULTS` of those."""
+    """Errors of the first `SHOWN_FAULTS` unusable rows."""
     num_numbers: int
-    """Labelled rows whose text is a number and nothing else."""
+    """Labelled rows whose text is just a number."""
     texts: Keys
-    """Digests of the texts,"""
+    """Digests of the texts."""
     label_digests: Keys
-    """of the labels,"""
+    """Digests of the labels; of "None" without a label field. Likewise `keys`."""
     keys: Keys
-    """and of the keys; of nothing where none are asked for."""
 
 
 def check_span(span: RawSpan, config: BuildConfig) -> SpanFacts:
-    """Look at every field that will be used; raises `DataError` naming the first place that is wrong."""
+    """Check every field that will be used. Raises `DataError` that names the first invalid location."""
     seen: SeenTypes = {name: {} for name in config.metadata_fields}
     fields: set[str] = set(span.fields or ())
-    labels, left = LabelFacts(), dict.fromkeys(_REASONS, Left())
+    labels, excluded = LabelFacts(), dict.fromkeys(_REASONS, Excluded())
     digests: list[tuple[int, int, int]] = []
     num_numbers, faults = 0, list[str]()
     for read in _read_rows(span, config):
         where, row, rendered = read.where, read.row, read.rendered
         if span.fields is None:
             fields.update(row)
-        if read.why and len(faults) < SHOWN_FAULTS:
-            faults.append(read.why)
+        if read.fault and len(faults) < SHOWN_FAULTS:
+            faults.append(read.fault)
         if rendered is None:
-            left[read.reason] = left[read.reason].and_later(Left(1, read.why or where))
+            excluded[read.reason] = excluded[read.reason].plus(Excluded(1, read.fault or where))
             continue
         if config.format == "labelled":
             check_encodable(rendered.group, config.text_field, where)
@@ -251,7 +249,7 @@ def check_span(span: RawSpan, config: BuildConfig) -> SpanFacts:
                 locations.setdefault(kind, where)
         digests.append((_digest(rendered.text), _digest(str(label)), _digest(str(key))))
     texts, label_digests, keys = np.array(digests, np.uint64).reshape(-1, 3).T
-    empty, unlabelled, unusable = (left[reason] for reason in _REASONS)
+    empty, unlabelled, unusable = (excluded[reason] for reason in _REASONS)
     return SpanFacts(
         frozenset(fields),
         seen,
@@ -268,7 +266,7 @@ def check_span(span: RawSpan, config: BuildConfig) -> SpanFacts:
 
 
 def check_fields(config: BuildConfig, fields: Iterable[str], where: str) -> None:
-    """Refuse a field that no row has."""
+    """Raise `ConfigError` for a requested field that no row has."""
     present = sorted(set(fields))
     check_format_fields(config.format, present, where)
     for name, option in config.fields().items():
@@ -277,7 +275,7 @@ def check_fields(config: BuildConfig, fields: Iterable[str], where: str) -> None
 
 
 def field_types(parts: Iterable[SeenTypes], config: BuildConfig) -> FieldTypes:
-    """One Arrow type for each metadata field, from what all spans have seen."""
+    """Return one Arrow type for each metadata field, from the values of all spans."""
     seen: SeenTypes = {name: {} for name in config.metadata_fields}
     for part in parts:
         for name, locations in part.items():
@@ -287,16 +285,16 @@ def field_types(parts: Iterable[SeenTypes], config: BuildConfig) -> FieldTypes:
 
 
 def usable_rows(span: RawSpan, config: BuildConfig) -> Iterator[UsableRow]:
-    """The rows that say something and, where one is asked for, have a label."""
+    """Yield the rows that have text and, if requested, a label."""
     for read in _read_rows(span, config):
         if read.reason == "unusable" and "unusable" not in config.drop:
-            raise DataError(f"{read.why} {LEAVES_OUT}")
+            raise DataError(f"{read.fault} {LEAVES_OUT}")
         if read.rendered is not None:
             yield UsableRow(read.where, read.row, read.rendered)
 
 
 def columns_of(span: RawSpan, config: BuildConfig) -> Collection[str]:
-    """What is read of the rows: of a prompt all, as its graders may; of a struct all of its fields."""
+    """Return the columns that a build reads; for prompts all, because graders may read any field."""
     fields = span.fields
     if fields is None or config.format in ("labelled", "text"):
         return config.fields()
@@ -305,7 +303,7 @@ def columns_of(span: RawSpan, config: BuildConfig) -> Collection[str]:
 
 
 def unread_fields(names: Iterable[str], config: BuildConfig) -> tuple[str, ...]:
-    """Those of the names of fields that no part of the dataset is made of."""
+    """Return the fields that do not become part of the dataset."""
     if config.format == "prompts":
         return ()
     field_sets = (OTHER_FIELDS.get(config.format, ()), *FIELDS.get(config.format, ()))
@@ -314,7 +312,7 @@ def unread_fields(names: Iterable[str], config: BuildConfig) -> tuple[str, ...]:
 
 
 def row_reader(config: BuildConfig) -> RowReader:
-    """What reads a row of the format."""
+    """Return the reader of rows of the configured format."""
     special = special_tokens(settings_of(config))
     template = _template_of(config, special) if config.format != "labelled" else None
     end = config.end_token if config.end_token is not None else special.get("eos_token", "")
@@ -330,7 +328,7 @@ def row_reader(config: BuildConfig) -> RowReader:
 
 
 def settings_of(config: BuildConfig) -> dict[str, Any]:
-    """The tokenizer's `tokenizer_config.json`, or the one that a new tokenizer gets."""
+    """Return the tokenizer's `tokenizer_config.json`, or that of a new tokenizer."""
     if new_vocabulary(config.tokenizer) is not None:
         end = ENDS.get(config.chat_template or "", END)
         found: dict[str, Any] = {
@@ -344,7 +342,7 @@ def settings_of(config: BuildConfig) -> dict[str, Any]:
 
 
 def _template_of(config: BuildConfig, special: Mapping[str, str]) -> ChatTemplate | None:
-    """The one that is named, or that comes with the tokenizer; None where there is none."""
+    """Return the configured template, or the tokenizer's own; None if there is none."""
     if config.chat_template is not None:
         return load_template(config.chat_template, special, config.chat_date)
     if new_vocabulary(config.tokenizer) is not None:
@@ -361,20 +359,20 @@ class _ReadRow(NamedTuple):
     where: str
     row: Row
     rendered: RenderedRow | None
-    """None for a row that is left out,"""
+    """None for an excluded row."""
     reason: _Reason = "empty"
-    """and why."""
-    why: str = ""
-    """What is wrong with it, where something is."""
+    """Why the row is excluded."""
+    fault: str = ""
+    """Error message of an unusable row."""
 
 
 def _read_rows(span: RawSpan, config: BuildConfig) -> Iterator[_ReadRow]:
-    """Every row; one that is left out because of what is not there is not wrong."""
-    refused: list[DataError] = []
+    """Yield every row, also excluded ones with the reason."""
+    errors: list[DataError] = []
     reader = row_reader(config)
     has_structs = span.fields is not None and config.format not in ("labelled", "text")
-    for where, row in span.rows(columns_of(span, config), refused.append):
-        yield from _unreadable(span, refused)
+    for where, row in span.rows(columns_of(span, config), errors.append):
+        yield from _unreadable(span, errors)
         try:
             rendered = reader.read(nested(row) if has_structs else row, where)
         except ChatTemplateError:
@@ -386,17 +384,17 @@ def _read_rows(span: RawSpan, config: BuildConfig) -> Iterator[_ReadRow]:
             yield _ReadRow(where, row, None, "unlabelled")
         else:
             yield _ReadRow(where, row, rendered)
-    yield from _unreadable(span, refused)
+    yield from _unreadable(span, errors)
 
 
-def _unreadable(span: RawSpan, refused: list[DataError]) -> Iterator[_ReadRow]:
-    """The rows that could not be read since it was asked last."""
-    while refused:
-        yield _ReadRow(str(span.source), {}, None, "unusable", str(refused.pop(0)).removesuffix(f" {FIX_LINE}"))
+def _unreadable(span: RawSpan, errors: list[DataError]) -> Iterator[_ReadRow]:
+    """Yield (and remove) the errors of unreadable rows collected so far."""
+    while errors:
+        yield _ReadRow(str(span.source), {}, None, "unusable", str(errors.pop(0)).removesuffix(f" {FIX_LINE}"))
 
 
 def time_of(row: Row, field: str, where: str) -> datetime | None:
-    """None where it is missing."""
+    """Parse the time of a row; None if it is missing."""
     value = row.get(field)
     if value is None:
         return None
@@ -409,7 +407,7 @@ def time_of(row: Row, field: str, where: str) -> datetime | None:
 
 
 def key_of(usable: UsableRow, config: BuildConfig) -> str | None:
-    """What rows are split by; None where it is missing."""
+    """Return the split key of a row; None if it is missing."""
     if config.key_field is None:
         return f"{_digest(usable.rendered.group):016x}"
     value = usable.row.get(config.key_field)
@@ -417,7 +415,7 @@ def key_of(usable: UsableRow, config: BuildConfig) -> str | None:
 
 
 def metadata_array(values: list[Any], arrow_type: pa.DataType, name: str, where: str) -> pa.Array:
-    """A metadata field's column in some rows."""
+    """Build the column of a metadata field for some rows."""
     try:
         return pa.array([_as(value, arrow_type) for value in values], arrow_type)
     except (pa.ArrowException, OverflowError, ValueError) as error:
@@ -425,16 +423,16 @@ def metadata_array(values: list[Any], arrow_type: pa.DataType, name: str, where:
 
 
 def _as(value: Any, arrow_type: pa.DataType) -> Any:
-    """What a text spells, where the column is not of text."""
+    """Parse text if the column is not text."""
     return parse_value(value, arrow_type) if isinstance(value, str) else value
 
 
 def _digest(text: str) -> int:
-    # Half a character, in a label say, has no bytes of its own.
+    # A lone surrogate, e.g. in a label, has no UTF-8 encoding.
     return xxhash.xxh3_64_intdigest(text.encode(errors="surrogatepass"))
 
 
-_LARGE = "an integer beyond 2^53"
+_LARGE = "an integer above 2^53"
 _ARROW_TYPES: Mapping[str, pa.DataType] = {
     "str": pa.string(),
     "int": pa.int64(),
@@ -447,7 +445,7 @@ _INFERRED = "text that spells "
 
 
 def _kind_of(value: Any, name: str, where: str, *, is_untyped: bool) -> str | None:
-    """As `_one_type` knows it; None for a missing value."""
+    """Return the type name of a value for `_one_type`; None if it is missing."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -458,7 +456,7 @@ def _kind_of(value: Any, name: str, where: str, *, is_untyped: bool) -> str | No
         return "str" if inferred is None else _INFERRED + inferred
     if type(value) is int:
         if not -(2**63) <= value < 2**63:
-            raise DataError(f"{where}: field '{name}' is {value}, beyond 64 bits. Write it as text.")
+            raise DataError(f"{where}: field '{name}' is {value}, which exceeds 64 bits. Write it as text.")
         return _LARGE if abs(value) > 2**53 else "int"
     if (kind := type(value).__name__) not in _ARROW_TYPES:
         raise DataError(

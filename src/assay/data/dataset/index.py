@@ -1,8 +1,8 @@
-"""Adopt Parquet as it is: read every shard once, check it, and write down what it holds.
+"""Indexes existing Parquet files: reads and checks every shard once, and writes a manifest.
 
     shards --(threads)--> ShardScan: digests, row groups, lengths, labels, columns --> manifest folder
 
-The manifest is written last, so an interrupted index leaves nothing that could be taken for a dataset.
+The manifest is written last, so an interrupted index never leaves an incomplete dataset.
 """
 
 import functools
@@ -78,14 +78,14 @@ Progress = Callable[[int, int], None]
 """Called with (shards done, shards in all)."""
 _NO_PARTITIONS = pa.schema([])
 MOST_FIELDS = 1_000
-"""Items with more different fields are no records of one kind."""
+"""Items with more distinct fields are not summarized."""
 Lengths = npt.NDArray[np.int64]
 Lists = tuple[Lengths, npt.NDArray[np.int64]]
-"""Numbers in each row's list, and all of them."""
+"""Length of each row's list, and the concatenated values."""
 
 
 class TokenizerInfo(NamedTuple):
-    """What a build knows: digests of what lies beside the shards, and where texts begin and end."""
+    """Digests of the tokenizer's files next to the manifest, and the begin and end tokens of texts."""
 
     tokenizer_sha256: str | None = None
     tokenizer_config_sha256: str | None = None
@@ -94,7 +94,7 @@ class TokenizerInfo(NamedTuple):
 
     @classmethod
     def of(cls, manifest: DatasetManifest) -> "KeptFiles":
-        """Those of a dataset whose rows are copied."""
+        """Return the info of a dataset whose rows are copied."""
         return cls(*(getattr(manifest, name) for name in cls._fields))
 
 
@@ -102,7 +102,7 @@ _NO_TOKENIZER_INFO = TokenizerInfo()
 
 
 class Provenance(NamedTuple):
-    """Where the rows come from, as the manifest says it."""
+    """Where the rows come from, as stored in the manifest."""
 
     tokenizer_info: TokenizerInfo
     build: BuildSummary | None
@@ -111,7 +111,7 @@ class Provenance(NamedTuple):
 
 
 class GroupScan(NamedTuple):
-    """What is found in one row group; the last three have an entry for each column chunk."""
+    """Findings in one row group; the lists have one entry per column chunk."""
 
     num_rows: int
     num_tokens: int
@@ -121,20 +121,20 @@ class GroupScan(NamedTuple):
 
 
 class ShardScan(NamedTuple):
-    """All that indexing learns from one shard."""
+    """Findings in one shard."""
 
     shard: Shard
     schema: pa.Schema
     footer: bytes
     groups: list[GroupScan]
     rows_of_length: npt.NDArray[np.int64]
-    """[number of tokens]: rows."""
+    """Number of rows by length in tokens."""
     max_token_id: int
     label_counts: Counter[str]
     columns: dict[str, ColumnCounts]
     num_trained_tokens: int | None
     item_fields: Counter[str]
-    """Rows whose item has the field, of prompts."""
+    """Field -> prompts whose item has it."""
 
 
 def index_dataset(
@@ -151,9 +151,9 @@ def index_dataset(
     progress: Progress = lambda done, total: None,
     replacing: Callable[[], None] = lambda: None,
 ) -> DatasetManifest:
-    """Index all `*.parquet` under a folder or an object-store prefix; writes the manifest folder `out`.
+    """Index all `*.parquet` files under a folder or object-store prefix; writes the manifest folder `out`.
 
-    `replacing` is called before the manifest of other rows there is written over: it may refuse.
+    `replacing` is called before the manifest of another dataset in `out` is overwritten; it may raise to prevent that.
     """
     refuse_secrets(source_url, of="the shards")
     if "://" not in source_url:
@@ -181,9 +181,9 @@ def index_dataset(
 def scan_shard(
     store: ObjectStore, path: str, *, needs_label: bool, partitions: pa.Schema = _NO_PARTITIONS
 ) -> ShardScan:
-    """Read one shard whole; raises `DataError` for the first thing that is wrong with it.
+    """Read and check one whole shard. Raises `DataError` for the first problem.
 
-    `partitions` are the columns that paths of the dataset hold; one that is also in the file is read there.
+    `partitions` are the columns stored in shard paths; a column that is also in the file is read from the file.
     """
     data = memoryview(store.get(path))
     footer = footer_of(data)
@@ -246,7 +246,7 @@ def _scan(file: pq.ParquetFile, data: memoryview, footer: bytes, path: str, from
             _check_mask(table[MASK], lengths, where)
         if LABEL in columns:
             labels.update(_labels(table[LABEL], where))
-            if len(labels) > MAX_CLASSES:  # too many to be classes, and that is all that is asked
+            if len(labels) > MAX_CLASSES:  # too many to be classes; the exact number does not matter
                 labels = Counter(dict(islice(labels.items(), MAX_CLASSES + 1)))
         for name, counts in columns.items():
             counts.add(table[name])
@@ -262,7 +262,7 @@ def _scan(file: pq.ParquetFile, data: memoryview, footer: bytes, path: str, from
 
 
 def _decoded(metadata: pq.FileMetaData, group: int, chunks: SparseFile, names: Sequence[str], where: str) -> pa.Table:
-    """All columns of a row group, their values checked; the error names the first that cannot be read."""
+    """Decode and validate all columns of a row group; the error names the first unreadable column."""
     try:
         return _checked(metadata, group, chunks, names)
     except (pa.ArrowException, OSError):
@@ -300,15 +300,15 @@ def _max_token_id(column: pa.ChunkedArray, where: str, name: str) -> int:
     tokens = pc.list_flatten(column)
     if tokens.null_count:
         count = number_of(tokens.null_count, f"token in {name} is", f"tokens in {name} are")
-        raise DataError(f"{where}: {count} null. Drop or mend these rows.")
+        raise DataError(f"{where}: {count} null. Drop or fix these rows.")
     limits = pc.min_max(tokens).as_py()
     if limits["min"] < 0:
-        raise DataError(f"{where}: {name} holds {limits['min']}; tokens are 0 or more. Mend these rows first.")
+        raise DataError(f"{where}: {name} holds {limits['min']}; tokens are 0 or more. Fix these rows first.")
     return int(limits["max"])
 
 
 def _labels(column: pa.ChunkedArray, where: str) -> dict[str, int]:
-    """Rows of each label; of none where they are numbers with fractions."""
+    """Count the rows of each label; empty for floating-point labels."""
     if column.null_count:
         raise DataError(
             f"{where}: {number_of(column.null_count, 'row has', 'rows have')} no {LABEL} (null). Drop or "
@@ -319,19 +319,19 @@ def _labels(column: pa.ChunkedArray, where: str) -> dict[str, int]:
         if not (finite := np.isfinite(values)).all():
             raise DataError(
                 f"{where}: {LABEL} is {values[~finite][0]} in {number_of(int((~finite).sum()), 'row')}; a "
-                "number to learn is finite. Drop or mend what is none."
+                "number to learn is finite. Drop or fix what is none."
             )
         return {}
     try:
         names = column.cast(pa.string() if is_text(column.type) else pa.int64()).combine_chunks()
     except pa.ArrowInvalid as error:
-        raise DataError(f"{where}: {LABEL} is no class and no number to learn: {error}. Mend it.") from error
+        raise DataError(f"{where}: {LABEL} is no class and no number to learn: {error}. Fix it.") from error
     counts = pc.value_counts(names)
     return dict(zip(map(str, counts.field(0).to_pylist()), counts.field(1).to_pylist(), strict=True))
 
 
 def _item_fields(column: pa.ChunkedArray) -> Iterator[str]:
-    """The names of the fields of each item that hold something; of one that is no JSON object, none."""
+    """Yield the names of non-null fields of each item; items that are not JSON objects have none."""
     for text in column.to_pylist():
         try:
             item = parse_json(text)
@@ -342,7 +342,7 @@ def _item_fields(column: pa.ChunkedArray) -> Iterator[str]:
 
 
 def _all_labels(scans: Sequence[ShardScan]) -> dict[str, int]:
-    """Rows of each label, of all shards; nothing where there are too many different ones to be classes."""
+    """Count the rows of each label in all shards; empty if there are too many distinct ones for classes."""
     total: Counter[str] = Counter()
     for scan in scans:
         total.update(scan.label_counts)
@@ -359,8 +359,7 @@ def _all_labels(scans: Sequence[ShardScan]) -> dict[str, int]:
 
 
 def _checked_chat(table: pa.Table, lengths: Lengths, where: str) -> int:
-    """The number of tokens that are trained. Spans are pairs of places in their row, one after the other; each
-    row has one at least."""
+    """Check that each row has at least one span and that spans are ordered; return the number of trained tokens."""
     counts, values = _lists_of(table[SPANS], where, SPANS)
     rows = np.repeat(np.arange(len(counts)), counts)
     begins_row = np.concatenate([[True], rows[1:] != rows[:-1]]) if len(rows) else np.zeros(0, bool)
@@ -372,14 +371,14 @@ def _checked_chat(table: pa.Table, lengths: Lengths, where: str) -> int:
     if wrong.any():
         raise DataError(
             f"{where}: row {int(wrong.argmax())}: {SPANS} is not pairs [begin, end) of places among its "
-            f"{lengths[int(wrong.argmax())]} tokens, one after the other. Mend the column, or build the "
+            f"{lengths[int(wrong.argmax())]} tokens, one after the other. Fix the column, or build the "
             "dataset from the messages with 'assay data build --format chat'."
         )
     return int((values[1::2] - values[::2]).sum())
 
 
 def _checked_pairs(table: pa.Table, lengths: Lengths, where: str) -> int:
-    """The number of tokens behind the prompts; both sequences begin with them, go beyond, and differ there."""
+    """Check that both sequences extend the prompt and differ after it; return the number of completion tokens."""
     if PROMPT_TOKENS not in table.column_names:
         raise DataError(
             f"{where}: column '{PROMPT_TOKENS}' is missing, and there is '{REJECTED}': how many tokens of both "
@@ -387,24 +386,24 @@ def _checked_pairs(table: pa.Table, lengths: Lengths, where: str) -> int:
         )
     rejected, prompts = _lengths(table[REJECTED], where, REJECTED), table[PROMPT_TOKENS]
     if prompts.null_count or not pa.types.is_integer(prompts.type):
-        raise DataError(f"{where}: {PROMPT_TOKENS} is not a whole number in every row. Mend the column.")
+        raise DataError(f"{where}: {PROMPT_TOKENS} is not a whole number in every row. Fix the column.")
     shared = prompts.to_numpy().astype(np.int64)
-    _refuse_pair(
+    _check_pairs(
         (shared < 0) | (shared >= np.minimum(lengths, rejected)),
         where,
         f"{PROMPT_TOKENS} is not less than the tokens of both sequences, so that a completion is empty",
     )
     one, other = (_lists_of(table[name], where, name) for name in SEQUENCES)
-    _refuse_pair(
+    _check_pairs(
         _differ(one, other, shared),
         where,
         f"{TOKENS} and {REJECTED} do not begin with the same {PROMPT_TOKENS}",
     )
     for name in (MARGIN, *REFERENCE_LOGPROBS):
         if name in table.column_names:
-            _refuse_pair(~_is_finite(table[name], where, name), where, f"{name} is no finite number")
+            _check_pairs(~_is_finite(table[name], where, name), where, f"{name} is no finite number")
     comparable = np.where(lengths == rejected, lengths, 0)
-    _refuse_pair((comparable > 0) & ~_differ(one, other, comparable), where, "what was chosen is what was rejected")
+    _check_pairs((comparable > 0) & ~_differ(one, other, comparable), where, "what was chosen is what was rejected")
     return int((lengths + rejected - 2 * shared).sum())
 
 
@@ -415,16 +414,16 @@ def _is_finite(column: pa.ChunkedArray, where: str, name: str) -> npt.NDArray[np
     return finite
 
 
-def _refuse_pair(wrong: npt.NDArray[np.bool_], where: str, what: str) -> None:
+def _check_pairs(wrong: npt.NDArray[np.bool_], where: str, what: str) -> None:
     if wrong.any():
         raise DataError(
-            f"{where}: row {int(wrong.argmax())}: {what}. Mend or drop the row, or build the dataset with "
+            f"{where}: row {int(wrong.argmax())}: {what}. Fix or drop the row, or build the dataset with "
             "'assay data build --format pairs'."
         )
 
 
 def _differ(one: Lists, other: Lists, shared: Lengths) -> npt.NDArray[np.bool_]:
-    """Whether two lists of a row differ in so many of their first numbers."""
+    """Return, for each row, whether its two lists differ within their first `shared` values."""
     offset = np.arange(int(shared.sum())) - np.repeat(np.cumsum(shared) - shared, shared)
     firsts = [values[np.repeat(np.cumsum(counts) - counts, shared) + offset] for counts, values in (one, other)]
     rows = np.repeat(np.arange(len(shared)), shared)
@@ -434,7 +433,7 @@ def _differ(one: Lists, other: Lists, shared: Lengths) -> npt.NDArray[np.bool_]:
 def _lists_of(column: pa.ChunkedArray, where: str, name: str) -> Lists:
     values = pc.list_flatten(column)
     if column.null_count or values.null_count:
-        raise DataError(f"{where}: {name} has nulls. Drop or mend these rows.")
+        raise DataError(f"{where}: {name} has nulls. Drop or fix these rows.")
     return (
         pc.list_value_length(column).to_numpy().astype(np.int64),
         values.to_numpy().astype(np.int64, copy=False),
@@ -442,7 +441,7 @@ def _lists_of(column: pa.ChunkedArray, where: str, name: str) -> Lists:
 
 
 def _check_mask(column: pa.ChunkedArray, lengths: npt.NDArray[np.int64], where: str) -> None:
-    """We never read masks, since they follow from the lengths; make sure that they do."""
+    """Check that masks follow from the lengths, because they are never read."""
     in_mask = pc.fill_null(pc.list_value_length(column), -1).to_numpy()
     wrong = in_mask != lengths
     if not wrong.any():
@@ -505,7 +504,7 @@ def _write(
         replacing()
     files = {FOOTERS_FILE: footers.getvalue(), ROW_GROUPS_FILE: row_groups.getvalue()}
     changed = [name for name, data in files.items() if not folder.exists(name) or folder.get(name) != data]
-    if changed:  # where the disk is full, the same rows keep the manifest that they have
+    if changed:  # if the disk is full, an unchanged dataset keeps its manifest
         folder.delete(MANIFEST_FILE)
     for name in changed:
         folder.put(name, files[name])
@@ -514,7 +513,7 @@ def _write(
 
 
 def _fingerprint_in(folder: Path) -> str | None:
-    """The fingerprint of the dataset there; None where none can be read."""
+    """Return the fingerprint of the dataset in a folder; None if it cannot be read."""
     file = folder / MANIFEST_FILE
     with suppress(OSError, DataError):
         return DatasetManifest.from_json(file.read_bytes(), source=file).fingerprint
@@ -522,7 +521,7 @@ def _fingerprint_in(folder: Path) -> str | None:
 
 
 def _all_fields(scans: Sequence[ShardScan]) -> dict[str, int] | None:
-    """Rows of each field; None where nobody can say."""
+    """Count the rows of each item field; None for other formats, or if there are too many fields."""
     total = sum((scan.item_fields for scan in scans), Counter[str]())
     is_known = format_of(scans[0].schema) == "prompts" and len(total) <= MOST_FIELDS
     return dict(total) if is_known else None

@@ -1,4 +1,4 @@
-"""How much of the label each metadata column tells by itself."""
+"""Measures label leakage: how well each metadata column predicts the label by itself."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,25 +12,25 @@ from assay.data.dataset.columns import LABEL, holds_lists, holds_numbers
 from assay.data.dataset.dataset import Dataset
 
 QUICK_ROWS = 5_000_000
-"""What a dataset may have that is searched without being asked: some seconds."""
+"""Largest dataset that is searched automatically, which takes some seconds."""
 
 Codes = npt.NDArray[np.int64]
 
 
 class LabelLeakage(NamedTuple):
-    """What a column tells of the label."""
+    """How well one column predicts the label."""
 
     column: str
     num_correct: int
-    """Rows whose label most of the other rows with this value have, or the row with the next smaller number."""
+    """Rows predicted correctly from the other rows with this value, or from the row with the next smaller number."""
     num_majority: int
-    """Rows that have the commonest label: so many are right without any column."""
+    """Rows with the most common label, which is the baseline without any column."""
 
 
 def label_leakage_of(dataset: Dataset, columns: Sequence[str]) -> list[LabelLeakage]:
-    """What each of `columns` tells that holds a value a row.
+    """Measure each of `columns` that is not a list.
 
-    Nothing where labels are no classes, and of more than `QUICK_ROWS` rows, which nobody searched.
+    Empty if labels are not classes, or if the dataset has more than `QUICK_ROWS` rows.
     """
     manifest = dataset.manifest
     columns = [name for name in columns if not holds_lists(manifest.columns[name])]
@@ -48,14 +48,14 @@ def label_leakage_of(dataset: Dataset, columns: Sequence[str]) -> list[LabelLeak
 
 
 def _codes(column: pa.ChunkedArray) -> Codes:
-    """A whole number from 0 for each value; null is one, too."""
+    """Encode values (nulls included) as integers from 0."""
     encoded = pc.dictionary_encode(column.combine_chunks(), null_encoding="encode")
     codes: Codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     return codes
 
 
 def right_by_value(labels: Codes, values: Codes) -> int:
-    """Rows whose label is the one that most of the *other* rows with their value have; a tie is wrong."""
+    """Count rows whose label is the majority among the *other* rows with their value; ties count as wrong."""
     num_labels = int(labels.max()) + 1
     pairs, counts = np.unique(values * num_labels + labels, return_counts=True)
     order = np.lexsort((counts, pairs // num_labels))  # of each value, the commonest label last
@@ -68,9 +68,11 @@ def right_by_value(labels: Codes, values: Codes) -> int:
 
 
 def _right_by_neighbour(labels: Codes, numbers: pa.ChunkedArray) -> int:
-    """Rows whose label the row before them has, in the order of the numbers; equal ones by lot, for rows often
-    lie in the order of their labels."""
-    lot = np.random.default_rng(0).permutation(len(labels))
-    order = pc.sort_indices(numbers.combine_chunks().take(pa.array(lot))).to_numpy()
-    sorted_labels = labels[lot[order]]
+    """Count rows with the label of the preceding row when sorted by number.
+
+    Ties are broken at random, because source rows are often sorted by label.
+    """
+    shuffled = np.random.default_rng(0).permutation(len(labels))
+    order = pc.sort_indices(numbers.combine_chunks().take(pa.array(shuffled))).to_numpy()
+    sorted_labels = labels[shuffled[order]]
     return int(np.count_nonzero(sorted_labels[1:] == sorted_labels[:-1]))

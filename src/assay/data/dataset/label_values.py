@@ -1,4 +1,4 @@
-"""What rows are labelled with: 0 and 1, the names of classes, or a number; told from all values, never some.
+"""Infers the kind of labels (0 and 1, class names, or a number) from the values of all rows.
 
 0, 1, "0", "1", true, false     binary     int8
 text, or few whole numbers      classes    text: a class is its name, in shards, recipes and reports alike
@@ -19,7 +19,7 @@ from assay.data.dataset.raw.type_inference import parse_number
 LabelKind = Literal["binary", "classes", "number"]
 MAX_CLASSES = 1_000
 FEW = 20
-"""So many different whole numbers or less are taken for classes, unless `number` is asked for."""
+"""Up to so many distinct integers are classes, unless `number` is requested."""
 COLUMN_TYPES: dict[LabelKind, pa.DataType] = {
     "binary": pa.int8(), "classes": pa.string(), "number": pa.float64(),
 }  # fmt: skip
@@ -28,17 +28,17 @@ ValueType = Literal["binary", "whole", "number", "text"]
 
 @dataclass
 class LabelFacts:
-    """Counts and limits of the labels of some rows."""
+    """Types and counts of the labels of some rows."""
 
     types: dict[ValueType, str] = field(default_factory=dict)
-    """Type of value -> the first place that has it."""
+    """Type of value -> first location."""
     written: dict[str, str] = field(default_factory=dict)
-    """Likewise `a number` and `text`, of what files say themselves: CSV says nothing but text."""
+    """`a number` or `text` -> first location, for files with typed values (not CSV)."""
     counts: Counter[str] = field(default_factory=Counter)
-    """Rows of each name; of `MAX_CLASSES` and one more at most."""
+    """Rows of each class name, for at most `MAX_CLASSES` + 1 names."""
 
     def add(self, value: Any, where: str, *, field: str, is_untyped: bool) -> None:
-        """Another row's; `DataError` for what is no label."""
+        """Add the label of a row. Raises `DataError` for an invalid label."""
         kind = _type_of(value, field, where, is_untyped=is_untyped)
         self.types.setdefault(kind, where)
         if kind != "binary" and not is_untyped:
@@ -46,7 +46,7 @@ class LabelFacts:
         self._count(class_name(value), 1)
 
     def merge(self, later: "LabelFacts") -> None:
-        """Those of rows behind these."""
+        """Add the labels of later rows."""
         for kind, where in later.types.items():
             self.types.setdefault(kind, where)
         for written, where in later.written.items():
@@ -60,26 +60,26 @@ class LabelFacts:
 
 
 def is_unlabelled(value: Any) -> bool:
-    """Whether nothing is said: null, no text, not a number."""
+    """Return whether a label is missing: null, blank text, or NaN."""
     return value is None or (isinstance(value, str) and not value.strip()) or value != value
 
 
 def class_name(value: Any) -> str:
-    """`3` and `3.0` are one class; true is 1."""
+    """Return the class name of a value: `3` and `3.0` are one class, and true is 1."""
     if isinstance(value, bool) or (isinstance(value, float) and value.is_integer()):
         value = int(value)
     return str(value).strip()
 
 
 def label_value(value: Any, kind: LabelKind) -> int | str | float:
-    """As the column of this kind holds it."""
+    """Convert a label to the value of a column of this kind."""
     if kind == "binary":
         return int(float(value))
     return float(value) if kind == "number" else class_name(value)
 
 
 def kind_of_labels(facts: LabelFacts, requested: LabelKind | Literal["auto"], *, field: str) -> LabelKind:
-    """The kind that all labels are of; `DataError` where they are not of the one that was asked for."""
+    """Return the kind of all labels. Raises `DataError` if they do not fit the requested kind."""
     kind = requested if requested != "auto" else _inferred_label_kind(facts)
     others = [where for value_type, where in facts.types.items() if value_type != "binary"]
     if kind == "binary" and others:
@@ -90,7 +90,7 @@ def kind_of_labels(facts: LabelFacts, requested: LabelKind | Literal["auto"], *,
         )
     if kind == "number" and "text" in facts.types:
         raise DataError(
-            f"{facts.types['text']}: field '{field}' is text, not a number. Mend the row, name the right field "
+            f"{facts.types['text']}: field '{field}' is text, not a number. Fix the row, name the right field "
             "(--label), or learn it as names (--label-kind classes)."
         )
     if kind == "classes":
@@ -118,7 +118,7 @@ def _check_classes(facts: LabelFacts, field: str) -> None:
     if len(facts.counts) == 1:
         (name,) = facts.counts
         raise DataError(
-            f"field '{field}' is {name!r} in all rows that have it: there is nothing to tell apart. Name "
+            f"field '{field}' is {name!r} in all rows that have it: there are no classes to distinguish. Name "
             "another "
             "field (--label), or build without labels (--no-label)."
         )
@@ -134,7 +134,7 @@ def _type_of(value: Any, field: str, where: str, *, is_untyped: bool) -> ValueTy
         if value in ("0", "1"):
             return "binary"
         number = parse_number(value.strip()) if is_untyped else None
-        if number is None or not _is_quantity(number):  # `nan`, `inf` and long identifiers are names
+        if number is None or not _is_quantity(number):  # `nan`, `inf` and long identifiers are class names
             return "text"
         value = number
     if not isinstance(value, int | float):
@@ -144,7 +144,7 @@ def _type_of(value: Any, field: str, where: str, *, is_untyped: bool) -> ValueTy
         )
     if not _is_quantity(value):
         raise DataError(
-            f"{where}: field '{field}' is {value}; a number to learn is finite, and within 64 bits. Mend or "
+            f"{where}: field '{field}' is {value}; a numeric label must be finite and within 64 bits. Fix or "
             "drop "
             "the row, or leave its label empty: then it is left out."
         )

@@ -1,4 +1,4 @@
-"""The file by which a folder is a dataset: told before anything that reads one is imported."""
+"""Checks for a dataset's manifest without importing anything that reads one."""
 
 from pathlib import Path
 
@@ -8,8 +8,9 @@ MANIFEST_FILE = "manifest.json"
 
 
 def check_is_dataset(folder: Path) -> None:
-    """Raise `DataError` where no manifest lies in the folder."""
+    """Raise `DataError` if the folder holds no manifest."""
     if not (folder / MANIFEST_FILE).is_file():
         raise DataError(
-            f"{folder}: no dataset there (no {MANIFEST_FILE}). Make one with 'assay data index' or 'assay data build'."
+            f"{folder}: no dataset there (no {MANIFEST_FILE}). Create one with 'assay data index' or "
+            "'assay data build'."
         )

@@ -1,7 +1,7 @@
-"""Where a row of a dataset came from: a build keeps its sources and settings beside the manifest, and the span
-of the row's shard is read and encoded again, up to the row.
+"""Finds the source file and line of a dataset row by reading and encoding the span of its shard again.
 
-That is no part of the dataset: the fingerprint is the same wherever the sources lie, and a copy may lack it.
+A build stores its sources and settings next to the manifest for this purpose. They are not part of the dataset:
+the fingerprint does not depend on them, and a copied dataset may lack them.
 """
 
 import re
@@ -24,7 +24,7 @@ ENCODED = (TOKENS, REJECTED, SPANS, PROMPT_TOKENS)
 
 
 def row_text(dataset: Dataset, row: int) -> str:
-    """The beginning of a row as text, by the tokenizer beside the manifest; empty where there is none."""
+    """Return the beginning of a row as text, decoded with the dataset's own tokenizer; empty if there is none."""
     file = dataset.folder / TOKENIZER_FILE
     if not file.is_file():
         return ""
@@ -34,7 +34,7 @@ def row_text(dataset: Dataset, row: int) -> str:
 
 
 def row_origin(dataset: Dataset, row: int) -> str:
-    """The source file of a row and its line there, and of rows equal to it; else why that is not known."""
+    """Return source file and line of a row, and of rows equal to it, or the reason why they are unknown."""
     file = dataset.folder / ORIGIN_FILE
     group = int(np.searchsorted(dataset.groups.first_row, row, side="right")) - 1
     span = re.match(r"part-(\d+)-", Path(dataset.shard_path(group)).name)

@@ -1,4 +1,4 @@
-"""Columns that stand in a shard's path: `language=en/part-0.parquet`, as Hive, Spark and DuckDB write them."""
+"""Hive partition columns, which are stored in shard paths: `language=en/part-0.parquet`."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,17}")
 
 
 def partition_values(path: str) -> dict[str, str | None]:
-    """What the folders `name=value` on the way to a shard say of all its rows."""
+    """Return the values of the `name=value` folders in a shard's path."""
     pairs = (part.partition("=") for part in path.split("/")[:-1])
     return {
         unquote(name): None if value == _NULL else unquote(value) for name, equals, value in pairs if name and equals
@@ -19,7 +19,7 @@ def partition_values(path: str) -> dict[str, str | None]:
 
 
 def partition_schema(paths: Iterable[str]) -> pa.Schema:
-    """Integers where each value is one, text otherwise."""
+    """Return the partition columns of some paths: integers if all values are, text otherwise."""
     values: dict[str, set[str]] = {}
     for path in paths:
         for name, value in partition_values(path).items():
@@ -33,7 +33,7 @@ def partition_schema(paths: Iterable[str]) -> pa.Schema:
 
 
 def with_partitions(table: pa.Table, path: str, fields: Sequence[pa.Field], num_rows: int) -> pa.Table:
-    """The table, and behind its columns those of `fields`, which the shard's path holds."""
+    """Append the partition columns `fields` to a table."""
     values = partition_values(path)
     columns = {name: table[name] for name in table.column_names}
     for field in fields:

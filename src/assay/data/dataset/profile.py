@@ -1,6 +1,6 @@
-"""What is in a dataset, for a person to read: lengths, labels, and each column's values and holes.
+"""Profiles a dataset: lengths, and the values and missing rates of each column.
 
-Profiles of shards add up to the profile of the dataset.
+Counts of shards are merged into the profile of the dataset.
 """
 
 import math
@@ -23,13 +23,13 @@ Counts = npt.NDArray[np.int64]
 MAX_LENGTH = 1 << 20
 """Longer rows count as this long in the length histogram."""
 MAX_DISTINCT = 10_000
-"""Values remembered per column and shard; rarer ones past this are not among the top values."""
+"""Distinct values counted per column and shard; rarer ones beyond this are dropped."""
 NUM_TOP_VALUES = 20
 
 
 @dataclass
 class ColumnCounts:
-    """What is counted of one column, so far."""
+    """Accumulated counts of one column."""
 
     num_rows: int = 0
     num_missing: int = 0
@@ -37,7 +37,7 @@ class ColumnCounts:
     minimum: Any = None
     maximum: Any = None
     num_endless: int = 0
-    """Infinite ones among the numbers: they are in the limits and not in the total."""
+    """Infinite numbers, which count for the limits and not for the mean."""
     total: float = 0.0
 
     def add(self, column: pa.ChunkedArray) -> None:
@@ -61,7 +61,7 @@ class ColumnCounts:
         if pa.types.is_float16(column.type):
             column = column.cast(pa.float32())
         limits = pc.min_max(column)
-        # Times as the numbers that they are: Python has none before the year 1 and none after 9999.
+        # Keep times as integers: Python has no datetimes before year 1 and after 9999.
         low, high = (getattr(limits[end], "value", None) for end in ("min", "max"))
         if low is None:
             low, high = limits["min"].as_py(), limits["max"].as_py()
@@ -89,7 +89,6 @@ class ColumnCounts:
         self.maximum = high if self.maximum is None else max(self.maximum, high)
 
     def profile(self, name: str, arrow_type: pa.DataType) -> ColumnProfile:
-        """For the manifest."""
         present = self.num_rows - self.num_missing - self.num_endless
         is_number = pa.types.is_integer(arrow_type) or pa.types.is_floating(arrow_type)
         return ColumnProfile(
@@ -104,8 +103,7 @@ class ColumnCounts:
 
 
 def is_profiled(field: pa.Field, format: Format) -> bool:
-    """Whether a column is one value a row (lists of tokens have a profile of their own), and not a text of many
-    words."""
+    """Return whether a column is profiled: scalars only, and not the JSON items of prompts."""
     return not pa.types.is_nested(field.type) and not (format == "prompts" and field.name == ITEM)
 
 
@@ -122,12 +120,12 @@ def _limit_text(value: Any, arrow_type: pa.DataType) -> str:
         stored = stored.cast(pa.timestamp("us", arrow_type.tz), safe=False)
     try:
         return str(stored.as_py())
-    except (ValueError, OverflowError):  # no time that Python has, or in a zone that this machine does not know
+    except (ValueError, OverflowError):  # outside Python's range, or in an unknown time zone
         return f"{value} of {arrow_type}"
 
 
 def added(one: Counts, other: Counts) -> Counts:
-    """The sum of two histograms of different lengths."""
+    """Add two histograms of different lengths."""
     total = np.zeros(max(len(one), len(other)), np.int64)
     total[: len(one)] += one
     total[: len(other)] += other
@@ -135,7 +133,7 @@ def added(one: Counts, other: Counts) -> Counts:
 
 
 def length_profile(rows_of_length: npt.NDArray[np.int64]) -> LengthProfile:
-    """From the number of rows of each length."""
+    """Build the profile from the number of rows of each length."""
     lengths = np.flatnonzero(rows_of_length)
     if not len(lengths):
         return LengthProfile(mean=0, p50=0, p95=0, p99=0, max=0, histogram_edges=(0, 1), histogram_rows=(0,))
@@ -157,7 +155,7 @@ def length_profile(rows_of_length: npt.NDArray[np.int64]) -> LengthProfile:
 
 
 def merged_columns(parts: Iterable[dict[str, ColumnCounts]]) -> dict[str, ColumnCounts]:
-    """The counts of all shards together."""
+    """Merge the column counts of all shards."""
     total: dict[str, ColumnCounts] = {}
     for part in parts:
         for name, counts in part.items():

@@ -1,4 +1,4 @@
-"""A digest of every row's tokens: what two rows must share to be the same text."""
+"""Digests of rows' tokens, by which equal texts are found."""
 
 from functools import reduce
 from itertools import pairwise
@@ -15,9 +15,9 @@ from assay.data.dataset.dataset import Dataset
 
 
 def token_digests(dataset: Dataset) -> Keys:
-    """xxh3 of each row's tokens, by row id; whatever integer type the column has. Reads all of `input_ids`.
+    """Return the xxh3 digest of each row's tokens, indexed by row id, for any integer type. Reads all tokens.
 
-    Of a pair, of both sequences: the same prompt and answer beside another answer is another row.
+    For preference pairs the digest covers both sequences.
     """
     names = SEQUENCES if dataset.manifest.format == "pairs" else (TOKENS,)
 
@@ -29,7 +29,7 @@ def token_digests(dataset: Dataset) -> Keys:
 
 
 def digests_of(column: pa.ChunkedArray) -> Keys:
-    """Digests of the lists of tokens in a column."""
+    """Return the digests of a column's token lists."""
     boundaries = np.concatenate([[0], np.cumsum(pc.list_value_length(column).to_numpy())]).tolist()
     tokens: npt.NDArray[np.int64] = pc.list_flatten(column).to_numpy().astype(np.int64)
     data = tokens.data.cast("B")

@@ -1,7 +1,7 @@
-"""The table of row groups: where each one's bytes lie, what they must be, and which rows they hold.
+"""The table of row groups: byte ranges, digests and row counts.
 
-One line per row group, in the order (shard path, place in the shard). A row's id is its group's `first_row`
-plus its place in the group: unique in the dataset, stable while the shards are.
+One entry per row group, ordered by (shard path, index in the shard). A row's id is its group's `first_row` plus
+its index in the group: unique in the dataset, and stable as long as the shards are.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class RowGroups:
 
     shard_index: Integers
     group_index: Integers
-    """In its shard."""
+    """Index within the shard."""
     first_row: Integers
     num_rows: Integers
     num_tokens: Integers
@@ -39,7 +39,7 @@ class RowGroups:
         return len(self.num_rows)
 
     def table(self) -> pa.Table:
-        """As written to `row_groups.parquet`."""
+        """Return the table that `row_groups.parquet` holds."""
         columns = {name: pa.array(getattr(self, name)) for name in _SCALARS}
         for name in _PER_COLUMN:
             values = getattr(self, name)
@@ -52,11 +52,11 @@ _PER_COLUMN = ("chunk_start", "chunk_bytes", "chunk_digest")
 
 
 def read_row_groups(path: Path) -> RowGroups:
-    """What `RowGroups.table` was written to."""
+    """Read a file written from `RowGroups.table`."""
     try:
         table = pq.ParquetFile(path).read()
     except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path}: cannot be read ({error}). Index the dataset anew: 'assay data index'.") from error
+        raise DataError(f"{path}: cannot be read ({error}). Index the dataset again: 'assay data index'.") from error
     arrays = {name: table[name].to_numpy() for name in _SCALARS}
     for name in _PER_COLUMN:
         column = table[name].combine_chunks()
@@ -65,7 +65,7 @@ def read_row_groups(path: Path) -> RowGroups:
 
 
 def row_group_identities(paths: list[str], groups: RowGroups) -> Keys:
-    """64-bit names of the row groups, by path and place: appended shards do not change those of others."""
+    """Return 64-bit keys of row groups from shard path and index; appended shards do not change other keys."""
     names = [
         xxhash.xxh3_64_intdigest(f"{paths[shard]}\x1f{group}".encode())
         for shard, group in zip(groups.shard_index.tolist(), groups.group_index.tolist(), strict=True)

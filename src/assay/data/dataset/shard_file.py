@@ -1,7 +1,7 @@
-"""A shard's bytes made readable piece by piece: only the column chunks that are wanted are fetched.
+"""Reads single column chunks of a Parquet shard.
 
-pyarrow decodes from something that looks like a file. `SparseFile` looks like the whole shard, but holds only
-the ranges that were fetched and verified. Indexing reads the same way: what it adopts can be trained on.
+pyarrow decodes from a file object. `SparseFile` looks like the whole shard, but holds only the byte ranges that were
+fetched and verified. Indexing reads through it too, so every indexed dataset can be read in training.
 """
 
 import io
@@ -16,11 +16,11 @@ from assay.data.dataset.columns import plain
 MAGIC = b"PAR1"
 ENCRYPTED_MAGIC = b"PARE"
 _SIGNATURE_BYTES = 28
-"""The signature of a readable footer whose columns are encrypted; it stands behind the metadata."""
+"""Length of the signature after the metadata in a plaintext footer of an encrypted file."""
 
 
 class SparseFile(io.RawIOBase):
-    """A read-only file of which only some ranges are there."""
+    """A read-only file that holds only some byte ranges."""
 
     def __init__(self, starts: Sequence[int], parts: Sequence[memoryview], num_bytes: int) -> None:
         order = sorted(range(len(starts)), key=lambda index: starts[index])
@@ -44,7 +44,7 @@ class SparseFile(io.RawIOBase):
         return self._position
 
     def read(self, size: int = -1, /) -> bytes:
-        """The bytes at the present place; they must have been fetched."""
+        """Read bytes at the current position; raises `OSError` if they were not fetched."""
         index = bisect_right(self._starts, self._position) - 1
         begin = self._position - self._starts[index] if index >= 0 else 0
         part = self._parts[index][begin : begin + size] if index >= 0 else memoryview(b"")
@@ -55,7 +55,7 @@ class SparseFile(io.RawIOBase):
 
 
 def footer_of(tail: memoryview) -> bytes | None:
-    """The footer (metadata, its length, magic) at the end of a file's last bytes; None if there is none."""
+    """Return the footer (metadata, its length, magic) from a file's last bytes; None if there is none."""
     if len(tail) < 12 or tail[-4:] != MAGIC:
         return None
     size = int.from_bytes(tail[-8:-4], "little") + 8
@@ -63,14 +63,14 @@ def footer_of(tail: memoryview) -> bytes | None:
 
 
 def parse_footer(footer: bytes) -> pq.FileMetaData:
-    """The metadata in a footer's bytes."""
+    """Parse the metadata of a footer."""
     return pq.read_metadata(pa.BufferReader(footer))
 
 
 def is_encrypted(tail: memoryview) -> bool:
-    """Whether a file that ends so has encrypted columns, be its footer readable or not.
+    """Return whether a file with these last bytes has encrypted columns, with or without a readable footer.
 
-    pyarrow ends the process when it is asked where an encrypted column lies.
+    Checked first, because pyarrow aborts the process if the offsets of an encrypted column are read.
     """
     footer = footer_of(tail)
     if footer is None:
@@ -80,23 +80,23 @@ def is_encrypted(tail: memoryview) -> bool:
 
 
 def read_group(metadata: pq.FileMetaData, group: int, chunks: SparseFile, columns: Sequence[str]) -> pa.Table:
-    """These columns of a row group, decoded from their chunks, with the types of `columns.plain_schema`."""
+    """Decode columns of a row group from their chunks, with the types of `columns.plain_schema`."""
     file = pq.ParquetFile(pa.PythonFile(chunks, mode="r"), metadata=metadata, pre_buffer=False)
-    if metadata.row_group(group).num_rows == 0:  # whose chunks lie anywhere
+    if metadata.row_group(group).num_rows == 0:  # offsets of empty chunks are arbitrary
         table = file.schema_arrow.empty_table()
     else:
         table = file.read_row_group(group, columns=list(columns), use_threads=False)
-    # A name with a dot also names a field of a struct to pyarrow.
+    # pyarrow also reads a dotted name as the field of a struct, so select the columns again.
     return plain(table.select(list(columns)))
 
 
 def chunk_ranges(metadata: pq.FileMetaData, group: int) -> tuple[list[int], list[int]]:
-    """First byte and number of bytes of each leaf column's chunk in a row group."""
+    """Return first byte and size of each leaf column's chunk in a row group."""
     starts, sizes = [], []
     for column in range(metadata.num_columns):
         chunk = metadata.row_group(group).column(column)
         start = chunk.data_page_offset
-        # 0 is how some writers say that there is none.
+        # Some writers use 0 for a missing dictionary page.
         if chunk.dictionary_page_offset:
             start = min(start, chunk.dictionary_page_offset)
         starts.append(start)

@@ -1,4 +1,4 @@
-"""Which files below a folder or a prefix are read. Links are followed; what cannot be followed is an error."""
+"""Lists the source files below a folder or prefix. Symbolic links are followed; a broken link is an error."""
 
 import os
 from collections.abc import Iterable
@@ -13,10 +13,10 @@ SUFFIX = ".parquet"
 
 
 def shard_paths(source_url: str) -> list[str]:
-    """The Parquet files of a source, sorted.
+    """Return the Parquet files of a source, sorted.
 
-    Left out, as Spark and pyarrow do: what has a part that starts with `_` or `.` (unfinished writes, logs);
-    and the table of row groups of a manifest that was put among the shards.
+    Skips paths with a part that starts with `_` or `.` (unfinished writes, logs), as Spark and pyarrow do, and the
+    row group table of a manifest that lies among the shards.
     """
     is_remote = "://" in source_url or source_url.startswith("memory:")
     keys = {item.key for item in open_store(source_url).list("")} if is_remote else set(files_below(Path(source_url)))
@@ -30,18 +30,18 @@ def shard_paths(source_url: str) -> list[str]:
 
 
 def text_paths(folder: Path, suffix: str) -> list[str]:
-    """The files below a folder that end so, sorted; relative, with forward slashes."""
+    """Return the files below a folder with this suffix, sorted, as relative POSIX paths."""
     return _named_in_utf8(path for path in files_below(folder) if path.endswith(suffix))
 
 
 def files_below(folder: Path) -> list[str]:
-    """The files of a folder and of what its links lead to, each real folder once."""
+    """Return the files below a folder, following links, each real folder once."""
     found: list[str] = []
     seen: set[str] = set()
     folders: list[Path] = [folder] if folder.is_dir() else []
     links: list[Path] = []
     while folders or links:
-        # Links last: what lies below the folder itself goes by its own name, and a link to it adds nothing.
+        # Links last, so that files inside the folder keep their own path if a link also leads to them.
         current = folders.pop() if folders else links.pop(0)
         if (real := os.path.realpath(current)) in seen:
             continue

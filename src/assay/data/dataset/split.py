@@ -1,8 +1,7 @@
-"""Which rows are for training and which are held out: by time, by a key's hash or as a column says, never at
-random.
+"""Splits a dataset into training and validation rows: by time, by the hash of a key, or by a column.
 
-Rows that share a key (a conversation, a document, a file) are on the same side, so nothing that was trained on
-comes back in validation.
+Rows that share a key (a conversation, a document, a file) are on the same side. Rows are never split at random,
+so that related rows do not leak into validation.
 """
 
 from collections.abc import Callable, Sequence
@@ -97,28 +96,25 @@ SplitConfig = Annotated[HashSplit | TimeSplit | ColumnSplit, Field(discriminator
 
 @dataclass(frozen=True)
 class DatasetView:
-    """Some rows of a dataset; what a loader reads from."""
+    """The selected rows of a dataset, as a loader reads them."""
 
     dataset: Dataset
     fingerprint: str
     num_rows: npt.NDArray[np.int64]
-    """[row group]: selected rows."""
+    """Selected rows of each row group."""
     selection: SelectedRows
     copy: HeldOutCopy | None = None
-    """The selected rows by themselves, where somebody wrote them: read in the place of the dataset."""
+    """A copy of the selected rows, read instead of the dataset if it exists."""
 
     @property
     def identities(self) -> Keys:
-        """[row group]."""
         return self.dataset.identities
 
     def row_ids(self, group: int) -> Keys:
-        """Dataset-wide ids of a group's selected rows."""
         first = int(self.dataset.groups.first_row[group])
         return (np.flatnonzero(self.selection[group]) + first).astype(np.uint64)
 
     def read(self, group: int, columns: Sequence[str]) -> pa.Table:
-        """A group's selected rows."""
         if self.copy is not None:
             return self.copy.read(group, columns)
         table = self.dataset.read_row_group(group, columns)
@@ -126,19 +122,18 @@ class DatasetView:
         return table if selected.all() else table.filter(pa.array(selected))
 
     def sum_of(self, column: str) -> int:
-        """The sum of a column of integers or truths, over the selected rows."""
+        """Sum an integer or boolean column over the selected rows."""
         groups = np.flatnonzero(self.num_rows).tolist()
         with ThreadPoolExecutor(NUM_READERS) as pool:
             tables = pool.map(lambda group: self.read(group, [column]), groups)
             return sum(int(pc.sum(table[column].cast(pa.int64())).as_py()) for table in tables)
 
     def shard_of(self, group: int) -> str:
-        """For messages."""
         return self.dataset.shard_path(group)
 
 
 def split_view(dataset: Dataset, config: SplitConfig, part: Part) -> DatasetView:
-    """The rows of one side; reads the split column once and keeps the answer beside the manifest."""
+    """Return the rows of one side. Reads the split column once and caches the result next to the manifest."""
     sides = config.model_copy(update={"drop_leaks": False})
     bits = _load_or_compute(dataset, sides, lambda: _held_out(dataset, sides))
     if part == "train":
@@ -158,24 +153,23 @@ def split_view(dataset: Dataset, config: SplitConfig, part: Part) -> DatasetView
 
 
 def split_sha256(dataset: Dataset, config: SplitConfig) -> str:
-    """Names a dataset and how it is split."""
+    """Digest of a dataset and its split config."""
     return sha256_of_json(_named(dataset, config))
 
 
 def whole_view(dataset: Dataset) -> DatasetView:
-    """All rows, as if nothing were held out."""
+    """Return a view of all rows."""
     nobody = np.zeros(-(-dataset.manifest.num_rows // 8), np.uint8)
     selection = SelectedRows(nobody, dataset.groups, others=True)
     return DatasetView(dataset, dataset.fingerprint, dataset.groups.num_rows, selection)
 
 
 def _named(dataset: Dataset, config: SplitConfig) -> list[Any]:
-    """What a split is told by."""
     return [dataset.fingerprint, config.model_dump(mode="json")]
 
 
 def _load_or_compute(dataset: Dataset, config: SplitConfig, decide: Callable[[], npt.NDArray[np.bool_]]) -> Bits:
-    """[row of the dataset]: whether it is for validation; decided where that is not kept already."""
+    """Return, for each row, whether it is for validation; from the cache if possible."""
     key = split_sha256(dataset, config)
     cache = dataset.folder / "splits" / f"{key[:16]}.bits"
     if (stored := _load(cache, key, dataset.manifest.num_rows)) is not None:
@@ -186,12 +180,12 @@ def _load_or_compute(dataset: Dataset, config: SplitConfig, decide: Callable[[],
 
 
 def _without_leaks(dataset: Dataset, held_out: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """The held-out rows whose tokens no training row has."""
+    """Return the held-out rows whose tokens no training row has."""
     digests = token_digests(dataset)
     clean: npt.NDArray[np.bool_] = held_out & ~np.isin(digests, digests[~held_out])
     if not clean.any():
         raise ConfigError(
-            "data.split.drop_leaks leaves nothing to validate on: each of the "
+            "data.split.drop_leaks leaves no validation rows: each of the "
             f"{np.count_nonzero(held_out):,} held-out rows has the tokens of a training row. Hold out by "
             "`column: input_ids`, which keeps copies of a text together."
         )
@@ -214,7 +208,7 @@ def _held_out(dataset: Dataset, config: SplitConfig) -> npt.NDArray[np.bool_]:
 
     held_out = np.concatenate(dataset.map_groups(decide))
     if held_out.all() or not held_out.any():
-        others = {"time": "moment", "hash": "column, fraction or seed", "column": "column or values"}
+        others = {"time": "validation_from", "hash": "column, fraction or seed", "column": "column or values"}
         raise ConfigError(
             f"data.split puts {'all' if held_out.all() else 'none'} of the {len(held_out):,} rows into "
             f"validation. Choose another {others[config.type]}; 'assay data show' prints what the columns hold."
@@ -240,7 +234,7 @@ def _by_hash(column: pa.ChunkedArray, config: HashSplit) -> npt.NDArray[np.bool_
 
 
 def key_hashes(column: pa.ChunkedArray) -> Keys:
-    """Hashes of each row's value as text; null has one of its own."""
+    """Hash each row's value as text; null has a hash of its own."""
     encoded = column.combine_chunks().cast(pa.string()).dictionary_encode()
     names = [*encoded.dictionary.to_pylist(), None]
     hashes = np.array([xxhash.xxh3_64_intdigest(repr(name).encode()) for name in names], np.uint64)
@@ -250,7 +244,7 @@ def key_hashes(column: pa.ChunkedArray) -> Keys:
 
 
 def key_column(config: SplitConfig) -> str | None:
-    """The column of metadata whose rows were kept together; None where rows were split one by one."""
+    """Return the metadata column by which rows were kept together; None if rows were split individually."""
     return config.column if config.type == "hash" and config.column != TOKENS else None
 
 
@@ -272,7 +266,7 @@ def _by_time(column: pa.ChunkedArray, config: TimeSplit, where: str) -> npt.NDAr
     if column.null_count:
         raise DataError(
             f"{where} is null in {number_of(column.null_count, 'row')} of a row group, and a row without a "
-            "time is on neither side. Split by hash of another column, or fill it in."
+            "time belongs to neither side. Fill in the column, or split by hash of another one."
         )
     moment = config.validation_from
     utc = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
@@ -282,7 +276,7 @@ def _by_time(column: pa.ChunkedArray, config: TimeSplit, where: str) -> npt.NDAr
 
 
 def _utc_moments(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Times as UTC; without a zone they are UTC already. Numbers are refused: their unit is anyone's guess."""
+    """Convert times to UTC; times without a zone are UTC. Numbers are rejected, because their unit is unknown."""
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         try:
             column = column.cast(pa.timestamp("us", "UTC"))
@@ -296,12 +290,12 @@ def _utc_moments(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _in_microseconds(column: pa.ChunkedArray, arrow_type: pa.DataType) -> pa.ChunkedArray:
-    """Nanoseconds are dropped; what does not fit is an error, for it would come out in another year."""
+    """Truncate nanoseconds; overflow is an error, because it would wrap around to another year."""
     return pc.cast(column, options=pc.CastOptions(arrow_type, allow_time_truncate=True))
 
 
 def _load(path: Path, key: str, num_rows: int) -> Bits | None:
-    """None where nothing was kept, and where what is there was cut short, changed, or is of another split."""
+    """Load a cached split; None if it is missing, truncated, changed, or of another split."""
     try:
         stored = path.read_bytes()
     except OSError:
@@ -313,7 +307,7 @@ def _load(path: Path, key: str, num_rows: int) -> Bits | None:
 
 
 def _store(path: Path, key: str, held_out: Bits) -> None:
-    """Save, unless the manifest's folder cannot be written; then the split is computed anew each time."""
+    """Cache a split. If the manifest's folder is read-only, it is computed again each time."""
     bits = held_out.tobytes()
     with suppress(StoreError):
         open_store(str(path.parent)).put(path.name, bits + _split_digest(key, bits))
@@ -323,5 +317,5 @@ _DIGEST_BYTES = 32
 
 
 def _split_digest(key: str, bits: bytes) -> bytes:
-    """The digest of whose split it is, and of the split: it decides which rows are trained on."""
+    """Digest the split's key and bits."""
     return bytes.fromhex(sha256_of_parts([key.encode(), bits]))

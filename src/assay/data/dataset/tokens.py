@@ -1,4 +1,4 @@
-"""Text to tokens, with any Hugging Face tokenizer, by the `tokenizers` library alone."""
+"""Loads and trains tokenizers with the `tokenizers` library alone."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,27 +16,27 @@ from assay.store.model_folder import SETTINGS, whole_export
 
 UNKNOWN, PADDING, START = "[UNK]", "[PAD]", "[CLS]"
 END = "<|endoftext|>"
-"""The end of texts, in a tokenizer that is trained on them for a language model."""
+"""End-of-text token of newly trained tokenizers."""
 TOKENIZER_FILE = "tokenizer.json"
 SETTINGS_FILE = "tokenizer_config.json"
-"""Beside the tokenizer: which of its tokens are special, and often a chat template."""
+"""Names the special tokens, and often holds a chat template; stored next to the tokenizer."""
 NEW = "new:"
 _SMALLEST = 300
-"""All bytes, the special tokens, and some to learn."""
+"""Smallest vocabulary: all bytes, the special tokens, and some merges."""
 _TRIMS = re.compile(r'("trim_offsets"\s*:\s*)true')
 
 
 class KnownTokenizer(NamedTuple):
-    """The tokenizer that a dataset's rows were made with."""
+    """The tokenizer of a dataset."""
 
     path: Path
     sha256: str
     is_proved: bool
-    """The manifest names it."""
+    """Whether the manifest holds its digest."""
 
 
 def new_vocabulary(name: str) -> int | None:
-    """The size behind `new:8000`; None for a tokenizer that there is."""
+    """Return the vocabulary size of `new:8000`; None for the name of an existing tokenizer."""
     if not name.startswith(NEW):
         return None
     size = name.removeprefix(NEW).replace(",", "").replace("_", "")
@@ -48,7 +48,7 @@ def new_vocabulary(name: str) -> int | None:
 
 
 def tokenizer_file(name: str | Path) -> Path:
-    """The `tokenizer.json` that is meant: itself, the one in a folder, or `package:NAME/FOLDER`'s."""
+    """Resolve a name to a `tokenizer.json`: a file, a folder that holds one, or `package:NAME/FOLDER`."""
     path = installed_path(str(name))
     file = path / TOKENIZER_FILE if path.is_dir() else path
     if not file.is_file():
@@ -61,9 +61,9 @@ def tokenizer_file(name: str | Path) -> Path:
 
 
 def load_tokenizer(name: str | Path) -> Tokenizer:
-    """See `tokenizer_file`; neither truncates nor pads.
+    """Load a tokenizer (see `tokenizer_file`) without truncation and padding.
 
-    Offsets are those of whole tokens: some tokenizers leave out a word's space, which then lies in no token.
+    `trim_offsets` is turned off, so that a token's offsets include its leading space.
     """
     file = tokenizer_file(name)
     try:
@@ -77,9 +77,9 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
 
 
 def tokenizer_of(folder: Path, manifest: DatasetManifest, explicit: Path | None, hint: str) -> KnownTokenizer:
-    """The one that is given, or lies with the dataset; where the manifest names one, it must be that.
+    """Return the explicit tokenizer, or the dataset's own; it must match the digest in the manifest, if any.
 
-    `cure`: what to do where there is none.
+    `hint` completes the error if there is none.
     """
     named = manifest.tokenizer_sha256
     if explicit is not None:
@@ -94,29 +94,31 @@ def tokenizer_of(folder: Path, manifest: DatasetManifest, explicit: Path | None,
     for path in (folder / TOKENIZER_FILE, folder.resolve().parent / TOKENIZER_FILE):
         if named is not None and path.is_file() and sha256_of_bytes(path.read_bytes()) == named:
             return KnownTokenizer(path, named, is_proved=True)
-    raise ConfigError(f"the tokenizer of dataset '{manifest.name}' is neither in {folder} nor beside it. {hint}")
+    raise ConfigError(
+        f"the tokenizer of dataset '{manifest.name}' is neither in {folder} nor in its parent folder. {hint}"
+    )
 
 
 def tokenizer_settings(name: str | Path) -> dict[str, Any]:
-    """What `tokenizer_config.json` beside the tokenizer says; nothing where there is none."""
+    """Return the `tokenizer_config.json` next to the tokenizer; empty if there is none."""
     return json_object(tokenizer_file(name).parent / SETTINGS_FILE)
 
 
 def json_object(file: Path) -> dict[str, Any]:
-    """The object in one of a model folder's JSON files; nothing where there is no such file."""
+    """Return the object in a JSON file of a model folder; empty if there is no such file."""
     if not file.is_file():
         return {}
     try:
         found = parse_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{file}: cannot be read: {error}. Mend it, or copy it from its source.") from error
+        raise ConfigError(f"{file}: cannot be read: {error}. Fix it, or copy it from its source.") from error
     if not isinstance(found, dict):
-        raise ConfigError(f"{file}: holds no JSON object. Mend it, or copy it from its source.")
+        raise ConfigError(f"{file}: holds no JSON object. Fix it, or copy it from its source.")
     return found
 
 
 def special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
-    """`eos_token` and the like -> how it is written."""
+    """Return special token names (`eos_token`, ...) -> token text."""
     found = {
         name: value.get("content") if isinstance(value, dict) else value
         for name, value in settings.items()
@@ -126,16 +128,16 @@ def special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def end_tokens(name: str | Path) -> tuple[int, ...]:
-    """What ends a completion: the `eos_token` of `tokenizer_config.json` beside the tokenizer, if any."""
+    """Return the id of the `eos_token` in `tokenizer_config.json`, if there is one."""
     end = special_tokens(tokenizer_settings(name)).get("eos_token")
     number = None if end is None else load_tokenizer(name).token_to_id(end)
     return () if number is None else (number,)
 
 
 def train_tokenizer(texts: Iterable[str], *, vocab_size: int, special: Sequence[str] = ()) -> Tokenizer:
-    """A byte-level BPE (any text encodes, none is unknown), padding first, so that token 0 is padding.
+    """Train a byte-level BPE tokenizer, in which token 0 is padding and no text is unknown.
 
-    The same texts in any order give the same tokens.
+    The result does not depend on the order of the texts.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -1,7 +1,7 @@
-"""Which tokens begin and end what a dataset's rows teach, counted while rows are encoded.
+"""Counts the tokens with which trained sequences begin and end, while rows are encoded.
 
-Control tokens are the tokens that a tokenizer calls special, and the added tokens that its chat template writes
-around messages; tags that come in pairs (`<think>`, `</think>`) are markup which conversations may write.
+Control tokens are the tokenizer's special tokens, and the added tokens that its chat template writes around
+messages. Paired tags (`<think>`, `</think>`) are markup, which conversations may contain.
 """
 
 import json
@@ -22,7 +22,7 @@ _TAG = re.compile(r"</?([\w:.-]+)>")
 
 
 def control_tokens(tokenizer: Tokenizer, template: ChatTemplate | None) -> dict[str, int]:
-    """Control token -> id."""
+    """Return control token -> id."""
     added = {token.content: (number, token) for number, token in tokenizer.get_added_tokens_decoder().items()}
     written = template.source + template.probe if template is not None else ""
     named = template.named if template is not None else frozenset()
@@ -41,26 +41,29 @@ def control_tokens(tokenizer: Tokenizer, template: ChatTemplate | None) -> dict[
 
 
 def pattern_of(tokens: Iterable[str]) -> re.Pattern[str]:
-    """Finds control tokens in text, the longest first."""
+    """Compile a pattern that finds control tokens in text, the longest first."""
     return re.compile("|".join(map(re.escape, sorted(tokens, key=len, reverse=True))) or "(?!)")
 
 
 def guarded(value: Any, pattern: re.Pattern[str]) -> Any:
-    """A text, or all texts in lists and objects, with a guard in each control token: it is encoded as text."""
+    """Insert a guard into each control token in a text, or in all texts of a JSON value, so that it is encoded as
+    text."""
     if isinstance(value, Mapping):
         return {guarded(key, pattern): guarded(item, pattern) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [guarded(item, pattern) for item in value]
     while isinstance(value, str) and (found := pattern.search(value)):
         if len(found[0]) == 1:
-            raise DataError(f"{found[0]!r} is a control token of one character, which cannot be text. Mend it.")
+            raise DataError(
+                f"{found[0]!r} is a control token of one character, which cannot be encoded as text. Remove it."
+            )
         value = f"{value[: found.start() + 1]}{GUARD}{value[found.start() + 1 :]}"
     return value
 
 
 @dataclass
 class PlainEncoding:
-    """An encoding without the tokens of guards."""
+    """Token ids and offsets of a text."""
 
     ids: list[int]
     offsets: list[Span]
@@ -74,7 +77,7 @@ TextEncoding = Encoding | PlainEncoding
 
 
 def encode_guarded(tokenizer: Tokenizer, text: str, *, add_special_tokens: bool) -> PlainEncoding:
-    """Encode a text that holds guards; they leave no tokens behind."""
+    """Encode a text that may hold guards; guards produce no tokens."""
     encoding = tokenizer.encode(text, add_special_tokens=add_special_tokens)
     if GUARD not in text:
         return PlainEncoding(encoding.ids, encoding.offsets, encoding.overflowing)
@@ -89,7 +92,7 @@ def encode_guarded(tokenizer: Tokenizer, text: str, *, add_special_tokens: bool)
 
 
 def encode_as_text(tokenizer: Tokenizer, texts: Sequence[str]) -> list[TextEncoding]:
-    """Encode texts with what the tokenizer puts around them; control tokens in them are text."""
+    """Encode texts with the tokenizer's special tokens around them; control tokens inside are text."""
     pattern = pattern_of(control_tokens(tokenizer, None))
     return [
         encode_guarded(tokenizer, guarded(text, pattern), add_special_tokens=True) if pattern.search(text) else encoding
@@ -101,34 +104,34 @@ class End(NamedTuple):
     """How a trained turn ends."""
 
     token: int | None
-    """The control token; None where it ends in ordinary text."""
+    """The control token; None if the turn ends in ordinary text."""
     is_trained: bool
 
 
 @dataclass
 class Boundaries:
-    """The begins and ends of some rows."""
+    """Statistics of how some rows begin and end."""
 
     begin: tuple[int, ...] | None = None
-    """What all sequences begin with; None before the first."""
+    """Common prefix of all sequences; None before the first."""
     ends: Counter[int] = field(default_factory=Counter)
     num_ends: int = 0
     num_trained_ends: int = 0
 
     def add_begin(self, ids: Sequence[int]) -> None:
-        """Another sequence begins with these control tokens."""
+        """Record the control tokens with which a sequence begins."""
         num_common = len(ids) if self.begin is None else common_length(self.begin, ids)
         self.begin = tuple(map(int, ids[:num_common]))
 
     def add_end(self, end: End) -> None:
-        """Count another trained turn, completion or text."""
+        """Count the end of a trained turn, completion or text."""
         self.num_ends += 1
         self.num_trained_ends += end.is_trained and end.token is not None
         if end.token is not None:
             self.ends[end.token] += 1
 
     def merge(self, later: "Boundaries") -> None:
-        """Those of rows behind these."""
+        """Add the statistics of later rows."""
         if later.begin is not None:
             self.add_begin(later.begin)
         self.ends += later.ends
@@ -145,7 +148,6 @@ class Boundaries:
         return cls(**{**tree, "begin": begin and tuple(begin), "ends": Counter(dict(tree["ends"]))})
 
     def record(self) -> BoundaryTokens:
-        """As a manifest holds them."""
         return BoundaryTokens(
             begin_ids=self.begin or (),
             end_ids=tuple(token for token, _ in self.ends.most_common()),
@@ -155,9 +157,9 @@ class Boundaries:
 
 
 def end_of(encoding: TextEncoding, text: str, control: Collection[int], last: int) -> End:
-    """The end of a turn of which token `last` is the last that is trained.
+    """Return the end of a turn whose last trained token is `last`.
 
-    Blanks may follow the control token. If none is trained, it is the one that follows.
+    White space may follow the control token. If none is trained, the control token that follows counts.
     """
     ids, offsets = encoding.ids, encoding.offsets
 
@@ -165,12 +167,12 @@ def end_of(encoding: TextEncoding, text: str, control: Collection[int], last: in
         begin, end = offsets[index]
         return ids[index] not in control and not text[begin:end].strip()
 
-    behind = last + 1
+    after = last + 1
     while last >= 0 and is_blank(last):
         last -= 1
     if last >= 0 and ids[last] in control:
         return End(ids[last], True)
-    while behind < len(ids) and is_blank(behind):
-        behind += 1
-    has_end = behind < len(ids) and ids[behind] in control
-    return End(ids[behind] if has_end else None, False)
+    while after < len(ids) and is_blank(after):
+        after += 1
+    has_end = after < len(ids) and ids[after] in control
+    return End(ids[after] if has_end else None, False)

@@ -1,9 +1,9 @@
-"""Where each part of a conversation lies in its rendered text.
+"""Locates each part of a conversation in its rendered text.
 
     messages --marks around every part--> template --> text with marks --> part -> [begin, end) of characters
 
-The marks are noncharacters that carry the number of a part, so a part is found however the template encodes it,
-in its own place, and not where another part happens to say the same.
+Marks are Unicode noncharacters that encode the number of a part. So a part is found even if the template escapes
+it, and is not confused with another part of equal text.
 """
 
 import html
@@ -20,59 +20,58 @@ Message = Mapping[str, Any]
 Span = tuple[int, int]
 """[begin, end) of characters."""
 REASONING = ("reasoning_content", "thinking", "reasoning")
-"""A message's reasoning, by the names that transformers knows."""
+"""Keys of a message's reasoning that transformers knows."""
 OPEN, CLOSE, _BEGIN, _END = "\ufdd0\ufdd1\ufdd2\ufdd3"
-"""Around what a template marks as generated, and around a part, whose number follows in `_DIGITS`."""
+"""Marks around generated text, and around a part, whose number follows in `_DIGITS`."""
 GUARD = "\ufdd4"
-"""Inside a control token that is to be encoded as text."""
+"""Inserted into a control token, so that it is encoded as text."""
 _DIGITS = "".join(map(chr, range(0xFDE0, 0xFDF0)))
 RESERVED = re.compile("[\ufdd0-\ufdef]")
-"""Noncharacters, which no text may hold."""
+"""The noncharacters that marks use; input texts must not contain them."""
 _MARK = re.compile(f"([{OPEN}{CLOSE}])|([{_BEGIN}{_END}])([{_DIGITS}]{{4}})")
 _ESCAPED = re.compile(r"\\ufdd[23](?:\\ufde[0-9a-f]){4}")
-"""A mark as JSON of ASCII and Python write it."""
+"""A mark as ASCII JSON and Python's repr escape it."""
 _NO_SCHEMA = ("properties", "required", "type")
 
 
 def common_length(one: Iterable[Any], other: Iterable[Any]) -> int:
-    """How many elements two sequences begin with alike."""
+    """Return the length of the common prefix of two sequences."""
     return sum(takewhile(bool, map(eq, one, other)))
 
 
 class ConversationPart(NamedTuple):
-    """Something that a conversation says."""
+    """A piece of text that a conversation contains."""
 
     message: int
-    """Index of the message; -1 for the tools."""
+    """Message index; -1 for the tools."""
     name: str
     text: str
     is_reasoning: bool = False
     is_header: bool = False
-    """Stands before what the assistant writes."""
+    """Written before the assistant's text, e.g. the message's name."""
     id_of_call: str = ""
-    """The call's id, which may hold the function's name in its place."""
+    """The id of the tool call; some templates write only an id, which contains the function's name."""
 
 
 class MarkedText(NamedTuple):
-    """A rendered text without its marks, and where they were."""
+    """A rendered text without marks, and the spans that they enclosed."""
 
     text: str
     generated: tuple[Span, ...]
     spans: Mapping[int, Sequence[Span]]
-    """ConversationPart by its number -> where it stands; a name of an argument ends there."""
+    """Part number -> its spans; only ends are marked for names of arguments."""
 
 
 @dataclass
 class Marker:
-    """Puts marks around the parts of one conversation; tags that the template looks for stay outside."""
+    """Puts marks around the parts of one conversation, except tags that the template searches for."""
 
     tags: re.Pattern[str]
     parts: list[ConversationPart] = field(default_factory=list)
     numbers: list[tuple[ConversationPart, float]] = field(default_factory=list)
-    """Arguments that cannot be marked."""
+    """Numeric arguments, which cannot be marked."""
 
     def message(self, index: int, message: Message) -> Message:
-        """The message with marks."""
         marked = dict(message)
         if isinstance(content := message.get("content"), str):
             pieces = self.tags.split(content)
@@ -105,7 +104,7 @@ class Marker:
         return {**call, "function": marked}
 
     def tool(self, tool: Any, at: str = "the tools") -> Any:
-        """The definition of a tool with marks: its name, descriptions, and the names of its parameters."""
+        """Return a tool definition with marks around its name, descriptions and parameter names."""
         if isinstance(tool, list):
             return [self.tool(item, at) for item in tool]
         if not isinstance(tool, Mapping):
@@ -132,7 +131,7 @@ class Marker:
         return value
 
     def _text(self, text: str, part: ConversationPart) -> str:
-        """Blanks around it stay outside: templates strip them."""
+        """Mark text; surrounding white space stays outside, because templates strip it."""
         if not (core := text.strip()):
             return text
         begin = text.index(core)
@@ -140,7 +139,7 @@ class Marker:
         return f"{text[:begin]}{_BEGIN}{number}{core}{_END}{number}{text[begin + len(core) :]}"
 
     def _key(self, text: str, part: ConversationPart) -> str:
-        """Marked behind: keys may be sorted."""
+        """Mark a key at its end only, because a template may sort keys."""
         return f"{text}{_END}{self._number(part._replace(text=text))}"
 
     def _number(self, part: ConversationPart) -> str:
@@ -149,15 +148,15 @@ class Marker:
 
 
 def read_marks(rendered: str, parts: Sequence[ConversationPart]) -> MarkedText:
-    """The text without marks; a part that came out altered has no place."""
+    """Remove and interpret marks; a part that the template altered has no span."""
     rendered = _ESCAPED.sub(lambda found: found[0].encode().decode("unicode_escape"), rendered)
-    text, position, behind = [], 0, 0
+    text, position, consumed = [], 0, 0
     generated: list[Span] = []
     ends: dict[int, list[Span]] = defaultdict(list)
     open_at, begins = 0, {}
     for mark in _MARK.finditer(rendered):
-        text.append(rendered[behind : mark.start()])
-        position, behind = position + len(text[-1]), mark.end()
+        text.append(rendered[consumed : mark.start()])
+        position, consumed = position + len(text[-1]), mark.end()
         if mark[1] == OPEN:
             open_at = position
         elif mark[1]:
@@ -167,14 +166,14 @@ def read_marks(rendered: str, parts: Sequence[ConversationPart]) -> MarkedText:
         else:
             number = int("".join(f"{_DIGITS.index(digit):x}" for digit in mark[3]), 16)
             ends[number].append((begins.get(mark[3], -1), position))
-    text.append(rendered[behind:])
+    text.append(rendered[consumed:])
     whole = "".join(text)
     found = {number: [*_spans_of(whole, parts[number].text, spans)] for number, spans in ends.items()}
     return MarkedText(whole, tuple(generated), {number: spans for number, spans in found.items() if spans})
 
 
 def _spans_of(whole: str, text: str, spans: Sequence[Span]) -> Iterator[Span]:
-    """Where the text of a part is between its marks, or in front of its only mark, in one of its encodings."""
+    """Yield the spans that hold a part's text, plain or escaped, between its marks or before its only mark."""
     for begin, end in spans:
         first = begin if begin >= 0 else end - len(text)
         if whole[first:end] == text:

@@ -1,13 +1,16 @@
-"""Rows as tokens: every text is tokenised once, whole, and where things lie in it follows from offsets.
+"""Tokenises rows: each text is encoded once as a whole, and spans are mapped to tokens by offsets.
 
     labelled  cut at `max_tokens`
-    text      cut into even pieces of at most `max_tokens`, each a row of its own; nothing is lost or added
-    chat      the tokens that share a character with a trained span
-    pairs     two sequences, and how many tokens lie wholly in the prompt of both
-    prompts   the tokens, and what graders read
+    text      cut into even pieces of at most `max_tokens`, each a row of its own
+    chat      the tokens, and spans of those that share a character with a trained span
+    pairs     two sequences, and the number of tokens of the common prompt
+    prompts   the tokens, and the item for graders
 
-A token that straddles a border belongs to what follows the border. Rows of the last three that are longer than
-`max_tokens` are left out, and counted: a cut would go through what is to be learned, or asked.
+A token across a boundary belongs to the part after it. Rows of the last three formats that exceed `max_tokens`
+are dropped and counted, because a cut would go through the prompt or the completion.
+
+The texts of `Encoder.firsts` are stored in shards, so they are part of a dataset's fingerprint: rewording a
+message that `Encoder.rows` catches changes the fingerprints of datasets with such rows.
 """
 
 from collections import Counter
@@ -48,18 +51,18 @@ COLUMNS: Mapping[Format, Mapping[str, pa.DataType]] = {
     "pairs": {TOKENS: _LIST, REJECTED: _LIST, PROMPT_TOKENS: pa.int32(), MARGIN: pa.float32()},
     "prompts": {TOKENS: _LIST, ITEM: pa.string()},
 }
-"""What a row of each format is trained on."""
+"""Columns of each format."""
 _WITHOUT_OFFSETS = ("labelled", "text", "prompts")
 DETOKENIZED = "a b"
-"""A tokenizer whose tokens do not give this text back has no decoder of its own."""
-LEAVES_OUT = "Mend the row, or have all such rows left out, and counted: '--drop unusable'."
-"""The cure behind what is wrong with the only one,"""
-LEAVES_OUT_ALL = "Mend them, or have them left out, and counted: '--drop unusable'."
-"""and behind all."""
+"""A tokenizer that does not reproduce this text has no decoder."""
+LEAVES_OUT = "Fix the row, or drop and count all such rows with '--drop unusable'."
+"""Hint after the error of a single row."""
+LEAVES_OUT_ALL = "Fix them, or drop and count all of them with '--drop unusable'."
+"""Hint after the errors of several rows."""
 
 
 class UsableRow(NamedTuple):
-    """A raw row that is trained on."""
+    """A raw row that becomes part of the dataset."""
 
     where: str
     row: Row
@@ -67,7 +70,7 @@ class UsableRow(NamedTuple):
 
 
 class EncodedRow(NamedTuple):
-    """A row of the dataset: what it came from, and the columns of its format."""
+    """A row of the dataset: its source row, and the columns of its format."""
 
     source_row: UsableRow
     columns: dict[str, Any]
@@ -75,10 +78,10 @@ class EncodedRow(NamedTuple):
 
 @dataclass(eq=False)
 class Encoder:
-    """Makes rows of a dataset of rows of a source, and counts what became of them."""
+    """Encodes source rows as dataset rows, and counts what was cut, dropped or altered."""
 
     tokenizer: Tokenizer
-    """Truncates where rows are `labelled`, and only there."""
+    """Truncates only if rows are `labelled`."""
     format: Format
     text_field: str
     max_tokens: int
@@ -86,13 +89,13 @@ class Encoder:
     template: ChatTemplate | None = None
     """Renders conversations."""
     end: str = ""
-    """Behind a text or a completion."""
+    """End token after a text or completion."""
     keeps_end: bool = True
-    """What the tokenizer puts behind a text ends one that has no other end."""
+    """Whether the tokenizer's own final tokens end a text that has no other end."""
     counts: Counter[str] = field(default_factory=Counter)
     """`cut_rows`, `cut_tokens`, `split_texts`, `reasoning`, `long`, `unusable`, `altered`."""
     firsts: dict[str, str] = field(default_factory=dict)
-    """The first of the rows that were left out or altered, by the reason."""
+    """The first dropped or altered row, by reason."""
 
     boundaries: Boundaries = field(default_factory=Boundaries)
 
@@ -102,27 +105,27 @@ class Encoder:
         unknown = getattr(self.tokenizer.model, "unk_token", None)
         self._unknown = self.tokenizer.token_to_id(unknown) if unknown else None
         probe = self.tokenizer.encode(DETOKENIZED, add_special_tokens=False).ids
-        self._is_detokenizable = _blankless(self.tokenizer.decode(probe)) == _blankless(DETOKENIZED)
+        self._is_detokenizable = _without_whitespace(self.tokenizer.decode(probe)) == _without_whitespace(DETOKENIZED)
 
     @cached_property
-    def _around(self) -> tuple[list[int], list[int]]:
-        """What the tokenizer puts before a text, and behind it."""
+    def _added_tokens(self) -> tuple[list[int], list[int]]:
+        """The tokens that the tokenizer adds before and after a text."""
         encoding = self.tokenizer.encode("a")
         is_added = encoding.special_tokens_mask
         num_before = sum(takewhile(bool, is_added))
-        num_behind = sum(takewhile(bool, reversed(is_added[num_before:])))
-        return encoding.ids[:num_before], encoding.ids[len(is_added) - num_behind :]
+        num_after = sum(takewhile(bool, reversed(is_added[num_before:])))
+        return encoding.ids[:num_before], encoding.ids[len(is_added) - num_after :]
 
     @cached_property
     def _templated_begin(self) -> list[int]:
-        """What the template writes before the first message: control tokens that no later message has."""
+        """The control tokens that the template writes before the first message only."""
         probe = self.template.probe if self.template is not None else ""
         ids = self.tokenizer.encode(probe, add_special_tokens=False).ids
         return [*takewhile(lambda token: token in self._control and ids.count(token) == 1, ids)]
 
     @lru_cache(maxsize=2)  # noqa: B019
     def _completion_end(self, *, is_templated: bool) -> int | None:
-        """What ends the completion of a prompt."""
+        """Return the token that ends a completion."""
         if not is_templated or self.template is None:
             return self.tokenizer.token_to_id(self.end) if self.end else None
         rendered = self.template.render_conversation(PROBE, [False, True], {}, "a probe")
@@ -131,22 +134,22 @@ class Encoder:
         return end_of(encoding, rendered.text, self._control, int(trained[-1]))[0]
 
     def _alteration(self, usable: UsableRow, encodings: Sequence[TextEncoding]) -> str:
-        """What is otherwise in the tokens of a row than in its text, blanks apart; empty where nothing is."""
+        """Describe how the tokens of a row differ from its text, ignoring white space; empty if they do not."""
         for encoding, sequence in zip(encodings, usable.rendered.sequences, strict=True):
             if self._unknown is not None and self._unknown in encoding.ids:
                 return f"a part of it became {self.tokenizer.id_to_token(self._unknown)}"
             if self._is_detokenizable and self.format != "labelled":  # classifiers' tokenizers normalize
-                text = _blankless(sequence.text.replace(GUARD, ""))
-                found = _blankless(self.tokenizer.decode(encoding.ids, skip_special_tokens=False))
+                text = _without_whitespace(sequence.text.replace(GUARD, ""))
+                found = _without_whitespace(self.tokenizer.decode(encoding.ids, skip_special_tokens=False))
                 if text not in found:
                     begin = common_length(text, found)
                     return f"{text[begin : begin + 20]!r} became {found[begin : begin + 20]!r}"
         return ""
 
     def _note(self, usable: UsableRow, encodings: Sequence[TextEncoding]) -> None:
-        """Count how the sequences of a row begin and end."""
+        """Record how the sequences of a row begin and end."""
         self.counts["reasoning"] += usable.rendered.sequences[0].num_dropped
-        begin = self._templated_begin if usable.rendered.is_templated else self._around[0]
+        begin = self._templated_begin if usable.rendered.is_templated else self._added_tokens[0]
         for encoding, sequence in zip(encodings, usable.rendered.sequences, strict=True):
             ids = encoding.ids
             self.boundaries.add_begin(begin[: common_length(begin, ids)])
@@ -155,45 +158,45 @@ class Encoder:
                     self.boundaries.ends[end] += 1
             elif usable.rendered.is_templated:
                 begins, ends = _offsets(encoding)
-                turn_spans = dict(zip(sequence.turns, sequence.spans, strict=True))  # the last span of each
-                for first, behind in turn_spans.values():
-                    last = int(np.flatnonzero((ends > first) & (begins < behind))[-1])
+                turn_spans = dict(zip(sequence.turns, sequence.spans, strict=True))  # the last span of each turn
+                for first, stop in turn_spans.values():
+                    last = int(np.flatnonzero((ends > first) & (begins < stop))[-1])
                     self.boundaries.add_end(end_of(encoding, sequence.text, self._control, last))
             else:
                 self.boundaries.add_end(End(ids[-1] if ids[-1] in self._control else None, True))
 
     def rows(self, usable: Iterator[UsableRow], batch_rows: int) -> Iterator[EncodedRow]:
-        """So many at a time are tokenised together."""
+        """Encode rows, `batch_rows` at a time."""
         encode: Callable[..., list[dict[str, Any]]] = getattr(self, f"_{self.format}")
         while batch := list(islice(usable, batch_rows)):
             for row, encodings in zip(batch, self.encodings(batch), strict=True):
                 try:
-                    self._refuse_no_tokens(row, encodings)
+                    self._check_tokens(row, encodings)
                     found = encode(row, *encodings)
                 except DataError as error:
                     if not self.drops_unusable:
                         raise DataError(f"{error} {LEAVES_OUT}") from error
-                    self._leave("unusable", str(error))
+                    self._count_first("unusable", str(error))
                     continue
                 if self._is_long(found[0]):
-                    self._leave("long", row.where)
+                    self._count_first("long", row.where)
                     continue
                 if what := self._alteration(row, encodings):
-                    self._leave("altered", f"{row.where}: {what}")
+                    self._count_first("altered", f"{row.where}: {what}")
                 if self.format != "labelled":
                     self._note(row, encodings)
                 yield from (EncodedRow(row, columns) for columns in found)
 
     def _is_long(self, columns: Mapping[str, Any]) -> bool:
-        """Only what is never cut can be."""
+        """Return whether a row that is never cut exceeds `max_tokens`."""
         return any(len(columns[name]) > self.max_tokens for name in SEQUENCES if name in columns)
 
-    def _leave(self, reason: str, what: str) -> None:
+    def _count_first(self, reason: str, what: str) -> None:
         self.counts[reason] += 1
         self.firsts.setdefault(reason, what)
 
     def encodings(self, rows: Sequence[UsableRow]) -> list[list[TextEncoding]]:
-        """Encodings of the sequences of each row."""
+        """Encode the sequences of each row."""
         is_fast, is_whole = self.format in _WITHOUT_OFFSETS, self.format == "labelled"
         encode = self.tokenizer.encode_batch_fast if is_fast else self.tokenizer.encode_batch
         texts = [sequence.text for usable in rows for sequence in usable.rendered.sequences]
@@ -204,13 +207,13 @@ class Encoder:
         ]
 
     def _encoding(self, encoding: TextEncoding, text: str, usable: UsableRow) -> TextEncoding:
-        """With what the tokenizer puts around a text: one begin; and an end where nothing else ends it."""
+        """Add the tokenizer's begin tokens once, and its end tokens if nothing else ends the text."""
         is_whole = self.format == "labelled"
         if GUARD in text:
             encoding = encode_guarded(self.tokenizer, text, add_special_tokens=is_whole)
         if is_whole or usable.rendered.is_templated:
             return encoding
-        begin, end = self._around
+        begin, end = self._added_tokens
         begin = begin if encoding.ids[: len(begin)] != begin else []
         end = end if self.keeps_end and self.format != "prompts" and not self.end else []
         if not begin and not end:
@@ -219,7 +222,7 @@ class Encoder:
         offsets = [*outside * len(begin), *encoding.offsets, *outside * len(end)]
         return PlainEncoding([*begin, *encoding.ids, *end], offsets)
 
-    def _refuse_no_tokens(self, usable: UsableRow, encodings: Sequence[TextEncoding]) -> None:
+    def _check_tokens(self, usable: UsableRow, encodings: Sequence[TextEncoding]) -> None:
         if not all(encodings):
             what = f"'{self.text_field}' has" if self.format in ("labelled", "text") else "it has"
             raise DataError(
@@ -246,7 +249,7 @@ class Encoder:
             raise DataError(
                 f"{usable.where}: what is to be learned has no tokens by this tokenizer. Drop or mend the row."
             )
-        if not usable.rendered.is_templated:  # what the tokenizer puts behind the text is of the completion
+        if not usable.rendered.is_templated:  # end tokens of the tokenizer belong to the completion
             is_trained[is_trained.argmax() :] = True
         return [{TOKENS: _ids(encoding), SPANS: spans_of(is_trained)}]
 
@@ -267,12 +270,12 @@ class Encoder:
         return [{TOKENS: _ids(encoding), ITEM: usable.rendered.item}]
 
 
-def _blankless(text: str) -> str:
+def _without_whitespace(text: str) -> str:
     return "".join(text.split())
 
 
 def tokens_of(encoding: TextEncoding, spans: Iterable[Span]) -> npt.NDArray[np.bool_]:
-    """Which tokens share a character with one of the spans."""
+    """Return which tokens share a character with one of the spans."""
     begins, ends = _offsets(encoding)
     found = np.zeros(len(begins), bool)
     for begin, end in spans:
@@ -281,25 +284,25 @@ def tokens_of(encoding: TextEncoding, spans: Iterable[Span]) -> npt.NDArray[np.b
 
 
 def first_token_of(encoding: TextEncoding, num_characters: int) -> int:
-    """The number of tokens before the first that reaches beyond so many characters."""
+    """Return the index of the first token that ends after the first `num_characters`."""
     later = np.flatnonzero(_offsets(encoding)[1] > num_characters)
     return int(later[0]) if len(later) else len(encoding)
 
 
 def spans_of(is_trained: npt.NDArray[np.bool_]) -> Ids:
-    """Flat pairs [begin, end) of the stretches."""
+    """Return runs of True as flat pairs [begin, end)."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], is_trained, [False]]).astype(np.int8)))
     return edges.astype(np.int32)
 
 
 def list_array(rows: Sequence[npt.NDArray[Any]], arrow_type: pa.DataType) -> pa.Array:
-    """A list column."""
+    """Build a list column."""
     boundaries = pa.array(np.concatenate([[0], np.cumsum([len(row) for row in rows])]), pa.int32())
     return pa.ListArray.from_arrays(boundaries, pa.array(np.concatenate(rows), arrow_type.value_type))
 
 
 def _offsets(encoding: TextEncoding) -> npt.NDArray[np.int64]:
-    """[2, token]: begins and ends. A token of the tokenizer's own has none: it begins and ends at 0."""
+    """Return begins and ends, [2, token]. Tokens that the tokenizer adds begin and end at 0."""
     return np.array(encoding.offsets, np.int64).reshape(-1, 2).T
 
 

@@ -1,4 +1,4 @@
-"""The sandbox that chat templates run in, with the helpers that transformers gives them."""
+"""The Jinja sandbox for chat templates, with the functions that transformers provides to them."""
 
 import json
 import re
@@ -16,7 +16,7 @@ _ESCAPED_GUARD = re.compile(r"(?<!\\)((?:\\\\)*)\\ufdd4")
 
 
 class _Generation(Extension):
-    """`{% generation %} … {% endgeneration %}`: what is inside, between the two marks."""
+    """`{% generation %} … {% endgeneration %}`: puts marks around its content."""
 
     tags = {"generation"}  # noqa: RUF012
 
@@ -30,7 +30,7 @@ class _Generation(Extension):
         return f"{OPEN}{caller()}{CLOSE}"
 
 
-def _refuse(message: str) -> NoReturn:
+def _raise_exception(message: str) -> NoReturn:
     raise TemplateError(message)
 
 
@@ -46,7 +46,7 @@ def _json(
 
 
 class _Dict:
-    """`dict`, of which a template sees two functions only."""
+    """`dict` restricted to construction and `fromkeys`."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)
@@ -57,12 +57,12 @@ class _Dict:
 
 @lru_cache(maxsize=1)
 def environment() -> ImmutableSandboxedEnvironment:
-    """What templates of Hugging Face tokenizers count on: blocks leave no lines behind, loops may `break`,
-    `tojson` writes text as it is, and `raise_exception` refuses a conversation."""
+    """Return the environment that templates of Hugging Face tokenizers expect: trimmed blocks, loop controls,
+    `tojson` without escapes, and `raise_exception`."""
     found = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
     )
-    found.globals["raise_exception"] = _refuse
+    found.globals["raise_exception"] = _raise_exception
     found.globals["dict"] = _Dict()
     found.filters["tojson"] = _json
     return found

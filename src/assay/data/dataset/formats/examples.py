@@ -1,4 +1,4 @@
-"""Rows of a dataset as text again, with what is trained in them: what a model will see, not what was meant."""
+"""Decodes rows of a dataset with the trained parts marked, to show what a model will see."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -14,19 +14,19 @@ from assay.data.dataset.tokens import TOKENIZER_FILE, load_tokenizer
 
 
 class Example(NamedTuple):
-    """A sequence of a row."""
+    """One decoded sequence of a row."""
 
     name: str
-    """Row by its id, and which sequence of it."""
+    """Row id, and which sequence of the row."""
     num_tokens: int
     parts: tuple[tuple[str, bool], ...]
-    """Text after text, and whether it is trained."""
+    """(text, whether it is trained) in order."""
     item: str = ""
-    """What graders read of it."""
+    """The item that graders read, as JSON."""
 
 
 def examples_of(dataset: Dataset, num_rows: int) -> list[Example]:
-    """The first rows of the dataset; raises `DataError` where its tokenizer is not beside its manifest."""
+    """Decode the first rows of the dataset. Raises `DataError` if its tokenizer is not next to the manifest."""
     if dataset.manifest.format == "labelled":
         return []
     file, expected = dataset.folder / TOKENIZER_FILE, dataset.manifest.tokenizer_sha256
@@ -59,7 +59,7 @@ def _examples(tokenizer: Tokenizer, name: str, row: dict[str, Any]) -> Iterator[
 
 
 def _example(tokenizer: Tokenizer, name: str, ids: Sequence[int], spans: Sequence[int]) -> Example:
-    # A text's places are told by what comes before them: alone, a piece may decode to another text.
+    # Decode growing prefixes: a piece decoded alone may give another text.
     boundaries = [0, *spans, len(ids)]
     texts = [tokenizer.decode(ids[:boundary], skip_special_tokens=False) for boundary in boundaries]
     offsets = [len(text) for text in texts]

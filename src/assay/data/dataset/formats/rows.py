@@ -1,14 +1,14 @@
-"""What a raw row says to a language model, in the words of our own files, of TRL's and of OpenAI's.
+"""Reads raw rows in the formats of assay, TRL and OpenAI, and renders them as text with trained spans.
 
     text      {text}
-    chat      {messages}, an assistant's `weight: 0` is not trained;  {prompt, completion}
-    pairs     {prompt, chosen, rejected};  {chosen, rejected}, which begin alike;
-              {input: {messages}, preferred_output, non_preferred_output};  with a `margin`, if they like
-    prompts   {prompt, ...} or {messages, ...}; what else there is, is the item for graders
+    chat      {messages}, where `weight: 0` excludes an assistant message;  {prompt, completion}
+    pairs     {prompt, chosen, rejected};  {chosen, rejected} with a common prefix;
+              {input: {messages}, preferred_output, non_preferred_output};  optionally with `margin`
+    prompts   {prompt, ...} or {messages, ...}; all other fields form the item for graders
 
-A prompt and what follows are two texts, which are put together as they are, or two lists of messages, which
-a chat template renders. A prompt of text before messages is the user's first, or left aside where the messages
-say it again. Every problem is a `DataError` that names the row.
+Prompt and completion are either two texts, which are concatenated, or two lists of messages, which a chat
+template renders. A text prompt before messages becomes the first user message, unless the messages repeat it.
+Every problem raises a `DataError` that names the row.
 """
 
 import difflib
@@ -37,9 +37,9 @@ FIELDS: Mapping[Format, tuple[tuple[str, ...], ...]] = {
     ),
     "prompts": (("prompt",), ("messages",)),
 }
-"""Format -> the sets of fields of which a row has one."""
+"""Format -> alternative sets of fields; a row has one of them."""
 _KWARGS = "chat_template_kwargs"
-"""What TRL hands to the template beside the messages."""
+"""TRL's field of further variables for the template."""
 _SYSTEM = ("system", "system_prompt")
 _CONTEXT_FIELDS = ("tools", "functions", _KWARGS)
 OTHER_FIELDS: Mapping[Format, tuple[str, ...]] = {
@@ -67,47 +67,47 @@ _ALSO_CALLED = {
 
 
 _UNREAD = ("refusal", "audio", "reasoning_details")
-"""What messages of APIs may say beside their content."""
+"""Content of API messages that no template reads."""
 _OTHER_WEIGHTS = ("train", "training", "train_detail", "trainable", "loss", "loss_mask", "mask")
-"""Names under which other tools look up whether a message is trained."""
+"""Fields by which other tools choose trained messages."""
 
 
 class RenderedRow(NamedTuple):
-    """What is trained on, as text."""
+    """A row rendered as text."""
 
     sequences: tuple[Rendered, ...]
-    """One, or chosen and rejected; the spans are what is to be learned, or what follows the prompt."""
+    """One sequence, or chosen and rejected; their spans are trained, or follow the prompt."""
     group: str
-    """Rows that share it are kept on one side of a split: the prompt, where there is one."""
+    """Key of rows that stay on one side of a split: the prompt, if there is one."""
     is_templated: bool = False
-    """The template wrote the special tokens; the tokenizer adds none."""
+    """Whether a template wrote the special tokens, so that the tokenizer adds none."""
     margin: float = 0.0
     item: str = ""
     """JSON."""
 
     @property
     def text(self) -> str:
-        """All of it: what two rows must share to be copies."""
+        """The whole text, by which duplicates are found."""
         return "\x1f".join([*(sequence.text for sequence in self.sequences), self.item])
 
 
 @dataclass(frozen=True)
 class RowReader:
-    """Reads rows of one format."""
+    """Reads and renders rows of one format."""
 
     format: Format
     text_field: str
     template: ChatTemplate | None
-    """For messages."""
+    """Renders messages."""
     end: str
-    """The token behind a text or a completion; empty for none."""
+    """End token after a text or completion; empty for none."""
     control: re.Pattern[str] | None = None
-    """Finds control tokens, which no text may hold; None where rows may write them themselves."""
+    """Finds control tokens, which texts must not contain; None if rows may contain them."""
     control_is_text: bool = False
-    """They are encoded as text."""
+    """Whether control tokens are encoded as text instead of rejected."""
 
     def read(self, row: Row, where: str) -> RenderedRow | None:
-        """What a row says; None where it says nothing."""
+        """Render a row; None if it is empty."""
         read: Callable[[Row, str], RenderedRow | None] = getattr(self, f"_{self.format}")
         return read(row, where)
 
@@ -120,12 +120,12 @@ class RowReader:
         return None if text is None else RenderedRow((Rendered(self._ended(text, self.text_field, where), ()),), text)
 
     def _chat(self, row: Row, where: str) -> RenderedRow | None:
-        _refuse_system(row, where)
+        _check_no_system(row, where)
         if row.get("messages") is not None:
             messages = _messages(row["messages"], "messages", where)
             if not messages:
                 return None
-            _refuse_other_prompt(row.get("prompt"), messages, where)
+            _check_prompt_repeated(row.get("prompt"), messages, where)
             rendered = self._conversation((), messages, _context(row, where), where)
             return RenderedRow((rendered,), rendered.text, True)
         prompt, completion = _several(row, ("prompt", "completion"), where)
@@ -137,7 +137,7 @@ class RowReader:
         return RenderedRow((rendered,), group, is_templated)
 
     def _pairs(self, row: Row, where: str) -> RenderedRow | None:
-        _refuse_system(row, where)
+        _check_no_system(row, where)
         if row.get("preferred_output") is not None or row.get("non_preferred_output") is not None:
             source = row.get("input")
             source = source if isinstance(source, Mapping) else {}
@@ -150,10 +150,12 @@ class RowReader:
         if chosen is None and rejected is None:
             return None
         if isinstance(chosen, str) != isinstance(rejected, str):
-            raise DataError(f"{where}: of chosen and rejected, one is text and one is not. Write both alike.")
+            raise DataError(
+                f"{where}: one of chosen and rejected is text and the other is not. Write both in the same form."
+            )
         prompt, context = row.get("prompt"), _context(row, where)
         if prompt is None or (isinstance(prompt, str) and _is_whole(chosen) and _is_whole(rejected)):
-            _refuse_other_prompt(prompt, [] if isinstance(chosen, str) else chosen, where)
+            _check_prompt_repeated(prompt, [] if isinstance(chosen, str) else chosen, where)
             prompt, chosen, rejected = _common_prompt(chosen, rejected, where)
         if chosen == rejected:
             raise DataError(f"{where}: chosen and rejected are the same: the row prefers nothing.")
@@ -181,7 +183,7 @@ class RowReader:
             messages = _messages(prompt, name, where)
             if messages[-1]["role"] == "assistant":
                 raise DataError(
-                    f"{where}: the last message is the assistant's; a prompt ends before the answer. Leave it out."
+                    f"{where}: the last message is the assistant's; a prompt ends before the completion. Leave it out."
                 )
             plain = [_without_weight(message) for message in messages]
             context = self._plain(_context(row, where), "tools", where)
@@ -192,10 +194,13 @@ class RowReader:
     def _with_completion(
         self, prompt: Any, completion: Any, name: str, context: Mapping[str, Any], where: str
     ) -> tuple[Rendered, bool, str]:
-        """A prompt with its answer, whether a template wrote it, and the group of rows that it is in."""
+        """Return the rendered prompt and completion, whether a template rendered it, and the row's group."""
         if isinstance(prompt, str) and isinstance(completion, str):
             if context["tools"]:
-                raise DataError(f"{where}: has 'tools', and texts in which nothing writes them. Write messages.")
+                raise DataError(
+                    f"{where}: has 'tools', but prompt and completion are plain text, so nothing renders the tools. "
+                    "Write messages."
+                )
             if not completion.strip():
                 raise DataError(f"{where}: '{name}' is empty: there is nothing to learn.")
             begin = self._plain(_checked(prompt, "prompt", where), "prompt", where)
@@ -215,7 +220,7 @@ class RowReader:
     def _conversation(
         self, before: Sequence[Message], messages: Sequence[Message], context: Mapping[str, Any], where: str
     ) -> Rendered:
-        """A conversation; of `before` nothing is trained."""
+        """Render a conversation; messages in `before` are not trained."""
         speaks = [message["role"] == "assistant" for message in messages]
         is_trained = [does and message.get("weight") != 0 for does, message in zip(speaks, messages, strict=True)]
         if not any(is_trained):
@@ -242,25 +247,25 @@ class RowReader:
         return self.template
 
     def _ended(self, text: str, name: str, where: str) -> str:
-        """With one end token, which the row may have written itself."""
+        """Append the end token, unless the row has written it itself."""
         return f"{self._plain(_checked(text, name, where).removesuffix(self.end), name, where)}{self.end}"
 
     def _plain(self, value: Any, name: str, where: str) -> Any:
-        """Texts without control tokens: these are refused, or guarded, so that they are encoded as text."""
+        """Reject control tokens in texts, or guard them, so that they are encoded as text."""
         if self.control is None:
             return value
         if (plain := guarded(value, self.control)) != value and not self.control_is_text:
             found = self.control.search(json.dumps(value, ensure_ascii=False, default=str))
             raise DataError(
                 f"{where}: '{name}' holds {found[0] if found else 'a control token'}, a control token of the "
-                "tokenizer. Say what such tokens are: text (--control-tokens text), or tokens, as in rows that "
-                "are rendered already (--control-tokens keep)."
+                "tokenizer. Choose whether such tokens are text (--control-tokens text) or tokens, as in rows "
+                "that are already rendered (--control-tokens keep)."
             )
         return plain
 
 
 def check_format_fields(format: Format, fields: Iterable[str], where: str) -> None:
-    """Refuse rows of which none can be of the format; the error names the field that was perhaps meant."""
+    """Raise `ConfigError` if no row can have the format; the error names the field that was probably meant."""
     present = sorted(set(fields))
     roots = {name.partition(".")[0] for name in present}
     field_sets = FIELDS.get(format, ())
@@ -278,14 +283,14 @@ def check_format_fields(format: Format, fields: Iterable[str], where: str) -> No
 
 
 def _meant(missing: str, present: Iterable[str]) -> str:
-    """A sentence on the field that was perhaps meant by one that is missing."""
+    """Return a hint that names the field that was probably meant by a missing one."""
     close = [name for name in present if _ALSO_CALLED.get(name) == missing]
     close += difflib.get_close_matches(missing, present, n=1, cutoff=0.7)
     return f" Perhaps you meant '{close[0]}' to be '{missing}': rename the field." if close else ""
 
 
 def missing_field(name: str, option: str, present: Sequence[str], *, missing: str) -> ConfigError:
-    """What to raise where `missing` says that no row has a field: the one that was perhaps meant, and all."""
+    """Return the error for a field that no row has, with the closest fields and all that exist."""
     guesses = [field for field in present if name in field or field in name]
     guesses += difflib.get_close_matches(name, present, n=1, cutoff=0.7)
     hint = f" Perhaps you meant {option} {guesses[0]}." if guesses else ""
@@ -294,9 +299,9 @@ def missing_field(name: str, option: str, present: Sequence[str], *, missing: st
 
 
 def nested(row: Row) -> Row:
-    """A table's row with its structs whole again: `input.messages` is `messages` of `input`.
+    """Rebuild structs from a flattened table row: `input.messages` becomes `messages` of `input`.
 
-    Keys that are null because only other rows' messages have them are left out.
+    Removes null keys of messages, which Arrow adds because messages of other rows have them.
     """
     whole: Row = {}
     for name, value in row.items():
@@ -329,7 +334,7 @@ def _text_of(row: Row, name: str, where: str) -> str | None:
 
 
 def _several(row: Row, names: Sequence[str], where: str) -> list[Any]:
-    """The values; all are there, or none is."""
+    """Return the values of several fields; raises `DataError` if only some are present."""
     values = [row.get(name) for name in names]
     present = [name for name, value in zip(names, values, strict=True) if value is not None]
     if present and len(present) < len(names):
@@ -342,7 +347,7 @@ def _messages(value: Any, name: str, where: str) -> list[Message]:
     if isinstance(value, str):
         raise DataError(
             f"{where}: '{name}' is text where messages are expected: a list of objects with 'role' and "
-            "'content'. Write both, prompt and answer, as text or as messages."
+            "'content'. Write both prompt and completion as text, or both as messages."
         )
     if not isinstance(value, Sequence) or not all(isinstance(message, Mapping) for message in value):
         raise DataError(
@@ -388,7 +393,7 @@ def _message(message: Message, where: str) -> Message:
 
 
 def _with_calls(message: Message, where: str) -> Message:
-    """Calls of tools as templates read them, with arguments as objects; OpenAI's older words for them, too."""
+    """Normalize tool calls, OpenAI's older `function_call` included, to objects with parsed arguments."""
     plain = {key: value for key, value in message.items() if key != "function_call"}
     if message["role"] == "function":
         plain["role"] = "tool"
@@ -406,14 +411,14 @@ def _call(call: Message, where: str) -> Message:
     function = call.get("function", call)
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(name, str) or not name.strip():
-        raise DataError(f"{where}: has no 'name' of a function.")
+        raise DataError(f"{where}: the function has no 'name'.")
     arguments = function.get("arguments")
     if isinstance(arguments, str):
         try:
             arguments = parse_json(arguments or "{}", object_pairs_hook=object_of_pairs, parse_constant=_no_number)
         except ValueError as error:
             raise DataError(
-                f"{where}: 'arguments' is no JSON: {error}. Write an object, or its JSON as text."
+                f"{where}: 'arguments' is not JSON: {error}. Write an object, or its JSON as text."
             ) from error
     if not isinstance(arguments, Mapping | None):
         raise DataError(f"{where}: 'arguments' is {kind_text(arguments)}; expected an object, or its JSON.")
@@ -426,10 +431,10 @@ def _no_number(text: str) -> NoReturn:
 
 
 def _joined(parts: Sequence[Any], where: str) -> str:
-    """Content in parts, of which each must be text."""
+    """Join content parts, which must all be text."""
     texts = [part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None for part in parts]
     if not all(isinstance(text, str) for text in texts):
-        raise DataError(f"{where}: 'content' has parts that are not text. Models of text alone are trained.")
+        raise DataError(f"{where}: 'content' has parts that are not text. Only text models are supported.")
     return "".join(map(str, texts))
 
 
@@ -438,13 +443,13 @@ def _without_weight(message: Message) -> Message:
 
 
 def _is_whole(completion: Any) -> bool:
-    """A conversation that begins before the assistant speaks: a prompt beside it is said in it once more."""
+    """Return whether a completion is a whole conversation, which begins with the prompt's messages."""
     first = completion[0] if isinstance(completion, list) and completion else None
     return isinstance(first, Mapping) and first.get("role") in ("system", "developer", "user")
 
 
 def _context(row: Row, where: str) -> dict[str, Any]:
-    """What the template reads beside the messages; TRL's files may hold `tools` as JSON."""
+    """Return the template's further variables; TRL's files may hold `tools` as JSON text."""
     others = row.get(_KWARGS)
     name = "tools" if row.get("tools") is not None else "functions"
     tools = row.get(name)
@@ -462,34 +467,34 @@ def _context(row: Row, where: str) -> dict[str, Any]:
     return {**(others or {}), "tools": tools}
 
 
-def _refuse_other_prompt(prompt: Any, messages: Any, where: str) -> None:
-    """Refuse a prompt beside messages that do not say it once more: only they are read."""
+def _check_prompt_repeated(prompt: Any, messages: Any, where: str) -> None:
+    """Raise `DataError` for a prompt that the messages do not contain, because only messages are read."""
     lost = prompt.strip() if isinstance(prompt, str) else ""
     if lost and not any(lost in str(message.get("content")) for message in messages):
         raise DataError(
-            f"{where}: 'prompt' ({lost[:40]!r}) is in none of the messages, which alone are read. Make it the "
+            f"{where}: 'prompt' ({lost[:40]!r}) is in none of the messages, and only messages are read. Make it the "
             "first message, or rename the field."
         )
 
 
-def _refuse_system(row: Row, where: str) -> None:
+def _check_no_system(row: Row, where: str) -> None:
     for name in _SYSTEM:
         if (value := row.get(name)) and str(value).strip():
             raise DataError(f"{where}: '{name}' is not read. Make it the first message, or rename the field.")
 
 
 def _common_prompt(chosen: Any, rejected: Any, where: str) -> tuple[Any, Any, Any]:
-    """The prompt with which both begin, and what is left of each."""
+    """Split off the common prefix of chosen and rejected as the prompt."""
     if isinstance(chosen, str) and isinstance(rejected, str):
         boundary = common_length(chosen, rejected)
-        # A word that both begin with is theirs, not the prompt's.
+        # Cut at white space: a common beginning of a word is not part of the prompt.
         while boundary and boundary < max(len(chosen), len(rejected)) and not chosen[boundary - 1].isspace():
             boundary -= 1
         return chosen[:boundary], chosen[boundary:], rejected[boundary:]
     good, bad = _messages(chosen, "chosen", where), _messages(rejected, "rejected", where)
     boundary = common_length(good, bad)
     if good == bad or boundary == 0:
-        same = "the same" if good == bad else "answers to different prompts"
+        same = "the same" if good == bad else "completions of different prompts"
         raise DataError(f"{where}: chosen and rejected are {same}.")
     return good[:boundary], good[boundary:], bad[boundary:]
 
@@ -510,25 +515,25 @@ def _json(value: Any, where: str) -> str:
     try:
         return _checked(json.dumps(value, ensure_ascii=False, allow_nan=False), "item", where)
     except (TypeError, ValueError) as error:
-        raise DataError(f"{where}: what graders read is no JSON: {error}.") from error
+        raise DataError(f"{where}: the item for graders is not JSON: {error}.") from error
 
 
 def check_encodable(text: str, name: str, where: str) -> None:
-    """Halves of UTF-16's pairs: JSON can spell one alone, and no file of text can hold it. Likewise U+0000,
-    which the API refuses, and no table of PostgreSQL holds."""
+    """Reject lone surrogates, which UTF-8 cannot encode, and U+0000, which the API and PostgreSQL reject."""
     if "\0" in text:
         raise DataError(f"{where}: field '{name}' holds U+0000, a NUL character. Remove it, or drop the line.")
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise DataError(
-            f"{where}: field '{name}' holds {text[error.start]!a}, half a character. Mend or drop the line."
+            f"{where}: field '{name}' holds {text[error.start]!a}, a lone surrogate, which UTF-8 cannot "
+            "encode. Fix or drop the line."
         ) from error
 
 
 def _checked(text: str, name: str, where: str) -> str:
-    """Text that UTF-8 can hold, and no template's marks."""
+    """Check that a text is encodable and holds none of the marks used in templates."""
     check_encodable(text, name, where)
     if found := RESERVED.search(text):
-        raise DataError(f"{where}: '{name}' holds U+{ord(found[0]):04X}, a noncharacter, which no text may.")
+        raise DataError(f"{where}: '{name}' holds U+{ord(found[0]):04X}, a noncharacter, which texts must not contain.")
     return text

@@ -1,14 +1,14 @@
-"""A conversation as one text, and where in it the model speaks.
+"""Renders a conversation with a chat template, and finds the spans of the assistant's turns.
 
-    messages --template--> text, [begin, end) of each turn that an assistant has
+    messages --template--> text, [begin, end) of each assistant turn
 
-A template is what strangers wrote: it runs in Jinja's sandbox, within bounds of time and memory, and reads
-nothing but the messages, the tools and the tokenizer's special tokens. No clock either: the same rows render
-alike on every day, and a template that asks for the day is told one.
+Templates are untrusted: they run in Jinja's sandbox with limits on time and memory, and read only the messages,
+the tools and the special tokens. They have no clock, so that rows render the same on every day; a template that
+needs today's date gets a configured one.
 
-Where an assistant's turn is follows from the template's own marks ({% generation %}); without marks, from what
-it makes of the turns before it: their text, with the words that ask for an answer, must begin the whole. A
-template that rewrites earlier turns (thoughts that it drops, say) has no such beginnings, and is refused.
+The spans of assistant turns come from the template's own marks ({% generation %}). Without marks, a turn begins
+where the text rendered for the preceding turns, with the generation prompt, ends. A template that rewrites
+earlier turns (e.g. drops their reasoning) has no such prefix, and is rejected.
 """
 
 import json
@@ -42,9 +42,9 @@ from assay.data.dataset.tokens import SETTINGS_FILE, tokenizer_file, tokenizer_s
 
 TEMPLATE_FILE = "chat_template.jinja"
 MAX_SECONDS = 5.0
-"""Processor time for one conversation, which takes about a millisecond."""
+"""CPU time limit for one conversation, which usually takes a millisecond."""
 MAX_BYTES = 1 << 30
-"""Memory, likewise."""
+"""Memory limit for one conversation."""
 SHIPPED = {
     "chatml": """\
 {%- if tools -%}
@@ -83,35 +83,35 @@ SHIPPED = {
 {%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}
 """,
 }
-"""Name -> template. `chatml` writes tools, calls and results as Hermes and Qwen2.5 do, and reasoning as Qwen3
-does, in every turn; it marks what the assistant writes with the token that ends its turn."""
+"""Built-in templates by name. `chatml` writes tools, calls and results as Hermes and Qwen2.5 do, and reasoning as
+Qwen3 does, in every turn; its generation marks include the token that ends the turn."""
 ENDS = {"chatml": "<|im_end|>"}
-"""The token that ends a turn, for tokenizers that are trained for a shipped template."""
+"""End-of-turn token of each built-in template, for newly trained tokenizers."""
 MAX_SHOWN = 60
 _TAG = re.compile(r"</?[\w:.-]+>|\[/?[A-Z_]+\]")
 _THOUGHT = re.compile("think|thought|reason", re.IGNORECASE)
-"""In words that ask for reasoning first, which templates leave out of earlier turns."""
+"""Matches generation prompts that open a reasoning block, which templates leave out of earlier turns."""
 _UNIT = re.compile(r"<[^<>\s]{1,60}>|\[[^\[\]\s]{1,40}\]|.", re.DOTALL)
 _SPECIAL = re.compile(r"<[|\uff5c][^<>|\uff5c\s]{1,40}[|\uff5c]>|<(?:start|end)_of_\w+>")
 PROBE = ({"role": "user", "content": "a"}, {"role": "assistant", "content": "b"})
 
 
 class Rendered(NamedTuple):
-    """A text, and the turns in it that were asked for."""
+    """A rendered text, and the spans of the requested turns."""
 
     text: str
     spans: tuple[Span, ...]
     turns: tuple[int, ...] = ()
-    """The message that each span is of, where a template rendered messages."""
+    """Message index of each span, if a template rendered messages."""
     num_dropped: int = 0
-    """Parts of reasoning that the template leaves out of turns which are not trained."""
+    """Reasoning parts that the template dropped from turns that are not trained."""
 
 
 class ChatTemplate:
-    """A Jinja template with the special tokens that it may name."""
+    """A Jinja chat template with the special tokens that it may use."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str], *, where: str, day: date | None = None) -> None:
-        """`day` is what a template that asks for it takes for today."""
+        """`day` is today's date for a template that calls `strftime_now`."""
         self.source = source
         self._where = where
         self.named = frozenset(special_tokens.values())
@@ -122,10 +122,10 @@ class ChatTemplate:
             self._special["strftime_now"] = day.strftime
         self._marks = re.search(r"\{%-?\s*generation\b", source) is not None
         try:
-            with _bounded():  # what is constant in a template is computed now
+            with _bounded():  # Jinja evaluates constant expressions at compile time
                 self._template = _compiled(source)
         except (TemplateError, ValueError, RecursionError, MemoryError, _TooLongError) as error:
-            raise ConfigError(f"{where}: not a Jinja template: {error}. Mend it, or name another.") from error
+            raise ConfigError(f"{where}: not a Jinja template: {error}. Fix it, or name another.") from error
 
     def render(
         self,
@@ -135,13 +135,13 @@ class ChatTemplate:
         *,
         add_generation_prompt: bool = False,
     ) -> str:
-        """The conversation as one text; `asks`: with the words after which an assistant would speak."""
+        """Render a conversation as one text."""
         return read_marks(
             self._rendered(messages, context, where, add_generation_prompt=add_generation_prompt), ()
         ).text
 
     def render_prompt(self, messages: Sequence[Message], context: Mapping[str, Any], where: str) -> Rendered:
-        """The text after which an assistant would speak; refused where it lacks a part of the conversation."""
+        """Render a prompt for the assistant's next turn. Raises `DataError` if the template drops a part of it."""
         marked = self._marked(messages, context, where, add_generation_prompt=True)
         num_dropped = self._dropped(marked, [False] * len(messages), where)
         return Rendered(marked.found.text, (), num_dropped=num_dropped)
@@ -153,10 +153,10 @@ class ChatTemplate:
         context: Mapping[str, Any],
         where: str,
     ) -> Rendered:
-        """The whole conversation with the spans of the `wanted` turns, each an assistant's.
+        """Render a whole conversation with the spans of the assistant turns selected by `is_trained_turn`.
 
-        `context`: what a template may read beside the messages, e.g. `tools`. A row is refused where its text
-        lacks a part of the conversation; reasoning in turns that are not trained is counted instead.
+        `context` holds further variables of the template, e.g. `tools`. Raises `DataError` if the text lacks a part
+        of the conversation; reasoning dropped from turns that are not trained is counted instead.
         """
         marked = self._marked(messages, context, where, add_generation_prompt=False)
         num_dropped = self._dropped(marked, is_trained_turn, where)
@@ -195,7 +195,7 @@ class ChatTemplate:
         *,
         add_generation_prompt: bool,
     ) -> "_Marked":
-        """The conversation's text and where each part of it lies."""
+        """Render a conversation and locate each part of it."""
         messages = [self._with_arguments(message) for message in messages]
         text = self.render(messages, context, where, add_generation_prompt=add_generation_prompt)
         marker = Marker(self._tags)
@@ -208,18 +208,18 @@ class ChatTemplate:
         if found.text != text:
             for part in marker.parts:
                 if part.text not in text:
-                    self._refuse(part, where)
+                    self._reject(part, where)
             raise DataError(
                 f"{where}: the chat template ({self._where}) cuts, compares or sorts what is said, so it "
                 "cannot be told whether all of it is in the text. Name another (--chat-template)."
             )
         for part, value in marker.numbers:
             if str(value) not in text:
-                self._refuse(part._replace(text=str(value)), where)
+                self._reject(part._replace(text=str(value)), where)
         return _Marked(found, marker.parts, marked, marked_context)
 
     def _dropped(self, marked: "_Marked", is_trained_turn: Sequence[bool], where: str) -> int:
-        """The parts of reasoning that are left out of turns which are not trained; all others must be there."""
+        """Count reasoning parts dropped from turns that are not trained; any other missing part is an error."""
         num_dropped, behind = 0, 0
         for index in range(-1, len(is_trained_turn)):
             numbers = [number for number, part in enumerate(marked.parts) if part.message == index]
@@ -239,11 +239,11 @@ class ChatTemplate:
                 elif part.is_reasoning and not is_trained_turn[index]:
                     num_dropped += 1
                 elif part.text not in part.id_of_call or part.id_of_call not in marked.found.text:
-                    self._refuse(part, where, is_elsewhere=bool(spans))
+                    self._reject(part, where, is_elsewhere=bool(spans))
             behind = max(ends)
         return num_dropped
 
-    def _refuse(self, part: ConversationPart, where: str, *, is_elsewhere: bool = False) -> NoReturn:
+    def _reject(self, part: ConversationPart, where: str, *, is_elsewhere: bool = False) -> NoReturn:
         at = f"message {part.message + 1}: " if part.message >= 0 else ""
         how = "writes before the messages in front of it" if is_elsewhere else "leaves out, or alters"
         why = " Templates drop the reasoning of earlier turns: give these weight 0." if part.is_reasoning else ""
@@ -253,8 +253,8 @@ class ChatTemplate:
         )
 
     def _marked_spans(self, marked: "_Marked", is_trained_turn: Sequence[bool]) -> Iterator[tuple[Span, int]]:
-        """What the template marks in the wanted turns: a stretch is of the last message that begins in or
-        before it."""
+        """Yield the template's generation marks in the selected turns. A mark belongs to the last message that begins
+        in or before it."""
         begins = sorted(
             (spans[0][0], marked.parts[number].message)
             for number, spans in marked.found.spans.items()
@@ -266,10 +266,10 @@ class ChatTemplate:
                 yield (begin, end), turn
 
     def _span(self, marked: "_Marked", index: int, where: str) -> Span:
-        """A turn of a template without marks: from the words that ask for it to the token that ends it.
+        """Return the span of a turn for a template without marks: from the generation prompt to the end token.
 
-        What is before the turn is compared with the prompt of the turn, and what is behind it with the
-        conversation that ends there: templates write earlier turns otherwise than the last, but not these.
+        The text before the turn is compared with the rendered prompt of the turn, and the text after it with the
+        conversation that ends there. Templates may render earlier turns differently, but not these two parts.
         """
         messages, found, parts = marked.messages, marked.found, marked.parts
         own = [n for n in found.spans if parts[n].message == index and not parts[n].is_header]
@@ -280,7 +280,7 @@ class ChatTemplate:
         words, between = prompt.text[_end(prompt, _last(prompt, before)) :], found.text[anchor:begin]
         start = _common(words, between)
         if (rest := words[start:].strip()) and not (start and _THOUGHT.search(rest)):
-            # The message before is written otherwise where it is the last; the words that ask are not.
+            # The preceding message is rendered differently when it is last; the generation prompt is not.
             silent = self._found(marked, messages[:index], where, add_generation_prompt=False)
             header = prompt.text[_common(prompt.text, silent.text) :]
             if not header.strip() or between.count(header) != 1:
@@ -292,7 +292,7 @@ class ChatTemplate:
             start = between.index(header) + len(header)
         stop = _end(found, last)
         behind, is_last = found.text[stop:], index + 1 == len(messages)
-        with suppress(DataError):  # a template may refuse to go on after a call
+        with suppress(DataError):  # a template may reject a turn after a tool call
             other = [*messages, PROBE[0]] if is_last else messages[: index + 1]
             then = self._found(marked, other, where, add_generation_prompt=False)
             return anchor + start, stop + _common(behind, then.text[_end(then, last) :])
@@ -307,7 +307,7 @@ class ChatTemplate:
         )
 
     def _with_arguments(self, message: Message) -> Message:
-        """Arguments of calls as the template reads them: an object, or JSON for one that writes text."""
+        """Convert arguments of tool calls to the form that the template expects: an object, or JSON text."""
         if not message.get("tool_calls") or self._reads_objects:
             return message
         calls = []
@@ -318,7 +318,7 @@ class ChatTemplate:
 
     @cached_property
     def _reads_objects(self) -> bool:
-        """Whether arguments of a tool call are to be an object: it is not written as Python would print it."""
+        """Whether the template expects arguments of tool calls as objects: it does not print them as Python does."""
         with suppress(DataError):
             written = self.render([PROBE[0], _CALL], {}, self._where)
             return "value" in written and "{'key'" not in written
@@ -326,18 +326,18 @@ class ChatTemplate:
 
     @cached_property
     def probe(self) -> str:
-        """Two turns of plain words, rendered; empty where the template refuses them."""
+        """A rendered conversation of plain words; empty if the template rejects it."""
         with suppress(DataError):
             return self.render([*PROBE, *PROBE], {}, self._where)
         return ""
 
     def special_tokens(self) -> tuple[str, ...]:
-        """Those that it writes around a message, like `<|im_start|>`."""
+        """Return the special tokens that the template writes around messages, like `<|im_start|>`."""
         written = self.render(PROBE, {}, self._where, add_generation_prompt=True)
         return tuple(dict.fromkeys(_SPECIAL.findall(written)))
 
     def check_tokenizer(self, tokenizer: Tokenizer, name: str) -> None:
-        """Refuse a tokenizer that does not have the template's special tokens."""
+        """Raise `ConfigError` if the tokenizer lacks a special token of the template."""
         for token in self.special_tokens():
             if tokenizer.token_to_id(token) is None:
                 raise ConfigError(
@@ -376,7 +376,7 @@ class ChatTemplate:
 
     @cached_property
     def _own_errors(self) -> set[str]:
-        """What goes wrong in any conversation, or in any with tools: no row is to blame."""
+        """The template's errors on a minimal conversation, with and without tools: they are no fault of a row."""
         found = set()
         for messages in ([*PROBE], [*PROBE, PROBE[0], _CALL, {"role": "tool", "content": "c"}, PROBE[1]]):
             tools = [_TOOL] if len(messages) > len(PROBE) else None
@@ -389,7 +389,7 @@ class ChatTemplate:
 
 
 def load_template(name: str, special_tokens: Mapping[str, str], day: date | None = None) -> ChatTemplate:
-    """One that is shipped, by its name, or a file."""
+    """Load a built-in template by name, or a template file."""
     if name in SHIPPED:
         return ChatTemplate(SHIPPED[name], special_tokens, where=name, day=day)
     path = Path(name)
@@ -407,7 +407,7 @@ def load_template(name: str, special_tokens: Mapping[str, str], day: date | None
 def tokenizer_template(
     tokenizer: str | Path, special_tokens: Mapping[str, str], day: date | None = None
 ) -> ChatTemplate | None:
-    """The one that comes with a tokenizer, in a file or in its settings; None where there is none."""
+    """Return the template that comes with a tokenizer, in a file or in its settings; None if there is none."""
     file = tokenizer_file(tokenizer).parent / TEMPLATE_FILE
     if file.is_file():
         return load_template(str(file), special_tokens, day)
@@ -434,22 +434,22 @@ class _Marked(NamedTuple):
     found: MarkedText
     parts: Sequence[ConversationPart]
     messages: Sequence[Message]
-    """With marks, as the context has them."""
+    """The messages with marks; likewise `context`."""
     context: Mapping[str, Any]
 
 
 def _last(found: MarkedText, numbers: Sequence[int]) -> int | None:
-    """The part that ends last, of those in the text."""
+    """Return the part that ends last."""
     return max(numbers, key=lambda number: found.spans[number][0][1], default=None)
 
 
 def _end(found: MarkedText, number: int | None) -> int:
-    """Where a part ends; at the beginning of the text without one."""
+    """Return the end of a part; 0 without one."""
     return 0 if number is None else found.spans[number][0][1]
 
 
 def _common(one: str, other: str) -> int:
-    """Characters that both texts begin with, where neither is cut inside a token in brackets."""
+    """Return the length of the common prefix of two texts, not cut inside a bracketed token."""
     pairs = zip(_UNIT.finditer(one), _UNIT.finditer(other), strict=False)
     return sum(len(unit[0]) for unit, _ in takewhile(lambda pair: pair[0][0] == pair[1][0], pairs))
 
@@ -459,11 +459,11 @@ def _short(text: str) -> str:
 
 
 class ChatTemplateError(DataError):
-    """A template fails whatever the row is."""
+    """A template that fails for every row."""
 
 
 class _TooLongError(Exception):
-    """A template does not come to an end."""
+    """A template that exceeds its time limit."""
 
 
 _ERRORS = (
@@ -488,12 +488,12 @@ _TOOL = json.loads(
 
 def _hint(error: Exception) -> str:
     if "strftime_now" in str(error):
-        return "Say which day it shall take for today (--chat-date 2026-11-22): it is part of the dataset."
-    return "Another template may do (--chat-template)."
+        return "Set the date that it uses as today (--chat-date 2026-11-22); it becomes part of the dataset."
+    return "Try another template (--chat-template)."
 
 
 def _with_reasoning(message: Message) -> Message:
-    """A message's reasoning by the names that templates read, as transformers hands it to them."""
+    """Provide a message's reasoning under the keys that templates read, as transformers does."""
     reasoning = next((message[key] for key in REASONING if message.get(key) is not None), None)
     if reasoning is None:
         return message
@@ -502,8 +502,10 @@ def _with_reasoning(message: Message) -> Message:
 
 @contextmanager
 def _bounded() -> Iterator[None]:
-    """At most `MAX_BYTES` more than there are, and `MAX_SECONDS` of processor time; the latter where signals
-    arrive, in a main thread: all that renders rows are processes of their own."""
+    """Limit memory to `MAX_BYTES` more than is in use, and CPU time to `MAX_SECONDS`.
+
+    The time limit needs signals, which only the main thread receives; rows are rendered in processes of their own.
+    """
     limits, is_main = (
         resource.getrlimit(resource.RLIMIT_AS),
         threading.current_thread() is threading.main_thread(),
@@ -523,7 +525,7 @@ def _bounded() -> Iterator[None]:
 
 
 def _held_bytes() -> int:
-    """Addresses that this process has taken; so many that nothing is _bounded where its system does not say."""
+    """Return the process's address space in bytes; if unknown, a number so large that no limit applies."""
     with suppress(OSError):
         return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     return 1 << 60

@@ -1,8 +1,8 @@
-"""A copy of the held-out rows beside the dataset's manifest, read in the place of the dataset.
+"""Reads held-out rows from a compact copy next to the dataset's manifest.
 
-Held-out rows may lie in every row group: a time split of rows in no order of time. Then an evaluation of 50,000
-rows decodes 42 million. The copy holds the same rows in the same order, so a group's held-out rows are a slice
-of it; the order of an evaluation, its row ids and its batches stay what they are without it.
+Held-out rows may be scattered over all row groups, e.g. for a time split of unordered rows; then an evaluation of
+50,000 rows decodes 42 million. The copy holds the same rows in the same order, so the held-out rows of a group
+are a slice of it, and row ids, evaluation order and batches are the same with and without the copy.
 """
 
 import threading
@@ -21,24 +21,24 @@ from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.manifest_file import MANIFEST_FILE
 
 FOLDER = "_held-out"
-"""Beside the manifest; whoever indexes the folder passes over what begins with `_`."""
+"""Folder next to the manifest; the leading `_` hides it from indexing."""
 CACHE_BYTES = 64 << 20
-"""Decoded row groups that are kept, since an evaluation takes rows in another order than they lie in."""
+"""Cache of decoded row groups, because an evaluation reads rows in shuffled order."""
 
 
 def copy_folder(folder: Path, split_sha256: str) -> Path:
-    """Where the copy of a split's held-out rows lies, beside a dataset's manifest."""
+    """Return the folder of the copy of a split's held-out rows."""
     return folder / FOLDER / split_sha256[:16]
 
 
 class HeldOutCopy:
-    """The held-out rows of a dataset, from their copy."""
+    """The held-out rows of a dataset, read from their copy."""
 
     def __init__(self, copy: Dataset, num_rows: npt.NDArray[np.int64]) -> None:
-        """`num_rows`: held out in each row group of the parent."""
+        """`num_rows` are the held-out rows of each row group of the parent."""
         self.manifest = copy.manifest
         self._copy = copy
-        # Lists, since each of thousands of groups asks for two numbers.
+        # Lists, because scalar access to NumPy arrays is slow.
         self._starts: list[int] = [0, *np.cumsum(num_rows).tolist()]
         self._firsts: list[int] = copy.groups.first_row.tolist()
         self._cache: OrderedDict[tuple[int, tuple[str, ...]], pa.Table] = OrderedDict()
@@ -47,7 +47,7 @@ class HeldOutCopy:
 
     @classmethod
     def find(cls, parent: Dataset, split_sha256: str, num_rows: npt.NDArray[np.int64]) -> Self | None:
-        """The copy of a split's held-out rows; None where nobody wrote one."""
+        """Open the copy of a split's held-out rows; None if there is none."""
         folder = copy_folder(parent.folder, split_sha256)
         if not (folder / MANIFEST_FILE).is_file():
             return None
@@ -56,17 +56,17 @@ class HeldOutCopy:
         if of is None or (of.fingerprint, of.split_sha256) != (parent.fingerprint, split_sha256):
             raise DataError(
                 f"{folder}: not the held-out rows of '{parent.manifest.name}' by this split. Delete it; "
-                "'assay data hold-out' writes it anew."
+                "'assay data hold-out' writes it again."
             )
         if copy.manifest.num_rows != (total := int(num_rows.sum())):
             raise DataError(
                 f"{folder}: {copy.manifest.num_rows:,} rows, and {total:,} are held out. Delete the folder; "
-                "'assay data hold-out' writes it anew."
+                "'assay data hold-out' writes it again."
             )
         return cls(copy, num_rows)
 
     def read(self, group: int, columns: Sequence[str]) -> pa.Table:
-        """The held-out rows of a row group of the parent."""
+        """Return the held-out rows of a row group of the parent."""
         begin, end = self._starts[group], self._starts[group + 1]
         parts = []
         first, stop = bisect_right(self._firsts, begin) - 1, bisect_left(self._firsts, max(end, begin + 1))

@@ -1,7 +1,7 @@
-"""Rows that stand on both sides of a split although no key or time puts them there: copies of the same text.
+"""Finds leaks: validation rows with exactly the tokens of a training row.
 
-A split by key keeps a key's rows together; it cannot know that two keys hold the same text. Whoever evaluates
-on such rows measures memory.
+A split by key keeps the rows of a key together, but two keys may hold the same text. Evaluation on such rows
+measures memorization.
 """
 
 from typing import NamedTuple
@@ -13,21 +13,21 @@ from assay.data.dataset.row_digests import token_digests
 from assay.data.dataset.split import DatasetView, SplitConfig, split_view
 
 QUICK_TOKENS = 50_000_000
-"""What a dataset may have that is searched without being asked: some seconds."""
+"""Largest dataset that is searched automatically, which takes some seconds."""
 
 
 class Leak(NamedTuple):
-    """What is held out and was trained on all the same."""
+    """Held-out rows that are also trained on."""
 
     num_rows: int
-    """Rows of the validation part whose tokens are those of some training row."""
+    """Validation rows with the tokens of a training row."""
     num_validation_rows: int
     examples: tuple[int, ...]
-    """Ids of the first such rows, at most 5."""
+    """Ids of the first 5 such rows."""
 
 
 def find_leaks(train: DatasetView, validation: DatasetView) -> Leak:
-    """Compare the tokens of all rows of two parts of one dataset, by digest."""
+    """Compare the token digests of two parts of one dataset."""
     digests = token_digests(train.dataset)
     train_ids, held_out_ids = (
         np.concatenate([view.row_ids(group) for group in range(len(view.num_rows))]) for view in (train, validation)
@@ -37,7 +37,7 @@ def find_leaks(train: DatasetView, validation: DatasetView) -> Leak:
 
 
 def quick_leaks(dataset: Dataset, split: SplitConfig) -> Leak | None:
-    """What leaks in a dataset of at most `QUICK_TOKENS` tokens; None of a larger one, which nobody searched."""
+    """Find the leaks of a dataset of at most `QUICK_TOKENS` tokens; None for a larger one."""
     if dataset.manifest.num_tokens > QUICK_TOKENS:
         return None
     return find_leaks(split_view(dataset, split, "train"), split_view(dataset, split, "validation"))

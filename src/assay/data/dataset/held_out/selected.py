@@ -1,4 +1,4 @@
-"""Which rows of each group are selected, a bit a row: 42 million rows are 5 MB, on every rank."""
+"""The selected rows of each row group as a bit set: 42 million rows take 5 MB on every rank."""
 
 from collections.abc import Sequence
 
@@ -8,14 +8,14 @@ import numpy.typing as npt
 from assay.data.dataset.row_groups import RowGroups
 
 Bits = npt.NDArray[np.uint8]
-"""Eight rows a byte, the first in the highest bit."""
+"""Eight rows a byte, first row in the highest bit."""
 
 
 class SelectedRows(Sequence[npt.NDArray[np.bool_]]):
-    """[row group][row]: whether it is selected; unpacked a group at a time."""
+    """[row group][row]: whether the row is selected; unpacked one group at a time."""
 
     def __init__(self, bits: Bits, groups: RowGroups, *, others: bool = False) -> None:
-        """`others`: selected are the rows whose bit is 0."""
+        """If `others` is set, rows whose bit is 0 are selected."""
         self._bits, self._groups, self._others = bits, groups, others
 
     def __len__(self) -> int:
@@ -28,5 +28,5 @@ class SelectedRows(Sequence[npt.NDArray[np.bool_]]):
         return part == 0 if self._others else part.view(bool)
 
     def counts(self) -> npt.NDArray[np.int64]:
-        """[row group]: selected rows."""
+        """Return the number of selected rows of each row group."""
         return np.array([np.count_nonzero(self[group]) for group in range(len(self))], np.int64)

@@ -1,9 +1,9 @@
-"""Writes the held-out rows of a split once, as a dataset of its own that names its parent.
+"""Writes the held-out rows of a split as a dataset of its own, which names its parent.
 
     dataset --(its row groups, in order)--> held-out rows --> shards of small row groups, indexed
 
-Small row groups, since an evaluation takes the rows in another order. A shard appears whole or not at all, and
-the manifest last: what was interrupted is no copy, and is written anew.
+Row groups are small because an evaluation reads rows in shuffled order. Each shard is written atomically and the
+manifest last, so an interrupted copy is ignored and written again.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ AT_ONCE = 64
 
 
 def hold_out(dataset: Dataset, split: SplitConfig, progress: Callable[[int, int], None]) -> DatasetManifest:
-    """The copy beside the manifest, made or found; `progress` hears of the row groups that were read."""
+    """Write the copy, unless it exists; `progress` is called with (row groups read, total row groups)."""
     sha256 = split_sha256(dataset, split)
     view = split_view(dataset, split, "validation")
     folder = copy_folder(dataset.folder, sha256)
@@ -76,7 +76,7 @@ def _tables(
 
 
 def _shards(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """Rows together until they are a shard."""
+    """Concatenate tables into shards of at least `ROWS_PER_SHARD` rows."""
     waiting: list[pa.Table] = []
     for table in tables:
         waiting.append(table)

@@ -1,1 +1,1 @@
-"""Rows before they are tokens: what files of texts hold, a stretch at a time."""
+"""Reads raw rows from source files, one span at a time."""

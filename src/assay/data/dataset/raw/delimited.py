@@ -1,7 +1,7 @@
-"""Rows of CSV and TSV: a header, then a row a record, which may hold line breaks between quotes.
+"""Reads CSV and TSV: a header, then one row per record; quoted values may contain line breaks.
 
-Every value is text; what it spells (a number, true, nothing) is decided by the whole column, not by its
-first rows. Finding the spans parses the file once: only that tells a line break in a text from a row's end.
+All values are text; the type of a column is inferred from all of its values (`type_inference`). Finding the spans
+parses the whole file once, because only a parser can tell a line break inside quotes from the end of a row.
 """
 
 import csv
@@ -18,14 +18,14 @@ from assay.data.dataset.raw.lines import BLOCK_BYTES, decoded
 from assay.data.dataset.raw.span import Row, RowErrorHandler
 
 DELIMITERS = {".tsv": "\t", ".csv": ",;\t|"}
-"""By suffix; of several, the one that the header holds most of."""
+"""Delimiters by suffix; among several, the most frequent one in the header is used."""
 _LONGEST_FIELD = 2**30
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True)
 class Delimited:
-    """Consecutive records of a file."""
+    """A span of records of a file."""
 
     source: Path
     header: tuple[str, ...]
@@ -33,21 +33,18 @@ class Delimited:
     first_line: int
     """From 1."""
     start: int
-    """The first record's first byte."""
+    """Byte offset of the first record."""
     stop: int
 
     @property
     def is_untyped(self) -> bool:
-        """See `RawSpan`."""
         return True
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """See `RawSpan`."""
         return self.header
 
     def digest(self, columns: Collection[str] = ()) -> str:  # noqa: ARG002
-        """SHA-256 of the rows' bytes and the header."""
         head = "\x1f".join((self.delimiter, *self.header)).encode()
         return sha256_of_parts(chain([sha256_of_bytes(head).encode()], self._blocks()))
 
@@ -59,9 +56,9 @@ class Delimited:
     def rows(
         self,
         columns: Collection[str] | None = None,  # noqa: ARG002
-        refused: RowErrorHandler | None = None,
+        on_error: RowErrorHandler | None = None,
     ) -> Iterator[tuple[str, Row]]:
-        """See `RawSpan`; an empty value is missing."""
+        """See `RawSpan`; empty values are None."""
         for record in _records(self.source, self.delimiter, self.start, self.first_line):
             if record.start >= self.stop:
                 return
@@ -72,9 +69,9 @@ class Delimited:
                     "quotes, and a quote in it is "
                     "doubled."
                 )
-                if refused is None:
+                if on_error is None:
                     raise error
-                refused(error)
+                on_error(error)
                 continue
             yield (
                 record.where,
@@ -83,7 +80,7 @@ class Delimited:
 
 
 def delimited_spans(source: Path, rows_per_span: int) -> Iterator[Delimited]:
-    """Spans of a CSV or TSV file; `DataError` for one without rows or with a header that names no columns."""
+    """Yield the spans of a file. Raises `DataError` if it has no rows or a bad header."""
     delimiter = _delimiter_of(source)
     records = _records(source, delimiter, 0, 1)
     head = next(records, None)
@@ -120,7 +117,7 @@ class _Record:
 
 
 class _CountedLines:
-    """A file's lines as text, from a byte on; the reader takes one after another, so its place is known."""
+    """Decoded lines of a file from a byte offset; tracks the offset while `csv` reads them."""
 
     def __init__(self, file: BinaryIO, source: Path, start: int, first_line: int) -> None:
         self._file, self._source = file, source
@@ -136,7 +133,7 @@ class _CountedLines:
 
 
 def _records(source: Path, delimiter: str, start: int, first_line: int) -> Iterator[_Record]:
-    """All from a byte on, blank lines left out."""
+    """Yield the records from a byte offset on, without blank lines."""
     csv.field_size_limit(_LONGEST_FIELD)
     with source.open("rb") as file:
         lines = _CountedLines(file, source, start, first_line)

@@ -1,8 +1,8 @@
-"""Which rows the given sources hold: files, patterns of files, folders; cut into spans.
+"""Resolves sources (files, glob patterns, folders) to spans of rows.
 
 a.parquet  a.arrow  a.csv  a.tsv  a.jsonl  a.txt    rows of one file
-'notes/**/*.md'                                     any other file is a row; patterns go as their files would
-folder/                                             of files of one of these kinds, or as `datasets` saved it
+'notes/**/*.md'                                     any other file is one row; patterns expand to their files
+folder/                                             files of one of these kinds, or a folder saved by `datasets`
 """
 
 import os
@@ -28,7 +28,7 @@ _KINDS = {
     **dict.fromkeys(DELIMITERS, "CSV or TSV"),
     **dict.fromkeys(_JSON_LINES, "JSON lines"),
 }
-"""What the files are called that are looked for in folders."""
+"""Kinds of files that are searched for in folders, by suffix."""
 _READERS: dict[str, Callable[[Path, int], Iterator[RawSpan]]] = {
     PARQUET_SUFFIX: table_spans,
     **dict.fromkeys(ARROW_SUFFIXES, table_spans),
@@ -38,13 +38,13 @@ _READERS: dict[str, Callable[[Path, int], Iterator[RawSpan]]] = {
 
 
 def find_spans(sources: Sequence[Path], rows_per_span: int) -> list[RawSpan]:
-    """Cut the sources into spans of so many rows; the last of each file is shorter."""
+    """Return the spans of all sources; the last span of a file may be shorter."""
     return list(iter_spans(sources, rows_per_span))
 
 
 def iter_spans(sources: Sequence[Path], rows_per_span: int) -> Iterator[RawSpan]:
-    """Likewise, each as soon as it is found."""
-    for is_row, group in groupby(_named(sources), key=_is_a_row):
+    """Yield the spans of all sources as they are found."""
+    for is_row, group in groupby(_expanded(sources), key=_is_a_row):
         files = list(group)
         if is_row:
             yield from _loose_spans(files, rows_per_span)
@@ -57,15 +57,15 @@ def iter_spans(sources: Sequence[Path], rows_per_span: int) -> Iterator[RawSpan]
                 raise DataError(f"{source}: cannot be read: {error.strerror or error}. Check the path.") from error
 
 
-def _named(sources: Sequence[Path]) -> Iterator[Path]:
-    """Patterns as the files that they match."""
+def _expanded(sources: Sequence[Path]) -> Iterator[Path]:
+    """Expand glob patterns."""
     for source in sources:
         if source.exists() or not has_magic(str(source)):
             yield regular(source)
             continue
         found = sorted(path for path in glob(str(source), recursive=True) if Path(path).is_file())  # noqa: PTH207
         if not found:
-            raise DataError(f"{source}: no file is named so. Check the pattern; '**' also goes into folders.")
+            raise DataError(f"{source}: no file matches this pattern. Check it; '**' matches nested folders.")
         yield from map(Path, found)
 
 
@@ -124,7 +124,7 @@ def _folder_spans(folder: Path, rows_per_span: int) -> Iterator[RawSpan]:
 
 
 def _saved_by_datasets(folder: Path) -> list[Path] | None:
-    """The Arrow files of what `datasets` saved, in its order; None where it did not."""
+    """Return the Arrow files of a folder saved by `datasets`, in order; None for another folder."""
     if (folder / "dataset_dict.json").is_file():
         splits = _json_of(folder / "dataset_dict.json").get("splits", ())
         return [file for split in splits for file in _saved_by_datasets(folder / str(split)) or ()]

@@ -1,13 +1,11 @@
-"""Rows of JSON lines, of text files, and of files that are a row each: where they lie, and reading a stretch.
+"""Reads JSON lines, text files by line, and files that are one row each.
 
-    rows.jsonl      a JSON object a line
-    notes.txt       a row a line, in the field `text`
-    page.md, ...    a row a file: `text`, its `path`, and the `folder` that it lies in
+    rows.jsonl      one JSON object per line
+    notes.txt       one row per line, in the field `text`
+    page.md, ...    one row per file: `text`, its `path`, and the `folder` that contains it
 
-Blank lines are left out.
-
-Finding the spans of a file of lines reads it once and parses nothing, so that processes can then start in the
-middle of a large file.
+Blank lines are skipped. Finding the spans reads a file once without parsing it, so that processes can start in
+the middle of a large file.
 """
 
 import json
@@ -24,33 +22,30 @@ from assay.data.dataset.raw.span import Row, RowErrorHandler
 
 BLOCK_BYTES = 8 * 1024 * 1024
 TEXT_SUFFIX = ".txt"
-FIX_LINE = "Mend or drop the line."
+FIX_LINE = "Fix or drop the line."
 _BYTE_ORDER_MARK = "\ufeff"
 
 
 @dataclass(frozen=True)
 class Lines:
-    """Consecutive lines of a file."""
+    """A span of lines of a file."""
 
     source: Path
     first_line: int
     """From 1."""
     start: int
-    """The first line's first byte."""
+    """Byte offset of the first line."""
     stop: int
 
     @property
     def is_untyped(self) -> bool:
-        """See `RawSpan`."""
         return False
 
     @property
     def fields(self) -> tuple[str, ...] | None:
-        """See `RawSpan`."""
         return ("text",) if self.source.suffix == TEXT_SUFFIX else None
 
     def digest(self, columns: Collection[str] = ()) -> str:  # noqa: ARG002
-        """The digest of these rows' bytes: wherever the file lies, the same rows have the same name."""
         return sha256_of_parts(chain([self.source.suffix.encode()], self._blocks()))
 
     def _blocks(self) -> Iterator[bytes]:
@@ -61,9 +56,8 @@ class Lines:
     def rows(
         self,
         columns: Collection[str] | None = None,  # noqa: ARG002
-        refused: RowErrorHandler | None = None,
+        on_error: RowErrorHandler | None = None,
     ) -> Iterator[tuple[str, Row]]:
-        """See `RawSpan`."""
         is_text = self.source.suffix == TEXT_SUFFIX
         with self.source.open("rb") as file:
             position = file.seek(self.start)
@@ -73,9 +67,9 @@ class Lines:
                 try:
                     row = _row_of(line, where, is_text=is_text, is_first=number == 1)
                 except DataError as error:
-                    if refused is None:
+                    if on_error is None:
                         raise
-                    refused(error)
+                    on_error(error)
                 else:
                     if row is not None:
                         yield where, row
@@ -85,7 +79,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Files:
-    """Some text files of a folder."""
+    """A span of text files of a folder."""
 
     source: Path
     paths: tuple[str, ...]
@@ -93,39 +87,35 @@ class Files:
 
     @property
     def is_untyped(self) -> bool:
-        """See `RawSpan`."""
         return False
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """See `RawSpan`."""
         return ("text", "path", "folder")
 
     def digest(self, columns: Collection[str] = ()) -> str:  # noqa: ARG002
-        """The digest of these rows: the files' bytes, and their names as far as rows hold them."""
         files = [(path, self.source / path) for path in self.paths]
         return sha256_of_json([[path, file.parent.name, sha256_of_bytes(file.read_bytes())] for path, file in files])
 
     def rows(
         self,
         columns: Collection[str] | None = None,  # noqa: ARG002
-        refused: RowErrorHandler | None = None,
+        on_error: RowErrorHandler | None = None,
     ) -> Iterator[tuple[str, Row]]:
-        """See `RawSpan`."""
         for path in self.paths:
             file = self.source / path
             try:
                 text = decoded(file.read_bytes(), str(file), unit="file")
             except DataError as error:
-                if refused is None:
+                if on_error is None:
                     raise
-                refused(error)
+                on_error(error)
                 continue
             yield str(file), {"text": text, "path": path, "folder": file.parent.name}
 
 
 def line_spans(source: Path, rows_per_span: int) -> Iterator[Lines]:
-    """Spans of a file of JSON lines or of text."""
+    """Yield the spans of a file of JSON lines or text."""
     start = end = number = 0
     with source.open("rb") as file:
         for number, line in enumerate(file, start=1):
@@ -140,13 +130,13 @@ def line_spans(source: Path, rows_per_span: int) -> Iterator[Lines]:
 
 
 def file_spans(folder: Path, paths: list[str], rows_per_span: int) -> Iterator[Files]:
-    """Spans of files that are a row each."""
+    """Yield the spans of files that are one row each."""
     for first in range(0, len(paths), rows_per_span):
         yield Files(folder, tuple(paths[first : first + rows_per_span]))
 
 
 def decoded(data: bytes, where: str, *, unit: str) -> str:
-    """UTF-8, or an error that names the first byte that is not."""
+    """Decode UTF-8; the error names the first invalid byte."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -157,7 +147,7 @@ def decoded(data: bytes, where: str, *, unit: str) -> str:
 
 
 def json_fault(error: ValueError) -> tuple[str, str]:
-    """`, column 19` where it is known, and what is wrong there, in place of the parser's own count of lines."""
+    """Return the column as `, column 19`, if known, and the problem, without the parser's own line number."""
     if isinstance(error, json.JSONDecodeError):
         what = error.msg.removesuffix(" at").removesuffix(" starting")
         return f", column {error.colno}", what[:1].lower() + what[1:]
@@ -165,7 +155,7 @@ def json_fault(error: ValueError) -> tuple[str, str]:
 
 
 def _row_of(line: bytes, where: str, *, is_text: bool, is_first: bool) -> Row | None:
-    """None for a blank line. A byte order mark begins a file, or one that was put behind another."""
+    """Parse a line; None if blank. A byte order mark may begin a file, or each of several concatenated ones."""
     text = decoded(line, where, unit="line")
     if is_first or not is_text:
         text = text.removeprefix(_BYTE_ORDER_MARK)

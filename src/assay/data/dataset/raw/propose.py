@@ -1,6 +1,7 @@
-"""Which fields of some rows are the text, the label, the time: told by their names and by what they hold.
+"""Proposes which fields are the text, label, metadata and time, by their names and values.
 
-What is told by a name alone (`text`, `label`) is taken as it is; all else is proposed, and a person decides.
+Fields with the default names (`text`, `label`) are used directly; everything else is a proposal that a person
+confirms.
 """
 
 from collections import Counter
@@ -33,24 +34,24 @@ _TEXT_NAMES = (
 _LABEL_NAMES = ("labels", "class", "target", "sentiment", "rating", "stars", "score", "grade", "y")
 _YES_NO = ({"yes", "no"}, {"true", "false"}, {"0", "1"}, {"0.0", "1.0"}, {"y", "n"}, {"t", "f"})
 _CATEGORY_NAMES = ("category", "topic", "folder")
-"""What rows are about: learned where no other column asks a question."""
+"""Names of topic fields, proposed as the label if there is no better one."""
 _TIME_NAMES = ("created_at", "timestamp", "time", "date", "datetime", "created", "published", "when")
 _GROUP_NAMES = (
     "group", "author", "user", "user_id", "document_id", "doc_id", "conversation_id", "session_id", "thread_id",
     "source_id", "url", "file", "filename", "file_name", "path",
 )  # fmt: skip
 _LONG = 64
-"""Characters of a text that is no category any more."""
+"""Longer texts, in characters, are not categories."""
 _FEW_SHARE = 0.2
-"""Different values of a category, as a share of the rows."""
+"""Largest share of distinct values of a category."""
 _NEARLY_ALL = 0.95
-"""The share of one value from which on a category is no label that anybody learns."""
+"""A category with a more frequent value is not proposed as the label."""
 _LARGE_BYTES = 2_000_000
-"""The size of sources whose texts deserve a vocabulary of 8,000 rather than 2,000."""
+"""Size of sources from which a vocabulary of 8,000 is proposed instead of 2,000."""
 
 
 class Proposal(NamedTuple):
-    """The fields that are meant, given ones included."""
+    """Proposed and requested fields."""
 
     text: str
     label: str | None
@@ -59,15 +60,15 @@ class Proposal(NamedTuple):
     key: str | None
     tokenizer: str
     is_guessed: bool
-    """Whether a person has to agree."""
+    """Whether a person must confirm."""
     format: Format | None = None
-    """Where the rows have the fields of a language model's format, and nobody said what else they are."""
+    """Set if the rows have the fields of a language model's format and no fields were requested."""
     could_be_label: Mapping[str, int] = MappingProxyType({})
-    """Field -> its different values: those that may be what is to be learned, the proposed one among them."""
+    """Candidate label -> number of distinct values; includes the proposed label."""
 
 
 class RequestedFields(NamedTuple):
-    """What was said already; None where nothing was."""
+    """Fields that the user named; None for the others."""
 
     text: str | None = None
     label: str | None = None
@@ -78,7 +79,7 @@ class RequestedFields(NamedTuple):
     tokenizer: str | None = None
 
     def named(self) -> list[tuple[str, str]]:
-        """Each field that was named, and the option that named it."""
+        """Return (field, option) of each named field."""
         named = [
             ("--text", self.text),
             ("--label", self.label),
@@ -90,8 +91,11 @@ class RequestedFields(NamedTuple):
 
 
 def propose(sources: Sequence[Path], request: RequestedFields) -> Proposal:
-    """From the first rows of each source; raises `DataError` where they hold no text at all, and `ConfigError`
-    where something would be proposed beside a named field that none of them has."""
+    """Propose fields from the first rows of each source.
+
+    Raises `DataError` if they hold no text, and `ConfigError` if a requested field is missing from them and other
+    fields would have to be proposed.
+    """
     label_is_known = request.label is not None or request.without_label
     if request.text is not None and label_is_known and request.tokenizer is not None:
         label = None if request.without_label else request.label
@@ -100,7 +104,7 @@ def propose(sources: Sequence[Path], request: RequestedFields) -> Proposal:
     if missing := [(name, option) for name, option in request.named() if name not in columns]:
         if request.tokenizer is None:
             raise _missing(*missing[0], columns, num_rows, sources)
-        # Later rows may have it: whoever builds looks at all of them.
+        # Later rows may have it: the build checks all rows.
         label = None if request.without_label else request.label or LABEL
         return Proposal(
             request.text or TEXT, label, request.metadata, request.time, request.key, request.tokenizer, False
@@ -115,7 +119,7 @@ def propose(sources: Sequence[Path], request: RequestedFields) -> Proposal:
     labels = _label_fields(columns, text, num_rows)
     label = None if request.without_label else request.label or next(iter(labels), None)
     if by_name:
-        # Nothing is taken along that nobody named.
+        # Metadata is only proposed together with other fields.
         assert request.tokenizer is not None
         return Proposal(text, label, request.metadata, request.time, request.key, request.tokenizer, False)
     time = request.time or _named(columns, _TIME_NAMES, lambda values: all(map(_is_time, values)), {text, label})
@@ -133,8 +137,8 @@ def propose(sources: Sequence[Path], request: RequestedFields) -> Proposal:
 def _missing(
     name: str, option: str, columns: Mapping[str, list[Any]], num_rows: int, sources: Sequence[Path]
 ) -> ConfigError:
-    """What to raise instead of a proposal with a field that no row has, of those that were looked at."""
-    # A table's columns are in all of its rows; of a folder, and of JSON's fields, the first rows are known.
+    """Return the error for a requested field that no sampled row has."""
+    # A table's columns are the same in all rows; for folders and JSON only the first rows are known.
     is_table = all(
         source.is_file() and next(iter_spans([source], SAMPLE_ROWS)).fields is not None for source in sources
     )
@@ -146,22 +150,23 @@ def _missing(
 
 
 def _sample(sources: Sequence[Path]) -> tuple[dict[str, list[Any]], int]:
-    """Field -> its values in the first rows, without those that are missing; and how many rows those are.
+    """Return field -> present values in the first rows, and the number of these rows.
 
-    Rows that cannot be read are for the build to refuse, all at once."""
+    Unreadable rows are skipped; the build reports all of them.
+    """
     per_source = -(-SAMPLE_ROWS // max(1, len(sources)))
     columns: dict[str, list[Any]] = {}
-    num_rows, refused = 0, list[DataError]()
+    num_rows, errors = 0, list[DataError]()
     for source in sources:
-        rows = chain.from_iterable(span.rows(refused=refused.append) for span in iter_spans([source], SAMPLE_ROWS))
+        rows = chain.from_iterable(span.rows(on_error=errors.append) for span in iter_spans([source], SAMPLE_ROWS))
         for _, row in islice(rows, per_source):
             num_rows += 1
             for name, value in row.items():
                 values = columns.setdefault(name, [])
                 if not is_unlabelled(value):
                     values.append(value)
-    if refused and not num_rows:
-        raise refused[0]
+    if errors and not num_rows:
+        raise errors[0]
     return columns, num_rows
 
 
@@ -183,7 +188,7 @@ def _text_field(columns: Mapping[str, list[Any]], sources: Sequence[Path]) -> st
 
 
 def likely_text(columns: Mapping[str, Sequence[Any]]) -> str | None:
-    """The field that is called as texts are, else that of the longest; `columns` are without missing values."""
+    """Return the field with a usual name of texts, else the one with the longest texts; `columns` hold no nulls."""
     lengths = {
         name: sum(map(len, values)) / len(values)
         for name, values in columns.items()
@@ -194,8 +199,7 @@ def likely_text(columns: Mapping[str, Sequence[Any]]) -> str | None:
 
 
 def _label_fields(columns: Mapping[str, list[Any]], text: str, num_rows: int) -> list[str]:
-    """Those that may be learned, the likeliest first: by name; the only yes-or-no; what rows are about; the
-    category of the fewest values."""
+    """Return candidate labels, most likely first: by name, the only yes-or-no field, topic fields, small categories."""
     if LABEL in columns and text != LABEL:
         return [LABEL]
     differ = {
@@ -222,7 +226,7 @@ def _named(columns: Mapping[str, list[Any]], names: Sequence[str], fits: Any, us
 
 
 def _is_category(values: Sequence[Any], num_rows: int) -> bool:
-    """Numbers, truths, and short texts of which there are few different ones."""
+    """Return whether values are numbers, booleans, or short texts with few distinct values."""
     if not values:
         return False
     if all(isinstance(value, int | float) for value in values):

@@ -1,4 +1,4 @@
-"""What every kind of file is read as: spans, each of which becomes one shard."""
+"""The interface of source files: spans of rows, each of which becomes one shard."""
 
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -8,11 +8,11 @@ from assay.base.errors import DataError
 
 Row = dict[str, Any]
 RowErrorHandler = Callable[[DataError], None]
-"""Is told what is wrong with a row that cannot be read."""
+"""Called with the error of a row that cannot be read."""
 
 
 class RawSpan(Protocol):
-    """Consecutive rows of one source. Picklable: another process reads it."""
+    """Consecutive rows of one source. Picklable, because another process reads it."""
 
     @property
     def source(self) -> Path:
@@ -21,23 +21,24 @@ class RawSpan(Protocol):
 
     @property
     def is_untyped(self) -> bool:
-        """Whether every value is text that spells it, as in CSV: `3` may be a number."""
+        """Whether all values are text whose type must be inferred, as in CSV."""
         ...
 
     @property
     def fields(self) -> tuple[str, ...] | None:
-        """Names of the fields of every row; None where each row has its own."""
+        """Field names of all rows; None if rows may differ."""
         ...
 
     def digest(self, columns: Collection[str]) -> str:
-        """SHA-256 of these rows: wherever the file lies, the same rows have the same name."""
+        """Return the SHA-256 of these rows; it does not depend on the file's location."""
         ...
 
     def rows(
-        self, columns: Collection[str] | None = None, refused: RowErrorHandler | None = None
+        self, columns: Collection[str] | None = None, on_error: RowErrorHandler | None = None
     ) -> Iterator[tuple[str, Row]]:
-        """Each row with where it is; with these columns at least, or all.
+        """Yield (location, row) with at least these columns, or all.
 
-        A row that cannot be read is left out where `refused` is told of it, and else raises `DataError`; a
-        file in which no row can be told from the next raises in any case."""
+        A row that cannot be read is passed to `refused` and skipped, or raises `DataError` without `refused`. A
+        file whose rows cannot be separated always raises.
+        """
         ...

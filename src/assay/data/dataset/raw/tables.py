@@ -1,8 +1,8 @@
-"""Rows of Parquet and Arrow files, the latter also as `datasets` saves them, batch by batch.
+"""Reads rows of Parquet and Arrow files, including files saved by `datasets`, batch by batch.
 
-Values come out as JSON would hold them, so that all that follows knows few kinds: times and dates are ISO 8601
-text, decimals are floats, categories their values, and fields of structs have dotted names. A column of class
-numbers whose names a file of `datasets` knows (`ClassLabel`) comes out as these names.
+Values are converted to JSON types: times and dates become ISO 8601 text, decimals floats, categories their
+values, and fields of structs get dotted names. Class indices become class names if the schema of `datasets` has
+them (`ClassLabel`).
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -27,7 +27,7 @@ BATCH_ROWS = 1_000
 
 @dataclass(frozen=True)
 class TableRows:
-    """Consecutive rows of a file."""
+    """A span of rows of a file."""
 
     source: Path
     first_row: int
@@ -36,26 +36,22 @@ class TableRows:
 
     @property
     def is_untyped(self) -> bool:
-        """See `RawSpan`."""
         return False
 
     @cached_property
     def fields(self) -> tuple[str, ...]:
-        """See `RawSpan`."""
         with _opened(self.source) as table:
             return tuple(_flat(table.schema.empty_table()).column_names)
 
     def digest(self, columns: Collection[str]) -> str:
-        """SHA-256 of what these columns hold."""
         batches = (batch for _, batch in self._batches(columns))
         return sha256_of_parts(part for batch in batches for part in _bytes_of(batch))
 
     def rows(
         self,
         columns: Collection[str] | None = None,
-        refused: RowErrorHandler | None = None,  # noqa: ARG002
+        on_error: RowErrorHandler | None = None,  # noqa: ARG002
     ) -> Iterator[tuple[str, Row]]:
-        """See `RawSpan`."""
         with _opened(self.source) as table:
             names = class_names(table.schema)
         for first, batch in self._batches(self.fields if columns is None else columns):
@@ -74,7 +70,7 @@ class TableRows:
                 yield f"{self.source}: row {first + index}", row
 
     def _batches(self, columns: Collection[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """With the number of each one's first row."""
+        """Yield (index of the first row, batch)."""
         roots = {name.partition(".")[0] for name in columns} | set(columns)
         stop = self.first_row + self.num_rows
         with _opened(self.source) as table:
@@ -90,7 +86,7 @@ class TableRows:
 
 
 def table_spans(source: Path, rows_per_span: int) -> Iterator[TableRows]:
-    """Spans of a Parquet or an Arrow file."""
+    """Yield the spans of a Parquet or Arrow file."""
     with _opened(source) as table:
         num_rows = table.num_rows()
     if not num_rows:
@@ -100,7 +96,7 @@ def table_spans(source: Path, rows_per_span: int) -> Iterator[TableRows]:
 
 
 def column_values(table: pa.Table) -> dict[str, list[Any]]:
-    """A table in memory, column by column, as rows of files come out."""
+    """Convert a table in memory to JSON values, by column."""
     names, flat = class_names(table.schema), _flat(table)
     return {
         name: _plain_values(flat[name].combine_chunks(), names.get(name)) if flat.num_rows else []
@@ -109,7 +105,7 @@ def column_values(table: pa.Table) -> dict[str, list[Any]]:
 
 
 def class_names(schema: pa.Schema) -> dict[str, Sequence[str]]:
-    """Column -> names of its class numbers, where the `datasets` library wrote them down."""
+    """Return column -> class names, from the schema metadata of `datasets`."""
     try:
         info = parse_json((schema.metadata or {}).get(b"huggingface", b"{}"))
         features = info.get("info", {}).get("features", {})
@@ -130,7 +126,7 @@ def _opened(source: Path) -> Iterator["_ParquetTable | _ArrowTable"]:
         with pa.memory_map(str(source)) as file:
             yield _ParquetTable(file) if is_parquet else _ArrowTable(file)
     except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # of the disk; Arrow's own have no number
+        if isinstance(error, OSError) and error.errno is not None:  # errors of the disk; Arrow's own have no errno
             raise
         what = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise DataError(f"{source}: not readable as {kind}: {what}. Write the file again.") from error
@@ -145,7 +141,7 @@ class _ParquetTable:
         return int(self._file.metadata.num_rows)
 
     def batches(self, columns: list[str], first_row: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """From the row group on that holds `first_row`."""
+        """Yield batches from the row group that holds `first_row`."""
         metadata, first = self._file.metadata, 0
         for group in range(metadata.num_row_groups):
             num_rows = metadata.row_group(group).num_rows
@@ -175,11 +171,11 @@ class _ArrowTable:
         return sum(batch.num_rows for batch in self._all())
 
     def batches(self, columns: list[str], first_row: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """From the batch on that holds `first_row`."""
+        """Yield batches from the one that holds `first_row`."""
         first = 0
         for batch in self._all():
             if first + batch.num_rows > first_row:
-                batch.validate(full=True)  # of a damaged file, else, offsets lead anywhere in memory
+                batch.validate(full=True)  # offsets of a damaged file may point anywhere in memory
                 for low in range(0, batch.num_rows, BATCH_ROWS):
                     yield first + low, batch.slice(low, BATCH_ROWS).select(columns)
             first += batch.num_rows
@@ -198,7 +194,7 @@ class _ArrowTable:
 
 
 def _flat(table: pa.Table) -> pa.Table:
-    """Fields of structs as columns with dotted names."""
+    """Flatten structs to columns with dotted names."""
     while any(pa.types.is_struct(kind) for kind in table.schema.types):
         table = table.flatten()
     return table

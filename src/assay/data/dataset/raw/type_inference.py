@@ -1,6 +1,7 @@
-"""What the texts of CSV spell: a column is of numbers, or of true and false, if every value spells one.
+"""Infers column types from CSV text: a column is numeric or boolean if every value is.
 
-`00412` and ` 5` are text. Whole numbers of more than 15 digits are floats, unless whole ones are asked for."""
+`00412` and ` 5` are text. Integers of more than 15 digits are floats, unless integers are required.
+"""
 
 import re
 from collections.abc import Collection
@@ -23,12 +24,12 @@ _ARROW_TYPES: dict[InferredKind, pa.DataType] = {
 
 
 def infer_kind(text: str) -> InferredKind | None:
-    """What it spells; None for what is text."""
+    """Return the kind of value that a text represents; None for plain text."""
     return next((kind for kind, pattern in _SPELLINGS if pattern.fullmatch(text)), None)
 
 
 def infer_column_type(kinds: Collection[InferredKind | None]) -> pa.DataType:
-    """The type of a column whose values spell these."""
+    """Return the type of a column whose values have these kinds."""
     if set(kinds) == {"int", "float"}:
         return pa.float64()
     one = next(iter(kinds)) if len(kinds) == 1 else None
@@ -36,7 +37,7 @@ def infer_column_type(kinds: Collection[InferredKind | None]) -> pa.DataType:
 
 
 def parse_value(text: str, arrow_type: pa.DataType) -> Any:
-    """What a text spells in a column of this type."""
+    """Parse a text as a value of a column of this type."""
     if pa.types.is_string(arrow_type):
         return text
     if pa.types.is_boolean(arrow_type):
@@ -45,7 +46,7 @@ def parse_value(text: str, arrow_type: pa.DataType) -> Any:
 
 
 def parse_number(text: str) -> int | float | None:
-    """The number that a text spells, whole ones exactly; None where it spells none."""
+    """Parse a number, integers exactly; None if the text is not a number."""
     if infer_kind(text) not in ("int", "float"):
         return None
     return int(text) if _WHOLE.fullmatch(text) else float(text)
