@@ -172,13 +172,13 @@ def status(folder: Path, as_json: bool, **where: Any) -> None:
     there is an alarm to act on. A status that was made with notes is not replaced by one without.
     """
     from assay.planning.simulation.recommended_action import recommended_action
-    from assay.reporting.documents.plan_folder import write_told
+    from assay.reporting.documents.plan_folder import write_with_notes
     from assay.reporting.documents.status_documents import WITHOUT_NOTES, weekly_status
     from assay.reporting.views.forecast import forecast_view
 
     found, result, spends, _, notes = _read_status(folder, **where)
     price = current_home().settings().planned_price()
-    page = write_told(weekly_status(found, result, spends, price, notes), folder, notes)
+    page = write_with_notes(weekly_status(found, result, spends, price, notes), folder, notes)
     view = forecast_view(found, price)
     if as_json:
         click.echo(view.to_json())
@@ -204,14 +204,14 @@ def review_command(folder: Path, **where: Any) -> None:
     is an alarm to act on, as of 'status'. A review that was made with notes is not replaced by one without.
     """
     from assay.planning.simulation.recommended_action import recommended_action
-    from assay.reporting.documents.plan_folder import write_told
+    from assay.reporting.documents.plan_folder import write_with_notes
     from assay.reporting.documents.status_documents import review
     from assay.reporting.terminal.terminal import TONE_STYLES
 
     found = _read_status(folder, **where)
     decisions = [(decision.decision, decision.path) for decision in found.decisions]
     document = review(found.forecast, found.offer, decisions)
-    page = write_told(document, folder, found.notes)
+    page = write_with_notes(document, folder, found.notes)
     click.secho(document.verdict.word.upper(), bold=True, fg=TONE_STYLES[document.verdict.tone])
     click.echo(f"  {document.verdict.sentence}")
     _print_alarms(found.forecast.alarms)
@@ -266,22 +266,22 @@ def print_offer(program: "Program", found: "Offer", price: "HourPrice | None") -
 def print_safety(program: "Program", safety: "Safety", price: "HourPrice | None") -> None:
     """The distribution of date, hours and verdict; what the hours cost, where a price is set."""
     from assay.planning.program.checks import why_nothing_passes
-    from assay.reporting.documents.plan_documents import deadline_text, spread_texts
+    from assay.reporting.documents.plan_documents import deadline_text, quantile_dates
 
-    day, hours = spread_texts(program, safety.decision_day), safety.device_hours
+    day, hours = quantile_dates(program, safety.decision_day), safety.device_hours
     budget = f"more than {program.budget.device_hours:,.0f} device-hours"
     cases = {
-        "on time": f"{safety.probability_text(safety.p_on_time)} of {safety.num_programs:,} worlds, by the "
+        "on time": f"{safety.probability_text(safety.p_on_time)} of {safety.num_programs:,} simulations, by the "
         f"{deadline_text(program)}",
-        "over budget": f"{safety.probability_text(safety.p_over_budget)} of worlds spend {budget}",
-        "decision": f"{day.p50} (median); 80% of worlds: {day.p10} to {day.p90}",
-        "device-hours": f"{hours.p50:,.0f} (median); 80% of worlds: {hours.p10:,.0f} to {hours.p90:,.0f}",
+        "over budget": f"{safety.probability_text(safety.p_over_budget)} of simulations spend {budget}",
+        "decision": f"{day.p50} (median); 80% of simulations: {day.p10} to {day.p90}",
+        "device-hours": f"{hours.p50:,.0f} (median); 80% of simulations: {hours.p10:,.0f} to {hours.p90:,.0f}",
     }
     if price is not None:
         low, middle, high = (price.of(item) for item in (hours.p10, hours.p50, hours.p90))
-        cases["cost"] = f"{middle} (median); 80% of worlds: {low} to {high}, at {price}"
+        cases["cost"] = f"{middle} (median); 80% of simulations: {low} to {high}, at {price}"
     for verdict, share in safety.verdicts.items():
-        cases[f"if {verdict}"] = f"{safety.probability_text(share)} of worlds{_means_text(program, safety, verdict)}"
+        cases[f"if {verdict}"] = f"{safety.probability_text(share)} of simulations{_means_text(program, safety, verdict)}"
     for name, value in cases.items():
         click.echo(f"  {name:<14} {value}")
     for text in () if safety.verdicts["scale"] else why_nothing_passes(program):

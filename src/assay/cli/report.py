@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from assay.base.clock import SystemClock
-from assay.cli.given import OUT_PAGE, RUN, asked_ledger, force_option, given_home, opened_ledger
+from assay.cli.parameters import OUT_PAGE, RUN, current_home, force_option, ledger_with_runs, writable_ledger
 
 if TYPE_CHECKING:
     from assay.store.home import Home
@@ -26,29 +26,29 @@ if TYPE_CHECKING:
 )
 @click.option("--out", type=OUT_PAGE, help="File to write; by default beside what it is about.")
 @force_option
-def report(run_id: str | None, campaigns: bool, live: bool, every_s: float | None, out: Path | None) -> None:
+def report(run_id: str | None, campaigns: bool, live: bool, interval_s: float | None, out: Path | None) -> None:
     """Write one self-contained HTML page: about RUN (what happened, did it learn, what is it worth), over all
     campaigns, or over what runs now."""
     if sum((run_id is not None, campaigns, live)) != 1:
         raise click.UsageError("give a RUN, or --campaigns, or --live.")
-    if every_s is not None and not live:
+    if interval_s is not None and not live:
         raise click.UsageError("--every goes with --live: nothing else changes by itself.")
-    home = given_home()
+    home = current_home()
     if run_id is not None:
         _report_run(home, run_id, out)
     elif campaigns:
         _report_campaigns(home, out)
     else:
-        _report_live(home, out, every_s)
+        _report_live(home, out, interval_s)
 
 
 def _report_run(home: "Home", run_id: str, out: Path | None) -> None:
     from assay.reporting.documents.render import render_run_page, write_page
     from assay.reporting.views.run_page import run_page
 
-    with asked_ledger(home, run_id) as ledger:
+    with ledger_with_runs(home, run_id) as ledger:
         page = run_page(ledger, run_id)
-    click.echo(write_page(render_run_page(page), out, beside=Path(page.view.run_dir) / "report.html"))
+    click.echo(write_page(render_run_page(page), out, default=Path(page.view.run_dir) / "report.html"))
 
 
 def _report_campaigns(home: "Home", out: Path | None) -> None:
@@ -56,35 +56,35 @@ def _report_campaigns(home: "Home", out: Path | None) -> None:
     from assay.reporting.documents.render import render_document, write_page
     from assay.reporting.views.campaign_list import campaign_lines
 
-    with opened_ledger(home) as ledger:
+    with writable_ledger(home) as ledger:
         lines = campaign_lines(ledger)
     if not lines:
         click.echo(f"No campaigns in {home.folder} yet. 'assay campaign run FILE' begins one.")
         return
-    beside = home.folder / "campaigns.html"
-    folder = (out or beside).parent.resolve()
+    default_path = home.folder / "campaigns.html"
+    folder = (out or default_path).parent.resolve()
     memos = [
         (os.path.relpath(memo.resolve(), folder), f"memo of {name}")
         for name in dict.fromkeys(line.campaign for line in lines)
         if (memo := home.campaigns / name / "memo.html").exists()
     ]
     page = render_document(campaigns_document(lines, memos=memos, now_s=SystemClock().now_s()))
-    click.echo(write_page(page, out, beside=beside))
+    click.echo(write_page(page, out, default=default_path))
 
 
-def _report_live(home: "Home", out: Path | None, every_s: float | None) -> None:
+def _report_live(home: "Home", out: Path | None, interval_s: float | None) -> None:
     from assay.reporting.documents.overview import live_document
     from assay.reporting.documents.render import render_document, write_page
     from assay.reporting.views.live import live_runs
 
     clock = SystemClock()
     while True:
-        with opened_ledger(home) as ledger:
+        with writable_ledger(home) as ledger:
             runs = live_runs(ledger, now_s=clock.now_s())
         document = live_document(runs, now_s=clock.now_s())
-        page = render_document(document, refresh_s=every_s)
-        written = write_page(page, out, beside=home.folder / "live.html")
+        page = render_document(document, refresh_s=interval_s)
+        written = write_page(page, out, default=home.folder / "live.html")
         click.echo(f"{written}: {document.verdict.word}")
-        if every_s is None:
+        if interval_s is None:
             return
-        clock.sleep_s(every_s)
+        clock.sleep_s(interval_s)

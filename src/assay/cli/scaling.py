@@ -255,12 +255,12 @@ def _print_study(result: "ScalingStudy", check: "BandCheck | None", out: Path | 
     for target in result.targets:
         if target.prediction is not None:
             ratio = target.prediction.times_beyond_data
-            place = f"{power_text(ratio)} times beyond the largest run" if ratio > 1 else "inside the data"
+            distance = f"{power_text(ratio)} times beyond the largest run" if ratio > 1 else "inside the data"
             sentence = prediction_sentence(target)
             if target.is_untested:
                 click.secho(sentence, fg="yellow")
             else:
-                click.echo(f"{sentence} ({place})")
+                click.echo(f"{sentence} ({distance})")
     if out is not None:
         click.echo(out)
 

@@ -50,7 +50,7 @@ def triage(context: click.Context, page: Path | None, junit: tuple[Path, ...], a
         return
     if junit and page is None:
         raise ConfigError("--junit is shown on a page: add --page FILE.")
-    from assay.reporting.terminal.findings import print_findings
+    from assay.reporting.terminal.triage_overview import print_triage_overview
     from assay.triage.overview import triage_ledger
 
     with ledger_with_runs(current_home()) as ledger:
@@ -60,7 +60,7 @@ def triage(context: click.Context, page: Path | None, junit: tuple[Path, ...], a
     if as_json:
         click.echo(fleet.findings.to_json())
     else:
-        print_findings(fleet.findings)
+        print_triage_overview(fleet.findings)
 
 
 def _write_page(fleet: "Fleet", page: Path, junit: tuple[Path, ...]) -> None:
@@ -76,7 +76,7 @@ def _write_page(fleet: "Fleet", page: Path, junit: tuple[Path, ...]) -> None:
         startup = startup_of([run for run in newest if not run.is_drill][:MOST_STARTS], None)
     except ConfigError:  # none of them reached a step
         startup = None
-    document = triage_document(fleet, startup, ci_report, made_s=SystemClock().now_s())
+    document = triage_document(fleet, startup, ci_report, created_s=SystemClock().now_s())
     write_file(page, render_document(document))
     click.echo(f"page: {page}", err=True)
 

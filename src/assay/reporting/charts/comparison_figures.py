@@ -55,13 +55,13 @@ def overlay_figures(page: ComparisonPage) -> Iterator[Figure]:
     yield from _quality(page)
 
 
-def changes_table(found: ComparisonView) -> Table:
+def changes_table(comparison: ComparisonView) -> Table:
     """Where the recipes differ: what the difference is due to."""
     return Table.of(
-        found.changes,
-        ("key", lambda each: each.key),
-        ("baseline", lambda each: value_text(each.baseline)),
-        (found.candidate_run_id, lambda each: value_text(each.candidate)),
+        comparison.changes,
+        ("key", lambda change: change.key),
+        ("baseline", lambda change: value_text(change.baseline)),
+        (comparison.candidate_run_id, lambda change: value_text(change.candidate)),
     )
 
 
@@ -104,76 +104,82 @@ def _renamed(page: RunPage, series: Series) -> Series:
 
 
 def _rule(page: ComparisonPage) -> Figure:
-    found = [candidate.compared for candidate in page.candidates]
-    metric = found[0].metric
+    comparisons = [candidate.compared for candidate in page.candidates]
+    metric = comparisons[0].metric
     return figure(
         _forest(
-            found[0],
-            [ForestRow(comparison.candidate_run_id, comparison.difference, comparison.verdict) for comparison in found],
+            comparisons[0],
+            [
+                ForestRow(comparison.candidate_run_id, comparison.difference, comparison.verdict)
+                for comparison in comparisons
+            ],
             what="for each candidate",
         ),
         title="Against the rule",
-        caption=f"A candidate may lose {margin_text(found[0])} of {metric.title}: the dashed line. It passes "
+        caption=f"A candidate may lose {margin_text(comparisons[0])} of {metric.title}: the dashed line. It passes "
         f"if its whole interval lies to the {'right' if metric.higher_is_better else 'left'} of it.",
         table=Table.of(
-            found,
-            ("candidate", lambda each: each.candidate_run_id),
-            ("rows", lambda each: f"{each.num_rows:,}"),
-            (f"baseline's {metric.title}", lambda each: f"{each.baseline_value:.5f}"),
-            (f"candidate's {metric.title}", lambda each: f"{each.candidate_value:.5f}"),
-            ("difference", lambda each: estimate_text(each.difference, digits=5, signed=True)),
-            ("verdict", lambda each: each.verdict),
+            comparisons,
+            ("candidate", lambda row: row.candidate_run_id),
+            ("rows", lambda row: f"{row.num_rows:,}"),
+            (f"baseline's {metric.title}", lambda row: f"{row.baseline_value:.5f}"),
+            (f"candidate's {metric.title}", lambda row: f"{row.candidate_value:.5f}"),
+            ("difference", lambda row: estimate_text(row.difference, digits=5, signed=True)),
+            ("verdict", lambda row: row.verdict),
         ),
     )
 
 
 def _slices(candidate: ComparedRun) -> Figure:
-    found = candidate.compared
+    comparison = candidate.compared
     entries = []
     for slice_part in candidate.slices:
-        worse = is_worse(slice_part.difference, _limit(found), higher_is_better=found.metric.higher_is_better)
+        worse = is_worse(slice_part.difference, _limit(comparison), higher_is_better=comparison.metric.higher_is_better)
         row = ForestRow(slice_part.value, slice_part.difference, f"{number_of(slice_part.num_rows, 'row')}", worse)
         entries.append((slice_part.column, row))
     return figure(
-        _forest(found, forest_rows(entries), what="in each slice"),
-        title=f"Slice by slice: {found.candidate_run_id}",
+        _forest(comparison, forest_rows(entries), what="in each slice"),
+        title=f"Slice by slice: {comparison.candidate_run_id}",
         caption="An average can hide a part that got worse. One interval in twenty misses its truth, so a "
         "single slice beyond the line is a question, not an answer.",
         table=Table.of(
             candidate.slices,
-            ("column", lambda each: each.column),
-            ("value", lambda each: each.value),
-            ("rows", lambda each: f"{each.num_rows:,}"),
-            (f"difference of {found.metric.title}", lambda each: estimate_text(each.difference, signed=True)),
+            ("column", lambda slice_difference: slice_difference.column),
+            ("value", lambda slice_difference: slice_difference.value),
+            ("rows", lambda slice_difference: f"{slice_difference.num_rows:,}"),
+            (
+                f"difference of {comparison.metric.title}",
+                lambda slice_difference: estimate_text(slice_difference.difference, signed=True),
+            ),
         ),
     )
 
 
-def _forest(found: ComparisonView, rows: Sequence[ForestRow], *, what: str) -> Callable[[int], str]:
+def _forest(comparison: ComparisonView, rows: Sequence[ForestRow], *, what: str) -> Callable[[int], str]:
     """Draws differences in the compared metric, with the rule of the comparison."""
-    title = found.metric.title
+    title = comparison.metric.title
     return lambda width: forest_chart(
         rows,
         width=width,
         label=f"Difference of {title} with its 95% interval {what}",
         reference=0.0,
-        limit=_limit(found),
+        limit=_limit(comparison),
         x_label=f"candidate's {title} minus the baseline's",
     )
 
 
-def _limit(found: ComparisonView) -> float:
+def _limit(comparison: ComparisonView) -> float:
     """Where the allowed loss lies on the axis of the difference."""
-    return -found.allowed_loss if found.metric.higher_is_better else found.allowed_loss
+    return -comparison.allowed_loss if comparison.metric.higher_is_better else comparison.allowed_loss
 
 
 def _quality(page: ComparisonPage) -> Iterator[Figure]:
     evaluated = [
         (run, run.view.evaluation) for run in _runs(page) if isinstance(run.view.evaluation, ClassifierEvaluation)
     ]
-    legend = legend_of(each.view.run_id for each, _ in evaluated)
-    evaluations = [found for _, found in evaluated]
-    curves = [each.roc for each, _ in evaluated if each.roc is not None]
+    legend = legend_of(run.view.run_id for run, _ in evaluated)
+    evaluations = [evaluation for _, evaluation in evaluated]
+    curves = [run.roc for run, _ in evaluated if run.roc is not None]
     if evaluated and len(curves) == len(evaluated):
         yield Figure(
             title="Ranking",
@@ -182,8 +188,8 @@ def _quality(page: ComparisonPage) -> Iterator[Figure]:
             legend=legend,
             table=Table.of(
                 evaluations,
-                ("run", lambda found: found.run_id),
-                ("AUC", lambda found: estimate_text(found.overall.auc, digits=5)),
+                ("run", lambda evaluation: evaluation.run_id),
+                ("AUC", lambda evaluation: estimate_text(evaluation.overall.auc, digits=5)),
             ),
             size="half",
         )
@@ -192,14 +198,14 @@ def _quality(page: ComparisonPage) -> Iterator[Figure]:
             title="Calibration",
             caption="Dots on the dashed line: a probability means what it says.",
             wide=calibration_chart(
-                [found.overall.calibration for found in evaluations], label="Calibration of all runs"
+                [evaluation.overall.calibration for evaluation in evaluations], label="Calibration of all runs"
             ),
             legend=legend,
             table=Table.of(
                 evaluations,
-                ("run", lambda found: found.run_id),
-                ("calibration error", lambda found: f"{found.overall.expected_calibration_error:.4f}"),
-                ("log-loss", lambda found: estimate_text(found.overall.log_loss)),
+                ("run", lambda evaluation: evaluation.run_id),
+                ("calibration error", lambda evaluation: f"{evaluation.overall.expected_calibration_error:.4f}"),
+                ("log-loss", lambda evaluation: estimate_text(evaluation.overall.log_loss)),
             ),
             size="half",
         )

@@ -37,7 +37,7 @@ def forest_rows(entries: Iterable[tuple[str, ForestRow]], *, shown: int = 8) -> 
     for column, group in groupby(entries, key=lambda entry: entry[0]):
         values = [row for _, row in group]
         ranked = [value for value in values if value.estimate is not None]
-        chosen = [each for index, each in enumerate(ranked) if index < shown or each.is_notable]
+        chosen = [row_value for index, row_value in enumerate(ranked) if index < shown or row_value.is_notable]
         rows += [ForestRow(column, None, ""), *chosen]
         if num_unranked := len(values) - len(ranked):
             rows.append(ForestRow(f"{num_unranked} with too few rows to rank", None, HIDDEN))
@@ -46,7 +46,7 @@ def forest_rows(entries: Iterable[tuple[str, ForestRow]], *, shown: int = 8) -> 
     return rows
 
 
-def told_apart(names: Iterable[str], longest: int) -> dict[str, str]:
+def unique_short_names(names: Iterable[str], longest: int) -> dict[str, str]:
     """Names of at most `longest` characters, no two the same: ids of runs differ in their last letters."""
     whole = set(names)
     for tail in (0, *range(6, longest - 1)):
@@ -57,13 +57,13 @@ def told_apart(names: Iterable[str], longest: int) -> dict[str, str]:
     return {name: name for name in whole}
 
 
-def is_worse(found: Estimate | None, than: float, *, higher_is_better: bool) -> bool:
+def is_worse(estimate: Estimate | None, than: float, *, higher_is_better: bool) -> bool:
     """Whether the whole interval lies on the bad side of a value."""
-    if found is None:
+    if estimate is None:
         return False
     if higher_is_better:
-        return found.high is not None and found.high < than
-    return found.low is not None and found.low > than
+        return estimate.high is not None and estimate.high < than
+    return estimate.low is not None and estimate.low > than
 
 
 def share_text(value: float) -> str:
@@ -81,7 +81,10 @@ def roc_chart(curves: Sequence[RocCurve], *, label: str) -> str:
 def calibration_chart(bins: Sequence[Sequence[CalibrationBin]], *, label: str) -> str:
     """Observed share of positives over predicted probability, one dot per bin; the dashed line is perfect."""
     area = _square("predicted probability", Axis("observed share of positives", (0, 1), share_text))
-    marks = [_calibration_line(each, area, f"s{index + 1}{under(index, len(bins))}") for index, each in enumerate(bins)]
+    marks = [
+        _calibration_line(curve_bins, area, f"s{index + 1}{under(index, len(bins))}")
+        for index, curve_bins in enumerate(bins)
+    ]
     return area.drawing(area.line([0, 1], [0, 1], "guide"), *marks, label=label)
 
 
@@ -115,11 +118,11 @@ def forest_chart(
 ) -> str:
     """Estimates with their intervals, one a line. `reference` is a thin rule, `limit` a dashed one."""
     lines = [row for row in rows if row.note not in ("", HIDDEN) or row.estimate is not None]
-    shown = told_apart([row.name for row in lines], 36 if width > 500 else 17)
+    shown = unique_short_names([row.name for row in lines], 36 if width > 500 else 17)
     rows = [row._replace(name=shown[row.name]) if row in lines else row for row in rows]
     estimates = [row.estimate for row in rows if row.estimate]
-    wanted = [end for estimate in estimates for end in (estimate.low, estimate.value, estimate.high)]
-    ends = [end for end in (*wanted, reference, limit) if end is not None]
+    interval_points = [end for estimate in estimates for end in (estimate.low, estimate.value, estimate.high)]
+    ends = [end for end in (*interval_points, reference, limit) if end is not None]
     left, right = (250.0, width - 110.0) if width > 500 else (128.0, width - 14.0)
     height = ROW_HEIGHT * len(rows) + 62
     scale = Scale(*domain(ends), left, right)
@@ -135,7 +138,7 @@ def _calibration_line(bins: Sequence[CalibrationBin], area: Chart, colour: str) 
     points = [(bin_.mean_predicted, bin_.observed_rate, bin_.num_rows) for bin_ in bins]
     line = area.line([x for x, _, _ in points], [y for _, y, _ in points], f"line {colour}")
     return line + "".join(
-        area.dot(x, y, colour, r=4, told=f"{number_of(rows, 'row')}: predicted {x:.3f}, observed {y:.3f}")
+        area.dot(x, y, colour, r=4, tooltip=f"{number_of(rows, 'row')}: predicted {x:.3f}, observed {y:.3f}")
         for x, y, rows in points
     )
 
@@ -165,7 +168,7 @@ def _forest_row(row: ForestRow, scale: Scale, *, y: float, width: int) -> str:
     if low is not None and high is not None:
         parts.append(tag("line", x1=scale(low), x2=scale(high), y1=y, y2=y, class_=f"whisker {colour}"))
     interval = f" [{low:.4f}, {high:.4f}]" if low is not None and high is not None else ", no interval"
-    parts.append(dot(scale(value), y, colour, r=4.2, told=f"{value:.4f}{interval}"))
+    parts.append(dot(scale(value), y, colour, r=4.2, tooltip=f"{value:.4f}{interval}"))
     return "".join(parts)
 
 

@@ -15,13 +15,13 @@ _CELL, _NAME_CHARACTERS, _DIGIT = 34, 18, 7
 
 def confusion_figure(classes: Sequence[ClassScore]) -> Figure:
     """Which class is taken for which."""
-    shown = sorted(range(len(classes)), key=lambda place: -classes[place].num_rows)[:MAX_CLASSES]
+    shown = sorted(range(len(classes)), key=lambda index: -classes[index].num_rows)[:MAX_CLASSES]
     confused = max(
         (
-            (count, true.name, classes[place].name)
+            (count, true.name, classes[index].name)
             for true in classes
-            for place, count in enumerate(true.predicted_as)
-            if classes[place].name != true.name and count
+            for index, count in enumerate(true.predicted_as)
+            if classes[index].name != true.name and count
         ),
         default=None,
     )
@@ -36,11 +36,11 @@ def confusion_figure(classes: Sequence[ClassScore]) -> Figure:
         caption=caption,
         table=Table.of(
             classes,
-            ("class", lambda each: each.name),
-            ("rows", lambda each: f"{each.num_rows:,}"),
-            ("found (recall)", lambda each: _share(each.recall)),
-            ("right where said (precision)", lambda each: _share(each.precision)),
-            ("F1", lambda each: f"{each.f1:.3f}"),
+            ("class", lambda class_score: class_score.name),
+            ("rows", lambda class_score: f"{class_score.num_rows:,}"),
+            ("found (recall)", lambda class_score: _share(class_score.recall)),
+            ("right where said (precision)", lambda class_score: _share(class_score.precision)),
+            ("F1", lambda class_score: f"{class_score.f1:.3f}"),
         ),
     )
 
@@ -55,7 +55,7 @@ def fit_figure(fit: NumberFit) -> Figure:
         Axis("predicted", (low, high), number_text),
         Axis("true, on average", (low, high), number_text),
     )
-    dots = [area.dot(bin_.mean_predicted, bin_.mean_label, "s1", r=4, told=_told(bin_)) for bin_ in fit.bins]
+    dots = [area.dot(bin_.mean_predicted, bin_.mean_label, "s1", r=4, tooltip=_bin_tooltip(bin_)) for bin_ in fit.bins]
     explained = "" if fit.r_squared is None else f" R² is {fit.r_squared:.3f}: 0 is as good as always saying the mean."
     return Figure(
         title="Predicted and true",
@@ -65,31 +65,31 @@ def fit_figure(fit: NumberFit) -> Figure:
         ),
         table=Table.of(
             fit.bins,
-            ("rows", lambda each: f"{each.num_rows:,}"),
-            ("mean predicted", lambda each: f"{each.mean_predicted:.4g}"),
-            ("mean label", lambda each: f"{each.mean_label:.4g}"),
+            ("rows", lambda bin_: f"{bin_.num_rows:,}"),
+            ("mean predicted", lambda bin_: f"{bin_.mean_predicted:.4g}"),
+            ("mean label", lambda bin_: f"{bin_.mean_label:.4g}"),
         ),
         size="third",
     )
 
 
 def _confusion_chart(classes: Sequence[ClassScore], shown: Sequence[int], *, width: int) -> str:
-    left = 8 + 7 * min(_NAME_CHARACTERS, max(len(classes[place].name) for place in shown))
+    left = 8 + 7 * min(_NAME_CHARACTERS, max(len(classes[index].name) for index in shown))
     cell = min(_CELL * 2, max(16, (width - left - 12) / len(shown)))
     top, height = 24.0, 24 + _CELL * len(shown) + 30
     marks = [text("taken for →", left, 14, class_="axis")]
     for line, true in enumerate(shown):
         y = top + _CELL * line
         marks.append(text(_short(classes[true].name), left - 8, y + 21, class_="tick", text_anchor="end"))
-        for column, taken in enumerate(shown):
-            count, rows = classes[true].predicted_as[taken], classes[true].num_rows
+        for column, predicted in enumerate(shown):
+            count, rows = classes[true].predicted_as[predicted], classes[true].num_rows
             x, share = left + cell * column, count / rows if rows else 0.0
-            told = f"{classes[true].name} taken for {classes[taken].name}: {count:,} of {rows:,} rows"
-            colour = "runs" if true == taken else "gate"
+            tooltip = f"{classes[true].name} taken for {classes[predicted].name}: {count:,} of {rows:,} rows"
+            colour = "runs" if true == predicted else "gate"
             marks.append(
                 tag(
                     "rect",
-                    title(told),
+                    title(tooltip),
                     x=x,
                     y=y,
                     width=cell - 2,
@@ -104,21 +104,21 @@ def _confusion_chart(classes: Sequence[ClassScore], shown: Sequence[int], *, wid
     bottom = top + _CELL * len(shown) + 16
     marks += [
         text(
-            _short(classes[place].name, 9),
+            _short(classes[index].name, 9),
             left + cell * (column + 0.5),
             bottom,
             class_="tick",
             text_anchor="middle",
         )
-        for column, place in enumerate(shown)
+        for column, index in enumerate(shown)
         if cell > 2 * _CELL - 8
     ]
     label = "Rows of each class by what they are taken for, in the order of the lines"
     return drawing(*marks, width=width, height=height, label=label)
 
 
-def _most_confused(count: int, true: str, taken: str) -> str:
-    return f"Most often {true} is taken for {taken}: {number_of(count, 'row')}."
+def _most_confused(count: int, true: str, predicted: str) -> str:
+    return f"Most often {true} is taken for {predicted}: {number_of(count, 'row')}."
 
 
 def _share(value: float | None) -> str:
@@ -129,5 +129,5 @@ def _short(name: str, most: int = _NAME_CHARACTERS) -> str:
     return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
-def _told(each: NumberBin) -> str:
-    return f"{number_of(each.num_rows, 'row')}: predicted {each.mean_predicted:.4g}, true {each.mean_label:.4g}"
+def _bin_tooltip(bin_: NumberBin) -> str:
+    return f"{number_of(bin_.num_rows, 'row')}: predicted {bin_.mean_predicted:.4g}, true {bin_.mean_label:.4g}"

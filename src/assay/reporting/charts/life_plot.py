@@ -26,20 +26,21 @@ class Life(NamedTuple):
 
 def life_chart(attempts: Sequence[AttemptView], commits: Sequence[CommitView], *, width: int, label: str) -> str:
     """Steps over time: a line per attempt through its commits; where work was lost, the fall back is drawn."""
-    began_s = attempts[0].started
+    start_s = attempts[0].started
     ends = [attempt.ended or attempt.started for attempt in attempts] + [commit.committed for commit in commits]
-    unit_s, unit = _time_unit(max(ends) - began_s)
+    unit_s, unit = _time_unit(max(ends) - start_s)
     top = max([*(attempt.reached_step for attempt in attempts), *(commit.step for commit in commits), 1])
-    took = max((max(ends) - began_s) / unit_s, 1e-3)
+    duration = max((max(ends) - start_s) / unit_s, 1e-3)
     area = chart(
         width,
         300 if width > 400 else 280,
-        Axis(f"{unit} since the run began", (0.0, took), number_text),
+        Axis(f"{unit} since the run began", (0.0, duration), number_text),
         Axis("step", (0.0, top * 1.12), number_text),
     )
-    life = Life(area, began_s, unit_s)
+    life = Life(area, start_s, unit_s)
     lines = [
-        _one_attempt(attempt, [one for one in commits if one.attempt == attempt.attempt], life) for attempt in attempts
+        _one_attempt(attempt, [commit for commit in commits if commit.attempt == attempt.attempt], life)
+        for attempt in attempts
     ]
     return area.drawing(_beginnings(attempts, life), *lines, label=label)
 
@@ -47,10 +48,10 @@ def life_chart(attempts: Sequence[AttemptView], commits: Sequence[CommitView], *
 def _one_attempt(attempt: AttemptView, commits: Sequence[CommitView], life: Life) -> str:
     points = [life.point(attempt.started, attempt.start_step)]
     points += [life.point(commit.committed, commit.step) for commit in commits]
-    kept_step = commits[-1].step if commits else attempt.start_step
-    reached = max(attempt.reached_step, kept_step)
+    committed_step = commits[-1].step if commits else attempt.start_step
+    reached = max(attempt.reached_step, committed_step)
     marks = [
-        dot(x, y, "s1", r=3.2, told=f"commit of step {commit.step:,}")
+        dot(x, y, "s1", r=3.2, tooltip=f"commit of step {commit.step:,}")
         for (x, y), commit in zip(points[1:], commits, strict=True)
     ]
     xs, ys = zip(*points, strict=True)
@@ -58,16 +59,18 @@ def _one_attempt(attempt: AttemptView, commits: Sequence[CommitView], life: Life
     if attempt.ended is None:
         return line + "".join(marks)
     end = life.point(attempt.ended, reached)
-    return line + _last_stretch(points[-1], end, reached - kept_step) + _ending(attempt, *end) + "".join(marks)
+    return (
+        line + _uncommitted_segment(points[-1], end, reached - committed_step) + _ending(attempt, *end) + "".join(marks)
+    )
 
 
-def _last_stretch(from_: Point, end: Point, num_lost: int) -> str:
+def _uncommitted_segment(from_: Point, end: Point, num_lost: int) -> str:
     """From the last commit to the end of the attempt; the steps made in it are lost, and fall back."""
     xs, ys = zip(from_, end, strict=True)
     if not num_lost:
         return path(xs, ys, class_="line s1 faint")
-    told = title(f"{number_of(num_lost, 'step')} after the last commit were lost, and made again")
-    fall = tag("line", told, x1=end[0], x2=end[0], y1=end[1], y2=from_[1], class_="fall")
+    tooltip = title(f"{number_of(num_lost, 'step')} after the last commit were lost, and made again")
+    fall = tag("line", tooltip, x1=end[0], x2=end[0], y1=end[1], y2=from_[1], class_="fall")
     return path(xs, ys, class_="line lost") + fall
 
 
@@ -86,13 +89,13 @@ def _beginnings(attempts: Sequence[AttemptView], life: Life) -> str:
 
 
 def _ending(attempt: AttemptView, x: float, y: float) -> str:
-    told = title(f"attempt {attempt.attempt} {attempt.outcome}: {attempt.reason or 'done'}")
+    tooltip = title(f"attempt {attempt.attempt} {attempt.outcome}: {attempt.reason or 'done'}")
     if attempt.outcome == "succeeded":
-        return tag("circle", told, cx=x, cy=y, r=5.5, class_="end good")
+        return tag("circle", tooltip, cx=x, cy=y, r=5.5, class_="end good")
     if attempt.outcome in ("running", "preempted"):
-        return tag("rect", told, x=x - 4.5, y=y - 4.5, width=9, height=9, class_="end calm")
+        return tag("rect", tooltip, x=x - 4.5, y=y - 4.5, width=9, height=9, class_="end calm")
     cross = f"M{x - 5:.1f} {y - 5:.1f}l10 10m-10 0l10 -10"
-    return tag("path", told, d=cross, class_="end bad")
+    return tag("path", tooltip, d=cross, class_="end bad")
 
 
 def _time_unit(seconds: float) -> tuple[float, str]:

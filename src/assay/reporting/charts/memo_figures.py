@@ -19,8 +19,8 @@ def memo_figures(memo: Memo) -> Iterator[Figure]:
         return
     yield _gains(memo)
     units = {effect.unit: None for decision in memo.decisions for effect in all_effects(decision)}
-    for place, unit in enumerate(units):
-        yield _benchmarks(memo, unit, caption=_caption(unit, is_first=place == 0))
+    for index, unit in enumerate(units):
+        yield _benchmarks(memo, unit, caption=_caption(unit, is_first=index == 0))
 
 
 def _caption(unit: str, *, is_first: bool) -> str:
@@ -29,7 +29,7 @@ def _caption(unit: str, *, is_first: bool) -> str:
 
 
 def _gains(memo: Memo) -> Figure:
-    lead = memo.decisions[0]
+    first = memo.decisions[0]
     rows = [
         ForestRow(
             decision.candidate,
@@ -38,38 +38,38 @@ def _gains(memo: Memo) -> Figure:
             is_worse(decision.effect, 0.0, higher_is_better=True),
         )
         for decision in memo.decisions
-        if decision.unit == lead.unit
+        if decision.unit == first.unit
     ]
     return figure(
-        _forest(rows, unit=lead.unit, label="Gain of each candidate", limit=lead.least_effect),
+        _forest(rows, unit=first.unit, label="Gain of each candidate", limit=first.least_effect),
         title="The gain",
         caption="What the candidate gains over the baseline on the primary benchmarks (of a loss, how much it "
         "falls), over seeds and items together, with its 95% interval. The dashed line is the smallest gain "
         "worth having.",
         table=Table.of(
             memo.decisions,
-            ("candidate", lambda each: each.candidate),
-            ("gain", lambda each: interval_words(each.effect, each.unit)),
-            ("recommendation", lambda each: each.recommendation),
+            ("candidate", lambda decision: decision.candidate),
+            ("gain", lambda decision: interval_words(decision.effect, decision.unit)),
+            ("recommendation", lambda decision: decision.recommendation),
         ),
     )
 
 
 def _benchmarks(memo: Memo, unit: str, *, caption: str) -> Figure:
     rows: list[ForestRow] = []
-    told: list[tuple[str, ...]] = []
+    effect_rows: list[tuple[str, ...]] = []
     for decision in memo.decisions:
         rows.append(ForestRow(decision.candidate, None, ""))
         for effect in all_effects(decision):
             if effect.unit == unit:
                 worse = is_worse(effect.effect, 0.0, higher_is_better=True)
                 rows.append(ForestRow(effect.benchmark, effect.effect, effect.role, worse))
-                told.append((decision.candidate, *effect_row(effect)))
+                effect_rows.append((decision.candidate, *effect_row(effect)))
     return figure(
         _forest(rows, unit=unit, label=f"Effect on each benchmark in {unit}", limit=None),
         title=f"Benchmark by benchmark ({unit})",
         caption=caption,
-        table=Table(("candidate", *EFFECT_COLUMNS), told),
+        table=Table(("candidate", *EFFECT_COLUMNS), effect_rows),
     )
 
 

@@ -65,17 +65,17 @@ def _bookings(program: Program, x: Scale, bottom: float) -> str:
     parts = []
     for name, booking in program.capacity.bookings.items():
         since, until = (program.calendar.hour_of(moment) for moment in (booking.since, booking.until))
-        told = title(f"{booking.title or name}: {booking.share:.0%} of the cluster")
+        tooltip = title(f"{booking.title or name}: {booking.share:.0%} of the cluster")
         begin, end = max(since, int(x.low)), min(until, int(x.high))
         if begin < end:
-            parts.append(_bar(x, begin, end, HEAD - 6, bottom - HEAD + 6, told, class_="booked"))
+            parts.append(_bar(x, begin, end, HEAD - 6, bottom - HEAD + 6, tooltip, class_="booked"))
     return "".join(parts)
 
 
 def _deadline(program: Program, x: Scale, bottom: float) -> str:
     at = x(program.calendar.hour_of(program.decision.by))
-    told = title(f"decide by the {program.calendar.deadline_text(program.decision.by)}")
-    return tag("line", told, x1=at, x2=at, y1=HEAD - 6, y2=bottom, class_="limit")
+    tooltip = title(f"decide by the {program.calendar.deadline_text(program.decision.by)}")
+    return tag("line", tooltip, x1=at, x2=at, y1=HEAD - 6, y2=bottom, class_="limit")
 
 
 def _short(name: str, longest: int) -> str:
@@ -92,11 +92,11 @@ def _row(program: Program, item: Planned, x: Scale, y: float, *, is_critical: bo
     if item.runs:
         runs, devices = number_of(len(item.runs), "run"), number_of(item.runs[0].devices, "device")
         holds = f"{runs} of {devices}, {item.device_hours():,} device-hours"
-    told = title(f"{node.title}: {' to '.join(dates)}; {holds}")
+    tooltip = title(f"{node.title}: {' to '.join(dates)}; {holds}")
     kind = "gate" if node.is_gate else "runs" if item.runs else "work"
     class_ = f"bar {kind} critical" if is_critical else f"bar {kind}"
     spans = _joined([hold for run in item.runs for hold in run.holds]) or [(item.start_h, item.end_h)]
-    return "".join(_bar(x, begin, end, y + 3, ROW - 6, told, class_=class_) for begin, end in spans)
+    return "".join(_bar(x, begin, end, y + 3, ROW - 6, tooltip, class_=class_) for begin, end in spans)
 
 
 def _joined(holds: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -144,8 +144,8 @@ def capacity_profile(program: Program, plan: Plan, *, width: int = FULL) -> str:
     steps = [(at(hour), area.y(devices)) for b, e, devices in _levels(free[:last]) for hour in (b, e)]
     share = ""
     if (rule := program.capacity.fair_use) is not None:
-        told = title("above this a job's hours are limited")
-        share = area.level(rule.share * program.capacity.devices, "guide", told)
+        tooltip = title("above this a job's hours are limited")
+        share = area.hline(rule.share * program.capacity.devices, "guide", tooltip)
     label = f"Devices held by {program.title}, at most {plan.peak_devices}, beside what is free"
     return area.drawing(*blocks, share, path(*zip(*steps, strict=True), class_="limit"), label=label)
 

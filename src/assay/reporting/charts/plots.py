@@ -104,7 +104,7 @@ def series_chart(
     dots: bool = False,
 ) -> str:
     """Metrics over steps, one line each: the mean, in a band from minimum to maximum; lost points as dots."""
-    drawn = [item.kept() for item in series]
+    drawn = [item.committed_points() for item in series]
     thinned = [bucketed(*entry, buckets=MAX_BUCKETS if width > 400 else 60) for entry in drawn]
     extremes = [value for bucket in thinned for value in (*bucket.lows, *bucket.highs)]
     steps = [step for item in series for step in item.steps]
@@ -119,12 +119,12 @@ def series_chart(
     )
     # Bands below lines, whichever series they belong to.
     bands = [
-        area.band(each.steps, _inside(each.lows, area), _inside(each.highs, area), f"band s{index}")
-        for index, each in enumerate(thinned, 1)
+        area.band(line.steps, _inside(line.lows, area), _inside(line.highs, area), f"band s{index}")
+        for index, line in enumerate(thinned, 1)
     ]
     lost = [_lost_points(item, area) for item in series]
     lines = [
-        _line(each, area, f"s{index + 1}{under(index, len(series))}", dots=dots) for index, each in enumerate(thinned)
+        _line(line, area, f"s{index + 1}{under(index, len(series))}", dots=dots) for index, line in enumerate(thinned)
     ]
     probes = _probes(thinned, [item.name for item in series], area) if width > 400 else ""
     return area.drawing(*bands, *lost, *lines, probes, label=label)
@@ -159,8 +159,8 @@ def _without_outliers(values: list[float]) -> list[float]:
     if len(finite) < 20:
         return finite
     low, high = (float(edge) for edge in np.quantile(finite, [0.02, 0.98]))
-    reach = 0.75 * (high - low) + 1e-12
-    return [value for value in finite if low - reach <= value <= high + reach] or finite
+    margin = 0.75 * (high - low) + 1e-12
+    return [value for value in finite if low - margin <= value <= high + margin] or finite
 
 
 def _inside(values: Sequence[float], area: Chart) -> list[float]:
@@ -175,13 +175,13 @@ def _line(thinned: Bucketed, area: Chart, colour: str, *, dots: bool) -> str:
         return line
     points = zip(thinned.steps, means, thinned.means, strict=True)
     return line + "".join(
-        area.dot(step, drawn, colour, r=4, told=f"step {step:,.0f}: {value:.4f}") for step, drawn, value in points
+        area.dot(step, drawn, colour, r=4, tooltip=f"step {step:,.0f}: {value:.4f}") for step, drawn, value in points
     )
 
 
 def _probes(thinned: Sequence[Bucketed], names: Sequence[str], area: Chart) -> str:
     """Invisible columns that, under the pointer, show a rule and the values: a readout without a script."""
-    longest = max(thinned, key=lambda each: len(each.steps))
+    longest = max(thinned, key=lambda line: len(line.steps))
     if not longest.steps:
         return ""
     at = area.x.many(longest.steps)
@@ -190,9 +190,9 @@ def _probes(thinned: Sequence[Bucketed], names: Sequence[str], area: Chart) -> s
     probes = []
     for step, x, (left, right) in zip(longest.steps, at, pairwise(edges), strict=True):
         values = [
-            f"{name} {float(np.interp(step, each.steps, each.means)):,.4g}"
-            for name, each in zip(names, thinned, strict=True)
-            if each.steps
+            f"{name} {float(np.interp(step, line.steps, line.means)):,.4g}"
+            for name, line in zip(names, thinned, strict=True)
+            if line.steps
         ]
         parts = (
             tag("rect", x=left, y=top, width=max(right - left, 1.0), height=bottom - top),

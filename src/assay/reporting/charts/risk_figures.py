@@ -17,15 +17,15 @@ from assay.reporting.charts.svg import FONT_WIDTH, Axis, Scale, chart, drawing, 
 ROW = 30
 
 
-class Lot(NamedTuple):
-    """Many worlds' values of one quantity."""
+class Distribution(NamedTuple):
+    """Many simulations' values of one quantity."""
 
     name: str
     values: Array
 
 
-def chance_figure(
-    lots: Sequence[Lot],
+def probability_figure(
+    distributions: Sequence[Distribution],
     *,
     title: str,
     caption: str,
@@ -39,57 +39,59 @@ def chance_figure(
     shares = (0.1, 0.25, 0.5, 0.75, 0.9)
     rows = [
         (
-            lot.name,
-            *(value_text(float(value)) for value in np.quantile(lot.values, shares)),
-            sampled_percent_text(float((lot.values <= limit).mean()), len(lot.values)),
+            distribution.name,
+            *(value_text(float(value)) for value in np.quantile(distribution.values, shares)),
+            sampled_percent_text(float((distribution.values <= limit).mean()), len(distribution.values)),
         )
-        for lot in lots
+        for distribution in distributions
     ]
     return figure(
-        lambda width: _chance_chart(lots, width, limit, x_label, title, promised),
+        lambda width: _probability_chart(distributions, width, limit, x_label, title, promised),
         title=title,
         caption=caption,
-        legend=legend_of(lot.name for lot in lots),
+        legend=legend_of(distribution.name for distribution in distributions),
         table=Table(("", *(f"P{100 * share:.0f}" for share in shares), f"P(at most {limit_text})"), rows),
         size="half",
     )
 
 
-def _chance_chart(lots: Sequence[Lot], width: int, limit: float, x_label: str, label: str, promised: float) -> str:
+def _probability_chart(
+    distributions: Sequence[Distribution], width: int, limit: float, x_label: str, label: str, promised: float
+) -> str:
     grid = np.linspace(0.002, 0.998, 160)
-    lines = [np.quantile(lot.values, grid) for lot in lots]
+    lines = [np.quantile(distribution.values, grid) for distribution in distributions]
     low = min(float(line[0]) for line in lines)
     high = max(limit, *(float(line[-1]) for line in lines))
     area = chart(
         width,
         280,
         Axis(x_label, (low, high + 0.04 * (high - low)), number_text),
-        Axis("share of worlds", (0.0, 1.0), percent_number),
+        Axis("share of simulations", (0.0, 1.0), percent_number),
     )
     drawn = [area.line(line, grid, f"line s{index}") for index, line in enumerate(lines, 1)]
-    asked = area.level(promised, "guide", title(f"promised: {percent_text(promised)}"))
-    return area.drawing(area.upright(limit, "limit"), asked, *drawn, label=label)
+    target_line = area.hline(promised, "guide", title(f"promised: {percent_text(promised)}"))
+    return area.drawing(area.vline(limit, "limit"), target_line, *drawn, label=label)
 
 
 def tornado_figure(drivers: Sequence[Driver], *, now: float, num_samples: int, shown: int = 12) -> Figure:
     """P(on time) from the kind to the harsh end of each driver."""
-    kept = [driver for driver in drivers if abs(driver.high.p_on_time - driver.low.p_on_time) >= 0.005][:shown]
+    drawn = [driver for driver in drivers if abs(driver.high.p_on_time - driver.low.p_on_time) >= 0.005][:shown]
     return figure(
-        lambda width: _tornado_chart(kept, now=now, width=width),
+        lambda width: _tornado_chart(drawn, now=now, width=width),
         title="What the date hangs on",
         caption="Each bar is one driver alone, from its kind end to its harsh end; the line is the plan as it "
         "stands. A long bar is worth a conversation, a short one is not. "
-        f"{num_samples:,} worlds at each end.",
+        f"{num_samples:,} simulations at each end.",
         legend=[("s3", "kinder than stated"), ("s2", "harsher than stated")],
         table=Table.of(
             drivers,
-            ("driver", lambda each: each.title),
-            ("kind end", lambda each: each.low_text),
-            ("P(on time)", lambda each: sampled_percent_text(each.low.p_on_time, num_samples)),
-            ("P(over budget)", lambda each: sampled_percent_text(each.low.p_over_budget, num_samples)),
-            ("harsh end", lambda each: each.high_text),
-            ("P(on time)", lambda each: sampled_percent_text(each.high.p_on_time, num_samples)),
-            ("P(over budget)", lambda each: sampled_percent_text(each.high.p_over_budget, num_samples)),
+            ("driver", lambda driver: driver.title),
+            ("kind end", lambda driver: driver.low_text),
+            ("P(on time)", lambda driver: sampled_percent_text(driver.low.p_on_time, num_samples)),
+            ("P(over budget)", lambda driver: sampled_percent_text(driver.low.p_over_budget, num_samples)),
+            ("harsh end", lambda driver: driver.high_text),
+            ("P(on time)", lambda driver: sampled_percent_text(driver.high.p_on_time, num_samples)),
+            ("P(over budget)", lambda driver: sampled_percent_text(driver.high.p_over_budget, num_samples)),
         ),
     )
 
@@ -105,24 +107,24 @@ def _tornado_chart(drivers: Sequence[Driver], *, now: float, width: int) -> str:
         name = text(driver.title, 0 if lift else left - 10, y + 14, class_="tick strong")
         if not lift:
             name = text(driver.title, left - 10, y + 15, class_="tick strong", text_anchor="end")
-        rows.append(name + _swing(driver, scale, now, y + lift))
+        rows.append(name + _driver_bar(driver, scale, now, y + lift))
     bottom = 10 + (ROW + lift) * len(drivers)
     rule = tag("line", x1=scale(now), x2=scale(now), y1=4, y2=bottom, class_="rule")
     foot = text(f"P(on time), now {percent_text(now)}", scale(now), bottom + 18, class_="axis", text_anchor="middle")
     return drawing(*rows, rule, foot, width=width, height=bottom + 26, label="Drivers of the date")
 
 
-def _swing(driver: Driver, scale: Scale, now: float, y: float) -> str:
+def _driver_bar(driver: Driver, scale: Scale, now: float, y: float) -> str:
     parts = []
     for end, words in ((driver.low, driver.low_text), (driver.high, driver.high_text)):
         at, middle = scale(end.p_on_time), scale(now)
         side = "gain-side" if end.p_on_time >= now else "loss-side"
-        told = title(f"{driver.title}, {words}: on time {percent_text(end.p_on_time)}")
+        tooltip = title(f"{driver.title}, {words}: on time {percent_text(end.p_on_time)}")
         length = max(1.0, abs(at - middle))
-        parts.append(tag("rect", told, x=min(at, middle), y=y + 3, width=length, height=15, class_=side))
+        parts.append(tag("rect", tooltip, x=min(at, middle), y=y + 3, width=length, height=15, class_=side))
     far = max(scale(driver.low.p_on_time), scale(driver.high.p_on_time), scale(now))
-    reach = abs(driver.high.p_on_time - driver.low.p_on_time)
-    return "".join(parts) + text(f"{100 * reach:.0f} pt", far + 6, y + 15, class_="tick")
+    range_ = abs(driver.high.p_on_time - driver.low.p_on_time)
+    return "".join(parts) + text(f"{100 * range_:.0f} pt", far + 6, y + 15, class_="tick")
 
 
 class BurnDown(NamedTuple):
@@ -160,7 +162,7 @@ def burn_down_figure(burn: BurnDown, *, caption: str) -> Figure:
         lambda width: _burn_chart(burn, width=width),
         title="Burn-down",
         caption=caption,
-        legend=[("s1", "left, as it is"), ("s2", "left, as planned"), ("s3", "forecast, 80% of worlds")],
+        legend=[("s1", "left, as it is"), ("s2", "left, as planned"), ("s3", "forecast, 80% of simulations")],
         table=Table(
             ("", "planned", "actual", "forecast: median [P10, P90]"),
             [row(day) for day in sorted({*range(0, len(burn.planned), 7), today})],
@@ -189,7 +191,7 @@ def _burn_chart(burn: BurnDown, *, width: int) -> str:
         area.line(burn.ahead, burn.middle, "line s3"),
         area.line(range(len(burn.planned)), burn.planned, "line s2 faint"),
         area.line([day for day, _ in burn.actual], left, "line s1"),
-        area.upright(burn.ahead[0], "began"),
-        area.level(0, "limit"),
+        area.vline(burn.ahead[0], "began"),
+        area.hline(0, "limit"),
         label="Budget burn-down",
     )

@@ -130,7 +130,7 @@ def learning_figures(curves: RunCurves) -> Iterator[Figure]:
 
 def method_figures(series: Sequence[Series]) -> Iterator[Figure]:
     """What the run's method watches beside the loss."""
-    known = {each.name: replace(each, name=each.name.replace("_", " ")) for each in series}
+    known = {curve.name: replace(curve, name=curve.name.replace("_", " ")) for curve in series}
     shown = [
         (title, drawn, unit, caption)
         for title, names, unit, caption in _OF_METHODS
@@ -164,11 +164,11 @@ def metrics_table(metrics: ClassifierMetrics | ScoreMetrics) -> Table:
     """The headline metrics with their intervals and how those were made."""
     rows = [
         (
-            _name_with_unit(each.metric),
-            estimate_text(each.estimate),
-            each.estimate.method if each.estimate else "a class is absent",
+            _name_with_unit(measured.metric),
+            estimate_text(measured.estimate),
+            measured.estimate.method if measured.estimate else "a class is absent",
         )
-        for each in metrics.measured
+        for measured in metrics.measured
     ]
     if isinstance(metrics, ClassifierMetrics):
         error = f"{metrics.expected_calibration_error:.4f}"
@@ -200,17 +200,17 @@ def machines_table(run: RunView) -> Table:
     """Where each attempt ran, on what, by which code."""
     return Table.of(
         run.attempts,
-        ("attempt", lambda each: str(each.attempt)),
-        ("hosts", lambda each: ", ".join(dict.fromkeys(each.hosts)) or "—"),
-        ("devices", lambda each: ", ".join(dict.fromkeys(each.devices)) or "—"),
-        ("processor", lambda each: each.processor),
-        ("assay", lambda each: each.code_version),
+        ("attempt", lambda attempt: str(attempt.attempt)),
+        ("hosts", lambda attempt: ", ".join(dict.fromkeys(attempt.hosts)) or "—"),
+        ("devices", lambda attempt: ", ".join(dict.fromkeys(attempt.devices)) or "—"),
+        ("processor", lambda attempt: attempt.processor),
+        ("assay", lambda attempt: attempt.code_version),
     )
 
 
 def _name_with_unit(metric: Metric) -> str:
-    is_said = metric.title == metric.unit or metric.unit == "share"
-    return metric.title if is_said else f"{metric.title} ({metric.unit})"
+    is_redundant = metric.title == metric.unit or metric.unit == "share"
+    return metric.title if is_redundant else f"{metric.title} ({metric.unit})"
 
 
 def series_figure(
@@ -224,20 +224,20 @@ def series_figure(
     size: Size = "full",
 ) -> Figure:
     """Metrics over steps; one line each."""
-    names = ", ".join(each.name for each in series)
+    names = ", ".join(curve.name for curve in series)
     label = f"{title} over steps: {names}"
     rows = []
-    for each in series:
-        thinned = bucketed(each.steps, each.values, buckets=TABLE_ROWS)
+    for curve in series:
+        thinned = bucketed(curve.steps, curve.values, buckets=TABLE_ROWS)
         rows += [
-            (each.name, f"{step:,.0f}", f"{mean:.5g}", f"{low:.5g}", f"{high:.5g}")
+            (curve.name, f"{step:,.0f}", f"{mean:.5g}", f"{low:.5g}", f"{high:.5g}")
             for step, mean, low, high in zip(*thinned, strict=True)
         ]
     return figure(
         lambda width: series_chart(series, width=width, y_label=y_label, label=label, zero_based=zero_based, dots=dots),
         title=title,
         caption=caption,
-        legend=legend_of(each.name for each in series) if len(series) > 1 else (),
+        legend=legend_of(curve.name for curve in series) if len(series) > 1 else (),
         table=Table(("series", "step (mean)", "mean", "min", "max"), rows),
         size=size,
     )
@@ -279,14 +279,14 @@ def _life(run: RunView) -> Figure:
         + (f"A cross is where an attempt died.{fall if run.lost_steps else ''}" if num_kills else _uninterrupted(run)),
         table=Table.of(
             run.attempts,
-            ("attempt", lambda each: str(each.attempt)),
-            ("ranks", lambda each: str(each.world_size)),
-            ("began", lambda each: utc_text(each.started)),
-            ("took", lambda each: "—" if each.held_s is None else duration_text(each.held_s)),
-            ("from step", lambda each: f"{each.start_step:,}"),
-            ("to step", lambda each: "—" if each.end_step is None else f"{each.end_step:,}"),
-            ("outcome", lambda each: each.outcome),
-            ("reason", lambda each: each.reason or "—"),
+            ("attempt", lambda attempt: str(attempt.attempt)),
+            ("ranks", lambda attempt: str(attempt.world_size)),
+            ("began", lambda attempt: utc_text(attempt.started)),
+            ("took", lambda attempt: "—" if attempt.held_s is None else duration_text(attempt.held_s)),
+            ("from step", lambda attempt: f"{attempt.start_step:,}"),
+            ("to step", lambda attempt: "—" if attempt.end_step is None else f"{attempt.end_step:,}"),
+            ("outcome", lambda attempt: attempt.outcome),
+            ("reason", lambda attempt: attempt.reason or "—"),
         ),
     )
 
@@ -339,9 +339,9 @@ def _calibration(evaluation: ClassifierEvaluation) -> Figure:
         ),
         table=Table.of(
             overall.calibration,
-            ("rows", lambda each: f"{each.num_rows:,}"),
-            ("mean predicted", lambda each: f"{each.mean_predicted:.4f}"),
-            ("observed", lambda each: f"{each.observed_rate:.4f}"),
+            ("rows", lambda calibration_bin: f"{calibration_bin.num_rows:,}"),
+            ("mean predicted", lambda calibration_bin: f"{calibration_bin.mean_predicted:.4f}"),
+            ("observed", lambda calibration_bin: f"{calibration_bin.observed_rate:.4f}"),
         ),
         size="third",
     )
@@ -378,7 +378,7 @@ def _slices(evaluation: AnyEvaluation) -> Figure:
     titles = (
         ("positive", "AUC", "AP", "log-loss", "ECE")
         if isinstance(evaluation, ClassifierEvaluation)
-        else tuple(each.metric.title for each in overall.measured)
+        else tuple(measured.metric.title for measured in overall.measured)
     )
     return figure(
         lambda width: forest_chart(
@@ -406,9 +406,9 @@ def _slices_caption(evaluation: AnyEvaluation) -> str:
     if whole is None:
         return text
     weak = [
-        (found.value, slice_part)
+        (estimate.value, slice_part)
         for slice_part in evaluation.slices
-        if _is_weak(slice_part, whole) and (found := _headline(slice_part)) is not None
+        if _is_weak(slice_part, whole) and (estimate := _headline(slice_part)) is not None
     ]
     if not weak:
         return f"{text} There is none."
@@ -418,19 +418,19 @@ def _slices_caption(evaluation: AnyEvaluation) -> str:
     return f"{text} {number} {worst.column} = {worst.value}, with {value:.3f}."
 
 
-def _headline(each: SliceMetrics | ScoreSlice) -> Estimate | None:
-    return each.metrics.measured[0].estimate
+def _headline(slice_metrics: SliceMetrics | ScoreSlice) -> Estimate | None:
+    return slice_metrics.metrics.measured[0].estimate
 
 
-def _is_weak(each: SliceMetrics | ScoreSlice, whole: Estimate | None) -> bool:
-    higher_is_better = each.metrics.measured[0].metric.higher_is_better
-    return whole is not None and is_worse(_headline(each), whole.value, higher_is_better=higher_is_better)
+def _is_weak(slice_metrics: SliceMetrics | ScoreSlice, whole: Estimate | None) -> bool:
+    higher_is_better = slice_metrics.metrics.measured[0].metric.higher_is_better
+    return whole is not None and is_worse(_headline(slice_metrics), whole.value, higher_is_better=higher_is_better)
 
 
-def _slice_cells(each: SliceMetrics | ScoreSlice) -> tuple[str, ...]:
-    metrics = each.metrics
-    measured = tuple(estimate_text(found.estimate, digits=3) for found in metrics.measured)
-    where = (each.column, each.value, f"{metrics.num_rows:,}")
+def _slice_cells(slice_metrics: SliceMetrics | ScoreSlice) -> tuple[str, ...]:
+    metrics = slice_metrics.metrics
+    measured = tuple(estimate_text(measured_metric.estimate, digits=3) for measured_metric in metrics.measured)
+    where = (slice_metrics.column, slice_metrics.value, f"{metrics.num_rows:,}")
     if isinstance(metrics, ScoreMetrics):
         return (*where, *measured)
     positive = percent_text(metrics.num_positive / metrics.num_rows)

@@ -16,12 +16,12 @@ FONT_WIDTH = 6.2
 
 def tag(name: str, /, *children: str, **attributes: str | float | None) -> str:
     """An element; `class_` is `class`, `a_b` is `a-b`, None is left out. Children are markup, not text."""
-    spelled = "".join(
+    attribute_text = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{_value(value)}"'
         for key, value in attributes.items()
         if value is not None
     )
-    return f"<{name}{spelled}>{''.join(children)}</{name}>" if children else f"<{name}{spelled}/>"
+    return f"<{name}{attribute_text}>{''.join(children)}</{name}>" if children else f"<{name}{attribute_text}/>"
 
 
 def text(content: str, x: float, y: float, **attributes: str | float | None) -> str:
@@ -40,9 +40,9 @@ def path(xs: Sequence[float], ys: Sequence[float], **attributes: str | float | N
     return tag("polyline", points=points, fill="none", **attributes) if points else ""
 
 
-def dot(x: float, y: float, class_: str, *, r: float, told: str = "") -> str:
+def dot(x: float, y: float, class_: str, *, r: float, tooltip: str = "") -> str:
     """A point; `told` is shown under the pointer."""
-    return tag("circle", *([title(told)] if told else []), cx=x, cy=y, r=r, class_=f"dot {class_}")
+    return tag("circle", *([title(tooltip)] if tooltip else []), cx=x, cy=y, r=r, class_=f"dot {class_}")
 
 
 def drawing(*children: str, width: float, height: float, label: str) -> str:
@@ -153,18 +153,18 @@ class Chart(NamedTuple):
 
     def band(self, xs: Sequence[float], lows: Iterable[float], highs: Iterable[float], class_: str) -> str:
         """The area between two lines; none without points."""
-        there, back = (_points(self.x.many(xs), self.y.many(ys)) for ys in (highs, lows))
-        return tag("polygon", points=" ".join(there + back[::-1]), class_=class_) if there else ""
+        upper, lower = (_points(self.x.many(xs), self.y.many(ys)) for ys in (highs, lows))
+        return tag("polygon", points=" ".join(upper + lower[::-1]), class_=class_) if upper else ""
 
-    def dot(self, x: float, y: float, class_: str, *, r: float, told: str = "") -> str:
+    def dot(self, x: float, y: float, class_: str, *, r: float, tooltip: str = "") -> str:
         """A point; `told` is shown under the pointer."""
-        return dot(self.x(x), self.y(y), class_, r=r, told=told)
+        return dot(self.x(x), self.y(y), class_, r=r, tooltip=tooltip)
 
-    def upright(self, x: float, class_: str) -> str:
+    def vline(self, x: float, class_: str) -> str:
         """A rule from the top to the bottom."""
         return tag("line", x1=self.x(x), x2=self.x(x), y1=self.y.end, y2=self.y.start, class_=class_)
 
-    def level(self, y: float, class_: str, *children: str) -> str:
+    def hline(self, y: float, class_: str, *children: str) -> str:
         """A rule from side to side."""
         at = self.y(y)
         return tag("line", *children, x1=self.x.start, x2=self.x.end, y1=at, y2=at, class_=class_)

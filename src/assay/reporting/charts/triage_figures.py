@@ -38,7 +38,7 @@ def rates_figure(
             Axis("days since the first attempt", (0.0, max(days[-1], 1e-3) * 1.02), number_text),
             Axis("attempts that failed", (0.0, min(1.0, 1.05 * top)), percent_number),
         )
-        dots = [area.dot(day, rate, "s1", r=3, told=percent_text(rate)) for day, rate, *_ in slots]
+        dots = [area.dot(day, rate, "s1", r=3, tooltip=percent_text(rate)) for day, rate, *_ in slots]
         return area.drawing(
             area.band(days, lows, highs, "band s1"),
             area.line(days, rates, "line s1"),
@@ -80,19 +80,19 @@ def _slots(
             yield (slot + 0.5) * width, failed / count, low, high, count
 
 
-def scan_figure(found: FailureDiagnosis) -> Figure:
+def scan_figure(diagnosis: FailureDiagnosis) -> Figure:
     """What was blamed or ruled out, each with its rate, beside that of all attempts."""
-    rows = [_cause_row(cause) for cause in found.causes] + [_ruled_out_row(item) for item in found.ruled_out]
+    rows = [_cause_row(cause) for cause in diagnosis.causes] + [_ruled_out_row(item) for item in diagnosis.ruled_out]
     return figure(
         lambda width: forest_chart(
             rows,
             width=width,
             label="Failure rate of each region that stood out",
-            reference=found.rate,
+            reference=diagnosis.rate,
             x_label="failures per attempt",
         ),
         title="What failed attempts have in common",
-        caption=f"{found.because} The rule is the rate of all attempts. Red: blamed; others were ruled out.",
+        caption=f"{diagnosis.because} The rule is the rate of all attempts. Red: blamed; others were ruled out.",
     )
 
 
@@ -101,8 +101,8 @@ def _cause_row(cause: FailureCause) -> ForestRow:
     return ForestRow(_factors(cause.factors), estimate, f"{cause.attempts:,}", cause.is_confirmed)
 
 
-def _ruled_out_row(each: RuledOut) -> ForestRow:
-    return ForestRow(_factors(each.factors), Estimate(value=each.rate), f"{each.attempts:,}")
+def _ruled_out_row(region: RuledOut) -> ForestRow:
+    return ForestRow(_factors(region.factors), Estimate(value=region.rate), f"{region.attempts:,}")
 
 
 def _factors(factors: dict[str, str]) -> str:
@@ -111,23 +111,23 @@ def _factors(factors: dict[str, str]) -> str:
 
 def speed_figure(values: Float64[np.ndarray, "row"], found: SlowChanges) -> Figure:
     """Each measurement, and the levels between lasting changes."""
-    borders = [0, *(change.index for change in found.changes), len(values)]
-    kept = np.clip(values, *np.quantile(values, [0.01, 0.99]))
+    segment_ends = [0, *(change.index for change in found.changes), len(values)]
+    clipped = np.clip(values, *np.quantile(values, [0.01, 0.99]))
 
     def draw(width: int) -> str:
         area = chart(
             width,
             260,
             Axis("measurement, in the order of time", (0.0, float(len(values))), number_text, least=1.0),
-            Axis(found.value.replace("_s", ", seconds"), domain(kept.tolist()), number_text),
+            Axis(found.value.replace("_s", ", seconds"), domain(clipped.tolist()), number_text),
         )
-        dots = [area.dot(place, value, "s1", r=1.5) for place, value in enumerate(kept)]
+        dots = [area.dot(index, value, "s1", r=1.5) for index, value in enumerate(clipped)]
         levels = [
             area.line([begin, end], [float(np.median(values[begin:end]))] * 2, "line s2")
-            for begin, end in pairwise(borders)
+            for begin, end in pairwise(segment_ends)
             if end > begin
         ]
-        rules = [area.upright(change.index, "limit") for change in found.changes]
+        rules = [area.vline(change.index, "limit") for change in found.changes]
         return area.drawing(*dots, *rules, *levels, label=f"{found.value} over measurements with its changes")
 
     return figure(
@@ -150,17 +150,17 @@ def seconds_figure(bars: Sequence[tuple[str, float]], *, name: str, caption: str
     whole = sum(seconds for _, seconds in bars) or 1.0
 
     def draw(width: int) -> str:
-        left = 10 + FONT_WIDTH * max((len(each) for each, _ in bars), default=0)
+        left = 10 + FONT_WIDTH * max((len(label) for label, _ in bars), default=0)
         scale = Scale(0.0, max((seconds for _, seconds in bars), default=0.0) or 1.0, left, width - 120.0)
         rows = []
-        for index, (each, seconds) in enumerate(bars):
+        for index, (label, seconds) in enumerate(bars):
             y, end = 4 + (BAR + GAP) * index, scale(seconds)
-            told = f"{duration_text(seconds)}, {percent_text(seconds / whole)}"
-            rows.append(text(each, left - 8, y + 15, class_="tick", text_anchor="end"))
+            tooltip = f"{duration_text(seconds)}, {percent_text(seconds / whole)}"
+            rows.append(text(label, left - 8, y + 15, class_="tick", text_anchor="end"))
             rows.append(
                 tag(
                     "rect",
-                    title(told),
+                    title(tooltip),
                     x=left,
                     y=y,
                     width=max(end - left, 0.6),
@@ -168,7 +168,7 @@ def seconds_figure(bars: Sequence[tuple[str, float]], *, name: str, caption: str
                     class_="phase data",
                 )
             )
-            rows.append(text(told, end + 6, y + 15, class_="tick"))
+            rows.append(text(tooltip, end + 6, y + 15, class_="tick"))
         height = 8 + (BAR + GAP) * len(bars)
         return drawing(*rows, width=width, height=height, label=f"{name}: {number_of(len(bars), 'part')}")
 

@@ -59,7 +59,7 @@ class Document:
     title: str
     kind: str
     """What it is: `risk register`."""
-    made: str
+    subtitle: str
     """What it was made of and when, for the line above the title."""
     verdict: Verdict
     tiles: Sequence[Tile]
@@ -76,7 +76,7 @@ def markdown(document: Document) -> str:
 
 
 def _lines(document: Document) -> Iterator[str]:
-    yield from (f"# {plain(document.title)}", "", f"*{plain(document.kind)} · {plain(document.made)}*", "")
+    yield from (f"# {plain(document.title)}", "", f"*{plain(document.kind)} · {plain(document.subtitle)}*", "")
     yield from (f"**{plain(document.verdict.word)}.** {plain(document.verdict.sentence)}", "")
     for tile in document.tiles:
         note = f" ({plain(tile.note)})" if tile.note else ""

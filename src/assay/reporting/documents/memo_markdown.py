@@ -28,12 +28,12 @@ def _lines(memo: Memo) -> Iterator[str]:
         yield ""
     table = Table.of(
         memo.decisions,
-        ("candidate", lambda each: f"[{plain(each.candidate)}](#{quote(each.candidate)})"),
-        ("next", lambda each: plain(view.next_text(each))),
-        ("who", lambda each: plain(view.who_text(each))),
-        ("instead", lambda each: plain(view.instead_text(each))),
-        ("cost so far", lambda each: device_time_text(each.spent_s)),
-        ("decision", lambda each: code(view.place_of(each))),
+        ("candidate", lambda decision: f"[{plain(decision.candidate)}](#{quote(decision.candidate)})"),
+        ("next", lambda decision: plain(view.next_text(decision))),
+        ("who", lambda decision: plain(view.who_text(decision))),
+        ("instead", lambda decision: plain(view.instead_text(decision))),
+        ("cost so far", lambda decision: device_time_text(decision.spent_s)),
+        ("decision", lambda decision: code(view.decision_path(decision))),
     )
     yield from markdown_table(table)
     yield ""
@@ -88,19 +88,19 @@ def _clauses(decision: Decision, gate: GateResult) -> Table:
 def _runs(decision: Decision) -> Table:
     num_seeds, gains = decision.look.num_seeds, view.gain_by_seed(decision)
 
-    def model(place: int) -> str:
-        both = decision.runs[place], decision.runs[num_seeds + place]
-        return plain(view.models_text(both))
+    def model(index: int) -> str:
+        arms = decision.runs[index], decision.runs[num_seeds + index]
+        return plain(view.models_text(arms))
 
-    def results(place: int) -> str:
-        return " ".join(code(effect.candidate_results[place].path) for effect in decision.effects)
+    def results(index: int) -> str:
+        return " ".join(code(effect.candidate_results[index].path) for effect in decision.effects)
 
     return Table.of(
         range(num_seeds),
-        ("seed", lambda place: str(decision.runs[place].seed)),
-        ("baseline", lambda place: code(decision.runs[place].run_id)),
-        ("candidate", lambda place: code(decision.runs[num_seeds + place].run_id)),
-        ("gain", lambda place: plain(effect_text(gains[place], decision.unit))),
+        ("seed", lambda index: str(decision.runs[index].seed)),
+        ("baseline", lambda index: code(decision.runs[index].run_id)),
+        ("candidate", lambda index: code(decision.runs[num_seeds + index].run_id)),
+        ("gain", lambda index: plain(effect_text(gains[index], decision.unit))),
         ("model", model),
         ("results", results),
     )

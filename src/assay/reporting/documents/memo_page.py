@@ -17,7 +17,7 @@ def render_memo_page(memo: Memo) -> str:
         "memo.html",
         title=memo.question,
         kind="decision memo",
-        made=utc_text(memo.made_s),
+        subtitle=utc_text(memo.declared_s),
         verdict=memo_verdict(memo),
         tiles=memo_tiles(memo),
         sections=[("What was found", memo_figures(memo))],

@@ -96,10 +96,10 @@ def _use_of_language_model(exported: ExportedModel) -> Iterator[str]:
         )
     files = {file.path for file in exported.files}
     if "chat_template.jinja" in files:
-        made = 'tokenizer.apply_chat_template(messages, return_dict=True, return_tensors="pt")'
+        tokenize_call = 'tokenizer.apply_chat_template(messages, return_dict=True, return_tensors="pt")'
     else:
-        made = 'tokenizer(text, return_tensors="pt")'
-    yield from (f"tokens = {made}", "logits = model(**tokens).logits", "```", "")
+        tokenize_call = 'tokenizer(text, return_tensors="pt")'
+    yield from (f"tokens = {tokenize_call}", "logits = model(**tokens).logits", "```", "")
     if exported.base_sha256 is not None:
         yield (
             "The folder holds adapters alone. `BASE` is the model that they were trained on, which the recipe "
@@ -126,7 +126,7 @@ def _use_of_classifier(exported: ExportedModel) -> Iterator[str]:
     columns = [name for name in exported.columns if name != "label"]
     buckets = ", metadata_buckets=model.buckets_of(rows)" if columns else ""
     label = exported.recipe["method"].get("label") or {"type": "binary"}
-    yield from (f"logits = model(**tokens{buckets}).logits", _ANSWERS[label["type"]], "```", "")
+    yield from (f"logits = model(**tokens{buckets}).logits", _OUTPUT_CODE[label["type"]], "```", "")
     if columns:
         named = ", ".join(map(code, columns))
         yield f"`rows` are mappings with {named}, None where it is not known; without them all is missing."
@@ -137,7 +137,7 @@ def _use_of_classifier(exported: ExportedModel) -> Iterator[str]:
     )
 
 
-_ANSWERS = {
+_OUTPUT_CODE = {
     "binary": "probabilities = logits[:, 0].sigmoid()  # of label 1",
     "classes": "probabilities = logits.softmax(dim=-1)  # in the order of model.config.id2label",
     "number": "numbers = logits[:, 0] * model.config.label_scale + model.config.label_mean",
@@ -172,7 +172,7 @@ def _training(facts: ModelFacts) -> Iterator[str]:
     run, attempts = facts.run, facts.attempts
     sizes = sorted({attempt.world_size for attempt in attempts})
     devices = sorted({attempt.processor.model for attempt in attempts})
-    held_s = sum(each.world_size * (each.ended_s - each.started_s) for each in attempts if each.ended_s)
+    held_s = sum(attempt.world_size * (attempt.ended_s - attempt.started_s) for attempt in attempts if attempt.ended_s)
     yield (
         f"Begun {utc_text(run.created_s)} by assay {plain(run.code_version)}; "
         f"step {facts.commit.step:,} of {run.num_steps:,}, in {number_of(len(attempts), 'attempt')} on "
@@ -181,8 +181,8 @@ def _training(facts: ModelFacts) -> Iterator[str]:
         + f", {device_hours_text(held_s)} of device time in all."
     )
     if run.parent is not None:
-        whose = "these very weights are its" if facts.commit.is_inherited else "the steps up to there were its"
-        yield f"A fork of {code(str(run.parent))}: {whose}, and so are their device time and their audit."
+        origin = "these very weights are its" if facts.commit.is_inherited else "the steps up to there were its"
+        yield f"A fork of {code(str(run.parent))}: {origin}, and so are their device time and their audit."
 
 
 def _evaluation(facts: ModelFacts) -> Iterator[str]:
@@ -195,9 +195,9 @@ def _evaluation(facts: ModelFacts) -> Iterator[str]:
     yield ""
     table = Table.of(
         evaluation.overall.measured,
-        ("metric", lambda each: each.metric.title),
-        ("value", lambda each: estimate_text(each.estimate)),
-        ("better", lambda each: "higher" if each.metric.higher_is_better else "lower"),
+        ("metric", lambda measured: measured.metric.title),
+        ("value", lambda measured: estimate_text(measured.estimate)),
+        ("better", lambda measured: "higher" if measured.metric.higher_is_better else "lower"),
     )
     yield from markdown_table(quoted(table))
 

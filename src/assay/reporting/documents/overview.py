@@ -21,15 +21,15 @@ NOT_DECIDED = "not yet decided"
 
 def campaigns_document(lines: Sequence[CampaignLine], *, memos: Sequence[tuple[str, str]], now_s: float) -> Document:
     """All campaigns, each candidate by its newest decision. `memos`: (file, name) of each campaign's memo."""
-    campaigns = [(name, list(each)) for name, each in groupby(lines, key=lambda line: line.campaign)]
-    spent_s = sum(3600 * found[0].campaign_device_hours for _, found in campaigns)
+    campaigns = [(name, list(group)) for name, group in groupby(lines, key=lambda line: line.campaign)]
+    spent_s = sum(3600 * campaign_lines_[0].campaign_device_hours for _, campaign_lines_ in campaigns)
     counts = {word: sum(line.recommendation == word for line in lines) for word in ("scale", "narrow", "stop")}
     open_lines = [line for line in lines if line.recommendation is None or not line.is_final]
     return Document(
         name="campaigns",
         title="Campaigns",
         kind="overview",
-        made=utc_text(now_s),
+        subtitle=utc_text(now_s),
         verdict=Verdict(
             "good" if counts["scale"] else "open",
             f"{counts['scale']} to scale",
@@ -42,7 +42,7 @@ def campaigns_document(lines: Sequence[CampaignLine], *, memos: Sequence[tuple[s
             *(Tile(f"to {word}", str(count), "by the newest decision") for word, count in counts.items()),
             Tile("device time", device_hours_text(spent_s), "of the runs that were judged"),
         ],
-        sections=[DocumentSection(name, list(_campaign(found))) for name, found in campaigns],
+        sections=[DocumentSection(name, list(_campaign(campaign_lines_))) for name, campaign_lines_ in campaigns],
         foot="Read from the ledger; a campaign's memo says where each number comes from. Made anew by: "
         "assay report --campaigns",
         links=memos,
@@ -54,8 +54,8 @@ def _campaign(lines: Sequence[CampaignLine]) -> Iterator[Block]:
     if not decided:
         yield Passage(f"Declared {utc_text(lines[0].created)}; its first look is still to come.")
         return
-    for unit, alike in groupby(sorted(decided, key=lambda line: line.unit or ""), key=lambda line: line.unit or ""):
-        yield _gains(list(alike), unit)
+    for unit, group in groupby(sorted(decided, key=lambda line: line.unit or ""), key=lambda line: line.unit or ""):
+        yield _gains(list(group), unit)
     yield TitledTable.of(
         "What was decided",
         "",
@@ -101,21 +101,21 @@ def live_document(runs: Sequence[LiveRun], *, now_s: float) -> Document:
     running = [run for run in runs if run.view.status == "running"]
     unknown = sum(run.view.status == "unknown" for run in runs)
     bad = [run for run in runs if run.has_ended_badly]
-    left = [each.left_s for each in running if each.left_s is not None]
+    left = [run.left_s for run in running if run.left_s is not None]
     return Document(
         name="live",
         title="Live runs",
         kind="overview",
-        made=utc_text(now_s),
+        subtitle=utc_text(now_s),
         verdict=Verdict(
             "bad" if bad else "good" if running and not unknown else "open",
             f"{len(running)} running"
             + (f", {len(bad)} failed or left" if bad else "")
             + (f", {unknown} not heard of for long" if unknown else ""),
-            _standing(running, bad, runs),
+            _summary(running, bad, runs),
         ),
         tiles=[
-            Tile("running", str(len(running)), number_of(sum(_ranks(each) for each in running), "rank")),
+            Tile("running", str(len(running)), number_of(sum(_ranks(run) for run in running), "rank")),
             Tile("failed or left", str(len(bad)), "within a day"),
             Tile("stopped", str(len(runs) - len(running) - len(bad) - unknown), "within a day"),
             Tile("next to finish", duration_text(min(left)) if left else "—", "at the speed so far"),
@@ -126,7 +126,7 @@ def live_document(runs: Sequence[LiveRun], *, now_s: float) -> Document:
     )
 
 
-def _standing(running: Sequence[LiveRun], bad: Sequence[LiveRun], runs: Sequence[LiveRun]) -> str:
+def _summary(running: Sequence[LiveRun], bad: Sequence[LiveRun], runs: Sequence[LiveRun]) -> str:
     if bad:
         return run_verdict(bad[0].view).sentence
     if running:
@@ -134,31 +134,31 @@ def _standing(running: Sequence[LiveRun], bad: Sequence[LiveRun], runs: Sequence
     return "Nothing is known to run." if runs else "Nothing runs, and nothing ended badly within a day."
 
 
-def _ranks(each: LiveRun) -> int:
-    return each.view.world_sizes[-1] if each.view.world_sizes else 0
+def _ranks(run: LiveRun) -> int:
+    return run.view.world_sizes[-1] if run.view.world_sizes else 0
 
 
-def _live_run(each: LiveRun, now_s: float) -> Iterator[Block]:
-    view = each.view
+def _live_run(run: LiveRun, now_s: float) -> Iterator[Block]:
+    view = run.view
     yield Passage(run_verdict(view).sentence)
-    yield TitledTable("How it stands", "", Table(("", ""), list(_facts(each, now_s))))
-    for curve in (each.curves.loss, each.curves.throughput):
+    yield TitledTable("How it stands", "", Table(("", ""), list(_facts(run, now_s))))
+    for curve in (run.curves.loss, run.curves.throughput):
         if curve is not None:
             yield _curve(curve)
     if view.notices:
         yield Passage(f"Noticed last: {view.notices[-1].text}")
 
 
-def _facts(each: LiveRun, now_s: float) -> Iterator[tuple[str, str]]:
-    view = each.view
+def _facts(run: LiveRun, now_s: float) -> Iterator[tuple[str, str]]:
+    view = run.view
     reached = max((attempt.reached_step for attempt in view.attempts), default=0)
     yield "step", f"{reached:,} of {view.total_steps:,}; committed: {view.step:,}"
-    yield "ranks", f"{_ranks(each)}, attempt {len(view.attempts)}"
+    yield "ranks", f"{_ranks(run)}, attempt {len(view.attempts)}"
     if view.speed is not None:
         tokens = "" if view.speed.tokens_per_s is None else f", {count_text(view.speed.tokens_per_s)} tokens/s"
         yield "speed", f"{view.speed.steps_per_s:.3g} steps/s{tokens}"
-    if each.left_s is not None:
-        yield "time left", f"{duration_text(each.left_s)}, at the speed so far"
+    if run.left_s is not None:
+        yield "time left", f"{duration_text(run.left_s)}, at the speed so far"
     if view.last_seen is not None:
         yield "last sign of life", f"{duration_text(max(0.0, now_s - view.last_seen))} ago"
     yield "device time of training", device_hours_text(view.held_s())

@@ -22,19 +22,19 @@ from assay.planning.simulation.questions import SimulatedWhatIf
 from assay.planning.simulation.scope import SEARCH_SAMPLES
 from assay.reporting.charts.figure import Figure, Table, figure
 from assay.reporting.charts.plan_figures import capacity_profile, gantt
-from assay.reporting.charts.risk_figures import Lot, chance_figure, tornado_figure
+from assay.reporting.charts.risk_figures import Distribution, probability_figure, tornado_figure
 from assay.reporting.documents.document import Block, Document, DocumentSection, Listing, Passage, TitledTable
 from assay.reporting.views.verdict import Tile, Verdict
 from assay.store.settings import HourPrice
 
-BESIDE = (
+DOCUMENT_LINKS = (
     ("execution-plan.html", "Execution plan"),
     ("stage-gates.html", "Stage gates"),
     ("raci.html", "Who answers for what"),
     ("risk-register.html", "Risk register"),
 )
 FOOT = (
-    "Made by 'assay plan offer' from the program file, the solver's schedule and the simulated worlds; "
+    "Made by 'assay plan offer' from the program file, the solver's schedule and the simulations; "
     "the same schedule and seed give the same numbers, and offer.json keeps both."
 )
 
@@ -50,7 +50,7 @@ def execution_plan(report: OfferReport, price: HourPrice | None = None) -> Docum
         name="execution-plan",
         title=program.title,
         kind="execution plan",
-        made=made_text(program),
+        subtitle=date_range_text(program),
         verdict=offer_verdict(program, offer),
         tiles=safety_tiles(program, offer.safety, price),
         sections=[
@@ -62,7 +62,7 @@ def execution_plan(report: OfferReport, price: HourPrice | None = None) -> Docum
             DocumentSection("What if", list(_questions(report))),
         ],
         foot=FOOT,
-        links=BESIDE,
+        links=DOCUMENT_LINKS,
     )
 
 
@@ -73,7 +73,7 @@ def stage_gates(report: OfferReport) -> Document:
     shares = {name: offer.safety.probability_text(share) for name, share in offer.safety.verdicts.items()}
     sentence = (
         f"Being able to stop early saves {saved:,.0f} device-hours on average. As things are believed today "
-        f"the program ends with 'scale' in {shares['scale']} of simulated worlds, 'narrow' in "
+        f"the program ends with 'scale' in {shares['scale']} of simulations, 'narrow' in "
         f"{shares['narrow']} and 'stop' in {shares['stop']}."
     )
     gates = [item for item in offer.plan.items if item.name in program.gates]
@@ -81,7 +81,7 @@ def stage_gates(report: OfferReport) -> Document:
         name="stage-gates",
         title=f"Stage gates: {program.title}",
         kind="stage gates",
-        made=made_text(program),
+        subtitle=date_range_text(program),
         verdict=Verdict("open", number_of(len(gates), "gate"), sentence),
         tiles=[
             Tile(
@@ -98,7 +98,7 @@ def stage_gates(report: OfferReport) -> Document:
             DocumentSection("Conditions that end it at any time", [_stops(program)]),
         ],
         foot=FOOT,
-        links=BESIDE,
+        links=DOCUMENT_LINKS,
     )
 
 
@@ -110,7 +110,7 @@ def raci(report: OfferReport) -> Document:
         name="raci",
         title=f"Who answers for what: {program.title}",
         kind="RACI",
-        made=made_text(program),
+        subtitle=date_range_text(program),
         verdict=Verdict(
             "good",
             "one name each",
@@ -126,14 +126,14 @@ def raci(report: OfferReport) -> Document:
             DocumentSection("Who watches which risk", [_risk_owners(program)]),
         ],
         foot=FOOT,
-        links=BESIDE,
+        links=DOCUMENT_LINKS,
     )
 
 
 # Texts that several documents share
 
 
-def made_text(program: Program) -> str:
+def date_range_text(program: Program) -> str:
     """`helpfulness · 4 January 2027 to 28 February 2027`."""
     calendar = program.calendar
     first, last = calendar.start, calendar.date_of(calendar.hour_of(program.decision.by) - 1)
@@ -145,7 +145,7 @@ def deadline_text(program: Program) -> str:
     return program.calendar.deadline_text(program.decision.by)
 
 
-class SpreadTexts(NamedTuple):
+class QuantileDates(NamedTuple):
     """The days of a distribution, with their dates."""
 
     p10: str
@@ -153,26 +153,26 @@ class SpreadTexts(NamedTuple):
     p90: str
 
 
-def spread_texts(program: Program, days: Quantiles) -> SpreadTexts:
+def quantile_dates(program: Program, days: Quantiles) -> QuantileDates:
     """From days since the program's start."""
-    return SpreadTexts(*(program.calendar.day_text(24 * value) for value in (days.p10, days.p50, days.p90)))
+    return QuantileDates(*(program.calendar.day_text(24 * value) for value in (days.p10, days.p50, days.p90)))
 
 
 def offer_verdict(program: Program, offer: Offer) -> Verdict:
     """Whether the plan keeps its promises, and what the calm optimum would have done."""
-    safety, calm = offer.safety, offer.baseline_safety
+    safety, baseline = offer.safety, offer.baseline_safety
     sentence = (
         f"The decision stands by the {deadline_text(program)} in {safety.probability_text(safety.p_on_time)} of "
-        f"{safety.num_programs:,} simulated worlds, and the budget is broken in "
+        f"{safety.num_programs:,} simulations, and the budget is broken in "
         f"{safety.probability_text(safety.p_over_budget)}."
     )
     if offer.moves:
         sentence += (
             f" The optimum of the full scope ({program.calendar.day_text(offer.baseline_plan.decision_h)}, when "
             "nothing happens) would "
-            f"be in time in {calm.probability_text(calm.p_on_time)} and over budget in "
-            f"{calm.probability_text(calm.p_over_budget)}; it would end with 'scale' in "
-            f"{calm.probability_text(calm.verdicts['scale'])}, this plan does in "
+            f"be in time in {baseline.probability_text(baseline.p_on_time)} and over budget in "
+            f"{baseline.probability_text(baseline.p_over_budget)}; it would end with 'scale' in "
+            f"{baseline.probability_text(baseline.verdicts['scale'])}, this plan does in "
             f"{safety.probability_text(safety.verdicts['scale'])}."
         )
     if offer.meets_targets:
@@ -211,7 +211,7 @@ def broken_promises(offer: Offer) -> list[str]:
 
 def safety_tiles(program: Program, safety: Safety, price: HourPrice | None) -> list[Tile]:
     """Date, hours, and the chances of both; what the hours cost, where that is known."""
-    day, hours = spread_texts(program, safety.decision_day), safety.device_hours
+    day, hours = quantile_dates(program, safety.decision_day), safety.device_hours
     return [
         Tile(
             "decision by its date",
@@ -221,13 +221,13 @@ def safety_tiles(program: Program, safety: Safety, price: HourPrice | None) -> l
         Tile(
             "over budget",
             safety.probability_text(safety.p_over_budget),
-            f"of worlds spend more than {program.budget.device_hours:,.0f} device-hours",
+            f"of simulations spend more than {program.budget.device_hours:,.0f} device-hours",
         ),
-        Tile("decision", day.p50, f"median; 80% of worlds: {day.p10} to {day.p90}"),
+        Tile("decision", day.p50, f"median; 80% of simulations: {day.p10} to {day.p90}"),
         Tile(
             "device-hours",
             f"{hours.p50:,.0f}",
-            f"median; 80% of worlds: {hours.p10:,.0f} to {hours.p90:,.0f}{cost_note(price, hours.p50)}",
+            f"median; 80% of simulations: {hours.p10:,.0f} to {hours.p90:,.0f}{cost_note(price, hours.p50)}",
         ),
     ]
 
@@ -254,10 +254,10 @@ def date_figure(report: OfferReport) -> Figure:
     """The chance of a decision by each day."""
     program, offer = report.offered.program, report.offered.offer
     last_h = program.calendar.hour_of(program.decision.by)
-    return chance_figure(
-        [Lot(name, outcome.decision_h / 24) for name, outcome in _played(report)],
+    return probability_figure(
+        [Distribution(name, outcome.decision_h / 24) for name, outcome in _outcomes(report)],
         title="The date",
-        caption="How many simulated worlds have decided by a day; the dashed line is the date, the dotted one "
+        caption="How many simulations have decided by a day; the dashed line is the date, the dotted one "
         f"the {percent_text(offer.target_on_time)} that were asked for. Early ones were stopped at a gate.",
         limit=last_h / 24,
         limit_text=program.calendar.day_text(last_h),
@@ -270,8 +270,8 @@ def date_figure(report: OfferReport) -> Figure:
 def money_figure(report: OfferReport) -> Figure:
     """The chance of staying below each sum of device-hours."""
     offer, budget = report.offered.offer, report.offered.program.budget.device_hours
-    return chance_figure(
-        [Lot(name, outcome.device_hours) for name, outcome in _played(report)],
+    return probability_figure(
+        [Distribution(name, outcome.device_hours) for name, outcome in _outcomes(report)],
         title="The money",
         caption="How many stay below so many device-hours; the dashed line is the budget, the dotted one the "
         f"{percent_text(1.0 - offer.target_over_budget)} that were asked for.",
@@ -282,7 +282,7 @@ def money_figure(report: OfferReport) -> Figure:
     )
 
 
-def _played(report: OfferReport) -> tuple[tuple[str, Outcome], ...]:
+def _outcomes(report: OfferReport) -> tuple[tuple[str, Outcome], ...]:
     offered = report.offered
     return ("offered plan", offered.outcome), ("calm optimum of the full scope", offered.baseline_outcome)
 
@@ -343,10 +343,10 @@ def _chosen(offered: Offered) -> Iterator[Block]:
 def _tried(offered: Offered) -> TitledTable:
     """The scopes of the search, below what was found of the one that is offered."""
     full, *others = offered.offer.evaluated
-    best = [full, *sorted(others, key=lambda each: -each.p_within_limits)[:SHOWN_SCOPES]]
+    best = [full, *sorted(others, key=lambda scope: -scope.p_within_limits)[:SHOWN_SCOPES]]
     outcome = offered.outcome
-    both = float((outcome.is_on_time() & ~outcome.is_over_budget()).mean())
-    final = (outcome.p_on_time(), outcome.p_over_budget(), both)
+    p_within_limits = float((outcome.is_on_time() & ~outcome.is_over_budget()).mean())
+    final = (outcome.p_on_time(), outcome.p_over_budget(), p_within_limits)
     rows = [("as offered, on its own schedule", f"{len(outcome.verdict):,}", *map(outcome.probability_text, final))]
     rows += [
         (
@@ -361,9 +361,9 @@ def _tried(offered: Offered) -> TitledTable:
     ]
     return TitledTable(
         f"Of {len(offered.offer.evaluated)} scopes that were played, the full one and the safest",
-        "Each on a quick schedule and on fewer worlds, so that many can be compared: coarser than what is said "
+        "Each on a quick schedule and on fewer simulations, so that many can be compared: coarser than what is said "
         "of the plan that is offered. Both promises together ('neither broken') are what counts.",
-        Table(("scope", "worlds", "on time", "over budget", "neither broken"), rows),
+        Table(("scope", "simulations", "on time", "over budget", "neither broken"), rows),
     )
 
 
@@ -395,7 +395,7 @@ def _ladder(report: OfferReport) -> Iterator[Block]:
         return
     yield TitledTable.of(
         "The ladder: smallest first, one change at a time",
-        f"Each rung repeats the comparison at a larger size. {_best_rung(report)} Shares are of the worlds "
+        f"Each rung repeats the comparison at a larger size. {_best_rung(report)} Shares are of the simulations "
         "that reach the rung. It would stop where its evidence alone leaves a gain worth having less likely "
         f"than {percent_text(STOP_PROBABILITY)}; what that saves comes on top of what the gates save. A "
         "smaller size is taken to show the same gain; how far it really does, the records of earlier ladders "
@@ -415,7 +415,7 @@ def _ladder(report: OfferReport) -> Iterator[Block]:
         yield TitledTable.of(
             "Seeds of the last gate",
             "What more seeds would tell, and what they do to the date and the budget. "
-            f"{report.num_few_samples:,} worlds each.",
+            f"{report.num_few_samples:,} simulations each.",
             report.seeds,
             ("seeds of each arm", lambda line: str(line.num_seeds)),
             ("error (points)", lambda line: f"{line.standard_error:.2f}"),
@@ -437,10 +437,10 @@ def _best_rung(report: OfferReport) -> str:
     if best.device_hours_saved < 1:
         return "To stop behind any of them would save nothing."
     gated = {gate.evidence.runs for gate in program.gates.values() if gate.evidence is not None}
-    place = "a gate stands there" if best.activity in gated else "no gate stands there yet: consider one"
+    gate_text = "a gate stands there" if best.activity in gated else "no gate stands there yet: consider one"
     return (
         f"Most is saved, beyond what it takes itself, behind '{program.activities[best.activity].title}' "
-        f"({place}): {best.device_hours_saved:,.0f} device-hours on average, for {best.device_hours:,.0f}."
+        f"({gate_text}): {best.device_hours_saved:,.0f} device-hours on average, for {best.device_hours:,.0f}."
     )
 
 
@@ -457,23 +457,23 @@ def _questions(report: OfferReport) -> Iterator[Block]:
     if report.what_ifs:
         yield TitledTable(
             "If the world is otherwise",
-            f"Each is solved and simulated anew, {_worlds_of(report.what_ifs)}. Hours saved: against the "
+            f"Each is solved and simulated anew, {_simulations_text(report.what_ifs)}. Hours saved: against the "
             "plan as it is.",
-            _asked_table(report.what_ifs),
+            _what_if_table(report.what_ifs),
         )
     if report.readings:
         yield TitledTable(
             "What each reading of the cluster's rule costs",
             f"{_rule_text(report.offered.program)} can be read in these ways, each played "
-            f"{_worlds_of(report.readings)}.",
-            _asked_table(report.readings),
+            f"{_simulations_text(report.readings)}.",
+            _what_if_table(report.readings),
         )
     if not report.what_ifs and not report.readings:
         yield Passage("Not asked: 'assay plan offer' was told to be quick.")
 
 
-def _worlds_of(asked: Sequence[SimulatedWhatIf]) -> str:
-    return f"in {max((question.safety.num_programs for question in asked if question.safety), default=0):,} worlds"
+def _simulations_text(questions: Sequence[SimulatedWhatIf]) -> str:
+    return f"in {max((question.safety.num_programs for question in questions if question.safety), default=0):,} simulations"
 
 
 def _rule_text(program: Program) -> str:
@@ -482,25 +482,25 @@ def _rule_text(program: Program) -> str:
     return f"'No job may hold more than {rule.share:.0%} of capacity for more than {rule.max_hours:g} hours'"
 
 
-def _asked_table(asked: Sequence[SimulatedWhatIf]) -> Table:
-    calm = ("decision, calm", "device-hours, calm")
-    header = ("", *calm, "on time", "over budget", "scale / narrow / stop", "hours saved (mean)")
-    return Table(header, [_asked_row(question) for question in asked])
+def _what_if_table(questions: Sequence[SimulatedWhatIf]) -> Table:
+    baseline_columns = ("decision, calm", "device-hours, calm")
+    header = ("", *baseline_columns, "on time", "over budget", "scale / narrow / stop", "hours saved (mean)")
+    return Table(header, [_what_if_row(question) for question in questions])
 
 
-def _asked_row(each: SimulatedWhatIf) -> tuple[str, ...]:
-    title, plan = each.result.title, each.result.plan
-    if each.safety is None or plan is None:
+def _what_if_row(question: SimulatedWhatIf) -> tuple[str, ...]:
+    title, plan = question.result.title, question.result.plan
+    if question.safety is None or plan is None:
         return (title, "nothing fits", "—", "—", "—", "—", "—")
-    shares = each.safety.verdicts
-    verdicts = " / ".join(each.safety.probability_text(shares[name]) for name in ("scale", "narrow", "stop"))
-    saved = each.device_hours_saved
+    shares = question.safety.verdicts
+    verdicts = " / ".join(question.safety.probability_text(shares[name]) for name in ("scale", "narrow", "stop"))
+    saved = question.device_hours_saved
     return (
         title,
-        each.result.program.calendar.day_text(plan.decision_h),
+        question.result.program.calendar.day_text(plan.decision_h),
         f"{plan.device_hours:,}",
-        each.safety.probability_text(each.safety.p_on_time),
-        each.safety.probability_text(each.safety.p_over_budget),
+        question.safety.probability_text(question.safety.p_on_time),
+        question.safety.probability_text(question.safety.p_over_budget),
         verdicts,
         "—" if saved is None or abs(saved) < 1 else f"{saved:+,.0f}",
     )
@@ -547,11 +547,11 @@ def _gate(report: OfferReport, item: Planned) -> Iterator[Block]:
     gate = program.gates[item.name]
     owners = program.owners_of(item.name)
     nodes = program.nodes()
-    judged = [nodes[dependency.name].title for dependency in gate.after if dependency.name in nodes]
+    inputs = [nodes[dependency.name].title for dependency in gate.after if dependency.name in nodes]
     yield Listing(
         [
             f"Held on {program.calendar.day_text(item.end_h)}; {program.title_of(owners.accountable)} answers for it.",
-            f"Judges: {', '.join(judged)}.",
+            f"Judges: {', '.join(inputs)}.",
             *_thresholds(report, item.name, gate),
         ]
     )
@@ -581,7 +581,7 @@ def _thresholds(report: OfferReport, name: str, gate: ProgramGate) -> Iterator[s
     yield f"As things are believed today: {_shares(report, name)}."
 
 
-def judged_text(evidence: Evidence) -> str:
+def criterion_text(evidence: Evidence) -> str:
     """`pass +1, stop below +0`, in points."""
     if evidence.rule is not None:
         return f"a campaign's rule, worth {evidence.rule.least_effect:+g}"
@@ -657,11 +657,11 @@ def _matrix(program: Program) -> Iterator[Block]:
     ]
     if own:
         yield TitledTable("Where it is otherwise", "", Table(header, own))
-    wishes = [
+    requests = [
         (stakeholder.title, stakeholder.wants) for stakeholder in program.stakeholders.values() if stakeholder.wants
     ]
-    if wishes:
-        yield TitledTable("What they ask of the plan", "", Table(("who", "wants"), wishes))
+    if requests:
+        yield TitledTable("What they ask of the plan", "", Table(("who", "wants"), requests))
 
 
 def _letter(owners: Owners, name: str) -> str:

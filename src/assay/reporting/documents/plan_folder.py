@@ -47,17 +47,17 @@ def write_documents(documents: Iterable[Document], folder: Path) -> list[Path]:
     return pages
 
 
-def write_told(document: Document, folder: Path, notes: Progress | None) -> Path:
+def write_with_notes(document: Document, folder: Path, notes: Progress | None) -> Path:
     """Write the status or the review of a running program, beside the notes that it was made with.
 
     Raises `ConfigError` where none are given and the page that is there was made with some: it is kept, for
     whoever reads it would take work that is over for not begun.
     """
-    page, beside = folder / f"{document.name}.html", folder / f"{document.name}.notes.json"
+    page, notes_path = folder / f"{document.name}.html", folder / f"{document.name}.notes.json"
     if notes is not None:
-        write_file(beside, notes.to_json())
-    elif beside.is_file():
-        earlier = Progress.from_json(beside.read_bytes(), source=beside)
+        write_file(notes_path, notes.to_json())
+    elif notes_path.is_file():
+        earlier = Progress.from_json(notes_path.read_bytes(), source=notes_path)
         raise ConfigError(
             f"{page} is kept as it is: it was made with notes of {earlier.now}, and none are given. Add "
             "--notes FILE; a file that says 'now' alone will do where there is nothing to note."

@@ -58,7 +58,7 @@ def render_run_page(page: RunPage) -> str:
         "run.html",
         title=run.run_id,
         kind="run",
-        made=utc_text(run.created),
+        subtitle=utc_text(run.created),
         verdict=run_verdict(run),
         tiles=run_tiles(run),
         sections=[
@@ -81,7 +81,7 @@ def render_comparison_page(page: ComparisonPage) -> str:
         "comparison.html",
         title=f"{', '.join(run.run_id for run in runs)} beside {page.baseline.view.run_id}",
         kind="comparison",
-        made=utc_text(max(run.created for run in runs)),
+        subtitle=utc_text(max(run.created for run in runs)),
         verdict=comparison_verdict(page),
         tiles=[tile for candidate in page.candidates for tile in _comparison_tiles(candidate.compared)],
         sections=[("Is it as good?", difference_figures(page)), ("Side by side", overlay_figures(page))],
@@ -98,7 +98,7 @@ def render_document(document: Document, *, refresh_s: float | None = None) -> st
         "document.html",
         title=document.title,
         kind=document.kind,
-        made=document.made,
+        subtitle=document.subtitle,
         verdict=document.verdict,
         tiles=document.tiles,
         document=document,
@@ -111,7 +111,7 @@ def render_page(
     *,
     title: str,
     kind: str,
-    made: str,
+    subtitle: str,
     verdict: Verdict,
     tiles: Sequence[Tile],
     sections: Iterable[Section] = (),
@@ -119,28 +119,28 @@ def render_page(
 ) -> str:
     """A page of what all have, and of the facts that its template asks for. Sections without figures are not
     shown."""
-    shown = [(name, found) for name, figures in sections if (found := list(figures))]
+    shown = [(name, drawn) for name, figures in sections if (drawn := list(figures))]
     page = _environment().get_template(template)
-    return page.render(title=title, kind=kind, made=made, verdict=verdict, tiles=tiles, sections=shown, **facts)
+    return page.render(title=title, kind=kind, subtitle=subtitle, verdict=verdict, tiles=tiles, sections=shown, **facts)
 
 
 def write_file(path: Path, text: str) -> None:
     """Write it, with the folders above it, whole or not at all. Raises `StoreError` where that cannot be."""
     is_plain = not path.is_symlink() and (path.is_file() or not path.exists())  # /dev/stdout is not
-    beside = path.with_name(f".unfinished-{os.getpid()}-{path.name}") if is_plain else path
+    target = path.with_name(f".unfinished-{os.getpid()}-{path.name}") if is_plain else path
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_bytes(text.encode())
+        target.write_bytes(text.encode())
         if is_plain:
-            beside.replace(path)
+            target.replace(path)
     except OSError as error:
         if is_plain:
             with suppress(OSError):
-                beside.unlink(missing_ok=True)
+                target.unlink(missing_ok=True)
         raise unwritten(path, error) from error
 
 
-def write_page(text: str, out: Path | None, *, beside: Path) -> Path:
+def write_page(text: str, out: Path | None, *, default: Path) -> Path:
     """Write a page to `out`, else `beside` what it is about; returns where it lies.
 
     Others may have filled that folder: a link that has the page's name there is replaced, never followed.
@@ -148,33 +148,33 @@ def write_page(text: str, out: Path | None, *, beside: Path) -> Path:
     if out is not None:
         write_file(out, text)
         return out
-    if not beside.parent.is_dir():
-        raise ConfigError(f"{beside.parent}: no such folder; the page would lie there alone. Name a file: --out.")
+    if not default.parent.is_dir():
+        raise ConfigError(f"{default.parent}: no such folder; the page would lie there alone. Name a file: --out.")
     try:
-        open_store(str(beside.parent)).put(beside.name, text.encode())
+        open_store(str(default.parent)).put(default.name, text.encode())
     except StoreError as error:
         raise type(error)(f"{error} Or name another file: --out.") from error
-    return beside
+    return default
 
 
-def _comparison_tiles(found: ComparisonView) -> list[Tile]:
-    difference, ratio = found.difference, found.throughput_ratio
-    evaluated = (found.baseline_evaluation_s, found.candidate_evaluation_s)
-    apart = f"; evaluation apart: {' and '.join(map(device_hours_text, evaluated))}" if any(evaluated) else ""
-    both = (found.baseline_world_sizes, found.candidate_world_sizes)
-    sizes = " and ".join(str(max(entry, default=0)) for entry in both)
-    held = (found.baseline_device_s, found.candidate_device_s)
+def _comparison_tiles(comparison: ComparisonView) -> list[Tile]:
+    difference, ratio = comparison.difference, comparison.throughput_ratio
+    evaluated = (comparison.baseline_evaluation_s, comparison.candidate_evaluation_s)
+    evaluation = f"; evaluation apart: {' and '.join(map(device_hours_text, evaluated))}" if any(evaluated) else ""
+    world_sizes = (comparison.baseline_world_sizes, comparison.candidate_world_sizes)
+    sizes = " and ".join(str(max(entry, default=0)) for entry in world_sizes)
+    held = (comparison.baseline_device_s, comparison.candidate_device_s)
     interval = interval_text(difference, signed=True).strip()
     return [
-        Tile(f"difference of {found.metric.title}", f"{difference.value:+.4f}", interval or "no interval"),
-        Tile("rule", found.verdict, f"may lose {found.allowed_loss:g}"),
+        Tile(f"difference of {comparison.metric.title}", f"{difference.value:+.4f}", interval or "no interval"),
+        Tile("rule", comparison.verdict, f"may lose {comparison.allowed_loss:g}"),
         Tile("throughput", f"{ratio:.2f}x" if ratio else "—", f"rows/s, {sizes} ranks"),
         Tile(
             "training",
             f"{held[1] / held[0]:.2f}x" if all(held) else "—",
-            f"of the baseline's device time{apart}",
+            f"of the baseline's device time{evaluation}",
         ),
-        Tile("weights", "equal" if found.weights_equal else "differ", "bit for bit, by digest"),
+        Tile("weights", "equal" if comparison.weights_equal else "differ", "bit for bit, by digest"),
     ]
 
 

@@ -16,10 +16,10 @@ from assay.reporting.charts.figure import Table
 from assay.reporting.charts.risk_figures import tornado_figure
 from assay.reporting.documents.document import Block, Document, DocumentSection, TitledTable
 from assay.reporting.documents.plan_documents import (
-    BESIDE,
+    DOCUMENT_LINKS,
     FOOT,
     date_figure,
-    made_text,
+    date_range_text,
     money_figure,
     safety_tiles,
 )
@@ -34,7 +34,7 @@ def risk_register(report: OfferReport, price: HourPrice | None = None) -> Docume
         name="risk-register",
         title=f"Risks: {program.title}",
         kind="risk register",
-        made=made_text(program),
+        subtitle=date_range_text(program),
         verdict=_verdict(report),
         tiles=safety_tiles(program, offer.safety, price),
         sections=[
@@ -47,7 +47,7 @@ def risk_register(report: OfferReport, price: HourPrice | None = None) -> Docume
             DocumentSection("Where the device-hours go", [_stages(report)]),
         ],
         foot=FOOT,
-        links=BESIDE,
+        links=DOCUMENT_LINKS,
     )
 
 
@@ -57,19 +57,19 @@ def _verdict(report: OfferReport) -> Verdict:
     if worst is None:
         return Verdict("open", "no risks stated", "The program states no risks; only noise was simulated.")
     best = [
-        (line, each)
+        (line, mitigation)
         for line in report.register
-        for each in line.mitigations
-        if each.after.p_within_limits > line.now.p_within_limits + 0.002
+        for mitigation in line.mitigations
+        if mitigation.after.p_within_limits > line.now.p_within_limits + 0.002
     ]
     sentence = (
         f"The dearest risk is '{worst.risk.title.lower()}': without it, a decision in time and in budget would "
         f"be {100 * worst.cost():.1f} points likelier. "
     )
     if best:
-        line, each = max(best, key=lambda pair: pair[1].after.p_within_limits - pair[0].now.p_within_limits)
-        gain = 100 * (each.after.p_within_limits - line.now.p_within_limits)
-        sentence += f"What helps most: '{each.title[0].lower()}{each.title[1:]}' ({gain:+.1f} points)."
+        line, mitigation = max(best, key=lambda pair: pair[1].after.p_within_limits - pair[0].now.p_within_limits)
+        gain = 100 * (mitigation.after.p_within_limits - line.now.p_within_limits)
+        sentence += f"What helps most: '{mitigation.title[0].lower()}{mitigation.title[1:]}' ({gain:+.1f} points)."
     else:
         sentence += "No mitigation that was tried helps on balance."
     return Verdict("good" if offer.meets_targets else "bad", number_of(len(report.register), "risk"), sentence)
@@ -79,7 +79,7 @@ def _register(program: Program, lines: tuple[RegisterLine, ...]) -> TitledTable:
     return TitledTable.of(
         "Ranked by what they cost",
         "Cost: by how much a decision in time and in budget would be likelier were the risk known not to "
-        "come, in points of a percentage. Date and device-hours: by how much their means over all worlds are "
+        "come, in points of a percentage. Date and device-hours: by how much their means over all simulations are "
         "later, and more, for it.",
         lines,
         ("risk", lambda line: line.risk.title),
@@ -93,7 +93,7 @@ def _register(program: Program, lines: tuple[RegisterLine, ...]) -> TitledTable:
 
 
 def _mitigations(report: OfferReport) -> Iterator[Block]:
-    taken = {move.name for move in report.offered.offer.moves}
+    chosen = {move.name for move in report.offered.offer.moves}
     rows = [
         (
             mitigation.title,
@@ -102,7 +102,7 @@ def _mitigations(report: OfferReport) -> Iterator[Block]:
             f"{signed_text(100 * (mitigation.after.p_over_budget - line.now.p_over_budget), 1)} pt",
             signed_text(mitigation.after.device_hours - line.now.device_hours),
             "taken"
-            if f"{line.name}: {mitigation.name}" in taken
+            if f"{line.name}: {mitigation.name}" in chosen
             else _advice(line.now.p_within_limits, mitigation.after.p_within_limits),
         )
         for line in report.register
@@ -112,7 +112,7 @@ def _mitigations(report: OfferReport) -> Iterator[Block]:
         yield TitledTable(
             "Mitigations, tried in the model",
             "Each alone, its own work included: the change in both shares, and in the mean of the "
-            f"device-hours. {report.num_few_samples:,} worlds each.",
+            f"device-hours. {report.num_few_samples:,} simulations each.",
             Table(("mitigation", "against", "on time", "over budget", "device-hours", "advice"), rows),
         )
 
@@ -144,6 +144,6 @@ def _stages(report: OfferReport) -> TitledTable:
         )
     return TitledTable(
         "By stage",
-        "Planned when nothing happens; the mean and four fifths of the simulated worlds, stopped ones included.",
-        Table(("stage", "planned", "mean", "80% of worlds", "limit"), rows),
+        "Planned when nothing happens; the mean and four fifths of the simulations, stopped ones included.",
+        Table(("stage", "planned", "mean", "80% of simulations", "limit"), rows),
     )

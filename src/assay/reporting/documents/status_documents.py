@@ -28,7 +28,7 @@ from assay.records.decision import Decision
 from assay.reporting.charts.figure import Table
 from assay.reporting.charts.risk_figures import BurnDown, burn_down_figure
 from assay.reporting.documents.document import Block, Document, DocumentSection, Listing, Passage, TitledTable
-from assay.reporting.documents.plan_documents import cost_note, deadline_text, judged_text
+from assay.reporting.documents.plan_documents import cost_note, criterion_text, deadline_text
 from assay.reporting.views.verdict import Tile, Tone, Verdict, worst
 from assay.store.settings import HourPrice
 
@@ -56,7 +56,7 @@ def weekly_status(
         name="weekly-status",
         title=f"Status: {program.title}",
         kind="weekly status",
-        made=f"{program.name} · {_today(found)}",
+        subtitle=f"{program.name} · {_today(found)}",
         verdict=_status_verdict(found, offer),
         tiles=_tiles(found, price),
         sections=[
@@ -77,7 +77,7 @@ def review(found: ProgramForecast, offer: Offer, decisions: Sequence[tuple[Decis
         name="review",
         title=f"Review: {program.title}",
         kind=f"review, to be presented {_review_text(program)}",
-        made=f"{program.name} · {_today(found)}",
+        subtitle=f"{program.name} · {_today(found)}",
         verdict=_recommendation(found),
         tiles=_review_tiles(found, offer),
         sections=[
@@ -116,7 +116,7 @@ def _status_verdict(found: ProgramForecast, offer: Offer) -> Verdict:
     sentence = (
         f"A decision by the {deadline_text(program)} is {outcome.probability_text(on_time)} likely (promised: "
         f"{percent_text(offer.target_on_time)}). At completion {middle:,.0f} device-hours are the median, "
-        f"{low:,.0f} to {high:,.0f} in four of five worlds, of {program.budget.device_hours:,.0f}."
+        f"{low:,.0f} to {high:,.0f} in four of five simulations, of {program.budget.device_hours:,.0f}."
     )
     must_act = recommended_action(found).must_act
     word = _act_text(must_act) if must_act else "watch" if found.alarms else "on course"
@@ -139,7 +139,7 @@ def _tiles(found: ProgramForecast, price: HourPrice | None) -> list[Tile]:
     budget = program.budget.device_hours
     done = sum(actual.ended is not None for actual in found.progress.activities.values())
     return [
-        Tile("decision", days[1], f"median; 80% of worlds: {days[0]} to {days[2]}"),
+        Tile("decision", days[1], f"median; 80% of simulations: {days[0]} to {days[2]}"),
         Tile("on time", outcome.probability_text(outcome.p_on_time()), f"by the {deadline_text(program)}"),
         Tile(
             "spent",
@@ -150,7 +150,7 @@ def _tiles(found: ProgramForecast, price: HourPrice | None) -> list[Tile]:
         Tile(
             "at completion",
             f"{middle:,.0f}",
-            f"median; 80% of worlds: {low:,.0f} to {high:,.0f}{cost_note(price, middle)}",
+            f"median; 80% of simulations: {low:,.0f} to {high:,.0f}{cost_note(price, middle)}",
         ),
         Tile("done", f"{done} of {len(program.nodes())}", "activities and gates"),
     ]
@@ -170,13 +170,13 @@ def _limits(found: ProgramForecast, notes: Progress | None) -> Iterator[Block]:
     if not found.is_conditioned():
         yield Passage(
             f"The forecast does not learn from the verdicts: only {found.num_matching} of "
-            f"{found.num_samples:,} simulated worlds had gates that said what ours said, and fewer than "
+            f"{found.num_samples:,} simulations had gates that said what ours said, and fewer than "
             f"{MIN_MATCHING_SAMPLES} tell nothing. So all are played on; what the gates said is fixed in each, and "
             "the gain, and with it what later gates will say, is believed as before the verdicts."
         )
     nodes = found.program.nodes()
     if guessed := [
-        nodes[name].title for name, each in found.in_progress.items() if nodes[name].runs and not each.is_noted
+        nodes[name].title for name, activity in found.in_progress.items() if nodes[name].runs and not activity.is_noted
     ]:
         yield Listing(guessed, title="Nobody has noted what these spent: taken as planned until today")
     if silent := unwatched(found):
@@ -205,7 +205,7 @@ def _burn_down(found: ProgramForecast, spends: Sequence[Spend]) -> Block:
             found.program.calendar,
         ),
         caption="What is left of the budget: as planned, as it is until today, and where it is heading (band: "
-        "four of five simulated worlds). The dashed line is an empty budget.",
+        "four of five simulations). The dashed line is an empty budget.",
     )
 
 
@@ -239,17 +239,17 @@ def _hours_tables(found: ProgramForecast) -> Iterator[Block]:
 
 
 def _work(found: ProgramForecast) -> Iterator[Block]:
-    nodes, told = found.program.nodes(), found.progress.activities
-    going = [_line(found, name, actual) for name, actual in told.items() if actual.ended is None]
-    done = [_line(found, name, actual) for name, actual in told.items() if actual.ended is not None]
+    nodes, activities = found.program.nodes(), found.progress.activities
+    in_progress = [_line(found, name, actual) for name, actual in activities.items() if actual.ended is None]
+    done = [_line(found, name, actual) for name, actual in activities.items() if actual.ended is not None]
     off = called_off(found.program, found.progress)
-    open_items = [item for item in found.plan.items if item.name not in {*told, *found.progress.verdicts, *off}]
+    open_items = [item for item in found.plan.items if item.name not in {*activities, *found.progress.verdicts, *off}]
     coming = [
         f"{nodes[item.name].title} ({_planned_for(found, item.start_h)})"
         for item in open_items
         if item.start_h < found.now_h + NEXT_H
     ]
-    for title, lines in (("Under way", going), ("Next two weeks", coming), ("Done", done)):
+    for title, lines in (("Under way", in_progress), ("Next two weeks", coming), ("Done", done)):
         if lines:
             yield Listing(lines, title=title)
 
@@ -280,31 +280,31 @@ def _line(found: ProgramForecast, name: str, actual: Actual) -> str:
 
 
 def _recommendation(found: ProgramForecast) -> Verdict:
-    course = recommended_action(found)
-    word: str = course.word or "not decided yet"
-    if course.must_act and course.word in (None, "scale"):
-        word = f"{word}, {_act_text(course.must_act)}"
+    action = recommended_action(found)
+    word: str = action.word or "not decided yet"
+    if action.must_act and action.word in (None, "scale"):
+        word = f"{word}, {_act_text(action.must_act)}"
     tones: dict[str | None, Tone] = {"scale": "good", "stop": "ended"}
-    tone = worst((tones.get(course.word, "open"), _alarmed(found)))
+    tone = worst((tones.get(action.word, "open"), _alarmed(found)))
     spent = f"{found.spent:,.4g} of {found.program.budget.device_hours:,.0f} device-hours were spent"
-    raised = [f"Raised: {alarm.text}" for alarm in course.raised]
-    return Verdict(tone, word, " ".join([*raised, _of_gates(found, course, spent), *_not_over(found)]))
+    raised = [f"Raised: {alarm.text}" for alarm in action.raised]
+    return Verdict(tone, word, " ".join([*raised, _of_gates(found, action, spent), *_not_over(found)]))
 
 
-def _of_gates(found: ProgramForecast, course: RecommendedAction, spent: str) -> str:
+def _of_gates(found: ProgramForecast, action: RecommendedAction, spent: str) -> str:
     program, progress = found.program, found.progress
-    if course.by_gates is None:
+    if action.by_gates is None:
         missing = [f"'{gate.title}'" for name, gate in program.gates.items() if name not in progress.verdicts]
         return f"Open: {', '.join(missing) or 'a repeat'}. So far {spent}."
-    if course.by_gates == "scale":
-        advice = "Scale further: every gate passed" if not course.must_act else "Every gate passed"
+    if action.by_gates == "scale":
+        advice = "Scale further: every gate passed" if not action.must_act else "Every gate passed"
         return f"{advice}; {spent}."
-    gate = next(program.gates[name] for name, said in progress.verdicts.items() if said[-1] == course.by_gates)
-    if course.by_gates == "narrow":
+    gate = next(program.gates[name] for name, verdicts in progress.verdicts.items() if verdicts[-1] == action.by_gates)
+    if action.by_gates == "narrow":
         return f"Narrow the scope: '{gate.title}' asked for it; {spent}."
-    found_out = "found too little gain to go on" if gate.evidence is not None else "says that it goes no further"
+    finding = "found too little gain to go on" if gate.evidence is not None else "says that it goes no further"
     left = f"{max(0.0, program.budget.device_hours - found.spent):,.0f} are left for something else"
-    return f"Stop: '{gate.title}' {found_out}; {spent}, and {left}."
+    return f"Stop: '{gate.title}' {finding}; {spent}, and {left}."
 
 
 def _not_over(found: ProgramForecast) -> Iterator[str]:
@@ -338,13 +338,13 @@ def _review_tiles(found: ProgramForecast, offer: Offer) -> list[Tile]:
 def _gate_table(found: ProgramForecast) -> Block:
     rows = []
     for name, gate in found.program.gates.items():
-        said = found.progress.verdicts.get(name, ())
+        verdicts = found.progress.verdicts.get(name, ())
         reads = "—"
         if gate.evidence is not None:
             evidence = gate.evidence
-            reads = f"{evidence.benchmark}: {judged_text(evidence)}"
-        dropped = [found.program.nodes()[drop].title for drop in gate.narrow.drops if "narrow" in said]
-        rows.append((gate.title, reads, ", then ".join(said) or "not held", ", ".join(dropped) or "—"))
+            reads = f"{evidence.benchmark}: {criterion_text(evidence)}"
+        dropped = [found.program.nodes()[drop].title for drop in gate.narrow.drops if "narrow" in verdicts]
+        rows.append((gate.title, reads, ", then ".join(verdicts) or "not held", ", ".join(dropped) or "—"))
     return TitledTable("Gate by gate", "", Table(("gate", "reads", "said", "dropped by it"), rows))
 
 
@@ -386,15 +386,15 @@ def _costs(found: ProgramForecast) -> Iterator[Block]:
 
 def _not_done(found: ProgramForecast) -> Iterator[Block]:
     """Apart: what is still to come, what the gates called off, and what a program that is over never began."""
-    program, told, nodes = found.program, found.progress, found.program.nodes()
-    left, off = left_to_do(program, told), called_off(program, told)
-    in_progress = {*told.activities, *told.verdicts}
+    program, progress, nodes = found.program, found.progress, found.program.nodes()
+    left, off = left_to_do(program, progress), called_off(program, progress)
+    in_progress = {*progress.activities, *progress.verdicts}
     never = [name for name in nodes if name not in {*left, *off, *in_progress}]
     decides = program.decision.decided_by
     parts = {
-        "Not over yet": [f"{nodes[each].title}{' (makes the decision)' * (each == decides)}" for each in left],
+        "Not over yet": [f"{nodes[name].title}{' (makes the decision)' * (name == decides)}" for name in left],
         "Called off by the gates": [nodes[node].title for node in nodes if node in off],
-        "Never begun": [nodes[each].title for each in never],
+        "Never begun": [nodes[name].title for name in never],
     }
     yield from (Listing(titles, title=title) for title, titles in parts.items() if titles)
     if not any(parts.values()):

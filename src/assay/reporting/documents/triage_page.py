@@ -16,11 +16,11 @@ from assay.triage.overview import Fleet
 HOUR_S = 3_600.0
 
 
-def triage_document(fleet: Fleet, startup: Startup | None, ci: CiReport | None, *, made_s: float) -> Document:
+def triage_document(fleet: Fleet, startup: Startup | None, ci: CiReport | None, *, created_s: float) -> Document:
     """`startup`, `ci`: None where nothing is known of them."""
-    found = fleet.findings
-    dearest = max(found.findings, key=lambda each: each.device_hours_a_week or 0.0, default=None)
-    rate = found.failures / found.attempts if found.attempts else 0.0
+    overview = fleet.findings
+    dearest = max(overview.findings, key=lambda finding: finding.device_hours_a_week or 0.0, default=None)
+    rate = overview.failures / overview.attempts if overview.attempts else 0.0
     sections = [
         DocumentSection("What to look at first", list(_first(fleet))),
         DocumentSection("Failures", list(_failures(fleet))),
@@ -32,11 +32,11 @@ def triage_document(fleet: Fleet, startup: Startup | None, ci: CiReport | None, 
         name="triage",
         title="Triage",
         kind="fleet",
-        made=f"{number_of(found.runs, 'run')} on record, {utc_text(made_s)}",
-        verdict=_verdict(found.findings),
+        subtitle=f"{number_of(overview.runs, 'run')} on record, {utc_text(created_s)}",
+        verdict=_verdict(overview.findings),
         tiles=[
-            Tile("attempts that failed", percent_text(rate), f"{found.failures:,} of {found.attempts:,}"),
-            Tile("held", device_time_text(found.device_hours * HOUR_S), f"in {days_text(found.days)}"),
+            Tile("attempts that failed", percent_text(rate), f"{overview.failures:,} of {overview.attempts:,}"),
+            Tile("held", device_time_text(overview.device_hours * HOUR_S), f"in {days_text(overview.days)}"),
             Tile("dearest", "—" if dearest is None else _hours_text(dearest), _lost(fleet)),
         ],
         sections=[section for section in sections if section.blocks],
@@ -44,13 +44,13 @@ def triage_document(fleet: Fleet, startup: Startup | None, ci: CiReport | None, 
     )
 
 
-def _verdict(findings: tuple[Finding, ...]) -> Verdict:
-    if not findings:
+def _verdict(ranked: tuple[Finding, ...]) -> Verdict:
+    if not ranked:
         return Verdict("good", "nothing stands out", "No cause, no rise and no phase costs much device time.")
-    faults = [finding for finding in findings if finding.about != "spent"]
+    faults = [finding for finding in ranked if finding.about != "spent"]
     confirmed = sum(fault.is_confirmed for fault in faults)
     word = f"{number_of(confirmed, 'finding')}, {len(faults) - confirmed} suspected"
-    return Verdict("bad" if confirmed else "open", word, f"{findings[0].what.rstrip('.')}. Next: {findings[0].next}")
+    return Verdict("bad" if confirmed else "open", word, f"{ranked[0].what.rstrip('.')}. Next: {ranked[0].next}")
 
 
 def _first(fleet: Fleet) -> Iterator[Block]:
@@ -59,37 +59,37 @@ def _first(fleet: Fleet) -> Iterator[Block]:
         "Failures without a known cause; then confirmed before suspected, the dearest first. Parts overlap.",
         fleet.findings.findings,
         (_lost(fleet), _hours_text),
-        ("what", lambda each: each.what),
-        ("", _standing),
-        ("next", lambda each: each.next),
+        ("what", lambda finding: finding.what),
+        ("", _confirmation),
+        ("next", lambda finding: finding.next),
     )
     for question, why in fleet.findings.not_looked_at.items():
         yield Passage(f"No finding ({question}): {why}")
 
 
-def _standing(each: Finding) -> str:
-    return "suspected" if not each.is_confirmed else "measured" if each.about == "spent" else "confirmed"
+def _confirmation(finding: Finding) -> str:
+    return "suspected" if not finding.is_confirmed else "measured" if finding.about == "spent" else "confirmed"
 
 
 def _lost(fleet: Fleet) -> str:
     return "lost a week" if fleet.findings.is_of_weeks else "lost, on record"
 
 
-def _hours_text(each: Finding) -> str:
-    hours = each.device_hours_a_week
+def _hours_text(finding: Finding) -> str:
+    hours = finding.device_hours_a_week
     return "not on record" if hours is None else device_time_text(hours * HOUR_S)
 
 
 def _failures(fleet: Fleet) -> Iterator[Block]:
-    table, found = fleet.table, fleet.diagnosis
-    if table is None or found is None or not table.failures.sum():
+    table, diagnosis = fleet.table, fleet.diagnosis
+    if table is None or diagnosis is None or not table.failures.sum():
         return
     if table.at_s is not None:
         yield rates_figure(table.at_s, table.failures, table.attempts)
-    if found.causes or found.ruled_out:
-        yield scan_figure(found)
+    if diagnosis.causes or diagnosis.ruled_out:
+        yield scan_figure(diagnosis)
     else:
-        yield Passage(found.because)
+        yield Passage(diagnosis.because)
 
 
 def _speed(fleet: Fleet) -> Iterator[Block]:
@@ -97,21 +97,21 @@ def _speed(fleet: Fleet) -> Iterator[Block]:
         yield speed_figure(fleet.series.values, fleet.changes)
 
 
-def _startup(found: Startup | None) -> Iterator[Block]:
-    if found is not None:
-        bars = [(name, span.median_s) for name, span in found.spans.items()]
-        bars += [("in no part", found.unaccounted_s)] if found.unaccounted_s else []
+def _startup(startup: Startup | None) -> Iterator[Block]:
+    if startup is not None:
+        bars = [(name, span.median_s) for name, span in startup.spans.items()]
+        bars += [("in no part", startup.unaccounted_s)] if startup.unaccounted_s else []
         yield seconds_figure(
             bars,
             name="From the command to the end of the first step",
-            caption=f"Medians of {number_of(found.attempts, 'attempt')}; restarts count from the death before.",
+            caption=f"Medians of {number_of(startup.attempts, 'attempt')}; restarts count from the death before.",
         )
 
 
-def _ci(found: CiReport | None) -> Iterator[Block]:
-    if found is None:
+def _ci(report: CiReport | None) -> Iterator[Block]:
+    if report is None:
         return
-    spans = found.spans
+    spans = report.spans
     named = {
         "set-up": spans.setup_s, "call": spans.call_s, "tear-down": spans.teardown_s,
         "outside of tests": spans.outside_s, "idle workers": spans.idle_s,
@@ -119,13 +119,13 @@ def _ci(found: CiReport | None) -> Iterator[Block]:
     known = [(name, seconds) for name, seconds in named.items() if seconds is not None]
     if spans.setup_s is None:
         known.insert(0, ("in tests", spans.tests_s))
-    yield seconds_figure(known, name="Where CI's time goes", caption=f"Over all files. Flaky: {found.flaky_because}")
-    if found.flaky:
+    yield seconds_figure(known, name="Where CI's time goes", caption=f"Over all files. Flaky: {report.flaky_because}")
+    if report.flaky:
         yield TitledTable.of(
             "Tests that flake",
             "",
-            found.flaky,
-            ("test", lambda each: each.test),
-            ("failed", lambda each: percent_text(each.rate)),
-            ("95%", lambda each: f"{percent_text(each.low)} to {percent_text(each.high)}"),
+            report.flaky,
+            ("test", lambda test: test.test),
+            ("failed", lambda test: percent_text(test.rate)),
+            ("95%", lambda test: f"{percent_text(test.low)} to {percent_text(test.high)}"),
         )

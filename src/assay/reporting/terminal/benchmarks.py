@@ -23,31 +23,31 @@ def print_results(results: Sequence[BenchmarkResult]) -> None:
         return
     table = table_of(
         results,
-        (number("step"), lambda each: f"{each.step:,}"),
-        (name("benchmark"), lambda each: each.benchmark),
-        (number("score"), lambda each: f"{each.score.value:.4f}"),
-        (number("95% interval"), lambda each: interval_text(each.score)),
-        (name(""), lambda each: "" if each.unit == "share" else _unit(each.unit)),
-        (number("items"), lambda each: f"{each.num_items:,}"),
-        (number("failed"), lambda each: Text(f"{each.num_failed:,}", style="red" if each.num_failed else "")),
+        (number("step"), lambda result: f"{result.step:,}"),
+        (name("benchmark"), lambda result: result.benchmark),
+        (number("score"), lambda result: f"{result.score.value:.4f}"),
+        (number("95% interval"), lambda result: interval_text(result.score)),
+        (name(""), lambda result: "" if result.unit == "share" else _unit(result.unit)),
+        (number("items"), lambda result: f"{result.num_items:,}"),
+        (number("failed"), lambda result: Text(f"{result.num_failed:,}", style="red" if result.num_failed else "")),
         (
             number("could detect"),
-            lambda each: _detectable(each.could_detect, each.unit),
+            lambda result: _detectable(result.could_detect, result.unit),
         ),
-        ("trained on", lambda each: contamination_text(each.contamination)),
+        ("trained on", lambda result: contamination_text(result.contamination)),
     )
     stdout().print(table)
-    several = len({each.step for each in results}) > 1
+    several = len({result.step for result in results}) > 1
     for result in results:
         for line in notes(result):
             stdout().print(f"{line} (step {result.step:,})" if several else line)
 
 
-def _detectable(found: DetectableEffect | None, unit: str) -> str:
+def _detectable(effect: DetectableEffect | None, unit: str) -> str:
     """No share can change by more than 1."""
-    if found is None:
+    if effect is None:
         return "-"
-    return "nothing" if unit == "share" and found.effect >= 1.0 else f"{found.effect:.4f}"
+    return "nothing" if unit == "share" and effect.effect >= 1.0 else f"{effect.effect:.4f}"
 
 
 def _unit(unit: str) -> str:
@@ -85,10 +85,10 @@ def print_history(histories: Sequence[BenchmarkHistory], *, device_s: float) -> 
         console.print(f"evaluation held {device_hours_text(device_s)} apart from training")
 
 
-def print_coverage(found: Coverage) -> None:
+def print_coverage(coverage: Coverage) -> None:
     """The matrix, then every hole with its reason."""
     console = stdout()
-    columns = list(dict.fromkeys((cell.suite, cell.benchmark) for mode in found.modes for cell in mode.cells))
+    columns = list(dict.fromkeys((cell.suite, cell.benchmark) for mode in coverage.modes for cell in mode.cells))
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("failure mode", "owner"):
         table.add_column(title, no_wrap=True)
@@ -96,7 +96,7 @@ def print_coverage(found: Coverage) -> None:
     for suite, benchmark in columns:
         table.add_column(f"{suite}\n{benchmark}", justify="center")
     table.add_column("")
-    for mode in found.modes:
+    for mode in coverage.modes:
         cells = {(cell.suite, cell.benchmark): cell for cell in mode.cells}
         table.add_row(
             mode.name,
@@ -106,10 +106,10 @@ def print_coverage(found: Coverage) -> None:
             Text("HOLE", style="bold red") if mode.is_hole else Text("covered", style="green"),
         )
     console.print(table)
-    for mode in found.holes:
+    for mode in coverage.holes:
         console.print(Text.assemble((f"{mode.name}: ", "bold"), hole_text(mode)))
-    num_covered = len(found.modes) - len(found.holes)
-    console.print(f"{num_covered} of {len(found.modes)} failure modes would be noticed (power {found.power:g})")
+    num_covered = len(coverage.modes) - len(coverage.holes)
+    console.print(f"{num_covered} of {len(coverage.modes)} failure modes would be noticed (power {coverage.power:g})")
 
 
 def _cell_text(cell: CoverageCell | None) -> Text:

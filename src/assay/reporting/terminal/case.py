@@ -26,15 +26,17 @@ def print_case(case: CaseStanding) -> None:
         _print_hypothesis(hypothesis)
 
 
-def _print_hypothesis(each: HypothesisStanding) -> None:
-    voters = f" ({', '.join(map(one_line, each.votes))})" if each.votes else ""
-    proposed = "" if each.by else ", proposed by 'case check'"
-    click.secho(f"#{each.hypothesis} {one_line(each.text)}: {each.verdict}", fg=COLOURS[each.verdict])
-    click.echo(
-        f"   {each.held} held, {each.failed} failed, {each.not_run} not run; "
-        f"{number_of(len(each.votes), 'vote')}{voters}{proposed}"
+def _print_hypothesis(hypothesis: HypothesisStanding) -> None:
+    voters = f" ({', '.join(map(one_line, hypothesis.votes))})" if hypothesis.votes else ""
+    proposed = "" if hypothesis.by else ", proposed by 'case check'"
+    click.secho(
+        f"#{hypothesis.hypothesis} {one_line(hypothesis.text)}: {hypothesis.verdict}", fg=COLOURS[hypothesis.verdict]
     )
-    for prediction in each.predictions:
+    click.echo(
+        f"   {hypothesis.held} held, {hypothesis.failed} failed, {hypothesis.not_run} not run; "
+        f"{number_of(len(hypothesis.votes), 'vote')}{voters}{proposed}"
+    )
+    for prediction in hypothesis.predictions:
         shared = " (another predicts it, too)" if prediction.is_shared else ""
         seen = f": {one_line(prediction.seen)}" if prediction.seen else ""
         click.echo(f"   {MARKS[prediction.outcome]} {one_line(prediction.command)}{shared}")

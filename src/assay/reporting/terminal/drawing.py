@@ -38,8 +38,8 @@ def phase_bar(seconds: Mapping[Phase, float], *, width: int = 60) -> Text:
     while cells.sum() != width:
         error = exact - cells
         movable = np.where(cells > 1, error, np.inf)
-        place = int(np.argmax(error)) if cells.sum() < width else int(np.argmin(movable))
-        cells[place] += 1 if cells.sum() < width else -1
+        index = int(np.argmax(error)) if cells.sum() < width else int(np.argmin(movable))
+        cells[index] += 1 if cells.sum() < width else -1
     for phase, count in zip(present, cells.tolist(), strict=True):
         bar.append("█" * count, style=PHASE_STYLES[phase])
     return bar

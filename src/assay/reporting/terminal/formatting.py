@@ -29,8 +29,8 @@ def minute_text(at_s: float) -> str:
 
 def world_sizes_text(sizes: Sequence[int]) -> str:
     """`[2, 2, 4, 1]` -> `2→4→1`."""
-    kept = [size for index, size in enumerate(sizes) if index == 0 or size != sizes[index - 1]]
-    return "→".join(map(str, kept))
+    changes = [size for index, size in enumerate(sizes) if index == 0 or size != sizes[index - 1]]
+    return "→".join(map(str, changes))
 
 
 def one_line(text: str) -> str:

@@ -11,30 +11,30 @@ from assay.reporting.terminal.terminal import name, number, print_list, stdout, 
 from assay.store.settings import Money
 
 
-def print_goodput(found: Goodput, parts: Mapping[str, Goodput], *, of: str) -> None:
+def print_goodput(goodput: Goodput, parts: Mapping[str, Goodput], *, of: str) -> None:
     """The phases, then a line for each part (`of` says what one is), then what each interruption cost."""
     screen = stdout()
-    if not found.held_device_s:
+    if not goodput.held_device_s:
         screen.print("no attempt has ended yet: nothing was held.")
-        if found.evaluation_device_s:
-            screen.print(f"evaluation of commits held {_hours(found.evaluation_device_s)}")
+        if goodput.evaluation_device_s:
+            screen.print(f"evaluation of commits held {_hours(goodput.evaluation_device_s)}")
         return
-    count = len(found.run_ids)
+    count = len(goodput.run_ids)
     screen.print(
-        f"goodput {tenths_text(found.goodput())}, ETTR {tenths_text(found.ettr())} of "
-        f"{_hours(found.held_device_s)} held, {count} run{'s' if count > 1 else ''}"
-        + (f", {Money(found.cost, found.currency)}" if found.cost is not None else ""),
+        f"goodput {tenths_text(goodput.goodput())}, ETTR {tenths_text(goodput.ettr())} of "
+        f"{_hours(goodput.held_device_s)} held, {count} run{'s' if count > 1 else ''}"
+        + (f", {Money(goodput.cost, goodput.currency)}" if goodput.cost is not None else ""),
         style="bold",
     )
-    if found.num_open_attempts:
-        screen.print(f"left out: attempts without a recorded end, so far {found.num_open_attempts}")
-    if found.evaluation_device_s:
-        screen.print(f"evaluation of commits held {_hours(found.evaluation_device_s)}, apart from training")
+    if goodput.num_open_attempts:
+        screen.print(f"left out: attempts without a recorded end, so far {goodput.num_open_attempts}")
+    if goodput.evaluation_device_s:
+        screen.print(f"evaluation of commits held {_hours(goodput.evaluation_device_s)}, apart from training")
     phases = table_of(
-        sorted(found.by_phase.items(), key=lambda part: -part[1]),
+        sorted(goodput.by_phase.items(), key=lambda part: -part[1]),
         ("phase", lambda part: part[0]),
         (number("device-hours"), lambda part: f"{part[1] / 3600:.4f}"),
-        (number("share"), lambda part: tenths_text(part[1] / found.held_device_s)),
+        (number("share"), lambda part: tenths_text(part[1] / goodput.held_device_s)),
     )
     screen.print(phases)
     if parts:
@@ -43,26 +43,29 @@ def print_goodput(found: Goodput, parts: Mapping[str, Goodput], *, of: str) -> N
             (name(of), lambda part: part[0]),
             *([(number("runs"), lambda part: str(len(part[1].run_ids)))] if of == "activity" else []),
             (number("device-hours"), lambda part: f"{part[1].held_device_s / 3600:.4f}"),
-            *([(number("cost"), _cost)] if found.cost is not None else []),
+            *([(number("cost"), _cost)] if goodput.cost is not None else []),
             (number("goodput"), lambda part: tenths_text(part[1].goodput()) if part[1].held_device_s else "-"),
             (number("ETTR"), lambda part: tenths_text(part[1].ettr()) if part[1].held_device_s else "-"),
             (number("interruptions"), lambda part: str(len(part[1].interruptions))),
             (number("their cost"), lambda part: _hours(part[1].interruptions_device_s())),
             dispensable=("ETTR", "cost", "their cost", "runs"),
         )
-    if found.interruptions:
+    if goodput.interruptions:
         print_list(
-            found.interruptions,
-            (Column("interruption"), lambda each: f"{utc_text(each.at_s)}  {_what_happened(each)}"),
-            (name("attempt"), lambda each: f"{each.run_id} {each.attempt}"),
-            (number("cost"), lambda each: _hours(each.cost_device_s())),
-            (number("lost"), lambda each: duration_text(each.lost_device_s)),
-            (number("stalled"), lambda each: duration_text(each.stalled_device_s)),
-            (number("restart"), lambda each: duration_text(each.startup_device_s)),
-            (number("waited"), lambda each: duration_text(each.waited_device_s)),
+            goodput.interruptions,
+            (
+                Column("interruption"),
+                lambda interruption: f"{utc_text(interruption.at_s)}  {_what_happened(interruption)}",
+            ),
+            (name("attempt"), lambda interruption: f"{interruption.run_id} {interruption.attempt}"),
+            (number("cost"), lambda interruption: _hours(interruption.cost_device_s())),
+            (number("lost"), lambda interruption: duration_text(interruption.lost_device_s)),
+            (number("stalled"), lambda interruption: duration_text(interruption.stalled_device_s)),
+            (number("restart"), lambda interruption: duration_text(interruption.startup_device_s)),
+            (number("waited"), lambda interruption: duration_text(interruption.waited_device_s)),
             dispensable=("waited", "restart", "stalled", "lost"),
         )
-    screen.print(_advice(found))
+    screen.print(_advice(goodput))
 
 
 def _cost(part: tuple[str, Goodput]) -> str:
@@ -70,15 +73,19 @@ def _cost(part: tuple[str, Goodput]) -> str:
     return "" if cost is None else str(Money(cost, part[1].currency))
 
 
-def _advice(found: Goodput) -> str:
-    if found.failure_s is None:
+def _advice(goodput: Goodput) -> str:
+    if goodput.failure_s is None:
         return "no interruption on record: nothing to weigh the cost of commits against."
-    if found.optimal_commit_s is None or found.commit_s is None:
+    if goodput.optimal_commit_s is None or goodput.commit_s is None:
         return "no commit on record in an attempt that has ended: nobody knows yet what one costs."
-    steps = f", about {number_of(max(1, round(found.optimal_commit_s / found.step_s)), 'step')}" if found.step_s else ""
+    steps = (
+        f", about {number_of(max(1, round(goodput.optimal_commit_s / goodput.step_s)), 'step')}"
+        if goodput.step_s
+        else ""
+    )
     return (
-        f"a commit holds a rank up for {1000 * found.commit_s:.0f} ms, an interruption comes every "
-        f"{duration_text(found.failure_s)}: best is a commit every {duration_text(found.optimal_commit_s)}"
+        f"a commit holds a rank up for {1000 * goodput.commit_s:.0f} ms, an interruption comes every "
+        f"{duration_text(goodput.failure_s)}: best is a commit every {duration_text(goodput.optimal_commit_s)}"
         f"{steps} (Daly 2006). 'trainer.commit_every: auto' does that."
     )
 

@@ -80,29 +80,29 @@ def _date(program: Program, hour: int) -> str:
     return f"{program.calendar.date_of(hour):%a %d %b}"
 
 
-def conflict_error(place: Callable[[str], str], conflict: Conflict) -> ConfigError:
+def conflict_error(locate: Callable[[str], str], conflict: Conflict) -> ConfigError:
     """The limits that clash, each with its line and what would do."""
     minimal = "" if conflict.is_minimal else " (time ran out: one of them may not be to blame)"
     if any(member.fix for member in conflict.members):
-        lines = [_member_text(place, member) for member in conflict.members]
+        lines = [_member_text(locate, member) for member in conflict.members]
         return ConfigError(
             f"no schedule keeps all limits. These cannot hold together{minimal}; give way on one:\n" + "\n".join(lines)
         )
     lines = [f"no schedule keeps all limits, and giving way on one is not enough{minimal}."]
     for clash, is_further in ((clash, index) for index, clash in enumerate((conflict.members, *conflict.others))):
         lines.append("These cannot hold together either:" if is_further else "These cannot hold together:")
-        lines += [f"  {place(member.key)}: {member.key}: {member.demand}" for member in clash]
+        lines += [f"  {locate(member.key)}: {member.key}: {member.demand}" for member in clash]
     if not conflict.fixes:
         lines.append("No few concessions that were tried are enough: look for what is asked for twice.")
     for number, fix in enumerate(conflict.fixes):
         lines.append("Or all of these:" if number else "Give way on all of these:")
-        lines += [f"  {place(key)}: {key}: {text}" for key, text in fix]
+        lines += [f"  {locate(key)}: {key}: {text}" for key, text in fix]
     return ConfigError("\n".join(lines))
 
 
-def _member_text(place: Callable[[str], str], member: Member) -> str:
+def _member_text(locate: Callable[[str], str], member: Member) -> str:
     fix = member.fix or "no concession on this alone is enough"
-    return f"  {place(member.key)}: {member.key}: {member.demand}; {fix}"
+    return f"  {locate(member.key)}: {member.key}: {member.demand}; {fix}"
 
 
 def print_plan(
@@ -188,12 +188,12 @@ def _needs(item: Planned) -> str:
     return ", ".join(f"{fte:g} {name}" for name, fte in item.people.items())
 
 
-def print_prices(plan: Plan, earliest: Plan, found: Sequence[Price]) -> None:
+def print_prices(plan: Plan, earliest: Plan, prices: Sequence[Price]) -> None:
     """What a little more of each limit would do to the earliest decision that can be had."""
     table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left", title="\nPrices")
     for column in ("with", "decision", "device-hours"):
         table.add_column(column, justify="left" if column == "with" else "right")
-    for price in sorted(found, key=lambda price: math.inf if (h := price.decision_change_h) is None else h):
+    for price in sorted(prices, key=lambda price: math.inf if (h := price.decision_change_h) is None else h):
         if price.decision_change_h is None:
             table.add_row(price.title, Text("no schedule", style="red"), "")
             continue
@@ -225,7 +225,7 @@ def _simulated_table(found: "Sequence[SimulatedWhatIf]") -> Table:
     table = _side_by_side(f"what if, {safeties[0].num_programs:,} times" if safeties else "what if")
     for column in (
         "decision (median)",
-        "80% of worlds",
+        "80% of simulations",
         "on time",
         "over budget",
         "scale / narrow / stop",

@@ -76,7 +76,7 @@ def _facts(run: RunView) -> Iterator[tuple[str, RenderableType]]:
     if flagged := _flags_text(run.commits):
         yield "flagged", Text(flagged, style="yellow")
     title = run.evaluation.headline.metric.title if run.evaluation else "evaluation"
-    looks = ((name, each.last) for name, each in run.metrics.items() if name.startswith(VALIDATION_CURVE))
+    looks = ((name, summary.last) for name, summary in run.metrics.items() if name.startswith(VALIDATION_CURVE))
     on_the_way = [
         f"{metric_title(name.removeprefix(VALIDATION_CURVE))} {last:.4f}" for name, last in looks if last is not None
     ]
@@ -136,9 +136,9 @@ def _commits_text(commits: Sequence[CommitView]) -> str:
     text = f"{len(intact)}"
     if intact:
         text += f", the last of step {intact[-1].step:,} ({bytes_text(intact[-1].num_bytes)})"
-    kept = [f"{commit.step:,}" for commit in intact if not commit.is_retired]
-    if len(kept) < len(intact):
-        text += f"; kept are those of {'step' if len(kept) == 1 else 'steps'} {', '.join(kept)}"
+    retained = [f"{commit.step:,}" for commit in intact if not commit.is_retired]
+    if len(retained) < len(intact):
+        text += f"; kept are those of {'step' if len(retained) == 1 else 'steps'} {', '.join(retained)}"
     damaged = len(commits) - len(intact)
     return f"{text}; {damaged} more found damaged and quarantined" if damaged else text
 
@@ -150,7 +150,7 @@ def _flags_text(commits: Sequence[CommitView]) -> str:
         for flag in commit.flags:
             steps.setdefault(flag.rule, []).append(f"{commit.step:,}")
     lines = [f"{rule}: commit{'s' * (len(at) > 1)} of step {', '.join(at)}" for rule, at in steps.items()]
-    if lines and any(not each.is_evaluated for each in commits):
+    if lines and any(not commit.is_evaluated for commit in commits):
         lines.append(
             "other commits: judged by their training, and where validation rows were asked by whether all got "
             "one score; what they predict, 'assay predict RUN@STEP' shows"
@@ -199,11 +199,11 @@ def _cost(run: RunView) -> RenderableType:
 
 
 def _curves(curves: RunCurves) -> Iterator[tuple[str, RenderableType]]:
-    for each in (curves.loss, curves.validation):
-        values = each.kept()[1] if each else []
-        if each and len(values) > 1:
+    for series in (curves.loss, curves.validation):
+        values = series.committed_points()[1] if series else []
+        if series and len(values) > 1:
             line = sparkline(values)
-            yield _curve_title(each.name), f"{values[0]:.4f} {line} {values[-1]:.4f}"
+            yield _curve_title(series.name), f"{values[0]:.4f} {line} {values[-1]:.4f}"
 
 
 def _curve_title(name: str) -> str:
@@ -233,12 +233,12 @@ def _attempts(run: RunView) -> Iterator[RenderableType]:
 
     table = table_of(
         run.attempts[-MAX_ATTEMPTS:],
-        (number("attempt"), lambda each: str(each.attempt)),
-        (number("ranks"), lambda each: str(each.world_size)),
+        (number("attempt"), lambda attempt: str(attempt.attempt)),
+        (number("ranks"), lambda attempt: str(attempt.world_size)),
         (number("steps"), steps),
-        (number("lasted"), lambda each: "" if each.held_s is None else duration_text(each.held_s)),
+        (number("lasted"), lambda attempt: "" if attempt.held_s is None else duration_text(attempt.held_s)),
         ("end", end),
-        ("why", lambda each: Text(each.reason)),
+        ("why", lambda attempt: Text(attempt.reason)),
     )
     yield from ("", table)
     if len(run.attempts) > MAX_ATTEMPTS:

@@ -9,27 +9,27 @@ from assay.reporting.terminal.terminal import name, number, stdout, table_of
 from assay.reporting.views.run_diff import DifferenceView, RunDiffView
 
 
-def print_diff(found: RunDiffView) -> None:
+def print_diff(diff: RunDiffView) -> None:
     """First the differences, each kind under its name; what is the same is said in a word."""
     screen = stdout()
-    screen.print(f"from {found.before} to {found.after}", style="bold")
-    for title, differences in (("recipe", found.recipe), ("environment", found.environment)):
+    screen.print(f"from {diff.before} to {diff.after}", style="bold")
+    for title, differences in (("recipe", diff.recipe), ("environment", diff.environment)):
         if differences:
             screen.print("", table_of_differences(title, differences, str))
         else:
             screen.print(f"\n{title}: the same")
-    screen.print(f"\ndata: {_data_text(found)}")
-    screen.print(f"weights: {'equal, bit for bit' if found.weights_equal else 'other ones'}; {_curve_text(found)}")
-    if found.loss:
+    screen.print(f"\ndata: {_data_text(diff)}")
+    screen.print(f"weights: {'equal, bit for bit' if diff.weights_equal else 'other ones'}; {_curve_text(diff)}")
+    if diff.loss:
         losses = table_of(
-            found.loss,
-            (number("step"), lambda each: f"{each.step:,}"),
-            (number("loss before"), lambda each: f"{each.before:.4f}"),
-            (number("after"), lambda each: f"{each.after:.4f}"),
-            (number("difference"), lambda each: f"{each.after - each.before:+.4f}"),
+            diff.loss,
+            (number("step"), lambda loss: f"{loss.step:,}"),
+            (number("loss before"), lambda loss: f"{loss.before:.4f}"),
+            (number("after"), lambda loss: f"{loss.after:.4f}"),
+            (number("difference"), lambda loss: f"{loss.after - loss.before:+.4f}"),
         )
         screen.print(losses)
-    known = [difference for difference in found.outcome if not (difference.before is None and difference.after is None)]
+    known = [difference for difference in diff.outcome if not (difference.before is None and difference.after is None)]
     screen.print("", table_of_differences("outcome", known, _outcome_name))
 
 
@@ -37,9 +37,9 @@ def table_of_differences(title: str, differences: Sequence[DifferenceView], name
     """Name, before, after."""
     return table_of(
         differences,
-        (name(title), lambda each: name_of(each.name)),
-        ("before", lambda each: _value_text(each.name, each.before)),
-        ("after", lambda each: _value_text(each.name, each.after)),
+        (name(title), lambda loss: name_of(loss.name)),
+        ("before", lambda loss: _value_text(loss.name, loss.before)),
+        ("after", lambda loss: _value_text(loss.name, loss.after)),
     )
 
 
@@ -68,12 +68,12 @@ def _data_text(found: RunDiffView) -> str:
     )
 
 
-def _curve_text(found: RunDiffView) -> str:
-    if not found.loss:
+def _curve_text(diff: RunDiffView) -> str:
+    if not diff.loss:
         return "no step was made by both"
-    if found.first_other_step is None:
+    if diff.first_other_step is None:
         return "the loss of every step that both made is equal, bit for bit"
-    return f"the loss differs from step {found.first_other_step:,} on"
+    return f"the loss differs from step {diff.first_other_step:,} on"
 
 
 def _value_text(key: str, value: Any) -> str:

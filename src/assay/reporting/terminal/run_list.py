@@ -25,7 +25,7 @@ from assay.reporting.terminal.formatting import (
 from assay.reporting.views.run_list import RunLine
 
 _GAP = "  "
-_LEAST_REMARK = 24
+_MIN_NOTE_WIDTH = 24
 """Cells that the last remark of a line keeps before a column is left out for it."""
 
 
@@ -34,9 +34,9 @@ class _Column(NamedTuple):
     cell: Callable[[RunLine], str]
     is_number: bool = False
     """At the right."""
-    spared: int = 0
+    drop_order: int = 0
     """Where there is no room, the highest goes first; 0 never does."""
-    is_remark: bool = False
+    is_optional: bool = False
     """Left out where no line has one."""
 
 
@@ -54,13 +54,13 @@ def print_runs(lines: Sequence[RunLine]) -> None:
 def run_rows(lines: Sequence[RunLine], *, now_s: float, width: int | None) -> list[str]:
     """The heading and a row for each run, in colours; at most `width` wide, if it can be."""
     table = [(column, [column.cell(line) for line in lines]) for column in _columns(now_s)]
-    table = [(column, cells) for column, cells in table if any(cells) or not column.is_remark]
+    table = [(column, cells) for column, cells in table if any(cells) or not column.is_optional]
     widths = {column.heading: max(map(_width, (column.heading, *cells))) for column, cells in table}
     while width is not None and _needed(table, widths) > width:
-        spare = max((column for column, _ in table), key=lambda column: column.spared)
-        if not spare.spared:
+        spare = max((column for column, _ in table), key=lambda column: column.drop_order)
+        if not spare.drop_order:
             break
-        table = [each for each in table if each[0] is not spare]
+        table = [entry for entry in table if entry[0] is not spare]
     heading = _row([(column, column.heading) for column, _ in table], widths, width)
     return [
         click.style(heading, bold=True),
@@ -74,7 +74,7 @@ def run_rows(lines: Sequence[RunLine], *, now_s: float, width: int | None) -> li
 def _needed(table: Sequence[tuple[_Column, list[str]]], widths: Mapping[str, int]) -> int:
     """Cells of a row, of which a remark at its end may be cut."""
     *others, last = (widths[column.heading] for column, _ in table)
-    shown = min(last, _LEAST_REMARK) if table[-1][0].is_remark else last
+    shown = min(last, _MIN_NOTE_WIDTH) if table[-1][0].is_optional else last
     return sum(others) + shown + len(_GAP) * len(others)
 
 
@@ -83,28 +83,28 @@ def _columns(now_s: float) -> list[_Column]:
         _Column("run", lambda line: line.run_id),
         _Column("status", lambda line: STATUS_WORDS.get(line.status) or line.status_text()),
         _Column("step", _step, is_number=True),
-        _Column("ranks", lambda line: world_sizes_text(line.world_sizes), spared=2),
-        _Column("attempts", lambda line: str(line.attempts), is_number=True, spared=3),
+        _Column("ranks", lambda line: world_sizes_text(line.world_sizes), drop_order=2),
+        _Column("attempts", lambda line: str(line.attempts), is_number=True, drop_order=3),
         _Column("measured", _measured, is_number=True),
-        _Column("device time", lambda line: device_hours_text(3600 * line.device_hours), is_number=True, spared=1),
+        _Column("device time", lambda line: device_hours_text(3600 * line.device_hours), is_number=True, drop_order=1),
         _Column(
             "evaluation",
             lambda line: device_hours_text(3600 * line.evaluation_hours) if line.evaluation_hours else "",
             is_number=True,
-            spared=6,
-            is_remark=True,
+            drop_order=6,
+            is_optional=True,
         ),
-        _Column("begun (UTC)", lambda line: minute_text(line.created), is_number=True, spared=5),
+        _Column("begun (UTC)", lambda line: minute_text(line.created), is_number=True, drop_order=5),
         _Column("age", lambda line: age_text(now_s - line.created), is_number=True),
         _Column(
             "last sign",
             lambda line: "" if line.last_seen is None else age_text(now_s - line.last_seen),
             is_number=True,
-            spared=4,
+            drop_order=4,
         ),
-        _Column("tags", lambda line: " ".join(line.tags), is_remark=True),
-        _Column("where", _where, is_remark=True),
-        _Column("note", lambda line: " ".join((line.note or "").split()), is_remark=True),
+        _Column("tags", lambda line: " ".join(line.tags), is_optional=True),
+        _Column("where", _where, is_optional=True),
+        _Column("note", lambda line: " ".join((line.note or "").split()), is_optional=True),
     ]
 
 
@@ -112,7 +112,7 @@ def _row(cells: Sequence[tuple[_Column, str]], widths: Mapping[str, int], width:
     row, used = "", 0
     for column, text in cells:
         gap, wide = _GAP if row else "", widths[column.heading]
-        if column is cells[-1][0] and column.is_remark and width is not None:
+        if column is cells[-1][0] and column.is_optional and width is not None:
             text = _cut(text, max(width - used - len(gap), 1))
         pad = " " * (wide - _width(text))
         colour = STATUS_STYLES[status] if status and column.heading == "status" else ""
@@ -136,7 +136,8 @@ def _width(text: str) -> int:
     if text.isascii():
         return len(text)
     return sum(
-        0 if unicodedata.combining(each) else 2 if unicodedata.east_asian_width(each) in "WF" else 1 for each in text
+        0 if unicodedata.combining(character) else 2 if unicodedata.east_asian_width(character) in "WF" else 1
+        for character in text
     )
 
 

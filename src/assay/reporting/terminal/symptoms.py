@@ -7,21 +7,21 @@ from assay.records.symptoms import LogSymptom, RecordedSymptom, SharedCause, Sym
 from assay.reporting.terminal.formatting import one_line
 
 
-def print_symptoms(found: Symptoms) -> None:
+def print_symptoms(symptoms: Symptoms) -> None:
     """Each log with its likeliest lines, each failure on record, then what several of them have in common."""
-    for log in found.logs:
+    for log in symptoms.logs:
         _print_log(log)
-    for failure in found.failures:
+    for failure in symptoms.failures:
         _print_failure(failure)
-    for signature in found.signatures:
+    for signature in symptoms.signatures:
         if signature.count > 1:
             where = (*signature.paths, *signature.runs)
             click.secho(f"{signature.count} alike, {signature.symptom_class}: {one_line(signature.key)}", bold=True)
             click.echo("".join(f"  {one_line(text)}\n" for text in where), nl=False)
-    for cause in found.shared:
+    for cause in symptoms.shared:
         _print_shared(cause)
-    if found.failures and not found.shared:
-        click.echo(f"no cause is shared: {one_line(found.shared_because)}")
+    if symptoms.failures and not symptoms.shared:
+        click.echo(f"no cause is shared: {one_line(symptoms.shared_because)}")
 
 
 def _print_log(log: LogSymptom) -> None:
@@ -39,8 +39,8 @@ def _print_failure(failure: RecordedSymptom) -> None:
         f"step {failure.step}" if failure.step is not None else "",
         f"rank {failure.rank} on {one_line(failure.host)}" if failure.rank is not None else "",
     ]
-    placed = ", ".join(filter(None, where))
-    click.secho(f"{one_line(failure.run_id)}{f', {placed}' if placed else ''}: {failure.symptom_class}", bold=True)
+    location = ", ".join(filter(None, where))
+    click.secho(f"{one_line(failure.run_id)}{f', {location}' if location else ''}: {failure.symptom_class}", bold=True)
     click.echo(f"  {one_line(failure.text)}")
 
 

@@ -25,59 +25,61 @@ BISECTION_COLOURS = {"found": "red", "several": "red", "no_difference": "green",
 FIX_COLOURS = {"fixed": "green", "worse": "red", "undecided": "yellow"}
 
 
-def print_diagnosis(found: FailureDiagnosis) -> None:
+def print_diagnosis(diagnosis: FailureDiagnosis) -> None:
     """The verdict, the causes, and what was ruled out with its ratios."""
-    before = "" if found.baseline_rate is None else f" (before: {_rate(found.baseline_rate)})"
+    before = "" if diagnosis.baseline_rate is None else f" (before: {_rate(diagnosis.baseline_rate)})"
     click.echo(
-        f"{found.failures:,} of {found.attempts:,} attempts failed: {_rate(found.rate)}{before}; "
-        f"{number_of(found.units, 'unit')}, correlation {found.unit_correlation:.2f}"
+        f"{diagnosis.failures:,} of {diagnosis.attempts:,} attempts failed: {_rate(diagnosis.rate)}{before}; "
+        f"{number_of(diagnosis.units, 'unit')}, correlation {diagnosis.unit_correlation:.2f}"
     )
-    colour = "yellow" if found.verdict == "nothing" and found.failures else COLOURS[found.verdict]
-    click.secho(f"{found.verdict}: {found.because}", fg=colour, bold=True)
-    for number, cause in enumerate(found.causes, 1):
+    colour = "yellow" if diagnosis.verdict == "nothing" and diagnosis.failures else COLOURS[diagnosis.verdict]
+    click.secho(f"{diagnosis.verdict}: {diagnosis.because}", fg=colour, bold=True)
+    for number, cause in enumerate(diagnosis.causes, 1):
         _print_cause(number, cause)
-    if found.ruled_out:
+    if diagnosis.ruled_out:
         click.echo("ruled out:")
-    for item in found.ruled_out:
+    for item in diagnosis.ruled_out:
         click.echo(
             f"  {_text(item.factors)}: {item.failures:,} of {item.attempts:,} ({_rate(item.rate)}), elsewhere "
             f"{_rate(item.elsewhere_rate)}: {item.because}"
         )
         _print_ratios(item.adjustments)
-    for name, why in found.left_out.items():
+    for name, why in diagnosis.left_out.items():
         click.echo(f"not scanned: {name} ({why})")
 
 
-def print_fix_check(found: FixCheck) -> None:
+def print_fix_check(check: FixCheck) -> None:
     """Both rates, and the verdict."""
-    if found.baseline_rate is not None:
+    if check.baseline_rate is not None:
         click.echo(
-            f"before: {_rate(found.baseline_rate)} of {found.baseline_attempts:,} attempts failed "
-            f"({_rate(found.baseline_low)} to {_rate(found.baseline_high)}); correlation in units "
-            f"{found.unit_correlation:.2f}"
+            f"before: {_rate(check.baseline_rate)} of {check.baseline_attempts:,} attempts failed "
+            f"({_rate(check.baseline_low)} to {_rate(check.baseline_high)}); correlation in units "
+            f"{check.unit_correlation:.2f}"
         )
-    if found.rate is not None:
-        click.echo(f"since:  {found.failures:,} of {found.attempts:,} failed ({_rate(found.rate)})")
+    if check.rate is not None:
+        click.echo(f"since:  {check.failures:,} of {check.attempts:,} failed ({_rate(check.rate)})")
     click.echo(
-        f"evidence that it is fixed: {found.e_value:.3g} (decides at 20); that it is worse: {found.worse_e_value:.3g}"
+        f"evidence that it is fixed: {check.e_value:.3g} (decides at 20); that it is worse: {check.worse_e_value:.3g}"
     )
-    after = "" if found.decided_after is None else f", decided after {number_of(found.decided_after, 'attempt')}"
-    click.secho(f"{found.verdict}{after}: {found.because}", fg=FIX_COLOURS[found.verdict], bold=True)
+    after = "" if check.decided_after is None else f", decided after {number_of(check.decided_after, 'attempt')}"
+    click.secho(f"{check.verdict}{after}: {check.because}", fg=FIX_COLOURS[check.verdict], bold=True)
 
 
-def print_data_changes(found: DataChanges) -> None:
+def print_data_changes(changes: DataChanges) -> None:
     """Each change with its size, and what follows from it."""
-    click.echo(f"{number_of(found.rows_before, 'row')} before, {found.rows_after:,} after")
-    colour = "red" if found.findings else "green"
-    click.secho(one_line(found.because), fg=colour, bold=True)
-    for number, each in enumerate(found.findings, 1):
-        click.secho(f"{number}. {one_line(each.what)}: {each.kind}", bold=True)
-        click.echo(f"   {one_line(each.says)}")
-        click.echo(f"   effect {each.effect:+.4g} [{each.low:+.4g}, {each.high:+.4g}], p = {each.p_value:.2g}")
-        if each.consequences:
-            click.echo(f"   so did {one_line('; '.join(each.consequences))}")
-    if found.moved is not None:
-        _print_moved(found.moved)
+    click.echo(f"{number_of(changes.rows_before, 'row')} before, {changes.rows_after:,} after")
+    colour = "red" if changes.findings else "green"
+    click.secho(one_line(changes.because), fg=colour, bold=True)
+    for number, finding in enumerate(changes.findings, 1):
+        click.secho(f"{number}. {one_line(finding.what)}: {finding.kind}", bold=True)
+        click.echo(f"   {one_line(finding.says)}")
+        click.echo(
+            f"   effect {finding.effect:+.4g} [{finding.low:+.4g}, {finding.high:+.4g}], p = {finding.p_value:.2g}"
+        )
+        if finding.consequences:
+            click.echo(f"   so did {one_line('; '.join(finding.consequences))}")
+    if changes.moved is not None:
+        _print_moved(changes.moved)
 
 
 def _print_moved(moved: MovedMetric) -> None:
@@ -90,34 +92,34 @@ def _print_moved(moved: MovedMetric) -> None:
     click.echo(f"next: {one_line(moved.ablation)}{price}")
 
 
-def _moved_text(each: MovedSlice) -> str:
-    return f"{each.before:.4f} -> {each.after:.4f} ({each.low:+.4f} to {each.high:+.4f})"
+def _moved_text(moved: MovedSlice) -> str:
+    return f"{moved.before:.4f} -> {moved.after:.4f} ({moved.low:+.4f} to {moved.high:+.4f})"
 
 
-def print_startup(found: Startup) -> None:
+def print_startup(startup: Startup) -> None:
     """The parts in their order, the slowest start, and what grew."""
     click.echo(
-        f"{duration_text(found.total_s)} to the end of the first step (the median of "
-        f"{number_of(found.attempts, 'attempt')}), {duration_text(found.unaccounted_s)} of it in no part"
+        f"{duration_text(startup.total_s)} to the end of the first step (the median of "
+        f"{number_of(startup.attempts, 'attempt')}), {duration_text(startup.unaccounted_s)} of it in no part"
     )
-    width = max(map(len, found.spans), default=0)
-    for name, span in found.spans.items():
+    width = max(map(len, startup.spans), default=0)
+    for name, span in startup.spans.items():
         bar = "█" * round(_BAR * span.share)
         click.echo(f"  {name:<{width}} {span.median_s:8.2f} s   90% within {span.p90_s:8.2f} s {span.share:6.1%} {bar}")
-    slowest = found.slowest
-    if found.attempts > 1:
+    slowest = startup.slowest
+    if startup.attempts > 1:
         click.echo(
             f"slowest: {slowest.run_id}, attempt {slowest.attempt}, {duration_text(slowest.total_s)} by rank "
             f"{slowest.rank}"
         )
-    if found.left_out:
-        click.echo(f"left out: {number_of(found.left_out, 'attempt')} without a first step")
-    if found.against is not None and not found.grew:
-        click.secho(f"no part is surely longer than in {found.against}", fg="green")
-    for item in found.grew:
+    if startup.left_out:
+        click.echo(f"left out: {number_of(startup.left_out, 'attempt')} without a first step")
+    if startup.against is not None and not startup.grew:
+        click.secho(f"no part is surely longer than in {startup.against}", fg="green")
+    for item in startup.grew:
         within = "one attempt on a side" if item.low is None else f"{item.low:+.2f} to {item.high:+.2f} s"
-        click.secho(f"grew against {found.against}: {item.span} {item.seconds:+.2f} s ({within})", fg="red")
-    if any(item.span == "imports" for item in found.grew):
+        click.secho(f"grew against {startup.against}: {item.span} {item.seconds:+.2f} s ({within})", fg="red")
+    if any(item.span == "imports" for item in startup.grew):
         click.echo("next: python -X importtime -c 'import assay.elastic.preload' 2>&1 | sort -t'|' -k2 -n")
 
 
@@ -125,82 +127,82 @@ MOST_LISTED = 10
 """Tests of a list on a terminal; `--json` has them all."""
 
 
-def print_ci(found: CiReport) -> None:
+def print_ci(report: CiReport) -> None:
     """What results say, and which tests a change reaches; what was not asked for is left out."""
-    if found.wall_s is not None and found.floor_s is not None and found.floor_test is not None:
-        _print_runs_of_ci(found, found.wall_s, found.floor_s, found.floor_test)
-    if found.changed is not None:
-        _print_changed(found.changed)
+    if report.wall_s is not None and report.floor_s is not None and report.floor_test is not None:
+        _print_runs_of_ci(report, report.wall_s, report.floor_s, report.floor_test)
+    if report.changed is not None:
+        _print_changed(report.changed)
 
 
-def _print_runs_of_ci(found: CiReport, wall_s: float, floor_s: float, floor_test: str) -> None:
+def _print_runs_of_ci(report: CiReport, wall_s: float, floor_s: float, floor_test: str) -> None:
     """Where the time goes, what is the least, the shards, what flakes, and what to run first."""
     click.secho(
-        f"{number_of(found.runs, 'run')} of {number_of(found.tests, 'test')}, "
-        f"{number_of(found.commits, 'known commit')}: {duration_text(wall_s)} a run",
+        f"{number_of(report.runs, 'run')} of {number_of(report.tests, 'test')}, "
+        f"{number_of(report.commits, 'known commit')}: {duration_text(wall_s)} a run",
         bold=True,
     )
-    _print_spans(found.spans)
+    _print_spans(report.spans)
     click.echo(f"no run is quicker than {duration_text(floor_s)}: {one_line(floor_test)}")
-    if found.bound_s is not None:
+    if report.bound_s is not None:
         click.echo(
-            f"{number_of(len(found.shards), 'shard')}: {duration_text(found.shards[0].seconds)} "
-            f"(at best {duration_text(found.bound_s)}); --json has the tests of each"
+            f"{number_of(len(report.shards), 'shard')}: {duration_text(report.shards[0].seconds)} "
+            f"(at best {duration_text(report.bound_s)}); --json has the tests of each"
         )
-    click.echo(f"flaky: {found.flaky_because}")
-    for item in found.flaky[:MOST_LISTED]:
+    click.echo(f"flaky: {report.flaky_because}")
+    for item in report.flaky[:MOST_LISTED]:
         click.secho(
             f"  {_rate(item.rate)} [{_rate(item.low)}, {_rate(item.high)}]  {one_line(item.test)} "
             f"({item.failures:,} of {item.runs:,} runs failed)",
             fg="yellow",
         )
-    if found.first_failure:
-        recorded, ordered = found.first_failure.recorded_s, found.first_failure.ordered_s
+    if report.first_failure:
+        recorded, ordered = report.first_failure.recorded_s, report.first_failure.ordered_s
         click.echo(
             f"the first failure comes after {duration_text(recorded)} of tests; in an order from other "
             f"commits' runs after {duration_text(ordered)}. Now first:"
         )
-        click.echo("".join(f"  {one_line(test)}\n" for test in found.order[:MOST_LISTED]), nl=False)
-    for what, why in found.left_out.items():
+        click.echo("".join(f"  {one_line(test)}\n" for test in report.order[:MOST_LISTED]), nl=False)
+    for what, why in report.left_out.items():
         click.echo(f"{one_line(what)}: {why}")
 
 
-def _print_changed(found: CiChanged) -> None:
+def _print_changed(changed: CiChanged) -> None:
     """How many tests are reached and which, then what is not known."""
     click.secho(
-        f"{number_of(len(found.files), 'file')} changed since {found.since[:10]}: they reach "
-        f"{len(found.tests):,} of {number_of(found.test_files, 'test file')}",
+        f"{number_of(len(changed.files), 'file')} changed since {changed.since[:10]}: they reach "
+        f"{len(changed.tests):,} of {number_of(changed.test_files, 'test file')}",
         bold=True,
     )
-    if found.selects_all:
-        click.echo(f"every test stands on {one_line(', '.join(found.selects_all))}")
+    if changed.selects_all:
+        click.echo(f"every test stands on {one_line(', '.join(changed.selects_all))}")
     else:
-        _print_listed(found.tests)
-    if found.unreached_files:
+        _print_listed(changed.tests)
+    if changed.unreached_files:
         click.secho("changed, and no test uses it:", fg="yellow")
-        _print_listed(found.unreached_files)
-    if found.unknown:
+        _print_listed(changed.unreached_files)
+    if changed.unknown:
         click.secho("not known:", fg="yellow")
-        _print_listed([f"{path}: {why}" for path, why in found.unknown.items()])
-    if found.back_test is not None:
-        _print_back_test(found.back_test)
+        _print_listed([f"{path}: {why}" for path, why in changed.unknown.items()])
+    if changed.back_test is not None:
+        _print_back_test(changed.back_test)
 
 
-def _print_back_test(found: CiBackTest) -> None:
+def _print_back_test(back_test: CiBackTest) -> None:
     """The share of recorded failures that would have been selected, and those that would not."""
-    if found.low is None or found.high is None or found.selected_share is None:
+    if back_test.low is None or back_test.high is None or back_test.selected_share is None:
         click.echo("back-test: no failure on record can be asked of")
     else:
         click.echo(
-            f"back-test: the change of each commit selects {found.selected:,} of "
-            f"{number_of(found.failures, 'failure')} on record ({_rate(found.selected / found.failures)}, 95% "
-            f"{_rate(found.low)} to {_rate(found.high)}) on {number_of(found.commits, 'commit')}, with "
-            f"{percent_text(found.selected_share)} of the test files"
+            f"back-test: the change of each commit selects {back_test.selected:,} of "
+            f"{number_of(back_test.failures, 'failure')} on record ({_rate(back_test.selected / back_test.failures)}, 95% "
+            f"{_rate(back_test.low)} to {_rate(back_test.high)}) on {number_of(back_test.commits, 'commit')}, with "
+            f"{percent_text(back_test.selected_share)} of the test files"
         )
-    if found.missed:
+    if back_test.missed:
         click.secho("missed:", fg="yellow")
-        _print_listed([f"{failure.commit[:10]} {failure.test}" for failure in found.missed])
-    for why, count in found.left_out.items():
+        _print_listed([f"{failure.commit[:10]} {failure.test}" for failure in back_test.missed])
+    for why, count in back_test.left_out.items():
         click.echo(f"left out: {number_of(count, 'failure')}: {why}")
 
 
@@ -224,14 +226,14 @@ def _print_spans(spans: CiSpans) -> None:
     click.echo(f"over all files: {', '.join(known)}" + (f"; not on record: {', '.join(unknown)}" if unknown else ""))
 
 
-def print_slow_changes(found: SlowChanges) -> None:
+def print_slow_changes(changes: SlowChanges) -> None:
     """Each change with its size, its cause, and what would tell."""
     click.echo(
-        f"{one_line(found.value)}: {number_of(found.measurements, 'measurement')}, noise {found.noise:.3g}, "
-        f"correlation {found.correlation:.2f}"
+        f"{one_line(changes.value)}: {number_of(changes.measurements, 'measurement')}, noise {changes.noise:.3g}, "
+        f"correlation {changes.correlation:.2f}"
     )
-    click.secho(found.because, bold=True)
-    for change in found.changes:
+    click.secho(changes.because, bold=True)
+    for change in changes.changes:
         _print_change(change)
 
 
@@ -249,13 +251,13 @@ def _print_change(change: SlowChange) -> None:
     click.echo(f"   next: {one_line(change.next)}")
 
 
-def print_side_by_side(found: SideBySide) -> None:
+def print_side_by_side(comparison: SideBySide) -> None:
     """Both sides, the verdict, and where the time goes."""
-    click.echo(f"A  {one_line(found.a)}\nB  {one_line(found.b)}")
-    click.echo(_spent(len(found.blocks), found.steps, found.device_hours, found.noise))
-    click.secho(f"{found.verdict}: {found.because}", fg=SIDE_COLOURS[found.verdict], bold=True)
-    width = max(map(len, found.phases), default=0)
-    for name, phase in found.phases.items():
+    click.echo(f"A  {one_line(comparison.a)}\nB  {one_line(comparison.b)}")
+    click.echo(_spent(len(comparison.blocks), comparison.steps, comparison.device_hours, comparison.noise))
+    click.secho(f"{comparison.verdict}: {comparison.because}", fg=SIDE_COLOURS[comparison.verdict], bold=True)
+    width = max(map(len, comparison.phases), default=0)
+    for name, phase in comparison.phases.items():
         within = (
             ""
             if phase.low_s is None or phase.high_s is None
@@ -265,40 +267,42 @@ def print_side_by_side(found: SideBySide) -> None:
             f"  {name:<{width}} {1e3 * phase.a_s:9.4g} -> {1e3 * phase.b_s:<9.4g} ms a step, "
             f"{1e3 * phase.difference_s:+.3g}{within}"
         )
-    click.echo(f"next: {one_line(found.next)}")
+    click.echo(f"next: {one_line(comparison.next)}")
 
 
-def print_bisection(found: CommitBisection) -> None:
+def print_bisection(bisection: CommitBisection) -> None:
     """The verdict, the commits that were measured, and those that do not run."""
     click.echo(
-        f"{number_of(found.commits, 'commit')}, {found.unchanged} of them without a change of the code; "
-        + _spent(found.blocks, found.steps, found.device_hours, None)
+        f"{number_of(bisection.commits, 'commit')}, {bisection.unchanged} of them without a change of the code; "
+        + _spent(bisection.blocks, bisection.steps, bisection.device_hours, None)
     )
-    click.secho(one_line(f"{found.verdict}: {found.because}"), fg=BISECTION_COLOURS[found.verdict], bold=True)
-    for suspect in found.suspects:
+    click.secho(
+        one_line(f"{bisection.verdict}: {bisection.because}"), fg=BISECTION_COLOURS[bisection.verdict], bold=True
+    )
+    for suspect in bisection.suspects:
         measured = "not measured" if suspect.ratio is None else f"x {suspect.ratio:.3f} of GOOD"
         click.echo(
             f"  {suspect.commit[:10]} {percent_text(suspect.probability):>6}  {measured}, "
             f"{number_of(suspect.blocks, 'block')}  {one_line(suspect.subject)}"
         )
-    for skipped in found.skipped:
+    for skipped in bisection.skipped:
         click.secho(f"  {skipped.commit[:10]} does not run: {one_line(skipped.because)}", fg="yellow")
-    click.echo(f"next: {one_line(found.next)}")
+    click.echo(f"next: {one_line(bisection.next)}")
 
 
 def _spent(blocks: int, steps: int, device_hours: float, noise: float | None) -> str:
-    spread = "" if noise is None else f", which differ by {percent_text(noise)}"
-    return f"{number_of(blocks, 'block')} of {steps} steps of each{spread}; {device_hours:.2g} device-hours"
+    noise_text = "" if noise is None else f", which differ by {percent_text(noise)}"
+    return f"{number_of(blocks, 'block')} of {steps} steps of each{noise_text}; {device_hours:.2g} device-hours"
 
 
-def print_skew(found: Skew) -> None:
+def print_skew(skew: Skew) -> None:
     """The verdict, and the places and pieces of work that stand out."""
     click.echo(
-        f"{number_of(found.measurements, 'duration')}: location {percent_text(found.location_sd)}, work "
-        f"{percent_text(found.work_sd)}, noise {percent_text(found.noise)}"
+        f"{number_of(skew.measurements, 'duration')}: location {percent_text(skew.location_sd)}, work "
+        f"{percent_text(skew.work_sd)}, noise {percent_text(skew.noise)}"
     )
-    click.secho(f"{found.verdict}: {found.because}", bold=True)
-    for effect in found.effects:
+    click.secho(f"{skew.verdict}: {skew.because}", bold=True)
+    for effect in skew.effects:
         kind = f"{one_line(effect.operation)}: " if effect.operation else ""
         click.echo(
             f"  {kind}{one_line(_text(effect.factors))}: x {effect.ratio:.3g} [{effect.low:.3g}, {effect.high:.3g}]"
@@ -313,8 +317,8 @@ def print_hung_ranks(found: HungRanks) -> None:
     for group in found.groups:
         click.echo(f"  group {one_line(group.group)}, collective {group.sequence}, {one_line(group.collective)}:")
         click.echo(f"    wait: {_ranks(group.waiting)}; never entered it: {_ranks(group.absent)}")
-        for called, ranks_there in group.others.items():
-            click.echo(f"    entered {one_line(called)} instead: {_ranks(ranks_there)}")
+        for called, entered_ranks in group.others.items():
+            click.echo(f"    entered {one_line(called)} instead: {_ranks(entered_ranks)}")
         if group.without_dump:
             click.echo(f"    no dump of: {_ranks(group.without_dump)}")
 
@@ -324,8 +328,8 @@ def _ranks(ranks: tuple[int, ...]) -> str:
 
 
 def _print_cause(number: int, cause: FailureCause) -> None:
-    said = f"p = {cause.p_value:.2g}" if cause.is_confirmed else f"suspected, p = {cause.p_value:.2g}"
-    click.secho(f"{number}. {_text(cause.factors)} ({said})", bold=True)
+    certainty = f"p = {cause.p_value:.2g}" if cause.is_confirmed else f"suspected, p = {cause.p_value:.2g}"
+    click.secho(f"{number}. {_text(cause.factors)} ({certainty})", bold=True)
     click.echo(
         f"   {cause.failures:,} of {cause.attempts:,} attempts in {number_of(cause.units, 'unit')} failed: "
         f"{_rate(cause.rate)} [{_rate(cause.rate_low)}, {_rate(cause.rate_high)}], elsewhere "

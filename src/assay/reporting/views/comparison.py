@@ -92,13 +92,13 @@ def comparison_page(
     return ComparisonPage(baseline, [_candidate(ledger, baseline, page, allowed_loss, written) for page in pages])
 
 
-def comparison_view(found: AnyComparison, baseline: RunView, candidate: RunView, *, page: str) -> ComparisonView:
+def comparison_view(comparison: AnyComparison, baseline: RunView, candidate: RunView, *, page: str) -> ComparisonView:
     """The record, and the two runs' speed and cost."""
-    rates = [each.speed.rows_per_s if each.speed else None for each in (baseline, candidate)]
+    rates = [run.speed.rows_per_s if run.speed else None for run in (baseline, candidate)]
     shared = (*Comparison.model_fields, "metric", "baseline_value", "candidate_value")
-    of_auc = found if isinstance(found, AucComparison) else None
+    of_auc = comparison if isinstance(comparison, AucComparison) else None
     return ComparisonView(
-        **{name: getattr(found, name) for name in shared},
+        **{name: getattr(comparison, name) for name in shared},
         baseline_auc=of_auc and of_auc.baseline_auc,
         candidate_auc=of_auc and of_auc.candidate_auc,
         throughput_ratio=rates[1] / rates[0] if rates[0] and rates[1] else None,

@@ -10,7 +10,7 @@ from assay.store.ledger.ledger import Ledger
 from assay.store.metrics.curves import Curve, metric_series, metric_summaries
 
 MAX_POINTS = 100_000
-STRETCHES = 50
+THROUGHPUT_SEGMENTS = 50
 """Stretches of steps, over each of which the throughput is averaged."""
 VALIDATION_CURVE = "validation_"
 """Begins the name of the series of the method's metric."""
@@ -38,12 +38,12 @@ class Series:
     is_lost: Sequence[bool] = ()
     """Points of steps that were rolled back; empty where there are none."""
 
-    def kept(self) -> tuple[list[float], list[float]]:
-        """Steps and values without those that were rolled back."""
+    def committed_points(self) -> tuple[list[float], list[float]]:
+        """Return steps and values without those that were rolled back."""
         is_lost = self.is_lost or [False] * len(self.steps)
         points = zip(self.steps, self.values, is_lost, strict=True)
-        kept = [(step, value) for step, value, lost in points if not lost]
-        return [step for step, _ in kept], [value for _, value in kept]
+        committed = [(step, value) for step, value, lost in points if not lost]
+        return [step for step, _ in committed], [value for _, value in committed]
 
 
 @dataclass(frozen=True)
@@ -82,16 +82,16 @@ def method_curves(ledger: Ledger, run_id: str) -> tuple[Series, ...]:
 
 def _series(ledger: Ledger, run_id: str, name: str) -> Series | None:
     """A metric's kept points, and those that were rolled back, in order of time."""
-    kept = metric_series(ledger, run_id, name, max_points=MAX_POINTS)
+    committed = metric_series(ledger, run_id, name, max_points=MAX_POINTS)
     lost = metric_series(ledger, run_id, name, max_points=MAX_POINTS, lost=True)
-    if not len(kept.steps) and not len(lost.steps):
+    if not len(committed.steps) and not len(lost.steps):
         return None
-    order = np.argsort(np.concatenate([kept.at_s, lost.at_s]), kind="stable")
+    order = np.argsort(np.concatenate([committed.at_s, lost.at_s]), kind="stable")
     return Series(
         name=name,
-        steps=np.concatenate([kept.steps, lost.steps])[order].tolist(),
-        values=np.concatenate([kept.values, lost.values])[order].tolist(),
-        is_lost=(order >= len(kept.steps)).tolist(),
+        steps=np.concatenate([committed.steps, lost.steps])[order].tolist(),
+        values=np.concatenate([committed.values, lost.values])[order].tolist(),
+        is_lost=(order >= len(committed.steps)).tolist(),
     )
 
 
@@ -100,7 +100,7 @@ def _throughput(ledger: Ledger, run_id: str) -> Series | None:
     seconds = metric_series(ledger, run_id, "step_s", max_points=1_000_000)
     if not len(tokens.steps):
         return None
-    parts = np.array_split(np.arange(len(tokens.steps)), min(STRETCHES, len(tokens.steps)))
+    parts = np.array_split(np.arange(len(tokens.steps)), min(THROUGHPUT_SEGMENTS, len(tokens.steps)))
     return Series(
         name="tokens/s",
         steps=[int(tokens.steps[part[-1]]) for part in parts],

@@ -48,8 +48,10 @@ def live_runs(ledger: Ledger, *, now_s: float) -> list[LiveRun]:
         if summary.status in AT_WORK or (summary.status != "succeeded" and _is_recent(summary.attempts, now_s))
     ]
     views = [run_view(ledger, run_id) for run_id in recent]  # which are up to date, and may say otherwise
-    wanted = sorted((view for view in views if view.status != "succeeded"), key=lambda view: view.status not in AT_WORK)
-    return [LiveRun(view, run_curves(ledger, view.run_id)) for view in wanted]
+    unfinished = sorted(
+        (view for view in views if view.status != "succeeded"), key=lambda view: view.status not in AT_WORK
+    )
+    return [LiveRun(view, run_curves(ledger, view.run_id)) for view in unfinished]
 
 
 def _is_recent(attempts: Sequence[Attempt], now_s: float) -> bool:

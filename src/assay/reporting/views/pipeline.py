@@ -75,7 +75,7 @@ def pipeline_view(pipeline: Pipeline, home: Home, ledger: Ledger) -> PipelineVie
 def _all(config: dict[str, Any], name: str) -> list[tuple[str, int, str]]:
     """Stage, seed, run."""
     seeds = range(config["first_seed"], config["first_seed"] + config["seeds"])
-    return [(each["name"], seed, f"{name}-{each['name']}-s{seed}") for each in config["stages"] for seed in seeds]
+    return [(stage["name"], seed, f"{name}-{stage['name']}-s{seed}") for stage in config["stages"] for seed in seeds]
 
 
 def _began_with(run: Run) -> ExportedModel | None:

@@ -236,22 +236,22 @@ def run_view(ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS) -> R
     attempts = ledger.attempts(run.run_id)
     seen_s = last_sign_of_life_s(ledger, run.run_id)
     phases = ledger.phase_seconds(run.run_id)
-    settled = {phase.attempt for phase in phases}
+    accounted = {phase.attempt for phase in phases}
     for attempt in attempts:
-        if attempt.attempt not in settled and seen_s is not None:
+        if attempt.attempt not in accounted and seen_s is not None:
             held_to_s = max(attempt.ended_s or seen_s, attempt.started_s)
             phases += [
                 rank_phase_seconds(run, attempt, rank, held_to_s=held_to_s, committed_step=NOTHING_LOST)
                 for rank in range(attempt.world_size)
             ]
     reached = last_steps(ledger, run.run_id, "loss")
-    lives = tuple(_attempt(each, reached.get(each.attempt), phases) for each in attempts)
+    attempt_views = tuple(_attempt(attempt, reached.get(attempt.attempt), phases) for attempt in attempts)
     intact = intact_commits(entries)
     finished = next((entry for entry in entries if entry.type == "finished"), None)
     evaluations = ledger.evaluations(run.run_id)
     launches = ledger.launches(run.run_id)
-    remarks = next(iter(ledger.remarks(run.run_id)), None)
-    numbers = model_numbers(ledger, run.run_id)
+    annotations = next(iter(ledger.remarks(run.run_id)), None)
+    model_metrics = model_numbers(ledger, run.run_id)
     status = run_status(
         attempts,
         created_s=run.created_s,
@@ -269,12 +269,12 @@ def run_view(ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS) -> R
         step=intact[-1].step if intact else 0,
         total_steps=finished.step if finished else run.num_steps,
         weights_digest=intact[-1].weights_digest if intact else None,
-        world_sizes=tuple(each.world_size for each in attempts),
-        attempts=lives,
+        world_sizes=tuple(attempt.world_size for attempt in attempts),
+        attempts=attempt_views,
         launches=tuple(launches),
-        commits=commit_views(entries, numbers),
+        commits=commit_views(entries, model_metrics),
         **_costs(settings, attempts, phases),
-        lost_steps=sum(live.lost_steps for live in lives),
+        lost_steps=sum(attempt_view.lost_steps for attempt_view in attempt_views),
         prompts=_prompts(intact),
         speed=_speed(ledger, run.run_id),
         metrics={
@@ -283,12 +283,12 @@ def run_view(ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS) -> R
         },
         evaluation=evaluations[-1] if evaluations else None,
         audit=ledger.audit(run.run_id),
-        warnings=_warning_views(numbers.warnings()),
+        warnings=_warning_views(model_metrics.warnings()),
         notices=tuple(NoticeView.of(notice, at=notice.at_s) for notice in ledger.notices(run.run_id)[-NEWEST_EVENTS:]),
         events=tuple(EventView.of(event, at=event.at_s) for event in events(ledger, run.run_id)[-NEWEST_EVENTS:]),
         last_seen=seen_s,
-        tags=remarks.tags if remarks else (),
-        notes=remarks.notes if remarks else (),
+        tags=annotations.tags if annotations else (),
+        notes=annotations.notes if annotations else (),
     )
 
 
@@ -298,7 +298,7 @@ def _costs(settings: Settings, attempts: Sequence[Attempt], phases: Sequence[Pha
         [phase for phase in phases if phase.attempt],
         [phase for phase in phases if not phase.attempt],
     )
-    cost, evaluation_cost = (cost_of(settings, attempts, each) for each in (trained, evaluated))
+    cost, evaluation_cost = (cost_of(settings, attempts, seconds_by_rank) for seconds_by_rank in (trained, evaluated))
     return {
         "device_seconds": (seconds := device_seconds(trained)),
         "evaluation_device_seconds": device_seconds(evaluated),
@@ -329,21 +329,21 @@ def model_numbers(ledger: Ledger, run_id: str) -> ModelNumbers:
     return ModelNumbers(losses, series, ledger.evaluations(run_id), ends_finite)
 
 
-def commit_views(entries: Sequence[LogEntry], numbers: ModelNumbers) -> tuple[CommitView, ...]:
+def commit_views(entries: Sequence[LogEntry], model_metrics: ModelNumbers) -> tuple[CommitView, ...]:
     """The commits of a run's log, with what became of each, and what spoke against its model then."""
-    damaged = {entry.folder: entry.reason for entry in entries if isinstance(entry, CommitQuarantined)}
-    evaluated = {evaluation.step for evaluation in numbers.evaluations}
+    quarantined = {entry.folder: entry.reason for entry in entries if isinstance(entry, CommitQuarantined)}
+    evaluated = {evaluation.step for evaluation in model_metrics.evaluations}
     retired = {folder for entry in entries if isinstance(entry, Commit) for folder in entry.retires}
     return tuple(
         CommitView.of(
             entry,
             committed=entry.committed_s,
             num_bytes=sum(file.num_bytes for file in entry.files),
-            is_quarantined=entry.folder in damaged,
-            quarantine_reason=damaged.get(entry.folder, ""),
+            is_quarantined=entry.folder in quarantined,
+            quarantine_reason=quarantined.get(entry.folder, ""),
             is_retired=entry.folder in retired,
             is_evaluated=entry.step in evaluated,
-            flags=_warning_views(numbers.warnings_at(entry.step)),
+            flags=_warning_views(model_metrics.warnings_at(entry.step)),
         )
         for entry in entries
         if isinstance(entry, Commit)
@@ -360,15 +360,15 @@ def _warning_views(warned: Sequence[Warned]) -> tuple[WarningView, ...]:
 
 
 def _attempt(attempt: Attempt, reached: int | None, phases: Sequence[PhaseSeconds]) -> AttemptView:
-    kept = attempt.start_step if attempt.end_step is None else attempt.end_step
+    committed_step = attempt.start_step if attempt.end_step is None else attempt.end_step
     return AttemptView.of(
         attempt,
         started=attempt.started_s,
         processor=str(attempt.processor),
         ended=attempt.ended_s,
         held_s=None if attempt.ended_s is None else attempt.ended_s - attempt.started_s,
-        reached_step=max(reached or 0, kept),
-        lost_steps=max(0, (reached or 0) - kept) if attempt.ended_s is not None else 0,
+        reached_step=max(reached or 0, committed_step),
+        lost_steps=max(0, (reached or 0) - committed_step) if attempt.ended_s is not None else 0,
         device_seconds=device_seconds([phase for phase in phases if phase.attempt == attempt.attempt]),
     )
 

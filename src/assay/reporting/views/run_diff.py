@@ -64,7 +64,7 @@ class RunDiffView(View):
 def run_diff(ledger: Ledger, before_id: str, after_id: str, settings: Settings = NO_SETTINGS) -> RunDiffView:
     """From one run to another (ids, or the beginnings of them)."""
     before, after = (run_view(ledger, run_id, settings) for run_id in (before_id, after_id))
-    curves = [metric_series(ledger, each.run_id, "loss", max_points=_ALL) for each in (before, after)]
+    curves = [metric_series(ledger, run.run_id, "loss", max_points=_ALL) for run in (before, after)]
     first_other, losses = _losses(*curves)
     return RunDiffView(
         before=before.run_id,
@@ -115,24 +115,24 @@ def _dataset_diff(before: RunView, after: RunView) -> DatasetDiff | None:
     if before.dataset_fingerprint == after.dataset_fingerprint:
         return None
     try:
-        opened = [Dataset.open(Path(each.recipe["data"]["dataset"])) for each in (before, after)]
+        opened = [Dataset.open(Path(run.recipe["data"]["dataset"])) for run in (before, after)]
     except (AssayError, OSError, KeyError, TypeError):
         return None
-    if [each.fingerprint for each in opened] != [before.dataset_fingerprint, after.dataset_fingerprint]:
+    if [run.fingerprint for run in opened] != [before.dataset_fingerprint, after.dataset_fingerprint]:
         return None
     return diff_datasets(*opened)
 
 
 def _losses(before: Curve, after: Curve) -> tuple[int | None, tuple[LossAtStepView, ...]]:
-    steps, here, there = np.intersect1d(before.steps, after.steps, return_indices=True)
+    steps, before_index, after_index = np.intersect1d(before.steps, after.steps, return_indices=True)
     if not len(steps):
         return None, ()
-    was, now = before.values[here], after.values[there]
-    other = np.flatnonzero((was != now) & ~(np.isnan(was) & np.isnan(now)))
+    before_values, after_values = before.values[before_index], after.values[after_index]
+    other = np.flatnonzero((before_values != after_values) & ~(np.isnan(before_values) & np.isnan(after_values)))
     shown = np.unique(np.linspace(0, len(steps) - 1, SHOWN_STEPS).round().astype(int))
     return (
         int(steps[other[0]]) if len(other) else None,
-        tuple(LossAtStepView(step=int(steps[at]), before=was[at], after=now[at]) for at in shown),
+        tuple(LossAtStepView(step=int(steps[at]), before=before_values[at], after=after_values[at]) for at in shown),
     )
 
 

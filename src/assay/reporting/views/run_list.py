@@ -118,10 +118,10 @@ class Selection(NamedTuple):
 
 def run_lines(ledger: Ledger, selection: Selection = Selection()) -> list[RunLine]:  # noqa: B008 (immutable)
     """The newest first, unless the selection says otherwise."""
-    remarks, writes = {remark.run_id: remark for remark in ledger.remarks()}, ledger.last_writes()
-    listed = [each for each in _summaries(ledger) if selection.drills or not each.run.is_drill]
-    _refuse_keys_of_no_run(listed, selection.where)
-    summaries = [each for each in listed if _has_values(each, selection.where)]
+    annotations, writes = {annotation.run_id: annotation for annotation in ledger.remarks()}, ledger.last_writes()
+    listed = [summary for summary in _summaries(ledger) if selection.drills or not summary.run.is_drill]
+    _check_recipe_keys(listed, selection.where)
+    summaries = [summary for summary in listed if _has_values(summary, selection.where)]
     lines = [
         RunLine.of(
             summary,
@@ -131,30 +131,34 @@ def run_lines(ledger: Ledger, selection: Selection = Selection()) -> list[RunLin
             created=summary.run.created_s,
             world_sizes=tuple(attempt.world_size for attempt in summary.attempts),
             last_seen=summary.last_seen_s,
-            tags=said.tags if (said := remarks.get(summary.run.run_id)) else (),
-            written=(wrote := writes.get(summary.run.run_id, NEVER_WRITTEN))[0],
-            written_by=wrote[1],
-            is_stale=wrote[0] is not None and is_stale(Path(summary.run.run_dir), summary.status, wrote[0]),
+            tags=run_annotations.tags if (run_annotations := annotations.get(summary.run.run_id)) else (),
+            written=(last_write := writes.get(summary.run.run_id, NEVER_WRITTEN))[0],
+            written_by=last_write[1],
+            is_stale=last_write[0] is not None and is_stale(Path(summary.run.run_dir), summary.status, last_write[0]),
             attempts=len(summary.attempts),
             auc=summary.value if summary.metric == AUC.title else None,
             device_hours=summary.device_s / 3600,
             evaluation_hours=summary.evaluation_s / 3600,
             started=summary.launch.where() if summary.launch else None,
             forked_from=str(summary.run.parent) if summary.run.parent else None,
-            note=said.notes[-1].text if said and said.notes else None,
+            note=run_annotations.notes[-1].text if run_annotations and run_annotations.notes else None,
         )
         for summary in summaries
     ]
-    notes = {run_id: " ".join(note.text for note in said.notes) for run_id, said in remarks.items()}
-    kept = [line for line in lines if _is_asked_for(line, selection, notes.get(line.run_id, ""))]
+    notes = {
+        run_id: " ".join(note.text for note in run_annotations.notes) for run_id, run_annotations in annotations.items()
+    }
+    selected = [line for line in lines if _matches(line, selection, notes.get(line.run_id, ""))]
     key = _ORDER[selection.sort]
-    return sorted(kept, key=key)[: selection.limit]
+    return sorted(selected, key=key)[: selection.limit]
 
 
 def _summaries(ledger: Ledger) -> list[RunSummary]:
     """As the runs' folders have them, where nobody is left to write the last of it down."""
     found = run_summaries(ledger)
-    if not (behind := [each.run for each in found if each.status == "gone" and _is_behind(ledger, each.run)]):
+    if not (
+        behind := [summary.run for summary in found if summary.status == "gone" and _is_behind(ledger, summary.run)]
+    ):
         return found
     from assay.store.catch_up import catch_up  # here, for it brings the object stores along
 
@@ -192,7 +196,7 @@ _ORDER: dict[str, Callable[[RunLine], Any]] = {
 }
 
 
-def _is_asked_for(line: RunLine, selection: Selection, notes: str) -> bool:
+def _matches(line: RunLine, selection: Selection, notes: str) -> bool:
     return (
         (not selection.status or line.status in selection.status)
         and set(selection.tags) <= set(line.tags)
@@ -200,15 +204,15 @@ def _is_asked_for(line: RunLine, selection: Selection, notes: str) -> bool:
     )
 
 
-def _refuse_keys_of_no_run(summaries: Sequence[RunSummary], where: Mapping[str, Any]) -> None:
+def _check_recipe_keys(summaries: Sequence[RunSummary], where: Mapping[str, Any]) -> None:
     known = {key for summary in summaries for key in _leaves(summary)} if where else set()
     for key in where:
         if known and not any(leaf == key or leaf.startswith(f"{key}.") for leaf in known):
             # Here, for every method's keys are read, and a list of runs seldom asks.
             from assay.training.recipe import Recipe
 
-            meant = closest_key(Recipe, key.split("."))
-            close = [meant] if meant in known else difflib.get_close_matches(key, known, n=3)
+            close_key = closest_key(Recipe, key.split("."))
+            close = [close_key] if close_key in known else difflib.get_close_matches(key, known, n=3)
             hint = f" Perhaps you meant {' or '.join(close)}." if close else ""
             raise ConfigError(f"--where {key}: no run's recipe has that key.{hint}")
 

@@ -90,10 +90,10 @@ def device_hours_text(seconds: float) -> str:
     return f"{seconds / 3600:,.4g} h" if seconds >= 3600 else duration_text(seconds)
 
 
-LEAST_KEPT = 20
+MIN_RESUMABLE_STEP = 20
 """The step from which a commit is worth keeping where a later step was not finite: before it, a learning rate
 that is far too high cannot be told from one that is not."""
-_ONCE: dict[str, str] = {
+_RESUME_CONDITIONS: dict[str, str] = {
     "disk_full": "there is room on the disk",
     "out_of_memory": "its ranks have more memory, or the recipe takes less",
     "store_unreachable": "the store answers",
@@ -102,7 +102,7 @@ _ONCE: dict[str, str] = {
 }
 """Kind of failure -> what a resumed run needs; of others it is that somebody mends the cause."""
 
-_UNDONE = {
+_UNFINISHED_TEXTS = {
     "running": ("running", "The run is running."),
     "gone": ("supervisor gone", "The process that drove the run is no more: it goes on when it is resumed."),
     "unknown": (
@@ -143,18 +143,18 @@ def run_verdict(run: RunView) -> Verdict:
             f"The run failed: {(reason or 'no reason was recorded').rstrip('.')}.{_state(run)}",
         )
     if audit is not None and audit.verdict == "fail":
-        found = [*audit.problems, *(f"not learned: {row}" for row in audit.missing)]
-        found += [f"learned more than once: {row}" for row in audit.repeated]
+        problems = [*audit.problems, *(f"not learned: {row}" for row in audit.missing)]
+        problems += [f"learned more than once: {row}" for row in audit.repeated]
         of_step = "" if (step := run.audited_until()) is None else f" of step {step:,}"
-        sentence = f"The audit{of_step} failed, so the result cannot be trusted: {found[0]}."
+        sentence = f"The audit{of_step} failed, so the result cannot be trusted: {problems[0]}."
         return Verdict("bad", "audit failed", sentence, marks)
     warned = "".join(f" Warning: {warning.text}" for warning in run.warnings)
     if run.status == "succeeded":
         is_proved = audit is not None and audit.verdict == "pass"
-        began = _learned(run) if is_proved else "The run finished."
-        sentence = f"{began}{_survived(run)}{_found(run)}{warned}"
+        began = _rows_text(run) if is_proved else "The run finished."
+        sentence = f"{began}{_interruptions_text(run)}{_result_text(run)}{warned}"
         return Verdict(worst(mark.tone for mark in marks), "finished", sentence, marks)
-    word, sentence = _UNDONE.get(run.status, ("stopped", "The run is stopped."))
+    word, sentence = _UNFINISHED_TEXTS.get(run.status, ("stopped", "The run is stopped."))
     return Verdict("bad" if run.warnings else "open", word, f"{sentence}{_state(run)}{warned}")
 
 
@@ -162,7 +162,7 @@ def run_tiles(run: RunView) -> list[Tile]:
     """Quality, rows, cost and incidents."""
     evaluation = run.evaluation
     headline = evaluation.headline if evaluation else None
-    found = headline.estimate if headline else None
+    estimate = headline.estimate if headline else None
     device_s = run.held_s()
     useful = run.goodput
     commit = run.last_commit()
@@ -170,13 +170,13 @@ def run_tiles(run: RunView) -> list[Tile]:
     return [
         Tile(
             f"{headline.metric.title} on {evaluation.split}" if evaluation and headline else "quality",
-            f"{found.value:.4f}" if found else "—",
-            f"95%:{interval_text(found)}" if found else "not evaluated",
+            f"{estimate.value:.4f}" if estimate else "—",
+            f"95%:{interval_text(estimate)}" if estimate else "not evaluated",
         ),
         Tile(
             "rows learned",
             count_text(audit.rows_learned) if audit else "—",
-            _audited(run),
+            _audit_text(run),
         ),
         Tile(
             "device time of training",
@@ -193,7 +193,7 @@ def run_tiles(run: RunView) -> list[Tile]:
     ]
 
 
-def _audited(run: RunView) -> str:
+def _audit_text(run: RunView) -> str:
     audit, step = run.audit, run.audited_until()
     if audit is None:
         return "not audited"
@@ -203,27 +203,27 @@ def _audited(run: RunView) -> str:
 
 def next_commands(run: RunView) -> list[tuple[str, str]]:
     """What a reader would do next, and the command for it."""
-    found = []
+    commands = []
     kind = run.failure_kind
     if run.status in ("failed", "preempted", "gone"):
-        found.append(_way_on(run))
+        commands.append(_resume_command(run))
     if run.status == "failed" and kind in ("refused", "config_error"):  # the cause may be in the recipe
         step = commit.step if (commit := run.last_commit()) else 0
-        found.append(("or change its recipe", f"assay train --from {run.run_id}@{step} KEY=VALUE"))
+        commands.append(("or change its recipe", f"assay train --from {run.run_id}@{step} KEY=VALUE"))
     if any(warning.rule == "diverged" for warning in run.warnings):
         step = max((attempt.reached_step for attempt in run.attempts), default=0) + int(kind == "loss_not_finite")
-        found.append(("why it went wrong", f"assay replay {run.run_id} --step {max(step, 1)} --explain"))
+        commands.append(("why it went wrong", f"assay replay {run.run_id} --step {max(step, 1)} --explain"))
     spikes = [step for warning in run.warnings if warning.rule == "spikes" for step in warning.steps]
     if spikes:
-        found.append(("what made the step stand out", f"assay replay {run.run_id} --step {spikes[0]} --bisect"))
+        commands.append(("what made the step stand out", f"assay replay {run.run_id} --step {spikes[0]} --bisect"))
     if run.audit is None and run.status == "succeeded":
-        found.append(("prove its rows", f"assay audit {run.run_id}"))
+        commands.append(("prove its rows", f"assay audit {run.run_id}"))
     if run.status == "succeeded" and not run.warnings:
-        found.append(("put another run beside it", f"assay compare {run.run_id} OTHER"))
-    return found or [("see how it goes", f"assay show {run.run_id}")]
+        commands.append(("put another run beside it", f"assay compare {run.run_id} OTHER"))
+    return commands or [("see how it goes", f"assay show {run.run_id}")]
 
 
-def _way_on(run: RunView) -> tuple[str, str]:
+def _resume_command(run: RunView) -> tuple[str, str]:
     """What a run that ended before its last step can go on by; the same failure is not to be met again."""
     kind, ranks = run.failure_kind, run.attempts[-1].world_size if run.attempts else 1
     resume = f"assay train --resume {run.run_id}{f' --workers {ranks}' if ranks > 1 else ''}"
@@ -231,14 +231,14 @@ def _way_on(run: RunView) -> tuple[str, str]:
         sound = [
             commit.step
             for commit in run.commits
-            if commit.step >= LEAST_KEPT and not (commit.flags or commit.is_quarantined or commit.is_retired)
+            if commit.step >= MIN_RESUMABLE_STEP and not (commit.flags or commit.is_quarantined or commit.is_retired)
         ]
         step = max(sound, default=0)
         whence = f"from the commit of step {step:,}" if step else "from the beginning"
         return f"train {whence} at a lower learning rate", slower_command(run.run_id, run.recipe, step=step)
     if kind == "fenced":
         return "see the attempt that took its place", f"assay show {run.run_id}"
-    condition = "" if kind is None or kind in FROM_OUTSIDE else _ONCE.get(kind, "its cause is mended")
+    condition = "" if kind is None or kind in FROM_OUTSIDE else _RESUME_CONDITIONS.get(kind, "its cause is mended")
     whence = "go on from the last commit" if run.last_commit() else "begin again (nothing is committed)"
     return f"{whence}{', once ' if condition else ''}{condition}", resume
 
@@ -248,8 +248,8 @@ def comparison_verdict(page: "ComparisonPage") -> Verdict:
     verdicts = {candidate.compared.verdict for candidate in page.candidates}
     by_rule: Tone = "bad" if "fail" in verdicts else "open" if "undecided" in verdicts else "good"
     word = {"bad": "fail", "open": "undecided", "good": "pass"}[by_rule]
-    warned = list(dict.fromkeys(warning for found in page.candidates for warning in found.compared.warnings))
-    sentences = [_judged(candidate.compared) for candidate in page.candidates]
+    warned = list(dict.fromkeys(warning for candidate in page.candidates for warning in candidate.compared.warnings))
+    sentences = [_candidate_text(candidate.compared) for candidate in page.candidates]
     sentences += [f"Warning: {item.text}" for item in warned]
     if not warned:
         return Verdict(by_rule, word, " ".join(sentences))
@@ -258,32 +258,32 @@ def comparison_verdict(page: "ComparisonPage") -> Verdict:
     return Verdict(worst((by_rule, "open")), f"{word}, with warnings", " ".join(sentences), marks)
 
 
-def margin_text(found: "ComparisonView") -> str:
+def margin_text(comparison: "ComparisonView") -> str:
     """What a candidate may lose: `1 percentage point` of an AUC, `0.05 squared log tokens` of an error."""
-    if found.metric != AUC:
-        return f"{found.allowed_loss:g} {found.metric.unit}"
-    return f"{100 * found.allowed_loss:g} percentage point{'' if found.allowed_loss == 0.01 else 's'}"
+    if comparison.metric != AUC:
+        return f"{comparison.allowed_loss:g} {comparison.metric.unit}"
+    return f"{100 * comparison.allowed_loss:g} percentage point{'' if comparison.allowed_loss == 0.01 else 's'}"
 
 
-def _judged(found: "ComparisonView") -> str:
-    name, margin, title = found.candidate_run_id, margin_text(found), found.metric.title
-    changed = estimate_text(found.difference, signed=True)
-    difference = f"its {title} differs by {changed} on {number_of(found.num_rows, 'row')}"
-    if found.weights_equal:
+def _candidate_text(comparison: "ComparisonView") -> str:
+    name, margin, title = comparison.candidate_run_id, margin_text(comparison), comparison.metric.title
+    changed = estimate_text(comparison.difference, signed=True)
+    difference = f"its {title} differs by {changed} on {number_of(comparison.num_rows, 'row')}"
+    if comparison.weights_equal:
         return (
             f"{name} ended with the baseline's weights, bit for bit, so it is as good: "
-            f"{title} {found.candidate_value:.4f} on {number_of(found.num_rows, 'row')}."
+            f"{title} {comparison.candidate_value:.4f} on {number_of(comparison.num_rows, 'row')}."
         )
-    if found.is_better:
+    if comparison.is_better:
         return f"{name} is better than the baseline: {difference}."
-    if found.verdict == "pass":
+    if comparison.verdict == "pass":
         return f"{name} is as good as the baseline, within {margin}: {difference}."
-    if found.verdict == "fail":
+    if comparison.verdict == "fail":
         return f"{name} is worse than the baseline by more than {margin}: {difference}."
-    found_out = f"Whether {name} is within {margin} of the baseline is undecided: {difference}"
-    if without := without_interval(found.difference):
-        return f"{found_out}{without}."
-    return f"{found_out}. More rows are needed."
+    undecided = f"Whether {name} is within {margin} of the baseline is undecided: {difference}"
+    if without := without_interval(comparison.difference):
+        return f"{undecided}{without}."
+    return f"{undecided}. More rows are needed."
 
 
 def _world_sizes(sizes: Sequence[int]) -> str:
@@ -292,7 +292,7 @@ def _world_sizes(sizes: Sequence[int]) -> str:
     return f"on {' → '.join(map(str, sizes))} ranks" if {*sizes} != {1} else "on 1 rank"
 
 
-def _learned(run: RunView) -> str:
+def _rows_text(run: RunView) -> str:
     audit = run.audit
     assert audit is not None
     skipped = audit.rows_quarantined
@@ -307,7 +307,7 @@ def _learned(run: RunView) -> str:
     return f"{due}, and each was learned exactly once{rest}."
 
 
-def _survived(run: RunView) -> str:
+def _interruptions_text(run: RunView) -> str:
     cut_short = [attempt for attempt in run.attempts[:-1] if attempt.outcome != "succeeded"]
     if not cut_short:
         return ""
@@ -320,12 +320,12 @@ def _survived(run: RunView) -> str:
     return f" It was interrupted {times}{reason} and went on from its last commit{again}."
 
 
-def _found(run: RunView) -> str:
+def _result_text(run: RunView) -> str:
     if run.evaluation is None or run.evaluation.headline.estimate is None:
         return ""
-    metric, found = run.evaluation.headline.metric, run.evaluation.headline.estimate
+    metric, estimate = run.evaluation.headline.metric, run.evaluation.headline.estimate
     rows = f"{run.evaluation.overall.num_rows:,} held-out rows"
-    return f" On {rows} its {metric.title} is {found.value:.4f}{interval_text(found)}."
+    return f" On {rows} its {metric.title} is {estimate.value:.4f}{interval_text(estimate)}."
 
 
 def _state(run: RunView) -> str:

@@ -216,7 +216,7 @@ def test_a_chance_is_written_alike_wherever_the_offer_tells_it(report, capsys):
 
 
 def test_figures_of_an_offer_say_what_they_are(report, documents):
-    """No average or quantile without its name, and no share of few worlds that claims to be 0% or 100%."""
+    """No average or quantile without its name, and no share of few simulations that claims to be 0% or 100%."""
     offered, text = report.offered, "\n".join(map(markdown, documents))
     named = ("hours saved", "days saved", "device-hours by then", "points secured")
     heads = [line for line in text.splitlines() if line.startswith("|")]
@@ -224,12 +224,12 @@ def test_figures_of_an_offer_say_what_they_are(report, documents):
         assert not [line for line in heads if re.search(rf"{name}(?! \(mean\))", line)]
     assert "| error (points) | device-hours (mean) | wrong if decided here |" in text
     assert "| over budget | device-hours (median) |" in text
-    assert not re.search(r"\(80%: ", text) and "(median; 80% of worlds: day" in text
+    assert not re.search(r"\(80%: ", text) and "(median; 80% of simulations: day" in text
     assert "at completion: median [P10, P90]" in text and "forecast: median [P10, P90]" in text
     on_budget = [line for line in report.seeds if line.p_over_budget == 0]
     for line in on_budget:
         assert f"| <1% | {line.device_hours:,.0f} |" in text
-    assert on_budget and f"{report.num_few_samples:,} worlds" in text and offered.offer.safety
+    assert on_budget and f"{report.num_few_samples:,} simulations" in text and offered.offer.safety
 
 
 def test_the_scopes_that_were_tried_stand_below_what_is_offered(report):
@@ -237,7 +237,7 @@ def test_the_scopes_that_were_tried_stand_below_what_is_offered(report):
     offered = report.offered
     assert "scopes that were played" not in markdown(execution_plan(report)), "only one was"
     evaluated = EvaluatedScope(moves=("x",), p_on_time=1.0, p_over_budget=0.0, p_within_limits=1.0)
-    offer = offered.offer.model_copy(update={"tried": (*offered.offer.evaluated, evaluated)})
+    offer = offered.offer.model_copy(update={"evaluated": (*offered.offer.evaluated, evaluated)})
     text = markdown(execution_plan(replace(report, offered=offered._replace(offer=offer))))
     rows = text.partition("scopes that were played")[2].split("\n\n")[2].splitlines()
     safety = offered.offer.safety
