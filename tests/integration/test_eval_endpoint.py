@@ -82,7 +82,7 @@ def test_an_endpoints_model_is_judged_by_another(endpoint: str, tmp_path: Path, 
     (tmp_path / "capitals.jsonl").write_text("\n".join(map(json.dumps, rows)))
     arguments = ("eval", "run", "my-model", "--endpoint", endpoint, "--suite", tmp_path / "suite.yaml")
     assert run(*arguments, "--json") == 2
-    assert "no endpoint answers as judge 'judge-1'" in capfd.readouterr().err
+    assert "no endpoint is configured for judge 'judge-1'" in capfd.readouterr().err
     assert run(*arguments, "--judge", endpoint, "--json") == 0
     result = json.loads(capfd.readouterr().out)
     assert result["score"]["value"] == 0.5

@@ -123,7 +123,7 @@ def test_graders_that_are_killed_change_no_weight_and_no_reward(
 ) -> None:
     with killing(0, every_s=0.2) as killed:
         train_here(run := begun(recipe, "killed"))
-    assert len(killed) >= 2 and "a fresh process grades it again" in caplog.text
+    assert len(killed) >= 2 and "a new process grades it again" in caplog.text
     assert not undisturbed.failures and trained(run) == undisturbed
 
 

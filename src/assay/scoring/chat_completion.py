@@ -1,7 +1,7 @@
-"""What an endpoint's chat completion says, in whichever of its published forms.
+"""Parses chat completions in the forms that various endpoints return.
 
-`content` may be text, a list of typed parts, or null; reasoning is no part of it. Where nothing was completed,
-the machinery failed and not the model: a `SamplerError`, never an empty text that a grader would score.
+`content` may be text, a list of typed parts, or null; reasoning is dropped. If nothing was completed, the endpoint
+failed and not the model: a `SamplerError` is raised instead of returning an empty text that a grader would score.
 """
 
 from collections.abc import Mapping
@@ -12,18 +12,18 @@ from assay.scoring.sampler import CUT_REASONS, Completion, SamplerError
 _TEXT_PARTS = frozenset({"text", "output_text"})
 _REASONING_PARTS = frozenset({"thinking", "redacted_thinking", "reasoning", "reasoning_text"})
 _ERROR_REASONS = frozenset({"error", "abort", "insufficient_system_resource"})
-"""With which OpenRouter, vLLM and DeepSeek say that they broke off."""
+"""Finish reasons of OpenRouter, vLLM and DeepSeek for an aborted completion."""
 _FILTER_REASONS = frozenset(
     {"content_filter", "content_filtered", "safety", "recitation", "blocklist", "prohibited_content", "spii"}
     | {"guardrail_intervened", "refusal", "sensitive"}
 )
-"""With which OpenAI, Gemini, Bedrock, Anthropic and GLM say that they withheld the completion."""
+"""Finish reasons of OpenAI, Gemini, Bedrock, Anthropic and GLM for a withheld completion."""
 _NATURAL_ENDS = frozenset({"stop", "eos", "eos_token", "end_turn", "stop_sequence", "complete", "unknown"})
-"""A model may end its turn at once: only then is an empty text its completion."""
+"""Finish reasons with which an empty text is a valid completion: the model ended its turn at once."""
 
 
 def read_completion(response: Any) -> Completion:
-    """The first choice of a chat completion, or of a text completion; raises `SamplerError`."""
+    """Parse the first choice of a chat or text completion. Raises `SamplerError`."""
     whole = response if isinstance(response, Mapping) else {}
     choices = whole.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else {}
@@ -38,7 +38,7 @@ def read_completion(response: Any) -> Completion:
     _check_completed(text, reason, message)
     counts = [usage.get(f"{kind}_tokens") if isinstance(usage, Mapping) else 0 for kind in ("prompt", "completion")]
     return Completion(
-        # JSON can hold half a surrogate pair; UTF-8, and so our files, cannot.
+        # JSON may contain lone surrogates, which UTF-8 files cannot.
         (text or "").encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"),
         "length" if reason in CUT_REASONS else reason,
         *(count if isinstance(count, int) and count >= 0 else 0 for count in counts),
@@ -46,7 +46,7 @@ def read_completion(response: Any) -> Completion:
 
 
 def _text_of(message: Mapping[str, Any]) -> str | None:
-    """The completion's text; None where the message has none."""
+    """Return the text of a message; None if it has none."""
     content, refusal, texts = message.get("content"), message.get("refusal"), list[str]()
     for part in content if isinstance(content, list) else [] if content is None else [content]:
         kind = str(part.get("type")) if isinstance(part, Mapping) else ""

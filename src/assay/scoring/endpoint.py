@@ -1,7 +1,7 @@
-"""Asks an HTTP endpoint for JSON, by the standard library alone.
+"""HTTP requests for JSON with the standard library alone.
 
-Answers that may pass (408, 409, 429, 5xx, no connection) are asked for again, with a pause that doubles; a 4xx
-is the asker's mistake and is not. A request has a time limit, so one lost answer cannot hold anybody up.
+Transient errors (408, 409, 429, 5xx, no connection) are retried with exponential backoff; other 4xx errors are
+not. Every request has a time limit.
 """
 
 import http.client
@@ -19,28 +19,28 @@ from assay.scoring.sampler import SamplerError, SamplerErrorKind
 RETRIED = frozenset({408, 409, 429, 500, 502, 503, 504})
 FIRST_PAUSE_S = 0.5
 MAX_BYTES = 64 << 20
-"""The longest response that is read."""
+"""Maximum size of a response."""
 
 
 class Endpoint:
-    """An address below which things are asked; the key is $OPENAI_API_KEY, where it wants one."""
+    """A base URL for requests; the API key is $OPENAI_API_KEY, if it needs one."""
 
     def __init__(
         self, base_url: str, *, timeout_s: float = 60.0, max_retries: int = 4, clock: Clock | None = None
     ) -> None:
         if not base_url.startswith(("http://", "https://")):
-            raise ConfigError(f"'{base_url}' is no endpoint. Write its URL, e.g. http://localhost:8000/v1.")
+            raise ConfigError(f"'{base_url}' is not an endpoint. Write its URL, e.g. http://localhost:8000/v1.")
         self.base_url = base_url.rstrip("/")
         self._timeout_s = timeout_s
         self._max_retries = max_retries
         self._clock = clock or SystemClock()
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
-        """What is answered; raises `SamplerError`."""
+        """Return the JSON response. Raises `SamplerError`."""
         return self._request(path, json.dumps(body).encode())
 
     def get(self, path: str) -> Any:
-        """Likewise."""
+        """Return the JSON response. Raises `SamplerError`."""
         return self._request(path, None)
 
     def _request(self, path: str, data: bytes | None) -> Any:
@@ -80,7 +80,7 @@ class Endpoint:
             raise SamplerError("server", f"{where} did not answer in JSON ({error}): {data!r:.120}") from error
 
     def _body(self, response: http.client.HTTPResponse) -> bytes:
-        """The whole body within the time limit, which urllib applies to each packet by itself."""
+        """Read the whole body within the time limit, which urllib applies to single packets only."""
         end_s, data = self._clock.monotonic_s() + self._timeout_s, bytearray()
         while part := response.read1(1 << 16):
             data += part

@@ -1,7 +1,7 @@
-"""`calculate_output` of a multi grader: arithmetic over the scores of its graders, and nothing else.
+"""Evaluates `calculate_output` of a multi grader: arithmetic over the scores of its graders.
 
-The text is parsed by Python's parser and walked by us: only the nodes listed here exist, so nothing in it can
-run. `^` is power, as the API has it.
+Python's parser builds the tree, and only the node types listed here are evaluated, so no code can run. As in the
+API, `^` is power.
 """
 
 import ast
@@ -26,22 +26,22 @@ MAX_CHARACTERS = 2000
 
 
 class Formula:
-    """A checked formula."""
+    """A validated formula."""
 
     def __init__(self, text: str) -> None:
-        """`ConfigError` where it is no arithmetic."""
+        """Raises `ConfigError` if the text is not arithmetic."""
         if len(text) > MAX_CHARACTERS:
             raise ConfigError(f"calculate_output has {len(text)} characters; at most {MAX_CHARACTERS} are read.")
         try:
             self._tree = ast.parse(text.replace("^", "**").strip(), mode="eval").body
             self.names = frozenset(_names(self._tree, text))
         except (SyntaxError, ValueError) as error:
-            raise ConfigError(f"calculate_output '{text:.200}' is no formula: {error}.") from error
+            raise ConfigError(f"calculate_output '{text:.200}' is not a formula: {error}.") from error
         except (RecursionError, MemoryError) as error:
             raise ConfigError(f"calculate_output '{text:.60}…' is nested too deeply.") from error
 
     def value(self, scores: Mapping[str, float]) -> float:
-        """The result; `ValueError` where it is no finite number: a division by zero, a log of a negative."""
+        """Evaluate. Raises `ValueError` if the result is not finite, e.g. after a division by zero."""
         try:
             result = float(_value(self._tree, scores))
         except (ZeroDivisionError, OverflowError, ValueError, TypeError, RecursionError) as error:
@@ -52,7 +52,7 @@ class Formula:
 
 
 def _names(node: ast.AST, text: str) -> Iterator[str]:
-    """Names of scores that it uses; refuses every node that is not arithmetic."""
+    """Yield the names of scores. Raises `ConfigError` for any node that is not arithmetic."""
     match node:
         case ast.BinOp(left, operator, right) if type(operator) in _OPERATORS:
             yield from _names(left, text)

@@ -1,9 +1,9 @@
-"""Applies a grader to samples: scores, or the reason why there is none.
+"""Applies graders to samples.
 
     template -> text -> check / similarity / process / judge -> Grade
 
-A grader that fails is a failure of the machinery, counted by kind (the API's names for its errors), never a
-score of 0: a broken grader and a bad model must not look alike.
+A failing grader yields a failure of a named kind (the API's error names), never a score of 0, so that a broken
+grader is not mistaken for a bad model.
 """
 
 import json
@@ -37,35 +37,35 @@ from assay.scoring.template import UnknownVariableError, render
 from assay.scoring.text_similarity import cosine_similarity, similarity
 
 Values = Mapping[str, Any]
-"""`{"sample": {...}, "item": {...}}`, what templates look into."""
+"""The variables of templates: `{"sample": {...}, "item": {...}}`."""
 
 
 class Grade(NamedTuple):
-    """What a grader made of one sample."""
+    """The score of one sample, or the failure."""
 
     score: float | None
-    """None where the grader failed."""
+    """None if the grader failed."""
     failure: ItemFailure | None = None
     parts: Mapping[str, float] = {}
-    """Scores of a multi grader's graders."""
+    """Scores of the graders of a multi grader."""
     label: str | None = None
-    """The name of a label model."""
+    """The label chosen by a label model."""
 
 
 class Tools(NamedTuple):
-    """What some graders need besides the sample."""
+    """Services that some graders need."""
 
     judges: Mapping[str, Sampler] = {}
-    """By the grader's `model`; the entry `*` answers for any other."""
+    """Judges by the grader's `model`; `*` is the default."""
     embedder: Embedder | None = None
     limits: Limits = Limits()
 
 
 def sample_values(output_text: str, item: Mapping[str, Any]) -> dict[str, Any]:
-    """The namespaces of one completion: `sample.output_text`, `sample.output_json` where it is JSON, `item`.
+    """Return the template variables of one completion: `sample` and `item`.
 
-    White space around a completion is no part of its `output_text`: a model that goes on from a prompt begins
-    with a space. `choices` hold it as it was drawn.
+    `sample.output_text` is stripped, because completions of a base model begin with a space; `sample.choices` hold
+    the original text, and `sample.output_json` the parsed JSON, if any.
     """
     sample: dict[str, Any] = {
         "output_text": output_text.strip(),
@@ -80,10 +80,10 @@ def sample_values(output_text: str, item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class GraderRunner:
-    """One grader, ready to judge; to be closed, for a python grader keeps a process."""
+    """Runs one grader. Must be closed, because Python graders hold a process."""
 
     def __init__(self, grader: Grader, tools: Tools = Tools()) -> None:  # noqa: B008
-        """`ConfigError` where the grader needs a judge or an embedder that `tools` has not."""
+        """Raises `ConfigError` if the grader needs a judge or embedder that `tools` lacks."""
         self._grader = grader
         self._tools = tools
         self._processes: dict[str, PythonProcess] = {}
@@ -91,12 +91,11 @@ class GraderRunner:
             self._check(single)
 
     def close(self) -> None:
-        """End the processes of python graders."""
         for process in self._processes.values():
             process.close()
 
     def grade(self, samples: Sequence[Values]) -> list[Grade]:
-        """One grade for each sample, in order. Never raises for what a sample holds."""
+        """Return one grade for each sample, in order. Never raises because of a sample's content."""
         if not isinstance(self._grader, Multi):
             return self._single(self._grader, samples)
         formula = Formula(self._grader.calculate_output)
@@ -119,7 +118,7 @@ class GraderRunner:
     def _judge(self, model: str) -> Sampler:
         judge = self._tools.judges.get(model) or self._tools.judges.get("*")
         if judge is None:
-            raise ConfigError(f"no endpoint answers as judge '{model}'. Name one with --judge URL.")
+            raise ConfigError(f"no endpoint is configured for judge '{model}'. Name one with --judge URL.")
         return judge
 
     def _single(self, grader: SingleGrader, samples: Sequence[Values]) -> list[Grade]:
@@ -134,7 +133,7 @@ class GraderRunner:
 
     def _guarded_text(self, grader: StringCheck | TextSimilarity | MathAnswer, values: Values) -> Grade:
         try:
-            # One character can be written in several ways that nobody sees.
+            # NFC, because one character can have several encodings that look the same.
             text, reference = (
                 unicodedata.normalize("NFC", render(template, values)) for template in (grader.input, grader.reference)
             )
@@ -149,7 +148,7 @@ class GraderRunner:
             return Grade(float(string_check(grader.operation, text, reference)))
         if len(text) * len(reference) > self._tools.limits.compared_pairs:
             pairs = f"{len(text):,} characters with {len(reference):,}"
-            return Grade(None, ItemFailure("sample_error", f"too long to be compared here: {pairs}"))
+            return Grade(None, ItemFailure("sample_error", f"too long to compare: {pairs}"))
         if grader.evaluation_metric != "cosine":
             return Grade(similarity(grader.evaluation_metric, text, reference))
         assert self._tools.embedder is not None, "checked when the runner was made"
@@ -176,7 +175,8 @@ class GraderRunner:
 
 
 def string_check(operation: str, text: str, reference: str) -> bool:
-    """The API's four comparisons, white space around aside; an empty text alone holds an empty reference."""
+    """Apply one of the API's four comparisons. Ignores surrounding white space; only an empty text contains an empty
+    reference."""
     match operation:
         case "eq":
             return text.strip() == reference.strip()
@@ -234,7 +234,7 @@ def _judgement(grader: ScoreModel | LabelModel, completion: Completion | Sampler
 
 
 def judge_failure(completion: Completion | SamplerError) -> ItemFailure | None:
-    """The failure of an item whose judge did not answer, or was cut: its verdict stands at the end."""
+    """Return the failure of an item whose judge failed or was cut off, since the verdict is at the end."""
     if isinstance(completion, Completion):
         if completion.finish_reason != "length":
             return None

@@ -1,8 +1,7 @@
-"""Graders as the API writes them: string_check, text_similarity, python, score_model, label_model, multi; and
-math_answer, which it has not.
+"""Grader configurations in the API's format: string_check, text_similarity, python, score_model, label_model,
+multi; and our own math_answer.
 
-The same objects judge benchmarks and pay rewards, so that what is trained for and what is measured cannot drift
-apart. These classes only say what a grader is; `assay.scoring.grade` applies it.
+Benchmarks and RL rewards use the same graders. `assay.scoring.grade` applies them.
 """
 
 import math
@@ -24,7 +23,7 @@ from assay.scoring.text_similarity import Measure
 CheckedT = TypeVar("CheckedT")
 
 RULES = 2
-"""Rises when graders come to judge answers otherwise than before: such scores are not comparable."""
+"""Version of the grading rules. Increase it when a change makes scores incomparable."""
 
 
 def _checked_template(value: Any) -> Any:
@@ -32,7 +31,7 @@ def _checked_template(value: Any) -> Any:
 
 
 def _as_value_error(check: Callable[[str], CheckedT], value: str) -> CheckedT:
-    """Pydantic gathers `ValueError`s; ours are for people."""
+    """Turn a `ConfigError` into a `ValueError`, which pydantic collects."""
     try:
         return check(value)
     except ConfigError as error:
@@ -133,7 +132,7 @@ class GraderMessage(FrozenConfig):
     """A template, or parts of one."""
 
     def template(self) -> str:
-        """The whole content."""
+        """Return the whole content as one template."""
         match self.content:
             case str():
                 return self.content
@@ -226,7 +225,7 @@ SingleGrader = Annotated[
 
 
 def _by_name(graders: Any) -> Any:
-    """The API's guides give a mapping, its example a list, its SDK a single grader: all are read."""
+    """Accept a mapping, a list, or a single grader: the API's guides, examples and SDK use all three."""
     if isinstance(graders, Mapping):
         if isinstance(graders.get("type"), str):
             return {graders.get("name", "grader"): graders}
@@ -270,33 +269,33 @@ Grader = Annotated[
 
 
 def grader_sha256(grader: Grader) -> str:
-    """SHA-256 of the grader with all its values but its name, and of the rules by which it is applied."""
+    """Return the SHA-256 of a grader without its name, and of the version of the grading rules."""
     return sha256_of_json([RULES, grader.model_dump(mode="json", exclude={"name"})])
 
 
 def single_graders(grader: Grader) -> tuple[SingleGrader, ...]:
-    """The grader, or those that a formula puts together."""
+    """Return the grader itself, or the graders of a multi grader."""
     return tuple(grader.graders.values()) if isinstance(grader, Multi) else (grader,)
 
 
 def needed_fields(grader: Grader) -> set[str]:
-    """The fields of an item without which it cannot be graded. What a user's source reads is not known."""
+    """Return the item fields that templates require. Fields read by Python sources are not included."""
     return set().union(*(fields_read(text, "item") for text in _templates(grader)))
 
 
 def fields_of_sources(grader: Grader) -> set[str]:
-    """The fields that python graders take out of any item by name, as far as their sources show it."""
+    """Return the item fields that Python sources read by constant keys."""
     return set().union(*(subscripted_fields(source, "item") for source in python_sources(grader)))
 
 
 def sample_fields(grader: Grader) -> set[str]:
-    """The fields of a sample that templates read, and those that sources take out of it by name."""
+    """Return the sample fields that templates and Python sources read."""
     read: set[str] = set().union(*(fields_read(text, "sample") for text in _templates(grader)))
     return read.union(*(subscripted_fields(source, "sample") for source in python_sources(grader)))
 
 
 def check_sample_fields(grader: Grader, where: str) -> None:
-    """Refuse one that reads what no sample has; `where` it stands."""
+    """Raise `ConfigError` if a grader reads a field that samples lack."""
     for name in sorted(sample_fields(grader).difference(SAMPLE_FIELDS)):
         raise ConfigError(
             f"{where}: grader '{grader.name}' reads sample.{name}, which no sample has. Read one of: "
@@ -313,8 +312,11 @@ def check_item_fields(
     source: str,
     first_without: Callable[[str], str] | None = None,
 ) -> None:
-    """Refuse one that reads what items lack. `there`: field -> items in which it is not null; `where` it
-    stands, `source` of the items, which of them is the first without a field."""
+    """Raise `ConfigError` if a grader reads a field that items lack.
+
+    `present` maps a field to the number of items in which it is not null; `source` names the items, and
+    `first_without` the first item without a field.
+    """
     read = fields_of_sources(grader) - present.keys()
     lacking = {name for name in needed_fields(grader) if present.get(name, 0) < num_items}
     for name in sorted(lacking | read):
@@ -341,8 +343,7 @@ def _templates(grader: Grader) -> list[str]:
 
 
 def score_range(grader: Grader) -> tuple[float, float]:
-    """The lowest and the highest score that it can give; infinite where that hangs on a user's source or
-    formula."""
+    """Return the lowest and highest possible score; infinite for Python sources and formulas."""
     match grader:
         case ScoreModel():
             return grader.range
@@ -354,10 +355,10 @@ def score_range(grader: Grader) -> tuple[float, float]:
 
 
 def has_own_process(grader: Grader) -> bool:
-    """Whether a part of it runs in a process of its own, which takes one answer after the other."""
+    """Return whether a part of the grader runs in a separate process, which grades one sample at a time."""
     return any(isinstance(single_grader, PythonGrader | MathAnswer) for single_grader in single_graders(grader))
 
 
 def python_sources(grader: Grader) -> list[str]:
-    """The sources of users that it runs."""
+    """Return the Python sources of a grader."""
     return [single_grader.source for single_grader in single_graders(grader) if isinstance(single_grader, PythonGrader)]

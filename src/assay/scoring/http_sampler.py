@@ -1,4 +1,4 @@
-"""An OpenAI-compatible endpoint as a sampler and embedder (see `endpoint` for how it is asked)."""
+"""An OpenAI-compatible endpoint as a sampler and embedder (see `endpoint` for retries)."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,18 +23,16 @@ class HttpSampler:
         concurrency: int = 8,
         clock: Clock | None = None,
     ) -> None:
-        """The key is $OPENAI_API_KEY, where the endpoint wants one."""
         self._endpoint = Endpoint(base_url, timeout_s=timeout_s, max_retries=max_retries, clock=clock)
         self.name = model
         self._concurrency = concurrency
 
     def sample(self, prompts: Sequence[Sequence[Message]], sampling: Sampling) -> list[Completion | SamplerError]:
-        """One completion for each conversation, `concurrency` of them asked for at a time."""
+        """Return one completion for each conversation, with `concurrency` requests at a time."""
         with ThreadPoolExecutor(self._concurrency, thread_name_prefix="sampling") as pool:
             return list(pool.map(lambda prompt: self._complete(prompt, sampling), prompts))
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """One vector for each text; raises `SamplerError`."""
         response = self._endpoint.post("/embeddings", {"model": self.name, "input": list(texts)})
         try:
             rows = sorted(response["data"], key=lambda row: row["index"])
@@ -55,7 +53,7 @@ class HttpSampler:
         if sampling.seed is not None:
             body["seed"] = sampling.seed
         if sampling.top_k is not None:
-            body["top_k"] = sampling.top_k  # not OpenAI's own: vLLM and others know it
+            body["top_k"] = sampling.top_k  # an extension of vLLM and others
         if sampling.stop:
             body["stop"] = list(sampling.stop)
         try:

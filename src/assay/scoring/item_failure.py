@@ -1,7 +1,6 @@
-"""Why an item has no score: of which kind, so that failures can be counted, and in words.
+"""Failures of items that have no score: a kind, which can be counted, and a text.
 
-The machinery failed, not the model: an endpoint was silent, a grader broke. Kinds of graders' failures are the
-API's names for its errors.
+An endpoint or grader failed, not the model. Kinds of grader failures are the API's error names.
 """
 
 from typing import Literal, NamedTuple
@@ -25,18 +24,18 @@ ItemFailureKind = Literal[
     "unscored",
     "not_run",
 ]
-"""`sampler_...`: the model under test gave no completion. `model_grader_...`: a judge gave no mark.
-`python_grader_killed`: its process was killed from outside, and so were those that graded the sample again.
-`reward_not_finite`: a reward model said no number. `sample_error`, `unscored`, `not_run`: another tool's item
-that failed there, has no number, or is missing in a log that was cut short."""
+"""`sampler_...`: the model under test returned no completion. `model_grader_...`: a judge returned no score.
+`python_grader_killed`: the process was killed from outside, in all attempts. `reward_not_finite`: a reward model
+returned no finite number. `sample_error`, `unscored`, `not_run`: in an imported log, the item failed, has no score,
+or is missing because the log was truncated."""
 
 
 class ItemFailure(NamedTuple):
-    """What stands in the place of a score."""
+    """The failure of one item."""
 
     kind: ItemFailureKind
     text: str
-    """For a person: `the endpoint did not answer in 60 s`."""
+    """Readable description, e.g. `the endpoint did not answer in 60 s`."""
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.text}"

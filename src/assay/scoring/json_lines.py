@@ -1,6 +1,6 @@
-"""Lines of JSON objects: how items, samples and the logs of other tools are written.
+"""Reads JSON Lines files: items, samples and logs of other tools.
 
-A line ends at its line feed and nowhere else: texts hold U+2028 and U+0085, where `splitlines` parts.
+Lines end at line feeds only: texts may contain U+2028 and U+0085, at which `splitlines` would split.
 """
 
 import re
@@ -11,11 +11,11 @@ from assay.base.errors import DataError
 from assay.base.parsing.nesting import object_of_pairs, parse_json
 
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
-"""Behind an even number of backslashes: else it is the text of such an escape."""
+"""An escaped NUL; an odd number of preceding backslashes would make it literal text."""
 
 
 def json_lines(data: bytes, source: Path, *, of_what: str) -> dict[int, dict[str, Any]]:
-    """Line number (from 1) -> object; blank lines are left out. `DataError` names the line that is none."""
+    """Parse to line number (from 1) -> object, without blank lines. Raises `DataError` that names an invalid line."""
     found: dict[int, dict[str, Any]] = {}
     lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
     for number, line in enumerate(lines, start=1):
@@ -27,7 +27,7 @@ def json_lines(data: bytes, source: Path, *, of_what: str) -> dict[int, dict[str
             cut = " It is the last one and has no end: was the file cut short?" if number == len(lines) else ""
             raise DataError(f"{source}: line {number} is not JSON: {error}.{cut}") from error
         if not isinstance(row, dict):
-            raise DataError(f"{source}: line {number} is no JSON object.")
+            raise DataError(f"{source}: line {number} is not a JSON object.")
         found[number] = row
     if not found:
         raise DataError(f"{source}: no {of_what} in it.")
@@ -35,10 +35,10 @@ def json_lines(data: bytes, source: Path, *, of_what: str) -> dict[int, dict[str
 
 
 def json_value(data: bytes) -> Any:
-    """What UTF-8 JSON says, with a byte-order mark or without; `ValueError` where an object has a key twice."""
+    """Parse UTF-8 JSON with or without a byte order mark. Raises `ValueError` if an object repeats a key."""
     return parse_json(data.decode("utf-8-sig"), object_pairs_hook=object_of_pairs)
 
 
 def holds_nul(text: str) -> bool:
-    """Whether a string of this JSON has the character U+0000."""
+    """Return whether a string in this JSON contains U+0000."""
     return "\0" in text or _NUL.search(text) is not None

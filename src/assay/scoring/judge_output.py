@@ -1,7 +1,7 @@
-"""What a judge decided, read from its words: the last JSON object that says it, wherever it stands.
+"""Parses a judge's output: the last JSON object with a verdict, anywhere in the text.
 
-Judges reason before they decide, in LaTeX and in code whose braces are no JSON, and write LaTeX's backslashes
-into JSON's strings, where most of them mean nothing.
+Judges reason before they decide, in LaTeX and code whose braces are not JSON, and write LaTeX backslashes into
+JSON strings, where most of them are invalid escapes.
 """
 
 import json
@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 MAX_BRACES = 2000
-"""That are tried: of an answer of nothing else, each could be read to its end."""
+"""Maximum number of braces tried, because parsing takes quadratic time on a text of braces."""
 _BACKSLASH = re.compile(r'\\(?P<means>["\\/bfnrt]|u[0-9a-fA-F]{4})?')
 _READER = json.JSONDecoder(strict=False)
 
 
 def label_in(text: str, labels: Sequence[str]) -> str | None:
-    """The label of `{"label": ...}`, or the whole answer where it is a label; None otherwise."""
+    """Return the label of `{"label": ...}`, or the whole text if it is a label; None otherwise."""
     value = _last_value(text, "label", "result")
     if value is None:
         value = text.strip().strip("\"'.")
@@ -25,7 +25,7 @@ def label_in(text: str, labels: Sequence[str]) -> str | None:
 
 
 def result_in(text: str) -> float | None:
-    """The number of `{"result": ...}`, or the whole answer where it is a number; None otherwise."""
+    """Return the number of `{"result": ...}`, or the whole text if it is a number; None otherwise."""
     value = _last_value(text, "result")
     try:
         number = float(text if value is None else value)
@@ -35,7 +35,7 @@ def result_in(text: str) -> float | None:
 
 
 def _last_value(text: str, *keys: str) -> Any:
-    """The value of the first of `keys` in the last object that has one of them; None where none has."""
+    """Return the value of the first of `keys` in the last object that has one of them; None if none has."""
     for version in (text, _with_plain_backslashes(text)):
         for tree in reversed(list(_objects(version))):
             for key in keys:
@@ -45,7 +45,7 @@ def _last_value(text: str, *keys: str) -> Any:
 
 
 def _objects(text: str) -> Iterator[dict[str, Any]]:
-    """The JSON objects that stand in a text, not those inside of others."""
+    """Yield the outermost JSON objects in a text."""
     position = text.find("{")
     for _ in range(MAX_BRACES):
         if position < 0:
@@ -59,5 +59,5 @@ def _objects(text: str) -> Iterator[dict[str, Any]]:
 
 
 def _with_plain_backslashes(text: str) -> str:
-    """Backslashes that mean nothing in JSON stand for themselves."""
+    """Double the backslashes that are invalid escapes in JSON."""
     return _BACKSLASH.sub(lambda match: match.group() if match["means"] else r"\\", text)

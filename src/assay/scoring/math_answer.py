@@ -1,11 +1,10 @@
-"""Whether an answer comes to the number or the formula that is asked for, however it is written.
+"""Compares the last number or formula of a completion with a reference, independent of notation.
 
     "... so she sold $\\frac{144}{2}$ clips: \\boxed{72}."  -->  72  ==  "72"  -->  1
 
-Extracting the last answer and comparing formulas are math-verify's (an extra of this package). It evaluates
-what a model wrote, so it runs where a python grader does: in a process of its own, behind the fence, with
-little time. An answer that breaks it or takes too long is a wrong one, if the reference alone does neither; one
-whose process was killed from outside is a failure.
+Extraction and comparison are done by math-verify (an optional extra). It evaluates model output, so it runs like a
+Python grader: in a separate, fenced process with a time limit. A completion that crashes it or takes too long is
+wrong, if the reference alone does neither. If the process was killed from outside, the item fails.
 """
 
 from importlib.util import find_spec
@@ -14,12 +13,12 @@ from assay.base.errors import NotInstalledError
 from assay.scoring.python_process import Limits, PythonProcess, PythonResult
 
 LIMITS = Limits(seconds=5.0, clock_s=60.0)
-"""For one answer; the first one also brings the packages in. Of processor time, unlike math-verify's own
-limits: an answer that is judged again gets the same mark on a busy machine."""
+"""Limits of one comparison; the first also imports the packages. CPU time, unlike math-verify's own limits, so that
+a repeated comparison gets the same score on a busy machine."""
 
 PACKAGE = "math_verify"
 
-# A reference is nothing but its answer, so it is boxed, unless it shows where its answer stands.
+# A plain reference is boxed, so that math-verify parses all of it as the answer.
 SOURCE = r"""
 import logging
 
@@ -39,12 +38,12 @@ def grade(sample, item):
 
 
 def math_process(fence: frozenset[str]) -> PythonProcess:
-    """One that `math_answer` asks."""
+    """Start the process that `math_answer` uses."""
     return PythonProcess(SOURCE, LIMITS, fence)
 
 
 def math_answer(process: PythonProcess, text: str, reference: str) -> PythonResult:
-    """1 if the last answer in the text is the reference's, else 0; a failure where the reference has none."""
+    """Return 1 if the last answer in the text equals the reference, else 0; a failure if the reference is invalid."""
     result = process.grade({"text": text}, {"reference": reference})
     if (
         result.failure is None
@@ -56,7 +55,7 @@ def math_answer(process: PythonProcess, text: str, reference: str) -> PythonResu
 
 
 def check_math_verify(who: str) -> None:
-    """Raise `NotInstalledError` where the package is not installed that `who` needs."""
+    """Raise `NotInstalledError` if math-verify, which `who` needs, is not installed."""
     if find_spec(PACKAGE) is None:
         raise NotInstalledError(
             f"{who} compares numbers and formulas with the package math-verify, which is not installed: "

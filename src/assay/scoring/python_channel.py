@@ -1,7 +1,7 @@
-"""Questions and answers, one line each, over the pipes of a child that may do with them what it likes.
+"""Exchanges lines with an untrusted child process over its pipes.
 
-Whoever waits looks after the child every so often (`LOOK_S`), however the bytes come; neither a pipe that
-nobody empties nor a line that never ends holds him up. Knows nothing of what the lines say.
+While waiting, a callback checks the child every `LOOK_S` seconds, so neither a full pipe nor a line without end
+blocks the caller. The content of the lines is opaque here.
 """
 
 import os
@@ -16,14 +16,14 @@ _CHUNK_BYTES = 1 << 16
 
 
 class UnexpectedOutputError(Exception):
-    """Bytes lie in the channel that no question asked for."""
+    """Raised if the child wrote more than one line in reply."""
 
 
 class Channel:
-    """The pipes of one child; questions are put one after another."""
+    """The pipes of one child; requests are sent one at a time."""
 
     def __init__(self, child: "subprocess.Popen[bytes]") -> None:
-        """Takes over the pipes that it reads from and writes to; who made the child closes them."""
+        """Makes the pipes non-blocking; the owner of the child closes them."""
         assert child.stdin is not None and child.stdout is not None
         self._in, self._out = child.stdin.fileno(), child.stdout.fileno()
         os.set_blocking(self._in, False)
@@ -33,14 +33,14 @@ class Channel:
         self._writable.register(self._in, select.POLLOUT)
 
     def has_output(self) -> bool:
-        """The child has said something unasked, or is gone."""
+        """Return whether the child wrote something unrequested, or has ended."""
         return bool(self._readable.poll(0))
 
     def exchange(self, question: bytes, look: Callable[[], None]) -> bytes | None:
-        """The line that answers a line; None where the child ended or says no end of it.
+        """Send a line and return the reply line; None if the child ended or its line is too long.
 
-        `look` is called while it takes time; what it raises ends the waiting. Raises `UnaskedError` where more
-        than a line came.
+        `look` is called periodically; an exception from it ends the wait. Raises `UnexpectedOutputError` if more than
+        one line arrives.
         """
         looking = _Looking(look)
         return self._receive(looking) if self._send(question + b"\n", looking) else None
@@ -80,7 +80,7 @@ class _Looking:
         self._next_s = time.monotonic() + LOOK_S
 
     def now_and_then(self) -> None:
-        """A child that writes byte after byte is looked after, too."""
+        """Call `look` if it is due, also while bytes keep arriving."""
         if (now_s := time.monotonic()) >= self._next_s:
             self._look()
             self._next_s = now_s + LOOK_S

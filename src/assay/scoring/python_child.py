@@ -1,16 +1,15 @@
-"""What runs in a grader's process: the fence first, then the source, then one sample after another.
+"""The program of a grader's process: installs the fence, then runs the source, then grades samples.
 
-    limits -> fence -> said what the kernel did not grant -> source -> samples (stopped between two of them)
+    limits -> fence -> report what the kernel did not grant -> source -> samples (stopped between samples)
 
-`python_process` starts this file by its path; it imports nothing of assay. The fence is the kernel's, and holds
-whatever the source does within the interpreter:
+`python_process` starts this file by its path; it imports nothing of assay. The kernel enforces the fence, whatever
+the source does inside the interpreter:
 
-    files    Landlock: reads Python and the system's libraries, writes nothing
-    calls    seccomp: computes and waits; no process, socket or signal (`python_fence` says which calls)
+    files    Landlock: read Python and the system's libraries, write nothing
+    calls    seccomp: compute and wait; no process, socket or signal (see `python_fence`)
+    threads  RLIMIT_NPROC, which counts per user, so this process gets a user id or namespace of its own
 
-    threads  RLIMIT_NPROC, which counts by user: this process gets a user, or a name space, of its own
-
-Rights of a superuser are given up. Besides, Python's own events refuse the same by a clear name.
+Superuser capabilities are dropped. Python audit events block the same operations with a clear error message.
 """
 
 import ctypes
@@ -34,11 +33,11 @@ _NO_NEW_PRIVILEGES, _SECCOMP, _FILTER = 38, 22, 2
 _CAPABILITIES = 0x20080522
 _NEW_USER = 0x10000000
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
-"""Landlock's system calls, the same on every architecture."""
+"""Landlock's system calls; the numbers are the same on every architecture."""
 
 _WRITE_FILE, _READ_FILE, _READ_FOLDER = 1 << 1, 1 << 2, 1 << 3
 _RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}
-"""How many rights on files each version of Landlock knows; later ones 16."""
+"""Number of file rights in each Landlock version; 16 in later ones."""
 _READABLE = (
     "/usr", "/lib", "/lib64", "/nix/store", "/etc/ld.so.cache", "/etc/localtime",
     "/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system", "/dev/urandom", "/dev/zero",
@@ -51,7 +50,7 @@ _BLOCKED_EVENTS = (
 
 
 def _serve() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a signal from outside is nothing that the source raised
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # an external SIGINT must not look like an exception of the source
     _wake_with_input()
     channel = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(os.open(os.devnull, os.O_RDWR), 1)
@@ -82,7 +81,7 @@ def _send(channel: Any, request: Mapping[str, Any], reply: Mapping[str, Any]) ->
 
 def _graded(grade: Any, request: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        # No score depends on the samples before it, nor on when it is asked for.
+        # Seed, so that a score does not depend on earlier samples.
         random.seed(0)
         score = float(grade(request["sample"], request["item"]))
         return {"score": score} if math.isfinite(score) else {"failure": f"grade() returned {score}"}
@@ -91,15 +90,14 @@ def _graded(grade: Any, request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _wake_with_input() -> None:
-    """Have the kernel continue this process, which its parent stops, when something is to be read: the end of
-    the input, too, which is the parent's."""
+    """Make the kernel send SIGCONT to this (stopped) process on input, including EOF when the parent dies."""
     fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(0, fcntl.F_SETSIG, signal.SIGCONT)
     fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 def _limit(limits: Mapping[str, Any]) -> None:
-    """For this process and for good: nothing gives a higher limit back."""
+    """Set hard resource limits, which cannot be raised again."""
     for which, amount in {
         resource.RLIMIT_AS: limits["memory_bytes"],
         resource.RLIMIT_CPU: limits["lifetime_s"],
@@ -114,11 +112,11 @@ def _limit(limits: Mapping[str, Any]) -> None:
 
 
 def _be_alone() -> bool:
-    """Become the only process of a user, as the kernel counts them. Returns whether it could.
+    """Make RLIMIT_NPROC count only this process. Returns whether that succeeded.
 
-    A superuser is exempt from the count, so the process takes a user's number that nobody has. It keeps its own
-    for files, and for its parent's signals; the filter of calls keeps it from taking that back. Another user
-    begins a name space: since 5.14 Linux counts the processes of each apart.
+    Root is exempt from the limit, so the process switches to an unused real and effective user id. It keeps user 0
+    for files and for signals of its parent; seccomp prevents it from switching back. Any other user creates a user
+    namespace, in which Linux counts processes separately since 5.14.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if os.geteuid() == 0:
@@ -137,7 +135,7 @@ def _block_event(event: str, _: object) -> None:
 
 
 def _fence(parts: list[str], calls: bytes) -> list[str]:
-    """Put these parts up, for this process and for good; those that this kernel does not grant, with why."""
+    """Install the parts of the fence irrevocably; return those that the kernel does not grant, with the reason."""
     libc, missing = ctypes.CDLL(None, use_errno=True), []
     if parts:
         header, none = struct.pack("=Ii", _CAPABILITIES, 0), bytes(24)
@@ -147,7 +145,7 @@ def _fence(parts: list[str], calls: bytes) -> list[str]:
     if "files" in parts and not _fence_files(libc):
         missing.append(f"files (Landlock: {os.strerror(ctypes.get_errno())})")
     if "calls" in parts and not calls:
-        missing.append(f"system calls (nobody knows those of {os.uname().machine})")
+        missing.append(f"system calls (unknown processor {os.uname().machine})")
     elif "calls" in parts and not _fence_calls(libc, calls):
         missing.append(f"system calls (seccomp: {os.strerror(ctypes.get_errno())})")
     return missing

@@ -1,15 +1,14 @@
-"""Which system calls a python grader may make: a program for the kernel's filter (seccomp), by processor.
+"""The seccomp filter of Python graders: an allow list of system calls, by processor.
 
-    number of a call --> is another ABI's: the process ends
-                         is named here: allowed, or allowed with some arguments
-                         any other, known or yet to come: refused
+    system call --> of another ABI: the process is killed
+                    listed here: allowed, or allowed with some arguments
+                    any other, including future ones: denied
 
-What is named here lets a grader compute, read what Landlock lets it read (`python_child`) and wait. It starts
-no process, opens no socket, signals nobody, changes nobody's files, limits or priority: such calls are not
-named, so what a later kernel brings is refused before anybody has thought of it. Threads are clones that share
-their process, and no others are made.
+The listed calls let a grader compute, wait, and read what Landlock permits (`python_child`). They start no
+process, open no socket, send no signal, and change no files, limits or priorities. Threads are allowed: clones
+that share the process.
 
-Each processor has its own numbers; of one that is not here nothing is known, and there is no program.
+System call numbers depend on the processor; for an unknown processor there is no filter.
 """
 
 import struct
@@ -18,7 +17,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 FENCE = frozenset({"files", "calls"})
-"""What the kernel keeps a grader in by: Landlock, seccomp."""
+"""The parts of the fence: Landlock (files) and seccomp (system calls)."""
 
 _CALLS = {
     "read": (0, 63), "pread64": (17, 67), "readv": (19, 65), "preadv": (295, 69), "preadv2": (327, 286),
@@ -60,47 +59,47 @@ _CALLS = {
 
     "getrlimit": (97, 163), "setrlimit": (160, 164), "getrusage": (98, 165), "getrandom": (318, 278),
 }  # fmt: skip
-"""By name: the number on x86_64 and on aarch64, None where it has no such call."""
+"""System call numbers on x86_64 and aarch64; None if the processor has no such call."""
 
 _ONLY_WITH = {"open": (2, None), "openat": (257, 56), "clone": (56, 220), "prctl": (157, 167),
               "fcntl": (72, 25), "ioctl": (16, 29), "prlimit64": (302, 261)}  # fmt: skip
-"""Likewise, allowed with some arguments (`_checks`)."""
+"""System calls that are allowed with some arguments only (see `_checks`)."""
 _DOES_WITHOUT = {"clone3": (435, 435), "openat2": (437, 437)}
-"""Their arguments lie in memory, where a filter cannot look. Libraries do without them."""
+"""Their arguments are in memory, which a filter cannot read. They return ENOSYS; libraries have fallbacks."""
 _LAST_KNOWN = 462
-"""A library may ask whether a call with a larger number is there, and do without."""
+"""Larger numbers return ENOSYS, because libraries probe for newer calls and have fallbacks."""
 
 _LOAD, _IF_EQUAL, _IF_AT_LEAST, _IF_ANY_OF, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
-"""Instructions of the kernel's filters."""
+"""BPF instructions."""
 _ALLOW, _DENY, _NO_SUCH_CALL, _END_PROCESS = 0x7FFF0000, 0x50000 | 1, 0x50000 | 38, 0x80000000
 _NUMBER, _ABI = 0, 4
-"""Where a filter finds what was called, and by which of the processor's ABIs."""
+"""Offsets of the call number and the ABI in the filter's input."""
 _X32 = 0x40000000
-"""Set in the numbers of x86_64's ABI with short pointers."""
+"""Bit set in call numbers of the x32 ABI."""
 
 _TRUNCATE, _ACCESS, _WRITES, _READS_AND_WRITES = 0x200, 3, 1, 2
 _THREAD, _NAMESPACES = 0x10000, 0x7E020000
-_PRCTL = (3, 15, 16, 0x53564D41)  # is it dumpable; name of a thread; names of memory
-_FCNTL = (0, 1, 2, 3, 4, 1030, 1032)  # copies, their flags; how large a pipe is. No locks, owners or signals.
-_IOCTL = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)  # is it a terminal; what is to be read; flags
+_PRCTL = (3, 15, 16, 0x53564D41)  # get dumpable; set thread name; name memory
+_FCNTL = (0, 1, 2, 3, 4, 1030, 1032)  # duplicate, flags, pipe size; no locks, owners or signals
+_IOCTL = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)  # is a terminal; bytes to read; flags
 
 
 class _Processor(NamedTuple):
     abi: int
-    """As the kernel calls it: AUDIT_ARCH_..."""
+    """The kernel's AUDIT_ARCH_... constant."""
     column: int
 
 
 _PROCESSORS = {"x86_64": _Processor(0xC000003E, 0), "aarch64": _Processor(0xC00000B7, 1)}
 
 _Instruction = tuple[int, int, int, int]
-"""Code, instructions to skip if it holds, if it does not, and a number."""
+"""(code, instructions to skip if true, if false, constant)."""
 
 
 def filter_program(machine: str) -> bytes | None:
-    """The filter for a processor by its name in `platform.machine()`; None where its numbers are not known.
+    """Return the filter for a processor named as by `platform.machine()`; None if unknown.
 
-    Only for processes of 64 bits: others' numbers are those of another ABI.
+    None for 32-bit processes too, which use another ABI.
     """
     processor = _PROCESSORS.get(machine)
     if processor is None or sys.maxsize < 1 << 32:
@@ -127,7 +126,7 @@ def _numbers(calls: Mapping[str, tuple[int, int | None]], processor: _Processor)
 
 
 def _checks() -> dict[str, list[_Instruction]]:
-    """What is asked of the arguments, by name; each ends with an answer."""
+    """Return the argument checks by system call; each ends with a verdict."""
     allow, deny = _returned(_ALLOW), _returned(_DENY)
     is_thread = [
         (_LOAD, 0, 0, _argument(0)), (_IF_ANY_OF, 0, 1, _NAMESPACES), deny,
@@ -145,7 +144,7 @@ def _checks() -> dict[str, list[_Instruction]]:
 
 
 def _truncates_only_to_write(position: int) -> list[_Instruction]:
-    """Before Linux 6.2, Landlock lets a file that may be read be emptied by who opens it to read."""
+    """Deny truncation by read-only opens, which Landlock permits before Linux 6.2."""
     return [
         (_LOAD, 0, 0, _argument(position)), (_IF_ANY_OF, 1, 0, _TRUNCATE), _returned(_ALLOW),
         (_AND, 0, 0, _ACCESS), (_IF_EQUAL, 2, 0, _WRITES), (_IF_EQUAL, 1, 0, _READS_AND_WRITES),
@@ -154,7 +153,7 @@ def _truncates_only_to_write(position: int) -> list[_Instruction]:
 
 
 def _one_of(position: int, values: tuple[int, ...]) -> list[_Instruction]:
-    """All of these arguments are integers of 32 bits."""
+    """Allow some values of a 32-bit argument."""
     comparisons = [(_IF_EQUAL, len(values) - index, 0, value) for index, value in enumerate(values)]
     return [(_LOAD, 0, 0, _argument(position)), *comparisons, _returned(_DENY), _returned(_ALLOW)]
 

@@ -1,9 +1,9 @@
-"""Whether python graders are fenced by the kernel, or trusted: the operator's word, never a grader's.
+"""Decides whether Python graders are fenced by the kernel or trusted. Only the operator can choose.
 
-    --python-graders, told on as $ASSAY_PYTHON_GRADERS, else the home's settings.yaml, else fenced
+    --python-graders (passed on as $ASSAY_PYTHON_GRADERS), else the home's settings.yaml, else fenced
 
-The word is about this machine and who writes graders for it. It is no part of a suite or recipe, which may come
-from strangers, and no part of what is computed: a grader that runs under both gives the same score.
+The setting belongs to the machine, not to a suite or recipe, which may come from strangers. It does not affect
+scores: a grader that runs in both modes gives the same score.
 """
 
 import os
@@ -23,19 +23,18 @@ _TRUSTED = "trusted"
 
 
 def required_fence() -> frozenset[str]:
-    """The parts of the fence that python graders run behind here."""
+    """Return the parts of the fence that the operator requires."""
     setting = os.environ.get(VARIABLE, "")
     if setting not in ("", *WORDS):
-        raise ConfigError(f"{VARIABLE}={setting!r}: give one of these: {', '.join(WORDS)}.")
+        raise ConfigError(f"{VARIABLE}={setting!r}: expected one of: {', '.join(WORDS)}.")
     is_trusted = (setting or Home.from_environment().settings().python_graders) == _TRUSTED
     return frozenset() if is_trusted else FENCE
 
 
 def check_fence(graders: Iterable[Grader]) -> None:
-    """Raise `ConfigError` where one of them runs what others wrote, and this kernel cannot keep it in, or where
-    the package that one needs is missing.
+    """Raise `ConfigError` if a grader needs a process that this kernel cannot fence, or a missing package.
 
-    A process is tried, for a container's profile may forbid what the kernel can. It reads no grader.
+    Starts a trial process, because a container's profile may forbid what the kernel supports.
     """
     selected = [*graders]
     for single in (single for grader in selected for single in single_graders(grader)):

@@ -1,23 +1,22 @@
-"""A user's `def grade(sample, item) -> float`, run in a process of its own that a runaway cannot outgrow.
+"""Runs a user's `def grade(sample, item) -> float` in a fenced process with resource limits.
 
-    parent --- limits and fence -----------> child: puts them up
-           <-- what the kernel lacks ------- anything: nothing is run, and a `ConfigError` says so
-           --- the source -----------------> reads it
+    parent --- limits and fence -----------> child: installs them
+           <-- missing kernel features ----- if any, nothing is run and a `ConfigError` is raised
+           --- the source -----------------> executes it
            --- sample, item ---------------> grade()
            <-- score or error --------------
 
-The child has an environment of fixed values, an empty working folder, limits on memory and files, and a fence
-of the kernel's (`python_child`): it reads Python's files and libraries, writes none, starts no process and
-opens no socket. Processor time, threads and the clock are watched from here, where no grader can turn them
-off. Hashes of words and the numbers of `random` are fixed: a grader that is asked again says the same.
+The child has a fixed environment, an empty working folder, limits on memory and files, and a kernel fence
+(`python_child`): it can read Python's files and libraries, but cannot write files, start processes or open sockets.
+CPU time, threads and wall time are checked by the parent, where a grader cannot disable them. Hash seed and
+`random` are fixed, so repeated grading gives the same score.
 
-One child serves many samples, and is stopped (SIGSTOP) between two of them: then it computes nothing and
-starts nothing. Each question has a name that nobody can know before it is asked, and an answer bears it; a
-child that said something unasked, ended, or has more threads than when its source had been read answers for no
-other sample: the next one gets a fresh child.
+One child grades many samples, and is stopped (SIGSTOP) between them. Every request carries a random name that the
+reply must repeat. A child that writes unrequested output, ends, or has more threads than after loading its source is
+replaced before the next sample.
 
-A child that ends without an answer (killed from outside, by the kernel when memory runs out, by its own doing)
-is no grade: the sample is graded again in a fresh process, in `MAX_PROCESSES` of them at most.
+If a child ends without a reply (killed from outside, out of memory, or by itself), the sample is graded again in a
+new process, at most `MAX_PROCESSES` times.
 """
 
 import ast
@@ -51,58 +50,58 @@ HOW_TO_TRUST = (
 MAX_SOURCE_BYTES = 256 * 1024
 MAX_FAILURE_CHARACTERS = 500
 MAX_PROCESSES: Mapping[str, int] = {"python_grader_server_error": 3, "python_grader_killed": 10}
-"""Processes that grade one sample, if each ends without an answer: by its own doing, or killed from outside."""
+"""Attempts at one sample if processes end without a reply: by themselves, or killed from outside."""
 MAX_PAUSE_S = 0.5
-"""Before another process, if several were killed: memory that ran out may be free again."""
+"""Maximum pause before the next attempt, in which exhausted memory may become free."""
 SETTLE_S = 0.02
-"""The time that threads have to end after an answer, before they count as left behind."""
+"""Time for threads to end after a reply, before they count as left behind."""
 WARN_INTERVAL_S = 60.0
 KILL_SIGNALS = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
-"""Signals that come from outside of a fenced grader, which can send none."""
+"""Signals that must come from outside, because a fenced grader cannot send signals."""
 MAX_FUNCTIONS = 4000
 _NAMED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.comprehension, ast.keyword)
 ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
-    # Where a machine has a hundred cores, the stacks of as many threads would not fit into the memory allowed.
+    # On machines with many cores, the stacks of one thread per core would exceed the memory limit.
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS"), "1"),
 }
 
 
 class Limits(NamedTuple):
-    """What a grader may use; memory and time are the API's own limits."""
+    """Resource limits of a grader; memory and time are the API's own limits."""
 
     memory_bytes: int = 2 << 30
     """Address space."""
     seconds: float = 120.0
-    """Processor time for one sample: however busy the machine is, the same samples take too long."""
+    """CPU time for one sample, so that time-outs do not depend on the load of the machine."""
     clock_s: float = 480.0
-    """For one sample by the clock, for graders that wait."""
+    """Wall time for one sample, for graders that wait."""
     threads: int = 64
     open_files: int = 64
     compared_pairs: float = math.inf
-    """Pairs of characters that a similarity of two texts looks at: what it takes grows with their product."""
+    """Maximum product of text lengths in a similarity, to which its cost is proportional."""
     abandoned: threading.Event | None = None
-    """Set by another thread when nobody waits for the grade any more."""
+    """Set by another thread to abandon the grading."""
 
     @property
     def lifetime_s(self) -> int:
-        """Processor time after which the kernel ends the process, whatever became of who started it."""
+        """CPU time after which the kernel kills the process, even if its parent is dead."""
         return math.ceil(max(60.0, 10 * self.seconds))
 
 
 class GradingAbandonedError(Exception):
-    """`Limits.abandoned` was set while a process graded."""
+    """Raised if `Limits.abandoned` is set during grading."""
 
 
 class PythonResult(NamedTuple):
-    """What came of one sample."""
+    """The score or failure of one sample."""
 
     score: float | None
     failure: ItemFailure | None = None
 
 
 class PythonProcess:
-    """Runs one grader's source; to be closed, and not to be shared between threads."""
+    """Runs one grader's source. Must be closed; not thread-safe."""
 
     def __init__(
         self,
@@ -110,8 +109,7 @@ class PythonProcess:
         limits: Limits = Limits(),  # noqa: B008
         fence: frozenset[str] = FENCE,
     ) -> None:
-        """`fence`: none for a grader that is trusted with all that this process may do. `ConfigError` where the
-        source is too long, no Python, or defines no `grade`."""
+        """`fence` is empty for a trusted grader. Raises `ConfigError` if the source is invalid."""
         check_source(source)
         self._source = source
         self._limits = limits
@@ -121,13 +119,13 @@ class PythonProcess:
         self._warned_s = -math.inf
 
     def grade(self, sample: Mapping[str, Any], item: Mapping[str, Any]) -> PythonResult:
-        """The score of one sample, or why there is none.
+        """Grade one sample.
 
-        `ConfigError` where this kernel does not grant the fence; then nothing of the source was run.
+        Raises `ConfigError` if the kernel does not grant the fence; then the source has not run.
         """
         num_ended = Counter[str]()
         while True:
-            if self._child is not None and not self._child.may_go_on():
+            if self._child is not None and not self._child.is_reusable():
                 self.close()
             has_graded = self._child is not None
             try:
@@ -136,22 +134,22 @@ class PythonProcess:
                 self._warn(str(error))
                 num_ended[kind := error.failure.kind] += 1
                 if num_ended[kind] == (most := MAX_PROCESSES[kind]):
-                    text = f"{error}, as {most - 1} others did before that were to grade the same"
+                    text = f"{error}, like {most - 1} processes before it that graded the same sample"
                     return PythonResult(None, error.failure._replace(text=text))
                 if kind == "python_grader_killed":
                     time.sleep(min(MAX_PAUSE_S, 0.01 * 2 ** num_ended[kind]))
             except _NoResultError as error:
-                # An earlier sample's doing may come to light only now.
+                # An earlier sample in the same process may have caused this.
                 if not (error.is_of_process and has_graded):
                     return PythonResult(None, error.failure)
 
     def _warn(self, text: str) -> None:
-        """Log a process that ended without an answer: the first one, and later ones together, once a minute."""
+        """Log processes that ended without a reply, at most once a minute."""
         self._num_ended += 1
         if time.monotonic() > self._warned_s + WARN_INTERVAL_S:
             self._warned_s = time.monotonic()
             logging.getLogger("assay.scoring").warning(
-                "%s before it had graded its sample; a fresh process grades it again (%d so far)",
+                "%s before it had graded its sample; a new process grades it again (%d so far)",
                 text,
                 self._num_ended,
             )
@@ -183,7 +181,7 @@ class PythonProcess:
         self._child.count_threads()
 
     def close(self) -> None:
-        """Kill the child with all that it started."""
+        """Kill the child and everything that it started."""
         child, self._child = self._child, None
         if child is not None:
             child.end()
@@ -191,18 +189,18 @@ class PythonProcess:
 
 class _NoResultError(Exception):
     def __init__(self, kind: Any, text: str, *, is_of_process: bool = False) -> None:
-        """`is_of_process`: samples that were graded before in the same process may be the reason."""
+        """`is_of_process` is set if samples graded earlier in the same process may be the cause."""
         super().__init__(text)
         self.failure = ItemFailure(kind, text)
         self.is_of_process = is_of_process
 
 
 class _ProcessEndedError(_NoResultError):
-    """A process that ended without an answer: says nothing of the sample."""
+    """Raised if a process ends without a reply, which is no evidence about the sample."""
 
 
 class _Child:
-    """One process, and what is known of it."""
+    """One grader process."""
 
     def __init__(self, limits: Limits, fence: frozenset[str]) -> None:
         self._limits = limits
@@ -221,7 +219,7 @@ class _Child:
         self._num_threads_of_source: float = math.inf
 
     def install_fence(self) -> list[str]:
-        """Limits and fence; what of it the kernel did not grant."""
+        """Install limits and fence; return the parts that the kernel did not grant."""
         calls = filter_program(platform.machine())
         limits = {
             "memory_bytes": self._limits.memory_bytes,
@@ -233,11 +231,11 @@ class _Child:
         return [str(part) for part in reply["missing"]]
 
     def count_threads(self) -> None:
-        """Take the threads that it has, those that its source started, for its own."""
+        """Record the current number of threads, which the source started when it was loaded."""
         self._num_threads_of_source = self._num_threads()
 
-    def may_go_on(self) -> bool:
-        """Whether the next sample may be its: it said nothing unasked, and no sample left a thread behind."""
+    def is_reusable(self) -> bool:
+        """Return whether the child may grade the next sample: no stray output, no leftover threads, enough CPU time."""
         return not (
             self._channel.has_output()
             or self._num_threads() > self._num_threads_of_source
@@ -249,15 +247,17 @@ class _Child:
             os.killpg(self._process.pid, number)
 
     def _stop(self) -> None:
-        """Have the kernel stop all of it until it is asked again; threads that end are waited for."""
+        """Stop the process group until the next request, after a short wait for ending threads."""
         until_s = time.monotonic() + SETTLE_S
         while self._num_threads() > self._num_threads_of_source and time.monotonic() < until_s:
             time.sleep(SETTLE_S / 20)
         self._signal(signal.SIGSTOP)
 
     def exchange(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The answer to a question; the child is stopped after it. Raises `_NoAnswerError` where it ends, takes
-        too long or forges."""
+        """Send a request and return the reply; the child is stopped afterwards.
+
+        Raises `_NoResultError` if the child ends, exceeds a limit, or writes an invalid reply.
+        """
         name = secrets.token_hex(8)
         limits, began_s, used_s = self._limits, time.monotonic(), self._cpu_s()
 
@@ -278,40 +278,40 @@ class _Child:
             line = b""
         if line is None:
             raise self._ended()
-        # Whatever stands there: it may be what the grader wrote.
+        # The line may be anything, because the grader can write to the pipe.
         with suppress(ValueError, RecursionError):
             found = json.loads(line)
             if isinstance(found, dict) and found.get("of") == name:
                 self._stop()
                 return found
-        text = "the grader wrote an answer by itself"
+        text = "the grader wrote to the result channel itself"
         raise _NoResultError("python_grader_server_error", text, is_of_process=True)
 
     def _ended(self) -> _NoResultError:
-        """What came of a child that answers no more."""
+        """Return the error for a child that no longer replies."""
         try:
             code = self._process.wait(2.0)
         except subprocess.TimeoutExpired:
-            text = "the grader closed its channel, or wrote no end of an answer"
+            text = "the grader closed its result channel, or wrote a line without end"
             return _NoResultError("python_grader_server_error", text, is_of_process=True)
         how = f"signal {_signal_name(-code)}" if code < 0 else f"exit code {code}"
         kind = "python_grader_killed" if -code in KILL_SIGNALS else "python_grader_server_error"
         return _ProcessEndedError(kind, f"the grader's process ended ({how})")
 
     def _cpu_s(self) -> float:
-        """Processor time that it has used; 0 where this system does not say."""
+        """Return the CPU time used by the child; 0 if unknown."""
         with suppress(OSError):
             return time.clock_gettime((~self._process.pid << 3) | 2)
         return 0.0
 
     def _num_threads(self) -> int:
-        """1 where this system does not say."""
+        """Return the child's number of threads; 1 if unknown."""
         with suppress(OSError):
             return os.stat(f"/proc/{self._process.pid}/task").st_nlink - 2  # noqa: PTH116
         return 1
 
     def end(self) -> None:
-        """Kill it with all that it started."""
+        """Kill the process group and release its resources."""
         self._signal(signal.SIGKILL)
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -322,12 +322,12 @@ class _Child:
 
 
 def check_source(source: str) -> None:
-    """Refuse what can never grade."""
+    """Raise `ConfigError` if a source cannot be a grader."""
     if (size := len(source.encode("utf-8", "surrogatepass"))) > MAX_SOURCE_BYTES:
         raise ConfigError(f"the grader's source has {size} bytes; at most {MAX_SOURCE_BYTES} are run.")
     try:
         tree = ast.parse(source)
-        # Compiling takes the square of their number (20 s of 20,000), in which no other thread runs.
+        # Compile time grows quadratically with their number (20 s for 20,000), and holds the GIL.
         if (number := sum(isinstance(node, _NAMED) for node in ast.walk(tree))) > MAX_FUNCTIONS:
             raise ConfigError(
                 f"the grader's source has {number:,} functions, classes, comprehensions and arguments by name; "
@@ -335,7 +335,7 @@ def check_source(source: str) -> None:
             )
         compile(source, "grader", "exec")
     except (SyntaxError, ValueError) as error:
-        raise ConfigError(f"the grader's source is no Python: {error}.") from error
+        raise ConfigError(f"the grader's source is not valid Python: {error}.") from error
     except (RecursionError, MemoryError) as error:
         raise ConfigError(
             "the grader's source is nested too deeply for Python's compiler. Split its longest expression."
@@ -345,16 +345,18 @@ def check_source(source: str) -> None:
 
 
 def _result_of(reply: Mapping[str, Any]) -> PythonResult:
-    """What came of a question. A number is one that a float holds; a text, one that can be written down."""
+    """Convert a reply to a result; the number must be finite, and the text encodable."""
     if (reason := reply.get("failure")) is not None:
         text = str(reason)[:MAX_FAILURE_CHARACTERS].encode("utf-8", "replace").decode()
-        if text.startswith("MemoryError"):  # others before it may have kept what there was
+        if text.startswith("MemoryError"):  # earlier samples may hold the memory
             raise _NoResultError("python_grader_runtime_error", text, is_of_process=True)
         return PythonResult(None, ItemFailure("python_grader_runtime_error", text))
     with suppress(OverflowError):
         if isinstance(score := reply.get("score"), float | int) and math.isfinite(score):
             return PythonResult(float(score))
-    raise _NoResultError("python_grader_server_error", "the grader wrote an answer by itself", is_of_process=True)
+    raise _NoResultError(
+        "python_grader_server_error", "the grader wrote to the result channel itself", is_of_process=True
+    )
 
 
 def _signal_name(number: int) -> str:

@@ -1,6 +1,6 @@
-"""What a python grader's source takes out of its arguments by name, as far as reading it shows.
+"""Static analysis of a Python grader's source: the fields of `sample` and `item` that it reads.
 
-Knows nothing of running it (`python_process`). What cannot be told by reading is left to the run.
+Fields that cannot be determined statically are found only when the grader runs.
 """
 
 import ast
@@ -9,9 +9,9 @@ from typing import Literal
 
 
 def subscripted_fields(source: str, argument: Literal["sample", "item"]) -> set[str]:
-    """Constants by which `grade(sample, item)` subscripts one of the two, whatever it calls them.
+    """Return the constant keys with which `grade(sample, item)` subscripts one of its arguments.
 
-    Not those that it asks about (`'x' in item`) or tries, nor any where it gives the name another value.
+    Leaves out keys that it tests (`'x' in item`) or reads inside `try`, and all keys if it reassigns the argument.
     """
     found = set[str]()
     for grade in ast.parse(source).body:
@@ -40,7 +40,7 @@ def _subscripted(grade: ast.FunctionDef, position: int) -> set[str]:
 
 
 def _not_tried(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes below it whose failure nobody catches, however deep."""
+    """Yield all nodes below `node`, except those inside a `try` body."""
     nodes = [node]
     while nodes:
         node = nodes.pop()

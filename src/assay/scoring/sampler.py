@@ -1,7 +1,7 @@
-"""Whoever answers a prompt: the model under test, or the judge of a model-graded grader.
+"""The interface of samplers: the model under test, or the judge of a model grader.
 
-A sampler is an OpenAI-compatible endpoint (`assay.scoring.http_sampler`), a model of this process
-(`assay.inference.local.local_model`), or a few lines in a test. Nobody who asks needs to know which.
+A sampler is an OpenAI-compatible endpoint (`assay.scoring.http_sampler`), a model in this process
+(`assay.inference.local.local_model`), or a fake in a test.
 """
 
 from collections.abc import Sequence
@@ -15,48 +15,48 @@ from assay.scoring.item_failure import ItemFailure, ItemFailureKind
 
 
 class Message(TypedDict):
-    """One turn of a conversation."""
+    """A chat message."""
 
     role: str
     content: str
 
 
 class Sampling(FrozenConfig):
-    """How a completion is drawn."""
+    """Sampling parameters."""
 
     temperature: NonNegativeFloat = 0.0
-    """0 takes the most probable token each time."""
+    """0 is greedy decoding."""
 
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
-    """Tokens beyond this much probability are never drawn."""
+    """Sample from the smallest set of tokens with at least this probability."""
 
     top_k: PositiveInt | None = None
-    """Only so many of the most probable tokens are ever drawn, before `top_p` is applied; null: all."""
+    """Sample from the most probable tokens only, before `top_p` is applied; null: all tokens."""
 
     max_tokens: PositiveInt = 256
-    """Longest completion."""
+    """Maximum length of a completion in tokens."""
 
     seed: int | None = None
-    """Makes draws repeatable, where the endpoint can."""
+    """Makes sampling repeatable, if the endpoint supports it."""
 
     stop: tuple[str, ...] = ()
-    """The completion ends before the first of these."""
+    """The completion ends before the first of these strings."""
 
 
 CUT_REASONS = frozenset({"length", "max_tokens", "model_length", "max_output_tokens"})
-"""Reasons for a completion's end, as endpoints name them, where the room for it was used up."""
+"""Finish reasons of various endpoints for a completion that reached its token limit."""
 
 
 class Completion(NamedTuple):
-    """What came back."""
+    """A completion and its token counts."""
 
     text: str
     finish_reason: str = "stop"
-    """`stop`, `length` where `max_tokens` cut it short, or as the endpoint says; `unknown` where not."""
+    """`stop`, `length` if `max_tokens` was reached, or the endpoint's own reason; `unknown` without one."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     prompt_tokens_cut: int = 0
-    """Those at its beginning, for which the model had no room."""
+    """Tokens cut from the beginning of the prompt because the context was too short."""
 
 
 SamplerErrorKind = Literal["timeout", "server", "request", "refusal"]
@@ -70,14 +70,14 @@ _FAILURE_KINDS: dict[SamplerErrorKind, ItemFailureKind] = {
 
 
 class SamplerError(AssayError):
-    """An endpoint that did not answer, or not with a completion."""
+    """Raised if an endpoint returns no completion."""
 
     def __init__(self, kind: SamplerErrorKind, message: str) -> None:
         super().__init__(message)
         self.kind = kind
 
     def failure(self) -> ItemFailure:
-        """The failure of an item whose prompt got no completion."""
+        """Return the failure of an item without a completion."""
         return ItemFailure(_FAILURE_KINDS[self.kind], str(self))
 
 
@@ -86,11 +86,11 @@ class Sampler(Protocol):
 
     @property
     def name(self) -> str:
-        """The name of the model; part of the digest of whatever it judged."""
+        """Model name, which is part of the digest of what it judged."""
         ...
 
     def sample(self, prompts: Sequence[Sequence[Message]], sampling: Sampling) -> list[Completion | SamplerError]:
-        """One completion for each conversation; a failure takes the place of its completion."""
+        """Return one completion, or the error, for each conversation."""
         ...
 
 
@@ -98,25 +98,27 @@ class Embedder(Protocol):
     """Texts to vectors, for cosine similarity."""
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """One vector for each text, all of one length; raises `SamplerError`."""
+        """Return one vector for each text, all of equal length. Raises `SamplerError`."""
         ...
 
 
 def check_prompt_budget(takes: int, sampling: Sampling, of: str = "") -> None:
-    """Raise `ConfigError` where the longest completion leaves a model that takes so many tokens none to read;
-    `of`: whose sampling it is, with a colon."""
+    """Raise `ConfigError` if `max_tokens` leaves a model with a context of `takes` tokens none for the prompt.
+
+    `of` prefixes the message, e.g. `judge: `.
+    """
     if sampling.max_tokens >= takes:
         raise ConfigError(
-            f"{of}an answer may have {sampling.max_tokens:,} tokens (sampling.max_tokens), but the model takes "
-            f"{takes:,}, the prompt among them. Set sampling.max_tokens to less."
+            f"{of}a completion may have {sampling.max_tokens:,} tokens (sampling.max_tokens), but the model's "
+            f"context of {takes:,} tokens must also hold the prompt. Set sampling.max_tokens to less."
         )
 
 
 def as_text(messages: Sequence[Message]) -> str:
-    """A conversation as plain text, for models without a chat template: `Role: content` lines.
+    """Render a conversation as plain text for models without a chat template: `Role: content` lines.
 
-    A single message is its content and nothing else. With several, each line but a system's carries its role,
-    and the text ends with `Assistant:`, for the model to go on from.
+    A single message is rendered as its content alone. Otherwise every line except a system message has its role as
+    a prefix, and the text ends with `Assistant:`.
     """
     if len(messages) == 1:
         return messages[0]["content"]

@@ -1,6 +1,6 @@
-"""`{{ item.question }}` and `{{ sample.output_text }}`: the templates of graders, as the API writes them.
+"""Renders grader templates in the API's syntax: `{{ item.question }}`, `{{ sample.output_text }}`.
 
-A path is names and `[index]`es, nothing else: no filters, no expressions, nothing that runs.
+A tag holds a path of names and indices only: no filters, expressions or code.
 """
 
 import json
@@ -12,20 +12,20 @@ from assay.base.errors import ConfigError
 
 _STEP = re.compile(r"\.?([A-Za-z_][\w-]*)|\[(\d+)\]|\[['\"]([^'\"]*)['\"]\]")
 MAX_RENDERED = 16 << 20
-"""Characters: a template that names a long text a thousand times fills a machine's memory."""
+"""Maximum length in characters, because a template may repeat a long text many times."""
 ROOTS = ("item", "sample")
 SAMPLE_FIELDS = ("output_text", "output_json", "choices", "output_tools")
-"""What every sample has, and nothing else."""
+"""The fields of every sample."""
 
 
 class UnknownVariableError(Exception):
-    """A template names something that this sample does not have."""
+    """Raised if a template reads a value that a sample lacks."""
 
 
 def render(template: str, values: Mapping[str, Any]) -> str:
-    """The template with every tag's value in its place; strings as they are, other values as JSON.
+    """Render a template; strings are inserted as they are, other values as JSON.
 
-    Raises `UnknownVariableError` where a path leads nowhere, or the text is longer than `MAX_RENDERED`.
+    Raises `UnknownVariableError` for an unknown path, or if the text is longer than `MAX_RENDERED`.
     """
     texts: list[str] = []
     remaining = MAX_RENDERED
@@ -39,33 +39,35 @@ def render(template: str, values: Mapping[str, Any]) -> str:
 
 
 def item_path(path: str) -> str:
-    """A path into an item, `item.input`, itself; `ValueError` where it is none."""
+    """Validate a path into an item, like `item.input`. Raises `ValueError`."""
     try:
         steps = [*_steps(path)]
     except ConfigError as error:
         raise ValueError(str(error)) from error
     if len(steps) < 2 or steps[0] != "item":
-        raise ValueError(f"{path!r:.80} names no field of an item: write item.FIELD")
+        raise ValueError(f"{path!r:.80} is not a field of an item: write item.FIELD")
     return path
 
 
 def value_at(path: str, values: Mapping[str, Any]) -> Any:
-    """What a path leads to; `UnknownVariableError` where it leads nowhere."""
+    """Return the value at a path. Raises `UnknownVariableError` for an unknown path."""
     return _lookup(path, values)
 
 
 def check_template(template: str) -> str:
-    """The template itself, or a `ConfigError` for a tag that can never mean anything."""
+    """Return the template. Raises `ConfigError` for an invalid tag."""
     for path in _paths(template):
         steps = list(_steps(path))
         if not steps or steps[0] not in ROOTS:
-            raise ConfigError(f"'{{{{ {path} }}}}' names nothing. Write item.FIELD or sample.output_text.")
+            raise ConfigError(f"'{{{{ {path} }}}}' is not a known variable. Write item.FIELD or sample.output_text.")
     return template
 
 
 def _parts(template: str) -> Iterator[tuple[str, str | None]]:
-    """Each piece of text with the path of the tag behind it, None behind the last. The time that takes is
-    proportional to the length, whatever stands there; a regular expression's is not."""
+    """Yield (text, path of the following tag), with None after the last text.
+
+    Takes linear time for any input, which a regular expression would not.
+    """
     begin = 0
     while (opening := template.find("{{", begin)) >= 0 and (closing := template.find("}}", opening + 2)) >= 0:
         yield template[begin:opening], template[opening + 2 : closing].strip()
@@ -83,7 +85,7 @@ def _steps(path: str) -> list[str | int]:
     while position < len(path):
         match = _STEP.match(path, position)
         if match is None:
-            raise ConfigError(f"'{{{{ {path} }}}}' is no path. Write e.g. item.answers[0].text.")
+            raise ConfigError(f"'{{{{ {path} }}}}' is not a path. Write e.g. item.answers[0].text.")
         name, index, quoted = match.groups()
         steps.append(int(index) if index is not None else name if name is not None else quoted)
         position = match.end()
@@ -101,6 +103,6 @@ def _lookup(path: str, values: Mapping[str, Any]) -> Any:
 
 
 def fields_read(template: str, root: str) -> set[str]:
-    """The fields of `item` or `sample` that a template reads: those without which it cannot be rendered."""
+    """Return the fields of `item` or `sample` that a template requires."""
     paths = (list(_steps(path)) for path in _paths(template))
     return {str(steps[1]) for steps in paths if steps[0] == root and len(steps) > 1}

@@ -1,9 +1,7 @@
-"""How alike two texts are, in [0, 1]: the measures of the API's `text_similarity` grader.
+"""Text similarity in [0, 1]: the measures of the API's `text_similarity` grader.
 
-    no word in common -> 0 <= measure <= 1 <- the same words
-
-Words (`assay.base.words`) are compared in lower case; `fuzzy_match` compares characters. METEOR matches equal
-words only (no stems, no WordNet), so that a score does not depend on which dictionaries a machine has.
+Words (`assay.base.words`) are compared in lower case; `fuzzy_match` compares characters. METEOR matches equal words
+only (no stems, no WordNet), so that scores do not depend on installed dictionaries.
 """
 
 import itertools
@@ -25,12 +23,12 @@ MAX_ORDER = 4
 
 
 def similarity(measure: Measure, text: str, reference: str) -> float:
-    """One of the measures that need no model; `cosine` needs `cosine_similarity` and an embedder."""
+    """Compute a measure that needs no model; for `cosine` see `cosine_similarity`."""
     if measure == "fuzzy_match":
         return fuzz.ratio(text, reference) / 100
     words, expected = split_words(text), split_words(reference)
     if not words or not expected or words == expected:
-        # Of what has no words, or too few for an n-gram, a quotient would say nothing.
+        # Without words the quotients below are undefined.
         return float(words == expected)
     match measure:
         case "bleu":
@@ -46,24 +44,21 @@ def similarity(measure: Measure, text: str, reference: str) -> float:
 
 
 def split_words(text: str) -> list[str]:
-    """Lower-case words and punctuation marks."""
+    """Split into lower-case words and punctuation marks."""
     return words_of(text.lower())
 
 
 def rouge(words: Sequence[str], reference: Sequence[str], order: int) -> float:
-    """ROUGE-N (Lin 2004) as F1 of the n-grams.
-
-    A reference of fewer than N words has none: it is compared by n-grams of its own length.
-    """
+    """Compute ROUGE-N (Lin 2004) as F1 of n-grams; a shorter reference is compared by n-grams of its length."""
     order = min(order, len(reference))
     found, expected = _ngrams(words, order), _ngrams(reference, order)
     return _f1((found & expected).total(), found.total(), expected.total())
 
 
 def bleu(words: Sequence[str], reference: Sequence[str]) -> float:
-    """Sentence BLEU-4 (Papineni et al. 2002); an order without a match counts as half a match.
+    """Compute sentence BLEU-4 (Papineni et al. 2002); an order without a match counts as half a match.
 
-    Orders longer than the text or the reference are left out, so that a short exact answer scores 1.
+    Orders above the length of the text or the reference are skipped, so that a short exact match scores 1.
     """
     logs = []
     for order in range(1, min(MAX_ORDER, len(words), len(reference)) + 1):
@@ -77,7 +72,7 @@ def bleu(words: Sequence[str], reference: Sequence[str]) -> float:
 
 
 def gleu(words: Sequence[str], reference: Sequence[str]) -> float:
-    """Google-BLEU (Wu et al. 2016): the smaller of precision and recall over all 1- to 4-grams."""
+    """Compute Google-BLEU (Wu et al. 2016): the smaller of precision and recall over all 1- to 4-grams."""
     orders = range(1, MAX_ORDER + 1)
     found = sum((_ngrams(words, order) for order in orders), Counter[tuple[str, ...]]())
     expected = sum((_ngrams(reference, order) for order in orders), Counter[tuple[str, ...]]())
@@ -85,9 +80,9 @@ def gleu(words: Sequence[str], reference: Sequence[str]) -> float:
 
 
 def meteor(words: Sequence[str], reference: Sequence[str]) -> float:
-    """METEOR (Banerjee & Lavie 2005) on equal words: F-mean, 9:1 to recall, less a penalty for chunks.
+    """Compute METEOR (Banerjee & Lavie 2005) on equal words: F-mean, 9:1 to recall, less a fragmentation penalty.
 
-    As in its authors' program, a text that is its reference is one chunk without a penalty.
+    As in the authors' program, a text equal to its reference has no penalty.
     """
     aligned = _alignment(words, reference)
     if not aligned or words == reference:
@@ -99,13 +94,13 @@ def meteor(words: Sequence[str], reference: Sequence[str]) -> float:
 
 
 def cosine_similarity(first: Sequence[float], second: Sequence[float]) -> float:
-    """The cosine of two vectors; 0 where one of them is zero.
+    """Return the cosine of two vectors; 0 if one of them is zero.
 
-    `ValueError` where they are of unequal length or hold what is no number.
+    Raises `ValueError` for vectors of unequal length or with non-finite values.
     """
     norms = math.hypot(*first), math.hypot(*second)
     if not all(map(math.isfinite, norms)):
-        raise ValueError("an embedding holds what is no finite number")
+        raise ValueError("an embedding holds a non-finite number")
     if not all(norms):
         return 0.0
     cosine = sum(x / norms[0] * (y / norms[1]) for x, y in zip(first, second, strict=True))
@@ -121,7 +116,7 @@ def _f1(matches: int, num_found: int, num_expected: int) -> float:
 
 
 def _alignment(words: Sequence[str], reference: Sequence[str]) -> list[tuple[int, int]]:
-    """Pairs of equal words, each word once; a word goes on from its neighbour's match where it can."""
+    """Align equal words one to one, preferring a match adjacent to that of the preceding word."""
     free: dict[str, deque[int]] = {}
     for position, word in enumerate(reference):
         free.setdefault(word, deque()).append(position)

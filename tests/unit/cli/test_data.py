@@ -135,7 +135,7 @@ def test_checking_a_recipe_says_how_its_own_order_mixes(corpus: Path, capsys) ->
     assert code == 0
     assert "# note: loader.window_rows=64 mixes these rows badly" in checked
     assert "# order of the rows (window_rows=64, shuffle_radius_windows=3, lanes=4, " in checked
-    assert "global_batch_size=32, padded) beside a uniform shuffle:" in checked
+    assert "global_batch_size=32, padded) compared with a uniform shuffle:" in checked
     assert re.search(r"#   fix it by loader\.window_rows=\d+", checked)
     assert yaml.safe_load(checked)["loader"]["window_rows"] == 64
 
@@ -172,7 +172,7 @@ def test_a_dataset_whose_store_is_away_is_shown_with_its_order_unmeasured(
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"):
         monkeypatch.setenv(name, "x")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    monkeypatch.setattr("assay.cli.data.GLANCE_S", 0.5)
+    monkeypatch.setattr("assay.cli.data.STORE_TIMEOUT_S", 0.5)
     code, shown, err = run(capsys, "data", "show", "one")
     assert code == 0, err
     assert "60 rows" in shown and "order of the rows: not measured. s3://bucket/shards" in shown
@@ -182,7 +182,7 @@ def test_a_column_of_numbers_taken_for_the_text_is_remarked_on(corpus: Path, cap
     rows = [{"size": str(10 * row) if row % 3 else "many", "label": row % 2} for row in range(60)]
     (corpus / "sizes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     build = ("data", "build", "sizes.jsonl", "--text", "size", "--tokenizer", "tokenizer.json")
-    assert "text: 40 rows hold a number and nothing else" in run(capsys, *build, "--out", "sizes")[1]
+    assert "text: 40 rows hold just a number" in run(capsys, *build, "--out", "sizes")[1]
     words = [{**row, "size": f"{row['size']} bytes"} for row in rows]
     (corpus / "sizes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in words))
     assert "a number and nothing else" not in run(capsys, *build, "--out", "words")[1]
@@ -262,12 +262,12 @@ def test_what_was_dropped_is_not_offered_and_leaks_behind_the_cut_have_a_cure_of
     code, _, err = run(capsys, "data", "split", "kept", "--by", "doc")
     assert code == 2 and "'shard_id' holds what 'doc' held." in err
     _, sides, _ = run(capsys, "data", "split", "kept", *split)
-    assert "'assay data build --drop doubled' keeps one of each" in sides
+    assert "'assay data build --drop doubled' keeps one copy of each text" in sides
     _, built, _ = run(capsys, *command, "dropped", "--drop", "doubled")
     assert "doubled: 6 rows whose text an earlier row has\n" in built and "(--drop doubled" not in built
     _, sides, _ = run(capsys, "data", "split", "dropped", *split)
     assert "leaves them out of validation" in sides and "--drop doubled" not in sides
-    assert "the texts differ behind the cut: 'assay data build --max-tokens' of more" in sides
+    assert "the texts differ after the cut: a larger 'assay data build --max-tokens'" in sides
 
 
 def test_a_class_that_reads_as_if_the_label_were_not_known_is_named(corpus: Path, capsys) -> None:
@@ -277,7 +277,7 @@ def test_a_class_that_reads_as_if_the_label_were_not_known_is_named(corpus: Path
     code, built, _ = run(capsys, *command)
     assert code == 0
     assert "left out 10 rows without a label" in built
-    assert "label 'N/A' (10 rows) is learned as a class" in built and "label 'good' (" not in built
+    assert "label 'N/A' (10 rows) is trained as a class" in built and "label 'good' (" not in built
 
 
 @pytest.mark.parametrize("kind", [(), ("--label-kind", "classes")])
@@ -287,7 +287,7 @@ def test_only_an_empty_cell_of_csv_is_a_missing_class(corpus: Path, capsys, kind
     command = ("data", "build", "own.csv", "--tokenizer", "tokenizer.json", "--out", "own", "--workers", "1")
     code, built, _ = run(capsys, *command, *kind)
     assert code == 0 and "left out 4 rows without a label" in built
-    assert "label 'nan' (4 rows) is learned as a class" in built
+    assert "label 'nan' (4 rows) is trained as a class" in built
     manifest = json.loads(Path("own/manifest.json").read_text())
     assert manifest["label_counts"] == dict.fromkeys(labels[:-1], 4)
     code, _, output = run(capsys, *command, "--label-kind", "number")
@@ -338,7 +338,7 @@ def test_classes_that_are_spelled_in_two_ways_and_rare_ones_are_named(corpus: Pa
     assert code == 0
     assert "labels 'tensor' (12 rows) and 'Tensor' (11 rows) differ only in case, blanks or how a number" in built
     assert "labels '1' (11 rows) and '1.0' (11 rows) differ" in built
-    assert "1 class has fewer than 10 rows, e.g. 'odd' with 1: what is held out may have none of it" in built
+    assert "1 class has fewer than 10 rows, e.g. 'odd' with 1: validation may have none or all of them" in built
 
 
 def test_rows_for_a_language_model_are_built_by_their_format(corpus: Path, capsys) -> None:

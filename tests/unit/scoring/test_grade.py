@@ -106,7 +106,7 @@ def test_a_judge_whose_answer_was_cut_gave_no_mark():
 
 
 def test_a_judge_that_nobody_answers_for_is_found_before_anything_runs():
-    with pytest.raises(ConfigError, match="no endpoint answers as judge 'judge-1'"):
+    with pytest.raises(ConfigError, match="no endpoint is configured for judge 'judge-1'"):
         grade(SCORE_MODEL)
 
 
@@ -156,7 +156,7 @@ def test_a_multi_grader_fails_with_the_grader_that_failed(scripted):
     [
         ({"type": "string_check", "operation": "equals", **TEXT}, "operation"),
         ({**EXACT, "refrence": "x"}, "Perhaps you meant 'grader.reference'"),
-        ({**EXACT, "input": "{{ output }}"}, r"names nothing\. Write item\.FIELD"),
+        ({**EXACT, "input": "{{ output }}"}, r"is not a known variable\. Write item\.FIELD"),
         (multi({"exact": EXACT}), r"uses \['near'\], not among the graders"),
         ({**SCORE_MODEL, "range": [1, 0]}, "the first must be less"),
         ({"type": "python", "source": "x"}, "defines no function"),

@@ -159,7 +159,7 @@ def test_no_endpoint_at_all_is_a_failure_that_names_it():
 
 
 def test_what_is_no_url_is_refused():
-    with pytest.raises(ConfigError, match="'localhost' is no endpoint"):
+    with pytest.raises(ConfigError, match="'localhost' is not an endpoint"):
         HttpSampler(base_url="localhost", model="m")
 
 

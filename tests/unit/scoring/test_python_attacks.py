@@ -226,7 +226,7 @@ def test_a_process_that_ends_each_time_is_a_named_failure_and_the_next_sample_ha
     with closing(PythonProcess(GRADER, LIMITS)) as process:
         result = process.grade({}, {"body": body})
         assert str(result.failure).startswith(f"python_grader_server_error: the grader's process ended ({ENDS[body]}")
-        assert str(result.failure).endswith("as 2 others did before that were to grade the same")
+        assert str(result.failure).endswith("like 2 processes before it that graded the same sample")
         assert process.grade({}, {"body": "return 1"}) == PythonResult(1.0)
 
 
@@ -418,7 +418,7 @@ def test_a_sample_whose_processes_are_all_killed_is_a_failure_of_that_kind(
     with closing(PythonProcess(GRADER, LIMITS, frozenset())) as process:
         failure = process.grade({}, {"body": "os.kill(os.getpid(), 9); time.sleep(60)"}).failure
         assert process.grade({}, {"body": "return 1"}) == PythonResult(1.0)
-    assert failure is not None and failure.kind == "python_grader_killed" and "as 9 others" in failure.text
+    assert failure is not None and failure.kind == "python_grader_killed" and "like 9 processes" in failure.text
 
 
 def test_a_process_that_is_killed_between_two_samples_is_replaced_in_silence(

@@ -58,7 +58,7 @@ def test_the_word_of_a_home_holds_unless_the_environment_says_otherwise(
     monkeypatch.setenv(VARIABLE, "fenced")
     assert required_fence() == FENCE
     monkeypatch.setenv(VARIABLE, "sandboxed")
-    with pytest.raises(ConfigError, match="ASSAY_PYTHON_GRADERS='sandboxed': give one of these"):
+    with pytest.raises(ConfigError, match="ASSAY_PYTHON_GRADERS='sandboxed': expected one of"):
         required_fence()
 
 

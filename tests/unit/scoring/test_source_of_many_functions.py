@@ -22,5 +22,5 @@ def test_a_call_with_thousands_of_arguments_by_name_is_refused_before_it_is_comp
 
 
 def test_half_of_a_character_in_a_source_is_no_python() -> None:
-    with pytest.raises(ConfigError, match=r"no Python: .*surrogates not allowed"):
+    with pytest.raises(ConfigError, match=r"not valid Python: .*surrogates not allowed"):
         check_source("x = '\ud800'\ndef grade(sample, item): return 1")

@@ -86,14 +86,14 @@ def multi(formula: str) -> dict:
 
 
 def test_a_grader_says_its_reward_its_parts_and_no_errors(sdk) -> None:
-    response = run(sdk, EXACT, "Paris", {"response": "Paris"})
+    response = run(sdk, EXACT, "Paris", {"answer": "Paris"})
     assert (response.reward, response.sub_rewards, response.metadata.scores) == (1.0, {}, {"exact": 1.0})
     assert (response.metadata.name, response.metadata.type) == ("exact", "string_check")
     assert response.metadata.execution_time >= 0
     errors = response.metadata.errors.to_dict()
     assert set(errors) == ERRORS and not any(errors.values())
-    assert run(sdk, EXACT, "Rome", {"response": "Paris"}).reward == 0.0
-    pair = run(sdk, multi("0.25 * exact + 0.5 * holds"), "in Paris", {"response": "Paris"})
+    assert run(sdk, EXACT, "Rome", {"answer": "Paris"}).reward == 0.0
+    pair = run(sdk, multi("0.25 * exact + 0.5 * holds"), "in Paris", {"answer": "Paris"})
     assert (pair.reward, pair.sub_rewards) == (0.5, {"exact": 0.0, "holds": 1.0})
     assert run(sdk, judge('{"result": 7}'), "a").reward == 7.0
     assert run(sdk, judge('{"result": 7}'), "a").metadata.sampled_model_name == '{"result": 7}'
@@ -112,7 +112,7 @@ def test_a_grader_says_its_reward_its_parts_and_no_errors(sdk) -> None:
     ],
 )
 def test_a_grader_that_fails_gives_no_reward_and_one_named_error(sdk, grader, sample, error) -> None:
-    response = run(sdk, grader, sample, {"response": "a"})
+    response = run(sdk, grader, sample, {"answer": "a"})
     assert response.reward is None
     errors = response.metadata.errors.to_dict()
     assert [name for name, value in errors.items() if value is True] == [error]
@@ -193,7 +193,7 @@ class ChunkProcessor:
         self.processor = GraderService(None)
 
     def send(self, grader: dict, project: str = "a") -> "asyncio.Task[SampleGrade]":
-        return asyncio.ensure_future(self.processor.run(project, parse_grader(grader), "a", {"response": "a"}))
+        return asyncio.ensure_future(self.processor.run(project, parse_grader(grader), "a", {"answer": "a"}))
 
 
 def sleeping(seconds: float) -> dict:
@@ -226,6 +226,6 @@ def test_graders_that_sleep_keep_neither_other_projects_nor_other_graders_waitin
 def test_texts_too_long_to_be_compared_in_the_server_are_refused_quickly(sdk) -> None:
     alike = {**EXACT, "type": "text_similarity", "evaluation_metric": "fuzzy_match"}
     del alike["operation"]
-    response = run(sdk, alike, "a" * 100_000, {"response": "b" * 100_000})
-    assert response.reward is None and "too long to be compared here" in response.x_assay["failure"]["text"]
-    assert run(sdk, alike, "a" * 1000, {"response": "a" * 1000}).reward == 1.0
+    response = run(sdk, alike, "a" * 100_000, {"answer": "b" * 100_000})
+    assert response.reward is None and "too long to compare" in response.x_assay["failure"]["text"]
+    assert run(sdk, alike, "a" * 1000, {"answer": "a" * 1000}).reward == 1.0

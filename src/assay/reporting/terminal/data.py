@@ -39,11 +39,11 @@ NUM_VALUES = 4
 MAX_VALUE_CHARACTERS = 24
 MAX_TRAITS = 3
 OFTEN = 3.0
-"""Two rows of a step that meet again so many times as often as by chance are said to."""
+"""Pair recurrence (relative to chance) from which a hint is printed."""
 
 
 def print_manifest(manifest: DatasetManifest, folder: Path) -> None:
-    """The profile of a dataset."""
+    """Print the profile of a dataset."""
     console = stdout(markup=True)
     console.print(
         f"[bold]{escape(manifest.name)}[/]  fingerprint {manifest.fingerprint[:16]}  in {escape(str(folder))}"
@@ -64,7 +64,7 @@ def print_manifest(manifest: DatasetManifest, folder: Path) -> None:
         console.print(f"fields that graders read, with their rows: {', '.join(some)}")
     if (scored := manifest.scored) is not None:
         console.print(
-            f"with what {escape(scored.reference)} (weights {scored.weights_digest[:16]}) said of the pairs of "
+            f"with logprobs of {escape(scored.reference)} (weights {scored.weights_digest[:16]}) on the pairs of "
             f"{escape(scored.source)} ({scored.source_fingerprint[:16]})"
         )
     if manifest.label_counts:
@@ -78,9 +78,9 @@ def print_manifest(manifest: DatasetManifest, folder: Path) -> None:
 
 
 _UNKNOWN = frozenset({"n/a", "na", "nan", "null", "none", "nil", "-", "?", "unknown", "missing"})
-"""Labels with which people say, in small letters, that there is none."""
+"""Lower-case labels that usually mean that the label is unknown."""
 _FEWEST_OF_A_CLASS = 10
-"""Rows below which a split of a tenth often holds out none of a class."""
+"""Fewer rows of a class may leave none of it in a validation split of 10%."""
 
 
 def _warnings_of_cuts(manifest: DatasetManifest) -> list[Warned]:
@@ -89,15 +89,15 @@ def _warnings_of_cuts(manifest: DatasetManifest) -> list[Warned]:
 
 
 def print_build(manifest: DatasetManifest, dataset: Path) -> None:
-    """What became of the rows that were read, and what can be done about it."""
+    """Print how many rows were used, dropped or altered, with hints."""
     if (build := manifest.build) is None:
         return
     lines = [f"read {_counted(build.num_read, 'row')}, kept {manifest.num_rows:,}"]
     lines += [what.replace("{}", _counted(count, noun), 1) for count, noun, what in _outcomes(manifest, build) if count]
     lines += [f"not read: {', '.join(build.unread_fields)}"] if build.unread_fields else []
     lines += [
-        f"label '{label}' ({_counted(rows, 'row')}) is learned as a class: if it says that the label is not "
-        "known, leave it empty, and these rows are left out"
+        f"label '{label}' ({_counted(rows, 'row')}) is trained as a class: if it means that the label is "
+        "unknown, leave it empty, and these rows are dropped"
         for label, rows in manifest.label_counts.items()
         if label.casefold() in _UNKNOWN
     ]
@@ -105,13 +105,13 @@ def print_build(manifest: DatasetManifest, dataset: Path) -> None:
         lines += _doubtful_classes(manifest.label_counts)
     print("\n" + "\n".join(lines))
     if manifest.boundaries is not None:
-        _print_what_is_trained(manifest, build, dataset)
+        _print_training_summary(manifest, build, dataset)
     if manifest.format != "prompts" and ("label" in manifest.columns or manifest.format != "labelled"):
         print(f"\nnext: assay recipe new {dataset} --out recipe.yaml")
 
 
 def _outcomes(manifest: DatasetManifest, build: BuildSummary) -> list[tuple[int, str, str]]:
-    """How many rows or texts came to what; their number goes into the braces."""
+    """Return (count, noun, text) of each outcome; the count replaces the braces."""
     lost = f"{count_text(build.num_cut_tokens)} tokens"
     cut = f"cut {{}} at {manifest.lengths.max:,} tokens, which lost {lost}: --max-tokens allows more"
     by_option = {name: "" if name in build.drop else f" (--drop {name})" for name in ("doubled", "conflicting")}
@@ -142,24 +142,24 @@ def _outcomes(manifest: DatasetManifest, build: BuildSummary) -> list[tuple[int,
             "row",
             f"conflicting: {{}} of texts that have several labels{by_option['conflicting']}",
         ),
-        (build.num_dropped, "row", "dropped {} of these, as was asked"),
+        (build.num_dropped, "row", "dropped {} of these, as requested"),
         (
             build.num_shared,
             "row",
-            "leaks: {} whose text another group has, too: held out and trained on at once, where groups are "
-            "held out (--drop doubled, or another --group-by)",
+            "leaks: {} whose text also occurs in another group, so that a split by group may train on it and hold "
+            "it out (--drop doubled, or another --group-by)",
         ),
         (
             build.num_numbers if 2 * build.num_numbers > build.num_read else 0,
             "row",
-            "text: {} hold a number and nothing else, of which a model sees the digits. Name another --text; "
-            "as --metadata the number itself can be read beside it",
+            "text: {} hold just a number, of which a model sees the digits. Name another --text; as --metadata the "
+            "number itself can be read",
         ),
     ]
 
 
-def _print_what_is_trained(manifest: DatasetManifest, build: BuildSummary, dataset: Path) -> None:
-    """Examples, the rows by what became of them, and whether a model learns to stop."""
+def _print_training_summary(manifest: DatasetManifest, build: BuildSummary, dataset: Path) -> None:
+    """Print examples, row counts by outcome, and the end tokens that are trained."""
     from assay.data.dataset.dataset import Dataset
     from assay.data.dataset.tokens import load_tokenizer
 
@@ -176,7 +176,7 @@ def _print_what_is_trained(manifest: DatasetManifest, build: BuildSummary, datas
         ("  left out: longer than --max-tokens", build.num_long),
         ("  left out: unusable", build.num_unusable),
         ("  left out: doubled", build.num_dropped),
-        ("reasoning left out by the template, of turns that are not trained", build.num_reasoning_dropped),
+        ("reasoning dropped by the template from turns that are not trained", build.num_reasoning_dropped),
     )
     rows = [("rows read", f"{build.num_read:,}"), ("  kept", f"{manifest.num_rows:,}")]
     rows += [(what, f"{count:,}") for what, count in left_out if count]
@@ -196,14 +196,14 @@ def _untrained_ends(format: str | None, bounds: BoundaryTokens, ends: str) -> st
     why = f"a model does not learn to stop from {missing:,} of {bounds.num_ends:,} completions: "
     if bounds.end_ids and format != "text":
         return (
-            f"{why}{ends} stands behind them and is not trained. Move it before {{% endgeneration %}} in the "
+            f"{why}{ends} follows them but is not trained. Move it before {{% endgeneration %}} in the "
             "chat template, or name a template that trains it (--chat-template)."
         )
     return f"{why}no control token ends them. Name one (--end-token, or a chat template that writes one)."
 
 
 def _doubtful_classes(counts: Mapping[str, int]) -> Iterator[str]:
-    """Names that may be of one class, and classes that no split serves."""
+    """Yield warnings on class names that may be the same class, and on rare classes."""
     spellings: dict[str, list[str]] = {}
     for label in counts:
         number = parse_number(label.strip())
@@ -214,19 +214,19 @@ def _doubtful_classes(counts: Mapping[str, int]) -> Iterator[str]:
             listed = " and ".join(f"'{label}' ({_counted(counts[label], 'row')})" for label in labels)
             yield (
                 f"labels {listed} differ only in case, blanks or how a number is written: if they are one "
-                "class, spell them alike"
+                "class, use one name"
             )
     rare = sorted((rows, label) for label, rows in counts.items() if rows < _FEWEST_OF_A_CLASS)
     if rare:
         classes = number_of(len(rare), "class has", "classes have")
         yield (
-            f"{classes} fewer than {_FEWEST_OF_A_CLASS} rows, e.g. '{rare[0][1]}' with {rare[0][0]:,}: what is "
-            "held out may have none of it, or all"
+            f"{classes} fewer than {_FEWEST_OF_A_CLASS} rows, e.g. '{rare[0][1]}' with {rare[0][0]:,}: validation "
+            "may have none or all of them"
         )
 
 
 def print_examples(dataset: "Dataset", num_rows: int, *, max_characters: int = MAX_EXAMPLE_CHARACTERS) -> None:
-    """Rows for a language model, as it reads them: what is trained in colour, or in brackets."""
+    """Print rows as a language model reads them, with the trained parts in colour or brackets."""
     from assay.data.dataset.formats.examples import examples_of
 
     console = Console(highlight=False, soft_wrap=True)
@@ -253,7 +253,7 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _label_lines(counts: Mapping[str, int]) -> Iterator[str]:
-    """A bar for label 1, or for each of the most frequent classes."""
+    """Yield a bar for label 1, or for each of the most frequent classes."""
     total = sum(counts.values())
     is_binary = counts.keys() <= {"0", "1"}
     most = [("1", counts.get("1", 0))] if is_binary else Counter(counts).most_common(MAX_LINES)
@@ -308,20 +308,20 @@ def _short(value: str) -> str:
 
 
 def order_lines(mixing: Mixing, config: LoaderConfig, *, mean_tokens: float) -> Iterator[str]:
-    """What the order of the rows is like beside a uniform shuffle, and what would mend it."""
+    """Compare the row order with a uniform shuffle, and name settings that would fix it."""
     yield (
         f"order of the rows (window_rows={config.window_rows}, shuffle_radius_windows={config.shuffle_radius_windows}, "
-        f"lanes={config.lanes}, global_batch_size={config.global_batch_size}, {config.layout.type}) beside "
-        "a uniform shuffle:"
+        f"lanes={config.lanes}, global_batch_size={config.global_batch_size}, {config.layout.type}) "
+        "compared with a uniform shuffle:"
     )
-    yield f"  a row's places in two epochs correlate {mixing.position_correlation:.2f} (uniform: 0)"
+    yield f"  a row's positions in two epochs correlate {mixing.position_correlation:.2f} (uniform: 0)"
     for trait in mixing.traits[:MAX_TRAITS]:
         yield (
             f"  a step's '{trait.name}' varies {trait.variation:.1f} times as much; neighbouring steps "
             f"correlate {trait.neighbours:.2f}"
         )
     if not mixing.traits:
-        yield "  too few steps, or columns that tell rows apart, to say how steps differ"
+        yield "  too few steps or informative columns to compare steps"
     yield f"  two rows of a step meet again in the next epoch {mixing.pair_recurrence:.1f} times as often"
     if (fix := mixing.fix) is not None:
         memory = int(config.buffer_bytes_per_token * config.lanes * fix.window_rows * mean_tokens)
@@ -333,13 +333,13 @@ def order_lines(mixing: Mixing, config: LoaderConfig, *, mean_tokens: float) -> 
     if mixing.pair_recurrence >= OFTEN and config.layout.type == "bucketed":
         more = f"more than {config.layout.jitter:g}" if config.layout.jitter else "0.1 or more"
         yield (
-            f"  loader.layout.jitter of {more} brings others together, for some more padding; "
-            "loader.layout.type=padded all alike"
+            f"  loader.layout.jitter of {more} mixes pairs better at the cost of some padding; "
+            "loader.layout.type=padded mixes all rows equally"
         )
 
 
 def print_split(dataset: Path, found: SplitView, build: BuildSummary | None) -> None:
-    """Both sides, and the lines for a recipe; `build` is the dataset's own."""
+    """Print both sides of a split, and its lines for a recipe."""
     held_out = found.validation.num_rows + found.num_dropped
     total = found.train.num_rows + held_out
     for part, side in (("train", found.train), ("validation", found.validation)):
@@ -366,22 +366,22 @@ def print_split(dataset: Path, found: SplitView, build: BuildSummary | None) -> 
                 "            --drop-leaks leaves them out of validation; --by input_ids keeps copies of a text "
                 f"on one side{_build_hint(build)}"
             )
-    values = {key: "true" if value is True else value for key, value in found.split.items()}
+    values = {key: "true" if value is True else value for key, value in found.split.items() if value is not False}
     settings_text = ", ".join(f"{key}: {value}" for key, value in values.items())
     print(f"\ndata:\n  dataset: {dataset}\n  split: {{{settings_text}}}")
 
 
 def _build_hint(build: BuildSummary | None) -> str:
-    """What another build would do about leaks; nothing where the rows were adopted."""
+    """Return a hint on how another build would avoid the leaks; empty for an adopted dataset."""
     if build is None:
         return ""
     if "doubled" not in build.drop:
-        return "; 'assay data build --drop doubled' keeps one of each"
-    return "; the texts differ behind the cut: 'assay data build --max-tokens' of more keeps them apart"
+        return "; 'assay data build --drop doubled' keeps one copy of each text"
+    return "; the texts differ after the cut: a larger 'assay data build --max-tokens' distinguishes them"
 
 
 def print_diff(found: DatasetDiff) -> None:
-    """What a person wants to know first stands first."""
+    """Print the differences of two datasets, the most important first."""
     console = stdout(markup=True)
     if found.is_equal:
         console.print(f"[bold green]equal[/]: {number_of(found.rows_after, 'row')}, fingerprint {found.after[:16]}")
@@ -393,7 +393,7 @@ def print_diff(found: DatasetDiff) -> None:
     if found.rows is not None:
         console.print(
             f"        {number_of(found.rows.num_added, 'row')} added, {found.rows.num_removed:,} removed, "
-            f"{found.rows.num_relabelled:,} relabelled, told by their tokens"
+            f"{found.rows.num_relabelled:,} relabelled, compared by their tokens"
         )
     _print_some(console, "[green]+[/] shard ", found.shards_added)
     _print_some(console, "[red]-[/] shard ", found.shards_removed)
@@ -408,7 +408,9 @@ def print_diff(found: DatasetDiff) -> None:
         console.print(_shift_table(found.shifts[:MAX_LINES]))
         if len(found.shifts) > MAX_LINES:
             console.print(f"and {len(found.shifts) - MAX_LINES} smaller shifts (--json has all)")
-    console.print(f"\n{tenths_text(found.length_distance)} of the rows would have to change their length to be alike")
+    console.print(
+        f"\n{tenths_text(found.length_distance)} of the rows would need another length for equal length distributions"
+    )
 
 
 def _print_some(console: Console, mark: str, lines: Sequence[str]) -> None:

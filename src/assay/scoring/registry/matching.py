@@ -1,8 +1,7 @@
-"""When an answer is right, by Match, Includes, FuzzyMatch and JsonMatch of OpenAI Evals 3.0.1.
+"""The rules Match, Includes, FuzzyMatch and JsonMatch of OpenAI Evals 3.0.1.
 
-Their rules are kept to the letter, awkward ones included: an empty ideal is a prefix of everything; a fuzzy
-match of an empty text needs another empty text; JSON null never equals anything, not even null; 1 equals 1.0
-and true.
+They are reproduced exactly, with their oddities: an empty ideal is a prefix of everything; an empty text fuzzily
+matches only an empty text; JSON null equals nothing, not even null; 1 equals 1.0 and true.
 """
 
 import re
@@ -18,19 +17,19 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 def match(completion: str, ideals: Sequence[str]) -> bool:
-    """The answer begins with one of the ideals."""
+    """Return whether the completion begins with one of the ideals."""
     return any(completion.startswith(ideal) for ideal in ideals)
 
 
 def includes(completion: str, ideals: Sequence[str], *, ignore_case: bool = False) -> bool:
-    """One of the ideals stands in the answer."""
+    """Return whether the completion contains one of the ideals."""
     if ignore_case:
         return any(ideal.lower() in completion.lower() for ideal in ideals)
     return any(ideal in completion for ideal in ideals)
 
 
 def fuzzy_match(completion: str, ideals: Sequence[str]) -> bool:
-    """Normalised, one holds the other, for some ideal; an empty text matches an empty one only."""
+    """Return whether the normalised completion contains an ideal or vice versa; empty matches only empty."""
     text = normalised(completion)
     for ideal in map(normalised, ideals):
         if not text or not ideal:
@@ -42,29 +41,29 @@ def fuzzy_match(completion: str, ideals: Sequence[str]) -> bool:
 
 
 def token_f1(completion: str, ideals: Sequence[str]) -> float:
-    """The best F1 of normalised words over the ideals, repetitions counted; 0 without a shared word."""
+    """Return the best F1 of normalised words over the ideals; 0 without a common word."""
     return max(_f1(normalised(completion).split(), normalised(ideal).split()) for ideal in ideals)
 
 
 def normalised(text: str) -> str:
-    """Lower case, without ASCII punctuation, without the words a, an, the; single spaces."""
+    """Normalise to lower case, without ASCII punctuation and articles, with single spaces."""
     bare = "".join(character for character in text.lower() if character not in _PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", bare).split())
 
 
 def json_match(completion: str, ideals: Sequence[str]) -> bool:
-    """The answer is JSON that equals one of the ideals; `ValueError` for an ideal that is not JSON."""
+    """Return whether the completion is JSON that equals an ideal. Raises `ValueError` for an invalid ideal."""
     try:
         text = parse_json(completion)
     except ValueError:
         text = None
-    # Every ideal is parsed before any is compared, so a broken one is found whatever was answered.
+    # Parse all ideals first, so that an invalid one is found for every completion.
     parsed = [parse_json(ideal) for ideal in ideals]
     return any(json_equal(text, ideal) for ideal in parsed)
 
 
 def json_equal(first: Any, second: Any) -> bool:
-    """Equal member by member; null, or a member that only one of them has, is never equal."""
+    """Compare recursively; null, or a key that only one of them has, is never equal."""
     if first is None or second is None:
         return False
     if isinstance(first, dict):

@@ -1,7 +1,7 @@
-"""ModelBasedClassify of OpenAI Evals: a judge reads a prompt made of the sample and picks one of the choices.
+"""ModelBasedClassify of OpenAI Evals: a judge reads a prompt built from the sample and picks one of the choices.
 
-The rules of version 3.0.1 are kept, with one exception. There, an answer prompt that is added to a *chat*
-prompt is added again for every sample (the list is changed in place); here each sample's prompt has it once.
+The rules of version 3.0.1 are reproduced with one exception: there, the answer instructions are appended to a
+*chat* prompt again for every sample (the list is modified in place); here each prompt has them once.
 """
 
 import string
@@ -39,29 +39,29 @@ _EVAL_TYPE_PROMPTS = {
 class ModelGradedSpec(FrozenConfig):
     """One entry of `modelgraded/*.yaml`."""
 
-    model_config = ConfigDict(extra="ignore")  # authors' remarks stand there, too
+    model_config = ConfigDict(extra="ignore")  # specs may contain authors' comments
 
     prompt: Prompt
     choice_strings: str | tuple[str, ...]
     """A list, `from_n`, `from_n_abc`, `from_n_ABC`, or a text whose characters are the choices."""
     input_outputs: dict[str, str]
-    """Key of the sample that holds a prompt -> key under which its completion enters the judge's prompt."""
+    """Sample key of a prompt -> key of its completion in the judge's prompt."""
     eval_type: str | None = None
     choice_scores: dict[str, float] | str | None = None
-    """By choice, or `from_strings`: the choice is its own score."""
+    """Score by choice, or `from_strings`: the choice is a number."""
     output_template: str | None = None
-    """The template of each of several completions of one prompt."""
+    """Template for each of several completions of one prompt."""
 
 
 class ModelGrade(NamedTuple):
-    """What a judge's answer means."""
+    """A judge's choice and its score."""
 
     choice: str
     score: float | None
 
 
 def choices_of(spec: ModelGradedSpec, num_completions: int) -> tuple[str, ...]:
-    """The choices as a list."""
+    """Return the choices of a spec."""
     named = {
         "from_n": [str(index + 1) for index in range(num_completions)],
         "from_n_abc": [string.ascii_lowercase[index % 26] for index in range(num_completions)],
@@ -71,14 +71,16 @@ def choices_of(spec: ModelGradedSpec, num_completions: int) -> tuple[str, ...]:
     choices = tuple(named.get(strings, list(strings)) if isinstance(strings, str) else strings)
     for choice in choices:
         if any(character in string.punctuation for character in choice):
-            raise ConfigError(f"choice '{choice}' holds punctuation, which is removed from answers before they match.")
+            raise ConfigError(
+                f"choice '{choice}' holds punctuation, which is removed from completions before they are matched."
+            )
     return choices
 
 
 def judge_prompt(
     spec: ModelGradedSpec, choices: Sequence[str], values: Mapping[str, Any], eval_type: str | None
 ) -> list[Message]:
-    """What the judge is asked; `eval_type` (the eval's own argument) adds the answer prompt."""
+    """Build the judge's prompt; `eval_type` (the eval's argument) appends answer instructions."""
     turns = [{"role": "user", "content": spec.prompt}] if isinstance(spec.prompt, str) else list(spec.prompt)
     if eval_type is not None:
         if eval_type not in _EVAL_TYPE_PROMPTS:
@@ -98,16 +100,18 @@ def judgement(
     eval_type: str | None,
     match_rule: MatchRule = "starts_or_endswith",
 ) -> ModelGrade:
-    """The first line that matches a choice decides; from the end where the judge was to reason first."""
+    """Return the choice of the first matching line; of the last one if the judge reasons first."""
     parsed_as = spec.eval_type or eval_type
     if parsed_as is None:
-        raise ConfigError("neither the eval nor its modelgraded spec names an eval_type, so answers have no form.")
+        raise ConfigError(
+            "neither the eval nor its modelgraded spec names an eval_type, so the judge's output cannot be parsed."
+        )
     choice = choice_in(completion, choices, last_first=parsed_as.startswith("cot_classify"), match_rule=match_rule)
     return ModelGrade(choice, _score(choice, choices, spec.choice_scores))
 
 
 def choice_in(completion: str, choices: Sequence[str], *, last_first: bool, match_rule: MatchRule) -> str:
-    """The choice that a line of the answer matches once its punctuation is gone; `__invalid__` if none does."""
+    """Return the choice that a line matches without punctuation; `__invalid__` if none does."""
     lines = completion.strip().split("\n")
     for line in reversed(lines) if last_first else lines:
         bare = "".join(character for character in line.strip() if character not in string.punctuation)
@@ -120,7 +124,7 @@ def choice_in(completion: str, choices: Sequence[str], *, last_first: bool, matc
 
 
 def several_as_one(completions: Sequence[str], template: str) -> str:
-    """Several completions of one prompt as the text that the judge compares."""
+    """Join several completions of one prompt into the text that the judge compares."""
     parts = [
         filled(
             template,
@@ -138,7 +142,7 @@ def several_as_one(completions: Sequence[str], template: str) -> str:
 
 
 def escaped(prompt: Any) -> Any:
-    """A prompt with its braces doubled, as the judge's prompt gets it."""
+    """Double the braces of a prompt, as the judge's prompt requires."""
     if _is_chat(prompt):
         return [
             {**turn, "content": _double_braces(turn["content"])} if "content" in turn else dict(turn) for turn in prompt
@@ -147,16 +151,18 @@ def escaped(prompt: Any) -> Any:
 
 
 def filled(template: str, values: Mapping[str, Any]) -> str:
-    """`str.format` with the keys that the template uses; `DataError` for one that is not there."""
+    """Fill a template by `str.format`. Raises `DataError` for a missing key."""
     try:
         keys = [key for _, key, _, _ in string.Formatter().parse(template) if key]
         return template.format(**{key: values[key] for key in keys})
     except (KeyError, IndexError, ValueError) as error:
-        raise DataError(f"a prompt of the registry cannot be filled: {error!r}. It has {sorted(values)}.") from error
+        raise DataError(
+            f"a prompt of the registry cannot be filled: {error!r}. Available keys: {sorted(values)}."
+        ) from error
 
 
 def chat_as_text(chat: Sequence[Mapping[str, str]]) -> str:
-    """A conversation inside a prompt: roles as prefixes; the only message without one."""
+    """Render a conversation as text with roles as prefixes; a single message has none."""
     if len(chat) == 1:
         return chat[0]["content"]
     prefixes = {"system": "", "example_user": "User: ", "example_assistant": "Assistant: "}

@@ -1,4 +1,4 @@
-"""Reads a registry folder as OpenAI Evals lays it out: `evals/*.yaml`, `modelgraded/*.yaml`, `data/**.jsonl`.
+"""Reads a registry folder in the layout of OpenAI Evals: `evals/*.yaml`, `modelgraded/*.yaml`, `data/**.jsonl`.
 
     evals/arithmetic.yaml           arithmetic: {id: arithmetic.dev.v0, metrics: [accuracy]}
                                     arithmetic.dev.v0:
@@ -6,7 +6,7 @@
                                       args: {samples_jsonl: arithmetic/samples.jsonl}
     data/arithmetic/samples.jsonl   {"input": [{"role": "user", "content": "2 + 3 ="}], "ideal": "5"}
 
-The class is a name for a rule, and is never imported. An eval of another class is refused, not guessed at.
+The class only names a rule and is never imported. Evals of other classes are rejected.
 """
 
 import difflib
@@ -50,7 +50,7 @@ _MAX_TOKENS: dict[Rule, int] = {"Match": 500, "FuzzyMatch": 100, "JsonMatch": 51
 
 
 class RegistryEval(NamedTuple):
-    """One eval, ready to run."""
+    """One eval with its samples."""
 
     name: str
     """`base.split.version`, e.g. `arithmetic.dev.v0`."""
@@ -62,19 +62,19 @@ class RegistryEval(NamedTuple):
     """The specification of ModelBasedClassify."""
 
     def sample_id(self, index: int) -> str:
-        """As OpenAI Evals names it in its logs."""
+        """Return a sample's id as in the logs of OpenAI Evals."""
         base, split = [*self.name.split("."), "default"][:2]
         return f"{base}.{split}.{index}"
 
     def sampling(self) -> Sampling:
-        """How its class asks for completions. Includes leaves the temperature to the API: 1."""
+        """Return the sampling parameters of the eval's class. Includes uses the API's default temperature, 1."""
         if self.rule == "Includes":
             return Sampling(temperature=1.0, max_tokens=500, seed=0)
         options = (self.args.get("sample_kwargs") or {}) if self.rule == "ModelBasedClassify" else self.args
         return Sampling(max_tokens=int(options.get("max_tokens", _MAX_TOKENS[self.rule])))
 
     def prompt(self, index: int) -> list[Message]:
-        """What the model is asked for sample `index`; a plain text is a system message, as in the original."""
+        """Return the prompt of a sample; plain text becomes a system message, as in OpenAI Evals."""
         prompt = self.samples[index]["input"]
         if self.few_shot:
             if isinstance(prompt, str):
@@ -84,18 +84,18 @@ class RegistryEval(NamedTuple):
         return as_chat(prompt)
 
     def ideals(self, index: int) -> tuple[str, ...]:
-        """The right answers of sample `index`."""
+        """Return the correct answers of a sample."""
         ideal = self.samples[index]["ideal"]
         return tuple(ideal) if isinstance(ideal, list) else (ideal,)
 
     def sha256(self) -> str:
-        """SHA-256 of all that decides a score but the model."""
+        """Return the SHA-256 of everything that determines scores, except the model."""
         spec = None if self.spec is None else self.spec.model_dump(mode="json")
         return sha256_of_json([self.rule, dict(self.args), list(self.samples), list(self.few_shot), spec])
 
 
 def as_chat(prompt: Any) -> list[Message]:
-    """A prompt of the registry as a conversation."""
+    """Convert a prompt to a conversation."""
     if isinstance(prompt, str):
         return [Message(role="system", content=prompt)]
     return [Message(role=turn["role"], content=turn["content"]) for turn in prompt]
@@ -105,7 +105,6 @@ class Registry:
     """One registry folder."""
 
     def __init__(self, folder: Path) -> None:
-        """`ConfigError` where there is no registry."""
         if not (folder / "evals").is_dir():
             raise ConfigError(f"{folder}: no registry there (no folder 'evals'). Name the folder that holds it.")
         self._folder = folder
@@ -113,7 +112,7 @@ class Registry:
         self._specs = _entries(folder / "modelgraded")
 
     def eval(self, name: str) -> RegistryEval:
-        """An eval by its name or an alias of it."""
+        """Load an eval by its name or an alias."""
         key, entry = _dereferenced(name, self._evals, "eval", self._folder)
         class_name = entry.get("class")
         if class_name not in _RULES:
@@ -137,7 +136,7 @@ class Registry:
         return RegistryEval(key, rule, args, samples, shots, spec)
 
     def data_files(self, name: str) -> tuple[Path, ...]:
-        """The files that an eval's samples and examples are read from, whether they are there or not."""
+        """Return the paths of an eval's samples and few-shot examples, whether they exist or not."""
         _, entry = _dereferenced(name, self._evals, "eval", self._folder)
         args = dict(entry.get("args") or {})
         named = (args.get(key) for key in ("samples_jsonl", "few_shot_jsonl"))
@@ -182,7 +181,7 @@ def _dereferenced(name: str, entries: Mapping[str, Any], what: str, folder: Path
         alias = entry if isinstance(entry, str) else entry.get("id") if isinstance(entry, dict) else None
         if alias is None:
             if not isinstance(entry, dict):
-                raise ConfigError(f"{folder}: {what} '{name}' is no mapping.")
+                raise ConfigError(f"{folder}: {what} '{name}' is not a mapping.")
             return name, entry
         name = alias
 
