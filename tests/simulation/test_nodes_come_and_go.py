@@ -21,8 +21,8 @@ from assay.base.errors import AssayError
 from assay.elastic import supervisor as supervisor_module
 from assay.elastic.nodes import group as nodes_module
 from assay.elastic.nodes.group import Follower, NodeGroup
-from assay.elastic.nodes.handover import Heir
-from assay.elastic.nodes.server import lead_of
+from assay.elastic.nodes.handover import Successor
+from assay.elastic.nodes.server import leader_address
 from assay.elastic.supervisor import RestartPolicy, Supervisor
 from assay.elastic.task import AttemptEnd, Orders
 from assay.records.commit import Commit, RunFinished
@@ -104,7 +104,7 @@ class World:
             files=(),
             weights_digest=life.digest,
             receipts_from_step=life.committed,
-            rows_learned=life.step - life.committed,
+            rows_trained=life.step - life.committed,
         )
         CommitLog(self.store, attempt=number).append(entry)
         life.committed = life.step
@@ -182,7 +182,7 @@ class Node:
 
     def leave(self) -> None:
         """SIGTERM."""
-        self.follower._ask_to_stop()
+        self.follower._request_stop()
 
     def kill(self) -> None:
         if self.follower._ranks is not None:
@@ -190,7 +190,7 @@ class Node:
         self.follower._link.close()
 
 
-class Lead:
+class BecomeLeader:
     """What the lead does, whichever node that is: it supervises until the run ends or is handed on."""
 
     def __init__(self, world: World, run: Run, num_nodes: int) -> None:
@@ -202,9 +202,11 @@ class Lead:
         self.error: BaseException | None = None
         self.is_over = threading.Event()
 
-    def by_heir(self, heir: Heir, *, is_asked_to_stop: bool) -> None:
-        port = heir.door.port
-        group = NodeGroup(self._run, num_nodes=1, host=heir.host, port=port, ranks_per_node=1, clock=CLOCK, heir=heir)
+    def by_heir(self, successor: Successor, *, is_asked_to_stop: bool) -> None:
+        port = successor.server.port
+        group = NodeGroup(
+            self._run, num_nodes=1, host=successor.host, port=port, ranks_per_node=1, clock=CLOCK, successor=successor
+        )
         self.lead(group, is_asked_to_stop=is_asked_to_stop)
 
     def lead(self, group: NodeGroup, *, is_asked_to_stop: bool = False) -> None:
@@ -214,11 +216,11 @@ class Lead:
             self._run, log, policy=RestartPolicy(), observers=[self.watcher], clock=CLOCK, nodes=group
         )
         if is_asked_to_stop:
-            self.supervisor.ask_to_stop()
+            self.supervisor.request_stop()
         successor = None
         try:
             self.last = self.supervisor.run(self._num_nodes)
-            successor = group.hand_over() if self.last.outcome == "preempted" else None
+            successor = group.transfer_leadership() if self.last.outcome == "preempted" else None
         except BaseException as error:
             self.error = error
             raise
@@ -232,7 +234,7 @@ class ComeAndGo:
     """Does what its seed says, one thing an attempt, each once that attempt has made a commit or waits for its
     last step."""
 
-    def __init__(self, world: World, run: Run, lead: Lead, there: dict[int, Node], seed: int) -> None:
+    def __init__(self, world: World, run: Run, lead: BecomeLeader, there: dict[int, Node], seed: int) -> None:
         self.world, self.run, self.lead, self.there = world, run, lead, there
         self.rng, self.did = random.Random(seed), list[str]()
         self.attempts: list[Attempt] = []
@@ -264,10 +266,10 @@ class ComeAndGo:
             lent = {number for number, node in self.there.items() if node.follower._node is None}
             for number in {self.group._node, *lent} & self.there.keys():
                 del self.there[number]
-            self.lead.supervisor.ask_to_stop()
+            self.lead.supervisor.request_stop()
             return
         if what == "join":
-            leader = lead_of(Path(self.run.run_dir))
+            leader = leader_address(Path(self.run.run_dir))
             before, node = (
                 self.group.add_receive_slot(99),
                 Node(self.run, None, leader.host, leader.port, self.lead),
@@ -329,7 +331,7 @@ def test_whatever_nodes_come_and_go_each_step_is_made_once_and_by_all(seed: int,
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
     present: dict[int, Node] = {}
-    leader = Lead(world, run, num_nodes)
+    leader = BecomeLeader(world, run, num_nodes)
 
     def come(node: int) -> None:
         present[node] = Node(run, node, "127.0.0.1", port, leader)
@@ -346,7 +348,7 @@ def test_whatever_nodes_come_and_go_each_step_is_made_once_and_by_all(seed: int,
     finished = CommitLog(world.store).finished()
     assert finished is not None and finished.weights_digest == undisturbed(), life.did
     commits = CommitLog(world.store).commits()
-    assert sum(commit.rows_learned for commit in commits) == TARGET, life.did
+    assert sum(commit.rows_trained for commit in commits) == TARGET, life.did
     for ended, following in zip(life.attempts, life.attempts[1:], strict=False):
         if ended.outcome == "preempted":
             assert following.start_step == ended.end_step, "who leaves costs no step"

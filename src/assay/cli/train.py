@@ -312,15 +312,15 @@ def _has_finished(run: "Run") -> bool:
     """Whether nothing is left to train, and said so; of a copy of a run neither is."""
     from assay.store.commit_log import CommitLog
     from assay.store.objects import open_store
-    from assay.store.target import refuse_copy
+    from assay.store.run_location import reject_copy
     from assay.workflows.run import finished_entry
 
     finished = finished_entry(CommitLog(open_store(run.store_url)))
     if finished is not None:
-        refuse_copy(run)
-        said = f"run {run.run_id} has finished, at step {finished.step}: nothing is left to train"
-        said += f" (assay train --from {run.run_id} KEY=VALUE goes on from its weights, as a new run)"
-        click.echo(said, err=True)
+        reject_copy(run)
+        message = f"run {run.run_id} has finished, at step {finished.step}: nothing is left to train"
+        message += f" (assay train --from {run.run_id} KEY=VALUE goes on from its weights, as a new run)"
+        click.echo(message, err=True)
     return finished is not None
 
 
@@ -389,9 +389,9 @@ def _check_not_running(home: "Home", resume: str | None, target: LaunchTarget, *
 
     run = home.run(resume)
     if not target.launched:
-        _refuse_beside_worker(home, run, is_launched=target.on == "allocation")
+        _check_no_worker(home, run, is_launched=target.on == "allocation")
     last = next(reversed(saved_launches(run)), None)
-    if take_over or target.launched or target.on == "allocation" or last is None or last.target == "slurm":
+    if take_over or target.launched or target.on == "allocation" or last is None or last.place == "slurm":
         return
     if process_state(last) == "running":
         raise ConfigError(
@@ -401,7 +401,7 @@ def _check_not_running(home: "Home", resume: str | None, target: LaunchTarget, *
         )
 
 
-def _refuse_beside_worker(home: "Home", run: "Run", *, is_launched: bool) -> None:
+def _check_no_worker(home: "Home", run: "Run", *, is_launched: bool) -> None:
     """Raise `ConfigError` where the run is a job's of the API: a worker alone goes on with it."""
     if not (home.api / "ftjob" / run.run_id).is_dir():
         return
@@ -530,8 +530,8 @@ def _forwarded_options(*names: str) -> tuple[str, ...]:
     """Those of the options that were given, for a process that trains elsewhere."""
     context = click.get_current_context()
     options = {option.name: option.opts[0] for option in context.command.params}
-    given = {name: context.params[name] for name in names if is_on_command_line(context, name)}
-    return tuple(options[name] if value is True else f"{options[name]}={value}" for name, value in given.items())
+    values = {name: context.params[name] for name in names if is_on_command_line(context, name)}
+    return tuple(options[name] if value is True else f"{options[name]}={value}" for name, value in values.items())
 
 
 def _train_here(home: "Home", run: "Run", workers: int, policy: "RestartPolicy", *, as_json: bool) -> None:
@@ -590,12 +590,12 @@ def _train_on_allocation(
     as_json: bool,
 ) -> None:
     """One node's part; the exit code of the lead tells the job whether to go back into the queue."""
-    from assay.launchers.slurm.allocation import Allocation, follow_lead, nodes_of
+    from assay.launchers.slurm.allocation import Allocation, follow_leader, nodes_of
     from assay.launchers.slurm.drain import JobNodes
     from assay.launchers.slurm.launcher import STOPPED_EARLY
 
     allocation, job_nodes = Allocation.from_environment(os.environ), JobNodes.from_environment(os.environ)
-    successor = follow_lead(run, allocation) if allocation.node > 0 else None
+    successor = follow_leader(run, allocation) if allocation.node > 0 else None
     if allocation.node > 0 and successor is None:
         return
     with nodes_of(

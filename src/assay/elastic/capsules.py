@@ -78,8 +78,8 @@ def capsules(store: ObjectStore) -> list[Capsule]:
 def nearest_commit(log: CommitLog, step: int) -> Commit | None:
     """The last intact commit, or copy of one in a capsule, with fewer updates than `step`; None: from the
     start."""
-    kept = [capsule.commit for capsule in capsules(log.store) if capsule.commit is not None]
-    candidates = [commit for commit in [*kept, *log.commits()] if commit.step < step]
+    retained = [capsule.commit for capsule in capsules(log.store) if capsule.commit is not None]
+    candidates = [commit for commit in [*retained, *log.commits()] if commit.step < step]
     for commit in sorted(candidates, key=lambda commit: commit.step, reverse=True):
         if first_problem(log.store, commit) is None:
             return commit
@@ -89,11 +89,7 @@ def nearest_commit(log: CommitLog, step: int) -> Commit | None:
 def _rows_of_step(recipe: Recipe, step: int) -> tuple[tuple[int, ...], ...]:
     """Row ids by lane, which takes reading their lengths."""
     dataset = Dataset.open(Path(recipe.data.dataset))
-    loader = Loader(
-        split_view(dataset, recipe.data.split, "train"), recipe.loader, sequences_of(recipe.method.columns)
-    )
+    loader = Loader(split_view(dataset, recipe.data.split, "train"), recipe.loader, sequences_of(recipe.method.columns))
     shares = loader.shares(loader.cursor_at(step - 1), range(recipe.loader.lanes), 1)
     share = next(iter(shares))
-    return tuple(
-        tuple(int(row) for batch in lane.micro_batches for row in batch.row_ids) for lane in share.lanes
-    )
+    return tuple(tuple(int(row) for batch in lane.micro_batches for row in batch.row_ids) for lane in share.lanes)

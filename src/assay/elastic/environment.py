@@ -8,9 +8,9 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from assay.records.node_environment import NodeEnvironment
 from assay.records.rank_device import RankDevice
 from assay.records.run import Attempt
-from assay.records.surroundings import Surroundings
 
 IMAGES = (
     "ASSAY_IMAGE",
@@ -24,11 +24,11 @@ IMAGES = (
 DRIVER = Path("/proc/driver/nvidia/version")
 
 
-def surroundings_here(variables: Mapping[str, str] | None = None, *, driver: Path = DRIVER) -> Surroundings:
+def environment_here(variables: Mapping[str, str] | None = None, *, driver: Path = DRIVER) -> NodeEnvironment:
     """What is around this process, or what the variables and the driver's file say that are given."""
     known = os.environ if variables is None else variables
     job = known.get("SLURM_JOB_ID", "")
-    return Surroundings(
+    return NodeEnvironment(
         python=platform.python_version(),
         kernel=platform.release(),
         driver=_driver(driver),
@@ -40,7 +40,7 @@ def surroundings_here(variables: Mapping[str, str] | None = None, *, driver: Pat
     )
 
 
-def placed(attempt: Attempt, hosts: Sequence[str], nodes: Mapping[str, Surroundings]) -> Attempt:
+def with_hosts(attempt: Attempt, hosts: Sequence[str], nodes: Mapping[str, NodeEnvironment]) -> Attempt:
     """An attempt whose ranks were started: on which hosts, and what those of `nodes` have around them, where
     that is not what the first has."""
     first = attempt.surroundings
@@ -48,24 +48,24 @@ def placed(attempt: Attempt, hosts: Sequence[str], nodes: Mapping[str, Surroundi
     return attempt.model_copy(update={"hosts": tuple(hosts), "elsewhere": elsewhere})
 
 
-def with_devices(attempt: Attempt, said: Sequence[RankDevice]) -> Attempt:
+def with_devices(attempt: Attempt, devices: Sequence[RankDevice]) -> Attempt:
     """An attempt with what its ranks said: devices, their serial numbers, and of each host the versions of CUDA
     and NCCL that the first of its ranks to know them has."""
     found: dict[str, object] = {
-        "devices": tuple(each.name for each in said),
-        "serials": tuple(each.serial for each in said) if any(each.serial for each in said) else (),
+        "devices": tuple(device.name for device in devices),
+        "serials": tuple(device.serial for device in devices) if any(device.serial for device in devices) else (),
     }
     first, versions = attempt.surroundings, dict[str, dict[str, str]]()
-    for host, each in zip(attempt.hosts, said, strict=True):
-        if each.cuda:
-            versions.setdefault(host, {"cuda": each.cuda, "nccl": each.nccl})
+    for host, device in zip(attempt.hosts, devices, strict=True):
+        if device.cuda:
+            versions.setdefault(host, {"cuda": device.cuda, "nccl": device.nccl})
     if versions:
         around = {
             host: attempt.elsewhere.get(host, first).model_copy(update=versions.get(host, {}))
             for host in dict.fromkeys(attempt.hosts)
         }
         first = around.pop(attempt.hosts[0])
-        elsewhere = {host: each for host, each in around.items() if each != first}
+        elsewhere = {host: device for host, device in around.items() if device != first}
         found |= {"surroundings": first, "elsewhere": elsewhere}
     return attempt.model_copy(update=found)
 

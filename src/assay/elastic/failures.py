@@ -59,11 +59,11 @@ def kind_of(error: BaseException) -> FailureKind:
     named = next((kind for known, kind in _KINDS if isinstance(error, known)), None)
     if named is not None:
         return named
-    said = str(error) if isinstance(error, RuntimeError) else ""
+    text = str(error) if isinstance(error, RuntimeError) else ""
     name = type(error).__name__
-    if name in _OUT_OF_MEMORY_CLASSES or any(words in said for words in _OUT_OF_MEMORY_WORDS):
+    if name in _OUT_OF_MEMORY_CLASSES or any(words in text for words in _OUT_OF_MEMORY_WORDS):
         return "out_of_memory"
-    if name in _PEER_LOST_CLASSES or any(words in said for words in _PEER_LOST_WORDS):
+    if name in _PEER_LOST_CLASSES or any(words in text for words in _PEER_LOST_WORDS):
         return "peer_lost"
     return "exception"
 
@@ -86,7 +86,7 @@ def failure_of(error: BaseException, task: RankTask, *, device: str) -> Failure:
     """What this rank has to say of an exception that ends it. A surprise's traceback is kept in a file."""
     with_traceback = not isinstance(error, AssayError)
     text = f"{type(error).__name__}: {error}"
-    place = whereabouts(_last_beat(task))
+    last = last_phase(_last_beat(task))
     return Failure(
         failure_kind=kind_of(error),
         run_id=task.run.run_id,
@@ -94,8 +94,8 @@ def failure_of(error: BaseException, task: RankTask, *, device: str) -> Failure:
         host=socket.gethostname(),
         device=device,
         rank=task.rank,
-        phase=place.phase,
-        step=place.step,
+        phase=last.phase,
+        step=last.step,
         signature=signature_of(error),
         text=text.splitlines()[0] if with_traceback else text,
         file=_keep_traceback(error, task) if with_traceback else "",
@@ -109,7 +109,7 @@ def distance_from_cause(failure: Failure | None) -> int:
     return 1 if failure.failure_kind in ("exception", "exited") else 0
 
 
-class Whereabouts(NamedTuple):
+class LastPhase(NamedTuple):
     """What a rank was at."""
 
     phase: Phase
@@ -117,11 +117,11 @@ class Whereabouts(NamedTuple):
     """The update under way; None before its first sign of life."""
 
 
-def whereabouts(beat: Beat | None) -> Whereabouts:
+def last_phase(beat: Beat | None) -> LastPhase:
     """By a rank's last sign of life."""
     if beat is None or not beat.at_s:
-        return Whereabouts("startup", None)
-    return Whereabouts(beat.phase, beat.step + 1)
+        return LastPhase("startup", None)
+    return LastPhase(beat.phase, beat.step + 1)
 
 
 def _last_beat(task: RankTask) -> Beat:

@@ -52,7 +52,7 @@ WAITS_OUTSIDE = "waits for the run's next attempt"
 """What a node that was lent says of itself."""
 JOIN_S = 120.0
 """How long a fault plan's node may take until then."""
-TOLD_S = 10.0
+STOP_WAIT_S = 10.0
 """How long a rank waits at most to be told to stop, by a supervisor that a fault has asked to."""
 
 
@@ -291,9 +291,9 @@ class RankFaults:
         self._run_dir = run_dir
         self._is_stopping = is_stopping
         self._rank = rank
-        place = _place_on_node(rank, nodes)
+        local_rank = _rank_on_node(rank, nodes)
         self._waiting = [
-            fault for fault in plan.faults if fault.attempt == attempt and _strikes_at(fault, rank, *place)
+            fault for fault in plan.faults if fault.attempt == attempt and _strikes_at(fault, rank, *local_rank)
         ]
         self._work = _OwnWork(clock)
         self._entered = Counter[tuple[int, Phase]]()
@@ -329,7 +329,7 @@ class RankFaults:
                 _signal(os.getpid(), signal.SIGSTOP, fault.after_s, note)
             case Terminate(after_s=0.0) | LeaveNode():
                 _signal(self._supervisor_pid, signal.SIGTERM, 0.0, note)
-                self._wait_until_told_to_stop()
+                self._wait_for_stop()
             case Terminate():
                 _signal(self._supervisor_pid, signal.SIGTERM, fault.after_s, note)
             case Slow():
@@ -358,9 +358,9 @@ class RankFaults:
                     self._ledger_path.rename(self._ledger_path.with_suffix(".lost"))
         return True
 
-    def _wait_until_told_to_stop(self) -> None:
+    def _wait_for_stop(self) -> None:
         """Else a run of short steps is at its end before its supervisor has looked, and nothing is tested."""
-        until_s = self.clock.monotonic_s() + TOLD_S
+        until_s = self.clock.monotonic_s() + STOP_WAIT_S
         while not self._is_stopping() and self.clock.monotonic_s() < until_s:
             self.clock.sleep_s(0.001)
 
@@ -381,7 +381,7 @@ class RankFaults:
             path.write_text(json.dumps(noted), encoding="utf-8")
 
 
-def _place_on_node(rank: int, nodes: Sequence[int]) -> tuple[int, int]:
+def _rank_on_node(rank: int, nodes: Sequence[int]) -> tuple[int, int]:
     """The rank's node, and which of its ranks it is."""
     for node, size in enumerate(nodes):
         if rank < size:
@@ -390,9 +390,9 @@ def _place_on_node(rank: int, nodes: Sequence[int]) -> tuple[int, int]:
     return 0, rank
 
 
-def _strikes_at(fault: Fault, rank: int, node: int, place: int) -> bool:
+def _strikes_at(fault: Fault, rank: int, node: int, local_rank: int) -> bool:
     if isinstance(fault, OfNode):
-        return fault.node == node and (place == 0 or isinstance(fault, SlowNode))
+        return fault.node == node and (local_rank == 0 or isinstance(fault, SlowNode))
     return fault.rank == rank
 
 
@@ -401,9 +401,9 @@ def _lend_here(run_dir: Path) -> None:
     log = run_dir / "faults" / f"join-{os.getpid()}-{time.monotonic_ns()}.log"
     start_detached(join_command(run_dir.name), {"ASSAY_HOME": str(run_dir.parent)}, log=log)
     deadline_s = time.monotonic() + JOIN_S
-    while WAITS_OUTSIDE not in (said := log.read_text(errors="replace")):
-        if time.monotonic() > deadline_s or "error:" in said:
-            raise TrainingError(f"a fault plan's node did not join within {JOIN_S:.0f} s: {said.strip()}")
+    while WAITS_OUTSIDE not in (output := log.read_text(errors="replace")):
+        if time.monotonic() > deadline_s or "error:" in output:
+            raise TrainingError(f"a fault plan's node did not join within {JOIN_S:.0f} s: {output.strip()}")
         time.sleep(0.05)
 
 

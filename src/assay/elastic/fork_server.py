@@ -32,19 +32,19 @@ def fork_context() -> ForkServerContext:
 
 
 @contextmanager
-def begun_at_once() -> Iterator[None]:
+def started_at_once() -> Iterator[None]:
     """Have the server import while it is found out, in here, what is to be trained.
 
     It ends at once where that fails: else it would import for seconds after a mistake was told. One that had
     begun before serves on.
     """
     server: Any = forkserver._forkserver  # Python has no word for its end but its own tests'
-    had_begun = server._forkserver_pid is not None
+    was_running = server._forkserver_pid is not None
     fork_context()
     try:
         yield
     except BaseException:
-        if not had_begun and server._forkserver_pid is not None:
+        if not was_running and server._forkserver_pid is not None:
             os.kill(server._forkserver_pid, signal.SIGKILL)
             server._stop()
         raise

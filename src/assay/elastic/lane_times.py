@@ -33,7 +33,7 @@ ATTEMPTS_BACK = 4
 """That are looked through for places that later ones do not know."""
 
 
-class _Place(NamedTuple):
+class _LogPosition(NamedTuple):
     """Where a rank is."""
 
     host: str
@@ -51,18 +51,18 @@ def loads_of(run: Run, share: Share, hosts: Sequence[str]) -> tuple[int, ...]:
 
 def measured_lane_s(run: Run, hosts: Sequence[str]) -> list[float] | None:
     """[rank]: seconds that its place took for a lane when it was last measured; None where none was."""
-    places = _places(hosts)
-    known: dict[_Place, float] = {}
+    positions = _placement(hosts)
+    known: dict[_LogPosition, float] = {}
     for attempt in saved_attempts(Path(run.run_dir))[: -ATTEMPTS_BACK - 1 : -1]:
-        if set(places) <= known.keys():
+        if set(positions) <= known.keys():
             break
-        for rank, place in enumerate(_places(attempt.hosts)):
-            if place in places and place not in known and (seconds := _lane_s(run, attempt, rank)) is not None:
-                known[place] = seconds
+        for rank, position in enumerate(_placement(attempt.hosts)):
+            if position in positions and position not in known and (seconds := _lane_s(run, attempt, rank)) is not None:
+                known[position] = seconds
     if not known:
         return None
     usual = statistics.median(known.values())
-    return [known.get(place, usual) for place in places]
+    return [known.get(position, usual) for position in positions]
 
 
 def _lane_s(run: Run, attempt: Attempt, rank: int) -> float | None:
@@ -77,13 +77,13 @@ def _lane_s(run: Run, attempt: Attempt, rank: int) -> float | None:
     return statistics.median(own_s) / attempt.loads[rank] if len(own_s) >= LEAST_STEPS else None
 
 
-def _places(hosts: Sequence[str]) -> list[_Place]:
+def _placement(hosts: Sequence[str]) -> list[_LogPosition]:
     seen = Counter[str]()
-    places = []
+    positions = []
     for host in hosts:
-        places.append(_Place(host, seen[host]))
+        positions.append(_LogPosition(host, seen[host]))
         seen[host] += 1
-    return places
+    return positions
 
 
 def _nodes(hosts: Sequence[str]) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Protocol
 
-from assay.elastic.failures import distance_from_cause, whereabouts
+from assay.elastic.failures import distance_from_cause, last_phase
 from assay.elastic.rank import rank_main
 from assay.elastic.task import AttemptEnd, Orders, RankBegan, RankReport, RankTask
 from assay.records.failure import Failure, FailureKind
@@ -23,12 +23,12 @@ from assay.records.rank_device import RankDevice
 from assay.records.run import Run
 from assay.store.heartbeat import Beat, Heartbeats, heartbeat_path
 from assay.triage.hang import (
-    ask_for_all_stacks,
-    ask_for_flight,
-    ask_for_main_stack,
     flight_path,
     has_main_stack,
     process_state,
+    request_all_stacks,
+    request_flight_dump,
+    request_main_stack,
     send_signal,
     stacks_path,
 )
@@ -105,7 +105,7 @@ class RankProcesses:
         self._pipes: list[Connection] = []
         self._reports: dict[int, RankReport] = {}
         for rank in ranks:
-            ours, theirs = context.Pipe(duplex=False)
+            parent_end, child_end = context.Pipe(duplex=False)
             task = RankTask(
                 run=run,
                 orders=orders,
@@ -115,11 +115,11 @@ class RankProcesses:
                 heartbeats=str(page),
                 supervisor_pid=os.getpid(),
             )
-            process = context.Process(target=rank_main, args=(task, theirs), name=f"rank-{rank}", daemon=True)
+            process = context.Process(target=rank_main, args=(task, child_end), name=f"rank-{rank}", daemon=True)
             process.start()
-            theirs.close()
+            child_end.close()
             self._processes.append(process)
-            self._pipes.append(ours)
+            self._pipes.append(parent_end)
 
     @property
     def pids(self) -> list[int]:
@@ -145,17 +145,17 @@ class RankProcesses:
     def take_stacks(self, rank: int) -> str:
         """Have this machine's ranks write their stacks; the state of `rank`, empty where it is elsewhere."""
         state = process_state(self.pids[rank - self._ranks.start]) if rank in self._ranks else ""
-        asked = [each for each, pid in zip(self._ranks, self.pids, strict=True) if ask_for_flight(pid)]
-        dumps = [flight_path(self._run_dir, self._attempt.attempt, each) for each in asked]
+        dumping = [rank for rank, pid in zip(self._ranks, self.pids, strict=True) if request_flight_dump(pid)]
+        dumps = [flight_path(self._run_dir, self._attempt.attempt, number) for number in dumping]
         # Before a stopped one is woken, which would enter what the others wait in.
         _wait_for_all(dumps, Path.is_file, FLIGHT_S)
         for pid in self.pids:
-            ask_for_main_stack(pid)
-        stacks = [stacks_path(self._run_dir, self._attempt.attempt, each) for each in self._ranks]
+            request_main_stack(pid)
+        stacks = [stacks_path(self._run_dir, self._attempt.attempt, number) for number in self._ranks]
         # Before the others' are read, which a rank may not survive.
         _wait_for_all(stacks, has_main_stack, MAIN_STACK_S)
         for pid in self.pids:
-            ask_for_all_stacks(pid)
+            request_all_stacks(pid)
         return state
 
     def wait_for_news(self, timeout_s: float) -> None:
@@ -170,11 +170,11 @@ class RankProcesses:
                 except EOFError:
                     pipe.close()
 
-    def _take_in(self, index: int, said: RankBegan | RankReport) -> None:
-        if isinstance(said, RankBegan):
-            self._devices[index] = said.device
+    def _take_in(self, index: int, message: RankBegan | RankReport) -> None:
+        if isinstance(message, RankBegan):
+            self._devices[index] = message.device
         else:
-            self._reports[index] = said
+            self._reports[index] = message
 
     def end(self) -> AttemptEnd | None:
         """How the attempt ended, once it is clear; None while it goes on."""
@@ -187,8 +187,8 @@ class RankProcesses:
         self.wait_for_news(0)
         stopped = any(report.outcome == "stopped" for report in self._reports.values())
         if stopped:
-            return AttemptEnd("preempted", len(codes), said="asked to stop; committed and left")
-        return AttemptEnd("succeeded", len(codes), said="reached the last step")
+            return AttemptEnd("preempted", len(codes), message="asked to stop; committed and left")
+        return AttemptEnd("succeeded", len(codes), message="reached the last step")
 
     def _failed(self, dead: list[int]) -> AttemptEnd:
         self.wait_for_news(0)
@@ -196,7 +196,7 @@ class RankProcesses:
         killed = {rank: signal.Signals(-code) for rank, code in codes.items() if code < 0}
         if killed:
             # A rank that was killed can make another's backend abort; the one killed from outside is the cause.
-            rank = min(killed, key=lambda each: killed[each] in _CRASHES)
+            rank = min(killed, key=lambda rank: killed[rank] in _CRASHES)
             name = killed[rank].name
             kind: FailureKind = "crashed" if killed[rank] in _CRASHES else "killed_by_signal"
             failure = self._failure(rank, kind, signature=name, text=name)
@@ -214,7 +214,7 @@ class RankProcesses:
 
     def _failure(self, index: int, kind: FailureKind, *, signature: str, text: str) -> Failure:
         """The failure of a rank that could not speak for itself: where it was, by its last sign of life."""
-        place = whereabouts(self.beats()[index])
+        last = last_phase(self.beats()[index])
         return Failure(
             failure_kind=kind,
             run_id=self._attempt.run_id,
@@ -222,8 +222,8 @@ class RankProcesses:
             host=socket.gethostname(),
             device=self._devices[index].name,
             rank=self._ranks[index],
-            phase=place.phase,
-            step=place.step,
+            phase=last.phase,
+            step=last.step,
             signature=signature,
             text=text,
         )
@@ -246,7 +246,7 @@ class RankProcesses:
         self._heartbeats.close()
 
 
-def _wait_for_all(files: Sequence[Path], is_there: Callable[[Path], bool], limit_s: float) -> None:
+def _wait_for_all(files: Sequence[Path], exists: Callable[[Path], bool], limit_s: float) -> None:
     deadline_s = time.monotonic() + limit_s
-    while not all(map(is_there, files)) and time.monotonic() < deadline_s:
+    while not all(map(exists, files)) and time.monotonic() < deadline_s:
         time.sleep(0.05)

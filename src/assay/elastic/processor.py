@@ -37,36 +37,34 @@ MKL: _Levels = (
 ATEN: _Levels = (("DEFAULT", frozenset()), ("AVX2", frozenset(("avx2", "fma"))), ("AVX512", _AVX512 | {"fma"}))
 
 
-def processor_here(
-    environment: Mapping[str, str] | None = None, cpu: Mapping[str, str] | None = None
-) -> Processor:
+def processor_here(environment: Mapping[str, str] | None = None, cpu: Mapping[str, str] | None = None) -> Processor:
     """The processor of the ranks that this process starts, or the one that the arguments describe."""
     environment = os.environ if environment is None else environment
     gpus = gpus_here(environment)
     if gpus and "+cpu" not in version("torch"):
         return Processor(model=", ".join(sorted(set(gpus))), instructions="", torch=version("torch"))
-    said = _cpu() if cpu is None else cpu
-    flags = frozenset(said.get("flags", said.get("Features", "")).split())
+    cpu_info = _cpu() if cpu is None else cpu
+    flags = frozenset(cpu_info.get("flags", cpu_info.get("Features", "")).split())
     if platform.machine() in ("x86_64", "AMD64"):
-        onednn = _taken(
+        onednn = _instruction_level(
             ONEDNN, flags, environment.get("ONEDNN_MAX_CPU_ISA", environment.get("DNNL_MAX_CPU_ISA"))
         )
-        mkl = _taken(MKL, flags, environment.get("MKL_ENABLE_INSTRUCTIONS"))
-        aten = _taken(ATEN, flags, environment.get("ATEN_CPU_CAPABILITY"))
-        taken = f"{said.get('vendor_id', 'x86_64')}, oneDNN {onednn}, MKL {mkl}, ATen {aten}"
+        mkl = _instruction_level(MKL, flags, environment.get("MKL_ENABLE_INSTRUCTIONS"))
+        aten = _instruction_level(ATEN, flags, environment.get("ATEN_CPU_CAPABILITY"))
+        instructions = f"{cpu_info.get('vendor_id', 'x86_64')}, oneDNN {onednn}, MKL {mkl}, ATen {aten}"
     else:
         vectors = sorted(flags & {"asimd", "sve", "sve2", "bf16", "i8mm"})
-        taken = ", ".join([platform.machine(), *vectors])
+        instructions = ", ".join([platform.machine(), *vectors])
     return Processor(
-        model=said.get("model name", platform.machine()), instructions=taken, torch=version("torch")
+        model=cpu_info.get("model name", platform.machine()), instructions=instructions, torch=version("torch")
     )
 
 
 def refuse_other_processor(run: Run, log: CommitLog, here: Processor) -> None:
     """Raise `ConfigError` where the last commit was computed on another kind of processor than this one."""
     last = log.commits()[-1:]
-    made = {attempt.attempt: attempt.processor for attempt in saved_attempts(Path(run.run_dir))}
-    was = made.get(last[0].attempt) if last else None
+    attempts = {attempt.attempt: attempt.processor for attempt in saved_attempts(Path(run.run_dir))}
+    was = attempts.get(last[0].attempt) if last else None
     if was is not None and not was.sums_like(here):
         raise ConfigError(
             f"run '{run.run_id}': step {last[0].step} was computed on {was}, and this is {here}, which rounds "
@@ -79,11 +77,9 @@ def refuse_other_processor(run: Run, log: CommitLog, here: Processor) -> None:
 def other_processor(run: Run, step: int, *, attempt: int | None) -> str | None:
     """A sentence where a step, of an attempt or of the one that counts, was computed on another kind than this
     machine's: made again here, it may come to other bits."""
-    made = recorded_steps(Path(run.run_dir), attempt=attempt).get(step)
-    kinds = {
-        saved_attempt.attempt: saved_attempt.processor for saved_attempt in saved_attempts(Path(run.run_dir))
-    }
-    was = None if made is None else kinds.get(made.attempt)
+    attempts = recorded_steps(Path(run.run_dir), attempt=attempt).get(step)
+    kinds = {saved_attempt.attempt: saved_attempt.processor for saved_attempt in saved_attempts(Path(run.run_dir))}
+    was = None if attempts is None else kinds.get(attempts.attempt)
     if was is None or was.sums_like(here := processor_here()):
         return None
     return (
@@ -94,18 +90,18 @@ def other_processor(run: Run, step: int, *, attempt: int | None) -> str | None:
 
 def refuse_mixed(processors: Mapping[str, Processor]) -> None:
     """Raise `ConfigError` where the nodes, by name, are not all of one kind; the lead is the first of them."""
-    (lead, kind), *others = processors.items()
-    strange = [f"{name} is {each}" for name, each in others if not each.sums_like(kind)]
-    if strange:
+    (leader, kind), *others = processors.items()
+    mismatches = [f"{name} is {other}" for name, other in others if not other.sums_like(kind)]
+    if mismatches:
         raise ConfigError(
-            f"the nodes are of several kinds, which round differently: {lead} is {kind}; {'; '.join(strange)}. "
+            f"the nodes are of several kinds, which round differently: {leader} is {kind}; {'; '.join(mismatches)}. "
             "Their gradients cannot be checked against one another, and no two runs would agree. Ask for "
             "nodes of one kind (slurm: --sbatch=--constraint=...), or set the same limits on all of them "
             "(ONEDNN_MAX_CPU_ISA, MKL_ENABLE_INSTRUCTIONS, ATEN_CPU_CAPABILITY)."
         )
 
 
-def _taken(levels: _Levels, flags: frozenset[str], limit: str | None) -> str:
+def _instruction_level(levels: _Levels, flags: frozenset[str], limit: str | None) -> str:
     """The best that the CPU has and the limit allows; a limit that is not known here limits nothing."""
     names = [name for name, _ in levels]
     most = names.index(limit.upper()) if limit and limit.upper() in names else len(names) - 1
@@ -134,7 +130,7 @@ def gpus_here(environment: Mapping[str, str] | None = None) -> list[str]:
     if visible is None or not names:
         return names
     shown = takewhile(
-        lambda each: each not in ("", "-1") and not (each.isdecimal() and int(each) >= len(names)),
+        lambda index: index not in ("", "-1") and not (index.isdecimal() and int(index) >= len(names)),
         visible.split(","),
     )
-    return [names[int(each) if each.isdecimal() else 0] for each in shown]
+    return [names[int(text) if text.isdecimal() else 0] for text in shown]

@@ -32,7 +32,7 @@ def rank_main(task: RankTask, pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's to handle
     signal.pthread_sigmask(signal.SIG_BLOCK, {FLIGHT_SIGNAL})  # in every thread that is to come
     stop = StopFlag()
-    said_all = _die_with_supervisor(pipe)
+    all_reported = _die_with_supervisor(pipe)
     devices = [RankDevice()]
 
     def began(device: RankDevice) -> None:
@@ -40,8 +40,8 @@ def rank_main(task: RankTask, pipe: Connection) -> None:
         pipe.send(RankBegan(device))
 
     try:
-        _write_stacks_when_asked(task)
-        _dump_flight_when_asked(task)
+        _write_stacks_on_signal(task)
+        _dump_flight_on_signal(task)
         from assay.elastic.rank_setup import train_rank
 
         outcome = train_rank(task, stop, began)
@@ -51,7 +51,7 @@ def rank_main(task: RankTask, pipe: Connection) -> None:
         known = known_error(error)
         pipe.send(RankReport("failed", failure_of(known or error, task, device=devices[-1].name), known))
         code = 1
-    said_all.set()
+    all_reported.set()
     pipe.close()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -68,21 +68,21 @@ def _die_with_supervisor(pipe: Connection) -> threading.Event:
     until another thread has taken it; before glibc 2.41 that word can be lost (its bug 25847), and a rank whose
     other threads are idle stands still in a step until one takes it.
     """
-    said_all = threading.Event()
+    all_reported = threading.Event()
     poller = select.poll()
     poller.register(pipe.fileno(), 0)  # no event but the reader's end
 
     def watch() -> None:
         while not poller.poll(1000 * NUDGE_S):
             pass
-        if not said_all.is_set():
+        if not all_reported.is_set():
             os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=watch, name="supervisor-watch", daemon=True).start()
-    return said_all
+    return all_reported
 
 
-def _write_stacks_when_asked(task: RankTask) -> None:
+def _write_stacks_on_signal(task: RankTask) -> None:
     path = stacks_path(Path(task.run.run_dir), task.orders.attempt.attempt, task.rank)
     path.parent.mkdir(parents=True, exist_ok=True)
     file = path.open("w")
@@ -90,7 +90,7 @@ def _write_stacks_when_asked(task: RankTask) -> None:
     faulthandler.register(ALL_STACKS_SIGNAL, file, all_threads=True)
 
 
-def _dump_flight_when_asked(task: RankTask) -> None:
+def _dump_flight_on_signal(task: RankTask) -> None:
     """Which collectives this rank entered, as torch's flight recorder keeps them (of gloo, too).
 
     A thread waits for the signal, since the main one may stand in a collective for ever."""

@@ -37,7 +37,7 @@ from assay.statistics.warnings import ONE_SCORE
 from assay.store.commit_log import CommitLog
 from assay.store.heartbeat import Heartbeats
 from assay.store.home import Home
-from assay.store.logs.kept_checkpoints import KeptCheckpoints
+from assay.store.logs.retained_checkpoints import RetainedCheckpoints
 from assay.store.metrics.segment import SegmentWriter, segment_path
 from assay.store.objects import ObjectStore, open_store
 from assay.training.checkpoint.parts import StatefulPart, training_parts
@@ -80,7 +80,7 @@ def train_rank(
     log = CommitLog(store, attempt=task.orders.attempt.attempt)
     saver = _saver(task, recipe, {**training_parts(model, optimizer), **forward.parts}, ranks, log, clock)
     recorder.part("model")
-    place = _restored(saver, task.orders.commit, loader)
+    position = _restored(saver, task.orders.commit, loader)
     evaluate = _evaluator(task, recipe, model, lane_sum, method, ranks, recorder)
     last_step = num_steps(recipe.trainer, loader)
     stepper = Stepper(
@@ -109,8 +109,8 @@ def train_rank(
     recorder.part("restore")
     if ranks.rank == 0:
         recorder.event(_startup(task, clock, recorder.parts))
-    _look_before_the_first_step(recipe, place, recorder, evaluate)
-    outcome = trainer.train(place)
+    _look_before_the_first_step(recipe, position, recorder, evaluate)
+    outcome = trainer.train(position)
     if outcome == "finished":
         recorder.phase("evaluation")
         evaluate(last_step)
@@ -120,12 +120,12 @@ def train_rank(
 
 
 def _look_before_the_first_step(
-    recipe: Recipe, place: TrainingPosition, recorder: RankRecorder, evaluate: Callable[[int], float | None]
+    recipe: Recipe, position: TrainingPosition, recorder: RankRecorder, evaluate: Callable[[int], float | None]
 ) -> None:
     """What held-out prompts earn before anything is learned from rewards: what a leak falls from."""
     predictions = recipe.method.predictions
     is_sampled = isinstance(predictions, RowScores) and predictions.is_sampled
-    if place.step == 0 and recipe.trainer.evaluate_every is not None and is_sampled:
+    if position.step == 0 and recipe.trainer.evaluate_every is not None and is_sampled:
         recorder.phase("evaluation")
         evaluate(0)
 
@@ -253,8 +253,8 @@ def _evaluator(
 
     def evaluate(step: int) -> float | None:
         """Write the predictions of `step`; the validation metric, on rank 0 only."""
-        asked = lane_sum.whole_model() if isinstance(method, RolloutMethod) else model
-        table = predict(asked, method, validation(), ranks)
+        full_model = lane_sum.whole_model() if isinstance(method, RolloutMethod) else model
+        table = predict(full_model, method, validation(), ranks)
         if table is None:
             return None
         table = with_clusters(graded_rows(table, predictions), key, keep_key=key in recipe.method.columns)
@@ -324,7 +324,7 @@ def _saver(
         recipe.retention,
         clock,
         partial(_awaited, recipe.evaluation, log),
-        retire=KeptCheckpoints(log.store, clock).retire,
+        retire=RetainedCheckpoints(log.store, clock).retire,
         higher_is_better=recipe.method.predictions.metric.higher_is_better,
         verify_every=task.orders.verify_commits,
     )

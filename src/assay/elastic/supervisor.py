@@ -32,8 +32,8 @@ from assay.base.errors import (
 )
 from assay.base.units import duration_text, number_of
 from assay.elastic.capsules import save_failing_step
-from assay.elastic.environment import placed, surroundings_here, with_devices
-from assay.elastic.failures import whereabouts
+from assay.elastic.environment import environment_here, with_devices, with_hosts
+from assay.elastic.failures import last_phase
 from assay.elastic.faults import NO_FAULTS, FaultPlan, describe_fault, have_struck
 from assay.elastic.fork_server import fork_context
 from assay.elastic.lane_times import Share, loads_of
@@ -43,17 +43,17 @@ from assay.elastic.regroup import RegroupWatch
 from assay.elastic.task import AttemptEnd, Orders, Parallel
 from assay.records.commit import Commit
 from assay.records.failure import FROM_OUTSIDE, Failure, FailureKind
-from assay.records.notice import Notice, NoticeKind
+from assay.records.node_environment import NodeEnvironment
 from assay.records.processor import Processor
 from assay.records.run import Attempt, Run, slower_command
-from assay.records.surroundings import Surroundings
+from assay.records.run_event import RunEvent, RunEventKind
 from assay.records.suspect import WrongArithmeticError
 from assay.store.attempts import close_abandoned_attempts, save_attempt, saved_attempts
 from assay.store.commit_log import LOG_PREFIX, CommitLog
 from assay.store.known_runs import RUN_FILE
-from assay.store.notices import append_notice
 from assay.store.objects import ObjectStore
-from assay.store.patience import PATIENCE_S, Patience
+from assay.store.retry_policy import RETRY_BUDGET_S, RetryPolicy
+from assay.store.run_events import append_event
 from assay.training.model_folders import check_unchanged
 from assay.training.recipe import recipe_of
 from assay.triage.hang import HungRank, are_stacks_whole, describe_silence, find_hung_rank, stacks_path
@@ -109,7 +109,7 @@ class RestartPolicy:
     """How many lanes each rank gets: as equally as may be, or by the speed that it had."""
     verify_commits: int = 20
     """The first commit of an attempt, and then one in so many, is read back; 0 for none."""
-    store_patience: float = PATIENCE_S
+    store_patience: float = RETRY_BUDGET_S
     """Seconds in which attempts may die of a store that does not answer, one after the other."""
     times_lanes: bool = False
     """Measure what a forecast of other world sizes needs: each lane, and the messages between ranks."""
@@ -147,13 +147,13 @@ class _Death(NamedTuple):
 
         A lane that fails moves to another rank when the number of ranks changes.
         """
-        ours, theirs = self.failure, other.failure
-        if (ours.failure_kind, self.step) != (theirs.failure_kind, other.step):
+        first, second = self.failure, other.failure
+        if (first.failure_kind, self.step) != (second.failure_kind, other.step):
             return False
-        if ours.failure_kind in ALIKE_BY_KIND:
+        if first.failure_kind in ALIKE_BY_KIND:
             return True
-        moved = ours.failure_kind in OF_THEIR_RANK and ours.rank != theirs.rank
-        return ours.signature == theirs.signature and not (moved and self.world_size == other.world_size)
+        moved = first.failure_kind in OF_THEIR_RANK and first.rank != second.rank
+        return first.signature == second.signature and not (moved and self.world_size == other.world_size)
 
 
 class Nodes(Protocol):
@@ -162,7 +162,7 @@ class Nodes(Protocol):
     processor: Processor
     """What they compute on, all alike."""
 
-    def elsewhere(self) -> Mapping[str, Surroundings]:
+    def elsewhere(self) -> Mapping[str, NodeEnvironment]:
         """What the other nodes have around their ranks, by host."""
         ...
 
@@ -186,7 +186,7 @@ class Nodes(Protocol):
         """Start the ranks of an attempt."""
         ...
 
-    def hand_over(self) -> str | None:
+    def transfer_leadership(self) -> str | None:
         """Have another node lead, where the supervisor's alone was asked to stop; its name. No attempt is under
         way."""
         ...
@@ -200,7 +200,7 @@ class ThisMachine:
         self._context = fork_context()
         self.processor = processor_here()
 
-    def elsewhere(self) -> dict[str, Surroundings]:
+    def elsewhere(self) -> dict[str, NodeEnvironment]:
         """There are no others."""
         return {}
 
@@ -222,13 +222,13 @@ class ThisMachine:
 
     def start(self, orders: Orders) -> AttemptRanks:
         """Fork the ranks."""
-        place = Path(self._run.run_dir) / "rendezvous" / f"attempt-{orders.attempt.attempt:04d}"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.unlink(missing_ok=True)  # where ranks are to meet is nobody's to have written before
+        rendezvous = Path(self._run.run_dir) / "rendezvous" / f"attempt-{orders.attempt.attempt:04d}"
+        rendezvous.parent.mkdir(parents=True, exist_ok=True)
+        rendezvous.unlink(missing_ok=True)  # where ranks are to meet is nobody's to have written before
         ranks = range(orders.attempt.world_size)
-        return RankProcesses(self._context, self._run, orders, ranks, f"file://{place}")
+        return RankProcesses(self._context, self._run, orders, ranks, f"file://{rendezvous}")
 
-    def hand_over(self) -> str | None:
+    def transfer_leadership(self) -> str | None:
         """There is no other."""
         return None
 
@@ -245,7 +245,7 @@ class Supervisor:
         observers: Sequence[RunObserver],
         clock: Clock,
         nodes: Nodes | None = None,
-        patience: Patience | None = None,
+        patience: RetryPolicy | None = None,
     ) -> None:
         """`nodes`: where the ranks run; by default, here. `patience`: of the log's store."""
         self._run = run
@@ -253,13 +253,13 @@ class Supervisor:
         self._policy = policy
         self._watchers = observers
         self._clock = clock
-        self._stop_asked = False
+        self._stop_requested = False
         self._regroups_for = ""
         """Why the attempt under way was stopped, where another follows: nodes leave, or have come."""
         self._is_interrupted = False
         self.waits_for = ""
         """What it left for though nobody asked it to, and was not yet done."""
-        self._num_attempts = self._asked_size = 0
+        self._num_attempts = self._requested_size = 0
         self._nodes = nodes or ThisMachine(run)
         self._patience = patience
         self._known_faults = [fault for fault, _ in have_struck(policy.faults, Path(run.run_dir))]
@@ -269,13 +269,11 @@ class Supervisor:
         """The last attempt. Raises what the ranks raised if they cannot go on; `Interrupted` after Ctrl-C,
         once they have committed or, at the second one, were killed; and, before it begins one, where the last
         commit is of another kind of processor and the policy does not say that this is well."""
-        handlers = {signal.SIGTERM: self.ask_to_stop, signal.SIGINT: self._interrupt}
+        handlers = {signal.SIGTERM: self.request_stop, signal.SIGINT: self._interrupt}
         if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of who was started not to hear it
             del handlers[signal.SIGINT]
         previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-        signal.pthread_sigmask(
-            signal.SIG_UNBLOCK, {signal.SIGTERM}
-        )  # a node that was told to lead held it back
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # a node that was told to lead held it back
         try:
             if not self._policy.other_device:
                 refuse_other_processor(self._run, self._log, self._nodes.processor)
@@ -296,7 +294,7 @@ class Supervisor:
         while True:
             if sizes:
                 world_size = sizes.pop(0)
-            self._asked_size, self._regroups_for = world_size, ""
+            self._requested_size, self._regroups_for = world_size, ""
             if (room := self._nodes.fitting(world_size)) < self._policy.least_ranks:
                 self._wait_for_more(room)
                 if attempt is None:
@@ -307,7 +305,7 @@ class Supervisor:
             if attempt is not None:
                 check_unchanged(self._run, recipe_of(self._run))
             attempt, end = self._one_attempt(room)
-            if end.outcome == "preempted" and self._regroups_for and not self._stop_asked:
+            if end.outcome == "preempted" and self._regroups_for and not self._stop_requested:
                 continue
             if end.outcome in ("succeeded", "preempted"):
                 return attempt
@@ -315,11 +313,7 @@ class Supervisor:
                 raise TrainingError(f"{end.error}{self._keep_failing_step(attempt)}{self._slower(attempt)}")
             if isinstance(end.error, StoreFullError):  # the next attempt would find no more room
                 resume = f"'assay train --resume {self._run.run_id}'"
-                at = (
-                    f"from step {attempt.end_step}"
-                    if attempt.end_step
-                    else "from the start: it has no commit yet"
-                )
+                at = f"from step {attempt.end_step}" if attempt.end_step else "from the start: it has no commit yet"
                 raise StoreFullError(f"{end.error} {resume} goes on {at}.")
             if end.error is not None and not isinstance(end.error, StoreError | WrongArithmeticError):
                 raise end.error
@@ -328,7 +322,7 @@ class Supervisor:
             at_s = self._clock.monotonic_s()
             deaths.append(_Death(end.failure, attempt.end_step or 0, attempt.world_size, at_s, is_of_store))
             self._refuse_hopeless(deaths, end, attempt)
-            self._wait_unless_asked_to_stop(back_off_s([death.step for death in deaths]))
+            self._wait_unless_stopped(back_off_s([death.step for death in deaths]))
             if self._policy.after_death == "shrink":
                 world_size = max(self._policy.least_ranks, end.num_alive)
 
@@ -344,20 +338,20 @@ class Supervisor:
             return  # the next attempt begins when the store lets it
         allowed = STORE_TRIES if isinstance(end.error, StoreError) else 1
         num_alike = len(alike)
-        repeats = last.failure.failure_kind not in FROM_OUTSIDE and num_alike > allowed
+        is_repeated = last.failure.failure_kind not in FROM_OUTSIDE and num_alike > allowed
         num_own = sum(not death.is_of_store for death in deaths)
-        if not repeats and not last.is_of_store and num_own <= self._policy.max_restarts:
+        if not is_repeated and not last.is_of_store and num_own <= self._policy.max_restarts:
             return
-        if repeats:
+        if is_repeated:
             text = f"{num_alike} attempts ended alike, without a commit in between: {last.failure.signature}"
             self._notice_failure("repeated_failure", text, last.failure)
         if end.error is not None:
             raise end.error
-        kept = self._keep_failing_step(attempt) if repeats else ""
+        note = self._keep_failing_step(attempt) if is_repeated else ""
         raise TrainingError(
             f"run {self._run.run_id}: {number_of(len(deaths), 'attempt')} died, "
             f"the last with: {last.failure.headline()}. "
-            + (f"It failed twice in the same way, so it was not tried again.{kept} " if repeats else "")
+            + (f"It failed twice in the same way, so it was not tried again.{note} " if is_repeated else "")
             + f"All commits up to step {last.step} are intact: 'assay train --resume {self._run.run_id}' goes "
             "on from there."
         )
@@ -368,11 +362,11 @@ class Supervisor:
             return ""
         command = slower_command(self._run.run_id, self._run.recipe, step=0)
         last = attempt.end_step
-        kept = f"; '@{last}' in place of '@0' keeps the commit of step {last}" if last else ""
+        note = f"; '@{last}' in place of '@0' keeps the commit of step {last}" if last else ""
         nothing = "" if last else "Nothing is committed yet. "
         return (
             f" Resumed, it would fail there again. {nothing}If the learning rate made it so, '{command}' "
-            f"begins anew at a lower one{kept}."
+            f"begins anew at a lower one{note}."
         )
 
     def _keep_failing_step(self, attempt: Attempt) -> str:
@@ -383,12 +377,10 @@ class Supervisor:
         except AssayError as error:
             return f" No capsule of the step could be kept: {error}"
         again, step = f"'assay replay {self._run.run_id} --step", capsule.step
-        kept = f" All that step {step} needs is kept as a capsule: "
+        note = f" All that step {step} needs is kept as a capsule: "
         if attempt.failure.failure_kind == "loss_not_finite":
-            return (
-                f"{kept}{again} {step} --explain' says what made it so: rows, arithmetic, the updates before."
-            )
-        return f"{kept}{again} {step} --watch' runs it again and names the operator."
+            return f"{note}{again} {step} --explain' says what made it so: rows, arithmetic, the updates before."
+        return f"{note}{again} {step} --watch' runs it again and names the operator."
 
     def _one_attempt(self, world_size: int) -> tuple[Attempt, AttemptEnd]:
         now_s = self._clock.now_s()
@@ -410,24 +402,24 @@ class Supervisor:
             folder=self._run.run_dir,
             code_version=code_version(),
             processor=self._nodes.processor,
-            surroundings=surroundings_here(),
+            surroundings=environment_here(),
             loads=self._loads(world_size),
         )
         save_attempt(Path(self._run.run_dir), attempt)
         self._notice_other_code(attempt)
         close_abandoned_attempts(self._run, self._log, attempt)
-        if self._stop_asked:
-            end = AttemptEnd("preempted", world_size, said="asked to stop before its ranks were started")
+        if self._stop_requested:
+            end = AttemptEnd("preempted", world_size, message="asked to stop before its ranks were started")
         else:
             try:
                 attempt, end = self._run_ranks(attempt, commit)
             except KeyboardInterrupt:
-                end = AttemptEnd("preempted", 0, said="killed by Ctrl-C, before it had committed")
+                end = AttemptEnd("preempted", 0, message="killed by Ctrl-C, before it had committed")
         self._refuse_moved()
         if isinstance(end.error, WrongArithmeticError):
             assert end.failure is not None
             self._notice_failure("wrong_arithmetic", str(end.error), end.failure)
-        away = end.error if self._stop_asked and isinstance(end.error, StoreAwayError) else None
+        away = end.error if self._stop_requested and isinstance(end.error, StoreAwayError) else None
         try:
             if isinstance(end.error, WrongArithmeticError):
                 self._log.quarantine_unverified(_not_verified(end.error), up_to=attempt.attempt)
@@ -437,9 +429,7 @@ class Supervisor:
             away = error
         # Those of a successor are none of its own: this supervisor may have been thought dead.
         commits = [
-            known_commit
-            for known_commit in self._log.known_commits()
-            if known_commit.attempt <= attempt.attempt
+            known_commit for known_commit in self._log.known_commits() if known_commit.attempt <= attempt.attempt
         ]
         ended = attempt.model_copy(
             update={
@@ -453,8 +443,8 @@ class Supervisor:
             }
         )
         save_attempt(Path(self._run.run_dir), ended)
-        for watcher in self._watchers:
-            watcher.attempt_ended(ended)
+        for observer in self._watchers:
+            observer.attempt_ended(ended)
         if away is not None:
             raise away
         return ended, end
@@ -480,10 +470,10 @@ class Supervisor:
         """The attempt, with where its ranks were, and how it ended."""
         ranks = self._nodes.start(self._orders(attempt, commit))
         try:
-            attempt = placed(attempt, ranks.hosts(), self._nodes.elsewhere())
+            attempt = with_hosts(attempt, ranks.hosts(), self._nodes.elsewhere())
             save_attempt(Path(self._run.run_dir), attempt)
-            for watcher in self._watchers:
-                watcher.attempt_began(attempt, ranks.pids)
+            for observer in self._watchers:
+                observer.attempt_began(attempt, ranks.pids)
             end = self._watch(ranks, attempt)
             self._notice_faults(attempt)
             return with_devices(attempt, ranks.devices()), end
@@ -521,20 +511,20 @@ class Supervisor:
         stragglers = StragglerWatch(attempt.loads or (1,) * attempt.world_size)
         regroup = self._regroup_watch(attempt, began_s)
         while True:
-            if leave_by_s is None and (self._stop_asked or self._regroups(regroup, attempt)):
+            if leave_by_s is None and (self._stop_requested or self._regroups(regroup, attempt)):
                 ranks.signal(signal.SIGTERM)
                 leave_by_s = self._clock.monotonic_s() + self._policy.grace_s
             ranks.wait_for_news(POLL_S)
             self._refuse_moved()
-            for watcher in self._watchers:
-                watcher.tick(attempt)
+            for observer in self._watchers:
+                observer.tick(attempt)
             if (end := ranks.end()) is not None:
                 # Who asked to stop wants no other attempt, even if a rank did not survive the asking.
                 is_away = isinstance(end.error, StoreAwayError)
                 died = end.outcome in ("killed", "failed") and (end.error is None or is_away)
-                if end.outcome == "preempted" and not self._stop_asked and self._regroups(regroup, attempt):
-                    return replace(end, said=f"{self._regroups_for}: committed, and the others go on")
-                return replace(end, outcome="preempted") if self._stop_asked and died else end
+                if end.outcome == "preempted" and not self._stop_requested and self._regroups(regroup, attempt):
+                    return replace(end, message=f"{self._regroups_for}: committed, and the others go on")
+                return replace(end, outcome="preempted") if self._stop_requested and died else end
             now_s, beats = self._clock.monotonic_s(), ranks.beats()
             regroup.look(beats, now_s)
             if leave_by_s is not None and now_s > leave_by_s:
@@ -560,7 +550,7 @@ class Supervisor:
         """Whether the attempt is to end for another on other nodes."""
         if not self._regroups_for and (names := self._nodes.leaving()):
             self._regroups_for = f"{', '.join(names)} {'leaves' if len(names) == 1 else 'leave'}"
-        room = self._nodes.room(self._asked_size)
+        room = self._nodes.room(self._requested_size)
         if not self._regroups_for and room > attempt.world_size and watch.pays(room):
             self._regroups_for = f"{number_of(room, 'rank')} find room now that nodes have come"
         return bool(self._regroups_for)
@@ -597,17 +587,17 @@ class Supervisor:
         state = ranks.take_stacks(hung.rank)
         self._wait_for_stacks(attempt)
         stacks = stacks_path(Path(self._run.run_dir), attempt.attempt, hung.rank)
-        place = whereabouts(hung.beat)
+        last = last_phase(hung.beat)
         failure = Failure(
             failure_kind="hang",
             run_id=self._run.run_id,
             attempt=attempt.attempt,
             rank=hung.rank,
-            phase=place.phase,
-            step=place.step,
+            phase=last.phase,
+            step=last.step,
             host=attempt.hosts[hung.rank],
             device=ranks.devices()[hung.rank].name,
-            signature=f"hang in {place.phase}",
+            signature=f"hang in {last.phase}",
             text=describe_silence(hung, state),
             # A rank that hangs in its first moments cannot write any.
             file=stacks.relative_to(self._run.run_dir).as_posix() if stacks.is_file() else "",
@@ -622,7 +612,7 @@ class Supervisor:
             for saved_attempt in saved_attempts(Path(self._run.run_dir))
             if saved_attempt.attempt < attempt.attempt
         ]
-        versions = [self._run.code_version, *(each.code_version for each in earlier)]
+        versions = [self._run.code_version, *(saved_attempt.code_version for saved_attempt in earlier)]
         was = versions[-1]
         if was != attempt.code_version:
             text = (
@@ -631,7 +621,7 @@ class Supervisor:
             )
             self._notice("other_code", text, attempt.attempt, rank=None, step=attempt.start_step, host="")
 
-    def _notice_failure(self, kind: NoticeKind, text: str, about: Failure) -> None:
+    def _notice_failure(self, kind: RunEventKind, text: str, about: Failure) -> None:
         """Say at once what a failure will say at the end of its attempt."""
         self._notice(kind, text, about.attempt, rank=about.rank, step=about.step, host=about.host)
 
@@ -644,9 +634,9 @@ class Supervisor:
                 self._notice("fault", text, attempt.attempt, rank=rank, step=fault.step, host=host)
 
     def _notice(
-        self, kind: NoticeKind, text: str, attempt: int, *, rank: int | None, step: int | None, host: str
+        self, kind: RunEventKind, text: str, attempt: int, *, rank: int | None, step: int | None, host: str
     ) -> None:
-        notice = Notice(
+        notice = RunEvent(
             notice=kind,
             run_id=self._run.run_id,
             attempt=attempt,
@@ -656,11 +646,11 @@ class Supervisor:
             host=host,
             text=text,
         )
-        append_notice(Path(self._run.run_dir), notice)
+        append_event(Path(self._run.run_dir), notice)
 
-    def _wait_unless_asked_to_stop(self, seconds: float) -> None:
+    def _wait_unless_stopped(self, seconds: float) -> None:
         until_s = self._clock.monotonic_s() + seconds
-        while not self._stop_asked and (left_s := until_s - self._clock.monotonic_s()) > 0:
+        while not self._stop_requested and (left_s := until_s - self._clock.monotonic_s()) > 0:
             self._clock.sleep_s(min(left_s, POLL_S))
 
     def _interrupt(self, *_: object) -> None:
@@ -670,11 +660,11 @@ class Supervisor:
         self._is_interrupted = True
         # Not `print`: a handler may run in the midst of another one.
         os.write(2, b"\nCtrl-C: committing, then leaving. Once more kills at once, back to the last commit.\n")
-        self.ask_to_stop()
+        self.request_stop()
 
-    def ask_to_stop(self, *_: object) -> None:
+    def request_stop(self, *_: object) -> None:
         """SIGTERM: the ranks commit and leave, and no other attempt is begun."""
-        self._stop_asked = True
+        self._stop_requested = True
         if self._patience is not None:
             self._patience.hurry()
 

@@ -74,24 +74,24 @@ class RankReport:
     """What a user can act on; None where the failure is a surprise."""
 
 
-def _as_told(error: AssayError) -> dict[str, Any]:
+def _error_fields(error: AssayError) -> dict[str, Any]:
     """By the name of its class: one of `base.errors`, or `WrongArithmeticError` with its suspects."""
     suspects = error.suspects if isinstance(error, WrongArithmeticError) else ()
     return {"kind": type(error).__name__, "text": str(error), "suspects": suspects}
 
 
-class _Told(BaseModel):
+class _ErrorFields(BaseModel):
     kind: str
     text: str
     suspects: tuple[Suspect, ...] = ()
 
 
 def _as_heard(tree: Any) -> AssayError:
-    told = _Told.model_validate(tree)
-    if told.kind == WrongArithmeticError.__name__:
-        return WrongArithmeticError(told.text, told.suspects)
+    fields = _ErrorFields.model_validate(tree)
+    if fields.kind == WrongArithmeticError.__name__:
+        return WrongArithmeticError(fields.text, fields.suspects)
     kinds = {kind.__name__: kind for kind in vars(errors).values() if isinstance(kind, type)}
-    error: AssayError = kinds.get(told.kind, AssayError)(told.text)
+    error: AssayError = kinds.get(fields.kind, AssayError)(fields.text)
     return error
 
 
@@ -102,16 +102,16 @@ class AttemptEnd:
     outcome: Literal["succeeded", "failed", "preempted", "killed"]
     num_alive: int
     """Ranks that did not die by themselves."""
-    said: str = ""
+    message: str = ""
     """How it ended where nothing failed."""
     failure: Failure | None = None
-    error: Annotated[AssayError, PlainValidator(_as_heard), PlainSerializer(_as_told)] | None = None
+    error: Annotated[AssayError, PlainValidator(_as_heard), PlainSerializer(_error_fields)] | None = None
     """The failure's error, where it is one that a user can act on."""
     stalled_s: float = 0.0
 
     def reason(self, run_dir: str) -> str:
         """Why it ended, in words."""
-        return self.failure.sentence(run_dir) if self.failure else self.said
+        return self.failure.sentence(run_dir) if self.failure else self.message
 
 
 class StopFlag:

@@ -54,16 +54,16 @@ def check_lanes(workers: Workers, num_lanes: int) -> str | None:
     if (useful := useful_world_size(num_lanes, workers.most)) == workers.most:
         return None
     more = next_useful_world_size(num_lanes, workers.most)
-    each = number_of(-(-num_lanes // workers.most), "lane")
-    said = (
-        f"--workers {workers}: of loader.lanes={num_lanes} the busiest of {workers.most} workers has {each}, "
+    count = number_of(-(-num_lanes // workers.most), "lane")
+    reason = (
+        f"--workers {workers}: of loader.lanes={num_lanes} the busiest of {workers.most} workers has {count}, "
         f"as of {useful}"
     )
     if workers.least is not None and useful <= workers.least:
         raise ConfigError(
-            f"{said}: more than {workers.least} gain nothing. Use --workers {workers.least}, or up to {more}."
+            f"{reason}: more than {workers.least} gain nothing. Use --workers {workers.least}, or up to {more}."
         )
-    return f"{said}: more than {useful} gain nothing, {more} would"
+    return f"{reason}: more than {useful} gain nothing, {more} would"
 
 
 def room_here(workers: Workers, *, num_lanes: int, threads: int, num_gpus: int, num_processors: int) -> int:
@@ -84,8 +84,7 @@ def room_here(workers: Workers, *, num_lanes: int, threads: int, num_gpus: int, 
             )
         )
         raise ConfigError(
-            f"--workers {workers}: this machine has room for {room}, with {has}. Use --workers {room}, or "
-            f"{otherwise}."
+            f"--workers {workers}: this machine has room for {room}, with {has}. Use --workers {room}, or {otherwise}."
         )
     if workers.least is None:
         return workers.most

@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from assay.base.clock import utc_text
 from assay.base.errors import ConfigError
 from assay.base.units import percent_text
-from assay.elastic.environment import surroundings_here
-from assay.records.guard import Guard, GuardStanding
+from assay.elastic.environment import environment_here
+from assay.records.guard import Guard, GuardStatus
 from assay.records.run import Run
 from assay.store.home import Home
 from assay.store.triage.guards import saved_guards
 
 
-def guard_standings(home: Home) -> list[GuardStanding]:
+def guard_statuses(home: Home) -> list[GuardStatus]:
     """Every guard, with what attempts since say of it."""
     guards = saved_guards(home.folder)
     if not guards:
@@ -31,9 +31,9 @@ def heed_guards(home: Home, run: Run, *, world_size: int, host: str | None) -> l
     from assay.triage.guard import known_factors, lands_on
 
     warnings = []
-    surroundings = None if host is None else surroundings_here()
+    surroundings = None if host is None else environment_here()
     known = known_factors(run, world_size=world_size, host=host, surroundings=surroundings)
-    for guard in _standing(home):
+    for guard in _active_guards(home):
         if lands_on(guard, known):
             if guard.is_refusing:
                 raise ConfigError(
@@ -48,13 +48,13 @@ def hosts_left_out(home: Home, run: Run, *, world_size: int) -> list[str]:
     """Hosts that a scheduler is to leave out for this run."""
     from assay.triage.guard import excluded_hosts, known_factors
 
-    guards = list(_standing(home))
+    guards = list(_active_guards(home))
     known = known_factors(run, world_size=world_size, host=None, surroundings=None)
     return excluded_hosts(guards, known)
 
 
-def _standing(home: Home) -> Iterator[Guard]:
-    return (standing.guard for standing in guard_standings(home) if not standing.has_lapsed)
+def _active_guards(home: Home) -> Iterator[Guard]:
+    return (status.guard for status in guard_statuses(home) if not status.has_lapsed)
 
 
 def _git_message(guard: Guard) -> str:

@@ -30,9 +30,7 @@ class Launcher(Protocol):
 def resume_command(run: Run, *, world_size: int, options: Sequence[str] = ()) -> list[str]:
     """The command line that goes on with a run; `--workers=8..64` among the options is said instead of
     `world_size`."""
-    workers = (
-        [] if any(option.startswith("--workers=") for option in options) else ["--workers", str(world_size)]
-    )
+    workers = [] if any(option.startswith("--workers=") for option in options) else ["--workers", str(world_size)]
     return [assay_program(), "train", "--resume", run.run_id, *workers, *options]
 
 
@@ -40,7 +38,5 @@ def assay_program() -> str:
     """The `assay` of this installation."""
     program = Path(sysconfig.get_path("scripts")) / "assay"
     if not program.exists():
-        raise NotInstalledError(
-            f"{program}: no such program. Install assay in this environment: pip install assay."
-        )
+        raise NotInstalledError(f"{program}: no such program. Install assay in this environment: pip install assay.")
     return str(program)

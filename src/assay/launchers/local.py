@@ -59,11 +59,11 @@ class BackgroundLauncher:
         return launch
 
 
-def launched_here(run: Run, *, world_size: int, asked_s: float | None = None) -> Launch:
-    """Write down that this process begins a run, or goes on with it; `asked_s`: see `Launch`."""
+def launched_here(run: Run, *, world_size: int, requested_s: float | None = None) -> Launch:
+    """Write down that this process begins a run, or goes on with it; `requested_s`: see `Launch`."""
     job = str(os.getpid())
     key = process_key(os.getpid())
-    return save_launch(run, place="here", job=job, world_size=world_size, process=key, asked_s=asked_s)
+    return save_launch(run, place="here", job=job, world_size=world_size, process=key, requested_s=requested_s)
 
 
 def stop_process(launch: Launch) -> None:

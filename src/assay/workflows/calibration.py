@@ -21,11 +21,11 @@ from assay.store.home import Home
 from assay.store.metrics.phases import rank_phase_seconds
 from assay.store.metrics.segment import SegmentData, read_segment, segment_path
 from assay.store.objects import open_store
-from assay.workflows.run import planned_run
+from assay.workflows.run import plan_run
 
 HANG_S = 900.0
 """As long as a first step may take: nobody knows yet how long one takes."""
-LEAST_STEPS = 4
+MIN_STEPS = 4
 """The first one reads the first rows and warms up, so it is not counted."""
 MEASURING = RestartPolicy(max_restarts=0, hang_s=HANG_S)
 
@@ -58,7 +58,7 @@ class Trained(NamedTuple):
 def calibrate(recipe_values: LoadedConfig, *, world_size: int, seconds: float) -> Calibration:
     """Train for so many seconds behind the first step, commit, and remove everything."""
     with short_run(recipe_values, world_size=world_size) as run:
-        return _found(run, train_for(run, world_size=world_size, seconds=seconds))
+        return _measure(run, train_for(run, world_size=world_size, seconds=seconds))
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def short_run(recipe_values: LoadedConfig, *, world_size: int, **trainer: object
     changed = {**recipe_values.values.get("trainer", {}), "evaluate_every": None, **trainer}
     values = {**recipe_values.values, "trainer": changed, "evaluation": None}
     with TemporaryDirectory(prefix="assay-check-") as folder:
-        run = planned_run(
+        run = plan_run(
             Home.at(Path(folder)),
             LoadedConfig(values, recipe_values.origins),
             world_size=world_size,
@@ -83,9 +83,9 @@ def train_for(run: Run, *, world_size: int, seconds: float, policy: RestartPolic
     """One attempt, that is ended with a commit so many seconds behind its first step, if it lasts that long."""
     watch = _Stopwatch(run, seconds)
     supervisor = Supervisor(
-        run, CommitLog(open_store(run.store_url)), policy=policy, watchers=[watch], clock=SystemClock()
+        run, CommitLog(open_store(run.store_url)), policy=policy, observers=[watch], clock=SystemClock()
     )
-    watch.stop = supervisor.ask_to_stop
+    watch.stop = supervisor.request_stop
     try:
         return Trained(supervisor.run(world_size), watch.peak_bytes)
     except Interrupted:
@@ -102,19 +102,19 @@ def segment_of(run: Run, attempt: Attempt, rank: int = 0) -> SegmentData | None:
     return read_segment(path) if path.exists() else None
 
 
-def _found(run: Run, trained: Trained) -> Calibration:
+def _measure(run: Run, trained: Trained) -> Calibration:
     attempt, segment = trained.attempt, segment_of(run, trained.attempt)
     if segment is None or segment.header is None or len(segment.step_ends.at_s) < 2:
         raise TrainingError("no two steps were made, so nothing can be said of the time that the run takes.")
     assert attempt.ended_s is not None and attempt.end_step is not None
-    ended_at_s = segment.metrics["tokens"].at_s
+    end_times_s = segment.metrics["tokens"].at_s
     spent = rank_phase_seconds(run, attempt, 0, held_to_s=attempt.ended_s, committed_step=attempt.end_step)
     tokens = float(segment.metrics["tokens"].values[1:].sum())
     return Calibration(
-        num_steps=len(ended_at_s) - 1,
-        startup_s=float(segment.header.wall_of(ended_at_s)[0]) - attempt.started_s,
-        seconds_per_token=float(ended_at_s[-1] - ended_at_s[0]) / tokens,
-        seconds_per_step=float(ended_at_s[-1] - ended_at_s[0]) / (len(ended_at_s) - 1),
+        num_steps=len(end_times_s) - 1,
+        startup_s=float(segment.header.wall_of(end_times_s)[0]) - attempt.started_s,
+        seconds_per_token=float(end_times_s[-1] - end_times_s[0]) / tokens,
+        seconds_per_step=float(end_times_s[-1] - end_times_s[0]) / (len(end_times_s) - 1),
         commit_s=spent.seconds.get("checkpoint", 0.0),
         peak_bytes=trained.peak_bytes,
     )
@@ -138,9 +138,9 @@ class _Stopwatch:
         """Look."""
         self.peak_bytes = max([self.peak_bytes, *map(_peak_bytes, self._pids)])
         segment = segment_of(self._run, attempt)
-        if segment is None or len(ended_at_s := segment.step_ends.at_s) < LEAST_STEPS:
+        if segment is None or len(end_times_s := segment.step_ends.at_s) < MIN_STEPS:
             return
-        if ended_at_s[-1] - ended_at_s[0] >= self._seconds:
+        if end_times_s[-1] - end_times_s[0] >= self._seconds:
             self.stop()
 
     def attempt_ended(self, attempt: Attempt) -> None:

@@ -10,26 +10,26 @@ from typing import Literal, NamedTuple
 from assay.base.clock import Clock, SystemClock
 from assay.base.errors import AssayError, Interrupted, StoreAwayError, StoreFullError
 from assay.data.loader.lane_shares import LaneShares
-from assay.elastic.supervisor import Nodes, RestartPolicy, Supervisor, Watcher
+from assay.elastic.supervisor import Nodes, RestartPolicy, RunObserver, Supervisor
 from assay.records.audit import AuditReport
 from assay.records.evaluation import AnyEvaluation
 from assay.records.run import Attempt, Run
 from assay.statistics.predictions import PREDICTIONS_FILE, evaluation_folder, save_evaluation
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
-from assay.store.findings import save_audit
 from assay.store.home import Home
 from assay.store.ledger.writer import FINISH_S, LEAVE_S, LedgerWriter
 from assay.store.missing_log import refuse_missing_log
 from assay.store.objects import open_store
-from assay.store.patience import Patience
-from assay.store.place import refuse_copy, refuse_links
-from assay.trackers.background import SinksBeside
+from assay.store.retry_policy import RetryPolicy
+from assay.store.run_location import reject_copy, reject_links
+from assay.store.run_results import save_audit
+from assay.trackers.background import BackgroundSinks
 from assay.training.audit import audit_run
-from assay.training.model_folders import refuse_changed
+from assay.training.model_folders import check_unchanged
 from assay.training.recipe import recipe_of
 from assay.workflows.bookkeeping import Bookkeeper
-from assay.workflows.evaluation.background import EvaluationBeside
+from assay.workflows.evaluation.background import BackgroundEvaluator
 from assay.workflows.events import EventCommand
 from assay.workflows.fork import bring_commit
 from assay.workflows.run import VALIDATION, check_parallel, finished_entry
@@ -58,14 +58,14 @@ class RunResult(NamedTuple):
     """Why it stopped though nobody asked it to."""
 
 
-def drive(
+def train_run(
     home: Home,
     run: Run,
     writer: LedgerWriter,
     *,
     world_size: int,
     policy: RestartPolicy,
-    watchers: Sequence[Watcher] = (),
+    observers: Sequence[RunObserver] = (),
     clock: Clock | None = None,
     nodes: Nodes | None = None,
 ) -> RunResult:
@@ -78,27 +78,27 @@ def drive(
     `StoreFullError` where there is no room for what is written behind the last step.
     """
     events = EventCommand(home, run)
-    everyone = [*watchers, events, SinksBeside(home, run)]
+    all_observers = [*observers, events, BackgroundSinks(home, run)]
     try:
-        result = _drive(
+        result = _train_run(
             home,
             run,
             writer,
             world_size=world_size,
             policy=policy,
-            watchers=everyone,
+            observers=all_observers,
             clock=clock or SystemClock(),
             nodes=nodes,
         )
     except (StoreAwayError, StoreFullError) as error:
-        told = _with_what_goes_on(error, run)
-        events.tell("failed", step=None, text=str(told))
-        if told is error:
+        explained = _with_what_goes_on(error, run)
+        events.notify("failed", step=None, text=str(explained))
+        if explained is error:
             raise
-        raise told from error
+        raise explained from error
     except Interrupted:
         last = next(reversed(saved_attempts(Path(run.run_dir))), None)
-        events.tell("stopped", step=last.end_step if last else None, text=last.reason if last else "")
+        events.notify("stopped", step=last.end_step if last else None, text=last.reason if last else "")
         raise
     last = result.last_attempt
     text = str(result.error) if result.error else (last.reason if last else "")
@@ -106,18 +106,18 @@ def drive(
         text = f"{result.leads_on} leads it from now on: {text}"
     elif result.waits_for:
         text = f"{result.waits_for}: {text}"
-    events.tell(result.outcome, step=last.end_step if last else None, text=text)
+    events.notify(result.outcome, step=last.end_step if last else None, text=text)
     return result
 
 
-def _drive(
+def _train_run(
     home: Home,
     run: Run,
     writer: LedgerWriter,
     *,
     world_size: int,
     policy: RestartPolicy,
-    watchers: Sequence[Watcher],
+    observers: Sequence[RunObserver],
     clock: Clock,
     nodes: Nodes | None,
 ) -> RunResult:
@@ -125,21 +125,21 @@ def _drive(
     for size in (world_size, *policy.world_sizes):
         LaneShares(recipe.loader.lanes, size)
     check_parallel(recipe, policy.parallel)
-    patience = Patience(policy.store_patience, clock=clock)
+    patience = RetryPolicy(policy.store_patience, clock=clock)
     log = CommitLog(open_store(run.store_url, patience))
-    refuse_copy(run)
-    refuse_links(Path(run.run_dir))
+    reject_copy(run)
+    reject_links(Path(run.run_dir))
     refuse_missing_log(run, log)
     bring_commit(home, run)
-    beside = EvaluationBeside(home, run)
-    everyone: list[Watcher] = [Bookkeeper(run, writer, clock), beside, *watchers]
+    evaluator = BackgroundEvaluator(home, run)
+    all_observers: list[RunObserver] = [Bookkeeper(run, writer, clock), evaluator, *observers]
     supervisor = Supervisor(
-        run, log, policy=policy, watchers=everyone, clock=clock, nodes=nodes, patience=patience
+        run, log, policy=policy, observers=all_observers, clock=clock, nodes=nodes, patience=patience
     )
     last_attempt = next(reversed(saved_attempts(Path(run.run_dir))), None)
     finished = finished_entry(log)
     if finished is None:
-        refuse_changed(run, recipe)
+        check_unchanged(run, recipe)
     try:
         if finished is None:
             last_attempt = supervisor.run(world_size)
@@ -150,12 +150,12 @@ def _drive(
         return RunResult(run, "failed", error=_with_what_goes_on(error, run))
     finally:
         if finished is None:
-            beside.stop()
+            evaluator.stop()
     if finished is None:
         leads_on = None
         if nodes is not None and not supervisor.waits_for:
             writer.wait(LEAVE_S)  # two nodes are not to write to a ledger at once
-            leads_on = nodes.hand_over()
+            leads_on = nodes.transfer_leadership()
         outcome: RunOutcome = "moved" if leads_on else "stopped"
         return RunResult(run, outcome, last_attempt, leads_on=leads_on or "", waits_for=supervisor.waits_for)
     evaluation = evaluate_run(run, log)
@@ -164,7 +164,7 @@ def _drive(
     audit = save_audit(run.run_dir, audit_run(run, log))
     writer.put(lambda ledger: ledger.record_audit(audit))
     writer.put(lambda ledger: ledger.record_write(run.run_id))
-    beside.finish()
+    evaluator.finish()
     writer.wait(FINISH_S)
     return RunResult(run, "finished", last_attempt, evaluation, audit)
 

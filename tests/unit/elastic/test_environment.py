@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.elastic.environment import placed, surroundings_here, with_devices
+from assay.elastic.environment import environment_here, with_devices, with_hosts
 from assay.records.rank_device import RankDevice
 from assay.records.run import Attempt
 from machine import MACHINE
@@ -21,20 +21,20 @@ def test_the_driver_is_the_one_that_is_loaded(tmp_path: Path, said: str | None, 
     file = tmp_path / "version"
     if said is not None:
         file.write_text(said)
-    found = surroundings_here({}, driver=file)
+    found = environment_here({}, driver=file)
     assert (found.driver, found.python, found.kernel) == (driver, platform.python_version(), platform.release())
     assert (found.place, found.job, found.partition, found.image) == ("machine", "", "", "")
 
 
 def test_a_job_says_where_it_is_and_the_plainest_name_of_an_image_counts() -> None:
     job = {"SLURM_JOB_ID": "12", "SLURM_JOB_PARTITION": "low", "APPTAINER_CONTAINER": "/images/a.sif"}
-    found = surroundings_here(job)
+    found = environment_here(job)
     assert (found.place, found.job, found.partition, found.image) == ("slurm", "12", "low", "/images/a.sif")
-    assert surroundings_here({**job, "ASSAY_IMAGE": "train:7"}).image == "train:7"
-    assert surroundings_here({**job, "ASSAY_IMAGE": ""}).image == "/images/a.sif"
+    assert environment_here({**job, "ASSAY_IMAGE": "train:7"}).image == "train:7"
+    assert environment_here({**job, "ASSAY_IMAGE": ""}).image == "/images/a.sif"
 
 
-HERE = surroundings_here({"ASSAY_IMAGE": "train:7"})
+HERE = environment_here({"ASSAY_IMAGE": "train:7"})
 OTHER = HERE.model_copy(update={"driver": "550.54.15"})
 BEGUN = Attempt(
     run_id="r",
@@ -50,13 +50,13 @@ BEGUN = Attempt(
 
 
 def test_what_another_node_has_is_on_record_where_it_is_not_what_the_first_has() -> None:
-    attempt = placed(BEGUN, ["a", "b", "c"], {"b": HERE, "c": OTHER, "lost": OTHER})
+    attempt = with_hosts(BEGUN, ["a", "b", "c"], {"b": HERE, "c": OTHER, "lost": OTHER})
     assert (attempt.hosts, attempt.surroundings) == (("a", "b", "c"), HERE)
     assert attempt.elsewhere == {"c": OTHER}
 
 
 def test_each_ranks_device_and_each_hosts_libraries_are_on_record() -> None:
-    attempt = placed(BEGUN, ["a", "a", "c"], {"c": OTHER})
+    attempt = with_hosts(BEGUN, ["a", "a", "c"], {"c": OTHER})
     output = [
         RankDevice("cuda:0", "GPU-1", "12.8", "2.27.3"),
         RankDevice("cuda:1", "GPU-2", "12.8", "2.27.3"),
@@ -69,7 +69,7 @@ def test_each_ranks_device_and_each_hosts_libraries_are_on_record() -> None:
 
 
 def test_what_no_rank_said_is_not_guessed() -> None:
-    attempt = placed(BEGUN, ["a", "a", "c"], {})
+    attempt = with_hosts(BEGUN, ["a", "a", "c"], {})
     dead = with_devices(attempt, [RankDevice(), RankDevice("cuda:1", "GPU-2", "12.8", "2.27.3"), RankDevice()])
     assert (dead.devices, dead.serials) == (("", "cuda:1", ""), ("", "GPU-2", ""))
     assert dead.surroundings is not None and dead.surroundings.cuda == "12.8"  # of its host's other rank

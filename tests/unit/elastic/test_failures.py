@@ -16,7 +16,7 @@ from assay.base.errors import (
     StoreFullError,
     TrainingError,
 )
-from assay.elastic.failures import distance_from_cause, kind_of, signature_of, whereabouts
+from assay.elastic.failures import distance_from_cause, kind_of, last_phase, signature_of
 from assay.records.failure import Failure
 from assay.records.suspect import WrongArithmeticError
 from assay.store.heartbeat import Beat
@@ -117,8 +117,8 @@ def test_memory_that_torch_can_not_allocate_is_out_of_memory() -> None:
 
 
 def test_a_rank_is_in_the_update_after_its_last_one_or_nowhere_before_its_first_sign_of_life() -> None:
-    assert whereabouts(Beat(6, "data", 99.0, 0.0, 0.0)) == ("data", 7)
-    assert whereabouts(Beat(0, "startup", 0.0, 0.0, 0.0)) == whereabouts(None) == ("startup", None)
+    assert last_phase(Beat(6, "data", 99.0, 0.0, 0.0)) == ("data", 7)
+    assert last_phase(Beat(0, "startup", 0.0, 0.0, 0.0)) == last_phase(None) == ("startup", None)
 
 
 def test_the_cause_is_an_error_with_a_name_before_a_surprise_and_never_a_peers_complaint() -> None:

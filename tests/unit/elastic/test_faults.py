@@ -8,7 +8,7 @@ import pytest
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
 from assay.elastic.faults import (
-    TOLD_S,
+    STOP_WAIT_S,
     FaultPlan,
     RankFaults,
     check_plan,
@@ -116,7 +116,7 @@ def test_a_nodes_first_rank_has_it_leave(
     [
         ({"type": "terminate"}, 0.2, 0.2),
         ({"type": "leave", "node": 0}, 0.2, 0.2),
-        ({"type": "terminate"}, 60.0, TOLD_S),  # of a supervisor that stands still
+        ({"type": "terminate"}, 60.0, STOP_WAIT_S),  # of a supervisor that stands still
         ({"type": "terminate", "after_s": 30.0}, 60.0, 0.0),
         ({"type": "store", "how": "error"}, 60.0, 0.0),
     ],

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from assay.base.errors import ConfigError
-from assay.elastic.fork_server import begun_at_once
+from assay.elastic.fork_server import started_at_once
 
 SERVER: Any = forkserver._forkserver
 
@@ -26,7 +26,7 @@ def _none_before_and_after() -> Iterator[None]:
 def test_a_mistake_ends_the_server_at_once_and_another_may_begin() -> None:
     pids = []
     for _ in range(2):
-        with pytest.raises(ConfigError), begun_at_once():
+        with pytest.raises(ConfigError), started_at_once():
             pids.append(SERVER._forkserver_pid)
             raise ConfigError("a recipe that cannot work")
         assert SERVER._forkserver_pid is None
@@ -37,9 +37,9 @@ def test_a_mistake_ends_the_server_at_once_and_another_may_begin() -> None:
 
 
 def test_without_a_mistake_it_serves_on_and_a_later_mistake_leaves_it() -> None:
-    with begun_at_once():
+    with started_at_once():
         began = SERVER._forkserver_pid
-    with pytest.raises(ConfigError), begun_at_once():
+    with pytest.raises(ConfigError), started_at_once():
         raise ConfigError("another recipe, that cannot work")
     assert SERVER._forkserver_pid == began is not None
     os.kill(began, 0)

@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 
 from assay.base.clock import SystemClock
 from assay.base.errors import AssayError, TrainingError
-from assay.elastic.environment import surroundings_here
+from assay.elastic.environment import environment_here
 from assay.elastic.faults import NO_FAULTS
 from assay.elastic.nodes import group as nodes
 from assay.elastic.nodes.connection import (
     MAX_MESSAGE_BYTES,
     Beats,
-    Bye,
     Ended,
+    Finished,
     Hello,
     Link,
     LinkLost,
@@ -35,7 +35,7 @@ from assay.elastic.nodes.connection import (
     link_key,
 )
 from assay.elastic.nodes.group import Follower, _RemoteRanks
-from assay.elastic.nodes.server import NodeDoor, Peer, gather
+from assay.elastic.nodes.server import NodeServer, Peer, gather
 from assay.elastic.processor import processor_here
 from assay.elastic.task import AttemptEnd, Orders
 from assay.records.failure import Failure
@@ -45,7 +45,7 @@ from assay.training.recipe import recipe_sha256
 from machine import MACHINE
 from tiny_recipe import tiny_recipe
 
-HERE, AROUND = processor_here({}), surroundings_here({})
+HERE, AROUND = processor_here({}), environment_here({})
 CPU, SILENT = RankDevice("cpu"), RankDevice()
 KEY = b"secret"
 CLOCK = SystemClock()
@@ -83,7 +83,7 @@ def remote(link: Link) -> _RemoteRanks:
 
 
 def gathered(num_followers: int, port: int, timeout_s: float) -> dict[int, Peer]:
-    with closing(NodeDoor(port, KEY)) as server:
+    with closing(NodeServer(port, KEY)) as server:
         return gather(server, num_followers, CLOCK, timeout_s)[0]
 
 
@@ -284,7 +284,7 @@ def orders(**changes: Any) -> Orders:
 
 
 @pytest.fixture
-def lead_of(run: Run, port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], None]]:
+def leader_address(run: Run, port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], None]]:
     """A lead that says one thing to a follower of ours, which must start nothing."""
     started: list[Any] = []
     monkeypatch.setattr(nodes, "RankProcesses", lambda *given: started.append(given))
@@ -296,7 +296,7 @@ def lead_of(run: Run, port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ca
             def speak() -> None:
                 link = accept_link(server.accept()[0], link_key(Path(run.run_dir)))
                 assert link is not None
-                for bye in (said, Bye()):
+                for bye in (said, Finished()):
                     link.send(bye)
 
             threading.Thread(target=speak, daemon=True).start()
@@ -319,11 +319,11 @@ def lead_of(run: Run, port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ca
     ],
 )
 def test_a_lead_that_asks_for_what_is_not_the_runs_gets_nothing_started(
-    lead_of: Callable[[Any], None], changes: dict[str, Any], ranks: tuple[int, int], rendezvous: str
+    leader_address: Callable[[Any], None], changes: dict[str, Any], ranks: tuple[int, int], rendezvous: str
 ) -> None:
     output = Start(orders=orders(**changes), first_rank=ranks[0], num_ranks=ranks[1], rendezvous=rendezvous)
     with pytest.raises(AssayError, match=r"it asked for|--workers"):
-        lead_of(output)
+        leader_address(output)
 
 
 class _DiesYoung:
@@ -364,7 +364,7 @@ def test_a_rank_that_dies_young_has_its_device_told_before_its_end(
             while not heard or not isinstance(heard[-1], Ended):
                 heard.append(link.receive(5.0))
             heard.append(None)
-        link.send(Bye())
+        link.send(Finished())
 
     with socket.create_server(("127.0.0.1", port)) as server:
         threading.Thread(target=lead, daemon=True).start()

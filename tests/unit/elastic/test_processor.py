@@ -49,7 +49,7 @@ def log_with_commit(run: Run, made_on: Processor) -> CommitLog:
     log.append(
         Commit(
             attempt=1, world_size=1, step=7, cursor=Cursor(), committed_s=0.0, folder="c",
-            files=(), weights_digest="", receipts_from_step=0, rows_learned=0,
+            files=(), weights_digest="", receipts_from_step=0, rows_trained=0,
         )
     )  # fmt: skip
     return log

@@ -15,14 +15,14 @@ from assay.elastic.faults import FaultPlan
 from assay.elastic.rank import rank_main
 from assay.elastic.task import Orders, RankTask
 from assay.records.run import Attempt, Run
-from assay.store.patience import Patience
+from assay.store.retry_policy import RetryPolicy
 from machine import MACHINE
 
 PLACE = "s3://\x1b]0;title\x07"
 
 
 def prints(*_: object) -> str:
-    Patience(0.0).say(f"waiting for {PLACE}")
+    RetryPolicy(0.0).say(f"waiting for {PLACE}")
     print(f"at {PLACE}", file=sys.stdout)
     return "finished"
 

@@ -13,13 +13,13 @@ from assay.elastic.processor import processor_here
 from assay.elastic.supervisor import RestartPolicy, Supervisor
 from assay.elastic.task import AttemptEnd
 from assay.records.failure import Failure, FailureKind
+from assay.records.node_environment import NodeEnvironment
 from assay.records.rank_device import RankDevice
-from assay.records.surroundings import Surroundings
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.heartbeat import Beat
-from assay.store.notices import read_notices
 from assay.store.objects import open_store
+from assay.store.run_events import read_events
 
 
 def failure(failure_kind: FailureKind, text: str, **more: Any) -> Failure:
@@ -69,7 +69,7 @@ class KillingNodes:
         self._failure = failure
         self._moves = moves
 
-    def elsewhere(self) -> dict[str, Surroundings]:
+    def elsewhere(self) -> dict[str, NodeEnvironment]:
         return {}
 
     def fitting(self, world_size: int) -> int:
@@ -168,8 +168,8 @@ class InterruptedRanks(KilledRanks):
 
     def end(self) -> AttemptEnd | None:
         if self.is_done:
-            return AttemptEnd("succeeded", 1, said="reached the last step")
-        return AttemptEnd("preempted", 1, said="asked to stop; committed and left") if self.sent else None
+            return AttemptEnd("succeeded", 1, message="reached the last step")
+        return AttemptEnd("preempted", 1, message="asked to stop; committed and left") if self.sent else None
 
 
 class InterruptedNodes(KillingNodes):
@@ -229,7 +229,7 @@ def test_what_the_code_did_is_not_tried_a_third_time_but_what_came_from_outside_
         supervisor.run(1)
     assert nodes.num_starts == num_starts
     assert ("It failed twice in the same way" in str(stopped.value)) == (num_starts == 2)
-    repeated = [(notice.notice, notice.attempt) for notice in read_notices(Path(run.run_dir))]
+    repeated = [(notice.notice, notice.attempt) for notice in read_events(Path(run.run_dir))]
     assert repeated == ([("repeated_failure", 2)] if num_starts == 2 else [])
     first, *_ = saved_attempts(Path(run.run_dir))
     assert (first.hosts, first.devices, first.failure.failure_kind) == (
@@ -307,7 +307,7 @@ def test_another_version_of_assay_is_noticed_once_and_on_record(run, monkeypatch
         supervisor.run(1)
     folder = Path(run.run_dir)
     assert [attempt.code_version[6:] for attempt in saved_attempts(folder)] == ["gold", "gnew", "gnew"]
-    (notice,) = read_notices(folder)
+    (notice,) = read_events(folder)
     assert (notice.notice, notice.attempt) == ("other_code", 2)
     assert "0.1.0+gnew now and was 0.1.0+gold" in notice.text
 
@@ -350,7 +350,7 @@ def test_a_node_that_leaves_ends_the_attempt_and_not_the_run_and_one_that_is_bac
 def test_who_is_asked_to_stop_while_a_node_leaves_begins_no_other_attempt(run) -> None:
     nodes, log = LeavingNodes(), CommitLog(open_store("memory:"))
     supervisor = Supervisor(run, log, policy=RestartPolicy(), observers=[], clock=ClockThatStops(""), nodes=nodes)
-    nodes.ranks.wait_for_news = lambda timeout_s: supervisor.ask_to_stop()
+    nodes.ranks.wait_for_news = lambda timeout_s: supervisor.request_stop()
     assert supervisor.run(2).outcome == "preempted"
     assert nodes.sizes == [2]
 

@@ -35,9 +35,9 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, 
 from assay.base.clock import Clock
 from assay.base.errors import TrainingError
 from assay.elastic.task import AttemptEnd, Orders
+from assay.records.node_environment import NodeEnvironment
 from assay.records.processor import Processor
 from assay.records.rank_device import RankDevice
-from assay.records.surroundings import Surroundings
 from assay.store.heartbeat import Beat
 
 KEY_FILE = "link.key"
@@ -66,7 +66,7 @@ class Hello(_Message):
     processor: Processor
     code_version: str
     """The version of assay that it has."""
-    surroundings: Surroundings
+    surroundings: NodeEnvironment
 
 
 class Start(_Message):
@@ -131,10 +131,10 @@ class Dismiss(_Message):
     """Why it cannot be taken in, where it was not."""
 
 
-class Lead(_Message):
+class BecomeLeader(_Message):
     """Open a door of your own: this lead leaves."""
 
-    type: Literal["lead"] = "lead"
+    type: Literal["become_leader"] = "become_leader"
     host: str
     """As others reach the node that is told so."""
     others: tuple[PositiveInt, ...]
@@ -143,10 +143,10 @@ class Lead(_Message):
     """Other nodes that will."""
 
 
-class Leads(_Message):
+class LeaderReady(_Message):
     """It is open."""
 
-    type: Literal["leads"] = "leads"
+    type: Literal["leader_ready"] = "leader_ready"
     port: PositiveInt
 
 
@@ -158,10 +158,10 @@ class Follow(_Message):
     port: PositiveInt
 
 
-class Bye(_Message):
+class Finished(_Message):
     """There will be no more attempts."""
 
-    type: Literal["bye"] = "bye"
+    type: Literal["finished"] = "finished"
 
 
 class Ended(_Message):
@@ -187,10 +187,10 @@ Message = (
     | Stop
     | Leave
     | Dismiss
-    | Lead
-    | Leads
+    | BecomeLeader
+    | LeaderReady
     | Follow
-    | Bye
+    | Finished
     | Ended
     | Stopped
 )
@@ -216,14 +216,14 @@ class Link:
         self._socket = connected
         self._arrived = bytearray()
         self._num_sent = self._num_received = 0
-        ours = secrets.token_bytes(_PROOF_BYTES)
+        own_nonce = secrets.token_bytes(_PROOF_BYTES)
         try:
             connected.settimeout(INTRODUCE_S)
-            connected.sendall(ours)
-            theirs = self._first_bytes(_PROOF_BYTES)
-            drawn = ours + theirs if leads else theirs + ours
+            connected.sendall(own_nonce)
+            peer_nonce = self._first_bytes(_PROOF_BYTES)
+            nonces = own_nonce + peer_nonce if leads else peer_nonce + own_nonce
             self._sends, self._receives = (
-                hmac.digest(key, drawn + end, "sha256")
+                hmac.digest(key, nonces + end, "sha256")
                 for end in ((b"lead", b"node") if leads else (b"node", b"lead"))
             )
             self._put(b"")
@@ -324,7 +324,7 @@ def _proof(key: bytes, number: int, data: bytes) -> bytes:
 def accept_link(accepted: socket.socket, key: bytes) -> Link | None:
     """The lead's end, once the other has proved that it knows the key; None if it could not."""
     try:
-        return Link(_kept_alive(accepted), key, leads=True)
+        return Link(_with_keepalive(accepted), key, leads=True)
     except (LinkLost, OSError):
         return None
 
@@ -334,9 +334,7 @@ def connect_link(host: str, port: int, key: bytes, clock: Clock, *, timeout_s: f
     deadline_s = clock.monotonic_s() + timeout_s
     while True:
         try:
-            return Link(
-                _kept_alive(socket.create_connection((host, port), timeout=timeout_s)), key, leads=False
-            )
+            return Link(_with_keepalive(socket.create_connection((host, port), timeout=timeout_s)), key, leads=False)
         except (LinkLost, OSError) as error:
             if clock.monotonic_s() > deadline_s:
                 raise TrainingError(
@@ -367,7 +365,7 @@ def link_key(run_dir: Path, *, anew: bool = False) -> bytes:
     return path.read_bytes()
 
 
-def _kept_alive(connected: socket.socket) -> socket.socket:
+def _with_keepalive(connected: socket.socket) -> socket.socket:
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in KEEPALIVE.items():

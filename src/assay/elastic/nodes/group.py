@@ -27,18 +27,18 @@ from assay.base.code_version import code_version
 from assay.base.errors import ConfigError, TrainingError
 from assay.base.units import number_of
 from assay.data.loader.lane_shares import LaneShares
-from assay.elastic.environment import surroundings_here
+from assay.elastic.environment import environment_here
 from assay.elastic.failures import distance_from_cause
 from assay.elastic.fork_server import fork_context
 from assay.elastic.nodes.connection import (
     Beats,
-    Bye,
+    BecomeLeader,
     Dismiss,
     Ended,
+    Finished,
     Follow,
     Hello,
-    Lead,
-    Leads,
+    LeaderReady,
     Leave,
     LinkLost,
     Message,
@@ -51,17 +51,17 @@ from assay.elastic.nodes.connection import (
     connect_link,
     link_key,
 )
-from assay.elastic.nodes.handover import Heir, hand_over
+from assay.elastic.nodes.handover import Successor, transfer_leadership
 from assay.elastic.nodes.server import (
-    LEAD_FILE,
+    LEADER_FILE,
     MESSAGES_AT_ONCE,
-    LeadAddress,
-    NodeDoor,
+    LeaderAddress,
+    NodeServer,
     Outside,
     Peer,
     dismiss,
     gather,
-    lead_of,
+    leader_address,
     stays,
 )
 from assay.elastic.processes import AttemptRanks, RankProcesses
@@ -69,10 +69,10 @@ from assay.elastic.processor import processor_here, refuse_mixed
 from assay.elastic.supervisor import POLL_S
 from assay.elastic.task import AttemptEnd, Orders
 from assay.records.failure import Failure
+from assay.records.node_environment import NodeEnvironment
 from assay.records.processor import Processor
 from assay.records.rank_device import RankDevice
 from assay.records.run import Run
-from assay.records.surroundings import Surroundings
 from assay.store.heartbeat import Beat
 from assay.store.objects import open_store
 from assay.training.recipe import recipe_of
@@ -110,13 +110,13 @@ class NodeGroup:
         port: int,
         ranks_per_node: int,
         clock: Clock,
-        heir: Heir | None = None,
+        successor: Successor | None = None,
     ) -> None:
         """Wait until every follower has come; `ConfigError` where one computes on another kind of processor, or
         by other code. `host` is this node as the others reach it; `port`: 0 for any that is free. `heir`: it
         takes over from a lead that left, and the first attempt lets in those who followed that one."""
         self._run = run
-        self._node = heir.node if heir else 0
+        self._node = successor.node if successor else 0
         """This one's number."""
         self._is_handed_over = False
         self._clock = clock
@@ -126,35 +126,35 @@ class NodeGroup:
         self.processor = processor_here()
         self._leaving: set[int] = set()
         """Nodes that were asked to stop."""
-        self._wanted_back: frozenset[int] = frozenset()
+        self._drained: frozenset[int] = frozenset()
         """Nodes that the cluster wants back; another thread says so."""
         self._busy: set[int] = set()
         """Nodes that have ranks in the attempt under way, which listens to them."""
-        self._door = heir.door if heir else NodeDoor(port, link_key(Path(run.run_dir)))
+        self._server = successor.server if successor else NodeServer(port, link_key(Path(run.run_dir)))
         try:
-            self._peers, others = gather(self._door, num_nodes - 1, clock, GATHER_S)
-            self._refuse_strange()
+            self._peers, others = gather(self._server, num_nodes - 1, clock, GATHER_S)
+            self._reject_unsuitable()
         except BaseException:
-            self._door.close()
+            self._server.close()
             raise
-        others += heir.come_over(clock) if heir else []
-        self._last_number = max(self._node, *self._peers, *(heir.others if heir else ()), 0)
-        self._outside = Outside(self._door, partial(_refusal, self.processor, self._name), others)
-        address = LeadAddress(host=host, port=self._door.port, ranks_per_node=ranks_per_node)
-        open_store(run.run_dir).put(LEAD_FILE, address.model_dump_json().encode())
+        others += successor.come_over(clock) if successor else []
+        self._last_number = max(self._node, *self._peers, *(successor.others if successor else ()), 0)
+        self._outside = Outside(self._server, partial(_refusal, self.processor, self._name), others)
+        address = LeaderAddress(host=host, port=self._server.port, ranks_per_node=ranks_per_node)
+        open_store(run.run_dir).put(LEADER_FILE, address.model_dump_json().encode())
 
     @property
     def _name(self) -> str:
         return f"node {self._node} ({socket.gethostname()})"
 
-    def _refuse_strange(self) -> None:
+    def _reject_unsuitable(self) -> None:
         """Raise `ConfigError` about followers whose bits would not be this node's."""
         names = {f"node {node} ({peer.host})": peer for node, peer in sorted(self._peers.items())}
         refuse_mixed({self._name: self.processor, **{name: peer.processor for name, peer in names.items()}})
         for name, peer in names.items():
             _refuse_other_code(name, peer, self._name)
 
-    def elsewhere(self) -> dict[str, Surroundings]:
+    def elsewhere(self) -> dict[str, NodeEnvironment]:
         """What the nodes that are left have around their ranks, by host."""
         return {peer.host: peer.surroundings for _, peer in sorted(self._peers.items())}
 
@@ -184,25 +184,21 @@ class NodeGroup:
         waiting = self._outside.waiting()
         numbers = {peer.node for peer in waiting if peer.node is not None}
         lent = sum(peer.node is None for peer in waiting)
-        there = len((self._peers.keys() - self._leaving) | numbers) + lent
-        return min(world_size, (1 + there) * self._ranks_per_node)
+        active_nodes = len((self._peers.keys() - self._leaving) | numbers) + lent
+        return min(world_size, (1 + active_nodes) * self._ranks_per_node)
 
-    def want_back(self, nodes: frozenset[int]) -> None:
+    def mark_drained(self, nodes: frozenset[int]) -> None:
         """The cluster wants these nodes: as if they had been asked to stop. Any thread may call it."""
-        self._wanted_back = nodes
+        self._drained = nodes
 
-    def there(self) -> frozenset[int]:
+    def active_nodes(self) -> frozenset[int]:
         """Numbers of the allocation's nodes that are at work, or may be. Likewise."""
-        return frozenset(
-            {self._node, *(peer.node for peer in [*self._peers.values()] if peer.node is not None)}
-        )
+        return frozenset({self._node, *(peer.node for peer in [*self._peers.values()] if peer.node is not None)})
 
     def leaving(self) -> list[str]:
         """Names of the nodes that were asked to stop."""
-        self._leaving |= {node for node, peer in self._peers.items() if peer.node in self._wanted_back}
-        return [
-            f"node {node} ({self._peers[node].host})" for node in sorted(self._leaving & self._peers.keys())
-        ]
+        self._leaving |= {node for node, peer in self._peers.items() if peer.node in self._drained}
+        return [f"node {node} ({self._peers[node].host})" for node in sorted(self._leaving & self._peers.keys())]
 
     def hosts(self, world_size: int) -> list[str]:
         """By the share of each node."""
@@ -236,41 +232,39 @@ class NodeGroup:
         """A node was asked to stop."""
         self._leaving.add(node)
 
-    def hand_over(self) -> str | None:
+    def transfer_leadership(self) -> str | None:
         """Have another node lead; those who are to stop as well are not asked."""
         self.leaving()
-        staying = {
-            node: peer for node, peer in self._peers.items() if node not in self._leaving and stays(peer)
-        }
+        staying = {node: peer for node, peer in self._peers.items() if node not in self._leaving and stays(peer)}
         outside = self._outside.let_in()
-        heir = hand_over(staying, outside, self._clock)
-        self._is_handed_over = heir is not None
+        successor = transfer_leadership(staying, outside, self._clock)
+        self._is_handed_over = successor is not None
         for peer in [*outside, *(self._peers.values() if self._is_handed_over else ())]:
             dismiss(peer)  # of those who follow another, the link is over
         if self._is_handed_over:
             self._peers.clear()
-        return heir
+        return successor
 
     def close(self) -> None:
         """Send the followers home, unless another node leads them."""
         if not self._is_handed_over:
-            (Path(self._run.run_dir) / LEAD_FILE).unlink(missing_ok=True)
-        self._door.close()
+            (Path(self._run.run_dir) / LEADER_FILE).unlink(missing_ok=True)
+        self._server.close()
         for peer in self._outside.let_in():
             dismiss(peer)
         for node, peer in list(self._peers.items()):
             try:
-                peer.link.send(Bye())
+                peer.link.send(Finished())
             except LinkLost:
                 self.lose(node)
 
 
 def share_out(world_size: int, num_nodes: int) -> list[range]:
     """Neighbouring ranks for each node, as evenly as may be, the first nodes first; some get none."""
-    each, more = divmod(world_size, num_nodes)
+    attempt, more = divmod(world_size, num_nodes)
     shares, first = [], 0
     for node in range(num_nodes):
-        size = each + (node < more)
+        size = attempt + (node < more)
         shares.append(range(first, first + size))
         first += size
     return shares
@@ -336,8 +330,8 @@ class _RemoteRanks:
             self._is_lost(error)
 
     def _take_in(self, message: Message) -> None:
-        if (strange := self._strange(message)) is not None:
-            raise LinkLost(f"it spoke of {strange}")
+        if (violation := self._protocol_violation(message)) is not None:
+            raise LinkLost(f"it spoke of {violation}")
         if isinstance(message, Ended):
             self.ended = message.end
         elif isinstance(message, Stopped):
@@ -351,14 +345,14 @@ class _RemoteRanks:
             self.beats = [beat._replace(at_s=now_s - beat.at_s) if beat else _NO_BEAT for beat in message.beats]
             self.devices = list(message.devices)
 
-    def _strange(self, message: Message) -> str | None:
+    def _protocol_violation(self, message: Message) -> str | None:
         """What is none of this follower's business."""
         if isinstance(message, Beats) and not len(message.beats) == len(message.devices) == len(self.ranks):
             return f"{number_of(len(message.beats), 'rank')}, it has {len(self.ranks)}"
         if isinstance(message, Ended) and not 0 <= message.end.num_alive <= len(self.ranks):
             return f"{message.end.num_alive} ranks, it has {len(self.ranks)}"
-        failure, ours = message.end.failure if isinstance(message, Ended) else None, self._attempt
-        if failure is not None and (failure.run_id, failure.attempt) != (ours.run_id, ours.attempt):
+        failure, own_version = message.end.failure if isinstance(message, Ended) else None, self._attempt
+        if failure is not None and (failure.run_id, failure.attempt) != (own_version.run_id, own_version.attempt):
             return f"attempt {failure.attempt} of run '{failure.run_id}'"
         return None
 
@@ -454,9 +448,7 @@ class _GroupRanks:
         state = self._local.take_stacks(rank)
         deadline_s = self._clock.monotonic_s() + STATE_S
         for ranks in self._remote:
-            while (
-                rank in ranks.ranks and ranks.process_state is None and self._clock.monotonic_s() < deadline_s
-            ):
+            while rank in ranks.ranks and ranks.process_state is None and self._clock.monotonic_s() < deadline_s:
                 ranks.listen(POLL_S)
             state = state or ranks.process_state or ""
         return state
@@ -480,42 +472,42 @@ class Follower:
     """The supervisor of a node other than 0: starts the ranks it is told to, until it is sent home."""
 
     def __init__(
-        self, run: Run, *, node: int | None, host: str, port: int, clock: Clock, patience_s: float = GATHER_S
+        self, run: Run, *, node: int | None, host: str, port: int, clock: Clock, timeout_s: float = GATHER_S
     ) -> None:
         """Come to the lead, at `host`. `node`: its number in the allocation; None of one that is lent."""
         self._run = run
         self._node = node
-        self._heir: Heir | None = None
+        self._successor: Successor | None = None
         """What it was told when it was asked to lead."""
-        self._lead_host = host.lower()
+        self._leader_host = host.lower()
         self._clock = clock
         self._next_beats_s = 0.0
-        self._told_devices: tuple[RankDevice, ...] = ()
+        self._reported_devices: tuple[RankDevice, ...] = ()
         self._context = fork_context()
-        self._link = connect_link(host, port, link_key(Path(run.run_dir)), clock, timeout_s=patience_s)
+        self._link = connect_link(host, port, link_key(Path(run.run_dir)), clock, timeout_s=timeout_s)
         self._ranks: RankProcesses | None = None
         self._has_ended = False
-        self.stop_asked = False
+        self.stop_requested = False
         """SIGTERM has come."""
-        self._has_said_so = False
+        self._has_announced = False
 
-    def follow(self, waits: Callable[[], None] = lambda: None) -> Heir | None:
+    def follow(self, waits: Callable[[], None] = lambda: None) -> Successor | None:
         """Return when the lead has left too, or let this node go, which was asked to stop; or with what this
         node was told that is to lead from now on. SIGTERM is held back then, until a supervisor takes it.
         `waits` is called when the lead has been told of this node.
 
         Raises `TrainingError` if the lead left without a word, `ConfigError` if it does not take this node in.
         """
-        signal.signal(signal.SIGTERM, self._ask_to_stop)
+        signal.signal(signal.SIGTERM, self._request_stop)
         try:
             self._introduce()
             waits()
-            while not isinstance(message := self._next_message(), Bye | Dismiss):
-                if isinstance(message, Follow) and self._heir is not None:
-                    return self._heir
+            while not isinstance(message := self._next_message(), Finished | Dismiss):
+                if isinstance(message, Follow) and self._successor is not None:
+                    return self._successor
                 self._obey(message)
-            if isinstance(message, Bye):
-                self._wait_for_the_lead()
+            if isinstance(message, Finished):
+                self._wait_for_leader()
             elif message.refused:
                 raise ConfigError(f"run '{self._run.run_id}': {message.refused}")
             return None
@@ -536,23 +528,23 @@ class Follower:
                 host=socket.gethostname(),
                 processor=processor_here(),
                 code_version=code_version(),
-                surroundings=surroundings_here(),
+                surroundings=environment_here(),
             )
         )
 
     def _next_message(self) -> Message:
         while True:
-            self._say_if_it_leaves()
+            self._announce_departure()
             is_busy = self._ranks is not None and not self._has_ended
             if (message := self._link.receive(0.0 if is_busy else POLL_S)) is not None:
                 return message
             if is_busy:
                 self._watch_ranks()
 
-    def _say_if_it_leaves(self) -> None:
+    def _announce_departure(self) -> None:
         """Not where the signal is handled, which may be in the midst of another message."""
-        if self.stop_asked and not self._has_said_so:
-            self._has_said_so = True
+        if self.stop_requested and not self._has_announced:
+            self._has_announced = True
             self._link.send(Leave())
 
     def _watch_ranks(self) -> None:
@@ -560,15 +552,13 @@ class Follower:
         self._ranks.wait_for_news(POLL_S)
         now_s, devices = self._clock.monotonic_s(), tuple(self._ranks.devices())
         # A rank that dies young has its device told before its end.
-        if now_s >= self._next_beats_s or devices != self._told_devices:
-            self._next_beats_s, self._told_devices = now_s + BEATS_S, devices
-            beats = tuple(
-                beat._replace(at_s=now_s - beat.at_s) if beat.at_s else None for beat in self._ranks.beats()
-            )
+        if now_s >= self._next_beats_s or devices != self._reported_devices:
+            self._next_beats_s, self._reported_devices = now_s + BEATS_S, devices
+            beats = tuple(beat._replace(at_s=now_s - beat.at_s) if beat.at_s else None for beat in self._ranks.beats())
             self._link.send(Beats(beats=beats, devices=devices))
         if (end := self._ranks.end()) is not None:
             self._has_ended = True
-            self._say_if_it_leaves()  # before what comes of it
+            self._announce_departure()  # before what comes of it
             self._link.send(Ended(end=end))
 
     def _obey(self, message: Message) -> None:
@@ -583,27 +573,27 @@ class Follower:
         elif isinstance(message, Stop):
             self._stop_ranks()
             self._link.send(Stopped())
-        elif isinstance(message, Lead):
-            self._prepare_to_lead(message)
+        elif isinstance(message, BecomeLeader):
+            self._become_leader(message)
         elif isinstance(message, Follow):
             self._follow_another(message)
 
-    def _prepare_to_lead(self, message: Lead) -> None:
+    def _become_leader(self, message: BecomeLeader) -> None:
         if self._node is None:
             raise LinkLost("it asked a node that was lent to lead")
         # Before there is a thread that would take it: it is the supervisor's, which has yet to begin.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        if self.stop_asked:
-            self._say_if_it_leaves()
+        if self.stop_requested:
+            self._announce_departure()
             return
-        door = NodeDoor(0, link_key(Path(self._run.run_dir)))
-        self._heir = Heir(self._node, message.host, door, message.others, message.num_lent)
-        self._link.send(Leads(port=door.port))
+        server = NodeServer(0, link_key(Path(self._run.run_dir)))
+        self._successor = Successor(self._node, message.host, server, message.others, message.num_lent)
+        self._link.send(LeaderReady(port=server.port))
 
     def _follow_another(self, message: Follow) -> None:
         self._link.close()
-        self._has_said_so = False
-        self._lead_host = message.host.lower()
+        self._has_announced = False
+        self._leader_host = message.host.lower()
         key = link_key(Path(self._run.run_dir))
         self._link = connect_link(message.host, message.port, key, self._clock, timeout_s=GATHER_S)
         self._introduce()
@@ -614,11 +604,11 @@ class Follower:
         LaneShares(recipe_of(self._run).loader.lanes, attempt.world_size)  # or a `ConfigError`
         is_ours = attempt.run_id == self._run.run_id and ranks.stop <= attempt.world_size
         is_ours &= sum(message.orders.nodes or (attempt.world_size,)) == attempt.world_size
-        if not is_ours or (meets_at.scheme, meets_at.hostname) != ("tcp", self._lead_host):
+        if not is_ours or (meets_at.scheme, meets_at.hostname) != ("tcp", self._leader_host):
             raise LinkLost(f"it asked for {ranks} of run '{attempt.run_id}', to meet at {message.rendezvous}")
         self._ranks = RankProcesses(self._context, self._run, message.orders, ranks, message.rendezvous)
-        self._has_ended, self._told_devices = False, ()
-        if self.stop_asked:
+        self._has_ended, self._reported_devices = False, ()
+        if self.stop_requested:
             self._ranks.signal(signal.SIGTERM)
 
     def _stop_ranks(self) -> None:
@@ -626,7 +616,7 @@ class Follower:
             self._ranks.stop()
             self._ranks = None
 
-    def _wait_for_the_lead(self) -> None:
+    def _wait_for_leader(self) -> None:
         """Stay until the lead is done as well: a cluster may end a job soon after the first of its tasks."""
         try:
             while True:
@@ -634,48 +624,48 @@ class Follower:
         except LinkLost:
             return
 
-    def _ask_to_stop(self, *_: object) -> None:
-        self.stop_asked = True
+    def _request_stop(self, *_: object) -> None:
+        self.stop_requested = True
         if self._ranks is not None:
             self._ranks.signal(signal.SIGTERM)
 
 
-def join_lead(run: Run, waits: Callable[[], None]) -> bool:
+def join_leader(run: Run, waits: Callable[[], None]) -> bool:
     """Lend this machine to a run that is led on another, until it is done or this process is asked to stop;
     whether it was.
 
     `waits` is called when the lead knows of it.
     """
-    lead = lead_of(Path(run.run_dir))
-    node = Follower(run, node=None, host=lead.host, port=lead.port, clock=SystemClock(), patience_s=JOIN_S)
+    leader = leader_address(Path(run.run_dir))
+    node = Follower(run, node=None, host=leader.host, port=leader.port, clock=SystemClock(), timeout_s=JOIN_S)
     node.follow(waits)
-    return node.stop_asked
+    return node.stop_requested
 
 
-def _refusal(kind: Processor, ours: str, peer: Peer) -> str | None:
+def _refusal(kind: Processor, own_version: str, peer: Peer) -> str | None:
     """Why a node cannot be taken in by this one, of a kind and a name; None where it can."""
     name = f"this node ({peer.host})"
     try:
-        refuse_mixed({ours: kind, name: peer.processor})
-        _refuse_other_code(name, peer, ours)
+        refuse_mixed({own_version: kind, name: peer.processor})
+        _refuse_other_code(name, peer, own_version)
     except ConfigError as error:
         return str(error)
     return None
 
 
-def _refuse_other_code(name: str, peer: Peer, lead: str) -> None:
-    if is_other_code(peer.code_version, ours := code_version()):
+def _refuse_other_code(name: str, peer: Peer, leader: str) -> None:
+    if is_other_code(peer.code_version, own_version := code_version()):
         raise ConfigError(
-            f"{name} has assay {peer.code_version}, and {lead} has {ours}, which may round otherwise: no two "
+            f"{name} has assay {peer.code_version}, and {leader} has {own_version}, which may round otherwise: no two "
             "runs would agree. Install the same on all nodes."
         )
 
 
-def is_other_code(theirs: str, ours: str) -> bool:
+def is_other_code(peer_version: str, own_version: str) -> bool:
     """Whether two versions differ; by release only where one node does not know its commit, for want of git."""
-    if "+" in theirs and "+" in ours:
-        return theirs != ours
-    return theirs.partition("+")[0] != ours.partition("+")[0]
+    if "+" in peer_version and "+" in own_version:
+        return peer_version != own_version
+    return peer_version.partition("+")[0] != own_version.partition("+")[0]
 
 
 def _free_port() -> int:

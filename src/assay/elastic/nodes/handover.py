@@ -16,23 +16,23 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from assay.base.clock import Clock
-from assay.elastic.nodes.connection import Follow, Lead, Leads, Leave, LinkLost
-from assay.elastic.nodes.server import ACCEPT_S, NodeDoor, Peer, dismiss
+from assay.elastic.nodes.connection import BecomeLeader, Follow, LeaderReady, Leave, LinkLost
+from assay.elastic.nodes.server import ACCEPT_S, NodeServer, Peer, dismiss
 
-ANSWER_S = 10.0
+REPLY_S = 10.0
 """How long a node may take to open its door; then the next one is asked."""
 COME_OVER_S = 30.0
 """How long a new lead waits for those who were there; who comes later waits outside."""
 
 
-class Heir(NamedTuple):
+class Successor(NamedTuple):
     """What a node that is to lead from now on was told."""
 
     node: int
     """Its number in the allocation."""
     host: str
     """As the others reach it."""
-    door: NodeDoor
+    server: NodeServer
     """Its own, which is open."""
     others: tuple[int, ...]
     """Numbers of the nodes of the allocation that come over."""
@@ -44,12 +44,12 @@ class Heir(NamedTuple):
         come: list[Peer] = []
         deadline_s = clock.monotonic_s() + COME_OVER_S
         while len(come) < len(self.others) + self.num_lent and clock.monotonic_s() < deadline_s:
-            if (peer := self.door.come(ACCEPT_S)) is not None:
+            if (peer := self.server.come(ACCEPT_S)) is not None:
                 come.append(peer)
         return come
 
 
-def hand_over(peers: Mapping[int, Peer], outside: Sequence[Peer], clock: Clock) -> str | None:
+def transfer_leadership(peers: Mapping[int, Peer], outside: Sequence[Peer], clock: Clock) -> str | None:
     """Have one of the peers lead and the others follow it; its name, or None where none can.
 
     All have nothing to do. Returns once they have let go of their links.
@@ -57,38 +57,38 @@ def hand_over(peers: Mapping[int, Peer], outside: Sequence[Peer], clock: Clock) 
     for number, peer in sorted(peers.items()):
         if peer.node is None:
             continue
-        others = [*(each for node, each in sorted(peers.items()) if node != number), *outside]
-        if (there := _opened(peer, others, clock)) is None:
+        others = [*(item for node, item in sorted(peers.items()) if node != number), *outside]
+        if (opened := _opened(peer, others, clock)) is None:
             dismiss(peer)
             continue
-        for each in (peer, *others):
+        for item in (peer, *others):
             with contextlib.suppress(LinkLost):
-                each.link.send(there)
-        for each in (peer, *others):
-            _wait_for_the_end(each, clock)
+                item.link.send(opened)
+        for item in (peer, *others):
+            _wait_for_the_end(item, clock)
         return f"node {number} ({peer.host})"
     return None
 
 
 def _opened(peer: Peer, others: Sequence[Peer], clock: Clock) -> Follow | None:
     """Where a peer that is to lead takes the others in; None where it cannot, or was asked to stop."""
-    numbers = tuple(each.node for each in others if each.node is not None)
-    deadline_s = clock.monotonic_s() + ANSWER_S
+    numbers = tuple(item.node for item in others if item.node is not None)
+    deadline_s = clock.monotonic_s() + REPLY_S
     with contextlib.suppress(LinkLost):
         host = peer.link.peer_host
-        peer.link.send(Lead(host=host, others=numbers, num_lent=len(others) - len(numbers)))
+        peer.link.send(BecomeLeader(host=host, others=numbers, num_lent=len(others) - len(numbers)))
         while clock.monotonic_s() < deadline_s:
-            said = peer.link.receive(ACCEPT_S)
-            if isinstance(said, Leads):
-                return Follow(host=host, port=said.port)
-            if isinstance(said, Leave):
+            message = peer.link.receive(ACCEPT_S)
+            if isinstance(message, LeaderReady):
+                return Follow(host=host, port=message.port)
+            if isinstance(message, Leave):
                 break
     return None
 
 
 def _wait_for_the_end(peer: Peer, clock: Clock) -> None:
     """What was sent last might be lost if this end were closed first."""
-    deadline_s = clock.monotonic_s() + ANSWER_S
+    deadline_s = clock.monotonic_s() + REPLY_S
     with contextlib.suppress(LinkLost):
         while clock.monotonic_s() < deadline_s:
             peer.link.receive(ACCEPT_S)

@@ -22,10 +22,10 @@ from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 from assay.base.clock import Clock
 from assay.base.errors import ConfigError, TrainingError
 from assay.elastic.nodes.connection import Dismiss, Hello, Leave, Link, LinkLost, accept_link
+from assay.records.node_environment import NodeEnvironment
 from assay.records.processor import Processor
-from assay.records.surroundings import Surroundings
 
-LEAD_FILE = "lead.json"
+LEADER_FILE = "lead.json"
 """In the run's folder while it is led on an allocation."""
 
 ACCEPT_S = 0.1
@@ -45,12 +45,12 @@ class Peer(NamedTuple):
     host: str
     processor: Processor
     code_version: str
-    surroundings: Surroundings
+    surroundings: NodeEnvironment
     node: int | None = None
     """Its number in the allocation; None of one that was lent."""
 
 
-class LeadAddress(BaseModel):
+class LeaderAddress(BaseModel):
     """Where a run's lead takes nodes in."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -61,7 +61,7 @@ class LeadAddress(BaseModel):
     """That a node gets, at most."""
 
 
-class NodeDoor:
+class NodeServer:
     """Accepts and greets, in threads of its own."""
 
     def __init__(self, port: int, key: bytes) -> None:
@@ -115,14 +115,14 @@ class NodeDoor:
 
 
 def gather(
-    door: NodeDoor, num_followers: int, clock: Clock, timeout_s: float
+    server: NodeServer, num_followers: int, clock: Clock, timeout_s: float
 ) -> tuple[dict[int, Peer], list[Peer]]:
     """Wait until every follower has said which node it is; these by number, then others that have come."""
     peers: dict[int, Peer] = {}
     others: list[Peer] = []
     deadline_s = clock.monotonic_s() + timeout_s
     while len(peers) < num_followers:
-        peer = door.come(ACCEPT_S)
+        peer = server.come(ACCEPT_S)
         if peer is not None and peer.node is not None and peer.node <= num_followers:
             peers[peer.node] = peer
         elif peer is not None:
@@ -135,9 +135,9 @@ def gather(
 class Outside:
     """Those who have come and are not let in yet."""
 
-    def __init__(self, door: NodeDoor, refusal: Callable[[Peer], str | None], first: list[Peer]) -> None:
+    def __init__(self, server: NodeServer, refusal: Callable[[Peer], str | None], first: list[Peer]) -> None:
         """`refusal`: why one cannot be taken in; None where it can."""
-        self._door = door
+        self._server = server
         self._refusal = refusal
         self._waiting: list[Peer] = []
         for peer in first:
@@ -145,7 +145,7 @@ class Outside:
 
     def waiting(self) -> list[Peer]:
         """Those who can be let in now; who was asked to leave meanwhile, or is gone, is not among them."""
-        while (peer := self._door.come()) is not None:
+        while (peer := self._server.come()) is not None:
             self._screen(peer)
         self._waiting = [peer for peer in self._waiting if stays(peer)]
         return self._waiting
@@ -173,9 +173,9 @@ def stays(peer: Peer) -> bool:
     """Whether a node that has nothing to do is still there; who was asked to stop is let go."""
     try:
         for _ in range(MESSAGES_AT_ONCE):
-            if (said := peer.link.receive(0.0)) is None:
+            if (message := peer.link.receive(0.0)) is None:
                 break
-            if isinstance(said, Leave):
+            if isinstance(message, Leave):
                 dismiss(peer)
                 return False
     except LinkLost:
@@ -184,13 +184,13 @@ def stays(peer: Peer) -> bool:
     return True
 
 
-def lead_of(run_dir: Path) -> LeadAddress:
+def leader_address(run_dir: Path) -> LeaderAddress:
     """Where a run takes nodes in; `ConfigError` where it does not."""
     try:
-        return LeadAddress.model_validate_json((run_dir / LEAD_FILE).read_bytes())
+        return LeaderAddress.model_validate_json((run_dir / LEADER_FILE).read_bytes())
     except (OSError, ValidationError) as error:
         raise ConfigError(
-            f"run '{run_dir.name}' takes in no nodes now: its folder has no {LEAD_FILE}, as it has while a "
+            f"run '{run_dir.name}' takes in no nodes now: its folder has no {LEADER_FILE}, as it has while a "
             "supervisor leads it on several nodes (--on slurm --nodes 2, or --on allocation)."
         ) from error
 

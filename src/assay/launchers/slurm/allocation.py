@@ -13,9 +13,9 @@ from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
 from assay.base.units import number_of
 from assay.elastic.nodes.group import Follower, NodeGroup
-from assay.elastic.nodes.handover import Heir
+from assay.elastic.nodes.handover import Successor
 from assay.elastic.supervisor import Nodes, ThisMachine
-from assay.launchers.slurm.drain import JobNodes, heeding_drains
+from assay.launchers.slurm.drain import JobNodes, watching_drains
 from assay.records.run import Run
 
 FIRST_PORT = 20_000
@@ -30,7 +30,7 @@ class Allocation:
     node: int
     """Its number; that of node 0 leads."""
     num_nodes: int
-    lead_host: str
+    leader_host: str
     """The host of node 0, as the others reach it."""
     link_port: int
     """Where node 0's supervisor waits for the others."""
@@ -41,7 +41,7 @@ class Allocation:
         try:
             num_tasks, num_nodes = int(environment["SLURM_NTASKS"]), int(environment["SLURM_STEP_NUM_NODES"])
             node, job = int(environment["SLURM_NODEID"]), int(environment["SLURM_JOB_ID"])
-            lead_host = environment["SLURM_LAUNCH_NODE_IPADDR"]
+            leader_host = environment["SLURM_LAUNCH_NODE_IPADDR"]
         except (KeyError, ValueError) as error:
             raise ConfigError(
                 f"--on allocation: {error} is not set as srun sets it. Start it in a job with "
@@ -54,7 +54,7 @@ class Allocation:
                 "the ranks of all nodes together."
             )
         port = int(environment.get("ASSAY_LINK_PORT") or FIRST_PORT + job % NUM_PORTS)
-        return cls(node=node, num_nodes=num_nodes, lead_host=lead_host, link_port=port)
+        return cls(node=node, num_nodes=num_nodes, leader_host=leader_host, link_port=port)
 
 
 @contextmanager
@@ -64,30 +64,30 @@ def nodes_of(
     *,
     world_size: int,
     ranks_per_node: int | None = None,
-    heir: Heir | None = None,
+    successor: Successor | None = None,
     job_nodes: JobNodes | None = None,
 ) -> Iterator[Nodes]:
     """The lead's: all nodes of the allocation, gathered, or those of a lead that left; they are sent home at
     the end. `ranks_per_node`: by default, the ranks are shared by the nodes that are there."""
     most = ranks_per_node or -(-world_size // allocation.num_nodes)
     if allocation.num_nodes == 1 and most >= world_size:
-        with heeding_drains(job_nodes):
+        with watching_drains(job_nodes):
             yield ThisMachine(run)
         return
     group = NodeGroup(
         run,
-        num_nodes=1 if heir else allocation.num_nodes,
-        host=heir.host if heir else allocation.lead_host,
-        port=heir.door.port if heir else allocation.link_port,
+        num_nodes=1 if successor else allocation.num_nodes,
+        host=successor.host if successor else allocation.leader_host,
+        port=successor.door.port if successor else allocation.link_port,
         ranks_per_node=most,
         clock=SystemClock(),
-        heir=heir,
+        successor=successor,
     )
-    with closing(group), heeding_drains(job_nodes, wanted_back=group.want_back, there=group.there):
+    with closing(group), watching_drains(job_nodes, on_drained=group.mark_drained, active_nodes=group.active_nodes):
         yield group
 
 
-def follow_lead(run: Run, allocation: Allocation) -> Heir | None:
+def follow_leader(run: Run, allocation: Allocation) -> Successor | None:
     """Another node's part: start the ranks that the lead says, until it is done, or this node is to lead."""
-    host, port = allocation.lead_host, allocation.link_port
+    host, port = allocation.leader_host, allocation.link_port
     return Follower(run, node=allocation.node, host=host, port=port, clock=SystemClock()).follow()

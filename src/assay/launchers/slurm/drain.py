@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from typing import NamedTuple, Self
 
 from assay.base.errors import ConfigError, TrainingError
-from assay.launchers.slurm.launcher import slurm_says
+from assay.launchers.slurm.launcher import run_slurm
 
 LOOK_S = 10.0
 """From one look at the states of nodes to the next."""
@@ -48,11 +48,11 @@ class JobNodes(NamedTuple):
 
 
 @contextmanager
-def heeding_drains(
+def watching_drains(
     nodes: JobNodes | None,
     *,
-    wanted_back: Callable[[frozenset[int]], None] = lambda numbers: None,
-    there: Callable[[], Collection[int]] | None = None,
+    on_drained: Callable[[frozenset[int]], None] = lambda numbers: None,
+    active_nodes: Callable[[], Collection[int]] | None = None,
 ) -> Iterator[None]:
     """Meanwhile, have this process asked to stop when its node is drained.
 
@@ -62,7 +62,7 @@ def heeding_drains(
     if nodes is None:
         yield
         return
-    watch = _DrainWatch(nodes, wanted_back, there)
+    watch = _DrainWatch(nodes, on_drained, active_nodes)
     watch.start()
     try:
         yield
@@ -76,17 +76,17 @@ class _DrainWatch(threading.Thread):
     def __init__(
         self,
         nodes: JobNodes,
-        wanted_back: Callable[[frozenset[int]], None],
-        there: Callable[[], Collection[int]] | None,
+        on_drained: Callable[[frozenset[int]], None],
+        active_nodes: Callable[[], Collection[int]] | None,
     ) -> None:
         super().__init__(name="watch for drained nodes", daemon=True)
         self._nodes = nodes
-        self._wanted_back = wanted_back
-        self._there = there
-        self._has_asked = False
+        self._on_drained = on_drained
+        self._active_nodes = active_nodes
+        self._has_requested_stop = False
         self._left = Counter[int]()
         """[drained node]: at how many looks it was not at work."""
-        self._given_back: set[int] = set()
+        self._released: set[int] = set()
         self.is_over = threading.Event()
 
     def run(self) -> None:
@@ -105,32 +105,32 @@ class _DrainWatch(threading.Thread):
         if self.is_over.is_set():  # while the cluster was asked
             return
         numbers = frozenset(number for number, name in enumerate(self._nodes.names) if name in names)
-        self._wanted_back(numbers)
+        self._on_drained(numbers)
         if self._nodes.own in numbers:
-            self._ask_to_stop()
-        if self._there is None:
+            self._request_stop()
+        if self._active_nodes is None:
             return
-        for number in sorted(numbers - set(self._there()) - self._given_back - {0}):
+        for number in sorted(numbers - set(self._active_nodes()) - self._released - {0}):
             self._left[number] += 1
             if self._left[number] > LOOKS_TO_END:
-                self._given_back.add(number)
-                self._give_back(self._nodes.names[number])
+                self._released.add(number)
+                self._release(self._nodes.names[number])
 
-    def _ask_to_stop(self) -> None:
+    def _request_stop(self) -> None:
         """Not who has yet to begin, or is done: nobody would take the signal, and the process would die."""
-        if not self._has_asked and callable(signal.getsignal(signal.SIGTERM)):
-            self._has_asked = True
+        if not self._has_requested_stop and callable(signal.getsignal(signal.SIGTERM)):
+            self._has_requested_stop = True
             os.kill(os.getpid(), signal.SIGTERM)
 
-    def _give_back(self, name: str) -> None:
+    def _release(self, name: str) -> None:
         job = self._nodes.job
         try:
-            held = _names(slurm_says("squeue", "--noheader", f"--jobs={job}", "--format=%N").strip())
+            held = _names(run_slurm("squeue", "--noheader", f"--jobs={job}", "--format=%N").strip())
             if name not in held:  # another lead has given it back
                 return
-            kept = ",".join(each for each in held if each != name)
+            remaining = ",".join(text for text in held if text != name)
             with tempfile.TemporaryDirectory() as folder:  # scontrol leaves scripts where it is called
-                slurm_says("scontrol", "update", f"JobId={job}", f"NodeList={kept}", folder=folder)
+                run_slurm("scontrol", "update", f"JobId={job}", f"NodeList={remaining}", folder=folder)
         except TrainingError as error:
             print(f"node {name} has left, and stays in job {job}: {error}", file=sys.stderr)
         else:
@@ -139,11 +139,11 @@ class _DrainWatch(threading.Thread):
 
 def draining(names: Sequence[str]) -> set[str]:
     """Those of the nodes that are to be given back."""
-    listed = slurm_says("sinfo", "--noheader", "--Node", f"--nodes={','.join(names)}", "--format=%N|%T")
+    listed = run_slurm("sinfo", "--noheader", "--Node", f"--nodes={','.join(names)}", "--format=%N|%T")
     states = (line.partition("|") for line in listed.splitlines())
     return {name.strip() for name, _, state in states if state.startswith("drain")}
 
 
 def _names(nodes: str) -> tuple[str, ...]:
     """Slurm writes `n[1-3]`."""
-    return tuple(slurm_says("scontrol", "show", "hostnames", nodes).split())
+    return tuple(run_slurm("scontrol", "show", "hostnames", nodes).split())

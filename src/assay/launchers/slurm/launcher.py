@@ -92,14 +92,12 @@ class SlurmConfig(FrozenConfig):
             )
 
 
-def job_script(
-    home: Home, run: Run, config: SlurmConfig, *, world_size: int, options: tuple[str, ...] = ()
-) -> str:
+def job_script(home: Home, run: Run, config: SlurmConfig, *, world_size: int, options: tuple[str, ...] = ()) -> str:
     """The script that sbatch is given; `options` are more of `assay train`."""
     config.check_world_size(world_size)
     threads, per_node = recipe_of(run).trainer.threads_per_rank, -(-world_size // config.nodes)
-    place = ("--on", "allocation", "--workers-per-node", str(per_node))
-    command = resume_command(run, world_size=world_size, options=(*place, *options))
+    options = ("--on", "allocation", "--workers-per-node", str(per_node))
+    command = resume_command(run, world_size=world_size, options=(*options, *options))
     guarded = hosts_left_out(home, run, world_size=world_size)
     directives = [
         f"--job-name={_job_name(run)}",
@@ -125,7 +123,7 @@ def job_script(
 def directives_text(directives: Sequence[str], config: SlurmConfig) -> str:
     """What a script asks of sbatch. Options of the user's own are written as they are given: quoted by whoever
     knows sbatch's way."""
-    return "\n".join(f"#SBATCH {each}" for each in [*map(shell_line, directives), *config.sbatch])
+    return "\n".join(f"#SBATCH {text}" for text in [*map(shell_line, directives), *config.sbatch])
 
 
 _SCRIPT = """\
@@ -170,7 +168,7 @@ class SlurmLauncher:
         """
         job = _unrecorded_job(run) or self._submit(run, world_size)
         log = str(slurm_folder(run) / f"job-{job}.log")
-        return save_launch(run, place="slurm", job=job, world_size=world_size, log=log)
+        return save_launch(run, options="slurm", job=job, world_size=world_size, log=log)
 
     def _submit(self, run: Run, world_size: int) -> str:
         script = job_script(self._home, run, self._config, world_size=world_size, options=self._options)
@@ -179,19 +177,19 @@ class SlurmLauncher:
         (folder / "job.sh").write_text(script)
         link_key(Path(run.run_dir), anew=True)  # now, so that no node has to wait for it
         try:
-            answer = slurm_says("sbatch", "--parsable", str(folder / "job.sh"))
+            output = run_slurm("sbatch", "--parsable", str(folder / "job.sh"))
         except TrainingError as error:
             raise TrainingError(
                 f"{error}\nThe run is there, and waits: 'assay train --resume {run.run_id} --on slurm' with "
                 f"other options, or change {folder / 'job.sh'} and submit it yourself."
             ) from error
-        return answer.strip().partition(";")[0]  # the rest names the cluster, where there are several
+        return output.strip().partition(";")[0]  # the rest names the cluster, where there are several
 
 
 def job_state(job: str) -> LaunchState:
     """Slurm forgets a job some minutes after its end; then it has ended, too."""
     try:
-        states = slurm_says("squeue", "--noheader", "--format=%T", f"--jobs={job}").split()
+        states = run_slurm("squeue", "--noheader", "--format=%T", f"--jobs={job}").split()
     except TrainingError as error:
         if "Invalid job id" in str(error):
             return "ended"
@@ -203,18 +201,18 @@ def job_state(job: str) -> LaunchState:
 
 def pending_reason(job: str) -> str:
     """Slurm's word for what a job waits for, e.g. `Resources`; a job may have begun meanwhile."""
-    said = slurm_says("squeue", "--noheader", "--format=%r", f"--jobs={job}").split()
-    return said[0] if said else "None"
+    reasons = run_slurm("squeue", "--noheader", "--format=%r", f"--jobs={job}").split()
+    return reasons[0] if reasons else "None"
 
 
 def cancel_job(job: str) -> None:
     """Its ranks have the cluster's KillWait to commit and leave."""
-    slurm_says("scancel", _checked_job(job))
+    run_slurm("scancel", _checked_job(job))
 
 
 def kill_job(job: str) -> None:
     """Script and ranks end at once; nothing puts the job back into the queue."""
-    slurm_says("scancel", "--full", "--signal=KILL", _checked_job(job))
+    run_slurm("scancel", "--full", "--signal=KILL", _checked_job(job))
 
 
 def _checked_job(job: str) -> str:
@@ -224,7 +222,7 @@ def _checked_job(job: str) -> str:
 
 
 def _unrecorded_job(run: Run) -> str | None:
-    listed = slurm_says("squeue", "--me", "--noheader", "--format=%A|%k", f"--name={_job_name(run)}")
+    listed = run_slurm("squeue", "--me", "--noheader", "--format=%A|%k", f"--name={_job_name(run)}")
     known = {launch.job for launch in saved_launches(run)}
     for line in listed.splitlines():
         job, _, comment = line.partition("|")
@@ -242,7 +240,7 @@ def slurm_folder(run: Run) -> Path:
     return Path(run.run_dir) / "slurm"
 
 
-def slurm_says(*command: str, folder: str | None = None) -> str:
+def run_slurm(*command: str, folder: str | None = None) -> str:
     """What one of Slurm's commands prints, called in a folder."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, cwd=folder)

@@ -9,9 +9,9 @@ node that is drained has the run commit, leaves, and goes back into the queue; w
 from pathlib import Path
 
 from assay.base.names import shell_line
-from assay.elastic.nodes.server import lead_of
+from assay.elastic.nodes.server import leader_address
 from assay.launchers.launcher import assay_program
-from assay.launchers.slurm.launcher import REQUEUE, SlurmConfig, directives_text, slurm_folder, slurm_says
+from assay.launchers.slurm.launcher import REQUEUE, SlurmConfig, directives_text, run_slurm, slurm_folder
 from assay.records.run import Run
 from assay.store.home import Home
 from assay.training.recipe import recipe_of
@@ -32,7 +32,7 @@ exit $code
 
 def lend_script(home: Home, run: Run, config: SlurmConfig) -> str:
     """The script that sbatch is given; `ConfigError` for a run that takes in no nodes now."""
-    per_node = lead_of(Path(run.run_dir)).ranks_per_node
+    per_node = leader_address(Path(run.run_dir)).ranks_per_node
     directives = [
         f"--job-name=assay-join-{run.run_id}",
         f"--array=1-{config.nodes}",
@@ -58,4 +58,4 @@ def lend(home: Home, run: Run, config: SlurmConfig) -> str:
     folder = slurm_folder(run)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "join.sh").write_text(script)
-    return slurm_says("sbatch", "--parsable", str(folder / "join.sh")).strip().partition(";")[0]
+    return run_slurm("sbatch", "--parsable", str(folder / "join.sh")).strip().partition(";")[0]

@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 from assay.base.clock import SystemClock
 from assay.base.code_version import code_version
 from assay.base.errors import AssayError, ConfigError, DataError, TrainingError
-from assay.elastic.environment import surroundings_here
+from assay.elastic.environment import environment_here
 from assay.elastic.faults import NO_FAULTS
 from assay.elastic.nodes import group as nodes_module
 from assay.elastic.nodes.connection import (
-    Bye,
+    BecomeLeader,
     Dismiss,
     Ended,
+    Finished,
     Follow,
     Hello,
-    Lead,
-    Leads,
+    LeaderReady,
     Leave,
     Link,
     LinkLost,
@@ -36,7 +36,7 @@ from assay.elastic.nodes.connection import (
     link_key,
 )
 from assay.elastic.nodes.group import Follower, NodeGroup, is_other_code, share_out
-from assay.elastic.nodes.server import LEAD_FILE, NodeDoor, Peer, gather, lead_of
+from assay.elastic.nodes.server import LEADER_FILE, NodeServer, Peer, gather, leader_address
 from assay.elastic.processor import processor_here
 from assay.elastic.task import AttemptEnd, Orders
 from assay.records.failure import Failure
@@ -61,7 +61,7 @@ def in_thread(function, *arguments) -> threading.Thread:
 
 
 def gathered(num_followers: int, port: int, timeout_s: float) -> dict[int, Peer]:
-    with closing(NodeDoor(port, KEY)) as server:
+    with closing(NodeServer(port, KEY)) as server:
         return gather(server, num_followers, CLOCK, timeout_s)[0]
 
 
@@ -82,7 +82,7 @@ def test_the_lead_gathers_those_who_know_the_key_though_strangers_come_first(por
 
     def come(node: int) -> None:
         links.append(connect_link("127.0.0.1", port, KEY, CLOCK, timeout_s=20.0))
-        here = {"processor": processor_here({}), "surroundings": surroundings_here({})}
+        here = {"processor": processor_here({}), "surroundings": environment_here({})}
         links[-1].send(Hello(node=node, host="there", code_version="v", **here))
 
     in_thread(come, 1).join()
@@ -113,11 +113,11 @@ def test_messages_arrive_in_order_and_the_end_of_a_link_is_noticed(port: int) ->
         ours = connect_link("127.0.0.1", port, KEY, CLOCK, timeout_s=20.0)
         thread.join()
     ours.send(Stop())
-    ours.send(Bye())
+    ours.send(Finished())
     assert ours.receive(0.0) is None
     ours.close()
     (expected,) = ends
-    assert [expected.receive(1.0), expected.receive(1.0)] == [Stop(), Bye()]
+    assert [expected.receive(1.0), expected.receive(1.0)] == [Stop(), Finished()]
     with pytest.raises(LinkLost):
         expected.receive(1.0)
 
@@ -169,7 +169,7 @@ class Coming:
     def comes(self, node: int | None, host: str, version: str = "") -> Link:
         link = connect_link("127.0.0.1", self._port, link_key(Path(self._run.run_dir)), CLOCK, timeout_s=20.0)
         code = version or code_version()
-        here = {"processor": processor_here(), "surroundings": surroundings_here({})}
+        here = {"processor": processor_here(), "surroundings": environment_here({})}
         link.send(Hello(node=node, host=host, code_version=code, **here))
         self.links.append(link)
         return link
@@ -238,12 +238,12 @@ def test_a_node_that_the_cluster_wants_back_leaves_and_one_that_is_lent_is_none_
     group, link = led
     coming.comes(None, "c")
     until(lambda: group.room(8) == 6)
-    assert group.fitting(8) == 6 and group.there() == {0, 1}
-    group.want_back(frozenset({2}))
+    assert group.fitting(8) == 6 and group.active_nodes() == {0, 1}
+    group.mark_drained(frozenset({2}))
     assert group.leaving() == [], "the one that is lent has that number here"
-    group.want_back(frozenset({1, 2}))
+    group.mark_drained(frozenset({1, 2}))
     assert group.leaving() == ["node 1 (b)"]
-    assert group.fitting(8) == 4 and group.there() == {0}
+    assert group.fitting(8) == 4 and group.active_nodes() == {0}
     assert link.receive(1.0) == Dismiss()
 
 
@@ -293,21 +293,21 @@ def led_three(run: Run, port: int, coming: Coming) -> Iterator[tuple[NodeGroup, 
 
 def handing_over(group: NodeGroup) -> tuple[threading.Thread, list[str | None]]:
     names: list[str | None] = []
-    return in_thread(lambda: names.append(group.hand_over())), names
+    return in_thread(lambda: names.append(group.transfer_leadership())), names
 
 
 def test_a_lead_that_leaves_has_the_next_node_lead_and_the_others_follow_it(led_three, run) -> None:
     group, (first, second, lent) = led_three
     thread, names = handing_over(group)
-    assert first.receive(5.0) == Lead(host="127.0.0.1", others=(2,), num_lent=1)
-    first.send(Leads(port=1234))
+    assert first.receive(5.0) == BecomeLeader(host="127.0.0.1", others=(2,), num_lent=1)
+    first.send(LeaderReady(port=1234))
     for link in (first, second, lent):
         assert link.receive(5.0) == Follow(host="127.0.0.1", port=1234)
         link.close()
     thread.join(5)
     assert names == ["node 1 (b)"]
     group.close()
-    assert (Path(run.run_dir) / LEAD_FILE).exists(), "it is the next lead's"
+    assert (Path(run.run_dir) / LEADER_FILE).exists(), "it is the next lead's"
 
 
 def test_who_was_asked_to_stop_as_well_or_is_gone_does_not_lead(led_three, coming: Coming) -> None:
@@ -315,7 +315,7 @@ def test_who_was_asked_to_stop_as_well_or_is_gone_does_not_lead(led_three, comin
     first.send(Leave())
     time.sleep(0.1)
     thread, names = handing_over(group)
-    assert second.receive(5.0) == Lead(host="127.0.0.1", others=(), num_lent=1)
+    assert second.receive(5.0) == BecomeLeader(host="127.0.0.1", others=(), num_lent=1)
     second.close()
     thread.join(5)
     assert names == [None] and first.receive(1.0) == Dismiss() and lent.receive(1.0) == Dismiss()
@@ -326,9 +326,9 @@ def test_a_node_that_is_lent_never_leads_and_the_run_ends(led_three) -> None:
     assert group.fitting(4) == 4
     group.leaves(1)
     group.leaves(2)
-    assert group.hand_over() is None
+    assert group.transfer_leadership() is None
     group.close()
-    assert [link.receive(1.0) for link in links] == [Bye()] * 3
+    assert [link.receive(1.0) for link in links] == [Finished()] * 3
 
 
 @pytest.mark.parametrize(
@@ -356,11 +356,11 @@ def test_followers_with_other_code_are_refused_before_anything_is_begun(run, por
 
 def test_where_a_run_takes_nodes_in_stands_in_its_folder_while_it_is_led(led, run, port: int) -> None:
     group, link = led
-    assert lead_of(Path(run.run_dir)).port == port
+    assert leader_address(Path(run.run_dir)).port == port
     group.close()
-    assert link.receive(1.0) == Bye()
-    with pytest.raises(ConfigError, match=rf"takes in no nodes now.*{LEAD_FILE}"):
-        lead_of(Path(run.run_dir))
+    assert link.receive(1.0) == Finished()
+    with pytest.raises(ConfigError, match=rf"takes in no nodes now.*{LEADER_FILE}"):
+        leader_address(Path(run.run_dir))
 
 
 class _StopsWhenTold:
@@ -382,7 +382,7 @@ class _StopsWhenTold:
         self.told.append(number)
 
     def end(self) -> AttemptEnd | None:
-        return AttemptEnd("preempted", 1, said="left") if self.told else None
+        return AttemptEnd("preempted", 1, message="left") if self.told else None
 
     def stop(self) -> None: ...
 

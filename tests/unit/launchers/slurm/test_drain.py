@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from assay.launchers.slurm import drain as slurm_drain
-from assay.launchers.slurm.drain import JobNodes, draining, heeding_drains
+from assay.launchers.slurm.drain import JobNodes, draining, watching_drains
 
 NODES = JobNodes("7", 0, ("n1", "n2", "n3"))
 
@@ -75,7 +75,7 @@ def test_the_job_gives_a_drained_node_up_once_and_only_when_its_supervisor_has_l
 ) -> None:
     expected: list[frozenset[int]] = []
     present = {0, 1, 2}
-    with heeding_drains(NODES, wanted_back=expected.append, there=lambda: frozenset(present)):
+    with watching_drains(NODES, on_drained=expected.append, active_nodes=lambda: frozenset(present)):
         says(slurm, "mixed", "draining", "mixed")
         until(lambda: expected[-1:] == [frozenset({1})])
         time.sleep(0.1)
@@ -91,7 +91,7 @@ def test_whose_own_node_is_drained_is_asked_to_stop_once_and_the_first_node_is_k
     slurm: Path, asked: list[int]
 ) -> None:
     says(slurm, "draining", "mixed", "mixed")
-    with heeding_drains(NODES, there=lambda: frozenset({1, 2})):
+    with watching_drains(NODES, active_nodes=lambda: frozenset({1, 2})):
         until(lambda: bool(asked))
         time.sleep(0.1)
     assert asked == [signal.SIGTERM] and updates(slurm) == []
@@ -101,7 +101,7 @@ def test_who_would_die_of_the_signal_is_not_sent_it(slurm: Path) -> None:
     says(slurm, "draining", "mixed", "mixed")
     previous = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
-        with heeding_drains(NODES):
+        with watching_drains(NODES):
             time.sleep(0.2)  # the test's process lives
     finally:
         signal.signal(signal.SIGTERM, previous)
@@ -112,6 +112,6 @@ def test_a_cluster_that_does_not_answer_stops_nobody(slurm: Path, asked: list[in
     (slurm / "sinfo").write_text(f"#!/bin/sh\n{trouble}\n")
     if trouble == "gone":
         (slurm / "sinfo").unlink()
-    with heeding_drains(NODES):
+    with watching_drains(NODES):
         time.sleep(0.1)
     assert asked == []

@@ -159,7 +159,7 @@ def test_a_machine_without_slurm_is_one_clear_error(run: Run, tmp_path: Path, mo
 
 def test_a_task_knows_its_node_the_lead_and_the_port_of_its_job() -> None:
     allocation = Allocation.from_environment(STEP)
-    assert allocation == Allocation(node=1, num_nodes=2, lead_host="10.0.0.5", link_port=20_000 + 40007 % 12_000)
+    assert allocation == Allocation(node=1, num_nodes=2, leader_host="10.0.0.5", link_port=20_000 + 40007 % 12_000)
     assert Allocation.from_environment({**STEP, "ASSAY_LINK_PORT": "7"}).link_port == 7
 
 

@@ -6,7 +6,7 @@ from click.testing import CliRunner
 
 from assay.base.errors import ConfigError
 from assay.cli.main import cli
-from assay.elastic.nodes.server import LEAD_FILE, LeadAddress
+from assay.elastic.nodes.server import LEADER_FILE, LeaderAddress
 from assay.launchers.slurm.launcher import SlurmConfig
 from assay.launchers.slurm.lend import lend, lend_script
 from assay.records.run import Run
@@ -33,8 +33,8 @@ def run(tmp_path: Path) -> Run:
         num_steps=10,
     )
     Path(created.run_dir).mkdir(parents=True)
-    address = LeadAddress(host="n1", port=1, ranks_per_node=2)
-    Path(created.run_dir, LEAD_FILE).write_text(address.model_dump_json())
+    address = LeaderAddress(host="n1", port=1, ranks_per_node=2)
+    Path(created.run_dir, LEADER_FILE).write_text(address.model_dump_json())
     return created
 
 
@@ -76,7 +76,7 @@ def test_a_job_whose_node_was_taken_back_lends_another(run: Run, tmp_path: Path,
 
 
 def test_a_run_that_takes_in_no_nodes_is_refused_before_anything_is_submitted(run: Run, tmp_path: Path) -> None:
-    Path(run.run_dir, LEAD_FILE).unlink()
+    Path(run.run_dir, LEADER_FILE).unlink()
     with pytest.raises(ConfigError, match="takes in no nodes now"):
         lend(Home.at(tmp_path / "the runs"), run, CONFIG)
     assert not Path(run.run_dir, "slurm").exists()
@@ -87,4 +87,4 @@ def test_an_option_of_slurm_needs_slurm(run: Run, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("ASSAY_HOME", str(Path(run.run_dir).parent))
     response = CliRunner().invoke(cli, ["join", "long", "--nodes", "2"])
     assert response.exit_code == 2
-    assert "--nodes is Slurm's: add '--on slurm'" in response.output
+    assert "--nodes is an option of Slurm: add '--on slurm'" in response.output
