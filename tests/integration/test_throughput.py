@@ -151,7 +151,7 @@ def test_a_recipe_is_calibrated_once_and_is_forecast_from_that(
         sum(sum(step.lane_s) for step in calibration.steps) / len(calibration.steps) / 2
     )
     assert two["sent_bytes"] == calibration.gradient_bytes
-    assert eight["times_beyond"] == 4.0
+    assert eight["extrapolation_factor"] == 4.0
     # Made once; another machine's is taken if it is of this recipe.
     code, again, error = assay("throughput", recipe, "--workers", "1,2,8", "--json")
     assert (code, "calibrated" in error, json.loads(again)) == (0, False, forecast)

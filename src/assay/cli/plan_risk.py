@@ -1,4 +1,4 @@
-"""`assay plan offer`, `risk`: the plan that is safe to offer, and what it hangs on."""
+"""`assay plan offer`, `risk`, `status`, `review`: plans under uncertainty, and how a program goes."""
 
 import sys
 from collections.abc import Iterable
@@ -39,7 +39,7 @@ _SHARE = click.FloatRange(min=0.0, max=1.0)
 
 @click.command()
 @_program
-@click.option("--out", type=FOLDER, help="Folder for the offer and its documents; by default plans/NAME.")
+@click.option("--out", type=FOLDER, help="Output folder for the offer and its documents; by default plans/NAME.")
 @click.option("--on-time", default=0.85, show_default=True, type=_SHARE, help="Target for P(decision by its date).")
 @click.option("--over-budget", default=0.02, show_default=True, type=_SHARE, help="Upper limit for P(over budget).")
 @_num_samples
@@ -62,12 +62,12 @@ def offer(
     quick: bool,
     as_json: bool,
 ) -> None:
-    """Choose the scope of PROGRAM that meets its targets under the simulation, and write its documents.
+    """Choose the scope of PROGRAM that keeps its promises when things go wrong, and write its documents.
 
-    The search tries the program's options and mitigations under the simulation. The chosen scope is then
-    scheduled to optimality and simulated, as is the full scope for comparison. Writes offer.json, plan.json,
-    and as HTML and Markdown: execution plan, stage gates, RACI, risk register. Exit code 1 if no scope meets
-    both targets. docs/benchmarks.md lists how long this takes.
+    The scope (options and mitigations of the file) is chosen by simulation, scheduled optimally and simulated;
+    the optimum of the full scope is shown for comparison. Writes offer.json, plan.json, and as HTML and
+    Markdown the execution plan, stage gates, RACI and risk register. Exit code 1 if no scope keeps both
+    promises.
     """
     from assay.planning.program.file import read_program
 
@@ -102,12 +102,12 @@ def offer(
 
 @click.command()
 @_program
-@click.option("--option", "options", multiple=True, help="Apply an option, or 'risk: mitigation'; may be repeated.")
+@click.option("--option", "options", multiple=True, help="Apply an option, or 'risk: mitigation'. May be repeated.")
 @_num_samples
 @_seed
 @_rates_from
-@click.option("--calendar", is_flag=True, help="Begin nothing before its planned date, even where it could.")
-@click.option("--tornado", is_flag=True, help="Also: what the date hangs on.")
+@click.option("--calendar", is_flag=True, help="Start nothing before its planned date, even if it could.")
+@click.option("--tornado", is_flag=True, help="Also show which inputs the date depends on most.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def risk(
     program: Path,
@@ -119,7 +119,7 @@ def risk(
     tornado: bool,
     as_json: bool,
 ) -> None:
-    """Schedule PROGRAM as it is and play it many times, to see how safe its date and its budget are."""
+    """Schedule PROGRAM as it is, and simulate how likely it keeps its date and budget."""
     from assay.planning.program.file import read_program
     from assay.planning.schedule import schedule
     from assay.planning.simulation.drivers import tornado as drivers_of
@@ -138,7 +138,7 @@ def risk(
         click.echo(safety.model_dump_json())
         return
     baseline_day = subject.calendar.day_text(plan.decision_h)
-    click.echo(f"when nothing happens: {baseline_day}; {plan.device_hours:,} device-hours")
+    click.echo(f"if nothing goes wrong: {baseline_day}; {plan.device_hours:,} device-hours")
     print_safety(subject, safety, current_home().settings().planned_price())
     click.echo(f"  {'failure rates':<14} {_rates_text(subject, rates)}")
     if tornado:
@@ -146,15 +146,15 @@ def risk(
 
 
 _folder = click.argument("folder", type=PATH)
-_notes = click.option("--notes", type=FILE, help="People's work, gates' verdicts and events so far (YAML).")
+_notes = click.option("--notes", type=FILE, help="Work, gate verdicts and events so far (YAML).")
 _hour_s = click.option(
     "--hour-seconds",
     "hour_s",
     default=3600.0,
     show_default=True,
-    help="Seconds of a program's hour, for one in miniature.",
+    help="Seconds per program hour, for a program in miniature.",
 )
-_start = click.option("--start", "start_s", type=float, help="When the program began, in seconds since the epoch.")
+_start = click.option("--start", "start_s", type=float, help="Start of the program, in seconds since the epoch.")
 
 
 @click.command()
@@ -165,11 +165,11 @@ _start = click.option("--start", "start_s", type=float, help="When the program b
 @_hour_s
 @_start
 def status(folder: Path, as_json: bool, **where: Any) -> None:
-    """Say where the offered plan in FOLDER stands, and where it will end.
+    """Show the status and the forecast of the offered plan in FOLDER.
 
     What the runs spent is read from the ledger: a run belongs to an activity by its id. Writes the weekly
-    status (HTML and Markdown) into FOLDER, with the burn-down and the forecast at completion. Exit code 1 if
-    there is an alarm to act on. A status that was made with notes is not replaced by one without.
+    status (HTML and Markdown) with the burn-down and the forecast at completion into FOLDER. Exit code 1 if an
+    alarm needs action. A status with notes is never replaced by one without.
     """
     from assay.planning.simulation.recommended_action import recommended_action
     from assay.reporting.documents.plan_folder import write_with_notes
@@ -197,11 +197,11 @@ def status(folder: Path, as_json: bool, **where: Any) -> None:
 @_hour_s
 @_start
 def review_command(folder: Path, **where: Any) -> None:
-    """Write the review of the program in FOLDER: scale, narrow or stop, and what it cost by the ledger.
+    """Write the review of the program in FOLDER: scale, narrow or stop, and the cost by the ledger.
 
-    The gates' verdicts and the stop conditions that are raised add up to it, as of the notes' moment. A gate
-    that names a campaign takes that campaign's decision, and the review shows its clauses. Exit code 1 if there
-    is an alarm to act on, as of 'status'. A review that was made with notes is not replaced by one without.
+    It follows from the gates' verdicts and the stop conditions at the time of the notes. A gate that names a
+    campaign uses that campaign's decision, and the review shows its clauses. Exit code 1 if an alarm needs
+    action, as for 'status'. A review with notes is never replaced by one without.
     """
     from assay.planning.simulation.recommended_action import recommended_action
     from assay.reporting.documents.plan_folder import write_with_notes
@@ -230,14 +230,14 @@ def _read_status(
 
 
 def print_forecast(program: "Program", found: "ForecastView", price: "HourPrice | None") -> None:
-    """Where it stands and will end; the alarms."""
+    """Print the spent device-hours, the forecast and the alarms."""
     moment = program.calendar.date_of(program.calendar.hour_of(found.now))
     today = program.calendar.day_of(program.calendar.hour_of(found.now), begins=True)
     spent = f"spent: {found.spent_device_hours:,.4g} device-hours by {moment:%a %d %b %Y %H:%M}"
     spent += f" (day {today})" if today > 0 else " (before day 1)"
     if price is not None:
         spent += f", {price.of(found.spent_device_hours)}"
-    click.echo(f"{spent}; to come of what has begun: {found.to_come_device_hours:,.4g}")
+    click.echo(f"{spent}; still expected of started activities: {found.to_come_device_hours:,.4g}")
     print_safety(program, found.forecast, price)
     _print_alarms(found.alarms)
 
@@ -248,7 +248,7 @@ def _print_alarms(alarms: "Iterable[Alarm | AlarmView]") -> None:
 
 
 def print_offer(program: "Program", found: "Offer", price: "HourPrice | None") -> None:
-    """The offered plan beside the calm optimum."""
+    """Print the offered plan and its safety."""
     from assay.planning.simulation.offer import MEASURED
     from assay.reporting.documents.plan_documents import offer_verdict
 
@@ -264,7 +264,7 @@ def print_offer(program: "Program", found: "Offer", price: "HourPrice | None") -
 
 
 def print_safety(program: "Program", safety: "Safety", price: "HourPrice | None") -> None:
-    """The distribution of date, hours and verdict; what the hours cost, where a price is set."""
+    """Print the distributions of date, device-hours, cost and verdict."""
     from assay.planning.program.checks import why_nothing_passes
     from assay.reporting.documents.plan_documents import deadline_text, quantile_dates
 
@@ -281,7 +281,9 @@ def print_safety(program: "Program", safety: "Safety", price: "HourPrice | None"
         low, middle, high = (price.of(item) for item in (hours.p10, hours.p50, hours.p90))
         cases["cost"] = f"{middle} (median); 80% of simulations: {low} to {high}, at {price}"
     for verdict, share in safety.verdicts.items():
-        cases[f"if {verdict}"] = f"{safety.probability_text(share)} of simulations{_means_text(program, safety, verdict)}"
+        cases[f"if {verdict}"] = (
+            f"{safety.probability_text(share)} of simulations{_means_text(program, safety, verdict)}"
+        )
     for name, value in cases.items():
         click.echo(f"  {name:<14} {value}")
     for text in () if safety.verdicts["scale"] else why_nothing_passes(program):

@@ -13,8 +13,8 @@ from assay.planning.program.risk import Noise
 from assay.planning.simulation.compile import compile_program
 from assay.planning.simulation.greedy_schedule import greedy_schedule
 from assay.planning.simulation.sampling import sample_program
-from assay.records.notice import Notice
 from assay.records.run import Attempt, PhaseSeconds, Run
+from assay.records.run_event import RunEvent
 from assay.store.ledger.ledger import open_ledger
 from machine import MACHINE
 
@@ -118,8 +118,8 @@ def test_only_the_runs_that_were_asked_for_count_and_none_is_an_error(ledger):
 def test_kills_that_were_meant_enter_no_rate(ledger):
     record(ledger, "mine", ["killed", "killed", "succeeded"])
     record(ledger, "drill-mine", ["killed"] * 9 + ["succeeded"], is_drill=True)
-    fault = Notice(notice="fault", run_id="mine", attempt=2, at_s=0.0, text="rank 0 was killed as planned")
-    ledger.record_notices("mine", {0: fault})
+    fault = RunEvent(notice="fault", run_id="mine", attempt=2, at_s=0.0, text="rank 0 was killed as planned")
+    ledger.record_run_events("mine", {0: fault})
     assert failure_rates(ledger, NOISE).num_interrupts() == 1
     assert failure_rates(ledger, NOISE, runs="drill-*").num_interrupts() == 9
 
@@ -151,7 +151,7 @@ def test_plan_risk_says_which_rates_it_used_and_is_riskier_under_worse_ones(ledg
 
 def over_budget(text):
     (line,) = (line for line in text.splitlines() if "over budget" in line)
-    assert line.endswith("% of worlds spend more than 3,000 device-hours"), line
+    assert line.endswith("% of simulations spend more than 3,000 device-hours"), line
     return float(line.split()[2].rstrip("%"))
 
 

@@ -96,5 +96,5 @@ class Offer(Record):
             self.calendar.day_text(24 * days_quantile) for days_quantile in (days.p10, days.p50, days.p90)
         )
         due = self.calendar.deadline_text(self.decide_by)
-        interval = f"80% of worlds: {low}, to {high}"
+        interval = f"80% of simulations: {low}, to {high}"
         return f"decision on {middle} ({interval}), due by the {due}, after {hours.p50:,.0f} device-hours"

@@ -95,7 +95,7 @@ class _Design(NamedTuple):
         return MIN_SEEDS if self.is_trimmed else 2
 
     def seen(
-        self, by_seed: Float64[np.ndarray, "world seed"]
+        self, by_seed: Float64[np.ndarray, "sample seed"]
     ) -> tuple[Float64[np.ndarray, " sample"], Float64[np.ndarray, " sample"]]:
         """Return the mean that the rule uses, and its variance."""
         if self.is_trimmed:

@@ -470,20 +470,21 @@ def _stages(
 
 def _alarms(found: ProgramForecast, offer: Offer) -> list[Alarm]:
     kinds = (_stop_alarms, _stage_alarms, _activity_alarms, _waiting_alarms)
-    alarms = [*_promise_alarms(found, offer), *(alarm for kind in kinds for alarm in kind(found))]
+    alarms = [*_target_alarms(found, offer), *(alarm for kind in kinds for alarm in kind(found))]
     return sorted(alarms, key=lambda alarm: alarm.level)
 
 
-def _promise_alarms(found: ProgramForecast, offer: Offer) -> Iterator[Alarm]:
+def _target_alarms(found: ProgramForecast, offer: Offer) -> Iterator[Alarm]:
     on_time, over = found.outcome.p_on_time(), found.outcome.p_over_budget()
     if on_time < offer.target_on_time:
         by = found.program.calendar.deadline_text(found.program.decision.by)
-        text = f"A decision by the {by} has become {found.outcome.probability_text(on_time)} likely; "
-        yield Alarm("act", "date", f"{text}promised was {percent_text(offer.target_on_time)}.")
+        text = f"A decision by the {by} now has a probability of {found.outcome.probability_text(on_time)}; "
+        yield Alarm("act", "date", f"{text}the target is {percent_text(offer.target_on_time)}.")
     if over > offer.target_over_budget:
-        budget, promised = found.program.budget.device_hours, percent_text(offer.target_over_budget)
-        text = f"Breaking the budget of {budget:,.0f} has become {found.outcome.probability_text(over)} likely; "
-        yield Alarm("act", "budget", f"{text}promised was {promised} at most.")
+        budget, target = found.program.budget.device_hours, percent_text(offer.target_over_budget)
+        probability = found.outcome.probability_text(over)
+        text = f"Exceeding the budget of {budget:,.0f} now has a probability of {probability}; "
+        yield Alarm("act", "budget", f"{text}the target is {target} at most.")
 
 
 def _stop_alarms(found: ProgramForecast) -> Iterator[Alarm]:

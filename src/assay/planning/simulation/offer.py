@@ -70,7 +70,7 @@ def make_offer(
     if rates is not None:
         program = program.changed(rates.changes())
     solver = Solver(effort)
-    # The solver holds no lock of Python's while it searches, so worlds are played meanwhile.
+    # The solver holds no lock of Python's while it searches, so simulations run meanwhile.
     with ThreadPoolExecutor(1) as executor:
         report_progress("scheduling the full scope")
         full_scope = executor.submit(solver.plan, program)

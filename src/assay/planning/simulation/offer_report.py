@@ -54,7 +54,7 @@ def build_offer_report(
     few = min(num_samples, DRIVER_SAMPLES)
     what_ifs: tuple[SimulatedWhatIf, ...] = ()
     read: tuple[SimulatedWhatIf, ...] = ()
-    # The solver holds no lock of Python's while it searches, so worlds are played meanwhile.
+    # The solver holds no lock of Python's while it searches, so simulations run meanwhile.
     with ThreadPoolExecutor(1) as executor:
         solving = [
             executor.submit(solve, program, solver=offered.solver) for solve in (what_if_results, readings) if questions

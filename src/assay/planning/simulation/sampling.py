@@ -89,7 +89,7 @@ class ProgramSamples(NamedTuple):
         return ProgramSamples(self.replay_samples.select(chosen), self.gain[chosen], _select(self.gates, chosen))
 
 
-@lru_cache(maxsize=4)  # of the gates and of everything else; those of few worlds are asked for in between
+@lru_cache(maxsize=4)  # of the gates and of everything else; those of few samples are requested in between
 def _sobol_points(num_samples: int, seed: int, num_axes: int) -> Float[np.ndarray, "axis sample"]:
     from scipy.stats import qmc
 

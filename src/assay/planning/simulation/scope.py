@@ -99,7 +99,7 @@ class _Search:
     def __init__(self, program: Program, targets: ReliabilityTargets, num_samples: int, seed: int) -> None:
         self.moves = moves_of(program)
         self.evaluated: dict[tuple[str, ...], EvaluatedScope] = {}
-        self._program, self._promises = program, targets
+        self._program, self._targets = program, targets
         self._num_samples, self._seed = num_samples, seed
         self._shortfalls: dict[tuple[str, ...], float] = {}
         self._full: Outcome | None = None
@@ -153,7 +153,7 @@ class _Search:
                 p_over_budget=outcome.p_over_budget(),
                 p_within_limits=float(is_within_limits.mean()),
             )
-            self._shortfalls[names] = self._promises.shortfall(outcome, margin=MARGIN)
+            self._shortfalls[names] = self._targets.shortfall(outcome, margin=MARGIN)
 
     def _scheduled(self, names: tuple[str, ...]) -> tuple[Program, Baseline] | None:
         try:

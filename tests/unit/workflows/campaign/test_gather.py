@@ -37,7 +37,7 @@ def test_a_plans_decision_has_the_days_and_dates_that_its_own_pages_have(tmp_pat
     (tmp_path / "plan.json").write_text(json.dumps({**retained, **of_program}))
     request = rule(plan=PlanRule(record="plan.json"))
     assert file_facts(request, tmp_path).plan.decision == (
-        "decision on day 41, 13 Feb (80% of worlds: day 35, 7 Feb, to day 56, 28 Feb), "
+        "decision on day 41, 13 Feb (80% of simulations: day 35, 7 Feb, to day 56, 28 Feb), "
         "due by the end of week 8 (day 56, 28 Feb), after 15,040 device-hours"
     )
 
