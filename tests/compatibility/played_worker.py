@@ -13,10 +13,10 @@ from assay.records.fine_tuning_job import (
     JobEntry,
     JobSucceeded,
     JobValidated,
-    LaunchMade,
     LaunchPlanned,
+    LaunchStarted,
     MetricPoint,
-    PauseAsked,
+    PauseRequested,
     RunLeft,
 )
 from assay.records.uploaded_file import FileCreated
@@ -61,7 +61,7 @@ class PlayedWorker:
     def _next(self, state: JobState | None) -> JobEntry | None:
         if state is None:
             return None
-        was_paused = any(isinstance(entry, PauseAsked) for entry in state.entries)
+        was_paused = any(isinstance(entry, PauseRequested) for entry in state.entries)
         match state.status:
             case "validating_files":
                 concrete = {"n_epochs": 6, "batch_size": 32, "learning_rate_multiplier": 1.0}
@@ -76,7 +76,7 @@ class PlayedWorker:
             case "queued":
                 if state.planned is None:
                     return LaunchPlanned(**AT, number=1)
-                return LaunchMade(**AT, number=1, where="process 1 on host", step=state.last_step)
+                return LaunchStarted(**AT, number=1, where="process 1 on host", step=state.last_step)
             case "pausing":
                 return RunLeft(**AT, step=state.last_step)
             case "running" if state.last_step < (STEPS if was_paused else 2 * STEPS_A_COMMIT):
@@ -90,7 +90,9 @@ class PlayedWorker:
         steps = range(behind + 1, behind + STEPS_A_COMMIT + 1)
         points = tuple(MetricPoint(step=step, at_s=AT["at_s"], values={"train_loss": 1 / step}) for step in steps)
         retained = tuple(range(STEPS_A_COMMIT, steps[-1] + 1, STEPS_A_COMMIT))
-        return JobCheckpoint(**AT, step=steps[-1], weights_digest=f"w{steps[-1]}", kept_steps=retained, points=points)
+        return JobCheckpoint(
+            **AT, step=steps[-1], weights_digest=f"w{steps[-1]}", retained_steps=retained, points=points
+        )
 
     def _succeeded(self, state: JobState) -> JobSucceeded:
         job_id, project = state.created.job_id, state.created.project

@@ -15,8 +15,8 @@ import uvicorn
 
 from assay.serving.engines.pool import EnginePool
 from assay.serving.openai.app import make_app
-from assay.store.findings import saved_audit
 from assay.store.launches import saved_launches
+from assay.store.run_results import saved_audit
 from compatibility.environment import python_with
 from compatibility.page import CALLS, RELEASES
 from compatibility.played_worker import PlayedWorker
@@ -130,7 +130,7 @@ def test_a_release_reads_all_that_the_script_asks_for(played: str, python: str, 
     assert seen["said"] == " ALPHA BETA GAMMA DELTA"
     assert seen["measured_steps"] == [*range(20, 0, -1)]
     paused = [item for item in seen["messages"] if item.startswith("Paused at step ")]
-    assert seen["messages"].count("Asked to pause") == len(paused) == 1
+    assert seen["messages"].count("Pause requested") == len(paused) == 1
 
 
 @pytest.mark.slow

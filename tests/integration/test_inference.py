@@ -72,7 +72,7 @@ def trained_job(
     for commit in commits:
         retained = tuple(item.step for item in commits if item.step <= commit.step)
         digest = commit.weights_digest
-        entries.append(JobCheckpoint(**at, step=commit.step, weights_digest=digest, kept_steps=retained, points=()))
+        entries.append(JobCheckpoint(**at, step=commit.step, weights_digest=digest, retained_steps=retained, points=()))
     entries.append(
         JobSucceeded(
             **at,
@@ -285,7 +285,7 @@ def test_a_killed_engine_is_told_once_and_the_next_request_has_another(served, s
         next(stream)
         for pid in served.engines():
             os.kill(pid, signal.SIGKILL)
-        with pytest.raises(openai.APIError, match="died before it had answered"):
+        with pytest.raises(openai.APIError, match="The process of this model died"):
             for _ in stream:
                 pass
     assert chats(sdk, "long", max_completion_tokens=1).choices

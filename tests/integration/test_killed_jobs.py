@@ -16,12 +16,12 @@ import openai
 import pytest
 
 from assay.base.clock import SystemClock
-from assay.records.fine_tuning_job import CancelAsked, JobFailed, JobSucceeded
+from assay.records.fine_tuning_job import CancelRequested, JobFailed, JobSucceeded
 from assay.serving.jobs import JobRepository
 from assay.store.commit_log import CommitLog
-from assay.store.findings import saved_audit
 from assay.store.launches import process_state, saved_launches
 from assay.store.objects import open_store
+from assay.store.run_results import saved_audit
 from integration.test_serving import Here, messages, rows, undisturbed_digest
 from slurm_cluster import wait_until
 
@@ -113,7 +113,7 @@ def test_each_job_ends_once_whatever_is_killed(
     digest = undisturbed_digest(stricken, created[0])
     for job_id in created:
         state, run = logs.state(job_id), stricken.home.run(job_id)
-        ends = [entry for entry in state.entries if isinstance(entry, JobSucceeded | JobFailed | CancelAsked)]
+        ends = [entry for entry in state.entries if isinstance(entry, JobSucceeded | JobFailed | CancelRequested)]
         assert [type(item) for item in ends] == [JobSucceeded], ends
         assert ends[0].weights_digest == digest
         assert CommitLog(open_store(run.store_url)).finished().weights_digest == digest

@@ -27,10 +27,10 @@ from assay.serving.admin.projects import ProjectRepository
 from assay.serving.keys import KeyRepository
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
-from assay.store.findings import saved_audit
 from assay.store.home import Home
 from assay.store.launches import process_state, saved_launches
 from assay.store.objects import open_store
+from assay.store.run_results import saved_audit
 from assay.workflows.bookkeeping import writer_of
 from assay.workflows.run import plan_run, save_run
 from assay.workflows.train import train_run
@@ -173,7 +173,7 @@ def test_a_job_lives_through_pause_and_kills_of_server_and_worker_to_the_undistu
     output = messages(sdk, job.id)
     once = ("Fine-tuning job started", f"Paused at step {paused_at}", "The job has successfully completed")
     assert [output.count(item) for item in once] == [1, 1, 1]
-    assert f"Fine-tuning job goes on from step {paused_at}" in output
+    assert f"Fine-tuning job resumed from step {paused_at}" in output
     measured = [event.data["step"] for event in jobs.list_events(job.id, limit=100) if event.type == "metrics"]
     assert measured == [*range(ours(job)["total_steps"], 0, -1)]  # each step once, the newest first
     steps = [item.step_number for item in jobs.checkpoints.list(job.id)]
@@ -350,7 +350,7 @@ def test_a_job_on_slurm_says_what_the_scheduler_waits_for_and_comes_back_from_a_
     assert held.status == "queued" and "is pending: " in ours(held)["queue"]["blocked_by"]
     wait_until(lambda: jobs.retrieve(job.id).status == "succeeded", "the end", timeout_s=300)
     assert ours(jobs.retrieve(job.id))["weights_digest"] == undisturbed_digest(here, job.id)
-    assert "The cluster's scheduler lets it run" in messages(sdk, job.id)
+    assert "The cluster's scheduler started it" in messages(sdk, job.id)
     assert len(saved_launches(here.home.run(job.id))) == 1  # the same job of Slurm's all the time
 
     second = create(sdk, n_epochs=40)

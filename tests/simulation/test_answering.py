@@ -157,7 +157,7 @@ def check_eval(world: EvalWorld, *, cuts: int, cancels: bool) -> None:
     assert (state.counts.passed, state.counts.failed) == (len(items) - 1, 1)
     assert state.usage["m"].invocations == len(items)
     costs = charged(world)
-    assert {(cost.project, cost.task_id) for cost in costs} == {("p", RUN.run_id)}
+    assert {(cost.project, cost.resource_id) for cost in costs} == {("p", RUN.run_id)}
     assert cancels or len(costs) > 1  # over midnight
     assert sum(cost.device_s for cost in costs) == pytest.approx(len(state.graded) * ASK_S, rel=1e-12)
     for number, times in world.asked().items():

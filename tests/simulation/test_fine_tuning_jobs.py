@@ -19,7 +19,7 @@ from assay.records.fine_tuning_job import (
     JobSucceeded,
     JobValidated,
     MetricPoint,
-    PauseAsked,
+    PauseRequested,
 )
 from assay.records.launch import Launch
 from assay.records.webhook import WebhookCreated
@@ -95,7 +95,7 @@ class PlayedRuns:
 
     def _launch(self, number: int) -> Launch:
         return Launch(
-            run_id="r", number=number, place="background", job="1", host="h", started_by="me", started_s=0.0,
+            run_id="r", number=number, launcher="background", job="1", host="h", started_by="me", started_s=0.0,
             world_size=1, log="",
         )  # fmt: skip
 
@@ -201,7 +201,7 @@ class World:
         state = jobs.find(JOB, "p") or jobs.put(CREATED)
         if state.has_ended:
             return not state.is_at_work
-        was_paused = any(isinstance(entry, PauseAsked) for entry in state.entries)
+        was_paused = any(isinstance(entry, PauseRequested) for entry in state.entries)
         if state.last_step and not was_paused:
             jobs.pause(JOB)
         elif state.status == "paused":

@@ -68,7 +68,7 @@ class ManyRuns:
 
     def _launch(self, run_id: str, number: int) -> Launch:
         return Launch(
-            run_id=run_id, number=number, place="background", job="1", host="h", started_by="me", started_s=0.0,
+            run_id=run_id, number=number, launcher="background", job="1", host="h", started_by="me", started_s=0.0,
             world_size=1, log="",
         )  # fmt: skip
 
@@ -211,7 +211,7 @@ def test_runs_are_watched_while_files_are_validated() -> None:
     for _ in range(3):
         yard.poll()
     under_way: Future[JobValidated] = Future()
-    yard.workers[0]._beside = lambda prepare: under_way
+    yard.workers[0]._run_in_background = lambda prepare: under_way
     second = yard.submit("a", 2)
     for _ in range(6):
         yard.poll()
@@ -222,7 +222,7 @@ def test_runs_are_watched_while_files_are_validated() -> None:
     under_way.set_result(yard.runs.prepare(yard.jobs.logs.state(second).created, 1))
     yard.poll()
     assert second not in yard.workers[0]._held
-    yard.workers[0]._beside = at_once
+    yard.workers[0]._run_in_background = at_once
     yard.jobs.resume(second)
     for _ in range(8):
         yard.poll()
@@ -259,7 +259,7 @@ def test_a_job_over_its_budget_holds_its_device_for_at_most_15_s_more(stays) -> 
     state = yard.jobs.logs.state(job_id)
     assert (state.status, state.budget_spent.of, state.charged_s) == ("paused", "job", held_s)
     for budget in (None, 60 / 3600, held_s / 3600):
-        with pytest.raises(ApiError, match="Give it more"):
+        with pytest.raises(ApiError, match="Raise x_assay.budget_device_hours"):
             yard.jobs.resume(job_id, budget)
     yard.jobs.resume(job_id, 1.0)
     yard.runs.stays = False

@@ -13,7 +13,7 @@ from assay.records.commit import Commit, RunFinished
 from assay.records.cursor import Cursor
 from assay.serving.retention import CheckpointRetention
 from assay.store.commit_log import CommitLog, checkpoint_folder, first_problem
-from assay.store.logs.kept_checkpoints import KeptCheckpoints
+from assay.store.logs.retained_checkpoints import RetainedCheckpoints
 from assay.store.objects import ObjectStore, open_store
 from assay.training.checkpoint.retention import RetentionConfig, commit_and_retire
 from clocks import HandClock
@@ -28,11 +28,11 @@ CLOCK = HandClock()
 class Run:
     """A run with one commit, which the next one makes superfluous."""
 
-    kept_class = KeptCheckpoints
+    kept_class = RetainedCheckpoints
 
     def __init__(self) -> None:
         self.inner = open_store("memory:")
-        KeptCheckpoints(self.inner, CLOCK).open_to_others()
+        RetainedCheckpoints(self.inner, CLOCK).open_to_others()
         self.commits(self.inner, STEP)
 
     def commits(self, store: ObjectStore, step: int, *, is_last: bool = False) -> None:
@@ -44,7 +44,7 @@ class Run:
         commit = Commit(
             attempt=log.attempt, world_size=1, step=step, cursor=Cursor(), committed_s=0.0, folder=folder,
             files=(digest_of("weights", weights),), weights_digest=str(step),
-            receipts_from_step=0, rows_learned=1,
+            receipts_from_step=0, rows_trained=1,
         )  # fmt: skip
         commit_and_retire(log, commit, LAST_ONE, retire=self.kept_class(store, CLOCK).retire)
         if is_last:
@@ -59,7 +59,7 @@ class Run:
         return bool(found) and first_problem(self.inner, found[0]) is None
 
 
-class Peeking(KeptCheckpoints):
+class Peeking(RetainedCheckpoints):
     """Known to be bad: looks whether somebody relies on a checkpoint, and retires it without a word."""
 
     def retire(self, folder: str) -> bool:

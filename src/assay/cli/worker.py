@@ -1,9 +1,9 @@
-"""`assay worker`: works at the jobs that `assay serve` was asked for."""
+"""`assay worker`: run the jobs of `assay serve`."""
 
 import click
 
-from assay.cli.given import given_home, python_graders_option, tell_python_graders
-from assay.cli.train_on import PlaceOptions, place_options
+from assay.cli.launch_target import LaunchTarget, launch_target_options
+from assay.cli.parameters import current_home, python_graders_option, set_python_graders
 
 
 @click.command()
@@ -12,63 +12,65 @@ from assay.cli.train_on import PlaceOptions, place_options
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Runs that train at a time.",
+    help="Number of runs that train at the same time.",
 )
 @click.option(
     "--every",
-    "every_s",
+    "interval_s",
     type=click.FloatRange(min=0.05, max=2.0),
     default=1.0,
     show_default=True,
-    help="Seconds a look.",
+    help="Polling interval in seconds.",
 )
 @click.option(
     "--engines",
     type=click.IntRange(min=0),
     default=2,
     show_default=True,
-    help="Models that are loaded at a time for evals and batches; 0 leaves those to other workers.",
+    help="Maximum number of models loaded for evals and batches; 0 leaves these to other workers.",
 )
 @click.option(
     "--engine-memory",
     type=click.FloatRange(min=0, min_open=True),
-    help="GB that loaded models may have together.",
+    help="Memory limit of all loaded models, in GB.",
 )
-@click.option("--until-idle", is_flag=True, help="Leave when no job is left that goes on by itself.")
+@click.option("--until-idle", is_flag=True, help="Exit when no job is left that can make progress.")
 @python_graders_option
-@place_options
+@launch_target_options
 def worker(
     runs_at_once: int,
-    every_s: float,
+    interval_s: float,
     engines: int,
     engine_memory: float | None,
     until_idle: bool,
     python_graders: str | None,
-    place: PlaceOptions,
+    target: LaunchTarget,
 ) -> None:
-    """Validate, train and watch the jobs of $ASSAY_HOME/api, on this machine or a cluster, until told to stop.
+    """Validate, train and monitor the jobs in $ASSAY_HOME/api, on this machine or a cluster, until stopped.
 
-    Evals are graded and batches answered here, beside the runs, by models that the worker loads itself.
+    Evals and batches run here, next to the training runs, with models that the worker loads itself.
 
-    Runs are processes of their own: they go on when a worker leaves or dies, and the next worker finds them.
-    Any number of workers may run, on any machine that sees the folder. With '--on slurm' the runs are jobs of a
+    Runs are separate processes: they continue when a worker stops or dies, and the next worker finds them. Any
+    number of workers may run on any machines that see the folder. With '--on slurm' the runs are jobs of a
     cluster; the worker itself stays where it was started, e.g. on a login node.
     """
-    if place.on == "allocation" or place.dry_run:
-        wrong = "--dry-run" if place.dry_run else "--on allocation"
-        raise click.UsageError(f"{wrong} is of one run; a worker starts its runs by '--on slurm', or here.")
-    tell_python_graders(python_graders)
+    if target.on == "allocation" or target.dry_run:
+        wrong = "--dry-run" if target.dry_run else "--on allocation"
+        raise click.UsageError(
+            f"{wrong} applies to a single run; a worker supports '--on slurm', or runs on this machine."
+        )
+    set_python_graders(python_graders)
     from assay.launchers.local import BackgroundLauncher
-    from assay.workers.batch.process import WorkersEngines, run_worker
+    from assay.workers.batch.process import EngineSettings, run_worker
 
-    home = given_home()
+    home = current_home()
     most_bytes = None if engine_memory is None else int(engine_memory * 1e9)
     run_worker(
         home,
-        place.launcher(home, ()) or BackgroundLauncher(home),
+        target.launcher(home, ()) or BackgroundLauncher(home),
         runs_at_once=runs_at_once,
-        engines=WorkersEngines(engines, most_bytes),
-        every_s=every_s,
+        engines=EngineSettings(engines, most_bytes),
+        interval_s=interval_s,
         until_idle=until_idle,
-        say=lambda text: click.echo(text, err=True),
+        notify=lambda text: click.echo(text, err=True),
     )

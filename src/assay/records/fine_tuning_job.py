@@ -15,7 +15,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from assay.records.claimed import Claimed
 from assay.records.record import Record
 
-WaitCode = Literal["no_worker", "files", "starting", "turn", "places_taken", "project_limit", "scheduler"]
+WaitCode = Literal["no_worker", "files", "starting", "turn", "slots_taken", "project_limit", "scheduler"]
 """The one thing that a job waits for: a worker; its files' validation; its launch, which is at hand; others of
 the queue; a place at a worker; its project's limit; the cluster's scheduler."""
 
@@ -49,7 +49,7 @@ class JobCreated(Record):
     """What it may hold devices for; None for as long as it takes."""
 
 
-class JobTaken(Record):
+class JobAcquired(Record):
     """A worker took the job over. Whoever held it before can append nothing any more."""
 
     type: Literal["taken"] = "taken"
@@ -96,7 +96,7 @@ class LaunchPlanned(Record):
     """Among the run's launches: the first that may be this one."""
 
 
-class LaunchMade(Record):
+class LaunchStarted(Record):
     """It was made, or found."""
 
     type: Literal["launched"] = "launched"
@@ -143,7 +143,7 @@ class JobCheckpoint(Record):
     lease: PositiveInt
     step: PositiveInt
     weights_digest: str
-    kept_steps: tuple[PositiveInt, ...]
+    retained_steps: tuple[PositiveInt, ...]
     """The steps of all commits that the run has now: those of others were retired, and cannot be used any
     more."""
     points: tuple[MetricPoint, ...]
@@ -160,14 +160,14 @@ class RunLeft(Record):
     """The step of its last commit; 0 where it made none."""
 
 
-class PauseAsked(Record):
+class PauseRequested(Record):
     """Commit, and stop until somebody resumes."""
 
     type: Literal["pause"] = "pause"
     at_s: float
 
 
-class ResumeAsked(Record):
+class ResumeRequested(Record):
     """Go on from the last commit."""
 
     type: Literal["resume"] = "resume"
@@ -203,7 +203,7 @@ class JobCharged(Record):
     device_s: NonNegativeFloat
 
 
-class CancelAsked(Record):
+class CancelRequested(Record):
     """Commit, and stop for good."""
 
     type: Literal["cancel"] = "cancel"
@@ -239,20 +239,20 @@ class ModelDeleted(Record):
 
 JobEntry = (
     JobCreated
-    | JobTaken
+    | JobAcquired
     | JobValidated
     | JobFailed
     | LaunchPlanned
-    | LaunchMade
+    | LaunchStarted
     | JobWaits
     | RunBegan
     | JobCheckpoint
     | RunLeft
-    | PauseAsked
-    | ResumeAsked
+    | PauseRequested
+    | ResumeRequested
     | BudgetSpent
     | JobCharged
-    | CancelAsked
+    | CancelRequested
     | JobSucceeded
     | JobClaimed
     | ModelDeleted
@@ -260,20 +260,20 @@ JobEntry = (
 
 JOB_ENTRIES: dict[str, type[JobEntry]] = {
     "created": JobCreated,
-    "taken": JobTaken,
+    "taken": JobAcquired,
     "validated": JobValidated,
     "failed": JobFailed,
     "launching": LaunchPlanned,
-    "launched": LaunchMade,
+    "launched": LaunchStarted,
     "waits": JobWaits,
     "began": RunBegan,
     "checkpoint": JobCheckpoint,
     "left": RunLeft,
-    "pause": PauseAsked,
-    "resume": ResumeAsked,
+    "pause": PauseRequested,
+    "resume": ResumeRequested,
     "budget": BudgetSpent,
     "charged": JobCharged,
-    "cancel": CancelAsked,
+    "cancel": CancelRequested,
     "succeeded": JobSucceeded,
     "claimed": JobClaimed,
     "model_deleted": ModelDeleted,

@@ -1,13 +1,13 @@
-"""A base model is a file: `models/NAME.yaml`. What clients call it, and what a job that names it becomes.
+"""Base models, one file `models/NAME.yaml` each, and the recipe of a job that trains one.
 
-    tokenizer: tokenizer.json          # beside the file, or absolute, or package:NAME/FOLDER
-    chat_template: chatml              # where messages are rendered, and the tokenizer comes with none
+    tokenizer: tokenizer.json          # relative to the file, absolute, or package:NAME/FOLDER
+    chat_template: chatml              # if messages are rendered and the tokenizer has no template
     methods:
       classification:
         recipe: {loader: ..., method: ..., trainer: ...}      # a recipe without `name` and `data`
-        auto: {n_epochs: 3, batch_size: 64}                   # what `auto` stands for
+        auto: {n_epochs: 3, batch_size: 64}                   # values of `auto` hyperparameters
 
-A job keeps the file as it was when it was created: whoever changes it changes later jobs only.
+A job stores a copy of the file, so later edits affect later jobs only.
 """
 
 from collections.abc import Mapping
@@ -22,8 +22,8 @@ from assay.base.names import checked_name
 from assay.serving.methods import SERVED_METHODS, WHOLE_NUMBERS, ServedMethod
 from assay.training.recipe import Recipe
 
-KEPT_CHECKPOINTS = 3
-"""The newest ones that a job keeps, where its template says nothing."""
+DEFAULT_KEEP_LAST = 3
+"""Newest checkpoints that a job keeps if its recipe does not set `retention.keep_last`."""
 _SOME_GRADER = {
     "type": "string_check",
     "name": "some",
@@ -34,88 +34,86 @@ _SOME_GRADER = {
 
 
 class TrainableConfig(FrozenConfig):
-    """How a base model is trained by one method."""
+    """Training of a base model by one method."""
 
     recipe: dict[str, Any]
-    """A recipe without `name` and `data`, which each job has its own of. Paths in it are relative to the
-    file."""
+    """A recipe without `name` and `data`. Paths are relative to the file."""
 
     auto: dict[str, float] = Field(default_factory=dict)
-    """Hyperparameter -> what `auto` stands for. One that is absent has the recipe's own value."""
+    """Hyperparameter -> value of `auto`. Others default to the recipe's value."""
 
     max_tokens: PositiveInt = 2048
-    """Longer rows are cut, or left out where they cannot be (see `assay data build`)."""
+    """Longer rows are truncated, or dropped if they cannot be truncated (see `assay data build`)."""
 
     validation_fraction: float = Field(default=0.1, gt=0.0, lt=1.0)
-    """Share of the training file's texts, about: held out by the hash of the text where a job has no validation
-    file."""
+    """Approximate share of the training file's texts that is held out, by a hash of the text, if a job has no
+    validation file."""
 
     learning_rate: PositiveFloat | None = None
-    """What `learning_rate_multiplier` multiplies; None for the recipe's."""
+    """Factor of `learning_rate_multiplier`; None for the recipe's learning rate."""
 
 
 class BaseModelConfig(FrozenConfig):
-    """What a model's file says."""
+    """Contents of a base model's file."""
 
     tokenizer: str
     """A `tokenizer.json`, or a folder with one, relative to the file; or `package:NAME/FOLDER`."""
 
     chat_template: str | None = None
-    """A .jinja file, relative to the file, or `chatml`: renders messages. None for the tokenizer's own."""
+    """A .jinja file, relative to this file, or `chatml`. None for the tokenizer's own template."""
 
     owned_by: str = "assay"
-    """What `models.list` says."""
+    """`owned_by` in `models.list`."""
 
     workers: PositiveInt = 1
     """Ranks of a job's run."""
 
     methods: dict[str, TrainableConfig] = Field(min_length=1)
-    """By the API's word: `classification`, `supervised`, `dpo`, `reinforcement`, `reward_model`."""
+    """Keys are the API's method types: `classification`, `supervised`, `dpo`, `reinforcement`, `reward_model`.
+    """
 
     @field_validator("methods")
     @classmethod
     def _methods_are_served(cls, methods: dict[str, TrainableConfig]) -> dict[str, TrainableConfig]:
         for name, method in methods.items():
             if name not in SERVED_METHODS:
-                raise ValueError(
-                    f"'{name}' is none of the methods that are served: {', '.join(SERVED_METHODS)}"
-                )
+                raise ValueError(f"'{name}' is not a supported method. Use one of: {', '.join(SERVED_METHODS)}")
             if unknown := sorted(set(method.auto) - set(SERVED_METHODS[name].hyperparameters)):
-                raise ValueError(f"{name}.auto: '{unknown[0]}' is no hyperparameter of it")
-            said = method.recipe.get("method")
-            kind = said.get("type") if isinstance(said, Mapping) else None
+                raise ValueError(f"{name}.auto: '{unknown[0]}' is not a hyperparameter of this method")
+            declared = method.recipe.get("method")
+            kind = declared.get("type") if isinstance(declared, Mapping) else None
             if kind != SERVED_METHODS[name].recipe_type:
-                wanted = SERVED_METHODS[name].recipe_type
-                raise ValueError(f"{name}.recipe.method.type is {kind!r}, but '{name}' trains by '{wanted}'")
+                expected = SERVED_METHODS[name].recipe_type
+                raise ValueError(f"{name}.recipe.method.type is {kind!r}, but '{name}' trains by '{expected}'")
         return methods
 
 
 class BaseModelFile(NamedTuple):
-    """One model that can be trained."""
+    """A base model with its name."""
 
     name: str
     config: BaseModelConfig
     created_s: float
-    """When the file was last changed."""
+    """Modification time of the file."""
 
 
 def read_base_models(folder: Path) -> dict[str, BaseModelFile]:
-    """Every model of a folder, checked, by name; `ConfigError` names the first thing that is wrong."""
+    """Read and validate all models of a folder. Raises `ConfigError` at the first invalid one."""
     found = {path.stem: _read(path) for path in sorted(folder.glob("*.yaml"))}
     if not found:
         raise ConfigError(
-            f"{folder}: no NAME.yaml there, so no model could be trained. docs/serve.md shows one."
+            f"{folder}: the folder has no NAME.yaml, so no model can be trained. See docs/serve.md for an example."
         )
     return found
 
 
 def stored_base(tree: Mapping[str, Any], *, where: str) -> BaseModelConfig:
-    """A model's file as a job's log holds it."""
+    """Parse the copy of a model's file in a job's log."""
     return stored(BaseModelConfig, tree, where=where)
 
 
-def asks_for_grader(recipe: Mapping[str, Any]) -> bool:
-    """Whether a job of this template has to say what pays answers, since the template does not."""
+def requires_grader(recipe: Mapping[str, Any]) -> bool:
+    """Return whether a job must bring a grader because the recipe has no rewards."""
     kinds = {method.recipe_type for method in SERVED_METHODS.values() if method.takes_grader}
     return recipe["method"].get("type") in kinds and not recipe["method"].get("rewards")
 
@@ -131,12 +129,12 @@ def job_recipe(
     seed: int,
     grader: Mapping[str, Any] | None = None,
 ) -> LoadedConfig:
-    """The recipe of a job; `hyperparameters` are those of `concrete_hyperparameters`."""
+    """Return the recipe of a job. `hyperparameters`: the result of `concrete_hyperparameters`."""
     tree: dict[str, Any] = {**_with_grader(trainable.recipe, grader), "name": name, "seed": seed}
     tree["data"] = {"dataset": dataset, "split": dict(split)}
     set_dotted(tree, "loader.seed", seed, where="in the recipe")
     if "keep_last" not in template_recipe(trainable.recipe).retention.model_fields_set:
-        set_dotted(tree, "retention.keep_last", KEPT_CHECKPOINTS, where="in the recipe")
+        set_dotted(tree, "retention.keep_last", DEFAULT_KEEP_LAST, where="in the recipe")
     for key, value in hyperparameters.items():
         if key == "learning_rate_multiplier":
             value = value * _learning_rate(trainable)
@@ -145,13 +143,13 @@ def job_recipe(
 
 
 def concrete_hyperparameters(
-    trainable: TrainableConfig, method: ServedMethod, asked: Mapping[str, Any]
+    trainable: TrainableConfig, method: ServedMethod, requested: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Every hyperparameter with its number: what was asked, else what `auto` stands for, else the recipe's."""
+    """Return a value for each hyperparameter: the requested one, else that of `auto`, else the recipe's."""
     recipe = template_recipe(trainable.recipe)
     found: dict[str, Any] = {}
     for name, key in method.hyperparameters.items():
-        value = asked.get(name, "auto")
+        value = requested.get(name, "auto")
         if value == "auto" and name in trainable.auto:
             value = trainable.auto[name]
         elif value == "auto":
@@ -161,7 +159,7 @@ def concrete_hyperparameters(
 
 
 def _with_grader(recipe: Mapping[str, Any], grader: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A recipe, copied, whose rewards are a job's grader; the template's stay where a job says none."""
+    """Return a copy of the recipe with `grader` as its reward; without a grader, the recipe's rewards stay."""
     tree = _copied(recipe)
     if grader is not None:
         set_dotted(tree, "method.rewards", [{"grader": dict(grader)}], where="in the recipe")
@@ -175,9 +173,9 @@ def _learning_rate(trainable: TrainableConfig) -> float:
 
 
 def template_recipe(template: Mapping[str, Any]) -> Recipe:
-    """The template as a recipe on some dataset; where each job says what pays, for something that pays."""
+    """Validate the template as a recipe with a placeholder dataset and, if required, a placeholder grader."""
     tree = {**template, "name": "template", "data": {"dataset": ".", "split": {"type": "hash"}}}
-    if asks_for_grader(template):
+    if requires_grader(template):
         tree = {**tree, **_with_grader(template, _SOME_GRADER)}
     return validated(Recipe, LoadedConfig(tree, {}))
 
@@ -186,13 +184,13 @@ def _read(path: Path) -> BaseModelFile:
     name = checked_name(path.stem, of=f"{path}: the model's name")
     if ":" in name:
         raise ConfigError(
-            f"{path}: ':' in a model's name would be read as a part of a trained model's. Rename it."
+            f"{path}: a model's name must not contain ':', the separator in trained models' names. Rename the file."
         )
     config = validated(BaseModelConfig, read_config_file(path, ()))
     methods = {}
     for method, trainable in config.methods.items():
-        if taken := sorted({"name", "data"} & set(trainable.recipe)):
-            raise ConfigError(f"{path}: {method}.recipe: '{taken[0]}' is each job's own. Leave it out.")
+        if reserved := sorted({"name", "data"} & set(trainable.recipe)):
+            raise ConfigError(f"{path}: {method}.recipe: '{reserved[0]}' is set by each job. Remove it.")
         methods[method] = trainable.model_copy(update={"recipe": _with_paths(trainable.recipe, path.parent)})
         try:
             template_recipe(methods[method].recipe)
@@ -209,28 +207,28 @@ def _read(path: Path) -> BaseModelFile:
 
 
 def _refuse_other_tokens(tokenizer: str, methods: Mapping[str, TrainableConfig], path: Path) -> None:
-    """Raise where a model has no embedding for a token that a client may write."""
+    """Raise `ConfigError` if the tokenizer has ids for which the model has no embedding."""
     # Here, as the command line that lists models needs no tokenizers.
-    from assay.data.dataset.checkpoint_tokens import embedding_counts, refuse_larger
+    from assay.data.dataset.checkpoint_tokens import check_embeddings, embedding_counts
     from assay.data.dataset.tokens import load_tokenizer
 
     loaded = load_tokenizer(tokenizer)
     for name, trainable in methods.items():
         method = {"method": template_recipe(trainable.recipe).method.model_dump(mode="json")}
         for key, size in embedding_counts(method).items():
-            refuse_larger(loaded, size, where=f"{path}: tokenizer {tokenizer}, {name}.recipe.{key}")
+            check_embeddings(loaded, size, where=f"{path}: tokenizer {tokenizer}, {name}.recipe.{key}")
 
 
 def _template(config: BaseModelConfig, tokenizer: str, path: Path) -> str | None:
-    """The chat template, rendered once, so that what is wrong shows before a job or a client needs it."""
+    """Return the chat template after rendering it once, so that errors show at startup."""
     if config.chat_template is None:
         return None
     # Here, since most models come with their own.
     from assay.data.dataset.formats.template import load_template
     from assay.data.dataset.tokens import load_tokenizer, special_tokens, tokenizer_settings
 
-    beside = path.parent / config.chat_template
-    named = str(beside.resolve()) if beside.is_file() else config.chat_template
+    template_path = path.parent / config.chat_template
+    named = str(template_path.resolve()) if template_path.is_file() else config.chat_template
     try:
         template = load_template(named, special_tokens(tokenizer_settings(tokenizer)))
         template.check_tokenizer(load_tokenizer(tokenizer), tokenizer)
@@ -240,7 +238,7 @@ def _template(config: BaseModelConfig, tokenizer: str, path: Path) -> str | None
 
 
 def _with_paths(tree: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Every `path` of the template that lies beside the file, as an absolute one."""
+    """Make each existing relative `path` of the template absolute."""
     return {
         key: _with_paths(value, folder)
         if isinstance(value, Mapping)

@@ -1,10 +1,10 @@
-"""Files of the API: bytes that were streamed into the store, and a log that says whose they are.
+"""Files of the API: a blob and a log that names its owner.
 
-    bytes/NAME               the bytes, put first (see `held_bytes`)
-    file/ID/log/00000000     the file: from now on it is there
-    open/file/ID             that it is to go some time: put before it expires, or its deletion begins
+    bytes/NAME               the blob, written first (see `blob_references`)
+    file/ID/log/00000000     the file exists from here on
+    open/file/ID             marker, written before the file expires or is deleted
 
-What was cut off before its entry is no file; nobody sees it, and its bytes are swept a day later.
+An upload without a log entry is not a file; its bytes are swept after a day.
 """
 
 from collections.abc import Iterator
@@ -24,26 +24,26 @@ BLOCK_BYTES = 1 << 20
 
 
 class FileDamagedError(DamagedDataError):
-    """The bytes of a file are not those that were uploaded, or are gone: only a new upload helps."""
+    """The stored bytes of a file differ from the upload, or are missing. It must be uploaded again."""
 
 
 @dataclass(frozen=True)
 class FileState:
-    """A file as its entries say."""
+    """State of a file, folded from its log."""
 
     created: FileCreated
     removed: FileRemoved | None = None
     claim: int = 0
-    """The number of the last repeat of its request that was answered with it."""
+    """Highest retry count of its create request that was answered with this file."""
 
     def is_available(self, now_s: float) -> bool:
-        """Whether it was neither deleted nor has expired."""
+        """Return whether the file is neither deleted nor expired."""
         expires_s = self.created.expires_s
         return self.removed is None and (expires_s is None or now_s < expires_s)
 
 
 def fold_file(state: FileState | None, entry: FileEntry) -> FileState:
-    """The state behind one more entry."""
+    """Return the state after one more log entry."""
     if isinstance(entry, FileCreated):
         assert state is None, "a file is created once"
         return FileState(entry)
@@ -57,23 +57,20 @@ FILE_LOG: LogKind[FileEntry, FileState] = LogKind("file's log", FILE_ENTRIES, fo
 
 
 class FileRepository:
-    """All files of a store."""
+    """Files in an object store."""
 
     def __init__(self, store: ObjectStore, clock: Clock) -> None:
-        self.logs: LogRepository[FileEntry, FileState] = LogRepository(
-            store, "file", FILE_LOG, tracks_open=False
-        )
+        self.logs: LogRepository[FileEntry, FileState] = LogRepository(store, "file", FILE_LOG, tracks_open=False)
         self._bytes = BlobReferences(store, clock)
         self._store = store
         self._clock = clock
 
     def sink(self, name: str) -> ByteSink:
-        """Where the bytes of a new file go; they are a file once `created` was put. `name`: an id that is given
-        for them alone, by which `created.content` calls them."""
+        """Open a sink for a file's bytes; `put` makes them a file. `name`: `created.content`."""
         return self._bytes.sink(name)
 
     def put(self, created: FileCreated) -> FileState:
-        """Make a file of bytes that are there; made twice it is made once."""
+        """Create a file from uploaded bytes; idempotent for the same id."""
         file_id, name = created.file_id, created.content
         if (state := self.logs.state(file_id)) is None:
             content = self._bytes.hold(name, file_id=file_id, sha256=created.sha256)
@@ -89,18 +86,18 @@ class FileRepository:
         return state
 
     def drop(self, name: str, file: FileCreated) -> None:
-        """Delete bytes that came under a name for a file that was made of others; of these, nothing."""
+        """Delete bytes uploaded as `name` if `file` stores others."""
         self._bytes.settle(name, file.content)
 
     def find(self, file_id: str, project: str) -> FileCreated | None:
-        """The file, if it is there and the project's."""
+        """Return the file if it belongs to `project` and is available."""
         state = self.logs.state(file_id)
         if state is None or state.created.project != project or not state.is_available(self._clock.now_s()):
             return None
         return state.created
 
     def remove(self, file_id: str) -> None:
-        """Delete a file; its bytes go once that is durable, unless another file is of the same."""
+        """Delete a file; its bytes are deleted unless another file shares them."""
         self.logs.open(file_id)
         removed = FileRemoved(at_s=self._clock.now_s())
         state = self.logs.log(file_id).append(lambda now: None if now is None or now.removed else removed)
@@ -108,8 +105,7 @@ class FileRepository:
             self._forget(state.created)
 
     def sweep(self) -> None:
-        """Delete the bytes of files that have expired or whose deletion was cut short, and those that never
-        became a file."""
+        """Delete bytes of expired files, of interrupted deletions, and of uploads that never became files."""
         for file_id in self.logs.open_ids():
             state = self.logs.state(file_id)
             if state is not None and not state.is_available(self._clock.now_s()):
@@ -129,7 +125,7 @@ class FileRepository:
         return state.created.content if sha256 in ("", state.created.sha256) else None
 
     def blocks(self, file_id: str, begin: int = 0, end: int | None = None) -> Iterator[bytes]:
-        """The bytes [begin, end), block by block; `FileDamagedError` before the first if any byte changed."""
+        """Yield the bytes [begin, end). Raises `FileDamagedError` first if any byte of the file changed."""
         with self._reader(file_id) as reader:
             reader.seek(begin)
             num_left = BLOCK_BYTES if end is None else end - begin
@@ -138,7 +134,7 @@ class FileRepository:
                 yield block
 
     def lines(self, file_id: str) -> Iterator[bytes]:
-        """The bytes, line by line; `FileDamagedError` before the first if any byte changed."""
+        """Yield the lines. Raises `FileDamagedError` first if any byte changed."""
         with self._reader(file_id) as reader:
             yield from reader
 

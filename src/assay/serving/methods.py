@@ -1,4 +1,4 @@
-"""The training methods that the API has, and how each is said in a recipe: the one table that joins the two."""
+"""The API's training methods and the recipe keys they map to."""
 
 from typing import NamedTuple
 
@@ -6,22 +6,22 @@ from assay.records.dataset import Format
 
 
 class ServedMethod(NamedTuple):
-    """One value of `method.type`."""
+    """A value of the API's `method.type`."""
 
     name: str
-    """The API's word."""
+    """The API's name."""
     recipe_type: str
-    """That of a recipe's `method.type`."""
+    """`method.type` of the recipe."""
     format: Format
-    """What rows of its training file become."""
+    """Dataset format of its training file."""
     hyperparameters: dict[str, str]
-    """Each one's name -> the key of the recipe that it sets; `learning_rate_multiplier` multiplies it."""
+    """Hyperparameter -> recipe key that it sets, or multiplies for `learning_rate_multiplier`."""
     left_to_us: tuple[str, ...] = ()
-    """Hyperparameters that the API has and the method has not: `auto` may be said, a value is refused."""
+    """Hyperparameters of the API that do not apply here: only `auto` is accepted."""
     takes_grader: bool = False
-    """Whether a job says what pays answers."""
+    """Whether a job may bring a grader."""
     writes: bool = True
-    """Whether its models write texts."""
+    """Whether its models generate text."""
 
 
 _COMMON = {
@@ -31,8 +31,8 @@ _COMMON = {
 }
 
 SERVED_METHODS = {
-    each.name: each
-    for each in (
+    method.name: method
+    for method in (
         ServedMethod("classification", "classify", "labelled", _COMMON, writes=False),
         ServedMethod("supervised", "sft", "chat", _COMMON),
         ServedMethod("dpo", "dpo", "pairs", {**_COMMON, "beta": "method.loss.beta"}),
@@ -49,8 +49,8 @@ SERVED_METHODS = {
 }
 """By name."""
 WHOLE_NUMBERS = ("n_epochs", "batch_size", "eval_interval")
-"""Hyperparameters that are counted."""
+"""Integer hyperparameters."""
 BETWEEN_MESSAGES = "\n\n"
-"""What stands between the messages of a conversation that a classifier reads."""
+"""Separator between the messages of a conversation that a classifier reads."""
 DEFAULT_METHOD = "supervised"
-"""The method of a job that names none, as the hosted API has it; a base model without it takes its first."""
+"""Default `method.type`, as in the hosted API; a base model without it uses its first method."""

@@ -1,7 +1,7 @@
-"""Models that a project lets others ask: each name has a log of who may. Their checkpoints are kept for them.
+"""Checkpoint permissions: a project shares its models with other projects. Shared checkpoints are retained.
 
-permission/SHA256 OF THE NAME/log/...    granted, revoked
-shared/PROJECT/SHA256 OF THE NAME        that the project may once have been let ask it: put before that
+permission/SHA256 OF THE NAME/log/...    granted and revoked permissions of a model
+shared/PROJECT/SHA256 OF THE NAME        marker, written before a grant to the project
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,39 +25,35 @@ Grants = Mapping[str, PermissionGranted]
 
 
 def fold_permissions(state: Grants | None, entry: PermissionEntry) -> Grants:
-    """Who may behind one more entry."""
+    """Return the grants after one more log entry."""
     grants = dict(state or {})
     if isinstance(entry, PermissionGranted):
         return {**grants, entry.project: entry}
-    return {project: each for project, each in grants.items() if each.permission_id != entry.permission_id}
+    return {project: grant for project, grant in grants.items() if grant.permission_id != entry.permission_id}
 
 
-PERMISSION_LOG: LogKind[PermissionEntry, Grants] = LogKind(
-    "log of permissions", PERMISSION_ENTRIES, fold_permissions
-)
+PERMISSION_LOG: LogKind[PermissionEntry, Grants] = LogKind("log of permissions", PERMISSION_ENTRIES, fold_permissions)
 
 
-class PermissionShelf:
-    """All permissions of a store."""
+class PermissionRepository:
+    """Checkpoint permissions in an object store."""
 
     def __init__(self, store: ObjectStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
         self._log = lru_cache(maxsize=1024)(self._new_log)
 
-    def grant(
-        self, model: str, projects: Sequence[str], *, by: str, weights: Weights
-    ) -> list[PermissionGranted]:
-        """Let projects ask a model; who may already has the permission that it has. `weights`: its."""
+    def grant(self, model: str, projects: Sequence[str], *, by: str, weights: Weights) -> list[PermissionGranted]:
+        """Grant projects access to a model and return the permissions. `weights`: the model's."""
         return [self._granted(model, project, by=by, weights=weights) for project in projects]
 
     def revoke(self, model: str, permission_id: str, *, by: str, weights: Weights) -> bool:
-        """Let who has it ask no more; whether anybody had it. `weights`: its."""
+        """Revoke a permission; return whether it existed. `weights`: the model's."""
         revoked = PermissionRevoked(permission_id=permission_id, at_s=self._clock.now_s(), by=by)
         had: list[bool] = []
 
         def decide(now: Grants | None) -> PermissionEntry | None:
-            had[:] = [permission_id in {each.permission_id for each in (now or {}).values()}]
+            had[:] = [permission_id in {grant.permission_id for grant in (now or {}).values()}]
             return revoked if had[0] else None
 
         self._log(model).append(decide)
@@ -65,29 +61,27 @@ class PermissionShelf:
         return had == [True]
 
     def of(self, model: str) -> list[PermissionGranted]:
-        """A model's permissions, the oldest first."""
-        return sorted((self._log(model).state() or {}).values(), key=lambda each: each.permission_id)
+        """Return the permissions of a model, oldest first."""
+        return sorted((self._log(model).state() or {}).values(), key=lambda grant: grant.permission_id)
 
-    def may_ask(self, model: str, project: str) -> bool:
-        """Whether a project whose model it is not may ask it."""
+    def may_use(self, model: str, project: str) -> bool:
+        """Return whether another project's model is shared with `project`."""
         return project in (self._log(model).state() or {})
 
     def shared_with(self, project: str) -> Iterator[str]:
-        """The names of others' models that a project may ask."""
+        """Yield the names of models that are shared with `project`."""
         for item in self._store.list(f"shared/{project}/"):
             model = self._store.get(item.key).decode()
-            if self.may_ask(model, project):
+            if self.may_use(model, project):
                 yield model
 
     def _granted(self, model: str, project: str, *, by: str, weights: Weights) -> PermissionGranted:
-        there = (self._log(model).state() or {}).get(project)
-        if there is not None:
-            return there
+        granted_before = (self._log(model).state() or {}).get(project)
+        if granted_before is not None:
+            return granted_before
         now_s = self._clock.now_s()
-        granted = PermissionGranted(
-            permission_id=new_id("cp", now_s), model=model, project=project, at_s=now_s, by=by
-        )
-        weights.keep(granted.permission_id, param="fine_tuned_model_checkpoint")
+        granted = PermissionGranted(permission_id=new_id("cp", now_s), model=model, project=project, at_s=now_s, by=by)
+        weights.retain(granted.permission_id, param="fine_tuned_model_checkpoint")
         self._store.put(f"shared/{project}/{_digest(model)}", model.encode())
         grants = self._log(model).append(lambda now: None if now and project in now else granted)
         assert grants is not None

@@ -1,13 +1,13 @@
-"""Keeps checkpoints of jobs from their runs' retention, for whoever relies on them.
+"""Retains checkpoints of jobs that something depends on.
 
-| who | until |
+| holder | until |
 |---|---|
 | a permission | it is revoked |
-| a run of an eval: what answers, and what judges | it is deleted, or its eval |
-| whoever is answered, at once or in a batch | for good |
+| an eval run, for its model and judges | the run or its eval is deleted |
+| inference, direct or in a batch | for ever |
 
-The mark comes first, then what rests on it. Who is cut off in between leaves the mark, and a checkpoint stays
-that could go.
+The hold is written first, then what depends on it. An interruption in between leaves a checkpoint that could be
+deleted.
 """
 
 from collections.abc import Callable
@@ -17,40 +17,40 @@ from typing import NamedTuple
 from assay.base.clock import Clock
 from assay.base.errors import ConfigError, DataError
 from assay.records.log_summary import LogSummary
-from assay.serving.refusal import checkpoint_gone
+from assay.serving.api_error import checkpoint_gone
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
-from assay.store.logs.kept_checkpoints import KeptCheckpoints
+from assay.store.logs.retained_checkpoints import RetainedCheckpoints
 from assay.store.objects import ObjectStore, open_store
-from assay.store.patience import Patience
+from assay.store.retry_policy import RetryPolicy
 
-ANSWERS = "answers"
-"""All who are answered are one keeper."""
+INFERENCE = "answers"
+"""The holder of all checkpoints that were used for inference."""
 StoreOfRun = Callable[[str], ObjectStore]
 
 
-def stores_of(home: Home, patience: Patience | None = None) -> StoreOfRun:
-    """The stores of a home's runs."""
-    return lambda run_id: open_store(home.run(run_id).store_url, patience)
+def stores_of(home: Home, retry_policy: RetryPolicy | None = None) -> StoreOfRun:
+    """Return a function from run id to the run's store."""
+    return lambda run_id: open_store(home.run(run_id).store_url, retry_policy)
 
 
-class CheckpointKeeper:
-    """Keeps and releases those of all runs."""
+class CheckpointRetention:
+    """Holds on checkpoints of all runs."""
 
     def __init__(self, store_of: StoreOfRun | None, clock: Clock) -> None:
-        """`store_of`: a run's own store; None where there are no runs, and nothing to be kept."""
+        """`store_of`: run id -> the run's store; None if there are no runs."""
         self._store_of = store_of
         self._clock = clock
-        self._answering: set[tuple[str, int]] = set()
-        """Who answers is asked again and again; it is looked at once."""
+        self._retained_for_inference: set[tuple[str, int]] = set()
+        """Already held, so that repeated inference does not read the store again."""
 
     def of(self, name: str, run_id: str | None, step: int | None) -> "Weights":
-        """Those of a model; `run_id` and `step` where it is a run's."""
+        """Return the weights of a model; `run_id` and `step` are set if they belong to a run."""
         return Weights(self, name, run_id, step)
 
-    def keep(self, run_id: str, step: int, keeper: str) -> bool:
-        """Have a run's checkpoint stay for somebody; whether it does: not where it is gone, or about to go."""
-        if self._store_of is None or (keeper == ANSWERS and (run_id, step) in self._answering):
+    def retain(self, run_id: str, step: int, holder: str) -> bool:
+        """Retain a checkpoint; return False if it is gone or about to be deleted."""
+        if self._store_of is None or (holder == INFERENCE and (run_id, step) in self._retained_for_inference):
             return True
         with suppress(ConfigError, DataError):  # no such run, or a damaged one
             store = self._store_of(run_id)
@@ -59,43 +59,42 @@ class CheckpointKeeper:
             if folder is None:
                 return False
             # Once the run has finished, nothing is retired any more.
-            stays = summary.finished is not None or KeptCheckpoints(store, self._clock).keep(folder, keeper)
-            if stays and keeper == ANSWERS:
-                self._answering.add((run_id, step))
+            stays = summary.finished is not None or RetainedCheckpoints(store, self._clock).keep(folder, holder)
+            if stays and holder == INFERENCE:
+                self._retained_for_inference.add((run_id, step))
             return stays
         return False
 
-    def release(self, run_id: str, step: int, keeper: str) -> None:
-        """Let it go, as far as he is concerned; nothing where it is gone, or was not kept."""
+    def release(self, run_id: str, step: int, holder: str) -> None:
+        """Release a hold; no-op without one."""
         if self._store_of is None:
             return
         with suppress(ConfigError, DataError):
             store = self._store_of(run_id)
             if (folder := _folder(CommitLog(store).summary(), step)) is not None:
-                KeptCheckpoints(store, self._clock).release(folder, keeper)
+                RetainedCheckpoints(store, self._clock).release(folder, holder)
 
 
 class Weights(NamedTuple):
-    """A model's, on which somebody is about to rely."""
+    """The weights of a model."""
 
-    keeper: CheckpointKeeper
+    holder: CheckpointRetention
     name: str
     run_id: str | None
     step: int | None
-    """Those of no run are kept by nobody: they stay."""
+    """Weights without a run are never deleted."""
 
-    def keep(self, who: str, *, param: str = "model") -> None:
-        """Have them stay for somebody; `RefusedError` where they are gone."""
-        if self.run_id is None or self.step is None or self.keeper.keep(self.run_id, self.step, who):
+    def retain(self, holder: str, *, param: str = "model") -> None:
+        """Retain the weights. Raises `ApiError` if they are gone."""
+        if self.run_id is None or self.step is None or self.holder.retain(self.run_id, self.step, holder):
             return
         raise checkpoint_gone(self.name, param=param)
 
-    def release(self, who: str) -> None:
-        """Let them go, as far as he is concerned."""
+    def release(self, holder: str) -> None:
         if self.run_id is not None and self.step is not None:
-            self.keeper.release(self.run_id, self.step, who)
+            self.holder.release(self.run_id, self.step, holder)
 
 
 def _folder(summary: LogSummary, step: int) -> str | None:
-    """Where the run's commit of a step lies; None where it has none."""
+    """Return the folder of a run's commit, or None."""
     return next((commit.folder for commit in reversed(summary.commits) if commit.step == step), None)

@@ -1,5 +1,4 @@
-"""Starts the server on a home: one process, no torch; everything that it keeps is in the home's `api`
-folder."""
+"""Runs the API server: one process without torch. All its data is in the home's `api` folder."""
 
 import logging
 import socket
@@ -16,24 +15,24 @@ from assay.serving.http.log_limit import LimitedLogHandler
 from assay.serving.retention import stores_of
 from assay.store.home import Home
 from assay.store.objects import open_store
-from assay.store.patience import Patience, at_once
+from assay.store.retry_policy import RetryPolicy, at_once
 
 if TYPE_CHECKING:
     from assay.serving.openai.app_state import AppState
 
-PATIENCE_S = 5.0
-"""How long a store may be away before a client is told so (503), which asks again by itself."""
-SWEEP_EVERY_S = 3600.0
+STORE_RETRY_S = 5.0
+"""How long store calls are retried before a request fails with 503, which clients retry."""
+SWEEP_INTERVAL_S = 3600.0
 
 
 class EngineBudget(NamedTuple):
-    """How many models answer at a time, and how they are started."""
+    """Limits of loaded models, and how engines start."""
 
     start: Callable[[socket.socket], StartedProcess]
-    """Starts a process that waits for its model, with its end of a pair of sockets."""
+    """Starts an engine process with its end of a socket pair."""
     max_models: int
     max_bytes: int | None = None
-    """Memory of all that are loaded."""
+    """Memory of all loaded models."""
 
 
 def run_server(
@@ -46,7 +45,7 @@ def run_server(
     judge: str | None,
     notify: Callable[[str], None],
 ) -> None:
-    """Serve until told to stop; `say` gets the address once it is listened on."""
+    """Serve until stopped. `notify` gets the address once the server listens."""
     try:
         from assay.serving.engines.pool import EnginePool
         from assay.serving.http.connections import TimedServer
@@ -65,8 +64,8 @@ def run_server(
     )
     log = LimitedLogHandler()
     logging.getLogger().addHandler(log)
-    patience = Patience(PATIENCE_S, make_call=at_once, say=logging.getLogger("assay.serving").warning)
-    store, settings = open_store(str(home.api), patience), home.settings()
+    retry_policy = RetryPolicy(STORE_RETRY_S, make_call=at_once, say=logging.getLogger("assay.serving").warning)
+    store, settings = open_store(str(home.api), retry_policy), home.settings()
     app = AppState.of(
         store,
         models,
@@ -75,27 +74,27 @@ def run_server(
         judge=judge,
         webhook_hosts=settings.webhook_hosts,
         project_bytes=settings.project_storage_gb * 1e9,
-        store_of_run=stores_of(home, patience),
+        store_of_run=stores_of(home, retry_policy),
         job_table=home.api_table,
     )
     if host not in LOOPBACK_NAMES and not app.keys.any_exist():
         raise ConfigError(
-            f"--host {host}: a server without keys listens on this machine only. Make one ('assay key "
-            "create'), or use 127.0.0.1, and reach it from elsewhere through ssh -L."
+            f"--host {host}: a server without API keys may only listen on loopback. Create a key ('assay key "
+            "create'), or use 127.0.0.1 and connect through ssh -L."
         )
     app.projects.ensure(DEFAULT_PROJECT, by="")
     asgi_app = make_app(app)
     with listening(host, port) as listener:
         shown = f"[{host}]" if ":" in host else host
         notify(f"serving http://{shown}:{listener.getsockname()[1]}{BASE_PATH}")
-        threading.Thread(target=_keep_house, args=(app, notify), name="house", daemon=True).start()
+        threading.Thread(target=_run_maintenance, args=(app, notify), name="house", daemon=True).start()
         TimedServer(asgi_app, log).run(sockets=[listener])
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket that listens there; raises `ConfigError` where that cannot be.
+    """Return a listening socket. Raises `ConfigError` if the address cannot be used.
 
-    Whoever is told the address may ask at once, and waits till the rest is up.
+    Clients may connect before the application is ready.
     """
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
@@ -107,45 +106,45 @@ def listening(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise ConfigError(
-            f"--host {host} --port {port}: cannot be listened on: {error.strerror}. Choose another --port."
+            f"--host {host} --port {port}: cannot listen: {error.strerror}. Choose another --port."
         ) from error
     return listener
 
 
-def _keep_house(app: "Place", notify: Callable[[str], None]) -> None:
+def _run_maintenance(app: "AppState", notify: Callable[[str], None]) -> None:
     is_relisted = False
     while True:
         try:
             if not is_relisted:
-                _relist(app, in_peace(app.clock))
+                _relist(app, throttle(app.clock))
                 is_relisted = True
             app.uploads.sweep()
             app.files.sweep()
-            app.job_table.fill(app.projects.ids(), in_peace(app.clock))
+            app.job_table.fill(app.projects.ids(), throttle(app.clock))
         except StoreError as error:
-            notify(f"what expired was not swept, or jobs not put in their table; they are in an hour: {error}")
-        app.clock.sleep_s(SWEEP_EVERY_S)
+            notify(f"maintenance failed and is retried in an hour: {error}")
+        app.clock.sleep_s(SWEEP_INTERVAL_S)
 
 
-def _relist(app: "Place", rest: Callable[[], None]) -> None:
-    """Show in lists what is there and was named by no list any more."""
-    app.jobs.relist(rest)
-    app.files.logs.relist(lambda file: [] if file.removed else [file.created.project], rest)
-    app.batches.logs.relist(lambda batch: [batch.created.project], rest)
-    app.evals.logs.relist(lambda each: [] if each.is_deleted else [each.created.project], rest)
+def _relist(app: "AppState", yield_cpu: Callable[[], None]) -> None:
+    """Restore lost index markers."""
+    app.jobs.relist(yield_cpu)
+    app.files.logs.relist(lambda file: [] if file.removed else [file.created.project], yield_cpu)
+    app.batches.logs.relist(lambda batch: [batch.created.project], yield_cpu)
+    app.evals.logs.relist(lambda evaluation: [] if evaluation.is_deleted else [evaluation.created.project], yield_cpu)
     app.eval_runs.logs.relist(
-        lambda run: [] if run.is_deleted else [run.created.project, run.created.eval_id], rest, num_owners=2
+        lambda run: [] if run.is_deleted else [run.created.project, run.created.eval_id], yield_cpu, num_owners=2
     )
 
 
-def in_peace(clock: Clock) -> Callable[[], None]:
-    """To be called now and then by a thread: it sleeps four times as long as that worked, for clients come
-    first."""
+def throttle(clock: Clock) -> Callable[[], None]:
+    """Return a function that sleeps four times as long as its thread worked since the last call, so that
+    requests have priority."""
     worked_s = time.thread_time()
 
-    def rest() -> None:
+    def yield_cpu() -> None:
         nonlocal worked_s
         clock.sleep_s(4 * (time.thread_time() - worked_s))
         worked_s = time.thread_time()
 
-    return rest
+    return yield_cpu

@@ -1,7 +1,8 @@
-"""Slots of something scarce, shared fairly between projects.
+"""Slots of a scarce resource, shared fairly between projects.
 
-A project holds a few of them at most, so one is left for others; where several wait, the project that holds
-fewest is next, and in a project who came first. A request that is given up while it waits leaves the queue.
+A project gets a limited number of slots. The next slot goes to the waiting project with the fewest, and within
+a
+project to the oldest request. Cancelled requests leave the queue.
 """
 
 import asyncio
@@ -9,17 +10,15 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-from assay.serving.refusal import RefusedError, busy
+from assay.serving.api_error import ApiError, busy
 
 
 class FairSlots:
-    """For one event loop."""
+    """Slots for one event loop."""
 
-    def __init__(
-        self, total: int, per_project: int, *, max_waiting: int, wait_s: float, code: str, title: str
-    ) -> None:
-        """A project's request waits while `max_waiting` at most do so, and `wait_s` at most; else it is refused
-        with `code`. `title` names what is scarce, in the plural."""
+    def __init__(self, total: int, per_project: int, *, max_waiting: int, wait_s: float, code: str, title: str) -> None:
+        """At most `max_waiting` requests of a project wait, for at most `wait_s`; others are rejected with
+        `code`. `title`: plural name of the resource for messages."""
         self._total = total
         self._per_project = per_project
         self._max_waiting = max_waiting
@@ -28,11 +27,11 @@ class FairSlots:
         self._title = title
         self._held = Counter[str]()
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
-        """The project that had its turn last is the last."""
+        """The project that got the last slot comes last."""
 
     @asynccontextmanager
     async def slot(self, project: str) -> AsyncIterator[None]:
-        """A slot of a project's, for the time of the context."""
+        """Hold a slot for the time of the context."""
         await self._wait(project)
         try:
             yield
@@ -62,8 +61,8 @@ class FairSlots:
 
     def _grant(self) -> None:
         while self._held.total() < self._total:
-            able = [each for each, waiting in self._waiting.items() if waiting]
-            project = min(able, key=lambda each: self._held[each], default=None)
+            able = [candidate for candidate, waiting in self._waiting.items() if waiting]
+            project = min(able, key=lambda candidate: self._held[candidate], default=None)
             if project is None or self._held[project] >= self._per_project:
                 return
             waiting = self._waiting.pop(project)
@@ -83,7 +82,7 @@ class FairSlots:
             self._held.pop(project, None)
             self._waiting.pop(project, None)
 
-    def _refused(self, project: str, why: str) -> RefusedError:
+    def _refused(self, project: str, why: str) -> ApiError:
         held = self._held[project]
         others = "" if held >= self._per_project else ", and other projects hold the rest"
         return busy(f"{held} {self._title} of this project run{others}, {why}.", self._code)

@@ -1,11 +1,12 @@
-"""Uploads in parts: each lies in the store until the upload is completed; then they are one file.
+"""Uploads: a file sent in parts, which are joined when the upload is completed.
 
-    upload/ID/part/PART      bytes of a part, put first
-    upload/ID/log/...        the upload, its parts, and what became of it
-    open/upload/ID           as long as parts may lie there
+    upload/ID/part/PART      bytes of a part, written first
+    upload/ID/log/...        the upload, its parts and its outcome
+    open/upload/ID           marker, as long as parts may exist
 
-The file's id follows from the upload's, so completed twice it is one file. A part that was sent twice, since
-the answer to the first was lost, is two parts: the client names those that count, in order, when it completes.
+The file's id follows from the upload's id, so completing twice gives one file. A part that was sent again after
+a
+lost response is a second part; the client lists the parts that count, in order, when it completes.
 """
 
 import hashlib
@@ -26,7 +27,7 @@ from assay.records.chunked_upload import (
 )
 from assay.records.uploaded_file import FileCreated
 from assay.serving.api_error import ApiError
-from assay.serving.blob_references import ABANDONED_S, ByteSink, stored_sha256
+from assay.serving.blob_references import STALE_UPLOAD_S, ByteSink, stored_sha256
 from assay.serving.files import BLOCK_BYTES, FileRepository
 from assay.serving.ids import created_s, derived_id, new_id
 from assay.serving.log_repository import LogRepository
@@ -34,23 +35,22 @@ from assay.store.logs.entry_log import LogKind
 from assay.store.objects import ObjectStore
 
 LIVES_S = 3600.0
-"""How long parts are taken, as the hosted API has it."""
+"""How long parts are accepted, as in the hosted API."""
 UploadStatus = Literal["pending", "completed", "cancelled", "expired"]
 
 
 @dataclass(frozen=True)
 class UploadState:
-    """An upload as its entries say."""
+    """State of an upload, folded from its log."""
 
     created: UploadCreated
     parts: tuple[PartAdded, ...] = ()
     completed: UploadCompleted | None = None
     cancelled: UploadCancelled | None = None
     claim: int = 0
-    """The number of the last repeat of its request that was answered with it."""
+    """Highest retry count of its create request that was answered with this upload."""
 
     def status(self, now_s: float) -> UploadStatus:
-        """As the API has it."""
         if self.completed is not None:
             return "completed"
         if self.cancelled is not None:
@@ -59,7 +59,7 @@ class UploadState:
 
 
 def fold_upload(state: UploadState | None, entry: UploadEntry) -> UploadState:
-    """The state behind one more entry."""
+    """Return the state after one more log entry."""
     if isinstance(entry, UploadCreated):
         assert state is None, "an upload is created once"
         return UploadState(entry)
@@ -79,14 +79,14 @@ UPLOAD_LOG: LogKind[UploadEntry, UploadState] = LogKind("upload's log", UPLOAD_E
 
 
 class Completed(NamedTuple):
-    """An upload that is over, and its file; None where that was deleted since."""
+    """A completed upload and its file; None if the file was deleted since."""
 
     upload: UploadState
     file: FileCreated | None
 
 
 class UploadRepository:
-    """All uploads of a store."""
+    """Uploads in an object store."""
 
     def __init__(self, store: ObjectStore, files: FileRepository, clock: Clock) -> None:
         self.logs: LogRepository[UploadEntry, UploadState] = LogRepository(
@@ -97,21 +97,21 @@ class UploadRepository:
         self._clock = clock
 
     def put(self, created: UploadCreated) -> UploadState:
-        """Begin an upload; begun twice it is begun once."""
+        """Create an upload; idempotent for the same id."""
         return self.logs.begin(created.upload_id, created)
 
     def find(self, upload_id: str, project: str) -> UploadState | None:
-        """The upload, if it is there and the project's."""
+        """Return the upload if it belongs to `project`."""
         state = self.logs.state(upload_id)
         return state if state is not None and state.created.project == project else None
 
     def part_sink(self, upload_id: str, part_id: str) -> ByteSink:
-        """Where the bytes of a part go; they are one once it was added."""
+        """Open a sink for a part; `add` makes it one."""
         self.logs.open(upload_id)
         return ByteSink(self._store, _part_key(upload_id, part_id))
 
     def add(self, upload_id: str, part: PartAdded) -> None:
-        """Add a part whose bytes are there."""
+        """Add a part whose bytes are stored."""
 
         def decide(now: UploadState | None) -> UploadEntry:
             self._require_pending(now)
@@ -124,8 +124,7 @@ class UploadRepository:
             raise
 
     def complete(self, upload_id: str, part_ids: Sequence[str], md5: str | None) -> Completed:
-        """Make the file of these parts, in this order; an upload that is completed already stays as it is, and
-        is refused other parts than its own."""
+        """Join the parts in this order; idempotent. Raises `ApiError` if it was completed with other parts."""
         state = self.logs.state(upload_id)
         assert state is not None, f"{upload_id} was found before"
         file_id = derived_id("file", upload_id)
@@ -159,7 +158,7 @@ class UploadRepository:
         return Completed(state, file)
 
     def cancel(self, upload_id: str) -> UploadState:
-        """Have nothing come of it; one that is cancelled already stays as it is."""
+        """Cancel the upload; idempotent."""
         cancelled = UploadCancelled(at_s=self._clock.now_s())
 
         def decide(now: UploadState | None) -> UploadEntry | None:
@@ -174,10 +173,10 @@ class UploadRepository:
         return state
 
     def sweep(self) -> None:
-        """Delete the parts of what is over, a day after it had to be."""
+        """Delete parts of ended uploads a day after they expired."""
         now_s = self._clock.now_s()
         for upload_id in self.logs.open_ids():
-            if created_s(upload_id) + LIVES_S + ABANDONED_S > now_s:
+            if created_s(upload_id) + LIVES_S + STALE_UPLOAD_S > now_s:
                 continue
             state = self.logs.state(upload_id)
             if state is None or state.completed is not None:
@@ -186,16 +185,14 @@ class UploadRepository:
                 self._end(upload_id)
 
     def _end(self, upload_id: str) -> None:
-        """Nothing comes of it: not the file either, which may have been made before the power was cut."""
+        """Drop the parts, and a file that was created before an interruption."""
         file_id = derived_id("file", upload_id)
         if self._files.logs.state(file_id) is not None:
             self._files.remove(file_id)
         self._drop_parts(upload_id)
 
-    def _joined(
-        self, state: UploadState, part_ids: Sequence[str], md5: str | None, file_id: str
-    ) -> FileCreated:
-        """The parts' bytes as those of a file, which is not put yet."""
+    def _joined(self, state: UploadState, part_ids: Sequence[str], md5: str | None, file_id: str) -> FileCreated:
+        """Join the parts to a file that is not stored yet."""
         created, now_s = state.created, self._clock.now_s()
         whole, name = hashlib.md5(usedforsecurity=False), new_id("file", now_s)
         sink = self._files.sink(name)
@@ -205,8 +202,8 @@ class UploadRepository:
                 key = _part_key(created.upload_id, part_id)
                 if stored_sha256(self._store, key) != digests[part_id]:
                     raise ApiError(
-                        f"Part {part_id} is damaged: its bytes in the store are not those that were sent. "
-                        "Cancel this upload, and begin a new one.",
+                        f"Part {part_id} is damaged: its stored bytes differ from those that were sent. "
+                        "Cancel this upload and create a new one.",
                         param="part_ids",
                         code="file_damaged",
                     )
@@ -216,7 +213,7 @@ class UploadRepository:
                         sink.write(block)
             _check_md5(whole.hexdigest(), md5)
         except BaseException as error:
-            sink.abandon(error)
+            sink.abort(error)
             raise
         sink.finish()
         return FileCreated(
@@ -245,34 +242,31 @@ class UploadRepository:
 
 
 def _check_parts(state: UploadState, part_ids: Sequence[str]) -> None:
-    """Refuse what does not make the file that was announced."""
+    """Raise `ApiError` if the parts do not make the announced file."""
     sizes = {part.part_id: part.num_bytes for part in state.parts}
     if unknown := [id_ for id_ in part_ids if id_ not in sizes]:
         raise _unusable(f"Upload {state.created.upload_id} has no part {unknown[0]!r:.60}.")
     if twice := [part_id for part_id, number in Counter(part_ids).items() if number > 1]:
-        raise _unusable(f"Part {twice[0]} is named twice. Name each once, in the order of the file.")
+        raise _unusable(f"Part {twice[0]} is listed twice. List each part once, in file order.")
     num_bytes = sum(sizes[id_] for id_ in part_ids)
     if num_bytes != state.created.num_bytes:
         raise _unusable(
             f"These {len(part_ids)} parts have {num_bytes:,} bytes, and the upload was created for "
-            f"{state.created.num_bytes:,}: one is missing, or too many. Name those of the file."
+            f"{state.created.num_bytes:,}: a part is missing, or one too many is listed."
         )
 
 
 def _check_md5(found: str, md5: str | None) -> None:
     if md5 is not None and md5.lower() != found:
         raise ApiError(
-            f"The parts' md5 is {found}, not {md5:.40}: a part is damaged, or another order was meant. Upload "
-            "it again.",
+            f"The parts' md5 is {found}, not {md5:.40}: a part is damaged, or the order is wrong. Upload it again.",
             param="md5",
             code="md5_mismatch",
         )
 
 
 def _other_parts(upload_id: str) -> ApiError:
-    return _unusable(
-        f"Upload {upload_id} was completed with other parts, or in another order. Create a new one."
-    )
+    return _unusable(f"Upload {upload_id} was completed with other parts, or in another order. Create a new one.")
 
 
 def _unusable(message: str) -> ApiError:

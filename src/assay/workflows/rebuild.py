@@ -24,7 +24,7 @@ from assay.store.home import CAMPAIGN_FILE, Home
 from assay.store.ledger.ledger import Ledger, open_ledger
 from assay.store.ledger.writer import clear_missed, missed_subjects
 from assay.store.objects import open_store
-from assay.store.patience import Patience
+from assay.store.retry_policy import RetryPolicy
 from assay.workflows.bookkeeping import RUN_SOURCES, LedgerSource, write_sources
 from assay.workflows.campaign.folder import all_decisions, declared_campaign
 from assay.workflows.campaign.train import settle
@@ -34,7 +34,7 @@ class Rebuilt(NamedTuple):
     """What a ledger was made anew from."""
 
     runs: list[Run]
-    remarks: list[str]
+    problems: list[str]
     """Sentences on damaged files, of which nothing can be written down."""
 
 
@@ -44,19 +44,19 @@ def rebuild_all(home: Home, ledger: Ledger) -> Rebuilt:
     A damaged file, or a run whose store is away, costs what follows from it only, and is named.
     """
     missed = missed_subjects(home)
-    runs, remarks = home.readable_runs()
-    if not runs and not remarks:
+    runs, problems = home.readable_runs()
+    if not runs and not problems:
         raise DataError(f"{home.folder}: no runs. Name the folder that holds them in $ASSAY_HOME.")
     for run in runs:
-        remarks += unreadable_attempts(Path(run.run_dir))
+        problems += unreadable_attempts(Path(run.run_dir))
         try:
-            remarks += write_sources(ledger, run, SOURCES_OF_A_RUN, name=f"run '{run.run_id}'")
+            problems += write_sources(ledger, run, SOURCES_OF_A_RUN, name=f"run '{run.run_id}'")
         except StoreError as error:
-            remarks.append(f"run '{run.run_id}': {error}")
-    remarks += write_sources(ledger, home, SOURCES_OF_A_HOME, name=str(home.folder))
+            problems.append(f"run '{run.run_id}': {error}")
+    problems += write_sources(ledger, home, SOURCES_OF_A_HOME, name=str(home.folder))
     for subject, marked_at_s in missed.items():
         clear_missed(home, subject, marked_at_s=marked_at_s)
-    return Rebuilt(runs, remarks)
+    return Rebuilt(runs, problems)
 
 
 def fold_in_missed(home: Home, ledger: Ledger) -> list[str]:
@@ -91,7 +91,7 @@ def ledger_of_folder(run: Run) -> Iterator[Ledger]:
 
 
 def _unended_attempt(ledger: Ledger, run: Run) -> None:
-    if CommitLog(open_store(run.store_url, Patience(0.0))).finished() is not None:
+    if CommitLog(open_store(run.store_url, RetryPolicy(0.0))).finished() is not None:
         settle(run, ledger)
 
 
@@ -101,12 +101,10 @@ def _results_in_folders(ledger: Ledger, home: Home) -> None:
             ledger.record_benchmark_result(result)
 
 
-def _answered(ledger: Ledger, home: Home) -> None:
+def _api_debits(ledger: Ledger, home: Home) -> None:
     if home.api.is_dir():
         store, clock = open_store(str(home.api)), SystemClock()
-        debit_all(
-            ledger, ChargedResources(EvalRunRepository(store, clock).shelf, BatchRepository(store, clock).shelf)
-        )
+        debit_all(ledger, ChargedResources(EvalRunRepository(store, clock).logs, BatchRepository(store, clock).logs))
 
 
 def _campaigns(ledger: Ledger, home: Home) -> None:
@@ -122,11 +120,9 @@ SOURCES_OF_A_RUN = (
 )
 
 SOURCES_OF_A_HOME = (
-    LedgerSource(("phase_seconds",), "api/evalrun/*/log, api/batch/*/log", _answered),
+    LedgerSource(("phase_seconds",), "api/evalrun/*/log, api/batch/*/log", _api_debits),
     LedgerSource(("benchmark_results",), "*/benchmarks/**/result.json", _results_in_folders),
-    LedgerSource(
-        ("campaigns", "decisions"), "campaigns/*/campaign.json, campaigns/*/decisions/*.json", _campaigns
-    ),
+    LedgerSource(("campaigns", "decisions"), "campaigns/*/campaign.json, campaigns/*/decisions/*.json", _campaigns),
 )
 
 SOURCES: tuple[LedgerSource[Run] | LedgerSource[Home], ...] = (*SOURCES_OF_A_RUN, *SOURCES_OF_A_HOME)

@@ -106,7 +106,7 @@ def test_a_spent_limit_lets_nothing_more_be_asked_until_it_is_raised(world) -> N
     assert status.enforcement.status == "enforcing"
     spent_h = world.costs_h()
     assert 0.6 <= spent_h <= 0.6 + 2 * REQUEST_S / 3600  # at most the chunk that was begun
-    waiting, why = world.now(run), "and its limit is 0.6: it goes on when that is raised"
+    waiting, why = world.now(run), "its limit is 0.6. It continues when the limit is raised"
     found = world.sdk.batches.retrieve(batch.id)
     assert {waiting.status, found.status} == {"in_progress"}
     assert why in waiting.x_assay["blocked_by"] and why in found.x_assay["blocked_by"]

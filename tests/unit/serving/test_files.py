@@ -146,12 +146,12 @@ def test_an_id_that_is_none_of_ours_is_not_found(refusing, resource_id) -> None:
 @pytest.mark.parametrize(
     ("body", "output"),
     [
-        (b"", "cut short"),
-        (b"--x\r\n", "cut short"),
+        (b"", "truncated"),
+        (b"--x\r\n", "truncated"),
         (b"garbage", "cannot be read"),
         (PURPOSE + b"--x--\r\n", "'file'"),
         (FILE + b"--x--\r\n", "'purpose'"),
-        (FILE.removesuffix(b"\r\n"), "cut short"),
+        (FILE.removesuffix(b"\r\n"), "truncated"),
         (FILE * 2 + b"--x--\r\n", "one file"),
         (PURPOSE * 2 + b"--x--\r\n", "two parts"),
         (b'--x\r\ncontent-disposition: form-data; name="purpose"\r\n\r\n\xff\r\n--x--\r\n', "UTF-8"),

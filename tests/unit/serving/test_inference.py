@@ -37,7 +37,7 @@ class Parrots:
 
     @property
     def requested(self):
-        return next(engine for engine in self.engines if engine.source).requested[-1]
+        return next(engine for engine in self.engines if engine.source).asked[-1]
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +144,7 @@ def test_benchmarks_find_every_token_of_the_prompt_and_exactly_those_that_were_d
 
 def test_no_token_may_be_asked_for_where_only_the_prompt_counts(parrots):
     reply = parrots.sdk.completions.create(model="tiny", prompt="a b", echo=True, logprobs=0, max_tokens=0)
-    assert isinstance(parrots.engines[0].requested[-2], ScoreRequest)
+    assert isinstance(parrots.engines[0].asked[-2], ScoreRequest)
     (choice,) = reply.choices
     assert (choice.text, choice.finish_reason, choice.logprobs.tokens) == ("a b", "length", ["a", "b"])
     assert choice.logprobs.top_logprobs is None
@@ -171,7 +171,7 @@ def test_one_model_has_an_address_of_its_own_and_its_tokenizer_beside_it(parrots
     sdk = parrots.sdk.with_options(base_url="http://localhost/v1/x/models/tiny/v1")
     assert sdk.completions.create(model="tiny", prompt="a").choices[0].text == " A"
     assert sdk.chat.completions.create(model="tiny", messages=HELLO).choices[0].finish_reason == "stop"
-    with pytest.raises(openai.BadRequestError, match="This address is that of 'tiny'"):
+    with pytest.raises(openai.BadRequestError, match="The URL names model 'tiny'"):
         sdk.completions.create(model="other", prompt="a")
     at = "/v1/x/models/tiny"
     output = parrots.http.post(f"{at}/tokenize", json={"prompt": "a b c", "add_special_tokens": False}).json()
@@ -285,7 +285,7 @@ def test_an_engine_that_dies_is_told_and_the_next_request_has_another(parrots_of
     chats.create(model="tiny", messages=HELLO)
     parrots.engines[0].dies_after = 2
     output = []
-    with pytest.raises(openai.APIError, match="died before it had answered"):
+    with pytest.raises(openai.APIError, match="The process of this model died"):
         for chunk in chats.create(model="tiny", messages=HELLO, stream=True):
             output += [choice.delta.content for choice in chunk.choices]
     assert output == ["", " HELLO"]
@@ -378,7 +378,7 @@ def test_who_asks_a_model_otherwise_is_shown_the_question_that_it_answers(parrot
         wrong = "predicate" if question["type"] != "predicate" else "score"
         with pytest.raises(openai.BadRequestError) as error:
             decided(parrots.sdk, type=wrong)
-        shown = json.loads(error.value.body["message"].partition(" Ask ")[2].removesuffix("."))
+        shown = json.loads(error.value.body["message"].partition(" Send ")[2].removesuffix("."))
         assert shown == question
         parrots.sdk.decisions.create(model="tiny", input="a text", questions=[shown])
     many = parrots_of(kind="classifier", classes=tuple(f"c{number}" for number in range(22)))

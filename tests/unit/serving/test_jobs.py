@@ -4,13 +4,13 @@ from starlette.testclient import TestClient
 
 from assay.base.errors import ConfigError
 from assay.records.fine_tuning_job import (
+    JobAcquired,
     JobCheckpoint,
     JobFailed,
     JobSucceeded,
-    JobTaken,
     JobValidated,
-    LaunchMade,
     LaunchPlanned,
+    LaunchStarted,
     MetricPoint,
     RunLeft,
 )
@@ -24,7 +24,7 @@ VALIDATED = JobValidated(
     hyperparameters={"n_epochs": 2, "batch_size": 32, "learning_rate_multiplier": 1.0},
 )  # fmt: skip
 PLANNED = LaunchPlanned(**AT, number=1)
-LAUNCHED = LaunchMade(**AT, number=1, where="process 1 on host", step=0)
+LAUNCHED = LaunchStarted(**AT, number=1, where="process 1 on host", step=0)
 SUCCEEDED = JobSucceeded(
     **AT, step=20, weights_digest="w", result_file="file-" + "0" * 24, trained_tokens=99, measured={"auc": 0.9}
 )
@@ -34,7 +34,7 @@ def checkpoint(step: int, *retained: int) -> JobCheckpoint:
     points = tuple(
         MetricPoint(step=item, at_s=AT["at_s"], values={"train_loss": 1 / item}) for item in range(step - 4, step + 1)
     )
-    return JobCheckpoint(**AT, step=step, weights_digest=f"w{step}", kept_steps=retained or (step,), points=points)
+    return JobCheckpoint(**AT, step=step, weights_digest=f"w{step}", retained_steps=retained or (step,), points=points)
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_the_life_of_a_job_in_statuses_and_events(app, sdk) -> None:
     job_id = create(sdk, suffix="mine").id
     seen = []
     for entry in (
-        JobTaken(at_s=1.0, lease=1, worker="w"),
+        JobAcquired(at_s=1.0, lease=1, worker="w"),
         VALIDATED,
         PLANNED,
         LAUNCHED,
@@ -176,7 +176,7 @@ def test_pause_and_resume_before_anything_was_begun(sdk) -> None:
     assert sdk.fine_tuning.jobs.resume(job_id).status == "validating_files"
     assert sdk.fine_tuning.jobs.resume(job_id).status == "validating_files"
     messages = [event.message for event in sdk.fine_tuning.jobs.list_events(job_id)]
-    assert messages[:2] == ["Asked to resume, moving job to queued state", "Asked to pause"]
+    assert messages[:2] == ["Resume requested, moving job to queued state", "Pause requested"]
 
 
 def test_a_running_job_is_pausing_until_its_run_has_left(app, sdk) -> None:
@@ -187,7 +187,7 @@ def test_a_running_job_is_pausing_until_its_run_has_left(app, sdk) -> None:
     assert sdk.fine_tuning.jobs.retrieve(job_id).status == "paused"
     assert next(iter(sdk.fine_tuning.jobs.list_events(job_id))).message == "Paused at step 5"
     assert sdk.fine_tuning.jobs.resume(job_id).status == "queued"
-    happens(app, job_id, PLANNED, LaunchMade(**AT, number=2, where="there", step=5))
+    happens(app, job_id, PLANNED, LaunchStarted(**AT, number=2, where="there", step=5))
     job = sdk.fine_tuning.jobs.retrieve(job_id)
     assert (job.status, job.x_assay["committed_step"]) == ("running", 5)
 
@@ -197,7 +197,7 @@ def test_a_preempted_job_is_queued_again_by_itself(app, sdk) -> None:
     happens(app, job_id, VALIDATED, PLANNED, LAUNCHED, RunLeft(**AT, step=0))
     assert sdk.fine_tuning.jobs.retrieve(job_id).status == "queued"
     event = next(iter(sdk.fine_tuning.jobs.list_events(job_id)))
-    assert (event.level, event.message) == ("warn", "Interrupted at step 0; it goes on by itself")
+    assert (event.level, event.message) == ("warn", "Interrupted at step 0; it resumes automatically")
 
 
 def test_a_cancelled_job_is_so_at_once_and_for_good_and_keeps_its_commits(app, sdk) -> None:
@@ -255,10 +255,10 @@ def test_nobody_but_a_worker_goes_on_with_the_run_of_a_job_that_may_go_on_or_mus
     happens(app, running, VALIDATED, PLANNED, LAUNCHED)
     happens(app, done, VALIDATED, PLANNED, LAUNCHED, SUCCEEDED)
     assert "which is paused. Resume it over the API" in refused(paused)
-    assert f"which is cancelled. Begin a run of its own with its last commit: 'assay train --from {cancelled}" in (
+    assert f"which is cancelled. Start a new run from its last commit: 'assay train --from {cancelled}" in (
         refused(cancelled)
     )
-    assert "which is running. 'assay worker' goes on" in refused(running)
+    assert "which is running. 'assay worker' continues" in refused(running)
     assert refused(running, is_launched=True) == ""  # a scheduler lets run what a worker gave it
     assert refused(paused, is_launched=True) and refused(cancelled, is_launched=True)
     assert refused(done) == refused("some-run") == ""
@@ -368,9 +368,9 @@ def test_a_base_url_without_its_end_is_named(refusing, method, path, meant) -> N
     response = refusing[1].request(method, path)
     error = response.json()["error"]
     assert (response.status_code, error["code"]) == (404, "endpoint_not_served")
-    output = "What is stands in docs/compatibility.md." if meant is None else f"{method} {meant} is: a client's"
+    output = "See docs/compatibility.md for the served calls." if meant is None else f"{method} {meant} is served."
     assert error["message"].startswith(f"{method} {path} is not served here. {output}")
-    assert ("base_url ends in /v1" in error["message"]) == (meant is not None)
+    assert ("base_url to http://HOST:PORT/v1" in error["message"]) == (meant is not None)
 
 
 def test_what_is_not_served_says_so_and_a_strange_host_is_turned_away(refusing) -> None:

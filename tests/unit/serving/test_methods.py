@@ -58,7 +58,7 @@ def test_a_job_that_names_no_method_is_supervised(sdk) -> None:
 def test_what_only_the_hosted_service_can_choose_may_be_left_to_it_and_no_value_is_ignored(sdk) -> None:
     left = {"compute_multiplier": "auto", "eval_samples": "auto", "reasoning_effort": "default"}
     create(sdk, "reinforcement", {"grader": GRADER, "hyperparameters": left})
-    with pytest.raises(openai.BadRequestError, match="eval_samples' is not honoured here") as refused:
+    with pytest.raises(openai.BadRequestError, match="eval_samples' is not supported") as refused:
         create(sdk, "reinforcement", {"grader": GRADER, "hyperparameters": {"eval_samples": 3}})
     assert refused.value.param == "method.reinforcement.hyperparameters.eval_samples"
 
@@ -92,7 +92,7 @@ def test_a_method_that_cannot_be_honoured_is_a_400_that_names_what_is_wrong(sdk,
 
 
 def test_a_method_that_a_model_has_not_is_answered_with_those_that_it_has(sdk) -> None:
-    with pytest.raises(openai.BadRequestError, match=f"it is by: {', '.join(sorted(RECIPES))}"):
+    with pytest.raises(openai.BadRequestError, match=f"Its methods are: {', '.join(sorted(RECIPES))}"):
         create(sdk, "classification")
 
 

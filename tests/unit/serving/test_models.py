@@ -40,9 +40,9 @@ def test_a_deleted_model_answers_nobody_and_takes_its_checkpoints_along(app, sdk
     job = create(sdk)
     happens(app, job.id, VALIDATED, PLANNED, LAUNCHED, checkpoint(5), SUCCEEDED)
     model = sdk.fine_tuning.jobs.retrieve(job.id).fine_tuned_model
-    with pytest.raises(openai.BadRequestError, match="its checkpoints go with it"):
+    with pytest.raises(openai.BadRequestError, match="its checkpoints are deleted with it"):
         sdk.models.delete(checkpoint_name(model, 5))
-    with pytest.raises(openai.BadRequestError, match="file of the server's"):
+    with pytest.raises(openai.BadRequestError, match="a file in the server's"):
         sdk.models.delete("tiny")
     deleted = sdk.models.delete(model)
     assert (deleted.id, deleted.deleted, deleted.object) == (model, True, "model")

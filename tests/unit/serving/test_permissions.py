@@ -49,7 +49,7 @@ def test_who_is_let_asks_and_lists_a_checkpoint_until_he_is_let_no_more(app, sdk
             vision.models.retrieve(other)
     with pytest.raises(openai.NotFoundError):
         speech.models.retrieve(model)
-    with pytest.raises(openai.BadRequestError, match="only that deletes it"):
+    with pytest.raises(openai.BadRequestError, match="Only its owner can delete it"):
         vision.models.delete(model)
     gone = permissions.delete(granted.id, fine_tuned_model_checkpoint=model)
     assert (gone.deleted, gone.id) == (True, granted.id)

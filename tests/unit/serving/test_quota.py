@@ -19,7 +19,7 @@ def test_a_project_keeps_what_it_may_and_deleting_makes_room(tmp_path) -> None:
     app = app_with_quota(tmp_path, project_bytes=100_000)
     sdk = sdk_of(app)
     first, _ = upload(sdk, 40_000), upload(sdk, 50_000)
-    with pytest.raises(openai.BadRequestError, match=r"may keep 0.0001 GB.*project_storage_gb") as refused:
+    with pytest.raises(openai.BadRequestError, match=r"quota is 0.0001 GB.*project_storage_gb") as refused:
         upload(sdk, 20_000)
     assert (refused.value.code, refused.value.param) == ("storage_limit_reached", "file")
     sdk.files.delete(first.id)

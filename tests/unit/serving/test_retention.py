@@ -97,7 +97,7 @@ def test_a_checkpoint_that_somebody_relies_on_stays(retained, act):
 def test_one_that_is_gone_is_a_404_and_nothing_is_made(retained, act):
     retained.run.commits(retained.run.inner, STEP + 1)
     assert not retained.run.has_it()
-    with pytest.raises(openai.NotFoundError, match="is gone: its run has newer checkpoints"):
+    with pytest.raises(openai.NotFoundError, match="was deleted by its run's retention"):
         getattr(retained, act)()
     assert retained.app.permissions.of(retained.model) == []
     assert retained.app.eval_runs.logs.is_empty() and retained.app.batches.logs.is_empty()

@@ -22,7 +22,7 @@ def test_an_answer_is_sent_in_pieces_without_waiting_for_a_client_to_acknowledge
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
             accepted.sendall(b"heard")
             assert client.recv(5) == b"heard"
-        with pytest.raises(ConfigError, match=f"--port {address[1]}.*cannot be listened on"):
+        with pytest.raises(ConfigError, match=f"--port {address[1]}.*cannot listen"):
             listening(host, address[1])
 
 

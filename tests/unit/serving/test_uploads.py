@@ -70,12 +70,12 @@ def test_a_file_of_parts_expires_as_it_was_asked_to(sdk, app) -> None:
 @pytest.mark.parametrize(
     ("named", "md5", "param", "output"),
     [
-        ([0], None, "part_ids", "one is missing"),
+        ([0], None, "part_ids", "a part is missing"),
         ([0, 1, 1], None, "part_ids", "twice"),
-        ([0, 1, 2], None, "part_ids", "or too many"),
+        ([0, 1, 2], None, "part_ids", "one too many"),
         (["part-" + "0" * 24], None, "part_ids", "has no part"),
         (["../../x"], None, "part_ids", "has no part"),
-        ([1, 0], hashlib.md5(DATA).hexdigest(), "md5", "another order"),
+        ([1, 0], hashlib.md5(DATA).hexdigest(), "md5", "order is wrong"),
         ([0, 1], "0" * 32, "md5", "damaged"),
         ([], None, "part_ids", "at least 1"),
     ],

@@ -1,4 +1,4 @@
-"""Service accounts: in whose name keys of a project are made."""
+"""Service accounts of a project, which own API keys."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -11,23 +11,23 @@ from assay.records.service_account import (
     ServiceAccountDeleted,
     ServiceAccountEntry,
 )
-from assay.serving.job_repository import Shelf
+from assay.serving.log_repository import LogRepository
 from assay.store.logs.entry_log import LogKind
 from assay.store.objects import ObjectStore
 
 
 @dataclass(frozen=True)
 class AccountState:
-    """A service account as its entries say."""
+    """State of a service account, folded from its log."""
 
     created: ServiceAccountCreated
     deleted: ServiceAccountDeleted | None = None
     claim: int = 0
-    """The number of the last repeat of its request that was answered with it."""
+    """Highest retry count of its create request that was answered with this account."""
 
 
 def fold_account(state: AccountState | None, entry: ServiceAccountEntry) -> AccountState:
-    """The state behind one more entry."""
+    """Return the state after one more log entry."""
     if isinstance(entry, ServiceAccountCreated):
         assert state is None, "an account is created once"
         return AccountState(entry)
@@ -42,30 +42,29 @@ ACCOUNT_LOG: LogKind[ServiceAccountEntry, AccountState] = LogKind(
 )
 
 
-class AccountShelf:
-    """All service accounts of a store."""
+class AccountRepository:
+    """Service accounts in an object store."""
 
     def __init__(self, store: ObjectStore, clock: Clock) -> None:
-        self.shelf: Shelf[ServiceAccountEntry, AccountState] = Shelf(
-            store, "svcacct", ACCOUNT_LOG, is_worked_at=False
+        self.logs: LogRepository[ServiceAccountEntry, AccountState] = LogRepository(
+            store, "svcacct", ACCOUNT_LOG, tracks_open=False
         )
         self._clock = clock
 
     def put(self, created: ServiceAccountCreated) -> AccountState:
-        """Make an account; made twice it is made once."""
-        return self.shelf.begin(created.account_id, created)
+        """Create an account; idempotent for the same id."""
+        return self.logs.begin(created.account_id, created)
 
     def all(self) -> Iterator[AccountState]:
-        """Every account that was ever made, the oldest first."""
-        return (state for _, state in self.shelf.states(self.shelf.ids()))
+        """Return accounts from oldest to newest, deleted ones included."""
+        return (state for _, state in self.logs.states(self.logs.ids()))
 
     def find(self, account_id: str, project: str) -> AccountState | None:
-        """The account, if it is there and the project's."""
-        state = self.shelf.state(account_id)
-        is_there = state is not None and state.created.project == project and state.deleted is None
-        return state if is_there else None
+        """Return the account if it belongs to `project` and is not deleted."""
+        state = self.logs.state(account_id)
+        is_active = state is not None and state.created.project == project and state.deleted is None
+        return state if is_active else None
 
     def delete(self, account_id: str, *, by: str) -> None:
-        """It gets no keys any more."""
         deleted = ServiceAccountDeleted(at_s=self._clock.now_s(), by=by)
-        self.shelf.log(account_id).append(lambda now: None if now is None or now.deleted else deleted)
+        self.logs.log(account_id).append(lambda now: None if now is None or now.deleted else deleted)

@@ -1,7 +1,7 @@
-"""Who changed what: the entries of projects, accounts and keys in words, the newest last.
+"""Audit log: changes of projects, service accounts and keys, oldest first.
 
-Nothing is written for it, so no change is without its line, and no line without its change. A line's id follows
-from its entry, so it keeps it, and lines sort by age.
+Lines are derived from the entity logs, so no change can be missing. A line's id is a digest of its entry; it is
+stable and sorts by time.
 """
 
 from collections.abc import Iterable, Iterator
@@ -28,20 +28,20 @@ class AuditLine(NamedTuple):
     line_id: str
     at_s: float
     type: str
-    """The API's word: `project.created`."""
+    """Event type of the API, such as `project.created`."""
     project: str | None
-    """The project that it is about; None of an admin key."""
+    """Project of the changed resource; None for an admin key."""
     resource: str
-    """The id of what was changed."""
+    """Id of the changed resource."""
     by: str
-    """The id of a key, or a user of the command line; empty if the server did it itself."""
+    """Id of the API key that made the change, or a user of the command line; may be empty."""
     details: dict[str, Any]
 
 
 def audit_lines(
     projects: Iterable[ProjectState], accounts: Iterable[AccountState], keys: Iterable[KeyState]
 ) -> list[AuditLine]:
-    """All of them, in order."""
+    """Return all audit lines in order."""
     found = [
         *(line for state in projects for line in _of_project(state)),
         *(line for state in accounts for line in _of_account(state)),
@@ -76,13 +76,9 @@ def _project_words(entry: ProjectEntry) -> tuple[str, dict[str, Any]]:
 def _of_account(state: AccountState) -> Iterator[AuditLine]:
     created, deleted = state.created, state.deleted
     details = {"data": {"role": "member" if created.has_role else "none"}}
-    yield _line(
-        "service_account.created", created.at_s, created.project, created.account_id, created.by, details, 0
-    )
+    yield _line("service_account.created", created.at_s, created.project, created.account_id, created.by, details, 0)
     if deleted is not None:
-        yield _line(
-            "service_account.deleted", deleted.at_s, created.project, created.account_id, deleted.by, {}, 1
-        )
+        yield _line("service_account.deleted", deleted.at_s, created.project, created.account_id, deleted.by, {}, 1)
 
 
 def _of_key(state: KeyState) -> Iterator[AuditLine]:

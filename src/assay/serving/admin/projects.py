@@ -1,9 +1,9 @@
-"""Projects: made, renamed, limited, archived. What is kept apart in the API is kept apart by them.
+"""Projects separate the resources of API users.
 
-    project/ID/log/00000000.json    what happened to it
-    index/project/ID                that there may be such a project: put before its first entry
+    project/ID/log/00000000.json    the log of a project
+    index/project/ID                marker, written before the first log entry
 
-A project's id is what its things are filed under: of one that the command line makes, its name.
+A project's id prefixes its resources. A project that the command line creates has its name as id.
 """
 
 from collections.abc import Callable
@@ -27,19 +27,19 @@ from assay.store.objects import ObjectStore
 
 @dataclass(frozen=True)
 class ProjectState:
-    """A project as its entries say."""
+    """State of a project, folded from its log."""
 
     created: ProjectCreated
     entries: tuple[ProjectEntry, ...]
     name: str
     limit_device_hours: float | None = None
-    """In a calendar month; None for as long as they like."""
+    """Device-hours per calendar month; None for no limit."""
     models: ModelPermissionsSet | None = None
-    """Which models it may ask and train; None for all."""
+    """Models that the project may query and train; None for all."""
     archived: ProjectArchived | None = None
 
     def may_use(self, *names: str) -> bool:
-        """Whether it may a model that has these names: its own, and that of what it was trained from."""
+        """Return whether the project may use a model. `names`: the model's name and its base model's."""
         if self.models is None:
             return True
         is_listed = not set(names).isdisjoint(self.models.model_ids)
@@ -47,7 +47,7 @@ class ProjectState:
 
 
 def fold_project(state: ProjectState | None, entry: ProjectEntry) -> ProjectState:
-    """The state behind one more entry."""
+    """Return the state after one more log entry."""
     if isinstance(entry, ProjectCreated):
         assert state is None, "a project is created once"
         return ProjectState(entry, (entry,), entry.name)
@@ -68,7 +68,7 @@ PROJECT_LOG: LogKind[ProjectEntry, ProjectState] = LogKind("project's log", PROJ
 
 
 class ProjectRepository:
-    """All projects of a store."""
+    """Projects in an object store."""
 
     def __init__(self, store: ObjectStore, clock: Clock) -> None:
         self._store = store
@@ -76,42 +76,36 @@ class ProjectRepository:
         self._logs: dict[str, EntryLog[ProjectEntry, ProjectState]] = {}
 
     def ids(self) -> list[str]:
-        """All of them, by name of id."""
+        """Return all project ids, sorted."""
         return sorted(item.key.rpartition("/")[2] for item in self._store.list("index/project/"))
 
     def find(self, project: str) -> ProjectState | None:
-        """One project; None where there is none of this id, whatever the text."""
+        """Return a project, or None. `project` may be any text."""
         return self._log(project).state() if project in self.ids() else None
 
     def create(self, name: str, *, by: str) -> ProjectState:
-        """A new one, with an id that nobody has."""
+        """Create a project with a new id."""
         now_s = self._clock.now_s()
         return self._begin(ProjectCreated(project=new_project_id(now_s), name=name, at_s=now_s, by=by))
 
     def ensure(self, project: str, *, by: str) -> ProjectState:
-        """The project of this id, made if it does not exist."""
+        """Return the project with this id; create it if it does not exist."""
         created = ProjectCreated(project=project, name=project, at_s=self._clock.now_s(), by=by)
         return self._begin(created)
 
     def rename(self, project: str, name: str, *, by: str) -> ProjectState:
-        """Call it otherwise."""
         renamed = ProjectRenamed(name=name, at_s=self._clock.now_s(), by=by)
         return self._append(project, lambda state: renamed if state.name != name else None)
 
     def limit(self, project: str, device_hours: float | None, *, by: str) -> ProjectState:
-        """Say what its jobs may hold devices for in a month; None for as long as they like."""
+        """Set the monthly limit in device-hours; None removes it."""
         limited = SpendLimitSet(device_hours=device_hours, at_s=self._clock.now_s(), by=by)
         return self._append(project, lambda now: limited if now.limit_device_hours != device_hours else None)
 
     def permit(
-        self,
-        project: str,
-        mode: Literal["allow_list", "deny_list"] | None,
-        model_ids: tuple[str, ...],
-        *,
-        by: str,
+        self, project: str, mode: Literal["allow_list", "deny_list"] | None, model_ids: tuple[str, ...], *, by: str
     ) -> ProjectState:
-        """Say which models it may ask and train; with `mode` None, all."""
+        """Set the models that the project may use; `mode` None allows all."""
         permitted = ModelPermissionsSet(mode=mode, model_ids=model_ids, at_s=self._clock.now_s(), by=by)
 
         def decide(now: ProjectState) -> ProjectEntry | None:
@@ -121,12 +115,12 @@ class ProjectRepository:
         return self._append(project, decide)
 
     def may_use(self, project: str, *names: str) -> bool:
-        """Whether a project, whose key asks, may a model of these names (see `ProjectState.may_use`)."""
+        """Return whether a project may use a model (see `ProjectState.may_use`)."""
         state = self._log(project).state()
         return state is None or state.may_use(*names)
 
     def archive(self, project: str, *, by: str) -> ProjectState:
-        """Nobody is to ask in its name any more."""
+        """Archive the project, so that its keys are rejected."""
         archived = ProjectArchived(at_s=self._clock.now_s(), by=by)
         return self._append(project, lambda state: None if state.archived else archived)
 

@@ -1,11 +1,9 @@
-"""What jobs, runs of evals and batches cost, in the time for which they held devices, by day (UTC): the charges
-in their logs, added up.
+"""Device time of jobs, eval runs and batches by day (UTC), summed from the charges in their logs.
 
-    charged/2026-11-26/PROJECT/ID    that something may have been charged on a day: put before the charge
+    charged/2026-11-26/PROJECT/ID    marker, written before a charge of that day
 
-A job is charged for its run's attempts, the others for each chunk of what they found. What lasts over midnight
-is charged to both days, by how much of it lies in each. So the sum over days is the sum over attempts and
-chunks, which is the held time of the ledger.
+A job is charged per attempt, eval runs and batches per chunk. A charge that spans midnight is split between the
+days in proportion. The sum over days equals the held time in the ledger.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,12 +11,12 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple, Protocol
 
 from assay.records.fine_tuning_job import JobCharged
-from assay.serving.job_repository import Shelf
+from assay.serving.log_repository import LogRepository
 from assay.store.objects import ObjectStore
 
 
 class HeldTime(Protocol):
-    """Devices that were held from one moment to another."""
+    """An interval during which devices were held."""
 
     @property
     def began_s(self) -> float: ...
@@ -30,67 +28,67 @@ class HeldTime(Protocol):
     def device_s(self) -> float: ...
 
 
-class ChargedState(Protocol):
-    """Something that costs, as its entries say."""
+class ChargedResource(Protocol):
+    """A resource with charges."""
 
     @property
     def charges(self) -> Sequence[HeldTime]: ...
 
     @property
-    def is_settled(self) -> bool:
-        """Whether it costs nothing more."""
+    def has_final_cost(self) -> bool:
+        """Whether no further charge can come."""
         ...
 
 
-class ChargedThings:
-    """All that projects are charged for: jobs, and what workers do beside them."""
+class ChargedResources:
+    """All resources that projects are charged for: jobs, eval runs and batches."""
 
-    def __init__(self, *shelves: Shelf[Any, Any]) -> None:
-        """`shelves`: of `ChargedState`s, in one store."""
-        self._shelves = {str(shelf.id_kind): shelf for shelf in shelves}
-        self.store: ObjectStore = shelves[0].store
+    def __init__(self, *repositories: LogRepository[Any, Any]) -> None:
+        """`logs`: repositories of `ChargedResource` states in one store."""
+        self._repositories = {str(logs.id_kind): logs for logs in repositories}
+        self.store: ObjectStore = repositories[0].store
 
-    def find(self, an_id: str, project: str) -> ChargedState | None:
-        """One of them, if it is there and the project's."""
-        shelf = self._shelves.get(an_id.partition("-")[0])
-        state = None if shelf is None else shelf.state(an_id)
+    def find(self, resource_id: str, project: str) -> ChargedResource | None:
+        """Return the state of a resource if it belongs to `project`."""
+        logs = self._repositories.get(resource_id.partition("-")[0])
+        state = None if logs is None else logs.state(resource_id)
         return state if state is not None and state.created.project == project else None
 
 
 class DayCost(NamedTuple):
-    """What one of them cost on a day."""
+    """Cost of one resource on one day."""
 
     project: str
-    thing_id: str
+    resource_id: str
     device_s: float
     training_s: float
-    """The part of it that trained."""
+    """Share of `device_s` that was training."""
 
 
 def day_of(at_s: float) -> date:
-    """The day of a moment, in UTC."""
+    """Return the UTC day of a Unix time."""
     return datetime.fromtimestamp(at_s, UTC).date()
 
 
 def begin_s(day: date) -> float:
-    """The first moment of a day."""
+    """Return the Unix time at which a UTC day begins."""
     return datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()
 
 
 def days_between(first: date, behind: date) -> Iterator[date]:
-    """The days from the first to that before `behind`."""
+    """Yield the days from `first` up to, not including, `end`."""
     for number in range((behind - first).days):
         yield first + timedelta(days=number)
 
 
 def month_of(at_s: float) -> tuple[date, date]:
-    """The first day of a moment's month, and that of the next."""
+    """Return the first day of the month of `at_s`, and of the next month."""
     first = day_of(at_s).replace(day=1)
     return first, (first + timedelta(days=32)).replace(day=1)
 
 
 def by_day(held: HeldTime) -> dict[date, float]:
-    """Day -> device-seconds; they sum to those that were held."""
+    """Split held device-seconds by day; the values sum to `held.device_s`."""
     first, last = day_of(held.began_s), day_of(held.ended_s)
     if first == last or held.ended_s <= held.began_s:
         return {first: held.device_s}
@@ -103,73 +101,73 @@ def by_day(held: HeldTime) -> dict[date, float]:
 
 
 def spent_between(helds: Iterable[HeldTime], first: date, behind: date) -> float:
-    """The device-seconds of the days from `first` to that before `behind`."""
+    """Return the device-seconds from `first` up to, not including, `end`."""
     return sum(device_s for held in helds for day, device_s in by_day(held).items() if first <= day < behind)
 
 
-def mark_charged(store: ObjectStore, project: str, thing_id: str, held: HeldTime) -> None:
-    """Say that something is about to be charged."""
+def mark_charged(store: ObjectStore, project: str, resource_id: str, held: HeldTime) -> None:
+    """Write the day markers of a charge; call it before the charge is logged."""
     for day in by_day(held) if held.device_s else ():
-        key = f"charged/{day}/{project}/{thing_id}"
+        key = f"charged/{day}/{project}/{resource_id}"
         if not store.exists(key):
             store.put(key, b"")
 
 
 def charged_on(store: ObjectStore, day: date, project: str | None = None) -> list[tuple[str, str]]:
-    """Project and id of each that may have been charged on a day, in order."""
+    """Return (project, id) of all resources that may have a charge on `day`, sorted."""
     prefix = f"charged/{day}/" if project is None else f"charged/{day}/{project}/"
     keys = (item.key.split("/") for item in store.list(prefix))
     return sorted((parts[-2], parts[-1]) for parts in keys)
 
 
 def ever_charged(store: ObjectStore) -> list[tuple[str, str]]:
-    """Likewise, on any day."""
+    """Return (project, id) of all resources that may have a charge."""
     return sorted({(parts[-2], parts[-1]) for parts in (key.key.split("/") for key in store.list("charged/"))})
 
 
-def costs_of_day(things: ChargedThings, day: date) -> list[DayCost]:
-    """What each was charged on a day."""
+def costs_of_day(resources: ChargedResources, day: date) -> list[DayCost]:
+    """Return the cost of each resource on `day`."""
     found = []
-    for project, thing_id in charged_on(things.store, day):
-        state = things.find(thing_id, project)
+    for project, resource_id in charged_on(resources.store, day):
+        state = resources.find(resource_id, project)
         if state is not None:
             trained = [charge for charge in state.charges if isinstance(charge, JobCharged) and charge.attempt]
             device_s, training_s = (
                 spent_between(helds, day, day + timedelta(days=1)) for helds in (state.charges, trained)
             )
-            found.append(DayCost(project, thing_id, device_s, training_s))
+            found.append(DayCost(project, resource_id, device_s, training_s))
     return found
 
 
 class ProjectSpend:
-    """What a project held devices for in a month."""
+    """Monthly device-seconds of projects."""
 
-    def __init__(self, things: ChargedThings) -> None:
-        self._things = things
+    def __init__(self, resources: ChargedResources) -> None:
+        self._resources = resources
         self._over: dict[tuple[str, date], float] = {}
-        """Id and month -> device-seconds, of what is settled."""
+        """(id, month) -> device-seconds, cached for resources whose cost is final."""
 
     def of_month(self, project: str, now_s: float, live: Mapping[str, Iterable[HeldTime]]) -> float:
-        """Device-seconds in the month of `now_s`; `live`: job -> what its run held so far, of those at work."""
+        """Return a project's device-seconds in the month of `now_s`. `live`: job -> held time of running jobs."""
         first, behind = month_of(now_s)
         total = sum(spent_between(helds, first, behind) for helds in live.values())
         return total + sum(
-            self._of_thing(thing_id, project, first, behind)
-            for thing_id in self._charged_in(project, first, min(behind, day_of(now_s) + timedelta(days=1)))
-            if thing_id not in live
+            self._of_resource(resource_id, project, first, behind)
+            for resource_id in self._charged_in(project, first, min(behind, day_of(now_s) + timedelta(days=1)))
+            if resource_id not in live
         )
 
     def _charged_in(self, project: str, first: date, behind: date) -> set[str]:
         days = days_between(first, behind)
-        return {thing_id for day in days for _, thing_id in charged_on(self._things.store, day, project)}
+        return {resource_id for day in days for _, resource_id in charged_on(self._resources.store, day, project)}
 
-    def _of_thing(self, thing_id: str, project: str, first: date, behind: date) -> float:
-        if (thing_id, first) in self._over:
-            return self._over[thing_id, first]
-        state = self._things.find(thing_id, project)
+    def _of_resource(self, resource_id: str, project: str, first: date, behind: date) -> float:
+        if (resource_id, first) in self._over:
+            return self._over[resource_id, first]
+        state = self._resources.find(resource_id, project)
         if state is None:
             return 0.0
         spent_s = spent_between(state.charges, first, behind)
-        if state.is_settled:
-            self._over[thing_id, first] = spent_s
+        if state.has_final_cost:
+            self._over[resource_id, first] = spent_s
         return spent_s

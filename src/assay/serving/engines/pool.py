@@ -1,9 +1,8 @@
-"""Which models are loaded: each in a process of its own, as many as there is room for, the least recently used
-leaves first.
+"""Loaded models, one process each. The least recently used model is evicted if there is no free slot.
 
-    request --name--> loaded? --> its engine
-                      else: a place that is free, or that of the model which nobody has asked for longest
-                      else: wait; all are at work
+request --name--> loaded? --> its engine
+                  else: a free slot, or that of the least recently used idle model
+                  else: wait until a model is idle
 """
 
 import asyncio
@@ -12,166 +11,163 @@ from contextlib import asynccontextmanager
 from typing import Protocol
 
 from assay.inference.protocol import Engine, ModelSource, Ready
-from assay.serving.engines.refusals import engines_busy
-from assay.serving.refusal import RefusedError
+from assay.serving.api_error import ApiError
+from assay.serving.engines.errors import engines_busy
 from assay.serving.slots import FairSlots
 
 WAIT_S = 60.0
-"""How long a request waits for a place."""
+"""How long a request waits for a slot."""
 SLICE_S = 20.0
-"""How long a model that is asked without a pause keeps its place while others wait for one."""
-ASKED_AT_ONCE = 2
-"""Requests that one engine has: it answers one, and has the next at hand."""
+"""A busy model keeps its slot this long while requests wait for another model."""
+CONCURRENT_REQUESTS = 2
+"""Requests per engine: it processes one and has the next one queued."""
 MAX_WAITING = 512
-"""Requests of a project that wait for one engine."""
+"""Queued requests per project and engine."""
 ENGINE_WAIT_S = 600.0
 
 
-class BegunEngine(Engine, Protocol):
-    """An engine that can be given its model, and ended."""
+class EngineHandle(Engine, Protocol):
+    """An engine that can load a model and be stopped."""
 
     @property
     def is_over(self) -> bool:
-        """Whether it will never answer again."""
+        """Whether the process is gone."""
         ...
 
     async def load(self, source: ModelSource) -> Ready:
-        """Have the model loaded; `RefusedError` where it cannot be."""
+        """Load a model. Raises `ApiError` if that fails."""
         ...
 
     def end(self) -> None:
-        """Leave, whatever is under way."""
+        """Stop at once, dropping running requests."""
         ...
 
 
-class _Place:
-    """Where a model is, or is about to be."""
+class _ModelSlot:
+    """A model that is loaded or loading."""
 
     def __init__(self, loading: "asyncio.Future[BegunEngine]") -> None:
         self.loading = loading
         self.since_s = asyncio.get_running_loop().time()
-        self.slots = FairSlots(
-            ASKED_AT_ONCE,
-            ASKED_AT_ONCE,
+        self.requests = FairSlots(
+            CONCURRENT_REQUESTS,
+            CONCURRENT_REQUESTS,
             title="requests to this model",
             code="engines_busy",
             max_waiting=MAX_WAITING,
             wait_s=ENGINE_WAIT_S,
         )
         self.num_users = 0
-        """Requests that have a slot."""
+        """Running requests."""
         self.is_leaving = False
-        """It takes no further requests: others wait for its place."""
+        """It takes no further requests, because requests wait for its slot."""
 
     @property
     def has_failed(self) -> bool:
-        """Whether it could not be loaded."""
+        """Whether loading failed."""
         return self.loading.done() and (self.loading.cancelled() or self.loading.exception() is not None)
 
     @property
     def is_lost(self) -> bool:
-        """Likewise, or died since."""
+        """Whether loading failed or the process died."""
         return self.has_failed or (self.loading.done() and self.loading.result().is_over)
 
 
 class EnginePool:
-    """The models of one server that are loaded."""
+    """The loaded models of a server."""
 
     def __init__(
         self,
-        begin: Callable[[], Awaitable[BegunEngine]],
+        begin: Callable[[], Awaitable[EngineHandle]],
         *,
-        most: int,
-        most_bytes: int | None = None,
+        max_models: int,
+        max_bytes: int | None = None,
         wait_s: float = WAIT_S,
-        say: Callable[[str], None] = lambda text: None,
+        notify: Callable[[str], None] = lambda text: None,
     ) -> None:
-        """At most `most` models at a time, and of those that nobody asks no more than `most_bytes` of memory
-        hold. `say` gets which is loaded."""
+        """Keep at most `max_models` models, and idle ones only up to `max_bytes` of memory. `notify` gets a
+        line when a model is loaded."""
         self._begin = begin
-        self._most = most
-        self._most_bytes = most_bytes
+        self._max_models = max_models
+        self._max_bytes = max_bytes
         self._wait_s = wait_s
-        self._say = say
-        self._places: dict[str, _Place] = {}
-        """By what is loaded, the least recently used first."""
-        self._line: list[object] = []
-        """Requests that wait for room; who came first is the first."""
+        self._notify = notify
+        self._slots: dict[str, _ModelSlot] = {}
+        """By model source, least recently used first."""
+        self._queue: list[object] = []
+        """Requests that wait for a slot, in order of arrival."""
         self._changed = asyncio.Event()
-        """Set when somebody leaves; then there is a new one."""
+        """Set and replaced when a slot may have become free."""
 
     @asynccontextmanager
     async def engine(self, source: ModelSource, project: str = "") -> AsyncIterator[Engine]:
-        """The engine of a model, for the time of a project's request; `RefusedError` says why there is none.
+        """Yield the engine of a model for one request. Raises `ApiError` if it cannot be loaded.
 
-        Projects take turns at one engine.
+        Projects share an engine fairly.
         """
         key = source.model_dump_json()
-        is_answered = False
-        while not is_answered:
-            place = await self._place(key, source)
-            async with place.slots.slot(project):
-                if place.is_leaving and not place.has_failed:
+        is_done = False
+        while not is_done:
+            slot = await self._slot_for(key, source)
+            async with slot.requests.slot(project):
+                if slot.is_leaving and not slot.has_failed:
                     continue
-                place.num_users += 1
+                slot.num_users += 1
                 try:
-                    yield await asyncio.shield(place.loading)
-                    is_answered = True
+                    yield await asyncio.shield(slot.loading)
+                    is_done = True
                 finally:
-                    place.num_users -= 1
-                    if place.is_lost:
-                        self._forget(key, place)
+                    slot.num_users -= 1
+                    if slot.is_lost:
+                        self._drop(key, slot)
                     self._shrink()
-                    self._tell_of_change()
+                    self._notify_change()
 
-    def loaded(self) -> list[BegunEngine]:
-        """Engines that have their model, the least recently used first."""
-        return [
-            each.loading.result() for each in self._places.values() if each.loading.done() and not each.is_lost
-        ]
+    def loaded(self) -> list[EngineHandle]:
+        """Return the loaded engines, least recently used first."""
+        return [slot.loading.result() for slot in self._slots.values() if slot.loading.done() and not slot.is_lost]
 
-    async def _place(self, key: str, source: ModelSource) -> _Place:
+    async def _slot_for(self, key: str, source: ModelSource) -> _ModelSlot:
         await self._wait_for_room(key)
         # From here to the end nothing waits, so nobody else takes the room.
-        self._forget_lost()
-        place = self._places.pop(key, None)
-        if place is None:
-            place = _Place(asyncio.ensure_future(self._loaded(source)))
-            place.loading.add_done_callback(lambda _: self._tell_of_change())
-        place.is_leaving = False  # there is room by now
-        self._places[key] = place  # the last one used stands last
-        return place
+        self._drop_lost()
+        slot = self._slots.pop(key, None)
+        if slot is None:
+            slot = _ModelSlot(asyncio.ensure_future(self._loaded(source)))
+            slot.loading.add_done_callback(lambda _: self._notify_change())
+        slot.is_leaving = False  # there is room by now
+        self._slots[key] = slot  # the last one used stands last
+        return slot
 
     async def _wait_for_room(self, key: str) -> None:
-        """Until the model has a place, or there is room for it and nobody has waited longer for some."""
+        """Wait until the model is loaded, or until a slot is free and nobody has waited longer."""
         until_s = asyncio.get_running_loop().time() + self._wait_s
         ours = object()
-        self._line.append(ours)
+        self._queue.append(ours)
         try:
-            while not self._has(key) and not (self._line[0] is ours and self._room()):
+            while not self._has(key) and not (self._queue[0] is ours and self._room()):
                 changed = self._changed
                 async with asyncio.timeout_at(until_s):
                     await changed.wait()
         except TimeoutError:
-            raise engines_busy(self._most) from None
+            raise engines_busy(self._max_models) from None
         finally:
-            self._line.remove(ours)
-            if self._line:
-                self._tell_of_change()
+            self._queue.remove(ours)
+            if self._queue:
+                self._notify_change()
 
     def _has(self, key: str) -> bool:
-        place = self._places.get(key)
-        return place is not None and not place.is_leaving
+        slot = self._slots.get(key)
+        return slot is not None and not slot.is_leaving
 
-    def _tell_of_change(self) -> None:
-        """Wake those who wait for room."""
+    def _notify_change(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
     def _room(self) -> bool:
-        """Whether one more has a place; who is idle longest makes it."""
-        self._forget_lost()
-        if len(self._places) < self._most:
+        """Return whether a slot is free; evict an idle model if necessary."""
+        self._drop_lost()
+        if len(self._slots) < self._max_models:
             return True
         if self._evict_one():
             return True
@@ -179,54 +175,54 @@ class EnginePool:
         return False
 
     def _evict_one(self) -> bool:
-        for key, place in self._places.items():
-            if not place.num_users and place.loading.done():
-                if not place.is_lost:
-                    place.loading.result().end()
-                self._forget(key, place)
+        for key, slot in self._slots.items():
+            if not slot.num_users and slot.loading.done():
+                if not slot.is_lost:
+                    slot.loading.result().end()
+                self._drop(key, slot)
                 return True
         return False
 
     def _have_one_leave(self) -> None:
         before_s = asyncio.get_running_loop().time() - SLICE_S
-        oldest = min(self._places.values(), key=lambda each: each.since_s)
-        if oldest.since_s < before_s and not any(each.is_leaving for each in self._places.values()):
+        oldest = min(self._slots.values(), key=lambda slot: slot.since_s)
+        if oldest.since_s < before_s and not any(slot.is_leaving for slot in self._slots.values()):
             oldest.is_leaving = True
 
     def _shrink(self) -> None:
-        """Hold no more memory than there shall be, as far as nobody is at work."""
-        if self._most_bytes is None:
+        """Evict idle models until the memory limit is met."""
+        if self._max_bytes is None:
             return
-        while sum(each.ready.resident_bytes for each in self.loaded()) > self._most_bytes:
+        while sum(engine.ready.resident_bytes for engine in self.loaded()) > self._max_bytes:
             if not self._evict_one():
                 return
 
-    def _forget_lost(self) -> None:
-        for key, place in [*self._places.items()]:
-            if place.is_lost:
-                self._forget(key, place)
+    def _drop_lost(self) -> None:
+        for key, slot in [*self._slots.items()]:
+            if slot.is_lost:
+                self._drop(key, slot)
 
-    def _forget(self, key: str, place: _Place) -> None:
-        place.is_leaving = True
-        if self._places.get(key) is place:
-            del self._places[key]
+    def _drop(self, key: str, slot: _ModelSlot) -> None:
+        slot.is_leaving = True
+        if self._slots.get(key) is slot:
+            del self._slots[key]
 
-    async def _loaded(self, source: ModelSource) -> BegunEngine:
+    async def _loaded(self, source: ModelSource) -> EngineHandle:
         name = f"{source.run_id}@{source.step}" if source.run_id else "a base model"
-        self._say(f"loading {name} ...")
+        self._notify(f"loading {name} ...")
         engine = await self._begin()
         try:
             await engine.load(source)
-            self._say(f"loaded {name}")
+            self._notify(f"loaded {name}")
         except BaseException:
             engine.end()
             raise
-        if self._most_bytes is not None and engine.ready.resident_bytes > self._most_bytes:
+        if self._max_bytes is not None and engine.ready.resident_bytes > self._max_bytes:
             held = engine.ready.resident_bytes
             engine.end()
-            raise RefusedError(
-                f"The model takes {held / 1e9:.1f} GB, and this server lets its models have "
-                f"{self._most_bytes / 1e9:.1f} GB ('assay serve --engine-memory').",
+            raise ApiError(
+                f"The model needs {held / 1e9:.1f} GB, but models may use at most "
+                f"{self._max_bytes / 1e9:.1f} GB ('assay serve --engine-memory').",
                 code="model_too_large",
                 param="model",
             )

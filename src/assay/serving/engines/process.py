@@ -1,8 +1,7 @@
-"""An engine in a process of its own, over a pair of sockets: lines of JSON, answers by the number of their ask.
+"""An engine in its own process, connected by a socket pair; JSON lines, responses matched by request number.
 
-The process holds torch and the model; this side holds neither. It leaves when the other end of its socket is
-gone, so a server that is killed leaves no engine behind; and when it dies, whoever waits for it is told at
-once.
+Only the process imports torch and holds the model. It exits when the server's end of the socket closes, so a
+killed server leaves no engines behind. If the process dies, waiting requests fail at once.
 """
 
 import asyncio
@@ -22,107 +21,99 @@ from assay.inference.protocol import (
     RequestLine,
     RequestRejected,
 )
-from assay.serving.engines.refusals import engine_lost, refused_by, took_too_long
+from assay.serving.engines.errors import engine_lost, refused_by, took_too_long
 
-ASK_S = 1800.0
-"""How long one ask may take: an engine answers one after another, so others wait for it."""
+REQUEST_TIMEOUT_S = 1800.0
+"""Limit of one request. An engine processes requests one at a time, so others wait."""
 MAX_LINE_BYTES = 1 << 28
-"""An answer's longest line: the scores of a long batch."""
+"""Longest response line: the scores of a long batch."""
 
 
 class StartedProcess(Protocol):
-    """What was started, as `multiprocessing` has it."""
+    """A process handle with the methods of `multiprocessing.Process`."""
 
-    def kill(self) -> None:
-        """End it."""
-        ...
+    def kill(self) -> None: ...
 
-    def join(self) -> None:
-        """Wait for its end."""
-        ...
+    def join(self) -> None: ...
 
 
 class EngineProcess:
-    """One process, and what is asked of it; begins without a model."""
+    """One process and its requests; starts without a model."""
 
-    def __init__(
-        self, process: StartedProcess, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    def __init__(self, process: StartedProcess, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._process = process
         self._reader = reader
         self._writer = writer
         self._numbers = itertools.count()
-        self._answers: dict[int, asyncio.Queue[EngineResponse | None]] = {}
+        self._queues: dict[int, asyncio.Queue[EngineResponse | None]] = {}
         self._is_over = False
         self._ready: Ready | None = None
         self._reading = asyncio.ensure_future(self._read())
 
     @classmethod
-    async def begun(cls, start: Callable[[socket.socket], StartedProcess]) -> Self:
-        """A new process, which is given its end of a pair of sockets."""
-        ours, theirs = socket.socketpair()
-        with theirs:
+    async def launch(cls, start: Callable[[socket.socket], StartedProcess]) -> Self:
+        """Start a process with one end of a socket pair."""
+        server_socket, engine_socket = socket.socketpair()
+        with engine_socket:
             try:
-                process = await asyncio.to_thread(start, theirs)
+                process = await asyncio.to_thread(start, engine_socket)
             except (OSError, EOFError) as error:  # what it is forked from was killed
-                ours.close()
+                server_socket.close()
                 raise engine_lost() from error
-        reader, writer = await asyncio.open_connection(sock=ours, limit=MAX_LINE_BYTES)
+        reader, writer = await asyncio.open_connection(sock=server_socket, limit=MAX_LINE_BYTES)
         return cls(process, reader, writer)
 
     @property
     def ready(self) -> Ready:
-        """See `Engine`; only of one that has its model."""
+        """See `Engine`; requires a loaded model."""
         assert self._ready is not None
         return self._ready
 
     @property
     def is_over(self) -> bool:
-        """Whether the process is gone."""
         return self._is_over
 
     async def load(self, source: ModelSource) -> Ready:
-        """Have the model loaded; `RefusedError` where it cannot be."""
-        async for said in self.stream(source):
-            assert isinstance(said, Ready), said
-            self._ready = said
+        """Load a model. Raises `ApiError` if that fails."""
+        async for message in self.stream(source):
+            assert isinstance(message, Ready), message
+            self._ready = message
         return self.ready
 
     async def stream(self, request: EngineRequest) -> AsyncGenerator[EngineResponse, None]:
         """See `Engine`."""
         number, queue = next(self._numbers), asyncio.Queue[EngineResponse | None]()
-        self._answers[number] = queue
-        is_answered = self._is_over
-        until_s = asyncio.get_running_loop().time() + ASK_S
+        self._queues[number] = queue
+        is_done = self._is_over
+        until_s = asyncio.get_running_loop().time() + REQUEST_TIMEOUT_S
         try:
             if self._is_over:
                 raise engine_lost()
-            await self._tell(RequestLine(number=number, request=request))
+            await self._send(RequestLine(number=number, request=request))
             while True:
                 try:
                     async with asyncio.timeout_at(until_s):
-                        said = await queue.get()
+                        message = await queue.get()
                 except TimeoutError:
-                    raise took_too_long(ASK_S) from None
-                is_answered = said is None or isinstance(said, Done | RequestRejected)
-                if said is None:
+                    raise took_too_long(REQUEST_TIMEOUT_S) from None
+                is_done = message is None or isinstance(message, Done | RequestRejected)
+                if message is None:
                     raise engine_lost()
-                if isinstance(said, RequestRejected):
-                    raise refused_by(said)
-                if isinstance(said, Done):
+                if isinstance(message, RequestRejected):
+                    raise refused_by(message)
+                if isinstance(message, Done):
                     return
-                yield said
+                yield message
         finally:
-            del self._answers[number]
-            if not is_answered and not self._is_over:
+            del self._queues[number]
+            if not is_done and not self._is_over:
                 self._writer.write(_line(RequestLine(number=number)))
 
     def end(self) -> None:
-        """Have no process any more."""
         self._process.kill()
         self._lose()
 
-    async def _tell(self, line: RequestLine) -> None:
+    async def _send(self, line: RequestLine) -> None:
         try:
             self._writer.write(_line(line))
             await self._writer.drain()
@@ -134,7 +125,7 @@ class EngineProcess:
         try:
             while line := await self._reader.readline():
                 found = RESPONSE_LINE.validate_json(line)
-                if (queue := self._answers.get(found.number)) is not None:  # else it was given up
+                if (queue := self._queues.get(found.number)) is not None:  # else it was given up
                     queue.put_nowait(found.response)
         except (OSError, ValueError) as error:
             logging.getLogger("assay.serving").error("engine: %s", error)
@@ -146,7 +137,7 @@ class EngineProcess:
     def _lose(self) -> None:
         self._is_over = True
         self._writer.close()
-        for queue in self._answers.values():
+        for queue in self._queues.values():
             queue.put_nowait(None)
 
 

@@ -1,6 +1,6 @@
-"""By what an item passes: a grader, and the score from which it does.
+"""Testing criteria: a grader and the score from which an item passes.
 
-A criterion without a threshold wants the highest there is: 1, or the top of a judge's range.
+Without a threshold, an item needs the maximum: 1, or the top of a score model's range.
 """
 
 from collections.abc import Mapping
@@ -15,65 +15,62 @@ from assay.scoring.graders import (
     sample_fields,
     single_graders,
 )
-from assay.serving.graders import checked_grader
-from assay.serving.refusal import RefusedError
+from assay.serving.api_error import ApiError
+from assay.serving.graders import parse_grader
 
 PARAM = "testing_criteria"
 
 
 class EvalCriterion(NamedTuple):
-    """One of an eval's."""
+    """One testing criterion."""
 
     grader: Grader
     threshold: float
-    """From this score on an item passes."""
+    """An item passes at this score or above."""
 
     @property
     def name(self) -> str:
-        """Stands in results."""
         return self.grader.name
 
 
 def read_criteria(trees: list[dict[str, Any]] | tuple[dict[str, Any], ...]) -> list[EvalCriterion]:
-    """The criteria, or a 400 that says what is wrong with the first that is."""
+    """Parse criteria. Raises `ApiError` at the first invalid one."""
     found: list[EvalCriterion] = []
-    for place, tree in enumerate(trees):
-        where = f"{PARAM}.{place}"
-        grader = checked_grader(tree, where)
-        if grader.name in [each.name for each in found]:
-            raise _invalid(
-                f"Two criteria are called {grader.name!r:.80}. Give each a name of its own.", f"{where}.name"
-            )
+    for index, tree in enumerate(trees):
+        where = f"{PARAM}.{index}"
+        grader = parse_grader(tree, where)
+        if grader.name in [criterion.name for criterion in found]:
+            raise _invalid(f"Two criteria have the name {grader.name!r:.80}. Names must be unique.", f"{where}.name")
         _check_measures(grader, where)
         found.append(EvalCriterion(grader, _threshold(grader, where)))
     return found
 
 
 def check_criteria(criteria: list[EvalCriterion], schema: Mapping[str, Any], *, has_samples: bool) -> None:
-    """Refuse one that reads what no item, or no sample, of an eval has."""
-    there = schema.get("properties")
-    for place, each in enumerate(criteria):
-        where = f"{PARAM}.{place}"
-        if isinstance(there, Mapping) and (lacking := sorted(needed_fields(each.grader) - there.keys())):
+    """Raise `ApiError` if a criterion reads fields that no item, or no sample, of the eval has."""
+    properties = schema.get("properties")
+    for index, criterion in enumerate(criteria):
+        where = f"{PARAM}.{index}"
+        if isinstance(properties, Mapping) and (lacking := sorted(needed_fields(criterion.grader) - properties.keys())):
             raise _invalid(
-                f"Criterion {each.name!r:.80} reads item.{lacking[0]}, which item_schema does not have: "
-                f"{', '.join(map(str, there)) or 'nothing'}.",
+                f"Criterion {criterion.name!r:.80} reads item.{lacking[0]}, which is not in item_schema: "
+                f"{', '.join(map(str, properties)) or 'nothing'}.",
                 where,
             )
-        if not has_samples and (read := sorted(sample_fields(each.grader))):
+        if not has_samples and (read := sorted(sample_fields(criterion.grader))):
             raise _invalid(
-                f"Criterion {each.name!r:.80} reads sample.{read[0]}, and this eval has no samples. Set "
+                f"Criterion {criterion.name!r:.80} reads sample.{read[0]}, and this eval has no samples. Set "
                 "data_source_config.include_sample_schema to true.",
                 where,
             )
 
 
 def judges_of(criteria: list[EvalCriterion]) -> set[str]:
-    """The models that criteria ask."""
+    """Return the models that the criteria use as judges."""
     return {
         single.model
-        for each in criteria
-        for single in single_graders(each.grader)
+        for criterion in criteria
+        for single in single_graders(criterion.grader)
         if isinstance(single, ScoreModel | LabelModel)
     }
 
@@ -81,24 +78,24 @@ def judges_of(criteria: list[EvalCriterion]) -> set[str]:
 def _check_measures(grader: Grader, where: str) -> None:
     for single in single_graders(grader):
         if isinstance(single, TextSimilarity) and single.evaluation_metric == "cosine":
-            raise RefusedError(
-                "evaluation_metric 'cosine' is not served in evals. Choose another, e.g. fuzzy_match.",
+            raise ApiError(
+                "evaluation_metric 'cosine' is not supported in evals. Use another, e.g. fuzzy_match.",
                 param=f"{where}.evaluation_metric",
                 code="grader_not_served",
             )
 
 
 def _threshold(grader: Grader, where: str) -> float:
-    given = getattr(grader, "pass_threshold", None)
-    if given is not None:
-        return float(given)
+    declared = getattr(grader, "pass_threshold", None)
+    if declared is not None:
+        return float(declared)
     if isinstance(grader, TextSimilarity):
         raise _invalid(
-            "A text_similarity criterion needs pass_threshold: the likeness from which an item passes.",
+            "A text_similarity criterion requires pass_threshold, the similarity from which an item passes.",
             f"{where}.pass_threshold",
         )
     return grader.range[1] if isinstance(grader, ScoreModel) else 1.0
 
 
-def _invalid(message: str, param: str) -> RefusedError:
-    return RefusedError(message, param=param, code="invalid_grader")
+def _invalid(message: str, param: str) -> ApiError:
+    return ApiError(message, param=param, code="invalid_grader")

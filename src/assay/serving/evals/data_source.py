@@ -1,4 +1,4 @@
-"""What a run grades: rows of a request or a file, with samples that are given, or that a model is asked for."""
+"""Data source of an eval run: rows with samples, or rows for which a model generates samples."""
 
 from typing import Annotated, Any, Literal
 
@@ -8,7 +8,7 @@ from assay.scoring.graders import GraderMessage
 from assay.scoring.template import fields_read, item_path
 
 DEFAULT_SEED = 42
-"""So that a run that is asked for again says the same."""
+"""Fixed, so that repeated runs give the same samples."""
 MAX_SEED = 2**63 - 1
 
 
@@ -16,22 +16,22 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class GivenRow(_Part):
-    """One row."""
+class InlineRow(_Part):
+    """One row of a request."""
 
     item: dict[str, Any]
     sample: dict[str, Any] | None = None
 
 
 class FileContent(_Part):
-    """Rows in the request itself."""
+    """Rows in the request."""
 
     type: Literal["file_content"]
-    content: list[GivenRow] = Field(min_length=1)
+    content: list[InlineRow] = Field(min_length=1)
 
 
 class FileId(_Part):
-    """Rows of a file, one JSON object a line."""
+    """Rows of a file, one JSON object per line."""
 
     type: Literal["file_id"]
     id: str
@@ -41,7 +41,7 @@ RowSource = Annotated[FileContent | FileId, Field(discriminator="type")]
 
 
 class TemplateMessages(_Part):
-    """A conversation that each item fills in."""
+    """Messages with placeholders for fields of the item."""
 
     type: Literal["template"]
     template: list[GraderMessage] = Field(min_length=1)
@@ -51,12 +51,12 @@ class TemplateMessages(_Part):
     def _reads_items_only(cls, template: list[GraderMessage]) -> list[GraderMessage]:
         for turn in template:
             if read := sorted(fields_read(turn.template(), "sample")):
-                raise ValueError(f"a model is asked before there is a sample, so sample.{read[0]} is not there")
+                raise ValueError(f"prompts cannot read sample.{read[0]}, because samples are generated from them")
         return template
 
 
 class ItemMessages(_Part):
-    """A conversation that stands in each item."""
+    """Messages that are a field of the item."""
 
     type: Literal["item_reference"]
     item_reference: str
@@ -69,7 +69,7 @@ class ItemMessages(_Part):
 
 
 class SamplingParams(_Part):
-    """How a model answers; what asks for what is done anyway may be given."""
+    """Sampling parameters. Unsupported parameters are accepted only with their default value."""
 
     max_completion_tokens: int | None = Field(default=None, ge=1)
     temperature: float | None = Field(default=None, ge=0.0, le=2.0)
@@ -83,21 +83,21 @@ class SamplingParams(_Part):
             return value
         harmless = {"tools": [], "response_format": {"type": "text"}}
         return {
-            name: each
-            for name, each in value.items()
-            if each is not None and not (name in harmless and each == harmless[name])
+            name: param
+            for name, param in value.items()
+            if param is not None and not (name in harmless and param == harmless[name])
         }
 
 
 class JsonlSource(_Part):
-    """Rows as they are."""
+    """Rows without generation."""
 
     type: Literal["jsonl"]
     source: RowSource
 
 
 class CompletionsSource(_Part):
-    """Rows that a model is asked about."""
+    """Rows for which a model generates samples."""
 
     type: Literal["completions"]
     source: RowSource
@@ -110,6 +110,6 @@ EvalSource = Annotated[JsonlSource | CompletionsSource, Field(discriminator="typ
 
 
 class SourceOfRun(_Part):
-    """`data_source` of a run, by itself."""
+    """`data_source` of a run."""
 
     data_source: EvalSource

@@ -1,10 +1,12 @@
-"""What items look like: JSON Schema, draft 2020-12, read so that no item takes long.
+"""Validates eval items against a JSON Schema (draft 2020-12) in bounded time.
 
-Whoever makes an eval writes its schema, and a worker's thread goes through it for every row. So a `pattern` is
-searched by an engine whose time is linear in the text (the one that pydantic has), which knows no look-around
-and no back-references; `uniqueItems` compares digests; so many keywords are applied to an item, and references
-followed, and no more; and what would bring in another engine is refused: `patternProperties`, and another draft
-inside.
+Clients write the schema and a worker thread applies it to each row. `pattern` therefore uses a linear-time
+regex
+engine (pydantic's), without look-around and back-references; `uniqueItems` compares digests; the number of
+checks
+and of followed references per item is limited; and `patternProperties` and other drafts are rejected because
+they
+would use Python's regex engine.
 """
 
 import json
@@ -22,30 +24,30 @@ from referencing.exceptions import Unresolvable
 from assay.base.errors import ConfigError, DataError
 
 MAX_CHECKS = 1_000_000
-"""Values of keywords that one item is held against; a reference counts for a hundred."""
+"""Keyword values checked per item; a reference counts as 100."""
 _REFERENCES = ("$ref", "$dynamicRef")
 _Keyword = Callable[[Any, Any, Any, Any], Iterator[ValidationError]]
 
 
 class ItemSchema:
-    """A schema that items are held against."""
+    """A validated JSON Schema."""
 
     def __init__(self, schema: dict[str, Any]) -> None:
-        """`ConfigError` says why it is none, or not one that is served."""
+        """Raises `ConfigError` if the schema is invalid or unsupported."""
         _check(schema)
         self._left = 0
         known: dict[str, Any] = {**Draft202012Validator.VALIDATORS, "pattern": _pattern, "uniqueItems": _unique}
         keywords = {
-            name: self._counting(each, cost=100 if name in _REFERENCES else 1) for name, each in known.items()
+            name: self._counting(value, cost=100 if name in _REFERENCES else 1) for name, value in known.items()
         }
         validator = extend(Draft202012Validator, keywords)
         # A node that names its draft would be read by that draft's own engine, and the root is a node, too. A
         # registry of nothing: a schema that points elsewhere is not followed there.
-        unnamed = {name: each for name, each in schema.items() if name != "$schema"}
+        unnamed = {name: value for name, value in schema.items() if name != "$schema"}
         self._validator = validator(unnamed, registry=Registry())
 
     def check(self, item: dict[str, Any]) -> None:
-        """`DataError` where an item does not fit, and says where."""
+        """Raise `DataError` with the location if an item is invalid."""
         self._left = MAX_CHECKS
         try:
             self._validator.validate(item)
@@ -53,11 +55,11 @@ class ItemSchema:
             where = ".".join(["item", *map(str, error.absolute_path)])
             raise DataError(f"{where} does not fit item_schema: {error.message[:200]}") from error
         except Unresolvable as error:
-            raise DataError(f"item_schema points elsewhere, and nothing is fetched: {error}") from error
+            raise DataError(f"item_schema has an external reference, which is not fetched: {error}") from error
         except RecursionError as error:
-            raise DataError("item_schema refers to itself without an end") from error
+            raise DataError("item_schema has an endless reference cycle") from error
         except (ArithmeticError, ValueError) as error:
-            raise DataError(f"the item cannot be held against item_schema: {error}") from error
+            raise DataError(f"the item cannot be validated against item_schema: {error}") from error
 
     def _counting(self, apply: _Keyword, *, cost: int) -> _Keyword:
         def counted(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
@@ -75,11 +77,11 @@ def _check(schema: dict[str, Any]) -> None:
     except SchemaError as error:
         where = ".".join(map(str, error.absolute_path))
         at = f" (at {where})" if where else ""
-        raise ConfigError(f"It is no JSON Schema: {error.message[:200]}{at}.") from error
+        raise ConfigError(f"Invalid JSON Schema: {error.message[:200]}{at}.") from error
     except RecursionError as error:
-        raise ConfigError("It is nested too deeply: name parts of it under '$defs'.") from error
+        raise ConfigError("The schema is nested too deeply. Move parts of it to '$defs'.") from error
     if schema.get("type", "object") != "object":
-        raise ConfigError(f"Items are objects; its type is {schema['type']!r:.40}.")
+        raise ConfigError(f"The schema's type must be 'object', not {schema['type']!r:.40}.")
     nodes: list[Any] = [schema]
     while nodes:
         node = nodes.pop()
@@ -92,17 +94,17 @@ def _check(schema: dict[str, Any]) -> None:
 
 def _check_node(node: dict[str, Any], *, is_root: bool) -> None:
     if "patternProperties" in node:
-        raise ConfigError("'patternProperties' is not served: name the fields under 'properties'.")
+        raise ConfigError("'patternProperties' is not supported. List the fields under 'properties'.")
     if "$schema" in node and not is_root:
-        raise ConfigError("'$schema' stands inside it: all of a schema is of draft 2020-12.")
+        raise ConfigError("'$schema' is only allowed at the top level; the whole schema uses draft 2020-12.")
     if isinstance(pattern := node.get("pattern"), str):
         try:
             _searcher(pattern)
         except PatternError as error:
             why = str(error).splitlines()[-1].strip().removeprefix("SchemaError: ").removeprefix("error: ")
             raise ConfigError(
-                f"pattern {pattern!r:.80} is not served: {why[:200]}. Patterns are searched in linear time, "
-                "which takes no look-around and no back-reference."
+                f"pattern {pattern!r:.80} is not supported: {why[:200]}. Patterns use a linear-time engine "
+                "without look-around and back-references."
             ) from error
 
 
@@ -111,15 +113,15 @@ def _searcher(pattern: str) -> SchemaValidator:
     return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
 
 
-def _unique(validator: Any, is_wanted: bool, instance: Any, schema: Any) -> Iterator[ValidationError]:  # noqa: ARG001
-    if is_wanted and isinstance(instance, list):
-        texts = [json.dumps(_numbers_alike(each), sort_keys=True) for each in instance]
+def _unique(validator: Any, must_be_unique: bool, instance: Any, schema: Any) -> Iterator[ValidationError]:  # noqa: ARG001
+    if must_be_unique and isinstance(instance, list):
+        texts = [json.dumps(_numbers_alike(element), sort_keys=True) for element in instance]
         if len(set(texts)) < len(texts):
-            yield ValidationError("it has the same element twice")
+            yield ValidationError("it has duplicate elements")
 
 
 def _numbers_alike(value: Any) -> Any:
-    """With 1.0 written as 1, which equals it."""
+    """Normalize 1.0 to 1, because JSON Schema treats them as equal."""
     return json.loads(json.dumps(value), parse_float=lambda text: int(n) if (n := float(text)) % 1 == 0 else n)
 
 

@@ -1,12 +1,14 @@
-"""The server's connections: how long a client may take, and how many connections there may be.
+"""Time and count limits for the server's connections.
 
-    head       HEAD_S from its first byte, or from the connection's beginning
-    body       MIN_BYTES_S, in windows of WINDOW_S in which the server reads
-    response   likewise, in windows in which there is something to read for the client
+    head       HEAD_S from its first byte, or from the connection's start
+    body       MIN_BYTES_S, averaged over windows of WINDOW_S in which the server reads
+    response   likewise, over windows in which there is data for the client to read
 
-Uvicorn limits the time of idle connections alone. Here every connection is looked at once a second. Where there
-are as many as there may be, the one that has been without a request longest leaves for a new one, first of the
-address that has most of those: a client that connects and sends nothing keeps nobody out.
+Uvicorn limits only idle connections. Here each connection is checked once a second. At the connection limit,
+the
+longest idle connection is closed for a new one, first from the address with most of them, so clients that
+connect
+and send nothing cannot lock others out.
 """
 
 import asyncio
@@ -25,27 +27,27 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from assay.serving.api_error import ApiError
 from assay.serving.http.log_limit import LimitedLogHandler
-from assay.serving.refusal import RefusedError
 
 HEAD_S = 10.0
 WINDOW_S = 20.0
 MIN_BYTES_S = 512
 LINGER_S = 5.0
-"""How long the rest of a body is read that nobody wants any more."""
+"""How long the rest of an unwanted body is read."""
 MAX_CONNECTIONS = 4096
 RESERVED_FILES = 256
-"""File descriptors for the store, graders and engines; and what is accepted before it is counted."""
+"""File descriptors for the store, graders and engines, and for connections that are not counted yet."""
 ACCEPTED_AT_ONCE = 64
 _LISTENING = 1024
-"""Connections that the kernel holds until they are accepted."""
+"""Connections that the kernel queues until they are accepted."""
 _PEER_LEFT = (7, 8)
 """TCP_CLOSE and TCP_CLOSE_WAIT of `tcp_info`."""
 _log = logging.getLogger("assay.serving")
 
 
 def raise_file_limit() -> int:
-    """Raise the soft limit of open files to the hard one, and return it."""
+    """Raise the soft limit of open files to the hard limit and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -53,29 +55,29 @@ def raise_file_limit() -> int:
 
 
 def max_connections(file_limit: int) -> int:
-    """How many connections may be open: each may have a file open, too."""
+    """Return the connection limit; each connection may also need an open file."""
     return max(16, min(MAX_CONNECTIONS, (file_limit - RESERVED_FILES) // 2))
 
 
 class ConnectionTable:
-    """All connections of a server by address."""
+    """Connections of a server by address."""
 
     def __init__(self, most: int) -> None:
-        """At most `most` connections, and half as many of one address."""
+        """Allow `most` connections, and half as many per address."""
         self._most = most
         self._open: defaultdict[str, set[TimedProtocol]] = defaultdict(set)
         self._idle: defaultdict[str, dict[TimedProtocol, None]] = defaultdict(dict)
-        """Those without a complete request, the oldest first."""
+        """Connections without a complete request, oldest first."""
 
     def admit(self, connection: "TimedProtocol") -> bool:
-        """Count a new connection, for which an idle one may have to leave; False where none can."""
+        """Count a new connection, closing an idle one if necessary. Return False if there is none to close."""
         address = connection.address
         is_crowded = len(self._open[address]) >= max(1, self._most // 2)
         if is_crowded or sum(map(len, self._open.values())) >= self._most:
             idle = self._idle[address] if is_crowded else max(self._idle.values(), key=len)
             if not idle:
                 return False
-            _log.warning("too many connections: the one that has been idle longest is closed")
+            _log.warning("too many connections: closing the one that was idle longest")
             victim = next(iter(idle))
             self.leave(victim)
             victim.abort()
@@ -84,14 +86,14 @@ class ConnectionTable:
         return True
 
     def note(self, connection: "TimedProtocol", *, is_idle: bool) -> None:
-        """Whether a connection waits for a request, or answers one."""
+        """Record whether a connection is idle."""
         if not is_idle:
             self._idle[connection.address].pop(connection, None)
         elif connection in self._open[connection.address]:
             self._idle[connection.address].setdefault(connection, None)
 
     def leave(self, connection: "TimedProtocol") -> None:
-        """Forget a connection, if it was admitted."""
+        """Remove a connection; no-op if it was not admitted."""
         address = connection.address
         self._open[address].discard(connection)
         self._idle[address].pop(connection, None)
@@ -100,7 +102,7 @@ class ConnectionTable:
 
 
 class _TcpInfo(NamedTuple):
-    """What the kernel knows of a connection: what left this process may lie in its buffers for long."""
+    """Kernel counters of a connection, because sent bytes may sit in kernel buffers for long."""
 
     has_peer_left: bool
     num_acked: float
@@ -108,22 +110,22 @@ class _TcpInfo(NamedTuple):
 
     @classmethod
     def of(cls, connection: socket.socket) -> Self:
-        """As of now; not a number where only Linux would know it, so nobody is too slow there."""
+        """Read the counters. On other systems than Linux they are NaN, so no client counts as slow."""
         if sys.platform != "linux":
             return cls(has_peer_left=False, num_acked=math.nan, num_received=math.nan)
         found = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 136)
         return cls(found[0] in _PEER_LEFT, *struct.unpack_from("=QQ", found, 120))
 
 
-class _Pace:
-    """Tells whether one side of a connection goes on at `MIN_BYTES_S`."""
+class _TransferRate:
+    """Checks that one direction of a connection keeps `MIN_BYTES_S`."""
 
     def __init__(self) -> None:
         self._since_s: float | None = None
         self._bytes_then = 0.0
 
     def is_too_slow(self, now_s: float, num_bytes: float, *, is_expected: bool) -> bool:
-        """`num_bytes` so far; `is_expected`: whether the client has to send, or to read, just now."""
+        """`num_bytes`: total so far. `is_expected`: whether it is the client's turn to send or to read."""
         if not is_expected or self._since_s is None:
             self._since_s, self._bytes_then = now_s if is_expected else None, num_bytes
             return False
@@ -135,27 +137,26 @@ class _Pace:
 
 
 class TimedProtocol(H11Protocol):
-    """One connection, looked at once a second."""
+    """A connection that is checked once a second."""
 
-    def __init__(self, *given: Any, table: ConnectionTable, **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(self, *args: Any, table: ConnectionTable, **named: Any) -> None:
+        super().__init__(*args, **named)
         self.address = ""
         self._table = table
-        self._reading, self._writing = _Pace(), _Pace()
+        self._reading, self._writing = _TransferRate(), _TransferRate()
         self._head_since_s: float | None = self.loop.time()
-        """None while a request is answered, and until the next one begins."""
-        self._answered_s = 0.0
+        """None while a request is processed, and until the next one starts."""
+        self._response_done_s = 0.0
 
     @property
     def _is_answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
     def connection_made(self, transport: Any) -> None:
-        """See `asyncio.Protocol`; so for the next three."""
         super().connection_made(transport)
         self.address = "" if self.client is None else self.client[0]
         if not self._table.admit(self):
-            _log.warning("too many requests at once: a new connection of %s is closed", self.address)
+            _log.warning("too many concurrent requests: closing a new connection from %s", self.address)
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -169,29 +170,23 @@ class TimedProtocol(H11Protocol):
         self._note_state()
 
     def on_response_complete(self) -> None:
-        """The response is written; a request that waits behind it may begin."""
-        self._head_since_s, self._answered_s = None, self.loop.time()
+        self._head_since_s, self._response_done_s = None, self.loop.time()
         super().on_response_complete()
         self._note_state()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP."""
-        self.refuse(RefusedError(msg, code="invalid_http"))
+        self.refuse(ApiError(msg, code="invalid_http"))
 
     def abort(self) -> None:
-        """Close at once, whatever is still to be written."""
+        """Close at once, dropping unsent data."""
         self.transport.abort()
 
-    def refuse(self, error: RefusedError) -> None:
-        """Answer with an error that no route gives, and close."""
+    def refuse(self, error: ApiError) -> None:
+        """Send an error outside of any route and close."""
         if self.cycle is not None:
             self.cycle.disconnected = True
         body = json.dumps(error.envelope()).encode()
-        headers = [
-            ("content-type", "application/json"),
-            ("content-length", str(len(body))),
-            ("connection", "close"),
-        ]
+        headers = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
         response = h11.Response(status_code=error.status, headers=headers)
         try:
             for event in (response, h11.Data(data=body), h11.EndOfMessage()):
@@ -200,32 +195,30 @@ class TimedProtocol(H11Protocol):
             self.abort()
         self.transport.close()
 
-    def look(self, now_s: float) -> None:
-        """Close the connection where its client takes too long, or is gone."""
+    def check(self, now_s: float) -> None:
+        """Close the connection if its client is too slow or gone."""
         kernel = _TcpInfo.of(self.transport.get_extra_info("socket"))
         is_writing = self.transport.get_write_buffer_size() > 0
         if self._writing.is_too_slow(now_s, kernel.num_acked, is_expected=is_writing):
-            _log.warning(
-                "a client read less than %d bytes a second of a response; its connection is closed", MIN_BYTES_S
-            )
+            _log.warning("closing a connection: the client read less than %d bytes per second", MIN_BYTES_S)
             self.abort()
             return
         has_body_left = self.conn.their_state is h11.SEND_BODY
         if self._is_answering:
             is_expected = has_body_left and not self.flow.read_paused
             if self._reading.is_too_slow(now_s, kernel.num_received, is_expected=is_expected):
-                self._time_out(f"The body came at less than {MIN_BYTES_S} bytes a second.")
+                self._time_out(f"The body arrived at less than {MIN_BYTES_S} bytes per second.")
             elif kernel.has_peer_left:  # which what it had sent, and nobody reads yet, hides from asyncio
                 self.abort()
         elif has_body_left:
-            if now_s - self._answered_s > LINGER_S:
+            if now_s - self._response_done_s > LINGER_S:
                 self.abort()
         elif self._head_since_s is not None and now_s - self._head_since_s > HEAD_S:
             self._time_out(f"The request's head was not complete within {HEAD_S:g} s.")
 
     def _time_out(self, message: str) -> None:
-        _log.warning("a connection is closed: %s", message)
-        self.refuse(RefusedError(f"{message} Send it again.", status=408, code="request_timeout"))
+        _log.warning("closing a connection: %s", message)
+        self.refuse(ApiError(f"{message} Send it again.", status=408, code="request_timeout"))
 
     def _note_state(self) -> None:
         if self._is_answering:
@@ -234,7 +227,7 @@ class TimedProtocol(H11Protocol):
 
 
 class TimedServer(uvicorn.Server):
-    """Uvicorn with time limits for all that a client does."""
+    """Uvicorn with time limits for clients."""
 
     def __init__(self, app: Any, log: LimitedLogHandler) -> None:
         table = ConnectionTable(max_connections(raise_file_limit()))
@@ -247,25 +240,24 @@ class TimedServer(uvicorn.Server):
             access_log=False,
             server_header=False,
             backlog=ACCEPTED_AT_ONCE,
-            callback_notify=self._look,
+            callback_notify=self._check_connections,
             timeout_notify=0,
         )
         super().__init__(config)
         self._log = log
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to accept connections."""
         await super().startup(sockets)
         for listener in sockets or ():
             listener.listen(_LISTENING)  # asyncio would accept as many at a time, too
 
-    async def _look(self) -> None:
+    async def _check_connections(self) -> None:
         now_s = asyncio.get_running_loop().time()
         for connection in [*self.server_state.connections]:
             assert isinstance(connection, TimedProtocol)
             try:
-                connection.look(now_s)
+                connection.check(now_s)
             except Exception as error:  # the others are looked at, too
-                _log.error("a connection could not be looked at and is closed", exc_info=error)
+                _log.error("closing a connection that could not be checked", exc_info=error)
                 connection.abort()
         self._log.write_counts()

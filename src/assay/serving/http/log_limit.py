@@ -1,7 +1,8 @@
-"""Log lines of a server, few of each kind: whoever sends it nonsense does not fill its disk.
+"""Rate-limited logging, so that invalid requests cannot fill the disk.
 
-A kind is where in the code a line is logged and where its exception was raised. The first record of a kind is
-written, then a minute long none; how many there were follows, once.
+Records are grouped by the logging line and the line that raised. The first record of a group is written, then
+none
+for a minute, then the number of suppressed records.
 """
 
 import logging
@@ -10,9 +11,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-EVERY_S = 60.0
+LOG_INTERVAL_S = 60.0
 MAX_CHARACTERS = 3000
-"""A record has at most: a traceback of a thousand frames says no more than its ends."""
+"""Longest record; the middle of longer tracebacks is cut."""
 
 _Kind = tuple[object, ...]
 
@@ -25,7 +26,7 @@ class _Suppressed:
 
 
 class LimitedLogHandler(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to stderr."""
+    """Writes rate-limited records to stderr."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -33,7 +34,6 @@ class LimitedLogHandler(logging.StreamHandler):  # type: ignore[type-arg]
         self._kinds: dict[_Kind, _Suppressed] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record, unless one of its kind was written within the last minute."""
         self.write_counts()
         kind = _kind_of(record)
         if kind in self._kinds:
@@ -43,13 +43,13 @@ class LimitedLogHandler(logging.StreamHandler):  # type: ignore[type-arg]
         super().emit(record)
 
     def write_counts(self) -> None:
-        """Write how many records of each kind were left out, a minute after its first."""
+        """Write how many records of each group were suppressed in the last minute."""
         now_s = self._now_s()
         assert self.lock is not None
         with self.lock, suppress(OSError, ValueError):  # of a stderr that nobody holds open any more
             for kind, known in [*self._kinds.items()]:
                 within_s = now_s - known.since_s
-                if within_s < EVERY_S:
+                if within_s < LOG_INTERVAL_S:
                     continue
                 if not known.num_left_out:
                     del self._kinds[kind]
@@ -59,7 +59,6 @@ class LimitedLogHandler(logging.StreamHandler):  # type: ignore[type-arg]
                 known.since_s, known.num_left_out = now_s, 0  # it goes on being left out: it was told of
 
     def format(self, record: logging.LogRecord) -> str:
-        """A record's text, its middle left out where it is long."""
         text = super().format(record)
         if len(text) <= MAX_CHARACTERS:
             return text

@@ -1,6 +1,6 @@
-"""The application: routes under `/v1`, and one envelope for every error.
+"""The ASGI application: routes under `/v1`, and one envelope for all errors.
 
-Knows no torch: what trains is a worker's, in another process.
+It imports no torch; worker processes train.
 """
 
 import json
@@ -17,11 +17,12 @@ from starlette.types import ASGIApp
 
 from assay.base.clock import SystemClock
 from assay.base.errors import StoreError
+from assay.serving.api_error import ApiError, not_served, store_in_trouble
 from assay.serving.files import FileDamagedError
 from assay.serving.openai.admin.routes import admin_routes
+from assay.serving.openai.app_state import AppState
+from assay.serving.openai.auth_middleware import AuthMiddleware
 from assay.serving.openai.batch_routes import batch_routes
-from assay.serving.openai.declared import described, operation_name
-from assay.serving.openai.door import Door
 from assay.serving.openai.evals.eval_routes import eval_routes
 from assay.serving.openai.evals.run_routes import run_routes
 from assay.serving.openai.file_routes import file_routes
@@ -32,11 +33,10 @@ from assay.serving.openai.inference.decision_routes import decision_routes
 from assay.serving.openai.inference.model_base_routes import model_base_routes
 from assay.serving.openai.job_routes import job_routes
 from assay.serving.openai.model_routes import model_routes
+from assay.serving.openai.openapi import described, operation_name
 from assay.serving.openai.permission_routes import permission_routes
-from assay.serving.openai.place import Place
 from assay.serving.openai.upload_routes import upload_routes
 from assay.serving.openai.webhook_routes import webhook_routes
-from assay.serving.refusal import RefusedError, not_served, store_in_trouble
 from assay.store.objects import open_store
 
 BASE_PATH = "/v1"
@@ -54,17 +54,17 @@ _OF_PROJECTS = (
 )
 INFERENCE = (chat_routes, completion_routes, decision_routes, model_base_routes)
 CLIENT_GONE = 499
-"""What nobody reads any more."""
+"""Status of a response that nobody reads."""
 
 
-def make_app(place: Place) -> ASGIApp:
-    """What a server runs."""
-    return Door(make_api(place), place.keys)
+def make_app(app: AppState) -> ASGIApp:
+    """Return the application with authentication."""
+    return AuthMiddleware(make_api(app), app.keys)
 
 
-def make_api(place: Place) -> FastAPI:
-    """All routes, without the door before them."""
-    app = FastAPI(
+def make_api(app: AppState) -> FastAPI:
+    """Return the application without authentication."""
+    api = FastAPI(
         title="assay",
         docs_url=None,
         redoc_url=None,
@@ -72,27 +72,27 @@ def make_api(place: Place) -> FastAPI:
         openapi_url=f"{BASE_PATH}/openapi.json",
         generate_unique_id_function=operation_name,
     )
-    app.openapi = partial(described, app)  # type: ignore[method-assign]
+    api.openapi = partial(described, api)  # type: ignore[method-assign]
     for routes in (*_OF_PROJECTS, *INFERENCE, admin_routes):
-        app.include_router(routes(place), prefix=BASE_PATH)
-    app.add_exception_handler(RefusedError, _refused)
-    app.add_exception_handler(ClientDisconnect, _gone)
-    app.add_exception_handler(HTTPException, _not_served)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(StoreError, _store_in_trouble)
-    app.add_exception_handler(FileDamagedError, _damaged)
-    app.add_exception_handler(Exception, _unforeseen)
-    return app
+        api.include_router(routes(app), prefix=BASE_PATH)
+    api.add_exception_handler(ApiError, _refused)
+    api.add_exception_handler(ClientDisconnect, _gone)
+    api.add_exception_handler(HTTPException, _not_served)
+    api.add_exception_handler(RequestValidationError, _invalid)
+    api.add_exception_handler(StoreError, _store_in_trouble)
+    api.add_exception_handler(FileDamagedError, _damaged)
+    api.add_exception_handler(Exception, _unforeseen)
+    return api
 
 
 def openapi_text() -> str:
-    """The document of every server, as `docs/openapi.json` has it."""
-    nothing = Place.of(open_store("memory:"), {}, SystemClock())
+    """Return the OpenAPI document, as in `docs/openapi.json`."""
+    nothing = AppState.of(open_store("memory:"), {}, SystemClock())
     return json.dumps(make_api(nothing).openapi(), indent=1, sort_keys=True) + "\n"
 
 
 def _refused(_: Request, error: Exception) -> Response:
-    assert isinstance(error, RefusedError)
+    assert isinstance(error, ApiError)
     return JSONResponse(error.envelope(), error.status, error.headers)
 
 
@@ -112,7 +112,7 @@ def _not_served(request: Request, _: Exception) -> Response:
 
 
 def _invalid(request: Request, error: Exception) -> Response:
-    return _refused(request, RefusedError(f"The request cannot be read: {error}"[:500]))
+    return _refused(request, ApiError(f"The request cannot be read: {error}"[:500]))
 
 
 def _store_in_trouble(request: Request, error: Exception) -> Response:
@@ -121,9 +121,9 @@ def _store_in_trouble(request: Request, error: Exception) -> Response:
 
 
 def _damaged(request: Request, error: Exception) -> Response:
-    return _refused(request, RefusedError(str(error), code="file_damaged"))
+    return _refused(request, ApiError(str(error), code="file_damaged"))
 
 
 def _unforeseen(request: Request, error: Exception) -> Response:
     logging.getLogger("assay.serving").error("%s %s", request.method, request.url.path, exc_info=error)
-    return _refused(request, RefusedError("Something went wrong here, which is our mistake.", status=500))
+    return _refused(request, ApiError("Internal server error.", status=500))

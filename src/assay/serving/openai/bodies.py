@@ -1,7 +1,6 @@
-"""What requests hold: a parameter that is unknown, or whose value cannot be, is a 400 that names it.
+"""Request bodies. An unknown or invalid parameter is a 400 that names it.
 
-A request's JSON is read here and nowhere else, so that what is too long, too deep or no text is refused before
-anybody looks into it.
+All request JSON is read here, so size, nesting and encoding are checked first.
 """
 
 import json
@@ -13,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationErro
 from assay.base.digest import sha256_of_json
 from assay.base.parsing.nesting import TooDeepError, object_of_pairs, parse_json
 from assay.scoring.json_lines import holds_nul
-from assay.serving.refusal import RefusedError
+from assay.serving.api_error import ApiError
 
 if TYPE_CHECKING:  # a worker reads bodies, too, and answers no HTTP
     from starlette.requests import Request
@@ -33,14 +32,14 @@ NumberOrAuto = Literal["auto"] | float | int
 
 
 class MethodBody(_Body):
-    """`method` of a job: its type, and the hyperparameters under the type's own name."""
+    """`method` of a job: its type, and hyperparameters under the type's name."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
     type: str
 
 
 class OurJobBody(_Body):
-    """What is ours of a job that is created or resumed."""
+    """`x_assay` of jobs.create and jobs.resume."""
 
     budget_device_hours: PositiveFloat | None = Field(default=None, allow_inf_nan=False)
 
@@ -64,12 +63,12 @@ class JobBody(_Body):
     def _are_not_served(cls, integrations: list[Any] | None) -> None:
         if integrations:
             raise ValueError(
-                "integrations are not served; a run's metrics go to W&B by 'sinks' of settings.yaml"
+                "integrations are not supported. Configure 'sinks' in settings.yaml to send metrics to W&B"
             )
 
 
 class ExpiresAfterBody(_Body):
-    """`expires_after` of a file: so long after it was made it is gone."""
+    """`expires_after` of a file: lifetime from creation."""
 
     anchor: str
     seconds: int
@@ -93,80 +92,78 @@ class UploadCompleteBody(_Body):
 
 
 class ResumeBody(_Body):
-    """`fine_tuning.jobs.resume`, which the SDK sends nothing with unless it is given an `extra_body`."""
+    """`fine_tuning.jobs.resume`; the SDK sends a body only with `extra_body`."""
 
     x_assay: OurJobBody = OurJobBody()
 
 
 class NoBody(_Body):
-    """Calls that send nothing."""
+    """Calls without a body."""
 
 
 async def read_json(request: "Request") -> Any:
-    """The JSON of a request; an empty body is an empty object."""
+    """Return the JSON of a request; an empty body is an empty object."""
     if request.headers.get("content-encoding", "identity") != "identity":
-        raise RefusedError("Compressed bodies are not read: send it plain.", code="unsupported_encoding")
+        raise ApiError("Compressed bodies are not supported. Send it uncompressed.", code="unsupported_encoding")
     data = b""
     async for block in request.stream():
         data += block
         if len(data) > MAX_JSON_BYTES:
-            raise RefusedError(f"The body is longer than {MAX_JSON_BYTES:,} bytes.", code="body_too_long")
+            raise ApiError(f"The body is longer than {MAX_JSON_BYTES:,} bytes.", code="body_too_long")
     if not data:
         return {}
     try:
         value = parse_json(data.decode(), object_pairs_hook=object_of_pairs)
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except TooDeepError as error:
-        raise RefusedError(f"The body's JSON has {error}.", code="invalid_json") from None
+        raise ApiError(f"The body's JSON has {error}.", code="invalid_json") from None
     except ValueError as error:  # half characters and numbers that are none, too
-        raise RefusedError(f"The body is not JSON in UTF-8: {error}.", code="invalid_json") from None
+        raise ApiError(f"The body is not JSON in UTF-8: {error}.", code="invalid_json") from None
     if holds_nul(data.decode()):
-        raise RefusedError("The body holds a NUL character: no text of ours has one.", code="invalid_json")
+        raise ApiError("The body contains a NUL character, which is not allowed.", code="invalid_json")
     return value
 
 
 def parsed(body_class: type[BodyT], value: Any) -> BodyT:
-    """The body, or a 400 that names the first parameter that is wrong."""
+    """Parse a body. Raises `ApiError` that names the first invalid parameter."""
     if not isinstance(value, dict):
-        raise RefusedError("The body must be a JSON object.", code="invalid_json")
+        raise ApiError("The body must be a JSON object.", code="invalid_json")
     try:
         return body_class.model_validate(value)
     except ValidationError as error:
         found = error.errors(include_url=False)
         # What is unknown is named first: a message without `content` may have it elsewhere (`tool_calls`).
-        unknown = [each for each in found if each["type"] == "extra_forbidden"]
-        first = next((each for each in unknown if each["loc"][:-1] == found[0]["loc"][:-1]), found[0])
+        unknown = [error_ for error_ in found if error_["type"] == "extra_forbidden"]
+        first = next((error_ for error_ in unknown if error_["loc"][:-1] == found[0]["loc"][:-1]), found[0])
         param = ".".join(_named(first["loc"], value))
         if first["type"] == "extra_forbidden":
-            raise RefusedError(
-                f"Unknown parameter: '{param}'. It is not honoured here, so it is refused rather than ignored.",
+            raise ApiError(
+                f"Unknown parameter: '{param}'. It is not honoured here, so it is rejected, not ignored.",
                 param=param,
                 code="unknown_parameter",
             ) from None
         if first["type"] == "missing":
-            raise RefusedError(
+            raise ApiError(
                 f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter"
             ) from None
         message = first["msg"].removeprefix("Value error, ")
-        raise RefusedError(
-            f"Invalid value of '{param}': {message}.", param=param, code="invalid_value"
-        ) from None
+        raise ApiError(f"Invalid value of '{param}': {message}.", param=param, code="invalid_value") from None
 
 
-def _named(place: Sequence[Any], value: Any) -> list[str]:
-    """The parameter that stands in a place of a body. A union's branches stand in it, too, and are no names."""
+def _named(location: Sequence[Any], value: Any) -> list[str]:
+    """Convert a pydantic error location to parameter names, skipping union branches."""
     names: list[str] = []
-    for number, part in enumerate(place, start=1):
+    for number, part in enumerate(location, start=1):
         is_branch = str(part).startswith(("literal[", "function-")) or part in ("float", "int", "str")
         of_list = isinstance(value, list) and isinstance(part, int) and part < len(value)
         if of_list or (isinstance(value, dict) and part in value):
             value = value[part]
-        elif is_branch or number < len(place) or not isinstance(value, dict):
+        elif is_branch or number < len(location) or not isinstance(value, dict):
             continue
         names.append(str(part))
     return names
 
 
 def request_sha256(project: str, route: str, value: Any) -> str:
-    """What tells a repeat of a request from another."""
+    """Return the digest by which retries of a request are recognized."""
     return sha256_of_json([project, route, value])

@@ -1,4 +1,4 @@
-"""`files.*`: a file goes into the store while it comes in, and out of it while it goes out."""
+"""`files.*`: uploads and downloads are streamed."""
 
 import re
 from collections.abc import Iterator
@@ -10,26 +10,26 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
 from assay.records.uploaded_file import FileCreated
+from assay.serving.api_error import ApiError, not_found
 from assay.serving.files import FileState
-from assay.serving.idempotency_keys import AskedFor
+from assay.serving.idempotency_keys import IdempotentRequest
 from assay.serving.ids import new_id
+from assay.serving.openai.app_state import AppState, idempotent_request, project_of, query_of
 from assay.serving.openai.bodies import request_sha256
-from assay.serving.openai.declared import takes
-from assay.serving.openai.incoming import (
+from assay.serving.openai.file_upload import (
     LONGEST_S,
     PURPOSES,
     SHORTEST_S,
-    Received,
+    ReceivedForm,
     check_filename,
     check_purpose,
     lifetime_s,
     missing,
     received,
 )
-from assay.serving.openai.pages import page_of_shelf
-from assay.serving.openai.place import Place, asked_for, project_of, query_of
-from assay.serving.openai.shapes import file_shape
-from assay.serving.refusal import RefusedError, not_found
+from assay.serving.openai.objects import file_object
+from assay.serving.openai.openapi import takes
+from assay.serving.openai.pages import page_of_logs
 
 _ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
 _FORM = {
@@ -44,56 +44,56 @@ _FORM = {
 }
 
 
-def file_routes(place: Place) -> APIRouter:
-    """The routes."""
+def file_routes(app: AppState) -> APIRouter:
+    """Return the routes."""
     router = APIRouter(tags=["files"])
 
     @router.post("/files", openapi_extra=takes(form=_FORM))
     async def create(request: Request) -> dict[str, Any]:
         """Upload a file."""
         query_of(request)
-        return file_shape(await _uploaded(place, request, project_of(request)))
+        return file_object(await _uploaded(app, request, project_of(request)))
 
     @router.get("/files", openapi_extra=takes("after", "limit", "order", "purpose"))
     def list_files(request: Request) -> dict[str, Any]:
-        """All files, the newest first."""
+        """List files, newest first."""
         query = query_of(request)
         project, purpose = project_of(request), query.get("purpose")
 
         def shown(file_id: str) -> dict[str, Any] | None:
-            file = place.files.find(file_id, project)
-            return file_shape(file) if file and purpose in (None, file.purpose) else None
+            file = app.files.find(file_id, project)
+            return file_object(file) if file and purpose in (None, file.purpose) else None
 
-        return page_of_shelf(place.files.shelf, project, shown, query, limit=10_000, max_limit=10_000)
+        return page_of_logs(app.files.logs, project, shown, query, limit=10_000, max_limit=10_000)
 
     @router.get("/files/{file_id}")
     def retrieve(request: Request, file_id: str) -> dict[str, Any]:
-        """One file."""
+        """Retrieve a file."""
         query_of(request)
-        return file_shape(_found(place, request, file_id))
+        return file_object(_found(app, request, file_id))
 
     @router.delete("/files/{file_id}")
     def delete(request: Request, file_id: str) -> dict[str, Any]:
-        """Delete a file. Jobs that have validated it keep what they made of it."""
+        """Delete a file. Jobs that have validated it keep their dataset."""
         query_of(request)
-        place.files.remove(_found(place, request, file_id).file_id)
+        app.files.remove(_found(app, request, file_id).file_id)
         return {"id": file_id, "object": "file", "deleted": True}
 
     @router.get("/files/{file_id}/content", response_class=StreamingResponse)
     def content(request: Request, file_id: str) -> StreamingResponse:
-        """Its bytes, or a range of them."""
+        """Download a file, or a range of its bytes."""
         query_of(request)
-        file = _found(place, request, file_id)
-        asked = _range_of(request, file)
-        begin, end = asked or (0, file.num_bytes)
-        blocks: Iterator[bytes] = place.files.blocks(file_id, begin, end)
+        file = _found(app, request, file_id)
+        byte_range = _range_of(request, file)
+        begin, end = byte_range or (0, file.num_bytes)
+        blocks: Iterator[bytes] = app.files.blocks(file_id, begin, end)
         first = next(blocks, b"")  # what is wrong shows before the answer begins
         headers = {"content-length": str(end - begin), "accept-ranges": "bytes", "etag": _etag(file)}
-        if asked is not None:
+        if byte_range is not None:
             headers["content-range"] = f"bytes {begin}-{end - 1}/{file.num_bytes}"
         return StreamingResponse(
             chain((first,), blocks),
-            206 if asked is not None else 200,
+            206 if byte_range is not None else 200,
             media_type="application/octet-stream",
             headers=headers,
         )
@@ -101,8 +101,8 @@ def file_routes(place: Place) -> APIRouter:
     return router
 
 
-def _found(place: Place, request: Request, file_id: str) -> FileCreated:
-    file = place.files.find(file_id, project_of(request))
+def _found(app: AppState, request: Request, file_id: str) -> FileCreated:
+    file = app.files.find(file_id, project_of(request))
     if file is None:
         raise not_found("file", file_id, param="file_id")
     return file
@@ -111,7 +111,7 @@ def _found(place: Place, request: Request, file_id: str) -> FileCreated:
 class _Range(NamedTuple):
     begin: int
     end: int
-    """Behind its last byte."""
+    """Exclusive."""
 
 
 def _etag(file: FileCreated) -> str:
@@ -119,14 +119,14 @@ def _etag(file: FileCreated) -> str:
 
 
 def _range_of(request: Request, file: FileCreated) -> _Range | None:
-    """The bytes that are asked for; None for all of them."""
+    """Parse the Range header; None for the whole file."""
     text = request.headers.get("range")
     if text is None or request.headers.get("if-range", _etag(file)) != _etag(file):
         return None
     found = re.fullmatch(r"bytes=(\d{0,18})-(\d{0,18})", text.replace(" ", ""), re.ASCII)
     if found is None or not (found[1] or found[2]) or (found[1] and found[2] and int(found[1]) > int(found[2])):
-        raise RefusedError(
-            f"Range is one of bytes: 'bytes=FIRST-LAST', 'bytes=FIRST-' or 'bytes=-LENGTH', not {text!r:.80}.",
+        raise ApiError(
+            f"Range must be 'bytes=FIRST-LAST', 'bytes=FIRST-' or 'bytes=-LENGTH', not {text!r:.80}.",
             param="range",
             code="invalid_value",
         )
@@ -134,8 +134,8 @@ def _range_of(request: Request, file: FileCreated) -> _Range | None:
     begin = int(found[1]) if found[1] else max(0, size - int(found[2]))
     end = min(size, int(found[2]) + 1) if found[1] and found[2] else size
     if begin >= end:
-        raise RefusedError(
-            f"The file has {size:,} bytes: there are none of {text!r:.80}.",
+        raise ApiError(
+            f"The file has {size:,} bytes, so the range {text!r:.80} is empty.",
             status=416,
             param="range",
             code="range_not_satisfiable",
@@ -144,41 +144,39 @@ def _range_of(request: Request, file: FileCreated) -> _Range | None:
     return _Range(begin, end)
 
 
-async def _uploaded(place: Place, request: Request, project: str) -> FileCreated:
-    file_id = new_id("file", place.clock.now_s())
-    with place.storage.room(project, "file") as take:
+async def _uploaded(app: AppState, request: Request, project: str) -> FileCreated:
+    file_id = new_id("file", app.clock.now_s())
+    with app.storage.reserve(project, "file") as take:
         created = await received(
             request,
             "file",
-            lambda: place.files.sink(file_id),
-            lambda form: _checked(place, form, project=project, file_id=file_id),
+            lambda: app.files.sink(file_id),
+            lambda form: _checked(app, form, project=project, file_id=file_id),
             take,
         )
-        return await run_in_threadpool(_made, place, created, asked_for(request, created.request_sha256))
+        return await run_in_threadpool(_put_file, app, created, idempotent_request(request, created.request_sha256))
 
 
-def _made(place: Place, created: FileCreated, asked: AskedFor) -> FileCreated:
-    """The file, or the one that an earlier request for the same made; then these bytes are there already."""
+def _put_file(app: AppState, created: FileCreated, request: IdempotentRequest) -> FileCreated:
+    """Create the file, or return that of the request it retries and drop these bytes."""
 
     def make(file_id: str) -> FileState:
-        return place.files.put(created.model_copy(update={"file_id": file_id}))
+        return app.files.put(created.model_copy(update={"file_id": file_id}))
 
-    made = place.file_repeats.made(asked, created.file_id, make).created
-    place.files.drop(created.content, made)
-    return made
+    file = app.file_idempotency.create_once(request, created.file_id, make).created
+    app.files.drop(created.content, file)
+    return file
 
 
-def _checked(place: Place, form: Received, *, project: str, file_id: str) -> FileCreated:
+def _checked(app: AppState, form: ReceivedForm, *, project: str, file_id: str) -> FileCreated:
     fields, sink = form.fields, form.sink
     if unknown := sorted(set(fields) - {"purpose", _ANCHOR, _SECONDS}):
-        raise RefusedError(
-            f"Unknown parameter: '{unknown[0]:.80}'.", param=unknown[0], code="unknown_parameter"
-        )
+        raise ApiError(f"Unknown parameter: '{unknown[0]:.80}'.", param=unknown[0], code="unknown_parameter")
     if "purpose" not in fields:
         raise missing("purpose")
     check_purpose(purpose := fields["purpose"])
     check_filename(form.filename, "file")
-    now_s = place.clock.now_s()
+    now_s = app.clock.now_s()
     expires = _ANCHOR in fields or _SECONDS in fields
     lives_s = lifetime_s(fields.get(_ANCHOR), fields.get(_SECONDS, "")) if expires else None
     parts = [form.filename, purpose, lives_s, sink.sha256]

@@ -1,4 +1,4 @@
-"""`fine_tuning.alpha.graders.*`: a grader is checked, or run on one sample."""
+"""`fine_tuning.alpha.graders.*`: validate a grader, or run it on one sample."""
 
 from typing import Any
 
@@ -6,9 +6,9 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict
 
 from assay.serving.graders import ERRORS, SampleGrade
+from assay.serving.openai.app_state import AppState, project_of, query_of, while_connected
 from assay.serving.openai.bodies import parsed, read_json
-from assay.serving.openai.declared import takes
-from assay.serving.openai.place import Place, project_of, query_of, while_connected
+from assay.serving.openai.openapi import takes
 
 
 class GraderBody(BaseModel):
@@ -25,16 +25,16 @@ class GraderRunBody(GraderBody):
     item: dict[str, Any] | None = None
 
 
-def grader_routes(place: Place) -> APIRouter:
-    """The routes."""
+def grader_routes(app: AppState) -> APIRouter:
+    """Return the routes."""
     router = APIRouter(prefix="/fine_tuning/alpha/graders", tags=["graders"])
 
     @router.post("/validate", openapi_extra=takes(body=GraderBody))
     async def validate(request: Request) -> dict[str, Any]:
-        """Say the grader again, if it can be one."""
+        """Validate a grader and return it."""
         query_of(request)
         body = parsed(GraderBody, await read_json(request))
-        await while_connected(request, place.graders.check(project_of(request), body.grader))
+        await while_connected(request, app.graders.check(project_of(request), body.grader))
         return {"grader": body.grader}
 
     @router.post("/run", openapi_extra=takes(body=GraderRunBody))
@@ -42,14 +42,14 @@ def grader_routes(place: Place) -> APIRouter:
         """Grade one sample."""
         query_of(request)
         body = parsed(GraderRunBody, await read_json(request))
-        return _shape(await while_connected(request, _graded(place, project_of(request), body)))
+        return _shape(await while_connected(request, _graded(app, project_of(request), body)))
 
     return router
 
 
-async def _graded(place: Place, project: str, body: GraderRunBody) -> SampleGrade:
-    grader = await place.graders.check(project, body.grader)
-    return await place.graders.run(project, grader, body.model_sample, body.item or {})
+async def _graded(app: AppState, project: str, body: GraderRunBody) -> SampleGrade:
+    grader = await app.graders.check(project, body.grader)
+    return await app.graders.run(project, grader, body.model_sample, body.item or {})
 
 
 def _shape(graded: SampleGrade) -> dict[str, Any]:
@@ -58,9 +58,7 @@ def _shape(graded: SampleGrade) -> dict[str, Any]:
     text = None if failure is None else failure.text
     errors: dict[str, Any] = {name: name == graded.error for name in ERRORS}
     errors["model_grader_server_error_details"] = text if graded.error == "model_grader_server_error" else None
-    errors["python_grader_runtime_error_details"] = (
-        text if graded.error == "python_grader_runtime_error" else None
-    )
+    errors["python_grader_runtime_error_details"] = text if graded.error == "python_grader_runtime_error" else None
     errors["python_grader_server_error_type"] = text if graded.error == "python_grader_server_error" else None
     scores = dict(grade.parts) or ({} if grade.score is None else {graded.grader.name: grade.score})
     return {

@@ -1,11 +1,12 @@
-"""Jobs that are over, as the API shows them, in a table: each costs a look, and not a log.
+"""SQLite cache of ended jobs' API objects, so a list page reads rows instead of replaying event logs.
 
-    over, and not in the table --its log--> its shape --put--> every later answer takes it from there
+    ended job, not in the table --its log--> its object --put--> later responses read the table
 
-Once its worker has closed a job, nothing changes what is shown of it: so no row is ever out of date. Another
-assay may show it otherwise, and has rows of its own. The table is a copy and no more: where it is missing,
-damaged or cannot be written, the logs are read; whoever deletes the file loses some seconds. Whoever puts older
-logs in the place of the store's has to delete it.
+An ended job's object never changes once its worker has closed it, so rows cannot be stale. Each code version
+has rows
+of its own. The table is only a cache: if it is missing, damaged or locked, logs are read instead. Delete it
+after
+restoring older logs from a backup.
 """
 
 import sqlite3
@@ -19,16 +20,16 @@ from pydantic_core import from_json, to_json
 
 from assay.base.code_version import code_version
 from assay.serving.ids import is_id
-from assay.serving.jobs import JobShelf
-from assay.serving.openai.shapes import job_shape
+from assay.serving.jobs import JobRepository
+from assay.serving.openai.objects import job_object
 
 LOCKED_S = 0.5
-"""How long somebody else's lock is waited for; then the log is read."""
+"""How long to wait for a lock before reading the log instead."""
 AWAY_S = 5.0
-"""How long a table that could not be asked is not asked again: a page would wait for each of its jobs."""
+"""After an error, the table is skipped for this long."""
 FILLED_AT_ONCE = 50
 KNOWN_IN_A_ROW = 1000
-"""Rows behind which a later pass expects nothing new."""
+"""`fill` stops after this many consecutive known rows."""
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS jobs (version TEXT, job_id TEXT, shape BLOB, PRIMARY KEY (version, job_id))",
     "CREATE TABLE IF NOT EXISTS filled (version TEXT, project TEXT, PRIMARY KEY (version, project))",
@@ -36,10 +37,10 @@ _TABLES = (
 
 
 class JobTable:
-    """The shapes of a store's jobs that are over; safe to share between threads."""
+    """Cached objects of ended jobs; thread-safe."""
 
-    def __init__(self, jobs: JobShelf, file: Path | None = None) -> None:
-        """`file`: of SQLite; in memory where none is given."""
+    def __init__(self, jobs: JobRepository, file: Path | None = None) -> None:
+        """`file`: SQLite file; in memory without one."""
         self._jobs = jobs
         self._file = file
         self._version = code_version()
@@ -48,32 +49,33 @@ class JobTable:
         self._away_until_s = 0.0
 
     def shape(self, job_id: str) -> dict[str, Any] | None:
-        """`FineTuningJob` of a job that is over; None of any other."""
+        """Return the `FineTuningJob` of an ended job; None for others."""
         if not is_id("ftjob", job_id):
             return None
         if (row := self._row(job_id)) is not None:
             shown: dict[str, Any] = from_json(row)
             return shown
-        shelf = self._jobs.shelf
+        logs = self._jobs.logs
         # In this order: a state that is read behind the look is the last one.
-        state = None if shelf.is_open(job_id) else shelf.state_once(job_id)
-        if state is None or not state.is_settled:
+        state = None if logs.is_open(job_id) else logs.state_once(job_id)
+        if state is None or not state.has_final_cost:
             return None
-        shown = job_shape(state, None)
+        shown = job_object(state, None)
         self._execute("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?)", self._version, job_id, to_json(shown))
         return shown
 
-    def fill(self, projects: Iterable[str], rest: Callable[[], None]) -> None:
-        """Take in the projects' jobs that are over, the newest first; `rest` is called after every few.
+    def fill(self, projects: Iterable[str], yield_cpu: Callable[[], None]) -> None:
+        """Cache ended jobs of the projects, newest first; `yield_cpu` is called regularly.
 
-        Once all of a project's were looked at, it ends where so many in a row were there already. It gives up
-        while the table cannot be asked: what is read then would be read for nothing.
+        After the first complete pass over a project, later passes stop at `KNOWN_IN_A_ROW`. Stops if the table
+        is
+        unavailable.
         """
         for project in projects:
-            asked = "SELECT 1 FROM filled WHERE version = ? AND project = ?"
-            is_filled = bool(self._execute(asked, self._version, project))
+            query = "SELECT 1 FROM filled WHERE version = ? AND project = ?"
+            is_filled = bool(self._execute(query, self._version, project))
             num_known = 0
-            for number, job_id in enumerate(self._jobs.shelf.newest(project), 1):
+            for number, job_id in enumerate(self._jobs.logs.newest(project), 1):
                 num_known = num_known + 1 if self._row(job_id) is not None else 0
                 if self._is_away():
                     return
@@ -82,7 +84,7 @@ class JobTable:
                 if num_known == 0:
                     self.shape(job_id)
                 if number % FILLED_AT_ONCE == 0:
-                    rest()
+                    yield_cpu()
             self._execute("INSERT OR REPLACE INTO filled VALUES (?, ?)", self._version, project)
 
     def _is_away(self) -> bool:
@@ -93,7 +95,7 @@ class JobTable:
         return rows[0][0] if rows else None
 
     def _execute(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        """What it answers; nothing where the table cannot be asked."""
+        """Return the rows; empty if the table is unavailable."""
         with self._lock:
             if self._is_away():
                 return []

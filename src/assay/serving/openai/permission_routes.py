@@ -1,4 +1,4 @@
-"""`fine_tuning.checkpoints.permissions.*`: a project lets others ask a model that it made, or a checkpoint."""
+"""`fine_tuning.checkpoints.permissions.*`: share a job's model or checkpoint with other projects."""
 
 from typing import Any
 
@@ -7,12 +7,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from assay.records.checkpoint_permission import PermissionGranted
+from assay.serving.api_error import ApiError, not_found
 from assay.serving.engines.sources import named_model
+from assay.serving.openai.app_state import AppState, key_id_of, project_of, query_of
 from assay.serving.openai.bodies import parsed, read_json
-from assay.serving.openai.declared import takes
+from assay.serving.openai.openapi import takes
 from assay.serving.openai.pages import listed, page_of
-from assay.serving.openai.place import Place, asker_of, project_of, query_of
-from assay.serving.refusal import RefusedError, not_found
 from assay.serving.retention import Weights
 
 _ORDERS = {"ascending": "asc", "descending": "desc"}
@@ -25,79 +25,81 @@ class PermissionsBody(BaseModel):
     project_ids: list[str] = Field(min_length=1, max_length=100)
 
 
-def permission_routes(place: Place) -> APIRouter:
-    """The routes."""
+def permission_routes(app: AppState) -> APIRouter:
+    """Return the routes."""
     router = APIRouter(prefix="/fine_tuning/checkpoints/{name}/permissions", tags=["fine-tuning"])
 
     @router.post("", openapi_extra=takes(body=PermissionsBody))
     async def create(request: Request, name: str) -> dict[str, Any]:
-        """Let projects ask it."""
+        """Share the model with projects."""
         query_of(request)
         project = project_of(request)
-        weights = await run_in_threadpool(_own_weights, place, name, project)
+        weights = await run_in_threadpool(_own_weights, app, name, project)
         body = parsed(PermissionsBody, await read_json(request))
 
         def granted() -> list[PermissionGranted]:
-            for place_of, each in enumerate(body.project_ids):
-                _check_project(place, each, project, f"project_ids.{place_of}")
+            for index, project_id in enumerate(body.project_ids):
+                _check_project(app, project_id, project, f"project_ids.{index}")
             projects = list(dict.fromkeys(body.project_ids))
-            return place.permissions.grant(name, projects, by=asker_of(request), weights=weights)
+            return app.permissions.grant(name, projects, by=key_id_of(request), weights=weights)
 
         found = await run_in_threadpool(granted)
-        return listed([_shape(each) for each in found], has_more=False)
+        return listed([_shape(project_id) for project_id in found], has_more=False)
 
     @router.get("", openapi_extra=takes("after", "limit", "order", "project_id"))
     def list_permissions(request: Request, name: str) -> dict[str, Any]:
-        """Who may, the newest first."""
+        """List permissions, newest first."""
         query = dict(query_of(request))
-        _own_weights(place, name, project_of(request))
+        _own_weights(app, name, project_of(request))
         order = query.get("order", "descending")
         if order not in _ORDERS:
-            raise RefusedError(
-                f"order is 'ascending' or 'descending', not {order!r:.40}.", param="order", code="invalid_value"
+            raise ApiError(
+                f"order must be 'ascending' or 'descending', not {order!r:.40}.", param="order", code="invalid_value"
             )
         of_project = query.get("project_id")
-        there = {
-            each.permission_id: _shape(each)
-            for each in place.permissions.of(name)
-            if of_project in (None, each.project)
+        permissions = {
+            permission.permission_id: _shape(permission)
+            for permission in app.permissions.of(name)
+            if of_project in (None, permission.project)
         }
-        return page_of(there, there.get, {**query, "order": _ORDERS[order]}, limit=10, max_limit=100)
+        return page_of(permissions, permissions.get, {**query, "order": _ORDERS[order]}, limit=10, max_limit=100)
 
     @router.delete("/{permission_id}")
     def delete(request: Request, name: str, permission_id: str) -> dict[str, Any]:
-        """Let who has it ask no more."""
+        """Revoke a permission."""
         query_of(request)
-        weights = _own_weights(place, name, project_of(request))
-        if not place.permissions.revoke(name, permission_id, by=asker_of(request), weights=weights):
+        weights = _own_weights(app, name, project_of(request))
+        if not app.permissions.revoke(name, permission_id, by=key_id_of(request), weights=weights):
             raise not_found("permission", permission_id, param="permission_id")
         return {"id": permission_id, "object": "checkpoint.permission", "deleted": True}
 
     return router
 
 
-def _own_weights(place: Place, name: str, project: str) -> Weights:
-    """Those of the project's own model; nobody shares on what is shared with him."""
-    if name in place.models:
-        raise RefusedError(
-            f"{name:.160} is a base model, which every project may ask.",
+def _own_weights(app: AppState, name: str, project: str) -> Weights:
+    """Return the weights of the project's own model. Models shared with it cannot be shared further."""
+    if name in app.models:
+        raise ApiError(
+            f"{name:.160} is a base model, which every project may query.",
             param="fine_tuned_model_checkpoint",
             code="invalid_value",
         )
-    found = named_model(name, place.models, place.jobs, project)
+    found = named_model(name, app.models, app.jobs, project)
     if found is None:
         raise not_found("checkpoint", name, param="fine_tuned_model_checkpoint")
-    return place.keeper.of(name, found.source.run_id, found.source.step)
+    return app.retention.of(name, found.source.run_id, found.source.step)
 
 
-def _check_project(place: Place, project: str, own: str, param: str) -> None:
-    there = place.projects.find(project)
-    if there is None or there.archived is not None:
-        raise RefusedError(
+def _check_project(app: AppState, project: str, own: str, param: str) -> None:
+    state = app.projects.find(project)
+    if state is None or state.archived is not None:
+        raise ApiError(
             f"There is no project {project!r:.120}, or it is archived.", param=param, code="project_not_found"
         )
     if project == own:
-        raise RefusedError("It is this project's own: it may ask it.", param=param, code="invalid_value")
+        raise ApiError(
+            "The model belongs to this project, which needs no permission.", param=param, code="invalid_value"
+        )
 
 
 def _shape(granted: PermissionGranted) -> dict[str, Any]:

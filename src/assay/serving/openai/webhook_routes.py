@@ -1,4 +1,4 @@
-"""`webhooks.*`: a project's webhooks; who has a secret in an answer has it there only."""
+"""`webhooks.*`: webhook endpoints of a project. A secret is returned once."""
 
 from functools import partial
 from typing import Annotated, Any
@@ -8,13 +8,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from assay.records.webhook import WebhookCreated
-from assay.serving.idempotency_keys import AskedFor
+from assay.serving.api_error import ApiError, not_found
+from assay.serving.idempotency_keys import IdempotentRequest
 from assay.serving.ids import new_id
+from assay.serving.openai.app_state import AppState, connected_request, project_of, query_of
 from assay.serving.openai.bodies import parsed, read_json, request_sha256
-from assay.serving.openai.declared import takes
+from assay.serving.openai.openapi import takes
 from assay.serving.openai.pages import page_of
-from assay.serving.openai.place import Place, project_of, query_of, still_asked_for
-from assay.serving.refusal import RefusedError, not_found
 from assay.serving.webhooks.outbox import event_body
 from assay.serving.webhooks.post import (
     AddressError,
@@ -63,60 +63,60 @@ class TrialBody(_WebhookBody):
     event_type: str
 
 
-def webhook_routes(place: Place) -> APIRouter:
-    """The routes."""
+def webhook_routes(app: AppState) -> APIRouter:
+    """Return the routes."""
     router = APIRouter(tags=["webhooks"])
-    _add_webhooks(router, place)
-    _add_secrets(router, place)
+    _add_webhooks(router, app)
+    _add_secrets(router, app)
 
     @router.get("/webhook_event_types")
     def list_event_types(request: Request) -> dict[str, Any]:
-        """What a webhook can be told of."""
+        """List event types."""
         query_of(request)
         return {"object": "list", "data": list(EVENT_TYPES)}
 
     return router
 
 
-def _add_webhooks(router: APIRouter, place: Place) -> None:
-    webhooks = place.outbox.webhooks
+def _add_webhooks(router: APIRouter, app: AppState) -> None:
+    webhooks = app.outbox.webhooks
 
     @router.post("/webhook_endpoints", openapi_extra=takes(body=NewWebhookBody))
     async def create(request: Request) -> dict[str, Any]:
-        """Create a webhook, whose secret is shown this once."""
+        """Create a webhook; its secret is shown once."""
         query_of(request)
         value, project = await read_json(request), project_of(request)
         body = parsed(NewWebhookBody, value)
-        asked = await still_asked_for(request, request_sha256(project, "webhooks.create", value))
-        return _with_secret(await run_in_threadpool(_created, place, body, asked))
+        create_request = await connected_request(request, request_sha256(project, "webhooks.create", value))
+        return _with_secret(await run_in_threadpool(_created, app, body, create_request))
 
     @router.get("/webhook_endpoints", openapi_extra=takes("after", "limit"))
     def list_webhooks(request: Request) -> dict[str, Any]:
-        """All of the project, the newest first."""
+        """List webhooks, newest first."""
         query, project = query_of(request), project_of(request)
 
         def shown(webhook_id: str) -> dict[str, Any] | None:
             state = webhooks.find(webhook_id, project)
             return None if state is None else _shape(state)
 
-        return page_of(webhooks.shelf.ids(), shown, query, limit=20, max_limit=100)
+        return page_of(webhooks.logs.ids(), shown, query, limit=20, max_limit=100)
 
     @router.get("/webhook_endpoints/{webhook_id}")
     def retrieve(request: Request, webhook_id: str) -> dict[str, Any]:
-        """One webhook, and how its last messages fared."""
+        """Retrieve a webhook and its last messages."""
         query_of(request)
-        state = _found(place, request, webhook_id)
-        return {**_shape(state), "x_assay": {"messages": _messages(place, webhook_id)}}
+        state = _found(app, request, webhook_id)
+        return {**_shape(state), "x_assay": {"messages": _messages(app, webhook_id)}}
 
     @router.post("/webhook_endpoints/{webhook_id}", openapi_extra=takes(body=ChangedWebhookBody))
     async def update(request: Request, webhook_id: str) -> dict[str, Any]:
-        """Change what is given."""
+        """Update a webhook."""
         query_of(request)
-        await run_in_threadpool(_found, place, request, webhook_id)
+        await run_in_threadpool(_found, app, request, webhook_id)
         body = parsed(ChangedWebhookBody, await read_json(request))
 
         def updated() -> WebhookState:
-            _check_url(place, body.url)
+            _check_url(app, body.url)
             types = None if body.event_types is None else _types(body.event_types)
             return webhooks.update(webhook_id, name=body.name, url=body.url, event_types=types)
 
@@ -124,36 +124,34 @@ def _add_webhooks(router: APIRouter, place: Place) -> None:
 
     @router.delete("/webhook_endpoints/{webhook_id}")
     def delete(request: Request, webhook_id: str) -> dict[str, Any]:
-        """Send nothing any more."""
+        """Delete a webhook."""
         query_of(request)
-        _found(place, request, webhook_id)
+        _found(app, request, webhook_id)
         webhooks.delete(webhook_id)
         return {"id": webhook_id, "object": "webhook_endpoint.deleted", "deleted": True}
 
 
-def _add_secrets(router: APIRouter, place: Place) -> None:
+def _add_secrets(router: APIRouter, app: AppState) -> None:
     @router.post("/webhook_endpoints/{webhook_id}/rotate_secret", openapi_extra=takes(body=RotationBody))
     async def rotate_secret(request: Request, webhook_id: str) -> dict[str, Any]:
-        """Sign with a new secret, which is shown this once."""
+        """Replace the signing secret; the new one is shown once."""
         query_of(request)
-        await run_in_threadpool(_found, place, request, webhook_id)
+        await run_in_threadpool(_found, app, request, webhook_id)
         body = parsed(RotationBody, await read_json(request))
 
-        rotated = partial(
-            place.outbox.webhooks.rotate, webhook_id, keeps_old=body.keep_old_secret_active_for_24_hours
-        )
+        rotated = partial(app.outbox.webhooks.rotate, webhook_id, keeps_old=body.keep_old_secret_active_for_24_hours)
         return _with_secret(await run_in_threadpool(rotated))
 
     @router.post("/webhook_endpoints/{webhook_id}/test", openapi_extra=takes(body=TrialBody))
     async def test(request: Request, webhook_id: str) -> dict[str, Any]:
-        """Send a message of a job that does not exist, now and once."""
+        """Send a test event now, without retries."""
         query_of(request)
-        state = await run_in_threadpool(_found, place, request, webhook_id)
+        state = await run_in_threadpool(_found, app, request, webhook_id)
         body = parsed(TrialBody, await read_json(request))
 
         def tried() -> int:
             (event_type,) = _types([body.event_type])
-            return _trial(place, state, event_type)
+            return _trial(app, state, event_type)
 
         return {
             "object": "webhook_endpoint.test",
@@ -164,69 +162,69 @@ def _add_secrets(router: APIRouter, place: Place) -> None:
         }
 
 
-def _created(place: Place, body: NewWebhookBody, asked: AskedFor) -> WebhookState:
-    """A repeat is answered with the webhook of its first request, and with a new secret."""
+def _created(app: AppState, body: NewWebhookBody, request: IdempotentRequest) -> WebhookState:
+    """Create a webhook. A retry gets that of the first request with a new secret."""
     types = _types(body.event_types)
-    _check_url(place, body.url)
-    now_s = place.clock.now_s()
-    made: list[bool] = []
+    _check_url(app, body.url)
+    now_s = app.clock.now_s()
+    is_new: list[bool] = []
 
     def make(webhook_id: str) -> WebhookState:
         created = WebhookCreated(
             webhook_id=webhook_id,
-            project=asked.project,
+            project=request.project,
             name=body.name,
             url=body.url,
             event_types=types,
             secret=new_secret(),
             at_s=now_s,
-            request_sha256=asked.sha256,
+            request_sha256=request.sha256,
         )
-        state = place.outbox.webhooks.put(created)
-        made.append(state.created == created)
+        state = app.outbox.webhooks.put(created)
+        is_new.append(state.created == created)
         return state
 
-    state = place.webhook_repeats.made(asked, new_id("webhook", now_s), make)
-    if made == [True]:
+    state = app.webhook_idempotency.create_once(request, new_id("webhook", now_s), make)
+    if is_new == [True]:
         return state
-    return place.outbox.webhooks.rotate(state.created.webhook_id, keeps_old=False)
+    return app.outbox.webhooks.rotate(state.created.webhook_id, keeps_old=False)
 
 
-def _trial(place: Place, state: WebhookState, event_type: str) -> int:
-    now_s = place.clock.now_s()
+def _trial(app: AppState, state: WebhookState, event_type: str) -> int:
+    now_s = app.clock.now_s()
     body = event_body(event_type, "ftjob-test", now_s)
     headers = signed_headers(new_id("message", now_s), body, state.secrets_at(now_s), now_s=now_s)
     try:
-        return post(state.url, body, headers, place.webhook_hosts)
+        return post(state.url, body, headers, app.webhook_hosts)
     except (AddressError, NotDeliveredError) as error:
-        raise RefusedError(f"Nothing was delivered: {error}", code="webhook_unreachable") from error
+        raise ApiError(f"Nothing was delivered: {error}", code="webhook_unreachable") from error
 
 
 def _types(event_types: list[str]) -> tuple[str, ...]:
     for type_ in event_types:
         if type_ not in EVENT_TYPES:
-            raise RefusedError(
-                f"Nobody is told of {type_!r:.80} here; of: {', '.join(EVENT_TYPES)}.",
+            raise ApiError(
+                f"Unknown event type {type_!r:.80}. Supported: {', '.join(EVENT_TYPES)}.",
                 param="event_types",
                 code="invalid_value",
             )
     return tuple(dict.fromkeys(event_types))
 
 
-def _check_url(place: Place, url: str | None) -> None:
-    """What can be known now. Where a name leads is known when something is sent, and is looked at then."""
+def _check_url(app: AppState, url: str | None) -> None:
+    """Raise `ApiError` for an invalid URL. Addresses are checked again at each delivery."""
     if url is None:
         return
     try:
-        addresses_of(target_of(url, place.webhook_hosts), place.webhook_hosts, resolved)
+        addresses_of(target_of(url, app.webhook_hosts), app.webhook_hosts, resolved)
     except AddressError as error:
-        raise RefusedError(str(error), param="url", code="invalid_url") from error
+        raise ApiError(str(error), param="url", code="invalid_url") from error
     except NotDeliveredError:
         return  # it may be resolved by then
 
 
-def _found(place: Place, request: Request, webhook_id: str) -> WebhookState:
-    state = place.outbox.webhooks.find(webhook_id, project_of(request))
+def _found(app: AppState, request: Request, webhook_id: str) -> WebhookState:
+    state = app.outbox.webhooks.find(webhook_id, project_of(request))
     if state is None:
         raise not_found("webhook", webhook_id, param="webhook_endpoint_id")
     return state
@@ -251,16 +249,16 @@ def _with_secret(state: WebhookState) -> dict[str, Any]:
     return {**_shape(state), "signing_secret": state.secret}
 
 
-def _messages(place: Place, webhook_id: str) -> list[dict[str, Any]]:
-    """The last messages, the newest first."""
-    found = [*place.outbox.of_webhook(webhook_id)][-_SHOWN_MESSAGES:]
+def _messages(app: AppState, webhook_id: str) -> list[dict[str, Any]]:
+    """Return the last messages, newest first."""
+    found = [*app.outbox.of_webhook(webhook_id)][-_SHOWN_MESSAGES:]
     return [
         {
-            "id": each.due.message_id,
-            "event_type": each.due.event_type,
-            "tries": each.num_tries,
-            "said": each.said,
-            "status": each.outcome,
+            "id": message.due.message_id,
+            "event_type": message.due.event_type,
+            "tries": message.num_tries,
+            "response": message.response,
+            "status": message.outcome,
         }
-        for each in reversed(found)
+        for message in reversed(found)
     ]

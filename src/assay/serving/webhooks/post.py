@@ -1,9 +1,10 @@
-"""Sends a signed message to an address that somebody else chose, and to nothing else.
+"""Sends a signed message to a client-chosen URL, safe against SSRF.
 
-    URL --resolve, once--> addresses --all public, or the host is listed--> connect to one of *these*
+    URL --resolve once--> addresses --all public, or the host is allowed--> connect to one of these addresses
 
-What is checked is what is connected to: a name that resolves otherwise a moment later (DNS rebinding) leads
-nowhere else. Redirects are not followed, proxies not used, and the answer's body is not read.
+The connection uses the checked addresses, so DNS rebinding has no effect. Redirects and proxies are not
+followed,
+and the response body is not read.
 """
 
 import base64
@@ -22,25 +23,25 @@ from urllib.parse import urlsplit
 from assay.base.errors import AssayError
 
 TIMEOUT_S = 10.0
-"""For a whole try, however slowly the other end speaks."""
+"""Limit of a whole attempt."""
 MAX_URL = 2048
 _SHOWN = 200
 _DEFAULT_PORTS = {"https": 443, "http": 80}
 
 Resolve = Callable[[str, int], Sequence[str]]
-"""The addresses of a host."""
+"""(host, port) -> addresses."""
 
 
 class AddressError(AssayError):
-    """An address to which nothing is sent; another try does not make it better."""
+    """A forbidden address; a retry does not help."""
 
 
 class NotDeliveredError(AssayError):
-    """Nobody took it; another time somebody may."""
+    """A failed delivery; a retry may succeed."""
 
 
 class Target(NamedTuple):
-    """An address as it was given."""
+    """A parsed URL."""
 
     scheme: str
     host: str
@@ -48,77 +49,76 @@ class Target(NamedTuple):
     path: str
 
 
-def target_of(url: str, listed: Sequence[str]) -> Target:
-    """The parts of a URL; `AddressError` where it is none that may be. `listed`: see `addresses_of`."""
+def target_of(url: str, allowed_hosts: Sequence[str]) -> Target:
+    """Parse a URL. Raises `AddressError` if it is invalid or not allowed."""
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise AddressError(f"{url!r:.120} is no URL: {error}.") from None
+        raise AddressError(f"{url!r:.120} is not a URL: {error}.") from None
     host = parts.hostname or ""
     if len(url) > MAX_URL or not url.isascii() or not url.isprintable() or " " in url:
-        raise AddressError(f"A webhook's URL has up to {MAX_URL} printable ASCII characters.")
+        raise AddressError(f"A webhook's URL may have up to {MAX_URL} printable ASCII characters.")
     if parts.scheme not in _DEFAULT_PORTS or not host or parts.fragment or "@" in parts.netloc:
-        raise AddressError(f"{url!r:.120} is no URL like https://HOST/PATH, without user and fragment.")
-    if parts.scheme == "http" and not _is_listed(host, listed):
+        raise AddressError(f"{url!r:.120} is not a URL like https://HOST/PATH without user and fragment.")
+    if parts.scheme == "http" and not _is_listed(host, allowed_hosts):
         raise AddressError(
-            f"{url!r:.120}: a webhook's URL begins with https://. Where the operator lists its host "
-            "(webhook_hosts in settings.yaml) it may begin with http://."
+            f"{url!r:.120}: a webhook's URL must begin with https://. If the operator lists its host "
+            "(webhook_hosts in settings.yaml), http:// is allowed."
         )
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return Target(parts.scheme, host, port or _DEFAULT_PORTS[parts.scheme], path)
 
 
-def addresses_of(target: Target, listed: Sequence[str], resolve: Resolve) -> list[str]:
-    """Where to connect to; `AddressError` where one of its addresses is not public.
+def addresses_of(target: Target, allowed_hosts: Sequence[str], resolve: Resolve) -> list[str]:
+    """Return the addresses to connect to. Raises `AddressError` if one is not public.
 
-    `listed`: hosts, addresses and networks (`10.0.0.0/8`) that the operator has named all the same.
+    `allowed_hosts`: hosts, addresses and networks (`10.0.0.0/8`) that the operator allows.
     """
     try:
         found = list(resolve(target.host, target.port))
     except OSError as error:
         raise NotDeliveredError(f"{target.host} cannot be resolved: {error}.") from error
     for address in found:
-        if not (_is_public(address) or _is_listed(target.host, listed) or _is_listed(address, listed)):
+        if not (_is_public(address) or _is_listed(target.host, allowed_hosts) or _is_listed(address, allowed_hosts)):
             raise AddressError(
-                f"{target.host} is {address}, which is not public: nothing is sent there. Where it is meant, "
-                "the operator lists it (webhook_hosts in settings.yaml)."
+                f"{target.host} is {address}, which is not public, so nothing is sent there. To allow it, "
+                "add it to webhook_hosts in settings.yaml."
             )
     return found
 
 
 def resolved(host: str, port: int) -> list[str]:
-    """The addresses of a host, as the system knows them now."""
+    """Resolve a host."""
     infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(info[4][0]) for info in infos))
 
 
 def post(
-    url: str, body: str, headers: dict[str, str], listed: Sequence[str], resolve: Resolve = resolved
+    url: str, body: str, headers: dict[str, str], allowed_hosts: Sequence[str], resolve: Resolve = resolved
 ) -> int:
-    """Send it; the answer's status. `AddressError` or `NotDeliveredError` where there was none."""
-    target = target_of(url, listed)
-    addresses = addresses_of(target, listed, resolve)
+    """Send a message; return the response status. Raises `AddressError` or `NotDeliveredError`."""
+    target = target_of(url, allowed_hosts)
+    addresses = addresses_of(target, allowed_hosts, resolve)
     try:
         with closing(_connected(addresses, target.port)) as connected:
             watch = threading.Timer(TIMEOUT_S, _cut, [connected])
             watch.start()
             try:
-                return _asked(target, connected, body, headers)
+                return _exchange(target, connected, body, headers)
             finally:
                 watch.cancel()
     except (OSError, http.client.HTTPException) as error:
-        said = str(error) or type(error).__name__
-        raise NotDeliveredError(f"{target.host}: {said[:_SHOWN]}") from error
+        text = str(error) or type(error).__name__
+        raise NotDeliveredError(f"{target.host}: {text[:_SHOWN]}") from error
 
 
 def signed_headers(message_id: str, body: str, secrets: Sequence[str], *, now_s: float) -> dict[str, str]:
-    """The headers by which whoever has one of the secrets knows whose message it is, and when it was sent."""
+    """Return headers with signatures by each secret, in the Standard Webhooks format."""
     timestamp = str(int(now_s))
     signed = f"{message_id}.{timestamp}.{body}".encode()
     signatures = [
-        base64.b64encode(hmac.new(_key_of(secret), signed, hashlib.sha256).digest()).decode()
-        for secret in secrets
+        base64.b64encode(hmac.new(_key_of(secret), signed, hashlib.sha256).digest()).decode() for secret in secrets
     ]
     return {
         "content-type": "application/json",
@@ -129,7 +129,7 @@ def signed_headers(message_id: str, body: str, secrets: Sequence[str], *, now_s:
     }
 
 
-def _asked(target: Target, connected: socket.socket, body: str, headers: dict[str, str]) -> int:
+def _exchange(target: Target, connected: socket.socket, body: str, headers: dict[str, str]) -> int:
     connection: http.client.HTTPConnection
     if target.scheme == "https":
         connected = ssl.create_default_context().wrap_socket(connected, server_hostname=target.host)
@@ -165,10 +165,8 @@ def _is_public(address: str) -> bool:
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
-def _innermost(
-    address: ipaddress.IPv4Address | ipaddress.IPv6Address,
-) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """An address of version 4 that one of version 6 stands for, where that is so."""
+def _innermost(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Return the IPv4 address that an IPv6 address embeds, if any."""
     if isinstance(address, ipaddress.IPv4Address):
         return address
     if address in _NAT64:
@@ -177,12 +175,12 @@ def _innermost(
     return address.ipv4_mapped or address.sixtofour or teredo or address
 
 
-def _is_listed(host: str, listed: Sequence[str]) -> bool:
-    for each in listed:
-        if each.lower() == host.lower():
+def _is_listed(host: str, allowed_hosts: Sequence[str]) -> bool:
+    for entry in allowed_hosts:
+        if entry.lower() == host.lower():
             return True
         with suppress(ValueError):
-            if ipaddress.ip_address(host.partition("%")[0]) in ipaddress.ip_network(each):
+            if ipaddress.ip_address(host.partition("%")[0]) in ipaddress.ip_network(entry):
                 return True
     return False
 

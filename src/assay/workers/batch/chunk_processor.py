@@ -1,13 +1,16 @@
-"""Where a worker does things of one kind beside training, chunk by chunk, under a lease.
+"""Processes tasks of one kind (batches or eval runs) chunk by chunk, under a lease.
 
-    taken --> read (checked whole) --> chunk: put if absent --> noted in the log --> ... --> ended
+    claimed --> read (validated) --> chunk: put if absent --> logged --> ... --> ended
 
-A chunk that is there counts, whoever put it: what the log notes is made of what lies there. So each item has
-one result, and one that is durable is not made again; whoever takes over goes on behind the last chunk, and who
-was only slow adds nothing. What the things are, and what is done with one, a `DeskWork` says.
+A stored chunk counts, whichever worker stored it, and the log entry is made from it. So each item has one
+result,
+durable results are not computed again, and a worker that takes over continues after the last chunk. A
+`TaskHandler`
+defines the kind of task.
 
-A chunk says for how long it held a device, and its entry charges the project with that, once. Of a project
-whose limit is spent no further chunk is begun: what is at work waits, as a job that waits does.
+A chunk records how long it held a device, and its log entry charges the project once. Projects over their limit
+get
+no further chunk; their tasks wait.
 """
 
 import logging
@@ -19,7 +22,7 @@ from assay.base.clock import Clock
 from assay.base.errors import AssayError, FencedError, NotInstalledError, StoreError
 from assay.serving.admin.spend import HeldTime, mark_charged
 from assay.serving.chunks import Chunks, ChunkT
-from assay.serving.job_repository import Shelf
+from assay.serving.log_repository import LogRepository
 from assay.store.logs.entry import EntryT
 from assay.store.logs.fenced_log import FencedLog
 from assay.workers.batch.models import LeavingError, ModelNotLoadedError
@@ -30,8 +33,8 @@ class _Created(Protocol):
     def project(self) -> str: ...
 
 
-class ThingState(Protocol):
-    """Something that is worked at, as its entries say."""
+class TaskState(Protocol):
+    """State of a task, folded from its log."""
 
     @property
     def created(self) -> _Created: ...
@@ -46,74 +49,69 @@ class ThingState(Protocol):
     def charges(self) -> Sequence[HeldTime]: ...
 
     @property
-    def num_made(self) -> int:
-        """Chunks that its log notes."""
+    def num_done(self) -> int:
+        """Logged chunks."""
         ...
 
 
-ThingT = TypeVar("ThingT", bound=ThingState)
+TaskStateT = TypeVar("ThingT", bound=TaskState)
 
 
-class DueThing(NamedTuple):
-    """Something that is to be done."""
+class DueTask(NamedTuple):
+    """A task that needs work."""
 
-    thing_id: str
+    task_id: str
     project: str
 
 
-class ThingProblem(NamedTuple):
-    """Why nothing comes of something."""
+class TaskFailure(NamedTuple):
+    """Why a task failed."""
 
     code: str
     message: str
     param: str | None = None
 
 
-class CannotError(Exception):
-    """It was found while a chunk was made that nothing comes of the whole."""
+class TaskFailedError(Exception):
+    """Raised by a handler's step if the whole task has failed."""
 
-    def __init__(self, problem: ThingProblem) -> None:
+    def __init__(self, problem: TaskFailure) -> None:
         super().__init__(problem.message)
         self.problem = problem
 
 
-class Hand(Generic[EntryT, ThingT]):
-    """A thing under a worker's hand."""
+class TaskWriter(Generic[EntryT, TaskStateT]):
+    """Writes entries and chunks of a task under a lease."""
 
-    def __init__(self, thing: DueThing, shelf: Shelf[EntryT, ThingT], lease: int, clock: Clock) -> None:
+    def __init__(self, task: DueTask, logs: LogRepository[EntryT, TaskStateT], lease: int, clock: Clock) -> None:
         self.lease = lease
-        self._thing = thing
-        self._store = shelf.store
-        self._log = FencedLog(shelf.log(thing.thing_id), lease, of=thing.thing_id)
+        self._task = task
+        self._store = logs.store
+        self._log = FencedLog(logs.log(task.task_id), lease, of=task.task_id)
         self._clock = clock
 
     def now_s(self) -> float:
-        """Seconds since the Unix epoch, for an entry."""
         return self._clock.now_s()
 
-    def take(self, taken: EntryT) -> bool:
-        """Write down that the worker has it now; whether it has, or a later one."""
-        return self._log.take(taken)
+    def claim(self, entry: EntryT) -> bool:
+        """Log that the worker has the task; return False if a later lease has it."""
+        return self._log.take(entry)
 
-    def put(self, decide: Callable[[ThingT], EntryT | None]) -> ThingT:
-        """Put an entry, unless the thing is over; `FencedError` where it is another's by now."""
+    def put(self, decide: Callable[[TaskStateT], EntryT | None]) -> TaskStateT:
+        """Append an entry unless the task has ended. Raises `FencedError` if a later lease has it."""
         return self._log.append(lambda now: None if now.has_ended else decide(now))
 
     def put_chunk(
-        self,
-        chunks: Chunks[ChunkT],
-        number: int,
-        make: Callable[[], ChunkT],
-        note: Callable[[ChunkT], EntryT],
-    ) -> ThingT:
-        """Have the next chunk there, made if it is not, and noted and charged once."""
-        thing_id, project = self._thing
-        chunk = chunks.find(thing_id, number)
+        self, chunks: Chunks[ChunkT], number: int, make: Callable[[], ChunkT], note: Callable[[ChunkT], EntryT]
+    ) -> TaskStateT:
+        """Store the next chunk if it is missing, then log and charge it once."""
+        task_id, project = self._task
+        chunk = chunks.find(task_id, number)
         if chunk is None:
-            chunk = chunks.put(thing_id, number, self._timed(make))
-        mark_charged(self._store, project, thing_id, chunk)
+            chunk = chunks.put(task_id, number, self._timed(make))
+        mark_charged(self._store, project, task_id, chunk)
         entry = note(chunk)
-        return self.put(lambda now: entry if now.num_made == number else None)
+        return self.put(lambda now: entry if now.num_done == number else None)
 
     def _timed(self, make: Callable[[], ChunkT]) -> ChunkT:
         began_s, from_s = self._clock.now_s(), self._clock.monotonic_s()
@@ -123,61 +121,61 @@ class Hand(Generic[EntryT, ThingT]):
         return chunk.model_copy(update=charge)
 
 
-class DeskWork(Protocol[EntryT, ThingT]):
-    """What is done with things of one kind."""
+class TaskHandler(Protocol[EntryT, TaskStateT]):
+    """What to do with tasks of one kind."""
 
     @property
-    def shelf(self) -> Shelf[EntryT, ThingT]:
-        """Where they are."""
+    def logs(self) -> LogRepository[EntryT, TaskStateT]:
+        """The repository of the tasks."""
         ...
 
     @property
     def cannot(self) -> str:
-        """The code of what fails for a reason that has none of its own."""
+        """Default code of failures."""
         ...
 
-    def wanted(self, thing_id: str, state: ThingT) -> ThingT:
-        """Its state, once it is over where nobody can ask for it any more."""
+    def refresh(self, task_id: str, state: TaskStateT) -> TaskStateT:
+        """Return the state, after ending a task whose results nobody can read any more."""
         ...
 
-    def taken(self, hand: Hand[EntryT, ThingT], worker: str) -> EntryT:
-        """The entry that a worker has it now."""
+    def claim_entry(self, writer: TaskWriter[EntryT, TaskStateT], worker: str) -> EntryT:
+        """Return the entry that claims a task."""
         ...
 
-    def wants_chunk(self, state: ThingT) -> bool:
-        """Whether the next step is to make a chunk."""
+    def wants_chunk(self, state: TaskStateT) -> bool:
+        """Return whether the next step makes a chunk."""
         ...
 
-    def step(self, state: ThingT, hand: Hand[EntryT, ThingT]) -> None:
-        """Bring it one chunk further."""
+    def step(self, state: TaskStateT, writer: TaskWriter[EntryT, TaskStateT]) -> None:
+        """Advance the task by one step."""
         ...
 
-    def failed(self, hand: Hand[EntryT, ThingT], problem: ThingProblem) -> EntryT:
-        """The entry that nothing comes of it."""
+    def failed(self, writer: TaskWriter[EntryT, TaskStateT], problem: TaskFailure) -> EntryT:
+        """Return the entry that fails a task."""
         ...
 
-    def close(self, thing_id: str, state: ThingT) -> None:
-        """What follows its end; done again where that was cut off."""
+    def close(self, task_id: str, state: TaskStateT) -> None:
+        """Do what follows the end of a task; may run more than once."""
         ...
 
-    def let_go(self, thing_id: str) -> None:
-        """Close what is open for it."""
+    def let_go(self, task_id: str) -> None:
+        """Release resources that are open for the task."""
         ...
 
 
-class Desk(Generic[EntryT, ThingT]):
-    """Where the things of one kind are done."""
+class ChunkProcessor(Generic[EntryT, TaskStateT]):
+    """Processes tasks of one kind."""
 
     def __init__(
         self,
-        work: DeskWork[EntryT, ThingT],
+        work: TaskHandler[EntryT, TaskStateT],
         clock: Clock,
         *,
         is_spent: Callable[[str], bool] = lambda project: False,
-        debit: Callable[[str, Sequence[HeldTime]], None] = lambda thing_id, charges: None,
+        debit: Callable[[str, Sequence[HeldTime]], None] = lambda task_id, charges: None,
     ) -> None:
-        """`is_spent`: of a project, whether it may hold nothing more. `debit` is told of each thing that is
-        over what it held, once or again."""
+        """`is_spent`: project -> whether it is over its limit. `debit`: called with the charges of ended tasks,
+        possibly repeatedly."""
         self._work = work
         self._clock = clock
         self._is_spent = is_spent
@@ -185,60 +183,59 @@ class Desk(Generic[EntryT, ThingT]):
 
     @property
     def kind(self) -> str:
-        """As ids begin."""
-        return self._work.shelf.id_kind
+        """Prefix of task ids."""
+        return self._work.logs.id_kind
 
-    def due(self) -> Iterator[DueThing]:
-        """What is to be done and may be, the oldest first; what is over is closed on the way."""
-        shelf, is_spent = self._work.shelf, cache(self._is_spent)
-        for thing_id, state in shelf.states(shelf.open_ids()):
-            state = self._work.wanted(thing_id, state)
+    def due(self) -> Iterator[DueTask]:
+        """Yield tasks that may be processed, oldest first; close ended ones."""
+        logs, is_spent = self._work.logs, cache(self._is_spent)
+        for task_id, state in logs.states(logs.open_ids()):
+            state = self._work.refresh(task_id, state)
             if state.has_ended:
-                self._close(thing_id, state)
+                self._close(task_id, state)
             elif not (self._work.wants_chunk(state) and is_spent(state.created.project)):
-                yield DueThing(thing_id, state.created.project)
+                yield DueTask(task_id, state.created.project)
 
-    def take(self, thing: DueThing, lease: int, worker: str) -> bool:
-        """Write down that a worker has it now; whether it has, or a later one."""
-        hand = self._hand(thing, lease)
-        return hand.take(self._work.taken(hand, worker))
+    def claim(self, task: DueTask, lease: int, worker: str) -> bool:
+        """Log that a worker has a task; return False if a later lease has it."""
+        writer = self._writer(task, lease)
+        return writer.claim(self._work.claim_entry(writer, worker))
 
-    def step(self, thing: DueThing, lease: int) -> None:
-        """Bring it one chunk further; `FencedError` where it is another's by now."""
-        hand = self._hand(thing, lease)
-        problem = self._stepped(thing.thing_id, hand)
+    def step(self, task: DueTask, lease: int) -> None:
+        """Advance a task by one step. Raises `FencedError` if a later lease has it."""
+        writer = self._writer(task, lease)
+        problem = self._stepped(task.task_id, writer)
         if problem is not None:
-            failed = self._work.failed(hand, problem)
-            hand.put(lambda _: failed)
+            failed = self._work.failed(writer, problem)
+            writer.put(lambda _: failed)
 
-    def let_go(self, thing_id: str) -> None:
-        """Close what is open for it."""
-        self._work.let_go(thing_id)
+    def let_go(self, task_id: str) -> None:
+        self._work.let_go(task_id)
 
-    def _close(self, thing_id: str, state: ThingT) -> None:
-        self.let_go(thing_id)
-        self._work.close(thing_id, state)
-        self._debit(thing_id, state.charges)
-        self._work.shelf.close(thing_id)
+    def _close(self, task_id: str, state: TaskStateT) -> None:
+        self.let_go(task_id)
+        self._work.close(task_id, state)
+        self._debit(task_id, state.charges)
+        self._work.logs.close(task_id)
 
-    def _stepped(self, thing_id: str, hand: Hand[EntryT, ThingT]) -> ThingProblem | None:
-        """Why nothing comes of it; None where it is one step further."""
-        state = self._work.shelf.state(thing_id)
+    def _stepped(self, task_id: str, writer: TaskWriter[EntryT, TaskStateT]) -> TaskFailure | None:
+        """Return why the task failed; None after a successful step."""
+        state = self._work.logs.state(task_id)
         assert state is not None, "it was due"
         try:
-            self._work.step(state, hand)
+            self._work.step(state, writer)
         except (FencedError, StoreError, LeavingError, NotInstalledError):
             raise
-        except CannotError as error:
+        except TaskFailedError as error:
             return error.problem
         except ModelNotLoadedError as error:
-            return ThingProblem(error.code, str(error), "body.model")
+            return TaskFailure(error.code, str(error), "body.model")
         except AssayError as error:
-            return ThingProblem(self._work.cannot, str(error))
+            return TaskFailure(self._work.cannot, str(error))
         except Exception as error:
-            logging.getLogger("assay.workflows").error("%s", thing_id, exc_info=error)
-            return ThingProblem("server_error", "Something went wrong here, which is our mistake.")
+            logging.getLogger("assay.workflows").error("%s", task_id, exc_info=error)
+            return TaskFailure("server_error", "Internal server error.")
         return None
 
-    def _hand(self, thing: DueThing, lease: int) -> Hand[EntryT, ThingT]:
-        return Hand(thing, self._work.shelf, lease, self._clock)
+    def _writer(self, task: DueTask, lease: int) -> TaskWriter[EntryT, TaskStateT]:
+        return TaskWriter(task, self._work.logs, lease, self._clock)

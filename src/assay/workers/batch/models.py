@@ -1,7 +1,6 @@
-"""Models that a worker asks: engines of its own, in processes, as a server has them.
+"""Models that a worker runs, in engine processes as in the server.
 
-A worker's thread asks and waits; the engines' sockets have an event loop of their own, which runs while
-somebody waits.
+The worker's thread is synchronous; an event loop drives the engines' sockets during each call.
 """
 
 import asyncio
@@ -9,70 +8,67 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from assay.inference.protocol import (
-    CompletionChunk,
-    Engine,
-    GenerateRequest,
-    ModelSource,
-    PromptInput,
-    PromptsRead,
-)
+from assay.inference.protocol import Engine, GenerateRequest, ModelSource, PromptInput
 from assay.scoring.sampler import Completion, Message, SamplerError, Sampling
+from assay.serving.api_error import ApiError
 from assay.serving.engines.pool import EnginePool
 from assay.serving.engines.process import EngineProcess, StartedProcess
-from assay.serving.refusal import RefusedError
+from assay.serving.openai.inference.responses import collect_completions
 
-AnswerT = TypeVar("AnswerT")
+ResultT = TypeVar("ResultT")
 TRIES = 3
-"""An engine may die of what it is asked: so often another is asked the same."""
+"""Attempts per request, since a request may crash its engine."""
 LOOK_S = 0.2
 
 
 class LeavingError(Exception):
-    """The worker is told to leave; what was asked is asked again by the next."""
+    """The worker is stopping; the next worker repeats the request."""
 
 
 class ModelNotLoadedError(Exception):
-    """No question can be put to the model."""
+    """The model cannot be loaded."""
 
-    def __init__(self, refused: RefusedError) -> None:
+    def __init__(self, refused: ApiError) -> None:
         super().__init__(refused.message)
         self.code = refused.code or "model_not_usable"
 
 
 class Models(Protocol):
-    """Models that answer."""
+    """Models of a worker."""
 
-    def ask(self, source: ModelSource, work: Callable[[Engine], Awaitable[AnswerT]]) -> AnswerT:
-        """What comes of asking one; `RefusedError` where it refuses that, `ModelNotLoadedError` where it
-        refuses everything, `LeavingError` where nobody wants to know any more."""
+    def run(self, source: ModelSource, work: Callable[[Engine], Awaitable[ResultT]]) -> ResultT:
+        """Return the result of `work` on a model's engine.
+
+        Raises `ApiError` if the request is rejected, `ModelNotLoadedError` if the model cannot be loaded, and
+        `LeavingError` if the worker is stopping.
+        """
         ...
 
 
 class EngineModels:
-    """Real ones."""
+    """Models in engine processes."""
 
     def __init__(
         self,
         start: Callable[[socket.socket], StartedProcess],
         *,
-        most: int,
-        most_bytes: int | None,
+        max_models: int,
+        max_bytes: int | None,
         is_over: threading.Event,
     ) -> None:
-        """At most `most` at a time, of `most_bytes` of memory; `is_over`: the worker is to leave."""
-        self._pool = EnginePool(lambda: EngineProcess.begun(start), most=most, most_bytes=most_bytes)
+        """`is_over`: the worker is stopping."""
+        self._pool = EnginePool(lambda: EngineProcess.launch(start), max_models=max_models, max_bytes=max_bytes)
         self._runner = asyncio.Runner()
         self._is_over = is_over
 
-    def ask(self, source: ModelSource, work: Callable[[Engine], Awaitable[AnswerT]]) -> AnswerT:
+    def run(self, source: ModelSource, work: Callable[[Engine], Awaitable[ResultT]]) -> ResultT:
         """See `Models`."""
-        return self._runner.run(self._while_wanted(self._asked(source, work)))
+        return self._runner.run(self._until_stopped(self._with_retries(source, work)))
 
     def close(self) -> None:
-        """Have no process any more."""
+        """Stop all engines."""
         self._runner.run(self._end())
         self._runner.close()
 
@@ -80,7 +76,7 @@ class EngineModels:
         for engine in self._pool.loaded():
             engine.end()
 
-    async def _while_wanted(self, work: Coroutine[Any, Any, AnswerT]) -> AnswerT:
+    async def _until_stopped(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
         task = asyncio.ensure_future(work)
         while not task.done():
             await asyncio.wait((task,), timeout=LOOK_S)
@@ -90,20 +86,20 @@ class EngineModels:
                 raise LeavingError
         return task.result()
 
-    async def _asked(self, source: ModelSource, work: Callable[[Engine], Awaitable[AnswerT]]) -> AnswerT:
+    async def _with_retries(self, source: ModelSource, work: Callable[[Engine], Awaitable[ResultT]]) -> ResultT:
         for number in range(1, TRIES + 1):
             try:
                 return await self._once(source, work)
-            except RefusedError as error:
+            except ApiError as error:
                 if error.status < 500 or number == TRIES:
                     raise
         raise AssertionError("the last try answers or raises")
 
-    async def _once(self, source: ModelSource, work: Callable[[Engine], Awaitable[AnswerT]]) -> AnswerT:
+    async def _once(self, source: ModelSource, work: Callable[[Engine], Awaitable[ResultT]]) -> ResultT:
         async with AsyncExitStack() as stack:
             try:
                 engine = await stack.enter_async_context(self._pool.engine(source))
-            except RefusedError as error:
+            except ApiError as error:
                 if error.status >= 500:
                     raise
                 raise ModelNotLoadedError(error) from error
@@ -111,35 +107,33 @@ class EngineModels:
 
 
 class ModelSampler:
-    """A model as graders and data sources ask it: conversations in, completions out."""
+    """A model as a sampler: conversations in, completions out."""
 
     def __init__(self, models: Models, source: ModelSource, name: str) -> None:
         self._models = models
         self._source = source
         self.name = name
 
-    def sample(
-        self, prompts: Sequence[Sequence[Message]], sampling: Sampling
-    ) -> list[Completion | SamplerError]:
+    def sample(self, prompts: Sequence[Sequence[Message]], sampling: Sampling) -> list[Completion | SamplerError]:
         """See `Sampler`."""
         return self.complete(prompts, sampling, max_tokens=sampling.max_tokens)
 
     def complete(
         self, prompts: Sequence[Sequence[Message]], sampling: Sampling, *, max_tokens: int | None
     ) -> list[Completion | SamplerError]:
-        """Likewise; without `max_tokens` each is as long as it likes, so each is asked for alone: what there is
-        room for depends on who is asked for beside it."""
+        """Likewise; without `max_tokens`, prompts run one at a time, because the default depends on the longest
+        prompt of a request."""
         if max_tokens is not None and len(prompts) > 1:
-            found = self._asked(prompts, sampling, max_tokens)
+            found = self._sample(prompts, sampling, max_tokens)
             if not isinstance(found, SamplerError):
                 return found
-        alone = ((prompt, self._asked([prompt], sampling, max_tokens)) for prompt in prompts)
+        alone = ((prompt, self._sample([prompt], sampling, max_tokens)) for prompt in prompts)
         return [found if isinstance(found, SamplerError) else found[0] for _, found in alone]
 
-    def _asked(
+    def _sample(
         self, prompts: Sequence[Sequence[Message]], sampling: Sampling, max_tokens: int | None
     ) -> list[Completion | SamplerError] | SamplerError:
-        ask = GenerateRequest(
+        request = GenerateRequest(
             prompts=tuple(PromptInput(messages=tuple(map(dict, prompt))) for prompt in prompts),
             max_tokens=max_tokens,
             temperature=sampling.temperature,
@@ -148,31 +142,15 @@ class ModelSampler:
             stop=sampling.stop,
         )
         try:
-            drawn = self._models.ask(self._source, lambda engine: _drawn(engine, ask))
-        except RefusedError as error:
+            completions = self._models.run(self._source, lambda engine: collect_completions(engine.stream, request))
+        except ApiError as error:
             return SamplerError("server" if error.status >= 500 else "request", error.message)
         return [
             Completion(
-                drawn.pieces[place].text,
-                finish_reason=drawn.pieces[place].reason or "stop",
-                prompt_tokens=drawn.prompt_tokens[place],
-                completion_tokens=drawn.pieces[place].num_tokens,
+                completions.choices[index].text,
+                finish_reason=completions.choices[index].reason or "stop",
+                prompt_tokens=completions.prompt_tokens[index],
+                completion_tokens=completions.choices[index].num_tokens,
             )
-            for place in range(len(prompts))
+            for index in range(len(prompts))
         ]
-
-
-class _Drawn(NamedTuple):
-    prompt_tokens: tuple[int, ...]
-    pieces: dict[int, CompletionChunk]
-
-
-async def _drawn(engine: Engine, ask: GenerateRequest) -> _Drawn:
-    prompt_tokens: tuple[int, ...] = ()
-    pieces: dict[int, CompletionChunk] = {}
-    async for said in engine.stream(ask):
-        if isinstance(said, PromptsRead):
-            prompt_tokens = said.prompt_tokens
-        elif isinstance(said, CompletionChunk):
-            pieces[said.choice] = said
-    return _Drawn(prompt_tokens, pieces)

@@ -1,4 +1,4 @@
-"""Rows that are read a few at a time: those that follow are read on, earlier ones from the beginning."""
+"""Sequential row reader with restart."""
 
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -7,22 +7,23 @@ from typing import Generic, TypeVar
 RowT = TypeVar("RowT")
 
 
-class ReadOn(Generic[RowT]):
-    """What `begin` reads, checked before as a whole: a file's bytes never change, so each is a row again."""
+class ReadAhead(Generic[RowT]):
+    """Rows of `open_rows`, already validated. Reading backwards starts again, which is safe since files are
+    immutable."""
 
-    def __init__(self, begin: Callable[[], Iterator[object]], row_class: type[RowT]) -> None:
-        self._begin = begin
+    def __init__(self, open_rows: Callable[[], Iterator[object]], row_class: type[RowT]) -> None:
+        self._begin = open_rows
         self._row_class = row_class
-        self._ahead = begin()
-        self._place = 0
+        self._ahead = open_rows()
+        self._next_index = 0
 
     def rows(self, first: int, number: int) -> list[RowT]:
-        """So many from one on."""
-        if first < self._place:
-            self._ahead, self._place = self._begin(), 0
-        skipped = first - self._place
+        """Return `number` rows from index `first`."""
+        if first < self._next_index:
+            self._ahead, self._next_index = self._begin(), 0
+        skipped = first - self._next_index
         found = list(islice(self._ahead, skipped, skipped + number))
-        self._place = first + number
+        self._next_index = first + number
         rows = [row for row in found if isinstance(row, self._row_class)]
         assert len(rows) == number, (first, number, found)
         return rows

@@ -1,7 +1,8 @@
-"""How engines are started: forked from one process that has imported torch, which begins with the first.
+"""Starts engines by forking a server process that has imported torch; it starts with the first engine.
 
-Importing takes seconds, a fork a few hundredths of one; and what was imported lies in memory once. This side
-imports nothing of it: the server has no torch.
+Importing takes seconds, a fork some hundredths of a second, and imported modules share memory. The API server
+itself
+does not import torch.
 """
 
 import multiprocessing
@@ -17,7 +18,7 @@ _PRELOAD = "assay.workers.engine.preload"
 
 
 class EngineForks:
-    """Starts engines for the models of a home."""
+    """Starts engine processes for the models of a home."""
 
     def __init__(self, home: Home) -> None:
         self._folder = str(home.folder.resolve())
@@ -25,8 +26,8 @@ class EngineForks:
         self._context.set_forkserver_preload([_PRELOAD])
         self._lock = threading.Lock()
 
-    def start(self, theirs: socket.socket) -> BaseProcess:
-        """One that waits for its model; `theirs` is its end of a pair of sockets."""
+    def start(self, engine_socket: socket.socket) -> BaseProcess:
+        """Start an engine with its end of a socket pair."""
         # A terminal's Ctrl-C goes to every process: what is forked from holds it back, and leaves with us.
         with self._lock:
             resource_tracker.ensure_running()  # would release the signals if it were started within
@@ -35,7 +36,7 @@ class EngineForks:
                 forkserver.ensure_running()
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, previous)
-            process = self._context.Process(target=_run, args=(self._folder, theirs), daemon=True)
+            process = self._context.Process(target=_run, args=(self._folder, engine_socket), daemon=True)
             process.start()
         return process
 

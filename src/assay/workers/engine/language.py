@@ -1,4 +1,4 @@
-"""A language model as an engine asks it: completions piece by piece, scores of prompts, vectors, spelling."""
+"""Engine of a language model: completions, prompt scores, embeddings and tokenization."""
 
 import secrets
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from assay.base.errors import DataError
 from assay.base.seeds import derive_key
 from assay.inference.local.local_model import LocalModel
-from assay.inference.local.streaming import SeenToken, Teller, ToldPiece, mean_state, scored
+from assay.inference.local.streaming import ScoredToken, StreamChunk, TokenStreamer, mean_state, scored
 from assay.inference.local.token_texts import TokenTexts
 from assay.inference.protocol import (
     CompletionChunk,
@@ -26,14 +26,21 @@ from assay.inference.protocol import (
 )
 from assay.inference.rollout import Prompt
 from assay.scoring.sampler import Message, Sampling
-from assay.workers.engine.loaded import AskRefusedError, IsStopping, Tell, cannot, refuse_long, resident_bytes
+from assay.workers.engine.loaded import (
+    IsStopping,
+    RequestRejectedError,
+    Send,
+    check_length,
+    resident_bytes,
+    unsupported,
+)
 
 DEFAULT_MAX_TOKENS = 1024
-"""Longest completion where nobody says: memory is taken for all of it beforehand."""
+"""Default limit of a completion; memory is reserved for all of it."""
 
 
 class LanguageEngine:
-    """Asks a `LocalModel`."""
+    """Serves a `LocalModel`."""
 
     def __init__(self, model: LocalModel, digest: str) -> None:
         self._model = model
@@ -55,50 +62,52 @@ class LanguageEngine:
             resident_bytes=resident_bytes(),
         )
 
-    def answer(self, ask: EngineRequest, tell: Tell, is_stopping: IsStopping) -> None:
+    def handle(self, request: EngineRequest, send: Send, is_stopping: IsStopping) -> None:
         """See `LoadedModel`."""
-        match ask:
+        match request:
             case GenerateRequest():
-                self._generate(ask, tell, is_stopping)
+                self._generate(request, send, is_stopping)
             case ScoreRequest():
-                tell(Scored(prompts=tuple(self._scored(prompt, ask.top_logprobs) for prompt in ask.prompts)))
+                send(Scored(prompts=tuple(self._scored(prompt, request.top_logprobs) for prompt in request.prompts)))
             case EmbedRequest():
-                tokens = [self._tokens(prompt) for prompt in ask.prompts]
-                for token in tokens:
-                    refuse_long(len(token), self._model.window_tokens, param="input", of="An input")
-                vectors = tuple(tuple(mean_state(self._model.network, token)) for token in tokens)
-                tell(Embedded(vectors=vectors, num_tokens=sum(map(len, tokens))))
+                tokens = [self._tokens(prompt) for prompt in request.prompts]
+                for prompt in tokens:
+                    check_length(len(prompt), self._model.window_tokens, param="input", of="An input")
+                vectors = tuple(tuple(mean_state(self._model.network, prompt)) for prompt in tokens)
+                send(Embedded(vectors=vectors, num_tokens=sum(map(len, tokens))))
             case TokenizeRequest():
-                tell(self._spelled(ask))
+                send(self._tokenized(request))
             case _:
-                raise cannot(ask, self.ready)
+                raise unsupported(request, self.ready)
 
-    def _generate(self, ask: GenerateRequest, tell: Tell, is_stopping: IsStopping) -> None:
-        of_prompts = [self._tokens(each) for each in ask.prompts]
+    def _generate(self, request: GenerateRequest, send: Send, is_stopping: IsStopping) -> None:
+        of_prompts = list(map(self._tokens, request.prompts))
         longest, window = max(map(len, of_prompts)), self._model.window_tokens
-        max_tokens = ask.max_tokens or max(1, min(DEFAULT_MAX_TOKENS, window - longest))
-        param = "prompt" if ask.prompts[0].messages is None else "messages"
-        refuse_long(longest + max_tokens, window, param=param, of="The prompt with max_tokens")
-        sampling = Sampling(temperature=ask.temperature, top_p=ask.top_p, max_tokens=max_tokens, stop=ask.stop)
-        seed = secrets.randbits(63) if ask.seed is None else ask.seed
+        max_tokens = request.max_tokens or max(1, min(DEFAULT_MAX_TOKENS, window - longest))
+        param = "prompt" if request.prompts[0].messages is None else "messages"
+        check_length(longest + max_tokens, window, param=param, of="The prompt with max_tokens")
+        sampling = Sampling(
+            temperature=request.temperature, top_p=request.top_p, max_tokens=max_tokens, stop=request.stop
+        )
+        seed = secrets.randbits(63) if request.seed is None else request.seed
         prompts = [
             Prompt(tokens, self._key(seed, prompt, choice))
-            for prompt, tokens in zip(ask.prompts, of_prompts, strict=True)
-            for choice in range(ask.n)
+            for prompt, tokens in zip(request.prompts, of_prompts, strict=True)
+            for choice in range(request.n)
         ]
-        tell(PromptsRead(prompt_tokens=tuple(map(len, of_prompts))))
-        teller = Teller(
-            lambda piece: tell(self._piece(piece)),
+        send(PromptsRead(prompt_tokens=tuple(map(len, of_prompts))))
+        streamer = TokenStreamer(
+            lambda piece: send(self._piece(piece)),
             self._model.tokenizer,
             ends=self._model.ends,
-            stop=ask.stop,
-            top_logprobs=ask.top_logprobs,
-            is_streamed=ask.is_streamed,
+            stop=request.stop,
+            top_logprobs=request.top_logprobs,
+            is_streamed=request.is_streamed,
         )
-        self._model.complete(prompts, sampling, is_stopping, teller)
+        self._model.complete(prompts, sampling, is_stopping, streamer)
 
     def _key(self, seed: int, prompt: PromptInput, choice: int) -> int:
-        """Names a draw; the first choice has that of `LocalModel.sample`."""
+        """Return the random key of a completion; the first choice has that of `LocalModel.sample`."""
         if prompt.tokens is not None:
             text = " ".join(map(str, prompt.tokens))
         elif prompt.messages is not None:
@@ -115,19 +124,19 @@ class LanguageEngine:
             try:
                 _, tokens = self._model.conversation(_messages(prompt))
             except DataError as error:  # the template refuses it, or leaves a part out
-                raise AskRefusedError(str(error), code="invalid_value", param="messages") from error
+                raise RequestRejectedError(str(error), code="invalid_value", param="messages") from error
         else:
             if found := self._model.control.search(prompt.text or ""):
-                raise AskRefusedError(
-                    f"The prompt holds {found[0]}, a control token of the model. Write messages, or send the "
-                    "prompt as token ids.",
+                raise RequestRejectedError(
+                    f"The prompt contains {found[0]}, a control token of the model. Send messages, or send the prompt "
+                    "as token ids.",
                     code="invalid_value",
                     param="prompt",
                 )
             tokens = self._model.tokens_of(prompt.text or "")
         if not tokens:
-            raise AskRefusedError(
-                "An empty prompt, and no token begins texts of this model: write something.",
+            raise RequestRejectedError(
+                "The prompt is empty, and the model has no start token. Send a non-empty prompt.",
                 code="invalid_value",
                 param="prompt",
             )
@@ -135,23 +144,23 @@ class LanguageEngine:
 
     def _check_tokens(self, tokens: Sequence[int]) -> None:
         if wrong := [token for token in tokens if not 0 <= token < self._num_entries]:
-            raise AskRefusedError(
-                f"{wrong[0]} is no token of this model; they are 0 to {self._num_entries - 1:,}.",
+            raise RequestRejectedError(
+                f"{wrong[0]} is not a token of this model. Token ids are 0 to {self._num_entries - 1:,}.",
                 code="invalid_value",
                 param="prompt",
             )
 
     def _scored(self, prompt: PromptInput, top_logprobs: int) -> tuple[TokenLogprob, ...]:
         tokens = self._tokens(prompt)
-        refuse_long(len(tokens), self._model.window_tokens, param="prompt")
-        said = self._said(scored(self._model.network, tokens, top_logprobs=top_logprobs))
-        return said[len(self._model.begin) :] if prompt.text is not None else said
+        check_length(len(tokens), self._model.window_tokens, param="prompt")
+        logprobs = self._token_logprobs(scored(self._model.network, tokens, top_logprobs=top_logprobs))
+        return logprobs[len(self._model.begin) :] if prompt.text is not None else logprobs
 
-    def _said(self, tokens: Sequence[SeenToken], *, is_ended: bool = False) -> tuple[TokenLogprob, ...]:
+    def _token_logprobs(self, tokens: Sequence[ScoredToken], *, is_ended: bool = False) -> tuple[TokenLogprob, ...]:
         found = []
-        for place, seen in enumerate(tokens, start=1):
+        for position, seen in enumerate(tokens, start=1):
             own = self._texts.of(seen.token)
-            likeliest = [(self._texts.of(token), logprob) for token, logprob in seen.top_logprobs]
+            candidates = [(self._texts.of(token), logprob) for token, logprob in seen.top_logprobs]
             found.append(
                 TokenLogprob(
                     text=own.text,
@@ -159,33 +168,31 @@ class LanguageEngine:
                     logprob=seen.logprob,
                     top_logprobs=tuple(
                         TopLogprob(
-                            text=each.text,
-                            text_bytes=each.text_bytes and tuple(each.text_bytes),
-                            logprob=logprob,
+                            text=other.text, text_bytes=other.text_bytes and tuple(other.text_bytes), logprob=logprob
                         )
-                        for each, logprob in likeliest
+                        for other, logprob in candidates
                     ),
-                    is_end=is_ended and place == len(tokens) and seen.token in self._model.ends,
+                    is_end=is_ended and position == len(tokens) and seen.token in self._model.ends,
                 )
             )
         return tuple(found)
 
-    def _piece(self, piece: ToldPiece) -> CompletionChunk:
+    def _piece(self, piece: StreamChunk) -> CompletionChunk:
         return CompletionChunk(
             choice=piece.choice,
             text=piece.text,
-            tokens=self._said(piece.tokens, is_ended=piece.reason == "stop"),
+            tokens=self._token_logprobs(piece.tokens, is_ended=piece.reason == "stop"),
             num_tokens=piece.num_tokens,
             reason=piece.reason,
         )
 
-    def _spelled(self, ask: TokenizeRequest) -> Tokenized:
-        if ask.tokens is None:
+    def _tokenized(self, request: TokenizeRequest) -> Tokenized:
+        if request.tokens is None:
             # For clients that render prompts themselves, and send them as token ids.
-            tokens = self._model.tokens_of(ask.text or "", has_start=ask.has_start, keeps_control=True)
+            tokens = self._model.tokens_of(request.text or "", has_start=request.has_start, keeps_control=True)
             return Tokenized(tokens=tuple(tokens))
-        self._check_tokens(ask.tokens)
-        return Tokenized(text=self._model.tokenizer.decode(list(ask.tokens), skip_special_tokens=False))
+        self._check_tokens(request.tokens)
+        return Tokenized(text=self._model.tokenizer.decode(list(request.tokens), skip_special_tokens=False))
 
 
 def _messages(prompt: PromptInput) -> list[Message]:

@@ -1,4 +1,4 @@
-"""A loaded model as its engine asks it: an ask in, what it says out, one after another."""
+"""Interface of a loaded model in its engine."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,12 +8,12 @@ from typing import Protocol
 from assay.base.errors import ConfigError
 from assay.inference.protocol import EngineRequest, EngineResponse, Ready
 
-Tell = Callable[[EngineResponse], None]
+Send = Callable[[EngineResponse], None]
 IsStopping = Callable[[], bool]
 
 
-class AskRefusedError(ConfigError):
-    """The model cannot be asked so; `param` is that of the request."""
+class RequestRejectedError(ConfigError):
+    """An invalid request; `param`: of the API request."""
 
     def __init__(self, message: str, *, code: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -22,43 +22,44 @@ class AskRefusedError(ConfigError):
 
 
 class LoadedModel(Protocol):
-    """One model."""
+    """A loaded model."""
 
     @property
-    def ready(self) -> Ready:
-        """What it is."""
+    def ready(self) -> Ready: ...
+
+    def handle(self, request: EngineRequest, send: Send, is_stopping: IsStopping) -> None:
+        """Send all responses of a request.
+
+        Raises `GenerationCancelledError` if `is_stopping` becomes true, `RequestRejectedError` for invalid
+        requests.
+        """
         ...
 
-    def answer(self, ask: EngineRequest, tell: Tell, is_stopping: IsStopping) -> None:
-        """Tell all that the ask comes to. `GenerationAbandonedError` once it is to stop, `AskRefusedError` or
-        another of ours where it cannot be asked so."""
-        ...
 
-
-def cannot(ask: EngineRequest, ready: Ready) -> AskRefusedError:
-    """A kind of ask for which the model is of another kind."""
+def unsupported(request: EngineRequest, ready: Ready) -> RequestRejectedError:
+    """Return the error of a request that this kind of model does not support."""
     does = {
-        "generate": "writes no text",
-        "score": "finds no text likely or unlikely",
-        "classify": "decides nothing",
-        "embed": "has no vectors of texts",
-    }[ask.type]
+        "generate": "does not generate text",
+        "score": "does not score text",
+        "classify": "does not classify",
+        "embed": "does not embed text",
+    }[request.type]
     kind = ready.kind.replace("_", " ")
-    return AskRefusedError(
-        f"This model is a {kind}, which {does}: ask another.", code="model_cannot", param="model"
+    return RequestRejectedError(
+        f"This model is a {kind}, which {does}. Use another model.", code="model_cannot", param="model"
     )
 
 
 def resident_bytes() -> int:
-    """Memory of this process."""
+    """Return the memory of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * getpagesize()
 
 
-def refuse_long(num_tokens: int, window: int, *, param: str, of: str = "The prompt") -> None:
-    """Raise where a sequence does not fit: nothing is cut unseen."""
+def check_length(num_tokens: int, window: int, *, param: str, of: str = "The prompt") -> None:
+    """Raise `RequestRejectedError` if a sequence is too long; nothing is truncated silently."""
     if num_tokens > window:
-        raise AskRefusedError(
-            f"{of} has {num_tokens:,} tokens, and the model takes {window:,}. Shorten it, or ask for fewer.",
+        raise RequestRejectedError(
+            f"{of} has {num_tokens:,} tokens, but the model's limit is {window:,}. Shorten it, or request fewer.",
             code="context_length_exceeded",
             param=param,
         )

@@ -1,4 +1,4 @@
-"""From a source to a model that can be asked: a commit of a run, or what a base model's recipe begins with."""
+"""Loads a model from a run's commit or from a base model's recipe."""
 
 from datetime import UTC, date, datetime
 
@@ -13,25 +13,25 @@ from assay.store.objects import open_store
 from assay.training.methods.registry import exportable_method
 from assay.training.recipe import recipe_of
 from assay.workers.engine.language import LanguageEngine
-from assay.workers.engine.loaded import AskRefusedError, LoadedModel
+from assay.workers.engine.loaded import LoadedModel, RequestRejectedError
 from assay.workers.engine.predicting import PredictingEngine
 from assay.workflows.evaluation.evaluate import beginning_model, language_model
 from assay.workflows.export.export import NAME_IT
 from assay.workflows.export.predict import run_predictor, untrained_predictor
-from assay.workflows.run import chosen_commit, existing_run
+from assay.workflows.run import find_commit, load_run
 
 
 def load(home: Home, source: ModelSource) -> LoadedModel:
-    """The model; an `AssayError` says why there is none."""
+    """Load a model. Raises `AssayError`."""
     if source.run_id is not None:
         return _of_run(home, source.run_id, source.step)
     return _of_base(source)
 
 
 def _of_run(home: Home, run_id: str, step: int | None) -> LoadedModel:
-    run = existing_run(home, run_id)
+    run = load_run(home, run_id)
     log, config = CommitLog(open_store(run.store_url)), recipe_of(run).method
-    commit = chosen_commit(run, log, step)
+    commit = find_commit(run, log, step)
     if exportable_method(config).form == "language_model":
         model = load_committed(run, commit, log.store)
         found = language_model(run, model, commit, cure=NAME_IT, chat_day=_today())
@@ -44,11 +44,10 @@ def _of_base(source: ModelSource) -> LoadedModel:
     assert source.recipe is not None and source.tokenizer is not None and source.max_tokens is not None
     recipe = template_recipe(source.recipe)
     config = recipe.method
-    begun = getattr(config, "model", None) or getattr(config, "encoder", None)
-    if getattr(begun, "type", None) != "pretrained":
-        raise AskRefusedError(
-            "This base model has no weights of its own: a job of it begins with some drawn at random. Ask a "
-            "model that was trained.",
+    initial = getattr(config, "model", None) or getattr(config, "encoder", None)
+    if getattr(initial, "type", None) != "pretrained":
+        raise RequestRejectedError(
+            "This base model has no weights: its jobs start from random initialization. Use a trained model.",
             code="model_has_no_weights",
             param="model",
         )

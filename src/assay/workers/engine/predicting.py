@@ -1,4 +1,4 @@
-"""A classifier or a reward model as an engine asks it: answers and vectors for texts and conversations."""
+"""Engine of a classifier or a reward model: predictions and embeddings of texts and conversations."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -31,11 +31,9 @@ from assay.workflows.export.predict import Predictor
 
 
 class PredictingEngine:
-    """Asks a `Predictor`. What it was trained on beside the text is missing in all that it is asked."""
+    """Serves a `Predictor`. Input columns other than the text are null."""
 
-    def __init__(
-        self, predictor: Predictor, digest: str, predictions: Predictions, *, can_decide: bool = True
-    ) -> None:
+    def __init__(self, predictor: Predictor, digest: str, predictions: Predictions, *, can_decide: bool = True) -> None:
         """`can_decide`: whether its head was trained."""
         self._predictor = predictor
         self._digest = digest
@@ -63,9 +61,7 @@ class PredictingEngine:
                 read = [self._read(prompt) for prompt in request.prompts]
                 tokens = [item.tokens for item in read]
                 columns = self._predictor.row_predictor.predict(tokens, self._missing(len(read)))
-                rows = tuple(
-                    {name: values[row] for name, values in columns.items()} for row in range(len(read))
-                )
+                rows = tuple({name: values[row] for name, values in columns.items()} for row in range(len(read)))
                 send(Classified(predictions=rows, num_tokens=sum(map(len, tokens)), num_cut=_num_cut(read)))
             case EmbedRequest() if self._predictor.row_predictor.embeds:
                 read = [self._read(prompt) for prompt in request.prompts]
@@ -73,9 +69,7 @@ class PredictingEngine:
                 vectors = self._predictor.row_predictor.embeddings(tokens, self._missing(1))
                 send(
                     Embedded(
-                        vectors=tuple(map(tuple, vectors)),
-                        num_tokens=sum(map(len, tokens)),
-                        num_cut=_num_cut(read),
+                        vectors=tuple(map(tuple, vectors)), num_tokens=sum(map(len, tokens)), num_cut=_num_cut(read)
                     )
                 )
             case TokenizeRequest():
@@ -101,7 +95,7 @@ class PredictingEngine:
             (encoding,) = encode_as_text(self._predictor.tokenizer, [text])
             found = _Read(encoding.ids, is_cut=bool(encoding.overflowing))
         if not found.tokens:
-            raise RequestRejectedError("An empty input: write something.", code="invalid_value", param="input")
+            raise RequestRejectedError("The input is empty.", code="invalid_value", param="input")
         return found
 
     def _tokenized(self, request: TokenizeRequest) -> Tokenized:

@@ -1,7 +1,8 @@
-"""What an engine imports, imported once by the server that engines are forked from: a model is loaded at once.
+"""Imports of engines, done once in the server that engines are forked from.
 
-Imports only: no thread may exist and no device be touched before a fork. What is imported stays, so nothing
-is to be collected meanwhile, nor in the engines later.
+Only imports: no thread may exist and no device may be used before a fork. Garbage collection of the imported
+modules
+is frozen, so that their memory pages stay shared.
 """
 
 import gc

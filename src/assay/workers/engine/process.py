@@ -1,9 +1,10 @@
-"""An engine's process: asks come in as lines, and are answered one after another, until the server is gone.
+"""Main loop of an engine process: reads requests as lines, handles them one at a time, exits with the server.
 
-    socket --a thread--> asks, and which were given up        main thread --answers--> socket
+    socket --thread--> requests and cancellations        main thread --responses--> socket
 
-Asks are answered in the main thread, where a chat template can be held to its time; the thread that listens
-sees at once that an ask is given up, or that nobody is there any more.
+The main thread handles requests, because the time limit of chat templates needs signals. The reader thread
+notices
+cancellations and a closed socket at once.
 """
 
 import logging
@@ -27,79 +28,74 @@ from assay.inference.protocol import (
     RequestRejected,
     ResponseLine,
 )
-from assay.inference.rollout import GenerationAbandonedError
+from assay.inference.rollout import GenerationCancelledError
 from assay.serving.http.log_limit import LimitedLogHandler
 from assay.store.home import Home
-from assay.workers.engine.loaded import AskRefusedError, LoadedModel, Tell
+from assay.workers.engine.loaded import LoadedModel, RequestRejectedError, Send
 from assay.workers.engine.loading import load
 
 
 class EngineLoop:
-    """Answers what comes through a socket."""
+    """Handles the requests of a socket."""
 
     def __init__(self, home: Home, lines: BinaryIO, out: BinaryIO) -> None:
         self._home = home
         self._lines = lines
         self._out = out
-        self._asks: queue.SimpleQueue[RequestLine] = queue.SimpleQueue()
-        self._given_up: set[int] = set()
+        self._requests: queue.SimpleQueue[RequestLine] = queue.SimpleQueue()
+        self._cancelled: set[int] = set()
         self._model: LoadedModel | None = None
 
     def run(self) -> None:
-        """Until the process is ended."""
         threading.Thread(target=self._listen, name="asks", daemon=True).start()
         while True:
-            line = self._asks.get()
+            line = self._requests.get()
             assert line.request is not None
-            self._answer(line.number, line.request)
-            self._given_up.discard(line.number)
+            self._respond(line.number, line.request)
+            self._cancelled.discard(line.number)
 
     def _listen(self) -> None:
         with suppress(ConnectionError):  # from a server that was killed with something of ours unread
             for line in self._lines:
-                asked = REQUEST_LINE.validate_json(line)
-                if asked.request is None:
-                    self._given_up.add(asked.number)
+                parsed = REQUEST_LINE.validate_json(line)
+                if parsed.request is None:
+                    self._cancelled.add(parsed.number)
                 else:
-                    self._asks.put(asked)
+                    self._requests.put(parsed)
         os._exit(0)  # the server is gone: nobody waits for what is under way
 
-    def _answer(self, number: int, ask: EngineRequest) -> None:
-        def tell(said: EngineResponse) -> None:
-            self._out.write(ResponseLine(number=number, response=said).model_dump_json().encode() + b"\n")
+    def _respond(self, number: int, request: EngineRequest) -> None:
+        def send(response: EngineResponse) -> None:
+            self._out.write(ResponseLine(number=number, response=response).model_dump_json().encode() + b"\n")
             self._out.flush()
 
         try:
-            if number not in self._given_up:
-                self._answered(number, ask, tell)
-            tell(Done())
-        except GenerationAbandonedError:
+            if number not in self._cancelled:
+                self._handle(number, request, send)
+            send(Done())
+        except GenerationCancelledError:
             return
-        except AskRefusedError as error:
-            tell(RequestRejected(message=str(error), code=error.code, param=error.param))
+        except RequestRejectedError as error:
+            send(RequestRejected(message=str(error), code=error.code, param=error.param))
         except AssayError as error:
-            tell(RequestRejected(message=str(error), code="model_not_usable", param="model"))
+            send(RequestRejected(message=str(error), code="model_not_usable", param="model"))
         except ConnectionError:
             os._exit(0)
         except Exception:  # a request's boundary: the others go on
-            logging.getLogger("assay.engine").exception("an engine made a mistake")
-            tell(
-                RequestRejected(
-                    message="The model's process made a mistake, which is ours.", code="", is_ours=True
-                )
-            )
+            logging.getLogger("assay.engine").exception("unexpected error in an engine")
+            send(RequestRejected(message="Internal error in the model's process.", code="", is_ours=True))
 
-    def _answered(self, number: int, ask: EngineRequest, tell: Tell) -> None:
-        if isinstance(ask, ModelSource):
-            self._model = load(self._home, ask)
-            tell(self._model.ready)
+    def _handle(self, number: int, request: EngineRequest, send: Send) -> None:
+        if isinstance(request, ModelSource):
+            self._model = load(self._home, request)
+            send(self._model.ready)
             return
         assert self._model is not None, "loaded first"
-        self._model.answer(ask, tell, lambda: number in self._given_up)
+        self._model.handle(request, send, lambda: number in self._cancelled)
 
 
 def run_engine(folder: str, ours: socket.socket) -> None:
-    """Answer for the models of the home in a folder."""
+    """Run an engine for the models of the home in `folder`."""
     logging.getLogger().addHandler(LimitedLogHandler())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, with which this leaves
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})

@@ -1,58 +1,57 @@
-"""Whether a job may go on: what it, and its project in this month, hold devices for is counted while they do.
+"""Enforces budgets of jobs and monthly limits of projects, including device time of running attempts.
 
-    charged in the logs of jobs that are over, or left, of evals and of batches
-    + what attempts that go on have held by now
+    logged charges of ended attempts, eval runs and batches
+    + held time of running attempts
 
-At a spent budget a job is asked to commit and leave, and has some seconds for it (`LEAVE_S`); then its run is
-ended, and what lies behind its last commit is lost.
+When a budget is spent, the job is asked to commit and stop. After `LEAVE_S` its run is killed, and work after
+its
+last commit is lost.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 
 from assay.base.clock import Clock
 from assay.records.fine_tuning_job import BudgetSpent
-from assay.serving.admin.projects import ProjectShelf
-from assay.serving.admin.spend import ChargedThings, HeldTime
-from assay.serving.batches.batches import BatchShelf
-from assay.serving.evals.runs import EvalRunShelf
+from assay.serving.admin.projects import ProjectRepository
+from assay.serving.admin.spend import ChargedResources, HeldTime
+from assay.serving.batches.batches import BatchRepository
+from assay.serving.evals.runs import EvalRunRepository
 from assay.serving.job import JobState
-from assay.serving.jobs import JobShelf
+from assay.serving.jobs import JobRepository
 from assay.serving.queue.limits import ProjectLimits
 from assay.store.objects import ObjectStore
 from assay.workers.fine_tuning.held_time import AttemptTime
 
 LEAVE_S = 9.0
-"""How long a job whose budget is spent may take to commit and leave."""
+"""Seconds that a job over its budget may take to commit and stop."""
 
 
 class Budgets:
-    """Those of all jobs and projects of a store."""
+    """Budgets of all jobs and projects."""
 
     def __init__(
-        self,
-        store: ObjectStore,
-        jobs: JobShelf,
-        held: Callable[[str], Iterable[AttemptTime]],
-        clock: Clock,
+        self, store: ObjectStore, jobs: JobRepository, held: Callable[[str], Iterable[AttemptTime]], clock: Clock
     ) -> None:
-        """`held`: attempt by attempt, what a run held so far."""
+        """`held`: run id -> held time by attempt so far."""
         self._jobs = jobs
         self._held = held
         self._clock = clock
-        things = ChargedThings(jobs.shelf, EvalRunShelf(store, clock).shelf, BatchShelf(store, clock).shelf)
-        self.limits = ProjectLimits(things, ProjectShelf(store, clock), clock, self._of_job)
+        resources = ChargedResources(
+            jobs.logs, EvalRunRepository(store, clock).logs, BatchRepository(store, clock).logs
+        )
+        self.limits = ProjectLimits(resources, ProjectRepository(store, clock), clock, self._of_job)
 
     def is_spent(self, project: str) -> bool:
-        """Whether a project may hold nothing more in this month."""
+        """Return whether the project is over its monthly limit."""
         if not self.limits.has_limit(project):
             return False
-        states = [state for _, state in self._jobs.shelf.states(self._jobs.shelf.open_ids())]
+        states = [state for _, state in self._jobs.logs.states(self._jobs.logs.open_ids())]
         return self.limits.why_spent(project, states) is not None
 
     def spent(self, state: JobState, states: Sequence[JobState], lease: int) -> BudgetSpent | None:
-        """What stops a job; None where it may go on. `states`: all jobs at work among others."""
+        """Return the entry that stops a job over a budget, or None. `states`: all running jobs, among others."""
         if state.budget_device_hours is not None:
-            device_s = sum(each.device_s for each in self._of_job(state))
+            device_s = sum(held.device_s for held in self._of_job(state))
             limit_s = state.budget_device_hours * 3600
             if device_s >= limit_s:
                 return BudgetSpent(
@@ -70,8 +69,8 @@ class Budgets:
         )
 
     def _of_job(self, state: JobState) -> list[HeldTime]:
-        """What was charged, and in its place what is known of its run by now."""
+        """Return the logged charges, replaced by the run's current values where known."""
         known: dict[int, HeldTime] = {charge.attempt: charge for charge in state.charges}
         if state.validated is not None:
-            known.update((each.attempt, each) for each in self._held(state.validated.run_id))
+            known.update((held.attempt, held) for held in self._held(state.validated.run_id))
         return list(known.values())

@@ -1,9 +1,8 @@
-"""For how long a job's run held devices, attempt by attempt: what the ledger will say, or says.
+"""Device time of a job's run by attempt, as in the ledger.
 
-An attempt holds as many devices as it has ranks, from its beginning to its end. One whose supervisor died
-without a word held them until the last sign of life of any rank, or until the worker last saw it living: it is
-closed on paper as its successor would do it, should there be one. Attempt 0 is what was evaluated beside
-training, by its leases.
+An attempt holds as many devices as it has ranks. If its supervisor died, it ends at the last heartbeat of a
+rank or
+when the worker last saw it alive. Attempt 0 is evaluation outside of attempts, by its leases.
 """
 
 from pathlib import Path
@@ -19,7 +18,7 @@ from assay.workflows.evaluation.results import evaluation_seconds
 
 
 class AttemptTime(NamedTuple):
-    """Devices that an attempt held; of one that goes on, until now."""
+    """Device time of an attempt; until now if it is running."""
 
     attempt: int
     began_s: float
@@ -28,14 +27,13 @@ class AttemptTime(NamedTuple):
 
 
 def held_by(run: Run, store: ObjectStore, *, now_s: float) -> list[AttemptTime]:
-    """Every attempt of a run, and what was evaluated beside it. `store`: the run's own."""
+    """Return the device time of all attempts and evaluations. `store`: the run's."""
     attempts = saved_attempts(Path(run.run_dir))
-    return [*_beside(run, store, attempts), *(_of_attempt(attempt, now_s) for attempt in attempts)]
+    return [*_evaluation_time(run, store, attempts), *(_of_attempt(attempt, now_s) for attempt in attempts)]
 
 
 def close_on_paper(run: Run, log: CommitLog, *, seen_s: float) -> list[Attempt]:
-    """End the attempts of a run that nobody drives any more; those that were open till then. `seen_s`: when it
-    was last seen to be driven."""
+    """End the open attempts of a run without a supervisor and return them. `seen_s`: when it was last alive."""
     abandoned = {attempt.attempt for attempt in saved_attempts(Path(run.run_dir)) if attempt.ended_s is None}
     if not abandoned:
         return []
@@ -43,8 +41,8 @@ def close_on_paper(run: Run, log: CommitLog, *, seen_s: float) -> list[Attempt]:
     return [attempt for attempt in saved_attempts(Path(run.run_dir)) if attempt.attempt in abandoned]
 
 
-def tell_ledger(ledger: Ledger, run: Run, closed: list[Attempt]) -> None:
-    """Debit what was closed on paper."""
+def record_in_ledger(ledger: Ledger, run: Run, closed: list[Attempt]) -> None:
+    """Record attempts that `close_on_paper` ended."""
     for attempt in closed:
         ledger.record_attempt(attempt)
         record_phases(ledger, run, attempt)
@@ -56,7 +54,7 @@ def _of_attempt(attempt: Attempt, now_s: float) -> AttemptTime:
     return AttemptTime(attempt.attempt, attempt.started_s, ended_s, seconds * attempt.world_size)
 
 
-def _beside(run: Run, store: ObjectStore, attempts: list[Attempt]) -> list[AttemptTime]:
+def _evaluation_time(run: Run, store: ObjectStore, attempts: list[Attempt]) -> list[AttemptTime]:
     device_s = evaluation_seconds(run, store).held_s if attempts else 0.0
     if not device_s:
         return []

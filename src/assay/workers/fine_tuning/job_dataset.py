@@ -1,11 +1,12 @@
-"""A job's dataset: the rows of its files, looked at line by line, written down, and tokenised once.
+"""Builds a job's dataset: validate its files line by line, write their rows, tokenize them.
 
-    training file   --(every line checked)--> rows.jsonl --> shards, manifest
-    validation file --(likewise, first)----->    |
-                                                 column `held_out`, by which the run's split goes
+    training file   --(every line validated)--> rows.jsonl --> shards, manifest
+    validation file --(likewise, first)-------->    |
+                                                    column `held_out`, used by the run's split
 
-Without a validation file a part of the training file is held out, by the hash of a row's text or prompt. A
-row that both files have is refused: whoever evaluates on what was trained on measures memory.
+Without a validation file, a part of the training file is held out by a hash of the text or prompt. Rows in both
+files
+are rejected, because evaluating on training rows measures memorization.
 """
 
 from collections.abc import Callable
@@ -21,18 +22,18 @@ from assay.data.dataset.label_values import LabelKind
 from assay.data.dataset.split import whole_view
 from assay.records.fine_tuning_job import JobCreated
 from assay.serving.base_models import BaseModelConfig, TrainableConfig, template_recipe
-from assay.serving.files import FileDamagedError, FileShelf
+from assay.serving.files import FileDamagedError, FileRepository
 from assay.serving.methods import ServedMethod
 from assay.training.trainer.method_config import ClassPredictions, MethodConfig, NumberPredictions
 from assay.workers.fine_tuning.training_file import MAX_FAULTS, nobody_listens, read_training_file
 
 ROWS_FILE = "rows.jsonl"
 HELD_OUT = "held_out"
-"""Says of each row whether it is the validation file's."""
+"""Column: whether a row is from the validation file."""
 
 
 class InvalidFileError(DataError):
-    """A file that cannot be used; `param` is the parameter that named it."""
+    """An unusable file; `param`: the request parameter that named it."""
 
     def __init__(self, message: str, param: str) -> None:
         super().__init__(message)
@@ -40,21 +41,21 @@ class InvalidFileError(DataError):
 
 
 class _Pair(NamedTuple):
-    """A row that both files have, by its lines."""
+    """Lines of a row that is in both files."""
 
     validation_line: int
     training_line: int
 
 
 class _Checked(NamedTuple):
-    """What a line is held against."""
+    """Validators of a line."""
 
     reader: RowReader
-    fault_of_label: Callable[[str | float], str | None]
+    label_problem: Callable[[str | float], str | None]
 
 
 def job_split(created: JobCreated, trainable: TrainableConfig) -> dict[str, Any]:
-    """The split of the run's recipe."""
+    """Return the split of the run's recipe."""
     if created.validation_file is not None:
         return {"type": "column", "column": HELD_OUT, "validation": ["true"]}
     return {"type": "hash", "column": "shard_id", "validation_fraction": trainable.validation_fraction}
@@ -62,15 +63,14 @@ def job_split(created: JobCreated, trainable: TrainableConfig) -> dict[str, Any]
 
 def build_job_dataset(
     folder: Path,
-    files: FileShelf,
+    files: FileRepository,
     created: JobCreated,
     *,
     base: BaseModelConfig,
     trainable: TrainableConfig,
     method: ServedMethod,
 ) -> None:
-    """Make it in `folder`, or go on where that was interrupted; `InvalidFileError` says what is wrong, and
-    where."""
+    """Build the dataset in `folder`, or continue an interrupted build. Raises `InvalidFileError`."""
     folder.mkdir(parents=True, exist_ok=True)
     trained = template_recipe(trainable.recipe).method
     config = BuildConfig(
@@ -86,7 +86,7 @@ def build_job_dataset(
     rows = folder / ROWS_FILE
     unfinished = rows.with_suffix(".unfinished")
     with unfinished.open("wb") as out:
-        checked = _Checked(row_reader(config), trained.fault_of_label)
+        checked = _Checked(row_reader(config), trained.label_problem)
         _write_rows(files, created, checked, out)
     unfinished.replace(rows)
     try:
@@ -99,7 +99,7 @@ def build_job_dataset(
 
 
 def _label_kind(method: MethodConfig) -> LabelKind | Literal["auto"]:
-    """What labels are for the model, however few or many there are."""
+    """Return the label type that the method needs, independent of the values in the file."""
     match method.predictions:
         case ClassPredictions():
             return "classes"
@@ -110,20 +110,20 @@ def _label_kind(method: MethodConfig) -> LabelKind | Literal["auto"]:
 
 
 def _refuse_empty_side(dataset: Dataset, created: JobCreated, max_tokens: int) -> None:
-    """Rows that must not be cut are left out where they are too long: all of a file's may be."""
+    """Raise `InvalidFileError` if all rows of a file were too long."""
     held_out = int(whole_view(dataset).sum_of(HELD_OUT))
     sides = {"training_file": dataset.manifest.num_rows - held_out, "validation_file": held_out}
     for param, num_rows in sides.items():
         if not num_rows:
             raise InvalidFileError(
                 f"Invalid file {getattr(created, param)}: each of its rows has more than {max_tokens:,} "
-                "tokens, which this model is not trained on.",
+                "tokens, the limit of this model.",
                 param,
             )
 
 
-def _write_rows(files: FileShelf, created: JobCreated, checked: _Checked, out: IO[bytes]) -> None:
-    """The validation file's first: a digest of each of its rows is kept, of the training file nothing."""
+def _write_rows(files: FileRepository, created: JobCreated, checked: _Checked, out: IO[bytes]) -> None:
+    """Write the validation file's rows first, keeping a digest of each to find them in the training file."""
     if created.validation_file is None:
         _write_file(files, created, "training_file", checked, out, None, nobody_listens)
         return
@@ -135,40 +135,38 @@ def _write_rows(files: FileShelf, created: JobCreated, checked: _Checked, out: I
             pairs.append(_Pair(lines[digest], line))
 
     held_out, trained = {HELD_OUT: True}, {HELD_OUT: False}
-    _write_file(
-        files, created, "validation_file", checked, out, held_out, lambda n, it: lines.setdefault(it, n)
-    )
+    _write_file(files, created, "validation_file", checked, out, held_out, lambda n, it: lines.setdefault(it, n))
     _write_file(files, created, "training_file", checked, out, trained, is_known)
     if pairs:
-        said = "; ".join(f"line {pair.validation_line} is line {pair.training_line} there" for pair in pairs)
-        more = f" (the first {MAX_FAULTS} are named)" if len(pairs) == MAX_FAULTS else ""
+        pairs_text = "; ".join(f"line {pair.validation_line} is line {pair.training_line} there" for pair in pairs)
+        more = f" (the first {MAX_FAULTS} are listed)" if len(pairs) == MAX_FAULTS else ""
         raise InvalidFileError(
-            f"Invalid file {created.validation_file}: rows of it are in the training file "
-            f"{created.training_file}, too{more}: {said}. Take them out of one of the two.",
+            f"Invalid file {created.validation_file}: some of its rows are also in the training file "
+            f"{created.training_file}, {more}: {pairs_text}. Remove them from one of the files.",
             "validation_file",
         )
 
 
 def _write_file(
-    files: FileShelf,
+    files: FileRepository,
     created: JobCreated,
     param: str,
     checked: _Checked,
     out: IO[bytes],
-    beside: dict[str, Any] | None,
+    extra_fields: dict[str, Any] | None,
     seen: Callable[[int, int], object],
 ) -> None:
     file_id: str = getattr(created, param)
     if files.find(file_id, created.project) is None:
-        raise InvalidFileError(f"File {file_id} was deleted before the job could read it.", param)
+        raise InvalidFileError(f"File {file_id} was deleted before the job read it.", param)
     try:
         read = read_training_file(
             files.lines(file_id),
             checked.reader,
             out,
-            beside=beside,
+            extra_fields=extra_fields,
             seen=seen,
-            fault_of_label=checked.fault_of_label,
+            label_problem=checked.label_problem,
         )
     except FileDamagedError as error:
         raise InvalidFileError(str(error), param) from error

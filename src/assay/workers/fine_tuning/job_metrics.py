@@ -1,11 +1,11 @@
-"""What a job's run measured, by the names that clients of the API read: events, checkpoints, the result file.
+"""Metrics of a job's run under the API's names, for events, checkpoints and the result file.
 
     loss, token_accuracy, accuracy, reward  of a step      -> train_loss, train_mean_token_accuracy, ...
     predictions on the held-out rows        of an evaluation -> valid_loss = full_valid_loss, ...
 
-The held-out rows are always predicted whole, so what the API calls `valid_` (of a part of them) and
-`full_valid_` (of all) are one number. A language model's loss is the mean over all trained tokens there, as in
-training.
+Evaluations always cover all held-out rows, so `valid_` and `full_valid_` are equal. A language model's loss is
+the mean
+over all trained tokens, as in training.
 """
 
 import io
@@ -47,11 +47,11 @@ _COLUMNS = (
     "step", "train_loss", "train_accuracy", "train_mean_token_accuracy", "valid_loss", "valid_accuracy",
     "valid_mean_token_accuracy", "full_valid_loss", "full_valid_mean_token_accuracy",
 )  # fmt: skip
-"""Those of every result file, for old clients and new ones; what else a method measures follows them."""
+"""Columns of every result file, for old and new clients; other metrics follow them."""
 
 
 def is_shown(name: str) -> bool:
-    """Whether a metric of a run's steps is reported; `evaluated` reports others under OpenAI's names."""
+    """Return whether a step metric is reported; `evaluated` reports evaluation metrics under OpenAI's names."""
     of_evaluation = name.removeprefix("validation_")
     return (
         name in _OF_STEPS
@@ -61,7 +61,7 @@ def is_shown(name: str) -> bool:
 
 
 def step_points(run: Run, series: Series, steps: Iterable[int], at_s: float) -> Iterator[MetricPoint]:
-    """What each of these steps measured, and its evaluation, where it has one."""
+    """Yield the metrics of each step, with its evaluation if there is one."""
     for step in steps:
         values = {
             _OF_STEPS.get(name, name): values[step] for name, values in series.items() if step in values
@@ -71,7 +71,7 @@ def step_points(run: Run, series: Series, steps: Iterable[int], at_s: float) -> 
 
 
 def evaluated(run: Run, step: int) -> dict[str, float]:
-    """What the weights of a step say of the held-out rows; nothing where they were not asked."""
+    """Return the evaluation metrics of a step; empty without an evaluation."""
     path = evaluation_folder(Path(run.run_dir), step=step, split=VALIDATION) / PREDICTIONS_FILE
     if not path.is_file():
         return {}
@@ -81,7 +81,7 @@ def evaluated(run: Run, step: int) -> dict[str, float]:
 
 
 def result_table(run: Run, series: Series) -> str:
-    """The result file: CSV, a line for each step; empty where nothing was measured."""
+    """Return the result file as CSV, one line per step."""
     points = [*step_points(run, series, sorted(series.get("loss", {})), 0.0)]
     extra = sorted({name for point in points for name in point.values} - set(_COLUMNS))
     out = io.StringIO()
@@ -91,14 +91,12 @@ def result_table(run: Run, series: Series) -> str:
         for here in ("train", "valid"):  # each under both names, since clients read the one or the other
             for name, other in (("accuracy", "mean_token_accuracy"), ("mean_token_accuracy", "accuracy")):
                 row.setdefault(f"{here}_{name}", point.values.get(f"{here}_{other}"))
-        out.write(
-            ",".join("" if row.get(name) is None else str(row[name]) for name in [*_COLUMNS, *extra]) + "\n"
-        )
+        out.write(",".join("" if row.get(name) is None else str(row[name]) for name in [*_COLUMNS, *extra]) + "\n")
     return out.getvalue()
 
 
 def _means(path: Path, predictions: Predictions) -> dict[str, float]:
-    """Each metric's mean over the rows, or over what counts in them."""
+    """Return each metric's (weighted) mean over the rows."""
     if isinstance(predictions, BinaryPredictions):
         rows = scores_of(read_predictions(path), source=str(path))
         hits = (rows.probabilities >= 0.5) == rows.is_positive

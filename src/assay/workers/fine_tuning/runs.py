@@ -1,9 +1,9 @@
-"""A job's run: made from its files and its base model's recipe, launched, and looked after.
+"""Runs of jobs: created from the job's files and the base model's recipe, launched and watched.
 
-    $ASSAY_HOME/api/datasets/JOB/   rows.jsonl, shards, manifest: made once, gone on with where that was
-    interrupted $ASSAY_HOME/JOB/                the run: its id is the job's, so made twice it is made once
+    $ASSAY_HOME/api/datasets/JOB/   rows.jsonl, shards, manifest; an interrupted build continues
+    $ASSAY_HOME/JOB/                the run; its id is the job's, so it is created once
 
-The run is one like any other: `assay show`, `audit`, `replay` take it, and it outlives whoever launched it.
+The run is an ordinary run: `assay show`, `audit` and `replay` work, and it outlives the worker.
 """
 
 import math
@@ -27,122 +27,111 @@ from assay.serving.methods import SERVED_METHODS
 from assay.statistics.predictions import EVALUATION_FILE, evaluation_folder, load_evaluation
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
-from assay.store.findings import saved_audit
 from assay.store.home import Home
 from assay.store.launches import saved_launches
-from assay.store.logs.kept_checkpoints import KeptCheckpoints
+from assay.store.logs.retained_checkpoints import RetainedCheckpoints
 from assay.store.metrics.recorded import recorded_series
 from assay.store.objects import open_store
+from assay.store.run_results import saved_audit
 from assay.training.recipe import recipe_of
-from assay.workers.fine_tuning.held_time import AttemptTime, close_on_paper, held_by, tell_ledger
+from assay.workers.fine_tuning.held_time import AttemptTime, close_on_paper, held_by, record_in_ledger
 from assay.workers.fine_tuning.job_dataset import build_job_dataset, job_split
 from assay.workers.fine_tuning.job_metrics import Series, evaluated, is_shown, result_table, step_points
-from assay.workflows.run import (
-    VALIDATION,
-    check_new,
-    finished_entry,
-    load_run,
-    plan_run,
-    save_run,
-)
+from assay.workflows.run import VALIDATION, check_new, finished_entry, load_run, plan_run, save_run
 
 MAX_METRIC_EVENTS = 10_000
 RESULT_PURPOSE = "fine-tune-results"
-AnswerT = TypeVar("AnswerT")
+ResultT = TypeVar("AnswerT")
 
 
 class RunCommit(NamedTuple):
-    """A commit of a run, and what its steps measured since the one before."""
+    """A commit of a run, with the metrics since the one before."""
 
     step: int
     at_s: float
     weights_digest: str
-    kept_steps: tuple[int, ...]
-    """The steps of all commits that there are."""
+    retained_steps: tuple[int, ...]
+    """Steps of all commits that still exist."""
     points: tuple[MetricPoint, ...]
 
 
 class RunProgress(NamedTuple):
-    """How far a run is."""
+    """Progress of a launched run."""
 
     is_living: bool
-    """Whether its launch may still do something."""
+    """Whether its launch may still be running."""
     is_done: bool
-    """Whether it has reached its last step, was evaluated and audited."""
+    """Whether it was trained, evaluated and audited completely."""
     step: int
-    """The step of its last commit; 0 where there is none."""
+    """Step of its last commit; 0 without one."""
     failure: str = ""
-    """Why it would fail again; empty where it would not."""
+    """Why it would fail again; empty if a new launch may succeed."""
     last_words: str = ""
-    """The end of what its launch printed, once that is over."""
+    """End of the ended launch's output."""
     waits_for: str = ""
-    """What the scheduler that holds its launch says; empty where it is at work."""
+    """Reason of the scheduler that queues its launch; empty if it runs."""
 
 
 class JobRuns(Protocol):
-    """What a worker asks for: here by real runs; in a simulation by something that is over at once."""
+    """Interface to runs: `RunsOfHome`, or a fake in simulations."""
 
     def prepare(self, created: JobCreated, lease: int) -> JobValidated:
-        """Make dataset and run; `InvalidFileError` or another `AssayError` says why there can be none."""
+        """Build dataset and run. Raises `InvalidFileError` or another `AssayError`."""
         ...
 
     def next_launch(self, run_id: str) -> int:
-        """The number that the next launch of a run will have."""
+        """Return the number of the run's next launch."""
         ...
 
     def launch_from(self, run_id: str, number: int) -> Launch | None:
-        """The newest launch of a run with that number or a later one; None where there is none."""
+        """Return the run's newest launch if its number is at least `number`."""
         ...
 
     def start(self, created: JobCreated, run_id: str) -> Launch:
-        """Launch it, unless a launch of it is living: then that one."""
+        """Launch the run, unless a launch is running; return the launch."""
         ...
 
     def stop(self, launch: Launch) -> None:
-        """Ask it to commit and leave."""
+        """Request a commit and a stop."""
         ...
 
     def end(self, launch: Launch) -> None:
-        """Take its devices from it at once: what lies behind its last commit is lost."""
+        """Kill the launch; work after its last commit is lost."""
         ...
 
     def held(self, run_id: str) -> list[AttemptTime]:
-        """What its attempts held devices for, one that goes on until now."""
+        """Return the device time by attempt, so far."""
         ...
 
-    def settled(self, run_id: str, *, seen_s: float) -> list[AttemptTime]:
-        """Likewise, of a run that nobody drives any more; `seen_s`: when it was last seen to be driven."""
+    def final_times(self, run_id: str, *, seen_s: float) -> list[AttemptTime]:
+        """Likewise for a run without a supervisor; `seen_s`: when it was last alive."""
         ...
 
-    def progress(self, launch: Launch) -> RunProgress:
-        """How far it is."""
-        ...
+    def progress(self, launch: Launch) -> RunProgress: ...
 
     def commits_behind(self, run_id: str, step: int) -> list[RunCommit]:
-        """Its commits of later steps, with what they measured."""
+        """Return commits after `step`, with their metrics."""
         ...
 
     def result(self, created: JobCreated, run_id: str, lease: int) -> JobSucceeded:
-        """Write the result file of a run that is done."""
+        """Write the result file of a finished run."""
         ...
 
 
 class RunsOfHome:
-    """Real ones."""
+    """Runs of an assay home."""
 
-    def __init__(
-        self, home: Home, files: FileRepository, launcher: Launcher, clock: Clock | None = None
-    ) -> None:
+    def __init__(self, home: Home, files: FileRepository, launcher: Launcher, clock: Clock | None = None) -> None:
         self._home = home
         self._files = files
         self._launcher = launcher
         self._clock = clock or SystemClock()
 
     def prepare(self, created: JobCreated, lease: int) -> JobValidated:
-        """See `JobRuns`; so for all that follows."""
+        """See `JobRuns` for all methods."""
         base = stored_base(created.base, where=f"job {created.job_id}: its base model")
         method, trainable = SERVED_METHODS[created.method], base.methods[created.method]
-        asked = concrete_hyperparameters(trainable, method, created.hyperparameters)
+        hyperparameters = concrete_hyperparameters(trainable, method, created.hyperparameters)
         run_id = created.job_id
         if not self._home.has_run(run_id):
             folder = self._home.api / "datasets" / created.job_id
@@ -150,7 +139,7 @@ class RunsOfHome:
             loaded = job_recipe(
                 trainable,
                 method,
-                asked,
+                hyperparameters,
                 name=created.model,
                 dataset=str(folder),
                 split=job_split(created, trainable),
@@ -170,7 +159,7 @@ class RunsOfHome:
             num_rows=_num_rows(run),
             dataset_fingerprint=run.dataset_fingerprint,
             num_steps=run.num_steps,
-            hyperparameters=asked,
+            hyperparameters=hyperparameters,
         )
 
     def next_launch(self, run_id: str) -> int:
@@ -186,7 +175,7 @@ class RunsOfHome:
         if launch is not None and _of_scheduler(launch, state_of) != "ended":
             return launch  # a second supervisor beside a living one would take the run from it
         base = stored_base(created.base, where=f"job {created.job_id}: its base model")
-        KeptCheckpoints(open_store(run.store_url), self._clock).open_to_others()
+        RetainedCheckpoints(open_store(run.store_url), self._clock).open_to_others()
         return self._launcher.start(run, world_size=base.workers)
 
     def stop(self, launch: Launch) -> None:
@@ -201,17 +190,15 @@ class RunsOfHome:
         run = self._home.run(run_id)
         return held_by(run, open_store(run.store_url), now_s=self._clock.now_s())
 
-    def settled(self, run_id: str, *, seen_s: float) -> list[AttemptTime]:
+    def final_times(self, run_id: str, *, seen_s: float) -> list[AttemptTime]:
         run = self._home.run(run_id)
         if closed := close_on_paper(run, self._log(run), seen_s=seen_s):
             with suppress(StoreError), self._home.open_ledger() as ledger:  # an index: it can be made anew
-                tell_ledger(ledger, run, closed)
+                record_in_ledger(ledger, run, closed)
         return self.held(run_id)
 
     def progress(self, launch: Launch) -> RunProgress:
-        launch_state = _of_scheduler(
-            launch, state_of
-        )  # before the rest: what ends meanwhile is seen the next time
+        launch_state = _of_scheduler(launch, state_of)  # before the rest: what ends meanwhile is seen the next time
         is_living = launch_state != "ended"
         run = self._home.run(launch.run_id)
         log = self._log(run)
@@ -220,33 +207,31 @@ class RunsOfHome:
         finished = finished_entry(log)
         if finished is None:
             if is_living:
-                said = _of_scheduler(launch, waiting_words) if launch_state == "queued" else ""
-                return RunProgress(True, False, step, waits_for=said)
+                reason = _of_scheduler(launch, waiting_words) if launch_state == "queued" else ""
+                return RunProgress(True, False, step, waits_for=reason)
             return RunProgress(False, False, step, _failure(run, launch), _last_words(launch))
         audit = saved_audit(run.run_dir)
         folder = evaluation_folder(Path(run.run_dir), step=finished.step, split=VALIDATION)
         is_done = audit is not None and (folder / EVALUATION_FILE).is_file()
         failed = audit is not None and audit.verdict == "fail"
-        return RunProgress(
-            is_living, is_done, step, "The run's audit failed: see 'assay audit'." if failed else ""
-        )
+        return RunProgress(is_living, is_done, step, "The run's audit failed: see 'assay audit'." if failed else "")
 
     def commits_behind(self, run_id: str, step: int) -> list[RunCommit]:
         run = self._home.run(run_id)
         commits = self._log(run).commits()
-        new = {each.step: each for each in commits if each.step > step}
+        new = {commit.step: commit for commit in commits if commit.step > step}
         if not new:
             return []
-        kept = tuple(sorted({each.step for each in commits if each.step}))
+        retained = tuple(sorted({commit.step for commit in commits if commit.step}))
         series = recorded_series(Path(run.run_dir), is_shown)
-        every = math.ceil(run.num_steps / MAX_METRIC_EVENTS)
+        stride = math.ceil(run.num_steps / MAX_METRIC_EVENTS)
         found, last = [], step
-        for commit in sorted(new.values(), key=lambda each: each.step):
+        for commit in sorted(new.values(), key=lambda commit: commit.step):
             steps = [
-                each for each in range(last + 1, commit.step + 1) if each % every == 0 or each == commit.step
+                number for number in range(last + 1, commit.step + 1) if number % stride == 0 or number == commit.step
             ]
             points = tuple(step_points(run, series, steps, commit.committed_s))
-            found.append(RunCommit(commit.step, commit.committed_s, commit.weights_digest, kept, points))
+            found.append(RunCommit(commit.step, commit.committed_s, commit.weights_digest, retained, points))
             last = commit.step
         return found
 
@@ -257,9 +242,9 @@ class RunsOfHome:
         series = recorded_series(Path(run.run_dir), lambda name: is_shown(name) or name == "tokens")
         folder = evaluation_folder(Path(run.run_dir), step=finished.step, split=VALIDATION)
         measured = {
-            each.metric.name: each.estimate.value
-            for each in load_evaluation(folder).overall.measured
-            if each.estimate is not None
+            metric.metric.name: metric.estimate.value
+            for metric in load_evaluation(folder).overall.measured
+            if metric.estimate is not None
         }
         return JobSucceeded(
             at_s=self._clock.now_s(),
@@ -296,12 +281,12 @@ class RunsOfHome:
         return CommitLog(open_store(run.store_url))
 
 
-def _of_scheduler(launch: Launch, ask: Callable[[Launch], AnswerT]) -> AnswerT:
-    """A scheduler that does not answer for a moment says nothing about a launch: it is asked again."""
+def _of_scheduler(launch: Launch, query: Callable[[Launch], ResultT]) -> ResultT:
+    """Call `query`; an unavailable scheduler is a temporary error."""
     try:
-        return ask(launch)
+        return query(launch)
     except TrainingError as error:
-        raise StoreAwayError(f"run {launch.run_id}: {launch.where()} cannot be asked after: {error}") from error
+        raise StoreAwayError(f"run {launch.run_id}: {launch.where()} could not be queried: {error}") from error
 
 
 def _num_rows(run: Run) -> int:
@@ -311,7 +296,7 @@ def _num_rows(run: Run) -> int:
 
 
 def _failure(run: Run, launch: Launch) -> str:
-    """Why a run that was left would fail again; empty where its driver died, or it was asked to leave."""
+    """Return why a stopped run would fail again; empty if its supervisor died or it was asked to stop."""
     since = [attempt for attempt in saved_attempts(Path(run.run_dir)) if attempt.started_s >= launch.started_s]
     if since and since[-1].outcome == "failed":
         return since[-1].reason or "its last attempt failed"
@@ -319,7 +304,7 @@ def _failure(run: Run, launch: Launch) -> str:
 
 
 def _last_words(launch: Launch, *, num_bytes: int = 600) -> str:
-    """The end of what a launch printed."""
+    """Return the end of a launch's output."""
     path = Path(launch.log) if launch.log else None
     if path is None or not path.is_file():
         return ""

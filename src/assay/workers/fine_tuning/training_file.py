@@ -1,7 +1,8 @@
-"""The rows of a training or validation file: read line by line, each fault with its line, and written down.
+"""Reads and validates a training or validation file line by line.
 
-A row that is for a language model is read by the very reader that the dataset is built with; so what passes
-here is built, and what is refused here would have been refused there, but one at a time.
+Rows for language models are parsed by the dataset builder's own reader, so a file that passes here can be
+built, and
+all faults are reported at once.
 """
 
 import json
@@ -21,11 +22,11 @@ from assay.serving.methods import BETWEEN_MESSAGES
 MAX_FAULTS = 100
 MAX_LINE_BYTES = 16 << 20
 _BOM = b"\xef\xbb\xbf"
-"""Begins a file, or one that was put behind another: as in a dataset's sources."""
+"""Starts a file, or a concatenated one."""
 
 
 class Fault(NamedTuple):
-    """What is wrong with one line."""
+    """A fault of one line."""
 
     line: int
     """From 1."""
@@ -36,29 +37,29 @@ class Fault(NamedTuple):
 
 
 class ReadFile(NamedTuple):
-    """What became of a file."""
+    """Result of reading a file."""
 
     num_rows: int
     faults: tuple[Fault, ...]
-    """At most `MAX_FAULTS`; where there are as many, the rest was not looked at."""
+    """At most `MAX_FAULTS`; with that many, the rest was not read."""
 
     def problem(self, name: str) -> str | None:
-        """Why a job cannot use it; None where it can."""
+        """Return why the file cannot be used, or None."""
         if self.faults:
-            more = f" (the first {MAX_FAULTS} are named)" if len(self.faults) == MAX_FAULTS else ""
-            said = "; ".join(str(fault) for fault in self.faults)
+            more = f" (the first {MAX_FAULTS} are listed)" if len(self.faults) == MAX_FAULTS else ""
+            text = "; ".join(str(fault) for fault in self.faults)
             lines = "line" if len(self.faults) == 1 else "lines"
-            return f"Invalid file {name}: {len(self.faults)} {lines} cannot be used{more}: {said}"
+            return f"Invalid file {name}: {len(self.faults)} {lines} cannot be used{more}: {text}"
         return None if self.num_rows else f"Invalid file {name}: it has no rows."
 
 
 def learns_all(label: str | float) -> str | None:  # noqa: ARG001
-    """For who knows nothing of the labels that there may be."""
+    """Accept all labels."""
     return None
 
 
 def nobody_listens(line: int, digest: int) -> None:
-    """For who does not ask which rows there are."""
+    """Ignore the digests of rows."""
 
 
 def read_training_file(
@@ -66,14 +67,15 @@ def read_training_file(
     reader: RowReader,
     out: IO[bytes],
     *,
-    beside: Mapping[str, Any] | None = None,
+    extra_fields: Mapping[str, Any] | None = None,
     seen: Callable[[int, int], object] = nobody_listens,
-    fault_of_label: Callable[[str | float], str | None] = learns_all,
+    label_problem: Callable[[str | float], str | None] = learns_all,
 ) -> ReadFile:
-    """Check every line, and write the rows to `out`, one JSON object a line; memory is that of a line.
+    """Validate all lines and write the rows to `out`, one JSON object per line, in constant memory.
 
-    `beside`: what is written beside each row. `seen` is called with the line of each row, and a digest of what
-    is learned of it: rows that share it are copies. `fault_of_label`: why a label is none that is learned.
+    `extra_fields`: written with each row. `seen`: called with the line number and a digest of the trained text,
+    which
+    copies share. `fault_of_label`: label -> why it is invalid, or None.
     """
     faults: list[Fault] = []
     num_rows = 0
@@ -82,49 +84,48 @@ def read_training_file(
         if not text.strip():
             continue
         try:
-            row, learned = _row_of(text, reader, fault_of_label)
+            row, trained_text = _row_of(text, reader, label_problem)
         except DataError as error:
             faults.append(Fault(number, str(error).removeprefix(": ").removesuffix(".")))
             if len(faults) == MAX_FAULTS:
                 break
             continue
         num_rows += 1
-        seen(number, xxhash.xxh3_64_intdigest(learned.encode()))
-        out.write(json.dumps(_beside(row, beside, reader), ensure_ascii=False).encode() + b"\n")
+        seen(number, xxhash.xxh3_64_intdigest(trained_text.encode()))
+        out.write(json.dumps(_with_fields(row, extra_fields, reader), ensure_ascii=False).encode() + b"\n")
     return ReadFile(num_rows, tuple(faults))
 
 
-def _beside(row: dict[str, Any], beside: Mapping[str, Any] | None, reader: RowReader) -> dict[str, Any]:
-    """The row with what stands beside it, which graders do not see: theirs is the row as it was."""
-    if beside is None:
+def _with_fields(row: dict[str, Any], extra_fields: Mapping[str, Any] | None, reader: RowReader) -> dict[str, Any]:
+    """Return the row with the extra fields, which graders must not see: they get the original row as `item`."""
+    if extra_fields is None:
         return row
     is_item = reader.format == "prompts" and row.get("item") is None
-    return {**row, **({"item": row} if is_item else {}), **beside}
+    return {**row, **({"item": row} if is_item else {}), **extra_fields}
 
 
 def _row_of(
-    line: bytes, reader: RowReader, fault_of_label: Callable[[str | float], str | None]
+    line: bytes, reader: RowReader, label_problem: Callable[[str | float], str | None]
 ) -> tuple[dict[str, Any], str]:
-    """One row as the dataset's builder reads it, and the text that copies share; `DataError` says what is
-    wrong."""
+    """Parse a row; also return the text that identifies copies. Raises `DataError`."""
     row = json_object(line)
     if reader.format == "labelled":
         labelled = _labelled(row)
-        if (fault := fault_of_label(labelled["label"])) is not None:
+        if (fault := label_problem(labelled["label"])) is not None:
             raise DataError(fault)
         return labelled, labelled["text"]
-    if (said := reader.read(row, "")) is None:
-        raise DataError("it says nothing")
-    return row, said.group if reader.format == "prompts" else said.text
+    if (sample := reader.read(row, "")) is None:
+        raise DataError("it has no text to train on")
+    return row, sample.group if reader.format == "prompts" else sample.text
 
 
 def without_bom(line: bytes) -> bytes:
-    """A line without the byte order mark that a file may begin with."""
+    """Remove a byte order mark."""
     return line.removeprefix(_BOM)
 
 
 def json_object(line: bytes) -> dict[str, Any]:
-    """A line's JSON object; `DataError` says what is wrong."""
+    """Parse a line. Raises `DataError`."""
     if len(line) > MAX_LINE_BYTES:
         raise DataError(f"it has more than {MAX_LINE_BYTES >> 20} MB")
     try:
@@ -135,7 +136,7 @@ def json_object(line: bytes) -> dict[str, Any]:
     except (TooDeepError, DuplicateKeyError) as error:
         raise DataError(str(error)) from error
     except UnicodeEncodeError as error:
-        raise DataError("half a character (a lone surrogate)") from error
+        raise DataError("invalid Unicode (a lone surrogate)") from error
     except ValueError as error:
         column, fault = json_fault(error)
         raise DataError(f"not JSON{column}: {fault}") from error
@@ -147,7 +148,7 @@ def json_object(line: bytes) -> dict[str, Any]:
 
 
 def _labelled(row: dict[str, Any]) -> dict[str, Any]:
-    """`{text, label}`, or `{messages, label}`, whose messages are joined to a text."""
+    """Return `{text, label}`; `messages` are joined to a text."""
     if unknown := sorted(set(row) - {"text", "messages", "label"}):
         raise DataError(f"unknown key {unknown[0]!r:.60}; a row has 'text' or 'messages', and 'label'")
     label = row.get("label")
@@ -157,7 +158,7 @@ def _labelled(row: dict[str, Any]) -> dict[str, Any]:
         raise DataError("a row has either 'text' or 'messages'")
     text = row["text"] if "text" in row else BETWEEN_MESSAGES.join(_contents(row["messages"]))
     if not isinstance(text, str) or not text.strip():
-        raise DataError(f"'text' must be a text that says something, found {kind_text(text)}")
+        raise DataError(f"'text' must be a non-empty string, found {kind_text(text)}")
     return {"text": text, "label": label}
 
 

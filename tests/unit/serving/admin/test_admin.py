@@ -58,7 +58,7 @@ def test_projects_are_made_renamed_listed_and_archived_with_their_keys(app, sdk)
         lambda: projects.service_accounts.create(created.id, name="again"),
         lambda: limit(sdk, created.id, 100),
     ):
-        with pytest.raises(openai.BadRequestError, match="archived, for good"):
+        with pytest.raises(openai.BadRequestError, match="Archiving is final"):
             refused()
 
 
@@ -110,7 +110,7 @@ def test_an_admin_key_opens_no_project_and_a_projects_key_no_administration(app,
     with pytest.raises(openai.PermissionDeniedError):
         admin.files.list()
     swapped = sdk_with(app, "any", sdk.api_key)
-    with pytest.raises(openai.PermissionDeniedError, match="needs one that may admin"):
+    with pytest.raises(openai.PermissionDeniedError, match="the request requires admin"):
         swapped.admin.organization.projects.list()
 
 

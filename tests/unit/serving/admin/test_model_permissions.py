@@ -38,7 +38,7 @@ def test_a_base_model_that_is_denied_is_gone_with_all_that_was_trained_from_it(a
     for name in ("tiny", model):
         with pytest.raises(openai.NotFoundError):
             sdk.models.retrieve(name)
-    with pytest.raises(openai.BadRequestError, match="there are: none") as refused:
+    with pytest.raises(openai.BadRequestError, match="available: none") as refused:
         create(sdk)
     assert refused.value.code == "model_not_found"
     assert permissions.delete("ours").deleted

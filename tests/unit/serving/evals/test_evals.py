@@ -16,8 +16,8 @@ from unit.serving.test_jobs import LAUNCHED, PLANNED, VALIDATED, checkpoint, cre
 
 SCHEMA = {
     "type": "object",
-    "properties": {"question": {"type": "string"}, "response": {"type": "string"}},
-    "required": ["question", "response"],
+    "properties": {"question": {"type": "string"}, "answer": {"type": "string"}},
+    "required": ["question", "answer"],
 }
 EXACT = {
     "type": "string_check", "name": "exact", "input": "{{ sample.output_text }}",
@@ -59,7 +59,7 @@ def created(sdk: openai.OpenAI, *criteria: dict[str, Any], **kwargs: Any):
 
 
 def item(question: str, response: str) -> dict[str, str]:
-    return {"question": question, "response": response}
+    return {"question": question, "answer": response}
 
 
 def kwargs(*pairs: tuple[str, str]) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def test_a_model_is_asked_by_a_template_and_what_it_took_is_counted(app, sdk):
     (usage,) = run.per_model_usage
     assert (usage.model_name, usage.invocation_count, usage.prompt_tokens) == ("tiny", 2, 4)
     assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
-    (send,) = models.engine.requested  # one for both
+    (send,) = models.engine.asked  # one for both
     assert (send.seed, send.temperature, send.max_tokens, len(send.prompts)) == (7, 0, 9, 2)
     first = items_of(sdk, run)[0].sample
     assert first.input[0].content == "hello my friend" and first.output[0].content == " HELLO MY FRIEND"
@@ -163,10 +163,10 @@ def test_a_model_is_asked_by_a_template_and_what_it_took_is_counted(app, sdk):
 
 
 def test_a_conversation_may_stand_in_the_item(app, sdk):
-    schema = {"type": "object", "properties": {"input": {}, "response": {"type": "string"}}}
+    schema = {"type": "object", "properties": {"input": {}, "answer": {"type": "string"}}}
     evaluation = sdk.evals.create(data_source_config=config(schema), testing_criteria=[EXACT])
     talk = [{"role": "system", "content": "be"}, {"role": "user", "content": "good"}]
-    rows = [{"item": {"input": talk, "response": "BE GOOD"}}, {"item": {"input": "x", "response": ""}}]
+    rows = [{"item": {"input": talk, "answer": "BE GOOD"}}, {"item": {"input": "x", "answer": ""}}]
     source = {
         "type": "completions", "model": "tiny", "source": {"type": "file_content", "content": rows},
         "input_messages": {"type": "item_reference", "item_reference": "item.input"},
@@ -245,7 +245,7 @@ def test_a_file_is_read_and_each_fault_has_its_line(app, sdk):
     assert messages.startswith(f"Invalid file {bad.id}: 5 lines cannot be used: line 3: not JSON")
     for words in (
         "line 4: item does not fit item_schema: 'answer' is a required property",
-        "line 5: it has no 'sample', and the criteria read one",
+        "line 5: it has no 'sample', but the criteria read one",
         "line 6: 'sample' has neither 'output_text' nor 'choices[0].message.content'",
         "line 7: unknown key 'smaple'",
     ):
@@ -385,7 +385,7 @@ def changed(source: dict[str, Any], /, **changes: Any) -> dict[str, Any]:
     return {**source, **changes}
 
 
-INLINE, REQUESTED = kwargs(("a", "a")), requested({"question": "a", "response": "b"})
+INLINE, REQUESTED = kwargs(("a", "a")), requested({"question": "a", "answer": "b"})
 
 
 @pytest.mark.parametrize(
@@ -459,7 +459,7 @@ def test_a_model_that_writes_no_text_is_asked_by_no_run_and_judges_none(tmp_path
         (INLINE, MODEL_GRADED, "testing_criteria"),
         (INLINE, {**MODEL_GRADED, "model": trained}, "testing_criteria"),
     ):
-        with pytest.raises(openai.BadRequestError, match="of 'classification', which writes no text") as refused:
+        with pytest.raises(openai.BadRequestError, match="of 'classification', which generates no text") as refused:
             run_of(sdk, source, criterion)
         assert (refused.value.code, refused.value.param) == ("model_cannot", param)
     assert app.eval_runs.logs.is_empty()
@@ -486,12 +486,12 @@ def test_an_item_behind_the_last_is_nowhere(app, sdk):
 
 
 def test_a_schema_that_points_elsewhere_is_not_followed(app, sdk):
-    schema = {"type": "object", "properties": {"response": {"$ref": "http://127.0.0.1:1/schema"}}}
+    schema = {"type": "object", "properties": {"answer": {"$ref": "http://127.0.0.1:1/schema"}}}
     evaluation = sdk.evals.create(data_source_config=config(schema), testing_criteria=[EXACT])
     run = sdk.evals.runs.create(evaluation.id, data_source=kwargs(("a", "a")))
     work(worker_of(app))
     error = sdk.evals.runs.retrieve(run.id, eval_id=run.eval_id).error
-    assert error.code == "invalid_data_source" and "nothing is fetched" in error.message
+    assert error.code == "invalid_data_source" and "not fetched" in error.message
 
 
 def test_numbers_that_are_none_are_no_json(app):

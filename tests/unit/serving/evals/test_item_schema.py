@@ -56,11 +56,11 @@ def test_a_pattern_that_would_backtrack_for_ever_is_through_at_once(schema: dict
         (of_text(pattern="(?=a)b"), "look-around"),
         (of_text(pattern=r"(a)\1"), "backreferences are not supported"),
         (of_text(pattern="(?:(?:a{1,1000}){1,1000}){1,100}"), "size limit"),
-        ({"patternProperties": {EVIL: {}}}, "'patternProperties' is not served"),
+        ({"patternProperties": {EVIL: {}}}, "'patternProperties' is not supported"),
         ({"x": {"additionalProperties": False, "patternProperties": [EVIL]}, "$ref": "#/x"}, "'patternProp"),
-        ({"x": {"$schema": DRAFT_7}, "$ref": "#/x"}, "stands inside it"),
-        ({"type": "objekt"}, "no JSON Schema"),
-        ({"type": "array"}, "Items are objects"),
+        ({"x": {"$schema": DRAFT_7}, "$ref": "#/x"}, "only allowed at the top level"),
+        ({"type": "objekt"}, "Invalid JSON Schema"),
+        ({"type": "array"}, "type must be 'object'"),
     ],
 )
 def test_what_cannot_be_held_to_that_is_no_schema(schema: dict, output: str) -> None:
@@ -93,13 +93,13 @@ def test_a_list_whose_elements_have_to_differ_is_through_at_once() -> None:
     schema.check({"list": [{"x": number} for number in range(20_000)]})
     schema.check({"list": [1, True, "1", [1], {"a": 1}, None]})
     for twice in ([{"a": 1, "b": 2}, {"b": 2, "a": 1}], [1, 1.0], [[1.0], [1]]):
-        with pytest.raises(DataError, match="the same element twice"):
+        with pytest.raises(DataError, match="duplicate elements"):
             schema.check({"list": twice})
     assert time.monotonic() - began_s < 3.0
 
 
 def test_numbers_that_cannot_be_compared_are_a_fault_of_the_item() -> None:
-    with pytest.raises(DataError, match=r"cannot be held|does not fit"):
+    with pytest.raises(DataError, match=r"cannot be validated|does not fit"):
         ItemSchema(of_list(multipleOf=0.1)).check({"list": 10**400})
 
 
@@ -108,8 +108,8 @@ def test_numbers_that_cannot_be_compared_are_a_fault_of_the_item() -> None:
     [
         (of_list(items={"enum": [*range(100_000)]}), "makes more than 1,000,000 checks for one item"),
         (doubling(40), "makes more than 1,000,000 checks for one item"),
-        ({"$ref": "#"}, "refers to itself without an end"),
-        ({"$ref": "https://example.com/x"}, "points elsewhere"),
+        ({"$ref": "#"}, "endless reference cycle"),
+        ({"$ref": "https://example.com/x"}, "external reference"),
     ],
 )
 def test_references_are_followed_so_often_and_nowhere_else(schema: dict, output: str) -> None:

@@ -9,8 +9,8 @@ from assay.records.fine_tuning_job import (
     JobCheckpoint,
     JobValidated,
     JobWaits,
-    LaunchMade,
     LaunchPlanned,
+    LaunchStarted,
     RunBegan,
     RunLeft,
 )
@@ -54,13 +54,13 @@ def happens(app: AppState, job_id: str, *entries) -> None:
     app.clock.sleep_s(2.0)
 
 
-def launched(at_s: float, step: int = 0) -> tuple[LaunchPlanned, LaunchMade]:
+def launched(at_s: float, step: int = 0) -> tuple[LaunchPlanned, LaunchStarted]:
     at = {"at_s": at_s, "lease": 1, "number": 1}
-    return LaunchPlanned(**at), LaunchMade(**at, where="process 1 on host", step=step)
+    return LaunchPlanned(**at), LaunchStarted(**at, where="process 1 on host", step=step)
 
 
 def commit(step: int, at_s: float) -> JobCheckpoint:
-    return JobCheckpoint(at_s=at_s, lease=1, step=step, weights_digest="w", kept_steps=(step,), points=())
+    return JobCheckpoint(at_s=at_s, lease=1, step=step, weights_digest="w", retained_steps=(step,), points=())
 
 
 def registered(app: AppState, slots: int) -> WorkerRegistration:
@@ -82,12 +82,12 @@ def test_a_waiting_job_is_told_its_place_and_the_one_thing_that_blocks_it(app, s
     assert "assay worker" in status_of(sdk, first)[2]
     line = registered(app, 1)
     app.clock.sleep_s(2.0)
-    assert status_of(sdk, new) == ("files", None, "a worker has yet to validate its files")
+    assert status_of(sdk, new) == ("files", None, "its files are not validated yet")
     assert status_of(sdk, first)[:2] == ("starting", 1)
     happens(app, first, *launched(app.clock.now_s()))
     assert status_of(sdk, first) == (None, None, "")
     assert status_of(sdk, second) == ("slots_taken", 1, "all slots are in use (1 slot at 1 worker)")
-    assert status_of(sdk, third) == ("turn", 2, f"job {second} of project default goes before it")
+    assert status_of(sdk, third) == ("turn", 2, f"job {second} of project default is launched before it")
     assert sdk.fine_tuning.jobs.retrieve(third).x_assay["queue"]["waiting"] == 2
     line.deregister()
     app.clock.sleep_s(2.0)
@@ -123,7 +123,7 @@ def test_a_running_job_is_done_at_its_pace(app, sdk) -> None:
     happens(app, job_id, *launched(now_s))
     job = jobs.retrieve(job_id)
     assert (job.estimated_finish, job.x_assay["estimate"]) == (
-        None, "it has made no commit yet, by which its pace could be told",
+        None, "it has no commit yet to measure its speed",
     )  # fmt: skip
     happens(app, job_id, commit(10, now_s + 40))
     assert jobs.retrieve(job_id).estimated_finish == int(now_s + 40 + 90 * 4)
@@ -178,4 +178,4 @@ def test_a_job_whose_launch_a_scheduler_holds_is_queued_and_says_so(app, sdk) ->
     assert status_of(sdk, job_id)[0] is None
     assert sdk.fine_tuning.jobs.retrieve(job_id).status == "running"
     messages = [event.message for event in sdk.fine_tuning.jobs.list_events(job_id)]
-    assert messages[:2] == ["The cluster's scheduler lets it run", f"Waiting: {held.message}"]
+    assert messages[:2] == ["The cluster's scheduler started it", f"Waiting: {held.message}"]

@@ -49,8 +49,8 @@ def test_messages_of_a_classified_row_are_one_text() -> None:
         (b'{"text": "a", "label": ["x"]}', "'label' must be"),
         (b'{"label": 1}', "either 'text' or 'messages'"),
         (b'{"text": "a", "messages": [], "label": 1}', "either 'text' or 'messages'"),
-        (b'{"text": " ", "label": 1}', "says something"),
-        (b'{"text": 5, "label": 1}', "says something"),
+        (b'{"text": " ", "label": 1}', "non-empty string"),
+        (b'{"text": 5, "label": 1}', "non-empty string"),
         (b'{"messages": [], "label": 1}', "must be a list of messages"),
         (b'{"messages": [{"role": "user"}], "label": 1}', "message 1: 'content'"),
         (b'{"text": "a", "label": 1, "other": 2}', "unknown key 'other'"),
@@ -86,7 +86,7 @@ def test_at_most_a_hundred_faults_are_named_and_the_rest_is_not_read() -> None:
     lines = iter([b"no\n"] * 1_000_000)
     found = read_training_file(lines, row_reader(BuildConfig(tokenizer="new:300")), io.BytesIO())
     assert [fault.line for fault in found.faults] == [*range(1, MAX_FAULTS + 1)]
-    assert "100 lines cannot be used (the first 100 are named)" in found.problem("f")
+    assert "100 lines cannot be used (the first 100 are listed)" in found.problem("f")
     assert sum(1 for _ in lines) == 1_000_000 - MAX_FAULTS
 
 

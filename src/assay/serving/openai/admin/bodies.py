@@ -1,4 +1,4 @@
-"""What requests about projects hold, and what stands behind the question mark of lists."""
+"""Request bodies and query parameters of the admin API."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal
@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from assay.serving.openai.declared import declared_query
-from assay.serving.refusal import RefusedError
+from assay.serving.api_error import ApiError
+from assay.serving.openai.openapi import declared_query
 
 LONGEST_LIFE_S = 10 * 365 * 86_400
 _Title = Annotated[str, Field(min_length=1, max_length=255)]
@@ -15,7 +15,7 @@ _LifeSeconds = Annotated[int, Field(gt=0, le=LONGEST_LIFE_S)]
 
 
 class AdminBody(BaseModel):
-    """Anything else than what is named is refused."""
+    """Base class that rejects unknown parameters."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -42,7 +42,7 @@ class AdminKeyBody(AdminBody):
 
 
 class SpendLimitBody(AdminBody):
-    """`spend_limit.update`: what is spent here is device-hours, and an amount is in hundredths of one."""
+    """`spend_limit.update`. Amounts are hundredths of a device-hour."""
 
     currency: Literal["device_hours"]
     interval: Literal["month"]
@@ -57,15 +57,15 @@ class ModelPermissionsBody(AdminBody):
 
 
 def listed_query(request: Request, many: tuple[str, ...]) -> Mapping[str, list[str]]:
-    """What stands behind the question mark, lists (`many`) without their brackets; what the route does not
-    declare is refused."""
+    """Return the query parameters; those in `many` are lists, without their brackets. Raises `ApiError` for
+    undeclared ones."""
     declared, found = declared_query(request), dict[str, list[str]]()
     for key, value in request.query_params.multi_items():
         name = key.removesuffix("[]")
         if name not in declared or (name not in many and name in found):
-            raise RefusedError(
-                f"Unknown parameter: '{key:.80}', or one that is given twice. It is not honoured, so it is "
-                "refused rather than ignored.",
+            raise ApiError(
+                f"Unknown parameter: '{key:.80}', or it is given twice. Unsupported parameters are "
+                "rejected, not ignored.",
                 param=key,
                 code="unknown_parameter",
             )
@@ -74,16 +74,14 @@ def listed_query(request: Request, many: tuple[str, ...]) -> Mapping[str, list[s
 
 
 def whole_number(query: Mapping[str, list[str]], name: str, default: int | None, *, most: int) -> int:
-    """A parameter that is a whole number from 0 to `most`; required where there is no default."""
+    """Return an integer parameter from 0 to `most`; required if there is no default."""
     text = query.get(name, [None])[0]
     if text is None:
         if default is None:
-            raise RefusedError(
-                f"Missing required parameter: '{name}'.", param=name, code="missing_required_parameter"
-            )
+            raise ApiError(f"Missing required parameter: '{name}'.", param=name, code="missing_required_parameter")
         return default
     if not (text.isascii() and text.isdigit() and len(text) < 16 and int(text) <= most):
-        raise RefusedError(
-            f"{name} is a whole number from 0 to {most:,}, not {text!r:.40}.", param=name, code="invalid_value"
+        raise ApiError(
+            f"{name} must be an integer from 0 to {most:,}, not {text!r:.40}.", param=name, code="invalid_value"
         )
     return int(text)

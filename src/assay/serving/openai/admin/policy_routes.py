@@ -1,4 +1,4 @@
-"""What a project may: hold devices for so long in a month, and ask or train these models."""
+"""Policies of a project: its monthly spend limit and its model permissions."""
 
 from typing import Any
 
@@ -7,107 +7,107 @@ from starlette.concurrency import run_in_threadpool
 
 from assay.records.project import ModelPermissionsSet
 from assay.serving.admin.projects import ProjectState
+from assay.serving.api_error import ApiError, not_found
 from assay.serving.openai.admin.bodies import ModelPermissionsBody, SpendLimitBody
-from assay.serving.openai.admin.shapes import limit_shape
+from assay.serving.openai.admin.objects import limit_object
+from assay.serving.openai.app_state import AppState, key_id_of, query_of
 from assay.serving.openai.bodies import parsed, read_json
-from assay.serving.openai.declared import takes
-from assay.serving.openai.place import Place, asker_of, query_of
+from assay.serving.openai.openapi import takes
 from assay.serving.queue.limits import MonthOfProject
-from assay.serving.refusal import RefusedError, not_found
 
 
-def policy_routes(place: Place) -> APIRouter:
-    """The routes."""
+def policy_routes(app: AppState) -> APIRouter:
+    """Return the routes."""
     router = APIRouter()
-    _add_limits(router, place)
-    _add_models(router, place)
+    _add_limits(router, app)
+    _add_models(router, app)
     return router
 
 
-def found_project(place: Place, project_id: str) -> ProjectState:
-    """A project, archived or not."""
-    state = place.projects.find(project_id)
+def found_project(app: AppState, project_id: str) -> ProjectState:
+    """Return a project, archived or not. Raises `ApiError` if there is none."""
+    state = app.projects.find(project_id)
     if state is None:
         raise nowhere("project", project_id, "project_id")
     return state
 
 
-def nowhere(what: str, name: str, param: str) -> RefusedError:
-    """There is none in the whole organization."""
-    return RefusedError(f"There is no {what} {name!r:.120}.", status=404, param=param, code="not_found")
+def nowhere(what: str, name: str, param: str) -> ApiError:
+    """404 for the whole organization."""
+    return ApiError(f"There is no {what} {name!r:.120}.", status=404, param=param, code="not_found")
 
 
-def active_project(place: Place, project_id: str) -> ProjectState:
-    """A project that is not archived."""
-    state = found_project(place, project_id)
+def active_project(app: AppState, project_id: str) -> ProjectState:
+    """Return a project that is not archived. Raises `ApiError` otherwise."""
+    state = found_project(app, project_id)
     if state.archived is not None:
-        raise RefusedError(
-            f"Project {project_id} is archived, for good. Create another.",
+        raise ApiError(
+            f"Project {project_id} is archived. Archiving is final; create another project.",
             param="project_id",
             code="project_archived",
         )
     return state
 
 
-def _add_limits(router: APIRouter, place: Place) -> None:
+def _add_limits(router: APIRouter, app: AppState) -> None:
     def month_of(project_id: str) -> MonthOfProject:
-        found_project(place, project_id)
-        month = place.limits.of(project_id, [])
+        found_project(app, project_id)
+        month = app.limits.of(project_id, [])
         if month is None:
             raise not_found("spend limit of project", project_id, param="project_id")
         return month
 
     def shown(month: MonthOfProject) -> dict[str, Any]:
-        return limit_shape(month.limit_device_s / 3600, month.device_s)
+        return limit_object(month.limit_device_s / 3600, month.device_s)
 
     @router.get("/projects/{project_id}/spend_limit")
     def retrieve_limit(request: Request, project_id: str) -> dict[str, Any]:
-        """What its jobs may hold devices for in a month."""
+        """Retrieve the monthly spend limit in device-hours."""
         query_of(request)
         return shown(month_of(project_id))
 
     @router.post("/projects/{project_id}/spend_limit", openapi_extra=takes(body=SpendLimitBody))
     async def update_limit(request: Request, project_id: str) -> dict[str, Any]:
-        """Set it."""
+        """Set the monthly spend limit."""
         query_of(request)
-        body, by = parsed(SpendLimitBody, await read_json(request)), asker_of(request)
+        body, by = parsed(SpendLimitBody, await read_json(request)), key_id_of(request)
 
         def limited() -> dict[str, Any]:
-            active_project(place, project_id)
-            place.projects.limit(project_id, body.threshold_amount / 100, by=by)
+            active_project(app, project_id)
+            app.projects.limit(project_id, body.threshold_amount / 100, by=by)
             return shown(month_of(project_id))
 
         return await run_in_threadpool(limited)
 
     @router.delete("/projects/{project_id}/spend_limit")
     def delete_limit(request: Request, project_id: str) -> dict[str, Any]:
-        """For as long as they like."""
+        """Remove the spend limit."""
         query_of(request)
         month_of(project_id)
-        place.projects.limit(project_id, None, by=asker_of(request))
+        app.projects.limit(project_id, None, by=key_id_of(request))
         return {"object": "project.spend_limit.deleted", "deleted": True}
 
 
-def _add_models(router: APIRouter, place: Place) -> None:
+def _add_models(router: APIRouter, app: AppState) -> None:
     @router.get("/projects/{project_id}/model_permissions")
     def retrieve_models(request: Request, project_id: str) -> dict[str, Any]:
-        """Which models it may ask and train; all where nobody said so."""
+        """Retrieve the models that the project may use; 404 if it may use all."""
         query_of(request)
-        models = found_project(place, project_id).models
+        models = found_project(app, project_id).models
         if models is None:
             raise not_found("model permissions of project", project_id, param="project_id")
         return _models_shape(models)
 
     @router.post("/projects/{project_id}/model_permissions", openapi_extra=takes(body=ModelPermissionsBody))
     async def update_models(request: Request, project_id: str) -> dict[str, Any]:
-        """Say which: these alone, or all but these."""
+        """Allow only these models, or all but these."""
         query_of(request)
-        body, by = parsed(ModelPermissionsBody, await read_json(request)), asker_of(request)
+        body, by = parsed(ModelPermissionsBody, await read_json(request)), key_id_of(request)
 
         def permitted() -> dict[str, Any]:
-            active_project(place, project_id)
+            active_project(app, project_id)
             ids = tuple(dict.fromkeys(body.model_ids))
-            state = place.projects.permit(project_id, body.mode, ids, by=by)
+            state = app.projects.permit(project_id, body.mode, ids, by=by)
             assert state.models is not None
             return _models_shape(state.models)
 
@@ -115,11 +115,11 @@ def _add_models(router: APIRouter, place: Place) -> None:
 
     @router.delete("/projects/{project_id}/model_permissions")
     def delete_models(request: Request, project_id: str) -> dict[str, Any]:
-        """All of them, as where nobody said so."""
+        """Allow all models."""
         query_of(request)
-        if found_project(place, project_id).models is None:
+        if found_project(app, project_id).models is None:
             raise not_found("model permissions of project", project_id, param="project_id")
-        place.projects.permit(project_id, None, (), by=asker_of(request))
+        app.projects.permit(project_id, None, (), by=key_id_of(request))
         return {"object": "project.model_permissions.deleted", "deleted": True}
 
 

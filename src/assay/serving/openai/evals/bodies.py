@@ -1,4 +1,4 @@
-"""What requests about evals hold."""
+"""Request bodies of evals."""
 
 from typing import Annotated, Any, Literal
 
@@ -17,7 +17,7 @@ class _EvalsBody(BaseModel):
 
 
 class CustomConfigBody(_EvalsBody):
-    """`data_source_config`: what items look like."""
+    """`data_source_config`: the item schema."""
 
     type: Literal["custom"]
     item_schema: dict[str, Any]

@@ -1,4 +1,4 @@
-"""A run's report: what `report_url` leads to, as Markdown that a terminal and a browser both show."""
+"""Report of an eval run (`report_url`) as Markdown."""
 
 from collections.abc import Iterable
 from itertools import islice
@@ -11,13 +11,9 @@ _CUT = 80
 
 
 def report_text(state: EvalRunState, items: Iterable[EvalItem]) -> str:
-    """Counts by criterion, usage by model, and the first items that did not pass. `items`: in their order."""
+    """Return counts by criterion, usage by model and the first failed items. `items`: in order."""
     created, read = state.created, state.read
-    lines = [
-        f"# {_cell(created.name)}",
-        "",
-        f"Run `{created.run_id}` of eval `{created.eval_id}`: {state.status}.",
-    ]
+    lines = [f"# {_cell(created.name)}", "", f"Run `{created.run_id}` of eval `{created.eval_id}`: {state.status}."]
     if state.failed is not None:
         lines += ["", f"{state.failed.code}: {_cell(state.failed.message)}"]
     lines += ["", "| | passed | failed | errored |", "|---|---|---|---|"]
@@ -26,29 +22,27 @@ def report_text(state: EvalRunState, items: Iterable[EvalItem]) -> str:
     for tree in created.testing_criteria:
         name = str(tree.get("name", tree["type"]))
         lines.append(_counts(_cell(name), state.counts_of(name)))
-    lines += ["", "| model | asked | prompt tokens | completion tokens |", "|---|---|---|---|"]
+    lines += ["", "| model | requests | prompt tokens | completion tokens |", "|---|---|---|---|"]
     for name, usage in sorted(state.usage.items()):
         counts = f"{usage.invocations:,} | {usage.prompt_tokens:,} | {usage.completion_tokens:,}"
         lines.append(f"| {_cell(name)} | {counts} |")
     lines += ["", f"## The first {SHOWN_ITEMS} that did not pass", ""]
     lines += ["| item | status | sample | why |", "|---|---|---|---|"]
-    for item in islice((each for each in items if each.status != "pass"), SHOWN_ITEMS):
-        said = "" if item.sample is None else item.sample.text or ""
-        lines.append(f"| {item.index} | {item.status} | {_cell(said)} | {_cell(_why(item))} |")
+    for item in islice((found for found in items if found.status != "pass"), SHOWN_ITEMS):
+        output = "" if item.sample is None else item.sample.text or ""
+        lines.append(f"| {item.index} | {item.status} | {_cell(output)} | {_cell(_why(item))} |")
     return "\n".join(lines) + "\n"
 
 
 def _why(item: EvalItem) -> str:
     if item.sample is not None and item.sample.fault is not None:
         return f"{item.sample.fault.code}: {item.sample.fault.message}"
-    said = [
-        f"{result.name}: {result.fault.code}"
-        if result.fault is not None
-        else f"{result.name}: {result.score:.4g}"
+    reasons = [
+        f"{result.name}: {result.fault.code}" if result.fault is not None else f"{result.name}: {result.score:.4g}"
         for result in item.results
         if not result.passed and (result.fault is not None or result.score is not None)
     ]
-    return "; ".join(said)
+    return "; ".join(reasons)
 
 
 def _counts(name: str, counts: CriterionCounts) -> str:
@@ -56,6 +50,8 @@ def _counts(name: str, counts: CriterionCounts) -> str:
 
 
 def _cell(text: str) -> str:
-    """A text in a table: one line, nothing of it markup."""
+    """Escape a text for one Markdown table cell."""
     short = text if len(text) <= _CUT else f"{text[:_CUT]}…"
-    return "".join(f"\\{each}" if each in "\\|`*_<>[]#" else each for each in " ".join(short.split()))
+    return "".join(
+        f"\\{character}" if character in "\\|`*_<>[]#" else character for character in " ".join(short.split())
+    )

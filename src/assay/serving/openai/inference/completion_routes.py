@@ -1,7 +1,8 @@
-"""`completions.create`: texts and tokens gone on with; with `echo`, how likely they are themselves.
+"""`completions.create` for texts or tokens; with `echo`, also logprobs of the prompt.
 
-With `echo` and `logprobs` the arrays hold every token of the prompt, the first without a log-probability, and
-then all that was drawn, an end token among them: so benchmarks that rank continuations count on it.
+With `echo` and `logprobs`, the arrays hold all prompt tokens, the first without a logprob, then all sampled
+tokens
+including the end token. Benchmarks that rank continuations rely on this.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Sequence
@@ -12,74 +13,74 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from assay.inference.protocol import CompletionChunk, Engine, PromptsRead, TokenLogprob
+from assay.serving.openai.app_state import AppState, query_of
 from assay.serving.openai.bodies import read_json
-from assay.serving.openai.inference.answers import echoes_of, text_completion
-from assay.serving.openai.inference.asking import ask_model, engine_of, streamed
-from assay.serving.openai.inference.completion_shapes import (
+from assay.serving.openai.inference.completion_objects import (
     END_OF_STREAM,
     TextChoice,
     event,
     new_heading,
-    usage_shape,
+    usage_object,
 )
-from assay.serving.openai.inference.questions import CompletionQuestion, read_question
-from assay.serving.openai.place import Place, query_of
+from assay.serving.openai.inference.engine_access import engine_for, run_on_engine, stream_response
+from assay.serving.openai.inference.request_bodies import CompletionRequest, parse_request
+from assay.serving.openai.inference.responses import echoes_of, text_completion
 
 
-def completion_routes(place: Place) -> APIRouter:
-    """The routes."""
+def completion_routes(app: AppState) -> APIRouter:
+    """Return the routes."""
     router = APIRouter(tags=["inference"])
 
     @router.post("/completions")
     async def create(request: Request) -> Response:
-        """Go on with prompts."""
+        """Complete prompts."""
         query_of(request)
-        asked = read_question(CompletionQuestion, await read_json(request))
-        return await completion_answer(place, request, asked)
+        body = parse_request(CompletionRequest, await read_json(request))
+        return await completion_response(app, request, body)
 
     return router
 
 
-async def completion_answer(place: Place, request: Request, asked: CompletionQuestion) -> Response:
-    """The answer, whole or as a stream."""
-    if asked.stream:
-        return await streamed(request, _events(place, request, asked))
+async def completion_response(app: AppState, request: Request, body: CompletionRequest) -> Response:
+    """Return a complete or streamed response."""
+    if body.stream:
+        return await stream_response(request, _events(app, request, body))
 
     def complete(engine: Engine) -> Awaitable[dict[str, Any]]:
-        return text_completion(engine.stream, engine.ready, asked, now_s=place.clock.now_s())
+        return text_completion(engine.stream, engine.ready, body, now_s=app.clock.now_s())
 
-    return JSONResponse(await ask_model(place, request, asked.model, complete))
+    return JSONResponse(await run_on_engine(app, request, body.model, complete))
 
 
-async def _events(place: Place, request: Request, asked: CompletionQuestion) -> AsyncGenerator[bytes, None]:
-    drawn = 0
-    async with engine_of(place, request, asked.model) as engine:
-        heading = new_heading("cmpl", place.clock.now_s(), asked.model, engine.ready.digest)
+async def _events(app: AppState, request: Request, body: CompletionRequest) -> AsyncGenerator[bytes, None]:
+    num_completion_tokens = 0
+    async with engine_for(app, request, body.model) as engine:
+        heading = new_heading("cmpl", app.clock.now_s(), body.model, engine.ready.digest)
         shape = heading.shape("text_completion")
-        if asked.has_usage:
+        if body.has_usage:
             shape["usage"] = None
-        echoes = await echoes_of(engine.stream, asked)
+        echoes = await echoes_of(engine.stream, body)
         prompt_tokens = sum(echoe.num_tokens for echoe in echoes)
-        told = [0] * (len(echoes) * asked.n)
+        offsets = [0] * (len(echoes) * body.n)
 
         def chunk(index: int, text: str, tokens: Sequence[TokenLogprob], reason: str | None) -> bytes:
-            given = None if asked.logprobs is None else tokens
-            choice = TextChoice(index, text, given, asked.logprobs or 0, reason, told[index])
-            told[index] += len(text)
+            shown_tokens = None if body.logprobs is None else tokens
+            choice = TextChoice(index, text, shown_tokens, body.logprobs or 0, reason, offsets[index])
+            offsets[index] += len(text)
             return event({**shape, "choices": [choice.shape()]})
 
-        for index in range(len(told)):
-            echo, reason = echoes[index // asked.n], None if asked.max_tokens else "length"
+        for index in range(len(offsets)):
+            echo, reason = echoes[index // body.n], None if body.max_tokens else "length"
             if echo.text or reason:
                 yield chunk(index, echo.text, echo.tokens, reason)
-        if asked.max_tokens:
-            async with aclosing(engine.stream(asked.ask())) as saying:
-                async for said in saying:
-                    if isinstance(said, PromptsRead):
-                        prompt_tokens = sum(said.prompt_tokens)
-                    if isinstance(said, CompletionChunk):
-                        drawn += said.num_tokens
-                        yield chunk(said.choice, said.text, said.tokens, said.reason)
-    if asked.has_usage:
-        yield event({**shape, "choices": [], "usage": usage_shape(prompt_tokens, drawn)})
+        if body.max_tokens:
+            async with aclosing(engine.stream(body.engine_request())) as stream:
+                async for response in stream:
+                    if isinstance(response, PromptsRead):
+                        prompt_tokens = sum(response.prompt_tokens)
+                    if isinstance(response, CompletionChunk):
+                        num_completion_tokens += response.num_tokens
+                        yield chunk(response.choice, response.text, response.tokens, response.reason)
+    if body.has_usage:
+        yield event({**shape, "choices": [], "usage": usage_object(prompt_tokens, num_completion_tokens)})
     yield END_OF_STREAM

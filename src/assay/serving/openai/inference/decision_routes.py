@@ -1,10 +1,10 @@
-"""`decisions.create` and `embeddings.create`: what classifiers and reward models answer, and texts as vectors.
+"""`decisions.create` and `embeddings.create`: classifiers, reward models and text vectors.
 
-    a classifier of one thing  -> predicate, or a choice between true and false
-    a classifier of classes    -> choice; its own classes are the choices
-    a reward model, a number   -> score; it has no levels, so no probabilities of any
+    binary classifier   -> predicate, or a choice between true and false
+    classifier          -> choice; the choices are its classes
+    reward model        -> score, without levels and probabilities
 
-The model was trained for one question and reads no instructions: who gives some is told.
+The model was trained for one question and reads no instructions, so instructions are rejected.
 """
 
 import json
@@ -13,91 +13,93 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from assay.inference.protocol import Classified, ClassifyRequest, Engine, EngineResponse, Ready
+from assay.serving.api_error import ApiError
+from assay.serving.openai.app_state import AppState, query_of
 from assay.serving.openai.bodies import read_json
-from assay.serving.openai.inference.answers import embeddings, only_answer
-from assay.serving.openai.inference.asking import ask_model
-from assay.serving.openai.inference.questions import (
-    DecisionPart,
+from assay.serving.openai.inference.engine_access import run_on_engine
+from assay.serving.openai.inference.request_bodies import (
     DecisionQuestion,
-    EmbeddingQuestion,
-    read_question,
+    DecisionRequest,
+    EmbeddingRequest,
+    parse_request,
 )
-from assay.serving.openai.place import Place, query_of
-from assay.serving.refusal import RefusedError
+from assay.serving.openai.inference.responses import embeddings, single_response
 
 _SHOWN = 20
-"""Classes that an error names."""
+"""Classes listed in an error."""
 
 
-def decision_routes(place: Place) -> APIRouter:
-    """The routes."""
+def decision_routes(app: AppState) -> APIRouter:
+    """Return the routes."""
     router = APIRouter(tags=["inference"])
 
     @router.post("/decisions")
     async def decide(request: Request) -> dict[str, Any]:
-        """Ask a classifier or a reward model about a text or a conversation."""
+        """Classify or score a text or a conversation."""
         query_of(request)
-        asked = read_question(DecisionQuestion, await read_json(request))
+        body = parse_request(DecisionRequest, await read_json(request))
 
         async def classify(engine: Engine) -> EngineResponse:
-            _check_questions(asked, engine.ready)
-            return await only_answer(engine.stream, ClassifyRequest(prompts=(asked.prompt,)))
+            _check_questions(body, engine.ready)
+            return await single_response(engine.stream, ClassifyRequest(prompts=(body.prompt,)))
 
-        said = await ask_model(place, request, asked.model, classify)
-        assert isinstance(said, Classified)
+        response = await run_on_engine(app, request, body.model, classify)
+        assert isinstance(response, Classified)
         return {
-            "answers": [_answer(part, said.answers[0]) for part in asked.questions],
-            "model": asked.model,
+            "answers": [_result(part, response.predictions[0]) for part in body.questions],
+            "model": body.model,
             "usage": {
-                "input_tokens": said.num_tokens,
+                "input_tokens": response.num_tokens,
                 "input_tokens_details": {"cache_write_tokens": 0, "cached_tokens": 0},
                 "output_tokens": 0,
                 "output_tokens_details": {"reasoning_tokens": 0},
-                "total_tokens": said.num_tokens,
+                "total_tokens": response.num_tokens,
             },
-            "x_assay": {"answers": said.answers[0], "is_cut": bool(said.num_cut)},
+            "x_assay": {"predictions": response.predictions[0], "is_cut": bool(response.num_cut)},
         }
 
     @router.post("/embeddings")
     async def embed(request: Request) -> dict[str, Any]:
-        """Texts as vectors."""
+        """Embed texts."""
         query_of(request)
-        asked = read_question(EmbeddingQuestion, await read_json(request))
-        return await ask_model(place, request, asked.model, lambda engine: embeddings(engine.stream, asked))
+        body = parse_request(EmbeddingRequest, await read_json(request))
+        return await run_on_engine(app, request, body.model, lambda engine: embeddings(engine.stream, body))
 
     return router
 
 
-def _check_questions(asked: DecisionQuestion, ready: Ready) -> None:
-    """Raise where the model's answer is none to a question."""
+def _check_questions(body: DecisionRequest, ready: Ready) -> None:
+    """Raise `ApiError` if the model cannot answer a question."""
     fitting = ("predicate", "choice") if ready.is_predicate else ("choice",) if ready.classes else ("score",)
-    for place, part in enumerate(asked.questions):
-        where = f"questions.{place}"
+    for index, part in enumerate(body.questions):
+        where = f"questions.{index}"
         if ready.kind in ("classifier", "reward_model") and part.type not in fitting:
-            raise RefusedError(
-                f"This model answers a {' or a '.join(fitting)}, and no {part.type}. "
-                f"Ask {_question_for(ready)}.",
+            raise ApiError(
+                f"This model answers questions of type {' or '.join(fitting)}, not {part.type}. "
+                f"Send {_question_for(ready)}.",
                 param=f"{where}.type",
                 code="invalid_value",
             )
         if part.type != "choice":
             if part.choices is not None:
-                raise RefusedError(
-                    f"A {part.type} has no choices.", param=f"{where}.choices", code="unknown_parameter"
+                raise ApiError(
+                    f"A question of type {part.type} has no choices.",
+                    param=f"{where}.choices",
+                    code="unknown_parameter",
                 )
             continue
-        given = [choice.value for choice in part.choices or ()]
-        there: list[Any] = [True, False] if ready.is_predicate else list(ready.classes)
-        if sorted(map(repr, given)) != sorted(map(repr, there)):
-            raise RefusedError(
-                f"The choices of this model are {', '.join(map(repr, there))}: it was trained on these.",
+        requested = [choice.value for choice in part.choices or ()]
+        allowed: list[Any] = [True, False] if ready.is_predicate else list(ready.classes)
+        if sorted(map(repr, requested)) != sorted(map(repr, allowed)):
+            raise ApiError(
+                f"choices must be those the model was trained on: {', '.join(map(repr, allowed))}.",
                 param=f"{where}.choices",
                 code="invalid_value",
             )
 
 
 def _question_for(ready: Ready) -> str:
-    """The question that a model answers, as a request has it."""
+    """Return an example of a question that the model answers."""
     if not ready.classes:
         kind = "predicate" if ready.is_predicate else "score"
         return json.dumps({"type": kind, "instructions": ""})
@@ -106,14 +108,14 @@ def _question_for(ready: Ready) -> str:
     return f'{{"type": "choice", "instructions": "", "choices": [{", ".join(shown)}{more}]}}'
 
 
-def _answer(part: DecisionPart, row: dict[str, Any]) -> dict[str, Any]:
+def _result(part: DecisionQuestion, row: dict[str, Any]) -> dict[str, Any]:
     named = {"type": part.type, "name": part.name}
     if part.type == "predicate":
         return {**named, "probability": row["probability"]}
     if part.type == "score":
         score = row["reward"] if "reward" in row else row["prediction"]
         return {**named, "score": score, "confidence": None, "probabilities": []}
-    values = [each.value for each in part.choices or ()]
+    values = [option.value for option in part.choices or ()]
     of_value: dict[str | bool, float]
     if "probability" in row:
         of_value = {True: row["probability"], False: 1 - row["probability"]}

@@ -1,8 +1,7 @@
-"""A base URL for each model, `/x/models/NAME/v1`, and its tokenizer beside it: for tools that ask one model and
-find the tokenizer below the same address.
+"""A base URL per model, `/x/models/NAME/v1`, with its tokenizer, for tools that expect both at one address.
 
-    /x/models/NAME/v1/completions, /v1/chat/completions        as below /v1; `model` may be left out
-    /x/models/NAME/tokenize, /detokenize, /tokenizer_info      text to tokens, tokens to text, special tokens
+/x/models/NAME/v1/completions, /v1/chat/completions        as below /v1; `model` is optional
+/x/models/NAME/tokenize, /detokenize, /tokenizer_info      tokenizer
 """
 
 from typing import Any
@@ -36,30 +35,30 @@ class _Tokens(BaseModel):
 
 
 def model_base_routes(app: AppState) -> APIRouter:
-    """The routes."""
+    """Return the routes."""
     router = APIRouter(prefix="/x/models/{name}", tags=["one model"])
 
     @router.post("/v1/completions")
     async def complete(request: Request, name: str) -> Response:
-        """Go on with prompts."""
+        """Complete prompts."""
         query_of(request)
         body = parse_request(CompletionRequest, await _of_model(app, request, name))
         return await completion_response(app, request, body)
 
     @router.post("/v1/chat/completions")
     async def chat(request: Request, name: str) -> Response:
-        """Answer a conversation."""
+        """Complete a conversation."""
         query_of(request)
         return await chat_response(app, request, parse_request(ChatRequest, await _of_model(app, request, name)))
 
     @router.post("/tokenize")
     async def tokenize(request: Request, name: str) -> dict[str, Any]:
-        """A text's tokens."""
+        """Tokenize a text."""
         query_of(request)
         body = parsed(_Text, await _of_model(app, request, name))
         engine_request = TokenizeRequest(text=body.prompt, has_start=body.add_special_tokens)
 
-        async def spell(engine: Engine) -> tuple[EngineResponse, int]:
+        async def tokenize_text(engine: Engine) -> tuple[EngineResponse, int]:
             return await single_response(engine.stream, engine_request), engine.ready.window_tokens
 
         response, window = await run_on_engine(app, request, name, tokenize_text)
@@ -68,7 +67,7 @@ def model_base_routes(app: AppState) -> APIRouter:
 
     @router.post("/detokenize")
     async def detokenize(request: Request, name: str) -> dict[str, Any]:
-        """The text of tokens."""
+        """Detokenize tokens."""
         query_of(request)
         body = parsed(_Tokens, await _of_model(app, request, name))
         engine_request = TokenizeRequest(tokens=tuple(body.tokens))
@@ -80,7 +79,7 @@ def model_base_routes(app: AppState) -> APIRouter:
 
     @router.get("/tokenizer_info")
     async def tokenizer_info(request: Request, name: str) -> dict[str, Any]:
-        """Special tokens, and how conversations are written."""
+        """Special tokens and chat template."""
         query_of(request)
 
         async def describe(engine: Engine) -> Ready:
@@ -100,12 +99,12 @@ def model_base_routes(app: AppState) -> APIRouter:
 
 
 async def _of_model(app: AppState, request: Request, name: str) -> Any:
-    """The body, in which the model is that of the address; there is one."""
+    """Return the body with the address's model. Raises `ApiError` if there is no such model."""
     await find_model(app, request, name)
     value = await read_json(request)
     if isinstance(value, dict) and value.setdefault("model", name) != name:
         raise ApiError(
-            f"This address is that of {name!r:.160}, and the body asks {value['model']!r:.160}.",
+            f"The URL names model {name!r:.160}, but the body names {value['model']!r:.160}.",
             param="model",
             code="invalid_value",
         )

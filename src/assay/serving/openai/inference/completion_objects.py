@@ -1,4 +1,4 @@
-"""What models said, as the SDK's types have it: completions, chunks of streams, log-probabilities."""
+"""Completions, stream chunks and logprobs as the SDK's types define them."""
 
 import json
 import secrets
@@ -9,18 +9,18 @@ from assay.inference.protocol import CompletionChunk, TokenLogprob, TopLogprob
 
 
 class Heading(NamedTuple):
-    """What stands above every answer of a request."""
+    """Common fields of a response and its chunks."""
 
-    answer_id: str
+    completion_id: str
     created: int
     model: str
     fingerprint: str
-    """That of the weights: with the same seed, the same of it answer the same."""
+    """Derived from the weights: the same seed and fingerprint give the same completion."""
 
     def shape(self, kind: str) -> dict[str, Any]:
-        """As a field of each."""
+        """Return the fields for an object of type `kind`."""
         return {
-            "id": self.answer_id,
+            "id": self.completion_id,
             "object": kind,
             "created": self.created,
             "model": self.model,
@@ -29,16 +29,16 @@ class Heading(NamedTuple):
 
 
 def new_heading(prefix: str, now_s: float, model: str, digest: str) -> Heading:
-    """That of one more answer."""
+    """Return the heading of a new response."""
     return Heading(f"{prefix}-{secrets.token_hex(12)}", int(now_s), model, f"fp_{digest[:12]}")
 
 
-def usage_shape(prompt_tokens: int, drawn: int) -> dict[str, int]:
+def usage_object(prompt_tokens: int, num_completion_tokens: int) -> dict[str, int]:
     """`CompletionUsage`."""
     return {
         "prompt_tokens": prompt_tokens,
-        "completion_tokens": drawn,
-        "total_tokens": prompt_tokens + drawn,
+        "completion_tokens": num_completion_tokens,
+        "total_tokens": prompt_tokens + num_completion_tokens,
     }
 
 
@@ -63,7 +63,7 @@ def chat_delta(piece: CompletionChunk, *, has_logprobs: bool) -> dict[str, Any]:
 
 
 def chat_logprobs(tokens: Iterable[TokenLogprob]) -> dict[str, Any]:
-    """`ChoiceLogprobs`: of the tokens of the text, so without the one that ended it."""
+    """`ChoiceLogprobs` of the text's tokens, without the end token."""
     return {
         "content": [
             {**_likely(token), "top_logprobs": [_likely(other) for other in token.top_logprobs]}
@@ -80,32 +80,27 @@ def _likely(token: TopLogprob | TokenLogprob) -> dict[str, Any]:
 
 
 class TextChoice(NamedTuple):
-    """One of `Completion.choices`, or a piece of it."""
+    """One of `Completion.choices`, or a chunk of it."""
 
-    place: int
+    index: int
     text: str
     tokens: Sequence[TokenLogprob] | None
-    """None: without log-probabilities."""
+    """None without logprobs."""
     top_logprobs: int
     reason: str | None
     offset: int = 0
-    """Characters of its text that were told before."""
+    """Characters of the text in earlier chunks."""
 
     def shape(self) -> dict[str, Any]:
         """`CompletionChoice`."""
         logprobs = None
         if self.tokens is not None:
             logprobs = text_logprobs(self.tokens, self.top_logprobs, self.offset)
-        return {
-            "index": self.place,
-            "text": self.text,
-            "finish_reason": self.reason,
-            "logprobs": logprobs,
-        }
+        return {"index": self.index, "text": self.text, "finish_reason": self.reason, "logprobs": logprobs}
 
 
 def text_logprobs(tokens: Sequence[TokenLogprob], top_logprobs: int, offset: int) -> dict[str, Any]:
-    """`Logprobs`: of all tokens, the one that ended it among them, as lm-eval counts on."""
+    """`Logprobs` of all tokens including the end token, as lm-eval expects."""
     offsets, top = [], []
     for token in tokens:
         offsets.append(offset)
@@ -125,7 +120,7 @@ def text_logprobs(tokens: Sequence[TokenLogprob], top_logprobs: int, offset: int
 
 
 def event(data: Any) -> bytes:
-    """One event of a stream."""
+    """Format a server-sent event."""
     text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
     return f"data: {text}\n\n".encode()
 

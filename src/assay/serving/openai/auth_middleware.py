@@ -1,8 +1,8 @@
-"""What every request passes: it gets an id, and shows that its client may ask.
+"""Middleware of every request: sets a request id, validates headers and authenticates the API key.
 
-From the first key on, every request brings one, and its project is that in which everything is looked up. A
-server without keys answers on loopback only, and only to those who name it so: a page of the web that has its
-own name resolve to this machine (DNS rebinding) sends that name as the Host, and is refused.
+Once a key exists, every request needs one, and resources are looked up in the key's project. A server without
+keys
+only accepts loopback host names. This stops DNS rebinding, where a web page's name resolves to this machine.
 """
 
 import json
@@ -16,40 +16,39 @@ import anyio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from assay.base.errors import StoreError
-from assay.serving.keys import KeyShelf
-from assay.serving.openai.place import ASKER, DEFAULT_PROJECT, PROJECT
-from assay.serving.refusal import RefusedError, busy, store_in_trouble
+from assay.serving.api_error import ApiError, busy, store_in_trouble
+from assay.serving.keys import KeyRepository
+from assay.serving.openai.app_state import DEFAULT_PROJECT, KEY_ID, PROJECT
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 ADMIN_PATH = "/v1/organization"
-"""Below it, projects and keys are looked at and changed: by admin keys alone, which open nothing else."""
+"""Routes below it need an admin key, which opens no other route."""
 _LOOKS = ("GET", "HEAD")
-"""What a key that may only read can ask."""
+"""Methods that a read-only key may use."""
 MAX_REQUESTS_OF_KEY = 512
-"""At a time: a key that has many under way leaves connections to others."""
+"""Concurrent requests per key, so that other keys get connections."""
 MAX_HEADERS = 100
 MAX_HEADER_BYTES = 1 << 14
-"""The length of all together, which h11 limits only where they come in several pieces."""
+"""Total length of headers; h11 limits it only if they arrive in several pieces."""
 _ONCE = frozenset(
     b"authorization content-encoding content-type host idempotency-key if-range openai-organization "
     b"openai-project range x-stainless-retry-count".split()
 )
-"""Headers that decide what is done: two of a kind would leave it open which of them counts."""
+"""Headers that must not be repeated, because it would be ambiguous which value counts."""
 
 
-class Door:
-    """Wraps the whole application."""
+class AuthMiddleware:
+    """Wraps the application."""
 
-    def __init__(self, app: ASGIApp, keys: KeyShelf) -> None:
+    def __init__(self, app: ASGIApp, keys: KeyRepository) -> None:
         self._app = app
         self._keys = keys
         self._num_under_way = Counter[str]()
-        """By the id of the key."""
+        """By key id."""
         self._threads = anyio.CapacityLimiter(8)
-        """For keys alone: a wrong one is refused however much is under way."""
+        """Separate threads, so that invalid keys are rejected quickly under load."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -62,10 +61,10 @@ class Door:
 
         try:
             headers = _headers_of(scope)
-            project, asker = await anyio.to_thread.run_sync(self._asker, scope, headers, limiter=self._threads)
+            project, asker = await anyio.to_thread.run_sync(self._authenticate, scope, headers, limiter=self._threads)
             if asker and self._num_under_way[asker] >= MAX_REQUESTS_OF_KEY:
                 raise busy(f"{MAX_REQUESTS_OF_KEY} requests of this key are under way.", "too_many_requests")
-        except RefusedError as error:
+        except ApiError as error:
             await _refuse(error, send_with_id)
             return
         except StoreError as error:
@@ -73,20 +72,20 @@ class Door:
             return
         self._num_under_way[asker] += 1
         try:
-            await self._app({**scope, PROJECT: project, ASKER: asker}, receive, send_with_id)
+            await self._app({**scope, PROJECT: project, KEY_ID: asker}, receive, send_with_id)
         finally:
             self._num_under_way[asker] -= 1
             if not self._num_under_way[asker]:
                 del self._num_under_way[asker]
 
-    def _asker(self, scope: Scope, headers: Mapping[bytes, bytes]) -> tuple[str, str]:
-        """Project and key of the client, who may ask; `RefusedError` says why he may not."""
+    def _authenticate(self, scope: Scope, headers: Mapping[bytes, bytes]) -> tuple[str, str]:
+        """Return project and key id of the request. Raises `ApiError`."""
         is_admins = scope["path"].startswith(f"{ADMIN_PATH}/")
-        if not self._keys.are_there():
+        if not self._keys.any_exist():
             _check_host(headers)
             if is_admins:
-                raise RefusedError(
-                    "Without keys there is nobody who may. 'assay key create --admin' makes a key that may.",
+                raise ApiError(
+                    "This route requires an admin key. Create one with 'assay key create --admin'.",
                     status=403,
                     code="admin_key_required",
                 )
@@ -94,16 +93,16 @@ class Door:
         kind, _, secret = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
         key = self._keys.opening(secret.strip()) if kind.lower() == "bearer" else None
         if key is None:
-            raise RefusedError(
-                "This key opens nothing: it is missing, wrong, revoked or expired. 'assay key create' makes "
-                "one; send it as 'Authorization: Bearer KEY'.",
+            raise ApiError(
+                "The API key is missing, invalid, revoked or expired. Create one with 'assay key create' "
+                "and send it as 'Authorization: Bearer KEY'.",
                 status=401,
                 code="invalid_api_key",
             )
         needed = "admin" if is_admins else "read" if scope["method"] in _LOOKS else "write"
         if needed not in key.scopes:
-            raise RefusedError(
-                f"This key may only {' and '.join(key.scopes)}; this needs one that may {needed}.",
+            raise ApiError(
+                f"This key has the scopes {' and '.join(key.scopes)}, but the request requires {needed}.",
                 status=403,
                 code="insufficient_permissions",
             )
@@ -111,10 +110,10 @@ class Door:
 
 
 def _headers_of(scope: Scope) -> dict[bytes, bytes]:
-    """The headers of a request; `RefusedError` where they leave open what is asked for."""
+    """Return the headers. Raises `ApiError` if they are too large or ambiguous."""
     headers: list[tuple[bytes, bytes]] = scope["headers"]
     if len(headers) > MAX_HEADERS or sum(map(len, chain(*headers))) > MAX_HEADER_BYTES:
-        raise RefusedError(
+        raise ApiError(
             f"The request has more than {MAX_HEADERS} headers, or {MAX_HEADER_BYTES:,} bytes of them.",
             status=431,
             code="too_many_headers",
@@ -125,11 +124,11 @@ def _headers_of(scope: Scope) -> dict[bytes, bytes]:
         if count > 1 and name in _ONCE
     ]
     if twice:
-        raise RefusedError(f"The header '{twice[0]}' stands twice. Send it once.", code="duplicate_header")
+        raise ApiError(f"The header '{twice[0]}' occurs more than once. Send it once.", code="duplicate_header")
     found = dict(headers)
     if b"transfer-encoding" in found and b"content-length" in found:
-        raise RefusedError(
-            "A Content-Length and a Transfer-Encoding leave open where the request ends. Send one of them.",
+        raise ApiError(
+            "The request has both Content-Length and Transfer-Encoding, so its end is ambiguous. Send one of them.",
             code="ambiguous_length",
             headers={"connection": "close"},
         )
@@ -140,15 +139,15 @@ def _check_host(headers: Mapping[bytes, bytes]) -> None:
     host = headers.get(b"host", b"").decode("latin-1").lower()
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     if name not in LOOPBACK_NAMES:
-        raise RefusedError(
-            f"This server has no keys, so it answers on this machine only, and not as {host!r:.120}. Use "
-            "http://127.0.0.1, or make a key: 'assay key create'.",
+        raise ApiError(
+            f"This server has no API keys, so it only accepts loopback host names, not {host!r:.120}. Use "
+            "http://127.0.0.1, or create a key: 'assay key create'.",
             status=403,
             code="host_not_allowed",
         )
 
 
-async def _refuse(error: RefusedError, send: Send) -> None:
+async def _refuse(error: ApiError, send: Send) -> None:
     body: Any = json.dumps(error.envelope()).encode()
     named = {"content-type": "application/json", "content-length": str(len(body)), **error.headers}
     headers = [(name.encode(), value.encode()) for name, value in named.items()]

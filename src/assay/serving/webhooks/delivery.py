@@ -1,7 +1,8 @@
-"""Brings messages to webhooks: the worker that has the lease does, one message at a time to each webhook.
+"""Delivers webhook messages: one worker at a time, by a lease, and one message at a time per webhook.
 
-A message is sent at least once: whoever dies between a try and its entry has it tried again, under the same
-`webhook-id`.
+Delivery is at least once. If a worker dies between a delivery and its log entry, the message is sent again with
+the
+same `webhook-id`.
 """
 
 import threading
@@ -20,39 +21,33 @@ LEASE = "courier"
 TERM_S = 20.0
 LOOK_S = 1.0
 AT_ONCE = 8
-"""Webhooks that are sent to at a time: one that does not answer keeps no other waiting."""
+"""Webhooks served concurrently, so that an unresponsive one does not delay others."""
 
 
-class _Try(NamedTuple):
-    said: str
+class _Delivery(NamedTuple):
+    response: str
     is_delivered: bool = False
-    is_wanted: bool = True
+    can_retry: bool = True
 
 
-class Courier:
-    """One of a store's."""
+class WebhookDelivery:
+    """Delivers the messages of a store."""
 
     def __init__(
-        self,
-        store: ObjectStore,
-        clock: Clock,
-        *,
-        name: str,
-        listed: Sequence[str],
-        resolve: Resolve = resolved,
+        self, store: ObjectStore, clock: Clock, *, name: str, allowed_hosts: Sequence[str], resolve: Resolve = resolved
     ) -> None:
-        """`listed`: hosts that are sent to though they are not public."""
+        """`allowed_hosts`: hosts that may have private addresses."""
         self._store = store
         self._clock = clock
         self._name = name
-        self._listed = listed
+        self._allowed_hosts = allowed_hosts
         self._resolve = resolve
         self._outbox = Outbox(store, clock)
         self._busy: set[str] = set()
         self._lock = threading.Lock()
 
-    def run(self, is_over: threading.Event, say: Callable[[str], None]) -> None:
-        """Until told to stop."""
+    def run(self, is_over: threading.Event, notify: Callable[[str], None]) -> None:
+        """Deliver until stopped."""
         watch = LeaseWatch(self._store, self._clock)
         while not is_over.wait(LOOK_S):
             try:
@@ -61,16 +56,15 @@ class Courier:
                     continue
                 with holding(lease), ThreadPoolExecutor(AT_ONCE, thread_name_prefix="courier") as pool:
                     while lease.is_newest() and not is_over.wait(LOOK_S):
-                        self.look(pool)
+                        self.poll(pool)
             except StoreError as error:
-                say(f"webhooks: {error} It is asked again.")
+                notify(f"webhooks: {error} Retrying.")
 
     def has_something_due(self) -> bool:
-        """Whether a message is to be sent now."""
         return any(True for _ in self._outbox.due())
 
-    def look(self, pool: Executor) -> None:
-        """Send what is due, to webhooks to which nothing is being sent."""
+    def poll(self, pool: Executor) -> None:
+        """Send due messages to webhooks without a delivery in progress."""
         for message in self._outbox.due():
             webhook_id = message.due.webhook_id
             with self._lock:
@@ -81,22 +75,24 @@ class Courier:
 
     def _send(self, message: MessageState) -> None:
         try:
-            tried = self._tried(message)
-            self._outbox.tried(message, tried.said, is_delivered=tried.is_delivered, is_wanted=tried.is_wanted)
+            tried = self._deliver(message)
+            self._outbox.record_attempt(
+                message, tried.response, is_delivered=tried.is_delivered, can_retry=tried.can_retry
+            )
         except AssayError:
             pass  # it could not be written down, so it is tried again
         finally:
             with self._lock:
                 self._busy.discard(message.due.webhook_id)
 
-    def _tried(self, message: MessageState) -> _Try:
-        webhook = self._outbox.webhooks.shelf.state(message.due.webhook_id)
+    def _deliver(self, message: MessageState) -> _Delivery:
+        webhook = self._outbox.webhooks.logs.state(message.due.webhook_id)
         if webhook is None or webhook.is_deleted:
-            return _Try("the webhook was deleted", is_wanted=False)
+            return _Delivery("the webhook was deleted", can_retry=False)
         now_s, due = self._clock.now_s(), message.due
         headers = signed_headers(due.message_id, due.body, webhook.secrets_at(now_s), now_s=now_s)
         try:
-            status = post(webhook.url, due.body, headers, self._listed, self._resolve)
+            status = post(webhook.url, due.body, headers, self._allowed_hosts, self._resolve)
         except (AddressError, NotDeliveredError) as error:
-            return _Try(str(error))
-        return _Try(f"status {status}", is_delivered=200 <= status < 300)
+            return _Delivery(str(error))
+        return _Delivery(f"status {status}", is_delivered=200 <= status < 300)

@@ -1,4 +1,4 @@
-"""Work that a worker leaves to others for a while, since this machine lacks what it needs."""
+"""Work that a worker leaves to others for a while, because something is not installed here."""
 
 from collections.abc import Callable
 
@@ -8,12 +8,12 @@ LEFT_S = 60.0
 """Then it is tried here again."""
 
 
-class LeftWork:
-    """Jobs, eval runs and batches, by id."""
+class DeferredWork:
+    """Jobs, eval runs and batches by id."""
 
-    def __init__(self, clock: Clock, say: Callable[[str], None]) -> None:
+    def __init__(self, clock: Clock, notify: Callable[[str], None]) -> None:
         self._clock = clock
-        self._say = say
+        self._notify = notify
         self._until_s: dict[str, float] = {}
 
     def __contains__(self, work_id: str) -> bool:
@@ -21,6 +21,6 @@ class LeftWork:
         return self._until_s.get(work_id, now_s) > now_s
 
     def leave(self, work_id: str, lack: Exception) -> None:
-        """Leave it, and say why."""
+        """Defer a piece of work and report why."""
         self._until_s[work_id] = self._clock.monotonic_s() + LEFT_S
-        self._say(f"{work_id} is left to other workers for {LEFT_S:.0f} s: {lack}")
+        self._notify(f"{work_id} is left to other workers for {LEFT_S:.0f} s: {lack}")

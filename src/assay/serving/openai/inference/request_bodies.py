@@ -1,7 +1,7 @@
-"""What is asked of models: bodies of chat, completions, embeddings and decisions, each as an engine is asked.
+"""Bodies of chat, completions, embeddings and decisions, and their engine requests.
 
-A parameter that changes the answer and is not honoured is a 400 that names it. One that changes nothing
-(`user`, `metadata`) may be given, and so may any other with the value that it has where nobody gives it.
+A parameter that would change the result and is not supported is a 400 that names it. Parameters without effect
+(`user`, `metadata`) and default values are accepted.
 """
 
 from collections.abc import Mapping
@@ -10,17 +10,17 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from assay.inference.protocol import GenerateRequest, PromptInput
+from assay.serving.api_error import ApiError
 from assay.serving.openai.bodies import parsed
-from assay.serving.refusal import RefusedError
 
 MAX_CHOICES = 128
-MAX_LIKELIEST = 20
+MAX_TOP_LOGPROBS = 20
 MAX_STOPS = 16
 MAX_INPUTS = 2048
 DEFAULT_COMPLETION_TOKENS = 16
-"""Where `completions` say nothing, as the hosted API has it."""
+"""Default `max_tokens` of completions, as in the hosted API."""
 
-_CHANGES_NOTHING = (
+_IGNORED_PARAMS = (
     "user",
     "metadata",
     "service_tier",
@@ -29,7 +29,7 @@ _CHANGES_NOTHING = (
     "prompt_cache_options",
     "prompt_cache_retention",
 )
-_AS_IF_NOT_GIVEN: Mapping[str, tuple[Any, ...]] = {
+_NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
     "frequency_penalty": (0,),
     "presence_penalty": (0,),
     "logit_bias": ({},),
@@ -49,17 +49,17 @@ _AS_IF_NOT_GIVEN: Mapping[str, tuple[Any, ...]] = {
     "verbosity": (),
     "suffix": ("",),
 }
-"""Parameter -> the values that ask for what is done anyway."""
+"""Unsupported parameter -> values that change nothing."""
 _PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
-"""Type of a part of a message -> where its text stands."""
+"""Type of a message part -> key of its text."""
 
 
-class _Question(BaseModel):
+class _InferenceRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     model: str
 
 
-QuestionT = TypeVar("QuestionT", bound=_Question)
+RequestT = TypeVar("QuestionT", bound=_InferenceRequest)
 
 
 class StreamOptions(BaseModel):
@@ -70,8 +70,8 @@ class StreamOptions(BaseModel):
     include_obfuscation: Literal[False] = False
 
 
-class _Drawn(_Question):
-    """What chat and completions have in common."""
+class _GenerationRequest(_InferenceRequest):
+    """Common parameters of chat and completions."""
 
     n: int = Field(default=1, ge=1, le=MAX_CHOICES)
     temperature: float = Field(default=1.0, ge=0.0, le=2.0)
@@ -86,15 +86,14 @@ class _Drawn(_Question):
     def _stops_are_texts(cls, stop: str | list[str] | None) -> list[str]:
         found = [stop] if isinstance(stop, str) else stop or []
         if len(found) > MAX_STOPS or not all(found):
-            raise ValueError(f"at most {MAX_STOPS} texts, none of them empty")
+            raise ValueError(f"expected at most {MAX_STOPS} non-empty strings")
         return found
 
     @property
     def has_usage(self) -> bool:
-        """Whether a stream ends with what was used."""
         return self.stream_options is not None and self.stream_options.include_usage
 
-    def _ask(self, prompts: tuple[PromptInput, ...], **more: Any) -> GenerateRequest:
+    def _generate_request(self, prompts: tuple[PromptInput, ...], **more: Any) -> GenerateRequest:
         return GenerateRequest(
             prompts=prompts,
             n=self.n,
@@ -108,7 +107,7 @@ class _Drawn(_Question):
 
 
 class ChatMessage(BaseModel):
-    """One turn."""
+    """One message."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     role: Literal["system", "developer", "user", "assistant"]
@@ -120,76 +119,74 @@ class ChatMessage(BaseModel):
     def _content_is_text(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        given = {name: each for name, each in value.items() if each is not None or name == "content"}
-        if given.get("annotations") == []:
-            del given["annotations"]  # as the SDK hands an answer back
-        if isinstance(given.get("content"), list):
-            given["content"] = "".join(_part_text(part) for part in given["content"])
-        return given
+        fields = {name: field for name, field in value.items() if field is not None or name == "content"}
+        if fields.get("annotations") == []:
+            del fields["annotations"]  # as the SDK hands an answer back
+        if isinstance(fields.get("content"), list):
+            fields["content"] = "".join(_part_text(part) for part in fields["content"])
+        return fields
 
 
 Messages = Annotated[list[ChatMessage], Field(min_length=1)]
 
 
-class ChatQuestion(_Drawn):
+class ChatRequest(_GenerationRequest):
     """`chat.completions.create`."""
 
     messages: Messages
     max_completion_tokens: int | None = Field(default=None, ge=1)
     max_tokens: int | None = Field(default=None, ge=1)
     logprobs: bool = False
-    top_logprobs: int | None = Field(default=None, ge=0, le=MAX_LIKELIEST)
+    top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
 
     @field_validator("top_logprobs")
     @classmethod
-    def _stands_beside_logprobs(cls, value: int, info: ValidationInfo) -> int:
+    def _needs_logprobs(cls, value: int, info: ValidationInfo) -> int:
         if not info.data.get("logprobs"):
-            raise ValueError("it needs logprobs: true")
+            raise ValueError("it requires logprobs: true")
         return value
 
     @field_validator("max_tokens")
     @classmethod
-    def _is_given_once(cls, value: int, info: ValidationInfo) -> int:
+    def _is_set_once(cls, value: int, info: ValidationInfo) -> int:
         if info.data.get("max_completion_tokens") is not None:
-            raise ValueError("max_completion_tokens is the same, and given, too")
+            raise ValueError("max_completion_tokens is also set; send one of them")
         return value
 
-    def ask(self) -> GenerateRequest:
-        """As an engine is asked."""
-        return self._ask(
+    def engine_request(self) -> GenerateRequest:
+        return self._generate_request(
             (prompt_of_messages(self.messages),),
             max_tokens=self.max_completion_tokens or self.max_tokens,
             top_logprobs=(self.top_logprobs or 0) if self.logprobs else None,
         )
 
 
-class CompletionQuestion(_Drawn):
+class CompletionRequest(_GenerationRequest):
     """`completions.create`."""
 
     prompt: str | list[str] | list[int] | list[list[int]]
     max_tokens: int = Field(default=DEFAULT_COMPLETION_TOKENS, ge=0)
-    logprobs: int | None = Field(default=None, ge=0, le=MAX_LIKELIEST)
+    logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
     echo: bool = False
     best_of: int | None = None
 
     @field_validator("best_of")
     @classmethod
-    def _all_are_answered(cls, value: int, info: ValidationInfo) -> int:
+    def _equals_n(cls, value: int, info: ValidationInfo) -> int:
         if value != info.data.get("n"):
-            raise ValueError("it is honoured only where it is n: all that is drawn is answered")
+            raise ValueError("it must equal n, because all completions are returned")
         return value
 
     @property
     def prompts(self) -> tuple[PromptInput, ...]:
-        """Each of them."""
         return prompts_of(self.prompt, "prompt")
 
-    def ask(self) -> GenerateRequest:
-        """As an engine is asked; of a question that asks for a token at least."""
-        return self._ask(self.prompts, max_tokens=self.max_tokens, top_logprobs=self.logprobs)
+    def engine_request(self) -> GenerateRequest:
+        """Requires `max_tokens` above 0."""
+        return self._generate_request(self.prompts, max_tokens=self.max_tokens, top_logprobs=self.logprobs)
 
 
-class EmbeddingQuestion(_Question):
+class EmbeddingRequest(_InferenceRequest):
     """`embeddings.create`."""
 
     input: str | list[str] | list[int] | list[list[int]]
@@ -198,14 +195,14 @@ class EmbeddingQuestion(_Question):
 
 
 class Choice(BaseModel):
-    """One of a decision's choices."""
+    """A choice of a decision."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     value: str | bool
 
 
-class DecisionPart(BaseModel):
-    """One question of a decision."""
+class DecisionQuestion(BaseModel):
+    """A question of a decision."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     type: Literal["predicate", "choice", "score"]
@@ -219,67 +216,66 @@ class DecisionPart(BaseModel):
     def _are_not_read(cls, instructions: Any) -> Any:
         if instructions:
             raise ValueError(
-                "a trained classifier or reward model reads no instructions: it answers what it was trained to "
+                "instructions are not supported, because the model answers the question it was trained on. Send ''"
                 "answer. Give ''"
             )
         return instructions
 
 
-class DecisionQuestion(_Question):
+class DecisionRequest(_InferenceRequest):
     """`decisions.create`."""
 
     input: str | Messages
-    questions: list[DecisionPart] = Field(min_length=1, max_length=400)
+    questions: list[DecisionQuestion] = Field(min_length=1, max_length=400)
 
     @property
     def prompt(self) -> PromptInput:
-        """What is decided about."""
         return PromptInput(text=self.input) if isinstance(self.input, str) else prompt_of_messages(self.input)
 
 
-def read_question(kind: type[QuestionT], value: Any) -> QuestionT:
-    """A body as a question; `RefusedError` names the first parameter that is not honoured, or wrong."""
+def parse_request(kind: type[RequestT], value: Any) -> RequestT:
+    """Parse a body. Raises `ApiError` that names the first unsupported or invalid parameter."""
     if not isinstance(value, dict):
         return parsed(kind, value)
     required = [name for name, field in kind.model_fields.items() if field.is_required()]
-    given = {
-        name: each
-        for name, each in value.items()
-        if (each is not None or name in required) and name not in _CHANGES_NOTHING
+    fields = {
+        name: field_value
+        for name, field_value in value.items()
+        if (field_value is not None or name in required) and name not in _IGNORED_PARAMS
     }
-    for name, harmless in _AS_IF_NOT_GIVEN.items():
-        if name in given and name not in kind.model_fields:
-            if given[name] not in harmless:
-                raise RefusedError(
-                    f"'{name}' is not honoured here, so it is refused rather than ignored. Leave it out.",
+    for name, harmless in _NEUTRAL_VALUES.items():
+        if name in fields and name not in kind.model_fields:
+            if fields[name] not in harmless:
+                raise ApiError(
+                    f"'{name}' is not supported. Unsupported parameters are rejected, not ignored; remove it.",
                     param=name,
                     code="parameter_not_honoured",
                 )
-            del given[name]
-    return parsed(kind, given)
+            del fields[name]
+    return parsed(kind, fields)
 
 
 def prompt_of_messages(messages: list[ChatMessage]) -> PromptInput:
-    """A conversation."""
-    return PromptInput(
-        messages=tuple({"role": message.role, "content": message.content} for message in messages)
-    )
+    """Return a conversation as a prompt."""
+    return PromptInput(messages=tuple({"role": message.role, "content": message.content} for message in messages))
 
 
-def prompts_of(given: str | list[str] | list[int] | list[list[int]], param: str) -> tuple[PromptInput, ...]:
-    """Texts or tokens, one or several."""
-    if isinstance(given, str):
-        return (PromptInput(text=given),)
-    found: list[Any] = list(given)
+def prompts_of(value: str | list[str] | list[int] | list[list[int]], param: str) -> tuple[PromptInput, ...]:
+    """Return one or several texts or token lists as prompts."""
+    if isinstance(value, str):
+        return (PromptInput(text=value),)
+    found: list[Any] = list(value)
     is_one = bool(found) and isinstance(found[0], int)
     if not found or (len(found) > MAX_INPUTS and not is_one):
-        raise RefusedError(
-            f"'{param}' is a text or tokens, or 1 to {MAX_INPUTS:,} of them.", param=param, code="invalid_value"
+        raise ApiError(
+            f"'{param}' must be a string or a token list, or 1 to {MAX_INPUTS:,} of them.",
+            param=param,
+            code="invalid_value",
         )
     if is_one:
         return (PromptInput(tokens=tuple(found)),)
     return tuple(
-        PromptInput(text=each) if isinstance(each, str) else PromptInput(tokens=tuple(each)) for each in found
+        PromptInput(text=prompt) if isinstance(prompt, str) else PromptInput(tokens=tuple(prompt)) for prompt in found
     )
 
 
@@ -288,5 +284,5 @@ def _part_text(part: Any) -> str:
     if isinstance(part, str):
         return part
     if kind not in _PARTS or not isinstance(text := part.get(_PARTS[kind]), str):
-        raise ValueError(f"only text is read, and {kind!r:.40} is none: nothing is fetched or looked at")
+        raise ValueError(f"only text parts are supported, not {kind!r:.40}")
     return text

@@ -1,21 +1,14 @@
-"""Evals, runs and output items as the SDK's types have them; what is ours stands in `x_assay`."""
+"""Evals, runs and output items as the SDK's types define them; extensions are in `x_assay`."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from assay.records.eval_run import (
-    CriterionCounts,
-    CriterionResult,
-    EvalItem,
-    GradedSample,
-    ItemFault,
-    ModelUsage,
-)
+from assay.records.eval_run import CriterionCounts, CriterionResult, EvalItem, GradedSample, ItemFault, ModelUsage
 from assay.serving.evals.data_source import DEFAULT_SEED
 from assay.serving.evals.evals import EvalState
 from assay.serving.evals.runs import EvalRunState
 from assay.serving.ids import item_id
-from assay.serving.openai.shapes import cost_shape
+from assay.serving.openai.objects import cost_object
 
 _SAMPLE_SCHEMA = {
     "type": "object",
@@ -23,8 +16,8 @@ _SAMPLE_SCHEMA = {
 }
 
 
-def eval_shape(state: EvalState) -> dict[str, Any]:
-    """`EvalCreateResponse`, and its like."""
+def eval_object(state: EvalState) -> dict[str, Any]:
+    """`EvalCreateResponse` and others with the same fields."""
     created = state.created
     properties = {"item": created.item_schema}
     if created.has_samples:
@@ -43,11 +36,13 @@ def eval_shape(state: EvalState) -> dict[str, Any]:
     }
 
 
-def run_shape(state: EvalRunState, address: str, why_spent: Callable[[str], str | None]) -> dict[str, Any]:
-    """`RunCreateResponse`, and its like. `address`: of the API, as the client calls it. `why_spent`: of a
-    project, why nothing more is charged to it."""
+def run_object(state: EvalRunState, address: str, why_spent: Callable[[str], str | None]) -> dict[str, Any]:
+    """`RunCreateResponse` and others with the same fields.
+
+    `address`: the API's base URL. `why_spent`: project -> why it may spend nothing more.
+    """
     created, counts = state.created, state.counts
-    names = [str(each.get("name", each["type"])) for each in created.testing_criteria]
+    names = [str(usage.get("name", usage["type"])) for usage in created.testing_criteria]
     failed = state.failed if state.status == "failed" else None
     return {
         "id": created.run_id,
@@ -64,17 +59,17 @@ def run_shape(state: EvalRunState, address: str, why_spent: Callable[[str], str 
         "per_testing_criteria_results": [
             {"testing_criteria": name, **_counts(state.counts_of(name))} for name in names
         ],
-        "per_model_usage": [_usage(name, each) for name, each in sorted(state.usage.items())],
+        "per_model_usage": [_usage(name, usage) for name, usage in sorted(state.usage.items())],
         "report_url": f"{address}/x/evals/{created.eval_id}/runs/{created.run_id}/report",
         "x_assay": {
             "finished_at": None if state.ended_s is None else int(state.ended_s),
-            **cost_shape(state, why_spent),
+            **cost_object(state, why_spent),
         },
     }
 
 
-def item_shape(state: EvalRunState, found: EvalItem) -> dict[str, Any]:
-    """`OutputItemListResponse`, and its like."""
+def item_object(state: EvalRunState, found: EvalItem) -> dict[str, Any]:
+    """`OutputItemListResponse` and others with the same fields."""
     created = state.created
     return {
         "id": item_id(created.run_id, found.index),
@@ -123,20 +118,20 @@ def _result(result: CriterionResult) -> dict[str, Any]:
 
 
 def _sample(model: str, source: Mapping[str, Any], sample: GradedSample | None) -> dict[str, Any]:
-    asked = source.get("sampling_params") or {}
-    given = sample or GradedSample()
-    output = [] if given.text is None else [{"role": "assistant", "content": given.text}]
+    params = source.get("sampling_params") or {}
+    graded = sample or GradedSample()
+    output = [] if graded.text is None else [{"role": "assistant", "content": graded.text}]
     return {
-        "error": _fault(given.fault),
-        "finish_reason": given.finish_reason,
-        "input": list(given.messages),
+        "error": _fault(graded.fault),
+        "finish_reason": graded.finish_reason,
+        "input": list(graded.messages),
         "output": output,
         "model": model,
-        "max_completion_tokens": asked.get("max_completion_tokens"),
-        "seed": asked.get("seed") or DEFAULT_SEED,
-        "temperature": 1.0 if asked.get("temperature") is None else asked["temperature"],
-        "top_p": asked.get("top_p") or 1.0,
-        "usage": _tokens(given.prompt_tokens, given.completion_tokens),
+        "max_completion_tokens": params.get("max_completion_tokens"),
+        "seed": params.get("seed") or DEFAULT_SEED,
+        "temperature": 1.0 if params.get("temperature") is None else params["temperature"],
+        "top_p": params.get("top_p") or 1.0,
+        "usage": _tokens(graded.prompt_tokens, graded.completion_tokens),
     }
 
 

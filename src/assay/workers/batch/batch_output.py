@@ -1,6 +1,6 @@
-"""The two files that a batch leaves: what was answered, and what was not and why, one JSON object a line.
+"""Writes a batch's output and error files, one JSON object per line.
 
-Their ids follow from the batch's, so whoever takes over makes the same files.
+Their ids follow from the batch's id, so a worker that takes over writes the same files.
 """
 
 import json
@@ -9,64 +9,64 @@ from typing import Any
 
 from assay.base.clock import Clock
 from assay.base.digest import sha256_of_json
-from assay.records.batch import BatchAnswer
+from assay.records.batch import BatchResponse
 from assay.records.uploaded_file import FileCreated
-from assay.serving.batches.batches import BatchShelf, BatchState
-from assay.serving.files import FileShelf
-from assay.serving.ids import moment_id, new_id
-from assay.workers.batch.batch_file import BatchRequest, requests_of
+from assay.serving.batches.batches import BatchRepository, BatchState
+from assay.serving.files import FileRepository
+from assay.serving.ids import new_id, timed_id
+from assay.workers.batch.batch_input import BatchRequest, requests_of
 
 OUTPUT_PURPOSE = "batch_output"
 _SUCCESS = 200
 
 
-class BatchFiles:
-    """Writes them."""
+class BatchOutput:
+    """Writes the files."""
 
-    def __init__(self, batches: BatchShelf, files: FileShelf, clock: Clock) -> None:
+    def __init__(self, batches: BatchRepository, files: FileRepository, clock: Clock) -> None:
         self._batches = batches
         self._files = files
         self._clock = clock
 
     def output(self, state: BatchState) -> str | None:
-        """The id of the file of what was answered; None where nothing was."""
-        answers = (each for each in self._answers(state) if each.status == _SUCCESS)
-        return self._file(state, "output", map(_line, answers))
+        """Write the successful responses; return the file's id, None if there are none."""
+        responses = (response for response in self._responses(state) if response.status == _SUCCESS)
+        return self._file(state, "output", map(_line, responses))
 
     def errors(self, state: BatchState) -> str | None:
-        """The id of the file of what was refused, or came too late; None where nothing was."""
+        """Write failed and expired requests; return the file's id, None if there are none."""
         return self._file(state, "error", self._unanswered(state))
 
     def _unanswered(self, state: BatchState) -> Iterator[dict[str, Any]]:
-        yield from (_line(each) for each in self._answers(state) if each.status != _SUCCESS)
+        yield from (_line(response) for response in self._responses(state) if response.status != _SUCCESS)
         created = state.created
         if state.gathering is None or state.gathering.outcome != "expired" or state.read is None:
             return
         if self._files.find(created.input_file_id, created.project) is None:
             return
         lines = self._files.lines(created.input_file_id)
-        requests = (each for each in requests_of(lines, created) if isinstance(each, BatchRequest))
-        said = "It was not asked before the completion window was over."
-        for place, request in enumerate(requests):
-            if place >= state.num_answered:
+        requests = (request for request in requests_of(lines, created) if isinstance(request, BatchRequest))
+        message = "The completion window ended before this request was processed."
+        for index, request in enumerate(requests):
+            if index >= state.num_processed:
                 yield {
-                    "id": request_id(created.batch_id, place),
+                    "id": request_id(created.batch_id, index),
                     "custom_id": request.custom_id,
                     "response": None,
-                    "error": {"code": "batch_expired", "message": said},
+                    "error": {"code": "batch_expired", "message": message},
                 }
 
-    def _answers(self, state: BatchState) -> Iterator[BatchAnswer]:
-        for number in range(state.num_made):
+    def _responses(self, state: BatchState) -> Iterator[BatchResponse]:
+        for number in range(state.num_done):
             chunk = self._batches.chunks.find(state.created.batch_id, number)
             assert chunk is not None, "its entry is put behind it"
-            yield from chunk.answers
+            yield from chunk.responses
 
     def _file(self, state: BatchState, word: str, lines: Iterator[dict[str, Any]]) -> str | None:
         created, gathering = state.created, state.gathering
         assert gathering is not None
-        file_id = moment_id("file", gathering.at_s, sha256_of_json([created.batch_id, word]))
-        if self._files.shelf.state(file_id) is not None:
+        file_id = timed_id("file", gathering.at_s, sha256_of_json([created.batch_id, word]))
+        if self._files.logs.state(file_id) is not None:
             return file_id
         first = next(lines, None)
         if first is None:
@@ -78,7 +78,7 @@ class BatchFiles:
             for line in lines:
                 sink.write(_text(line))
         except BaseException as error:
-            sink.abandon(error)
+            sink.abort(error)
             raise
         sink.finish()
         lives_s = created.output_lives_s
@@ -98,14 +98,14 @@ class BatchFiles:
         return file_id
 
 
-def request_id(batch_id: str, place: int) -> str:
-    """The id of a batch's request in a place."""
-    return f"batch_req_{sha256_of_json([batch_id, place])[:24]}"
+def request_id(batch_id: str, index: int) -> str:
+    """Return the id of a batch's request."""
+    return f"batch_req_{sha256_of_json([batch_id, index])[:24]}"
 
 
-def _line(answer: BatchAnswer) -> dict[str, Any]:
-    response = {"status_code": answer.status, "request_id": answer.request_id, "body": answer.body}
-    return {"id": answer.request_id, "custom_id": answer.custom_id, "response": response, "error": None}
+def _line(response: BatchResponse) -> dict[str, Any]:
+    tree = {"status_code": response.status, "request_id": response.request_id, "body": response.body}
+    return {"id": response.request_id, "custom_id": response.custom_id, "response": tree, "error": None}
 
 
 def _text(line: dict[str, Any]) -> bytes:

@@ -1,4 +1,4 @@
-"""Files, jobs, events, checkpoints, batches and models as the SDK's types have them; what is ours stands in
+"""API objects of files, uploads, batches, jobs and models as the SDK's types define them; extensions are in
 `x_assay`."""
 
 from collections.abc import Callable, Mapping
@@ -12,14 +12,14 @@ from assay.serving.evals.runs import EvalRunState
 from assay.serving.ids import checkpoint_name
 from assay.serving.job import JobEvent, JobState
 from assay.serving.methods import SERVED_METHODS
-from assay.serving.queue.standing import JobStanding
+from assay.serving.queue.status import QueueStatus
 from assay.serving.uploads import UploadState
 
-_IN_EVERY_JOB = ("n_epochs", "batch_size", "learning_rate_multiplier")
-"""Hyperparameters that the type of a job always has."""
+_COMMON_HYPERPARAMETERS = ("n_epochs", "batch_size", "learning_rate_multiplier")
+"""Hyperparameters that the SDK's job type always has."""
 
 
-def file_shape(file: FileCreated) -> dict[str, Any]:
+def file_object(file: FileCreated) -> dict[str, Any]:
     """`FileObject`."""
     return {
         "id": file.file_id,
@@ -35,7 +35,7 @@ def file_shape(file: FileCreated) -> dict[str, Any]:
     }
 
 
-def upload_shape(state: UploadState, now_s: float, file: FileCreated | None = None) -> dict[str, Any]:
+def upload_object(state: UploadState, now_s: float, file: FileCreated | None = None) -> dict[str, Any]:
     """`Upload`."""
     created = state.created
     return {
@@ -47,26 +47,26 @@ def upload_shape(state: UploadState, now_s: float, file: FileCreated | None = No
         "filename": created.filename,
         "purpose": created.purpose,
         "status": state.status(now_s),
-        "file": None if file is None else file_shape(file),
+        "file": None if file is None else file_object(file),
     }
 
 
-def cost_shape(state: BatchState | EvalRunState, why_spent: Callable[[str], str | None]) -> dict[str, Any]:
-    """What it has cost, and what keeps it from costing more."""
+def cost_object(state: BatchState | EvalRunState, why_spent: Callable[[str], str | None]) -> dict[str, Any]:
+    """Return charged device-hours, and why no more can be spent."""
     return {
         "charged_device_hours": sum(charge.device_s for charge in state.charges) / 3600,
         "blocked_by": why_spent(state.created.project) if state.wants_chunk else None,
     }
 
 
-def batch_shape(state: BatchState, why_spent: Callable[[str], str | None]) -> dict[str, Any]:
-    """`Batch`. `why_spent`: of a project, why nothing more is charged to it."""
+def batch_object(state: BatchState, why_spent: Callable[[str], str | None]) -> dict[str, Any]:
+    """`Batch`. `why_spent`: project -> why it may spend nothing more."""
     created, ended = state.created, state.ended
     outcome = None if ended is None or state.gathering is None else state.gathering.outcome
     faults = () if state.failed is None else state.failed.faults
     names = ("code", "message", "line", "param")
-    input_tokens = sum(each.input_tokens for each in state.answered)
-    output_tokens = sum(each.output_tokens for each in state.answered)
+    input_tokens = sum(chunk.input_tokens for chunk in state.completed_chunks)
+    output_tokens = sum(chunk.output_tokens for chunk in state.completed_chunks)
     return {
         "id": created.batch_id,
         "object": "batch",
@@ -75,10 +75,7 @@ def batch_shape(state: BatchState, why_spent: Callable[[str], str | None]) -> di
         "input_file_id": created.input_file_id,
         "completion_window": "24h",
         "status": state.status,
-        "errors": {
-            "object": "list",
-            "data": [{name: getattr(fault, name) for name in names} for fault in faults],
-        }
+        "errors": {"object": "list", "data": [{name: getattr(fault, name) for name in names} for fault in faults]}
         if faults
         else None,
         "output_file_id": None if ended is None else ended.output_file_id,
@@ -90,12 +87,12 @@ def batch_shape(state: BatchState, why_spent: Callable[[str], str | None]) -> di
         "completed_at": _whole_s(ended) if outcome == "completed" else None,
         "failed_at": _whole_s(state.failed),
         "expired_at": _whole_s(ended) if outcome == "expired" else None,
-        "cancelling_at": _whole_s(state.cancel_asked),
+        "cancelling_at": _whole_s(state.cancel_requested),
         "cancelled_at": _whole_s(ended) if outcome == "cancelled" else None,
         "request_counts": {
             "total": 0 if state.read is None else state.read.num_requests,
-            "completed": sum(each.completed for each in state.answered),
-            "failed": sum(each.failed for each in state.answered),
+            "completed": sum(chunk.completed for chunk in state.completed_chunks),
+            "failed": sum(chunk.failed for chunk in state.completed_chunks),
         },
         "usage": {
             "input_tokens": input_tokens,
@@ -105,43 +102,40 @@ def batch_shape(state: BatchState, why_spent: Callable[[str], str | None]) -> di
             "total_tokens": input_tokens + output_tokens,
         },
         "metadata": created.metadata,
-        "x_assay": cost_shape(state, why_spent),
+        "x_assay": cost_object(state, why_spent),
     }
 
 
 def _whole_s(entry: Any) -> int | None:
-    """When an entry was put, if it was."""
     return None if entry is None else int(entry.at_s)
 
 
-def part_shape(upload_id: str, part: PartAdded) -> dict[str, Any]:
+def part_object(upload_id: str, part: PartAdded) -> dict[str, Any]:
     """`UploadPart`."""
     return {"id": part.part_id, "object": "upload.part", "created_at": int(part.at_s), "upload_id": upload_id}
 
 
-def job_shape(state: JobState, standing: JobStanding | None) -> dict[str, Any]:
-    """`FineTuningJob`; hyperparameters are numbers once its files are validated. `standing`: in the queue."""
+def job_object(state: JobState, queue_status: QueueStatus | None) -> dict[str, Any]:
+    """`FineTuningJob`; `auto` hyperparameters become numbers after validation."""
     created, validated, succeeded = state.created, state.validated, state.succeeded
     names = SERVED_METHODS[created.method].hyperparameters
     concrete = validated.hyperparameters if validated is not None else {}
     shown = {name: concrete.get(name, created.hyperparameters.get(name, "auto")) for name in names}
-    failed = None if state.wish == "cancel" else state.failed
-    paid = {} if created.grader is None else {"grader": created.grader}
-    finish_s = None if standing is None else standing.estimate.finish_s
+    failed = None if state.desired_state == "cancel" else state.failed
+    grader = {} if created.grader is None else {"grader": created.grader}
+    finish_s = None if queue_status is None else queue_status.estimate.finish_s
     return {
         "id": created.job_id,
         "object": "fine_tuning.job",
         "created_at": int(created.at_s),
-        "error": None
-        if failed is None
-        else {"code": failed.code, "message": failed.message, "param": failed.param},
+        "error": None if failed is None else {"code": failed.code, "message": failed.message, "param": failed.param},
         "estimated_finish": None if finish_s is None else int(finish_s),
         "fine_tuned_model": state.model if succeeded is not None else None,
         "finished_at": None if state.ended_s is None else int(state.ended_s),
-        "hyperparameters": {name: shown[name] for name in _IN_EVERY_JOB},
+        "hyperparameters": {name: shown[name] for name in _COMMON_HYPERPARAMETERS},
         "integrations": None,
         "metadata": created.metadata,
-        "method": {"type": created.method, created.method: {"hyperparameters": shown, **paid}},
+        "method": {"type": created.method, created.method: {"hyperparameters": shown, **grader}},
         "model": created.model,
         "organization_id": created.project,
         "result_files": [] if succeeded is None else [succeeded.result_file],
@@ -150,11 +144,11 @@ def job_shape(state: JobState, standing: JobStanding | None) -> dict[str, Any]:
         "trained_tokens": None if succeeded is None else succeeded.trained_tokens,
         "training_file": created.training_file,
         "validation_file": created.validation_file,
-        "x_assay": _ours(state, standing),
+        "x_assay": _ours(state, queue_status),
     }
 
 
-def _ours(state: JobState, standing: JobStanding | None) -> dict[str, Any]:
+def _ours(state: JobState, queue_status: QueueStatus | None) -> dict[str, Any]:
     validated, launched, succeeded = state.validated, state.launched, state.succeeded
     return {
         "run": None if validated is None else validated.run_id,
@@ -165,19 +159,18 @@ def _ours(state: JobState, standing: JobStanding | None) -> dict[str, Any]:
         "weights_digest": None if succeeded is None else succeeded.weights_digest,
         "measured": None if succeeded is None else succeeded.measured,
         "queue": None
-        if standing is None or standing.code is None
+        if queue_status is None or queue_status.code is None
         else {
-            "place": standing.place,
-            "waiting": standing.num_waiting,
-            "code": standing.code,
-            "blocked_by": standing.blocked_by,
+            "position": queue_status.position,
+            "waiting": queue_status.num_waiting,
+            "code": queue_status.code,
+            "blocked_by": queue_status.blocked_by,
         },
         "charged_device_hours": state.charged_s / 3600,
-        "evaluation_device_hours": sum(charge.device_s for charge in state.charges if not charge.attempt)
-        / 3600,
+        "evaluation_device_hours": sum(charge.device_s for charge in state.charges if not charge.attempt) / 3600,
         "budget_device_hours": state.budget_device_hours,
         "budget_spent": None if state.budget_spent is None else state.budget_spent.of,
-        "estimate": _why_no_estimate(state) if standing is None else standing.estimate.rests_on,
+        "estimate": _why_no_estimate(state) if queue_status is None else queue_status.estimate.basis,
     }
 
 
@@ -185,7 +178,7 @@ def _why_no_estimate(state: JobState) -> str | None:
     return None if state.has_ended else f"it is {state.status}"
 
 
-def event_shape(event: JobEvent) -> dict[str, Any]:
+def event_object(event: JobEvent) -> dict[str, Any]:
     """`FineTuningJobEvent`."""
     return {
         "id": event.event_id,
@@ -198,8 +191,8 @@ def event_shape(event: JobEvent) -> dict[str, Any]:
     }
 
 
-def checkpoint_shape(state: JobState, checkpoint: JobCheckpoint) -> dict[str, Any]:
-    """`FineTuningJobCheckpoint`; its metrics are those of its last step, and of its weights' evaluation."""
+def checkpoint_object(state: JobState, checkpoint: JobCheckpoint) -> dict[str, Any]:
+    """`FineTuningJobCheckpoint`; metrics of its last step and of its evaluation."""
     values: Mapping[str, float] = checkpoint.points[-1].values if checkpoint.points else {}
     if state.succeeded is not None and state.succeeded.step == checkpoint.step:
         values = {**values, **state.succeeded.validation}
@@ -216,10 +209,10 @@ def checkpoint_shape(state: JobState, checkpoint: JobCheckpoint) -> dict[str, An
 
 
 def checkpoint_id(state: JobState, step: int) -> str:
-    """Its ids sort by step."""
+    """Return the checkpoint's id; ids sort by step."""
     return f"ftckpt_{state.created.job_id.rpartition('-')[2]}{step:010d}"
 
 
-def model_shape(name: str, created_s: float, owned_by: str) -> dict[str, Any]:
+def model_object(name: str, created_s: float, owned_by: str) -> dict[str, Any]:
     """`Model`."""
     return {"id": name, "object": "model", "created": int(created_s), "owned_by": owned_by}

@@ -1,4 +1,4 @@
-"""Projects, accounts, keys, limits and lines of the audit log as the SDK's types have them."""
+"""Admin objects as the SDK's types define them."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from assay.serving.keys import KeyState, NewKey
 _ROLE = {True: "member", False: "none"}
 
 
-def project_shape(state: ProjectState) -> dict[str, Any]:
+def project_object(state: ProjectState) -> dict[str, Any]:
     """`Project`."""
     return {
         "id": state.created.project,
@@ -22,7 +22,7 @@ def project_shape(state: ProjectState) -> dict[str, Any]:
     }
 
 
-def account_shape(state: AccountState) -> dict[str, Any]:
+def account_object(state: AccountState) -> dict[str, Any]:
     """`ProjectServiceAccount`."""
     return {
         "id": state.created.account_id,
@@ -33,8 +33,8 @@ def account_shape(state: AccountState) -> dict[str, Any]:
     }
 
 
-def new_account_shape(state: AccountState, key: NewKey | None) -> dict[str, Any]:
-    """`ServiceAccountCreateResponse`: the key is in this answer only."""
+def new_account_object(state: AccountState, key: NewKey | None) -> dict[str, Any]:
+    """`ServiceAccountCreateResponse`; the only response with the key."""
     shown: dict[str, Any] | None = None
     if key is not None:
         shown = {
@@ -45,14 +45,14 @@ def new_account_shape(state: AccountState, key: NewKey | None) -> dict[str, Any]
             "value": key.secret,
             "expires_at": _moment(key.created.expires_s),
         }
-    return {**account_shape(state), "api_key": shown}
+    return {**account_object(state), "api_key": shown}
 
 
-def key_shape(state: KeyState, account: AccountState | None) -> dict[str, Any]:
-    """`ProjectAPIKey`; one that the command line made is no account's."""
+def key_object(state: KeyState, account: AccountState | None) -> dict[str, Any]:
+    """`ProjectAPIKey`; keys from the command line have no account."""
     owner: dict[str, Any] = {"type": None, "user": None, "service_account": None}
     if account is not None:
-        owner |= {"type": "service_account", "service_account": account_shape(account)}
+        owner |= {"type": "service_account", "service_account": account_object(account)}
     return {
         "id": state.created.key_id,
         "object": "organization.project.api_key",
@@ -67,7 +67,7 @@ def key_shape(state: KeyState, account: AccountState | None) -> dict[str, Any]:
     }
 
 
-def admin_key_shape(state: KeyState) -> dict[str, Any]:
+def admin_key_object(state: KeyState) -> dict[str, Any]:
     """`AdminAPIKey`."""
     return {
         "id": state.created.key_id,
@@ -76,18 +76,13 @@ def admin_key_shape(state: KeyState) -> dict[str, Any]:
         "expires_at": _moment(state.created.expires_s),
         "last_used_at": None,
         "name": state.created.name,
-        "owner": {
-            "type": "user",
-            "object": "organization.user",
-            "role": "owner",
-            "id": state.created.by or None,
-        },
+        "owner": {"type": "user", "object": "organization.user", "role": "owner", "id": state.created.by or None},
         "redacted_value": _redacted(state),
     }
 
 
-def limit_shape(limit_device_hours: float, spent_s: float) -> dict[str, Any]:
-    """`ProjectSpendLimit`: it enforces once it is spent."""
+def limit_object(limit_device_hours: float, spent_s: float) -> dict[str, Any]:
+    """`ProjectSpendLimit`."""
     is_spent = spent_s >= limit_device_hours * 3600
     return {
         "object": "project.spend_limit",
@@ -99,8 +94,8 @@ def limit_shape(limit_device_hours: float, spent_s: float) -> dict[str, Any]:
     }
 
 
-def audit_shape(line: AuditLine, names: dict[str, str]) -> dict[str, Any]:
-    """`AuditLogListResponse`. `names`: project -> what people call it."""
+def audit_object(line: AuditLine, names: dict[str, str]) -> dict[str, Any]:
+    """`AuditLogListResponse`. `names`: project id -> name."""
     is_key = line.by.startswith("key-")
     return {
         "id": line.line_id,

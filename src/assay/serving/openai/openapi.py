@@ -1,9 +1,9 @@
-"""What every operation says of itself in `openapi.json`: its query, its body, and the errors it answers with.
+"""Declarations of routes for `openapi.json`: query, body and error responses.
 
-    @router.get("/files", openapi_extra=takes("after", "limit"))     what a request may hold
-    described(app)                                                   the document, errors and keys added
+    @router.get("/files", openapi_extra=takes("after", "limit"))     declares the query of a route
+    described(app)                                                   returns the document
 
-A query is declared at its route and nowhere else: what is not declared is refused (`query_of`).
+Query parameters are declared only at the route; undeclared ones are rejected (`query_of`).
 """
 
 from collections.abc import Mapping
@@ -16,27 +16,24 @@ from pydantic import BaseModel
 
 _TEXT = {"type": "string"}
 _QUERY: Mapping[str, Mapping[str, Any]] = {
-    "after": {"schema": _TEXT, "description": "The id behind which the page begins."},
-    "limit": {"schema": {"type": "integer", "minimum": 1}, "description": "The most things of a page."},
-    "order": {
-        "schema": {"enum": ["asc", "desc"]},
-        "description": "By age; the newest first by default.",
-    },
-    "purpose": {"schema": _TEXT, "description": "Files of this purpose only."},
+    "after": {"schema": _TEXT, "description": "Cursor: the id of the last item of the previous page."},
+    "limit": {"schema": {"type": "integer", "minimum": 1}, "description": "Largest number of items."},
+    "order": {"schema": {"enum": ["asc", "desc"]}, "description": "Order by age; newest first by default."},
+    "purpose": {"schema": _TEXT, "description": "Only files of this purpose."},
     "metadata": {
         "schema": {"type": "object", "additionalProperties": _TEXT},
         "style": "deepObject",
         "explode": True,
-        "description": "Things with these values only.",
+        "description": "Only items with these values.",
     },
 }
-"""What is known of parameters that many lists take; others are texts."""
+"""Schemas of common parameters; others are strings."""
 _ERRORS = {
-    "400": "Something about the request is wrong: `param` names it.",
+    "400": "The request is invalid; `param` names the parameter.",
     "401": "The key is missing, wrong, revoked or expired.",
-    "403": "The key may not do this, or the server is not asked by its own name.",
-    "404": "There is no such thing in the project.",
-    "503": "The store is full or away; nothing was half made, and `retry-after` says when to ask again.",
+    "403": "The key lacks a scope, or the Host header is not allowed.",
+    "404": "There is no such resource in the project.",
+    "503": "The store is full or unavailable. Nothing was half created; retry after `retry-after` seconds.",
 }
 _ERROR_SCHEMA = {
     "type": "object",
@@ -56,10 +53,8 @@ _ERROR_SCHEMA = {
 }
 
 
-def takes(
-    *query: str, body: type[BaseModel] | None = None, form: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """What a route declares: the names of its query; the class of its JSON, or the schema of its form."""
+def takes(*query: str, body: type[BaseModel] | None = None, form: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the declaration of a route: query names, and the class of its JSON body or the schema of its form."""
     declared: dict[str, Any] = {
         "parameters": [{"name": name, "in": "query", **_QUERY.get(name, {"schema": _TEXT})} for name in query]
     }
@@ -73,13 +68,13 @@ def takes(
 
 
 def declared_query(request: Request) -> tuple[str, ...]:
-    """The names that the request's route declares."""
+    """Return the query parameters that the request's route declares."""
     extra = getattr(request.scope.get("route"), "openapi_extra", None) or {}
-    return tuple(each["name"] for each in extra.get("parameters", ()) if each["in"] == "query")
+    return tuple(parameter["name"] for parameter in extra.get("parameters", ()) if parameter["in"] == "query")
 
 
 def described(app: FastAPI) -> dict[str, Any]:
-    """The document of all its routes."""
+    """Return the OpenAPI document."""
     document = get_openapi(title=app.title, version=version("assay"), routes=app.routes)
     components = document.setdefault("components", {})
     schemas = {"Error": _ERROR_SCHEMA}
@@ -98,5 +93,5 @@ def described(app: FastAPI) -> dict[str, Any]:
 
 
 def operation_name(route: Any) -> str:
-    """An operation's id: `GET /v1/files`."""
+    """Return the operation id, such as `GET /v1/files`."""
     return f"{min(route.methods)} {route.path_format}"
