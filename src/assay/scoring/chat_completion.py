@@ -46,7 +46,6 @@ def read_completion(response: Any) -> Completion:
 
 
 def _text_of(message: Mapping[str, Any]) -> str | None:
-    """Return the text of a message; None if it has none."""
     content, refusal, texts = message.get("content"), message.get("refusal"), list[str]()
     for part in content if isinstance(content, list) else [] if content is None else [content]:
         kind = str(part.get("type")) if isinstance(part, Mapping) else ""

@@ -36,11 +36,9 @@ class Endpoint:
         self._clock = clock or SystemClock()
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
-        """Return the JSON response. Raises `SamplerError`."""
         return self._request(path, json.dumps(body).encode())
 
     def get(self, path: str) -> Any:
-        """Return the JSON response. Raises `SamplerError`."""
         return self._request(path, None)
 
     def _request(self, path: str, data: bytes | None) -> Any:

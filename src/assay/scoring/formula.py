@@ -29,7 +29,6 @@ class Formula:
     """A validated formula."""
 
     def __init__(self, text: str) -> None:
-        """Raises `ConfigError` if the text is not arithmetic."""
         if len(text) > MAX_CHARACTERS:
             raise ConfigError(f"calculate_output has {len(text)} characters; at most {MAX_CHARACTERS} are read.")
         try:

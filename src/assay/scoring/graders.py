@@ -31,7 +31,6 @@ def _checked_template(value: Any) -> Any:
 
 
 def _as_value_error(check: Callable[[str], CheckedT], value: str) -> CheckedT:
-    """Turn a `ConfigError` into a `ValueError`, which pydantic collects."""
     try:
         return check(value)
     except ConfigError as error:
@@ -132,7 +131,6 @@ class GraderMessage(FrozenConfig):
     """A template, or parts of one."""
 
     def template(self) -> str:
-        """Return the whole content as one template."""
         match self.content:
             case str():
                 return self.content
@@ -219,8 +217,7 @@ class LabelModel(FrozenConfig):
 
 
 SingleGrader = Annotated[
-    StringCheck | TextSimilarity | MathAnswer | PythonGrader | ScoreModel | LabelModel,
-    Field(discriminator="type"),
+    StringCheck | TextSimilarity | MathAnswer | PythonGrader | ScoreModel | LabelModel, Field(discriminator="type")
 ]
 
 

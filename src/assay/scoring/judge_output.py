@@ -45,7 +45,6 @@ def _last_value(text: str, *keys: str) -> Any:
 
 
 def _objects(text: str) -> Iterator[dict[str, Any]]:
-    """Yield the outermost JSON objects in a text."""
     position = text.find("{")
     for _ in range(MAX_BRACES):
         if position < 0:

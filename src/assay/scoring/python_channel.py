@@ -80,7 +80,6 @@ class _Looking:
         self._next_s = time.monotonic() + LOOK_S
 
     def now_and_then(self) -> None:
-        """Call `look` if it is due, also while bytes keep arriving."""
         if (now_s := time.monotonic()) >= self._next_s:
             self._look()
             self._next_s = now_s + LOOK_S

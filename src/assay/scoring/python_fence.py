@@ -104,11 +104,7 @@ def filter_program(machine: str) -> bytes | None:
     processor = _PROCESSORS.get(machine)
     if processor is None or sys.maxsize < 1 << 32:
         return None
-    program: list[_Instruction] = [
-        (_LOAD, 0, 0, _ABI),
-        (_IF_EQUAL, 1, 0, processor.abi),
-        _returned(_END_PROCESS),
-    ]
+    program: list[_Instruction] = [(_LOAD, 0, 0, _ABI), (_IF_EQUAL, 1, 0, processor.abi), _returned(_END_PROCESS)]
     program += [(_LOAD, 0, 0, _NUMBER), (_IF_AT_LEAST, 0, 1, _X32), _returned(_END_PROCESS)]
     for number in _numbers(_CALLS, processor):
         program += [(_IF_EQUAL, 0, 1, number), _returned(_ALLOW)]
@@ -153,7 +149,6 @@ def _truncates_only_to_write(position: int) -> list[_Instruction]:
 
 
 def _one_of(position: int, values: tuple[int, ...]) -> list[_Instruction]:
-    """Allow some values of a 32-bit argument."""
     comparisons = [(_IF_EQUAL, len(values) - index, 0, value) for index, value in enumerate(values)]
     return [(_LOAD, 0, 0, _argument(position)), *comparisons, _returned(_DENY), _returned(_ALLOW)]
 

@@ -149,9 +149,7 @@ class PythonProcess:
         if time.monotonic() > self._warned_s + WARN_INTERVAL_S:
             self._warned_s = time.monotonic()
             logging.getLogger("assay.scoring").warning(
-                "%s before it had graded its sample; a new process grades it again (%d so far)",
-                text,
-                self._num_ended,
+                "%s before it had graded its sample; a new process grades it again (%d so far)", text, self._num_ended
             )
 
     def _graded(self, sample: Mapping[str, Any], item: Mapping[str, Any]) -> PythonResult:
@@ -181,7 +179,6 @@ class PythonProcess:
         self._child.count_threads()
 
     def close(self) -> None:
-        """Kill the child and everything that it started."""
         child, self._child = self._child, None
         if child is not None:
             child.end()
@@ -288,7 +285,6 @@ class _Child:
         raise _NoResultError("python_grader_server_error", text, is_of_process=True)
 
     def _ended(self) -> _NoResultError:
-        """Return the error for a child that no longer replies."""
         try:
             code = self._process.wait(2.0)
         except subprocess.TimeoutExpired:
@@ -299,19 +295,16 @@ class _Child:
         return _ProcessEndedError(kind, f"the grader's process ended ({how})")
 
     def _cpu_s(self) -> float:
-        """Return the CPU time used by the child; 0 if unknown."""
         with suppress(OSError):
             return time.clock_gettime((~self._process.pid << 3) | 2)
         return 0.0
 
     def _num_threads(self) -> int:
-        """Return the child's number of threads; 1 if unknown."""
         with suppress(OSError):
             return os.stat(f"/proc/{self._process.pid}/task").st_nlink - 2  # noqa: PTH116
         return 1
 
     def end(self) -> None:
-        """Kill the process group and release its resources."""
         self._signal(signal.SIGKILL)
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):

@@ -77,7 +77,6 @@ class SamplerError(AssayError):
         self.kind = kind
 
     def failure(self) -> ItemFailure:
-        """Return the failure of an item without a completion."""
         return ItemFailure(_FAILURE_KINDS[self.kind], str(self))
 
 

@@ -142,10 +142,7 @@ def build_dataset(
         _check_rows_left(facts, duplicates, source_names)
         config = _save_tokenizer(spans, duplicates, config, out, replacing)
         names = _shard_names(
-            _map_jobs(pool, _digest_of, [(span, config) for span in spans], _no_progress),
-            config,
-            plan,
-            duplicates,
+            _map_jobs(pool, _digest_of, [(span, config) for span in spans], _no_progress), config, plan, duplicates
         )
         done = finished_shards(folder, [name for name in names if name], replacing)
         jobs = [
@@ -196,7 +193,6 @@ def _column_plan(facts: Sequence[SpanFacts], config: BuildConfig) -> ColumnPlan:
 
 
 def _check_usable(facts: Sequence[SpanFacts], config: BuildConfig, source_names: str) -> None:
-    """Raise `DataError` that lists unusable rows, up to `SHOWN_FAULTS`, unless they are dropped."""
     count = 0 if "unusable" in config.drop else sum(fact.unusable.num_rows for fact in facts)
     faults = [fault for fact in facts for fault in fact.faults][:SHOWN_FAULTS]
     if count == 1:
@@ -208,7 +204,6 @@ def _check_usable(facts: Sequence[SpanFacts], config: BuildConfig, source_names:
 
 
 def _check_missing_fields(facts: Sequence[SpanFacts], config: BuildConfig, source_names: str) -> None:
-    """Raise `ConfigError` for a requested field that no readable row has."""
     if names := {name for fact in facts for name in fact.fields}:
         check_fields(config, names, source_names)
 
@@ -225,11 +220,7 @@ def _check_rows_left(facts: Sequence[SpanFacts], duplicates: Duplicates, source_
 
 
 def _save_tokenizer(
-    spans: Sequence[RawSpan],
-    duplicates: Duplicates,
-    config: BuildConfig,
-    out: Path,
-    replacing: Callable[[], None],
+    spans: Sequence[RawSpan], duplicates: Duplicates, config: BuildConfig, out: Path, replacing: Callable[[], None]
 ) -> BuildConfig:
     """Save the tokenizer (a copy, or newly trained) and, for a language model, its settings and chat template.
 
@@ -283,7 +274,6 @@ def _without(text: str, special: Sequence[str]) -> str:
 
 
 def _saved_file_digest(config: BuildConfig, name: str) -> str | None:
-    """Return the SHA-256 of a file saved with the tokenizer; None if there is none."""
     path = Path(config.tokenizer).parent / name
     is_saved = config.format != "labelled" and path.is_file()
     return sha256_of_bytes(path.read_bytes()) if is_saved else None
@@ -380,7 +370,6 @@ def _summary(
 
 
 def _boundaries(shards: Sequence[Path], config: BuildConfig) -> BoundaryTokens | None:
-    """Return the begin and end tokens of all shards; None for labelled rows."""
     if config.format == "labelled":
         return None
     found = Boundaries()
@@ -540,7 +529,6 @@ def _named_fields(
 
 
 def _columns(rows: list[EncodedRow], config: BuildConfig, plan: ColumnPlan) -> Iterator[pa.Array]:
-    """Yield the columns in the order of `_schema`."""
     for name, arrow_type in COLUMNS[config.format].items():
         values = [row.columns[name] for row in rows]
         yield list_array(values, arrow_type) if is_ragged(arrow_type) else pa.array(values, arrow_type)

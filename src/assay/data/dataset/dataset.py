@@ -19,7 +19,7 @@ from assay.data.dataset.row_groups import RowGroups, read_row_groups, row_group_
 from assay.data.dataset.shard_file import SparseFile, parse_footer, read_group
 from assay.records.dataset import DatasetManifest, Shard
 from assay.store.objects import open_store
-from assay.store.patience import Patience
+from assay.store.retry_policy import RetryPolicy
 
 ROW_GROUPS_FILE = "row_groups.parquet"
 FOOTERS_FILE = "footers.arrow"
@@ -35,20 +35,19 @@ class Dataset:
     """A dataset opened from its manifest folder; the shards are read where they are."""
 
     def __init__(
-        self, folder: Path, manifest: DatasetManifest, groups: RowGroups, patience: Patience | None = None
+        self, folder: Path, manifest: DatasetManifest, groups: RowGroups, retry_policy: RetryPolicy | None = None
     ) -> None:
         self.folder = folder
         self.manifest = manifest
         self.groups = groups
         self.identities = row_group_identities([shard.path for shard in manifest.shards], groups)
-        self._store = open_store(source_url(folder, manifest), patience)
+        self._store = open_store(source_url(folder, manifest), retry_policy)
         self._footers = pa.memory_map(str(folder / FOOTERS_FILE))
         self._footer_column = pa.ipc.open_file(self._footers).read_all()["footer"]
         self._metadata = lru_cache(maxsize=MAX_OPEN_SHARDS)(self._parse_footer)
 
     @classmethod
-    def open(cls, folder: Path, patience: Patience | None = None) -> Self:
-        """Read a manifest folder and check that its files belong together."""
+    def open(cls, folder: Path, retry_policy: RetryPolicy | None = None) -> Self:
         check_is_dataset(folder)
         path = folder / MANIFEST_FILE
         manifest = DatasetManifest.from_json(path.read_bytes(), source=path)
@@ -63,7 +62,7 @@ class Dataset:
                 f"{path}: its fingerprint does not match the columns and shards that it lists: the file was "
                 "changed. Restore it, or index the dataset again."
             )
-        return cls(folder, manifest, groups, patience)
+        return cls(folder, manifest, groups, retry_policy)
 
     @property
     def fingerprint(self) -> str:
@@ -73,7 +72,6 @@ class Dataset:
         return self.manifest.shards[int(self.groups.shard_index[group])].path
 
     def row_location(self, row: int) -> str:
-        """Describe where a row is stored: shard, row group in the shard, row in the group (from 0)."""
         groups = self.groups
         group = int(np.searchsorted(groups.first_row, row, side="right")) - 1
         return (
@@ -177,7 +175,7 @@ def source_url(folder: Path, manifest: DatasetManifest) -> str:
     """Return the location of the shards, also after they were moved together with their manifest."""
     if "://" in manifest.source_url:
         return manifest.source_url
-    candidate = folder.resolve() / manifest.source_beside
-    if manifest.source_beside and (candidate / manifest.shards[0].path).exists():
+    candidate = folder.resolve() / manifest.relative_source
+    if manifest.relative_source and (candidate / manifest.shards[0].path).exists():
         return str(candidate.resolve())
     return str((folder / manifest.source_url).resolve())

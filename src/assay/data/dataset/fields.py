@@ -31,23 +31,11 @@ from assay.data.dataset.formats.rows import (
     missing_field,
     nested,
 )
-from assay.data.dataset.formats.template import (
-    ENDS,
-    ChatTemplate,
-    ChatTemplateError,
-    load_template,
-    tokenizer_template,
-)
+from assay.data.dataset.formats.template import ENDS, ChatTemplate, ChatTemplateError, load_template, tokenizer_template
 from assay.data.dataset.label_values import LabelFacts, LabelKind, is_unlabelled
 from assay.data.dataset.raw.lines import FIX_LINE
 from assay.data.dataset.raw.span import RawSpan, Row
-from assay.data.dataset.raw.type_inference import (
-    InferredKind,
-    infer_column_type,
-    infer_kind,
-    parse_number,
-    parse_value,
-)
+from assay.data.dataset.raw.type_inference import InferredKind, infer_column_type, infer_kind, parse_number, parse_value
 from assay.data.dataset.tokens import (
     END,
     PADDING,
@@ -158,7 +146,6 @@ class BuildConfig(FrozenConfig):
         return names
 
     def fields(self) -> dict[str, str]:
-        """Return requested field -> option that requests it."""
         options = {self.text_field: "--text"} if self.format in ("labelled", "text") else {}
         options |= dict.fromkeys(self.metadata_fields, "--metadata")
         for name, option in (
@@ -187,8 +174,7 @@ class Excluded(NamedTuple):
     first: str = ""
     """Location or description of the first row."""
 
-    def plus(self, other: "Left") -> "Left":
-        """Add the excluded rows of a later span."""
+    def plus(self, other: "Excluded") -> "Excluded":
         return Excluded(self.num_rows + other.num_rows, self.first or other.first)
 
 
@@ -331,18 +317,13 @@ def settings_of(config: BuildConfig) -> dict[str, Any]:
     """Return the tokenizer's `tokenizer_config.json`, or that of a new tokenizer."""
     if new_vocabulary(config.tokenizer) is not None:
         end = ENDS.get(config.chat_template or "", END)
-        found: dict[str, Any] = {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "pad_token": PADDING,
-            "eos_token": end,
-        }
+        found: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": PADDING, "eos_token": end}
     else:
         found = tokenizer_settings(config.tokenizer)
     return {**found, "eos_token": config.end_token} if config.end_token else found
 
 
 def _template_of(config: BuildConfig, special: Mapping[str, str]) -> ChatTemplate | None:
-    """Return the configured template, or the tokenizer's own; None if there is none."""
     if config.chat_template is not None:
         return load_template(config.chat_template, special, config.chat_date)
     if new_vocabulary(config.tokenizer) is not None:
@@ -423,7 +404,6 @@ def metadata_array(values: list[Any], arrow_type: pa.DataType, name: str, where:
 
 
 def _as(value: Any, arrow_type: pa.DataType) -> Any:
-    """Parse text if the column is not text."""
     return parse_value(value, arrow_type) if isinstance(value, str) else value
 
 

@@ -45,33 +45,15 @@ from assay.data.dataset.columns import (
     is_text,
     plain_schema,
 )
-from assay.data.dataset.dataset import (
-    FOOTERS_FILE,
-    ROW_GROUPS_FILE,
-    dataset_fingerprint,
-)
+from assay.data.dataset.dataset import FOOTERS_FILE, ROW_GROUPS_FILE, dataset_fingerprint
 from assay.data.dataset.label_values import MAX_CLASSES
 from assay.data.dataset.manifest_file import MANIFEST_FILE
 from assay.data.dataset.partitions import partition_schema, partition_values, with_partitions
-from assay.data.dataset.profile import (
-    MAX_LENGTH,
-    ColumnCounts,
-    added,
-    is_profiled,
-    length_profile,
-    merged_columns,
-)
+from assay.data.dataset.profile import MAX_LENGTH, ColumnCounts, added, is_profiled, length_profile, merged_columns
 from assay.data.dataset.row_groups import RowGroups
 from assay.data.dataset.shard_file import SparseFile, chunk_ranges, footer_of, is_encrypted, read_group
 from assay.data.dataset.source_files import shard_paths
-from assay.records.dataset import (
-    BoundaryTokens,
-    BuildSummary,
-    DatasetManifest,
-    HeldOutOf,
-    ReferenceScores,
-    Shard,
-)
+from assay.records.dataset import BoundaryTokens, BuildSummary, DatasetManifest, HeldOutOf, ReferenceScores, Shard
 from assay.store.objects import ObjectStore, open_store
 
 Progress = Callable[[int, int], None]
@@ -93,8 +75,7 @@ class TokenizerInfo(NamedTuple):
     boundaries: BoundaryTokens | None = None
 
     @classmethod
-    def of(cls, manifest: DatasetManifest) -> "KeptFiles":
-        """Return the info of a dataset whose rows are copied."""
+    def of(cls, manifest: DatasetManifest) -> "TokenizerInfo":
         return cls(*(getattr(manifest, name) for name in cls._fields))
 
 
@@ -395,9 +376,7 @@ def _checked_pairs(table: pa.Table, lengths: Lengths, where: str) -> int:
     )
     one, other = (_lists_of(table[name], where, name) for name in SEQUENCES)
     _check_pairs(
-        _differ(one, other, shared),
-        where,
-        f"{TOKENS} and {REJECTED} do not begin with the same {PROMPT_TOKENS}",
+        _differ(one, other, shared), where, f"{TOKENS} and {REJECTED} do not begin with the same {PROMPT_TOKENS}"
     )
     for name in (MARGIN, *REFERENCE_LOGPROBS):
         if name in table.column_names:
@@ -434,10 +413,7 @@ def _lists_of(column: pa.ChunkedArray, where: str, name: str) -> Lists:
     values = pc.list_flatten(column)
     if column.null_count or values.null_count:
         raise DataError(f"{where}: {name} has nulls. Drop or fix these rows.")
-    return (
-        pc.list_value_length(column).to_numpy().astype(np.int64),
-        values.to_numpy().astype(np.int64, copy=False),
-    )
+    return (pc.list_value_length(column).to_numpy().astype(np.int64), values.to_numpy().astype(np.int64, copy=False))
 
 
 def _check_mask(column: pa.ChunkedArray, lengths: npt.NDArray[np.int64], where: str) -> None:
@@ -476,7 +452,7 @@ def _write(
     manifest = DatasetManifest(
         name=name,
         source_url=(relative := _relative_to(out, source_url)),
-        source_beside=_relative_source(out, source_url) if relative == source_url else "",
+        relative_source=_relative_source(out, source_url) if relative == source_url else "",
         fingerprint=dataset_fingerprint(types, shards, groups),
         row_groups_sha256=sha256_of_bytes(row_groups.getvalue()),
         footers_sha256=sha256_of_bytes(footers.getvalue()),
@@ -513,7 +489,6 @@ def _write(
 
 
 def _fingerprint_in(folder: Path) -> str | None:
-    """Return the fingerprint of the dataset in a folder; None if it cannot be read."""
     file = folder / MANIFEST_FILE
     with suppress(OSError, DataError):
         return DatasetManifest.from_json(file.read_bytes(), source=file).fingerprint

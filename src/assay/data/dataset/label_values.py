@@ -38,7 +38,6 @@ class LabelFacts:
     """Rows of each class name, for at most `MAX_CLASSES` + 1 names."""
 
     def add(self, value: Any, where: str, *, field: str, is_untyped: bool) -> None:
-        """Add the label of a row. Raises `DataError` for an invalid label."""
         kind = _type_of(value, field, where, is_untyped=is_untyped)
         self.types.setdefault(kind, where)
         if kind != "binary" and not is_untyped:
@@ -46,7 +45,6 @@ class LabelFacts:
         self._count(class_name(value), 1)
 
     def merge(self, later: "LabelFacts") -> None:
-        """Add the labels of later rows."""
         for kind, where in later.types.items():
             self.types.setdefault(kind, where)
         for written, where in later.written.items():

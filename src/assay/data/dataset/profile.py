@@ -41,7 +41,6 @@ class ColumnCounts:
     total: float = 0.0
 
     def add(self, column: pa.ChunkedArray) -> None:
-        """Count a row group's values."""
         self.num_rows += len(column)
         missing = pc.is_null(column, nan_is_null=pa.types.is_floating(column.type))
         num_missing = int(pc.sum(missing).as_py() or 0)
@@ -75,7 +74,6 @@ class ColumnCounts:
             self.total += float(pc.sum(numbers).as_py() or 0.0)
 
     def merge(self, other: "ColumnCounts") -> None:
-        """Add another shard's counts."""
         self.num_rows += other.num_rows
         self.num_missing += other.num_missing
         self.values.update(other.values)

@@ -39,7 +39,6 @@ class RowGroups:
         return len(self.num_rows)
 
     def table(self) -> pa.Table:
-        """Return the table that `row_groups.parquet` holds."""
         columns = {name: pa.array(getattr(self, name)) for name in _SCALARS}
         for name in _PER_COLUMN:
             values = getattr(self, name)

@@ -122,7 +122,6 @@ class DatasetView:
         return table if selected.all() else table.filter(pa.array(selected))
 
     def sum_of(self, column: str) -> int:
-        """Sum an integer or boolean column over the selected rows."""
         groups = np.flatnonzero(self.num_rows).tolist()
         with ThreadPoolExecutor(NUM_READERS) as pool:
             tables = pool.map(lambda group: self.read(group, [column]), groups)
@@ -317,5 +316,4 @@ _DIGEST_BYTES = 32
 
 
 def _split_digest(key: str, bits: bytes) -> bytes:
-    """Digest the split's key and bits."""
     return bytes.fromhex(sha256_of_parts([key.encode(), bits]))

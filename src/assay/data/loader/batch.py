@@ -73,7 +73,6 @@ class MicroBatch:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of all sequences, without padding."""
         return sum(int(self.ragged[name].lengths.sum()) for name in sequences_of(self.ragged))
 
     def row_starts(self) -> RowStarts:

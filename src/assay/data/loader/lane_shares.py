@@ -61,30 +61,25 @@ class LaneShares:
 
     @classmethod
     def alone(cls, num_lanes: int) -> Self:
-        """Return the shares of a single rank."""
         return cls(num_lanes, 1)
 
     @cached_property
     def loads(self) -> tuple[int, ...]:
-        """Number of lanes of each rank."""
         if self.interleaved:
             return tuple(len(self.of_rank(rank)) for rank in range(self.world_size))
         return self.explicit_loads or equal_loads(self.num_lanes, self.nodes or (self.world_size,))
 
     @property
     def most(self) -> int:
-        """Number of lanes of the rank with the most."""
         return max(self.loads)
 
     @property
     def ranks_of_nodes(self) -> list[range]:
-        """Ranks of each node."""
         stops = accumulate(self.nodes or (self.world_size,))
         return [range(first, stop) for first, stop in pairwise((0, *stops))]
 
     @cached_property
     def blocks(self) -> tuple[LaneBlock, ...]:
-        """Blocks of all ranks, in lane order."""
         assert not self.interleaved, "interleaved lanes form no blocks"
         of_nodes: list[list[range]] = [[] for _ in self.ranks_of_nodes]
         sizes = [sum(self.loads[rank] for rank in ranks) for ranks in self.ranks_of_nodes]
@@ -102,7 +97,6 @@ class LaneShares:
         return tuple(sorted((block for block in self.blocks if block.rank == rank), key=lambda block: block.size))
 
     def of_rank(self, rank: int) -> tuple[int, ...]:
-        """Return a rank's lanes in processing order."""
         if self.interleaved:
             return tuple(range(rank, self.num_lanes, self.world_size))
         return tuple(lane for block in self.blocks_of(rank) for lane in block.lanes)
@@ -172,7 +166,6 @@ def _least_seconds(lane_s: Sequence[float], num_lanes: int) -> float:
 
 
 def _neighbours(nodes: Sequence[int], of_ranks: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Split per-rank values by node."""
     for first, stop in pairwise((0, *accumulate(nodes))):
         yield of_ranks[first:stop]
 

@@ -49,10 +49,9 @@ class LaneWindows:
             if segment_slice not in self._slices:
                 self._read_segment(segment_slice.segment, index.window)
             parts.append(self._slices.pop(segment_slice))
-        return WindowRows.together(parts)
+        return WindowRows.concatenate(parts)
 
     def _read_segment(self, segment: int, window: int) -> None:
-        """Read a segment and keep its slices for `window` and later windows."""
         index = WindowIndex(self._epoch, segment)
         rows = self._reader.read(self._spans(index), self._skipped)
         if segment >= self._geometry.num_whole or self._geometry.num_slices == 1:

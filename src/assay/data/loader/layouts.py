@@ -49,11 +49,9 @@ class WindowKeys(NamedTuple):
     window: int
 
     def of_rows(self) -> int:
-        """Return the key of the row order, the same for all windows of an epoch."""
         return derive_key(self.seed, "rows", self.epoch)
 
     def of_lengths(self) -> int:
-        """Return the key of the length jitter."""
         return derive_key(self.seed, "lengths", self.epoch)
 
     def of_steps(self) -> int:
@@ -96,7 +94,6 @@ def arrange(
 def _jittered(
     lengths: Int32[np.ndarray, "row"], row_ids: UInt64[np.ndarray, "row"], jitter: float, keys: WindowKeys
 ) -> Int32[np.ndarray, "row"] | Float64[np.ndarray, "row"]:
-    """Return the lengths to sort by, with the configured jitter."""
     if not jitter:
         return lengths
     share = (mix64(row_ids ^ np.uint64(keys.of_lengths())) >> np.uint64(32)).astype(np.float64) / 2**31

@@ -68,15 +68,12 @@ class Loader:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimizer steps per epoch."""
         return self._geometry.steps_per_epoch
 
     def next_cursor(self, cursor: Cursor) -> Cursor:
-        """Return the cursor of the next step."""
         return self.cursor_at(cursor.epoch * self.steps_per_epoch + cursor.step_in_epoch + 1)
 
     def cursor_at(self, step: int) -> Cursor:
-        """Return the cursor after `step` steps from the start of the first epoch."""
         epoch, step_in_epoch = divmod(step, self.steps_per_epoch)
         return Cursor(epoch=epoch, step_in_epoch=step_in_epoch)
 
@@ -110,7 +107,6 @@ class Loader:
         return self._orders(epoch)
 
     def spans(self, index: WindowIndex, lane: int) -> list[Span]:
-        """Return the rows of a lane's segment as spans of row groups."""
         return self.order(index.epoch).spans(*self._geometry.window_range(lane, index.window))
 
     def rows_of_window(self, epoch: int, lane: int, window: int) -> UInt64[np.ndarray, "row"]:
@@ -123,14 +119,12 @@ class Loader:
         return np.concatenate(ids)
 
     def _rows_by_slice(self, index: WindowIndex, lane: int) -> list[UInt64[np.ndarray, "row"]]:
-        """Return the row ids of a segment, by slice."""
         ids = [self._source.row_ids(span.group)[span.first : span.stop] for span in self.spans(index, lane)]
         rows = np.concatenate(ids) if ids else np.zeros(0, np.uint64)
         numbers = self.slice_indices(index, lane)
         return [rows[numbers == number] for number in range(self._geometry.num_slices)]
 
     def slice_indices(self, index: WindowIndex, lane: int) -> Int64[np.ndarray, "row"]:
-        """Return the slice index of each row of a lane's segment."""
         start, stop = self._geometry.window_range(lane, index.window)
         if index.window >= self._geometry.num_whole:
             return np.zeros(stop - start, np.int64)
@@ -138,7 +132,6 @@ class Loader:
         return self._geometry.slice_indices(np.full_like(positions, start), positions, self._slices_key(index.epoch))
 
     def windows_at(self, epoch: int, positions: Int64[np.ndarray, "row"]) -> Int64[np.ndarray, "row"]:
-        """Return the window that reads each position of an epoch's virtual sequence."""
         return self._geometry.windows_at(positions, self._slices_key(epoch))
 
     def _slices_key(self, epoch: int) -> int:
@@ -155,11 +148,9 @@ class Loader:
         return [rows[[i for piece in pieces for i in order[piece.start : piece.stop]]] for pieces in steps]
 
     def expected_receipt(self, epoch: int, lane: int, window: int) -> Receipt:
-        """Return the receipt of all rows of a window; reads no data."""
         return receipt(self.rows_of_window(epoch, lane, window))
 
     def lane_windows(self, lanes: Sequence[int]) -> dict[int, LaneWindows]:
-        """Return the window reader of each lane."""
         groups = SharedGroups(self._source, self._columns, quarantines=self.config.on_damage == "quarantine")
         return {
             lane: LaneWindows(
@@ -193,7 +184,6 @@ class Loader:
         index: WindowIndex,
         lane: int,
     ) -> Arrangement:
-        """Assign a lane's rows to the steps of a window."""
         budget = self.config.max_micro_batch_tokens
         return arrange(
             row_ids,
@@ -210,12 +200,7 @@ class _Steps:
     """One pass from a cursor on. Holds one window of each lane and reads the next one in the background."""
 
     def __init__(
-        self,
-        loader: Loader,
-        cursor: Cursor,
-        lanes: Sequence[int],
-        num_steps: int,
-        skipped: Collection[int] | None,
+        self, loader: Loader, cursor: Cursor, lanes: Sequence[int], num_steps: int, skipped: Collection[int] | None
     ) -> None:
         self._loader = loader
         self._skipped = skipped

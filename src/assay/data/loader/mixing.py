@@ -79,7 +79,7 @@ class Mixing(NamedTuple):
 class _Sample(NamedTuple):
     """The rows of one window of several lanes, concatenated by lane."""
 
-    index: WindowIndex
+    window: WindowIndex
     lanes: range
     num_rows: list[int]
     """Rows of each lane."""
@@ -109,7 +109,7 @@ def measure_mixing(view: DatasetView, config: LoaderConfig) -> Mixing:
             values[LENGTH] = _ranks(pa.array(np.concatenate([s.lengths[s.present] for s in samples])))
         traits = [_trait(name, numbers, steps) for name, numbers in values.items() if np.ptp(numbers)]
     positions = _position_correlation(loader, view)
-    recurrence = _meeting_again(loader, samples, steps) * _sharing_windows_again(loader, view, samples, steps)
+    recurrence = _pair_recurrence(loader, samples, steps) * _window_recurrence(loader, view, samples, steps)
     fix = _order_fix(loader, view, positions, max((trait.excess for trait in traits), default=0.0))
     return Mixing(positions, tuple(sorted(traits, key=lambda trait: -trait.variation)), recurrence, fix)
 
@@ -154,7 +154,7 @@ def _steps(
     for lane, num_rows in zip(sample.lanes, sample.num_rows, strict=True):
         lane_rows = row_order[start : start + num_rows]
         start += num_rows
-        index = sample.index._replace(epoch=epoch)
+        index = sample.window._replace(epoch=epoch)
         order, of_steps = loader.arrange(
             sample.row_ids[lane_rows], sample.lengths[lane_rows], sample.present[lane_rows], index, lane
         )
@@ -229,7 +229,7 @@ def _windows_of(
     return loader.windows_at(epoch, positions)
 
 
-def _meeting_again(loader: Loader, samples: Sequence[_Sample], steps: Sequence[Int64[np.ndarray, "_"]]) -> float:
+def _pair_recurrence(loader: Loader, samples: Sequence[_Sample], steps: Sequence[Int64[np.ndarray, "_"]]) -> float:
     """Return how often two rows of a step share a step again if their window recurs, relative to chance."""
     rng = np.random.default_rng(0)
     recurrence, by_chance = 0.0, 0.0
@@ -243,12 +243,11 @@ def _meeting_again(loader: Loader, samples: Sequence[_Sample], steps: Sequence[I
 
 
 def _num_pairs(kinds: Int64[np.ndarray, "row"]) -> float:
-    """Return the number of pairs of rows with equal `kinds`."""
     counts = np.unique(kinds, return_counts=True)[1].astype(np.float64)
     return float((counts * (counts - 1) / 2).sum())
 
 
-def _sharing_windows_again(
+def _window_recurrence(
     loader: Loader, view: DatasetView, samples: Sequence[_Sample], steps: Sequence[Int64[np.ndarray, "_"]]
 ) -> float:
     """Return how often two rows of a step are in one window of the next epoch, relative to chance."""

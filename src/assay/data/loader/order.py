@@ -48,12 +48,7 @@ class EpochOrder:
     """The virtual sequence of one epoch."""
 
     def __init__(
-        self,
-        identities: UInt64[np.ndarray, "group"],
-        num_rows: Int[np.ndarray, "group"],
-        *,
-        seed: int,
-        epoch: int,
+        self, identities: UInt64[np.ndarray, "group"], num_rows: Int[np.ndarray, "group"], *, seed: int, epoch: int
     ) -> None:
         self._groups = keyed_order(identities, derive_key(seed, "row groups", epoch))
         self._boundaries = np.concatenate([[0], np.cumsum(num_rows[self._groups], dtype=np.int64)])
@@ -63,14 +58,12 @@ class EpochOrder:
         return int(self._boundaries[-1])
 
     def positions(self, groups: Int[np.ndarray, "row"], in_group: Int[np.ndarray, "row"]) -> Int[np.ndarray, "row"]:
-        """Return positions in the virtual sequence of rows given by row group and index within the group."""
         index_of_group = np.empty(len(self._groups), np.int64)
         index_of_group[self._groups] = np.arange(len(self._groups))
         positions: Int[np.ndarray, "row"] = self._boundaries[index_of_group[groups]] + in_group
         return positions
 
     def spans(self, start: int, stop: int) -> list[Span]:
-        """Return the row group spans that cover positions [start, stop) of the virtual sequence, in order."""
         spans = []
         index = int(np.searchsorted(self._boundaries, start, side="right")) - 1
         while start < stop:
@@ -137,13 +130,11 @@ class Geometry(NamedTuple):
 
     @property
     def num_slices(self) -> int:
-        """Slices into which each whole segment is cut."""
         return 2 * self.radius + 1
 
     def windows_of(
         self, segments: Int64[np.ndarray, "slice"], numbers: Int64[np.ndarray, "slice"]
     ) -> Int64[np.ndarray, "slice"]:
-        """Return the window that receives each slice of whole segments."""
         targets = segments + numbers - self.radius
         folded = np.maximum(targets, -1 - targets)
         windows: Int64[np.ndarray, "slice"] = np.minimum(folded, 2 * self.num_whole - 1 - folded)
@@ -178,7 +169,6 @@ class Geometry(NamedTuple):
         return numbers
 
     def windows_at(self, positions: Int64[np.ndarray, "row"], key: int) -> Int64[np.ndarray, "row"]:
-        """Return the window that reads each position of the virtual sequence."""
         lane_starts = np.array([self.lane_range(lane)[0] for lane in range(self.lanes)])
         in_lane = positions - lane_starts[np.searchsorted(lane_starts, positions, side="right") - 1]
         windows: Int64[np.ndarray, "row"]

@@ -42,7 +42,7 @@ class RaggedRows:
         return np.diff(self.offsets).astype(np.int32)
 
     @classmethod
-    def together(cls, parts: "Sequence[RaggedRows]") -> "RaggedRows":
+    def concatenate(cls, parts: "Sequence[RaggedRows]") -> "RaggedRows":
         """Concatenate; in 16 bits if all values fit, which halves the memory."""
         dtype = np.uint16 if all(map(_fits_in_16_bits, parts)) else np.int32
         numbers = [np.zeros(0, np.int32), *(part.values for part in parts)]
@@ -61,12 +61,10 @@ class RaggedRows:
         selected = pa.LargeBinaryArray.from_buffers(whole, len(self.lengths), buffers).take(pa.array(rows))
         _, offsets, values = selected.buffers()
         return RaggedRows(
-            np.frombuffer(values or b"", self.values.dtype),
-            np.frombuffer(offsets, np.int64)[: len(rows) + 1] // width,
+            np.frombuffer(values or b"", self.values.dtype), np.frombuffer(offsets, np.int64)[: len(rows) + 1] // width
         )
 
     def padded(self, rows: slice) -> Ragged:
-        """Return consecutive rows padded to the longest."""
         boundaries, lengths = self.offsets[rows.start : rows.stop + 1].tolist(), self.lengths[rows]
         lines = np.zeros((len(lengths), int(lengths.max())), np.int64)
         # One copy of a row's bytes each: half the time of gathering them by an index array.
@@ -105,24 +103,22 @@ class WindowRows:
         return WindowRows(self.row_ids[rows], self.present[rows], ragged, columns, self.quarantined)
 
     def slices(self, numbers: Int64[np.ndarray, "row"], count: int) -> "list[WindowRows]":
-        """Split the rows by slice index, from 0 to `count` - 1."""
         order = np.argsort(numbers.astype(np.uint16), kind="stable")
         return [self.take(rows) for rows in np.split(order, np.cumsum(np.bincount(numbers, minlength=count))[:-1])]
 
     @classmethod
-    def together(cls, parts: "Sequence[WindowRows]") -> "WindowRows":
+    def concatenate(cls, parts: "Sequence[WindowRows]") -> "WindowRows":
         tables = [part.columns for part in parts if part.columns.num_columns]
         names = dict.fromkeys([TOKENS, *(name for part in parts for name in part.ragged)])
         return cls(
             np.concatenate([np.zeros(0, np.uint64), *(part.row_ids for part in parts)]),
             np.concatenate([np.zeros(0, bool), *(part.present for part in parts)]),
-            {name: RaggedRows.together([part.lists(name) for part in parts]) for name in names},
+            {name: RaggedRows.concatenate([part.lists(name) for part in parts]) for name in names},
             pa.concat_tables(tables).combine_chunks() if tables else pa.table({}),
             tuple({item.row_group: item for part in parts for item in part.quarantined}.values()),
         )
 
     def lists(self, name: str) -> RaggedRows:
-        """Return a list column; with empty lists if all rows are damaged."""
         nothing = RaggedRows(np.zeros(0, np.int32), np.zeros(len(self.row_ids) + 1, np.int64))
         return self.ragged.get(name, nothing)
 
@@ -146,7 +142,6 @@ class Window:
         self._columns = {name: _one_chunk(columns[name]) for name in columns.column_names}
 
     def micro_batches(self, step: int) -> tuple[MicroBatch, ...]:
-        """Return the micro-batches of one step of the window; none if the lane has no rows left for it."""
         return tuple(self._micro_batch(piece) for piece in self.steps[step])
 
     def _micro_batch(self, piece: Piece) -> MicroBatch:
@@ -204,7 +199,6 @@ class SharedGroups:
         self._locks = [threading.Lock() for _ in range(NUM_LOCKS)]
 
     def read(self, index: int) -> Group:
-        """Return a group's rows, or its quarantine record. Raises `DamagedDataError` if damage is not quarantined."""
         with self._locks[index % NUM_LOCKS]:
             group: Group | None = self._alive.get(index)
             if group is not None:
@@ -235,14 +229,15 @@ class LaneReader:
         self._last: tuple[int, Group] | None = None
 
     def read(self, spans: Sequence[Span], skipped: Collection[int] = ()) -> WindowRows:
-        """Read and decode spans of rows; rows of `skipped` groups count as damaged."""
         groups = [
             quarantined(self.source, span.group, "it was damaged when its window was first read")
             if span.group in skipped
             else self._group(span.group)
             for span in spans
         ]
-        return WindowRows.together([_rows(self.source, span, group) for span, group in zip(spans, groups, strict=True)])
+        return WindowRows.concatenate(
+            [_rows(self.source, span, group) for span, group in zip(spans, groups, strict=True)]
+        )
 
     def _group(self, index: int) -> Group:
         if self._last is None or self._last[0] != index:

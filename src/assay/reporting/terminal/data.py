@@ -21,12 +21,7 @@ from assay.records.dataset import BoundaryTokens, BuildSummary, ColumnProfile, D
 from assay.records.dataset_diff import ChangedShard, DatasetDiff, Shift
 from assay.reporting.terminal.terminal import name, number, stdout, table_of
 from assay.reporting.views.dataset_split import SplitView
-from assay.statistics.warnings import (
-    Warned,
-    warnings_of_cuts,
-    warnings_of_leaks,
-    warnings_of_split,
-)
+from assay.statistics.warnings import Warned, warnings_of_cuts, warnings_of_leaks, warnings_of_split
 
 if TYPE_CHECKING:
     from assay.data.dataset.dataset import Dataset
@@ -118,11 +113,7 @@ def _outcomes(manifest: DatasetManifest, build: BuildSummary) -> list[tuple[int,
     return [
         (build.num_empty, "row", f"left out {{}} without text (the first: {build.first_empty})"),
         (build.num_unlabelled, "row", f"left out {{}} without a label (the first: {build.first_unlabelled})"),
-        (
-            build.num_cut,
-            "row",
-            f"lost {lost} of the rows that were cut" if _warnings_of_cuts(manifest) else cut,
-        ),
+        (build.num_cut, "row", f"lost {lost} of the rows that were cut" if _warnings_of_cuts(manifest) else cut),
         (build.num_split, "text", "split {} longer than --max-tokens into several rows"),
         (build.num_long, "row", f"left out {{}} longer than --max-tokens (the first: {build.first_long})"),
         (

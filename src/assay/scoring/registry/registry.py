@@ -42,7 +42,7 @@ _ARGUMENTS: dict[Rule, frozenset[str]] = {
     "ModelBasedClassify": frozenset(
         {
             "samples_jsonl", "modelgraded_spec", "modelgraded_spec_args", "sample_kwargs", "eval_kwargs",
-            "multicomp_n", "eval_type", "match_fn", "metaeval",
+            "multicomp_n", "eval_type", "match_fn", "metaeval"
         }
     ),
 }  # fmt: skip
@@ -62,7 +62,6 @@ class RegistryEval(NamedTuple):
     """The specification of ModelBasedClassify."""
 
     def sample_id(self, index: int) -> str:
-        """Return a sample's id as in the logs of OpenAI Evals."""
         base, split = [*self.name.split("."), "default"][:2]
         return f"{base}.{split}.{index}"
 
@@ -84,12 +83,10 @@ class RegistryEval(NamedTuple):
         return as_chat(prompt)
 
     def ideals(self, index: int) -> tuple[str, ...]:
-        """Return the correct answers of a sample."""
         ideal = self.samples[index]["ideal"]
         return tuple(ideal) if isinstance(ideal, list) else (ideal,)
 
     def sha256(self) -> str:
-        """Return the SHA-256 of everything that determines scores, except the model."""
         spec = None if self.spec is None else self.spec.model_dump(mode="json")
         return sha256_of_json([self.rule, dict(self.args), list(self.samples), list(self.few_shot), spec])
 
@@ -112,7 +109,6 @@ class Registry:
         self._specs = _entries(folder / "modelgraded")
 
     def eval(self, name: str) -> RegistryEval:
-        """Load an eval by its name or an alias."""
         key, entry = _dereferenced(name, self._evals, "eval", self._folder)
         class_name = entry.get("class")
         if class_name not in _RULES:

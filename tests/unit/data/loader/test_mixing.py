@@ -20,9 +20,9 @@ from assay.data.loader.mixing import (
     TraitMixing,
     _as_numbers,
     _is_informative,
-    _meeting_again,
     _num_pairs,
     _order_fix,
+    _pair_recurrence,
     _samples,
     _steps,
     _trait,
@@ -276,7 +276,7 @@ def test_pairs_that_meet_again_are_what_plain_loops_count(sorted_dataset) -> Non
         shares = [sum(x[epoch] == y[epoch] for x, y in pairs) for epoch in (0, 1)]
         by_chance += shares[0] * shares[1] / len(pairs)
     assert again > 0
-    assert _meeting_again(loader, samples, before) == pytest.approx(again / by_chance, rel=1e-12)
+    assert _pair_recurrence(loader, samples, before) == pytest.approx(again / by_chance, rel=1e-12)
     assert _num_pairs(np.array([3, 3, 3, 8, 8, 1])) == 4
 
 

@@ -21,9 +21,9 @@ from assay.data.loader.mixing import (
     _order_fix,
     _position_correlation,
     _samples,
-    _sharing_windows_again,
     _steps,
     _trait,
+    _window_recurrence,
     measure_mixing,
 )
 from assay.records.cursor import Cursor
@@ -190,9 +190,9 @@ def test_pairs_of_a_step_are_looked_up_in_the_next_epochs_windows(tmp_path: Path
             same += [window_of[rows[0]] == window_of[rows[1]]] if len(rows) == 2 else []
         steps.append(served)
     assert 30 < len(same) < 60 and 0 < np.mean(same) < 1
-    assert _sharing_windows_again(loader, small, samples, steps) == pytest.approx(4 * np.mean(same), rel=1e-12)
+    assert _window_recurrence(loader, small, samples, steps) == pytest.approx(4 * np.mean(same), rel=1e-12)
     unserved = [np.full(len(step), -1) for step in steps]
-    assert _sharing_windows_again(loader, small, samples, unserved) == 1.0
+    assert _window_recurrence(loader, small, samples, unserved) == 1.0
 
 
 @pytest.mark.parametrize("num_rows", [1, 2])
@@ -280,12 +280,12 @@ def test_windows_and_lanes_are_spread_over_all_and_bounded(num_groups, changes, 
     loader = Loader(Numbers(num_groups), config_of(**changes), ())
     samples = list(_samples(loader))
     assert {sample.lanes for sample in samples} == {lanes}
-    assert {sample.index.epoch for sample in samples} == {0}
-    found = [sample.index.window for sample in samples]
+    assert {sample.window.epoch for sample in samples} == {0}
+    found = [sample.window.window for sample in samples]
     assert len(found) == len(windows) and (found[0], found[-1]) == (windows[0], windows[-1])
     assert np.abs(np.subtract(found, windows)).max() <= max(1, loader.geometry.num_windows // 1000)
     for sample in samples[:: len(samples) - 1]:
-        rows = [loader.rows_of_window(0, lane, sample.index.window) for lane in lanes]
+        rows = [loader.rows_of_window(0, lane, sample.window.window) for lane in lanes]
         assert sample.num_rows == [len(row) for row in rows]
         assert (sample.row_ids == np.concatenate(rows)).all()
         assert sample.present.all() and (sample.lengths == 1).all() and not sample.columns

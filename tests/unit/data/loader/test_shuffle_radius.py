@@ -200,7 +200,7 @@ def test_what_is_kept_for_later_windows_takes_16_bits_where_they_are_enough(most
         RaggedRows(np.array([3, most, 5], np.int32), np.array([0, 2, 3])),
         RaggedRows(np.array([7, 8], np.int32), np.array([0, 2])),
     ]
-    selected = RaggedRows.together(parts).take(np.array([2, 0]))
+    selected = RaggedRows.concatenate(parts).take(np.array([2, 0]))
     assert [selected.row(row).tolist() for row in range(2)] == [[7, 8], [3, most]]
     assert selected.values.dtype.itemsize * 8 == bits
     assert selected.padded(slice(0, 2)).values.tolist() == [[7, 8], [3, most]]
@@ -219,7 +219,7 @@ def test_lists_that_are_put_together_and_taken_are_the_same_lists(parts: list[li
     """Any numbers, rows without any, parts without rows; what is taken has memory of its own."""
     whole = [row for part in parts for row in part]
     chosen = data.draw(st.lists(st.sampled_from(range(len(whole))), max_size=8)) if whole else []
-    together = RaggedRows.together([ragged(part) for part in parts])
+    together = RaggedRows.concatenate([ragged(part) for part in parts])
     selected = together.take(np.array(chosen, np.intp))
     for found, expected in ((together, whole), (selected, [whole[index] for index in chosen])):
         assert [found.row(index).tolist() for index in range(len(expected))] == expected

@@ -119,19 +119,16 @@ class Boundaries:
     num_trained_ends: int = 0
 
     def add_begin(self, ids: Sequence[int]) -> None:
-        """Record the control tokens with which a sequence begins."""
         num_common = len(ids) if self.begin is None else common_length(self.begin, ids)
         self.begin = tuple(map(int, ids[:num_common]))
 
     def add_end(self, end: End) -> None:
-        """Count the end of a trained turn, completion or text."""
         self.num_ends += 1
         self.num_trained_ends += end.is_trained and end.token is not None
         if end.token is not None:
             self.ends[end.token] += 1
 
     def merge(self, later: "Boundaries") -> None:
-        """Add the statistics of later rows."""
         if later.begin is not None:
             self.add_begin(later.begin)
         self.ends += later.ends

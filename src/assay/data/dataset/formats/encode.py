@@ -109,7 +109,6 @@ class Encoder:
 
     @cached_property
     def _added_tokens(self) -> tuple[list[int], list[int]]:
-        """The tokens that the tokenizer adds before and after a text."""
         encoding = self.tokenizer.encode("a")
         is_added = encoding.special_tokens_mask
         num_before = sum(takewhile(bool, is_added))
@@ -125,7 +124,6 @@ class Encoder:
 
     @lru_cache(maxsize=2)  # noqa: B019
     def _completion_end(self, *, is_templated: bool) -> int | None:
-        """Return the token that ends a completion."""
         if not is_templated or self.template is None:
             return self.tokenizer.token_to_id(self.end) if self.end else None
         rendered = self.template.render_conversation(PROBE, [False, True], {}, "a probe")
@@ -147,7 +145,6 @@ class Encoder:
         return ""
 
     def _note(self, usable: UsableRow, encodings: Sequence[TextEncoding]) -> None:
-        """Record how the sequences of a row begin and end."""
         self.counts["reasoning"] += usable.rendered.sequences[0].num_dropped
         begin = self._templated_begin if usable.rendered.is_templated else self._added_tokens[0]
         for encoding, sequence in zip(encodings, usable.rendered.sequences, strict=True):
@@ -166,7 +163,6 @@ class Encoder:
                 self.boundaries.add_end(End(ids[-1] if ids[-1] in self._control else None, True))
 
     def rows(self, usable: Iterator[UsableRow], batch_rows: int) -> Iterator[EncodedRow]:
-        """Encode rows, `batch_rows` at a time."""
         encode: Callable[..., list[dict[str, Any]]] = getattr(self, f"_{self.format}")
         while batch := list(islice(usable, batch_rows)):
             for row, encodings in zip(batch, self.encodings(batch), strict=True):
@@ -188,7 +184,6 @@ class Encoder:
                 yield from (EncodedRow(row, columns) for columns in found)
 
     def _is_long(self, columns: Mapping[str, Any]) -> bool:
-        """Return whether a row that is never cut exceeds `max_tokens`."""
         return any(len(columns[name]) > self.max_tokens for name in SEQUENCES if name in columns)
 
     def _count_first(self, reason: str, what: str) -> None:
@@ -196,7 +191,6 @@ class Encoder:
         self.firsts.setdefault(reason, what)
 
     def encodings(self, rows: Sequence[UsableRow]) -> list[list[TextEncoding]]:
-        """Encode the sequences of each row."""
         is_fast, is_whole = self.format in _WITHOUT_OFFSETS, self.format == "labelled"
         encode = self.tokenizer.encode_batch_fast if is_fast else self.tokenizer.encode_batch
         texts = [sequence.text for usable in rows for sequence in usable.rendered.sequences]

@@ -53,13 +53,7 @@ _RENDERED = {
 }
 """Fields that a template reads."""
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
-_OTHER_ROLES = {
-    "human": "user",
-    "gpt": "assistant",
-    "bot": "assistant",
-    "model": "assistant",
-    "ai": "assistant",
-}
+_OTHER_ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant", "model": "assistant", "ai": "assistant"}
 _ALSO_CALLED = {
     "conversations": "messages", "conversation": "messages", "dialog": "messages", "response": "completion",
     "answer": "completion", "output": "completion", "instruction": "prompt", "question": "prompt",
@@ -107,7 +101,6 @@ class RowReader:
     """Whether control tokens are encoded as text instead of rejected."""
 
     def read(self, row: Row, where: str) -> RenderedRow | None:
-        """Render a row; None if it is empty."""
         read: Callable[[Row, str], RenderedRow | None] = getattr(self, f"_{self.format}")
         return read(row, where)
 
@@ -175,10 +168,7 @@ class RowReader:
             return None
         item = row.get("item") if row.get("item") is not None else row
         if isinstance(prompt, str):
-            rendered, is_templated = (
-                Rendered(self._plain(_checked(prompt, name, where), name, where), ()),
-                False,
-            )
+            rendered, is_templated = (Rendered(self._plain(_checked(prompt, name, where), name, where), ()), False)
         else:
             messages = _messages(prompt, name, where)
             if messages[-1]["role"] == "assistant":
@@ -220,7 +210,6 @@ class RowReader:
     def _conversation(
         self, before: Sequence[Message], messages: Sequence[Message], context: Mapping[str, Any], where: str
     ) -> Rendered:
-        """Render a conversation; messages in `before` are not trained."""
         speaks = [message["role"] == "assistant" for message in messages]
         is_trained = [does and message.get("weight") != 0 for does, message in zip(speaks, messages, strict=True)]
         if not any(is_trained):
@@ -431,7 +420,6 @@ def _no_number(text: str) -> NoReturn:
 
 
 def _joined(parts: Sequence[Any], where: str) -> str:
-    """Join content parts, which must all be text."""
     texts = [part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None for part in parts]
     if not all(isinstance(text, str) for text in texts):
         raise DataError(f"{where}: 'content' has parts that are not text. Only text models are supported.")

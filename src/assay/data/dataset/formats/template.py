@@ -135,7 +135,6 @@ class ChatTemplate:
         *,
         add_generation_prompt: bool = False,
     ) -> str:
-        """Render a conversation as one text."""
         return read_marks(
             self._rendered(messages, context, where, add_generation_prompt=add_generation_prompt), ()
         ).text
@@ -147,11 +146,7 @@ class ChatTemplate:
         return Rendered(marked.found.text, (), num_dropped=num_dropped)
 
     def render_conversation(
-        self,
-        messages: Sequence[Message],
-        is_trained_turn: Sequence[bool],
-        context: Mapping[str, Any],
-        where: str,
+        self, messages: Sequence[Message], is_trained_turn: Sequence[bool], context: Mapping[str, Any], where: str
     ) -> Rendered:
         """Render a whole conversation with the spans of the assistant turns selected by `is_trained_turn`.
 
@@ -188,22 +183,15 @@ class ChatTemplate:
         return Rendered(marked.found.text, tuple(spans), tuple(turn for _, turn in turn_spans), num_dropped)
 
     def _marked(
-        self,
-        messages: Sequence[Message],
-        context: Mapping[str, Any],
-        where: str,
-        *,
-        add_generation_prompt: bool,
+        self, messages: Sequence[Message], context: Mapping[str, Any], where: str, *, add_generation_prompt: bool
     ) -> "_Marked":
-        """Render a conversation and locate each part of it."""
         messages = [self._with_arguments(message) for message in messages]
         text = self.render(messages, context, where, add_generation_prompt=add_generation_prompt)
         marker = Marker(self._tags)
         marked = [marker.message(index, message) for index, message in enumerate(messages)]
         marked_context = {**context, "tools": marker.tool(context.get("tools"))}
         found = read_marks(
-            self._rendered(marked, marked_context, where, add_generation_prompt=add_generation_prompt),
-            marker.parts,
+            self._rendered(marked, marked_context, where, add_generation_prompt=add_generation_prompt), marker.parts
         )
         if found.text != text:
             for part in marker.parts:
@@ -302,8 +290,7 @@ class ChatTemplate:
         self, marked: "_Marked", messages: Sequence[Message], where: str, *, add_generation_prompt: bool
     ) -> MarkedText:
         return read_marks(
-            self._rendered(messages, marked.context, where, add_generation_prompt=add_generation_prompt),
-            marked.parts,
+            self._rendered(messages, marked.context, where, add_generation_prompt=add_generation_prompt), marked.parts
         )
 
     def _with_arguments(self, message: Message) -> Message:
@@ -326,7 +313,6 @@ class ChatTemplate:
 
     @cached_property
     def probe(self) -> str:
-        """A rendered conversation of plain words; empty if the template rejects it."""
         with suppress(DataError):
             return self.render([*PROBE, *PROBE], {}, self._where)
         return ""
@@ -337,7 +323,6 @@ class ChatTemplate:
         return tuple(dict.fromkeys(_SPECIAL.findall(written)))
 
     def check_tokenizer(self, tokenizer: Tokenizer, name: str) -> None:
-        """Raise `ConfigError` if the tokenizer lacks a special token of the template."""
         for token in self.special_tokens():
             if tokenizer.token_to_id(token) is None:
                 raise ConfigError(
@@ -347,12 +332,7 @@ class ChatTemplate:
                 )
 
     def _rendered(
-        self,
-        messages: Sequence[Message],
-        context: Mapping[str, Any],
-        where: str,
-        *,
-        add_generation_prompt: bool,
+        self, messages: Sequence[Message], context: Mapping[str, Any], where: str, *, add_generation_prompt: bool
     ) -> str:
         variables = {
             **self._special,
@@ -439,12 +419,10 @@ class _Marked(NamedTuple):
 
 
 def _last(found: MarkedText, numbers: Sequence[int]) -> int | None:
-    """Return the part that ends last."""
     return max(numbers, key=lambda number: found.spans[number][0][1], default=None)
 
 
 def _end(found: MarkedText, number: int | None) -> int:
-    """Return the end of a part; 0 without one."""
     return 0 if number is None else found.spans[number][0][1]
 
 
@@ -506,10 +484,7 @@ def _bounded() -> Iterator[None]:
 
     The time limit needs signals, which only the main thread receives; rows are rendered in processes of their own.
     """
-    limits, is_main = (
-        resource.getrlimit(resource.RLIMIT_AS),
-        threading.current_thread() is threading.main_thread(),
-    )
+    limits, is_main = (resource.getrlimit(resource.RLIMIT_AS), threading.current_thread() is threading.main_thread())
     most = min([_held_bytes() + MAX_BYTES, *(limit for limit in limits if limit >= 0)])
     resource.setrlimit(resource.RLIMIT_AS, (most, limits[1]))
     was = signal.signal(signal.SIGVTALRM, _stop) if is_main else None

@@ -66,7 +66,6 @@ class HeldOutCopy:
         return cls(copy, num_rows)
 
     def read(self, group: int, columns: Sequence[str]) -> pa.Table:
-        """Return the held-out rows of a row group of the parent."""
         begin, end = self._starts[group], self._starts[group + 1]
         parts = []
         first, stop = bisect_right(self._firsts, begin) - 1, bisect_left(self._firsts, max(end, begin + 1))

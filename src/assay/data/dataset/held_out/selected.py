@@ -28,5 +28,4 @@ class SelectedRows(Sequence[npt.NDArray[np.bool_]]):
         return part == 0 if self._others else part.view(bool)
 
     def counts(self) -> npt.NDArray[np.int64]:
-        """Return the number of selected rows of each row group."""
         return np.array([np.count_nonzero(self[group]) for group in range(len(self))], np.int64)

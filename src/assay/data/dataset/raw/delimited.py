@@ -58,7 +58,6 @@ class Delimited:
         columns: Collection[str] | None = None,  # noqa: ARG002
         on_error: RowErrorHandler | None = None,
     ) -> Iterator[tuple[str, Row]]:
-        """See `RawSpan`; empty values are None."""
         for record in _records(self.source, self.delimiter, self.start, self.first_line):
             if record.start >= self.stop:
                 return
@@ -73,10 +72,7 @@ class Delimited:
                     raise error
                 on_error(error)
                 continue
-            yield (
-                record.where,
-                {name: value or None for name, value in zip(self.header, record.values, strict=True)},
-            )
+            yield (record.where, {name: value or None for name, value in zip(self.header, record.values, strict=True)})
 
 
 def delimited_spans(source: Path, rows_per_span: int) -> Iterator[Delimited]:
@@ -133,7 +129,6 @@ class _CountedLines:
 
 
 def _records(source: Path, delimiter: str, start: int, first_line: int) -> Iterator[_Record]:
-    """Yield the records from a byte offset on, without blank lines."""
     csv.field_size_limit(_LONGEST_FIELD)
     with source.open("rb") as file:
         lines = _CountedLines(file, source, start, first_line)

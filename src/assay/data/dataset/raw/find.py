@@ -58,7 +58,6 @@ def iter_spans(sources: Sequence[Path], rows_per_span: int) -> Iterator[RawSpan]
 
 
 def _expanded(sources: Sequence[Path]) -> Iterator[Path]:
-    """Expand glob patterns."""
     for source in sources:
         if source.exists() or not has_magic(str(source)):
             yield regular(source)

@@ -20,17 +20,7 @@ from assay.records.dataset import Format
 
 SAMPLE_ROWS = 1_000
 TEXT, LABEL = "text", "label"
-_TEXT_NAMES = (
-    "content",
-    "body",
-    "document",
-    "review",
-    "comment",
-    "message",
-    "sentence",
-    "description",
-    "prompt",
-)
+_TEXT_NAMES = ("content", "body", "document", "review", "comment", "message", "sentence", "description", "prompt")
 _LABEL_NAMES = ("labels", "class", "target", "sentiment", "rating", "stars", "score", "grade", "y")
 _YES_NO = ({"yes", "no"}, {"true", "false"}, {"0", "1"}, {"0.0", "1.0"}, {"y", "n"}, {"t", "f"})
 _CATEGORY_NAMES = ("category", "topic", "folder")
@@ -79,13 +69,7 @@ class RequestedFields(NamedTuple):
     tokenizer: str | None = None
 
     def named(self) -> list[tuple[str, str]]:
-        """Return (field, option) of each named field."""
-        named = [
-            ("--text", self.text),
-            ("--label", self.label),
-            ("--time", self.time),
-            ("--group-by", self.key),
-        ]
+        named = [("--text", self.text), ("--label", self.label), ("--time", self.time), ("--group-by", self.key)]
         named += [("--metadata", name) for name in self.metadata]
         return [(name, option) for option, name in named if name is not None]
 
@@ -137,7 +121,6 @@ def propose(sources: Sequence[Path], request: RequestedFields) -> Proposal:
 def _missing(
     name: str, option: str, columns: Mapping[str, list[Any]], num_rows: int, sources: Sequence[Path]
 ) -> ConfigError:
-    """Return the error for a requested field that no sampled row has."""
     # A table's columns are the same in all rows; for folders and JSON only the first rows are known.
     is_table = all(
         source.is_file() and next(iter_spans([source], SAMPLE_ROWS)).fields is not None for source in sources
@@ -226,7 +209,6 @@ def _named(columns: Mapping[str, list[Any]], names: Sequence[str], fits: Any, us
 
 
 def _is_category(values: Sequence[Any], num_rows: int) -> bool:
-    """Return whether values are numbers, booleans, or short texts with few distinct values."""
     if not values:
         return False
     if all(isinstance(value, int | float) for value in values):

@@ -70,7 +70,6 @@ class TableRows:
                 yield f"{self.source}: row {first + index}", row
 
     def _batches(self, columns: Collection[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield (index of the first row, batch)."""
         roots = {name.partition(".")[0] for name in columns} | set(columns)
         stop = self.first_row + self.num_rows
         with _opened(self.source) as table:
@@ -141,7 +140,6 @@ class _ParquetTable:
         return int(self._file.metadata.num_rows)
 
     def batches(self, columns: list[str], first_row: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield batches from the row group that holds `first_row`."""
         metadata, first = self._file.metadata, 0
         for group in range(metadata.num_row_groups):
             num_rows = metadata.row_group(group).num_rows
@@ -171,7 +169,6 @@ class _ArrowTable:
         return sum(batch.num_rows for batch in self._all())
 
     def batches(self, columns: list[str], first_row: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield batches from the one that holds `first_row`."""
         first = 0
         for batch in self._all():
             if first + batch.num_rows > first_row:

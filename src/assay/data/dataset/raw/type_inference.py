@@ -16,11 +16,7 @@ _SPELLINGS: tuple[tuple[InferredKind, re.Pattern[str]], ...] = (
     ("bool", re.compile(r"true|false", re.I)),
 )
 _WHOLE = re.compile(r"[+-]?\d+")
-_ARROW_TYPES: dict[InferredKind, pa.DataType] = {
-    "int": pa.int64(),
-    "float": pa.float64(),
-    "bool": pa.bool_(),
-}
+_ARROW_TYPES: dict[InferredKind, pa.DataType] = {"int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
 
 
 def infer_kind(text: str) -> InferredKind | None:
