@@ -1,1 +1,1 @@
-"""Sharded Parquet in, batches of NumPy arrays out; knows no torch."""
+"""Datasets (sharded Parquet) and the loader that reads them as batches of NumPy arrays; no torch."""

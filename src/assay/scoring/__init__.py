@@ -1,1 +1,1 @@
-"""How a completion is judged: graders, shared by rewards and benchmarks so that they cannot drift apart."""
+"""Graders of completions, shared by RL rewards and benchmarks."""

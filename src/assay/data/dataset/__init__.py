@@ -1,1 +1,1 @@
-"""Adopt or build a dataset, describe it, split it, read its row groups."""
+"""Index or build datasets, profile them, split them, and read their row groups."""

@@ -50,9 +50,9 @@ def turn_end_ids(template: ChatTemplate | None, tokenizer: Tokenizer) -> tuple[i
     if template is not None:
         with suppress(AssayError):
             text = template.render([_USER, _ASSISTANT], {}, "a probe")
-    behind = text.rpartition(_ASSISTANT["content"])[2] if _ASSISTANT["content"] in text else ""
+    suffix = text.rpartition(_ASSISTANT["content"])[2] if _ASSISTANT["content"] in text else ""
     added = tokenizer.get_added_tokens_decoder()
-    found = [token for token in tokenizer.encode(behind, add_special_tokens=False).ids if token in added]
+    found = [token for token in tokenizer.encode(suffix, add_special_tokens=False).ids if token in added]
     return tuple(found[:1])
 
 

@@ -56,25 +56,24 @@ class BuildConfig(FrozenConfig):
     package, or `new:8000` to train one of so many tokens on the texts."""
 
     format: Format = "labelled"
-    """What rows are trained for: `labelled` texts; or for a language model `text` (every token), `chat` (what
-    the assistant says, or a completion), `pairs` (chosen before rejected), `prompts` (with what graders read).
-    """
+    """`labelled` texts for classifiers; for language models `text` (all tokens are trained), `chat` (assistant
+    messages or completions are trained), `pairs` (chosen and rejected), or `prompts` (with items for graders)."""
 
     text_field: str = "text"
 
     chat_template: str | None = None
-    """A .jinja file, or `chatml`, which renders messages; None for the one that lies beside the tokenizer."""
+    """A .jinja file, or `chatml`, which renders messages; None for the tokenizer's own."""
 
     chat_date: date | None = None
-    """The day that a chat template which asks for it takes for today."""
+    """Today's date for chat templates that use it."""
 
     end_token: str | None = None
-    """Put behind a text and a completion that are no messages; None for the tokenizer's `eos_token`, empty for
-    nothing."""
+    """Appended to texts and to completions that are not messages; None for the tokenizer's `eos_token`, empty for
+    none."""
 
     control_tokens: Literal["refuse", "text", "keep"] = "refuse"
-    """What control tokens in texts are, like `<|im_end|>`: an error, text, or (`keep`) the tokens that they
-    spell, as in rows that were rendered before."""
+    """How control tokens like `<|im_end|>` in texts are handled: an error, plain text, or (`keep`) control tokens, as
+    in rows that are already rendered."""
 
     label_field: str | None = "label"
     """Field of the label. None for rows without a label."""

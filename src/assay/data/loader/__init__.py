@@ -1,1 +1,1 @@
-"""Which rows stand behind each step, and their arrays."""
+"""The deterministic row order, and the loader that yields the rows of each step."""

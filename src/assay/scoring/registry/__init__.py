@@ -1,1 +1,1 @@
-"""The registry format of OpenAI Evals (YAML and JSONL), loaded as it is, with the semantics of its classes."""
+"""Loads the registry format of OpenAI Evals (YAML and JSONL) and reproduces the rules of its classes."""

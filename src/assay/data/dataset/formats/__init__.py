@@ -1,1 +1,1 @@
-"""Rows for language models: what files of TRL and OpenAI say, rendered, and as tokens."""
+"""Row formats of language models: reads, renders and tokenises rows of assay, TRL and OpenAI."""

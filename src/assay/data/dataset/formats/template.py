@@ -208,27 +208,27 @@ class ChatTemplate:
 
     def _dropped(self, marked: "_Marked", is_trained_turn: Sequence[bool], where: str) -> int:
         """Count reasoning parts dropped from turns that are not trained; any other missing part is an error."""
-        num_dropped, behind = 0, 0
+        num_dropped, last_end = 0, 0
         for index in range(-1, len(is_trained_turn)):
             numbers = [number for number, part in enumerate(marked.parts) if part.message == index]
             is_free = index < 0 or marked.messages[index]["role"] in ("system", "developer")
             if index < 0 and numbers and not any(number in marked.found.spans for number in numbers):
                 raise DataError(
                     f"{where}: the chat template ({self._where}) leaves out 'tools'. Name one that writes "
-                    "them, like chatml (--chat-template), or take the field out of the rows."
+                    "them, like chatml (--chat-template), or remove the field from the rows."
                 )
-            ends = [behind]
+            ends = [last_end]
             for number in numbers:
                 part = marked.parts[number]
                 spans = marked.found.spans.get(number, ())
-                here = next((span for span in spans if is_free or span[0] >= behind), None)
-                if here is not None:
-                    ends += [here[1]] if not is_free else []
+                match = next((span for span in spans if is_free or span[0] >= last_end), None)
+                if match is not None:
+                    ends += [match[1]] if not is_free else []
                 elif part.is_reasoning and not is_trained_turn[index]:
                     num_dropped += 1
                 elif part.text not in part.id_of_call or part.id_of_call not in marked.found.text:
                     self._reject(part, where, is_elsewhere=bool(spans))
-            behind = max(ends)
+            last_end = max(ends)
         return num_dropped
 
     def _reject(self, part: ConversationPart, where: str, *, is_elsewhere: bool = False) -> NoReturn:
@@ -279,12 +279,12 @@ class ChatTemplate:
                 )
             start = between.index(header) + len(header)
         stop = _end(found, last)
-        behind, is_last = found.text[stop:], index + 1 == len(messages)
+        remainder, is_last = found.text[stop:], index + 1 == len(messages)
         with suppress(DataError):  # a template may reject a turn after a tool call
             other = [*messages, PROBE[0]] if is_last else messages[: index + 1]
             then = self._found(marked, other, where, add_generation_prompt=False)
-            return anchor + start, stop + _common(behind, then.text[_end(then, last) :])
-        return anchor + start, stop + (len(behind) if is_last else 0)
+            return anchor + start, stop + _common(remainder, then.text[_end(then, last) :])
+        return anchor + start, stop + (len(remainder) if is_last else 0)
 
     def _found(
         self, marked: "_Marked", messages: Sequence[Message], where: str, *, add_generation_prompt: bool

@@ -1,1 +1,1 @@
-"""Held-out rows: which they are, and a copy of them that is read instead of the whole dataset."""
+"""Held-out rows: their selection, leak detection, and a compact copy for evaluation."""
