@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from assay.records.journal import JournaledAnswer, JournaledGroup
 from torch import nn
 
 from assay.data.loader.batch import LaneShare, MicroBatch, Ragged
 from assay.inference.rollout import GenerationCancelledError
+from assay.records.rollout_log import LoggedCompletion, LoggedGroup
 from assay.training.trainer.method import LaneSamples, Loss, MetricSum
 from assay.training.trainer.numerics import combined_digest, digest_of_tensors
 
@@ -54,7 +54,7 @@ class NoisyRegression:
 class SaysRows(NoisyRegression):
     """Later updates weigh a loss by what the first one found."""
 
-    metrics = (*NoisyRegression.metrics, "paid")
+    metrics = (*NoisyRegression.metrics, "shaped_reward")
     rollout_costs: Mapping[str, float] = MappingProxyType({"decode_s": 0.5})
 
     def __init__(
@@ -63,8 +63,8 @@ class SaysRows(NoisyRegression):
         self.updates_per_rollout = updates_per_rollout
         self.staleness = staleness
         self.step_statistics = step_statistics
-        self.asked: list[dict[str, Any]] = []
-        """What was given with each wish for answers."""
+        self.requested: list[dict[str, Any]] = []
+        """What was arguments with each wish for answers."""
         self.checked: list[tuple[int, dict[str, float]]] = []
 
     def rollouts(
@@ -75,36 +75,36 @@ class SaysRows(NoisyRegression):
         *,
         is_stopping: Callable[[], bool],
         enter_phase: Callable[[str], None],
-        **given: Any,
+        **arguments: Any,
     ) -> list[LaneSamples]:
         enter_phase("generation")
-        self._note(lanes=[lane.lane for lane in lanes], **given)
+        self._note(lanes=[lane.lane for lane in lanes], **arguments)
         if is_stopping():
             raise GenerationCancelledError
-        return [self.rolled_out(model, lane, step=given["step"], seed=given["seed"]) for lane in lanes]
+        return [self.rolled_out(model, lane, step=arguments["step"], seed=arguments["seed"]) for lane in lanes]
 
-    def rollout(self, model: nn.Module, lane: LaneShare, frozen_models: Any, **given: Any) -> Any:
-        self._note(lanes=[lane.lane], **given)
-        return self.said(model, given["row_id"], given["seed"])
+    def rollout(self, model: nn.Module, lane: LaneShare, frozen_models: Any, **arguments: Any) -> Any:
+        self._note(lanes=[lane.lane], **arguments)
+        return self.sampled_tokens(model, arguments["row_id"], arguments["seed"])
 
     def rolled_out(self, model: nn.Module, lane: LaneShare, *, step: int, seed: int) -> LaneSamples:
         """A function of weights, rows and seed."""
         prompts = [int(row) for batch in lane.micro_batches for row in batch.row_ids]
-        rows = [self.said(model, row, seed) for row in prompts]
+        rows = [self.sampled_tokens(model, row, seed) for row in prompts]
         rewards = MetricSum(torch.tensor(float(sum(rows)), dtype=torch.float64), len(rows))
         rollout_log = [
-            JournaledGroup(step, lane.lane, row, "learned", "[]", (answer_of(output),))
+            LoggedGroup(step, lane.lane, row, "trained", "[]", (answer_of(output),))
             for row, output in zip(prompts, rows, strict=True)
         ]
         trained = LaneShare(lane.lane, (micro_batch(rows),) if rows else ())
-        return LaneSamples(trained, {"paid": rewards}, combined_digest(rows), tuple(rollout_log))
+        return LaneSamples(trained, {"shaped_reward": rewards}, combined_digest(rows), tuple(rollout_log))
 
-    def said(self, model: nn.Module, row: int, seed: int) -> int:
+    def sampled_tokens(self, model: nn.Module, row: int, seed: int) -> int:
         """The answer to one prompt."""
         return (row + seed + digest_of_tensors(model.parameters())) % NUM_POINTS
 
     def normalize_advantages(self, lane: LaneShare, totals: Mapping[str, float]) -> LaneShare:
-        shift = round(totals["paid"])
+        shift = round(totals["shaped_reward"])
         moved = tuple(micro_batch([int(row) + shift for row in batch.row_ids]) for batch in lane.micro_batches)
         return LaneShare(lane.lane, moved)
 
@@ -119,9 +119,9 @@ class SaysRows(NoisyRegression):
         weight = 1 + tensors["first"] if "first" in tensors else 1.0
         return found._replace(sum=found.sum * weight, carried={"first": found.sum.detach()})
 
-    def _note(self, **given: Any) -> None:
+    def _note(self, **arguments: Any) -> None:
         is_plain = not torch.is_grad_enabled()
-        self.asked.append({**given, "is_plain": is_plain, "is_mixed": torch.is_autocast_enabled("cpu")})
+        self.requested.append({**arguments, "is_plain": is_plain, "is_mixed": torch.is_autocast_enabled("cpu")})
 
 
 def micro_batch(rows: Sequence[int]) -> MicroBatch:
@@ -130,8 +130,8 @@ def micro_batch(rows: Sequence[int]) -> MicroBatch:
     return MicroBatch(np.array(rows, np.uint64), {"input_ids": Ragged(np.ones((len(rows), 3), np.int64), lengths)}, {})
 
 
-def answer_of(row: int) -> JournaledAnswer:
+def answer_of(row: int) -> LoggedCompletion:
     """As the journal holds it."""
-    return JournaledAnswer(
+    return LoggedCompletion(
         digest=row, num_tokens=1, is_cut=False, reward=float(row), scores=(float(row),), advantage=0.5
     )

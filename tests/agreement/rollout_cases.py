@@ -34,7 +34,7 @@ class Completed(NamedTuple):
     """A prompt, its answers, and what each earned."""
 
     prompt: list[int]
-    replies: list[list[int]]
+    completions: list[list[int]]
     rewards: list[float]
 
 
@@ -86,7 +86,7 @@ def our_batch(config: GrpoConfig, completed: Sequence[Completed] = COMPLETED) ->
                     np.zeros(len(completion), np.float32),
                     "stop" if END in completion else "length",
                 )
-                for completion in item.answers
+                for completion in item.completions
             ],
             np.array(item.rewards),
             config,
@@ -111,9 +111,9 @@ def trl_grpo(folder: Path, *, is_old: bool = False, beta: float = 0.0, **keys: A
 
     path = save_tiny(LlamaForCausalLM, folder / "model", seed=POLICY_SEED)
     reference = save_tiny(LlamaForCausalLM, folder / "reference", seed=REFERENCE_SEED)
-    replies = [completion for item in COMPLETED for completion in item.answers]
+    replies = [completion for item in COMPLETED for completion in item.completions]
     rewards = [reward for item in COMPLETED for reward in item.rewards]
-    prompts = [item.prompt for item in COMPLETED for _ in item.answers]
+    prompts = [item.prompt for item in COMPLETED for _ in item.completions]
     trainer = GRPOTrainer(
         # It takes its reference from where the model came from.
         model=LlamaForCausalLM.from_pretrained(reference),

@@ -11,11 +11,11 @@ import sys
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Parameters of mallopt(3)."""
 
-LARGEST_KEPT_BYTES = 32 << 20
+MAX_RETAINED_BYTES = 32 << 20
 """The most that glibc takes as its threshold: larger blocks are the kernel's, come what may."""
 
 
-def keep_freed_memory() -> bool:
+def retain_freed_memory() -> bool:
     """Let this process keep what it frees, for its next step; False where the C library is not glibc."""
     if sys.platform != "linux":
         return False
@@ -23,4 +23,4 @@ def keep_freed_memory() -> bool:
     if mallopt is None:
         return False
     never = 2**31 - 1
-    return bool(mallopt(M_TRIM_THRESHOLD, never) and mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT_BYTES))
+    return bool(mallopt(M_TRIM_THRESHOLD, never) and mallopt(M_MMAP_THRESHOLD, MAX_RETAINED_BYTES))

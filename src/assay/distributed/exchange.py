@@ -27,47 +27,48 @@ class Exchange:
         self._stages, self._rounds = iter(plan.stages), iter(own.rounds)
         # By slot: its memory, and where in the buffer that begins; of this rank's blocks, once they are given.
         self._slots: dict[int, tuple[Tensor, int]] = {}
-        room = like.new_empty(sum(map(self._width, own.rooms)))
-        taken = 0
-        for slot, cells in enumerate(own.rooms, start=len(own.blocks)):
-            self._slots[slot] = (room[taken : taken + self._width(cells)], self._edges[cells.first])
-            taken += self._width(cells)
+        memory_of_slots = like.new_empty(sum(map(self._width, own.receive_slots)))
+        offset = 0
+        for slot, cells in enumerate(own.receive_slots, start=len(own.blocks)):
+            self._slots[slot] = (
+                memory_of_slots[offset : offset + self._width(cells)],
+                self._edges[cells.first],
+            )
+            offset += self._width(cells)
 
     def begin(self, sums: SlotSums) -> None:
         """The next early stage, with the sums that it needs; they are overwritten."""
-        self._give(sums)
-        self._carry_out(islice(self._rounds, next(self._stages)))
+        self._set_sums(sums)
+        self._run_rounds(islice(self._rounds, next(self._stages)))
 
     def finish(self, sums: SlotSums) -> None:
         """All that is left: makes the sum in slot `OWN` that over the lanes of all ranks."""
-        self._give(sums)
-        self._carry_out(self._rounds)
+        self._set_sums(sums)
+        self._run_rounds(self._rounds)
 
-    def _give(self, sums: SlotSums) -> None:
+    def _set_sums(self, sums: SlotSums) -> None:
         for slot, memory in sums.items():
             self._slots[slot] = (memory, 0)
 
     def _width(self, cells: Cells) -> int:
         return self._edges[cells.stop] - self._edges[cells.first]
 
-    def _at(self, slot: int, cells: Cells) -> Float[Tensor, "part"]:
+    def _view(self, slot: int, cells: Cells) -> Float[Tensor, "part"]:
         memory, begin = self._slots[slot]
         return memory[self._edges[cells.first] - begin : self._edges[cells.stop] - begin]
 
-    def _carry_out(self, rounds: Iterable[ExchangeRound]) -> None:
+    def _run_rounds(self, rounds: Iterable[ExchangeRound]) -> None:
         for sends, receives, additions in rounds:
             swap(
-                [Transfer(part.peer, self._at(part.slot, part.cells)) for part in sends],
-                [Transfer(part.peer, self._at(part.slot, part.cells)) for part in receives],
+                [Transfer(part.peer, self._view(part.slot, part.cells)) for part in sends],
+                [Transfer(part.peer, self._view(part.slot, part.cells)) for part in receives],
                 self._group,
             )
             for into, added, cells in additions:
-                self._at(into, cells).add_(self._at(added, cells))
+                self._view(into, cells).add_(self._view(added, cells))
 
 
-def sum_over_ranks(
-    sums: Sequence[Float[Tensor, "number"]], plan: ExchangePlan, group: dist.ProcessGroup
-) -> None:
+def sum_over_ranks(sums: Sequence[Float[Tensor, "number"]], plan: ExchangePlan, group: dist.ProcessGroup) -> None:
     """Make the first of this rank's `sums` that over the lanes of all ranks of `group`.
 
     `sums`: flat and of one length, one for each of its blocks of lanes, in the order of the plan. The others
@@ -81,7 +82,7 @@ class FlatLayout(NamedTuple):
 
     indices: tuple[int, ...]
     """The parameters that they belong to."""
-    places: tuple[tuple[torch.Size, tuple[int, ...], int], ...]
+    views: tuple[tuple[torch.Size, tuple[int, ...], int], ...]
     """Size, strides and offset of each."""
     like: tuple[int, torch.dtype, torch.device]
     """Length, type and device of the buffer."""
@@ -92,8 +93,8 @@ class FlatLayout(NamedTuple):
     ) -> "FlatLayout":
         """That of `buffer`, whose views belong to these parameters."""
         begin = buffer.storage_offset()
-        places = tuple((view.size(), view.stride(), int(view.storage_offset() - begin)) for view in views)
-        return cls(tuple(indices), places, (buffer.numel(), buffer.dtype, buffer.device))
+        views = tuple((view.size(), view.stride(), int(view.storage_offset() - begin)) for view in views)
+        return cls(tuple(indices), views, (buffer.numel(), buffer.dtype, buffer.device))
 
     def empty(self) -> Float[Tensor, "number"]:
         """A flat buffer."""
@@ -103,6 +104,6 @@ class FlatLayout(NamedTuple):
     def laid_out(self, gradients: Sequence[Float[Tensor, "..."]]) -> Float[Tensor, "number"]:
         """A flat buffer that holds those of all parameters' `gradients` that belong in it."""
         flat = self.empty()
-        places = [flat.as_strided(size, strides, offset) for size, strides, offset in self.places]
-        torch._foreach_copy_(places, [gradients[index] for index in self.indices])
+        views = [flat.as_strided(size, strides, offset) for size, strides, offset in self.views]
+        torch._foreach_copy_(views, [gradients[index] for index in self.indices])
         return flat

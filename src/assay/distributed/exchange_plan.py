@@ -69,7 +69,7 @@ class RankPlan(NamedTuple):
 
     blocks: tuple[LaneBlock, ...]
     """[slot]: whose sums it has when it begins, the largest first; whole buffers."""
-    rooms: tuple[Cells, ...]
+    receive_slots: tuple[Cells, ...]
     """The further slots, for what comes from others."""
     rounds: tuple[ExchangeRound, ...]
 
@@ -91,8 +91,8 @@ class ExchangePlan(NamedTuple):
 
     def first_slot_done(self, number: int) -> int:
         """Which of a rank's blocks are done when it comes to this round: those from this slot on."""
-        begun = sum(number >= end for end in accumulate(self.stages))
-        return len(self.stages) - begun
+        started = sum(number >= end for end in accumulate(self.stages))
+        return len(self.stages) - started
 
 
 def exchange_plan(shares: LaneShares, *, early: bool = True) -> ExchangePlan:
@@ -108,28 +108,32 @@ def exchange_plan(shares: LaneShares, *, early: bool = True) -> ExchangePlan:
     planner.gather_between()
     planner.gather_inside()
     ranks = tuple(
-        RankPlan(desk.blocks, tuple(desk.rooms), tuple(made.frozen() for made in desk.rounds))
-        for desk in planner.desks
+        RankPlan(
+            rank_planner.blocks,
+            tuple(rank_planner.receive_slots),
+            tuple(open_round.frozen() for open_round in rank_planner.rounds),
+        )
+        for rank_planner in planner.rank_planners
     )
     plan = ExchangePlan(shares.num_lanes, planner.num_cells, ranks, tuple(planner.stages))
     prove(plan)
     return plan
 
 
-def early_at(shares: LaneShares, rank: int) -> tuple[int, ...]:
+def early_positions(shares: LaneShares, rank: int) -> tuple[int, ...]:
     """The position at which a rank enters each early stage: that of the lane behind the block which it needs.
 
     Who has none to send takes in the others' from about the same time on.
     """
     blocks = [powers_of_two(load) for load in shares.loads]
-    places, latest = list[int](), shares.loads[rank] - 1
+    positions, latest = list[int](), shares.loads[rank] - 1
     for slot in range(OWN + 1, max(map(len, blocks))):
         if slot < len(blocks[rank]):
             latest = sum(blocks[rank][slot:])
         else:
             latest = min(latest, max(sum(of_rank[slot:]) for of_rank in blocks))
-        places.append(latest)
-    return tuple(reversed(places))
+        positions.append(latest)
+    return tuple(reversed(positions))
 
 
 class _OpenRound(NamedTuple):
@@ -141,12 +145,12 @@ class _OpenRound(NamedTuple):
         return ExchangeRound(tuple(self.sends), tuple(self.receives), tuple(self.additions))
 
 
-class _Desk:
+class _RankPlanner:
     """One rank's plan in the making."""
 
     def __init__(self, blocks: tuple[LaneBlock, ...]) -> None:
         self.blocks = blocks
-        self.rooms: list[Cells] = []
+        self.receive_slots: list[Cells] = []
         self.rounds: list[_OpenRound] = []
         self.sums: dict[Cells, dict[_Node, int]] = {}
         """For the cells that it looks after, the slot of each sum that it has."""
@@ -155,10 +159,10 @@ class _Desk:
         """The sums with which it begins."""
         return {_Node(block.first, block.size): slot for slot, block in enumerate(self.blocks)}
 
-    def room(self, cells: Cells) -> int:
+    def add_receive_slot(self, cells: Cells) -> int:
         """A new slot."""
-        self.rooms.append(cells)
-        return len(self.blocks) + len(self.rooms) - 1
+        self.receive_slots.append(cells)
+        return len(self.blocks) + len(self.receive_slots) - 1
 
     def join(self, cells: Cells) -> None:
         """Add up the halves of a node of the tree, as long as both of one are there."""
@@ -201,19 +205,21 @@ def _joined(nodes: Iterable[_Node]) -> set[_Node]:
 class _Planner:
     def __init__(self, shares: LaneShares) -> None:
         self._nodes = nodes = shares.ranks_of_nodes
-        self.desks = [_Desk(shares.blocks_of(rank)[::-1]) for rank in range(shares.world_size)]
+        self.rank_planners = [_RankPlanner(shares.blocks_of(rank)[::-1]) for rank in range(shares.world_size)]
         self.num_cells = len(nodes) * math.lcm(*map(len, nodes))
         edges = sorted({edge for ranks in nodes for part in self._parts(ranks) for edge in part})
         self._units = [Cells(*pair) for pair in pairwise(edges)]
         """Stretches of which each node has one rank that looks after them."""
-        self._wholes = [_joined(node for rank in ranks for node in self.desks[rank].own()) for ranks in nodes]
+        self._node_sums = [
+            _joined(node for rank in ranks for node in self.rank_planners[rank].own()) for ranks in nodes
+        ]
         """[node]: the sums that it ends with by itself."""
         self.stages: list[int] = []
 
     def _parts(self, ranks: range) -> list[Cells]:
         """The cells that each rank of a node looks after."""
         width = self.num_cells // len(ranks)
-        return [Cells(place * width, (place + 1) * width) for place in range(len(ranks))]
+        return [Cells(index * width, (index + 1) * width) for index in range(len(ranks))]
 
     def _inside(self) -> Iterator[list[tuple[int, int, Cells, Cells]]]:
         """Rounds of (sender, receiver, the sender's cells, the receiver's cells): neighbours of a node."""
@@ -221,15 +227,15 @@ class _Planner:
             self._begin_round()
             yield [
                 (
-                    ranks[place],
-                    ranks[(place + distance) % len(ranks)],
+                    ranks[index],
+                    ranks[(index + distance) % len(ranks)],
                     part,
-                    parts[(place + distance) % len(ranks)],
+                    parts[(index + distance) % len(ranks)],
                 )
                 for ranks in self._nodes
                 if distance < len(ranks)
                 for parts in [self._parts(ranks)]
-                for place, part in enumerate(parts)
+                for index, part in enumerate(parts)
             ]
 
     def _between(self) -> Iterator[list[tuple[int, int, Cells, Cells]]]:
@@ -245,8 +251,8 @@ class _Planner:
             ]
 
     def _begin_round(self) -> None:
-        for desk in self.desks:
-            desk.rounds.append(_OpenRound([], [], []))
+        for rank_planner in self.rank_planners:
+            rank_planner.rounds.append(_OpenRound([], [], []))
 
     def _holder(self, node: int, unit: Cells) -> int:
         """The rank of the node that looks after these cells."""
@@ -260,39 +266,42 @@ class _Planner:
 
     def reduce_early(self) -> None:
         """All blocks but each rank's largest, in stages."""
-        for slot in range(max(len(desk.blocks) for desk in self.desks) - 1, OWN, -1):
-            before = len(self.desks[0].rounds)
+        for slot in range(max(len(rank_planner.blocks) for rank_planner in self.rank_planners) - 1, OWN, -1):
+            before = len(self.rank_planners[0].rounds)
             self.reduce_inside([slot])
-            if self._have_wholes():
+            if self._has_node_sums():
                 self.reduce_between()
-            self.stages.append(len(self.desks[0].rounds) - before)
+            self.stages.append(len(self.rank_planners[0].rounds) - before)
 
     def reduce_inside(self, slots: Collection[int]) -> None:
         """Each rank of a node gets its part of its neighbours' blocks in these slots."""
-        handed = [{node: slot for node, slot in desk.own().items() if slot in slots} for desk in self.desks]
+        handed = [
+            {node: slot for node, slot in rank_planner.own().items() if slot in slots}
+            for rank_planner in self.rank_planners
+        ]
         for ranks in self._nodes:
             for rank, part in zip(ranks, self._parts(ranks), strict=True):
-                self.desks[rank].sums.setdefault(part, {}).update(handed[rank])
+                self.rank_planners[rank].sums.setdefault(part, {}).update(handed[rank])
         for pairs in self._inside():
             for sender, receiver, _, cells in pairs:
                 self._send_sums(sender, receiver, handed[sender], cells)
 
-    def _have_wholes(self) -> bool:
+    def _has_node_sums(self) -> bool:
         """Whether any node has joined a sum that it will add nothing to by itself, where there are others."""
         return len(self._nodes) > 1 and any(
-            whole in self.desks[rank].sums[part]
-            for ranks, wholes in zip(self._nodes, self._wholes, strict=True)
+            node_sum in self.rank_planners[rank].sums[part]
+            for ranks, node_sums in zip(self._nodes, self._node_sums, strict=True)
             for rank, part in zip(ranks, self._parts(ranks), strict=True)
-            for whole in wholes
+            for node_sum in node_sums
         )
 
     def reduce_between(self) -> None:
         """What a node has joined goes to the node that makes the sum over all lanes."""
-        handed: list[dict[_Node, int]] = [{} for _ in self.desks]
-        for number, (ranks, wholes) in enumerate(zip(self._nodes, self._wholes, strict=True)):
+        handed: list[dict[_Node, int]] = [{} for _ in self.rank_planners]
+        for number, (ranks, node_sums) in enumerate(zip(self._nodes, self._node_sums, strict=True)):
             for rank, part in zip(ranks, self._parts(ranks), strict=True):
-                sums = self.desks[rank].sums
-                handed[rank] = {node: sums[part].pop(node) for node in wholes & sums[part].keys()}
+                sums = self.rank_planners[rank].sums
+                handed[rank] = {node: sums[part].pop(node) for node in node_sums & sums[part].keys()}
                 for unit in self._units:
                     if part.first <= unit.first < part.stop:
                         sums.setdefault(self._share(unit, number), {}).update(handed[rank])
@@ -313,15 +322,15 @@ class _Planner:
                 self._move(sender, receiver, OWN, OWN, cells)
 
     def _send_sums(self, sender: int, receiver: int, sums: dict[_Node, int], cells: Cells) -> None:
-        desk = self.desks[receiver]
+        rank_planner = self.rank_planners[receiver]
         for node, slot in list(sums.items()):
-            desk.sums[cells][node] = room = desk.room(cells)
-            self._move(sender, receiver, slot, room, cells)
-        desk.join(cells)
+            rank_planner.sums[cells][node] = add_receive_slot = rank_planner.add_receive_slot(cells)
+            self._move(sender, receiver, slot, add_receive_slot, cells)
+        rank_planner.join(cells)
 
     def _move(self, sender: int, receiver: int, source: int, target: int, cells: Cells) -> None:
-        self.desks[sender].rounds[-1].sends.append(Part(receiver, source, cells))
-        self.desks[receiver].rounds[-1].receives.append(Part(sender, target, cells))
+        self.rank_planners[sender].rounds[-1].sends.append(Part(receiver, source, cells))
+        self.rank_planners[receiver].rounds[-1].receives.append(Part(sender, target, cells))
 
 
 def prove(plan: ExchangePlan) -> None:
@@ -329,7 +338,7 @@ def prove(plan: ExchangePlan) -> None:
 
     A symbol stands for a sum with its brackets; the order of two addends is no matter.
     """
-    made: dict[tuple[int, int], int] = {}
+    sum_symbols: dict[tuple[int, int], int] = {}
     leaves = sorted(block for of_rank in plan.ranks for block in of_rank.blocks)
     slots = [_symbols(of_rank, plan, leaves) for of_rank in plan.ranks]
     num_rounds = {len(of_rank.rounds) for of_rank in plan.ranks}
@@ -353,16 +362,16 @@ def prove(plan: ExchangePlan) -> None:
                 a, b = slots[rank][into, slice(*cells)], slots[rank][added, slice(*cells)]
                 assert a.all() and b.all(), f"rank {rank} adds what it does not have"
                 keys = zip(np.minimum(a, b).tolist(), np.maximum(a, b).tolist(), strict=True)
-                a[:] = [made.setdefault(key, len(leaves) + 1 + len(made)) for key in keys]
-    wanted = _as_drawn(_Node(0, plan.num_lanes), leaves, made)
+                a[:] = [sum_symbols.setdefault(key, len(leaves) + 1 + len(sum_symbols)) for key in keys]
+    expected = _as_drawn(_Node(0, plan.num_lanes), leaves, sum_symbols)
     for rank, symbols in enumerate(slots):
-        assert (symbols[OWN] == wanted).all(), f"rank {rank} ends with another sum than the tree's"
+        assert (symbols[OWN] == expected).all(), f"rank {rank} ends with another sum than the tree's"
 
 
-def _touched(made: ExchangeRound) -> set[int]:
+def _touched(done: ExchangeRound) -> set[int]:
     """The slots that a rank reads or writes in a round."""
-    slots = {part.slot for part in (*made.sends, *made.receives)}
-    return slots | {slot for addition in made.additions for slot in (addition.into, addition.added)}
+    slots = {part.slot for part in (*done.sends, *done.receives)}
+    return slots | {slot for addition in done.additions for slot in (addition.into, addition.added)}
 
 
 Symbols = UInt32[np.ndarray, "cell"]
@@ -370,18 +379,18 @@ Symbols = UInt32[np.ndarray, "cell"]
 
 def _symbols(of_rank: RankPlan, plan: ExchangePlan, leaves: list[LaneBlock]) -> UInt32[np.ndarray, "slot cell"]:
     """At the start: a rank's own blocks; 0 where there is nothing."""
-    symbols = np.zeros((len(of_rank.blocks) + len(of_rank.rooms), plan.num_cells), np.uint32)
+    symbols = np.zeros((len(of_rank.blocks) + len(of_rank.receive_slots), plan.num_cells), np.uint32)
     for slot, block in enumerate(of_rank.blocks):
         symbols[slot] = 1 + leaves.index(block)
     return symbols
 
 
-def _as_drawn(node: _Node, leaves: list[LaneBlock], made: dict[tuple[int, int], int]) -> int:
+def _as_drawn(node: _Node, leaves: list[LaneBlock], sum_symbols: dict[tuple[int, int], int]) -> int:
     """The symbol of a node of the tree; 0 if the plan has not made it, though ranks have its lanes."""
     for number, block in enumerate(leaves, 1):
         if (block.first, block.size) == node:
             return number
     assert node.size > 1, f"no rank has lane {node.first}"
     left = _Node(node.first, node.size // 2)
-    a, b = sorted(_as_drawn(half, leaves, made) for half in (left, left.sibling))
-    return made.get((a, b), 0)
+    a, b = sorted(_as_drawn(half, leaves, sum_symbols) for half in (left, left.sibling))
+    return sum_symbols.get((a, b), 0)

@@ -32,7 +32,7 @@ from torch.nn.parallel import DistributedDataParallel
 from assay.base.shapes import Float
 from assay.data.loader.lane_shares import LaneShares
 from assay.distributed.exchange import Exchange, FlatLayout, SlotSums, sum_over_ranks
-from assay.distributed.exchange_plan import early_at, exchange_plan
+from assay.distributed.exchange_plan import early_positions, exchange_plan
 from assay.distributed.ranks import Ranks
 from assay.distributed.tree import Gradients, PartialSums
 from assay.records.phase import Phase
@@ -41,9 +41,7 @@ GradientSum = Literal["tree", "all_reduce"]
 """`tree`: the same bits at every world size. `all_reduce`: the backend's order; for comparison."""
 
 _OWN_BUFFERS: dict[str, Any] = {
-    max(
-        {"forward_sync_buffers", "broadcast_buffers"} & signature(DistributedDataParallel).parameters.keys()
-    ): False
+    max({"forward_sync_buffers", "broadcast_buffers"} & signature(DistributedDataParallel).parameters.keys()): False
 }
 """The former is its name from torch 2.13 on."""
 BUCKET_MB = 25
@@ -52,7 +50,7 @@ OnOwnGradients = Callable[[int, Sequence[int], Sequence[Float[Tensor, "..."]]], 
 """Takes the lane's position among the rank's lanes, indices of parameters, and their gradients."""
 
 
-class _Begun(NamedTuple):
+class _StartedExchange(NamedTuple):
     """The exchange of a bucket, of which a part travels already."""
 
     exchange: Exchange
@@ -92,13 +90,11 @@ class LaneSum:
         enter_phase: Callable[[Phase], None] = lambda phase: None,
     ) -> None:
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._index_of: dict[Tensor, int] = {
-            parameter: index for index, parameter in enumerate(self._parameters)
-        }
+        self._index_of: dict[Tensor, int] = {parameter: index for index, parameter in enumerate(self._parameters)}
         self.shares = shares
         blocks = shares.blocks_of(ranks.rank)
         self._num_blocks = len(blocks)
-        self._places = [place for block in blocks for place in range(block.size)]
+        self._block_positions = [block_position for block in blocks for block_position in range(block.size)]
         """[position]: the lane's place in its block."""
         self._partial_sums = PartialSums()
         self._earlier_blocks: list[Gradients] = []
@@ -114,15 +110,15 @@ class LaneSum:
         self._ranks = ranks
         # A rank of one block would receive and send nothing, which NCCL is said not to take.
         self._plan = exchange_plan(shares, early=ranks.device.type == "cpu" and gradient_sum == "tree")
-        self._early_at = early_at(shares, ranks.rank) if self._plan.stages else ()
+        self._early_at = early_positions(shares, ranks.rank) if self._plan.stages else ()
         """[stage]: the position at which this rank enters it."""
         self._layouts: list[FlatLayout] = []
         """Those of the buckets of the step under way, so far."""
         self._last_layouts: list[FlatLayout] = []
         """Those of the step before."""
-        self._is_settled = False
+        self._is_layout_stable = False
         """The step before that had the same: DDP makes its buckets anew behind the first."""
-        self._begun: list[_Begun] = []
+        self._started: list[_StartedExchange] = []
         """[bucket]: what travels already."""
         self._gradient_sum = gradient_sum
         self.enter_phase = enter_phase
@@ -146,7 +142,7 @@ class LaneSum:
 
     def seen_alone(self, num_positions: int) -> Sequence[int]:
         """Positions among a rank's lanes whose gradients `on_own_gradients` is told of alone."""
-        return [position for position in range(num_positions) if self._places[position] % 2 == 0]
+        return [position for position in range(num_positions) if self._block_positions[position] % 2 == 0]
 
     def begin_step(self, num_backwards: Sequence[int]) -> Sequence[int]:
         """How many backward passes each lane takes; this rank waits for nobody's."""
@@ -158,8 +154,7 @@ class LaneSum:
         """Those of the step that is done."""
         sizes = [layout.like[0] * layout.like[1].itemsize for layout in self._last_layouts]
         return [
-            BucketReady(size, self._ready_s[-1] - ready_s)
-            for size, ready_s in zip(sizes, self._ready_s, strict=True)
+            BucketReady(size, self._ready_s[-1] - ready_s) for size, ready_s in zip(sizes, self._ready_s, strict=True)
         ]
 
     @contextmanager
@@ -178,17 +173,17 @@ class LaneSum:
         The left sibling of an odd one stays there if one backward pass follows: then autograd makes the
         addition of the tree's lowest level itself, while the numbers are warm in the cache.
         """
-        place = self._places[position]
-        if self.on_own_gradients is not None and position and self._places[position - 1] % 2 == 0:
+        block_position = self._block_positions[position]
+        if self.on_own_gradients is not None and position and self._block_positions[position - 1] % 2 == 0:
             gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
             self.on_own_gradients(position - 1, list(range(len(gradients))), gradients)
         self._position = position
-        if position and (place % 2 == 0 or self._num_passes[position] > 1):
+        if position and (block_position % 2 == 0 or self._num_passes[position] > 1):
             self._take_gradients()
-        if position and place == 0:
+        if position and block_position == 0:
             self._earlier_blocks.append(self._partial_sums.take())
-        if self._is_settled:
-            for stage in [stage for stage, place in enumerate(self._early_at) if place == position]:
+        if self._is_layout_stable:
+            for stage in [stage for stage, block_position in enumerate(self._early_at) if block_position == position]:
                 self._begin_stage(stage)
         self._lanes_in_grad += 1
 
@@ -197,13 +192,13 @@ class LaneSum:
         slot = len(self._early_at) - stage
         done = self._earlier_blocks.pop(0) if slot < self._num_blocks else None
         if stage == 0:
-            self._begun = [
-                _Begun(Exchange(layout.empty(), self._plan, self._group)) for layout in self._last_layouts
+            self._started = [
+                _StartedExchange(Exchange(layout.empty(), self._plan, self._group)) for layout in self._last_layouts
             ]
         for number, layout in enumerate(self._last_layouts):
-            begun, sums = self._begun[number], {} if done is None else {slot: layout.laid_out(done)}
-            travels = self._exchanger.submit(begun.carry_on, begun.exchange.begin, sums)
-            self._begun[number] = begun._replace(stage=travels)
+            started, sums = self._started[number], {} if done is None else {slot: layout.laid_out(done)}
+            travels = self._exchanger.submit(started.carry_on, started.exchange.begin, sums)
+            self._started[number] = started._replace(stage=travels)
 
     def _take_gradients(self) -> None:
         gradients = []
@@ -218,8 +213,8 @@ class LaneSum:
         """Forget the step's partial sums; returns the seconds that backward waited for the exchange alone."""
         self._partial_sums.clear()
         self._earlier_blocks.clear()
-        self._begun.clear()
-        self._is_settled = self._layouts == self._last_layouts
+        self._started.clear()
+        self._is_layout_stable = self._layouts == self._last_layouts
         self._last_layouts, self._layouts = self._layouts, []
         self._lanes_in_grad = 0
         return time.monotonic() - self._ready_s[-1]
@@ -235,7 +230,7 @@ class LaneSum:
             self.on_own_gradients(self._position, indices, bucket.gradients())
         self._partial_sums.add_to(bucket.gradients(), indices, self._lanes_in_grad)
         layout = FlatLayout.of(bucket.buffer(), bucket.gradients(), indices)
-        begun = self._begun_of(layout)
+        started = self._started_exchange(layout)
         # Those that travel already are forgotten.
         earlier = [layout.laid_out(gradients) for gradients in reversed(self._earlier_blocks)]
         self._ready_s.append(time.monotonic())
@@ -248,21 +243,21 @@ class LaneSum:
             reduced.set_result(bucket.buffer())
         else:
             ready = torch.cuda.current_stream().record_event() if self._side_stream else None
-            self._exchanger.submit(self._exchange, begun, [bucket.buffer(), *earlier], ready, reduced)
+            self._exchanger.submit(self._exchange, started, [bucket.buffer(), *earlier], ready, reduced)
         return reduced
 
-    def _begun_of(self, layout: FlatLayout) -> "_Begun | None":
+    def _started_exchange(self, layout: FlatLayout) -> "_Begun | None":
         """What travels already of the bucket that comes next; None where nothing does."""
         number = len(self._layouts)
         self._layouts.append(layout)
-        if not self._begun:
+        if not self._started:
             return None
         assert layout == self._last_layouts[number], "DDP has made its buckets anew"
-        return self._begun[number]
+        return self._started[number]
 
     def _exchange(
         self,
-        begun: "_Begun | None",
+        started: "_Begun | None",
         sums: list[Float[Tensor, "number"]],
         ready: torch.cuda.Event | None,
         reduced: Future[Float[Tensor, "number"]],
@@ -271,8 +266,8 @@ class LaneSum:
             with torch.cuda.stream(self._side_stream):
                 if ready is not None:
                     ready.wait()
-                if begun is not None:
-                    begun.carry_on(begun.exchange.finish, dict(enumerate(sums)))
+                if started is not None:
+                    started.carry_on(started.exchange.finish, dict(enumerate(sums)))
                 elif self._gradient_sum == "tree":
                     sum_over_ranks(sums, self._plan, self._group)
                 else:
@@ -286,6 +281,6 @@ class LaneSum:
 
 def _reduce_bucket(lane_sum: "ReferenceType[LaneSum]", bucket: GradBucket) -> Future[Tensor]:
     """The hook. What it holds DDP would hold for good: nobody collects what refers to itself through C++."""
-    asked = lane_sum()
-    assert asked is not None, "it has the module whose backward this is"
-    return asked.reduce_bucket(bucket)
+    instance = lane_sum()
+    assert instance is not None, "it has the module whose backward this is"
+    return instance.reduce_bucket(bucket)

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from assay.distributed.swap import Transfer, swap
 
 SMALL_BYTES, LARGE_BYTES = 4_096, 4_194_304
-WARMING, TURNS = 3, 15
+WARMUP_ROUNDS, ROUNDS = 3, 15
 """Turns of each size: those that are made before it counts, and those that count."""
 SWAPPED, ADDED = "swapped {}", "added {}"
 """The names of the spans, with the bytes that went each way or were added."""
@@ -36,14 +36,14 @@ def probe_links(group: dist.ProcessGroup, device: torch.device) -> Iterator[Prob
         received = torch.empty_like(sent)
         sends = [Transfer((rank + 1) % world_size, sent)]
         receives = [Transfer((rank - 1) % world_size, received)]
-        for turn in range(WARMING + TURNS):
+        for round_index in range(WARMUP_ROUNDS + ROUNDS):
             began_s = time.monotonic()
             swap(sends, receives, group)
             _wait_for(device)
             swapped_s = time.monotonic()
             received.add_(sent)
             _wait_for(device)
-            if turn >= WARMING:
+            if round_index >= WARMUP_ROUNDS:
                 yield ProbedSpan(SWAPPED.format(num_bytes), began_s, swapped_s)
                 yield ProbedSpan(ADDED.format(num_bytes), swapped_s, time.monotonic())
 

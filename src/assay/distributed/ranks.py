@@ -77,7 +77,7 @@ class Ranks:
             saving=dist.new_group(backend="gloo"),
         )
 
-    def everyones(self, numbers: Sequence[int]) -> list[list[int]]:
+    def all_gather_numbers(self, numbers: Sequence[int]) -> list[list[int]]:
         """The numbers of each rank, by rank; all ranks call it together, with as many numbers each."""
         if self.world_size == 1:
             return [list(numbers)]

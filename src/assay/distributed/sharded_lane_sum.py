@@ -148,8 +148,8 @@ class ShardedLaneSum:
         self.on_own_gradients: OnOwnGradients | None = None
         """Told of the gradients of each pass of each lane before they are added to others. The indices count on
         over the passes: parameter 3 of the second pass is number `num_parameters + 3`."""
-        self._is_apart = False
-        self._told_apart: OnGradients | None = None
+        self._is_separate = False
+        self._separate_hook: OnGradients | None = None
         self._ranks = ranks
         self.enter_phase = enter_phase
         # It warns of changes in place to what the model returns; a method never makes any.
@@ -177,16 +177,16 @@ class ShardedLaneSum:
 
     def _enters(self, indices: list[int], packed: Float[Tensor, "number"]) -> RoundPass | None:
         """Shows a layer's gradients to who wants them; the pass that they are of, None if of no step."""
-        told = self._told_apart if self._is_apart else self._told_of_own()
-        if told is not None:
+        hook = self._separate_hook if self._is_separate else self._own_gradient_hook()
+        if hook is not None:
             shapes = [self._parameters[index].shape for index in indices]
             numbers = [self._index * len(self._parameters) + index for index in indices]
-            told(numbers, unpacked(packed, shapes, self._ranks.world_size))
-        if self._is_apart:
+            hook(numbers, unpacked(packed, shapes, self._ranks.world_size))
+        if self._is_separate:
             return None
         return RoundPass(self._index, self._num_passes[self._position], self._position + 1 == self.shares.most)
 
-    def _told_of_own(self) -> OnGradients | None:
+    def _own_gradient_hook(self) -> OnGradients | None:
         """Who wants the gradients of this rank's own lane in this pass; a blank's are nobody's."""
         if self.on_own_gradients is None or self._index >= self._num_passes[self._position][self._ranks.rank]:
             return None
@@ -206,24 +206,24 @@ class ShardedLaneSum:
 
     def most_passes(self, num_passes: int) -> int:
         """The most that any rank asks for; all ranks call it together."""
-        return max(asked for [asked] in self._ranks.everyones([num_passes])) if self._several_passes else 1
+        return max(count for [count] in self._ranks.all_gather_numbers([num_passes])) if self._several_passes else 1
 
     @contextmanager
-    def apart(self, index: int, told: OnGradients | None) -> Iterator[None]:
-        """Pass number `index` over a lane that is no part of the step: `told` is told of its gradients, `.grad`
+    def separate_pass(self, index: int, hook: OnGradients | None) -> Iterator[None]:
+        """Pass number `index` over a lane that is no part of the step: `hook` is told of its gradients, `.grad`
         is not.
 
         The weights are gathered from all ranks, so all go through it together; they may compute any lane each.
         """
-        kept = [parameter.grad for parameter in self._parameters]
+        saved_gradients = [parameter.grad for parameter in self._parameters]
         for parameter in self._parameters:
             parameter.grad = None
-        self._is_apart, self._told_apart, self._index = True, told, index
+        self._is_separate, self._separate_hook, self._index = True, hook, index
         try:
             yield
         finally:
-            self._is_apart, self._told_apart = False, None
-            for parameter, gradient in zip(self._parameters, kept, strict=True):
+            self._is_separate, self._separate_hook = False, None
+            for parameter, gradient in zip(self._parameters, saved_gradients, strict=True):
                 parameter.grad = gradient
 
     def begin_step(self, num_backwards: Sequence[int]) -> Sequence[int]:
@@ -231,7 +231,7 @@ class ShardedLaneSum:
         no lane of this one."""
         rounds = self.shares.most
         of_ranks = (
-            self._ranks.everyones([*num_backwards, *[0] * (rounds - len(num_backwards))])
+            self._ranks.all_gather_numbers([*num_backwards, *[0] * (rounds - len(num_backwards))])
             if self._several_passes
             else [[1] * load + [0] * (rounds - load) for load in self.shares.loads]
         )
@@ -273,10 +273,7 @@ def unpacked(
     widths = [-(-shape[0] // world_size) * shape[1:].numel() for shape in shapes]
     assert sum(widths) == of_ranks.shape[1], f"{of_ranks.shape[1]} numbers a rank, {sum(widths)} expected"
     parts = torch.split(of_ranks, widths, dim=1)
-    return [
-        part.contiguous().view(-1)[: shape.numel()].view(shape)
-        for part, shape in zip(parts, shapes, strict=True)
-    ]
+    return [part.contiguous().view(-1)[: shape.numel()].view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 def _blocks(model: nn.Module) -> list[nn.Module]:

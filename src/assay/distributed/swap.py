@@ -26,33 +26,35 @@ class Transfer(NamedTuple):
     tensor: Shaped[Tensor, "..."]
 
 
-ANSWERED_BYTES = 65_536
+ACK_BYTES = 65_536
 """From this size on a message is large."""
 
 
 def swap(sends: Sequence[Transfer], receives: Sequence[Transfer], group: dist.ProcessGroup) -> None:
     """Send and receive; messages of two ranks arrive in their order, and an empty one is not sent."""
-    sends, receives = ([each for each in some if each.tensor.numel()] for some in (sends, receives))
-    answers = [Transfer(send.peer, torch.empty(1)) for send in sends if _is_answered(send, group)]
+    sends, receives = (
+        [transfer for transfer in transfers if transfer.tensor.numel()] for transfers in (sends, receives)
+    )
+    acks = [Transfer(send.peer, torch.empty(1)) for send in sends if _needs_ack(send, group)]
     operations = [
         dist.P2POp(operation, message.tensor, group=group, group_peer=message.peer)
-        for operation, messages in ((dist.irecv, receives), (dist.irecv, answers), (dist.isend, sends))
+        for operation, messages in ((dist.irecv, receives), (dist.irecv, acks), (dist.isend, sends))
         for message in messages
     ]
     works = dist.batch_isend_irecv(operations) if operations else []
-    for place, message in enumerate(receives):
-        if _is_answered(message, group):
-            works[place].wait()
-            answer = dist.P2POp(dist.isend, torch.zeros(1), group=group, group_peer=message.peer)
-            [works[place]] = dist.batch_isend_irecv([answer])
+    for index, message in enumerate(receives):
+        if _needs_ack(message, group):
+            works[index].wait()
+            ack = dist.P2POp(dist.isend, torch.zeros(1), group=group, group_peer=message.peer)
+            [works[index]] = dist.batch_isend_irecv([ack])
     for work in works:
         work.wait()
 
 
-def _is_answered(message: Transfer, group: dist.ProcessGroup) -> bool:
+def _needs_ack(message: Transfer, group: dist.ProcessGroup) -> bool:
     """Where others may share the link; NCCL's messages are over when they have arrived."""
     num_bytes = message.tensor.numel() * message.tensor.itemsize
-    return num_bytes >= ANSWERED_BYTES and group.size() > 2 and message.tensor.device.type == "cpu"
+    return num_bytes >= ACK_BYTES and group.size() > 2 and message.tensor.device.type == "cpu"
 
 
 def all_to_all(

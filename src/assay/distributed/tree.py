@@ -31,7 +31,7 @@ class PartialSums:
     def __init__(self) -> None:
         self._sums: list[Gradients] = []
         self._sizes: list[int] = []
-        self._num_kept = 0
+        self._num_owned = 0
         """The first so many sums lie in memory of their own."""
 
     def add(self, gradients: Gradients, num_lanes: int) -> None:
@@ -39,13 +39,11 @@ class PartialSums:
         while self._sizes and self._sizes[-1] == num_lanes:
             torch._foreach_add_(gradients, self._sums.pop())
             num_lanes += self._sizes.pop()
-        self._num_kept = min(self._num_kept, len(self._sums))
+        self._num_owned = min(self._num_owned, len(self._sums))
         self._sums.append(gradients)
         self._sizes.append(num_lanes)
 
-    def add_to(
-        self, last: Sequence[Float[Tensor, "..."]], parameter_indices: Sequence[int], num_lanes: int
-    ) -> None:
+    def add_to(self, last: Sequence[Float[Tensor, "..."]], parameter_indices: Sequence[int], num_lanes: int) -> None:
         """Complete the tree for some parameters: add all their partial sums to the last lanes' gradients.
 
         `last[i]` belongs to parameter `parameter_indices[i]` and is the sum over the last `num_lanes` lanes.
@@ -68,9 +66,9 @@ class PartialSums:
 
     def keep(self) -> None:
         """Copy the partial sums, so that the memory in which they came is free again."""
-        for place in range(self._num_kept, len(self._sums)):
-            self._sums[place] = [part.clone() for part in self._sums[place]]
-        self._num_kept = len(self._sums)
+        for index in range(self._num_owned, len(self._sums)):
+            self._sums[index] = [part.clone() for part in self._sums[index]]
+        self._num_owned = len(self._sums)
 
     def clear(self) -> None:
         """Forget all; the next lane is the first of a new step."""

@@ -185,7 +185,7 @@ class Classified(_Wire):
     """In the order of the texts: columns by name, as `assay predict` has them."""
 
     type: Literal["classified"] = "classified"
-    answers: tuple[dict[str, Any], ...]
+    predictions: tuple[dict[str, Any], ...]
     num_tokens: int
     num_cut: int = 0
     """See `Embedded`."""

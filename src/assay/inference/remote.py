@@ -19,7 +19,7 @@ from assay.base.clock import Clock, SystemClock
 from assay.base.errors import AssayError, ConfigError
 from assay.base.shapes import Int64
 from assay.inference.remote_config import RemoteSampler
-from assay.inference.rollout import GenerationAbandonedError, Rollout
+from assay.inference.rollout import GenerationCancelledError, Rollout
 from assay.scoring.endpoint import Endpoint
 from assay.scoring.sampler import SamplerError, Sampling
 
@@ -41,7 +41,7 @@ class EngineAwayError(AssayError):
     exit_code = 75
 
 
-class AskedGroup(NamedTuple):
+class PromptGroup(NamedTuple):
     """A prompt that is to be answered several times."""
 
     row_id: int
@@ -78,7 +78,7 @@ class RemoteEngine:
 
         `longest` is the most tokens that a prompt has with its completion.
         """
-        served = self._asked(lambda: self._api.get("/models"))
+        served = self._call(lambda: self._api.get("/models"))
         listed = served.get("data") if isinstance(served, dict) else None
         rows = listed if isinstance(listed, list) else []
         models = {str(row.get("id")): row for row in rows if isinstance(row, dict)}
@@ -95,14 +95,14 @@ class RemoteEngine:
             )
         try:
             self.named()
-            self._rollouts(AskedGroup(0, [0], 1, 0), self._sampling.model_copy(update={"max_tokens": 1}))
+            self._rollouts(PromptGroup(0, [0], 1, 0), self._sampling.model_copy(update={"max_tokens": 1}))
         except EngineError as error:
             raise ConfigError(str(error)) from error
 
     def named(self) -> str:
         """The digest of the weights that the engine says it has."""
         try:
-            found = self._asked(lambda: self._control.get("/weight_info"))
+            found = self._call(lambda: self._control.get("/weight_info"))
             return str(found["weight_version"])
         except (EngineError, KeyError, TypeError) as error:
             raise EngineError(
@@ -115,20 +115,20 @@ class RemoteEngine:
         if self.named() == digest:
             return
         reload = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
-        self._told("/update_weight_version", {"new_version": _LOADING})
-        self._told("/collective_rpc", reload)
-        self._told("/reset_prefix_cache", {})
-        self._told("/update_weight_version", {"new_version": digest})
-        self.refuse_others(digest, "after it was told to load them")
+        self._post("/update_weight_version", {"new_version": _LOADING})
+        self._post("/collective_rpc", reload)
+        self._post("/reset_prefix_cache", {})
+        self._post("/update_weight_version", {"new_version": digest})
+        self.check_weights(digest, "after it was told to load them")
 
     def await_weights(self, digest: str) -> None:
         """Return when the engine has weights that another rank has it load."""
         until_s = self._clock.monotonic_s() + self._config.timeout_s
         while self.named() != digest and self._clock.monotonic_s() < until_s:
             self._clock.sleep_s(POLL_S)
-        self.refuse_others(digest, f"after {self._config.timeout_s:g} s")
+        self.check_weights(digest, f"after {self._config.timeout_s:g} s")
 
-    def refuse_others(self, digest: str, when: str) -> None:
+    def check_weights(self, digest: str, when: str) -> None:
         """Raise where the weights are not those."""
         if (named := self.named()) != digest:
             raise EngineError(
@@ -137,31 +137,31 @@ class RemoteEngine:
                 f"Does it see method.sampler.folder={self._config.folder}, and does another run use it? {HOW}."
             )
 
-    def answer(
+    def generate(
         self,
-        groups: Sequence[AskedGroup],
+        groups: Sequence[PromptGroup],
         digest: str,
-        keep: Callable[[AskedGroup, list[Rollout]], None],
+        keep: Callable[[PromptGroup, list[Rollout]], None],
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> dict[int, list[Rollout]]:
         """Row -> its answers, each group `keep`t as soon as it is there and known to be of those weights."""
 
-        def made(group: AskedGroup) -> tuple[int, list[Rollout]]:
+        def generate_group(group: PromptGroup) -> tuple[int, list[Rollout]]:
             if is_stopping():
-                raise GenerationAbandonedError
+                raise GenerationCancelledError
             rollouts = self._rollouts(group, self._sampling)
-            self.refuse_others(digest, "behind its answers")
+            self.check_weights(digest, "behind its answers")
             keep(group, rollouts)
             return group.row_id, rollouts
 
-        self.refuse_others(digest, "before it is asked")
+        self.check_weights(digest, "before it is asked")
         pool = ThreadPoolExecutor(self._config.concurrency, thread_name_prefix="engine")
         try:
-            return dict(pool.map(made, groups))
+            return dict(pool.map(generate_group, groups))
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _rollouts(self, group: AskedGroup, sampling: Sampling) -> list[Rollout]:
+    def _rollouts(self, group: PromptGroup, sampling: Sampling) -> list[Rollout]:
         tokens = [int(token) for token in group.tokens]
         body = {
             "model": self._config.model,
@@ -177,27 +177,27 @@ class RemoteEngine:
             "logprobs": 1,
             "return_token_ids": True,
         }
-        answer = self._asked(lambda: self._api.post("/completions", body))
+        generate = self._call(lambda: self._api.post("/completions", body))
         try:
-            choices = sorted(answer["choices"], key=lambda choice: int(choice["index"]))
+            choices = sorted(generate["choices"], key=lambda choice: int(choice["index"]))
             found = [self._rollout(choice, sampling) for choice in choices]
-            asked = [choice.get("prompt_token_ids") or tokens for choice in choices]
-            said = answer.get("model", self._config.model)
+            prompt_ids = [choice.get("prompt_token_ids") or tokens for choice in choices]
+            model = generate.get("model", self._config.model)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise EngineError(
                 f"{self._where}: its answer has no tokens with their log-probabilities (token_ids, logprobs), "
-                f"and words cannot be learned from: {answer!r:.200}. {HOW}."
+                f"and words cannot be learned from: {generate!r:.200}. {HOW}."
             ) from error
-        if len(found) != group.size or asked != [tokens] * group.size or said != self._config.model:
+        if len(found) != group.size or prompt_ids != [tokens] * group.size or model != self._config.model:
             raise EngineError(
                 f"{self._where}: not {group.size} answers of '{self._config.model}' to the prompt that was "
-                f"sent, but {len(found)} of '{said}'; is it vLLM 0.10.2 or newer? {HOW}."
+                f"sent, but {len(found)} of '{model}'; is it vLLM 0.10.2 or newer? {HOW}."
             )
         return found
 
     def _rollout(self, choice: dict[str, Any], sampling: Sampling) -> Rollout:
         tokens = np.array([int(token) for token in choice["token_ids"]], np.int64)
-        logprobs = np.array([float(each) for each in choice["logprobs"]["token_logprobs"]], np.float32)
+        logprobs = np.array([float(logprob) for logprob in choice["logprobs"]["token_logprobs"]], np.float32)
         reason, num = choice["finish_reason"], len(tokens)
         if num != len(logprobs) or not all(math.isfinite(prob) and prob < 1e-3 for prob in logprobs):
             raise ValueError("log-probabilities that are none, or of other tokens")
@@ -213,10 +213,10 @@ class RemoteEngine:
             "(--max-model-len), and is the model of the same family?"
         )
 
-    def _told(self, path: str, body: dict[str, Any]) -> None:
-        self._asked(lambda: self._control.post(path, body))
+    def _post(self, path: str, body: dict[str, Any]) -> None:
+        self._call(lambda: self._control.post(path, body))
 
-    def _asked(self, question: Callable[[], Any]) -> Any:
+    def _call(self, question: Callable[[], Any]) -> Any:
         try:
             return question()
         except SamplerError as error:

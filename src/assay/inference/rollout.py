@@ -21,7 +21,7 @@ class Prompt(NamedTuple):
     """64 bits that name the rollout, e.g. `derive_key(seed, "rollout", step, row, sample)`."""
 
 
-class GenerationAbandonedError(Exception):
+class GenerationCancelledError(Exception):
     """Somebody asked to stop before all was said; nothing came of it."""
 
 
@@ -37,9 +37,7 @@ class Rollout(NamedTuple):
     """Ended by an end token or a stop string, or cut at `max_tokens`."""
 
 
-def uniforms(
-    keys: UInt64[np.ndarray, "row"], positions: Int64[np.ndarray, "row"]
-) -> Float64[np.ndarray, "row"]:
+def uniforms(keys: UInt64[np.ndarray, "row"], positions: Int64[np.ndarray, "row"]) -> Float64[np.ndarray, "row"]:
     """A number in [0, 1) for each key and position."""
     mixed = mix64(mix64(keys) + positions.astype(np.uint64))
     # 52 bits: the product with a sum of probabilities is then always below that sum.

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
-from assay.data.dataset.checkpoint_tokens import configured_end_ids, refuse_larger
+from assay.data.dataset.checkpoint_tokens import check_embeddings, configured_end_ids
 from assay.data.dataset.tokens import load_tokenizer
 from assay.models.causal_config import LONGEST, NewCausalConfig, PretrainedCausalConfig
 from assay.models.config import checkpoint_path
@@ -41,7 +41,7 @@ def load_causal(path: str) -> CausalModel:
 
 def causal_model(network: Any, tokenizer: Tokenizer, *, where: str = "the model") -> CausalModel:
     """A transformers model and its tokenizer, ready to be asked; `where` names them in errors."""
-    refuse_larger(tokenizer, network.get_input_embeddings().num_embeddings, where=where)
+    check_embeddings(tokenizer, network.get_input_embeddings().num_embeddings, where=where)
     return CausalModel(network.eval(), tokenizer, longest_sequence(network.config))
 
 
@@ -49,7 +49,7 @@ def end_ids(network: Any) -> tuple[int, ...]:
     """The end tokens that a model's configurations name; chat models often have several."""
     named = [getattr(network.config, "eos_token_id", None)]
     named.append(getattr(getattr(network, "generation_config", None), "eos_token_id", None))
-    ends = [end for each in named for end in (each if isinstance(each, list) else [each])]
+    ends = [end for eos in named for end in (eos if isinstance(eos, list) else [eos])]
     return tuple(dict.fromkeys(end for end in ends if end is not None))
 
 

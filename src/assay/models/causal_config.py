@@ -52,7 +52,7 @@ class LoraConfig(FrozenConfig):
     targets: tuple[str, ...] = ()
     """Names of the matrices (`q_proj`); none: all of attention and feed-forward layers."""
 
-    def reaches(self, name: str) -> bool:
+    def adapts(self, name: str) -> bool:
         """Whether a matrix of this name has an adapter."""
         return any(name == target or name.endswith(f".{target}") for target in self.targets or USUAL_TARGETS)
 
@@ -92,8 +92,8 @@ class DecoderShape(NamedTuple):
         """
         width, wide = self.hidden_size, self.intermediate_size
         a_layer = 9 * width + 2 * self.kv_size + 4 * wide
-        kept = self.num_layers * width + a_layer if checkpointed else self.num_layers * a_layer
-        return num_tokens * (kept + 6 * width + 2 * wide)
+        activations = self.num_layers * width + a_layer if checkpointed else self.num_layers * a_layer
+        return num_tokens * (activations + 6 * width + 2 * wide)
 
     def adapter_numbers(self) -> int:
         """Numbers that adapters beside all matrices take of a token besides, as measured: what they say, and
@@ -177,7 +177,7 @@ class NewCausalConfig(FrozenConfig):
     def num_parameters(self) -> int:
         """All trained numbers; an embedding that is also the head counts once."""
         if self.lora is not None:
-            adapted = [size for name, size in self.linear_sizes().items() if self.lora.reaches(name)]
+            adapted = [size for name, size in self.linear_sizes().items() if self.lora.adapts(name)]
             return self.num_layers * self.lora.rank * sum(adapted)
         width, wide, layers = self.hidden_size, self.intermediate_size, self.num_layers
         kv = self.kv_heads * (width // self.num_heads)
@@ -254,7 +254,7 @@ class PretrainedCausalConfig(FrozenConfig):
         shapes = weight_shapes(self.path)
         if shapes is None:
             return None
-        adapted = [shape for name, shape in shapes.items() if self.lora.reaches(name.removesuffix(".weight"))]
+        adapted = [shape for name, shape in shapes.items() if self.lora.adapts(name.removesuffix(".weight"))]
         return self.lora.rank * sum(map(sum, adapted))
 
     def matrices(self) -> list[str] | None:
@@ -267,9 +267,7 @@ class PretrainedCausalConfig(FrozenConfig):
     def decoder(self) -> DecoderShape | None:
         """How large it is; None where its folder has other words for it."""
         tree = self._tree()
-        named = [
-            next((tree[name] for name in names if isinstance(tree.get(name), int)), None) for names in _SIZES
-        ]
+        named = [next((tree[name] for name in names if isinstance(tree.get(name), int)), None) for names in _SIZES]
         width, layers, wide, heads = named
         if width is None or layers is None or heads is None:
             return None
@@ -299,7 +297,7 @@ LOGIT_COPIES = 3
 """What of them is there at the same time: themselves, their exponentials, and what becomes of them."""
 
 
-def numbers_held(
+def model_size(
     model: NewCausalConfig | PretrainedCausalConfig, num_tokens: int, *, copies: int = 0, has_head: bool = True
 ) -> ModelSize | None:
     """What training it holds, beside so many frozen copies; None where only the weights know."""
@@ -308,16 +306,16 @@ def numbers_held(
     if whole is None or trained is None or decoder is None or shape is None:
         return None
     frozen = copies * whole + (whole if model.lora else 0)
-    kept = decoder.activation_numbers(num_tokens, checkpointed=model.checkpoint_activations)
+    activations = decoder.activation_numbers(num_tokens, checkpointed=model.checkpoint_activations)
     if model.lora:
-        kept += num_tokens * decoder.adapter_numbers()
+        activations += num_tokens * decoder.adapter_numbers()
     logits = LOGIT_COPIES * min(HEAD_NUMBERS, num_tokens * shape.vocab_size) if has_head else 0
-    return ModelSize(trained, kept + logits, frozen)
+    return ModelSize(trained, activations + logits, frozen)
 
 
 def check_rows(model: NewCausalConfig | PretrainedCausalConfig, manifest: DatasetManifest, where: str) -> None:
     """Refuse rows that the model cannot take, and adapters of nothing; `where` is the model's key."""
-    _check_adapters(model, where)
+    _check_adapter_targets(model, where)
     shape = model.shape()
     if shape is None:
         return
@@ -344,12 +342,12 @@ def check_rows(model: NewCausalConfig | PretrainedCausalConfig, manifest: Datase
         )
 
 
-def _check_adapters(model: NewCausalConfig | PretrainedCausalConfig, where: str) -> None:
+def _check_adapter_targets(model: NewCausalConfig | PretrainedCausalConfig, where: str) -> None:
     if model.lora is None:
         return
     known = model.matrices()
     names = known or []
-    reached = [name for name in names if model.lora.reaches(name)]
+    reached = [name for name in names if model.lora.adapts(name)]
     for target in () if known is None else model.lora.targets or USUAL_TARGETS:
         if any(name == target or name.endswith(f".{target}") for name in reached):
             continue

@@ -33,7 +33,7 @@ NUM_LINES = (1, 3)
 """Programs are made from so many. One is apart: what torch makes of a size of 1 takes no other."""
 NUM_TOKENS = 61
 """Prime, so that no width of a model is taken for it."""
-MOST_PROGRAMS = 64
+MAX_PROGRAMS = 64
 """For layers of one class; torch's own limit is 8, and it says nothing there."""
 
 
@@ -66,7 +66,7 @@ def compile_layers(model: nn.Module, autocast: AbstractContextManager[object]) -
     torch.compiler.set_stance("eager_on_recompile")
 
 
-def end_programs() -> None:
+def disable_compiled_layers() -> None:
     """What this process computes next is computed as it is written.
 
     torch hands a layer's program to every layer of its class once there is one, where activations are not kept:
@@ -75,7 +75,7 @@ def end_programs() -> None:
     torch.compiler.set_stance("default")
 
 
-def without_programs() -> AbstractContextManager[None]:
+def eager_layers() -> AbstractContextManager[None]:
     """Layers are computed as they are written, in here."""
     as_written: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
     return as_written
@@ -88,7 +88,7 @@ def _configure(num_tokens: int) -> None:
     import torch.compiler.config as compiler
 
     dynamo.automatic_dynamic_shapes = False  # only what is marked may vary, whatever was seen before
-    dynamo.recompile_limit = MOST_PROGRAMS
+    dynamo.recompile_limit = MAX_PROGRAMS
     inductor.compile_threads = 1  # more would be processes beside the rank
     inductor.deterministic = True  # no kernel is chosen by a stopwatch
     # torch keeps programs for later processes, by what they compute: never those made from other sizes, nor for

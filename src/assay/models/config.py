@@ -119,7 +119,7 @@ class PretrainedEncoderConfig(FrozenConfig):
         """How large it is, as its folder says; None where that has other words for it."""
         tree = json_object(checkpoint_path(self.path) / "config.json")
         named = [next((tree[name] for name in names if name in tree), None) for names in _SIZES]
-        sizes = [each for each in named if isinstance(each, int)]
+        sizes = [size for size in named if isinstance(size, int)]
         return EncoderShape(*sizes) if len(sizes) == len(named) else None
 
     def num_parameters(self) -> int | None:

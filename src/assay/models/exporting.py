@@ -23,7 +23,7 @@ Adapters = Literal["merged", "apart"]
 _WEIGHTS = "adapter_model.safetensors"
 
 
-class Leaving(NamedTuple):
+class ExportOptions(NamedTuple):
     """How a model leaves."""
 
     padding: int | None = None
@@ -39,7 +39,7 @@ def save_model(
     model: Any,
     config: NewCausalConfig | PretrainedCausalConfig,
     folder: Path,
-    leaving: Leaving,
+    options: ExportOptions,
     heads: tuple[str, ...] = (),
 ) -> None:
     """Write a transformers model, which is the folder's from here on.
@@ -50,12 +50,12 @@ def save_model(
     sampling = None if heads else getattr(model, "generation_config", None)
     if sampling is not None:
         sampling.use_cache = True  # training turns it off, and `generate` reads it here
-        sampling.eos_token_id = model.config.eos_token_id = all_ends(leaving.ends, model)
+        sampling.eos_token_id = model.config.eos_token_id = all_ends(options.ends, model)
         # Not in config.json: an embedding's `padding_idx` gets no gradient, and rows may hold the token.
         if sampling.pad_token_id is None:
-            sampling.pad_token_id = leaving.padding
-    if leaving.adapters == "apart":
-        _refuse_nothing_apart(config)
+            sampling.pad_token_id = options.padding
+    if options.adapters == "apart":
+        _check_separable(config)
         _save_adapters(model, folder, heads)
         if sampling is not None:
             sampling.save_pretrained(folder)
@@ -71,7 +71,7 @@ def all_ends(ends: tuple[int, ...], model: Any) -> int | list[int] | None:
     return found if len(found) > 1 else next(iter(found), None)
 
 
-def _refuse_nothing_apart(config: NewCausalConfig | PretrainedCausalConfig) -> None:
+def _check_separable(config: NewCausalConfig | PretrainedCausalConfig) -> None:
     if config.lora is None:
         raise ConfigError(
             "--adapters apart: the run has no adapters (method.model.lora); all of its weights were trained. "
@@ -85,9 +85,7 @@ def _refuse_nothing_apart(config: NewCausalConfig | PretrainedCausalConfig) -> N
 
 
 def _save_adapters(model: Any, folder: Path, heads: tuple[str, ...]) -> None:
-    adapters = next(module.peft_config for module in model.modules() if hasattr(module, "peft_config"))[
-        "default"
-    ]
+    adapters = next(module.peft_config for module in model.modules() if hasattr(module, "peft_config"))["default"]
     adapters.task_type = "SEQ_CLS" if heads else "CAUSAL_LM"
     adapters.base_model_name_or_path = None  # a place of this machine
     adapters.inference_mode = True

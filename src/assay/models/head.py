@@ -18,7 +18,7 @@ from assay.models.causal_config import HEAD_NUMBERS
 
 CHUNK_NUMBERS = {"cpu": HEAD_NUMBERS}
 """Logits of one chunk, by the kind of device (see also `parallel.allocator`)."""
-OTHERWISE = 1 << 27
+DEFAULT_CHUNK_NUMBERS = 1 << 27
 """On a GPU: large enough to keep it busy. Part of the numbers, as the device is."""
 
 
@@ -29,7 +29,7 @@ class HeadScores(NamedTuple):
     """In nats."""
     entropies: Float[Tensor, "token"]
     """The entropy of the distribution that it was drawn from, in nats."""
-    is_likeliest: Bool[Tensor, "token"]
+    is_argmax: Bool[Tensor, "token"]
     """No other entry had a higher probability."""
 
 
@@ -57,64 +57,64 @@ class _Head(torch.autograd.Function):
         dtype: torch.dtype,
     ) -> tuple[Float[Tensor, "token"], Float[Tensor, "token"], Bool[Tensor, "token"]]:
         ctx.set_materialize_grads(False)
-        kept_type = torch.promote_types(dtype, torch.float32)
+        stored_dtype = torch.promote_types(dtype, torch.float32)
         logprobs, entropies, log_totals = (
-            torch.empty(len(targets), dtype=kept_type, device=states.device) for _ in range(3)
+            torch.empty(len(targets), dtype=stored_dtype, device=states.device) for _ in range(3)
         )
-        is_likeliest = torch.empty_like(targets, dtype=torch.bool)
+        is_argmax = torch.empty_like(targets, dtype=torch.bool)
         head = weight.to(dtype)
         for rows in _chunks(states, weight):
             logits = _logits(states[rows], head, bias)
             highest = logits.amax(dim=-1)
-            of_target = logits.gather(1, targets[rows, None])[:, 0]
-            is_likeliest[rows] = of_target == highest
+            target_logits = logits.gather(1, targets[rows, None])[:, 0]
+            is_argmax[rows] = target_logits == highest
             logits -= highest[:, None]
-            chances = logits.exp()
-            totals = chances.sum(dim=-1)
-            mean = torch.linalg.vecdot(chances, logits) / totals
+            probabilities = logits.exp()
+            totals = probabilities.sum(dim=-1)
+            mean = torch.linalg.vecdot(probabilities, logits) / totals
             log_totals[rows] = totals.log() + highest
-            logprobs[rows] = of_target - log_totals[rows]
+            logprobs[rows] = target_logits - log_totals[rows]
             entropies[rows] = totals.log() - mean
-        ctx.mark_non_differentiable(is_likeliest)
+        ctx.mark_non_differentiable(is_argmax)
         ctx.save_for_backward(states, weight, bias, targets, log_totals, entropies)
         ctx.dtype = dtype
-        return logprobs, entropies, is_likeliest
+        return logprobs, entropies, is_argmax
 
     @staticmethod
     def backward(
         ctx: Any,
-        of_logprobs: Float[Tensor, "token"] | None,
-        of_entropies: Float[Tensor, "token"] | None,
+        grad_logprobs: Float[Tensor, "token"] | None,
+        grad_entropies: Float[Tensor, "token"] | None,
         _: object,
     ) -> tuple[Float[Tensor, "..."] | None, ...]:
         states, weight, bias, targets, log_totals, entropies = ctx.saved_tensors
-        if of_logprobs is None:
-            of_logprobs = torch.zeros_like(log_totals)
-        of_states = torch.empty_like(states)
-        of_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
-        of_bias = torch.zeros_like(bias) if bias is not None and ctx.needs_input_grad[2] else None
+        if grad_logprobs is None:
+            grad_logprobs = torch.zeros_like(log_totals)
+        grad_states = torch.empty_like(states)
+        grad_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] else None
+        grad_bias = torch.zeros_like(bias) if bias is not None and ctx.needs_input_grad[2] else None
         head = weight.to(ctx.dtype)
         for rows in _chunks(states, weight):
             # d log p(target) = [entry is target] - p;  d entropy = -p (log p + entropy)
-            of_logits = _logits(states[rows], head, bias)
-            of_logits -= log_totals[rows, None]
-            factor = -of_logprobs[rows, None]
-            if of_entropies is not None:
-                factor = factor - of_entropies[rows, None] * (of_logits + entropies[rows, None])
-            of_logits = of_logits.exp_().mul_(factor)
-            of_logits.scatter_add_(1, targets[rows, None], of_logprobs[rows, None])
-            if of_bias is not None:
-                of_bias += of_logits.sum(dim=0)
-            of_logits = of_logits.to(ctx.dtype)
-            of_states[rows] = (of_logits @ head).to(states.dtype)
-            if of_weight is not None:
-                of_weight += of_logits.T @ states[rows].to(ctx.dtype)
-        return of_states, of_weight, of_bias, None, None
+            grad_logits = _logits(states[rows], head, bias)
+            grad_logits -= log_totals[rows, None]
+            factor = -grad_logprobs[rows, None]
+            if grad_entropies is not None:
+                factor = factor - grad_entropies[rows, None] * (grad_logits + entropies[rows, None])
+            grad_logits = grad_logits.exp_().mul_(factor)
+            grad_logits.scatter_add_(1, targets[rows, None], grad_logprobs[rows, None])
+            if grad_bias is not None:
+                grad_bias += grad_logits.sum(dim=0)
+            grad_logits = grad_logits.to(ctx.dtype)
+            grad_states[rows] = (grad_logits @ head).to(states.dtype)
+            if grad_weight is not None:
+                grad_weight += grad_logits.T @ states[rows].to(ctx.dtype)
+        return grad_states, grad_weight, grad_bias, None, None
 
 
 def _chunks(states: Float[Tensor, "token width"], weight: Float[Tensor, "entry width"]) -> list[slice]:
     """Runs of tokens whose logits are made together."""
-    size = max(1, CHUNK_NUMBERS.get(states.device.type, OTHERWISE) // len(weight))
+    size = max(1, CHUNK_NUMBERS.get(states.device.type, DEFAULT_CHUNK_NUMBERS) // len(weight))
     return [slice(start, start + size) for start in range(0, len(states), size)]
 
 

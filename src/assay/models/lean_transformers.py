@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 READER = "transformers.utils.import_utils"
-ANSWERS = "define_import_structure"
+READ_FUNCTION = "define_import_structure"
 """Its function that says what a package of modules exports."""
 
 Exported = Mapping[frozenset[str], Mapping[str, set[str]]]
@@ -60,18 +60,18 @@ class _Finder:
 class _Loader(SourceFileLoader):
     def exec_module(self, module: ModuleType) -> None:
         super().exec_module(module)
-        place = Path(cache_from_source(__file__)).with_suffix(".models.json")
+        cache_file = Path(cache_from_source(__file__)).with_suffix(".models.json")
         names = vars(module)
-        if ANSWERS in names:  # another transformers may have another way
-            names[ANSWERS] = reading_once(names[ANSWERS], Path(self.path), place)
+        if READ_FUNCTION in names:  # another transformers may have another way
+            names[READ_FUNCTION] = cached_reader(names[READ_FUNCTION], Path(self.path), cache_file)
 
 
-def reading_once(read: Callable[..., Exported], reader: Path, place: Path) -> Callable[..., Exported]:
+def cached_reader(read: Callable[..., Exported], reader: Path, cache_file: Path) -> Callable[..., Exported]:
     """Who reads as transformers' `read` does (the file `reader` has its source), but all models once only.
 
-    `place`: the file that keeps the answer from one process to the next, where it can be written.
+    `cache_file`: the file that keeps the answer from one process to the next, where it can be written.
     """
-    answers: dict[str, list[Any]] = {}
+    structures: dict[str, list[Any]] = {}
 
     def define_import_structure(module_path: str | Path, prefix: str | None = None) -> Exported:
         folder = Path(module_path)
@@ -80,12 +80,12 @@ def reading_once(read: Callable[..., Exported], reader: Path, place: Path) -> Ca
         if folder.name != "models":
             return read(module_path, prefix=prefix)
         key = _key(folder, reader)
-        if key not in answers:
-            answers[key] = _kept(place, key) or _keep(place, key, read(str(folder)))
+        if key not in structures:
+            structures[key] = _load_cached(cache_file, key) or _store(cache_file, key, read(str(folder)))
         before = f"{prefix}." if prefix else ""
         return {
             frozenset(needed): {f"{before}{module}": set(names) for module, names in modules.items()}
-            for needed, modules in answers[key]
+            for needed, modules in structures[key]
         }
 
     return define_import_structure
@@ -108,26 +108,26 @@ def _files(folder: str) -> Iterator[str]:
                 yield from _files(entry.path)
 
 
-def _kept(place: Path, key: str) -> list[Any] | None:
+def _load_cached(cache_file: Path, key: str) -> list[Any] | None:
     try:
-        kept = json.loads(place.read_bytes())
-        return kept["exported"] if kept["key"] == key else None
+        cached = json.loads(cache_file.read_bytes())
+        return cached["exported"] if cached["key"] == key else None
     except (OSError, ValueError, LookupError, TypeError):
         return None
 
 
-def _keep(place: Path, key: str, exported: Exported) -> list[Any]:
-    answer = [
+def _store(cache_file: Path, key: str, exported: Exported) -> list[Any]:
+    structure = [
         [sorted(needed), {module: sorted(names) for module, names in modules.items()}]
         for needed, modules in exported.items()
     ]
     if not sys.dont_write_bytecode:
-        unfinished = place.with_suffix(f".{os.getpid()}")
+        unfinished = cache_file.with_suffix(f".{os.getpid()}")
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            unfinished.write_text(json.dumps({"key": key, "exported": answer}), encoding="utf-8")
-            unfinished.replace(place)
+            cache_file.parent.mkdir(parents=True, exist_ok=True)
+            unfinished.write_text(json.dumps({"key": key, "exported": structure}), encoding="utf-8")
+            unfinished.replace(cache_file)
         except OSError:  # it is read again next time
             with suppress(OSError):
                 unfinished.unlink()
-    return answer
+    return structure

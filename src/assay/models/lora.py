@@ -25,7 +25,7 @@ def attach_adapters(network: Any, config: LoraConfig) -> None:
         from peft import inject_adapter_in_model
     except ImportError as error:
         raise ConfigError(NO_PEFT.format(where="method.model")) from error
-    names = [name for name, module in network.named_modules() if config.reaches(name)]
+    names = [name for name, module in network.named_modules() if config.adapts(name)]
     network.register_buffer(BASE, _digest_of(network))
     adapters = PeftLoraConfig(
         r=config.rank,
@@ -38,7 +38,7 @@ def attach_adapters(network: Any, config: LoraConfig) -> None:
         inject_adapter_in_model(adapters, network)
     except ValueError as error:  # not said before where the names are in no header
         raise ConfigError(f"method.model.lora.targets: {str(error).splitlines()[0]}") from error
-    network.register_load_state_dict_post_hook(_refuse_another_base(network))
+    network.register_load_state_dict_post_hook(_check_base(network))
 
 
 @contextmanager
@@ -59,8 +59,8 @@ def adapters_off(model: nn.Module) -> Iterator[None]:
 
 def merge_adapters(model: nn.Module) -> None:
     """Add what adapters say to the matrices that they stand beside, and take them away; if there are any."""
-    below = [module for module in model.modules() if BASE in module._buffers]
-    if not below:
+    bases = [module for module in model.modules() if BASE in module._buffers]
+    if not bases:
         return
     from peft.tuners.tuners_utils import BaseTunerLayer
 
@@ -68,7 +68,7 @@ def merge_adapters(model: nn.Module) -> None:
         if isinstance(module, BaseTunerLayer):
             module.merge()
             model.set_submodule(name, module.get_base_layer())
-    for module in below:
+    for module in bases:
         del module._buffers[BASE]
 
 
@@ -86,7 +86,7 @@ def _digest_of(network: nn.Module) -> Any:
     return torch.tensor(list(digest.digest()), dtype=torch.uint8)
 
 
-def _refuse_another_base(network: nn.Module) -> Any:
+def _check_base(network: nn.Module) -> Any:
     own = network.get_buffer(BASE).clone()
 
     def check(*_: object) -> None:

@@ -23,8 +23,8 @@ class Pairs(NamedTuple):
 
     def in_completion(self) -> Bool[np.ndarray, "line target"]:
         """Which tokens but a line's first, which nothing stands before, are a completion's."""
-        places = np.arange(1, self.input_ids.shape[1])
-        inside: np.ndarray = (places >= self.prompt_tokens[:, None]) & (places < self.lengths[:, None])
+        positions = np.arange(1, self.input_ids.shape[1])
+        inside: np.ndarray = (positions >= self.prompt_tokens[:, None]) & (positions < self.lengths[:, None])
         return inside
 
 

@@ -71,8 +71,8 @@ def load_pretrained(kind: ModelKind, folder: Path, **options: Any) -> Any:
     model, info = _from_folder(
         kind.loader, folder, kind.name, output_loading_info=True, ignore_mismatched_sizes=True, **options
     )
-    _refuse_other_tensors(kind, folder, model, info, stored)
-    _refuse_other_head(folder, model)
+    _check_tensors(kind, folder, model, info, stored)
+    _check_tied_head(folder, model)
     # A sum is not finite if one number of it is not; no other memory is taken.
     totals = {name: weight.detach().sum(dtype=torch.float64) for name, weight in model.named_parameters()}
     if not_finite := [name for name, total in totals.items() if not torch.isfinite(total)]:
@@ -91,20 +91,20 @@ def check_pretrained(kind: ModelKind, folder: Path) -> None:
     # One number stands for all of a tensor, so that a large model takes no memory.
     numbers = {name: torch.zeros(()).expand(shape) for name, shape in stored.items()}
     options = {"config": config, "state_dict": numbers, "ignore_mismatched_sizes": True}
-    with _refusing(folder, kind.name):
+    with _as_config_error(folder, kind.name):
         with torch.device("meta"):
             model_class = type(kind.loader.from_config(config))
         model, info = model_class.from_pretrained(None, output_loading_info=True, **options)
-    _refuse_other_tensors(kind, folder, model, info, stored)
+    _check_tensors(kind, folder, model, info, stored)
 
 
 def _from_folder(loader: Any, folder: Path, name: str, **options: Any) -> Any:
-    with _refusing(folder, name):
+    with _as_config_error(folder, name):
         return loader.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **options)
 
 
 @contextmanager
-def _refusing(folder: Path, name: str) -> Iterator[None]:
+def _as_config_error(folder: Path, name: str) -> Iterator[None]:
     hf_logging.disable_progress_bar()
     try:
         yield
@@ -129,7 +129,7 @@ def _stored(folder: Path) -> dict[str, list[int]]:
     return stored or {}
 
 
-def _refuse_other_tensors(
+def _check_tensors(
     kind: ModelKind, folder: Path, model: Any, info: Mapping[str, Iterable[Any]], stored: Iterable[str]
 ) -> None:
     prefix = f"{model.base_model_prefix}."
@@ -140,24 +140,26 @@ def _refuse_other_tensors(
     if kind.replaces_head:
         missing = [name for name in missing if not name.startswith("pooler.")]
         unexpected = [name for name in unexpected if name.startswith((prefix, *base))]
-    shapes = sorted(f"{name} {list(there)}, not {list(own)}" for name, there, own in info["mismatched_keys"])
+    shapes = sorted(
+        f"{name} {list(stored_shape)}, not {list(own)}" for name, stored_shape, own in info["mismatched_keys"]
+    )
     # transformers reads a name with and without the base model's prefix, and drops one of two.
-    twice = [name for name in stored if f"{prefix}{name}" in stored]
-    faults = {
+    duplicates = [name for name in stored if f"{prefix}{name}" in stored]
+    tensors_by_problem = {
         "missing, and would be drawn at random": missing,
         "unknown to the model": unexpected,
         "of another shape": shapes,
-        f"stored twice, with and without '{prefix}'": twice,
+        f"stored twice, with and without '{prefix}'": duplicates,
     }
-    if any(faults.values()):
-        said = "; ".join(f"{_some(names)} {what}" for what, names in faults.items() if names)
+    if any(tensors_by_problem.values()):
+        problems = "; ".join(f"{_some(names)} {what}" for what, names in tensors_by_problem.items() if names)
         raise ConfigError(
             f"{folder}: its tensors are not those of {kind.name} ({type(model).__name__}, by its config.json): "
-            f"{said}. {cause}"
+            f"{problems}. {cause}"
         )
 
 
-def _refuse_other_head(folder: Path, model: Any) -> None:
+def _check_tied_head(folder: Path, model: Any) -> None:
     """Transformers keeps a tied head that is stored with other numbers; other engines read the embedding."""
     head = model.get_output_embeddings()
     is_tied = head is not None and model.config.tie_word_embeddings
@@ -178,10 +180,8 @@ def _cause(missing: list[str], unexpected: list[str]) -> str:
     """The likely cause and its fix, by how the names differ."""
     if any(".lora_" in name for name in unexpected):
         return "They are those of adapters: merge them into their base first (PEFT: merge_and_unload)."
-    prefixes = {
-        name.removesuffix(own) for name in unexpected[:NUM_NAMED] for own in missing if name.endswith(own)
-    }
-    if prefix := next((each for each in prefixes if each + missing[-1] in unexpected), ""):
+    prefixes = {name.removesuffix(own) for name in unexpected[:NUM_NAMED] for own in missing if name.endswith(own)}
+    if prefix := next((wrapper for wrapper in prefixes if wrapper + missing[-1] in unexpected), ""):
         return (
             f"The names begin with '{prefix}', as a wrapper of the model writes them (torch.compile: "
             "_orig_mod., DDP: module.): save the model inside the wrapper, or rename the tensors."

@@ -32,9 +32,7 @@ class RewardNetwork(nn.Module):
                 )
             self.head.load_state_dict(head.state_dict())
 
-    def forward(
-        self, input_ids: Int[Tensor, "line token"], lengths: Int[Tensor, "line"]
-    ) -> Float[Tensor, "line"]:
+    def forward(self, input_ids: Int[Tensor, "line token"], lengths: Int[Tensor, "line"]) -> Float[Tensor, "line"]:
         """In float32."""
         rewards: Tensor = self.head(self.last_states(input_ids, lengths))
         return rewards.squeeze(-1).float()

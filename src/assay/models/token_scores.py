@@ -28,7 +28,7 @@ class TokenScores(NamedTuple):
     """The log-probability of the token that is there, in nats."""
     entropies: Float[Tensor, "row target"]
     """The entropy of what might have been there, in nats."""
-    is_likeliest: Bool[Tensor, "row target"]
+    is_argmax: Bool[Tensor, "row target"]
     """Nothing else was more likely there."""
 
 
@@ -38,7 +38,7 @@ class CausalNetwork(nn.Module):
     def __init__(self, config: NewCausalConfig | PretrainedCausalConfig) -> None:
         super().__init__()
         self.network = build_causal(config)
-        _refuse_another_head(self)
+        _check_plain_head(self)
 
     def forward(
         self,
@@ -60,13 +60,13 @@ class CausalNetwork(nn.Module):
         if temperature != 1.0:
             states, bias = states / temperature, None if bias is None else bias / temperature
         shape = input_ids[:, 1:].shape
-        asked = None if scored is None else scored.flatten().nonzero()[:, 0]
-        if asked is None or len(asked) == len(targets):
+        scored_indices = None if scored is None else scored.flatten().nonzero()[:, 0]
+        if scored_indices is None or len(scored_indices) == len(targets):
             found = head_scores(states, head.weight, bias, targets)
-            return TokenScores(*(each.view(shape) for each in found))
-        found = head_scores(states.index_select(0, asked), head.weight, bias, targets[asked])
-        everywhere = (each.new_zeros(len(targets)).index_copy(0, asked, each) for each in found)
-        return TokenScores(*(each.view(shape) for each in everywhere))
+            return TokenScores(*(score.view(shape) for score in found))
+        found = head_scores(states.index_select(0, scored_indices), head.weight, bias, targets[scored_indices])
+        expanded = (score.new_zeros(len(targets)).index_copy(0, scored_indices, score) for score in found)
+        return TokenScores(*(score.view(shape) for score in expanded))
 
 
 def sequence_logprobs(
@@ -86,7 +86,7 @@ def hidden_states(
 
 
 @torch.no_grad()
-def _refuse_another_head(model: CausalNetwork) -> None:
+def _check_plain_head(model: CausalNetwork) -> None:
     """A head that does more than a linear map (soft-capped or scaled logits) would be another model's."""
     was_training = model.training
     model.eval()

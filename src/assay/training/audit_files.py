@@ -4,7 +4,7 @@
     weights      of the newest commit, or of every one that can be resumed from: each file by its digest
     records      of attempts: they can be read
 
-Metrics, notices, stacks and predictions are accounts for people. They prove nothing, and are not looked at.
+Metrics, incidents, stacks and predictions are accounts for people. They prove nothing, and are not looked at.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,16 +24,14 @@ from assay.store.commit_log import (
     first_problem,
     is_entry,
     is_summary,
-    made_by,
+    parse_checkpoint_folder,
 )
 from assay.store.missing_log import missing_log
 
-ACCOUNTS = (
-    "metrics, notices, launches, stacks, predictions: accounts for people, on which no row or weight rests"
-)
+ACCOUNTS = "metrics, incidents, launches, stacks, predictions: accounts for people, on which no row or weight rests"
 
 
-class FileFindings(NamedTuple):
+class FileProblems(NamedTuple):
     """Sentences; those who go on checking add theirs."""
 
     problems: list[str]
@@ -41,11 +39,11 @@ class FileFindings(NamedTuple):
     strays: list[str]
 
 
-def check_files(run: Run, log: CommitLog, commits: Sequence[Commit], weights: WeightsDepth) -> FileFindings:
+def check_files(run: Run, log: CommitLog, commits: Sequence[Commit], weights: WeightsDepth) -> FileProblems:
     """What is wrong with a run's files, its weights standing on `commits`; receipts are not judged here."""
     problems = [*_problems_of_log(run, log, commits), *_problems_of_attempts(Path(run.run_dir), commits)]
-    kept = log.commits()
-    read = {"none": [], "last": kept[-1:], "all": kept}[weights]
+    retained = log.commits()
+    read = {"none": [], "last": retained[-1:], "all": retained}[weights]
     for commit in read:
         try:
             problem = first_problem(log.store, commit)
@@ -56,10 +54,10 @@ def check_files(run: Run, log: CommitLog, commits: Sequence[Commit], weights: We
         if problem is not None:
             problems.append(f"the commit of step {commit.step} is not what it was: {problem}")
     not_checked = [ACCOUNTS]
-    if left := [str(commit.step) for commit in kept if commit not in read]:
+    if left := [str(commit.step) for commit in retained if commit not in read]:
         commits_of = "commit of step" if len(left) == 1 else "commits of steps"
         not_checked.append(f"the weights of the {commits_of} {', '.join(left)} (--deep reads them)")
-    return FileFindings(problems, not_checked, list(_strays(log)))
+    return FileProblems(problems, not_checked, list(_strays(log)))
 
 
 def _problems_of_log(run: Run, log: CommitLog, commits: Sequence[Commit]) -> Iterator[str]:
@@ -90,5 +88,5 @@ def _strays(log: CommitLog) -> Iterator[str]:
     for item in log.store.list(CHECKPOINT_PREFIX):
         folder = item.key.rpartition("/")[0]
         # A folder of ours without a commit is one in the making, or swept by the next attempt.
-        if item.key not in named and (folder in folders or made_by(folder) is None):
+        if item.key not in named and (folder in folders or parse_checkpoint_folder(folder) is None):
             yield item.key

@@ -18,9 +18,9 @@ from assay.base.errors import ConfigError, DamagedDataError
 from assay.base.installed import installed_path
 from assay.data.dataset.checkpoint_tokens import (
     DIFFICULT,
+    check_embeddings,
     configured_end_ids,
     embedding_counts,
-    refuse_larger,
     sample_texts,
 )
 from assay.data.dataset.dataset import Dataset
@@ -118,7 +118,7 @@ def check_vocabulary(dataset: Dataset, recipe: Recipe) -> None:
     tokenizer, boundaries = load_tokenizer(ours), dataset.manifest.boundaries
     method = {"method": recipe.method.model_dump(mode="json")}
     for key, size in embedding_counts(method).items():
-        refuse_larger(tokenizer, size, where=f"{key}, on dataset '{dataset.manifest.name}'")
+        check_embeddings(tokenizer, size, where=f"{key}, on dataset '{dataset.manifest.name}'")
     added, rows = tokenizer.get_added_tokens_decoder(), boundaries.end_ids if boundaries else ()
     for key, path in checkpoint_folders(recipe).items():
         for end in configured_end_ids(installed_path(path)) if rows and key == "method.model.path" else ():

@@ -47,7 +47,7 @@ class EvaluationConfig(FrozenConfig):
     """Checkpoints that are kept beyond `retention` until they are evaluated; beyond that the oldest is
     dropped."""
 
-    def asks_for(self, step: int) -> bool:
+    def is_evaluated(self, step: int) -> bool:
         """Whether a commit of this step is evaluated, be it the last or not."""
         return self.every_steps is None or step % self.every_steps == 0
 
@@ -85,8 +85,7 @@ class Recipe(FrozenConfig):
     def _the_method_takes_the_layout(self) -> "Recipe":
         if self.loader.layout.type == "packed" and not self.method.takes_packed_rows:
             raise ValueError(
-                f"loader.layout.type=packed: method '{self.method.type}' takes one row a line. Use bucketed "
-                "instead"
+                f"loader.layout.type=packed: method '{self.method.type}' takes one row a line. Use bucketed instead"
             )
         return self
 

@@ -193,7 +193,7 @@ def stages_before_lanes(ranks: Ranks, cut: Mapping[str, Any], expected: Sequence
 @pytest.mark.parametrize(
     ("cut", "expected"),
     [
-        ({"given_loads": (1, 7)}, [(2,), (0, 1, 1, 2, 2, 2, 2)]),
+        ({"explicit_loads": (1, 7)}, [(2,), (0, 1, 1, 2, 2, 2, 2)]),
         ({}, [(0, 1, 1), (0, 1, 1), (0, 1)]),
         ({"nodes": (1, 1, 1)}, [(0, 1, 1), (0, 1, 1), (0, 1)]),
         ({"nodes": (2, 1)}, [(0, 1, 1), (0, 1, 1), (0, 1)]),

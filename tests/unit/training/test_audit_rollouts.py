@@ -9,8 +9,8 @@ from assay.base.digest import sha256_of_bytes
 from assay.data.loader.receipts import receipt
 from assay.records.commit import Commit, FileDigest
 from assay.records.cursor import Cursor
-from assay.records.journal import JournaledAnswer, JournaledGroup, PromptCounts
-from assay.store.commit_log import JOURNAL_NAME
+from assay.records.rollout_log import LoggedCompletion, LoggedGroup, PromptCounts
+from assay.store.commit_log import ROLLOUT_LOG_NAME
 from assay.store.objects import ObjectStore, open_store
 from assay.training.audit_rollouts import Account, audit_rollout_log
 from assay.training.checkpoint.rollout_log import rollout_log_file, rollout_log_table
@@ -24,16 +24,16 @@ def commit(store: ObjectStore, step: int, *, has_rollout_log: bool = True) -> Co
     folder, files = f"checkpoints/{step:08d}-0001", ()
     if has_rollout_log:
         completions = (
-            JournaledAnswer(1, 1, False, 1.0, (1.0,), 0.5),
-            JournaledAnswer(2, 1, False, 0.0, (0.0,), -0.5),
+            LoggedCompletion(1, 1, False, 1.0, (1.0,), 0.5),
+            LoggedCompletion(2, 1, False, 0.0, (0.0,), -0.5),
         )
-        data = rollout_log_file([rollout_log_table([JournaledGroup(step, 0, 10 * step, "learned", "[]", completions)])])
-        store.put(f"{folder}/{JOURNAL_NAME}", data)
-        files = (FileDigest(path=JOURNAL_NAME, num_bytes=len(data), sha256=sha256_of_bytes(data)),)
+        data = rollout_log_file([rollout_log_table([LoggedGroup(step, 0, 10 * step, "trained", "[]", completions)])])
+        store.put(f"{folder}/{ROLLOUT_LOG_NAME}", data)
+        files = (FileDigest(path=ROLLOUT_LOG_NAME, num_bytes=len(data), sha256=sha256_of_bytes(data)),)
     return Commit(
         attempt=1, world_size=1, step=step, cursor=Cursor(), committed_s=0.0, folder=folder, files=files,
-        weights_digest="", receipts_from_step=step - 1, rows_learned=1,
-        prompts=PromptCounts(learned=1) if has_rollout_log else None,
+        weights_digest="", receipts_from_step=step - 1, rows_trained=1,
+        prompts=PromptCounts(trained=1) if has_rollout_log else None,
     )  # fmt: skip
 
 
@@ -44,7 +44,7 @@ def account(*has_rollout_log: bool) -> Account:
 
 
 def test_prompts_of_all_commits_are_added_up() -> None:
-    assert account(True, True, True) == Account(PromptCounts(learned=3), [])
+    assert account(True, True, True) == Account(PromptCounts(trained=3), [])
 
 
 def test_a_run_whose_rows_are_no_prompts_has_no_journal() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from assay.inference.local.memory import tile_rows
-from assay.inference.local.sampling import Drawn
+from assay.inference.local.sampling import SampledTokens
 from assay.inference.local.slot_cache import Prefix, SlotCache
 from assay.inference.local.stop_tokens import Ends
 from assay.inference.rollout import Prompt, Rollout
@@ -31,7 +31,7 @@ class Admitted(NamedTuple):
     rows: list[int]
 
 
-class Waiting:
+class PromptQueue:
     """Prompts that have no slot yet, in their order; prefilled some ahead, each group once."""
 
     def __init__(self, prompts: Sequence[Prompt], prefill: Prefill, *, at_once: int) -> None:
@@ -50,10 +50,10 @@ class Waiting:
 
     def next(self, free: Sequence[int]) -> list[Admitted]:
         """As many as there are free slots, those of one prefix together."""
-        taken = range(self._next, min(len(self._prompts), self._next + len(free)))
-        self._next = taken.stop
+        occupied = range(self._next, min(len(self._prompts), self._next + len(free)))
+        self._next = occupied.stop
         by_prefix: dict[int, Admitted] = {}
-        for index, slot in zip(taken, free, strict=False):
+        for index, slot in zip(occupied, free, strict=False):
             prefix, row = self._prefix_of(int(self._group[index]))
             admitted = by_prefix.setdefault(id(prefix), Admitted([], [], prefix, []))
             admitted.prompts.append(index)
@@ -65,11 +65,11 @@ class Waiting:
 
     def _prefix_of(self, group: int) -> tuple[Prefix | None, int]:
         if group >= self._num_prefilled:
-            ahead = range(group, min(len(self._firsts), group + self._at_once))
-            self._prefixes |= dict.fromkeys(ahead, (None, 0))
-            for part, prefix in self._prefill([self._prompts[self._firsts[each]] for each in ahead]):
-                self._prefixes |= {ahead[member]: (prefix, row) for row, member in enumerate(part)}
-            self._num_prefilled = ahead.stop
+            upcoming = range(group, min(len(self._firsts), group + self._at_once))
+            self._prefixes |= dict.fromkeys(upcoming, (None, 0))
+            for part, prefix in self._prefill([self._prompts[self._firsts[member_group]] for member_group in upcoming]):
+                self._prefixes |= {upcoming[member]: (prefix, row) for row, member in enumerate(part)}
+            self._num_prefilled = upcoming.stop
         return self._prefixes[group]
 
 
@@ -82,7 +82,7 @@ class DecodeTile:
         self.key = np.zeros(num_slots, np.uint64)
         self.last = np.zeros(num_slots, np.int64)
         """The newest token, which goes in next,"""
-        self.place = np.zeros(num_slots, np.int64)
+        self.position = np.zeros(num_slots, np.int64)
         """and its position in the sequence."""
         self.count = np.zeros(num_slots, np.int64)
         """Tokens drawn."""
@@ -108,50 +108,50 @@ class DecodeTile:
             self.prompt[slots] = prompt_indices
             self.key[slots] = [prompts[index].key % 2**64 for index in prompt_indices]
             self.last[slots] = [prompts[index].tokens[-1] for index in prompt_indices]
-            self.place[slots] = [len(prompts[index].tokens) - 1 for index in prompt_indices]
+            self.position[slots] = [len(prompts[index].tokens) - 1 for index in prompt_indices]
             self.count[slots] = 0
 
     def shrink(self, cache: SlotCache) -> None:
         """Where fewer rows do, carry the last sequences to the free slots before them."""
-        taken = np.flatnonzero(self.prompt != BLANK)
-        rows = tile_rows(len(taken))
+        occupied = np.flatnonzero(self.prompt != BLANK)
+        rows = tile_rows(len(occupied))
         if rows >= self.rows:
             return
-        from_slots = taken[taken >= rows].tolist()
+        from_slots = occupied[occupied >= rows].tolist()
         to_slots = self.free()[: len(from_slots)]
         if from_slots:
             cache.move(from_slots, to_slots)
         for values in (
-            self.prompt, self.key, self.last, self.place, self.count, self.tokens, self.logprobs,
+            self.prompt, self.key, self.last, self.position, self.count, self.tokens, self.logprobs,
         ):  # fmt: skip
             values[to_slots] = values[from_slots]
         self.prompt[from_slots] = BLANK
         self.rows = rows
 
-    def advance(self, drawn: Drawn, ends: Ends) -> dict[int, Rollout]:
+    def advance(self, sampled: SampledTokens, ends: Ends) -> dict[int, Rollout]:
         """Take a token for each row; the rollouts that it completes, by their prompts, leave their slots."""
         slots = np.flatnonzero(self.prompt[: self.rows] != BLANK)
-        tokens, logprobs = drawn.tokens.cpu().numpy()[slots], drawn.logprobs.cpu().numpy()[slots]
+        tokens, logprobs = sampled.tokens.cpu().numpy()[slots], sampled.logprobs.cpu().numpy()[slots]
         self.tokens[slots, self.count[slots]] = tokens
         self.logprobs[slots, self.count[slots]] = logprobs
         self.last[slots] = tokens
-        self.place[slots] += 1
+        self.position[slots] += 1
         self.count[slots] += 1
         is_stopped = ends.of(tokens, lambda row: self.tokens[slots[row], : self.count[slots[row]]])
         is_over = is_stopped | (self.count[slots] == self.tokens.shape[1])
         if not is_over.any():
             return {}
-        leaving = slots[is_over].tolist()
+        finished = slots[is_over].tolist()
         rollouts = {
             int(self.prompt[slot]): Rollout(
                 self.tokens[slot, : self.count[slot]].copy(),
                 self.logprobs[slot, : self.count[slot]].copy(),
                 "stop" if stopped else "length",
             )
-            for slot, stopped in zip(leaving, is_stopped[is_over].tolist(), strict=True)
+            for slot, stopped in zip(finished, is_stopped[is_over].tolist(), strict=True)
         }
-        self.prompt[leaving] = BLANK
-        self.last[leaving] = self.place[leaving] = self.count[leaving] = 0
+        self.prompt[finished] = BLANK
+        self.last[finished] = self.position[finished] = self.count[finished] = 0
         return rollouts
 
 
@@ -159,5 +159,5 @@ def groups_of(prompts: Sequence[Prompt]) -> list[Sequence[Prompt]]:
     """Consecutive prompts with equal tokens."""
     pairs = enumerate(pairwise(prompts), start=1)
     firsts = [index for index, (one, next_) in pairs if not np.array_equal(one.tokens, next_.tokens)]
-    borders = [0, *firsts, len(prompts)] if prompts else [0]
-    return [prompts[begin:end] for begin, end in pairwise(borders)]
+    bounds = [0, *firsts, len(prompts)] if prompts else [0]
+    return [prompts[begin:end] for begin, end in pairwise(bounds)]

@@ -32,7 +32,7 @@ from transformers.cache_utils import DynamicCache
 from assay.base.errors import ConfigError
 from assay.base.seeds import mix64
 from assay.base.shapes import Float, Int64
-from assay.inference.local.decode_batch import DecodeTile, Waiting, groups_of
+from assay.inference.local.decode_batch import DecodeTile, PromptQueue, groups_of
 from assay.inference.local.memory import (
     PREFILL_TOKENS,
     SLOTS,
@@ -42,15 +42,15 @@ from assay.inference.local.memory import (
     tile_rows,
     tile_sizes,
 )
-from assay.inference.local.sampling import Drawn, draw
+from assay.inference.local.sampling import SampledTokens, sample_tokens
 from assay.inference.local.slot_cache import Prefix, SlotCache
 from assay.inference.local.stop_tokens import Ends, StopStrings
-from assay.inference.rollout import GenerationAbandonedError, Prompt, Rollout, uniforms
+from assay.inference.rollout import GenerationCancelledError, Prompt, Rollout, uniforms
 from assay.models.causal import longest_sequence
 from assay.scoring.sampler import Sampling
 
-_TRIED_TOKENS = 3
-_TRIED_LENGTHS = (7, 45, 20, 150)
+_PROBE_TOKENS = 3
+_PROBE_LENGTHS = (7, 45, 20, 150)
 
 
 @dataclass
@@ -76,7 +76,7 @@ class Cost:
 
 
 @runtime_checkable
-class DrawWatcher(Protocol):
+class DrawObserver(Protocol):
     """Who looks on while completions are made; what it does changes none."""
 
     def drew(
@@ -93,12 +93,12 @@ class DrawWatcher(Protocol):
         ...
 
 
-class Company(Enum):
+class BatchInvariance(Enum):
     """In whose company a row has the same bits."""
 
-    ANY = "in a tile of any size"
-    OF_ONE_SIZE = "in a tile as large, whoever is in it"
-    ITS_GROUP = "beside its own group of equal prompts"
+    ANY_SIZE = "in a tile of any size"
+    FIXED_SIZE = "in a tile as large, whoever is in it"
+    GROUP_ONLY = "beside its own group of equal prompts"
 
 
 class Generator:
@@ -122,63 +122,63 @@ class Generator:
         self._tokenizer = tokenizer
         self._slots = tile_rows(slots)
         self._stop_strings: dict[tuple[str, ...], StopStrings] = {}
-        self._company: Company | None = None
+        self._batch_invariance: BatchInvariance | None = None
         self.cost = Cost()
         """What the last generation took."""
 
     @property
-    def company(self) -> Company:
+    def batch_invariance(self) -> BatchInvariance:
         """In which a rollout of this network has the same bits, as far as trying it tells."""
-        if self._company is None:
-            self._company = self._tried()
-        return self._company
+        if self._batch_invariance is None:
+            self._batch_invariance = self._probe_invariance()
+        return self._batch_invariance
 
     @property
     def rows_are_independent(self) -> bool:
         """Whether a rollout has the same bits with whatever prompts it is asked for."""
-        return self.company is not Company.ITS_GROUP
+        return self.batch_invariance is not BatchInvariance.GROUP_ONLY
 
     def generate(
         self,
         prompts: Sequence[Prompt],
         sampling: Sampling,
         is_stopping: Callable[[], bool] = lambda: False,
-        watcher: DrawWatcher | None = None,
+        observer: DrawObserver | None = None,
     ) -> list[Rollout]:
         """A rollout for each prompt; consecutive prompts with equal tokens are a group, and prefilled once.
 
         `sampling.seed` is not read: a prompt's key says what is drawn. Between tokens `is_stopping` is asked:
-        then a `GenerationAbandonedError` comes in the place of all rollouts.
+        then a `GenerationCancelledError` comes in the place of all rollouts.
         """
         prompts = [Prompt(np.asarray(prompt.tokens, np.int64), prompt.key) for prompt in prompts]
-        self._refuse_what_does_not_fit(prompts, sampling)
+        self._check_lengths(prompts, sampling)
         ends = self._ends_of(sampling)
-        companies, self.cost = self._companies(prompts, sampling), Cost()
+        decode_groups, self.cost = self._decode_groups(prompts, sampling), Cost()
         found: dict[int, Rollout] = {}
-        for members, rows in companies:
-            among = watcher and _Among(watcher, members)
+        for members, rows in decode_groups:
+            member_observer = observer and _MemberObserver(observer, members)
             decoded = self._decoded(
-                [prompts[member] for member in members], sampling, ends, is_stopping, among, rows=rows
+                [prompts[member] for member in members], sampling, ends, is_stopping, member_observer, rows=rows
             )
             found |= zip(members.tolist(), decoded, strict=True)
         return [found[index] for index in range(len(prompts))]
 
-    def _companies(
+    def _decode_groups(
         self, prompts: Sequence[Prompt], sampling: Sampling
     ) -> list[tuple[Int64[np.ndarray, "member"], int | None]]:
         """Which prompts decode together, and in a tile of how many rows; None: as many as it takes."""
-        every = np.arange(len(prompts))
-        match self.company:
-            case Company.ANY:
-                return [(every, None)]
-            case Company.OF_ONE_SIZE:
-                rows = np.array([self._size_for(_places([prompt], sampling)) for prompt in prompts], np.int64)
+        all_indices = np.arange(len(prompts))
+        match self.batch_invariance:
+            case BatchInvariance.ANY_SIZE:
+                return [(all_indices, None)]
+            case BatchInvariance.FIXED_SIZE:
+                rows = np.array([self._size_for(_num_positions([prompt], sampling)) for prompt in prompts], np.int64)
                 return [(np.flatnonzero(rows == size), int(size)) for size in np.unique(rows)]
-            case Company.ITS_GROUP:
-                borders = np.cumsum([len(group) for group in groups_of(prompts)])[:-1]
-                return [(members, None) for members in np.split(every, borders)]
+            case BatchInvariance.GROUP_ONLY:
+                bounds = np.cumsum([len(group) for group in groups_of(prompts)])[:-1]
+                return [(members, None) for members in np.split(all_indices, bounds)]
 
-    def _refuse_what_does_not_fit(self, prompts: Sequence[Prompt], sampling: Sampling) -> None:
+    def _check_lengths(self, prompts: Sequence[Prompt], sampling: Sampling) -> None:
         longest = longest_sequence(self._network.config)
         for index, prompt in enumerate(prompts):
             if not 0 < len(prompt.tokens) <= longest - sampling.max_tokens:
@@ -207,40 +207,42 @@ class Generator:
         device: torch.device = next(self._network.parameters()).device
         return device
 
-    def _tried(self) -> Company:
+    def _probe_invariance(self) -> BatchInvariance:
         """Whether prompts have the same bits alone and in companies, of each size or of one."""
-        sampling, lengths = Sampling(temperature=1.0, max_tokens=_TRIED_TOKENS), self._tried_lengths
+        sampling, lengths = Sampling(temperature=1.0, max_tokens=_PROBE_TOKENS), self._probe_lengths
         words = mix64(np.arange(max(lengths), dtype=np.uint64)) % np.uint64(self._vocab_size)
-        company = [Prompt(words.astype(np.int64)[-lengths[index % 4] :], index) for index in range(self._slots)]
+        batch_invariance = [
+            Prompt(words.astype(np.int64)[-lengths[index % 4] :], index) for index in range(self._slots)
+        ]
         no_ends = Ends((), self._vocab_size)
 
         def last_two(size: int, rows: int | None) -> list[Rollout]:
-            return self._decoded(company[-size:], sampling, no_ends, rows=rows)[-2:]
+            return self._decoded(batch_invariance[-size:], sampling, no_ends, rows=rows)[-2:]
 
         def alone(rows: int | None) -> list[Rollout]:
-            return [self._decoded([prompt], sampling, no_ends, rows=rows)[0] for prompt in company[-2:]]
+            return [self._decoded([prompt], sampling, no_ends, rows=rows)[0] for prompt in batch_invariance[-2:]]
 
-        sizes, by_themselves = tile_sizes(self._slots), alone(None)
-        if all(_are_same(last_two(size, None), by_themselves) for size in sizes):
-            return Company.ANY
-        of_one = [size for size in sizes if size <= self._size_for(self._tried_places)]
+        sizes, separately = tile_sizes(self._slots), alone(None)
+        if all(_are_same(last_two(size, None), separately) for size in sizes):
+            return BatchInvariance.ANY_SIZE
+        of_one = [size for size in sizes if size <= self._size_for(self._probe_positions)]
         is_so = all(_are_same(last_two(size, size), alone(size)) for size in of_one)
-        return Company.OF_ONE_SIZE if is_so else Company.ITS_GROUP
+        return BatchInvariance.FIXED_SIZE if is_so else BatchInvariance.GROUP_ONLY
 
     @property
-    def _tried_lengths(self) -> list[int]:
-        room = longest_sequence(self._network.config) - _TRIED_TOKENS
-        return [max(1, min(length, room)) for length in _TRIED_LENGTHS]
+    def _probe_lengths(self) -> list[int]:
+        room = longest_sequence(self._network.config) - _PROBE_TOKENS
+        return [max(1, min(length, room)) for length in _PROBE_LENGTHS]
 
     @property
-    def _tried_places(self) -> int:
-        return max(self._tried_lengths) - 1 + _TRIED_TOKENS
+    def _probe_positions(self) -> int:
+        return max(self._probe_lengths) - 1 + _PROBE_TOKENS
 
-    def _size_for(self, places: int) -> int:
+    def _size_for(self, positions: int) -> int:
         """Rows of a tile of one size, by what the longest sequence of its prompt takes."""
         if self._device.type == "cpu":
             return SMALLEST_TILE
-        return self._affordable_slots(max(places, self._tried_places))
+        return self._affordable_slots(max(positions, self._probe_positions))
 
     @property
     def _prefilled_at_once(self) -> int:
@@ -254,7 +256,7 @@ class Generator:
         sampling: Sampling,
         ends: Ends,
         is_stopping: Callable[[], bool] = lambda: False,
-        watcher: DrawWatcher | None = None,
+        observer: DrawObserver | None = None,
         *,
         rows: int | None = None,
     ) -> list[Rollout]:
@@ -262,61 +264,59 @@ class Generator:
         if not prompts:
             return []
         began_s, prefilled_s = time.monotonic(), self.cost.prefill_s
-        places = _places(prompts, sampling)
-        num_slots = rows or min(tile_rows(len(prompts)), self._slots, self._affordable_slots(places))
-        cache, tile = SlotCache(num_slots, places), DecodeTile(num_slots, sampling.max_tokens)
+        positions = _num_positions(prompts, sampling)
+        num_slots = rows or min(tile_rows(len(prompts)), self._slots, self._affordable_slots(positions))
+        cache, tile = SlotCache(num_slots, positions), DecodeTile(num_slots, sampling.max_tokens)
         prefill = self._prefixes if rows is None else partial(self._prefixes, most=self._prefilled_at_once)
-        waiting = Waiting(prompts, prefill, at_once=num_slots)
+        waiting = PromptQueue(prompts, prefill, at_once=num_slots)
         rollouts: dict[int, Rollout] = {}
         with _in_evaluation(self._network):
             while len(rollouts) < len(prompts):
                 if is_stopping():
-                    raise GenerationAbandonedError
+                    raise GenerationCancelledError
                 if waiting:
                     tile.admit(waiting.next(tile.free()), prompts, cache, self._device)
                 elif rows is None:
                     tile.shrink(cache)
                 self.cost.num_rows += tile.rows
-                drawn = self._step(tile, cache, sampling, watcher)
-                for index, rollout in tile.advance(drawn, ends).items():
+                sampled = self._step(tile, cache, sampling, observer)
+                for index, rollout in tile.advance(sampled, ends).items():
                     rollouts[index] = rollout
-                    if watcher is not None:
-                        watcher.ended(index, rollout)
+                    if observer is not None:
+                        observer.ended(index, rollout)
         self.cost.num_tokens += sum(len(rollout.tokens) for rollout in rollouts.values())
         self.cost.decode_s += time.monotonic() - began_s - (self.cost.prefill_s - prefilled_s)
         return [rollouts[index] for index in range(len(prompts))]
 
-    def _affordable_slots(self, places: int) -> int:
+    def _affordable_slots(self, positions: int) -> int:
         config = self._network.config
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        of_one = 2 * config.num_hidden_layers * heads * width * padded(places) * self._network.dtype.itemsize
+        of_one = 2 * config.num_hidden_layers * heads * width * padded(positions) * self._network.dtype.itemsize
         return affordable_slots(self._slots, of_one)
 
     def _step(
-        self, tile: DecodeTile, cache: SlotCache, sampling: Sampling, watcher: DrawWatcher | None
-    ) -> Drawn:
+        self, tile: DecodeTile, cache: SlotCache, sampling: Sampling, observer: DrawObserver | None
+    ) -> SampledTokens:
         """One forward pass of the tile, and a token for each of its rows."""
         rows, device = slice(tile.rows), self._device
-        places = torch.from_numpy(tile.place[rows]).to(device)
-        width = padded(int(tile.place[rows].max()) + 1)
-        cache.write_at(places, width)
+        positions = torch.from_numpy(tile.position[rows]).to(device)
+        width = padded(int(tile.position[rows].max()) + 1)
+        cache.write_at(positions, width)
         logits = self._network(
             input_ids=torch.from_numpy(tile.last[rows]).to(device)[:, None],
-            position_ids=places[:, None],
-            attention_mask=_masks(self._network, places, width),
+            position_ids=positions[:, None],
+            attention_mask=_masks(self._network, positions, width),
             past_key_values=cache,
             use_cache=True,
         ).logits[:, -1]
-        luck = torch.from_numpy(uniforms(tile.key[rows], tile.count[rows]))
-        drawn = draw(logits, sampling, luck.to(device))
-        if watcher is not None:
-            watcher.drew(tile.prompt[rows], logits, drawn.tokens)
-        return drawn
+        uniform_draws = torch.from_numpy(uniforms(tile.key[rows], tile.count[rows]))
+        sampled = sample_tokens(logits, sampling, uniform_draws.to(device))
+        if observer is not None:
+            observer.drew(tile.prompt[rows], logits, sampled.tokens)
+        return sampled
 
-    def _prefixes(
-        self, prompts: Sequence[Prompt], *, most: int | None = None
-    ) -> Iterator[tuple[list[int], Prefix]]:
+    def _prefixes(self, prompts: Sequence[Prompt], *, most: int | None = None) -> Iterator[tuple[list[int], Prefix]]:
         """Keys and values of all tokens of prompts but their last (see `Prefill`); at most `most` of them in a
         pass, which blanks fill up."""
         by_width: dict[int, list[int]] = {}
@@ -349,11 +349,11 @@ class Generator:
         return Prefix.of(cache)
 
 
-class _Among:
+class _MemberObserver:
     """A watcher of some of all prompts."""
 
-    def __init__(self, watcher: DrawWatcher, members: Int64[np.ndarray, "member"]) -> None:
-        self._watcher, self._members = watcher, members
+    def __init__(self, observer: DrawObserver, members: Int64[np.ndarray, "member"]) -> None:
+        self._observer, self._members = observer, members
 
     def drew(
         self,
@@ -361,13 +361,13 @@ class _Among:
         logits: Float[Tensor, "row entry"],
         tokens: Int64[Tensor, "row"],
     ) -> None:
-        self._watcher.drew(np.where(prompts < 0, prompts, self._members[prompts]), logits, tokens)
+        self._observer.drew(np.where(prompts < 0, prompts, self._members[prompts]), logits, tokens)
 
     def ended(self, prompt: int, rollout: Rollout) -> None:
-        self._watcher.ended(int(self._members[prompt]), rollout)
+        self._observer.ended(int(self._members[prompt]), rollout)
 
 
-def _places(prompts: Sequence[Prompt], sampling: Sampling) -> int:
+def _num_positions(prompts: Sequence[Prompt], sampling: Sampling) -> int:
     """Places of the longest sequence that may come."""
     return max(len(prompt.tokens) for prompt in prompts) - 1 + sampling.max_tokens
 
@@ -384,19 +384,19 @@ def _in_evaluation(network: Any) -> Iterator[None]:
 
 
 def _masks(
-    network: Any, places: Int64[Tensor, "row"], width: int
+    network: Any, positions: Int64[Tensor, "row"], width: int
 ) -> Float[Tensor, "row 1 1 width"] | dict[str, Float[Tensor, "row 1 1 width"]]:
     """What attention adds to its scores: 0 for a row's own tokens, minus infinity for the rest of its slot.
 
     Where layers look back on a window only, their mask is narrower; where some do, each kind has its own.
     """
-    columns = torch.arange(width, device=places.device)
-    seen = columns <= places[:, None]
+    columns = torch.arange(width, device=positions.device)
+    seen = columns <= positions[:, None]
     dtype, window = network.dtype, getattr(network.config, "sliding_window", None)
-    whole = torch.zeros(seen.shape, dtype=dtype, device=places.device).masked_fill_(~seen, -torch.inf)
+    whole = torch.zeros(seen.shape, dtype=dtype, device=positions.device).masked_fill_(~seen, -torch.inf)
     if window is None or width <= window:
         return whole[:, None, None]
-    near = whole.masked_fill(columns <= places[:, None] - window, -torch.inf)[:, None, None]
+    near = whole.masked_fill(columns <= positions[:, None] - window, -torch.inf)[:, None, None]
     kinds = set(getattr(network.config, "layer_types", None) or ["sliding_attention"])
     if kinds == {"full_attention"}:
         return whole[:, None, None]

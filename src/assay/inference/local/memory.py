@@ -9,7 +9,7 @@ from assay.models.causal_config import DecoderShape
 
 SLOTS = 64
 """Sequences that decode together."""
-PLACES = 32
+WIDTH_MULTIPLE = 32
 """Widths of caches and of prefilled prompts are multiples of this: the same bits whatever the width."""
 SMALLEST_TILE = 16
 PREFILL_TOKENS = 16_384
@@ -21,9 +21,9 @@ _DRAW_COPIES = 6
 """Logits, scaled, log-probabilities, probabilities, and their sums in double precision."""
 
 
-def padded(num_places: int) -> int:
-    """Rounded up to a multiple of `PLACES`, and one at least."""
-    return max(PLACES, -(-num_places // PLACES) * PLACES)
+def padded(num_positions: int) -> int:
+    """Rounded up to a multiple of `WIDTH_MULTIPLE`, and one at least."""
+    return max(WIDTH_MULTIPLE, -(-num_positions // WIDTH_MULTIPLE) * WIDTH_MULTIPLE)
 
 
 def tile_rows(num_rows: int) -> int:
@@ -49,9 +49,13 @@ def sampling_numbers(
     decoder: DecoderShape, vocab_size: int, *, prompts: int, samples: int, longest: int, max_tokens: int
 ) -> int:
     """Numbers that are held while `prompts` of at most `longest` tokens are answered, so many times each."""
-    of_place = 2 * decoder.num_layers * decoder.kv_size
-    of_slot = of_place * padded(longest - 1 + max_tokens)
-    slots = min(tile_rows(prompts * samples), SLOTS, affordable_slots(SLOTS, _FLOAT_BYTES * of_slot))
+    numbers_per_position = 2 * decoder.num_layers * decoder.kv_size
+    numbers_per_slot = numbers_per_position * padded(longest - 1 + max_tokens)
+    slots = min(tile_rows(prompts * samples), SLOTS, affordable_slots(SLOTS, _FLOAT_BYTES * numbers_per_slot))
     waiting, width = min(prompts, slots), padded(longest - 1)
     prefilled = min(waiting * width, PREFILL_TOKENS) * (6 * decoder.hidden_size + 3 * decoder.intermediate_size)
-    return slots * of_slot + waiting * width * of_place + max(prefilled, _DRAW_COPIES * slots * vocab_size)
+    return (
+        slots * numbers_per_slot
+        + waiting * width * numbers_per_position
+        + max(prefilled, _DRAW_COPIES * slots * vocab_size)
+    )

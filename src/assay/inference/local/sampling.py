@@ -12,7 +12,7 @@ GREEDY_BELOW = 1e-30
 """Temperatures by which float32 cannot divide logits: the distribution is that of temperature 0."""
 
 
-class Drawn(NamedTuple):
+class SampledTokens(NamedTuple):
     """A token for each row."""
 
     tokens: Int64[Tensor, "row"]
@@ -20,20 +20,22 @@ class Drawn(NamedTuple):
     """In the distribution that was drawn from."""
 
 
-def draw(logits: Float[Tensor, "row entry"], sampling: Sampling, luck: Float64[Tensor, "row"]) -> Drawn:
-    """The token at whose share of the cumulative probability the row's `luck` in [0, 1) falls."""
+def sample_tokens(
+    logits: Float[Tensor, "row entry"], sampling: Sampling, uniform_draws: Float64[Tensor, "row"]
+) -> SampledTokens:
+    """The token at whose share of the cumulative probability the row's `uniform_draws` in [0, 1) falls."""
     if sampling.temperature < GREEDY_BELOW:
         tokens = logits.argmax(dim=-1)
-        return Drawn(tokens, torch.zeros(len(tokens), device=logits.device))
-    logprobs = torch.log_softmax(_kept(logits.float() / sampling.temperature, sampling), dim=-1)
+        return SampledTokens(tokens, torch.zeros(len(tokens), device=logits.device))
+    logprobs = torch.log_softmax(_filtered(logits.float() / sampling.temperature, sampling), dim=-1)
     cumulative = logprobs.exp().cumsum(dim=-1, dtype=torch.float64)
-    sought = luck[:, None] * cumulative[:, -1:]
+    sought = uniform_draws[:, None] * cumulative[:, -1:]
     # What has no probability adds nothing to the sum, and is never the first entry above what is sought.
     tokens = torch.searchsorted(cumulative, sought, right=True).clamp_(max=logits.shape[-1] - 1)
-    return Drawn(tokens[:, 0], logprobs.gather(1, tokens)[:, 0])
+    return SampledTokens(tokens[:, 0], logprobs.gather(1, tokens)[:, 0])
 
 
-def _kept(scaled: Float[Tensor, "row entry"], sampling: Sampling) -> Float[Tensor, "row entry"]:
+def _filtered(scaled: Float[Tensor, "row entry"], sampling: Sampling) -> Float[Tensor, "row entry"]:
     """Without what top-k, and of the rest top-p, leave out; of equals at the edge of top-k all are kept."""
     if sampling.top_k is not None and sampling.top_k < scaled.shape[-1]:
         least = scaled.topk(sampling.top_k, dim=-1).values[:, -1:]

@@ -3,7 +3,7 @@
     [slot, head, place, width], one pair a layer; a place is a token's position in its sequence
 
 A step writes one token a slot, each at its own place, and shows attention the places up to the longest
-sequence, in multiples of `PLACES`. What lies beyond a slot's own place (its predecessor's, padding) is masked
+sequence, in multiples of `WIDTH_MULTIPLE`. What lies beyond a slot's own place (its predecessor's, padding) is masked
 by who calls. All of it is zero in the beginning, since a masked place still takes part with weight 0, and 0
 times what memory happened to hold need not be 0.
 """
@@ -33,18 +33,18 @@ class Prefix(NamedTuple):
 class SlotCache(Cache):  # type: ignore[misc]
     """What transformers' modules take for `past_key_values`."""
 
-    def __init__(self, num_slots: int, num_places: int) -> None:
-        """Room for `num_slots` sequences of `num_places` tokens."""
+    def __init__(self, num_slots: int, num_positions: int) -> None:
+        """Room for `num_slots` sequences of `num_positions` tokens."""
         super().__init__(layers=[])
-        self._shape = (num_slots, padded(num_places))
+        self._shape = (num_slots, padded(num_positions))
         self._held: list[tuple[Tensor, Tensor]] = []
         self._rows = self._at = torch.zeros(0, dtype=torch.long)
         self._width = 0
 
-    def write_at(self, places: Int64[Tensor, "row"], width: int) -> None:
+    def write_at(self, positions: Int64[Tensor, "row"], width: int) -> None:
         """The next step's tokens are of the first slots, at these places; attention sees `width` places."""
-        self._rows = torch.arange(len(places), device=places.device)
-        self._at, self._width = places, width
+        self._rows = torch.arange(len(positions), device=positions.device)
+        self._at, self._width = positions, width
 
     def update(
         self,
@@ -87,11 +87,11 @@ class SlotCache(Cache):  # type: ignore[misc]
         come out of transformers' cache: here both are as keys are.
         """
         while len(self._held) <= index:
-            num_slots, num_places = self._shape
+            num_slots, num_positions = self._shape
             self._held.append(
                 (
-                    keys.new_zeros(num_slots, keys.shape[1], num_places, keys.shape[3]),
-                    keys.new_zeros(num_slots, values.shape[1], num_places, values.shape[3]),
+                    keys.new_zeros(num_slots, keys.shape[1], num_positions, keys.shape[3]),
+                    keys.new_zeros(num_slots, values.shape[1], num_positions, values.shape[3]),
                 )
             )
         return self._held[index]

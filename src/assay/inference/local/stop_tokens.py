@@ -44,7 +44,7 @@ class CompletionText:
         """Whether a stop string is in it."""
         return self._stop_index(tokens, self._tokenizer.decode(tokens)) is not None
 
-    def settled(self, text: str) -> str:
+    def stable_prefix(self, text: str) -> str:
         """The part of an unfinished completion's text that no further token can change."""
         text = text.rstrip(_UNFINISHED)
         held = max((len(beginning) for beginning in self._beginnings if text.endswith(beginning)), default=0)
@@ -68,13 +68,13 @@ class CompletionText:
         if not matches:
             return
         counts = range(len(tokens) + 1)
-        borders = [len(self._tokenizer.decode(tokens[:n], skip_special_tokens=False)) for n in counts]
-        special = [borders[index : index + 2] for index, token in enumerate(tokens) if token in self._special]
+        bounds = [len(self._tokenizer.decode(tokens[:n], skip_special_tokens=False)) for n in counts]
+        special = [bounds[index : index + 2] for index, token in enumerate(tokens) if token in self._special]
         for begin, end in matches:
             touched = [(left, right) for left, right in special if left < end and right > begin]
             if touched and all(begin <= left and right <= end for left, right in touched):
-                before = max(n for n in counts if borders[n] <= begin)
-                yield len(self._tokenizer.decode(tokens[:before])) + begin - borders[before]
+                before = max(n for n in counts if bounds[n] <= begin)
+                yield len(self._tokenizer.decode(tokens[:before])) + begin - bounds[before]
                 return
 
 
@@ -87,15 +87,11 @@ class StopStrings:
         # Behind another token: the first word of a text has no space before it in some tokenizers.
         before = tokenizer.encode("a", add_special_tokens=False).ids
         known = min(vocab_size, num_token_ids(tokenizer))
-        spelled = tokenizer.decode_batch(
-            [[*before, token] for token in range(known)], skip_special_tokens=False
-        )
+        detokenized = tokenizer.decode_batch([[*before, token] for token in range(known)], skip_special_tokens=False)
         start = tokenizer.decode(before, skip_special_tokens=False)
-        for token, text in enumerate(spelled):
+        for token, text in enumerate(detokenized):
             own = text.removeprefix(start)
-            self.may_complete[token] = not text.startswith(start) or any(
-                _ends_inside(stop, own) for stop in stops
-            )
+            self.may_complete[token] = not text.startswith(start) or any(_ends_inside(stop, own) for stop in stops)
 
     def completed(self, tokens: Int64[np.ndarray, "token"]) -> bool:
         """Whether the completion holds a stop string."""

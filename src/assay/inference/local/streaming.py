@@ -23,7 +23,7 @@ from assay.inference.rollout import Rollout
 from assay.models.token_scores import hidden_states
 
 
-class SeenToken(NamedTuple):
+class ScoredToken(NamedTuple):
     """A token, and how likely the model found it."""
 
     token: int
@@ -33,14 +33,14 @@ class SeenToken(NamedTuple):
     """Tokens with their log-probabilities, the likeliest first."""
 
 
-class ToldPiece(NamedTuple):
+class StreamChunk(NamedTuple):
     """More of a choice."""
 
     choice: int
     text: str
     num_tokens: int
     """Drawn since the last piece."""
-    tokens: tuple[SeenToken, ...]
+    tokens: tuple[ScoredToken, ...]
     """These, where log-probabilities were asked for."""
     reason: Literal["stop", "length"] | None
     """Why it is the last; None while it is not."""
@@ -49,20 +49,20 @@ class ToldPiece(NamedTuple):
 @dataclass
 class _Choice:
     tokens: list[int] = field(default_factory=list)
-    seen: list[SeenToken] = field(default_factory=list)
+    seen: list[ScoredToken] = field(default_factory=list)
     """Since the last piece."""
-    num_told: int = 0
+    num_emitted: int = 0
     """Tokens."""
     text: str = ""
     """Told."""
 
 
-class Teller:
-    """Looks on while choices are drawn, and tells of them; a `DrawWatcher`."""
+class TokenStreamer:
+    """Looks on while choices are drawn, and tells of them; a `DrawObserver`."""
 
     def __init__(
         self,
-        tell: Callable[[ToldPiece], None],
+        emit: Callable[[StreamChunk], None],
         tokenizer: Tokenizer,
         *,
         ends: Collection[int],
@@ -70,11 +70,11 @@ class Teller:
         top_logprobs: int | None = None,
         is_streamed: bool = False,
     ) -> None:
-        """`top_logprobs`: see `SeenToken`; None: no log-probabilities. Not `is_streamed`: a choice is one
+        """`top_logprobs`: see `ScoredToken`; None: no log-probabilities. Not `is_streamed`: a choice is one
         piece."""
-        self._tell = tell
+        self._emit = emit
         self._completion = CompletionText(tokenizer, stop, ends)
-        self._num_likeliest = top_logprobs
+        self._top_logprobs = top_logprobs
         self._is_streamed = is_streamed
         self._choices: dict[int, _Choice] = defaultdict(_Choice)
 
@@ -84,62 +84,60 @@ class Teller:
         logits: Float[Tensor, "row entry"],
         tokens: Int64[Tensor, "row"],
     ) -> None:
-        """See `DrawWatcher`."""
+        """See `DrawObserver`."""
         rows = np.flatnonzero(prompts >= 0).tolist()
-        drawn = tokens.cpu().tolist()
-        if self._num_likeliest is not None:
+        sampled = tokens.cpu().tolist()
+        if self._top_logprobs is not None:
             of_rows = torch.log_softmax(logits[rows].float(), dim=-1)
-            seen = seen_tokens(of_rows, tokens[rows], self._num_likeliest)
-        for place, row in enumerate(rows):
+            seen = seen_tokens(of_rows, tokens[rows], self._top_logprobs)
+        for position, row in enumerate(rows):
             choice = self._choices[int(prompts[row])]
-            choice.tokens.append(drawn[row])
-            if self._num_likeliest is not None:
-                choice.seen.append(seen[place])
+            choice.tokens.append(sampled[row])
+            if self._top_logprobs is not None:
+                choice.seen.append(seen[position])
             if self._is_streamed:
-                self._tell_settled(int(prompts[row]), choice)
+                self._emit_stable(int(prompts[row]), choice)
 
     def ended(self, prompt: int, rollout: Rollout) -> None:
-        """See `DrawWatcher`."""
+        """See `DrawObserver`."""
         choice = self._choices.pop(prompt)
         text = self._completion.of(rollout.tokens.tolist())
         # What was told stands, should a tokenizer spell the whole otherwise than its beginning.
         rest = text[len(choice.text) :]
-        self._tell(self._piece(prompt, choice, rest, rollout.reason))
+        self._emit(self._piece(prompt, choice, rest, rollout.reason))
 
-    def _tell_settled(self, index: int, choice: _Choice) -> None:
-        text = self._completion.settled(self._completion.of(choice.tokens))
+    def _emit_stable(self, index: int, choice: _Choice) -> None:
+        text = self._completion.stable_prefix(self._completion.of(choice.tokens))
         if text.startswith(choice.text) and len(text) > len(choice.text):
-            self._tell(self._piece(index, choice, text[len(choice.text) :], None))
+            self._emit(self._piece(index, choice, text[len(choice.text) :], None))
             choice.text = text
 
-    def _piece(
-        self, index: int, choice: _Choice, text: str, reason: Literal["stop", "length"] | None
-    ) -> ToldPiece:
-        num_new, seen = len(choice.tokens) - choice.num_told, tuple(choice.seen)
-        choice.num_told, choice.seen = len(choice.tokens), []
-        return ToldPiece(index, text, num_new, seen, reason)
+    def _piece(self, index: int, choice: _Choice, text: str, reason: Literal["stop", "length"] | None) -> StreamChunk:
+        num_new, seen = len(choice.tokens) - choice.num_emitted, tuple(choice.seen)
+        choice.num_emitted, choice.seen = len(choice.tokens), []
+        return StreamChunk(index, text, num_new, seen, reason)
 
 
 def seen_tokens(
     logprobs: Float32[Tensor, "token entry"], tokens: Int64[Tensor, "token"], top_logprobs: int
-) -> list[SeenToken]:
+) -> list[ScoredToken]:
     """The tokens with their log-probabilities, each in its own distribution."""
     own = logprobs.gather(1, tokens[:, None])[:, 0].tolist()
     if not top_logprobs:
-        return [SeenToken(token, each, ()) for token, each in zip(tokens.tolist(), own, strict=True)]
+        return [ScoredToken(token, logprob, ()) for token, logprob in zip(tokens.tolist(), own, strict=True)]
     top = logprobs.topk(min(top_logprobs, logprobs.shape[-1]), dim=-1)
-    likeliest = [
+    top_tokens = [
         tuple(zip(indices, values, strict=True))
         for indices, values in zip(top.indices.tolist(), top.values.tolist(), strict=True)
     ]
-    return [SeenToken(*each) for each in zip(tokens.tolist(), own, likeliest, strict=True)]
+    return [ScoredToken(*logprob) for logprob in zip(tokens.tolist(), own, top_tokens, strict=True)]
 
 
 @torch.inference_mode()
-def scored(network: Any, tokens: Sequence[int], *, top_logprobs: int = 0) -> list[SeenToken]:
+def scored(network: Any, tokens: Sequence[int], *, top_logprobs: int = 0) -> list[ScoredToken]:
     """How likely each token is given those before it, in one pass over them alone; the first is not known."""
     sequence = torch.tensor(list(tokens), dtype=torch.long, device=network.device)
-    first = SeenToken(int(tokens[0]), None, ())
+    first = ScoredToken(int(tokens[0]), None, ())
     if len(tokens) == 1:
         return [first]
     logits = network(input_ids=sequence[None]).logits[0, :-1].float()

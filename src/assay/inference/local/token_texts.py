@@ -25,9 +25,7 @@ class TokenTexts:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._special = {
-            number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special
-        }
+        self._special = {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
         # Behind another token: the first word of a text has no space before it in some tokenizers.
         self._before = tokenizer.encode("a", add_special_tokens=False).ids
         self._start = tokenizer.decode(self._before)
@@ -45,7 +43,7 @@ class TokenTexts:
         found = _bytes_of(name)
         if found is None:
             return TokenText(name, None)
-        return TokenText("bytes:" + "".join(f"\\x{each:02x}" for each in found), found)
+        return TokenText("bytes:" + "".join(f"\\x{byte:02x}" for byte in found), found)
 
 
 def _bytes_of(name: str) -> bytes | None:
@@ -61,8 +59,8 @@ def _byte_alphabet() -> dict[str, int]:
     """The characters by which byte-level vocabularies name bytes: printable ones themselves, the others 256
     on (Radford et al. 2019)."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [each for each in range(256) if each not in printable]
-    return {chr(each): each for each in printable} | {chr(256 + n): each for n, each in enumerate(others)}
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + n): other for n, other in enumerate(others)}
 
 
 _BYTE_OF = _byte_alphabet()

@@ -61,15 +61,15 @@ class CommitName(NamedTuple):
         run = home.run(self.run)
         log = CommitLog(open_store(run.store_url))
         commits = log.commits()
-        there = ", ".join(f"{commit.step:,}" for commit in commits) or "none yet"
+        steps = ", ".join(f"{commit.step:,}" for commit in commits) or "none yet"
         if self.step is None and log.finished() is None:
             raise ConfigError(
                 f"{key}.run={self.run}: it is not finished, so its last commit is yet to come. Name one: "
-                f"{key}.step, of {there}."
+                f"{key}.step, of {steps}."
             )
         found = [commit for commit in commits if self.step in (None, commit.step)]
         if not found:
-            raise ConfigError(f"{key}.step={self.step}: run '{self.run}' has no commit of it, but of {there}.")
+            raise ConfigError(f"{key}.step={self.step}: run '{self.run}' has no commit of it, but of {steps}.")
         return NamedCommit(run, found[-1], log.store)
 
     def checked(self, key: str) -> NamedCommit:

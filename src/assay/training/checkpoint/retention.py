@@ -37,18 +37,18 @@ def folders_to_retire(
     evaluation is due.
     """
     everything = [*commits, newest]
-    kept = set(awaited)
-    kept |= {commit.folder for commit in everything[-retention.keep_last :]}
-    kept |= {commit.folder for commit in everything if commit.is_inherited}  # nothing makes it again
+    retained = set(awaited)
+    retained |= {commit.folder for commit in everything[-retention.keep_last :]}
+    retained |= {commit.folder for commit in everything if commit.is_inherited}  # nothing makes it again
     verified = [commit for commit in everything if commit.is_verified]
-    kept |= {commit.folder for commit in verified[-1:]}  # where a run goes back to after wrong arithmetic
+    retained |= {commit.folder for commit in verified[-1:]}  # where a run goes back to after wrong arithmetic
     measured = sorted(
         ((commit.metric, commit.folder) for commit in everything if commit.metric is not None),
-        key=lambda each: each[0],
+        key=lambda pair: pair[0],
         reverse=higher_is_better,
     )
-    kept |= {folder for _, folder in measured[: retention.keep_best]}
-    return tuple(commit.folder for commit in commits if commit.folder not in kept)
+    retained |= {folder for _, folder in measured[: retention.keep_best]}
+    return tuple(commit.folder for commit in commits if commit.folder not in retained)
 
 
 def commit_and_retire(

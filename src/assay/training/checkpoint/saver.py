@@ -34,10 +34,10 @@ from assay.base.units import duration_text
 from assay.distributed.ranks import Ranks
 from assay.records.commit import Commit, FileDigest, Quarantined
 from assay.records.cursor import Cursor
-from assay.store.commit_log import JOURNAL_NAME, RECEIPTS_NAME, CommitLog, checkpoint_folder, first_problem
-from assay.training.checkpoint.journal import counted, journal_file
+from assay.store.commit_log import RECEIPTS_NAME, ROLLOUT_LOG_NAME, CommitLog, checkpoint_folder, first_problem
 from assay.training.checkpoint.parts import MODEL, ROLLOUTS, StatefulPart
 from assay.training.checkpoint.retention import RetentionConfig, commit_and_retire
+from assay.training.checkpoint.rollout_log import counted, rollout_log_file
 from assay.training.checkpoint.store_files import StoreWriter, cause_of, read_commit
 
 SLOW_SHARE = 0.1
@@ -51,8 +51,8 @@ class LaneReceipts:
     rows: list[tuple[int, int, int, int]] = field(default_factory=list)
     """(step, lane, number of rows, digest), as `add` was told."""
     quarantined: list[Quarantined] = field(default_factory=list)
-    journal: list[pa.Table] = field(default_factory=list)
-    """One of each step, where rows are prompts (`journal_table`)."""
+    rollout_log: list[pa.Table] = field(default_factory=list)
+    """One of each step, where rows are prompts (`rollout_log_table`)."""
 
     def add(self, *, step: int, lane: int, num_rows: int, digest: int) -> None:
         """One lane's share of one step: the number of rows, and the sum of their keyed hashes mod 2^64."""
@@ -74,14 +74,14 @@ class Saver:
         retire: Callable[[str], bool] = lambda folder: True,
         higher_is_better: bool = True,
         verify_every: int = 0,
-        say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
+        warn: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
     ) -> None:
         """`parts`: by the names that they have in every commit of the run; one is the model.
 
         `awaited` says which of the commits' folders must not be retired yet, whatever `retention` says, and
         `retire` whether one may (see `commit_and_retire`);
         `higher_is_better` is of the metric that commits are given. The first commit and then one in
-        `verify_every` is read back before it becomes visible; 0: none. `say` hears of a slow store."""
+        `verify_every` is read back before it becomes visible; 0: none. `warn` hears of a slow store."""
         self._awaited = awaited
         self._retire = retire
         self._higher_is_better = higher_is_better
@@ -91,11 +91,11 @@ class Saver:
         self._retention = retention
         self._clock = clock
         self._verify_every = verify_every
-        self._say = say
+        self._warn = warn
         self._num_saved = 0
         self._step = 0
         self._began_s: float | None = None
-        self._has_said = False
+        self._has_warned = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="saving")
         self._under_way: Future[Commit | None] | None = None
         self.weights_digest = ""
@@ -112,9 +112,9 @@ class Saver:
         is_verified: bool = False,
     ) -> None:
         """Copy the state now and make it durable in the background."""
-        asked_s = self._clock.monotonic_s()
+        requested_s = self._clock.monotonic_s()
         self.wait()
-        self._notice_waiting(asked_s)
+        self._notice_waiting(requested_s)
         commit = partial(
             Commit,
             attempt=self._log.attempt,
@@ -146,12 +146,10 @@ class Saver:
 
     def restore(self, commit: Commit) -> None:
         """Load a commit, at any world size, into the parts in place."""
-        taken = {
-            name: part for name, part in self._parts.items() if name != ROLLOUTS or not commit.is_inherited
-        }
-        state = {name: part.state() for name, part in taken.items()}
+        restored = {name: part for name, part in self._parts.items() if name != ROLLOUTS or not commit.is_inherited}
+        state = {name: part.state() for name, part in restored.items()}
         read_commit(state, self._log.store, commit, self._ranks.saving)
-        for name, part in taken.items():
+        for name, part in restored.items():
             part.restore(state[name])
 
     def close(self) -> None:
@@ -161,17 +159,17 @@ class Saver:
         finally:
             self._thread.shutdown()
 
-    def _notice_waiting(self, asked_s: float) -> None:
+    def _notice_waiting(self, requested_s: float) -> None:
         """Say, once, that a commit is not through when the next is due."""
         now_s = self._clock.monotonic_s()
-        if self._began_s is not None and now_s - asked_s > max(1.0, SLOW_SHARE * (now_s - self._began_s)):
-            if self._ranks.rank == 0 and not self._has_said:
-                self._say(
+        if self._began_s is not None and now_s - requested_s > max(1.0, SLOW_SHARE * (now_s - self._began_s)):
+            if self._ranks.rank == 0 and not self._has_warned:
+                self._warn(
                     f"{self._log.store.url} is too slow: a commit took {duration_text(now_s - self._began_s)}, "
-                    f"the next was due after {duration_text(asked_s - self._began_s)}, and training waited. "
+                    f"the next was due after {duration_text(requested_s - self._began_s)}, and training waited. "
                     "Commit less often (trainer.commit_every), or use a faster store."
                 )
-            self._has_said = True
+            self._has_warned = True
         self._began_s = now_s
 
     def _state(self) -> dict[str, Any]:
@@ -192,18 +190,18 @@ class Saver:
         if parts is None:
             return None
         files = [file for written, _ in parts for file in written]
-        learned = [part for _, part in parts]
-        files += self._put_accounts(folder, learned)
-        journal = [table for part in learned for table in part.journal]
+        lane_receipts = [part for _, part in parts]
+        files += self._put_accounts(folder, lane_receipts)
+        rollout_log = [table for part in lane_receipts for table in part.rollout_log]
         self.weights_digest = digest
-        quarantined = {item.row_group: item for part in learned for item in part.quarantined}
+        quarantined = {item.row_group: item for part in lane_receipts for item in part.quarantined}
         commit = committed(
             committed_s=self._clock.now_s(),
             folder=folder,
             files=tuple(sorted(files, key=lambda file: file.path)),
             weights_digest=self.weights_digest,
-            rows_learned=sum(num_rows for part in learned for _, _, num_rows, _ in part.rows),
-            prompts=counted(journal) if journal else None,
+            rows_trained=sum(num_rows for part in lane_receipts for _, _, num_rows, _ in part.rows),
+            prompts=counted(rollout_log) if rollout_log else None,
             quarantined=tuple(quarantined[index] for index in sorted(quarantined)),
         )
         self._verify(commit)
@@ -215,8 +213,8 @@ class Saver:
             awaited=self._awaited,
             retire=self._retire,
         )
-        if journal:
-            self._log.sweep_learned(commit.step)
+        if rollout_log:
+            self._log.sweep_pending(commit.step)
         return commit
 
     def _verify(self, commit: Commit) -> None:
@@ -235,14 +233,13 @@ class Saver:
 
     def _put_accounts(self, folder: str, parts: list[LaneReceipts]) -> list[FileDigest]:
         """The receipts, and the journal where there is one: what the audit goes by."""
-        made = {RECEIPTS_NAME: self._receipts(parts)}
-        if journal := [table for part in parts for table in part.journal]:
-            made[JOURNAL_NAME] = journal_file(journal)
-        for name, data in made.items():
+        accounts = {RECEIPTS_NAME: self._receipts(parts)}
+        if rollout_log := [table for part in parts for table in part.rollout_log]:
+            accounts[ROLLOUT_LOG_NAME] = rollout_log_file(rollout_log)
+        for name, data in accounts.items():
             self._log.store.put(f"{folder}/{name}", data)
         return [
-            FileDigest(path=name, num_bytes=len(data), sha256=sha256_of_bytes(data))
-            for name, data in made.items()
+            FileDigest(path=name, num_bytes=len(data), sha256=sha256_of_bytes(data)) for name, data in accounts.items()
         ]
 
     @staticmethod

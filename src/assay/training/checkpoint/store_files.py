@@ -229,15 +229,15 @@ def _metadata_of(data: bytes, commit: Commit) -> dcp.Metadata:
     files = {file.path for file in commit.files}
     try:
         metadata: dcp.Metadata = _MetadataUnpickler(io.BytesIO(data)).load()
-        strange = {info.relative_path for info in metadata.storage_data.values()} - files
+        unexpected = {info.relative_path for info in metadata.storage_data.values()} - files
         is_plain = all(info.transform_descriptors is None for info in metadata.storage_data.values())
     except Exception as error:  # a pickle's bytes can fail in any way
         raise DamagedDataError(
             f"{name}: not what assay writes: {error}. Nothing of it was run. Somebody made it by hand or with "
             "another tool: do not use this run, and ask whoever gave it to you."
         ) from error
-    if strange or not is_plain:
-        what = f"{min(strange)!r} is no file of this commit" if strange else "its tensors were transformed"
+    if unexpected or not is_plain:
+        what = f"{min(unexpected)!r} is no file of this commit" if unexpected else "its tensors were transformed"
         raise DamagedDataError(f"{name}: not what assay writes: {what}.")
     return metadata
 
@@ -253,7 +253,6 @@ class _PlainValues(DefaultLoadPlanner):
             found = torch.load(value, weights_only=True)
         except Exception as error:
             raise DamagedDataError(
-                f"'{name}' in a commit: not what assay writes: {str(error).splitlines()[0]}. Nothing of it "
-                "was run."
+                f"'{name}' in a commit: not what assay writes: {str(error).splitlines()[0]}. Nothing of it was run."
             ) from error
         set_element(self.original_state_dict, self.mappings[name], found)

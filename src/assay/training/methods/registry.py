@@ -19,7 +19,7 @@ from assay.base.errors import ConfigError
 from assay.training.trainer.method_config import MethodConfig
 
 if TYPE_CHECKING:
-    from assay.training.trainer.method import ExportableMethod, PortableMethod, PredictingMethod
+    from assay.training.trainer.method import ExportableMethod, LoadableMethod, PredictingMethod
 
 
 class Entry(NamedTuple):
@@ -44,7 +44,7 @@ METHODS = (
 
 def method_of(config: MethodConfig) -> "PredictingMethod":
     """The method that a recipe chose."""
-    (entry,) = (each for each in METHODS if each.folder == config.type)
+    (entry,) = (entry for entry in METHODS if entry.folder == config.type)
     method: PredictingMethod = getattr(_module(entry, "method"), entry.method)(config)
     return method
 
@@ -62,12 +62,12 @@ def exportable_method(config: MethodConfig) -> "ExportableMethod":
     return method
 
 
-def portable_method(config: MethodConfig) -> "PortableMethod":
+def loadable_method(config: MethodConfig) -> "LoadableMethod":
     """Likewise, if its model answers for rows of a file; else a `ConfigError`."""
-    from assay.training.trainer.method import PortableMethod
+    from assay.training.trainer.method import LoadableMethod
 
     method = method_of(config)
-    if not isinstance(method, PortableMethod):
+    if not isinstance(method, LoadableMethod):
         raise ConfigError(
             f"a model of method '{config.type}' has no answer for the rows of a file. Ask "
             "it in words with 'assay chat RUN', or write it for transformers with 'assay export RUN'."
@@ -96,7 +96,7 @@ if TYPE_CHECKING:
     AnyMethodConfig = MethodConfig
 else:
     AnyMethodConfig = Annotated[
-        reduce(or_, (getattr(_module(each, "config"), each.config) for each in METHODS)),
+        reduce(or_, (getattr(_module(entry, "config"), entry.config) for entry in METHODS)),
         Field(discriminator="type"),
         BeforeValidator(_with_type),
     ]

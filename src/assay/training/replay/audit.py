@@ -29,10 +29,10 @@ class OutsideBound:
         """Keep the inputs, those copied that the operator changes."""
         written = {id(tensor) for tensor in call.written()}
 
-        def kept(leaf: object) -> object:
+        def copied(leaf: object) -> object:
             return leaf.detach().clone() if isinstance(leaf, Tensor) and id(leaf) in written else leaf
 
-        arguments, keywords = tree_map(kept, (call.arguments, call.keywords))
+        arguments, keywords = tree_map(copied, (call.arguments, call.keywords))
         return partial(self._first_too_far_off, Call(call.operator, arguments, keywords))
 
     def _first_too_far_off(self, call: Call, outputs: Sequence[Tensor]) -> BadOutput | None:
@@ -51,12 +51,12 @@ def _compared(output: Tensor, reference: Reference) -> BadOutput | None:
     seen = float64_of(output)
     with np.errstate(invalid="ignore", over="ignore"):
         error = np.abs(seen - reference.value)
-        wrong = ~((error <= reference.bound) | (seen == reference.value)) & _can_be_judged(output, reference)
+        wrong = ~((error <= reference.bound) | (seen == reference.value)) & _is_comparable(output, reference)
         if not wrong.any():
             return None
         ratio = np.where(wrong, error / np.maximum(np.broadcast_to(reference.bound, error.shape), 1e-300), -1.0)
     worst = np.unravel_index(int(np.nanargmax(np.where(np.isnan(ratio), np.inf, ratio))), ratio.shape)
-    index = tuple(int(place) for place in worst)
+    index = tuple(int(index) for index in worst)
     bound = float(np.broadcast_to(reference.bound, error.shape)[worst])
     detail = (
         f"{int(wrong.sum())} of {wrong.size} numbers; at index {list(index)} it is {seen[worst]:.9g}, the "
@@ -65,9 +65,9 @@ def _compared(output: Tensor, reference: Reference) -> BadOutput | None:
     return BadOutput(output, from_numpy(np.atleast_1d(wrong)).reshape(output.shape), detail)
 
 
-def _can_be_judged(output: Tensor, reference: Reference) -> Numbers:
+def _is_comparable(output: Tensor, reference: Reference) -> Numbers:
     """Not where the truth is no number, or too large for the output's type."""
     if not output.is_floating_point():
         return np.ones(reference.value.shape, bool)
-    judged: Numbers = np.abs(reference.value) < torch.finfo(output.dtype).max
-    return judged
+    comparable: Numbers = np.abs(reference.value) < torch.finfo(output.dtype).max
+    return comparable

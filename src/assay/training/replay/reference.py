@@ -114,9 +114,7 @@ def _cumulative_sum(arguments: dict[str, Any], output: Tensor) -> Reference:
 def _product(arguments: dict[str, Any], output: Tensor) -> Reference:
     names = [name for name in ("mat1", "batch1", "self") if name in arguments]
     left = float64_of(arguments[names[0]])
-    right = float64_of(
-        next(arguments[name] for name in ("mat2", "batch2", "vec", "tensor") if name in arguments)
-    )
+    right = float64_of(next(arguments[name] for name in ("mat2", "batch2", "vec", "tensor") if name in arguments))
     value, magnitude = left @ right, np.abs(left) @ np.abs(right)
     if names[0] != "self":
         added, alpha, beta = float64_of(arguments["self"]), arguments["alpha"], arguments["beta"]

@@ -21,16 +21,16 @@ from assay.distributed.ranks import Ranks
 from assay.records.commit import Commit
 from assay.records.cursor import Cursor
 from assay.store.commit_log import CommitLog
-from assay.training.checkpoint.grade_book import GradeBook
 from assay.training.checkpoint.parts import model_state, training_parts
 from assay.training.checkpoint.retention import RetentionConfig
+from assay.training.checkpoint.reward_cache import RewardCache
 from assay.training.checkpoint.saver import Saver, weights_digest
 from assay.training.trainer.config import TrainerConfig
 from assay.training.trainer.lane_forward import LaneForward
 from assay.training.trainer.lane_recomputer import LaneRecomputer
-from assay.training.trainer.method import Method, RolledOut
+from assay.training.trainer.method import LaneSamples, Method
 from assay.training.trainer.optimizer import build_optimizer
-from assay.training.trainer.rollout_buffer import looking_ahead
+from assay.training.trainer.rollout_buffer import with_lookahead
 from assay.training.trainer.spot_check import SpotCheck
 from assay.training.trainer.step import Stepper, StepTotals, trained_model
 from assay.training.trainer.trainer import TrainingPosition, num_steps
@@ -54,7 +54,7 @@ class Replayer:
             precision=config.precision,
             seed=seed,
             max_micro_batch_tokens=loader.config.max_micro_batch_tokens,
-            book=GradeBook(log.store, attempt=log.attempt, is_read_only=True),
+            reward_cache=RewardCache(log.store, attempt=log.attempt, is_read_only=True),
             lanes=range(loader.config.lanes),
         )
         self.lane_recomputer = LaneRecomputer(self.forward, self.model)
@@ -104,9 +104,9 @@ class Replayer:
                     replayer._lane_sum.close()
                 ranks.leave()
                 if config.compile:
-                    from assay.models.compiled import end_programs
+                    from assay.models.compiled import disable_compiled_layers
 
-                    end_programs()
+                    disable_compiled_layers()
 
     def restore(self, commit: Commit) -> None:
         """Go to a commit."""
@@ -117,17 +117,17 @@ class Replayer:
     def shares(self, first_step: int, last_step: int) -> Iterator[StepShare]:
         """All lanes' rows of the steps from `first_step` to `last_step`."""
         lanes = LaneShares.alone(self.loader.config.lanes).of_rank(0)
-        place = self._restored
-        if first_step - 1 != place.step:
-            place = TrainingPosition(first_step - 1, self.loader.cursor_at(first_step - 1))
-        steps, further = last_step - first_step + 1, min(self.forward.steps_ahead, self._num_steps - last_step)
-        with closing(self.loader.shares(place.cursor, lanes, steps + further, place.skipped)) as shares:
-            yield from islice(looking_ahead(shares, self.forward.steps_ahead), steps)
+        index = self._restored
+        if first_step - 1 != index.step:
+            index = TrainingPosition(first_step - 1, self.loader.cursor_at(first_step - 1))
+        steps, further = last_step - first_step + 1, min(self.forward.staleness, self._num_steps - last_step)
+        with closing(self.loader.shares(index.cursor, lanes, steps + further, index.skipped)) as shares:
+            yield from islice(with_lookahead(shares, self.forward.staleness), steps)
 
     def make(self, share: StepShare) -> StepTotals:
         """Make the next step from its rows. Where it is not finite, the weights stay as they were."""
-        totals = self._stepper.step(share, step=self.step + 1, stop_asked=False)
-        if totals.is_made:
+        totals = self._stepper.step(share, step=self.step + 1, stop_requested=False)
+        if totals.is_applied:
             self.step += 1
         return totals
 
@@ -135,13 +135,13 @@ class Replayer:
         """Operators can be seen, in here; where the run has programs of its layers, the bits are others."""
         if not self.is_compiled:
             return nullcontext()
-        from assay.models.compiled import without_programs
+        from assay.models.compiled import eager_layers
 
-        return without_programs()
+        return eager_layers()
 
-    def learned(self, share: StepShare, *, step: int) -> list[RolledOut]:
+    def training_samples(self, share: StepShare, *, step: int) -> list[LaneSamples]:
         """What each lane learns from in update number `step`."""
-        return self.forward.learned(lambda: self.model, share.lanes, step=step)
+        return self.forward.training_samples(lambda: self.model, share.lanes, step=step)
 
     def weights_digest(self) -> str:
         """The digest of the weights as they are, as commits record it."""

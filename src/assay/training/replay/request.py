@@ -61,12 +61,12 @@ class ReplayRequest:
         """Refuse an attempt that never came to the step: another's record would be compared without a word."""
         if self.attempt is None:
             return
-        own = [step for step, made in steps.items() if made.attempt == self.attempt]
+        own = [step for step, recorded in steps.items() if recorded.attempt == self.attempt]
         if own and min(own) <= self.step <= max(own) + 1:  # the one behind its last is the step that it died in
             return
-        made = f"it made the steps {min(own)} to {max(own)}" if own else "it has no step on record"
+        recorded = f"it made the steps {min(own)} to {max(own)}" if own else "it has no step on record"
         raise ConfigError(
-            f"--attempt {self.attempt} --step {self.step}: {made}. 'assay show' lists the attempts; without "
+            f"--attempt {self.attempt} --step {self.step}: {recorded}. 'assay show' lists the attempts; without "
             "--attempt the one that counts is taken."
         )
 
@@ -91,7 +91,7 @@ class RolloutRequest(NamedTuple):
         steps: Mapping[int, RecordedStep],
     ) -> None:
         """Raise `ConfigError` for what the run, with these `steps` on record, cannot have said."""
-        if method.answers_per_prompt is None:
+        if method.completions_per_prompt is None:
             raise ConfigError(
                 f"run '{run.run_id}' is of method {method.type}, which learns from the rows of its dataset: "
                 f"its model says nothing in a step. 'assay replay {run.run_id} --step {self.step}' makes that "
@@ -101,7 +101,7 @@ class RolloutRequest(NamedTuple):
         if self.step > max(steps, default=0) + 1:  # the one behind the last: in which it died, or is now
             nearest = f"the nearest is step {max(steps)}" if steps else "no step is on record"
             raise ConfigError(f"--step {self.step}: run '{run.run_id}' has not come so far; {nearest}.")
-        if not 0 <= self.sample < method.answers_per_prompt:
+        if not 0 <= self.sample < method.completions_per_prompt:
             raise ConfigError(
-                f"--sample {self.sample}: each prompt has the answers 0 to {method.answers_per_prompt - 1}."
+                f"--sample {self.sample}: each prompt has the answers 0 to {method.completions_per_prompt - 1}."
             )

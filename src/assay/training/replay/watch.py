@@ -92,17 +92,17 @@ class OperatorWatch(TorchDispatchMode):
         inspector: Inspector,
         where: Callable[[], tuple[int | None, MicroBatch | None]],
         *,
-        helpers: Mapping[str, nn.Module] = MappingProxyType({}),
+        frozen_models: Mapping[str, nn.Module] = MappingProxyType({}),
         is_forward: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`where` says the lane and the micro-batch that are being computed; `helpers`: models that are asked
+        """`where` says the lane and the micro-batch that are being computed; `frozen_models`: models that are asked
         beside the one under training; `is_forward`: whether a loss is being computed, between modules too."""
         super().__init__()  # type: ignore[no-untyped-call]
-        models = {"": model, **helpers}
+        models = {"": model, **frozen_models}
         self._named = {
             ".".join(filter(None, (of, name))) or type(module).__name__: module
-            for of, each in models.items()
-            for name, module in each.named_modules()
+            for of, owner in models.items()
+            for name, module in owner.named_modules()
         }
         self._is_forward = is_forward
         self._inspector = inspector
@@ -112,8 +112,8 @@ class OperatorWatch(TorchDispatchMode):
         self._hooks: list[Any] = []
         self._names = {
             parameter.data_ptr(): ".".join(filter(None, (of, name)))
-            for of, each in models.items()
-            for name, parameter in each.named_parameters()
+            for of, owner in models.items()
+            for name, parameter in owner.named_parameters()
         }
         self.finding: OperatorFinding | None = None
         self.carried: OperatorFinding | None = None
@@ -150,7 +150,7 @@ class OperatorWatch(TorchDispatchMode):
         call = Call(func, args, kwargs or {})
         self.num_calls += 1
         self.operators.add(str(func))
-        module, phase = self._place(call)
+        module, phase = self._locate(call)
         inputs = tuple(_description(tensor) for tensor in call.tensors())
         judge = self._inspector.before(call)
         result = func(*args, **(kwargs or {}))
@@ -161,7 +161,7 @@ class OperatorWatch(TorchDispatchMode):
             self.carried = self._finding(call, problem, module, phase, inputs)
         return result
 
-    def _place(self, call: Call) -> tuple[str, Any]:
+    def _locate(self, call: Call) -> tuple[str, Any]:
         node: Any = torch._C._current_autograd_node()
         if node is not None:
             return self._module_of_node.get(node._sequence_nr(), ""), "backward"
@@ -175,9 +175,7 @@ class OperatorWatch(TorchDispatchMode):
         self, call: Call, problem: BadOutput, module: str, phase: Any, inputs: tuple[str, ...]
     ) -> OperatorFinding:
         lane, micro_batch = (None, None) if phase == "update" else self._where()
-        parameters = [
-            self._names[tensor.data_ptr()] for tensor in call.tensors() if tensor.data_ptr() in self._names
-        ]
+        parameters = [self._names[tensor.data_ptr()] for tensor in call.tensors() if tensor.data_ptr() in self._names]
         weights = f", among them the weights {', '.join(parameters)}" if parameters else ""
         return OperatorFinding(
             operator=str(call.operator),
@@ -213,7 +211,7 @@ class NotFinite:
     ) -> BadOutput | None:
         """The first output with a NaN or an infinity; it is the origin unless an input has such numbers
         too."""
-        if "empty" in call.operator._schema.name or _asks_for_infinity(call):
+        if "empty" in call.operator._schema.name or _takes_infinity(call):
             return None
         for output in outputs:
             if not output.is_floating_point():
@@ -223,9 +221,7 @@ class NotFinite:
             is_origin = (has_nan and not had_nan) or (has_inf and not had_inf)
             if has_nan or is_origin:
                 what = ", ".join(
-                    f"{int(mask.sum())} {name}"
-                    for mask, name in ((nan, "NaN"), (inf, "infinite"))
-                    if mask.any()
+                    f"{int(mask.sum())} {name}" for mask, name in ((nan, "NaN"), (inf, "infinite")) if mask.any()
                 )
                 source = "inputs have such numbers too"
                 if not had_nan:
@@ -238,14 +234,14 @@ def _largest(call: Call) -> str:
     """How far from overflow the inputs were that were not written over: updates before made what is huge."""
     written = {tensor.data_ptr() for tensor in call.written()}
     sizes = [
-        float(each.abs().max())
-        for each in call.tensors()
-        if each.is_floating_point() and each.numel() and each.data_ptr() not in written
+        float(tensor.abs().max())
+        for tensor in call.tensors()
+        if tensor.is_floating_point() and tensor.numel() and tensor.data_ptr() not in written
     ]
     return f"all inputs are finite{f', the largest {max(sizes):.3g}' if sizes else ''}"
 
 
-def _asks_for_infinity(call: Call) -> bool:
+def _takes_infinity(call: Call) -> bool:
     leaves = tree_leaves((call.arguments, call.keywords))
     return any(isinstance(leaf, float) and not -float("inf") < leaf < float("inf") for leaf in leaves)
 

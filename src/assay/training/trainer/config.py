@@ -1,4 +1,4 @@
-"""What a user chooses about training itself; the method and the batches have their own configurations."""
+"""The training loop's configuration; the method and the batches have their own."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -119,12 +119,13 @@ class TrainerConfig(FrozenConfig):
     """CPU threads of a rank. Another number gives other bits."""
 
     def is_spot_checked(self, step: int) -> bool:
-        """Whether step number `step` is: every `spot_check_every` steps, rounded to steps that commit."""
-        every, commit_every = self.spot_check_every, self.commit_every
-        if every is None:
+        """Return whether step `step` is spot-checked: every `spot_check_every` steps, rounded to steps that
+        commit."""
+        check_interval, commit_every = self.spot_check_every, self.commit_every
+        if check_interval is None:
             return False
         if commit_every == "auto":
-            return step % every == 0
-        if commit_every < every:
-            return step % (commit_every * round(every / commit_every)) == 0
-        return step % every == 0 or step % commit_every == 0
+            return step % check_interval == 0
+        if commit_every < check_interval:
+            return step % (commit_every * round(check_interval / commit_every)) == 0
+        return step % check_interval == 0 or step % commit_every == 0

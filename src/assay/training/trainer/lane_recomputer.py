@@ -1,7 +1,7 @@
-"""One lane's gradient, computed apart: no sum over lanes, `.grad` untouched.
+"""Recomputes the gradient of one lane, without the sum over lanes and without changing `.grad`.
 
-The same operations in the same order as the trainer's own pass over the lane, from the same keys; so the bits
-are the same, on whichever rank. Spot checks, replays and the search for bad rows stand on that.
+The operations, their order and the random keys are the trainer's own, so the bits are equal on any rank. Spot
+checks, replays and the search for bad rows rely on that.
 """
 
 from typing import NamedTuple
@@ -14,22 +14,21 @@ from assay.data.loader.batch import LaneShare
 from assay.distributed.sharded_lane_sum import ShardedLaneSum
 from assay.training.trainer.lane_forward import LaneForward, num_backwards
 from assay.training.trainer.numerics import GradientDigest, digest_of_tensors
-from assay.training.trainer.rollout_buffer import with_said
+from assay.training.trainer.rollout_buffer import digest_with_rollouts
 
 
 class LaneGradient(NamedTuple):
-    """What a lane adds to a step."""
+    """The loss and gradient of one lane."""
 
     loss_sum: float
-    """Over the lane."""
     weight: int
-    """What it counts in the step's mean."""
+    """The lane's weight in the step's mean."""
     gradients: list[Float[Tensor, "..."]]
-    """The gradients of `loss_sum`, one per trained parameter in the order of the model."""
+    """Gradients of `loss_sum`, one for each trained parameter in the model's order."""
 
 
 class LaneRecomputer:
-    """Computes lanes where this process has all weights."""
+    """Recomputes lanes if this process holds all weights."""
 
     def __init__(self, forward: LaneForward, model: nn.Module) -> None:
         self._forward = forward
@@ -37,16 +36,16 @@ class LaneRecomputer:
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
 
     def of(self, lane: LaneShare, *, step: int) -> LaneGradient:
-        """The loss and gradient of a lane of rows in update number `step` (from 1)."""
-        return self.of_learned(self.learned(lane, step=step), step=step)
+        """Return the loss and gradient of a lane of dataset rows in step `step` (from 1)."""
+        return self.gradient_of_samples(self.training_samples(lane, step=step), step=step)
 
-    def learned(self, lane: LaneShare, *, step: int) -> LaneShare:
-        """What the lane learns from in update number `step`."""
-        made = self._forward.learned(lambda: self._model, [lane], step=step, is_again=True)
-        return self._forward.settled(made, step=step)[0].lane
+    def training_samples(self, lane: LaneShare, *, step: int) -> LaneShare:
+        """Return the lane's training samples in step `step`, with normalized advantages."""
+        samples = self._forward.training_samples(lambda: self._model, [lane], step=step, is_recomputation=True)
+        return self._forward.normalize_advantages(samples, step=step)[0].lane
 
-    def of_learned(self, lane: LaneShare, *, step: int) -> LaneGradient:
-        """Likewise of what it learns from, or a part of that."""
+    def gradient_of_samples(self, lane: LaneShare, *, step: int) -> LaneGradient:
+        """Return the loss and gradient of a lane of training samples, or of a part of them."""
         loss_sum, gradients = 0.0, list[Tensor]()
         for index in range(num_backwards(lane)):
             loss = self._forward.loss(self._model, lane, index, step=step).sum
@@ -58,15 +57,15 @@ class LaneRecomputer:
         return LaneGradient(loss_sum, self._forward.weight(lane), gradients)
 
     def digest(self, lane: LaneShare, *, step: int) -> int:
-        """The digest of the lane's gradient, and of what it said ahead."""
+        """Return the digest of the lane's gradient and of the rollouts that it generated for later steps."""
         digest = digest_of_tensors(self.of(lane, step=step).gradients)
-        return with_said(digest, self._forward.said_again(lambda: self._model, lane))
+        return digest_with_rollouts(digest, self._forward.regenerated_digests(lambda: self._model, lane))
 
 
 class ShardedLaneRecomputer:
-    """Computes lanes where each rank has a shard of the weights: all ranks call it together, each with a lane.
+    """Recomputes lanes if weights are sharded: all ranks call it together, each with one lane.
 
-    No rank has room for a whole gradient: it is digested pass by pass and layer by layer, and dropped.
+    No rank has memory for a whole gradient, so each layer of each pass is digested and dropped.
     """
 
     def __init__(self, forward: LaneForward, lane_sum: ShardedLaneSum) -> None:
@@ -74,12 +73,15 @@ class ShardedLaneRecomputer:
         self._lane_sum = lane_sum
 
     def digest(self, lane: LaneShare, *, step: int) -> int:
-        """The digest of the gradients of a lane's passes, as `ShardedLaneSum.on_own_gradients` has them."""
-        made = self._forward.learned(self._lane_sum.whole_model, [lane], step=step, is_again=True)
-        [(learned, *_)] = self._forward.settled(made, step=step)
+        """Return the digest of the gradients of the lane's passes, as `ShardedLaneSum.on_own_gradients` sees
+        them."""
+        samples = self._forward.training_samples(self._lane_sum.whole_model, [lane], step=step, is_recomputation=True)
+        own_lane = self._forward.normalize_advantages(samples, step=step)[0].lane
         digest = GradientDigest()
-        own = num_backwards(learned)
+        own = num_backwards(own_lane)
         for index in range(self._lane_sum.most_passes(own)):
-            with self._lane_sum.apart(index, digest.take if index < own else None):
-                self._forward.loss(self._lane_sum.module, learned, index, step=step).sum.backward()  # type: ignore[no-untyped-call]
-        return with_said(digest.combined(), self._forward.said_again(self._lane_sum.whole_model, lane))
+            with self._lane_sum.separate_pass(index, digest.take if index < own else None):
+                self._forward.loss(self._lane_sum.module, own_lane, index, step=step).sum.backward()  # type: ignore[no-untyped-call]
+        return digest_with_rollouts(
+            digest.combined(), self._forward.regenerated_digests(self._lane_sum.whole_model, lane)
+        )

@@ -1,8 +1,8 @@
-"""What a method must say for the trainer to train it: its model, its tensors, its loss.
+"""The protocol between the trainer and a method: model, tensors, loss.
 
-A loss is a *sum*, and so is every metric beside it. The trainer adds the sums of all lanes in lane order and
-divides once, by the step's weight: rows for a classifier, trained tokens for a language model, pairs for
-preferences. So no batch size, packing or world size can change the mean.
+A loss is a *sum*, and so is each metric. The trainer adds the sums of all lanes in lane order and divides once
+by the step's weight: rows for a classifier, trained tokens for a language model, pairs for preferences.
+Therefore no batch size, packing or world size changes the mean.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,224 +15,222 @@ from torch import Tensor, nn
 
 from assay.base.shapes import Float, Float32, Shaped
 from assay.data.loader.batch import LaneShare, MicroBatch
-from assay.models.exporting import Leaving
+from assay.models.exporting import ExportOptions
 from assay.records.exported_model import ModelForm
-from assay.records.journal import JournaledGroup
 from assay.records.phase import Phase
-from assay.training.checkpoint.grade_book import GradeBook
+from assay.records.rollout_log import LoggedGroup
+from assay.training.checkpoint.reward_cache import RewardCache
 
-Helpers = Mapping[str, nn.Module]
-"""Frozen networks that a loss asks besides the one that is trained, by name."""
+FrozenModels = Mapping[str, nn.Module]
+"""Frozen models that a loss reads, by name."""
 EnterPhase = Callable[[Phase], None]
-"""Told what the device does from now on."""
+"""Called when the device enters another phase."""
 
 
 class MetricSum(NamedTuple):
-    """What a micro-batch adds to a metric: the step's value is the sum of the sums over that of the weights."""
+    """A micro-batch's contribution to a metric: the step's value is the sum of sums over the sum of weights."""
 
     sum: Shaped[Tensor, ""]
-    """Nobody asks its gradient."""
     weight: Shaped[Tensor, ""] | float
 
 
 class Loss(NamedTuple):
-    """What a micro-batch adds to a step."""
+    """A micro-batch's contribution to a step."""
 
     sum: Float32[Tensor, ""]
-    """Over whatever `Method.weight` counts."""
+    """Sum over the units that `Method.weight` counts."""
     metrics: Mapping[str, MetricSum]
-    """One for each name in `Method.metrics`, but for those that come with rollouts."""
-    kept: Mapping[str, Shaped[Tensor, "..."]] = MappingProxyType({})
-    """What later updates of the same step are given among the micro-batch's tensors."""
+    """One for each name in `Method.metrics` that rollouts do not report."""
+    carried: Mapping[str, Shaped[Tensor, "..."]] = MappingProxyType({})
+    """Tensors that later updates of the same step receive with the micro-batch."""
 
 
 class Method(Protocol):
-    """Batch to loss."""
+    """A training method: maps a batch to a loss."""
 
     @property
     def metrics(self) -> Sequence[str]:
-        """Names of what `loss` reports beside the loss itself, written down with every step."""
+        """Names of the metrics that are logged with each step."""
         ...
 
     def build_model(self) -> nn.Module:
-        """The model with its starting weights; the caller has seeded torch."""
+        """Return the model with its initial weights; the caller has seeded torch."""
         ...
 
-    def build_helpers(self) -> Helpers:
-        """Networks that are never trained and in no commit, whole on every rank: a reference model, say."""
+    def build_frozen_models(self) -> FrozenModels:
+        """Return the models that are never trained and not committed, unsharded on each rank, e.g. a reference
+        model."""
         ...
 
     def weight(self, micro_batch: MicroBatch) -> int:
-        """What the micro-batch counts in the step's mean; known before any forward pass."""
+        """Return the micro-batch's weight in the step's mean; called before the forward pass."""
         ...
 
     def tensors(self, micro_batch: MicroBatch, device: torch.device) -> Mapping[str, Shaped[Tensor, "..."]]:
-        """What the model needs of a micro-batch, on the device."""
+        """Return the micro-batch's tensors on the device."""
         ...
 
     def blank(self, device: torch.device) -> Mapping[str, Shaped[Tensor, "..."]]:
-        """One row that means nothing: what a lane without rows computes, with weight zero."""
+        """Return one arbitrary row: a lane without rows computes it with weight zero."""
         ...
 
-    def loss(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]], helpers: Helpers) -> Loss:
-        """The loss of the rows behind `tensors`."""
+    def loss(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]], frozen_models: FrozenModels) -> Loss:
+        """Return the loss of the rows in `tensors`."""
         ...
 
 
-class RolledOut(NamedTuple):
-    """What a lane's prompts became."""
+class LaneSamples(NamedTuple):
+    """The training samples of one lane in one step."""
 
     lane: LaneShare
-    """What the lane learns from, in the place of its rows."""
+    """The lane's micro-batches: dataset rows, or completions for RL methods."""
     metrics: Mapping[str, MetricSum] = MappingProxyType({})
-    """Those that no loss knows, for what is learned from need not be all."""
+    """Metrics over all rollouts, of which the samples may be a part."""
     digest: int = 0
-    """That of all that was made (`combined_digest`)."""
-    journal: tuple[JournaledGroup, ...] = ()
-    """What became of each of its prompts; only where rows are prompts."""
+    """Digest of all rollouts (`combined_digest`); 0 without rollouts."""
+    rollout_log: tuple[LoggedGroup, ...] = ()
+    """One entry for each prompt; empty without rollouts."""
 
 
-class RolloutAlone(NamedTuple):
-    """An answer to a prompt, made by itself, and what became of it among those of its lane."""
+class ReplayedRollout(NamedTuple):
+    """One completion, generated again alone, with its grade and outcome."""
 
     prompt: str
-    answer: str
-    """What graders read."""
+    completion: str
+    """The text that graders read."""
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
     ended_by: Literal["stop", "length"]
     reward: float | None
     failure: str | None
-    """Why there is no reward."""
+    """Reason why there is no reward."""
     group_rewards: tuple[float | None, ...]
-    """Those of all answers to the prompt."""
+    """Rewards of all completions of the prompt."""
     advantage: float | None
     outcome: str
-    """One word, and"""
     because: str
-    """in a sentence: whether it is learned from."""
+    """A sentence that explains the outcome."""
     digest: int
-    """That of tokens and log-probabilities, 64 bits."""
-    digest_beside: int
-    """Likewise, made beside the others of the lane."""
+    """64-bit digest of tokens and log-probabilities."""
+    batched_digest: int
+    """The same digest as generated within the batch."""
 
 
 class PredictingMethod(Method, Protocol):
-    """A method whose model can be asked about rows: what runs are evaluated and compared by."""
+    """A method whose model predicts on rows: the basis of evaluation and comparison."""
 
     def predictions(
         self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]
     ) -> Mapping[str, Shaped[Tensor, "..."]]:
-        """Columns by name, one value a row, as the configuration's `predictions` says; in evaluation mode."""
+        """Return columns with one value a row, as `MethodConfig.predictions` declares; the model is in
+        evaluation mode."""
         ...
 
 
 @runtime_checkable
 class RolloutMethod(PredictingMethod, Protocol):
-    """A method whose rows are prompts: what it learns from the model says itself, before the losses."""
+    """A method whose rows are prompts: the model generates the training samples."""
 
     @property
     def updates_per_rollout(self) -> int:
-        """Updates that are made from what was said once."""
+        """Optimizer updates from one step's rollouts."""
         ...
 
     @property
     def staleness(self) -> int:
-        """Steps by which what is learned was said earlier than it could have been."""
+        """Steps between generating rollouts and training on them."""
         ...
 
     def rollouts(
         self,
         model: nn.Module,
         lanes: Sequence[LaneShare],
-        helpers: Helpers,
+        frozen_models: FrozenModels,
         *,
         step: int,
         seed: int,
         max_tokens: int | None,
-        book: GradeBook | None = None,
+        reward_cache: RewardCache | None = None,
         is_stopping: Callable[[], bool] = lambda: False,
         enter_phase: EnterPhase = lambda phase: None,
-    ) -> list[RolledOut]:
-        """What each lane is to learn from in update number `step`; `model` has all of its weights.
+    ) -> list[LaneSamples]:
+        """Generate and grade rollouts for optimizer step `step`; return the training samples of each lane.
 
-        A function of weights, rows and `seed` (one for each step): a lane comes out with the same bits alone
-        and beside others, for it is made again wherever it is checked. `max_tokens`: as in `LoaderConfig`.
-        What others answer meanwhile is kept in the `book`, and taken from there.
+        The result is a function of weights, rows and `seed` (one for each step): a lane has the same bits alone
+        and beside others, because checks and replays recompute single lanes. `model` has all weights.
+        `max_tokens` is `LoaderConfig.max_micro_batch_tokens`. Grades of external judges are stored in
+        `reward_cache` and read from it.
 
-        `is_stopping` is asked on the way: then it raises a `GenerationAbandonedError`, and leaves nothing.
-        `enter_phase` is told when answers are made, and when they are graded.
+        If `is_stopping()` becomes true, raises `GenerationCancelledError` and changes nothing. `enter_phase` is
+        called when generation and grading begin.
         """
         ...
 
     @property
     def rollout_costs(self) -> Mapping[str, float]:
-        """What the last rollouts cost this process, by metric name: seconds, tokens a second, shares."""
+        """Costs of the last rollouts in this process, by metric name: seconds, tokens per second, shares."""
         ...
 
     @property
-    def settled_by(self) -> Sequence[str]:
-        """Metrics of rollouts whose means over the whole step `settled` wants; none: it is not asked."""
+    def step_statistics(self) -> Sequence[str]:
+        """Metrics of rollouts whose means over the step `normalize_advantages` needs; empty if it is not
+        needed."""
         ...
 
-    def settled(self, lane: LaneShare, totals: Mapping[str, float]) -> LaneShare:
-        """The lane with what only all of the step's rollouts together say; `totals`: those means."""
+    def normalize_advantages(self, lane: LaneShare, totals: Mapping[str, float]) -> LaneShare:
+        """Return the lane with advantages normalized by the step's means (`totals`)."""
         ...
 
     def check_step(self, metrics: Mapping[str, float], *, step: int) -> None:
-        """Raise where a step, by its metrics, must not become an update; all ranks see the same numbers."""
+        """Raise if a step with these metrics must not become an update; all ranks see the same numbers."""
         ...
 
     def rollout(
         self,
         model: nn.Module,
         lane: LaneShare,
-        helpers: Helpers,
+        frozen_models: FrozenModels,
         *,
         row_id: int,
         sample: int,
         step: int,
         seed: int,
-        book: GradeBook | None = None,
-    ) -> RolloutAlone:
-        """One of the answers that `rollouts` makes for the lane, made again by itself."""
+        reward_cache: RewardCache | None = None,
+    ) -> ReplayedRollout:
+        """Generate one of the completions of `rollouts` again, alone."""
         ...
 
 
 @runtime_checkable
 class ExportableMethod(PredictingMethod, Protocol):
-    """A method whose model leaves as files that other tools load."""
+    """A method whose model can be exported as files that other tools load."""
 
     form: ModelForm
-    """As what they load it."""
+    """The kind of model that other tools load."""
 
-    def save_portable(self, model: nn.Module, folder: Path, leaving: Leaving) -> None:
-        """Write weights as safetensors, `config.json`, and the module that reads them where none of
-        transformers does. The model is not used any more."""
+    def save_exported(self, model: nn.Module, folder: Path, options: ExportOptions) -> None:
+        """Write weights as safetensors, `config.json`, and the model code if transformers has no such class.
+        The model must not be used afterwards."""
         ...
 
 
 @runtime_checkable
-class PortableMethod(ExportableMethod, Protocol):
-    """Likewise, and its model answers for rows without a label."""
+class LoadableMethod(ExportableMethod, Protocol):
+    """A method whose exported model can be loaded again and predicts on unlabeled rows."""
 
-    def answers(
-        self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]
-    ) -> Mapping[str, list[Any]]:
-        """Columns by name, one value a row, of rows without a label: `tensors` has none. In evaluation mode."""
+    def predict(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]) -> Mapping[str, list[Any]]:
+        """Return columns with one value a row, for rows without a label; the model is in evaluation mode."""
         ...
 
-    def load_portable(self, folder: Path) -> nn.Module:
-        """The model behind such files, as `predictions` and `answers` take it; no code of the folder is run."""
+    def load_exported(self, folder: Path) -> nn.Module:
+        """Load an exported model for `predictions` and `predict`; no code of the folder is run."""
         ...
 
 
 @runtime_checkable
-class EmbeddingMethod(PortableMethod, Protocol):
-    """Likewise, and its model has a vector for each row."""
+class EmbeddingMethod(LoadableMethod, Protocol):
+    """A method whose model computes an embedding of each row."""
 
-    def embeddings(
-        self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]
-    ) -> Float[Tensor, "row width"]:
-        """What the head reads of rows without a label, before metadata. In evaluation mode."""
+    def embeddings(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]) -> Float[Tensor, "row width"]:
+        """Return the head's input without metadata, for unlabeled rows; the model is in evaluation mode."""
         ...

@@ -1,8 +1,8 @@
-"""What a method's configuration must say before anything starts; imports no torch.
+"""The part of a method's configuration that code without torch reads.
 
-    recipe --> MethodConfig --> does the dataset suit it? how large is its model? what will its predictions be?
+    recipe --> MethodConfig --> does the dataset fit? how large is the model? which predictions will it make?
 
-What is said here is checked, planned with and evaluated by code that does not know which method it is.
+Checks, plans and evaluations use this interface and do not know which method it is.
 """
 
 import math
@@ -16,55 +16,55 @@ from assay.data.loader.config import LoaderConfig
 from assay.models.config import ModelSize
 from assay.records.dataset import DatasetManifest
 from assay.records.evaluation import ACCURACY, AUC, LOG_LOSS, Metric
-from assay.records.journal import JournaledGroup
+from assay.records.rollout_log import LoggedGroup
 from assay.training.checkpoint.named_commit import CommitName
 
 
 class BinaryPredictions(NamedTuple):
-    """Columns `label` (0 or 1) and `probability` (of label 1): ranked, calibrated, and compared by AUC."""
+    """Columns `label` (0 or 1) and `probability` (of label 1); runs are compared by AUC."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Those of the table of predictions."""
+        """Columns of the table of predictions."""
         return ("label", "probability")
 
     @property
     def metric(self) -> Metric:
-        """By which commits are best and runs are compared."""
+        """Selects the best commits and compares runs."""
         return AUC
 
 
 class RowScores(NamedTuple):
-    """A column of each metric's name with every row's own value; runs are compared by the mean of the first."""
+    """One column for each metric with the value of each row; runs are compared by the mean of the first."""
 
     metrics: tuple[Metric, ...]
     counted: str | None = None
-    """A further column: by what rows count in a mean over what they are made of (tokens) and not over rows."""
+    """Another column: the weight of a row (its tokens) in means over tokens instead of rows."""
     is_sampled: bool = False
-    """They are of completions that are drawn and graded: the error of the mean is written down beside it, for
-    what warns of leaking rewards."""
+    """Scores are of sampled and graded completions: the standard error of the mean is recorded for the warnings
+    about reward hacking."""
     ranges: Mapping[str, tuple[float, float]] = {}
-    """Name of a metric -> what a row's score can be at the least and at the most, where that is known."""
+    """Metric name -> smallest and largest score of a row, if they are known."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Those of the table of predictions."""
+        """Columns of the table of predictions."""
         return (*(metric.name for metric in self.metrics), *([self.counted] if self.counted else []))
 
     @property
     def metric(self) -> Metric:
-        """By which commits are best and runs are compared."""
+        """Selects the best commits and compares runs."""
         return self.metrics[0]
 
 
 class ClassPredictions(NamedTuple):
-    """Columns `predicted` (a place among `names`), `accuracy` and `log_loss`; runs are compared by accuracy."""
+    """Columns `predicted` (an index into `names`), `accuracy` and `log_loss`; runs are compared by accuracy."""
 
     names: tuple[str, ...]
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Those of the table of predictions."""
+        """Columns of the table of predictions."""
         return ("predicted", *(metric.name for metric in self.metrics))
 
     @property
@@ -74,12 +74,12 @@ class ClassPredictions(NamedTuple):
 
     @property
     def ranges(self) -> Mapping[str, tuple[float, float]]:
-        """As of `RowScores`."""
+        """See `RowScores`."""
         return {LOG_LOSS.name: (0.0, math.inf)}
 
     @property
     def metric(self) -> Metric:
-        """By which commits are best and runs are compared."""
+        """Selects the best commits and compares runs."""
         return ACCURACY
 
 
@@ -87,11 +87,11 @@ class NumberPredictions(NamedTuple):
     """Columns `prediction`, `absolute_error` and `squared_error`; runs are compared by the absolute error."""
 
     unit: str
-    """The unit of the labels; empty where it was not said."""
+    """Unit of the labels; empty if it is not configured."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Those of the table of predictions."""
+        """Columns of the table of predictions."""
         return ("prediction", *(metric.name for metric in self.metrics))
 
     @property
@@ -105,12 +105,12 @@ class NumberPredictions(NamedTuple):
 
     @property
     def ranges(self) -> Mapping[str, tuple[float, float]]:
-        """As of `RowScores`."""
+        """See `RowScores`."""
         return {metric.name: (0.0, math.inf) for metric in self.metrics}
 
     @property
     def metric(self) -> Metric:
-        """By which commits are best and runs are compared."""
+        """Selects the best commits and compares runs."""
         return self.metrics[0]
 
 
@@ -118,100 +118,102 @@ Predictions = BinaryPredictions | RowScores | ClassPredictions | NumberPredictio
 
 
 class MethodConfig(FrozenConfig, ABC):
-    """What a user chooses about a method. `type`, a literal, is its folder's name."""
+    """Base of the methods' configurations. `type`, a literal, is the name of the method's folder."""
 
     type: str
 
     @property
     @abstractmethod
     def columns(self) -> tuple[str, ...]:
-        """Dataset columns that it reads."""
+        """Dataset columns that the method reads."""
 
     @property
     @abstractmethod
     def predictions(self) -> Predictions:
-        """What its model says of each validation row."""
+        """The predictions for each validation row."""
 
     @property
     def coded(self) -> str | None:
-        """What the training loss is -log p of, in nats (`labels`, `preferences`); None where it is something
-        else, of which there is no code."""
+        """What the training loss is the code length of, in nats (`labels`, `preferences`); None if it is no
+        -log p."""
         return None
 
     @property
     def runs(self) -> Mapping[str, CommitName]:
-        """Key of the recipe -> the commit of another run that is asked while this one trains."""
+        """Recipe key -> commit of another run that training reads."""
         return {}
 
     @property
     def takes_packed_rows(self) -> bool:
-        """Whether several rows may share a sequence."""
+        """True if several rows may share a sequence."""
         return False
 
     @property
     def may_compile(self) -> bool:
-        """Whether layers of its model may be programs (`trainer.compile`): seen to be exact."""
+        """True if `trainer.compile` is known to be exact for the model's layers."""
         return False
 
     @property
-    def answers_per_prompt(self) -> int | None:
-        """Answers that each row is given, to learn from what they earn; None where rows are no prompts."""
+    def completions_per_prompt(self) -> int | None:
+        """Completions for each prompt; None if rows are no prompts."""
         return None
 
     @property
     def window_tokens(self) -> int | None:
-        """Longest sequence of its model, completion included; None where it completes no texts."""
+        """Longest sequence of the model, completion included; None if it generates no text."""
         return None
 
     @abstractmethod
     def check_dataset(self, manifest: DatasetManifest) -> None:
-        """Raise a `ConfigError` about rows that its model cannot take; the columns are known to be there."""
+        """Raise `ConfigError` for rows that the model cannot take; the columns are known to exist."""
 
     def end_ids(self) -> tuple[int, ...]:
-        """Tokens that end what the model samples in training; none where it samples nothing."""
+        """Return the tokens that end a completion in training; empty if the method samples nothing."""
         return ()
 
-    def fault_of_label(self, label: str | float) -> str | None:  # noqa: ARG002
-        """Why a row's label is none that its model learns, with those that are; None where it is one.
+    def label_problem(self, label: str | float) -> str | None:  # noqa: ARG002
+        """Return why a row's label is not one that the model learns, or None.
 
-        `check_dataset` says it of all rows; this is for who can still name a row's place.
+        `check_dataset` checks all rows; this is for callers that can still name the row.
         """
         return None
 
     def check_batches(self, loader: LoaderConfig) -> None:
-        """Raise a `ConfigError` about steps of fewer rows than it can learn from."""
+        """Raise `ConfigError` if a step has fewer rows than the method needs."""
 
     def check_services(self, manifest: DatasetManifest) -> None:
-        """Raise about what is asked while a run trains and does not answer, or not so that it helps, and about
-        code that this machine cannot keep in; rows are known to suit. Before there is a run."""
+        """Raise if a service that training calls does not respond or has wrong settings, or if graders' code
+        cannot be sandboxed on this machine. Called before the run is created."""
 
-    def problems_of_journal(self, groups: Sequence[JournaledGroup]) -> Iterator[str]:  # noqa: ARG002
-        """What the journal says of one lane in one step, and cannot be; in words."""
+    def rollout_log_problems(self, groups: Sequence[LoggedGroup]) -> Iterator[str]:  # noqa: ARG002
+        """Yield inconsistencies in the rollout log of one lane in one step."""
         return iter(())
 
     @abstractmethod
     def num_parameters(self) -> int | None:
-        """Trained numbers of the model; None where only a folder of weights knows."""
+        """Return the number of trained parameters; None if only a folder of weights knows."""
 
-    def learned_from(self, rows: int, longest: int) -> tuple[int, int]:
-        """Sequences that so many rows of a lane, of at most `longest` tokens, become; tokens of the widest."""
+    def training_sequences(self, rows: int, longest: int) -> tuple[int, int]:
+        """Return how many sequences a lane of `rows` rows with at most `longest` tokens trains on, and the
+        tokens of the longest."""
         # Both sequences of a pair are as wide as the longer one.
         return rows, longest * len(sequences_of(self.columns))
 
     @property
     def updates_per_step(self) -> int:
-        """Updates that a step makes of the same rows, each with an exchange of gradients."""
+        """Updates of one step from the same rows; each exchanges gradients."""
         return 1
 
     def sampling_numbers(self, rows: int, longest: int) -> int:  # noqa: ARG002
-        """Numbers that are held while so many rows are answered before the losses; of most methods none."""
+        """Return the numbers held in memory while completions of `rows` prompts are sampled; 0 if none are."""
         return 0
 
     def size(self, num_tokens: int) -> ModelSize | None:  # noqa: ARG002
-        """For micro-batches of so many tokens, padding counted; None where nobody has said how it grows."""
+        """Return the model size for micro-batches of `num_tokens` tokens, padding counted; None if it is
+        unknown."""
         return None
 
 
 def samples(method: MethodConfig) -> bool:
-    """Whether its rows are prompts, which the model answers."""
+    """Return whether the rows are prompts that the model completes."""
     return isinstance(method.predictions, RowScores) and method.predictions.is_sampled

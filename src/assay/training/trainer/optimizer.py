@@ -1,4 +1,4 @@
-"""AdamW and its learning rate: the rate is a function of the step, so there is no scheduler state."""
+"""AdamW and its learning rate. The rate is a function of the step, so there is no scheduler state."""
 
 import math
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ from assay.training.trainer.config import OptimizerConfig, ScheduleConfig
 
 
 def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.AdamW:
-    """Weight decay on matrices only.
+    """Return AdamW with weight decay on matrices only.
 
-    On a CPU, the fused kernel rounds the last few elements of a tensor otherwise than the rest, so a sharded
-    tensor would get other bits than a whole one; the plain kernels treat all elements alike.
+    On a CPU, the fused kernel rounds the last elements of a tensor differently, so a sharded tensor would get
+    other bits than a whole one; the foreach kernels treat all elements alike.
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     is_on_gpu = all(parameter.is_cuda for parameter in trained)
@@ -35,7 +35,7 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Ad
 
 
 def learning_rate(config: OptimizerConfig, *, step: int, num_steps: int) -> float:
-    """The rate of the update that makes `step` (from 1) of `num_steps`."""
+    """Return the learning rate of step `step` (from 1) of `num_steps`."""
     schedule = config.schedule
     if step <= schedule.warmup_steps:
         return config.learning_rate * step / schedule.warmup_steps
@@ -50,15 +50,11 @@ def _decayed(schedule: ScheduleConfig, step: int, num_steps: int) -> float:
     return schedule.final_fraction + (1 - schedule.final_fraction) * falling
 
 
-def average_and_clip(
-    gradients: Sequence[Float[Tensor, "..."]], *, weight: int, max_norm: float | None
-) -> float:
-    """Turn summed gradients into the mean, clipped, in place; returns the mean's 2-norm.
+def average_and_clip(gradients: Sequence[Float[Tensor, "..."]], *, weight: int, max_norm: float | None) -> float:
+    """Turn summed gradients into the clipped mean, in place; return the mean's 2-norm.
 
-    `weight`: what the mean is over (rows, tokens, pairs).
-
-    One pass over the gradients: the mean and the clipping are one factor. Where the norm is not finite, the
-    gradients stay as they are.
+    `weight` is what the mean is over (rows, tokens, pairs). Mean and clipping are one factor, so there is one
+    pass over the gradients. If the norm is not finite, the gradients stay as they are.
     """
     norm = gradient_norm(gradients) / weight
     if not math.isfinite(norm):
@@ -71,9 +67,9 @@ def average_and_clip(
 
 
 def gradient_norm(gradients: Sequence[Float[Tensor, "..."]]) -> float:
-    """The 2-norm over all gradients, with the same bits however their rows are sharded over ranks.
+    """Return the 2-norm over all gradients, with the same bits for any sharding of their rows.
 
-    The norm of each row is computed where the row is; the norms of all rows are then added in one order.
+    Each row's norm is computed where the row is; the norms of all rows are then added in one order.
     """
     norms = torch.cat([_row_norms(gradient) for gradient in gradients]).double()
     sharded = next((gradient for gradient in gradients if isinstance(gradient, DTensor)), None)
@@ -84,23 +80,23 @@ def gradient_norm(gradients: Sequence[Float[Tensor, "..."]]) -> float:
 
 
 def local_part(tensor: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
-    """This rank's shard; all of a tensor that is not sharded."""
+    """Return this rank's shard, or the whole tensor if it is not sharded."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def whole_tensor(tensor: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
-    """All of a tensor, on every rank; all ranks call it together if it is sharded."""
+    """Return the whole tensor; if it is sharded, all ranks must call this together."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def _row_norms(gradient: Float[Tensor, "*dims"]) -> Float[Tensor, "row"]:
-    """Norms of the rows (first dimension), zeros for rows of other ranks."""
+    """Return the norms of the rows (first dimension); zeros for rows of other ranks."""
     local = local_part(gradient)
-    mine = local.abs() if local.ndim < 2 else torch.linalg.vector_norm(local.flatten(1), dim=1)
+    local_norms = local.abs() if local.ndim < 2 else torch.linalg.vector_norm(local.flatten(1), dim=1)
     if not isinstance(gradient, DTensor):
-        return mine.reshape(-1)
+        return local_norms.reshape(-1)
     num_rows, mesh = gradient.shape[0], gradient.device_mesh
     first = min(num_rows, mesh.get_local_rank() * -(-num_rows // mesh.size()))
-    norms = mine.new_zeros(num_rows)
-    norms[first : first + len(mine)] = mine
+    norms = local_norms.new_zeros(num_rows)
+    norms[first : first + len(local_norms)] = local_norms
     return norms

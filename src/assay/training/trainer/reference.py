@@ -1,7 +1,7 @@
-"""A language model that is asked about pairs and never trained: whose weights it has, and what it says.
+"""A frozen language model that scores preference pairs.
 
-Its weights are named by the digest that a commit of them would have, so that a folder and the run that it came
-from are seen to be one model.
+Its weights are identified by the digest that a commit of them has, so an exported folder and its run are
+recognized as one model.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,19 +34,17 @@ class PairLogprobs(NamedTuple):
 
 
 def folder_digest(path: str) -> str:
-    """The digest of the weights in a checkpoint folder, as they are used: in float32."""
+    """Return the digest of the weights in a checkpoint folder, in float32."""
     return weights_digest(model_state(_from_folder(path)))
 
 
 class ReferenceModel:
-    """A language model that is ready to be asked."""
+    """A language model that scores pairs."""
 
     def __init__(self, network: nn.Module, *, name: str) -> None:
-        """`network` comes from a run's commit; `name` is what it was asked for by."""
+        """`network` comes from a run's commit; `name` is used in errors."""
         if not isinstance(network, CausalNetwork):
-            raise ConfigError(
-                f"{name}: it says nothing of tokens. Name a language model, or a run of sft or dpo."
-            )
+            raise ConfigError(f"{name}: not a language model. Name one, or a run of sft or dpo.")
         if base_sha256(network) is not None:
             # The weights that an export of it has, and so their name.
             merge_adapters(network)
@@ -59,11 +57,11 @@ class ReferenceModel:
 
     @classmethod
     def from_folder(cls, path: str) -> "ReferenceModel":
-        """The model in a checkpoint folder."""
+        """Load the model of a checkpoint folder."""
         return cls(_from_folder(path), name=path)
 
     def check_rows(self, manifest: DatasetManifest) -> None:
-        """Raise `ConfigError` for a row that it cannot take."""
+        """Raise `ConfigError` if the dataset has a row that the model cannot take."""
         config: Any = self._network.network.config
         vocabulary = int(self._network.network.get_input_embeddings().num_embeddings)
         if manifest.max_token_id >= vocabulary:
@@ -80,8 +78,8 @@ class ReferenceModel:
 
     @torch.inference_mode()
     def of_pairs(self, rows: pa.Table, *, tokens_at_once: int) -> PairLogprobs:
-        """What it says of each row. Rows of like length are asked about together, in passes of at most so many
-        tokens, padding counted, or of one pair."""
+        """Return the log-probabilities of each row's completions. Rows of similar length share a pass of at
+        most `tokens_at_once` tokens, padding counted, or of one pair."""
         sides = {name: rows[name].to_pylist() for name in SEQUENCES}
         widths = np.array([max(map(len, pair)) for pair in zip(*sides.values(), strict=True)], np.int64)
         found = np.empty((2, len(rows)), np.float32)
@@ -93,11 +91,9 @@ class ReferenceModel:
                     columns={PROMPT_TOKENS: pa.array(rows[PROMPT_TOKENS].to_numpy()[batch])},
                 )
             )
-            tensors = (
-                torch.from_numpy(each).to(self._device) for each in (pairs.input_ids, pairs.in_completion())
-            )
-            said = sequence_logprobs(self._network, *tensors).float().cpu().numpy()
-            found[:, batch] = said.reshape(2, -1)
+            tensors = (torch.from_numpy(array).to(self._device) for array in (pairs.input_ids, pairs.in_completion()))
+            logprobs = sequence_logprobs(self._network, *tensors).float().cpu().numpy()
+            found[:, batch] = logprobs.reshape(2, -1)
         return PairLogprobs(*found)
 
 
@@ -106,7 +102,7 @@ def _from_folder(path: str) -> CausalNetwork:
 
 
 def _batches(widths: Int64[np.ndarray, "row"], tokens_at_once: int) -> Iterator[Int64[np.ndarray, "taken"]]:
-    """Rows, shortest first; both sequences of each are as wide as the widest row."""
+    """Yield row indices, shortest rows first; both sequences of a row are padded to the widest row."""
     order, first = np.argsort(widths, kind="stable"), 0
     for end in range(1, len(order) + 1):
         if end == len(order) or 2 * widths[order[end]] * (end + 1 - first) > tokens_at_once:

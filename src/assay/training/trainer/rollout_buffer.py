@@ -1,10 +1,10 @@
-"""What the model said ahead of the steps that learn from it: made, and not yet learned.
+"""Buffers rollouts that are generated some steps before they are trained (`method.staleness`).
 
-    before update s, weights after s - 1:   step s + k is said --> held --> learned in update s + k
+    before step s, weights after s - 1:   rollouts of step s + k are generated --> buffered --> trained in step s + k
 
-So what a step learns from was said k steps before, whatever the clock says: a sampler elsewhere may take its
-time, and a process that samples and learns in turn has the same bits. What is held is part of every commit,
-lane by lane, so it goes on at any world size; a fork takes nothing over, and says its first steps anew.
+The delay is a number of steps and does not depend on the clock, so one process that samples and trains in turn has
+the same bits as a separate sampler. Commits hold the buffer lane by lane, so a run resumes at any world size. A fork
+starts with an empty buffer.
 """
 
 import io
@@ -23,111 +23,111 @@ from assay.base.errors import DamagedDataError
 from assay.base.shapes import UInt8, UInt64
 from assay.data.dataset.columns import TOKENS
 from assay.data.loader.batch import LaneShare, MicroBatch, Ragged, StepShare
-from assay.training.checkpoint.journal import journal_file, journal_groups, journal_table
 from assay.training.checkpoint.parts import State
-from assay.training.trainer.method import MetricSum, RolledOut
+from assay.training.checkpoint.rollout_log import parse_rollout_log, rollout_log_file, rollout_log_table
+from assay.training.trainer.method import LaneSamples, MetricSum
 from assay.training.trainer.numerics import combined_digest
 
 
 @dataclass(frozen=True)
-class AnsweredLane(LaneShare):
-    """A lane whose prompts were answered steps before, as another rank needs it: what it learns from."""
+class BufferedLane(LaneShare):
+    """A lane of buffered rollouts with all that another rank needs to recompute it."""
 
     ahead: tuple[tuple[int, LaneShare], ...] = ()
-    """Steps to come, and their prompts, which were answered in this one;"""
-    said: tuple[int, ...] = ()
-    """and digests of the answers."""
+    """Later steps and their prompts, for which this step generated rollouts."""
+    rollout_digests: tuple[int, ...] = ()
+    """Digests of these rollouts."""
 
 
-class LaneAhead(NamedTuple):
-    """A lane's rollouts for a step to come."""
+class BufferedRollouts(NamedTuple):
+    """One lane's rollouts for a later step."""
 
-    rolled_out: RolledOut
+    samples: LaneSamples
     policy_step: int
-    """Updates behind the weights that said it."""
+    """Step of the weights that generated them."""
     row_ids: UInt64[np.ndarray, "row"]
-    """The prompts."""
+    """Row ids of the prompts."""
 
 
-class InFlight:
-    """What this rank's lanes have said and not learned."""
+class RolloutBuffer:
+    """Rollouts of this rank's lanes that are not trained yet."""
 
     def __init__(self, lanes: Sequence[int] = ()) -> None:
         self._lanes = tuple(lanes)
-        self._said: dict[tuple[int, int], LaneAhead] = {}
-        """Step, lane -> what the lane learns from in that step."""
+        self._buffered: dict[tuple[int, int], BufferedRollouts] = {}
+        """(step, lane) -> rollouts to train on in that step."""
 
     def has(self, step: int, lane: int) -> bool:
-        """It was said."""
-        return (step, lane) in self._said
+        """Return whether the rollouts of a step and lane are buffered."""
+        return (step, lane) in self._buffered
 
-    def put(
-        self, step: int, lanes: Sequence[LaneShare], made: Sequence[RolledOut], *, policy_step: int
-    ) -> None:
-        """Hold what the prompts of `lanes` became."""
-        for lane, rolled_out in zip(lanes, made, strict=True):
-            self._said[step, lane.lane] = LaneAhead(rolled_out, policy_step, _row_ids(lane))
+    def put(self, step: int, lanes: Sequence[LaneShare], samples: Sequence[LaneSamples], *, policy_step: int) -> None:
+        """Buffer the samples of `lanes`."""
+        for lane, lane_samples in zip(lanes, samples, strict=True):
+            self._buffered[step, lane.lane] = BufferedRollouts(lane_samples, policy_step, _row_ids(lane))
 
-    def of(self, step: int, lane: LaneShare) -> RolledOut:
-        """What was said to the lane's prompts."""
-        said = self._said[step, lane.lane]
-        if not np.array_equal(said.row_ids, _row_ids(lane)):
+    def of(self, step: int, lane: LaneShare) -> LaneSamples:
+        """Return the samples of a lane; raises `DamagedDataError` if they belong to other prompts."""
+        buffered = self._buffered[step, lane.lane]
+        if not np.array_equal(buffered.row_ids, _row_ids(lane)):
             raise DamagedDataError(
-                f"step {step}, lane {lane.lane}: its prompts were answered {step - 1 - said.policy_step} steps "
-                f"before, and are not the rows that the dataset gives now: {len(said.row_ids)} then, "
+                f"step {step}, lane {lane.lane}: its rollouts were generated {step - 1 - buffered.policy_step} "
+                f"steps before for other prompts than the dataset has now: {len(buffered.row_ids)} then, "
                 f"{lane.num_rows} now. A row group was damaged since; restore it from a backup and resume."
             )
-        return said.rolled_out
+        return buffered.samples
 
-    def as_checked(self, step: int, lane: LaneShare, ahead: Mapping[int, LaneShare]) -> AnsweredLane:
-        """The lane's work in update number `step`; `ahead`: its prompts by step, `step` itself included."""
-        said = [
-            (to_come, each.rolled_out.digest)
-            for (to_come, of), each in sorted(self._said.items())
-            if of == lane.lane and each.policy_step == step - 1 and to_come in ahead
+    def for_recomputation(self, step: int, lane: LaneShare, ahead: Mapping[int, LaneShare]) -> BufferedLane:
+        """Return the lane's work in step `step` for another rank; `ahead`: its prompts by step, `step`
+        included."""
+        buffered = [
+            (future_step, entry.samples.digest)
+            for (future_step, of), entry in sorted(self._buffered.items())
+            if of == lane.lane and entry.policy_step == step - 1 and future_step in ahead
         ]
-        return AnsweredLane(
+        return BufferedLane(
             lane.lane,
             self.of(step, lane).lane.micro_batches,
-            ahead=tuple((to_come, ahead[to_come]) for to_come, _ in said),
-            said=tuple(digest for _, digest in said),
+            ahead=tuple((future_step, ahead[future_step]) for future_step, _ in buffered),
+            rollout_digests=tuple(digest for _, digest in buffered),
         )
 
-    def forget(self, *, learned: int) -> None:
-        """What is learned in step `learned` or before."""
-        self._said = {key: said for key, said in self._said.items() if key[0] > learned}
+    def discard_trained(self, trained_step: int) -> None:
+        """Discard the rollouts of all steps up to `trained_step`."""
+        self._buffered = {key: buffered for key, buffered in self._buffered.items() if key[0] > trained_step}
 
-    def forget_said_by(self, policy_step: int) -> None:
-        """What these weights said, in a step that is abandoned: other ranks may have said less."""
-        self._said = {key: said for key, said in self._said.items() if said.policy_step != policy_step}
+    def discard_sampled_by(self, policy_step: int) -> None:
+        """Discard what these weights generated in a cancelled step: other ranks may have generated less."""
+        self._buffered = {
+            key: buffered for key, buffered in self._buffered.items() if buffered.policy_step != policy_step
+        }
 
     def state(self) -> State:
-        """See `StatefulPart`: each lane's, by its number."""
+        """Return the state of each lane, by lane number."""
         return {
             f"{lane:05d}": _packed(
-                {step: said for (step, of), said in sorted(self._said.items()) if of == lane}
+                {step: buffered for (step, of), buffered in sorted(self._buffered.items()) if of == lane}
             )
             for lane in self._lanes
         }
 
     def restore(self, state: State) -> None:
-        """See `StatefulPart`."""
-        self._said = {
-            (step, int(lane)): said for lane, data in state.items() for step, said in _unpacked(int(lane), data)
+        self._buffered = {
+            (step, int(lane)): buffered for lane, data in state.items() for step, buffered in _unpacked(int(lane), data)
         }
 
 
-def with_said(digest: int, said: Sequence[int]) -> int:
-    """One digest of a lane's gradient and of what was said ahead in the same step."""
-    return combined_digest([digest, *said]) if said else digest
+def digest_with_rollouts(digest: int, buffered: Sequence[int]) -> int:
+    """Return one digest of a lane's gradient and of the rollouts that it generated for later steps."""
+    return combined_digest([digest, *buffered]) if buffered else digest
 
 
-def looking_ahead(shares: Iterator[StepShare], num_steps: int) -> Iterator[StepShare]:
-    """Each share, with the prompts of so many that come after it."""
+def with_lookahead(shares: Iterator[StepShare], num_steps: int) -> Iterator[StepShare]:
+    """Yield each share together with the prompts of the next `num_steps` shares."""
     window = deque(islice(shares, num_steps + 1))
     while window:
         share = window.popleft()
-        yield replace(share, ahead=tuple(each.lanes for each in window)) if window else share
+        yield replace(share, ahead=tuple(later.lanes for later in window)) if window else share
         window.extend(islice(shares, 1))
 
 
@@ -136,46 +136,46 @@ def _row_ids(lane: LaneShare) -> UInt64[np.ndarray, "row"]:
     return np.concatenate(ids) if ids else np.zeros(0, np.uint64)
 
 
-def _packed(said: dict[int, LaneAhead]) -> bytes:
-    """As an `.npz` without pickles: a head in JSON, and for each micro-batch an Arrow table."""
+def _packed(buffered: dict[int, BufferedRollouts]) -> bytes:
+    """Return an `.npz` without pickles: a JSON header, and an Arrow table for each micro-batch."""
     head: list[dict[str, Any]] = []
     arrays: dict[str, np.ndarray] = {}
-    for step, (made, policy_step, row_ids) in said.items():
-        metrics = {name: [float(each.sum), float(each.weight)] for name, each in made.metrics.items()}
+    for step, (samples, policy_step, row_ids) in buffered.items():
+        metrics = {name: [float(metric.sum), float(metric.weight)] for name, metric in samples.metrics.items()}
         head.append(
             {
                 "step": step,
                 "policy_step": policy_step,
                 "metrics": metrics,
-                "digest": made.digest,
-                "micro_batches": len(made.lane.micro_batches),
+                "digest": samples.digest,
+                "micro_batches": len(samples.lane.micro_batches),
             }
         )
         arrays[f"{step}-prompts"] = row_ids
-        arrays[f"{step}-journal"] = np.frombuffer(journal_file([journal_table(made.journal)]), np.uint8)
-        for index, batch in enumerate(made.lane.micro_batches):
+        arrays[f"{step}-journal"] = np.frombuffer(rollout_log_file([rollout_log_table(samples.rollout_log)]), np.uint8)
+        for index, batch in enumerate(samples.lane.micro_batches):
             arrays[f"{step}-{index}"] = np.frombuffer(_table_bytes(batch), np.uint8)
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, head=np.frombuffer(json.dumps(head).encode(), np.uint8), **arrays)
     return buffer.getvalue()
 
 
-def _unpacked(lane: int, data: bytes) -> Iterator[tuple[int, LaneAhead]]:
+def _unpacked(lane: int, data: bytes) -> Iterator[tuple[int, BufferedRollouts]]:
     arrays = np.load(io.BytesIO(data), allow_pickle=False)
-    for told in json.loads(arrays["head"].tobytes()):
-        step = told["step"]
-        batches = tuple(_batch(arrays[f"{step}-{index}"]) for index in range(told["micro_batches"]))
+    for header in json.loads(arrays["head"].tobytes()):
+        step = header["step"]
+        batches = tuple(_batch(arrays[f"{step}-{index}"]) for index in range(header["micro_batches"]))
         metrics = {
             name: MetricSum(torch.tensor(total, dtype=torch.float64), weight)
-            for name, (total, weight) in told["metrics"].items()
+            for name, (total, weight) in header["metrics"].items()
         }
-        journal = tuple(journal_groups(arrays[f"{step}-journal"].tobytes()))
-        made = RolledOut(LaneShare(lane, batches), metrics, told["digest"], journal)
-        yield step, LaneAhead(made, told["policy_step"], arrays[f"{step}-prompts"])
+        rollout_log = tuple(parse_rollout_log(arrays[f"{step}-journal"].tobytes()))
+        samples = LaneSamples(LaneShare(lane, batches), metrics, header["digest"], rollout_log)
+        yield step, BufferedRollouts(samples, header["policy_step"], arrays[f"{step}-prompts"])
 
 
 def _table_bytes(batch: MicroBatch) -> bytes:
-    """Tokens as lists beside the other columns, as Arrow writes them."""
+    """Return tokens as lists, with the other columns, as an Arrow stream."""
     lines = zip(batch.tokens.values, batch.tokens.lengths, strict=True)
     tokens = pa.array([line[:length] for line, length in lines], pa.list_(pa.int64()))
     table = pa.table({"row_ids": pa.array(batch.row_ids), TOKENS: tokens, **batch.columns})

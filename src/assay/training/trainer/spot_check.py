@@ -1,19 +1,16 @@
-"""Finds a device that computes wrongly: at a set rate, every rank computes a lane of another rank again.
+r"""Finds devices that compute wrongly: at a set interval, each rank recomputes a lane of another rank.
 
-    rank r, step s:   gradient of one of its lanes ------digest--\\
-    rank r + k:       the same lane, rows sent over -----digest---- equal in every bit, or one of them is wrong
+    rank r, step s:   gradient of one of its lanes ------digest--\
+    rank r + k:       the same lane, rows sent over -----digest---- equal in each bit, or one of them is wrong
 
-The lane and k are drawn anew for each check, from (seed, step). A difference is put to the vote: every rank
-computes the disputed lane once more, and who disagrees with the majority is the suspect. A check sees what a
-device does *then*: a device that is wrong from some step on is found by the next check; a single flip only by a
-check of that very step and lane. At world size 1 the rank checks itself, and finds only what does not happen
-twice alike.
+The lane and k follow from (seed, step). If digests differ, all ranks compute the disputed lane once more, and a rank
+that disagrees with the majority is the suspect. A check covers only its own step: a device that is wrong from some
+step on is found by the next check, a single bit flip only by a check of that step and lane. At world size 1 the rank
+checks itself, which finds only errors that do not repeat.
 
-Only lanes whose gradient stands alone before it is added to others can be drawn: the 1st, 3rd, 5th, ... of
-each of a rank's blocks of lanes with `LaneSum`, any with `ShardedLaneSum`. What it costs is one lane's pass
-per check and rank. Where rows are prompts, that is with all that the model said to them: a wrong draw is
-wrong arithmetic, too. With sharded weights all ranks make that pass together, each over the lane that it
-checks.
+Only lanes whose gradient is visible before it is added to others can be checked: the 1st, 3rd, 5th, ... of each block
+of lanes with `LaneSum`, all with `ShardedLaneSum`. A check costs one lane's passes on each rank, rollouts included,
+because a wrongly sampled token is wrong arithmetic, too. With sharded weights all ranks make the passes together.
 """
 
 import socket
@@ -31,11 +28,11 @@ from assay.distributed.lane_sum import OnOwnGradients
 from assay.distributed.ranks import Ranks
 from assay.records.suspect import Suspect, WrongArithmeticError
 from assay.training.trainer.numerics import GradientDigest
-from assay.training.trainer.rollout_buffer import AnsweredLane, with_said
+from assay.training.trainer.rollout_buffer import BufferedLane, digest_with_rollouts
 
 
 class _Witness(NamedTuple):
-    """What a rank says of its own lane."""
+    """A rank's lane with the digest of its gradient."""
 
     lane: LaneShare
     digest: int
@@ -51,39 +48,39 @@ class _Vote(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """A check that passed: this rank's lane."""
+    """A passed check of this rank's lane."""
 
     lane: int
     digest: int | None
-    """The digest of the lane's gradient; None where only its passes' gradients were looked at, one by one."""
+    """Digest of the lane's gradient; None if only the gradients of single passes were visible."""
     by_rank: int
 
 
 class OwnGradients(Protocol):
-    """Shows the gradients of a rank's lanes before they are added to others: `LaneSum`, `ShardedLaneSum`."""
+    """Shows gradients of a rank's lanes before they are added to others: `LaneSum`, `ShardedLaneSum`."""
 
     on_own_gradients: OnOwnGradients | None
 
     @property
     def adds_passes(self) -> bool:
-        """What it shows of a lane is the sum over the lane's passes; otherwise each by itself."""
+        """True if it shows the sum over a lane's passes; False if it shows each pass."""
         ...
 
     def seen_alone(self, num_positions: int) -> Sequence[int]:
-        """Positions among the rank's lanes that can be looked at."""
+        """Return the positions among the rank's lanes whose gradient is visible alone."""
         ...
 
 
 class Recomputer(Protocol):
-    """Computes a lane again; all ranks call it together."""
+    """Recomputes a lane; all ranks call it together."""
 
     def digest(self, lane: LaneShare, *, step: int) -> int:
-        """The digest of the lane's gradient in update number `step`."""
+        """Return the digest of the lane's gradient in step `step`."""
         ...
 
 
 class SpotCheck:
-    """Makes the checks of one rank; all ranks call the same methods in the same steps."""
+    """Runs the checks of one rank; all ranks call the same methods in the same steps."""
 
     def __init__(
         self,
@@ -98,28 +95,29 @@ class SpotCheck:
         self._lane_sum = lane_sum
         self._ranks = ranks
         self.is_due = is_due
-        """Whether update number `step` is checked; the same on all ranks."""
+        """Returns whether step `step` is checked; the same on all ranks."""
         self._seed = seed
         self._position = 0
         self._own = GradientDigest()
 
     def begin(self, share: StepShare, *, step: int) -> None:
-        """Call before the step's first lane: has the gradient of the lane to check digested on its way."""
+        """Call before the step's first lane, so that the gradient of the checked lane is digested during
+        backward."""
         choices = self._lane_sum.seen_alone(len(share.lanes))
         self._position = choices[derive_key(self._seed, "spot check", step, self._ranks.rank) % len(choices)]
         self._own = GradientDigest()
         self._lane_sum.on_own_gradients = self._take
 
     def finish(self, share: StepShare, num_passes: Sequence[int], *, step: int) -> Checked:
-        """Call after the last lane and before the update; raises `WrongArithmeticError` on every rank.
+        """Call after the last lane and before the update; raises `WrongArithmeticError` on all ranks.
 
-        `num_passes`: that each lane of the share took.
+        `num_passes`: passes of each lane of the share.
         """
         self._lane_sum.on_own_gradients = None
         rank, world_size = self._ranks.rank, self._ranks.world_size
         own = self._own.combined()
         lane = share.lanes[self._position]
-        shown = with_said(own, lane.said) if isinstance(lane, AnsweredLane) else own
+        shown = digest_with_rollouts(own, lane.rollout_digests) if isinstance(lane, BufferedLane) else own
         witnesses = self._gathered(_Witness(lane, shown, socket.gethostname(), str(self._ranks.device)))
         distance = _distance(self._seed, step, world_size)
         owner = (rank - distance) % world_size
@@ -129,19 +127,17 @@ class SpotCheck:
             for rank, witness in enumerate(witnesses)
             for checker in [(rank + distance) % world_size]
         ]
-        disputed = [rank for rank, (mine, theirs) in enumerate(votes) if mine.digest != theirs.digest]
+        disputed = [rank for rank, (reported, recomputed) in enumerate(votes) if reported.digest != recomputed.digest]
         if disputed:
-            self._settle({rank: list(votes[rank]) for rank in disputed}, witnesses, step)
+            self._vote_on({rank: list(votes[rank]) for rank in disputed}, witnesses, step)
         is_whole = self._lane_sum.adds_passes or num_passes[self._position] == 1
         return Checked(lane.lane, own if is_whole else None, (rank + distance) % world_size)
 
-    def _take(
-        self, position: int, parameter_indices: Sequence[int], gradients: Sequence[Float[Tensor, "..."]]
-    ) -> None:
+    def _take(self, position: int, parameter_indices: Sequence[int], gradients: Sequence[Float[Tensor, "..."]]) -> None:
         if position == self._position:
             self._own.take(parameter_indices, gradients)
 
-    def _settle(self, disputed: dict[int, list[_Vote]], witnesses: list[_Witness], step: int) -> None:
+    def _vote_on(self, disputed: dict[int, list[_Vote]], witnesses: list[_Witness], step: int) -> None:
         suspects: dict[int, Suspect] = {}
         for owner, votes in disputed.items():
             witness = witnesses[owner]
@@ -159,17 +155,18 @@ class SpotCheck:
                 )
         raise WrongArithmeticError(_message(list(suspects.values()), step), tuple(suspects.values()))
 
-    def _gathered(self, mine: Any) -> list[Any]:
-        """Everybody's, by rank."""
+    def _gathered(self, reported: Any) -> list[Any]:
+        """Return all ranks' values, by rank."""
         if self._ranks.world_size == 1:
-            return [mine]
+            return [reported]
         everyone = [None] * self._ranks.world_size
-        dist.all_gather_object(everyone, mine, group=self._ranks.control)
+        dist.all_gather_object(everyone, reported, group=self._ranks.control)
         return everyone
 
 
 def outvoted(votes: list[tuple[int, int]] | list[_Vote]) -> tuple[list[int], bool]:
-    """Ranks with a vote (rank, digest) that is not the most frequent one; all ranks, uncertain, in a tie."""
+    """Return the ranks whose vote is not the most frequent digest, and whether that is certain; in a tie, all
+    ranks and False."""
     counts = Counter(digest for _, digest in votes).most_common(2)
     if len(counts) > 1 and counts[0][1] == counts[1][1]:
         return sorted({rank for rank, _ in votes}), False
@@ -178,7 +175,7 @@ def outvoted(votes: list[tuple[int, int]] | list[_Vote]) -> tuple[list[int], boo
 
 
 def _distance(seed: int, step: int, world_size: int) -> int:
-    """From a rank to the one that checks it: 1 to world_size - 1."""
+    """Return the distance from a rank to the one that checks it: 1 to world_size - 1."""
     if world_size == 1:
         return 0
     return 1 + derive_key(seed, "spot check partner", step) % (world_size - 1)
@@ -186,8 +183,7 @@ def _distance(seed: int, step: int, world_size: int) -> int:
 
 def _message(suspects: list[Suspect], step: int) -> str:
     named = ", ".join(
-        f"rank {suspect.rank} on node {suspect.node} ({suspect.device}), lane {suspect.lane}"
-        for suspect in suspects
+        f"rank {suspect.rank} on node {suspect.node} ({suspect.device}), lane {suspect.lane}" for suspect in suspects
     )
     if all(suspect.is_certain for suspect in suspects):
         return (

@@ -1,11 +1,11 @@
-"""One optimizer step: a micro-batch from each lane, one sum, one update.
+"""One optimizer step: a micro-batch from each lane, one gradient sum, one update.
 
-    where rows are prompts:          all of this rank's lanes become what they learn from
-    for each of this rank's lanes:   seed the generators by (seed, step, lane); forward, backward
-    over all lanes of all ranks:     gradients are summed as a tree, losses and counts gathered
+    RL methods:                      this rank's lanes of prompts become lanes of rollouts
+    for each lane of this rank:      seed the generators by (seed, step, lane); forward, backward
+    over all lanes of all ranks:     gradients are summed as a binary tree, losses and counts are all-gathered
     once:                            divide by the step's weight, clip, AdamW
 
-Nothing here remembers anything between steps but the weights and the optimizer's moments.
+Only the weights and the optimizer's moments persist between steps.
 """
 
 import math
@@ -25,86 +25,84 @@ from assay.data.loader.batch import LaneShare, StepShare
 from assay.data.loader.lane_shares import LaneShares
 from assay.distributed.lane_sum import BucketReady
 from assay.distributed.ranks import Ranks
-from assay.inference.rollout import GenerationAbandonedError
-from assay.records.journal import JournaledGroup
+from assay.inference.rollout import GenerationCancelledError
 from assay.records.phase import Phase
+from assay.records.rollout_log import LoggedGroup
 from assay.training.trainer.config import OptimizerConfig, TrainerConfig
 from assay.training.trainer.lane_forward import LaneForward, means_of, num_backwards
-from assay.training.trainer.method import Method, MetricSum, RolledOut
+from assay.training.trainer.method import LaneSamples, Method, MetricSum
 from assay.training.trainer.numerics import added_in_order, autocast, combined_digest, digest_of_tensors
 from assay.training.trainer.optimizer import average_and_clip, learning_rate, whole_tensor
 from assay.training.trainer.spot_check import Checked, SpotCheck
 
 LANE_S = "lane_{:04d}_s"
-"""The metric of what a lane took in a step, where lanes are timed."""
+"""Metric of the seconds that a lane took in a step, if lanes are timed."""
 BUCKET_BYTES = "bucket_{:03d}_bytes"
 BUCKET_BEFORE_S = "bucket_{:03d}_before_last_s"
 
 
 class StepTotals(NamedTuple):
-    """What a step did, over all lanes of all ranks: the same numbers, bit for bit, on every rank."""
+    """Results of a step over all lanes of all ranks, with equal bits on each rank."""
 
     num_rows: int
     num_tokens: int
     weight: int
-    """What the sums are divided by: rows, tokens, pairs, as the method counts."""
+    """Divisor of the sums: rows, tokens or pairs, as the method counts."""
     loss_sum: float
     gradient_norm: float
-    """The norm of the mean, before clipping. Not finite: the update was not made."""
+    """Norm of the mean gradient before clipping. If it is not finite, the update was skipped."""
     learning_rate: float
-    stop_asked: bool
-    """Some rank was asked to stop (SIGTERM)."""
-    commit_asked: bool
-    """Rank 0 asked for a commit after this update."""
+    stop_requested: bool
+    """Some rank received SIGTERM."""
+    commit_requested: bool
+    """Rank 0 requested a commit after this update."""
     exchange_s: float
-    """Seconds that this rank waited for the other ranks' gradients."""
+    """Seconds that this rank waited for other ranks' gradients."""
     bad_lanes: tuple[int, ...]
-    """Lanes whose loss is not finite; the update was not made."""
+    """Lanes with a loss that is not finite; the update was skipped."""
     is_verified: bool = False
-    """Every rank's arithmetic was spot-checked in this step, and found right."""
+    """Each rank's arithmetic was spot-checked in this step and found right."""
     metrics: Mapping[str, float] = MappingProxyType({})
-    """The method's own, as means; without those that weigh nothing in this step."""
+    """The method's metrics as means; a metric of zero weight is left out."""
     digests: Mapping[str, float] = MappingProxyType({})
-    """Digests of what the model said to learn from, and of the spot check, for a replay to compare with: exact
-    integers, by metric name."""
+    """Digests of rollouts and of the spot check, which a replay compares: exact integers, by metric name."""
     costs: Mapping[str, float] = MappingProxyType({})
-    """What this rank spent on a step of rollouts, by metric name: not the same on every rank."""
-    journal: tuple[JournaledGroup, ...] | None = None
-    """What became of the prompts of this rank's lanes; None where rows are no prompts."""
+    """Costs of a step with rollouts on this rank, by metric name; ranks differ."""
+    rollout_log: tuple[LoggedGroup, ...] | None = None
+    """Log of the prompts of this rank's lanes; None if rows are no prompts."""
 
-    def asks_for_commit(self) -> bool:
-        """Somebody wants this update to be durable."""
-        return self.stop_asked or self.commit_asked
+    def requests_commit(self) -> bool:
+        """Return whether this update must be committed."""
+        return self.stop_requested or self.commit_requested
 
     @property
-    def is_made(self) -> bool:
-        """The update was made: losses and gradient are finite."""
+    def is_applied(self) -> bool:
+        """True if the update was applied: losses and gradient are finite."""
         return not self.bad_lanes and math.isfinite(self.gradient_norm)
 
     @property
     def loss(self) -> float:
-        """Mean over what the step weighs."""
+        """Mean loss over the step's weight."""
         return self.loss_sum / max(1, self.weight)
 
 
-class StepAbandonedError(Exception):
-    """Some rank was asked to stop while the model said what it was to learn from: no rank makes the step."""
+class StepCancelledError(Exception):
+    """A rank received SIGTERM during rollout generation, so all ranks cancel the step."""
 
 
 class _LaneTotals(NamedTuple):
-    """One lane in one step. All are numbers that a float64 holds exactly, as which they travel."""
+    """One lane in one step. Values travel as float64, which holds all of them exactly."""
 
     lane: float
     num_rows: float
     num_tokens: float
     weight: float
-    stop_asked: float
-    commit_asked: float
-    rolled_out: float
-    """The digest of what its prompts became."""
+    stop_requested: float
+    commit_requested: float
+    rollout_digest: float
     loss: float
     metrics: list[float]
-    """The sum and the weight of each metric, one after the other."""
+    """Sum and weight of each metric, in turn."""
 
 
 _METRICS = _LaneTotals._fields.index("metrics")
@@ -114,43 +112,43 @@ class LaneGradients(Protocol):
     """Sums the gradients of all lanes of all ranks: replicated (`LaneSum`) or sharded (`ShardedLaneSum`)."""
 
     shares: LaneShares
-    """Which rank has which lanes."""
+    """Lanes of each rank."""
     enter_phase: Callable[[Phase], None]
     gathers_weights: bool
-    """`whole_model` waits for other ranks."""
+    """True if `whole_model` is a collective."""
 
     @property
     def module(self) -> nn.Module:
-        """The model, wrapped."""
+        """The wrapped model."""
         ...
 
     def whole_model(self) -> nn.Module:
-        """The model as it is now, with all of its weights and not wrapped; all ranks ask for it together."""
+        """Return the unwrapped model with all weights; all ranks must call this together."""
         ...
 
     def begin_step(self, num_backwards: Sequence[int]) -> Sequence[int]:
-        """Says how many backward passes each lane of this rank takes; returns how many the rank makes for it.
+        """Tell how many backward passes each lane of this rank needs; return how many the rank must make.
 
-        More than the lane takes where another rank's lane takes more, and all must go side by side; and for
-        more lanes than the rank has, where others have one more.
+        The rank makes more if another rank's lane needs more, because sharded ranks run passes together; and it
+        makes passes for an extra lane if other ranks have one more.
         """
         ...
 
     def backward_pass(self, position: int, index: int) -> AbstractContextManager[None]:
-        """Around forward and backward number `index` for the rank's lane number `position`; in this order."""
+        """Wrap forward and backward pass `index` of the rank's lane `position`; passes run in order."""
         ...
 
     def step_is_done(self) -> float:
-        """`.grad` is complete now; returns the seconds that the rank waited for others."""
+        """Finish the step: `.grad` is complete. Return the seconds that the rank waited for others."""
         ...
 
     def buckets(self) -> Sequence[BucketReady]:
-        """The parts in which the gradients of the step that is done were exchanged, in their order."""
+        """Return the buckets in which the last step's gradients were exchanged, in order."""
         ...
 
 
 class Stepper:
-    """Makes the optimizer steps of one rank."""
+    """Runs the optimizer steps of one rank."""
 
     def __init__(
         self,
@@ -164,8 +162,8 @@ class Stepper:
         spot_check: SpotCheck | None = None,
         times_lanes: bool = False,
     ) -> None:
-        """`times_lanes`: the costs of a step say what each lane took, and when which gradients were ready; the
-        device is waited for after each lane."""
+        """If `times_lanes`, the costs report the seconds of each lane and when gradients were ready; the device
+        is synchronized after each lane."""
         self._forward = forward
         self._lane_sum = lane_sum
         self._optimizer = optimizer
@@ -175,33 +173,36 @@ class Stepper:
         self._spot_check = spot_check
         self._trained = [p for group in optimizer.param_groups for p in group["params"]]
         self._spent_s: dict[str, float] = {}
-        """On the passes of the step under way."""
+        """Seconds of the current step's passes."""
         self._times_lanes = times_lanes
         self._lane_s: dict[int, float] = {}
-        """[lane]: of the step under way, without waiting for others."""
+        """[lane]: seconds in the current step without waiting for others."""
 
-    def step(self, share: StepShare, *, step: int, stop_asked: bool, commit_asked: bool = False) -> StepTotals:
-        """Make update number `step` (from 1) from this rank's share of it.
+    def step(self, share: StepShare, *, step: int, stop_requested: bool, commit_requested: bool = False) -> StepTotals:
+        """Run optimizer step `step` (from 1) on this rank's share.
 
-        Where the method makes several of one share, the numbers are those of the last; the first is checked.
+        If the method makes several updates of a share, the totals are the last update's; the first is
+        spot-checked.
         """
         check = self._spot_check if self._spot_check and self._spot_check.is_due(step) else None
-        learned = self._forward.settled(self._learned(share, step), step=step, everyones=self._everyones)
+        rollouts = self._collect_rollouts(share, step)
+        samples = self._forward.normalize_advantages(rollouts, step=step, gather_lanes=self._all_gather_lanes)
         self._lane_sum.enter_phase("compute")
         if check:
             check.begin(share, step=step)
         costs, self._spent_s = self._forward.rollout_costs, {"forward_s": 0.0, "backward_s": 0.0}
         self._lane_s.clear()
-        asked = stop_asked, commit_asked and self._ranks.rank == 0
-        totals = self._made(share, learned, check, asked, step=step, update=0)
+        requests = stop_requested, commit_requested and self._ranks.rank == 0
+        totals = self._run_update(share, samples, check, requests, step=step, update=0)
         for update in range(1, self._forward.updates_per_step):
-            if totals.is_made:
-                again = self._made(share, learned, None, asked, step=step, update=update)
+            if totals.is_applied:
+                again = self._run_update(share, samples, None, requests, step=step, update=update)
                 totals = again._replace(is_verified=totals.is_verified, digests=totals.digests)
-        if totals.is_made:
-            self._forward.is_made(step=step)
-        if self._forward.makes_rollouts:
-            totals = totals._replace(journal=tuple(group for each in learned for group in each.journal))
+        if totals.is_applied:
+            self._forward.release(step=step)
+        if self._forward.uses_rollouts:
+            groups = tuple(group for lane_samples in samples for group in lane_samples.rollout_log)
+            totals = totals._replace(rollout_log=groups)
         spent = {} if costs is None else {**costs, **self._spent_s}
         return totals._replace(costs=spent | self._lane_times()) if spent or self._times_lanes else totals
 
@@ -219,51 +220,54 @@ class Stepper:
             self._lane_sum.enter_phase("synchronisation")
         return self._lane_sum.whole_model()
 
-    def _learned(self, share: StepShare, step: int) -> list[RolledOut]:
-        """What the lanes learn from. Where ranks have the model say it, they agree that all of it is there."""
-        learned: list[RolledOut] = []
-        is_abandoned = False
+    def _collect_rollouts(self, share: StepShare, step: int) -> list[LaneSamples]:
+        """Return the training samples of this rank's lanes: dataset rows, or rollouts that are generated now.
+
+        Raises `StepCancelledError` on all ranks if any rank received SIGTERM during generation.
+        """
+        samples: list[LaneSamples] = []
+        is_cancelled = False
         try:
-            learned = self._forward.learned(
+            samples = self._forward.training_samples(
                 self._whole_model,
                 share.lanes,
                 step=step,
                 ahead=share.ahead,
-                may_abandon=True,
+                is_cancellable=True,
                 enter_phase=self._lane_sum.enter_phase,
             )
-        except GenerationAbandonedError:
-            is_abandoned = True
-        if self._forward.makes_rollouts:
+        except GenerationCancelledError:
+            is_cancelled = True
+        if self._forward.uses_rollouts:
             self._lane_sum.enter_phase("communication")
-            if any(asked for [asked] in self._ranks.everyones([is_abandoned])):
-                self._forward.abandon(step=step)
-                raise StepAbandonedError
-        return learned
+            if any(flag for [flag] in self._ranks.all_gather_numbers([is_cancelled])):
+                self._forward.cancel(step=step)
+                raise StepCancelledError
+        return samples
 
-    def _made(
+    def _run_update(
         self,
         share: StepShare,
-        learned: list[RolledOut],
+        samples: list[LaneSamples],
         check: SpotCheck | None,
-        asked: tuple[bool, bool],
+        requests: tuple[bool, bool],
         *,
         step: int,
         update: int,
     ) -> StepTotals:
-        """One update; `asked`: for a stop, for a commit."""
-        num_passes = self._lane_sum.begin_step([num_backwards(each.lane) for each in learned])
+        """Run one update; `requests` are for a stop and for a commit."""
+        num_passes = self._lane_sum.begin_step([num_backwards(lane_samples.lane) for lane_samples in samples])
         sums = [
-            self._timed_backward(each, position, num_passes[position], step=step, update=update)
-            for position, each in enumerate(learned)
+            self._timed_backward(lane_samples, position, num_passes[position], step=step, update=update)
+            for position, lane_samples in enumerate(samples)
         ]
-        for position in range(len(learned), len(num_passes)):
-            blank = RolledOut(LaneShare(learned[-1].lane.lane, ()))
+        for position in range(len(samples), len(num_passes)):
+            blank = LaneSamples(LaneShare(samples[-1].lane.lane, ()))
             self._backward(blank, position, num_passes[position], step=step, update=update)
         exchange_s = self._lane_sum.step_is_done()
         if self._times_lanes:
-            self._lane_s[learned[-1].lane.lane] -= exchange_s
-        lanes = self._gather(share, learned, sums, asked)
+            self._lane_s[samples[-1].lane.lane] -= exchange_s
+        lanes = self._gather(share, samples, sums, requests)
         self._lane_sum.enter_phase("compute")
         rate = learning_rate(self._config, step=step, num_steps=self._num_steps)
         totals = StepTotals(
@@ -273,8 +277,8 @@ class Stepper:
             loss_sum=added_in_order(lane.loss for lane in lanes),
             gradient_norm=float("nan"),
             learning_rate=rate,
-            stop_asked=any(lane.stop_asked for lane in lanes),
-            commit_asked=any(lane.commit_asked for lane in lanes),
+            stop_requested=any(lane.stop_requested for lane in lanes),
+            commit_requested=any(lane.commit_requested for lane in lanes),
             exchange_s=exchange_s,
             bad_lanes=tuple(int(lane.lane) for lane in lanes if not math.isfinite(lane.loss)),
             metrics=self._metrics(lanes),
@@ -284,16 +288,16 @@ class Stepper:
             return totals
         self._forward.check_step(totals.metrics, step=step)
         if check:
-            num_passes = [num_backwards(each.lane) for each in learned]
+            num_passes = [num_backwards(lane_samples.lane) for lane_samples in samples]
             digests = self._digests(
-                check.finish(self._forward.as_checked(share, step=step), num_passes, step=step)
+                check.finish(self._forward.for_recomputation(share, step=step), num_passes, step=step)
             )
             totals = totals._replace(is_verified=True, digests={**totals.digests, **digests})
         norm = self._update(totals.weight, rate)
         return totals._replace(gradient_norm=norm)
 
     def _digests(self, checked: Checked) -> dict[str, float]:
-        # The digest of the sum over all lanes, which sharded ranks have to put together.
+        # All ranks must call this together: sharded gradients are gathered.
         digests = {"gradient_digest": float(digest_of_tensors(map(whole_tensor, self._gradients())))}
         if checked.digest is not None:
             digests["spot_check_lane"] = float(checked.lane)
@@ -304,33 +308,33 @@ class Stepper:
         return [p.grad for p in self._trained if p.grad is not None]
 
     def _metrics(self, lanes: list[_LaneTotals]) -> dict[str, float]:
-        """Sums and weights added in lane order, then divided."""
+        """Return means: sums and weights are added in lane order, then divided."""
         return means_of(self._forward.metrics, [[lane.lane, *lane.metrics] for lane in lanes])
 
     def _timed_backward(
-        self, learned: RolledOut, position: int, num_passes: int, *, step: int, update: int
+        self, samples: LaneSamples, position: int, num_passes: int, *, step: int, update: int
     ) -> Float64[Tensor, "number"]:
-        """Likewise `_backward`, whose seconds are noted where lanes are timed."""
+        """Run `_backward`, and record its seconds if lanes are timed."""
         began_s = time.monotonic()
-        sums = self._backward(learned, position, num_passes, step=step, update=update)
+        sums = self._backward(samples, position, num_passes, step=step, update=update)
         if self._times_lanes:
             if self._ranks.device.type == "cuda":
                 torch.cuda.synchronize(self._ranks.device)
-            lane = learned.lane.lane
+            lane = samples.lane.lane
             self._lane_s[lane] = self._lane_s.get(lane, 0.0) + time.monotonic() - began_s
         return sums
 
     def _backward(
-        self, learned: RolledOut, position: int, num_passes: int, *, step: int, update: int
+        self, samples: LaneSamples, position: int, num_passes: int, *, step: int, update: int
     ) -> Float64[Tensor, "number"]:
-        """The lane's loss, then the sum and the weight of each metric; its gradients are added to the tree."""
+        """Return the lane's loss, then sum and weight of each metric; its gradients are added to the tree."""
         total = torch.zeros(1 + 2 * len(self._forward.metrics), dtype=torch.float64, device=self._ranks.device)
-        if learned.metrics:
-            total += self._sums(total[0], learned.metrics)
+        if samples.metrics:
+            total += self._sums(total[0], samples.metrics)
         for index in range(num_passes):
             with self._lane_sum.backward_pass(position, index):
                 began_s = time.monotonic()
-                loss = self._forward.loss(self._lane_sum.module, learned.lane, index, step=step, update=update)
+                loss = self._forward.loss(self._lane_sum.module, samples.lane, index, step=step, update=update)
                 self._spent_s["forward_s"] += (half_s := time.monotonic()) - began_s
                 loss.sum.backward()  # type: ignore[no-untyped-call]
                 self._spent_s["backward_s"] += time.monotonic() - half_s
@@ -338,7 +342,7 @@ class Stepper:
         return total
 
     def _sums(self, loss: Float[Tensor, ""], metrics: Mapping[str, MetricSum]) -> Float64[Tensor, "number"]:
-        """Zeros where a metric is not among these: it comes with the rollouts, or it comes with the losses."""
+        """Return loss, sums and weights as one vector; zeros for metrics that are not among these."""
         parts = [loss.detach().double()]
         nothing = MetricSum(torch.zeros_like(parts[0]), 0.0)
         for name in self._forward.metrics:
@@ -347,30 +351,36 @@ class Stepper:
         return torch.stack(parts)
 
     def _rollout_digests(self, lanes: list[_LaneTotals]) -> dict[str, float]:
-        if not any(lane.rolled_out for lane in lanes):
+        if not any(lane.rollout_digest for lane in lanes):
             return {}
-        return {"rollout_digest": float(combined_digest(int(lane.rolled_out) for lane in lanes))}
+        return {"rollout_digest": float(combined_digest(int(lane.rollout_digest) for lane in lanes))}
 
     def _gather(
         self,
         share: StepShare,
-        learned: list[RolledOut],
+        samples: list[LaneSamples],
         sums: list[Float64[Tensor, "number"]],
-        asked: tuple[bool, bool],
+        requests: tuple[bool, bool],
     ) -> list[_LaneTotals]:
-        """What each lane of all ranks did, in lane order: the order in which everything is added."""
-        mine = []
-        for lane, made, numbers in zip(share.lanes, learned, torch.stack(sums).tolist(), strict=True):
-            counts = lane.lane, lane.num_rows, made.lane.num_tokens, self._forward.weight(made.lane)
-            mine.append([*counts, *asked, made.digest, *numbers])
-        return [_LaneTotals._make([*line[:_METRICS], line[_METRICS:]]) for line in self._everyones(mine)]
+        """Return the totals of each lane of all ranks in lane order, the order of all additions."""
+        local_lanes = []
+        for lane, lane_samples, numbers in zip(share.lanes, samples, torch.stack(sums).tolist(), strict=True):
+            counts = (
+                lane.lane,
+                lane.num_rows,
+                lane_samples.lane.num_tokens,
+                self._forward.weight(lane_samples.lane),
+            )
+            local_lanes.append([*counts, *requests, lane_samples.digest, *numbers])
+        return [_LaneTotals._make([*line[:_METRICS], line[_METRICS:]]) for line in self._all_gather_lanes(local_lanes)]
 
-    def _everyones(self, mine: list[list[float]]) -> list[list[float]]:
-        """The numbers of all lanes of all ranks, each line beginning with its lane's, in lane order."""
+    def _all_gather_lanes(self, local_lanes: list[list[float]]) -> list[list[float]]:
+        """All-gather rows of numbers that begin with a lane index; return them in lane order."""
         if self._ranks.world_size == 1:
-            return mine
-        no_lane = [[-1.0] * len(mine[0])] * (self._lane_sum.shares.most - len(mine))
-        sent = torch.tensor([*mine, *no_lane], dtype=torch.float64)
+            return local_lanes
+        # all_gather needs equal shapes: ranks with fewer lanes send rows that are filtered out below.
+        no_lane = [[-1.0] * len(local_lanes[0])] * (self._lane_sum.shares.most - len(local_lanes))
+        sent = torch.tensor([*local_lanes, *no_lane], dtype=torch.float64)
         everyone = sent.new_empty(self._ranks.world_size, *sent.shape)
         dist.all_gather(list(everyone), sent, group=self._ranks.control)
         return sorted(line for line in everyone.flatten(0, 1).tolist() if line[0] >= 0)
@@ -388,20 +398,20 @@ class Stepper:
 
 
 Network = nn.Module
-"""A model under training, for those who only pass it on and import no torch."""
+"""A model under training, as a type for modules that import no torch."""
 
 
 def initial_model(method: Method, *, seed: int, device: torch.device) -> Network:
-    """The method's model, its random weights drawn from the run's seed; in training mode, whoever built it."""
+    """Return the method's model in training mode, with random weights from the run's seed."""
     torch.manual_seed(derive_key(seed, "weights"))
     return method.build_model().to(device).train()
 
 
 def trained_model(method: Method, config: TrainerConfig, *, seed: int, device: torch.device) -> Network:
-    """Likewise, with its layers as training computes them."""
+    """Return the method's model with its layers compiled if the configuration says so."""
     model = initial_model(method, seed=seed, device=device)
     if config.compile:
-        # Only here, since it brings along what other runs need not wait for.
+        # Imported here: torch.compile's modules take seconds to import.
         from assay.models.compiled import compile_layers
 
         compile_layers(model, autocast(config.precision, device))

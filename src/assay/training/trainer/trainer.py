@@ -1,7 +1,7 @@
-"""The loop around the step: read, step, write down, commit; until done or asked to stop.
+"""The training loop: read, step, log, commit, until done or stopped.
 
-The trainer owns the cursor. It moves only after an update was made, and becomes durable only together with
-the weights of that update; what the loader has prefetched does not matter.
+The trainer owns the cursor. It advances only after an update was applied, and becomes durable together with the
+weights of that update. Rows that the loader has prefetched do not matter.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,55 +16,55 @@ from assay.data.loader.receipts import receipt
 from assay.records.commit import Commit
 from assay.records.cursor import Cursor
 from assay.records.phase import Phase
-from assay.training.checkpoint.journal import journal_table
+from assay.training.checkpoint.rollout_log import rollout_log_table
 from assay.training.checkpoint.saver import LaneReceipts, Saver
 from assay.training.trainer.commit_schedule import CommitSchedule
 from assay.training.trainer.config import TrainerConfig
-from assay.training.trainer.rollout_buffer import looking_ahead
-from assay.training.trainer.step import StepAbandonedError, Stepper, StepTotals
+from assay.training.trainer.rollout_buffer import with_lookahead
+from assay.training.trainer.step import StepCancelledError, Stepper, StepTotals
 
 
 class TrainingPosition(NamedTuple):
-    """How far training is."""
+    """Progress of training."""
 
     step: int
-    """Updates made."""
+    """Optimizer steps done."""
     cursor: Cursor
-    """The cursor of the next step."""
+    """Cursor of the next step."""
     skipped: frozenset[int] | None = None
-    """In the midst of a window: the row groups without which its steps so far were made."""
+    """Within a window: the row groups that its steps so far were trained without."""
 
     @classmethod
     def after(cls, commit: Commit, loader: Loader) -> "TrainingPosition":
-        """Where to go on from a commit."""
+        """Return the position at which training continues after a commit."""
         is_amid = commit.cursor.step_in_epoch % loader.geometry.window_steps != 0
-        skipped = frozenset(each.row_group for each in commit.quarantined) if is_amid else None
+        skipped = frozenset(group.row_group for group in commit.quarantined) if is_amid else None
         return cls(commit.step, commit.cursor, skipped)
 
 
 Outcome = Literal["finished", "stopped"]
 Evaluate = Callable[[int], float | None]
-"""Called at a commit with its step; returns the metric that decides which commits are best."""
+"""Called with the step of a commit; returns the metric that decides which commits are best."""
 
 
 class Recorder(Protocol):
-    """Who is told what the rank does; see `store.metrics.segment`."""
+    """Receives phases and metrics of the rank; see `store.metrics.segment`."""
 
     def phase(self, name: Phase) -> None:
-        """The device enters this phase now."""
+        """Record that the device enters a phase."""
         ...
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Metrics of the update that was just made."""
+        """Log the metrics of a step."""
         ...
 
     def sync(self) -> None:
-        """Return when all that was logged is durable."""
+        """Return when all logged metrics are durable."""
         ...
 
 
 class Trainer:
-    """Trains one rank's lanes from one place to the last step."""
+    """Trains one rank's lanes to the last step."""
 
     def __init__(
         self,
@@ -78,8 +78,8 @@ class Trainer:
         config: TrainerConfig,
         schedule: CommitSchedule,
         evaluate: Evaluate,
-        stop_asked: Callable[[], bool],
-        steps_ahead: int = 0,
+        stop_requested: Callable[[], bool],
+        staleness: int = 0,
     ) -> None:
         self._stepper = stepper
         self._loader = loader
@@ -89,21 +89,22 @@ class Trainer:
         self._config = config
         self._schedule = schedule
         self._evaluate = evaluate
-        self._stop_asked = stop_asked
+        self._is_stop_requested = stop_requested
         self._lanes = lanes
-        self._steps_ahead = steps_ahead
+        self._staleness = staleness
 
-    def train(self, place: TrainingPosition) -> Outcome:
-        """Go on from `place`; every step up to the returned outcome is in a commit.
+    def train(self, position: TrainingPosition) -> Outcome:
+        """Train from `position`; all steps up to the returned outcome are committed.
 
-        A step that is abandoned leaves nothing; who goes on makes it whole."""
+        A cancelled step leaves nothing; the next attempt runs it from the start.
+        """
         last_step = num_steps(self._config, self._loader)
-        committed_step, receipts = place.step, LaneReceipts()
+        committed_step, receipts = position.step, LaneReceipts()
         with closing(
-            self._loader.shares(place.cursor, self._lanes, last_step - place.step, place.skipped)
+            self._loader.shares(position.cursor, self._lanes, last_step - position.step, position.skipped)
         ) as read:
-            shares = looking_ahead(read, self._steps_ahead)
-            while place.step < last_step:
+            shares = with_lookahead(read, self._staleness)
+            while position.step < last_step:
                 started_s = self._clock.monotonic_s()
                 self._recorder.phase("data")
                 share = next(shares)
@@ -111,26 +112,26 @@ class Trainer:
                 try:
                     totals = self._stepper.step(
                         share,
-                        step=place.step + 1,
-                        stop_asked=self._stop_asked(),
-                        commit_asked=self._schedule.asks(),
+                        step=position.step + 1,
+                        stop_requested=self._is_stop_requested(),
+                        commit_requested=self._schedule.is_requested(),
                     )
-                except StepAbandonedError:
-                    if place.step > committed_step:
-                        self._commit(place, committed_step, receipts, is_verified=False)
+                except StepCancelledError:
+                    if position.step > committed_step:
+                        self._commit(position, committed_step, receipts, is_verified=False)
                     self._saver.wait()
                     return "stopped"
-                self._refuse_not_finite(totals, place)
-                place = TrainingPosition(place.step + 1, self._loader.next_cursor(share.cursor))
-                self._add_receipts(receipts, share, place.step)
-                if totals.journal is not None:
-                    receipts.journal.append(journal_table(totals.journal))
-                self._write_down(totals, place.step, self._clock.monotonic_s() - started_s)
-                if self._commits_now(totals, place.step, last_step):
-                    self._commit(place, committed_step, receipts, is_verified=totals.is_verified)
-                    committed_step, receipts = place.step, LaneReceipts()
-                if totals.stop_asked and place.step < last_step:
-                    self._recorder.phase("checkpoint")  # its copy was made; now it is written
+                self._refuse_not_finite(totals, position)
+                position = TrainingPosition(position.step + 1, self._loader.next_cursor(share.cursor))
+                self._add_receipts(receipts, share, position.step)
+                if totals.rollout_log is not None:
+                    receipts.rollout_log.append(rollout_log_table(totals.rollout_log))
+                self._write_down(totals, position.step, self._clock.monotonic_s() - started_s)
+                if self._commits_now(totals, position.step, last_step):
+                    self._commit(position, committed_step, receipts, is_verified=totals.is_verified)
+                    committed_step, receipts = position.step, LaneReceipts()
+                if totals.stop_requested and position.step < last_step:
+                    self._recorder.phase("checkpoint")  # the state was copied; wait until it is written
                     self._saver.wait()
                     return "stopped"
         self._recorder.phase("checkpoint")
@@ -138,23 +139,23 @@ class Trainer:
         return "finished"
 
     def _commits_now(self, totals: StepTotals, step: int, last_step: int) -> bool:
-        # Where commits have no fixed steps, a spot check makes one: what the run goes back to must be there.
+        # With `auto`, a passed spot check commits, so that a run with wrong arithmetic has a commit to go back to.
         is_verified = totals.is_verified and self._config.commit_every == "auto"
-        return is_verified or totals.asks_for_commit() or self._schedule.is_due(step, last_step)
+        return is_verified or totals.requests_commit() or self._schedule.is_due(step, last_step)
 
     def _commit(
-        self, place: TrainingPosition, committed_step: int, receipts: LaneReceipts, *, is_verified: bool
+        self, position: TrainingPosition, committed_step: int, receipts: LaneReceipts, *, is_verified: bool
     ) -> None:
         metric = None
-        if self._config.evaluate_every and place.step % self._config.evaluate_every == 0:
+        if self._config.evaluate_every and position.step % self._config.evaluate_every == 0:
             self._recorder.phase("evaluation")
-            metric = self._evaluate(place.step)
+            metric = self._evaluate(position.step)
         self._recorder.phase("checkpoint")
         began_s = self._clock.monotonic_s()
         self._recorder.sync()
         self._saver.begin(
-            step=place.step,
-            cursor=place.cursor,
+            step=position.step,
+            cursor=position.cursor,
             from_step=committed_step,
             receipts=receipts,
             metric=metric,
@@ -180,7 +181,7 @@ class Trainer:
                 "learning_rate": totals.learning_rate,
                 "rows": totals.num_rows,
                 "tokens": totals.num_tokens,
-                # Trained tokens of a language model; of other methods rows, which are there already.
+                # Trained tokens of a language model. Other methods count rows, which are logged already.
                 **({} if totals.weight == totals.num_rows else {"weight": totals.weight}),
                 "step_s": seconds,
                 "exchange_s": totals.exchange_s,
@@ -190,17 +191,17 @@ class Trainer:
             },
         )
 
-    def _refuse_not_finite(self, totals: StepTotals, place: TrainingPosition) -> None:
-        if totals.is_made:
+    def _refuse_not_finite(self, totals: StepTotals, position: TrainingPosition) -> None:
+        if totals.is_applied:
             return
         what = f"the loss of lanes {list(totals.bad_lanes)}" if totals.bad_lanes else "the gradient's norm"
         raise LossNotFiniteError(
-            f"step {place.step + 1}: {what} is not finite, at a learning rate of {totals.learning_rate:.3g} "
+            f"step {position.step + 1}: {what} is not finite, at a learning rate of {totals.learning_rate:.3g} "
             "(trainer.optimizer.learning_rate, where the schedule has brought it). No update was made."
         )
 
 
 def num_steps(config: TrainerConfig, loader: Loader) -> int:
-    """Optimizer steps of the whole run."""
+    """Return the number of optimizer steps of the whole run."""
     everything = config.epochs * loader.steps_per_epoch
     return min(everything, config.max_steps) if config.max_steps is not None else everything

@@ -27,7 +27,7 @@ def plain_bits(causal: CausalModel, ids: list[int], *, inputs: int) -> float:
 def test_a_short_texts_bits_are_those_of_the_chain_rule(tiny_causal, tiny_model):
     found = tiny_model.text_bits("return a")
     ids = [1, *tiny_causal.tokenizer.encode("return a", add_special_tokens=False).ids]
-    expected = [plain_bits(tiny_causal, ids[: k + 1], given=k) for k in range(1, len(ids))]
+    expected = [plain_bits(tiny_causal, ids[: k + 1], inputs=k) for k in range(1, len(ids))]
     np.testing.assert_allclose(found.bits, expected, rtol=1e-4)
     assert found.num_bytes == 8
 
@@ -39,7 +39,7 @@ def test_every_token_of_a_long_text_is_predicted_from_half_a_window_at_least(tin
     assert len(found.bits) == len(ids) - 1
     for position, bits in enumerate(found.bits.tolist(), start=1):
         candidates = [
-            plain_bits(tiny_causal, ids[: position + 1], given=n)
+            plain_bits(tiny_causal, ids[: position + 1], inputs=n)
             for n in range(min(position, 8), min(position, 15) + 1)
         ]
         assert min(abs(bits - candidate) for candidate in candidates) < 1e-3
@@ -111,7 +111,7 @@ def test_a_completion_ends_before_its_stop_text(tiny_model):
 
 def test_a_completion_that_leaves_no_room_for_a_prompt_is_refused(tiny_model):
     requested = [[Message(role="user", content="def")]]
-    with pytest.raises(ConfigError, match=r"may have 16 tokens \(sampling\.max_tokens\), but the model takes 16"):
+    with pytest.raises(ConfigError, match=r"may have 16 tokens \(sampling\.max_tokens\), but the model.s context of 16"):
         tiny_model.sample(requested, Sampling(max_tokens=16))
     (completion,) = tiny_model.sample(requested, Sampling(max_tokens=15))
     assert completion.prompt_tokens == 1

@@ -85,10 +85,10 @@ def test_log_probabilities_are_those_of_the_whole_distribution_whatever_streams(
         assert [item.token for item in seen] == tokens
         assert [item.logprob for item in seen] == [float(logits[1, token]) for token in tokens]
         best = logits[1].topk(3)
-        assert seen[0].top_tokens == tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+        assert seen[0].top_logprobs == tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True))
     assert all(item.tokens == () for item in notified(tokenizer, [tokens]))
     (plain,) = notified(tokenizer, [tokens], top_logprobs=0)
-    assert plain.tokens[0].top_tokens == () and plain.tokens[0].logprob == float(logits[0, tokens[0]])
+    assert plain.tokens[0].top_logprobs == () and plain.tokens[0].logprob == float(logits[0, tokens[0]])
 
 
 @pytest.fixture(scope="module")
@@ -102,11 +102,11 @@ def test_given_tokens_are_as_likely_as_the_networks_own_logits_say(network):
     with torch.no_grad():
         logprobs = network(torch.tensor([tokens])).logits[0].log_softmax(-1)
     found = scored(network, tokens, top_logprobs=2)
-    assert (found[0].token, found[0].logprob, found[0].top_tokens) == (3, None, ())
+    assert (found[0].token, found[0].logprob, found[0].top_logprobs) == (3, None, ())
     for position, seen in enumerate(found[1:], 1):
         assert seen.logprob == pytest.approx(float(logprobs[position - 1, tokens[position]]), abs=1e-6)
-        assert seen.top_tokens[0][0] == int(logprobs[position - 1].argmax())
-        assert len(seen.top_tokens) == 2
+        assert seen.top_logprobs[0][0] == int(logprobs[position - 1].argmax())
+        assert len(seen.top_logprobs) == 2
     assert [item.logprob for item in scored(network, [7])] == [None]
 
 

@@ -11,7 +11,7 @@ from assay.training.checkpoint.retention import RetentionConfig, folders_to_reti
 def commit(step: int, *, is_verified: bool = False, metric: float | None = None) -> Commit:
     return Commit(
         attempt=1, world_size=1, step=step, cursor=Cursor(step_in_epoch=step), committed_s=0.0,
-        folder=f"checkpoints/{step}", files=(), weights_digest=f"w{step}", receipts_from_step=0, rows_learned=1,
+        folder=f"checkpoints/{step}", files=(), weights_digest=f"w{step}", receipts_from_step=0, rows_trained=1,
         is_verified=is_verified, metric=metric,
     )  # fmt: skip
 

@@ -35,7 +35,7 @@ def test_a_configurations_type_is_its_folders_name(entry: Entry):
 def test_a_method_is_made_from_its_configuration(entry: Entry):
     result = method_of(config_class(entry).model_construct(type=entry.folder))
     assert type(result).__name__ == entry.method
-    expected = {"build_model", "build_helpers", "weight", "tensors", "blank", "loss", "metrics", "predictions"}
+    expected = {"build_model", "build_frozen_models", "weight", "tensors", "blank", "loss", "metrics", "predictions"}
     assert expected <= set(dir(type(result)))
 
 

@@ -79,23 +79,23 @@ def test_what_is_left_out_of_a_rollout_means_none() -> None:
 def test_a_method_is_given_all_that_it_needs_to_answer(is_recomputation: bool | None, precision: str) -> None:
     """Who makes a lane again asks no judge; nobody is asked whether to stop who may not abandon."""
     method, model, reward_cache = SaysRows(), model_of(), FakeRewardCache()
-    choices = {"max_micro_batch_tokens": 64, "book": reward_cache, "is_stopping": lambda: True}
+    choices = {"max_micro_batch_tokens": 64, "reward_cache": reward_cache, "is_stopping": lambda: True}
     forward = forward_of(method, precision=precision, **choices)
     entered: list[str] = []
     again = {} if is_recomputation is None else {"is_recomputation": is_recomputation}
     lanes = [prompts(0, 1, 2), prompts(1, 3)]
     trained = forward.training_samples(lambda: model, lanes, step=3, enter_phase=entered.append, **again)
     requested = {"lanes": [0, 1], "step": 3, "seed": seed_of(3), "max_tokens": 64, "is_plain": True}
-    assert method.asked == [
+    assert method.requested == [
         {
             **requested,
-            "book": "read only" if is_recomputation else reward_cache,
+            "reward_cache": "read only" if is_recomputation else reward_cache,
             "is_mixed": precision == "bfloat16",
         }
     ]
     assert entered == ["generation"]
     assert [rows_of(result.lane) for result in trained] == [
-        [method.said(model, row, seed_of(3)) for row in rows_of(lane)] for lane in lanes
+        [method.sampled_tokens(model, row, seed_of(3)) for row in rows_of(lane)] for lane in lanes
     ]
     assert forward.uses_rollouts and forward.rollout_costs == {"decode_s": 0.5} and forward.parts == {}
 
@@ -103,7 +103,7 @@ def test_a_method_is_given_all_that_it_needs_to_answer(is_recomputation: bool | 
 def test_without_a_book_there_is_none_to_read() -> None:
     method = SaysRows()
     forward_of(method).training_samples(model_of, [prompts(0, 1)], step=1, is_recomputation=True)
-    assert method.asked[0]["book"] is None and method.asked[0]["max_tokens"] is None
+    assert method.requested[0]["reward_cache"] is None and method.requested[0]["max_tokens"] is None
 
 
 @pytest.mark.parametrize("staleness", [0, 1])
@@ -124,14 +124,14 @@ def test_what_is_learned_was_said_so_many_steps_before(staleness: int) -> None:
     of_step = {step: [prompts(lane, 10 * step + lane) for lane in (0, 1)] for step in range(1, last + 1)}
     for step in range(1, last + 1):
         ahead = [of_step[item] for item in range(step + 1, min(step + staleness, last) + 1)]
-        method.asked.clear()
+        method.requested.clear()
         trained = forward.training_samples(lambda step=step: model_of(step), of_step[step], step=step, ahead=ahead)
         new = range(1, staleness + 2) if step == 1 else range(step + staleness, last + 1)[:1]
-        assert [requested["step"] for requested in method.asked] == list(new)
-        assert all(isinstance(requested["book"], FakeRewardCache) for requested in method.asked)
+        assert [requested["step"] for requested in method.requested] == list(new)
+        assert all(isinstance(requested["reward_cache"], FakeRewardCache) for requested in method.requested)
         policy = model_of(max(1, step - staleness))
         for result, lane in zip(trained, of_step[step], strict=True):
-            assert rows_of(result.lane) == [method.said(policy, row, seed_of(step)) for row in rows_of(lane)]
+            assert rows_of(result.lane) == [method.sampled_tokens(policy, row, seed_of(step)) for row in rows_of(lane)]
         assert forward.training_samples(nobody, of_step[step], step=step, ahead=ahead) == trained, "it is there"
         forward.release(step=step)
         held = forward.parts[ROLLOUTS]
@@ -152,7 +152,7 @@ def test_the_weights_are_gathered_once_for_all_that_is_missing() -> None:
     entered: list[str] = []
     ahead = [[prompts(0, 2)], [prompts(0, 3)]]
     forward.training_samples(whole_model, [prompts(0, 1)], step=1, ahead=ahead, enter_phase=entered.append)
-    assert len(gathered) == 1 and len(method.asked) == 3 and entered == ["generation"] * 3
+    assert len(gathered) == 1 and len(method.requested) == 3 and entered == ["generation"] * 3
 
 
 def test_a_step_whose_lanes_were_answered_in_part_is_answered_anew() -> None:
@@ -160,9 +160,9 @@ def test_a_step_whose_lanes_were_answered_in_part_is_answered_anew() -> None:
     method = SaysRows(staleness=1)
     forward = forward_of(method)
     forward.training_samples(model_of, [prompts(0, 1)], step=1)
-    method.asked.clear()
+    method.requested.clear()
     forward.training_samples(model_of, [prompts(0, 1), prompts(1, 2)], step=1)
-    assert [requested["lanes"] for requested in method.asked] == [[0, 1]]
+    assert [requested["lanes"] for requested in method.requested] == [[0, 1]]
 
 
 def steps_held(forward: LaneForward) -> list[int]:
@@ -221,33 +221,33 @@ class Sharded:
     def most_passes(self, num_passes: int) -> int:
         return num_passes
 
-    def apart(self, index: int, notified: object) -> AbstractContextManager[None]:
+    def separate_pass(self, index: int, notified: object) -> AbstractContextManager[None]:
         return nullcontext()
 
 
 def test_who_says_a_lane_again_asks_no_judge() -> None:
-    lane = BufferedLane(0, (), ahead=((4, prompts(0, 5)),), said=(1,))
+    lane = BufferedLane(0, (), ahead=((4, prompts(0, 5)),), rollout_digests=(1,))
     method = SaysRows(staleness=1)
     forward_of(method, reward_cache=FakeRewardCache()).regenerated_digests(model_of, lane)
-    assert [(requested["step"], requested["book"]) for requested in method.asked] == [(4, "read only")]
+    assert [(requested["step"], requested["reward_cache"]) for requested in method.requested] == [(4, "read only")]
     method = SaysRows()
     LaneRecomputer(forward_of(method, reward_cache=FakeRewardCache()), model_of()).training_samples(
         prompts(0, 5), step=2
     )
-    assert [(requested["step"], requested["book"]) for requested in method.asked] == [(2, "read only")]
+    assert [(requested["step"], requested["reward_cache"]) for requested in method.requested] == [(2, "read only")]
     method, sharded = SaysRows(), Sharded(model_of())
     ShardedLaneRecomputer(forward_of(method, reward_cache=FakeRewardCache()), sharded).digest(prompts(0, 5), step=2)  # type: ignore[arg-type]
-    assert [(requested["step"], requested["book"]) for requested in method.asked] == [(2, "read only")]
+    assert [(requested["step"], requested["reward_cache"]) for requested in method.requested] == [(2, "read only")]
 
 
 def test_an_answer_by_itself_is_made_as_the_lane_makes_it() -> None:
     method, model, reward_cache = SaysRows(), model_of(), FakeRewardCache()
     forward = forward_of(method, precision="bfloat16", reward_cache=reward_cache)
     message = forward.rollout(model, prompts(2, 4, 5), step=3, row_id=5, sample=1)
-    assert message == method.said(model, 5, seed_of(3))
-    [requested] = method.asked
+    assert message == method.sampled_tokens(model, 5, seed_of(3))
+    [requested] = method.requested
     assert requested == {
-        "lanes": [2], "row_id": 5, "sample": 1, "step": 3, "seed": seed_of(3), "book": reward_cache,
+        "lanes": [2], "row_id": 5, "sample": 1, "step": 3, "seed": seed_of(3), "reward_cache": reward_cache,
         "is_plain": True, "is_mixed": True,
     }  # fmt: skip
 
@@ -263,7 +263,7 @@ def with_others(heard: list[Any]) -> Callable[[list[list[float]]], list[list[flo
 
 
 def test_lanes_are_settled_by_the_means_of_all_and_again_by_those_of_their_step() -> None:
-    forward, heard = forward_of(SaysRows(step_statistics=("paid",))), []
+    forward, heard = forward_of(SaysRows(step_statistics=("shaped_reward",))), []
     result = forward.training_samples(model_of, [prompts(0, 1, 2), prompts(1, 3)], step=2)
     rewards = [sum(rows_of(item.lane)) for item in result]
     shift = round((sum(rewards) + 30) / (3 + 4))
@@ -290,7 +290,7 @@ def test_where_no_mean_is_wanted_nobody_is_asked_for_it(method: Any) -> None:
 def test_what_no_step_settled_cannot_be_made_again() -> None:
     for step in (1, 2):
         with pytest.raises(AssertionError):
-            forward_of(SaysRows(step_statistics=("paid",))).normalize_advantages(
+            forward_of(SaysRows(step_statistics=("shaped_reward",))).normalize_advantages(
                 [LaneSamples(prompts(0, 1))], step=step
             )
 
@@ -304,8 +304,8 @@ def test_means_are_of_sums_in_the_order_of_lanes_over_what_weighs_something() ->
 
 def test_a_method_may_refuse_a_step_by_its_metrics() -> None:
     method = SaysRows()
-    forward_of(method).check_step({"paid": 1.0}, step=4)
-    assert method.checked == [(4, {"paid": 1.0})]
+    forward_of(method).check_step({"shaped_reward": 1.0}, step=4)
+    assert method.checked == [(4, {"shaped_reward": 1.0})]
 
 
 def error_of(model: nn.Module, rows: Sequence[int], *key: Any) -> torch.Tensor:
@@ -332,7 +332,7 @@ def test_a_later_update_has_noise_of_its_own_and_what_the_first_one_found() -> N
 def test_nothing_is_kept_of_a_step_that_makes_one_update() -> None:
     forward = forward_of(SaysRows())
     forward.loss(model_of(), prompts(2, 4), 0, step=7)
-    assert not forward._kept
+    assert not forward._carried
 
 
 def test_the_lane_and_rows_whose_loss_is_computed_can_be_told() -> None:

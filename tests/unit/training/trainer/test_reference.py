@@ -89,7 +89,7 @@ def test_a_network_is_named_by_the_digest_of_its_weights() -> None:
 
 
 def test_what_says_nothing_of_tokens_is_no_reference() -> None:
-    with pytest.raises(ConfigError, match="x: it says nothing of tokens"):
+    with pytest.raises(ConfigError, match="x: not a language model"):
         ReferenceModel(nn.Linear(2, 2), name="x")
 
 

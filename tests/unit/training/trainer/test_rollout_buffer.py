@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from assay.records.journal import JournaledGroup
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.base.errors import DamagedDataError
 from assay.data.loader.batch import LaneShare, MicroBatch, Ragged, StepShare
 from assay.records.cursor import Cursor
+from assay.records.rollout_log import LoggedGroup
 from assay.training.trainer.method import LaneSamples, MetricSum
 from assay.training.trainer.numerics import combined_digest
 from assay.training.trainer.rollout_buffer import RolloutBuffer, digest_with_rollouts, with_lookahead
@@ -49,8 +49,8 @@ def prompts(lane: int, *rows: int) -> LaneShare:
 
 
 def became(lane: int, digest: int = 0, *batches: MicroBatch) -> LaneSamples:
-    rollout_log = (JournaledGroup(1, lane, digest, "learned", "[]", (answer_of(digest), answer_of(7))),)
-    metrics = {"paid": MetricSum(torch.tensor(0.1 * digest, dtype=torch.float64), 3.0)}
+    rollout_log = (LoggedGroup(1, lane, digest, "trained", "[]", (answer_of(digest), answer_of(7))),)
+    metrics = {"shaped_reward": MetricSum(torch.tensor(0.1 * digest, dtype=torch.float64), 3.0)}
     return LaneSamples(LaneShare(lane, batches), metrics, digest, rollout_log)
 
 
@@ -111,7 +111,7 @@ def test_answers_to_other_prompts_than_the_dataset_gives_are_refused(then, now, 
     requested = [LaneShare(2, (micro_batch(rows),) if rows else ()) for rows in (then, now)]
     held.put(6, requested[:1], [became(2)], policy_step=3)
     assert held.of(6, requested[0]) is held.of(6, requested[0])
-    with pytest.raises(DamagedDataError, match=rf"step 6, lane 2: its prompts were answered 2 steps.*{message}"):
+    with pytest.raises(DamagedDataError, match=rf"step 6, lane 2: its rollouts were generated 2 steps.*{message}"):
         held.of(6, requested[1])
 
 

@@ -172,7 +172,7 @@ def test_ranks_make_the_steps_of_one_rank_bit_for_bit(three_steps, case, tmp_pat
 def test_a_checked_step_says_so_with_its_digests_and_computes_the_same(
     three_steps, world_size, shards_weights, tmp_path: Path
 ) -> None:
-    found = on_ranks(world_size, lambda ranks: steps_on(ranks, every=2), tmp_path, shards_weights=shards_weights)
+    found = on_ranks(world_size, lambda ranks: steps_on(ranks, interval=2), tmp_path, shards_weights=shards_weights)
     for of_rank in found:
         assert [totals.is_verified for totals, *_ in of_rank] == [False, True, False]
         assert [weights for _, weights, _ in of_rank] == [weights for _, weights, _ in three_steps]
@@ -199,7 +199,7 @@ def test_a_lane_of_several_passes_has_a_digest_of_its_own_where_they_are_added(
     shards_weights: bool, tmp_path: Path
 ) -> None:
     """Lanes of unequal lengths are checked side by side: a pass beyond the own last one is in no digest."""
-    found = on_ranks(2, lambda ranks: steps_on(ranks, 6, every=1), tmp_path, shards_weights=shards_weights)
+    found = on_ranks(2, lambda ranks: steps_on(ranks, 6, interval=1), tmp_path, shards_weights=shards_weights)
     lanes = LaneShares(len(LANES), 2, interleaved=shards_weights)
     looked_at = set()
     for rank, of_rank in enumerate(found):
@@ -215,7 +215,7 @@ def test_a_lane_of_several_passes_has_a_digest_of_its_own_where_they_are_added(
 
 def test_a_spot_checks_digest_is_that_of_the_lane_computed_apart(tmp_path: Path) -> None:
     def checked(ranks: Ranks) -> tuple[float, float, int]:
-        stepper, share, _ = stepper_of(ranks, every=1)
+        stepper, share, _ = stepper_of(ranks, interval=1)
         digests = stepper.step(share, step=1, stop_requested=False).digests
         model = initial_model(NoisyRegression(), seed=SEED, device=CPU)
         forward = LaneForward(NoisyRegression(), device=CPU, precision="float32", seed=SEED)

@@ -104,7 +104,7 @@ def test_a_step_of_prompts_is_that_of_the_rows_that_the_model_answers(tmp_path: 
 
     [(totals, of_rows, completed, checked, is_same, rollout_log)] = on_ranks(1, pair, tmp_path)
     rewards = sum(map(sum, completed)) / 6
-    metrics = {**of_rows.metrics, "paid": rewards}
+    metrics = {**of_rows.metrics, "shaped_reward": rewards}
     digests = {"rollout_digest": float(combined_digest(combined_digest(rows) for rows in completed))}
     assert totals.metrics == metrics and totals.digests == digests and checked == [(1, metrics)]
     assert totals.rollout_log == tuple(rollout_log) and len(rollout_log) == 6 and of_rows.rollout_log is None
@@ -114,7 +114,7 @@ def test_a_step_of_prompts_is_that_of_the_rows_that_the_model_answers(tmp_path: 
 
 CASES = {
     "at once": {},
-    "by the means of all": {"step_statistics": ("paid",)},
+    "by the means of all": {"step_statistics": ("shaped_reward",)},
     "three updates": {"updates_per_rollout": 3},
     "a step ahead": {"staleness": 1, "updates_per_rollout": 2},
 }

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from assay.records.journal import JournaledGroup
 
 from assay.base.errors import TrainingError
 from assay.base.seeds import mix64
@@ -22,6 +21,7 @@ from assay.data.loader.loader import Loader
 from assay.data.loader.receipts import receipt
 from assay.records.commit import Quarantined
 from assay.records.cursor import Cursor
+from assay.records.rollout_log import LoggedGroup
 from assay.training.trainer.commit_schedule import CommitSchedule
 from assay.training.trainer.config import TrainerConfig
 from assay.training.trainer.step import StepCancelledError, StepTotals
@@ -69,14 +69,14 @@ class Rank:
 
     def step(self, share: StepShare, *, step: int, stop_requested: bool, commit_requested: bool) -> StepTotals:
         self.seconds += 0.25
-        self.asked.append((step, stop_requested, commit_requested))
+        self.requested.append((step, stop_requested, commit_requested))
         self.shares.append(share)
         usual = StepTotals(
             num_rows=8, num_tokens=16, weight=4, loss_sum=step * 2.0, gradient_norm=3.0, learning_rate=0.5,
             stop_requested=False, commit_requested=commit_requested, exchange_s=0.125, bad_lanes=(),
             metrics={"accuracy": 0.75}, digests={"gradient_digest": 7.0},
         )  # fmt: skip
-        return usual._replace(**self.answers.get(step, {}))
+        return usual._replace(**self.completions.get(step, {}))
 
     def phase(self, name: str) -> None:
         self.events.append(name)
@@ -112,10 +112,10 @@ class Reader(Loader):
 
     def __init__(self, *rest: Any) -> None:
         super().__init__(*rest)
-        self.asked: list[tuple[Any, ...]] = []
+        self.requested: list[tuple[Any, ...]] = []
 
     def shares(self, *requests: Any) -> Any:
-        self.asked.append(requests)
+        self.requested.append(requests)
         return super().shares(*requests)
 
 
@@ -157,7 +157,7 @@ def positions(rank: Rank) -> list[tuple[int, int, int]]:
 def test_a_run_reads_every_step_once_and_commits_the_place_of_the_next() -> None:
     rank = Rank()
     assert trained(rank) == "finished"
-    assert rank.asked == [(step, False, False) for step in range(1, 11)]
+    assert rank.requested == [(step, False, False) for step in range(1, 11)]
     cursors = [(share.cursor.epoch, share.cursor.step_in_epoch) for share in rank.shares]
     assert cursors == [(epoch, step) for epoch in range(2) for step in range(STEPS_PER_EPOCH)]
     assert all([lane.lane for lane in share.lanes] == list(LANES) for share in rank.shares)
@@ -210,7 +210,7 @@ def test_a_window_is_gone_on_with_as_it_was_dealt(step_in_epoch: int, skipped: s
 def test_no_more_is_read_than_is_learned() -> None:
     reader, index = loader(), TrainingPosition(7, Cursor(epoch=1, step_in_epoch=2), frozenset({3}))
     trained(Rank(), index, reader=reader)
-    assert reader.asked == [(index.cursor, LANES, 3, index.skipped)]
+    assert reader.requested == [(index.cursor, LANES, 3, index.skipped)]
 
 
 @pytest.mark.parametrize("staleness", [None, 0, 2])
@@ -223,8 +223,8 @@ def test_a_step_is_given_the_prompts_of_those_that_it_answers_ahead(staleness: i
 
 
 def test_a_commit_has_the_journal_of_its_steps_and_what_was_quarantined() -> None:
-    group = JournaledGroup(1, 2, 9, "learned", "[]", (answer_of(7),))
-    rank = Rank(answers={step: {"journal": (group._replace(step=step),)} for step in (1, 2, 3, 5)})
+    group = LoggedGroup(1, 2, 9, "trained", "[]", (answer_of(7),))
+    rank = Rank(completions={step: {"rollout_log": (group._replace(step=step),)} for step in (1, 2, 3, 5)})
     trained(rank, reader=Damaged(Source(), LoaderConfig(**SIZES), ("input_ids",)), max_steps=6)
     steps = [[table["step"].to_pylist() for table in commit["receipts"].rollout_log] for commit in rank.commits]
     assert steps == [[[1], [2], [3]], [[5]]]
@@ -262,9 +262,9 @@ def test_a_step_is_written_down_with_the_seconds_that_it_took() -> None:
 
 @pytest.mark.parametrize(("stop_step", "outcome"), [(3, "stopped"), (4, "stopped"), (10, "finished")])
 def test_who_is_asked_to_stop_commits_first(stop_step: int, outcome: str) -> None:
-    rank = Rank(answers={stop_step: {"stop_requested": True}})
+    rank = Rank(completions={stop_step: {"stop_requested": True}})
     assert trained(rank) == outcome
-    assert len(rank.asked) == stop_step
+    assert len(rank.requested) == stop_step
     assert positions(rank)[-1][0] == stop_step
     assert rank.events[-1] == "wait"
     assert len({commit["step"] for commit in rank.commits}) == len(rank.commits)
@@ -273,7 +273,7 @@ def test_who_is_asked_to_stop_commits_first(stop_step: int, outcome: str) -> Non
 def test_the_wish_to_stop_is_handed_to_the_step() -> None:
     rank = Rank(stops=True)
     trained(rank, max_steps=1)
-    assert rank.asked == [(1, True, False)]
+    assert rank.requested == [(1, True, False)]
 
 
 def test_auto_asks_by_the_clock_and_waits_longer_after_a_dear_commit() -> None:
@@ -287,14 +287,14 @@ def test_auto_asks_by_the_clock_and_waits_longer_after_a_dear_commit() -> None:
 
     rank.step = long_step  # type: ignore[method-assign]
     trained(rank, commit_every="auto")
-    assert [number for number, _, commit in rank.asked if commit] == [2, 9]
+    assert [number for number, _, commit in rank.requested if commit] == [2, 9]
     assert [number for number, *_ in positions(rank)] == [2, 9, 10]
 
 
 @pytest.mark.parametrize(("commit_every", "committed"), [("auto", [3, 10]), (4, [4, 8, 10])])
 def test_a_checked_step_is_committed_at_once_only_where_commits_have_no_fixed_steps(commit_every, committed) -> None:
     checked = [3] if commit_every == "auto" else [3, 8]
-    rank = Rank(answers={step: {"is_verified": True} for step in checked})
+    rank = Rank(completions={step: {"is_verified": True} for step in checked})
     trained(rank, commit_every=commit_every)
     assert [commit["step"] for commit in rank.commits] == committed
     verified = [commit["step"] for commit in rank.commits if commit["is_verified"]]
@@ -309,7 +309,7 @@ def test_a_checked_step_is_committed_at_once_only_where_commits_have_no_fixed_st
     ],
 )
 def test_a_step_that_was_not_made_ends_the_run_and_names_its_learning_rate(wrong, what) -> None:
-    rank = Rank(answers={7: wrong})
+    rank = Rank(completions={7: wrong})
     with pytest.raises(TrainingError, match=rf"^step 7: {what} is not finite, at a learning rate of 0\.5 "):
         trained(rank)
     assert positions(rank) == [(4, 0, 4)] and 7 not in rank.logged

@@ -49,9 +49,7 @@ def metadata_buckets(batch: MicroBatch, config: ClassifyConfig) -> Int64[np.ndar
 
 def _category_buckets(column: pa.Array, num_buckets: int) -> Int64[np.ndarray, "row"]:
     encoded = column.cast(pa.string()).dictionary_encode()
-    hashed = [
-        1 + xxhash.xxh3_64_intdigest(value.encode()) % num_buckets for value in encoded.dictionary.to_pylist()
-    ]
+    hashed = [1 + xxhash.xxh3_64_intdigest(value.encode()) % num_buckets for value in encoded.dictionary.to_pylist()]
     # Nulls have the index of the entry appended for them: bucket 0.
     indices = encoded.indices.fill_null(len(hashed)).to_numpy(zero_copy_only=False)
     buckets: npt.NDArray[np.int64] = np.array([*hashed, 0], np.int64)[indices]

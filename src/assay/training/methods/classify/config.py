@@ -57,9 +57,9 @@ class ClassifyConfig(MethodConfig):
         """See `MethodConfig`."""
         return self.label.predictions
 
-    def fault_of_label(self, label: str | float) -> str | None:
+    def label_problem(self, label: str | float) -> str | None:
         """See `MethodConfig`."""
-        return self.label.fault_of(label)
+        return self.label.problem_of(label)
 
     def check_dataset(self, manifest: DatasetManifest) -> None:
         """See `MethodConfig`: the encoder's position and token tables must be large enough, a
@@ -90,8 +90,7 @@ class ClassifyConfig(MethodConfig):
         for name in self.categorical_columns:
             if holds_lists(kind := manifest.columns[name]):
                 raise ConfigError(
-                    f"method.categorical_columns: column '{name}' has type {kind}, and no name a row. Leave it "
-                    "out."
+                    f"method.categorical_columns: column '{name}' has type {kind}, and no name a row. Leave it out."
                 )
 
     def num_parameters(self) -> int | None:
@@ -103,9 +102,7 @@ class ClassifyConfig(MethodConfig):
         norm = 2 * width
         embeddings = (encoder.vocab_size + encoder.max_tokens + _TOKEN_TYPES) * width + norm
         attention = 4 * _linear(width, width) + norm
-        feed_forward = (
-            _linear(width, encoder.intermediate_size) + _linear(encoder.intermediate_size, width) + norm
-        )
+        feed_forward = _linear(width, encoder.intermediate_size) + _linear(encoder.intermediate_size, width) + norm
         buckets = len(self.categorical_columns) * (self.category_buckets + 1)
         buckets += len(self.numeric_columns) * NUMERIC_BUCKETS
         head = _linear(width, width) + _linear(width, self.label.num_outputs)
@@ -115,18 +112,16 @@ class ClassifyConfig(MethodConfig):
         """See `MethodConfig`."""
         encoder = self.encoder
         shape = encoder.shape
-        parameters = (
-            self.num_parameters() if isinstance(encoder, NewEncoderConfig) else encoder.num_parameters()
-        )
+        parameters = self.num_parameters() if isinstance(encoder, NewEncoderConfig) else encoder.num_parameters()
         if shape is None or parameters is None:
             return None
         return ModelSize(parameters, shape.activation_numbers(num_tokens))
 
     @model_validator(mode="after")
     def _columns_have_names_of_their_own(self) -> "ClassifyConfig":
-        if taken := {"label", "predicted", "prediction", "probability"} & set(self.metadata_columns):
+        if reserved := {"label", "predicted", "prediction", "probability"} & set(self.metadata_columns):
             raise ValueError(
-                f"a metadata column is named {min(taken)}, as what is learned or predicted is. Rename it"
+                f"a metadata column is named {min(reserved)}, as what is learned or predicted is. Rename it"
             )
         return self
 

@@ -10,20 +10,18 @@ from transformers.utils import logging as hf_logging
 from assay.models.pretrained import ModelKind, load_pretrained
 from assay.training.methods.classify.config import NUMERIC_BUCKETS, ClassifyConfig
 from assay.training.methods.classify.label_config import BinaryLabel, ClassesLabel, NumberLabel
+from assay.training.methods.classify.modeling_assay import AssayClassifier, AssayClassifierConfig
 from assay.training.methods.classify.network import ClassifierNetwork
-from assay.training.methods.classify.portable import AssayClassifier, AssayClassifierConfig
 
 MODULE_FILE = "modeling_assay.py"
-"""What `portable.py` is called beside the weights."""
+"""Name of the model code in an exported folder; the source is the module of that name in this folder."""
 
 _PORTABLE = ModelKind(AssayClassifier, "a classifier")
-_PLACE = "_name_or_path"
+_PATH_KEY = "_name_or_path"
 """Where a pretrained encoder lay on this machine, which is nobody else's business."""
 
 
-def save_portable(
-    network: ClassifierNetwork, config: ClassifyConfig, folder: Path, types: Mapping[str, str]
-) -> None:
+def save_exported(network: ClassifierNetwork, config: ClassifyConfig, folder: Path, types: Mapping[str, str]) -> None:
     """Write `model.safetensors`, `config.json` and the module that reads them; `types`: the Arrow type of each
     metadata column."""
     with torch.device("meta"):
@@ -31,11 +29,11 @@ def save_portable(
     model.encoder, model.metadata, model.head = network.encoder, network.metadata, network.head
     hf_logging.disable_progress_bar()
     model.save_pretrained(folder)
-    source = Path(__file__).with_name("portable.py")
+    source = Path(__file__).with_name(MODULE_FILE)
     (folder / MODULE_FILE).write_bytes(source.read_bytes())
 
 
-def load_portable(folder: Path) -> ClassifierNetwork:
+def load_exported(folder: Path) -> ClassifierNetwork:
     """The network behind such files, by our own copy of the module: no code of the folder is run."""
     model = load_pretrained(_PORTABLE, folder, use_safetensors=True)
     return ClassifierNetwork.of_parts(model.encoder, model.metadata, model.head)
@@ -44,16 +42,13 @@ def load_portable(folder: Path) -> ClassifierNetwork:
 def _portable_config(
     network: ClassifierNetwork, config: ClassifyConfig, types: Mapping[str, str]
 ) -> AssayClassifierConfig:
-    kinds = {
-        name: "number" if name in config.numeric_columns else "category" for name in config.metadata_columns
-    }
+    kinds = {name: "number" if name in config.numeric_columns else "category" for name in config.metadata_columns}
     buckets = {"number": NUMERIC_BUCKETS, "category": config.category_buckets + 1}
     module = MODULE_FILE.removesuffix(".py")
     return AssayClassifierConfig(
-        encoder={key: value for key, value in network.encoder.config.to_dict().items() if key != _PLACE},
+        encoder={key: value for key, value in network.encoder.config.to_dict().items() if key != _PATH_KEY},
         metadata=[
-            {"name": name, "kind": kind, "buckets": buckets[kind], "type": types[name]}
-            for name, kind in kinds.items()
+            {"name": name, "kind": kind, "buckets": buckets[kind], "type": types[name]} for name, kind in kinds.items()
         ],
         **_labels(config.label),
         architectures=[AssayClassifier.__name__],
@@ -76,7 +71,7 @@ def _labels(label: BinaryLabel | ClassesLabel | NumberLabel) -> dict[str, Any]:
     return {
         "num_labels": len(names),
         "id2label": dict(enumerate(names)),
-        "label2id": {name: place for place, name in enumerate(names)},
+        "label2id": {name: index for index, name in enumerate(names)},
         "problem_type": problem,
         **number,
     }

@@ -39,9 +39,9 @@ class BinaryLabel(FrozenConfig):
         """See `MethodConfig`."""
         return BinaryPredictions()
 
-    def fault_of(self, label: str | float) -> str | None:
+    def problem_of(self, label: str | float) -> str | None:
         """See `MethodConfig.fault_of_label`. Of names, whatever is not the one that counts as 1 is 0."""
-        if self.positive is not None or _spelled(label) in ("0", "1"):
+        if self.positive is not None or _label_text(label) in ("0", "1"):
             return None
         return f"'label' is {label!r:.60}, and this model's are 0 and 1"
 
@@ -54,12 +54,12 @@ class BinaryLabel(FrozenConfig):
                 "labelled so; "
                 f"there are: {_some(manifest.label_counts)}."
             )
-        strange = [label for label in manifest.label_counts if label not in known]
-        if strange or manifest.columns.get(LABEL, "") in _FRACTIONS:
+        unexpected = [label for label in manifest.label_counts if label not in known]
+        if unexpected or manifest.columns.get(LABEL, "") in _FRACTIONS:
             raise ConfigError(
                 f"dataset '{manifest.name}' has labels other than 0 and 1"
-                f"{f': {_some(strange)}' if strange else ' (numbers)'}, and method.label is binary. "
-                f"{_cure(manifest)}"
+                f"{f': {_some(unexpected)}' if unexpected else ' (numbers)'}, and method.label is binary. "
+                f"{_hint(manifest)}"
             )
 
 
@@ -88,9 +88,9 @@ class ClassesLabel(FrozenConfig):
         """See `MethodConfig`."""
         return ClassPredictions(self.names)
 
-    def fault_of(self, label: str | float) -> str | None:
+    def problem_of(self, label: str | float) -> str | None:
         """See `MethodConfig.fault_of_label`."""
-        if _spelled(label) in self.names:
+        if _label_text(label) in self.names:
             return None
         return f"'label' is {label!r:.60}, and this model's are {_some(self.names)}"
 
@@ -98,14 +98,13 @@ class ClassesLabel(FrozenConfig):
         """Raise a `ConfigError` about labels that are not named."""
         if not manifest.label_counts:
             raise ConfigError(
-                f"the labels of dataset '{manifest.name}' are numbers, and method.label is classes. "
-                f"{_cure(manifest)}"
+                f"the labels of dataset '{manifest.name}' are numbers, and method.label is classes. {_hint(manifest)}"
             )
-        if strange := [label for label in manifest.label_counts if label not in self.names]:
-            them, their = ("it", "its") if len(strange) == 1 else ("them", "their")
+        if unexpected := [label for label in manifest.label_counts if label not in self.names]:
+            them, their = ("it", "its") if len(unexpected) == 1 else ("them", "their")
             raise ConfigError(
-                f"dataset '{manifest.name}' has {number_of(len(strange), 'label')} that method.label.names "
-                f"does not list: {_some(strange)}. List {them}, or build the dataset without {their} rows."
+                f"dataset '{manifest.name}' has {number_of(len(unexpected), 'label')} that method.label.names "
+                f"does not list: {_some(unexpected)}. List {them}, or build the dataset without {their} rows."
             )
 
 
@@ -135,7 +134,7 @@ class NumberLabel(FrozenConfig):
         """See `MethodConfig`."""
         return NumberPredictions(self.unit)
 
-    def fault_of(self, label: str | float) -> str | None:
+    def problem_of(self, label: str | float) -> str | None:
         """See `MethodConfig.fault_of_label`."""
         if not isinstance(label, str):
             return None
@@ -147,14 +146,14 @@ class NumberLabel(FrozenConfig):
         if not kind.startswith((*_FRACTIONS, "int", "uint", "bool")):
             raise ConfigError(
                 f"the labels of dataset '{manifest.name}' are of type {kind}, and method.label is number. "
-                f"{_cure(manifest)}"
+                f"{_hint(manifest)}"
             )
 
 
 LabelConfig = Annotated[BinaryLabel | ClassesLabel | NumberLabel, Field(discriminator="type")]
 
 
-def _spelled(label: str | float) -> str:
+def _label_text(label: str | float) -> str:
     """As a dataset counts it: true is 1, and a whole number has no point."""
     if isinstance(label, str):
         return label
@@ -166,7 +165,7 @@ def _some(labels: Iterable[str]) -> str:
     return ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
 
 
-def _cure(manifest: DatasetManifest) -> str:
+def _hint(manifest: DatasetManifest) -> str:
     if not manifest.label_counts:
         return "Use method.label={type: number}."
     if manifest.label_counts.keys() <= {"0", "1"}:

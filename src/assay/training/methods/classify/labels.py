@@ -53,7 +53,7 @@ class Labels(ABC):
         """Columns, as the configuration's `predictions` says."""
 
     @abstractmethod
-    def answers(self, outputs: Float[Tensor, "row ..."]) -> Mapping[str, list[Any]]:
+    def predict(self, outputs: Float[Tensor, "row ..."]) -> Mapping[str, list[Any]]:
         """Columns of what is said of rows whose label nobody knows."""
 
 
@@ -86,7 +86,7 @@ class BinaryTargets(Labels):
         """The rows' labels, and their probabilities of label 1."""
         return {"label": targets.to(torch.int8), "probability": torch.sigmoid(outputs.double())}
 
-    def answers(self, outputs: Float[Tensor, "row"]) -> Mapping[str, list[Any]]:
+    def predict(self, outputs: Float[Tensor, "row"]) -> Mapping[str, list[Any]]:
         """The rows' probabilities of label 1."""
         return {"probability": torch.sigmoid(outputs.double()).tolist()}
 
@@ -103,11 +103,11 @@ class ClassTargets(Labels):
         """The place of each row's name."""
         if pa.types.is_boolean(column.type):
             column = column.cast(pa.int8())
-        places = pc.index_in(column.cast(pa.string()), value_set=self._names)
-        if places.null_count:
-            (strange, *_) = column.filter(places.is_null()).to_pylist()
-            raise DataError(f"a row's label is {strange!r}, which method.label.names does not list.")
-        return torch.from_numpy(places.to_numpy().astype(np.int64))
+        indices = pc.index_in(column.cast(pa.string()), value_set=self._names)
+        if indices.null_count:
+            (unexpected, *_) = column.filter(indices.is_null()).to_pylist()
+            raise DataError(f"a row's label is {unexpected!r}, which method.label.names does not list.")
+        return torch.from_numpy(indices.to_numpy().astype(np.int64))
 
     def blank(self, device: torch.device) -> Int[Tensor, "1"]:
         """See `Labels`."""
@@ -116,9 +116,7 @@ class ClassTargets(Labels):
     def loss(self, outputs: Float[Tensor, "row class"], targets: Int[Tensor, "row"]) -> Loss:
         """Cross-entropies, in nats; `accuracy`: the share of rows whose class is the likeliest."""
         is_right = outputs.detach().argmax(dim=1) == targets
-        return Loss(
-            class_cross_entropy_sum(outputs, targets), {"accuracy": MetricSum(is_right.sum(), len(targets))}
-        )
+        return Loss(class_cross_entropy_sum(outputs, targets), {"accuracy": MetricSum(is_right.sum(), len(targets))})
 
     def predictions(
         self, outputs: Float[Tensor, "row class"], targets: Int[Tensor, "row"]
@@ -132,11 +130,11 @@ class ClassTargets(Labels):
             "log_loss": -logs.gather(1, targets[:, None]).squeeze(1),
         }
 
-    def answers(self, outputs: Float[Tensor, "row class"]) -> Mapping[str, list[Any]]:
+    def predict(self, outputs: Float[Tensor, "row class"]) -> Mapping[str, list[Any]]:
         """The name of the likeliest class, and the probability of each."""
         names, shares = self._names.to_pylist(), log_softmax(outputs.double(), dim=1).exp()
-        probabilities = {f"probability_{name}": shares[:, place].tolist() for place, name in enumerate(names)}
-        return {"predicted": [names[place] for place in outputs.argmax(dim=1).tolist()], **probabilities}
+        probabilities = {f"probability_{name}": shares[:, index].tolist() for index, name in enumerate(names)}
+        return {"predicted": [names[index] for index in outputs.argmax(dim=1).tolist()], **probabilities}
 
 
 class NumberTargets(Labels):
@@ -172,7 +170,7 @@ class NumberTargets(Labels):
             "squared_error": errors.square(),
         }
 
-    def answers(self, outputs: Float[Tensor, "row"]) -> Mapping[str, list[Any]]:
+    def predict(self, outputs: Float[Tensor, "row"]) -> Mapping[str, list[Any]]:
         """In the label's unit."""
         return {"prediction": (outputs.double() * self._scale + self._mean).tolist()}
 

@@ -11,9 +11,7 @@ def cross_entropy_sum(logits: Float[Tensor, "row"], labels: Float[Tensor, "row"]
     return binary_cross_entropy_with_logits(logits, labels, reduction="sum")
 
 
-def class_cross_entropy_sum(
-    logits: Float[Tensor, "row class"], labels: Int[Tensor, "row"]
-) -> Float[Tensor, ""]:
+def class_cross_entropy_sum(logits: Float[Tensor, "row class"], labels: Int[Tensor, "row"]) -> Float[Tensor, ""]:
     """Sum over rows of -log p[label] in nats, p = softmax(logits)."""
     return cross_entropy(logits, labels, reduction="sum")
 

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from assay.base.errors import ConfigError
 from assay.base.shapes import Float, Shaped
 from assay.data.loader.batch import MicroBatch
-from assay.models.exporting import Leaving
+from assay.models.exporting import ExportOptions
 from assay.records.exported_model import ModelForm
 from assay.training.methods.classify.batch import classifier_tensors
 from assay.training.methods.classify.config import ClassifyConfig
-from assay.training.methods.classify.exporting import load_portable, save_portable
+from assay.training.methods.classify.exporting import load_exported, save_exported
 from assay.training.methods.classify.labels import labels_of
 from assay.training.methods.classify.network import ClassifierNetwork
-from assay.training.trainer.method import Helpers, Loss
+from assay.training.trainer.method import FrozenModels, Loss
 
 
 class ClassifyMethod:
@@ -34,7 +34,7 @@ class ClassifyMethod:
         """What is written down with every step, beside the loss."""
         return self._labels.metrics
 
-    def build_helpers(self) -> Helpers:
+    def build_frozen_models(self) -> FrozenModels:
         """None: the loss asks the one network."""
         return {}
 
@@ -64,7 +64,7 @@ class ClassifyMethod:
         self,
         model: nn.Module,
         tensors: Mapping[str, Shaped[Tensor, "row ..."]],
-        helpers: Helpers,  # noqa: ARG002
+        frozen_models: FrozenModels,  # noqa: ARG002
     ) -> Loss:
         """See `labels`: each kind's own."""
         return self._labels.loss(self.outputs(model, tensors), tensors["labels"])
@@ -75,11 +75,9 @@ class ClassifyMethod:
         """See `labels`: each kind's own."""
         return self._labels.predictions(self.outputs(model, tensors), tensors["labels"])
 
-    def answers(
-        self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "row ..."]]
-    ) -> Mapping[str, list[Any]]:
+    def predict(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "row ..."]]) -> Mapping[str, list[Any]]:
         """See `labels`: each kind's own."""
-        return self._labels.answers(self.outputs(model, tensors))
+        return self._labels.predict(self.outputs(model, tensors))
 
     def embeddings(
         self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "row ..."]]
@@ -88,20 +86,18 @@ class ClassifyMethod:
         assert isinstance(model, ClassifierNetwork), type(model)
         return model.pooled(tensors["input_ids"], tensors["lengths"], tensors.get("attention_mask"))
 
-    def save_portable(self, model: nn.Module, folder: Path, leaving: Leaving) -> None:
+    def save_exported(self, model: nn.Module, folder: Path, options: ExportOptions) -> None:
         """See `ExportableMethod`."""
         assert isinstance(model, ClassifierNetwork), type(model)
-        if leaving.adapters == "apart":
+        if options.adapters == "apart":
             raise ConfigError("--adapters apart: a classifier has no adapters. Leave the option out.")
-        save_portable(model, self.config, folder, leaving.columns)
+        save_exported(model, self.config, folder, options.columns)
 
-    def load_portable(self, folder: Path) -> nn.Module:
-        """See `PortableMethod`."""
-        return load_portable(folder)
+    def load_exported(self, folder: Path) -> nn.Module:
+        """See `LoadableMethod`."""
+        return load_exported(folder)
 
-    def outputs(
-        self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "row ..."]]
-    ) -> Float[Tensor, "row ..."]:
+    def outputs(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "row ..."]]) -> Float[Tensor, "row ..."]:
         """The network's, of the rows."""
         outputs: Tensor = model(
             tensors["input_ids"],

@@ -15,7 +15,7 @@ from assay.models.causal_config import (
     NewCausalConfig,
     PretrainedCausalConfig,
     check_rows,
-    numbers_held,
+    model_size,
 )
 from assay.models.config import ModelSize
 from assay.records.dataset import DatasetManifest, ReferenceScores
@@ -153,7 +153,7 @@ class DpoConfig(MethodConfig):
         """See `MethodConfig`. Accuracy is first: losses of other kinds or betas cannot be compared."""
         return RowScores(
             (ACCURACY, LOSS, MARGIN, CHOSEN_LOGPROB, REJECTED_LOGPROB, CHOSEN_REWARD, REJECTED_REWARD),
-            ranges={each.name: (-math.inf, 0.0) for each in (CHOSEN_LOGPROB, REJECTED_LOGPROB)},
+            ranges={metric.name: (-math.inf, 0.0) for metric in (CHOSEN_LOGPROB, REJECTED_LOGPROB)},
         )
 
     @property
@@ -181,13 +181,13 @@ class DpoConfig(MethodConfig):
         where, path = "method.model", getattr(self.model, "path", None)
         if self.reference.path is not None:
             where, path = "method.reference", self.reference.path
-        said = (
+        columns_text = (
             f"the columns {' and '.join(REFERENCE_LOGPROBS)} of dataset '{manifest.name}' are what "
             f"{scored.reference} said, weights {scored.weights_digest[:12]}…"
         )
         if path is None:
             raise ConfigError(
-                f"method.reference: {said}; method.model.type=new has other weights. Begin with a pretrained "
+                f"method.reference: {columns_text}; method.model.type=new has other weights. Begin with a pretrained "
                 "folder of those, or name it as method.reference.path."
             )
         # Here, since it brings torch along, and most recipes need not ask.
@@ -195,7 +195,7 @@ class DpoConfig(MethodConfig):
 
         if (own := folder_digest(path)) != scored.weights_digest:
             raise ConfigError(
-                f"{where}.path={path}: its weights are {own[:12]}…, but {said}. Score the pairs anew: "
+                f"{where}.path={path}: its weights are {own[:12]}…, but {columns_text}. Score the pairs anew: "
                 f"assay data score DATASET --reference {path}; or name the folder that they are held to as "
                 "method.reference.path."
             )
@@ -203,17 +203,15 @@ class DpoConfig(MethodConfig):
     def size(self, num_tokens: int) -> ModelSize | None:
         """See `MethodConfig`. A reference is held beside the model unless it is that without its adapters."""
         reference = self.reference
-        is_held = isinstance(reference, FrozenReference) and (
-            reference.path is not None or self.model.lora is None
-        )
-        return numbers_held(self.model, num_tokens, copies=int(is_held))
+        is_held = isinstance(reference, FrozenReference) and (reference.path is not None or self.model.lora is None)
+        return model_size(self.model, num_tokens, copies=int(is_held))
 
     def num_parameters(self) -> int | None:
         """See `MethodConfig`."""
         return self.model.num_parameters()
 
     @model_validator(mode="after")
-    def _somebody_was_there_before(self) -> "DpoConfig":
+    def _reference_is_trained(self) -> "DpoConfig":
         frozen = isinstance(self.reference, FrozenReference) and self.reference.path is None
         if frozen and isinstance(self.model, NewCausalConfig):
             raise ValueError(

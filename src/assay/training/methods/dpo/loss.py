@@ -31,9 +31,7 @@ from assay.base.shapes import Float
 from assay.training.methods.dpo.config import IpoLoss, RobustLoss, SigmoidLoss
 
 
-def pair_losses(
-    differences: Float[Tensor, "pair"], loss: SigmoidLoss | RobustLoss | IpoLoss
-) -> Float[Tensor, "pair"]:
+def pair_losses(differences: Float[Tensor, "pair"], loss: SigmoidLoss | RobustLoss | IpoLoss) -> Float[Tensor, "pair"]:
     """The losses of pairs whose `d` is given."""
     if isinstance(loss, IpoLoss):
         return (differences - 1 / (2 * loss.beta)).square()

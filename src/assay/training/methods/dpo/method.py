@@ -14,7 +14,7 @@ from assay.base.shapes import Float, Shaped
 from assay.data.dataset.columns import REFERENCE_LOGPROBS
 from assay.data.loader.batch import MicroBatch
 from assay.models.causal_config import PretrainedCausalConfig
-from assay.models.exporting import Leaving, save_model
+from assay.models.exporting import ExportOptions, save_model
 from assay.models.lora import adapters_off
 from assay.models.pairs import pairs_of
 from assay.models.token_scores import CausalNetwork, sequence_logprobs
@@ -29,7 +29,7 @@ from assay.training.methods.dpo.config import (
     DpoConfig,
 )
 from assay.training.methods.dpo.loss import pair_losses
-from assay.training.trainer.method import Helpers, Loss, MetricSum
+from assay.training.trainer.method import FrozenModels, Loss, MetricSum
 
 REFERENCE = "reference"
 
@@ -69,7 +69,7 @@ class DpoMethod:
         """The network, as its folder has it."""
         return CausalNetwork(self.config.model)
 
-    def build_helpers(self) -> Helpers:
+    def build_frozen_models(self) -> FrozenModels:
         """The reference, if it is asked in every step and is not the model below its adapters."""
         if isinstance(self.config.reference, ColumnReference) or self._is_base:
             return {}
@@ -85,8 +85,8 @@ class DpoMethod:
         arrays = {"input_ids": pairs.input_ids, "scored": pairs.in_completion()}
         if isinstance(self.config.reference, ColumnReference):
             columns = [micro_batch.columns[name] for name in REFERENCE_LOGPROBS]
-            said = [column.to_numpy(zero_copy_only=False) for column in columns]
-            arrays[REFERENCE] = np.concatenate(said).astype(np.float32)
+            reference_logprobs = [column.to_numpy(zero_copy_only=False) for column in columns]
+            arrays[REFERENCE] = np.concatenate(reference_logprobs).astype(np.float32)
         return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
 
     def blank(self, device: torch.device) -> Mapping[str, Shaped[Tensor, "..."]]:
@@ -97,9 +97,9 @@ class DpoMethod:
             REFERENCE: torch.zeros(2, device=device),
         }
 
-    def loss(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]], helpers: Helpers) -> Loss:
+    def loss(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]], frozen_models: FrozenModels) -> Loss:
         """The loss of the pairs."""
-        scores = self._scores(model, tensors, helpers.get(REFERENCE))
+        scores = self._scores(model, tensors, frozen_models.get(REFERENCE))
         chosen, rejected = scores.chosen_rewards.detach(), scores.rejected_rewards.detach()
         values = {
             "accuracy": chosen > rejected,
@@ -116,10 +116,11 @@ class DpoMethod:
         self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]
     ) -> Mapping[str, Shaped[Tensor, "pair"]]:
         """Each pair's scores, and both of its rewards."""
-        helpers = {
-            name: each.to(tensors["input_ids"].device).eval() for name, each in self.build_helpers().items()
+        frozen_models = {
+            name: build_frozen_model.to(tensors["input_ids"].device).eval()
+            for name, build_frozen_model in self.build_frozen_models().items()
         }
-        scores = self._scores(model, tensors, helpers.get(REFERENCE))
+        scores = self._scores(model, tensors, frozen_models.get(REFERENCE))
         chosen, rejected = scores.chosen_rewards.double(), scores.rejected_rewards.double()
         return {
             ACCURACY.name: (chosen > rejected).double(),
@@ -131,10 +132,10 @@ class DpoMethod:
             REJECTED_REWARD.name: rejected,
         }
 
-    def save_portable(self, model: nn.Module, folder: Path, leaving: Leaving) -> None:
+    def save_exported(self, model: nn.Module, folder: Path, options: ExportOptions) -> None:
         """See `ExportableMethod`."""
         assert isinstance(model, CausalNetwork), type(model)
-        save_model(model.network, self.config.model, folder, leaving)
+        save_model(model.network, self.config.model, folder, options)
 
     @property
     def _is_base(self) -> bool:
@@ -155,14 +156,14 @@ class DpoMethod:
         self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]], reference: nn.Module | None
     ) -> Scores:
         if isinstance(self.config.reference, ColumnReference):
-            said = tensors[REFERENCE]
+            reference_logprobs = tensors[REFERENCE]
         else:
             with torch.no_grad(), adapters_off(model) if self._is_base else nullcontext():
-                said = sequence_logprobs(reference or model, tensors["input_ids"], tensors["scored"])
+                reference_logprobs = sequence_logprobs(reference or model, tensors["input_ids"], tensors["scored"])
         logprobs = sequence_logprobs(model, tensors["input_ids"], tensors["scored"])
         # One where a row has nothing but its first token, which nothing stands before: its sums are zero.
         num_tokens = tensors["scored"].sum(dim=1).clamp(min=1)
-        log_ratios = logprobs - said
+        log_ratios = logprobs - reference_logprobs
         if self.config.loss.type in ("ipo", "sigmoid_norm"):
             log_ratios = log_ratios / num_tokens
         chosen, rejected = log_ratios.chunk(2)

@@ -1,7 +1,7 @@
-"""Prompts and answers as arrays, and back.
+"""Prompts and completions as arrays, and back.
 
 rows of the dataset   input_ids, item                           a prompt, and what graders read of it
-answers               input_ids = prompt + answer, prompt_tokens, advantage, sampler_logprobs
+training samples      input_ids = prompt + completion, prompt_tokens, advantage, sampler_logprobs
 """
 
 import json
@@ -23,16 +23,16 @@ ADVANTAGE, SAMPLER_LOGPROBS = "advantage", "sampler_logprobs"
 
 
 class PromptRow(NamedTuple):
-    """A row of the dataset."""
+    """A prompt of the dataset."""
 
     row_id: int
     tokens: Int64[np.ndarray, "token"]
     item: Mapping[str, Any]
-    """What graders read."""
+    """The fields that graders read."""
 
 
-class TaughtAnswer(NamedTuple):
-    """One that teaches."""
+class TrainingSample(NamedTuple):
+    """A rollout with its prompt and advantage: one row of the policy loss."""
 
     row: PromptRow
     rollout: Rollout
@@ -40,12 +40,12 @@ class TaughtAnswer(NamedTuple):
 
     @property
     def num_tokens(self) -> int:
-        """With its prompt."""
+        """Tokens of prompt and completion."""
         return len(self.row.tokens) + len(self.rollout.tokens)
 
 
 def rows_of(micro_batches: Sequence[MicroBatch]) -> Iterator[PromptRow]:
-    """In their order."""
+    """Yield the prompts of the micro-batches."""
     for batch in micro_batches:
         lines = zip(batch.tokens.values, batch.tokens.lengths, strict=True)
         for row_id, (tokens, length), item in zip(batch.row_ids.tolist(), lines, items_of(batch), strict=True):
@@ -53,8 +53,8 @@ def rows_of(micro_batches: Sequence[MicroBatch]) -> Iterator[PromptRow]:
 
 
 def prompt_arrays(batch: MicroBatch) -> dict[str, Shaped[np.ndarray, "..."]]:
-    """Arrays of prompts that are to be answered: `input_ids` [row, token], `lengths`, `row_ids` [row], and the
-    items as JSON, `items` [row, byte]."""
+    """Return the arrays of prompts: `input_ids` [row, token], `lengths`, `row_ids` [row], and the items as
+    JSON, `items` [row, byte]."""
     texts = [text.encode() for text in batch.columns[ITEM].to_pylist()]
     items = np.zeros((len(texts), max(map(len, texts))), np.uint8)
     for line, text in zip(items, texts, strict=True):
@@ -67,8 +67,8 @@ def prompt_arrays(batch: MicroBatch) -> dict[str, Shaped[np.ndarray, "..."]]:
     }
 
 
-def rows_behind(tensors: Mapping[str, Shaped[Tensor, "..."]]) -> list[PromptRow]:
-    """What `prompt_arrays` was made of."""
+def rows_from_tensors(tensors: Mapping[str, Shaped[Tensor, "..."]]) -> list[PromptRow]:
+    """Return the prompts behind the tensors of `prompt_arrays`."""
     arrays = {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
     items = [json.loads(line.tobytes().rstrip(b"\0")) for line in arrays["items"]]
     ids, lengths = arrays["row_ids"].view(np.uint64).tolist(), arrays["lengths"].tolist()
@@ -76,62 +76,62 @@ def rows_behind(tensors: Mapping[str, Shaped[Tensor, "..."]]) -> list[PromptRow]
     return [PromptRow(*row) for row in zip(ids, lines, items, strict=True)]
 
 
-def micro_batches(answers: Sequence[TaughtAnswer], max_tokens: int | None) -> tuple[MicroBatch, ...]:
-    """Answers of like length together, as many as a budget of tokens takes, padding counted; without one,
-    all."""
+def micro_batches(samples: Sequence[TrainingSample], max_tokens: int | None) -> tuple[MicroBatch, ...]:
+    """Group samples of similar length into micro-batches of at most `max_tokens` tokens, padding counted; if it
+    is None, into one."""
     if max_tokens is None:
-        return (_micro_batch(answers),) if answers else ()
-    by_length, made, first = sorted(answers, key=lambda answer: answer.num_tokens), [], 0
+        return (_micro_batch(samples),) if samples else ()
+    by_length, batches, first = sorted(samples, key=lambda sample: sample.num_tokens), [], 0
     for end in range(1, len(by_length) + 1):
         if end == len(by_length) or by_length[end].num_tokens * (end + 1 - first) > max_tokens:
-            made.append(_micro_batch(by_length[first:end]))
+            batches.append(_micro_batch(by_length[first:end]))
             first = end
-    return tuple(made)
+    return tuple(batches)
 
 
 def scaled(batch: MicroBatch, divisor: float) -> MicroBatch:
-    """With advantages divided."""
+    """Return the micro-batch with its advantages divided."""
     advantages = (np.asarray(batch.columns[ADVANTAGE], np.float64) / divisor).astype(np.float32)
     return replace(batch, columns={**batch.columns, ADVANTAGE: pa.array(advantages, pa.float32())})
 
 
-def is_of_answers(batch: MicroBatch) -> bool:
-    """And not of prompts."""
+def has_completions(batch: MicroBatch) -> bool:
+    """Return whether the micro-batch holds completions, not prompts."""
     return ADVANTAGE in batch.columns
 
 
-def num_answer_tokens(batch: MicroBatch) -> int:
-    """Without the prompts'."""
+def num_completion_tokens(batch: MicroBatch) -> int:
+    """Return the number of completion tokens."""
     return int(batch.tokens.lengths.sum() - batch.columns[PROMPT_TOKENS].to_numpy().sum())
 
 
-def answer_arrays(batch: MicroBatch) -> dict[str, Shaped[np.ndarray, "..."]]:
-    """`input_ids` [row, token]; `learned` (a token of the answer), `sampler_logprobs` [row, target];
-    `advantages` [row]."""
-    places = np.arange(1, batch.tokens.values.shape[1])
+def completion_arrays(batch: MicroBatch) -> dict[str, Shaped[np.ndarray, "..."]]:
+    """Return `input_ids` [row, token]; `loss_mask` (true for completion tokens) and `sampler_logprobs` [row,
+    target]; `advantages` [row]."""
+    positions = np.arange(1, batch.tokens.values.shape[1])
     prompts = batch.columns[PROMPT_TOKENS].to_numpy()
-    learned = (places >= prompts[:, None]) & (places < batch.tokens.lengths[:, None])
-    said = np.zeros(learned.shape, np.float32)
-    said[learned] = batch.columns[SAMPLER_LOGPROBS].flatten().to_numpy(zero_copy_only=False)
+    loss_mask = (positions >= prompts[:, None]) & (positions < batch.tokens.lengths[:, None])
+    sampler_logprobs = np.zeros(loss_mask.shape, np.float32)
+    sampler_logprobs[loss_mask] = batch.columns[SAMPLER_LOGPROBS].flatten().to_numpy(zero_copy_only=False)
     return {
         "input_ids": batch.tokens.values,
-        "learned": learned,
-        "sampler_logprobs": said,
+        "loss_mask": loss_mask,
+        "sampler_logprobs": sampler_logprobs,
         "advantages": np.array(batch.columns[ADVANTAGE], np.float32),
     }
 
 
-def _micro_batch(answers: Sequence[TaughtAnswer]) -> MicroBatch:
-    lengths = np.array([answer.num_tokens for answer in answers], np.int32)
-    lines = np.zeros((len(answers), int(lengths.max())), np.int64)
-    for line, answer, length in zip(lines, answers, lengths, strict=True):
-        line[:length] = np.concatenate([answer.row.tokens, answer.rollout.tokens])
+def _micro_batch(samples: Sequence[TrainingSample]) -> MicroBatch:
+    lengths = np.array([sample.num_tokens for sample in samples], np.int32)
+    lines = np.zeros((len(samples), int(lengths.max())), np.int64)
+    for line, sample, length in zip(lines, samples, lengths, strict=True):
+        line[:length] = np.concatenate([sample.row.tokens, sample.rollout.tokens])
     return MicroBatch(
-        row_ids=np.array([answer.row.row_id for answer in answers], np.uint64),
+        row_ids=np.array([sample.row.row_id for sample in samples], np.uint64),
         ragged={TOKENS: Ragged(lines, lengths)},
         columns={
-            PROMPT_TOKENS: pa.array([len(answer.row.tokens) for answer in answers], pa.int32()),
-            ADVANTAGE: pa.array([answer.advantage for answer in answers], pa.float32()),
-            SAMPLER_LOGPROBS: pa.array([answer.rollout.logprobs for answer in answers], pa.list_(pa.float32())),
+            PROMPT_TOKENS: pa.array([len(sample.row.tokens) for sample in samples], pa.int32()),
+            ADVANTAGE: pa.array([sample.advantage for sample in samples], pa.float32()),
+            SAMPLER_LOGPROBS: pa.array([sample.rollout.logprobs for sample in samples], pa.list_(pa.float32())),
         },
     )

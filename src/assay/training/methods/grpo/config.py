@@ -1,4 +1,4 @@
-"""What a user chooses about learning from rewards."""
+"""The configuration of RL from rewards."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ from assay.models.causal_config import PretrainedCausalConfig, check_rows, model
 from assay.models.config import ModelSize, checkpoint_path
 from assay.records.dataset import DatasetManifest
 from assay.records.evaluation import Metric
-from assay.records.journal import JournaledGroup
+from assay.records.rollout_log import LoggedGroup
 from assay.scoring.python_graders import check_fence
 from assay.scoring.sampler import Sampling
 from assay.training.checkpoint.named_commit import CommitName
@@ -74,14 +74,14 @@ class RolloutSampling(FrozenConfig):
         cut = [name for name in ("top_p", "top_k", "min_p") if isinstance(tree, Mapping) and name in tree]
         if cut:
             raise ValueError(
-                f"{cut[0]}: answers to learn from are drawn from the whole distribution. Cut off, it is "
+                f"{cut[0]}: completions to train on are sampled from the whole distribution. Truncated, it is "
                 "another than the trainer computes, and ratios of the two mean nothing. Leave it out"
             )
         return tree
 
 
 class _Clipped(FrozenConfig):
-    """How far a ratio may go before it teaches nothing more."""
+    """Bounds of the probability ratio, beyond which a token has no gradient."""
 
     also_called: ClassVar = {"epsilon": "clip_low", "epsilon_low": "clip_low", "epsilon_high": "clip_high"}
 
@@ -194,12 +194,12 @@ class FrozenPolicy(FrozenConfig):
 
 
 def _with_type(tree: Any, *, usual: str) -> Any:
-    """`method.loss.clip_high=0.3` need not say which loss."""
+    """Fill in the type, so that `method.loss.clip_high=0.3` need not name the loss."""
     return {"type": usual, **tree} if isinstance(tree, Mapping) else tree
 
 
 def _check_reference(reference: PretrainedCausalConfig, *, longest: int, vocab_size: int | None) -> None:
-    """Refuse one that could not be asked about all that the model may write."""
+    """Raise if the reference cannot score all that the policy may generate."""
     if (shape := reference.shape()) is None:
         return
     where = f"method.reference.path={reference.path}"
@@ -321,22 +321,19 @@ class GrpoConfig(MethodConfig):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """See `MethodConfig`."""
         return (TOKENS, ITEM, *self.slice_columns)
 
     @property
     def updates_per_step(self) -> int:
-        """See `MethodConfig`."""
         return self.updates_per_rollout
 
     @property
     def runs(self) -> Mapping[str, CommitName]:
-        """See `MethodConfig`."""
         return runs_of(rewards=self.rewards, held_out=self.held_out)
 
     @property
     def predictions(self) -> RowScores:
-        """See `MethodConfig`: of one answer to each prompt."""
+        """Scores of one completion of each validation prompt."""
         apart = (KL,) if self.kl else ()
         ranges = {
             REWARD.name: reward_range(self.held_out or self.rewards),
@@ -347,29 +344,26 @@ class GrpoConfig(MethodConfig):
 
     @property
     def completions_per_prompt(self) -> int:
-        """See `MethodConfig`."""
         return self.group_size
 
     @property
     def window_tokens(self) -> int | None:
-        """See `MethodConfig`."""
         shape = self.model.shape()
         return None if shape is None else shape.max_tokens
 
     def end_ids(self) -> tuple[int, ...]:
-        """Tokens that end an answer: the policy's, and stop strings that are special tokens."""
+        """Return the policy's end tokens, and stop strings that are special tokens."""
         special = self._special_tokens()
         stops = [special[stop] for stop in self.sampling.stop if stop in special]
         return tuple(dict.fromkeys([*stops, *self.model.end_ids()]))
 
     def _special_tokens(self) -> dict[str, int]:
-        """Those of the policy, where stop strings may name some."""
+        """Return the policy's special tokens if there are stop strings that may name them."""
         folder = checkpoint_path(self.model.path)
         has_any = self.sampling.stop and (folder / TOKENIZER_FILE).is_file()
         return special_token_ids(load_tokenizer(folder)) if has_any else {}
 
     def check_dataset(self, manifest: DatasetManifest) -> None:
-        """See `MethodConfig`."""
         check_rows(self.model, manifest, "method.model")
         self._refuse_no_end(manifest)
         shape, needed = self.model.shape(), manifest.lengths.max + self.sampling.max_tokens
@@ -393,12 +387,12 @@ class GrpoConfig(MethodConfig):
             )
 
     def _refuse_no_end(self, manifest: DatasetManifest) -> None:
-        """Refuse a policy that cannot stop where the dataset's conversations do."""
+        """Raise if the policy cannot end completions where the dataset's conversations end."""
         ends, boundaries = self.end_ids(), manifest.boundaries
         expected = boundaries.end_ids if boundaries else ()
         if self.sampling.stop or set(ends) & set(expected) or (ends and not expected):
             return
-        named = f"ends answers with token {', '.join(map(str, ends))}" if ends else "names no end of answers"
+        named = f"ends completions with token {', '.join(map(str, ends))}" if ends else "names no end token"
         rows = f", and turns of dataset '{manifest.name}' end with token {expected[0]}" if expected else ""
         raise ConfigError(
             f"method.model.path={self.model.path}: it {named} (eos_token_id){rows}: every answer would run to "
@@ -407,18 +401,16 @@ class GrpoConfig(MethodConfig):
         )
 
     def check_batches(self, loader: LoaderConfig) -> None:
-        """See `MethodConfig`."""
         groups, rows = self.groups_per_lane, loader.rows_per_lane
         if groups is not None and groups > rows:
             raise ConfigError(
                 f"method.groups_per_lane={groups}: a step has {number_of(rows, 'prompt')} in each lane "
                 f"(loader.global_batch_size={loader.global_batch_size}, loader.lanes={loader.lanes}), so there "
-                f"are never so many groups to learn from. Use {rows} or fewer, or draw more prompts: "
+                f"are never so many groups to train on. Use {rows} or fewer, or sample more prompts: "
                 f"loader.global_batch_size={2 * groups * loader.lanes}."
             )
 
     def check_services(self, manifest: DatasetManifest) -> None:
-        """See `MethodConfig`."""
         graders = [reward for reward in (*self.rewards, *self.held_out) if isinstance(reward, GraderReward)]
         check_fence(reward.grader for reward in graders)
         if isinstance(self.sampler, RemoteSampler):
@@ -435,26 +427,22 @@ class GrpoConfig(MethodConfig):
             sampling = Sampling(**self.sampling.model_dump())
             check_engine(self.sampler, self.model, sampling, manifest.lengths.max + self.sampling.max_tokens)
 
-    def rollout_log_problems(self, groups: Sequence[JournaledGroup]) -> Iterator[str]:
-        """See `MethodConfig`."""
+    def rollout_log_problems(self, groups: Sequence[LoggedGroup]) -> Iterator[str]:
         return problems_of(groups, self)
 
     def num_parameters(self) -> int | None:
-        """See `MethodConfig`."""
         return self.model.num_parameters()
 
     def training_sequences(self, rows: int, longest: int) -> tuple[int, int]:
-        """See `MethodConfig`: the answers with their prompts."""
         groups = rows if self.groups_per_lane is None else min(rows, self.groups_per_lane)
         return groups * self.group_size, longest + self.sampling.max_tokens
 
     def size(self, num_tokens: int) -> ModelSize | None:
-        """See `MethodConfig`; beside a reference, unless it is the model without its adapters."""
+        """Count the reference, unless it is the model without its adapters."""
         is_held = self.kl > 0 and (self.reference.path is not None or self.model.lora is None)
         return model_size(self.model, num_tokens, copies=int(is_held))
 
     def sampling_numbers(self, rows: int, longest: int) -> int:
-        """See `MethodConfig`."""
         decoder, shape = self.model.decoder(), self.model.shape()
         if decoder is None or shape is None:
             return 0
@@ -479,13 +467,11 @@ class GrpoConfig(MethodConfig):
             )
         sampler = self.sampler
         if self.staleness and isinstance(sampler, RemoteSampler):
-            raise ValueError(
-                "method.staleness: not with a remote sampler yet; every step waits for its answers. Leave it out"
-            )
+            raise ValueError("method.staleness: not supported with a remote sampler. Leave it out")
         truncates = isinstance(sampler, RemoteSampler) and sampler.logprob_gap.on_excess == "truncate"
         if truncates and isinstance(self.loss, GspoLoss):
             raise ValueError(
-                "method.sampler.logprob_gap.on_excess=truncate weighs tokens, and loss gspo learns whole "
-                "answers. Use refuse"
+                "method.sampler.logprob_gap.on_excess=truncate weights tokens, but loss gspo has one ratio for a "
+                "completion. Use refuse"
             )
         return self

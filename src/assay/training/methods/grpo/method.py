@@ -1,9 +1,9 @@
-"""Joins learning from rewards to the trainer's protocol.
+"""Connects RL from rewards to the trainer's protocol.
 
-A step begins with answers of the policy as it is (see `rollouts`; `remote` where another process draws them),
-and makes one update from them, or several. In the first what drew them is what learns, and the ratio of the two
-is 1; later ones are held against the log-probabilities that the first one computed. With
-`staleness` answers were drawn some steps before, and every update is held against what drew them.
+A step begins with rollouts of the current policy (see `rollouts`; `remote` for another process) and makes one
+update from them, or several. In the first update the ratio of policy and sampler is 1; later updates use the
+logprobs that the first one computed (`old_logprobs`). With `staleness`, rollouts are some steps old, and all
+updates use the sampler's logprobs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,290 +24,300 @@ from assay.data.loader.batch import LaneShare, MicroBatch
 from assay.inference.local.generator import Generator
 from assay.inference.local.stop_tokens import CompletionText
 from assay.inference.remote_config import LogprobGap, RemoteSampler
-from assay.inference.rollout import GenerationAbandonedError, Prompt, Rollout
+from assay.inference.rollout import GenerationCancelledError, Prompt, Rollout
 from assay.models.causal_config import PretrainedCausalConfig
 from assay.models.config import checkpoint_path
-from assay.models.exporting import Leaving, save_model
+from assay.models.exporting import ExportOptions, save_model
 from assay.models.lora import adapters_off
 from assay.models.token_scores import CausalNetwork, TokenScores
 from assay.records.exported_model import ModelForm
 from assay.scoring.sampler import Sampling
-from assay.training.checkpoint.grade_book import GradeBook
+from assay.training.checkpoint.reward_cache import RewardCache
 from assay.training.methods.grpo.batch import (
     PromptRow,
-    TaughtAnswer,
-    answer_arrays,
-    is_of_answers,
+    TrainingSample,
+    completion_arrays,
+    has_completions,
     micro_batches,
-    num_answer_tokens,
+    num_completion_tokens,
     prompt_arrays,
-    rows_behind,
+    rows_from_tensors,
     rows_of,
 )
 from assay.training.methods.grpo.config import KL, LENGTH, REWARD, TRUNCATED, GrpoConfig
-from assay.training.methods.grpo.judging import JudgedGroups
-from assay.training.methods.grpo.loss import TOKEN_MEANS, divergences, policy_loss, summed, truncated_weights
-from assay.training.methods.grpo.remote import RemoteAnswers
-from assay.training.methods.grpo.rewards import Graded, Rewards, refuse_failures
+from assay.training.methods.grpo.judge_cache import JudgeBatch
+from assay.training.methods.grpo.loss import TOKEN_MEANS, divergences, importance_weights, policy_loss, summed
+from assay.training.methods.grpo.remote import RemoteRollouts
+from assay.training.methods.grpo.rewards import Graded, Rewards, check_failure_rate
 from assay.training.methods.grpo.rollouts import (
     NAMES,
     OUTCOMES,
-    PAID,
-    PAID_SQUARE,
-    AnswerGroup,
+    SHAPED_REWARD,
+    SHAPED_REWARD_SQUARE,
+    RolloutGroup,
     digest_of,
     grouped,
-    journaled,
-    learned_lane,
     moments,
     outcomes,
     prompts_of,
     rollout_digest,
+    rollout_log_entries,
     scaled_lane,
     tallies,
+    training_lane,
 )
-from assay.training.trainer.method import EnterPhase, Helpers, Loss, MetricSum, RolledOut, RolloutAlone
+from assay.training.trainer.method import (
+    EnterPhase,
+    FrozenModels,
+    LaneSamples,
+    Loss,
+    MetricSum,
+    ReplayedRollout,
+)
 from assay.training.trainer.numerics import combined_digest
 
 REFERENCE, OLD, LOGPROB_GAP = "reference", "old_logprobs", "logprob_gap"
 DRIFT = "drift"
-"""The same with `staleness`: then it is how far the model has moved since, and no fault of the sampler."""
+"""Name of the same metric with `staleness`: it then measures how far the policy has moved, not an error of the
+sampler."""
 
 
 class GrpoMethod:
-    """Prompts to a model whose answers earn more."""
+    """Trains a language model on prompts to generate completions with higher rewards."""
 
     form: ModelForm = "language_model"
 
     def __init__(self, config: GrpoConfig) -> None:
         self.config = config
         self._engine: tuple[nn.Module, Generator] | None = None
-        """The model that answered last, and what it was asked through."""
+        """The last model that generated, with its generator."""
 
     @property
     def metrics(self) -> Sequence[str]:
-        """What is written down with every step, beside the loss."""
+        """Names of the metrics that are logged with each step."""
         of_loss = ["entropy", self._gap_name]
         of_loss += ["weighed"] if self._truncated else []
         of_loss += ["kl"] if self.config.kl else []
-        of_loss += ["clipped"] if self._may_clip else []
-        return (*self._rewards.metrics, *NAMES, *self.settled_by, *of_loss)
+        of_loss += ["clipped"] if self._can_clip else []
+        return (*self._rewards.metrics, *NAMES, *self.step_statistics, *of_loss)
 
     @property
-    def settled_by(self) -> Sequence[str]:
-        """See `RolloutMethod`."""
-        return (PAID, PAID_SQUARE) if self.config.advantage_scale == "step" else ()
+    def step_statistics(self) -> Sequence[str]:
+        return (SHAPED_REWARD, SHAPED_REWARD_SQUARE) if self.config.advantage_scale == "step" else ()
 
     @property
     def updates_per_rollout(self) -> int:
-        """See `RolloutMethod`."""
         return self.config.updates_per_rollout
 
     @property
     def staleness(self) -> int:
-        """See `RolloutMethod`."""
         return self.config.staleness
 
     def build_model(self) -> nn.Module:
-        """The network, as its folder has it."""
+        """Return the policy, loaded from its folder."""
         return CausalNetwork(self.config.model)
 
-    def build_helpers(self) -> Helpers:
-        """The reference, if it is asked and is not the model below its adapters; and reward models."""
-        helpers = dict(self._rewards.networks())
+    def build_frozen_models(self) -> FrozenModels:
+        """Return the reward models, and the reference unless it is the policy without its adapters."""
+        frozen_models = dict(self._rewards.networks())
         if self.config.kl and not self._is_base:
-            helpers[REFERENCE] = self._reference
-        return helpers
+            frozen_models[REFERENCE] = self._reference
+        return frozen_models
 
     def rollouts(
         self,
         model: nn.Module,
         lanes: Sequence[LaneShare],
-        helpers: Helpers,
+        frozen_models: FrozenModels,
         *,
         step: int,
         seed: int,
         max_tokens: int | None,
-        book: GradeBook | None = None,
+        reward_cache: RewardCache | None = None,
         is_stopping: Callable[[], bool] = lambda: False,
         enter_phase: EnterPhase = lambda phase: None,
-    ) -> list[RolledOut]:
-        """The lanes' prompts answered and graded, all together; see `RolloutMethod`."""
-        of_lanes = [list(rows_of(lane.micro_batches)) for lane in lanes]
-        rows, size = [row for of_lane in of_lanes for row in of_lane], self.config.group_size
-        all_groups, graded = self._groups(
+    ) -> list[LaneSamples]:
+        """Generate and grade the completions of all lanes together; see `RolloutMethod`."""
+        rows_by_lane = [list(rows_of(lane.micro_batches)) for lane in lanes]
+        rows, size = [row for lane_rows in rows_by_lane for row in lane_rows], self.config.group_size
+        all_groups, graded = self._rollout_groups(
             model,
             rows,
-            helpers,
+            frozen_models,
             step=step,
             seed=seed,
-            book=book,
+            reward_cache=reward_cache,
             is_stopping=is_stopping,
             enter_phase=enter_phase,
         )
-        groups, paid = iter(all_groups), iter(graded)
-        made = []
-        for lane, of_lane in zip(lanes, of_lanes, strict=True):
-            own = list(islice(groups, len(of_lane)))
+        groups, grades = iter(all_groups), iter(graded)
+        samples = []
+        for lane, lane_rows in zip(lanes, rows_by_lane, strict=True):
+            own = list(islice(groups, len(lane_rows)))
             sums = {
-                name: MetricSum(torch.tensor(float(each.sum)), each.weight)
-                for name, each in tallies(own).items()
+                name: MetricSum(torch.tensor(float(tally.sum)), tally.weight) for name, tally in tallies(own).items()
             }
-            if self.settled_by:
+            if self.step_statistics:
                 sums |= {
-                    name: MetricSum(torch.tensor(each.sum, dtype=torch.float64), each.weight)
-                    for name, each in moments(own).items()
+                    name: MetricSum(torch.tensor(moment.sum, dtype=torch.float64), moment.weight)
+                    for name, moment in moments(own).items()
                 }
-            of_own = list(islice(paid, size * len(of_lane)))
-            sums |= self._rewards.sums(of_own)
-            learned = learned_lane(lane.lane, own, self.config, max_tokens)
-            journal = journaled(own, of_own, learned, self.config, step=step, graders=self._rewards.graders)
-            made.append(RolledOut(learned, sums, combined_digest([digest_of(own)]), journal))
-        return made
+            lane_grades = list(islice(grades, size * len(lane_rows)))
+            sums |= self._rewards.sums(lane_grades)
+            trained_lane = training_lane(lane.lane, own, self.config, max_tokens)
+            rollout_log = rollout_log_entries(
+                own, lane_grades, trained_lane, self.config, step=step, graders=self._rewards.graders
+            )
+            digest = combined_digest([digest_of(own)])
+            samples.append(LaneSamples(trained_lane, sums, digest, rollout_log))
+        return samples
 
     @property
     def rollout_costs(self) -> Mapping[str, float]:
-        """See `RolloutMethod`."""
         return self._engine[1].cost.metrics() if self._engine and self._remote is None else {}
 
     def rollout(
         self,
         model: nn.Module,
         lane: LaneShare,
-        helpers: Helpers,
+        frozen_models: FrozenModels,
         *,
         row_id: int,
         sample: int,
         step: int,
         seed: int,
-        book: GradeBook | None = None,
-    ) -> RolloutAlone:
-        """See `RolloutMethod`. Where rows of a tile are not independent, an answer is made with its group; what
-        a remote engine answered is what was kept."""
+        reward_cache: RewardCache | None = None,
+    ) -> ReplayedRollout:
+        """Generate one completion again; see `RolloutMethod`.
+
+        If rows of a tile are not independent, the whole group is generated. Completions of a remote engine are
+        read from the run.
+        """
         rows = list(rows_of(lane.micro_batches))
-        groups, graded = self._groups(model, rows, helpers, step=step, seed=seed, book=book)
-        place = [row.row_id for row in rows].index(row_id)
-        row, group, size = rows[place], groups[place], self.config.group_size
-        answer = group.rollouts[sample]
+        groups, graded = self._rollout_groups(
+            model, rows, frozen_models, step=step, seed=seed, reward_cache=reward_cache
+        )
+        index = [row.row_id for row in rows].index(row_id)
+        row, group, size = rows[index], groups[index], self.config.group_size
+        rollout = group.rollouts[sample]
         if self._remote is None:
             prompts = prompts_of([row], size, seed=seed)
             alone = [prompts[sample]] if self._generator(model).rows_are_independent else prompts
-            answer = self._answered(model, alone, self._sampling)[sample % len(alone)]
-        paid = graded[place * size : (place + 1) * size]
-        outcome = outcomes(groups, self.config)[place][sample]
+            rollout = self._generate(model, alone, self._sampling)[sample % len(alone)]
+        grades = graded[index * size : (index + 1) * size]
+        outcome = outcomes(groups, self.config)[index][sample]
         advantage = float(group.advantages[sample])
-        return RolloutAlone(
+        return ReplayedRollout(
             prompt=self._tokenizer.decode(row.tokens.tolist(), skip_special_tokens=False),
-            answer=self._text(answer),
-            tokens=tuple(answer.tokens.tolist()),
-            logprobs=tuple(answer.logprobs.tolist()),
-            ended_by=answer.reason,
-            reward=paid[sample].reward,
-            failure=None if paid[sample].failure is None else str(paid[sample].failure),
-            group_rewards=tuple(each.reward for each in paid),
+            completion=self._text(rollout),
+            tokens=tuple(rollout.tokens.tolist()),
+            logprobs=tuple(rollout.logprobs.tolist()),
+            ended_by=rollout.reason,
+            reward=grades[sample].reward,
+            failure=None if grades[sample].failure is None else str(grades[sample].failure),
+            group_rewards=tuple(grade.reward for grade in grades),
             advantage=None if np.isnan(advantage) else advantage,
             outcome=outcome,
             because=OUTCOMES[outcome],
-            digest=rollout_digest(answer),
-            digest_beside=rollout_digest(group.rollouts[sample]),
+            digest=rollout_digest(rollout),
+            batched_digest=rollout_digest(group.rollouts[sample]),
         )
 
-    def settled(self, lane: LaneShare, totals: Mapping[str, float]) -> LaneShare:
-        """See `RolloutMethod`: with advantages over the deviation of all that the step paid."""
+    def normalize_advantages(self, lane: LaneShare, totals: Mapping[str, float]) -> LaneShare:
+        """Divide advantages by the standard deviation of all shaped rewards of the step."""
         return scaled_lane(lane, totals)
 
     def check_step(self, metrics: Mapping[str, float], *, step: int) -> None:
-        """Raise where too many of a step's answers have no grade, or a remote engine drew otherwise than it
-        should."""
+        """Raise if too many completions have no grade, or if a remote engine's logprobs differ from the
+        trainer's."""
         most, example = self.config.max_reward_failures, self._rewards.last_failure
-        refuse_failures(metrics, most, step=step, example=example)
+        check_failure_rate(metrics, most, step=step, example=example)
         if self._remote is not None:
-            self._remote.refuse_gap(metrics.get(LOGPROB_GAP, 0.0), step=step)
+            self._remote.check_logprob_gap(metrics.get(LOGPROB_GAP, 0.0), step=step)
 
     def weight(self, micro_batch: MicroBatch) -> int:
-        """Tokens of answers, or answers, as the loss is a mean over them."""
+        """Return the number of completion tokens, or of completions, as the loss averages."""
         is_over_tokens = self.config.loss.type in TOKEN_MEANS
-        return num_answer_tokens(micro_batch) if is_over_tokens else len(micro_batch.row_ids)
+        return num_completion_tokens(micro_batch) if is_over_tokens else len(micro_batch.row_ids)
 
     def tensors(self, micro_batch: MicroBatch, device: torch.device) -> Mapping[str, Shaped[Tensor, "..."]]:
-        """See `answer_arrays`; of prompts, to be answered, `prompt_arrays`."""
-        arrays = (answer_arrays if is_of_answers(micro_batch) else prompt_arrays)(micro_batch)
+        """Return `completion_arrays` or, for prompts, `prompt_arrays` as tensors."""
+        arrays = (completion_arrays if has_completions(micro_batch) else prompt_arrays)(micro_batch)
         return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
 
     def blank(self, device: torch.device) -> Mapping[str, Shaped[Tensor, "..."]]:
-        """One answer of one token to a prompt of one."""
+        """Return a completion of one token to a prompt of one token."""
         return {
             "input_ids": torch.zeros(1, 2, dtype=torch.int64, device=device),
-            "learned": torch.ones(1, 1, dtype=torch.bool, device=device),
+            "loss_mask": torch.ones(1, 1, dtype=torch.bool, device=device),
             "sampler_logprobs": torch.zeros(1, 1, device=device),
             "advantages": torch.zeros(1, device=device),
         }
 
-    def loss(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]], helpers: Helpers) -> Loss:
-        """The loss of the answers."""
-        learned, scores = tensors["learned"], self._scores(model, tensors)
-        logprobs, num_tokens = scores.logprobs, learned.sum()
+    def loss(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]], frozen_models: FrozenModels) -> Loss:
+        """Return the policy loss of the completions."""
+        loss_mask, scores = tensors["loss_mask"], self._scores(model, tensors)
+        logprobs, num_tokens = scores.logprobs, loss_mask.sum()
         first, drawn = tensors.get(OLD, logprobs.detach()), tensors["sampler_logprobs"]
         old = drawn if self.staleness else first
-        policy = policy_loss(logprobs, old, tensors["advantages"], learned, self.config.loss)
-        of_tokens = policy.of_tokens
+        policy = policy_loss(logprobs, old, tensors["advantages"], loss_mask, self.config.loss)
+        token_losses = policy.token_losses
         gaps = first - drawn
         metrics = {
             "entropy": MetricSum(scores.entropies.detach().sum(), num_tokens),
-            self._gap_name: MetricSum((gaps.abs() * learned).sum(), num_tokens),
+            self._gap_name: MetricSum((gaps.abs() * loss_mask).sum(), num_tokens),
         }
-        if self._may_clip:
-            metrics["clipped"] = MetricSum((policy.is_clipped & learned).sum(), num_tokens)
+        if self._can_clip:
+            metrics["clipped"] = MetricSum((policy.is_clipped & loss_mask).sum(), num_tokens)
         if self.config.kl:
             with torch.no_grad(), adapters_off(model) if self._is_base else nullcontext():
-                said = self._scores(helpers.get(REFERENCE, model), tensors).logprobs
-            apart = divergences(logprobs, old, said)
-            of_tokens = of_tokens + self.config.kl * apart
-            metrics["kl"] = MetricSum((apart.detach() * learned).sum(), num_tokens)
+                reference_logprobs = self._scores(frozen_models.get(REFERENCE, model), tensors).logprobs
+            divergence = divergences(logprobs, old, reference_logprobs)
+            token_losses = token_losses + self.config.kl * divergence
+            metrics["kl"] = MetricSum((divergence.detach() * loss_mask).sum(), num_tokens)
         if self._truncated:
-            weights = truncated_weights(gaps, self._truncated)
-            of_tokens = of_tokens * weights
-            metrics["weighed"] = MetricSum(((weights != 1) & learned).sum(), num_tokens)
+            weights = importance_weights(gaps, self._truncated)
+            token_losses = token_losses * weights
+            metrics["weighed"] = MetricSum(((weights != 1) & loss_mask).sum(), num_tokens)
         longest = self.config.sampling.max_tokens
-        return Loss(summed(of_tokens, learned, self.config.loss, max_tokens=longest), metrics, {OLD: first})
+        return Loss(summed(token_losses, loss_mask, self.config.loss, max_tokens=longest), metrics, {OLD: first})
 
     def predictions(
         self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]
     ) -> Mapping[str, Float64[Tensor, "row"]]:
-        """What one answer to each prompt earns, how long it is, and how far from what the reference would say;
-        nothing of a blank."""
+        """Return reward, truncation and length of one completion for each prompt, and its divergence from the
+        reference; nothing for a blank."""
         if "items" not in tensors:
             return {}
-        rows, judges = rows_behind(tensors), self._judges
-        # The same luck at every step: what differs between two evaluations is the model.
+        rows, judges = rows_from_tensors(tensors), self._validation_rewards
+        # The same keys in each evaluation, so that only the model differs.
         prompts = [Prompt(row.tokens, derive_key("validation", row.row_id)) for row in rows]
         own = self.config.validation_temperature
         sampling = self._sampling if own is None else self._sampling.model_copy(update={"temperature": own})
-        answers = self._answered(model, prompts, sampling)
-        helpers = {name: each.to(tensors["input_ids"].device) for name, each in judges.networks().items()}
-        earned = _numbers(self._graded(judges, rows, answers, helpers))
-        cut = torch.tensor([answer.reason == "length" for answer in answers], dtype=torch.float64)
-        lengths = torch.tensor([len(answer.tokens) for answer in answers], dtype=torch.float64)
+        rollouts = self._generate(model, prompts, sampling)
+        frozen_models = {name: network.to(tensors["input_ids"].device) for name, network in judges.networks().items()}
+        earned = _numbers(self._grade(judges, rows, rollouts, frozen_models))
+        cut = torch.tensor([rollout.reason == "length" for rollout in rollouts], dtype=torch.float64)
+        lengths = torch.tensor([len(rollout.tokens) for rollout in rollouts], dtype=torch.float64)
         found = {REWARD.name: torch.from_numpy(earned), TRUNCATED.name: cut, LENGTH.name: lengths}
-        return found | ({KL.name: self._apart(model, rows, answers)} if self.config.kl else {})
+        return found | ({KL.name: self._divergence(model, rows, rollouts)} if self.config.kl else {})
 
-    def save_portable(self, model: nn.Module, folder: Path, leaving: Leaving) -> None:
-        """See `ExportableMethod`."""
+    def save_exported(self, model: nn.Module, folder: Path, options: ExportOptions) -> None:
         assert isinstance(model, CausalNetwork), type(model)
-        save_model(model.network, self.config.model, folder, leaving)
+        save_model(model.network, self.config.model, folder, options)
 
     @property
     def _gap_name(self) -> str:
         return DRIFT if self.staleness else LOGPROB_GAP
 
     @property
-    def _may_clip(self) -> bool:
-        """What learns may differ from what it is held against."""
+    def _can_clip(self) -> bool:
+        """True if the ratio of policy and sampler can differ from 1."""
         return self.updates_per_rollout > 1 or self.staleness > 0
 
     @property
     def _is_base(self) -> bool:
-        """The reference is the model with its adapters switched off."""
+        """True if the reference is the model with its adapters disabled."""
         return self.config.reference.path is None and self.config.model.lora is not None
 
     @cached_property
@@ -320,7 +330,7 @@ class GrpoMethod:
         return Rewards(self.config.rewards, group_size=self.config.group_size, endpoint=self.config.judge)
 
     @cached_property
-    def _judges(self) -> Rewards:
+    def _validation_rewards(self) -> Rewards:
         held_out = self.config.held_out
         key = "method.held_out" if held_out else "method.rewards"
         return Rewards(held_out or self.config.rewards, group_size=1, key=key, endpoint=self.config.judge)
@@ -331,7 +341,7 @@ class GrpoMethod:
 
     @cached_property
     def _ends(self) -> frozenset[int]:
-        """Tokens that end an answer."""
+        """Tokens that end a completion."""
         return frozenset(self.config.end_ids())
 
     @property
@@ -340,91 +350,101 @@ class GrpoMethod:
 
     def _scores(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]) -> TokenScores:
         scores: TokenScores = model(
-            tensors["input_ids"], None, tensors["learned"], temperature=self.config.sampling.temperature
+            tensors["input_ids"], None, tensors["loss_mask"], temperature=self.config.sampling.temperature
         )
         return scores
 
-    def _groups(
+    def _rollout_groups(
         self,
         model: nn.Module,
         rows: Sequence[PromptRow],
-        helpers: Helpers,
+        frozen_models: FrozenModels,
         *,
         step: int,
         seed: int,
-        book: GradeBook | None,
+        reward_cache: RewardCache | None,
         is_stopping: Callable[[], bool] = lambda: False,
         enter_phase: EnterPhase = lambda phase: None,
-    ) -> tuple[list[AnswerGroup], list[Graded]]:
-        """The answers to each prompt and what they earned, all made together; and the grade of each answer."""
+    ) -> tuple[list[RolloutGroup], list[Graded]]:
+        """Generate and grade the completions of all prompts; return them by prompt, and all grades."""
         size = self.config.group_size
         enter_phase("generation")
-        give_sign = partial(enter_phase, "generation")
-        answers = self._drawn(model, rows, step, seed, book, is_stopping, give_sign)
+        heartbeat = partial(enter_phase, "generation")
+        rollouts = self._sample(model, rows, step, seed, reward_cache, is_stopping, heartbeat)
         enter_phase("reward")
-        if is_stopping():  # graders may take as long as the model
-            raise GenerationAbandonedError
-        judged = None
-        if book is not None:
-            judged = JudgedGroups(step, [row.row_id for row in rows], list(map(rollout_digest, answers)), book)
-        of_answers = [row for row in rows for _ in range(size)]
-        graded = self._graded(self._rewards, of_answers, answers, helpers, judged)
+        if is_stopping():  # grading may take as long as generation
+            raise GenerationCancelledError
+        judge_batch = None
+        if reward_cache is not None:
+            judge_batch = JudgeBatch(
+                step, [row.row_id for row in rows], list(map(rollout_digest, rollouts)), reward_cache
+            )
+        rollout_rows = [row for row in rows for _ in range(size)]
+        graded = self._grade(self._rewards, rollout_rows, rollouts, frozen_models, judge_batch)
         groups = [
-            grouped(row, answers[at : at + size], _numbers(graded[at : at + size]), self.config)
-            for row, at in zip(rows, range(0, len(answers), size), strict=True)
+            grouped(row, rollouts[at : at + size], _numbers(graded[at : at + size]), self.config)
+            for row, at in zip(rows, range(0, len(rollouts), size), strict=True)
         ]
         return groups, graded
 
     @cached_property
-    def _remote(self) -> RemoteAnswers | None:
-        """Whom answers to learn from are asked from, if not this process."""
+    def _remote(self) -> RemoteRollouts | None:
+        """The remote engine that generates rollouts; None if this process does."""
         config = self.config
         if not isinstance(config.sampler, RemoteSampler):
             return None
         size, ends = config.group_size, self._ends
-        return RemoteAnswers(config.sampler, config.model, self._sampling, group_size=size, ends=ends)
+        return RemoteRollouts(config.sampler, config.model, self._sampling, group_size=size, ends=ends)
 
     @property
     def _truncated(self) -> LogprobGap | None:
-        """How the loss is corrected, if it is."""
+        """The configuration of truncated importance sampling; None if it is off."""
         sampler = self.config.sampler
         gap = sampler.logprob_gap if isinstance(sampler, RemoteSampler) else None
         return gap if gap is not None and gap.on_excess == "truncate" else None
 
-    def _drawn(
+    def _sample(
         self,
         model: nn.Module,
         rows: Sequence[PromptRow],
         step: int,
         seed: int,
-        book: GradeBook | None,
+        reward_cache: RewardCache | None,
         is_stopping: Callable[[], bool],
-        give_sign: Callable[[], None],
+        heartbeat: Callable[[], None],
     ) -> list[Rollout]:
-        """`group_size` answers to each row, to learn from."""
+        """Return `group_size` completions of each prompt."""
         if self._remote is None:
             prompts = prompts_of(rows, self.config.group_size, seed=seed)
-            return self._answered(model, prompts, self._sampling, is_stopping)
-        assert isinstance(model, CausalNetwork) and book is not None, "what others say is kept"
+            return self._generate(model, prompts, self._sampling, is_stopping)
+        assert isinstance(model, CausalNetwork) and reward_cache is not None, (
+            "completions of a remote engine must be stored"
+        )
         return self._remote.of(
-            model, rows, step=step, seed=seed, book=book, is_stopping=is_stopping, give_sign=give_sign
+            model,
+            rows,
+            step=step,
+            seed=seed,
+            reward_cache=reward_cache,
+            is_stopping=is_stopping,
+            heartbeat=heartbeat,
         )
 
-    def _apart(
-        self, model: nn.Module, rows: Sequence[PromptRow], answers: Sequence[Rollout]
+    def _divergence(
+        self, model: nn.Module, rows: Sequence[PromptRow], rollouts: Sequence[Rollout]
     ) -> Float64[Tensor, "row"]:
-        """The divergence from the reference that each answer shows, per token."""
-        taught = [TaughtAnswer(row, each, 0.0) for row, each in zip(rows, answers, strict=True)]
-        [batch] = micro_batches(taught, None)
+        """Return each completion's divergence from the reference, per token."""
+        samples = [TrainingSample(row, rollout, 0.0) for row, rollout in zip(rows, rollouts, strict=True)]
+        [batch] = micro_batches(samples, None)
         tensors = self.tensors(batch, next(model.parameters()).device)
-        own, learned = self._scores(model, tensors).logprobs, tensors["learned"]
+        own, loss_mask = self._scores(model, tensors).logprobs, tensors["loss_mask"]
         with adapters_off(model) if self._is_base else nullcontext():
-            asked = model if self._is_base else self._reference.to(own.device).eval()
-            said = self._scores(asked, tensors).logprobs
-        of_tokens = (divergences(own, own, said) * learned).double()
-        return (of_tokens.sum(dim=1) / learned.sum(dim=1)).cpu()
+            reference = model if self._is_base else self._reference.to(own.device).eval()
+            reference_logprobs = self._scores(reference, tensors).logprobs
+        token_losses = (divergences(own, own, reference_logprobs) * loss_mask).double()
+        return (token_losses.sum(dim=1) / loss_mask.sum(dim=1)).cpu()
 
-    def _answered(
+    def _generate(
         self,
         model: nn.Module,
         prompts: Sequence[Prompt],
@@ -436,30 +456,30 @@ class GrpoMethod:
         return self._generator(model).generate(prompts, sampling, is_stopping)
 
     def _generator(self, model: nn.Module) -> Generator:
-        """Whom the model is asked through."""
+        """Return the generator of the model, created on first use."""
         assert isinstance(model, CausalNetwork), type(model)
         if self._engine is None or self._engine[0] is not model:
             self._engine = model, Generator(model.network, ends=self._ends, tokenizer=self._tokenizer)
         return self._engine[1]
 
-    def _graded(
+    def _grade(
         self,
         rewards: Rewards,
         rows: Sequence[PromptRow],
-        answers: Sequence[Rollout],
-        helpers: Helpers,
-        judged: JudgedGroups | None = None,
+        rollouts: Sequence[Rollout],
+        frozen_models: FrozenModels,
+        judge_batch: JudgeBatch | None = None,
     ) -> list[Graded]:
-        """Grades of `answers[i]` to `rows[i]`."""
-        sequences = [np.concatenate([row.tokens, each.tokens]) for row, each in zip(rows, answers, strict=True)]
-        texts = list(map(self._text, answers))
-        return rewards.grade([row.item for row in rows], texts, sequences, helpers, judged)
+        """Return the grades of `rollouts[i]` to `rows[i]`."""
+        sequences = [np.concatenate([row.tokens, rollout.tokens]) for row, rollout in zip(rows, rollouts, strict=True)]
+        texts = list(map(self._text, rollouts))
+        return rewards.grade([row.item for row in rows], texts, sequences, frozen_models, judge_batch)
 
-    def _text(self, answer: Rollout) -> str:
-        """What graders read: without the token, or the words, that ended it."""
-        return CompletionText(self._tokenizer, self.config.sampling.stop, self._ends).of(answer.tokens.tolist())
+    def _text(self, rollout: Rollout) -> str:
+        """Return the text that graders read, without the end token or stop string."""
+        return CompletionText(self._tokenizer, self.config.sampling.stop, self._ends).of(rollout.tokens.tolist())
 
 
 def _numbers(graded: Sequence[Graded]) -> Float64[np.ndarray, "answer"]:
-    """NaN where a grader failed."""
-    return np.array([np.nan if each.reward is None else each.reward for each in graded], np.float64)
+    """Return the rewards; NaN for a failed grade."""
+    return np.array([np.nan if grade.reward is None else grade.reward for grade in graded], np.float64)

@@ -1,10 +1,10 @@
-"""What pays a completion: graders, the objects that judge benchmarks, too, and commits of reward runs.
+"""The configuration of rewards: graders (the same objects as in benchmarks), and commits of reward-model runs.
 
     rewards: [{grader: {type: string_check, ...}}, {run: docstring-reward-1122, step: 400, weight: 0.5}]
 
-A completion's reward is the sum of weight times score. A reward must be a function of prompt and completion: a
-step that is made once more pays the same. A judge behind an endpoint need not be: what it said is kept. Imports
-no torch.
+A completion's reward is the weighted sum of scores. A reward must be a function of prompt and completion, because a
+step that is run again must get the same rewards. External judges need not be deterministic: their grades are stored.
+Imports no torch.
 """
 
 import math
@@ -51,7 +51,7 @@ class GraderReward(FrozenConfig):
 
     @property
     def name(self) -> str:
-        """What its own metric is called by."""
+        """Name of its own metric."""
         return self.grader.name
 
 
@@ -72,7 +72,7 @@ class JudgeEndpoint(FrozenConfig):
     """Longest wait for one response."""
 
     def address(self) -> str | None:
-        """Where judges are asked now."""
+        """Return the current URL of the judges."""
         return self.url or os.environ.get("ASSAY_JUDGE_URL")
 
 
@@ -92,12 +92,12 @@ class RunReward(FrozenConfig):
 
     @property
     def name(self) -> str:
-        """What its own metric is called by."""
+        """Name of its own metric."""
         return self.run
 
 
 def _with_type(tree: Any) -> Any:
-    """Which of the two it is need not be said: one has a grader, the other a run."""
+    """Fill in the type: a grader, or a run."""
     if isinstance(tree, Mapping) and "type" not in tree:
         return {"type": "run" if "run" in tree else "grader", **tree}
     return tree
@@ -107,7 +107,7 @@ AnyReward = Annotated[GraderReward | RunReward, Field(discriminator="type"), Bef
 
 
 def uses_judge(reward: GraderReward | RunReward) -> bool:
-    """Somebody behind an endpoint has a say in it."""
+    """Return whether the reward calls an external judge."""
     return isinstance(reward, GraderReward) and any(
         isinstance(single, ScoreModel | LabelModel)
         or (isinstance(single, TextSimilarity) and single.evaluation_metric == "cosine")
@@ -116,19 +116,19 @@ def uses_judge(reward: GraderReward | RunReward) -> bool:
 
 
 def judge_concurrency(reward: GraderReward, endpoint: JudgeEndpoint, group_size: int) -> int:
-    """Groups that may be judged_rewards at a time; one with a process takes one answer after the other."""
+    """Return how many groups may be graded concurrently; a grader with its own process takes one at a time."""
     return 1 if has_own_process(reward.grader) else max(1, endpoint.concurrency // group_size)
 
 
 def judge_tools(endpoint: JudgeEndpoint, rewards: Sequence[GraderReward]) -> Tools:
-    """What the graders ask there; `ConfigError` where they ask and nobody said where."""
+    """Return the samplers of the judges' models; raises `ConfigError` if no endpoint is configured."""
     judged_rewards = [reward for reward in rewards if uses_judge(reward)]
     if not judged_rewards:
         return Tools()
     if (url := endpoint.address()) is None:
         raise ConfigError(
-            f"grader '{judged_rewards[0].name}' asks an endpoint, and none is named. Set method.judge.url, or "
-            "$ASSAY_JUDGE_URL where it may change while the run lives."
+            f"grader '{judged_rewards[0].name}' calls an endpoint, and none is configured. Set method.judge.url, or "
+            "$ASSAY_JUDGE_URL if it may change between attempts."
         )
     sampler = partial(HttpSampler, base_url=url, timeout_s=endpoint.timeout_s, concurrency=endpoint.concurrency)
     singles = [single for reward in judged_rewards for single in single_graders(reward.grader)]
@@ -137,7 +137,7 @@ def judge_tools(endpoint: JudgeEndpoint, rewards: Sequence[GraderReward]) -> Too
 
 
 def reward_range(rewards: Sequence[GraderReward | RunReward]) -> tuple[float, float]:
-    """The least and the most that an answer can earn by all of them; infinite where one may pay anything."""
+    """Return the smallest and largest reward of a completion; infinite if a reward is unbounded."""
     low = high = 0.0
     for reward in rewards:
         if not reward.weight:
@@ -149,7 +149,7 @@ def reward_range(rewards: Sequence[GraderReward | RunReward]) -> tuple[float, fl
 
 
 def runs_of(**rewards: Sequence[GraderReward | RunReward]) -> dict[str, CommitName]:
-    """Key of the recipe -> the commit that it names; see `MethodConfig.runs`."""
+    """Return recipe key -> commit for the reward runs."""
     return {
         f"method.{key}[{index}]": CommitName(reward.run, reward.step)
         for key, key_rewards in rewards.items()
@@ -166,13 +166,13 @@ def check_rewards(
     longest: int,
     vocab_size: int | None,
 ) -> None:
-    """Refuse rewards that cannot be paid for the rows of the dataset.
+    """Raise `ConfigError` for rewards that do not fit the dataset.
 
-    `longest` is the most tokens that a prompt has with its completion, `vocab_size` the policy's (None where
-    its folder does not say), `key` where the rewards stand in the recipe.
+    `longest` is the largest number of tokens of a prompt with its completion, `vocab_size` the policy's (None
+    if its folder does not say), `key` the rewards' recipe key.
     """
     if twice := first_repeated([reward.name for reward in rewards]):
-        raise ConfigError(f"{key}: two are called '{twice}', as their metrics would be. Give each grader a name.")
+        raise ConfigError(f"{key}: two rewards are named '{twice}'. Give each grader a name.")
     for index, reward in enumerate(rewards):
         where = f"{key}[{index}]"
         if isinstance(reward, RunReward):
@@ -190,11 +190,11 @@ def check_rewards(
 
 
 def reward_model(run: Run, where: str) -> NewCausalConfig | PretrainedCausalConfig:
-    """The model of a reward run; `ConfigError` for a run of another method."""
+    """Return the model configuration of a reward run; raises `ConfigError` for another method."""
     method = run.recipe["method"]
     if method.get("type") != "reward":
         raise ConfigError(
-            f"{where}.run={run.run_id}: it is of method '{method['type']}', which pays no "
+            f"{where}.run={run.run_id}: it is of method '{method['type']}', which computes no "
             "rewards. Name a run of method reward."
         )
     return _MODEL.validate_python(method["model"])

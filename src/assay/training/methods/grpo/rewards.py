@@ -1,11 +1,11 @@
-"""Pays completions: graders, judges and reward models, asked group by group.
+"""Grades completions with graders, judges and reward models, group by group.
 
-    answers --> each reward's scores --> weighted sum --> Graded: a reward, or why there is none
+    completions --> scores of each reward --> weighted sum --> Graded: a reward, or a failure
 
-What fails is no 0: a broken grader and a bad answer must not look alike. The rollout leaves its group, its kind
-of failure is a metric of the step, and above a rate the run stops. A group is judged apart from all others, so
-what it is paid is a function of its prompt and completions alone; or, where a judge behind an endpoint pays,
-what the run's book says that it said (`checkpoint.grade_book`).
+A failure is not a reward of 0: a broken grader and a bad completion must not look alike. The rollout leaves its group,
+the kind of failure is a metric of the step, and above a rate the run stops. A group is graded apart from all others,
+so its rewards are a function of its prompt and completions; grades of external judges come from the run's reward cache
+(`checkpoint.reward_cache`).
 """
 
 import math
@@ -32,45 +32,45 @@ from assay.training.checkpoint.named_commit import CommitName
 from assay.training.checkpoint.parts import MODEL, model_state, restore_model
 from assay.training.checkpoint.saver import weights_digest
 from assay.training.checkpoint.store_files import read_commit
-from assay.training.methods.grpo.judging import JudgedGroups, judged_grades
+from assay.training.methods.grpo.judge_cache import JudgeBatch, cached_grades
 from assay.training.methods.grpo.reward_config import (
     GraderReward,
     JudgeEndpoint,
     RunReward,
-    asks_judge,
-    judges_of,
+    judge_concurrency,
+    judge_tools,
     reward_model,
-    tools_at,
+    uses_judge,
 )
-from assay.training.trainer.method import Helpers, MetricSum
+from assay.training.trainer.method import FrozenModels, MetricSum
 
 FAILURE_KINDS = tuple(
     kind for kind in get_args(ItemFailureKind) if kind.startswith(("invalid", "python", "formula", "reward"))
 )
-"""How grading without an endpoint fails."""
+"""Failures of grading without an endpoint."""
 JUDGE_FAILURE_KINDS = tuple(kind for kind in get_args(ItemFailureKind) if kind.startswith("model_grader"))
-"""How judges fail besides."""
+"""Failures of judges."""
 KILLED: ItemFailureKind = "python_grader_killed"
 FAILURES = "failed_grades"
 
 
 class Graded(NamedTuple):
-    """What came of one completion."""
+    """The grade of one completion."""
 
     reward: float | None
-    """None where a grader failed."""
+    """None if a grader failed."""
     failure: ItemFailure | None
-    """Exactly one of the two is there."""
+    """None if there is a reward."""
     scores: tuple[float | None, ...]
-    """Those of each reward by itself, without weight."""
+    """Scores of each reward, without weights."""
 
 
 class TooManyFailuresError(TrainingError):
-    """Graders fail too often for what is left to be trusted."""
+    """Raised if more grades failed than `max_reward_failures` allows."""
 
 
 def items_of(batch: MicroBatch) -> list[dict[str, Any]]:
-    """What graders read of each prompt."""
+    """Return the fields that graders read, for each prompt."""
     found = []
     for row, text in zip(batch.row_ids.tolist(), batch.columns[ITEM].to_pylist(), strict=True):
         item = _parsed(text)
@@ -84,7 +84,7 @@ def items_of(batch: MicroBatch) -> list[dict[str, Any]]:
 
 
 class Rewards:
-    """Ready to pay. Python graders keep a process, until this is closed or gone."""
+    """Grades completions. Python graders keep a process until `close`, or until the object is collected."""
 
     def __init__(
         self,
@@ -94,30 +94,30 @@ class Rewards:
         key: str = "method.rewards",
         endpoint: JudgeEndpoint = JudgeEndpoint(),  # noqa: B008
     ) -> None:
-        """`key` is where the recipe has them, by which networks are called; `endpoint`: where judges answer."""
+        """`key` is the rewards' recipe key, used to name reward models; `endpoint` is the judges'."""
         self._config = config
         self._endpoint = endpoint
         self._group_size = group_size
-        self._places = [f"{key}[{index}]" for index in range(len(config))]
+        self._keys = [f"{key}[{index}]" for index in range(len(config))]
         self._runners: dict[int, GraderRunner] = {}
         self._end = weakref.finalize(self, _close, self._runners)
         self._networks: dict[str, nn.Module] | None = None
-        self._own = [f"reward_{each.name}" for each in config] if len(config) > 1 else []
-        self._kinds = (*FAILURE_KINDS, *(JUDGE_FAILURE_KINDS if any(map(asks_judge, config)) else ()))
+        self._own = [f"reward_{reward.name}" for reward in config] if len(config) > 1 else []
+        self._kinds = (*FAILURE_KINDS, *(JUDGE_FAILURE_KINDS if any(map(uses_judge, config)) else ()))
         self.metrics = ("reward", FAILURES, *(f"{FAILURES}_{kind}" for kind in self._kinds), *self._own)
-        """Names of what `sums` gives."""
+        """Names of the metrics that `sums` returns."""
         self.last_failure = ""
-        """The text of the newest failed grade on this rank."""
-        self.graders = canonical_json([_version(each) for each in config])
-        """Who pays, in the order of scores: name, digest, and the names of models that are asked."""
+        """Text of the last failed grade on this rank."""
+        self.graders = canonical_json([_version(reward) for reward in config])
+        """JSON that identifies the graders in the order of scores: name, digest and weight."""
 
     def networks(self) -> dict[str, nn.Module]:
-        """The models of reward runs, read once; for `Method.build_helpers`."""
+        """Return the models of reward runs, loaded once; for `Method.build_frozen_models`."""
         if self._networks is None:
             self._networks = {
-                where: _committed(CommitName(each.run, each.step), where)
-                for where, each in zip(self._places, self._config, strict=True)
-                if isinstance(each, RunReward)
+                where: _committed(CommitName(reward.run, reward.step), where)
+                for where, reward in zip(self._keys, self._config, strict=True)
+                if isinstance(reward, RunReward)
             }
         return self._networks
 
@@ -126,92 +126,92 @@ class Rewards:
         items: Sequence[Mapping[str, Any]],
         completions: Sequence[str],
         sequences: Sequence[Int64[np.ndarray, "_"]],
-        networks: Helpers,
-        judged: JudgedGroups | None = None,
+        networks: FrozenModels,
+        judge_batch: JudgeBatch | None = None,
     ) -> list[Graded]:
-        """What each answer is paid. `items` are those of its prompt, `sequences` prompt and answer in tokens;
-        `group_size` of them, one after the other, are a group. Without `judged` there is no book, and judges
-        are asked each time."""
+        """Return the grades of the completions.
+
+        `items` are their prompts' fields, `sequences` the tokens of prompt and completion; `group_size`
+        consecutive ones are a group. Without `judge_batch` nothing is cached, and judges are called each time.
+        """
         samples = [sample_values(text, item) for text, item in zip(completions, items, strict=True)]
         columns = []
-        for index, (reward, where) in enumerate(zip(self._config, self._places, strict=True)):
+        for index, (reward, where) in enumerate(zip(self._config, self._keys, strict=True)):
             if isinstance(reward, RunReward):
-                columns.append(self._asked(networks[where], sequences))
-            elif asks_judge(reward) and judged is not None:
-                columns.append(self._judged(index, reward, samples, judged))
+                columns.append(self._grade_with_network(networks[where], sequences))
+            elif uses_judge(reward) and judge_batch is not None:
+                columns.append(self._grade_with_judge(index, reward, samples, judge_batch))
             else:
                 columns.append(self._runner(index, reward).grade(samples))
-        weights = [each.weight for each in self._config]
-        return [_paid(grades, weights) for grades in zip(*columns, strict=True)]
+        weights = [reward.weight for reward in self._config]
+        return [_total_reward(grades, weights) for grades in zip(*columns, strict=True)]
 
     def sums(self, graded: Sequence[Graded]) -> dict[str, MetricSum]:
-        """What so many rollouts add to the step's metrics."""
-        paid = [each.reward for each in graded if each.reward is not None]
-        failures = [each.failure for each in graded if each.failure is not None]
+        """Return what the grades add to the step's metrics."""
+        rewards = [grade.reward for grade in graded if grade.reward is not None]
+        failures = [grade.failure for grade in graded if grade.failure is not None]
         kinds = [failure.kind for failure in failures]
         self.last_failure = str(failures[-1]) if failures else self.last_failure
-        found = {"reward": _sum(paid, len(paid)), FAILURES: _sum([1.0] * len(kinds), len(graded))}
+        found = {"reward": _sum(rewards, len(rewards)), FAILURES: _sum([1.0] * len(kinds), len(graded))}
         for kind in self._kinds:
             found[f"{FAILURES}_{kind}"] = _sum([1.0] * kinds.count(kind), len(graded))
         for index, name in enumerate(self._own):
-            scores = [score for each in graded if (score := each.scores[index]) is not None]
+            scores = [score for grade in graded if (score := grade.scores[index]) is not None]
             found[name] = _sum(scores, len(scores))
         return found
 
     def close(self) -> None:
-        """End the processes of python graders; so does who forgets it, when this is no more."""
+        """Stop the processes of Python graders."""
         self._end()
 
     def _runner(self, index: int, reward: GraderReward) -> GraderRunner:
-        """Made when it is asked first: who only looks at a run needs no endpoint."""
+        """Return the reward's runner, created on first use: a reader of a run needs no endpoint."""
         if index not in self._runners:
-            self._runners[index] = GraderRunner(reward.grader, tools_at(self._endpoint, [reward]))
+            self._runners[index] = GraderRunner(reward.grader, judge_tools(self._endpoint, [reward]))
         return self._runners[index]
 
-    def _judged(
-        self, index: int, reward: GraderReward, samples: Sequence[Values], judged: JudgedGroups
+    def _grade_with_judge(
+        self, index: int, reward: GraderReward, samples: Sequence[Values], judge_batch: JudgeBatch
     ) -> list[Grade]:
-        if not judged.book.is_read_only:
+        if not judge_batch.reward_cache.is_read_only:
             self._runner(index, reward)  # here: below are threads
 
-        def ask(places: list[int]) -> list[Grade]:
-            return self._runner(index, reward).grade([samples[place] for place in places])
+        def grade_indices(indices: list[int]) -> list[Grade]:
+            return self._runner(index, reward).grade([samples[sample_index] for sample_index in indices])
 
-        at_once = judges_of(reward, self._endpoint, self._group_size)
-        return judged_grades(judged, reward, index=index, ask=ask, at_once=at_once)
+        at_once = judge_concurrency(reward, self._endpoint, self._group_size)
+        return cached_grades(judge_batch, reward, index=index, grade_indices=grade_indices, at_once=at_once)
 
-    def _asked(self, network: nn.Module, sequences: Sequence[Int64[np.ndarray, "_"]]) -> list[Grade]:
+    def _grade_with_network(self, network: nn.Module, sequences: Sequence[Int64[np.ndarray, "_"]]) -> list[Grade]:
         starts = range(0, len(sequences), self._group_size)
         return [
-            each for start in starts for each in _asked(network, sequences[start : start + self._group_size])
+            grade for start in starts for grade in _grade_group(network, sequences[start : start + self._group_size])
         ]
 
 
-def refuse_failures(metrics: Mapping[str, float], most: float, *, step: int, example: str = "") -> None:
-    """Stop a run of which more than the share `most` of a step's rollouts could not be paid."""
+def check_failure_rate(metrics: Mapping[str, float], most: float, *, step: int, example: str = "") -> None:
+    """Raise `TooManyFailuresError` if more than the share `most` of a step's rollouts have no reward."""
     share = metrics.get(FAILURES, 0.0)
     if share > most:
-        kinds = {
-            kind: metrics.get(f"{FAILURES}_{kind}", 0.0) for kind in (*FAILURE_KINDS, *JUDGE_FAILURE_KINDS)
-        }
-        said = ", ".join(f"{tenths_text(part)} {kind}" for kind, part in kinds.items() if part)
-        said += f"; e.g. {example:.300}" if example else ""
-        cure = "Mend the grader and train a new run"
+        kinds = {kind: metrics.get(f"{FAILURES}_{kind}", 0.0) for kind in (*FAILURE_KINDS, *JUDGE_FAILURE_KINDS)}
+        by_kind = ", ".join(f"{tenths_text(part)} {kind}" for kind, part in kinds.items() if part)
+        by_kind += f"; e.g. {example:.300}" if example else ""
+        hint = "Fix the grader and train a new run"
         if kinds[KILLED]:
-            cure = (
+            hint = (
                 "Processes of graders were killed from outside, which says nothing of the rollouts: go on with "
                 "assay train --resume, and the step is graded again. If the kernel killed them because memory "
                 "ran out, start fewer ranks on the machine, or have the grader take less"
             )
         if any(kinds[kind] for kind in JUDGE_FAILURE_KINDS):
-            cure = (
-                "Once the judge answers again, go on with assay train --resume: it is asked about what has no "
+            hint = (
+                "Once the judge responds again, continue with assay train --resume: it is called for what has no "
                 "reward, and about nothing else"
             )
         raise TooManyFailuresError(
-            f"step {step}: {tenths_text(share)} of the rollouts got no reward ({said}), more than "
+            f"step {step}: {tenths_text(share)} of the rollouts got no reward ({by_kind}), more than "
             f"method.max_reward_failures={most:g} allows. No update was made, and what is committed is intact. "
-            f"{cure}; or go on with more of them missing: assay train --from RUN "
+            f"{hint}; or go on with more of them missing: assay train --from RUN "
             "method.max_reward_failures=SHARE."
         )
 
@@ -227,7 +227,7 @@ def _version(reward: GraderReward | RunReward) -> dict[str, Any]:
     return {"name": reward.name, "grader_sha256": grader_sha256(reward.grader), "weight": reward.weight}
 
 
-def _paid(grades: Sequence[Grade], weights: Sequence[float]) -> Graded:
+def _total_reward(grades: Sequence[Grade], weights: Sequence[float]) -> Graded:
     scores = tuple(grade.score for grade in grades)
     failure = next((grade.failure for grade in grades if grade.failure is not None), None)
     if failure is not None:
@@ -240,17 +240,17 @@ def _paid(grades: Sequence[Grade], weights: Sequence[float]) -> Graded:
 
 
 @torch.no_grad()
-def _asked(network: nn.Module, group: Sequence[Int64[np.ndarray, "_"]]) -> list[Grade]:
-    """What a reward model says, in one pass, in float32."""
+def _grade_group(network: nn.Module, group: Sequence[Int64[np.ndarray, "_"]]) -> list[Grade]:
+    """Return a reward model's grades, computed in one pass in float32."""
     device = next(network.parameters()).device
-    lengths = torch.tensor([len(each) for each in group], dtype=torch.int32, device=device)
+    lengths = torch.tensor([len(sequence) for sequence in group], dtype=torch.int32, device=device)
     lines = np.zeros((len(group), int(lengths.max())), np.int64)
-    for line, each in zip(lines, group, strict=True):
-        line[: len(each)] = each
+    for line, sequence in zip(lines, group, strict=True):
+        line[: len(sequence)] = sequence
     with torch.autocast(device.type, enabled=False):
-        said: Float[Tensor, "line"] = network(torch.from_numpy(lines).to(device), lengths)
-    broken = ItemFailure("reward_not_finite", "the reward model said no finite number")
-    return [Grade(each) if math.isfinite(each) else Grade(None, broken) for each in said.tolist()]
+        rewards: Float[Tensor, "line"] = network(torch.from_numpy(lines).to(device), lengths)
+    broken = ItemFailure("reward_not_finite", "the reward model returned no finite number")
+    return [Grade(reward) if math.isfinite(reward) else Grade(None, broken) for reward in rewards.tolist()]
 
 
 def _committed(name: CommitName, where: str) -> RewardNetwork:

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from assay.base.errors import ConfigError
 from assay.data.dataset.columns import MARGIN, PROMPT_TOKENS, REJECTED, TOKENS, holds_numbers
-from assay.models.causal_config import CausalConfig, NewCausalConfig, check_rows, numbers_held
+from assay.models.causal_config import CausalConfig, NewCausalConfig, check_rows, model_size
 from assay.models.config import ModelSize
 from assay.records.dataset import DatasetManifest
 from assay.records.evaluation import ACCURACY, CHOSEN_REWARD, LOG_LOSS, REJECTED_REWARD, Metric
@@ -82,7 +82,7 @@ class RewardConfig(MethodConfig):
 
     def size(self, num_tokens: int) -> ModelSize | None:
         """See `MethodConfig`. Of a folder's weights, the head of a language model is counted, too."""
-        held, trained = numbers_held(self.model, num_tokens, has_head=False), self.num_parameters()
+        held, trained = model_size(self.model, num_tokens, has_head=False), self.num_parameters()
         return held if held is None or trained is None else held._replace(parameters=trained)
 
     def num_parameters(self) -> int | None:

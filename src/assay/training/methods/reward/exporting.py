@@ -13,7 +13,7 @@ from transformers import AutoModelForSequenceClassification
 
 from assay.base.errors import ConfigError
 from assay.models.causal_config import PretrainedCausalConfig
-from assay.models.exporting import Leaving, save_model
+from assay.models.exporting import ExportOptions, save_model
 from assay.models.reward_network import RewardNetwork
 from assay.training.methods.reward.config import RewardConfig
 
@@ -22,20 +22,20 @@ HEAD = "score"
 WEIGHTS = "model.safetensors"
 
 
-def save_portable(network: RewardNetwork, config: RewardConfig, folder: Path, leaving: Leaving) -> None:
+def save_exported(network: RewardNetwork, config: RewardConfig, folder: Path, options: ExportOptions) -> None:
     """Write weights and configuration, or the adapters and the head."""
     portable = deepcopy(network.decoder.config)
     portable.id2label, portable.label2id = {0: "reward"}, {"reward": 0}
     portable.problem_type = "regression"
-    portable.pad_token_id = leaving.padding
+    portable.pad_token_id = options.padding
     with torch.device("meta"):
         model: nn.Module = AutoModelForSequenceClassification.from_config(portable)
     setattr(model, str(model.base_model_prefix), network.decoder)
     setattr(model, HEAD, network.head)
-    save_model(model, config.model, folder, leaving, heads=(HEAD,))
+    save_model(model, config.model, folder, options, heads=(HEAD,))
 
 
-def load_portable(folder: Path) -> nn.Module:
+def load_exported(folder: Path) -> nn.Module:
     """The network behind such files."""
     if not (folder / WEIGHTS).is_file():
         raise ConfigError(

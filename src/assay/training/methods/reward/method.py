@@ -12,15 +12,15 @@ from torch.nn.functional import logsigmoid
 from assay.base.shapes import Float, Shaped
 from assay.data.dataset.columns import REJECTED
 from assay.data.loader.batch import MicroBatch
-from assay.models.exporting import Leaving
+from assay.models.exporting import ExportOptions
 from assay.models.pairs import pairs_of
 from assay.models.reward_network import RewardNetwork
 from assay.records.evaluation import ACCURACY, CHOSEN_REWARD, LOG_LOSS, REJECTED_REWARD
 from assay.records.exported_model import ModelForm
 from assay.training.methods.reward.config import MARGIN_OF_REWARDS, RewardConfig
-from assay.training.methods.reward.exporting import load_portable, save_portable
+from assay.training.methods.reward.exporting import load_exported, save_exported
 from assay.training.methods.reward.loss import reward_losses
-from assay.training.trainer.method import Helpers, Loss, MetricSum
+from assay.training.trainer.method import FrozenModels, Loss, MetricSum
 
 
 class RewardMethod:
@@ -38,7 +38,7 @@ class RewardMethod:
         """The network; the head's weights come from torch's generator."""
         return RewardNetwork(self.config.model)
 
-    def build_helpers(self) -> Helpers:
+    def build_frozen_models(self) -> FrozenModels:
         """None: the loss asks the one network."""
         return {}
 
@@ -48,7 +48,7 @@ class RewardMethod:
 
     def tensors(self, micro_batch: MicroBatch, device: torch.device) -> Mapping[str, Shaped[Tensor, "..."]]:
         """`input_ids` [2 pair, token], `lengths` [2 pair], `margins` [pair]; of rows of one sequence, as
-        `answers` takes them, the first two."""
+        `predict` takes them, the first two."""
         if REJECTED not in micro_batch.ragged:
             tokens = micro_batch.tokens
             return {
@@ -74,7 +74,7 @@ class RewardMethod:
         self,
         model: nn.Module,
         tensors: Mapping[str, Shaped[Tensor, "..."]],
-        helpers: Helpers,  # noqa: ARG002
+        frozen_models: FrozenModels,  # noqa: ARG002
     ) -> Loss:
         """The loss of the pairs."""
         chosen, rejected = self._rewards(model, tensors)
@@ -102,27 +102,23 @@ class RewardMethod:
             REJECTED_REWARD.name: rejected,
         }
 
-    def answers(
-        self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]
-    ) -> Mapping[str, list[Any]]:
+    def predict(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]) -> Mapping[str, list[Any]]:
         """The reward of each sequence."""
         return {"reward": model(tensors["input_ids"], tensors["lengths"]).double().tolist()}
 
-    def embeddings(
-        self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]
-    ) -> Float[Tensor, "line width"]:
+    def embeddings(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]) -> Float[Tensor, "line width"]:
         """The state at each sequence's last token."""
         assert isinstance(model, RewardNetwork), type(model)
         return model.last_states(tensors["input_ids"], tensors["lengths"])
 
-    def save_portable(self, model: nn.Module, folder: Path, leaving: Leaving) -> None:
+    def save_exported(self, model: nn.Module, folder: Path, options: ExportOptions) -> None:
         """See `ExportableMethod`."""
         assert isinstance(model, RewardNetwork), type(model)
-        save_portable(model, self.config, folder, leaving)
+        save_exported(model, self.config, folder, options)
 
-    def load_portable(self, folder: Path) -> nn.Module:
-        """See `PortableMethod`."""
-        return load_portable(folder)
+    def load_exported(self, folder: Path) -> nn.Module:
+        """See `LoadableMethod`."""
+        return load_exported(folder)
 
     def _rewards(
         self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]

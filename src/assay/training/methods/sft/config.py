@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 from assay.base.errors import ConfigError
 from assay.data.dataset.columns import SPANS
-from assay.models.causal_config import CausalConfig, check_rows, numbers_held
+from assay.models.causal_config import CausalConfig, check_rows, model_size
 from assay.models.config import ModelSize
 from assay.records.dataset import DatasetManifest
 from assay.records.evaluation import TRAINED_TOKENS, Metric
@@ -79,7 +79,7 @@ class SftConfig(MethodConfig):
 
     def size(self, num_tokens: int) -> ModelSize | None:
         """See `MethodConfig`."""
-        return numbers_held(self.model, num_tokens)
+        return model_size(self.model, num_tokens)
 
     def num_parameters(self) -> int | None:
         """See `MethodConfig`."""

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from assay.base.shapes import Float64, Shaped
 from assay.data.loader.batch import MicroBatch
-from assay.models.exporting import Leaving, save_model
+from assay.models.exporting import ExportOptions, save_model
 from assay.models.token_scores import CausalNetwork, TokenScores
 from assay.records.evaluation import TRAINED_TOKENS
 from assay.records.exported_model import ModelForm
 from assay.training.methods.sft.batch import sft_tensors, trained_tokens
 from assay.training.methods.sft.config import NATS_PER_TOKEN, TOKEN_ACCURACY, SftConfig
-from assay.training.trainer.method import Helpers, Loss, MetricSum
+from assay.training.trainer.method import FrozenModels, Loss, MetricSum
 
 
 class SftMethod:
@@ -36,7 +36,7 @@ class SftMethod:
         """The network; new weights come from torch's generator."""
         return CausalNetwork(self.config.model)
 
-    def build_helpers(self) -> Helpers:
+    def build_frozen_models(self) -> FrozenModels:
         """None: the loss asks the one network."""
         return {}
 
@@ -60,7 +60,7 @@ class SftMethod:
         self,
         model: nn.Module,
         tensors: Mapping[str, Shaped[Tensor, "..."]],
-        helpers: Helpers,  # noqa: ARG002
+        frozen_models: FrozenModels,  # noqa: ARG002
     ) -> Loss:
         """The loss of the trained tokens."""
         scores, num_trained = self._scores(model, tensors), tensors["num_trained"].sum()
@@ -68,7 +68,7 @@ class SftMethod:
             -scores.logprobs.sum(),
             {
                 "entropy": MetricSum(scores.entropies.detach().sum(), num_trained),
-                "token_accuracy": MetricSum(scores.is_likeliest.sum(), num_trained),
+                "token_accuracy": MetricSum(scores.is_argmax.sum(), num_trained),
             },
         )
 
@@ -79,14 +79,14 @@ class SftMethod:
         scores, num_trained = self._scores(model, tensors), tensors["num_trained"].clamp(min=1)
         return {
             NATS_PER_TOKEN.name: _of_rows(-scores.logprobs, tensors) / num_trained,
-            TOKEN_ACCURACY.name: _of_rows(scores.is_likeliest, tensors) / num_trained,
+            TOKEN_ACCURACY.name: _of_rows(scores.is_argmax, tensors) / num_trained,
             TRAINED_TOKENS: tensors["num_trained"],
         }
 
-    def save_portable(self, model: nn.Module, folder: Path, leaving: Leaving) -> None:
+    def save_exported(self, model: nn.Module, folder: Path, options: ExportOptions) -> None:
         """See `ExportableMethod`."""
         assert isinstance(model, CausalNetwork), type(model)
-        save_model(model.network, self.config.model, folder, leaving)
+        save_model(model.network, self.config.model, folder, options)
 
     def _scores(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]) -> TokenScores:
         scores: TokenScores = model(tensors["input_ids"], tensors.get("position_ids"), tensors["scored"])

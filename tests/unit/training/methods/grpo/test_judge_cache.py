@@ -1,15 +1,15 @@
 """Whom judges are asked about: what was said is taken, failures are tried again, and who looks asks nobody."""
 
 import pytest
-from assay.records.journal import JournaledAnswer, JournaledGroup
 
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import DataError
 from assay.records.commit import Commit, FileDigest
 from assay.records.cursor import Cursor
+from assay.records.rollout_log import LoggedCompletion, LoggedGroup
 from assay.scoring.grade import Grade
 from assay.scoring.item_failure import ItemFailure
-from assay.store.commit_log import JOURNAL_NAME, CommitLog
+from assay.store.commit_log import ROLLOUT_LOG_NAME, CommitLog
 from assay.store.objects import ObjectStore, open_store
 from assay.training.checkpoint.reward_cache import RewardCache
 from assay.training.checkpoint.rollout_log import rollout_log_file, rollout_log_table
@@ -31,10 +31,10 @@ class Judge:
 
     def __init__(self, *silent_about: int) -> None:
         self.silent_about = silent_about
-        self.asked: list[int] = []
+        self.requested: list[int] = []
 
     def __call__(self, positions: list[int]) -> list[Grade]:
-        self.asked += positions
+        self.requested += positions
         return [SILENT if index in self.silent_about else Grade((index + 1) / 4) for index in positions]
 
 
@@ -48,14 +48,14 @@ def test_what_was_said_is_taken_whoever_made_the_answer_again(store: ObjectStore
     first, later = Judge(), Judge()
     assert scores(RewardCache(store, attempt=1), first) == [0.25, 0.5, 0.75, 1.0]
     assert scores(RewardCache(store, attempt=2), later) == [0.25, 0.5, 0.75, 1.0]
-    assert (sorted(first.asked), later.asked) == ([0, 1, 2, 3], [])
+    assert (sorted(first.requested), later.requested) == ([0, 1, 2, 3], [])
 
 
 def test_of_another_answer_the_judge_is_asked(store: ObjectStore) -> None:
     scores(RewardCache(store, attempt=1), Judge())
     judge = Judge()
     scores(RewardCache(store, attempt=2), judge, 1, 99, 3, 4)
-    assert judge.asked == [1]
+    assert judge.requested == [1]
 
 
 def test_a_failure_stands_in_its_attempt_and_is_asked_again_by_a_later_one(store: ObjectStore) -> None:
@@ -63,9 +63,9 @@ def test_a_failure_stands_in_its_attempt_and_is_asked_again_by_a_later_one(store
     judge = Judge()
     assert scores(RewardCache(store, attempt=1), judge) == [0.25, None, 0.75, 1.0]
     assert scores(RewardCache(store, attempt=1).read_only(), judge) == [0.25, None, 0.75, 1.0]
-    assert judge.asked == []
+    assert judge.requested == []
     assert scores(RewardCache(store, attempt=2), judge) == [0.25, 0.5, 0.75, 1.0]
-    assert judge.asked == [1]
+    assert judge.requested == [1]
 
 
 def test_a_word_that_was_changed_is_asked_for_again(store: ObjectStore) -> None:
@@ -74,11 +74,11 @@ def test_a_word_that_was_changed_is_asked_for_again(store: ObjectStore) -> None:
     store.put(first, store.get(first).replace(b"0.25", b"0.95"))
     judge = Judge()
     assert scores(RewardCache(store, attempt=2), judge) == [0.25, 0.5, 0.75, 1.0]
-    assert judge.asked == [0, 1]
+    assert judge.requested == [0, 1]
 
 
 def test_who_looks_asks_nobody_and_says_what_is_missing(store: ObjectStore) -> None:
-    with pytest.raises(DataError, match="row 7: the run's journal does not say what grader 'judge' paid"):
+    with pytest.raises(DataError, match="row 7: the run's rollout log has no grade of grader 'judge'"):
         scores(RewardCache(store, attempt=0, is_read_only=True), Judge())
 
 
@@ -87,31 +87,31 @@ def test_behind_a_commit_its_journal_has_what_was_said(store: ObjectStore) -> No
     log = CommitLog(store)
     log.begin_attempt(world_size=1, now_s=0.0)
     log.append(committed(store, [[0.25, None], [0.75, 1.0]]))
-    log.sweep_learned(3)
+    log.sweep_pending(3)
     assert [*store.list("judged/")] == []
     judge = Judge()
     assert scores(RewardCache(store, attempt=0, is_read_only=True), judge) == [0.25, None, 0.75, 1.0]
-    assert judge.asked == []
+    assert judge.requested == []
     assert scores(RewardCache(store, attempt=2), judge) == [0.25, 0.5, 0.75, 1.0]
-    assert judge.asked == [1], "a run that went back behind the commit tries again where there is no score"
+    assert judge.requested == [1], "a run that went back behind the commit tries again where there is no score"
 
 
 def committed(store: ObjectStore, rewards: list[list[float | None]]) -> Commit:
     """Step 3, with a journal."""
     groups = [
-        JournaledGroup(
-            3, 0, 7 + number, "learned", "[]",
+        LoggedGroup(
+            3, 0, 7 + number, "trained", "[]",
             tuple(
-                JournaledAnswer(2 * number + sample + 1, 1, False, score, (score,), 0.0, "unscored")
+                LoggedCompletion(2 * number + sample + 1, 1, False, score, (score,), 0.0, "unscored")
                 for sample, score in enumerate(scores)
             ),
         )
         for number, scores in enumerate(rewards)
     ]  # fmt: skip
     data = rollout_log_file([rollout_log_table(groups)])
-    store.put(f"checkpoints/00000003-0001/{JOURNAL_NAME}", data)
+    store.put(f"checkpoints/00000003-0001/{ROLLOUT_LOG_NAME}", data)
     return Commit(
         attempt=1, world_size=1, step=3, cursor=Cursor(), committed_s=0.0, folder="checkpoints/00000003-0001",
-        files=(FileDigest(path=JOURNAL_NAME, num_bytes=len(data), sha256=sha256_of_bytes(data)),),
-        weights_digest="", receipts_from_step=0, rows_learned=2,
+        files=(FileDigest(path=ROLLOUT_LOG_NAME, num_bytes=len(data), sha256=sha256_of_bytes(data)),),
+        weights_digest="", receipts_from_step=0, rows_trained=2,
     )  # fmt: skip

@@ -75,7 +75,7 @@ def test_a_lane_is_the_same_alone_and_beside_others(base: Path) -> None:
 def test_a_bit_of_a_token_of_a_log_probability_or_of_a_reward_is_another_digest(base: Path) -> None:
     method = GrpoMethod(grpo_config(base))
     [right] = rolled_out(method, method.build_model(), prompt_lane(0, [1]))
-    generate = method._completed
+    generate = method._generate
 
     def spoiled(change: str):
         def completed(*arguments: Any) -> list[Rollout]:
@@ -90,7 +90,7 @@ def test_a_bit_of_a_token_of_a_log_probability_or_of_a_reward_is_another_digest(
         return completed
 
     for change in ("token", "logprob"):
-        method._completed = spoiled(change)  # type: ignore[method-assign]
+        method._generate = spoiled(change)  # type: ignore[method-assign]
         [wrong] = rolled_out(method, method.build_model(), prompt_lane(0, [1]))
         assert wrong.digest != right.digest, change
 
@@ -201,7 +201,7 @@ def test_where_a_step_paid_everybody_the_same_nothing_is_learned(base: Path) -> 
     totals = {name: item.sum / item.weight for name, item in sums.items()}
     [batch] = scaled_lane(training_lane(0, groups, config, None), totals).micro_batches
     assert batch.columns["advantage"].to_pylist() == [0.0, 0.0, 0.0]
-    assert sums["paid"] == (pytest.approx(0.3), 3), "what has no grade is not counted"
+    assert sums["shaped_reward"] == (pytest.approx(0.3), 3), "what has no grade is not counted"
 
 
 def found(method: GrpoMethod, model: nn.Module, frozen_models: Any, batches: Any) -> Measured:
@@ -245,7 +245,7 @@ def readable(loss: str, config: GrpoConfig, policy: Any, reference: Any) -> torc
     for item in COMPLETED:
         mean = sum(item.rewards) / len(item.rewards)
         deviation = math.sqrt(sum((reward - mean) ** 2 for reward in item.rewards) / len(item.rewards)) or 1.0
-        for completion, reward in zip(item.answers, item.rewards, strict=True):
+        for completion, reward in zip(item.completions, item.rewards, strict=True):
             ids, advantage = torch.tensor([item.prompt + completion]), (reward - mean) / deviation
             own = policy(input_ids=ids).logits[:, :-1].log_softmax(-1).gather(2, ids[:, 1:, None])[0, :, 0]
             own, message = own[len(item.prompt) - 1 :], logprobs_of(reference, ids)[0, len(item.prompt) - 1 :]
@@ -272,7 +272,7 @@ def test_it_is_what_a_readable_version_in_64_bits_computes(loss: str, base: Path
             PromptRow(number, np.array(item.prompt), {}),
             [
                 Rollout(np.array(completion), np.zeros(len(completion), np.float32), "stop")
-                for completion in item.answers
+                for completion in item.completions
             ],
             np.array(item.rewards),
             config,
@@ -397,13 +397,13 @@ def test_an_answer_made_alone_is_that_of_its_lane(
     assert len({item.digest for item in result.values()}) == 12
     [consumed] = rolled_out(method, model, lane, seed=3)
     trained_rows = [row for batch in consumed.lane.micro_batches for row in batch.row_ids.tolist()]
-    assert sorted(trained_rows) == sorted(row for (row, _), item in result.items() if item.outcome == "learned")
+    assert sorted(trained_rows) == sorted(row for (row, _), item in result.items() if item.outcome == "trained")
 
 
 def test_what_became_of_an_answer_has_one_of_five_names(base: Path) -> None:
     config = grpo_config(base, groups_per_lane=1, overlong={"type": "mask"})
     groups = completions([[1, 2, 3], [6, 2, 2], [1, 1, 1]], [[1, 1, 1], [0, 1, math.nan], [0, 1, 0]], config)
     assert outcomes(groups, config) == [
-        ["zero_std"] * 3, ["overlong", "learned", "failed"], ["surplus"] * 3,
+        ["zero_std"] * 3, ["overlong", "trained", "failed"], ["surplus"] * 3,
     ]  # fmt: skip
     assert {item for of_group in outcomes(groups, config) for item in of_group} == set(OUTCOMES)

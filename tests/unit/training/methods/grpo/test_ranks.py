@@ -37,8 +37,8 @@ class ChangesOneToken(GrpoMethod):
 
     has_failed = False
 
-    def _completed(self, *arguments: Any) -> Any:
-        completions = super()._completed(*arguments)
+    def _generate(self, *arguments: Any) -> Any:
+        completions = super()._generate(*arguments)
         if not self.has_failed:
             self.has_failed = True
             for completion in completions:

@@ -112,7 +112,7 @@ def test_what_was_answered_is_taken_again_by_whoever_makes_the_step(
     assert replayed.lane.micro_batches[0].columns == first.lane.micro_batches[0].columns
     assert again.lane.num_rows == first.lane.num_rows
     assert rolled_out(config, store, rows=[1, 3], attempt=2) is not None and engine.num_asked == requested + 1
-    with pytest.raises(DataError, match=r"step 3, row 4: what .* answered is not kept"):
+    with pytest.raises(DataError, match=r"step 3, row 4: the completions of .* are not stored"):
         rolled_out(config, store, rows=[4], is_read_only=True)
 
 
@@ -135,7 +135,7 @@ def test_an_engine_with_stale_weights_is_named_and_only_by_the_digest(
     with pytest.raises(EngineError, match=r"it has other weights: they are to have digest .* names"):
         rolled_out(config, store, rows=[1])
     assert not load_groups(store, 3, [1])
-    monkeypatch.setattr(RemoteEngine, "refuse_others", lambda *_: None)
+    monkeypatch.setattr(RemoteEngine, "check_weights", lambda *_: None)
     assert rolled_out(config, store, rows=[1]).lane.num_rows
 
 
@@ -163,7 +163,7 @@ def test_who_is_asked_to_stop_waits_for_no_answer_and_gives_signs_of_life_while_
     config: GrpoConfig, store: ObjectStore, engine: CompletionsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     phases, method = list[str](), GrpoMethod(config)
-    monkeypatch.setattr(remote, "SIGN_OF_LIFE_S", 0.0)
+    monkeypatch.setattr(remote, "HEARTBEAT_S", 0.0)
     with engine.lock, pytest.raises(GenerationCancelledError):  # it answers nobody
         method.rollouts(
             method.build_model(), [prompt_lane(0, [1, 2])], {}, step=3, seed=7, max_tokens=None,
@@ -268,7 +268,7 @@ def test_an_engine_that_is_away_serves_another_model_or_has_no_room_is_refused(
 @pytest.mark.parametrize(
     "keys, message",
     [
-        ({"sampling": {"top_p": 0.9}}, "drawn from the whole distribution"),
+        ({"sampling": {"top_p": 0.9}}, "sampled from the whole distribution"),
         ({"sampler": {"url": "engine:8000", "model": "m", "folder": "/f"}}, "url: 'engine:8000' is none"),
         ({"sampler": {"url": "http://e/v1", "model": "m", "folder": "f"}}, "is not absolute"),
         (
@@ -279,7 +279,7 @@ def test_an_engine_that_is_away_serves_another_model_or_has_no_room_is_refused(
                     "logprob_gap": {"on_excess": "truncate"},
                 },
             },
-            "gspo learns whole",
+            "gspo has one ratio",
         ),
     ],
 )  # fmt: skip

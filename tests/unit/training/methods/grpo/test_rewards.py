@@ -101,7 +101,7 @@ def test_a_failed_grade_is_no_reward_of_zero_and_is_counted_by_its_kind():
     assert float(sums["failed_grades_python_grader_runtime_error"].sum) == 1.0
     with pytest.raises(
         TooManyFailuresError,
-        match=r"step 7: 50.0% .*50.0% python_grader_runtime_error; e.g. .*ZeroDivisionError.* Mend",
+        match=r"step 7: 50.0% .*50.0% python_grader_runtime_error; e.g. .*ZeroDivisionError.* Fix",
     ):
         means = {name: float(item.sum) / item.weight for name, item in sums.items()}
         check_failure_rate(means, 0.4, step=7, example=rewards.last_failure)
@@ -110,7 +110,7 @@ def test_a_failed_grade_is_no_reward_of_zero_and_is_counted_by_its_kind():
 
 def test_where_a_judge_is_silent_the_error_says_how_to_go_on_once_it_answers():
     silent = {"failed_grades": 0.5, "failed_grades_model_grader_server_error": 0.5}
-    with pytest.raises(TooManyFailuresError, match="judge answers again, go on with assay train --resume"):
+    with pytest.raises(TooManyFailuresError, match="judge responds again, continue with assay train --resume"):
         check_failure_rate(silent, 0.4, step=7)
 
 
@@ -198,7 +198,7 @@ REFUSED: dict[str, tuple[tuple[dict[str, Any], ...], str]] = {
         r"method.rewards\[0\]: grader 'own' reads sample.output_txt",
     ),
     "one that a source subscripts": ((python("return item['gold'] == 1"),), "grader 'own' reads item.gold"),
-    "two of one name": (({"grader": EXACT}, {"grader": EXACT}), "two are called 'exact'"),
+    "two of one name": (({"grader": EXACT}, {"grader": EXACT}), "two rewards are named 'exact'"),
     "a run that is not there": (({"run": "nobody"},), r"method.rewards\[0\].run=nobody: no such run"),
 }
 
@@ -233,7 +233,7 @@ def test_rewards_that_read_what_is_there_or_ask_first_are_fine():
 def test_a_judge_pays_where_somebody_says_where_it_answers(grader: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("ASSAY_JUDGE_URL", raising=False)
     config = rewards_of({"grader": grader})
-    with pytest.raises(ConfigError, match=r"grader 'j' asks an endpoint, and none is.*method\.judge\.url"):
+    with pytest.raises(ConfigError, match=r"grader 'j' calls an endpoint, and none is.*method\.judge\.url"):
         judge_tools(JudgeEndpoint(), config)
     monkeypatch.setenv("ASSAY_JUDGE_URL", "http://localhost:1/v1")
     assert judge_tools(JudgeEndpoint(), config).embedder is not None

@@ -87,10 +87,10 @@ class AssayClassifier(PreTrainedModel):  # type: ignore[misc]
         `ValueError` for a row without a column: its name may be a slip, and nobody would know."""
         columns = self.config.metadata
         buckets = []
-        for place, row in enumerate(rows):
+        for index, row in enumerate(rows):
             if absent := [column["name"] for column in columns if column["name"] not in row]:
                 raise ValueError(
-                    f"row {place}: no column '{absent[0]}', which the model reads; it has "
+                    f"row {index}: no column '{absent[0]}', which the model reads; it has "
                     f"{', '.join(map(str, row)) or 'none'}. Give it, or None where it is not known"
                 )
             buckets.append([bucket_of(row[column["name"]], column) for column in columns])
@@ -108,10 +108,10 @@ def bucket_of(value: Any, column: Any) -> int:
         return (1 if number < 0 else 65) + int(min(4 * math.log2(abs(number) + 1), 63))
     if xxhash is None:
         raise ImportError(f"column '{column['name']}' is hashed by xxhash: pip install xxhash")
-    return 1 + xxhash.xxh3_64_intdigest(_spelled(value, column).encode()) % int(column["buckets"] - 1)
+    return 1 + xxhash.xxh3_64_intdigest(_label_text(value, column).encode()) % int(column["buckets"] - 1)
 
 
-def _spelled(value: Any, column: Any) -> str:
+def _label_text(value: Any, column: Any) -> str:
     """A value as Arrow spelled it in training: another spelling would be another bucket, and nobody would know.
 
     `ValueError` for what the column's type cannot be.

@@ -11,36 +11,36 @@ A step that is made again takes them, and so does who checks another rank's lane
 from collections.abc import Collection
 
 from assay.base.errors import DataError
-from assay.records.made_group import MadeGroup
-from assay.store.commit_log import MADE_PREFIX
+from assay.records.generated_group import GeneratedGroup
+from assay.store.commit_log import GENERATED_PREFIX
 from assay.store.objects import ObjectStore
 
 
-def keep_group(store: ObjectStore, group: MadeGroup) -> None:
+def save_group(store: ObjectStore, group: GeneratedGroup) -> None:
     """Durable when this returns."""
     key = f"{_folder(group.step)}{group.row_id:020d}-{group.attempt:04d}.json"
     store.put(key, group.to_sealed_json().encode())
 
 
-def found_groups(store: ObjectStore, step: int, row_ids: Collection[int]) -> dict[int, MadeGroup]:
+def load_groups(store: ObjectStore, step: int, row_ids: Collection[int]) -> dict[int, GeneratedGroup]:
     """Row -> what was answered last, for those of whom anything is there and whole."""
-    wanted, found = set(row_ids), dict[int, MadeGroup]()
-    for key in sorted(each.key for each in store.list(_folder(step))):
-        if int(key.removeprefix(_folder(step)).split("-")[0]) not in wanted:
+    rows, found = set(row_ids), dict[int, GeneratedGroup]()
+    for key in sorted(item.key for item in store.list(_folder(step))):
+        if int(key.removeprefix(_folder(step)).split("-")[0]) not in rows:
             continue
         try:
-            group = MadeGroup.from_json(store.get(key), source=key)
+            group = GeneratedGroup.from_json(store.get(key), source=key)
         except DataError:  # nothing was learned from it yet, so the engine can be asked again
             continue
         found[group.row_id] = group
     return found
 
 
-def forget_groups(store: ObjectStore, step: int) -> None:
+def delete_groups(store: ObjectStore, step: int) -> None:
     """Drop those of a step that must not be made from them."""
-    for each in list(store.list(_folder(step))):
-        store.delete(each.key)
+    for item in list(store.list(_folder(step))):
+        store.delete(item.key)
 
 
 def _folder(step: int) -> str:
-    return f"{MADE_PREFIX}{step:08d}/"
+    return f"{GENERATED_PREFIX}{step:08d}/"

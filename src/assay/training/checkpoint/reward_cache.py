@@ -15,22 +15,22 @@ from typing import NamedTuple, Self
 
 from assay.base.errors import DataError
 from assay.records.commit import Commit
-from assay.records.journal import JournaledGroup, JudgedAnswer, JudgedGroup
-from assay.store.commit_log import JUDGED_PREFIX, CommitLog
+from assay.records.rollout_log import JudgeScore, JudgeScoreGroup, LoggedGroup
+from assay.store.commit_log import JUDGE_SCORES_PREFIX, CommitLog
 from assay.store.objects import ObjectStore
-from assay.training.checkpoint.journal import read_journal
+from assay.training.checkpoint.rollout_log import read_rollout_log
 
 
-class JudgesWord(NamedTuple):
+class CachedGrade(NamedTuple):
     """What a judge said of one answer, and to whom."""
 
     attempt: int
     """0: a commit's journal says it."""
     row_id: int
-    answer: JudgedAnswer
+    grade: JudgeScore
 
 
-class GradeBook:
+class RewardCache:
     """Reads and keeps what judges say in one run."""
 
     def __init__(self, store: ObjectStore, *, attempt: int, is_read_only: bool = False) -> None:
@@ -39,14 +39,14 @@ class GradeBook:
         self.attempt = attempt
         self.is_read_only = is_read_only
         self._log = CommitLog(store)
-        self._journals: dict[str, list[JournaledGroup]] = {}
+        self._rollout_logs: dict[str, list[LoggedGroup]] = {}
         """By the folders of commits that were read."""
 
     def read_only(self) -> Self:
         """The same book for who makes a lane again beside its owner."""
         return type(self)(self.store, attempt=self.attempt, is_read_only=True)
 
-    def said(self, step: int, row_ids: Collection[int], *, reward: int) -> list[JudgesWord]:
+    def grades(self, step: int, row_ids: Collection[int], *, reward: int) -> list[CachedGrade]:
         """All that was said by reward number `reward` about answers to these prompts, the oldest first."""
         rows, folder = set(row_ids), _folder(step)
         found = list(self._committed(step, rows, reward))
@@ -56,21 +56,21 @@ class GradeBook:
             if int(row, 16) not in rows or int(of_reward) != reward:
                 continue
             try:
-                group = JudgedGroup.from_json(self.store.get(key), source=f"{self.store.url}/{key}")
+                group = JudgeScoreGroup.from_json(self.store.get(key), source=f"{self.store.url}/{key}")
             except DataError:  # damaged, and no commit rests on it: it can be asked for again
                 continue
-            found += [JudgesWord(group.attempt, group.row_id, answer) for answer in group.answers]
+            found += [CachedGrade(group.attempt, group.row_id, entry) for entry in group.scores]
         return found
 
-    def keep(self, group: JudgedGroup, *, reward: int) -> JudgedGroup:
+    def keep(self, group: JudgeScoreGroup, *, reward: int) -> JudgeScoreGroup:
         """Make it durable; returns what is durable, if somebody was earlier."""
         assert not self.is_read_only, "who makes a lane again asks nobody"
         key = f"{_folder(group.step)}{group.row_id:016x}-{reward:02d}-{group.attempt:04d}.json"
         if self.store.put_if_absent(key, group.to_sealed_json().encode()):
             return group
-        return JudgedGroup.from_json(self.store.get(key), source=f"{self.store.url}/{key}")
+        return JudgeScoreGroup.from_json(self.store.get(key), source=f"{self.store.url}/{key}")
 
-    def journaled(self, step: int, row_ids: Collection[int]) -> Iterator[JournaledGroup]:
+    def committed_groups(self, step: int, row_ids: Collection[int]) -> Iterator[LoggedGroup]:
         """From the journals of commits that hold the step, the oldest first: of a run that went back behind
         them, or is looked at."""
         if step > max(self._log.summary().last_steps.values(), default=0):
@@ -78,32 +78,30 @@ class GradeBook:
         rows = set(row_ids)
         for commit in self._log.entries():
             if isinstance(commit, Commit) and commit.receipts_from_step < step <= commit.step:
-                for group in self._journal(commit):
+                for group in self._rollout_log(commit):
                     if group.step == step and group.row_id in rows:
                         yield group
 
-    def _committed(self, step: int, rows: set[int], reward: int) -> Iterator[JudgesWord]:
-        for group in self.journaled(step, rows):
-            for sample, answer in enumerate(group.answers):
-                rollout, score = f"{answer.digest:016x}", answer.scores[reward]
-                why = ("", "") if score is not None else (answer.failure_kind, answer.failure)
-                yield JudgesWord(
+    def _committed(self, step: int, rows: set[int], reward: int) -> Iterator[CachedGrade]:
+        for group in self.committed_groups(step, rows):
+            for sample, entry in enumerate(group.completions):
+                rollout, score = f"{entry.digest:016x}", entry.scores[reward]
+                why = ("", "") if score is not None else (entry.failure_kind, entry.failure)
+                yield CachedGrade(
                     0,
                     group.row_id,
-                    JudgedAnswer(
-                        sample=sample, rollout=rollout, score=score, failure_kind=why[0], failure=why[1]
-                    ),
+                    JudgeScore(sample=sample, rollout=rollout, score=score, failure_kind=why[0], failure=why[1]),
                 )
 
-    def _journal(self, commit: Commit) -> list[JournaledGroup]:
+    def _rollout_log(self, commit: Commit) -> list[LoggedGroup]:
         """None of one that is damaged: whoever trains can ask again, and the audit names it."""
-        if commit.folder not in self._journals:
+        if commit.folder not in self._rollout_logs:
             try:
-                self._journals[commit.folder] = read_journal(self.store, commit)
+                self._rollout_logs[commit.folder] = read_rollout_log(self.store, commit)
             except DataError:
-                self._journals[commit.folder] = []
-        return self._journals[commit.folder]
+                self._rollout_logs[commit.folder] = []
+        return self._rollout_logs[commit.folder]
 
 
 def _folder(step: int) -> str:
-    return f"{JUDGED_PREFIX}{step:08d}/"
+    return f"{JUDGE_SCORES_PREFIX}{step:08d}/"
