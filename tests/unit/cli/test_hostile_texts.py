@@ -26,7 +26,7 @@ from assay.reporting.documents.document import (
     Document,
     DocumentSection,
     Listing,
-    Passage,
+    Paragraph,
     TitledTable,
     markdown,
 )
@@ -126,7 +126,7 @@ def filled(folder: Path, text: str) -> Home:
             )
             ledger.record_attempt(record("attempt", text, **of_attempt, failure=failure, hosts=[text], devices=[text]))
             ledger.record_launch(record("launch", text, **of_run, number=1))
-            ledger.record_notices(run_id, {0: record("notice", text, **of_run)})
+            ledger.record_incidents(run_id, {0: record("incident", text, **of_run)})
             ledger.record_log_entries(
                 run_id,
                 {
@@ -139,7 +139,7 @@ def filled(folder: Path, text: str) -> Home:
             ledger.record_evaluation(record("classifier_evaluation", text, **of_run, **of_rows))
             ledger.record_benchmark_result(record("benchmark_result", text, **of_run))
             ledger.record_audit(record("audit_report", text, **of_run))
-            ledger.record_remarks(record("remarks", text, **of_run))
+            ledger.record_run_notes(record("run_notes", text, **of_run))
         ledger.record_comparison(record("auc_comparison", text, baseline_run_id="r", candidate_run_id="s"))
         ledger.record_campaign(record("campaign", text, name="c"))
         ledger.record_decision(record("decision", text, campaign="c"))
@@ -253,7 +253,7 @@ def card_of(text: str) -> str:
 def document_of(text: str) -> str:
     table = Table((text, "n"), [[text, text]])
     blocks = (
-        Passage(text),
+        Paragraph(text),
         Listing([text], text),
         TitledTable(text, text, table),
     )
@@ -266,7 +266,7 @@ def document_of(text: str) -> str:
             verdict=Verdict("good", text, text),
             tiles=[Tile(text, text, text)],
             sections=[DocumentSection(text, blocks)],
-            foot=text,
+            footer=text,
         )
     )
 

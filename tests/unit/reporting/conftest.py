@@ -20,10 +20,10 @@ from assay.records.decision import BenchmarkEffect, Clause, Decision, GateResult
 from assay.records.evaluation import ClassifierEvaluation, Estimate
 from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.reporting.views.comparison import ComparedRun, ComparisonPage, comparison_view
-from assay.reporting.views.curves import RunCurves, Series
 from assay.reporting.views.memo import Memo, ordered
 from assay.reporting.views.run import RunView, SpeedView, run_view
 from assay.reporting.views.run_page import RunPage
+from assay.reporting.views.series import RunSeries, Series
 from assay.statistics.campaign.looks import LookPlan, take_look
 from assay.statistics.classifier.compare import compare_auc, compare_slices
 from assay.statistics.classifier.curves import roc_curve, score_histogram
@@ -149,7 +149,7 @@ def synthetic_commits(attempts: list[Attempt]) -> list[Commit]:
                     files=(),
                     weights_digest="5f0c" * 16,
                     receipts_from_step=step - 50,
-                    rows_learned=50 * 64,
+                    rows_trained=50 * 64,
                 )
             )
     return commits
@@ -259,7 +259,7 @@ def make_life(run_id: str, world_sizes: tuple[int, ...], table: pa.Table) -> Lif
             step=STEPS,
             epochs=1,
             rows_expected=25_600,
-            rows_learned=25_600,
+            rows_trained=25_600,
             rows_quarantined=0,
         ),
     )
@@ -284,7 +284,7 @@ def make_run_page(run_id: str = "demo-candidate", world_sizes: tuple[int, ...] =
     table = synthetic_predictions(noise)
     rows = scores_of(table, source="test")
     speed = 1.93 if is_interrupted else 1.0
-    curves = RunCurves(
+    curves = RunSeries(
         loss=synthetic_curve("loss", is_interrupted, level=0.69, noise=0.03, falls=True),
         throughput=synthetic_curve("tokens per second", is_interrupted, level=41_000 * speed, noise=1800, falls=False),
         validation=Series("validation AUC", [100, 200, 300, 400], [0.78, 0.822, 0.835, 0.838]),
@@ -328,7 +328,7 @@ def life() -> Life:
 def empty_page() -> RunPage:
     """A run of which nothing is known yet but that it was asked for."""
     run = make_life("demo-candidate", (2, 2), synthetic_predictions()).run
-    return RunPage(view_of(Life(run, [], [], [], None, None)), RunCurves())
+    return RunPage(view_of(Life(run, [], [], [], None, None)), RunSeries())
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ def file(request, tmp_path: Path, run_page, comparison_page, empty_page, memo_pa
         "run": lambda: render_run_page(run_page),
         "comparison": lambda: render_comparison_page(comparison_page),
         "empty": lambda: render_run_page(empty_page),
-        "live": lambda: render_document(live_document([LiveRun(run_page.view, run_page.curves)], now_s=0.0)),
+        "live": lambda: render_document(live_document([LiveRun(run_page.view, run_page.series)], now_s=0.0)),
     }
     path = tmp_path / "page.html"
     path.write_text(pages[request.param](), encoding="utf-8")

@@ -7,18 +7,18 @@ from assay.base.units import duration_text, number_of, percent_text
 from assay.records.evaluation import ClassifierEvaluation
 from assay.reporting.charts.evidence_plots import (
     ForestRow,
-    calibration_chart,
-    forest_chart,
+    calibration_plot,
+    forest_plot,
     forest_rows,
     is_worse,
-    roc_chart,
+    roc_plot,
 )
 from assay.reporting.charts.figure import Figure, Table, figure, legend_of
 from assay.reporting.charts.plots import PHASES
 from assay.reporting.charts.run_figures import series_figure
 from assay.reporting.views.comparison import ComparedRun, ComparisonPage, ComparisonView
-from assay.reporting.views.curves import Series
 from assay.reporting.views.run_page import RunPage
+from assay.reporting.views.series import Series
 from assay.reporting.views.verdict import device_hours_text, estimate_text, margin_text, value_text
 
 
@@ -34,7 +34,7 @@ def difference_figures(page: ComparisonPage) -> Iterator[Figure]:
 def overlay_figures(page: ComparisonPage) -> Iterator[Figure]:
     """Both runs in one plot."""
     runs = _runs(page)
-    losses = [_renamed(run, run.curves.loss) for run in runs if run.curves.loss is not None]
+    losses = [_renamed(run, run.series.loss) for run in runs if run.series.loss is not None]
     if losses:
         yield series_figure(
             losses,
@@ -43,7 +43,7 @@ def overlay_figures(page: ComparisonPage) -> Iterator[Figure]:
             "lines that lie on each other mean that the candidate learns the same thing.",
             y_label="loss",
         )
-    rates = [_renamed(run, run.curves.throughput) for run in runs if run.curves.throughput is not None]
+    rates = [_renamed(run, run.series.throughput) for run in runs if run.series.throughput is not None]
     if rates:
         yield series_figure(
             rates,
@@ -158,7 +158,7 @@ def _slices(candidate: ComparedRun) -> Figure:
 def _forest(comparison: ComparisonView, rows: Sequence[ForestRow], *, what: str) -> Callable[[int], str]:
     """Draws differences in the compared metric, with the rule of the comparison."""
     title = comparison.metric.title
-    return lambda width: forest_chart(
+    return lambda width: forest_plot(
         rows,
         width=width,
         label=f"Difference of {title} with its 95% interval {what}",
@@ -184,7 +184,7 @@ def _quality(page: ComparisonPage) -> Iterator[Figure]:
         yield Figure(
             title="Ranking",
             caption="Both ROC curves on the same rows; where one lies above, it ranks better.",
-            wide=roc_chart(curves, label="ROC curves of all runs"),
+            wide=roc_plot(curves, label="ROC curves of all runs"),
             legend=legend,
             table=Table.of(
                 evaluations,
@@ -197,7 +197,7 @@ def _quality(page: ComparisonPage) -> Iterator[Figure]:
         yield Figure(
             title="Calibration",
             caption="Dots on the dashed line: a probability means what it says.",
-            wide=calibration_chart(
+            wide=calibration_plot(
                 [evaluation.overall.calibration for evaluation in evaluations], label="Calibration of all runs"
             ),
             legend=legend,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from assay.base.units import number_of
 from assay.records.evaluation import CalibrationBin, Estimate
 from assay.reporting.charts.plots import percent_number, under
-from assay.reporting.charts.svg import Axis, Chart, Scale, chart, domain, dot, drawing, tag, text, ticks
+from assay.reporting.charts.svg import Axis, PlotArea, Scale, domain, dot, plot_area, svg_root, tag, text, ticks
 from assay.statistics.classifier.curves import RocCurve, ScoreHistogram
 
 SQUARE = 320
@@ -71,24 +71,24 @@ def share_text(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".") or "0"
 
 
-def roc_chart(curves: Sequence[RocCurve], *, label: str) -> str:
+def roc_plot(curves: Sequence[RocCurve], *, label: str) -> str:
     """True positive rate over false positive rate; the dashed line is a coin's."""
     area = _square("share of negatives flagged", Axis("share of positives found", (0, 1), share_text))
     lines = [area.line(*curve, f"line s{index + 1}{under(index, len(curves))}") for index, curve in enumerate(curves)]
-    return area.drawing(area.line([0, 1], [0, 1], "guide"), *lines, label=label)
+    return area.svg_root(area.line([0, 1], [0, 1], "guide"), *lines, label=label)
 
 
-def calibration_chart(bins: Sequence[Sequence[CalibrationBin]], *, label: str) -> str:
+def calibration_plot(bins: Sequence[Sequence[CalibrationBin]], *, label: str) -> str:
     """Observed share of positives over predicted probability, one dot per bin; the dashed line is perfect."""
     area = _square("predicted probability", Axis("observed share of positives", (0, 1), share_text))
     marks = [
         _calibration_line(curve_bins, area, f"s{index + 1}{under(index, len(bins))}")
         for index, curve_bins in enumerate(bins)
     ]
-    return area.drawing(area.line([0, 1], [0, 1], "guide"), *marks, label=label)
+    return area.svg_root(area.line([0, 1], [0, 1], "guide"), *marks, label=label)
 
 
-def score_chart(histogram: ScoreHistogram, *, label: str) -> str:
+def score_plot(histogram: ScoreHistogram, *, label: str) -> str:
     """Each class's share of rows by predicted probability: two outlines, the less they overlap the better."""
     negative = histogram.negative_rows / max(histogram.negative_rows.sum(), 1)
     positive = histogram.positive_rows / max(histogram.positive_rows.sum(), 1)
@@ -99,15 +99,15 @@ def score_chart(histogram: ScoreHistogram, *, label: str) -> str:
         _outline(edges, shares.tolist(), area, class_)
         for shares, class_ in ((negative, "negatives"), (positive, "positives"))
     ]
-    return area.drawing(*outlines, label=label)
+    return area.svg_root(*outlines, label=label)
 
 
-def _square(x_name: str, y: Axis) -> Chart:
+def _square(x_name: str, y: Axis) -> PlotArea:
     """Over shares from 0 to 1."""
-    return chart(SQUARE, SQUARE - 30, Axis(x_name, (0, 1), share_text), y)
+    return plot_area(SQUARE, SQUARE - 30, Axis(x_name, (0, 1), share_text), y)
 
 
-def forest_chart(
+def forest_plot(
     rows: Sequence[ForestRow],
     *,
     width: int,
@@ -131,10 +131,10 @@ def forest_chart(
     rules = [_rule(scale(reference), bottom, "rule")] if reference is not None else []
     rules += [_rule(scale(limit), bottom, "limit")] if limit is not None else []
     axis = _forest_axis(scale, bottom, x_label, signed=limit is not None)
-    return drawing(axis, *rules, *marks, width=width, height=height, label=label)
+    return svg_root(axis, *rules, *marks, width=width, height=height, label=label)
 
 
-def _calibration_line(bins: Sequence[CalibrationBin], area: Chart, colour: str) -> str:
+def _calibration_line(bins: Sequence[CalibrationBin], area: PlotArea, colour: str) -> str:
     points = [(bin_.mean_predicted, bin_.observed_rate, bin_.num_rows) for bin_ in bins]
     line = area.line([x for x, _, _ in points], [y for _, y, _ in points], f"line {colour}")
     return line + "".join(
@@ -143,7 +143,7 @@ def _calibration_line(bins: Sequence[CalibrationBin], area: Chart, colour: str) 
     )
 
 
-def _outline(edges: Sequence[float], shares: Sequence[float], area: Chart, class_: str) -> str:
+def _outline(edges: Sequence[float], shares: Sequence[float], area: PlotArea, class_: str) -> str:
     corners = [(edges[0], 0.0)]
     for (left, right), share in zip(pairwise(edges), shares, strict=True):
         corners += [(left, share), (right, share)]

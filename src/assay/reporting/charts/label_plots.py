@@ -6,7 +6,7 @@ from assay.base.units import count_text, number_of, percent_text
 from assay.records.evaluation import ClassScore, NumberBin, NumberFit
 from assay.reporting.charts.figure import Figure, Table, figure
 from assay.reporting.charts.plots import number_text
-from assay.reporting.charts.svg import Axis, chart, domain, drawing, tag, text, title
+from assay.reporting.charts.svg import Axis, domain, plot_area, svg_root, tag, text, title
 
 MAX_CLASSES = 12
 """Drawn; the most frequent ones. The table has all."""
@@ -31,7 +31,7 @@ def confusion_figure(classes: Sequence[ClassScore]) -> Figure:
         + (f" The {MAX_CLASSES} most frequent of {len(classes)} are drawn." if len(classes) > MAX_CLASSES else "")
     )
     return figure(
-        lambda width: _confusion_chart(classes, shown, width=width),
+        lambda width: _confusion_plot(classes, shown, width=width),
         title="Class by class",
         caption=caption,
         table=Table.of(
@@ -49,19 +49,21 @@ def fit_figure(fit: NumberFit) -> Figure:
     """Mean label over mean prediction, by bins of prediction."""
     ends = [end for bin_ in fit.bins for end in (bin_.mean_predicted, bin_.mean_label)]
     low, high = domain(ends)
-    area = chart(
+    area = plot_area(
         320,
         290,
         Axis("predicted", (low, high), number_text),
         Axis("true, on average", (low, high), number_text),
     )
-    dots = [area.dot(bin_.mean_predicted, bin_.mean_label, "s1", r=4, tooltip=_bin_tooltip(bin_)) for bin_ in fit.bins]
+    markers = [
+        area.dot(bin_.mean_predicted, bin_.mean_label, "s1", r=4, tooltip=_bin_tooltip(bin_)) for bin_ in fit.bins
+    ]
     explained = "" if fit.r_squared is None else f" R² is {fit.r_squared:.3f}: 0 is as good as always saying the mean."
     return Figure(
         title="Predicted and true",
         caption=f"Of the rows of which it says 10, is the mean 10? Dots on the dashed line: yes.{explained}",
-        wide=area.drawing(
-            area.line([low, high], [low, high], "guide"), *dots, label="Mean label over mean prediction, by bin"
+        wide=area.svg_root(
+            area.line([low, high], [low, high], "guide"), *markers, label="Mean label over mean prediction, by bin"
         ),
         table=Table.of(
             fit.bins,
@@ -73,7 +75,7 @@ def fit_figure(fit: NumberFit) -> Figure:
     )
 
 
-def _confusion_chart(classes: Sequence[ClassScore], shown: Sequence[int], *, width: int) -> str:
+def _confusion_plot(classes: Sequence[ClassScore], shown: Sequence[int], *, width: int) -> str:
     left = 8 + 7 * min(_NAME_CHARACTERS, max(len(classes[index].name) for index in shown))
     cell = min(_CELL * 2, max(16, (width - left - 12) / len(shown)))
     top, height = 24.0, 24 + _CELL * len(shown) + 30
@@ -114,7 +116,7 @@ def _confusion_chart(classes: Sequence[ClassScore], shown: Sequence[int], *, wid
         if cell > 2 * _CELL - 8
     ]
     label = "Rows of each class by what they are taken for, in the order of the lines"
-    return drawing(*marks, width=width, height=height, label=label)
+    return svg_root(*marks, width=width, height=height, label=label)
 
 
 def _most_confused(count: int, true: str, predicted: str) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from assay.decision.sentences import interval_words
-from assay.reporting.charts.evidence_plots import ForestRow, forest_chart, is_worse
+from assay.reporting.charts.evidence_plots import ForestRow, forest_plot, is_worse
 from assay.reporting.charts.figure import Figure, Table, figure
 from assay.reporting.views.memo import EFFECT_COLUMNS, Memo, all_effects, effect_row
 
@@ -74,7 +74,7 @@ def _benchmarks(memo: Memo, unit: str, *, caption: str) -> Figure:
 
 
 def _forest(rows: Sequence[ForestRow], *, unit: str, label: str, limit: float | None) -> Callable[[int], str]:
-    return lambda width: forest_chart(
+    return lambda width: forest_plot(
         rows,
         width=width,
         label=f"{label} with its 95% interval",

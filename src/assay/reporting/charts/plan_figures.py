@@ -12,7 +12,7 @@ from assay.planning.program.plan import Plan, Planned
 from assay.planning.program.program import Program
 from assay.reporting.charts.figure import FULL, NARROW
 from assay.reporting.charts.plots import number_text
-from assay.reporting.charts.svg import FONT_WIDTH, Axis, Scale, chart, drawing, path, tag, text, title
+from assay.reporting.charts.svg import FONT_WIDTH, Axis, Scale, path, plot_area, svg_root, tag, text, title
 
 ROW = 19
 HEAD = 26
@@ -46,7 +46,7 @@ def gantt(program: Program, plan: Plan, *, width: int = FULL) -> str:
             y += ROW
     frame = _weeks(x, y) + _bookings(program, x, y) + _deadline(program, x, y)
     label = f"Schedule of {program.title}: decision on day {plan.decision_day()}"
-    return drawing(frame, *rows, width=width, height=y + 8, label=label)
+    return svg_root(frame, *rows, width=width, height=y + 8, label=label)
 
 
 def _weeks(x: Scale, bottom: float) -> str:
@@ -118,7 +118,7 @@ def capacity_profile(program: Program, plan: Plan, *, width: int = FULL) -> str:
     """Devices held in every hour, under the line of what no booking holds."""
     free = program.capacity.free_devices(program.calendar)
     last = min(len(free), WEEK_H * -(-max(item.end_h for item in plan.items) // WEEK_H))
-    area = chart(
+    area = plot_area(
         width,
         240,
         Axis("week", (1.0, 1.0 + last / WEEK_H), lambda week: f"{week:g}", least=1.0),
@@ -147,7 +147,7 @@ def capacity_profile(program: Program, plan: Plan, *, width: int = FULL) -> str:
         tooltip = title("above this a job's hours are limited")
         share = area.hline(rule.share * program.capacity.devices, "guide", tooltip)
     label = f"Devices held by {program.title}, at most {plan.peak_devices}, beside what is free"
-    return area.drawing(*blocks, share, path(*zip(*steps, strict=True), class_="limit"), label=label)
+    return area.svg_root(*blocks, share, path(*zip(*steps, strict=True), class_="limit"), label=label)
 
 
 def _held(plan: Plan, hours: int) -> list[int]:

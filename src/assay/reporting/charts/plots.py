@@ -11,19 +11,19 @@ from assay.base.units import count_text, duration_text
 from assay.records.phase import Phase
 from assay.reporting.charts.svg import (
     Axis,
-    Chart,
+    PlotArea,
     Scale,
-    chart,
     domain,
-    drawing,
     log_domain,
+    plot_area,
     spans_decades,
+    svg_root,
     tag,
     text,
     title,
 )
-from assay.reporting.views.curves import Series
 from assay.reporting.views.run import RunView
+from assay.reporting.views.series import Series
 
 MAX_BARS = 13
 """More attempts than this are left to the table; the whole run is drawn."""
@@ -94,7 +94,7 @@ def bucketed(steps: Sequence[float], values: Sequence[float], *, buckets: int = 
     )
 
 
-def series_chart(
+def series_plot(
     series: Sequence[Series],
     *,
     width: int,
@@ -111,7 +111,7 @@ def series_chart(
     first, last = min(steps, default=0.0), max(steps, default=1.0)
     is_log = spans_decades(extremes) and not zero_based
     range_ = log_domain(extremes) if is_log else domain(_without_outliers(extremes), floor=0.0 if zero_based else None)
-    area = chart(
+    area = plot_area(
         width,
         280 if width > 400 else 250,
         Axis("step", (first, max(last, first + 1)), number_text),
@@ -127,7 +127,7 @@ def series_chart(
         _line(line, area, f"s{index + 1}{under(index, len(series))}", dots=dots) for index, line in enumerate(thinned)
     ]
     probes = _probes(thinned, [item.name for item in series], area) if width > 400 else ""
-    return area.drawing(*bands, *lost, *lines, probes, label=label)
+    return area.svg_root(*bands, *lost, *lines, probes, label=label)
 
 
 def under(index: int, count: int) -> str:
@@ -143,7 +143,7 @@ def phase_bars(totals: Sequence[PhaseTotal], *, width: int, label: str) -> str:
     left = 78.0
     scale = Scale(0.0, longest, left, width - 74)
     bars = [_phase_bar(name, seconds, scale, y=8 + 34 * index) for index, (name, seconds) in enumerate(totals)]
-    return drawing(*bars, width=width, height=8 + 34 * len(totals), label=label)
+    return svg_root(*bars, width=width, height=8 + 34 * len(totals), label=label)
 
 
 def phase_totals(run: RunView) -> list[PhaseTotal]:
@@ -163,12 +163,12 @@ def _without_outliers(values: list[float]) -> list[float]:
     return [value for value in finite if low - margin <= value <= high + margin] or finite
 
 
-def _inside(values: Sequence[float], area: Chart) -> list[float]:
+def _inside(values: Sequence[float], area: PlotArea) -> list[float]:
     """What lies beyond the chart is drawn on its edge."""
     return [min(max(value, area.y.low), area.y.high) for value in values]
 
 
-def _line(thinned: Bucketed, area: Chart, colour: str, *, dots: bool) -> str:
+def _line(thinned: Bucketed, area: PlotArea, colour: str, *, dots: bool) -> str:
     means = _inside(thinned.means, area)
     line = area.line(thinned.steps, means, f"line {colour}")
     if not dots and len(means) > 1:
@@ -179,7 +179,7 @@ def _line(thinned: Bucketed, area: Chart, colour: str, *, dots: bool) -> str:
     )
 
 
-def _probes(thinned: Sequence[Bucketed], names: Sequence[str], area: Chart) -> str:
+def _probes(thinned: Sequence[Bucketed], names: Sequence[str], area: PlotArea) -> str:
     """Invisible columns that, under the pointer, show a rule and the values: a readout without a script."""
     longest = max(thinned, key=lambda line: len(line.steps))
     if not longest.steps:
@@ -203,7 +203,7 @@ def _probes(thinned: Sequence[Bucketed], names: Sequence[str], area: Chart) -> s
     return "".join(probes)
 
 
-def _lost_points(series: Series, area: Chart) -> str:
+def _lost_points(series: Series, area: PlotArea) -> str:
     points = zip(series.steps, series.values, series.is_lost or (), strict=False)
     lost = [(step, value) for step, value, is_lost in points if is_lost and math.isfinite(value)]
     chosen = lost[:: max(1, len(lost) // 80)]

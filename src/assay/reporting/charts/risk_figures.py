@@ -12,7 +12,7 @@ from assay.planning.simulation.drivers import Driver
 from assay.planning.simulation.network import Array
 from assay.reporting.charts.figure import Figure, Table, figure, legend_of
 from assay.reporting.charts.plots import number_text, percent_number
-from assay.reporting.charts.svg import FONT_WIDTH, Axis, Scale, chart, drawing, tag, text, title
+from assay.reporting.charts.svg import FONT_WIDTH, Axis, Scale, plot_area, svg_root, tag, text, title
 
 ROW = 30
 
@@ -46,7 +46,7 @@ def probability_figure(
         for distribution in distributions
     ]
     return figure(
-        lambda width: _probability_chart(distributions, width, limit, x_label, title, promised),
+        lambda width: _probability_plot(distributions, width, limit, x_label, title, promised),
         title=title,
         caption=caption,
         legend=legend_of(distribution.name for distribution in distributions),
@@ -55,14 +55,14 @@ def probability_figure(
     )
 
 
-def _probability_chart(
+def _probability_plot(
     distributions: Sequence[Distribution], width: int, limit: float, x_label: str, label: str, promised: float
 ) -> str:
     grid = np.linspace(0.002, 0.998, 160)
     lines = [np.quantile(distribution.values, grid) for distribution in distributions]
     low = min(float(line[0]) for line in lines)
     high = max(limit, *(float(line[-1]) for line in lines))
-    area = chart(
+    area = plot_area(
         width,
         280,
         Axis(x_label, (low, high + 0.04 * (high - low)), number_text),
@@ -70,14 +70,14 @@ def _probability_chart(
     )
     drawn = [area.line(line, grid, f"line s{index}") for index, line in enumerate(lines, 1)]
     target_line = area.hline(promised, "guide", title(f"promised: {percent_text(promised)}"))
-    return area.drawing(area.vline(limit, "limit"), target_line, *drawn, label=label)
+    return area.svg_root(area.vline(limit, "limit"), target_line, *drawn, label=label)
 
 
 def tornado_figure(drivers: Sequence[Driver], *, now: float, num_samples: int, shown: int = 12) -> Figure:
     """P(on time) from the kind to the harsh end of each driver."""
     drawn = [driver for driver in drivers if abs(driver.high.p_on_time - driver.low.p_on_time) >= 0.005][:shown]
     return figure(
-        lambda width: _tornado_chart(drawn, now=now, width=width),
+        lambda width: _tornado_plot(drawn, now=now, width=width),
         title="What the date hangs on",
         caption="Each bar is one driver alone, from its kind end to its harsh end; the line is the plan as it "
         "stands. A long bar is worth a conversation, a short one is not. "
@@ -96,7 +96,7 @@ def tornado_figure(drivers: Sequence[Driver], *, now: float, num_samples: int, s
     )
 
 
-def _tornado_chart(drivers: Sequence[Driver], *, now: float, width: int) -> str:
+def _tornado_plot(drivers: Sequence[Driver], *, now: float, width: int) -> str:
     ends = [end for driver in drivers for end in (driver.low.p_on_time, driver.high.p_on_time)]
     left = 8 + FONT_WIDTH * max((len(driver.title) for driver in drivers), default=0) if width > 500 else 8.0
     scale = Scale(max(0.0, min([now, *ends]) - 0.04), min(1.0, max([now, *ends]) + 0.04), left, width - 60)
@@ -111,7 +111,7 @@ def _tornado_chart(drivers: Sequence[Driver], *, now: float, width: int) -> str:
     bottom = 10 + (ROW + lift) * len(drivers)
     rule = tag("line", x1=scale(now), x2=scale(now), y1=4, y2=bottom, class_="rule")
     foot = text(f"P(on time), now {percent_text(now)}", scale(now), bottom + 18, class_="axis", text_anchor="middle")
-    return drawing(*rows, rule, foot, width=width, height=bottom + 26, label="Drivers of the date")
+    return svg_root(*rows, rule, foot, width=width, height=bottom + 26, label="Drivers of the date")
 
 
 def _driver_bar(driver: Driver, scale: Scale, now: float, y: float) -> str:
@@ -127,7 +127,7 @@ def _driver_bar(driver: Driver, scale: Scale, now: float, y: float) -> str:
     return "".join(parts) + text(f"{100 * range_:.0f} pt", far + 6, y + 15, class_="tick")
 
 
-class BurnDown(NamedTuple):
+class BudgetSeries(NamedTuple):
     """Device-hours left, day by day."""
 
     planned: Sequence[float]
@@ -144,54 +144,54 @@ class BurnDown(NamedTuple):
     calendar: Calendar
 
 
-def burn_down_figure(burn: BurnDown, *, caption: str) -> Figure:
+def budget_figure(budget_series: BudgetSeries, *, caption: str) -> Figure:
     """What is left of the budget: planned, actual, and the forecast with its interval; by weeks, and today."""
-    done, today = dict(burn.actual), burn.ahead[0]
-    ahead = {day: index for index, day in enumerate(burn.ahead)}
+    done, today = dict(budget_series.actual), budget_series.ahead[0]
+    ahead = {day: index for index, day in enumerate(budget_series.ahead)}
 
     def row(day: float) -> tuple[str, ...]:
-        is_planned = day == int(day) and 0 <= day < len(burn.planned)
-        planned = f"{burn.planned[int(day)]:,.0f}" if is_planned else "—"
+        is_planned = day == int(day) and 0 <= day < len(budget_series.planned)
+        planned = f"{budget_series.planned[int(day)]:,.0f}" if is_planned else "—"
         is_known, at = day in done, ahead.get(day)
         forecast = "—"
         if at is not None and day > today:
-            forecast = f"{burn.middle[at]:,.0f} [{burn.low[at]:,.0f}, {burn.high[at]:,.0f}]"
-        return (_burn_day(burn, day), planned, f"{done[day]:,.0f}" if is_known else "—", forecast)
+            forecast = f"{budget_series.middle[at]:,.0f} [{budget_series.low[at]:,.0f}, {budget_series.high[at]:,.0f}]"
+        return (_burn_day(budget_series, day), planned, f"{done[day]:,.0f}" if is_known else "—", forecast)
 
     return figure(
-        lambda width: _burn_chart(burn, width=width),
+        lambda width: _budget_plot(budget_series, width=width),
         title="Burn-down",
         caption=caption,
         legend=[("s1", "left, as it is"), ("s2", "left, as planned"), ("s3", "forecast, 80% of simulations")],
         table=Table(
             ("", "planned", "actual", "forecast: median [P10, P90]"),
-            [row(day) for day in sorted({*range(0, len(burn.planned), 7), today})],
+            [row(day) for day in sorted({*range(0, len(budget_series.planned), 7), today})],
         ),
     )
 
 
-def _burn_day(burn: BurnDown, day: float) -> str:
+def _burn_day(budget_series: BudgetSeries, day: float) -> str:
     """The moment so many days after the start: the end of a day, or today, which is not over."""
-    if day == burn.ahead[0]:
-        return f"today, {burn.calendar.day_text(24 * day, begins=True)}"
-    return f"end of {burn.calendar.day_text(24 * day)}" if day else "at the start"
+    if day == budget_series.ahead[0]:
+        return f"today, {budget_series.calendar.day_text(24 * day, begins=True)}"
+    return f"end of {budget_series.calendar.day_text(24 * day)}" if day else "at the start"
 
 
-def _burn_chart(burn: BurnDown, *, width: int) -> str:
-    left = [value for _, value in burn.actual]
-    lowest = min(0.0, *burn.low, *left, *burn.planned)
-    area = chart(
+def _budget_plot(budget_series: BudgetSeries, *, width: int) -> str:
+    left = [value for _, value in budget_series.actual]
+    lowest = min(0.0, *budget_series.low, *left, *budget_series.planned)
+    area = plot_area(
         width,
         300,
-        Axis("end of day", (0.0, len(burn.planned) - 1.0), number_text),
-        Axis("device-hours left", (lowest, burn.budget * 1.04), number_text),
+        Axis("end of day", (0.0, len(budget_series.planned) - 1.0), number_text),
+        Axis("device-hours left", (lowest, budget_series.budget * 1.04), number_text),
     )
-    return area.drawing(
-        area.band(burn.ahead, burn.low, burn.high, "band s3"),
-        area.line(burn.ahead, burn.middle, "line s3"),
-        area.line(range(len(burn.planned)), burn.planned, "line s2 faint"),
-        area.line([day for day, _ in burn.actual], left, "line s1"),
-        area.vline(burn.ahead[0], "began"),
+    return area.svg_root(
+        area.band(budget_series.ahead, budget_series.low, budget_series.high, "band s3"),
+        area.line(budget_series.ahead, budget_series.middle, "line s3"),
+        area.line(range(len(budget_series.planned)), budget_series.planned, "line s2 faint"),
+        area.line([day for day, _ in budget_series.actual], left, "line s1"),
+        area.vline(budget_series.ahead[0], "began"),
         area.hline(0, "limit"),
         label="Budget burn-down",
     )

@@ -21,20 +21,20 @@ from assay.records.evaluation import (
 from assay.records.goodput import USEFUL
 from assay.reporting.charts.evidence_plots import (
     ForestRow,
-    calibration_chart,
-    forest_chart,
+    calibration_plot,
+    forest_plot,
     forest_rows,
     is_worse,
-    roc_chart,
-    score_chart,
+    roc_plot,
+    score_plot,
 )
 from assay.reporting.charts.figure import Figure, Size, Table, figure, legend_of
 from assay.reporting.charts.label_plots import confusion_figure, fit_figure
-from assay.reporting.charts.life_plot import life_chart
-from assay.reporting.charts.plots import PHASES, bucketed, phase_bars, phase_totals, series_chart
-from assay.reporting.views.curves import RunCurves, Series
+from assay.reporting.charts.plots import PHASES, bucketed, phase_bars, phase_totals, series_plot
+from assay.reporting.charts.timeline_plot import timeline_plot
 from assay.reporting.views.run import RunView
 from assay.reporting.views.run_page import RunPage
+from assay.reporting.views.series import RunSeries, Series
 from assay.reporting.views.verdict import device_hours_text, estimate_text
 from assay.statistics.classifier.curves import RocCurve, ScoreHistogram
 
@@ -77,7 +77,7 @@ def life_figures(run: RunView) -> Iterator[Figure]:
         yield _phases(run)
 
 
-def learning_figures(curves: RunCurves) -> Iterator[Figure]:
+def learning_figures(curves: RunSeries) -> Iterator[Figure]:
     """Curves over steps."""
     if curves.loss is not None:
         lost = any(curves.loss.is_lost)
@@ -234,7 +234,7 @@ def series_figure(
             for step, mean, low, high in zip(*thinned, strict=True)
         ]
     return figure(
-        lambda width: series_chart(series, width=width, y_label=y_label, label=label, zero_based=zero_based, dots=dots),
+        lambda width: series_plot(series, width=width, y_label=y_label, label=label, zero_based=zero_based, dots=dots),
         title=title,
         caption=caption,
         legend=legend_of(curve.name for curve in series) if len(series) > 1 else (),
@@ -269,11 +269,11 @@ def _uninterrupted(run: RunView) -> str:
 
 def _life(run: RunView) -> Figure:
     num_kills = sum(attempt.outcome in ("killed", "failed") for attempt in run.attempts)
-    lives = f"{number_of(len(run.attempts), 'attempt')} with {number_of(len(run.commits), 'commit')}"
-    label = f"Steps over time in {lives}; {num_kills} died"
+    counts = f"{number_of(len(run.attempts), 'attempt')} with {number_of(len(run.commits), 'commit')}"
+    label = f"Steps over time in {counts}; {num_kills} died"
     fall = " A red line falls from the last step made to the last commit: that work was lost."
     return figure(
-        lambda width: life_chart(run.attempts, run.commits, width=width, label=label),
+        lambda width: timeline_plot(run.attempts, run.commits, width=width, label=label),
         title="The life of the run",
         caption="Each dot is a commit, each vertical rule the beginning of an attempt with its ranks. "
         + (f"A cross is where an attempt died.{fall if run.lost_steps else ''}" if num_kills else _uninterrupted(run)),
@@ -317,7 +317,7 @@ def _ranking(roc: RocCurve, auc: Estimate) -> Figure:
         title="Ranking",
         caption="The ROC curve: the further from the dashed line of a coin, the better. "
         f"The area below it is {estimate_text(auc)}.",
-        wide=roc_chart([roc], label=f"ROC curve with area {auc.value:.4f}"),
+        wide=roc_plot([roc], label=f"ROC curve with area {auc.value:.4f}"),
         table=Table.of(
             list(zip(*roc, strict=True))[:: max(1, len(roc[0]) // 20)],
             ("false positive rate", lambda point: f"{point[0]:.3f}"),
@@ -333,7 +333,7 @@ def _calibration(evaluation: ClassifierEvaluation) -> Figure:
         title="Calibration",
         caption="Of the rows to which the model gives 30%, are 30% positive? Dots on the dashed line: yes. "
         f"The mean distance is {overall.expected_calibration_error:.3f}.",
-        wide=calibration_chart(
+        wide=calibration_plot(
             [overall.calibration],
             label=f"Calibration diagram, expected calibration error {overall.expected_calibration_error:.4f}",
         ),
@@ -356,7 +356,7 @@ def _scores(histogram: ScoreHistogram) -> Figure:
     return Figure(
         title="Scores by class",
         caption="How the model scores each class, as a share of that class. The less the two overlap, the better.",
-        wide=score_chart(histogram, label="Histogram of predicted probabilities for both classes"),
+        wide=score_plot(histogram, label="Histogram of predicted probabilities for both classes"),
         legend=[("negatives", "label 0"), ("positives", "label 1")],
         table=Table(("probability", "rows of label 0", "rows of label 1"), rows),
         size="third",
@@ -381,7 +381,7 @@ def _slices(evaluation: AnyEvaluation) -> Figure:
         else tuple(measured.metric.title for measured in overall.measured)
     )
     return figure(
-        lambda width: forest_chart(
+        lambda width: forest_plot(
             [ForestRow("all rows", whole, f"{number_of(overall.num_rows, 'row')}"), *forest_rows(entries)],
             width=width,
             label=f"{metric.title} with its 95% interval in each slice of each metadata column",

@@ -45,7 +45,7 @@ def dot(x: float, y: float, class_: str, *, r: float, tooltip: str = "") -> str:
     return tag("circle", *([title(tooltip)] if tooltip else []), cx=x, cy=y, r=r, class_=f"dot {class_}")
 
 
-def drawing(*children: str, width: float, height: float, label: str) -> str:
+def svg_root(*children: str, width: float, height: float, label: str) -> str:
     """The root element: scales to its container; `label` is what a screen reader says."""
     return tag(
         "svg",
@@ -137,7 +137,7 @@ class Axis(NamedTuple):
         return decades(*self.range, target) if self.is_log else ticks(*self.range, target, least=self.least)
 
 
-class Chart(NamedTuple):
+class PlotArea(NamedTuple):
     """A rectangle between two axes. What is drawn upon it is given in values, not in pixels."""
 
     width: float
@@ -169,12 +169,12 @@ class Chart(NamedTuple):
         at = self.y(y)
         return tag("line", *children, x1=self.x.start, x2=self.x.end, y1=at, y2=at, class_=class_)
 
-    def drawing(self, *children: str, label: str) -> str:
+    def svg_root(self, *children: str, label: str) -> str:
         """All of it; `label` is what a screen reader says."""
-        return drawing(self.frame, *children, width=self.width, height=self.height, label=label)
+        return svg_root(self.frame, *children, width=self.width, height=self.height, label=label)
 
 
-def chart(width: float, height: float, x: Axis, y: Axis) -> Chart:
+def plot_area(width: float, height: float, x: Axis, y: Axis) -> PlotArea:
     """A chart with room for its numbers."""
     widest = max((len(y.number(value)) for value in y.ticks(5)), default=1)
     across = Scale(*x.range, 14 + widest * FONT_WIDTH, width - 14)
@@ -195,7 +195,7 @@ def chart(width: float, height: float, x: Axis, y: Axis) -> Chart:
         text(x.name, right, bottom + 36, class_="axis", text_anchor="end"),
         text(y.name, 2, top - 10, class_="axis"),
     ]
-    return Chart(width, height, across, up, "".join([*rows, *columns, *names]))
+    return PlotArea(width, height, across, up, "".join([*rows, *columns, *names]))
 
 
 def _points(xs: Sequence[float], ys: Sequence[float]) -> list[str]:

@@ -10,10 +10,10 @@ from assay.base.units import duration_text, number_of, percent_text
 from assay.records.evaluation import Estimate
 from assay.records.failure_causes import FailureCause, FailureDiagnosis, RuledOut
 from assay.records.slow_changes import SlowChanges
-from assay.reporting.charts.evidence_plots import ForestRow, forest_chart
+from assay.reporting.charts.evidence_plots import ForestRow, forest_plot
 from assay.reporting.charts.figure import Figure, Table, figure
 from assay.reporting.charts.plots import number_text, percent_number
-from assay.reporting.charts.svg import FONT_WIDTH, Axis, Scale, chart, domain, drawing, tag, text, title
+from assay.reporting.charts.svg import FONT_WIDTH, Axis, Scale, domain, plot_area, svg_root, tag, text, title
 from assay.statistics.interval import normal_quantile, wilson_interval
 
 DAY_S = 86_400.0
@@ -32,17 +32,17 @@ def rates_figure(
     def draw(width: int) -> str:
         days, rates, lows, highs, _ = zip(*slots, strict=True)
         top = max(*highs, 0.02)
-        area = chart(
+        area = plot_area(
             width,
             240,
             Axis("days since the first attempt", (0.0, max(days[-1], 1e-3) * 1.02), number_text),
             Axis("attempts that failed", (0.0, min(1.0, 1.05 * top)), percent_number),
         )
-        dots = [area.dot(day, rate, "s1", r=3, tooltip=percent_text(rate)) for day, rate, *_ in slots]
-        return area.drawing(
+        markers = [area.dot(day, rate, "s1", r=3, tooltip=percent_text(rate)) for day, rate, *_ in slots]
+        return area.svg_root(
             area.band(days, lows, highs, "band s1"),
             area.line(days, rates, "line s1"),
-            *dots,
+            *markers,
             label="Share of attempts that failed over time",
         )
 
@@ -84,7 +84,7 @@ def scan_figure(diagnosis: FailureDiagnosis) -> Figure:
     """What was blamed or ruled out, each with its rate, beside that of all attempts."""
     rows = [_cause_row(cause) for cause in diagnosis.causes] + [_ruled_out_row(item) for item in diagnosis.ruled_out]
     return figure(
-        lambda width: forest_chart(
+        lambda width: forest_plot(
             rows,
             width=width,
             label="Failure rate of each region that stood out",
@@ -115,20 +115,20 @@ def speed_figure(values: Float64[np.ndarray, "row"], found: SlowChanges) -> Figu
     clipped = np.clip(values, *np.quantile(values, [0.01, 0.99]))
 
     def draw(width: int) -> str:
-        area = chart(
+        area = plot_area(
             width,
             260,
             Axis("measurement, in the order of time", (0.0, float(len(values))), number_text, least=1.0),
             Axis(found.value.replace("_s", ", seconds"), domain(clipped.tolist()), number_text),
         )
-        dots = [area.dot(index, value, "s1", r=1.5) for index, value in enumerate(clipped)]
+        markers = [area.dot(index, value, "s1", r=1.5) for index, value in enumerate(clipped)]
         levels = [
             area.line([begin, end], [float(np.median(values[begin:end]))] * 2, "line s2")
             for begin, end in pairwise(segment_ends)
             if end > begin
         ]
         rules = [area.vline(change.index, "limit") for change in found.changes]
-        return area.drawing(*dots, *rules, *levels, label=f"{found.value} over measurements with its changes")
+        return area.svg_root(*markers, *rules, *levels, label=f"{found.value} over measurements with its changes")
 
     return figure(
         draw,
@@ -170,6 +170,6 @@ def seconds_figure(bars: Sequence[tuple[str, float]], *, name: str, caption: str
             )
             rows.append(text(tooltip, end + 6, y + 15, class_="tick"))
         height = 8 + (BAR + GAP) * len(bars)
-        return drawing(*rows, width=width, height=height, label=f"{name}: {number_of(len(bars), 'part')}")
+        return svg_root(*rows, width=width, height=height, label=f"{name}: {number_of(len(bars), 'part')}")
 
     return figure(draw, title=name, caption=caption)

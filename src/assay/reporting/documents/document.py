@@ -13,7 +13,7 @@ from assay.reporting.documents.markdown import markdown_table, plain, quoted
 from assay.reporting.views.verdict import Tile, Verdict
 
 
-class Passage(NamedTuple):
+class Paragraph(NamedTuple):
     """A paragraph."""
 
     text: str
@@ -39,7 +39,7 @@ class TitledTable(NamedTuple):
         return cls(title, caption, Table.of(facts, *columns))
 
 
-Block = Passage | Listing | TitledTable | Figure
+Block = Paragraph | Listing | TitledTable | Figure
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Document:
     verdict: Verdict
     tiles: Sequence[Tile]
     sections: Sequence[DocumentSection]
-    foot: str
+    footer: str
     """Where the numbers come from, and how to make them again."""
     links: Sequence[tuple[str, str]] = field(default=())
     """(file, title) of the documents beside it."""
@@ -86,11 +86,11 @@ def _lines(document: Document) -> Iterator[str]:
         for block in section.blocks:
             yield from _block_lines(block)
             yield ""
-    yield from ("---", plain(document.foot))
+    yield from ("---", plain(document.footer))
 
 
 def _block_lines(block: Block) -> Iterator[str]:
-    if isinstance(block, Passage):
+    if isinstance(block, Paragraph):
         yield plain(block.text)
     elif isinstance(block, Listing):
         if block.title:

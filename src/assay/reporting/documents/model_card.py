@@ -170,13 +170,13 @@ def _chosen(split: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _training(facts: ModelFacts) -> Iterator[str]:
     run, attempts = facts.run, facts.attempts
-    sizes = sorted({attempt.world_size for attempt in attempts})
+    world_sizes = sorted({attempt.world_size for attempt in attempts})
     devices = sorted({attempt.processor.model for attempt in attempts})
     held_s = sum(attempt.world_size * (attempt.ended_s - attempt.started_s) for attempt in attempts if attempt.ended_s)
     yield (
         f"Begun {utc_text(run.created_s)} by assay {plain(run.code_version)}; "
         f"step {facts.commit.step:,} of {run.num_steps:,}, in {number_of(len(attempts), 'attempt')} on "
-        f"{' and '.join(map(str, sizes))} {'rank' if sizes == [1] else 'ranks'}"
+        f"{' and '.join(map(str, world_sizes))} {'rank' if world_sizes == [1] else 'ranks'}"
         + (f" ({plain(', '.join(devices))})" if devices else "")
         + f", {device_hours_text(held_s)} of device time in all."
     )
@@ -212,7 +212,7 @@ def _audit(facts: ModelFacts) -> Iterator[str]:
         yield f"None on record: whether each row was learned once is not proved ({command})."
         return
     yield (
-        f"**{audit.verdict}** of {whole}: {audit.rows_learned:,} of {audit.rows_expected:,} rows "
+        f"**{audit.verdict}** of {whole}: {audit.rows_trained:,} of {audit.rows_expected:,} rows "
         f"learned once, {audit.rows_quarantined:,} quarantined, in {number_of(audit.epochs, 'epoch')}."
     )
     for line in (*audit.problems, *audit.missing[:10], *audit.repeated[:10]):

@@ -7,13 +7,13 @@ from assay.base.clock import utc_text
 from assay.base.units import count_text, duration_text, number_of, tenths_text
 from assay.decision.sentences import device_time_text, interval_words
 from assay.records.evaluation import Estimate
-from assay.reporting.charts.evidence_plots import ForestRow, forest_chart, is_worse
+from assay.reporting.charts.evidence_plots import ForestRow, forest_plot, is_worse
 from assay.reporting.charts.figure import Figure, Table, figure
 from assay.reporting.charts.run_figures import series_figure
-from assay.reporting.documents.document import Block, Document, DocumentSection, Passage, TitledTable
+from assay.reporting.documents.document import Block, Document, DocumentSection, Paragraph, TitledTable
 from assay.reporting.views.campaign_list import CampaignLine
-from assay.reporting.views.curves import Series
 from assay.reporting.views.live import LiveRun
+from assay.reporting.views.series import Series
 from assay.reporting.views.verdict import Tile, Verdict, device_hours_text, run_verdict
 
 NOT_DECIDED = "not yet decided"
@@ -43,7 +43,7 @@ def campaigns_document(lines: Sequence[CampaignLine], *, memos: Sequence[tuple[s
             Tile("device time", device_hours_text(spent_s), "of the runs that were judged"),
         ],
         sections=[DocumentSection(name, list(_campaign(campaign_lines_))) for name, campaign_lines_ in campaigns],
-        foot="Read from the ledger; a campaign's memo says where each number comes from. Made anew by: "
+        footer="Read from the ledger; a campaign's memo says where each number comes from. Made anew by: "
         "assay report --campaigns",
         links=memos,
     )
@@ -52,7 +52,7 @@ def campaigns_document(lines: Sequence[CampaignLine], *, memos: Sequence[tuple[s
 def _campaign(lines: Sequence[CampaignLine]) -> Iterator[Block]:
     decided = [line for line in lines if line.candidate is not None]
     if not decided:
-        yield Passage(f"Declared {utc_text(lines[0].created)}; its first look is still to come.")
+        yield Paragraph(f"Declared {utc_text(lines[0].created)}; its first look is still to come.")
         return
     for unit, group in groupby(sorted(decided, key=lambda line: line.unit or ""), key=lambda line: line.unit or ""):
         yield _gains(list(group), unit)
@@ -80,7 +80,7 @@ def _gains(lines: Sequence[CampaignLine], unit: str) -> Figure:
         for line in lines
     ]
     return figure(
-        lambda width: forest_chart(
+        lambda width: forest_plot(
             rows,
             width=width,
             label=f"Gain of each candidate in {unit} with its interval",
@@ -121,7 +121,7 @@ def live_document(runs: Sequence[LiveRun], *, now_s: float) -> Document:
             Tile("next to finish", duration_text(min(left)) if left else "—", "at the speed so far"),
         ],
         sections=[DocumentSection(run.view.run_id, list(_live_run(run, now_s))) for run in runs],
-        foot="Made anew by: assay report --live. With --every 30 it is written, and read, every 30 s.",
+        footer="Made anew by: assay report --live. With --every 30 it is written, and read, every 30 s.",
         links=[],
     )
 
@@ -140,13 +140,13 @@ def _ranks(run: LiveRun) -> int:
 
 def _live_run(run: LiveRun, now_s: float) -> Iterator[Block]:
     view = run.view
-    yield Passage(run_verdict(view).sentence)
+    yield Paragraph(run_verdict(view).sentence)
     yield TitledTable("How it stands", "", Table(("", ""), list(_facts(run, now_s))))
-    for curve in (run.curves.loss, run.curves.throughput):
+    for curve in (run.series.loss, run.series.throughput):
         if curve is not None:
             yield _curve(curve)
-    if view.notices:
-        yield Passage(f"Noticed last: {view.notices[-1].text}")
+    if view.incidents:
+        yield Paragraph(f"Noticed last: {view.incidents[-1].text}")
 
 
 def _facts(run: LiveRun, now_s: float) -> Iterator[tuple[str, str]]:

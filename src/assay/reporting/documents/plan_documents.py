@@ -23,7 +23,7 @@ from assay.planning.simulation.scope import SEARCH_SAMPLES
 from assay.reporting.charts.figure import Figure, Table, figure
 from assay.reporting.charts.plan_figures import capacity_profile, gantt
 from assay.reporting.charts.risk_figures import Distribution, probability_figure, tornado_figure
-from assay.reporting.documents.document import Block, Document, DocumentSection, Listing, Passage, TitledTable
+from assay.reporting.documents.document import Block, Document, DocumentSection, Listing, Paragraph, TitledTable
 from assay.reporting.views.verdict import Tile, Verdict
 from assay.store.settings import HourPrice
 
@@ -61,7 +61,7 @@ def execution_plan(report: OfferReport, price: HourPrice | None = None) -> Docum
             DocumentSection("Which experiment next", list(_ladder(report))),
             DocumentSection("What if", list(_questions(report))),
         ],
-        foot=FOOT,
+        footer=FOOT,
         links=DOCUMENT_LINKS,
     )
 
@@ -97,7 +97,7 @@ def stage_gates(report: OfferReport) -> Document:
             *(DocumentSection(program.gates[item.name].title, list(_gate(report, item))) for item in gates),
             DocumentSection("Conditions that end it at any time", [_stops(program)]),
         ],
-        foot=FOOT,
+        footer=FOOT,
         links=DOCUMENT_LINKS,
     )
 
@@ -125,7 +125,7 @@ def raci(report: OfferReport) -> Document:
             DocumentSection("The matrix", list(_matrix(program))),
             DocumentSection("Who watches which risk", [_risk_owners(program)]),
         ],
-        foot=FOOT,
+        footer=FOOT,
         links=DOCUMENT_LINKS,
     )
 
@@ -316,7 +316,7 @@ def _weeks(report: OfferReport) -> Iterator[Block]:
 def _chosen(offered: Offered) -> Iterator[Block]:
     offer = offered.offer
     if not offer.moves:
-        yield Passage(
+        yield Paragraph(
             "The full scope keeps the promises; nothing was given up."
             if offer.meets_targets
             else "Nothing was given up: no option or mitigation of the program brings the promises nearer, and "
@@ -391,7 +391,7 @@ def _activities(program: Program, offer: Offer) -> TitledTable:
 def _ladder(report: OfferReport) -> Iterator[Block]:
     program = report.offered.program
     if not report.ladder:
-        yield Passage(_why_no_ladder(program))
+        yield Paragraph(_why_no_ladder(program))
         return
     yield TitledTable.of(
         "The ladder: smallest first, one change at a time",
@@ -469,11 +469,12 @@ def _questions(report: OfferReport) -> Iterator[Block]:
             _what_if_table(report.readings),
         )
     if not report.what_ifs and not report.readings:
-        yield Passage("Not asked: 'assay plan offer' was told to be quick.")
+        yield Paragraph("Not asked: 'assay plan offer' was told to be quick.")
 
 
 def _simulations_text(questions: Sequence[SimulatedWhatIf]) -> str:
-    return f"in {max((question.safety.num_programs for question in questions if question.safety), default=0):,} simulations"
+    num_programs = max((question.safety.num_programs for question in questions if question.safety), default=0)
+    return f"in {num_programs:,} simulations"
 
 
 def _rule_text(program: Program) -> str:
@@ -539,7 +540,9 @@ def _worth(report: OfferReport) -> Iterator[Block]:
 def _pilot(program: Program) -> Iterator[DocumentSection]:
     if program.pilot is not None and program.pilot.note:
         gains = ", then ".join(f"{gain:+g}" for gain in program.pilot.gains)
-        yield DocumentSection("What is known before", [Passage(f"{program.pilot.note} Gains so far: {gains} points.")])
+        yield DocumentSection(
+            "What is known before", [Paragraph(f"{program.pilot.note} Gains so far: {gains} points.")]
+        )
 
 
 def _gate(report: OfferReport, item: Planned) -> Iterator[Block]:
@@ -620,7 +623,7 @@ def _consequences(program: Program, gate: ProgramGate) -> Iterator[str]:
 
 def _stops(program: Program) -> Block:
     if not program.stops:
-        return Passage("None are stated.")
+        return Paragraph("None are stated.")
 
     def limit(stop: StopCondition) -> str:
         is_above = stop.above is not None

@@ -63,7 +63,7 @@ def render_run_page(page: RunPage) -> str:
         tiles=run_tiles(run),
         sections=[
             ("What happened", life_figures(run)),
-            ("Did it learn?", chain(learning_figures(page.curves), method_figures(page.of_method))),
+            ("Did it learn?", chain(learning_figures(page.series), method_figures(page.of_method))),
             ("What is it worth?", quality_figures(page)),
         ],
         run=run,

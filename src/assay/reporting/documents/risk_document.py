@@ -46,7 +46,7 @@ def risk_register(report: OfferReport, price: HourPrice | None = None) -> Docume
             ),
             DocumentSection("Where the device-hours go", [_stages(report)]),
         ],
-        foot=FOOT,
+        footer=FOOT,
         links=DOCUMENT_LINKS,
     )
 

@@ -6,53 +6,53 @@ from assay.base.clock import utc_text
 from assay.base.units import count_text, number_of, power_text
 from assay.records.scaling import BandCheck, LawParameter, ScalingPrediction
 from assay.reporting.charts.figure import Figure, Table, figure
-from assay.reporting.charts.scaling_plots import back_test_chart, loss_chart
+from assay.reporting.charts.scaling_plots import back_test_plot, loss_plot
 from assay.reporting.documents.render import render_page
 from assay.reporting.views.verdict import Tile, Verdict
 from assay.statistics.scaling.study import ExtrapolatedTarget, ScalingStudy
 
 
-def render_scaling_page(study: ScalingStudy, check: BandCheck | None, *, name: str, created_s: float) -> str:
+def render_scaling_page(scaling: ScalingStudy, check: BandCheck | None, *, name: str, created_s: float) -> str:
     """One self-contained HTML page."""
     return render_page(
         "scaling.html",
         title=name,
         kind="scaling law",
         subtitle=utc_text(created_s),
-        verdict=scaling_verdict(study),
-        tiles=_tiles(study, check),
-        sections=[("What it says", [_loss_figure(study)]), ("How far to trust it", _back_test(study))],
-        parameters=parameters_table(study),
-        asked=targets_table(study),
-        law=study.law,
-        chosen_by=errors_text(study),
+        verdict=scaling_verdict(scaling),
+        tiles=_tiles(scaling, check),
+        sections=[("What it says", [_loss_figure(scaling)]), ("How far to trust it", _back_test(scaling))],
+        parameters=parameters_table(scaling),
+        asked=targets_table(scaling),
+        law=scaling.law,
+        chosen_by=errors_text(scaling),
     )
 
 
-def scaling_verdict(study: ScalingStudy) -> Verdict:
+def scaling_verdict(scaling: ScalingStudy) -> Verdict:
     """What the law predicts, or why it does not."""
-    failed = [target for target in study.targets if target.error is not None]
-    if study.back_test_error is not None:
-        return Verdict("open", "fitted, not tested", str(study.back_test_error))
+    failed = [target for target in scaling.targets if target.error is not None]
+    if scaling.back_test_error is not None:
+        return Verdict("open", "fitted, not tested", str(scaling.back_test_error))
     if failed:
         return Verdict("bad", "refused", str(failed[0].error))
-    if not study.targets:
-        return Verdict("good", "fitted", f"{study.law.formula}, on {number_of(study.law.num_points, 'run')}.")
-    sentences = " ".join(prediction_sentence(target) for target in study.targets)
-    if any(target.is_untested for target in study.targets):
-        return Verdict("open", "untested", f"{sentences} {level_text(study)}".rstrip())
-    if level := level_text(study):
+    if not scaling.targets:
+        return Verdict("good", "fitted", f"{scaling.law.formula}, on {number_of(scaling.law.num_points, 'run')}.")
+    sentences = " ".join(prediction_sentence(target) for target in scaling.targets)
+    if any(target.is_untested for target in scaling.targets):
+        return Verdict("open", "untested", f"{sentences} {level_text(scaling)}".rstrip())
+    if level := level_text(scaling):
         return Verdict("open", "chance level not given", f"{sentences} {level}")
     return Verdict("good", "within reach", sentences)
 
 
-def level_text(study: ScalingStudy) -> str:
+def level_text(scaling: ScalingStudy) -> str:
     """That scores level off above what was said to be guessing; nothing where they do not."""
-    if study.task is None or study.task.level is None:
+    if scaling.task is None or scaling.task.level is None:
         return ""
-    level = f"{study.task.level:.2g}"
+    level = f"{scaling.task.level:.2g}"
     return (
-        f"The scores level off at about {level}, above the {study.task.sigmoid.task.chance:g} that was given for "
+        f"The scores level off at about {level}, above the {scaling.task.sigmoid.task.chance:g} that was given for "
         f"guessing, and predictions go by that: say what guessing scores, '--chance {level}' perhaps."
     )
 
@@ -68,17 +68,17 @@ def prediction_sentence(target: ExtrapolatedTarget) -> str:
     if target.score is not None:
         sentence += f" The score will be {target.score.value:.3f}, {target.score.low:.3f} to {target.score.high:.3f}."
     if target.is_untested:
-        beyond, tested = target.prediction.times_beyond_data, target.prediction.times_supported
+        beyond, back_test = target.prediction.times_beyond_data, target.prediction.times_supported
         sentence += (
             f" Untested: it is {power_text(beyond)} times beyond the largest run, and such bands were tested "
-            f"up to {power_text(tested)} times."
+            f"up to {power_text(back_test)} times."
         )
     return sentence
 
 
-def errors_text(study: ScalingStudy) -> str:
+def errors_text(scaling: ScalingStudy) -> str:
     """Such as: form tokens: its back-test erred by 2.40% on average, chinchilla's by 2.31%. Or nothing."""
-    own, others = study.fit.form.name, dict(study.errors)
+    own, others = scaling.fit.form.name, dict(scaling.errors)
     if own not in others:
         return ""
     error = others.pop(own)
@@ -94,10 +94,10 @@ def target_text(target: ExtrapolatedTarget) -> str:
     )
 
 
-def parameters_table(study: ScalingStudy) -> Table:
+def parameters_table(scaling: ScalingStudy) -> Table:
     """Each parameter with its standard error and interval."""
     return Table.of(
-        study.law.parameters,
+        scaling.law.parameters,
         ("parameter", lambda parameter: parameter.name),
         ("value", lambda parameter: f"{parameter.estimate.value:.5g}"),
         (
@@ -115,7 +115,7 @@ def _interval_text(parameter: LawParameter) -> str:
     return f"{low} to {high}"
 
 
-def targets_table(study: ScalingStudy) -> Table:
+def targets_table(scaling: ScalingStudy) -> Table:
     """Each target with its band, or the reason why there is none."""
 
     def cell(text: Callable[[ScalingPrediction], str], refused: str = "") -> Callable[[ExtrapolatedTarget], str]:
@@ -127,15 +127,15 @@ def targets_table(study: ScalingStudy) -> Table:
         return f"{target.score.value:.3f} ({target.score.low:.3f} to {target.score.high:.3f})"
 
     return Table.of(
-        study.targets,
+        scaling.targets,
         ("target", target_text),
         ("loss", cell(lambda prediction: f"{prediction.loss.value:.4f}", refused="refused")),
         (
-            f"{study.confidence:.0%} band",
+            f"{scaling.confidence:.0%} band",
             cell(lambda prediction: f"{prediction.loss.low:.4f} to {prediction.loss.high:.4f}"),
         ),
         ("reach", cell(_extrapolation_text)),
-        *([("task score", score)] if study.task is not None else []),
+        *([("task score", score)] if scaling.task is not None else []),
     )
 
 
@@ -144,13 +144,13 @@ def _extrapolation_text(prediction: ScalingPrediction) -> str:
     return f"{beyond}x the data; {supported}x was tested"
 
 
-def _tiles(study: ScalingStudy, check: BandCheck | None) -> list[Tile]:
-    scale = study.fit.points.variables[study.fit.form.scale]
-    unit = " FLOP" if study.fit.form.scale == "compute" else ""
+def _tiles(scaling: ScalingStudy, check: BandCheck | None) -> list[Tile]:
+    scale = scaling.fit.points.variables[scaling.fit.form.scale]
+    unit = " FLOP" if scaling.fit.form.scale == "compute" else ""
     tiles = [
         Tile(
             "runs",
-            str(study.law.num_points),
+            str(scaling.law.num_points),
             f"{power_text(scale.min(), digits=2)} to {power_text(scale.max(), digits=2)}{unit}",
         ),
         *(
@@ -159,49 +159,49 @@ def _tiles(study: ScalingStudy, check: BandCheck | None) -> list[Tile]:
                 f"{parameter.estimate.value:.4g}",
                 f"± {parameter.standard_error:.2g} (standard error)",
             )
-            for parameter in study.law.parameters
+            for parameter in scaling.law.parameters
             if parameter.name in ("alpha", "beta", "E")
         ),
     ]
-    if study.back_test is not None:
-        factor = f"{study.back_test.multiplier(study.confidence):.2f}"
-        tiles.append(Tile("band", f"{factor} s", f"calibrated at {len(study.back_test.origins)} origins"))
+    if scaling.back_test is not None:
+        factor = f"{scaling.back_test.multiplier(scaling.confidence):.2f}"
+        tiles.append(Tile("band", f"{factor} s", f"calibrated at {len(scaling.back_test.origins)} origins"))
     if check is not None:
         note = f"nominal {check.confidence:.0%}; bootstrap alone {check.covered_by_bootstrap_alone:.0%}"
         tiles.append(Tile("bands held", f"{check.covered:.0%}", note))
     return tiles
 
 
-def _loss_figure(study: ScalingStudy) -> Figure:
-    two = len(study.fit.form.variables) > 1
+def _loss_figure(scaling: ScalingStudy) -> Figure:
+    two = len(scaling.fit.form.variables) > 1
     caption = "Every run is a dot. " + (
         "The line is the law at its own best split of compute between parameters and tokens, so runs lie on or "
         "above it. "
         if two
         else "The line is the law. "
     )
-    if study.back_test is not None:
+    if scaling.back_test is not None:
         caption += "The band ends where no back-test reaches."
     legend = [("s3", "runs"), ("s1", "the law and its band"), ("s2", "targets")]
     return figure(
-        lambda width: loss_chart(study, width=width, label="loss over scale"),
+        lambda width: loss_plot(scaling, width=width, label="loss over scale"),
         title="Loss over scale",
         caption=caption,
-        legend=legend if study.targets else legend[:2],
+        legend=legend if scaling.targets else legend[:2],
     )
 
 
-def _back_test(study: ScalingStudy) -> Iterator[Figure]:
-    if study.back_test is None:
+def _back_test(scaling: ScalingStudy) -> Iterator[Figure]:
+    if scaling.back_test is None:
         return
-    tested = study.back_test
+    back_test = scaling.back_test
     yield figure(
-        lambda width: back_test_chart(tested, study.confidence, width=width, label="back-test of the band"),
+        lambda width: back_test_plot(back_test, scaling.confidence, width=width, label="back-test of the band"),
         title="Predictions that could be checked",
         caption="Each dot is a larger run, predicted from smaller ones only. The band is made so wide that at "
-        f"every origin {study.confidence:.0%} of what came lies between the dashed lines.",
+        f"every origin {scaling.confidence:.0%} of what came lies between the dashed lines.",
         table=Table.of(
-            tested.origins,
+            back_test.origins,
             ("runs fitted", lambda origin: str(origin.num_fitted)),
             ("runs predicted", lambda origin: str(len(origin.errors))),
             ("mean absolute error", lambda origin: f"{100 * abs(origin.errors).mean():.2f}%"),

@@ -26,8 +26,8 @@ from assay.planning.simulation.forecast import (
 from assay.planning.simulation.recommended_action import RecommendedAction, left_to_do, recommended_action
 from assay.records.decision import Decision
 from assay.reporting.charts.figure import Table
-from assay.reporting.charts.risk_figures import BurnDown, burn_down_figure
-from assay.reporting.documents.document import Block, Document, DocumentSection, Listing, Passage, TitledTable
+from assay.reporting.charts.risk_figures import BudgetSeries, budget_figure
+from assay.reporting.documents.document import Block, Document, DocumentSection, Listing, Paragraph, TitledTable
 from assay.reporting.documents.plan_documents import cost_note, criterion_text, deadline_text
 from assay.reporting.views.verdict import Tile, Tone, Verdict, worst
 from assay.store.settings import HourPrice
@@ -64,7 +64,7 @@ def weekly_status(
             DocumentSection("Device-hours", [_burn_down(found, spends), *_hours_tables(found)]),
             DocumentSection("Work", list(_work(found))),
         ],
-        foot=FOOT,
+        footer=FOOT,
     )
 
 
@@ -87,7 +87,7 @@ def review(found: ProgramForecast, offer: Offer, decisions: Sequence[tuple[Decis
             DocumentSection("What it cost", list(_costs(found))),
             DocumentSection("What was not done", list(_not_done(found))),
         ],
-        foot=FOOT,
+        footer=FOOT,
     )
 
 
@@ -158,7 +158,7 @@ def _tiles(found: ProgramForecast, price: HourPrice | None) -> list[Tile]:
 
 def _alarms(found: ProgramForecast) -> Block:
     if not found.alarms:
-        return Passage("Nothing: the forecast keeps the promises, and nothing is overdue.")
+        return Paragraph("Nothing: the forecast keeps the promises, and nothing is overdue.")
     table = Table(("level", "what"), [(alarm.level, alarm.text) for alarm in found.alarms])
     return TitledTable("Alarms", "Raised by the forecast, before the overrun.", table)
 
@@ -166,9 +166,9 @@ def _alarms(found: ProgramForecast) -> Block:
 def _limits(found: ProgramForecast, notes: Progress | None) -> Iterator[Block]:
     """What this forecast does not know."""
     if notes is None:
-        yield Passage(WITHOUT_NOTES)
+        yield Paragraph(WITHOUT_NOTES)
     if not found.is_conditioned():
-        yield Passage(
+        yield Paragraph(
             f"The forecast does not learn from the verdicts: only {found.num_matching} of "
             f"{found.num_samples:,} simulations had gates that said what ours said, and fewer than "
             f"{MIN_MATCHING_SAMPLES} tell nothing. So all are played on; what the gates said is fixed in each, and "
@@ -193,8 +193,8 @@ def _burn_down(found: ProgramForecast, spends: Sequence[Spend]) -> Block:
     today = found.now_h / 24
     remaining = [today, *(float(day) for day in range(last + 1) if day > today)]
     low, middle, high = remaining_by_day(found, days=remaining, shares=(0.1, 0.5, 0.9))
-    return burn_down_figure(
-        BurnDown(
+    return budget_figure(
+        BudgetSeries(
             planned,
             actual,
             remaining,
@@ -350,7 +350,7 @@ def _gate_table(found: ProgramForecast) -> Block:
 
 def _decision(decision: Decision, path: Path) -> Iterator[Block]:
     """What a campaign recommended and by which clauses; `path` is the record that the reader may check."""
-    yield Passage(f"{decision.question} {decision.sentence}")
+    yield Paragraph(f"{decision.question} {decision.sentence}")
     yield TitledTable.of(
         f"Campaign {decision.campaign}, candidate {decision.candidate}",
         f"{decision.effect.value:+.4g} {decision.unit} on the primary benchmark; decided by "
@@ -398,7 +398,7 @@ def _not_done(found: ProgramForecast) -> Iterator[Block]:
     }
     yield from (Listing(titles, title=title) for title, titles in parts.items() if titles)
     if not any(parts.values()):
-        yield Passage("Everything that was planned was done.")
+        yield Paragraph("Everything that was planned was done.")
 
 
 def _runs(progress: Progress) -> list[RunActual]:

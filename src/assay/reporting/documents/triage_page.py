@@ -6,10 +6,10 @@ from assay.base.clock import utc_text
 from assay.base.units import days_text, number_of, percent_text
 from assay.decision.sentences import device_time_text
 from assay.records.ci_report import CiReport
-from assay.records.findings import Finding
 from assay.records.startup import Startup
+from assay.records.triage_overview import Finding
 from assay.reporting.charts.triage_figures import rates_figure, scan_figure, seconds_figure, speed_figure
-from assay.reporting.documents.document import Block, Document, DocumentSection, Passage, TitledTable
+from assay.reporting.documents.document import Block, Document, DocumentSection, Paragraph, TitledTable
 from assay.reporting.views.verdict import Tile, Verdict
 from assay.triage.overview import Fleet
 
@@ -18,8 +18,8 @@ HOUR_S = 3_600.0
 
 def triage_document(fleet: Fleet, startup: Startup | None, ci: CiReport | None, *, created_s: float) -> Document:
     """`startup`, `ci`: None where nothing is known of them."""
-    overview = fleet.findings
-    dearest = max(overview.findings, key=lambda finding: finding.device_hours_a_week or 0.0, default=None)
+    overview = fleet.overview
+    dearest = max(overview.results, key=lambda finding: finding.device_hours_a_week or 0.0, default=None)
     rate = overview.failures / overview.attempts if overview.attempts else 0.0
     sections = [
         DocumentSection("What to look at first", list(_first(fleet))),
@@ -33,14 +33,14 @@ def triage_document(fleet: Fleet, startup: Startup | None, ci: CiReport | None, 
         title="Triage",
         kind="fleet",
         subtitle=f"{number_of(overview.runs, 'run')} on record, {utc_text(created_s)}",
-        verdict=_verdict(overview.findings),
+        verdict=_verdict(overview.results),
         tiles=[
             Tile("attempts that failed", percent_text(rate), f"{overview.failures:,} of {overview.attempts:,}"),
             Tile("held", device_time_text(overview.device_hours * HOUR_S), f"in {days_text(overview.days)}"),
             Tile("dearest", "—" if dearest is None else _hours_text(dearest), _lost(fleet)),
         ],
         sections=[section for section in sections if section.blocks],
-        foot="Made anew by: assay triage --page FILE. The same facts as JSON: assay triage --json.",
+        footer="Made anew by: assay triage --page FILE. The same facts as JSON: assay triage --json.",
     )
 
 
@@ -57,14 +57,14 @@ def _first(fleet: Fleet) -> Iterator[Block]:
     yield TitledTable.of(
         "Findings",
         "Failures without a known cause; then confirmed before suspected, the dearest first. Parts overlap.",
-        fleet.findings.findings,
+        fleet.overview.results,
         (_lost(fleet), _hours_text),
         ("what", lambda finding: finding.what),
         ("", _confirmation),
         ("next", lambda finding: finding.next),
     )
-    for question, why in fleet.findings.not_looked_at.items():
-        yield Passage(f"No finding ({question}): {why}")
+    for question, reason in fleet.overview.not_looked_at.items():
+        yield Paragraph(f"No finding ({question}): {reason}")
 
 
 def _confirmation(finding: Finding) -> str:
@@ -72,7 +72,7 @@ def _confirmation(finding: Finding) -> str:
 
 
 def _lost(fleet: Fleet) -> str:
-    return "lost a week" if fleet.findings.is_of_weeks else "lost, on record"
+    return "lost a week" if fleet.overview.is_of_weeks else "lost, on record"
 
 
 def _hours_text(finding: Finding) -> str:
@@ -89,7 +89,7 @@ def _failures(fleet: Fleet) -> Iterator[Block]:
     if diagnosis.causes or diagnosis.ruled_out:
         yield scan_figure(diagnosis)
     else:
-        yield Passage(diagnosis.because)
+        yield Paragraph(diagnosis.because)
 
 
 def _speed(fleet: Fleet) -> Iterator[Block]:

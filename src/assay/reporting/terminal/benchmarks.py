@@ -145,34 +145,38 @@ def notes(result: BenchmarkResult) -> list[str]:
             f"({result.num_completions_cut / num_scored:.0%}) cut at the token limit and scored as they are. "
             "Raise sampling.max_tokens."
         )
-    leak = result.contamination
-    if leak is not None and (text := not_searched_text(leak)):
+    contamination = result.contamination
+    if contamination is not None and (text := not_searched_text(contamination)):
         lines.append(f"  {result.benchmark}: {text}")
-    if leak is not None and leak.num_items_found:
-        without = "" if leak.score_without is None else f"; over the others the score is {leak.score_without:.4f}"
-        named = ", ".join(leak.items_found[:3]) + (", …" if leak.num_items_found > 3 else "")
+    if contamination is not None and contamination.num_items_found:
+        without = (
+            ""
+            if contamination.score_without is None
+            else f"; over the others the score is {contamination.score_without:.4f}"
+        )
+        named = ", ".join(contamination.items_found[:3]) + (", …" if contamination.num_items_found > 3 else "")
         lines.append(
-            f"  {result.benchmark}: {number_of(leak.num_items_found, 'item')} trained on (at least half of "
-            f"their {leak.ngram}-grams): {named}{without}"
+            f"  {result.benchmark}: {number_of(contamination.num_items_found, 'item')} trained on (at least half of "
+            f"their {contamination.ngram}-grams): {named}{without}"
         )
     return lines
 
 
-def contamination_text(leak: Contamination | None) -> str:
+def contamination_text(contamination: Contamination | None) -> str:
     """`0.4% of 13-grams`; or that nothing is known, since nothing was searched."""
-    if leak is None:
+    if contamination is None:
         return "not known"
-    if leak.overlap is None:
-        return f"not searched: under {leak.ngram} words"
-    return f"{leak.overlap:.2%} of {leak.ngram}-grams"
+    if contamination.overlap is None:
+        return f"not searched: under {contamination.ngram} words"
+    return f"{contamination.overlap:.2%} of {contamination.ngram}-grams"
 
 
-def not_searched_text(leak: Contamination) -> str:
+def not_searched_text(contamination: Contamination) -> str:
     """How many items were too short to be searched; empty if none was."""
-    if leak.num_items == leak.num_items_searched:
+    if contamination.num_items == contamination.num_items_searched:
         return ""
-    num_short = leak.num_items - leak.num_items_searched
+    num_short = contamination.num_items - contamination.num_items_searched
     return (
-        f"{num_short:,} of {number_of(leak.num_items, 'item')} have no {leak.ngram} words of their own: "
+        f"{num_short:,} of {number_of(contamination.num_items, 'item')} have no {contamination.ngram} words of their own: "
         "whether they were trained on is not known"
     )

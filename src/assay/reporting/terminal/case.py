@@ -3,14 +3,14 @@
 import click
 
 from assay.base.units import number_of
-from assay.records.case import CaseStanding, HypothesisStanding
+from assay.records.case import CaseStatus, HypothesisStatus
 from assay.reporting.terminal.formatting import one_line
 
 COLOURS = {"established": "green", "supported": "cyan", "unknown": "yellow", "refuted": "red"}
 MARKS = {"held": "+", "failed": "-", "not_run": "?", None: " "}
 
 
-def print_case(case: CaseStanding) -> None:
+def print_case(case: CaseStatus) -> None:
     """Its symptoms in a line each, then the hypotheses by evidence with what each predicted."""
     seen = case.symptoms
     click.secho(
@@ -26,7 +26,7 @@ def print_case(case: CaseStanding) -> None:
         _print_hypothesis(hypothesis)
 
 
-def _print_hypothesis(hypothesis: HypothesisStanding) -> None:
+def _print_hypothesis(hypothesis: HypothesisStatus) -> None:
     voters = f" ({', '.join(map(one_line, hypothesis.votes))})" if hypothesis.votes else ""
     proposed = "" if hypothesis.by else ", proposed by 'case check'"
     click.secho(

@@ -6,10 +6,10 @@ import click
 
 from assay.base.clock import utc_text
 from assay.base.units import percent_text
-from assay.records.guard import GuardStanding
+from assay.records.guard import GuardStatus
 
 
-def print_guards(statuses: Sequence[GuardStanding]) -> None:
+def print_guards(statuses: Sequence[GuardStatus]) -> None:
     """One after another; those that lapsed are said to have."""
     if not statuses:
         click.echo("no guard stands. 'assay triage guard DIAGNOSIS' accepts what 'triage failures --json' found.")
@@ -25,7 +25,7 @@ def print_guards(statuses: Sequence[GuardStanding]) -> None:
         click.echo(f"  since then: {_since_text(status)}")
 
 
-def _since_text(status: GuardStanding) -> str:
+def _since_text(status: GuardStatus) -> str:
     if status.since is None:
         return "no attempt on record is on it, so nothing can be said; 'assay triage guard --lift' ends it"
     check = status.since

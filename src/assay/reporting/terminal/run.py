@@ -20,8 +20,8 @@ from assay.reporting.terminal.terminal import (
     stdout,
     table_of,
 )
-from assay.reporting.views.curves import VALIDATION_CURVE, RunCurves
 from assay.reporting.views.run import AttemptView, CommitView, RunView
+from assay.reporting.views.series import VALIDATION_CURVE, RunSeries
 from assay.reporting.views.verdict import model_mark, next_commands, run_verdict
 from assay.store.settings import Money
 
@@ -32,7 +32,7 @@ MAX_ATTEMPTS = 12
 MAX_EVENTS = 8
 
 
-def print_run(run: RunView, curves: RunCurves) -> None:
+def print_run(run: RunView, curves: RunSeries) -> None:
     """Its facts, how it learned, and its attempts."""
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bold", no_wrap=True)
@@ -108,7 +108,7 @@ def _facts(run: RunView) -> Iterator[tuple[str, RenderableType]]:
 
 
 def _started_text(launch: Launch) -> str:
-    where = "Slurm job" if launch.place == "slurm" else "process"
+    where = "Slurm job" if launch.launcher == "slurm" else "process"
     return f"{where} {launch.job}, by {launch.started_by} on {launch.host}, {utc_text(launch.started_s)}"
 
 
@@ -180,7 +180,7 @@ def _audit_text(run: RunView) -> RenderableType:
     problems = len(audit.missing) + len(audit.repeated) + len(audit.problems)
     return Text.assemble(
         (audit.verdict, VERDICT_STYLES[audit.verdict]),
-        f": {audit.rows_learned:,} of {audit.rows_expected:,} rows learned once",
+        f": {audit.rows_trained:,} of {audit.rows_expected:,} rows learned once",
         f", {audit.rows_quarantined:,} quarantined" if audit.rows_quarantined else "",
         f" up to step {step:,}; what came then is not audited" if step is not None else "",
         f"; {number_of(problems, 'problem')} ('{audit.command()}' names them)" if problems else "",
@@ -198,7 +198,7 @@ def _cost(run: RunView) -> RenderableType:
     return Group(words, phase_bar(run.device_seconds), legend)
 
 
-def _curves(curves: RunCurves) -> Iterator[tuple[str, RenderableType]]:
+def _curves(curves: RunSeries) -> Iterator[tuple[str, RenderableType]]:
     for series in (curves.loss, curves.validation):
         values = series.committed_points()[1] if series else []
         if series and len(values) > 1:
@@ -246,7 +246,9 @@ def _attempts(run: RunView) -> Iterator[RenderableType]:
 
 
 def _events(run: RunView) -> Iterator[RenderableType]:
-    for notice in run.notices[-MAX_EVENTS:]:
-        yield Text(f"attempt {notice.attempt}, {notice.notice.replace('_', ' ')}: {notice.text}", style="yellow")
+    for incident in run.incidents[-MAX_EVENTS:]:
+        yield Text(
+            f"attempt {incident.attempt}, {incident.incident.replace('_', ' ')}: {incident.text}", style="yellow"
+        )
     for event in run.events[-MAX_EVENTS:]:
         yield Text(f"attempt {event.attempt}, rank {event.rank}: {event.text}", style="dim")

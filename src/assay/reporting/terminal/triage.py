@@ -44,8 +44,8 @@ def print_diagnosis(diagnosis: FailureDiagnosis) -> None:
             f"{_rate(item.elsewhere_rate)}: {item.because}"
         )
         _print_ratios(item.adjustments)
-    for name, why in diagnosis.left_out.items():
-        click.echo(f"not scanned: {name} ({why})")
+    for name, reason in diagnosis.left_out.items():
+        click.echo(f"not scanned: {name} ({reason})")
 
 
 def print_fix_check(check: FixCheck) -> None:
@@ -68,11 +68,11 @@ def print_fix_check(check: FixCheck) -> None:
 def print_data_changes(changes: DataChanges) -> None:
     """Each change with its size, and what follows from it."""
     click.echo(f"{number_of(changes.rows_before, 'row')} before, {changes.rows_after:,} after")
-    colour = "red" if changes.findings else "green"
+    colour = "red" if changes.results else "green"
     click.secho(one_line(changes.because), fg=colour, bold=True)
-    for number, finding in enumerate(changes.findings, 1):
+    for number, finding in enumerate(changes.results, 1):
         click.secho(f"{number}. {one_line(finding.what)}: {finding.kind}", bold=True)
-        click.echo(f"   {one_line(finding.says)}")
+        click.echo(f"   {one_line(finding.description)}")
         click.echo(
             f"   effect {finding.effect:+.4g} [{finding.low:+.4g}, {finding.high:+.4g}], p = {finding.p_value:.2g}"
         )
@@ -163,8 +163,8 @@ def _print_runs_of_ci(report: CiReport, wall_s: float, floor_s: float, floor_tes
             f"commits' runs after {duration_text(ordered)}. Now first:"
         )
         click.echo("".join(f"  {one_line(test)}\n" for test in report.order[:MOST_LISTED]), nl=False)
-    for what, why in report.left_out.items():
-        click.echo(f"{one_line(what)}: {why}")
+    for what, reason in report.left_out.items():
+        click.echo(f"{one_line(what)}: {reason}")
 
 
 def _print_changed(changed: CiChanged) -> None:
@@ -183,7 +183,7 @@ def _print_changed(changed: CiChanged) -> None:
         _print_listed(changed.unreached_files)
     if changed.unknown:
         click.secho("not known:", fg="yellow")
-        _print_listed([f"{path}: {why}" for path, why in changed.unknown.items()])
+        _print_listed([f"{path}: {reason}" for path, reason in changed.unknown.items()])
     if changed.back_test is not None:
         _print_back_test(changed.back_test)
 
@@ -202,8 +202,8 @@ def _print_back_test(back_test: CiBackTest) -> None:
     if back_test.missed:
         click.secho("missed:", fg="yellow")
         _print_listed([f"{failure.commit[:10]} {failure.test}" for failure in back_test.missed])
-    for why, count in back_test.left_out.items():
-        click.echo(f"left out: {number_of(count, 'failure')}: {why}")
+    for reason, count in back_test.left_out.items():
+        click.echo(f"left out: {number_of(count, 'failure')}: {reason}")
 
 
 def _print_listed(texts: Sequence[str]) -> None:

@@ -3,13 +3,13 @@
 import click
 
 from assay.base.units import days_text, number_of, percent_text
-from assay.records.findings import Finding, TriageFindings
+from assay.records.triage_overview import Finding, TriageOverview
 from assay.reporting.terminal.formatting import device_hours_text
 
 HOUR_S = 3_600.0
 
 
-def print_triage_overview(report: TriageFindings) -> None:
+def print_triage_overview(report: TriageOverview) -> None:
     """The dearest first; what could not be asked is said."""
     rate = f" ({percent_text(report.failures / report.attempts)})" if report.attempts else ""
     click.secho(
@@ -17,15 +17,15 @@ def print_triage_overview(report: TriageFindings) -> None:
         f"{rate}; {device_hours_text(report.device_hours * HOUR_S)} in {days_text(report.days)}",
         bold=True,
     )
-    if not report.findings:
+    if not report.results:
         click.echo("nothing stands out.")
-    for number, finding in enumerate(report.findings, start=1):
+    for number, finding in enumerate(report.results, start=1):
         sure = "" if finding.is_confirmed else "suspected: "
         click.secho(f"{number}. {_lost_text(finding, report)}", bold=True, nl=False)
         click.secho(f"  {sure}{finding.what}", fg=_colour(finding))
         click.echo(f"   next: {finding.next}")
-    for question, why in report.not_looked_at.items():
-        click.echo(f"no finding ({question}): {why}")
+    for question, reason in report.not_looked_at.items():
+        click.echo(f"no finding ({question}): {reason}")
 
 
 def _colour(finding: Finding) -> str | None:
@@ -33,7 +33,7 @@ def _colour(finding: Finding) -> str | None:
     return "yellow" if not finding.is_confirmed else None if finding.about == "spent" else "red"
 
 
-def _lost_text(finding: Finding, report: TriageFindings) -> str:
+def _lost_text(finding: Finding, report: TriageOverview) -> str:
     if finding.device_hours_a_week is None:
         return "cost not on record"
     lost = device_hours_text(finding.device_hours_a_week * HOUR_S)

@@ -13,8 +13,8 @@ from assay.reporting.views.run_page import RunPage, run_page
 from assay.reporting.views.view import View
 from assay.statistics.verdict import SliceDifference
 from assay.statistics.warnings import warnings_of_pair
-from assay.store.findings import keep_comparison
 from assay.store.ledger.ledger import Ledger
+from assay.store.run_results import keep_comparison
 
 
 class RecipeChange(View):

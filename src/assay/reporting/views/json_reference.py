@@ -16,7 +16,7 @@ from assay.planning.program.offer import Offer, Safety
 from assay.planning.program.plan import Plan
 from assay.records.audit import AuditReport
 from assay.records.benchmark import BenchmarkResult
-from assay.records.case import CaseStanding
+from assay.records.case import CaseStatus
 from assay.records.ci_report import CiReport
 from assay.records.commit_bisection import CommitBisection
 from assay.records.coverage import Coverage
@@ -27,10 +27,9 @@ from assay.records.decision import Decision
 from assay.records.drill import DrillReport
 from assay.records.exported_model import ExportedModel
 from assay.records.failure_causes import FailureDiagnosis
-from assay.records.findings import TriageFindings
 from assay.records.fix_check import FixCheck
 from assay.records.goodput import Goodput, ProgramGoodput
-from assay.records.guard import GuardStanding
+from assay.records.guard import GuardStatus
 from assay.records.hung_ranks import HungRanks
 from assay.records.launch import Launch
 from assay.records.replay import ReplayReport
@@ -41,6 +40,7 @@ from assay.records.slow_changes import SlowChanges
 from assay.records.startup import Startup
 from assay.records.symptoms import Symptoms
 from assay.records.throughput import ThroughputCheck, ThroughputForecast
+from assay.records.triage_overview import TriageOverview
 from assay.reporting.views.benchmark_history import HistoryLine
 from assay.reporting.views.campaign_list import CampaignLine
 from assay.reporting.views.check import CheckView
@@ -115,15 +115,15 @@ PRINTED = (
     Printed("assay scaling code-length", "one object", CodeLengthsView),
     Printed("assay evidence power", "one object", PowerView),
     Printed("assay evidence proxy", "one object", ProxyView),
-    Printed("assay triage", "one object", TriageFindings),
+    Printed("assay triage", "one object", TriageOverview),
     Printed("assay triage failures", "one object", FailureDiagnosis),
-    Printed("assay triage guard", "a list, by name", GuardStanding),
+    Printed("assay triage guard", "a list, by name", GuardStatus),
     Printed("assay triage symptoms", "one object", Symptoms),
     Printed(
         "assay triage case open, assay triage case add, assay triage case vote, assay triage case check, "
         "assay triage case show",
         "one object",
-        CaseStanding,
+        CaseStatus,
     ),
     Printed("assay triage ci", "one object", CiReport),
     Printed("assay triage data", "one object", DataChanges),

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from assay.records.run import Attempt
-from assay.reporting.views.curves import RunCurves, run_curves
 from assay.reporting.views.run import RunView, run_view
+from assay.reporting.views.series import RunSeries, run_series
 from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.summary import run_summaries
 
@@ -18,7 +18,7 @@ class LiveRun(NamedTuple):
     """A run with its curves so far."""
 
     view: RunView
-    curves: RunCurves
+    series: RunSeries
 
     @property
     def is_at_work(self) -> bool:
@@ -51,7 +51,7 @@ def live_runs(ledger: Ledger, *, now_s: float) -> list[LiveRun]:
     unfinished = sorted(
         (view for view in views if view.status != "succeeded"), key=lambda view: view.status not in AT_WORK
     )
-    return [LiveRun(view, run_curves(ledger, view.run_id)) for view in unfinished]
+    return [LiveRun(view, run_series(ledger, view.run_id)) for view in unfinished]
 
 
 def _is_recent(attempts: Sequence[Attempt], now_s: float) -> bool:

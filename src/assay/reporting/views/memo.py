@@ -342,7 +342,7 @@ def home_of(campaign: str) -> str:
 
 def decision_path(decision: Decision) -> str:
     """The path of its record."""
-    return f"{home_of(decision.campaign)}/{decision.place()}"
+    return f"{home_of(decision.campaign)}/{decision.path()}"
 
 
 def known_good_of(decision: Decision) -> str:

@@ -10,12 +10,12 @@ from assay.records.commit import Commit, CommitQuarantined, LogEntry
 from assay.records.evaluation import AnyEvaluation
 from assay.records.failure import Failure
 from assay.records.goodput import useful_share
-from assay.records.journal import PromptCounts
+from assay.records.incident import IncidentKind
 from assay.records.launch import Launch
-from assay.records.notice import NoticeKind
 from assay.records.phase import Phase
-from assay.records.remarks import Note
+from assay.records.rollout_log import PromptCounts
 from assay.records.run import Attempt, ForkedFrom, PhaseSeconds
+from assay.records.run_notes import Note
 from assay.records.suspect import Suspect
 from assay.reporting.views.run_list import RunHead, failure_kind
 from assay.reporting.views.view import AsWritten, UtcTime, View
@@ -101,7 +101,7 @@ class CommitView(View):
     num_bytes: int
     weights_digest: str
     """SHA-256, independent of the world size."""
-    rows_learned: int
+    rows_trained: int
     """Since the previous commit."""
     metric: float | None
     """The recipe's `keep_best` metric at this step."""
@@ -146,11 +146,11 @@ class EventView(View):
     text: str
 
 
-class NoticeView(View):
+class IncidentView(View):
     """An incident that was detected during the run."""
 
     at: UtcTime
-    notice: NoticeKind
+    incident: IncidentKind
     """`fault` was injected by the fault plan. `repeated_failure` stopped the restarts. `other_code`: the
     version of assay changed."""
     attempt: int
@@ -202,7 +202,7 @@ class RunView(RunHead):
     """The last report."""
     warnings: tuple[WarningView, ...]
     """Warnings about the model's metrics."""
-    notices: tuple[NoticeView, ...]
+    incidents: tuple[IncidentView, ...]
     """The last twenty, newest last."""
     events: tuple[EventView, ...]
     """The last twenty log messages of ranks, newest last."""
@@ -250,7 +250,7 @@ def run_view(ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS) -> R
     finished = next((entry for entry in entries if entry.type == "finished"), None)
     evaluations = ledger.evaluations(run.run_id)
     launches = ledger.launches(run.run_id)
-    annotations = next(iter(ledger.remarks(run.run_id)), None)
+    annotations = next(iter(ledger.run_notes(run.run_id)), None)
     model_metrics = model_numbers(ledger, run.run_id)
     status = run_status(
         attempts,
@@ -284,7 +284,9 @@ def run_view(ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS) -> R
         evaluation=evaluations[-1] if evaluations else None,
         audit=ledger.audit(run.run_id),
         warnings=_warning_views(model_metrics.warnings()),
-        notices=tuple(NoticeView.of(notice, at=notice.at_s) for notice in ledger.notices(run.run_id)[-NEWEST_EVENTS:]),
+        incidents=tuple(
+            IncidentView.of(incident, at=incident.at_s) for incident in ledger.incidents(run.run_id)[-NEWEST_EVENTS:]
+        ),
         events=tuple(EventView.of(event, at=event.at_s) for event in events(ledger, run.run_id)[-NEWEST_EVENTS:]),
         last_seen=seen_s,
         tags=annotations.tags if annotations else (),

@@ -118,7 +118,7 @@ class Selection(NamedTuple):
 
 def run_lines(ledger: Ledger, selection: Selection = Selection()) -> list[RunLine]:  # noqa: B008 (immutable)
     """The newest first, unless the selection says otherwise."""
-    annotations, writes = {annotation.run_id: annotation for annotation in ledger.remarks()}, ledger.last_writes()
+    annotations, writes = {annotation.run_id: annotation for annotation in ledger.run_notes()}, ledger.last_writes()
     listed = [summary for summary in _summaries(ledger) if selection.drills or not summary.run.is_drill]
     _check_recipe_keys(listed, selection.where)
     summaries = [summary for summary in listed if _has_values(summary, selection.where)]

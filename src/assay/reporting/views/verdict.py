@@ -175,7 +175,7 @@ def run_tiles(run: RunView) -> list[Tile]:
         ),
         Tile(
             "rows learned",
-            count_text(audit.rows_learned) if audit else "—",
+            count_text(audit.rows_trained) if audit else "—",
             _audit_text(run),
         ),
         Tile(
@@ -297,7 +297,7 @@ def _rows_text(run: RunView) -> str:
     assert audit is not None
     skipped = audit.rows_quarantined
     rest = f"; {number_of(skipped, 'row')} of damaged row groups set aside" if skipped else ""
-    rows = count_text(audit.rows_learned)
+    rows = count_text(audit.rows_trained)
     if audit.forked_from:
         behind = f"behind {audit.forked_from}, whose own audit tells of the rows before"
         return f"Each of {rows} rows was learned exactly once {behind}{rest}."

@@ -12,7 +12,7 @@ from assay.planning.program.plan import Plan
 from assay.planning.program.program import Program
 from assay.planning.schedule import schedule
 from assay.reporting.charts.plan_figures import capacity_profile, gantt, stand_alone
-from assay.reporting.charts.risk_figures import BurnDown, burn_down_figure
+from assay.reporting.charts.risk_figures import BudgetSeries, budget_figure
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -71,7 +71,7 @@ def test_a_drawing_stands_alone(program: Program, plan: Plan) -> None:
 
 @pytest.mark.parametrize("today", [-98.0, -1.0, 3.0, 7.5, 30.0])
 def test_a_burn_down_is_drawn_on_any_day_before_the_plan_in_its_midst_and_behind_it(today: float) -> None:
-    burn = BurnDown(
+    burn = BudgetSeries(
         planned=[10.0 - day for day in range(10)],
         actual=[(today, 6.0)],
         ahead=[today, today + 7.0],
@@ -81,7 +81,7 @@ def test_a_burn_down_is_drawn_on_any_day_before_the_plan_in_its_midst_and_behind
         budget=10.0,
         calendar=Calendar(start="2027-01-04", weeks=2),
     )
-    rows = {row[0]: row for row in burn_down_figure(burn, caption="").table.rows}
+    rows = {row[0]: row for row in budget_figure(burn, caption="").table.rows}
     planned = {day: row[1] for day, row in rows.items()}
     assert planned["at the start"] == "10" and planned["end of day 7, 10 Jan"] == "3"
     days = {

@@ -9,11 +9,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from assay.records.evaluation import Estimate
-from assay.reporting.charts.evidence_plots import HIDDEN, ForestRow, forest_chart, forest_rows, unique_short_names
-from assay.reporting.charts.life_plot import life_chart
-from assay.reporting.charts.plots import bucketed, phase_bars, phase_totals, series_chart
+from assay.reporting.charts.evidence_plots import HIDDEN, ForestRow, forest_plot, forest_rows, unique_short_names
+from assay.reporting.charts.plots import bucketed, phase_bars, phase_totals, series_plot
 from assay.reporting.charts.svg import Scale, decades, domain, tag, text, ticks
-from assay.reporting.views.curves import Series
+from assay.reporting.charts.timeline_plot import timeline_plot
+from assay.reporting.views.series import Series
 
 NUMBERS = st.one_of(st.floats(-1e6, 1e6), st.just(math.nan), st.just(math.inf))
 
@@ -31,7 +31,7 @@ def found(svg: str, class_: str) -> list[ElementTree.Element]:
 @given(st.lists(NUMBERS, max_size=300), st.sampled_from([360, 500, 1036]))
 def test_any_series_makes_a_drawing_without_a_number_that_is_none(values, width):
     series = Series("loss", list(range(len(values))), values)
-    svg = series_chart([series], width=width, y_label="loss", label="loss")
+    svg = series_plot([series], width=width, y_label="loss", label="loss")
     parsed(svg)
     assert "nan" not in svg
     assert "inf" not in svg
@@ -72,7 +72,7 @@ def test_text_is_escaped():
 
 def test_the_life_of_a_killed_run_shows_its_death_and_what_was_lost(run_page):
     run = run_page.view
-    svg = life_chart(run.attempts, run.commits, width=1036, label="life")
+    svg = timeline_plot(run.attempts, run.commits, width=1036, label="life")
     assert len(found(svg, "dot")) == len(run.commits)
     assert [len(found(svg, class_)) for class_ in ("bad", "good", "fall", "began")] == [1, 1, 1, 2]
     assert "28 steps after the last commit were lost" in svg
@@ -87,13 +87,13 @@ def test_the_parts_of_a_phase_bar_are_as_long_as_their_share(run_page):
 
 def test_lost_points_are_drawn_apart_from_the_line():
     series = Series("loss", [1, 2, 3, 3, 4], [5.0, 4.0, 9.0, 3.0, 2.0], [False, False, True, False, False])
-    svg = series_chart([series], width=360, y_label="loss", label="loss")
+    svg = series_plot([series], width=360, y_label="loss", label="loss")
     assert len(found(svg, "lost-point")) == 1
 
 
 def test_equal_curves_are_both_seen():
     series = Series("a", [1, 2], [1.0, 2.0])
-    svg = series_chart([series, series], width=360, y_label="loss", label="loss")
+    svg = series_plot([series, series], width=360, y_label="loss", label="loss")
     assert [len(found(svg, name)) for name in ("under", "s2")] == [1, 2]
 
 
@@ -110,14 +110,14 @@ def test_a_long_column_is_cut_but_its_notable_values_stay():
 @pytest.mark.parametrize("width", [360, 1036])
 def test_a_forest_without_any_estimate_is_still_a_drawing(width):
     rows = [ForestRow("rare", None, "3 rows")]
-    svg = forest_chart(rows, width=width, label="forest", reference=None, x_label="AUC")
+    svg = forest_plot(rows, width=width, label="forest", reference=None, x_label="AUC")
     assert "too few rows to rank" in svg
 
 
 def test_a_loss_that_spans_decades_is_drawn_on_a_logarithmic_axis_and_one_that_does_not_is_not():
     wild, tame = np.geomspace(0.69, 3000.0, 50).tolist(), np.linspace(0.69, 0.3, 50).tolist()
     drawn = [
-        series_chart([Series("loss", list(range(50)), values)], width=1036, y_label="loss", label="loss")
+        series_plot([Series("loss", list(range(50)), values)], width=1036, y_label="loss", label="loss")
         for values in (wild, tame)
     ]
     assert ["logarithmic" in svg for svg in drawn] == [True, False]
@@ -141,5 +141,5 @@ def test_no_two_names_of_a_forest_are_shortened_to_one(longest):
     assert all(len(item) <= longest for item in shown.values())
     assert unique_short_names(["a" * 50], 17) == {"a" * 50: "a" * 16 + "…"}
     rows = [ForestRow(name, Estimate(value=0.1, low=0.0, high=0.2), "pass") for name in names]
-    svg = forest_chart(rows, width=400, label="forest", reference=0.0, x_label="AUC")
+    svg = forest_plot(rows, width=400, label="forest", reference=0.0, x_label="AUC")
     assert all(unique_short_names(names, 17)[name] in svg for name in names)

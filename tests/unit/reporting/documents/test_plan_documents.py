@@ -23,7 +23,7 @@ from assay.reporting.documents.document import (
     Document,
     DocumentSection,
     Listing,
-    Passage,
+    Paragraph,
     TitledTable,
     markdown,
 )
@@ -170,7 +170,7 @@ def test_today_is_one_day_everywhere(report, capsys, now, day, date):
     assert f"January 2027, day {day}, week 3*" in page
     assert f"| today, day {day}, {date} |" in page
     print_forecast(offered.program, forecast_view(found), None)
-    assert f" (day {day}); to come" in capsys.readouterr().out
+    assert f" (day {day}); still expected" in capsys.readouterr().out
 
 
 def test_days_stand_with_their_dates(report, documents):
@@ -403,7 +403,7 @@ def test_markdown_keeps_tables_whole():
         [
             DocumentSection(
                 "S",
-                [Passage("p"), Listing(["one"]), TitledTable("T", "", Table(("a|b", "c"), [("1\n2", "3")]))],
+                [Paragraph("p"), Listing(["one"]), TitledTable("T", "", Table(("a|b", "c"), [("1\n2", "3")]))],
             )
         ],
         "foot",

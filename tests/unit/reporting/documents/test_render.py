@@ -96,7 +96,7 @@ def test_the_page_of_a_killed_run_opens_with_what_matters(run_page):
 
 def test_a_fork_claims_its_own_rows_only_and_two_epochs_are_not_halved(run_page):
     def sentence(**changes: object) -> str:
-        audit = run_page.view.audit.model_copy(update={"rows_learned": 4_008, **changes})
+        audit = run_page.view.audit.model_copy(update={"rows_trained": 4_008, **changes})
         return run_verdict(run_page.view.model_copy(update={"audit": audit})).sentence
 
     assert sentence(epochs=1).startswith("Each of 4,008 rows was learned exactly once.")

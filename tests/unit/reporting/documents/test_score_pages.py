@@ -9,8 +9,8 @@ import pytest
 from assay.records.evaluation import Metric, ScoreEvaluation
 from assay.reporting.documents.render import render_comparison_page, render_run_page
 from assay.reporting.views.comparison import ComparedRun, ComparisonPage, comparison_view
-from assay.reporting.views.curves import Series
 from assay.reporting.views.run_page import RunPage
+from assay.reporting.views.series import Series
 from assay.reporting.views.verdict import comparison_verdict, run_tiles
 from assay.statistics.mean_scores import (
     compare_score_slices,
@@ -44,7 +44,7 @@ def scored(page: RunPage, offset: float) -> tuple[RunPage, pa.Table]:
 
 def test_a_run_page_shows_its_metric_and_where_it_is_worse(run_page):
     page, _ = scored(run_page, 0.0)
-    text = render_run_page(replace(page, curves=replace(page.curves, validation=None)))
+    text = render_run_page(replace(page, series=replace(page.series, validation=None)))
     assert not [word for word in OF_A_CLASSIFIER if word in text]
     assert "squared error (squares)" in text
     assert "wholly to its right" in text and "It is source = hard, with" in text

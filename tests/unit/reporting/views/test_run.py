@@ -79,7 +79,7 @@ def test_the_list_of_runs_and_the_view_of_each_say_the_same(ledger, life):
     planned = life.run.model_copy(update={"run_id": "planned", "num_steps": 400})
     ledger.record_run(planned)
     launch = Launch(
-        run_id="planned", number=1, place="slurm", job="12", host="login", started_by="ana", started_s=0.0,
+        run_id="planned", number=1, launcher="slurm", job="12", host="login", started_by="ana", started_s=0.0,
         world_size=2, log="job-12.log",
     )  # fmt: skip
     ledger.record_launch(launch)

@@ -22,7 +22,7 @@ DEAD = WarningView(rule="diverged", text="the training loss began at 0.69 and en
 @pytest.fixture
 def dead_page(run_page) -> RunPage:
     view = run_page.view.model_copy(update={"warnings": (DEAD,)})
-    return RunPage(view, run_page.curves, run_page.roc, run_page.histogram)
+    return RunPage(view, run_page.series, run_page.roc, run_page.histogram)
 
 
 def test_a_dead_model_whose_rows_are_proved_has_no_green_seal(dead_page):

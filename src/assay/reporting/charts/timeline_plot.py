@@ -6,16 +6,16 @@ from typing import NamedTuple
 
 from assay.base.units import number_of
 from assay.reporting.charts.plots import number_text
-from assay.reporting.charts.svg import Axis, Chart, chart, dot, path, tag, text, title
+from assay.reporting.charts.svg import Axis, PlotArea, dot, path, plot_area, tag, text, title
 from assay.reporting.views.run import AttemptView, CommitView
 
 Point = tuple[float, float]
 
 
-class Life(NamedTuple):
+class Timeline(NamedTuple):
     """A chart whose points are given by a moment and a step."""
 
-    area: Chart
+    area: PlotArea
     began_s: float
     unit_s: float
 
@@ -24,30 +24,30 @@ class Life(NamedTuple):
         return self.area.x((at_s - self.began_s) / self.unit_s), self.area.y(step)
 
 
-def life_chart(attempts: Sequence[AttemptView], commits: Sequence[CommitView], *, width: int, label: str) -> str:
+def timeline_plot(attempts: Sequence[AttemptView], commits: Sequence[CommitView], *, width: int, label: str) -> str:
     """Steps over time: a line per attempt through its commits; where work was lost, the fall back is drawn."""
     start_s = attempts[0].started
     ends = [attempt.ended or attempt.started for attempt in attempts] + [commit.committed for commit in commits]
     unit_s, unit = _time_unit(max(ends) - start_s)
     top = max([*(attempt.reached_step for attempt in attempts), *(commit.step for commit in commits), 1])
     duration = max((max(ends) - start_s) / unit_s, 1e-3)
-    area = chart(
+    area = plot_area(
         width,
         300 if width > 400 else 280,
         Axis(f"{unit} since the run began", (0.0, duration), number_text),
         Axis("step", (0.0, top * 1.12), number_text),
     )
-    life = Life(area, start_s, unit_s)
+    timeline = Timeline(area, start_s, unit_s)
     lines = [
-        _one_attempt(attempt, [commit for commit in commits if commit.attempt == attempt.attempt], life)
+        _one_attempt(attempt, [commit for commit in commits if commit.attempt == attempt.attempt], timeline)
         for attempt in attempts
     ]
-    return area.drawing(_beginnings(attempts, life), *lines, label=label)
+    return area.svg_root(_attempt_starts(attempts, timeline), *lines, label=label)
 
 
-def _one_attempt(attempt: AttemptView, commits: Sequence[CommitView], life: Life) -> str:
-    points = [life.point(attempt.started, attempt.start_step)]
-    points += [life.point(commit.committed, commit.step) for commit in commits]
+def _one_attempt(attempt: AttemptView, commits: Sequence[CommitView], timeline: Timeline) -> str:
+    points = [timeline.point(attempt.started, attempt.start_step)]
+    points += [timeline.point(commit.committed, commit.step) for commit in commits]
     committed_step = commits[-1].step if commits else attempt.start_step
     reached = max(attempt.reached_step, committed_step)
     marks = [
@@ -58,7 +58,7 @@ def _one_attempt(attempt: AttemptView, commits: Sequence[CommitView], life: Life
     line = path(xs, ys, class_="line s1")
     if attempt.ended is None:
         return line + "".join(marks)
-    end = life.point(attempt.ended, reached)
+    end = timeline.point(attempt.ended, reached)
     return (
         line + _uncommitted_segment(points[-1], end, reached - committed_step) + _ending(attempt, *end) + "".join(marks)
     )
@@ -74,12 +74,12 @@ def _uncommitted_segment(from_: Point, end: Point, num_lost: int) -> str:
     return path(xs, ys, class_="line lost") + fall
 
 
-def _beginnings(attempts: Sequence[AttemptView], life: Life) -> str:
+def _attempt_starts(attempts: Sequence[AttemptView], timeline: Timeline) -> str:
     """A rule where each attempt begins, with its ranks where there is room to say so."""
-    top, bottom = life.area.y.end, life.area.y.start
+    top, bottom = timeline.area.y.end, timeline.area.y.start
     parts, free_from = [], -math.inf
     for attempt in attempts:
-        x, _ = life.point(attempt.started, 0)
+        x, _ = timeline.point(attempt.started, 0)
         parts.append(tag("line", x1=x, x2=x, y1=top - 10, y2=bottom, class_="began"))
         if x >= free_from:
             ranks = "1 rank" if attempt.world_size == 1 else f"{attempt.world_size} ranks"

@@ -47,7 +47,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class RunCurves:
+class RunSeries:
     """How a run went; None where nothing is on record."""
 
     loss: Series | None = None
@@ -60,11 +60,11 @@ class RunCurves:
     """Before clipping."""
 
 
-def run_curves(ledger: Ledger, run_id: str) -> RunCurves:
+def run_series(ledger: Ledger, run_id: str) -> RunSeries:
     """The curves of a run by its whole id."""
     names = [summary.name for summary in metric_summaries(ledger, run_id) if summary.name.startswith(VALIDATION_CURVE)]
     validation = _series(ledger, run_id, names[0]) if names else None
-    return RunCurves(
+    return RunSeries(
         loss=_series(ledger, run_id, "loss"),
         throughput=_throughput(ledger, run_id),
         validation=validation if validation is not None and len(set(validation.steps)) > 1 else None,
@@ -73,7 +73,7 @@ def run_curves(ledger: Ledger, run_id: str) -> RunCurves:
     )
 
 
-def method_curves(ledger: Ledger, run_id: str) -> tuple[Series, ...]:
+def method_series(ledger: Ledger, run_id: str) -> tuple[Series, ...]:
     """Those of `OF_METHODS` that the run, named by its whole id, has."""
     known = {summary.name for summary in metric_summaries(ledger, run_id)}
     found = (_series(ledger, run_id, name) for name in OF_METHODS if name in known)
