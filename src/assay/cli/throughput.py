@@ -18,6 +18,7 @@ from assay.cli.parameters import (
 
 if TYPE_CHECKING:
     from assay.base.config import LoadedConfig
+    from assay.records.throughput import ThroughputCalibration
     from assay.throughput.cluster import Cluster
 
 MAX_SECONDS = 60.0

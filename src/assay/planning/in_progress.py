@@ -167,16 +167,16 @@ def _with_holds(run: PlannedRun, holds: tuple[Hold, ...]) -> PlannedRun:
 
 def _moved(holds: tuple[Hold, ...], shift: int, end_h: int | None, *, draw_out: bool) -> tuple[Hold, ...]:
     """Shift holds, and end them at `end_h`."""
-    moved = [(begin + shift, until + shift) for begin, until in holds]
+    moved: list[Hold] = [(begin + shift, until + shift) for begin, until in holds]
     if end_h is None:
         return tuple(moved)
-    holds = [(begin, min(until, end_h)) for begin, until in moved if begin < end_h]
-    if not holds:
+    moved = [(begin, min(until, end_h)) for begin, until in moved if begin < end_h]
+    if not moved:
         begin = max(0, end_h - 1)
         return ((begin, begin + 1),)
     if draw_out:
-        holds[-1] = (holds[-1][0], end_h)
-    return tuple(holds)
+        moved[-1] = (moved[-1][0], end_h)
+    return tuple(moved)
 
 
 # People's hours

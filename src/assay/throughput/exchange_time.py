@@ -114,7 +114,7 @@ class _RankTraffic(NamedTuple):
     peers: frozenset[int]
 
     @classmethod
-    def of(cls, exchange_round: ExchangeRound, others: Collection[int], num_cells: int) -> "_Sides":
+    def of(cls, exchange_round: ExchangeRound, others: Collection[int], num_cells: int) -> "_RankTraffic":
         """Count only the parts exchanged with the ranks in `others`."""
         sends, receives = (
             [part for part in parts if part.peer in others] for parts in (exchange_round.sends, exchange_round.receives)

@@ -53,7 +53,7 @@ class ExchangeSetup(NamedTuple):
     """Seconds of a lane next to other workers of its node, divided by its seconds alone; 1 if not measured."""
 
     @classmethod
-    def build(cls, calibration: ThroughputCalibration, shares: LaneShares) -> "Exchanged":
+    def build(cls, calibration: ThroughputCalibration, shares: LaneShares) -> "ExchangeSetup":
         """Build the inputs for ranks with these lanes."""
         two, is_contended = calibration.two_workers, max(shares.nodes or (shares.world_size,)) > 1
         contention = two.contention if two is not None and two.num_nodes == 1 and is_contended else 1.0
@@ -72,7 +72,7 @@ class StepSamples(NamedTuple):
     """Which measured lane stands for each lane."""
 
     @classmethod
-    def generate(cls, num_steps: int, num_lanes: int, *, num_samples: int, rng: np.random.Generator) -> "DealtSteps":
+    def generate(cls, num_steps: int, num_lanes: int, *, num_samples: int, rng: np.random.Generator) -> "StepSamples":
         """Return about `num_samples` samples, in which all measured steps are equally frequent."""
         repetitions = -(-num_samples // num_steps)
         step = np.tile(np.arange(num_steps, dtype=np.int64), repetitions)
