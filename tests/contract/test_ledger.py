@@ -76,7 +76,7 @@ def commit(step: int) -> Commit:
         files=(),
         weights_digest="w",
         receipts_from_step=0,
-        rows_learned=8 * step,
+        rows_trained=8 * step,
     )
 
 
@@ -251,10 +251,10 @@ class TestLedger:
             step=2,
             epochs=1,
             rows_expected=5,
-            rows_learned=5,
+            rows_trained=5,
             rows_quarantined=0,
         )
-        last = first.model_copy(update={"verdict": "fail", "missing": ("epoch 0 row 7",), "rows_learned": 4})
+        last = first.model_copy(update={"verdict": "fail", "missing": ("epoch 0 row 7",), "rows_trained": 4})
         ledger.record_audit(first)
         ledger.record_audit(last)
         assert ledger.audit("a") == last

@@ -87,16 +87,16 @@ def test_every_key_of_a_pipeline_is_documented() -> None:
 
 
 def test_the_pipeline_and_its_recipes_and_suite_are_valid() -> None:
-    loaded = load_pipeline(ROOT / "recipes" / "pipeline" / "digits.yaml")
-    assert loaded.config.compare is not None
-    for stage in loaded.config.stages:
+    declared = load_pipeline(ROOT / "recipes" / "pipeline" / "digits.yaml")
+    assert declared.config.compare is not None
+    for stage in declared.config.stages:
         found = stage_recipe(
-            loaded, stage.name, 0, folder_of=lambda element: Path(element.stage), step_of=lambda _: None
+            declared, stage.name, 0, folder_of=lambda element: Path(element.stage), step_of=lambda _: None
         )
         validated(Recipe, found)
-    for benchmark in loaded.config.compare.benchmarks:
+    for benchmark in declared.config.compare.benchmarks:
         assert benchmark.suite is not None
-        assert benchmark.name in {item.name for item in read_suite(loaded.file.parent / benchmark.suite).benchmarks}
+        assert benchmark.name in {item.name for item in read_suite(declared.file.parent / benchmark.suite).benchmarks}
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "recipes" / "campaigns").glob("*.yaml")), ids=lambda path: path.name)

@@ -14,10 +14,10 @@ from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.index import index_dataset
 from assay.store.attempts import attempt_path, saved_attempts
 from assay.store.commit_log import RECEIPTS_NAME, CommitLog
-from assay.store.findings import AUDIT_FILE, saved_audit
 from assay.store.home import Home
 from assay.store.logs.entry import entry_text
 from assay.store.objects import open_store
+from assay.store.run_results import AUDIT_FILE, saved_audit
 from assay.training.audit import audit_run
 from assay.workflows.audit import audit_and_record
 
@@ -148,7 +148,7 @@ def test_a_damaged_row_group_stops_a_run_or_is_counted_by_the_audit(run_it, tiny
     report = audit_run(run, log)
     assert report.verdict == "pass"
     assert 0 < report.rows_quarantined <= 30
-    assert report.rows_learned + report.rows_quarantined == report.rows_expected
+    assert report.rows_trained + report.rows_quarantined == report.rows_expected
 
 
 @pytest.mark.slow
@@ -185,7 +185,7 @@ def test_damage_that_is_found_in_the_second_epoch_takes_nothing_away_from_the_fi
     report = audit_run(run, CommitLog(open_store(run.store_url)))
     assert (report.verdict, report.problems, report.missing) == ("pass", (), ())
     assert 0 < report.rows_quarantined <= 60
-    assert report.rows_learned + report.rows_quarantined == report.rows_expected
+    assert report.rows_trained + report.rows_quarantined == report.rows_expected
 
 
 def flip(path: Path) -> None:
@@ -253,7 +253,7 @@ def test_a_quick_audit_says_what_a_deeper_one_has_found(finished, capfd: pytest.
         code, out, err = called("audit", run.run_id, *depth)
         assert (code, out.splitlines()[0]) == (
             1,
-            f"PASS of what was looked at; FAIL on record  {run.run_id}",
+            f"PASS of what was checked; FAIL on record  {run.run_id}",
         )
         assert f"an audit that looked at more stays there, fail up to step {log.commits()[-1].step}" in err
     assert f"'assay audit {run.run_id} --deep' names them" in called("show", run.run_id)[1]
@@ -279,7 +279,7 @@ def test_an_audit_needs_neither_data_nor_ledger_nor_a_folder_to_write_to(finishe
         main(["audit", run.run_id])
     shown = capsys.readouterr().out
     assert ended.value.code == 3
-    assert f"{report.rows_learned:,} rows learned by the receipts; how many were due is not known" in shown
+    assert f"{report.rows_trained:,} rows by the receipts; the expected number is unknown" in shown
     flip(Path(run.run_dir) / log.commits()[-1].folder / "__0_0.distcp")
     report, _, _ = audit_and_record(home, run.run_id, check_shards=True, weights="last")
     assert report.verdict == "fail"

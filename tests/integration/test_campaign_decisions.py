@@ -25,7 +25,7 @@ from assay.cli.main import main
 from assay.launchers.launcher import LaunchState
 from assay.records.audit import AuditReport
 from assay.records.benchmark import BenchmarkResult
-from assay.records.campaign import SealOpening
+from assay.records.campaign import HoldoutOpening
 from assay.records.commit import RunFinished
 from assay.records.coverage import Coverage, CoverageCell, CoveredMode
 from assay.records.decision import Clause, Decision, KnownGood
@@ -88,7 +88,7 @@ class MadeUpTrainer:
 
     def start(self, run: Run, *, world_size: int) -> Launch:
         self.trained.append(run.run_id)
-        return save_launch(run, place="background", job="1", world_size=world_size)
+        return save_launch(run, launcher="background", job="1", world_size=world_size)
 
     def state_of(self, launch: Launch) -> LaunchState:
         """Ended, as soon as anybody asks; then it is trained, too."""
@@ -194,7 +194,7 @@ def _audit(run: Run, verdict: Any) -> AuditReport:
         step=1,
         epochs=1,
         rows_expected=1,
-        rows_learned=1,
+        rows_trained=1,
         rows_quarantined=0,
     )
 
@@ -447,7 +447,7 @@ def test_a_gain_that_the_sealed_holdout_shows_is_scaled_and_deciding_again_score
     assert decision.effects[-1].benchmark == "fresh" and decision.effects[-1].role == "sealed"
     (source,) = _sealed_clause(decision).evidence
     path = campaign.folder.parents[1] / source.path
-    opening = SealOpening.from_json(path.read_bytes(), source=path)
+    opening = HoldoutOpening.from_json(path.read_bytes(), source=path)
     assert (opening.digest(), opening.num_seeds, len(opening.runs)) == (source.sha256, 3, 6)
     before = path.read_bytes()
     main_exit(["decide", "pilot", "--json"])
@@ -774,7 +774,7 @@ def test_a_run_that_somebody_trains_already_is_waited_for(campaign_file, polls: 
     path, trainer = campaign_file(), Found(GOOD)
     home, config = Home.from_environment(), read_campaign_file(path)
     run = arm_run(declare(home, config, base_dir=path.parent, clock=SystemClock()), "treated", 0)
-    save_launch(run, place="slurm", job="7", world_size=1)
+    save_launch(run, launcher="slurm", job="7", world_size=1)
     _, result = decided(path, trainer)
     assert result.decisions["treated"].recommendation == "scale"
     assert len(trainer.trained) == 5 and "pilot-treated-s0" not in trainer.trained
@@ -933,7 +933,7 @@ def test_the_memo_names_every_clause_and_every_link_leads_to_a_record(campaign_f
     assert [anchor for anchor in anchors if f'id="{anchor}"' not in page] == []
     records = [anchor for anchor in anchors if anchor.startswith("record-")]
     assert len(records) == 6 * (1 + 5) + 3, "runs with their results; campaign, decision, known-good recipe"
-    written = json.loads((campaign.folder / result.decisions["treated"].place()).read_text())
+    written = json.loads((campaign.folder / result.decisions["treated"].path()).read_text())
     assert written["campaign_sha256"] in page
 
 

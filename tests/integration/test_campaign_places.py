@@ -158,7 +158,7 @@ def test_a_campaign_on_slurm_that_is_killed_twice_ends_with_the_memo_of_an_undis
     def kill_job(run: Run) -> None:
         slurm.call("scancel", "--full", "--signal=KILL", saved_launches(run)[-1].job)
 
-    killed = disturbed(campaign_file, kill_job, *size, "--on", "slurm", "--arms-at-once", "2")
+    killed = disturbed(campaign_file, kill_job, *size, "--on", "slurm", "--runs-at-once", "2")
     home = Home.from_environment()
     assert_accounted(home, killed=killed)
     assert most_at_once(home) == 2
@@ -173,7 +173,7 @@ def test_a_campaign_on_slurm_that_is_killed_twice_ends_with_the_memo_of_an_undis
 def test_a_campaign_in_the_background_that_is_killed_takes_over_what_runs_and_trains_nothing_twice(
     campaign_file: Path,
 ) -> None:
-    options = (*SMALL, "--on", "background", "--arms-at-once", "2")
+    options = (*SMALL, "--on", "background", "--runs-at-once", "2")
     home = Home.from_environment()
     running = killed_in_the_midst(begun(campaign_file, *options), home)
     assert last_launch(running) is not None

@@ -74,7 +74,7 @@ def test_a_commit_and_its_exported_folder_answer_as_transformers_does(conversati
         assert "".join(pieces) == output.text and len(pieces) > 1
     refused(chat("sft", stdin=""), "nothing is asked: there is no terminal")
     assert "did not read" not in found.stderr
-    assert "the model has no room for the first " in chat("sft", "-p", "3 plus 4 " * 200, *GREEDY).stderr
+    assert "the prompt exceeds the context window: its first " in chat("sft", "-p", "3 plus 4 " * 200, *GREEDY).stderr
     system = {"role": "system", "content": "Add."}
     found = chat("sft", "-p", "3 plus 4", "--system", "Add.", *GREEDY)
     assert found.stdout == said_by_transformers(folder, [system, question]) + "\n"
@@ -142,7 +142,7 @@ def test_in_a_terminal_lines_are_answered_until_ctrl_d(conversations, home):
     os.write(terminal, b"3 plus 4\n\n/new\n3 plus 4\n\x04")
     stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 0, stderr
-    assert "a conversation. /new begins again, Ctrl-D ends." in stderr
+    assert "a conversation. /new starts over, Ctrl-D ends." in stderr
     responses = [response for line in stdout.splitlines() if (response := line.replace("> ", ""))]
     assert len(responses) == 2
     assert responses[0] == responses[1]

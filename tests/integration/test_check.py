@@ -43,7 +43,7 @@ def test_a_check_without_measuring_says_what_follows_from_recipe_and_data(recipe
         "steps        20: 1 epoch of 20 steps",
         "commits      every 5 steps, and at every evaluation, and at the end: 6",
         "evaluations  every 8 steps and at the end: 3",
-        "a rank, float32, beside Python and its libraries: parameters",
+        "a rank, float32, plus Python and its libraries: parameters",
         "note: trainer.max_steps=500 is never reached: trainer.epochs=1 has 20 steps",
     ):
         assert part in output, output
@@ -80,7 +80,7 @@ def test_a_measured_check_leaves_nothing_and_its_run_makes_the_steps_and_commits
     assert run("train", recipe, "trainer.epochs=8", "--check", "--check-seconds", "0.5") == 0
     output = capfd.readouterr().out
     assert sorted(recipe.parent.rglob("*")) == before
-    assert re.search(r"time +\d.* on 1 worker: \d.* of device time, if nothing dies", output), output
+    assert re.search(r"time +\d.* on 1 worker: \d.* of device time, without failures", output), output
     assert re.search(r"measured here over \d+ real steps: \d.* tokens/s; \d.* to the first step; a commit \d", output)
     steps = re.search(r"steps +(\d+):", output)
     commits = re.search(r"commits +every 5 steps, and at the end: (\d+)", output)

@@ -125,7 +125,7 @@ def test_a_wrong_number_of_workers_and_an_unknown_run_are_refused(recipe: Path, 
 
 def test_an_unreachable_store_is_exit_code_75(recipe: Path, capfd, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
-        "ASSAY_STORE_PATIENCE": "1",
+        "ASSAY_STORE_RETRY_S": "1",
         "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
         "AWS_ACCESS_KEY_ID": "x",
         "AWS_SECRET_ACCESS_KEY": "x",

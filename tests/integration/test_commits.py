@@ -120,7 +120,7 @@ def test_a_full_disk_is_one_clear_error_and_what_was_committed_stays(new_tiny_ru
 
 def test_an_unreachable_store_is_one_clear_error(new_tiny_run, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
-        "ASSAY_STORE_PATIENCE": "1",
+        "ASSAY_STORE_RETRY_S": "1",
         "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
         "AWS_ACCESS_KEY_ID": "x",
         "AWS_SECRET_ACCESS_KEY": "x",

@@ -30,9 +30,9 @@ from assay.records.run import Run
 from assay.store import commit_log
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
-from assay.store.missing_log import refuse_missing_log
+from assay.store.missing_log import reject_missing_log
 from assay.store.objects import open_store
-from assay.store.remarks import tag
+from assay.store.run_notes import tag
 from assay.training.audit import audit_run
 from assay.training.recipe import EvaluationConfig, recipe_of
 from assay.workflows.bookkeeping import writer_of
@@ -44,7 +44,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
 KINDS = {
     r"run/run\.json": "`run.json`",
     r"run/attempts/.*": "`attempts/*.json`",
-    r"run/.*": "accounts: launches, metrics, notices, predictions, findings, remarks",
+    r"run/.*": "accounts: launches, metrics, incidents, predictions, results, notes",
     r"store/log/.*": "`log/*.json`",
     r"store/log-summaries/.*": "`log-summaries/*.json`",
     r"store/(benchmarks|capsules)/.*": "`benchmarks/**`, `capsules/**`",
@@ -150,7 +150,7 @@ def resumed(trained: Trained, commits: list[Commit]) -> str:
         rows = rows_of(trained.home, trained.run_id)
         run = trained.home.run(trained.run_id)
         log = CommitLog(open_store(run.store_url))
-        refuse_missing_log(run, log)
+        reject_missing_log(run, log)
         log.begin_attempt(world_size=1, now_s=0.0)
         commit = log.last_intact_commit()
     except AssayError:

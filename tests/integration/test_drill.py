@@ -37,7 +37,7 @@ def test_a_report_that_could_not_be_written_is_refused_before_the_drill(tmp_path
     (tmp_path / "recipe.yaml").touch()
     with pytest.raises(SystemExit) as ended:
         main(["drill", str(tmp_path / "recipe.yaml"), "--out", str(tmp_path / "missing" / "report.json")])
-    assert (ended.value.code, "there is no folder" in capfd.readouterr().err) == (2, True)
+    assert (ended.value.code, "does not exist" in capfd.readouterr().err) == (2, True)
 
 
 @pytest.mark.slow

@@ -74,19 +74,19 @@ class Assay:
         """By a wire of its own."""
         return CommitLog(open_store(self.store_url))
 
-    def start(self, *arguments: str, patience_s: float = 60.0) -> subprocess.Popen[str]:
-        environment = {**self._environment, "ASSAY_STORE_PATIENCE": str(patience_s)}
+    def start(self, *arguments: str, store_retry_s: float = 60.0) -> subprocess.Popen[str]:
+        environment = {**self._environment, "ASSAY_STORE_RETRY_S": str(store_retry_s)}
         command = [sys.executable, "-m", "assay", *arguments]
         return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
-    def train(self, *, workers: int = 1, patience_s: float = 60.0) -> subprocess.Popen[str]:
+    def train(self, *, workers: int = 1, store_retry_s: float = 60.0) -> subprocess.Popen[str]:
         """The run from its beginning, or from where it is."""
         what = ["--resume", "r"] if self.run_dir.is_dir() else [str(self.recipe), "--run-id", "r"]
         what += [] if self.run_dir.is_dir() else ["--store", self.store_url]
-        return self.start("train", *what, "--workers", str(workers), patience_s=patience_s)
+        return self.start("train", *what, "--workers", str(workers), store_retry_s=store_retry_s)
 
-    def run(self, *arguments: str, patience_s: float = 60.0) -> Ended:
-        return ended(self.start(*arguments, patience_s=patience_s))
+    def run(self, *arguments: str, store_retry_s: float = 60.0) -> Ended:
+        return ended(self.start(*arguments, store_retry_s=store_retry_s))
 
     def heal(self) -> None:
         self.s3.heal()
@@ -164,7 +164,7 @@ def test_a_run_survives_answers_that_lie(assay: Assay, undisturbed: str) -> None
 @pytest.mark.slow
 def test_sigterm_is_heeded_while_neither_store_nor_ledger_answers(assay: Assay, undisturbed: str) -> None:
     assay.s3.strike([Strike(30, "hang", FOR_EVER_S)])
-    training = assay.train(workers=2, patience_s=FOR_EVER_S)
+    training = assay.train(workers=2, store_retry_s=FOR_EVER_S)
     wait_until(lambda: assay.s3.trouble_now() is not None, "a silent store")
     assay.database.strike([Strike(0, "hang", FOR_EVER_S)])
     done = heeds_sigterm(assay, training)
@@ -179,7 +179,7 @@ def test_sigterm_is_heeded_while_neither_store_nor_ledger_answers(assay: Assay, 
 @pytest.mark.parametrize("trouble", soaked("refused", "error", "throttled"))
 def test_sigterm_is_heeded_in_an_outage(assay: Assay, undisturbed: str, trouble: Any) -> None:
     assay.s3.strike([Strike(30, trouble, FOR_EVER_S)])
-    training = assay.train(workers=2, patience_s=FOR_EVER_S)
+    training = assay.train(workers=2, store_retry_s=FOR_EVER_S)
     wait_until(lambda: assay.s3.trouble_now() is not None, "an outage")
     done = heeds_sigterm(assay, training)
     assert done.code == (0 if trouble == "throttled" else TRY_AGAIN), done
@@ -193,10 +193,10 @@ def test_a_store_that_stays_away_is_exit_code_75_and_nothing_is_lost(
     assay: Assay, undisturbed: str, trouble: Any, at: int
 ) -> None:
     assay.s3.strike([Strike(at, trouble, FOR_EVER_S)])
-    done = ended(assay.train(patience_s=3.0))
+    done = ended(assay.train(store_retry_s=3.0))
     assert done.code == TRY_AGAIN, done.err
     assert sum(line.startswith("error: ") for line in done.err.splitlines()) == 1, done.err
-    audit = assay.run("audit", "r", patience_s=1.0)
+    audit = assay.run("audit", "r", store_retry_s=1.0)
     assert audit.code == TRY_AGAIN, audit
     goes_on_to_its_end(assay, undisturbed)
 
@@ -231,7 +231,7 @@ def test_a_run_survives_a_random_plan(seed: int, request: pytest.FixtureRequest,
     assay: Assay = request.getfixturevalue("evaluated_assay" if seed % 4 == 3 else "assay")
     assay.s3.strike(random_strikes(rng, (*LIES, *OUTAGES), within=CALLS))
     assay.database.strike(random_strikes(rng, OF_DATABASE, within=MESSAGES))
-    training = assay.train(workers=rng.choice([1, 2]), patience_s=rng.choice([2.0, 60.0]))
+    training = assay.train(workers=rng.choice([1, 2]), store_retry_s=rng.choice([2.0, 60.0]))
     if seed % 3 == 0:
         after = rng.randrange(20, CALLS)
         wait_until(lambda: assay.s3.num_requests > after or training.poll() is not None, "a moment for SIGTERM")
@@ -244,6 +244,6 @@ def test_a_run_survives_a_random_plan(seed: int, request: pytest.FixtureRequest,
     shown = assay.run("show", "r", "--json")
     assert shown.code in (0, 2, TRY_AGAIN) and (shown.code == 0) == bool(shown.out), shown
     assay.s3.strike(random_strikes(rng, (*LIES, *OUTAGES), within=30))
-    audit = assay.run("audit", "r", "--json", patience_s=rng.choice([2.0, 60.0]))
+    audit = assay.run("audit", "r", "--json", store_retry_s=rng.choice([2.0, 60.0]))
     assert audit.code == TRY_AGAIN or json.loads(audit.out)["verdict"] in ("pass", "incomplete"), audit
     goes_on_to_its_end(assay, undisturbed)

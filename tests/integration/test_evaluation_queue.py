@@ -179,10 +179,10 @@ def costs_of_training(run: Run) -> tuple[tuple[object, ...], tuple[float, float,
     with home.open_ledger() as ledger:
         view, (line,) = run_view(ledger, run.run_id), run_lines(ledger)
         account = goodput_of(ledger, [run])
-        triaged = triage_ledger(ledger).findings
+        triaged = triage_ledger(ledger).overview
         of_training = (
             view.device_seconds, view.goodput, line.device_hours, account.by_phase, account.held_device_s,
-            account.step_s, device_seconds_of(run.run_id, ledger), triaged.device_hours, triaged.findings,
+            account.step_s, device_seconds_of(run.run_id, ledger), triaged.device_hours, triaged.results,
         )  # fmt: skip
     evaluated = view.evaluation_s(), 3600 * line.evaluation_hours, account.evaluation_device_s
     return of_training, evaluated

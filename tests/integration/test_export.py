@@ -164,7 +164,7 @@ def test_what_can_not_be_exported_is_refused_before_anything_is_written(home: Pa
     assert run("export", "tiny", "--tokenizer", tmp_path / "other.json", "--to", tmp_path / "model") == 2
     assert "not the tokenizer that dataset 'dataset' was built with" in capfd.readouterr().err
     assert run("export", "tiny", "--to", tmp_path) == 2
-    assert "it is there already. Replace it with --force" in capfd.readouterr().err
+    assert "it exists already. Replace it with --force" in capfd.readouterr().err
     assert run("export", "tiny", "--to", tmp_path, "--force") == 2
     assert "It holds no export" in capfd.readouterr().err
     assert (tmp_path / "other.json").is_file()
@@ -264,7 +264,7 @@ def test_a_row_without_text_keeps_its_place_with_no_answer_and_is_told(home: Pat
     rows = [json.loads(line) for line in out.splitlines()]
     assert [row["n"] for row in rows] == [0, 1, 2, 3]
     assert [row["probability"] is None for row in rows] == [False, True, False, True]
-    assert f"2 rows without text: kept, with no answer (the first: {source}: line 2)" in err
+    assert f"2 rows without text: kept, without a prediction (the first: {source}: line 2)" in err
     assert run("predict", "tiny", source, *missing, "--out", tmp_path / "said.csv") == 0
     assert f"2 rows answered, in {tmp_path / 'said.csv'}" in capfd.readouterr().err
     source.write_text("\n".join(json.dumps({"n": n, "text": texts[n]}) for n in (0, 2)))

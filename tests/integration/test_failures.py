@@ -64,14 +64,14 @@ def test_a_killed_rank_is_in_the_ledger_and_comes_back_when_the_ledger_is_lost(p
     planted_assay.train("killed", 2, "--faults", str(plan), "--hang-after", "3")
     home = Home.at(planted_assay.home)
     with home.open_ledger() as ledger:
-        failures, notes = ledger.failures(), ledger.notices("killed")
+        failures, notes = ledger.failures(), ledger.incidents("killed")
     assert [(failure.failure_kind, failure.rank, failure.step, failure.phase) for failure in failures] == [
         ("killed_by_signal", 1, 4, "compute"),
         ("hang", 0, 6, "compute"),
     ]
     assert [failure.signature for failure in failures] == ["SIGKILL", "hang in compute"]
     assert "trainer.py" in (home.run_dir("killed") / failures[1].file).read_text()
-    assert [(notice.notice, notice.attempt, notice.rank) for notice in notes] == [
+    assert [(incident.incident, incident.attempt, incident.rank) for incident in notes] == [
         ("fault", 1, 1),
         ("fault", 2, 0),
         ("hang", 2, 0),
@@ -80,4 +80,4 @@ def test_a_killed_rank_is_in_the_ledger_and_comes_back_when_the_ledger_is_lost(p
     with home.open_ledger() as ledger:
         rebuild_all(home, ledger)
         assert ledger.failures() == failures
-        assert ledger.notices("killed") == notes
+        assert ledger.incidents("killed") == notes

@@ -18,7 +18,7 @@ from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.heartbeat import Heartbeats, heartbeat_path
 from assay.store.home import Home
-from assay.store.notices import read_notices
+from assay.store.incidents import read_incidents
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
 from assay.triage import straggler
@@ -87,10 +87,10 @@ def test_a_stopped_rank_is_named_with_its_stacks_and_replaced(suffer, undisturbe
     ends_anyway = {"watchers": lambda run: [StopAfterSilence(run, 5 * HANG_S)], "grace_s": 0.5}
     run, log, _ = suffer(HANG, hang_s=HANG_S, **ends_anyway)
     assert_as_if_nothing_had_happened(run, log, undisturbed)
-    fault, notice = read_notices(Path(run.run_dir))
-    assert (fault.notice, fault.rank, fault.step) == ("fault", 1, 7)
-    assert (notice.notice, notice.rank, notice.step) == ("hang", 1, 7)
-    assert "stopped by a signal" in notice.text
+    fault, incident = read_incidents(Path(run.run_dir))
+    assert (fault.incident, fault.rank, fault.step) == ("fault", 1, 7)
+    assert (incident.incident, incident.rank, incident.step) == ("hang", 1, 7)
+    assert "stopped by a signal" in incident.text
     stacks = Path(run.run_dir) / "stacks" / "attempt-0001-rank-00001.txt"
     of_main_thread, *of_all = re.split(r"^(?:Current t|T)hread 0x", stacks.read_text(), flags=re.M)
     assert "trainer.py" in of_main_thread and of_all  # which nothing could cut
@@ -125,9 +125,9 @@ def test_a_rank_that_hangs_before_its_first_heartbeat_is_named_and_replaced(suff
         stopper = StopBeforeItsFirstWord(patch, limit_s=4.0)
         run, log, attempts = suffer(hang_s=1.0, observers=lambda run: [stopper])
     assert [attempt.attempt for attempt in attempts] == [2]
-    (notice,) = (notice for notice in read_notices(Path(run.run_dir)) if notice.notice == "hang")
-    assert (notice.rank, notice.attempt) == (1, 1)
-    assert "before its first sign of life" in notice.text and "stopped by a signal" in notice.text
+    (incident,) = (incident for incident in read_incidents(Path(run.run_dir)) if incident.incident == "hang")
+    assert (incident.rank, incident.attempt) == (1, 1)
+    assert "before its first sign of life" in incident.text and "stopped by a signal" in incident.text
     assert_as_if_nothing_had_happened(run, log, undisturbed)
 
 
@@ -142,7 +142,7 @@ def test_without_hang_detection_a_stopped_rank_is_waited_for_in_vain(suffer) -> 
     )
     assert (attempt.outcome, attempt.stalled_s) == ("preempted", 0.0)
     assert log.finished() is None
-    assert [notice.notice for notice in read_notices(Path(run.run_dir))] == ["fault"]
+    assert [incident.incident for incident in read_incidents(Path(run.run_dir))] == ["fault"]
     assert attempt.failure.failure_kind == "not_gone_after_sigterm"
     assert (Path(run.run_dir) / "stacks" / "attempt-0001-rank-00001.txt").read_text() == ""
 
@@ -154,8 +154,8 @@ SLOW = {"type": "slow", "rank": 1, "step": 3, "extra_s": 0.1}
 def test_a_slow_rank_is_named_while_the_run_goes_on(suffer) -> None:
     run, _log, attempts = suffer(SLOW, overrides={"trainer__epochs": 3})
     assert [attempt.outcome for attempt in attempts] == ["succeeded"]
-    notes = read_notices(Path(run.run_dir))
-    assert [(notice.notice, notice.rank) for notice in notes] == [("fault", 1), ("straggler", 1)]
+    notes = read_incidents(Path(run.run_dir))
+    assert [(incident.incident, incident.rank) for incident in notes] == [("fault", 1), ("straggler", 1)]
     assert notes[1].at_s < attempts[0].ended_s
 
 
@@ -174,7 +174,7 @@ def test_without_straggler_detection_nobody_knows_of_a_slow_rank(suffer, monkeyp
     monkeypatch.setattr(straggler, "SLOW_FACTOR", math.inf)
     run, _log, attempts = suffer(SLOW, overrides={"trainer__epochs": 3})
     assert [attempt.outcome for attempt in attempts] == ["succeeded"]
-    assert [notice.notice for notice in read_notices(Path(run.run_dir))] == ["fault"]
+    assert [incident.incident for incident in read_incidents(Path(run.run_dir))] == ["fault"]
 
 
 @pytest.mark.slow

@@ -64,7 +64,7 @@ def test_a_fork_learns_what_was_to_come_and_its_audit_says_from_where(parent: Ru
     assert (lineage["run_id"], lineage["step"]) == (parent.run_id, 5)
     assert lineage["changes"] == {"trainer.max_steps": [10, 15]}
     audit = shown["audit"]
-    assert (audit["verdict"], audit["rows_learned"], audit["rows_expected"]) == ("pass", 320, 320)
+    assert (audit["verdict"], audit["rows_trained"], audit["rows_expected"]) == ("pass", 320, 320)
     assert audit["forked_from"] == f"{parent.run_id}@5"
     assert any(f"up to step 5: run '{parent.run_id}'" in item for item in audit["not_checked"])
     assert assay("diff", parent.run_id, "fork") == 0

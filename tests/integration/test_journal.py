@@ -10,7 +10,7 @@ import pytest
 from assay.base.digest import sha256_of_bytes
 from assay.records.commit import Commit
 from assay.records.run import Run
-from assay.store.commit_log import JOURNAL_NAME, JUDGED_PREFIX, CommitLog
+from assay.store.commit_log import JUDGE_SCORES_PREFIX, ROLLOUT_LOG_NAME, CommitLog
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
 from assay.training.checkpoint.rollout_log import read_rollout_log, rollout_log_file, rollout_log_table
@@ -49,17 +49,17 @@ def test_every_prompt_is_accounted_for_and_a_changed_journal_is_named(dataset: P
     run, log = trained(tree, tmp_path / "run")
     report = audit_run(run, log, check_shards=False)
     assert not any(map(is_of_the_journal, report.problems))
-    assert report.prompts is not None and report.prompts.total() == report.rows_learned == 48
+    assert report.prompts is not None and report.prompts.total() == report.rows_trained == 48
     assert report.prompts.surplus and report.prompts.zero_std
     commit = log.commits()[-1]
-    path = Path(run.run_dir) / commit.folder / JOURNAL_NAME
+    path = Path(run.run_dir) / commit.folder / ROLLOUT_LOG_NAME
     whole, groups = path.read_bytes(), read_rollout_log(log.store, commit)
     assert rollout_log_file([rollout_log_table(groups)]) == whole
     for change, output in {
         "an entry is missing": "has no entry",
-        "a reward": "and its scores come to",
+        "a reward": "but its scores sum to",
         "a reward and its scores": "do not follow from the rewards",
-        "an outcome": "the journal says 'failed', and by its rewards it is",
+        "an outcome": "the rollout log says 'failed', but by its rewards it is",
     }.items():
         path.write_bytes(rollout_log_file([rollout_log_table(changed(groups, change))]))
         problems = audit_run(run, log, check_shards=False).problems
@@ -67,7 +67,7 @@ def test_every_prompt_is_accounted_for_and_a_changed_journal_is_named(dataset: P
         [*_, last] = log.commits()
         files = tuple(
             file.model_copy(update={"sha256": sha256_of_bytes(path.read_bytes())})
-            if file.path == JOURNAL_NAME
+            if file.path == ROLLOUT_LOG_NAME
             else file
             for file in last.files
         )
@@ -92,8 +92,8 @@ def problems_with(run: Run, log: CommitLog, commit: Any) -> tuple[str, ...]:
 
 
 def changed(groups: list[Any], change: str) -> list[Any]:
-    at = next(index for index, group in enumerate(groups) if group.outcome == "learned")
-    group, response = groups[at], groups[at].answers[0]
+    at = next(index for index, group in enumerate(groups) if group.outcome == "trained")
+    group, response = groups[at], groups[at].completions[0]
     match change:
         case "an entry is missing":
             return [*groups[:at], *groups[at + 1 :]]
@@ -103,7 +103,7 @@ def changed(groups: list[Any], change: str) -> list[Any]:
             response = response._replace(reward=response.reward + 1, scores=(response.reward + 1,))
         case "an outcome":
             group = group._replace(outcome="failed")
-    return [*groups[:at], group._replace(answers=(response, *group.answers[1:])), *groups[at + 1 :]]
+    return [*groups[:at], group._replace(completions=(response, *group.completions[1:])), *groups[at + 1 :]]
 
 
 @pytest.mark.slow
@@ -115,10 +115,10 @@ def test_a_judge_is_asked_once_of_each_answer_and_a_replay_asks_nobody(dataset: 
     assert not any(map(is_of_the_journal, report.problems))
     assert report.prompts is not None and report.prompts.total() == 48
     groups = [group for commit in log.commits() for group in read_rollout_log(log.store, commit)]
-    assert sum(judge.asked.values()) == sum(len(group.answers) for group in groups)
-    kinds = Counter(response.failure_kind for group in groups for response in group.answers)
+    assert sum(judge.asked.values()) == sum(len(group.completions) for group in groups)
+    kinds = Counter(response.failure_kind for group in groups for response in group.completions)
     assert kinds == {"": 188, "model_grader_parse_error": 4}
-    assert not [*log.store.list(JUDGED_PREFIX)]
+    assert not [*log.store.list(JUDGE_SCORES_PREFIX)]
     assert replay(run, log, ReplayRequest(step=5, search_rows=True)).verdict == "equal"
-    lines = pq.read_table(Path(run.run_dir) / log.commits()[0].folder / JOURNAL_NAME)
+    lines = pq.read_table(Path(run.run_dir) / log.commits()[0].folder / ROLLOUT_LOG_NAME)
     assert lines.column_names[:4] == ["step", "lane", "row_id", "outcome"]

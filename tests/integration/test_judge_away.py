@@ -20,7 +20,7 @@ from judging import MoodyJudge, moody_judge
 from method_runs import method_recipe
 
 pytestmark = pytest.mark.slow
-PATIENCE_S = 240
+RETRY_BUDGET_S = 240
 LEAVES_AFTER = 75
 """Answers: in the third step, with 32 answers in each."""
 
@@ -43,13 +43,13 @@ def resumed(*options: str) -> int:
 
 def back_in_a_moment(judge: MoodyJudge) -> None:
     """Well before whoever is refused has asked four times more, which takes 7.5 s."""
-    assert judge.is_away.wait(PATIENCE_S)
+    assert judge.is_away.wait(RETRY_BUDGET_S)
     time.sleep(1.0)
     judge.come_back()
 
 
 def num_answers(run: Run) -> int:
-    return sum(len(group.answers) for group in journal_of(CommitLog(open_store(run.store_url))))
+    return sum(len(group.completions) for group in journal_of(CommitLog(open_store(run.store_url))))
 
 
 def test_who_refuses_connections_for_a_moment_is_asked_again_and_the_run_goes_on(
@@ -75,7 +75,7 @@ def test_who_is_gone_for_good_ends_the_run_and_once_back_is_asked_about_what_has
         output = capsys.readouterr().err
         # Where its going takes a moment, so few answers of the third step are missing that the fourth ends it.
         assert re.search("step [34]: ", output) and "model_grader_server_error" in output, output
-        assert "Once the judge answers again, go on with assay train --resume" in output, output
+        assert "Once the judge responds again, continue with assay train --resume" in output, output
         assert "Traceback" not in output
         assert max(commit.step for commit in CommitLog(open_store(run.store_url)).commits()) == 2
         judge.leaves_after = 0

@@ -54,8 +54,8 @@ def trained(run: Run) -> Trained:
     log = CommitLog(open_store(run.store_url))
     return Trained(
         tuple(commit.weights_digest for commit in log.commits()),
-        {(group.step, group.row_id): [response.reward for response in group.answers] for group in journal_of(log)},
-        [response.failure for group in journal_of(log) for response in group.answers if response.failure],
+        {(group.step, group.row_id): [response.reward for response in group.completions] for group in journal_of(log)},
+        [response.failure for group in journal_of(log) for response in group.completions if response.failure],
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from assay.base.errors import ConfigError
 from assay.cli.main import main
 from assay.store.attempts import saved_attempts
-from assay.store.place import refuse_links
+from assay.store.run_location import reject_links
 from sample_project import SampleProjects
 
 OF_THE_STORE = ("checkpoints", "log", "log-summaries")
@@ -75,17 +75,19 @@ def test_every_name_that_a_resumed_run_writes_is_refused_where_it_is_a_link(
     assert assay(baseline.parent, "train", "--resume", "unfinished")[0] == 0
     names = [path.relative_to(baseline) for path in sorted(baseline.rglob("*"))]
     names = [name for name in names if name.parts[0] not in OF_THE_STORE or len(name.parts) == 1]
-    assert {"notices.jsonl", "attempts", "metrics", "heartbeats", "stacks", "log"} <= {name.parts[0] for name in names}
+    assert {"incidents.jsonl", "attempts", "metrics", "heartbeats", "stacks", "log"} <= {
+        name.parts[0] for name in names
+    }
     before = sorted(stranger.rglob("*"))
     for name in names:
         target = ours if (baseline / name).is_dir() else ours / "file"
         with planted(stranger / name, target), pytest.raises(ConfigError, match="is a link to"):
-            refuse_links(stranger)
+            reject_links(stranger)
     assert sorted(stranger.rglob("*")) == before
-    refuse_links(stranger)
+    reject_links(stranger)
 
 
-@pytest.mark.parametrize("name", ["notices.jsonl", "heartbeats", "metrics/attempt-0002/rank-00000.seg", "log"])
+@pytest.mark.parametrize("name", ["incidents.jsonl", "heartbeats", "metrics/attempt-0002/rank-00000.seg", "log"])
 def test_a_run_with_a_link_is_not_gone_on_with(stranger: Path, ours: Path, assay: Assay, name: str) -> None:
     target = ours / "file" if "." in name else ours
     before = sorted(stranger.rglob("*"))
@@ -99,10 +101,10 @@ def test_a_run_with_a_link_is_not_gone_on_with(stranger: Path, ours: Path, assay
 
 
 def test_a_pipe_in_place_of_a_file_keeps_nobody_waiting(stranger: Path, assay: Assay) -> None:
-    (stranger / "notices.jsonl").unlink(missing_ok=True)
-    os.mkfifo(stranger / "notices.jsonl")
+    (stranger / "incidents.jsonl").unlink(missing_ok=True)
+    os.mkfifo(stranger / "incidents.jsonl")
     code, output = assay(stranger.parent, "train", "--resume", "unfinished")
-    assert code == 2 and f"{stranger / 'notices.jsonl'} is neither a file nor a folder" in output
+    assert code == 2 and f"{stranger / 'incidents.jsonl'} is neither a file nor a folder" in output
 
 
 @pytest.mark.slow

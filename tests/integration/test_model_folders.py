@@ -119,6 +119,6 @@ def test_a_base_model_is_asked_with_the_template_of_its_fine_tunes(home: Home) -
     output: list[Any] = []
     messages = (Message(role="user", content="say 0"),)
     request = GenerateRequest(prompts=(PromptInput(messages=messages),), max_tokens=1)
-    model.answer(request, output.append, lambda: False)
+    model.handle(request, output.append, lambda: False)
     read = next(item for item in output if isinstance(item, PromptsRead))
     assert read.prompt_tokens == (row[SPANS][0],)

@@ -53,7 +53,7 @@ def test_what_commands_wrote_is_there_again_row_by_row(
         copy(ledger, other_ledger)
     before = all_rows(other_ledger)
     filled = {name for name, rows in before.items() if rows}
-    assert filled >= set(before) - {"notices", "metric_events", "launches"}, "tables are put to the test"
+    assert filled >= set(before) - {"incidents", "metric_events", "launches"}, "tables are put to the test"
     empty(other_ledger)
     assert not rebuild_all(home, other_ledger).problems
     after = all_rows(other_ledger)
@@ -74,7 +74,7 @@ class Killed(BaseException):
     ("command", "fact", "table"),
     [
         pytest.param("compare candidate finished", "record_comparison", "comparisons", marks=pytest.mark.slow),
-        ("runs tag finished kept", "record_remarks", "remarks"),
+        ("runs tag finished kept", "record_run_notes", "run_notes"),
         ("audit finished", "record_audit", "audits"),
         pytest.param("campaign run {folder}/campaign.yaml", "record_decision", "decisions", marks=pytest.mark.slow),
     ],

@@ -36,7 +36,7 @@ def test_a_finished_run_is_not_appended_to(new_tiny_run: Callable[..., Run], cap
     for location in ("here", "background"):
         assert assay("train", "--resume", run.run_id, "--on", location) == 0
     output = capfd.readouterr()
-    assert output.err.count("has finished, at step 5: nothing is left to train") == 2
+    assert output.err.count("has finished at step 5: nothing is left to train") == 2
     assert "rows learned once" in output.out
     assert left_behind(run) == before
     assert (Path(run.run_dir) / "audit.json").is_file()

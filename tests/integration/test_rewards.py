@@ -175,7 +175,7 @@ def test_a_commit_of_a_reward_run_pays_and_its_weights_are_on_record(prompts: Pa
     method = {"rewards": rewards, "held_out": [{"run": "judge"}]}
     charged = begun(
         grpo_recipe(prompts, base, trainer={"max_steps": 2, "commit_every": 2, "evaluate_every": 2}, method=method),
-        "paid",
+        "shaped_reward",
     )
     commits = CommitLog(open_store(str(home / "judge"))).commits()
     assert charged.folders is not None
@@ -269,7 +269,7 @@ def test_an_honest_run_learns_and_raises_no_flag_beside_any_commit(digits: Path,
         step: [] for step in range(20, 101, 20)
     }
     assert view.warnings == () and view.prompts is not None
-    assert view.prompts.total() == sum(commit.rows_learned for commit in view.commits) > 0
+    assert view.prompts.total() == sum(commit.rows_trained for commit in view.commits) > 0
     steps = recorded_steps(Path(Home.from_environment().run(f"honest-{seed}").run_dir))
     rewards = [created.values["reward"] for created in steps.values()]
     assert sum(rewards[:20]) / 20 < 0.4 and sum(rewards[-20:]) > 1.5 * sum(rewards[:20])

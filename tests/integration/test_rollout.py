@@ -56,7 +56,7 @@ def test_an_answer_is_drawn_again_and_what_cannot_be_is_named(
         "journaled digest",
         "rollout_digest",
     ]
-    assert len(report["tokens"]) == len(report["logprobs"]) and report["answer"].startswith("t")
+    assert len(report["tokens"]) == len(report["logprobs"]) and report["completion"].startswith("t")
     assert len(report["group_rewards"]) == 4 and report["group_rewards"][1] == report["reward"]
     assert assay(*request) == 0
     output = capsys.readouterr().out

@@ -6,7 +6,7 @@ import openai
 import pyarrow.parquet as pq
 import pytest
 
-from assay.store.findings import saved_audit
+from assay.store.run_results import saved_audit
 from integration.test_serving import Here, messages, ours, undisturbed_digest
 from served_talker import GRADER, lines, rows, write_talker
 from slurm_cluster import wait_until

@@ -95,7 +95,7 @@ class Here:
             process.stderr.close()
         for path in self.home.folder.glob("*/run.json"):
             for launch in saved_launches(self.home.run(path.parent.name)):
-                if launch.app == "background" and process_state(launch) == "running":
+                if launch.launcher == "background" and process_state(launch) == "running":
                     os.kill(int(launch.job), signal.SIGKILL)
 
 

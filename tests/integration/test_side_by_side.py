@@ -129,7 +129,7 @@ def test_two_recipes_are_run_and_the_smaller_model_is_faster(repository: CodeRep
     small = tmp_path / "small.yaml"
     small.write_text("name: small")
     request = ("slow", "--ab", str(large), str(small), str(repository.recipe), *SHORT)
-    output = repository.assay(*request, "--apart").stdout
+    output = repository.assay(*request, "--sequential").stdout
     assert "faster: a step of B takes" in output and "compute most" in output and "device-hours" in output
 
 

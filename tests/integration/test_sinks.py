@@ -178,7 +178,7 @@ def test_a_sink_that_fails_is_said_and_the_others_go_on(run: Run, tmp_path: Path
         follow(run, SinkName.parse(f"tensorboard:{tmp_path / 'file'}"), HandClock(), until_ended=False)
     done = command("sink", "r", *(f"tensorboard:{tmp_path / name}" for name in ("file", "events")), "--once")
     assert (done.returncode, "Traceback" in done.stderr) == (1, False)
-    assert "tensorboard: 4 points handed over to" in done.stdout
+    assert "tensorboard: 4 points sent to" in done.stdout
 
 
 def test_a_sink_that_is_none_or_whose_package_is_absent_is_refused_with_the_cure(run: Run, monkeypatch) -> None:

@@ -32,7 +32,7 @@ def answer(capfd: pytest.CaptureFixture[str], *arguments: object) -> Any:
 
 def first_finding_of_steps(capfd: pytest.CaptureFixture[str]) -> Any:
     """What `assay triage` alone says of them."""
-    return next(item for item in answer(capfd, "triage")["findings"] if item["about"] == "slower")
+    return next(item for item in answer(capfd, "triage")["results"] if item["about"] == "slower")
 
 
 @pytest.mark.soak

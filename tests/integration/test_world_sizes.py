@@ -37,7 +37,7 @@ def test_a_run_killed_and_resized_1_3_5_2_ends_as_if_nothing_had_happened(run_it
     assert [attempt.outcome for attempt in attempts] == ["killed", "killed", "killed", "succeeded"]
     assert digest_of(log) == digest_of(undisturbed)
     report = audit_run(run, log)
-    assert (report.verdict, report.rows_learned) == ("pass", report.rows_expected)
+    assert (report.verdict, report.rows_trained) == ("pass", report.rows_expected)
 
 
 @pytest.mark.slow

@@ -94,7 +94,7 @@ class Scene:
                 observers=[Bookkeeper(self.run, to_ledger, clock)],
                 clock=clock,
                 nodes=NodesHere(store, ranks, partial(MeasuredRanks, self.run, to_ledger)),
-                patience=store.patience,
+                retry_policy=store.retry_policy,
             ).run(1)
 
 

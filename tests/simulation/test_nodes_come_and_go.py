@@ -166,7 +166,7 @@ class SimulatedRanks:
 class Node:
     """A follower in a thread of its own."""
 
-    def __init__(self, run: Run, node: int | None, host: str, port: int, lead: "Lead") -> None:
+    def __init__(self, run: Run, node: int | None, host: str, port: int, lead: "Leading") -> None:
         self.follower = Follower(run, node=node, host=host, port=port, clock=CLOCK)
         self.error: AssayError | None = None
         self._lead = lead
@@ -190,7 +190,7 @@ class Node:
         self.follower._link.close()
 
 
-class BecomeLeader:
+class Leading:
     """What the lead does, whichever node that is: it supervises until the run ends or is handed on."""
 
     def __init__(self, world: World, run: Run, num_nodes: int) -> None:
@@ -234,7 +234,7 @@ class ComeAndGo:
     """Does what its seed says, one thing an attempt, each once that attempt has made a commit or waits for its
     last step."""
 
-    def __init__(self, world: World, run: Run, lead: BecomeLeader, there: dict[int, Node], seed: int) -> None:
+    def __init__(self, world: World, run: Run, lead: Leading, there: dict[int, Node], seed: int) -> None:
         self.world, self.run, self.lead, self.there = world, run, lead, there
         self.rng, self.did = random.Random(seed), list[str]()
         self.attempts: list[Attempt] = []
@@ -331,7 +331,7 @@ def test_whatever_nodes_come_and_go_each_step_is_made_once_and_by_all(seed: int,
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
     present: dict[int, Node] = {}
-    leader = BecomeLeader(world, run, num_nodes)
+    leader = Leading(world, run, num_nodes)
 
     def come(node: int) -> None:
         present[node] = Node(run, node, "127.0.0.1", port, leader)

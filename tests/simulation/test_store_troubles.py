@@ -27,15 +27,15 @@ from assay.elastic.task import AttemptEnd, Orders
 from assay.records.commit import CommitQuarantined, RunFinished
 from assay.records.cursor import Cursor
 from assay.records.failure import Failure, FailureKind
+from assay.records.node_environment import NodeEnvironment
 from assay.records.rank_device import RankDevice
 from assay.records.run import Run
-from assay.records.surroundings import Surroundings
 from assay.records.suspect import WrongArithmeticError
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.heartbeat import Beat
-from assay.store.objects import ObjectStore, PatientStore, open_store
-from assay.store.patience import HURRIED_S
+from assay.store.objects import ObjectStore, RetryingStore, open_store
+from assay.store.retry_policy import HURRIED_S
 from assay.training.checkpoint.parts import training_parts
 from assay.training.checkpoint.retention import RetentionConfig
 from assay.training.checkpoint.saver import Saver
@@ -127,7 +127,7 @@ class DoubtedRanks(RanksHere):
     """A check finds in step 7 that a device computes wrongly; and with that the store is away for good."""
 
     def stepper(self, memory: Memory) -> RememberingStepper:
-        assert isinstance(self._store, PatientStore) and isinstance(self._store._inner, FailingStore)
+        assert isinstance(self._store, RetryingStore) and isinstance(self._store._inner, FailingStore)
         failing = self._store._inner
 
         class Checked(RememberingStepper):
@@ -151,7 +151,7 @@ class NodesHere:
         self._ranks_type = ranks_type
         self.processor = processor_here({})
 
-    def elsewhere(self) -> dict[str, Surroundings]:
+    def elsewhere(self) -> dict[str, NodeEnvironment]:
         return {}
 
     def fitting(self, world_size: int) -> int:
@@ -207,7 +207,7 @@ def drive(
         observers=[],
         clock=clock,
         nodes=NodesHere(store, ranks, ranks_type),
-        patience=store.patience,
+        retry_policy=store.retry_policy,
     )
     supervisor.run(1)
     return failing.num_calls
@@ -359,7 +359,7 @@ class AskedToStop(FailingStore):
     def _in_trouble(self, trouble: Trouble | None, call: Callable[[], Answer]) -> Answer:
         if trouble is not None and self.asked_at_s is None and self.supervisor is not None:
             self.asked_at_s = self._clock.at_s
-            self.supervisor.ask_to_stop()
+            self.supervisor.request_stop()
         return super()._in_trouble(trouble, call)
 
 
@@ -376,7 +376,7 @@ def heeds_sigterm(trouble: Trouble, number: int, ranks: Ranks, folder: Path) -> 
         observers=[],
         clock=clock,
         nodes=NodesHere(patient(inner, clock), ranks, RanksHere),
-        patience=store.patience,
+        retry_policy=store.retry_policy,
     )
     try:
         failing.supervisor.run(1)
@@ -398,9 +398,9 @@ class WaitingRanks(RanksHere):
     clock: HandClock
 
     def wait_for_news(self, timeout_s: float) -> None:
-        assert isinstance(self._store, PatientStore) and isinstance(self._store._inner, FailingStore)
+        assert isinstance(self._store, RetryingStore) and isinstance(self._store._inner, FailingStore)
         self._store._inner.go_away()
-        self.supervisor.ask_to_stop()
+        self.supervisor.request_stop()
         self.clock.sleep_s(timeout_s / 10)
         time.sleep(0.001)
 
@@ -424,7 +424,7 @@ def test_sigterm_is_heeded_in_time_while_ranks_wait_for_a_store_that_is_away(ran
         observers=[],
         clock=clock,
         nodes=NodesHere(store, ranks, WaitingRanks),
-        patience=store.patience,
+        retry_policy=store.retry_policy,
     )
     with pytest.raises(StoreAwayError, match=r"Everything committed is intact|no answer in time"):
         supervisor.run(1)

@@ -1,4 +1,4 @@
-"""`assay audit`: prove that each row was learned exactly once."""
+"""`assay audit`: check that training used each row exactly once."""
 
 import sys
 from typing import TYPE_CHECKING
@@ -7,7 +7,7 @@ import click
 
 from assay.base.errors import ConfigError
 from assay.base.units import number_of
-from assay.cli.given import RUN, given_home
+from assay.cli.parameters import RUN, current_home
 
 if TYPE_CHECKING:
     from assay.records.audit import AuditReport, WeightsDepth
@@ -15,35 +15,35 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("run_id", metavar="RUN", type=RUN)
-@click.option("--quick", is_flag=True, help="Read neither shards nor weights again; check the receipts only.")
-@click.option("--deep", is_flag=True, help="Read the weights of every commit, not only of the last one.")
+@click.option("--quick", is_flag=True, help="Check the receipts only; do not read shards or weights.")
+@click.option("--deep", is_flag=True, help="Read the weights of every commit, not only those of the last one.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def audit(run_id: str, quick: bool, deep: bool, as_json: bool) -> None:
-    """Prove from its receipts that RUN learned each row exactly once, or name the rows that it did not.
+    """Check from the receipts of RUN that training used each row exactly once, or list the rows for which it
+    did not.
 
-    The last commit's weights are read, too, and must be what was committed. What was not checked is said.
-    Exit code 0 if that is proved, 1 if it fails or an audit that looked at more has failed, also where the
-    log of commits is missing. A run that is not finished yet is 'incomplete' where nothing is wrong so far, and
-    so is one whose dataset is not here: exit
-    code 3. Needs no ledger, and nothing that it can write to.
+    The weights of the last commit are read, too, and compared with their digests. The report names everything
+    that was not checked. Exit code 0: proved. Exit code 1: the check fails, an earlier and more thorough audit
+    failed, or the commit log is missing. Exit code 3 ('incomplete'): no problem so far, but the run is not
+    finished or its dataset is not available. The command needs no ledger and works on read-only folders.
     """
-    from assay.workflows.audit import audited_run
+    from assay.workflows.audit import audit_and_record
 
     if quick and deep:
-        raise ConfigError("give --quick or --deep.")
-    report, known, unkept = audited_run(
-        given_home(), run_id, check_shards=not quick, weights=_weights(quick, deep)
+        raise ConfigError("--quick and --deep exclude each other: give one of them.")
+    report, earlier_report, save_problem = audit_and_record(
+        current_home(), run_id, check_shards=not quick, weights=_weights(quick, deep)
     )
-    verdict = "fail" if known is not None and known.verdict == "fail" else report.verdict
+    verdict = "fail" if earlier_report is not None and earlier_report.verdict == "fail" else report.verdict
     if as_json:
         click.echo(report.to_json())
     else:
         colour = {"pass": "green", "fail": "red", "incomplete": "yellow"}[verdict]
-        stands = "" if verdict == report.verdict else f" of what was looked at; {verdict.upper()} on record"
-        click.secho(f"{report.verdict.upper()}{stands}  {report.run_id}", fg=colour, bold=True)
+        suffix = "" if verdict == report.verdict else f" of what was checked; {verdict.upper()} on record"
+        click.secho(f"{report.verdict.upper()}{suffix}  {report.run_id}", fg=colour, bold=True)
         click.echo(f"  {_rows_text(report)}")
         if report.rows_quarantined:
-            click.echo(f"  {number_of(report.rows_quarantined, 'row')} quarantined: their bytes are damaged")
+            click.echo(f"  {number_of(report.rows_quarantined, 'row')} quarantined: their bytes are corrupt")
         if report.prompts is not None:
             click.echo(f"  prompts: {report.prompts}")
         for kind, lines in (
@@ -55,21 +55,22 @@ def audit(run_id: str, quick: bool, deep: bool, as_json: bool) -> None:
         ):
             for line in lines:
                 click.echo(f"  {kind}: {line}")
-    if known is not None:
-        said = (
-            f"not on record: an audit that looked at more stays there, {known.verdict} up to step {known.step}"
+    if earlier_report is not None:
+        message = (
+            f"not recorded: the record keeps a more thorough audit, {earlier_report.verdict} up to step "
+            f"{earlier_report.step}"
         )
-        click.secho(f"{said}; '{known.command()}' makes it again.", err=True, fg="yellow")
-    if unkept:
-        click.echo(f"the report is not on record: {unkept}", err=True)
+        click.secho(f"{message}; '{earlier_report.command()}' repeats it.", err=True, fg="yellow")
+    if save_problem:
+        click.echo(f"the report was not recorded: {save_problem}", err=True)
     sys.exit({"pass": 0, "fail": 1, "incomplete": 3}[verdict])
 
 
 def _rows_text(report: "AuditReport") -> str:
-    if not report.rows_expected and report.rows_learned:
-        return f"{report.rows_learned:,} rows learned by the receipts; how many were due is not known"
+    if not report.rows_expected and report.rows_trained:
+        return f"{report.rows_trained:,} rows by the receipts; the expected number is unknown"
     epochs = number_of(report.epochs, "epoch")
-    return f"{report.rows_learned:,} of {report.rows_expected:,} rows learned, in {epochs}"
+    return f"{report.rows_trained:,} of {report.rows_expected:,} rows, in {epochs}"
 
 
 def _weights(quick: bool, deep: bool) -> "WeightsDepth":

@@ -1,4 +1,4 @@
-"""`assay compare`: candidates beside their baseline."""
+"""`assay compare`: compare candidate runs with a baseline run."""
 
 import sys
 from pathlib import Path
@@ -21,20 +21,21 @@ COLOURS = {"pass": "green", "fail": "red", "undecided": "yellow"}
     "--allowed-loss",
     "--allowed-auc-loss",
     type=click.FloatRange(min=0.0),
-    help="A candidate passes if its whole interval loses less than this, in the metric's unit. [an AUC: 0.01; "
-    "any other metric: 0]",
+    help="Largest loss of the metric, in its unit, that the interval of a passing candidate may include. [AUC: 0.01; "
+    "other metrics: 0]",
 )
-@click.option("--out", type=OUT_PAGE, help="Page to write; by default comparison.html in the first candidate's folder.")
+@click.option(
+    "--out", type=OUT_PAGE, help="HTML page to write; by default comparison.html in the folder of the first candidate."
+)
 @force_option
 @click.option("--json", "as_json", is_flag=True, help="Print the comparisons as JSON (docs/json.md).")
 def compare(
     baseline: str, candidates: tuple[str, ...], allowed_loss: float | None, out: Path | None, as_json: bool
 ) -> None:
-    """Put runs beside the BASELINE on the same validation rows.
+    """Compare CANDIDATES with BASELINE on the same validation rows.
 
-    Says by how much each one's metric differs (a classifier's AUC), with its interval against the rule, how
-    much faster it was and what it cost, and writes a page with the curves. Exit code 1 if a candidate fails the
-    rule.
+    Prints the difference of the metric (AUC for a classifier) with its interval, the throughput ratio and the
+    cost, and writes a page with the curves. Exit code 1 if a candidate fails the rule.
     """
     from assay.reporting.documents.render import render_comparison_page, write_page
     from assay.reporting.views.comparison import comparison_page
@@ -55,7 +56,7 @@ def compare(
     sys.exit(1 if any(comparison.verdict == "fail" for comparison in comparisons) else 0)
 
 
-def _print(comparisons: "ComparisonView") -> None:
+def _print(comparison: "ComparisonView") -> None:
     from assay.reporting.views.verdict import (
         device_hours_text,
         estimate_text,
@@ -63,43 +64,43 @@ def _print(comparisons: "ComparisonView") -> None:
         without_interval,
     )
 
-    ratio = comparisons.throughput_ratio
+    ratio = comparison.throughput_ratio
     click.secho(
-        f"{comparisons.verdict.upper()}  {comparisons.candidate_run_id} beside {comparisons.baseline_run_id}",
-        fg=COLOURS[comparisons.verdict],
+        f"{comparison.verdict.upper()}  {comparison.candidate_run_id} beside {comparison.baseline_run_id}",
+        fg=COLOURS[comparison.verdict],
         bold=True,
     )
-    held, of_baseline = map(device_hours_text, (comparisons.candidate_device_s, comparisons.baseline_device_s))
-    evaluated = (comparisons.candidate_evaluation_s, comparisons.baseline_evaluation_s)
+    held, of_baseline = map(device_hours_text, (comparison.candidate_device_s, comparison.baseline_device_s))
+    evaluated = (comparison.candidate_evaluation_s, comparison.baseline_evaluation_s)
     of_candidate, of_other = map(device_hours_text, evaluated)
     lines = [
         (
-            comparisons.metric.title,
-            f"{comparisons.candidate_value:.4f}, the baseline's {comparisons.baseline_value:.4f}, on {comparisons.num_rows:,} "
+            comparison.metric.title,
+            f"{comparison.candidate_value:.4f}, the baseline's {comparison.baseline_value:.4f}, on {comparison.num_rows:,} "
             "rows",
         ),
         (
             "difference",
-            estimate_text(comparisons.difference, signed=True) + without_interval(comparisons.difference),
+            estimate_text(comparison.difference, signed=True) + without_interval(comparison.difference),
         ),
-        ("rule", f"passes if {_rule(comparisons)} (--allowed-loss {comparisons.allowed_loss:g})"),
-        ("weights", "equal, bit for bit" if comparisons.weights_equal else "differ"),
+        ("rule", f"passes if {_rule(comparison)} (--allowed-loss {comparison.allowed_loss:g})"),
+        ("weights", "equal, bit for bit" if comparison.weights_equal else "differ"),
         ("throughput", f"{ratio:.2f} x the baseline's rows per second" if ratio else "not measured"),
         ("training", f"{held} of device time, the baseline's {of_baseline}"),
         *([("evaluation", f"{of_candidate}, the baseline's {of_other}, apart")] if any(evaluated) else []),
     ]
     lines += [
         ("changed", f"{change.key}: {value_text(change.baseline)} -> {value_text(change.candidate)}")
-        for change in comparisons.changes
+        for change in comparison.changes
     ]
     width = max(len(name) for name, _ in lines)
     for name, value in lines:
         click.echo(f"  {name:<{width}}  {value}")
-    for warning in comparisons.warnings:
+    for warning in comparison.warnings:
         click.secho(f"  {'warning':<{width}}  {warning.text}", fg="yellow")
 
 
-def _rule(comparisons: "ComparisonView") -> str:
-    if not comparisons.allowed_loss:
-        return "even the worse end of its interval is a gain"
-    return f"even the worse end of its interval loses less than {comparisons.allowed_loss:g}"
+def _rule(comparison: "ComparisonView") -> str:
+    if not comparison.allowed_loss:
+        return "the whole interval is a gain"
+    return f"the whole interval loses less than {comparison.allowed_loss:g}"

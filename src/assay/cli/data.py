@@ -1,4 +1,4 @@
-"""`assay data`: adopt, build, describe, split, score and compare datasets."""
+"""`assay data`: index, build, describe, split, score and compare datasets."""
 
 import shlex
 import sys
@@ -31,28 +31,28 @@ if TYPE_CHECKING:
 
 
 STORE_TIMEOUT_S = 15.0
-"""How long a store may be away of which no more than the order is to be measured."""
+"""Retry budget for the store; short, because only the order of the rows is measured."""
 
 
 @click.group(cls=CommandGroup)
 def data() -> None:
-    """Adopt Parquet as it is, or build a dataset from raw text; look at it; see how it splits; compare two."""
+    """Index Parquet files as they are, or build a dataset from raw text; describe, split and compare datasets."""
 
 
 @data.command()
 @click.argument("source", type=SOURCE)
-@click.option("--out", type=FOLDER, required=True, help="Folder of the manifest; the shards stay where they are.")
+@click.option("--out", type=FOLDER, required=True, help="Folder for the manifest; the shards stay where they are.")
 @force_option
-@click.option("--name", help="For people; by default the source's last part.")
-@click.option("--no-label", is_flag=True, help="The rows need no 'label' column.")
-@click.option("--workers", default=2, show_default=True, help="Shards read at once.")
+@click.option("--name", help="Display name of the dataset; by default the last part of SOURCE.")
+@click.option("--no-label", is_flag=True, help="Accept rows without a 'label' column.")
+@click.option("--workers", default=2, show_default=True, help="Number of shards read at the same time.")
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
 def index(source: str, out: Path, name: str | None, no_label: bool, workers: int, as_json: bool) -> None:
-    """Adopt all *.parquet under SOURCE, a folder or s3://bucket/prefix, without converting it.
+    """Index all *.parquet files under SOURCE, a folder or s3://bucket/prefix, without converting them.
 
-    Reads every shard once: digests of files and column chunks, row groups, token lengths, label balance,
-    missing rates. Any file that training could not read is an error now. Files and folders whose name begins
-    with _ or . are left out, as Spark does.
+    Reads every shard once and records digests of files and column chunks, row groups, token lengths, label
+    balance and missing rates. Files that training could not read are reported as errors now. Files and folders
+    whose names start with _ or . are skipped, as in Spark.
     """
     from assay.data.dataset.index import index_dataset
     from assay.reporting.terminal.terminal import show_progress
@@ -71,70 +71,79 @@ def index(source: str, out: Path, name: str | None, no_label: bool, workers: int
 
 @data.command()
 @click.argument("sources", nargs=-1, required=True, type=SOURCE_PATH)
-@click.option("--out", type=FOLDER, required=True, help="Folder of the dataset.")
+@click.option("--out", type=FOLDER, required=True, help="Folder for the dataset.")
 @force_option
 @click.option(
     "--format",
     type=click.Choice(["text", "chat", "pairs", "prompts"]),
-    help="Rows for a language model: texts; messages, or prompts with completions; chosen and rejected "
-    "answers; prompts with what graders read.  [default: labelled texts]",
+    help="Format of rows for a language model: text; chat (messages, or prompt and completion); pairs (chosen and "
+    "rejected); prompts (with the fields that graders read).  [default: labelled texts]",
 )
 @click.option(
     "--chat-template",
-    help="A .jinja file that renders messages, or chatml.  [default: the one beside the tokenizer]",
+    help="Chat template: a .jinja file, or chatml.  [default: the template in the tokenizer's folder]",
 )
-@click.option("--chat-date", help="The day that a template which asks for it takes for today: 2026-11-22.")
+@click.option("--chat-date", help="Current date for templates that use it, e.g. 2026-11-22.")
 @click.option(
     "--end-token",
-    help="Put behind a text or a completion; '' for nothing.  [default: the tokenizer's eos_token]",
+    help="Token appended to each text or completion; '' for none.  [default: the tokenizer's eos_token]",
 )
 @click.option(
     "--control-tokens",
     type=click.Choice(["refuse", "text", "keep"]),
     default="refuse",
     show_default=True,
-    help="What tokens like <|im_end|> in the texts are: an error, text, or tokens, as rows have them that "
-    "were rendered before.",
+    help="How to treat control tokens like <|im_end|> in the texts: report an error (refuse), encode them as text, "
+    "or keep them as tokens for rows that are rendered already.",
 )
 @click.option(
     "--tokenizer",
-    help="A tokenizer.json, a folder or package:NAME/FOLDER with one, or new:8000 to train one on the texts.",
+    help="Tokenizer: a tokenizer.json, a folder or package:NAME/FOLDER with one, or new:8000 to train one.",
 )
-@click.option("--text", help="Field with the text.  [default: text]")
-@click.option("--label", help="Field with what is to be learned.  [default: label]")
+@click.option("--text", help="Name of the text field.  [default: text]")
+@click.option("--label", help="Name of the label field.  [default: label]")
 @click.option(
     "--label-kind",
     type=click.Choice(["auto", "binary", "classes", "number"]),
     default="auto",
     show_default=True,
-    help="What the labels are: 0 and 1, names, or a quantity; auto tells from all of them.",
+    help="Type of the labels: binary (0 and 1), class names, or a number; auto infers it from all labels.",
 )
 @click.option("--no-label", is_flag=True, help="The rows have no label.")
 @click.option(
     "--metadata",
     multiple=True,
-    help="A field to keep as a column, which 'recipe new' lets the model read beside the text; may be given "
-    "more than once.",
+    help="Field to keep as a metadata column, which the model may read together with the text. May be repeated.",
 )
 @click.option(
     "--group-by",
     "--key",
     "key",
-    help="Field whose rows stay together when some are held out, as 'shard_id'.  [default: the text itself]",
+    help="Field whose equal values stay on one side of a split, kept as 'shard_id'.  [default: the text]",
 )
-@click.option("--time", help="Field with an ISO 8601 time, kept as 'created_at'.")
+@click.option("--time", help="Name of a field with ISO 8601 times, kept as 'created_at'.")
 @click.option(
     "--drop",
     multiple=True,
     type=click.Choice(["doubled", "conflicting", "unusable"]),
-    help="Leave out rows whose text an earlier row has, all rows of a text with several labels, or "
-    "'unusable' rows, which else stop the build: lines that are no JSON object or no UTF-8, rows of CSV with "
-    "too few or too many values, and rows from which nothing can be learned as they are. They are counted.",
+    help="Drop duplicates of earlier texts (doubled), all rows of a text with several labels (conflicting), or rows "
+    "that would stop the build (unusable): invalid JSON or UTF-8, CSV rows with a wrong number of values, and rows "
+    "without anything to train on. The manifest counts dropped rows. May be repeated.",
 )
-@click.option("--max-tokens", default=2048, show_default=True, help="Longer rows are cut, or left out.")
-@click.option("--rows-per-shard", default=100_000, show_default=True)
-@click.option("--rows-per-group", default=1_000, show_default=True, help="The unit that training reads.")
-@click.option("--workers", default=2, show_default=True, help="Processes; small files need no other.")
+@click.option(
+    "--max-tokens",
+    default=2048,
+    show_default=True,
+    help="Maximum row length in tokens; longer rows are cut or dropped.",
+)
+@click.option("--rows-per-shard", default=100_000, show_default=True, help="Number of rows in each Parquet file.")
+@click.option(
+    "--rows-per-group",
+    default=1_000,
+    show_default=True,
+    help="Number of rows in each row group, the unit that training reads.",
+)
+@click.option("--workers", default=2, show_default=True, help="Number of processes.")
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
 def build(
     sources: tuple[Path, ...],
@@ -145,18 +154,18 @@ def build(
     no_label: bool,
     **fields: Any,
 ) -> None:
-    """Tokenise SOURCES into Parquet shards, and index them.
+    """Tokenize SOURCES into Parquet shards and index them.
 
-    A source is a file of Parquet, Arrow, CSV, TSV, JSON lines (an object a row) or .txt (a row a line); another
-    file, or a pattern in quotes ('notes/**/*.md'), a row a file; a folder of one of these, or as the 'datasets'
-    library saved it. A file that is a row has the fields 'text', 'path' and 'folder'.
+    A source is a Parquet, Arrow, CSV, TSV or JSON lines file, or a .txt file with one row per line; any other
+    file, or a quoted pattern ('notes/**/*.md'), gives one row per file; a folder of such files, or a dataset
+    saved by the 'datasets' library. A row that is a whole file has the fields 'text', 'path' and 'folder'.
 
-    With --format rows are those of TRL and of OpenAI's fine-tuning: text; messages, or prompt and completion;
-    prompt, chosen and rejected, or input, preferred_output and non_preferred_output; prompt and what else a
-    grader reads.
+    With --format, rows have the fields that TRL and OpenAI's fine-tuning use: text; messages, or prompt and
+    completion; prompt, chosen and rejected, or input, preferred_output and non_preferred_output; prompt and the
+    fields that a grader reads.
 
-    Fields that are not named are proposed, and asked for on a terminal. All rows are checked first. If a build
-    is interrupted, the same command goes on where it stopped.
+    Fields that are not named are proposed, and confirmed on a terminal. All rows are checked before the first
+    shard is written. An interrupted build continues when the same command runs again.
     """
     from assay.base.config import LoadedConfig, validated
     from assay.data.dataset.build import build_dataset
@@ -174,7 +183,7 @@ def build(
         format, fields["chat_template"] = found.format, fields["chat_template"] or _new_template(found)
     if found.label is None and fields["label_kind"] != "auto":
         raise ConfigError(
-            f"--label-kind {fields['label_kind']} is of a label, and there is none: name it with --label."
+            f"--label-kind {fields['label_kind']} needs a label, and there is none: name its field with --label."
         )
     values = {
         "format": format or "labelled",
@@ -207,7 +216,7 @@ def build(
 
 
 def _warn_of_tokenization(asked: str) -> None:
-    """A model's folder may be read otherwise by transformers, as whoever serves the model does."""
+    """Warn if transformers tokenizes texts differently with this folder, as an inference server would."""
     from assay.base.installed import installed_path
     from assay.data.dataset.tokens import load_tokenizer, new_vocabulary
     from assay.training.model_folders import tokenization_warning
@@ -220,7 +229,7 @@ def _warn_of_tokenization(asked: str) -> None:
 
 
 def _print_vocabulary(asked: str, out: Path) -> None:
-    """Few texts have no more pieces that come twice."""
+    """Say so if the new tokenizer has fewer tokens than requested: the texts contain no more repeated pieces."""
     from assay.data.dataset.tokens import load_tokenizer, new_vocabulary
 
     size = new_vocabulary(asked)
@@ -229,7 +238,7 @@ def _print_vocabulary(asked: str, out: Path) -> None:
 
 
 def _explicit_fields(given: "RequestedFields") -> "Proposal":
-    """Where the names of fields are the format's own, there is nothing to propose."""
+    """Return the fields of a format with fixed names, for which there is nothing to propose."""
     from assay.data.dataset.raw.propose import TEXT, Proposal
 
     if given.text is not None:
@@ -238,15 +247,18 @@ def _explicit_fields(given: "RequestedFields") -> "Proposal":
         )
     if given.tokenizer is None:
         raise ConfigError(
-            "--tokenizer is missing: the one of the model that will be trained (a tokenizer.json, or a folder "
-            "or package:NAME/FOLDER with one), or new:8000 to train one on the rows."
+            "--tokenizer is missing: name that of the model that will be trained (a tokenizer.json, or a folder or "
+            "package:NAME/FOLDER with one), or new:8000 to train one on the rows."
         )
     return Proposal(TEXT, None, given.metadata, given.time, given.key, given.tokenizer, False)
 
 
 def _check_replaceable(out: Path) -> None:
-    """Raise `ConfigError` where other rows, or files of somebody else, are not to be written over; those that
-    runs learned never are: nobody could audit, resume or export these any more."""
+    """Raise `ConfigError` if `out` holds other files and --force is not set.
+
+    Rows that a run was trained on are never replaced: without them the run cannot be audited, resumed or
+    exported.
+    """
     from assay.data.dataset.manifest_file import MANIFEST_FILE
     from assay.records.dataset import DatasetManifest
 
@@ -256,21 +268,21 @@ def _check_replaceable(out: Path) -> None:
     if trained:
         others = f" and {number_of(len(trained) - 1, 'other')}" if trained[1:] else ""
         raise ConfigError(
-            f"{out}: run '{trained[0]}'{others} learned the rows there, which these would replace; "
-            "without those it can be neither audited, resumed nor exported. Choose another --out."
+            f"{out}: run '{trained[0]}'{others} was trained on the rows in this folder; "
+            "without them it cannot be audited, resumed or exported. Choose another --out."
         )
     if not is_forced():
         what = "other files, or an unfinished build of other rows" if existing is None else "a dataset of other rows"
-        raise ConfigError(f"{out}: holds {what}. Name another --out, or replace them: --force.")
+        raise ConfigError(f"{out}: holds {what}. Choose another --out, or add --force to replace them.")
 
 
 def _new_template(found: "Proposal") -> str | None:
-    """A tokenizer that is trained here comes with none."""
+    """Return the chat template for a tokenizer that is trained here, which has none of its own."""
     return "chatml" if found.tokenizer.startswith("new:") else None
 
 
 def _confirm_proposal(found: "Proposal", sources: tuple[Path, ...], out: Path, options: Mapping[str, Any]) -> None:
-    """Ask whether these are the fields that are meant; without a terminal, say what to paste."""
+    """Ask the user to confirm the proposed fields; without a terminal, raise an error with the command to run."""
     words = ["assay", "data", "build", *map(str, sources)]
     words += ["--text", found.text] if found.format is None else ["--format", found.format]
     if options["format"] is None:
@@ -292,39 +304,39 @@ def _confirm_proposal(found: "Proposal", sources: tuple[Path, ...], out: Path, o
     line = shlex.join([*words, "--out", str(out), *(["--force"] if is_forced() else [])])
     if not sys.stdin.isatty():
         raise ConfigError(
-            f"which fields are meant was not said. This is a proposal to run as it is, or changed:\n\n  "
+            f"the fields are not named, and there is no terminal to confirm a proposal. Run or edit this:\n\n  "
             f"{line}\n{_other_labels_text(found)}"
         )
     click.echo(f"Proposed, from the first rows:\n\n  {line}\n{_other_labels_text(found)}", err=True)
-    if not click.confirm("Build the dataset so?", default=True, err=True):
-        raise ConfigError("nothing was built. Run the line above with what you want changed, --label, say.")
+    if not click.confirm("Build the dataset with this command?", default=True, err=True):
+        raise ConfigError("nothing was built. Edit the command above, e.g. its --label, and run it.")
 
 
 def _other_labels_text(found: "Proposal") -> str:
-    """What else may be meant to be learned: which of several it is, no rule can tell."""
+    """Return a sentence about other columns that may be the label."""
     others = [f"{name} ({count:,})" for name, count in found.could_be_label.items() if name != found.label]
     if not others:
         return ""
     count = found.could_be_label[found.label or ""]
     return (
         f"\nThe label is a guess: {found.label} has {count:,} values in the first rows. "
-        f"It may as well be {' or '.join(others)}: say --label.\n"
+        f"It could also be {' or '.join(others)}: choose with --label.\n"
     )
 
 
 @data.command()
 @click.argument("dataset", type=DATASET)
-@click.option("--window-rows", default=4096, show_default=True, help="As 'loader.window_rows' of a recipe.")
-@click.option("--shuffle-radius-windows", default=3, show_default=True, help="As 'loader.shuffle_radius_windows'.")
-@click.option("--lanes", default=8, show_default=True, help="As 'loader.lanes'.")
-@click.option("--batch", default=64, show_default=True, help="As 'loader.global_batch_size'.")
+@click.option("--window-rows", default=4096, show_default=True, help="Value of loader.window_rows.")
+@click.option("--shuffle-radius-windows", default=3, show_default=True, help="Value of loader.shuffle_radius_windows.")
+@click.option("--lanes", default=8, show_default=True, help="Value of loader.lanes.")
+@click.option("--batch", default=64, show_default=True, help="Value of loader.global_batch_size.")
 @click.option(
     "--examples",
     default=1,
     show_default=True,
-    help="Rows for a language model to print as the model reads them, what is trained marked.",
+    help="Number of language-model rows to print as the model reads them, with the trained tokens marked.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON; measure nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print the manifest and the order as JSON.")
 def show(
     dataset: Path,
     window_rows: int,
@@ -334,10 +346,11 @@ def show(
     examples: int,
     as_json: bool,
 ) -> None:
-    """What DATASET (a manifest's folder) holds, and how far from a uniform shuffle training would read it.
+    """Describe DATASET (the folder of a manifest), and measure how far its training order is from a uniform
+    shuffle.
 
-    The latter reads some row groups; 'assay train RECIPE --check' says it of a recipe's own order. Of rows for
-    a language model, what is trained is in colour, or between ⟦ and ⟧.
+    Measuring reads some row groups; 'assay train RECIPE --check' measures the order of a recipe. In rows for a
+    language model, trained tokens are in color, or between ⟦ and ⟧.
     """
     from assay.base.config import LoadedConfig, validated
     from assay.base.errors import AssayError
@@ -347,7 +360,7 @@ def show(
     from assay.data.loader.mixing import measure_mixing
     from assay.reporting.terminal.data import order_lines, print_examples
     from assay.reporting.views.dataset_order import json_with_order
-    from assay.store.patience import Patience
+    from assay.store.retry_policy import RetryPolicy
 
     given = {
         "window_rows": window_rows,
@@ -356,7 +369,7 @@ def show(
         "global_batch_size": batch,
     }
     config = validated(LoaderConfig, LoadedConfig(given, {}))
-    loaded = Dataset.open(dataset, Patience(STORE_TIMEOUT_S))
+    loaded = Dataset.open(dataset, RetryPolicy(STORE_TIMEOUT_S))
     if not as_json:
         _print(loaded.manifest, dataset, as_json=False)
         print_examples(loaded, examples)
@@ -377,32 +390,31 @@ _SPLIT_OPTIONS = (
     click.option(
         "--by",
         "column",
-        help="Column that decides; input_ids keeps copies of a text together.  [default: shard_id; created_at "
-        "with --from, split with --value]",
+        help="Column to split by; input_ids keeps copies of a text together.  [default: shard_id; created_at "
+        "with --from; split with --value]",
     ),
     click.option(
-        "--fraction", default=0.1, show_default=True, help="Share of the column's values to hold out, by hash."
+        "--fraction", default=0.1, show_default=True, help="Share of the column's values to hold out, chosen by hash."
     ),
-    click.option("--seed", default=0, show_default=True),
+    click.option("--seed", default=0, show_default=True, help="Seed of the hash."),
     click.option(
         "--from",
         "moment",
         type=click.DateTime(),
-        help="Hold out the rows from this moment on (UTC), instead of by hash.",
+        help="Hold out the rows from this time (UTC) on, instead of by hash.",
     ),
     click.option(
         "--value",
         "values",
         multiple=True,
-        help="Hold out the rows whose column has this value, as whoever made the data split it; repeatable.",
+        help="Hold out the rows whose column has this value, to use an existing split. May be repeated.",
     ),
     click.option(
         "--drop-leaks",
         is_flag=True,
-        help="Leave out of validation the rows whose very tokens training has, too; reads all rows.",
+        help="Drop validation rows whose tokens also occur in training; reads all rows.",
     ),
 )
-"""How a dataset is split."""
 
 
 def _split_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -424,7 +436,7 @@ def _split_of(
     from assay.data.dataset.split import ColumnSplit, HashSplit, TimeSplit
 
     if values and moment is not None:
-        raise ConfigError("--from and --value are two ways to hold out. Give one.")
+        raise ConfigError("--from and --value exclude each other: give one of them.")
     by_value = {"type": "column", "column": column or "split", "validation": values}
     if values:
         found = validated(ColumnSplit, LoadedConfig(by_value, {}))
@@ -442,8 +454,8 @@ def _split_of(
 @data.command()
 @click.argument("dataset", type=DATASET)
 @_split_options
-@click.option("--check-leaks", is_flag=True, help="Look for the same tokens on both sides; reads all rows.")
-@click.option("--json", "as_json", is_flag=True, help="Print the sides as JSON.")
+@click.option("--check-leaks", is_flag=True, help="Count rows with the same tokens on both sides; reads all rows.")
+@click.option("--json", "as_json", is_flag=True, help="Print the split as JSON.")
 def split(
     dataset: Path,
     column: str | None,
@@ -455,10 +467,10 @@ def split(
     drop_leaks: bool,
     as_json: bool,
 ) -> None:
-    """How DATASET would split: by a key's hash, by time or as a column says, never by row at random, so that
-    nothing leaks.
+    """Show how DATASET would be split: by the hash of a key, by time or by the values of a column.
 
-    Prints the lines to put under 'data:' in a recipe.
+    A split never separates rows at random, so copies and related rows stay on one side. Prints the lines to put
+    under 'data:' in a recipe.
     """
     from assay.data.dataset.dataset import Dataset
     from assay.data.dataset.held_out.leaks import find_leaks
@@ -491,10 +503,10 @@ def hold_out(
     drop_leaks: bool,
     as_json: bool,
 ) -> None:
-    """Write the held-out rows of DATASET by a split once, as a dataset beside its manifest that names it.
+    """Write the held-out rows of DATASET as a dataset of their own, next to its manifest.
 
-    Evaluations by that split read them in its place: the same rows in the same batches. Worth it where
-    held-out rows lie in many row groups, as those of a moment do: each evaluation decodes all of these.
+    Evaluations with that split read the copy instead: the same rows in the same batches. This pays if held-out
+    rows are spread over many row groups, because each evaluation decodes all of them.
     """
     from assay.data.dataset.dataset import Dataset
     from assay.data.dataset.held_out.copy import copy_folder
@@ -514,30 +526,30 @@ def hold_out(
     "--reference",
     required=True,
     metavar="MODEL_OR_RUN[@STEP]",
-    help="Who is asked: a checkpoint folder, or the last commit of a run, or that of a step.",
+    help="Reference model: a checkpoint folder, or the commit of a run (by default the last one).",
 )
-@click.option("--out", type=FOLDER, required=True, help="Folder of the new dataset.")
+@click.option("--out", type=FOLDER, required=True, help="Folder for the new dataset.")
 @force_option
-@click.option("--name", help="For people; by default the folder's name.")
+@click.option("--name", help="Display name of the dataset; by default the folder's name.")
 @click.option(
     "--tokens-at-once",
     type=click.IntRange(min=1),
     default=8192,
     show_default=True,
-    help="Of one forward pass, padding counted: bounded by memory.",
+    help="Tokens of one forward pass, including padding; bounded by memory.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
 def score(dataset: Path, reference: str, out: Path, name: str | None, tokens_at_once: int, as_json: bool) -> None:
-    """Copy the pairs of DATASET, with what a reference says of each: a dataset that DPO learns from alone.
+    """Copy the pairs of DATASET and add the reference model's log-probabilities, so DPO can train without a
+    reference.
 
-    The columns are the log-probabilities of what was chosen and of what was rejected, given the prompt. The
-    new manifest names DATASET and the reference's weights by their digests; a recipe's
-    'method.reference={type: columns}' reads them, and refuses those of other weights. The same command goes on
-    after an interruption.
+    The new columns hold the log-probabilities of the chosen and the rejected completion given the prompt. The
+    new manifest names DATASET and the reference's weights by their digests; 'method.reference={type: columns}'
+    in a recipe reads them and rejects those of other weights. The same command continues after an interruption.
     """
     home = current_home()
     if not reference.startswith("package:") and not Path(reference).exists():
-        run_and_step(home, reference)  # says what runs there are, before torch is imported
+        run_and_step(home, reference)  # reports an unknown run before torch is imported
     from assay.data.dataset.dataset import Dataset
     from assay.reporting.terminal.terminal import show_progress
     from assay.workflows.export.score_pairs import folder_reference, is_folder, run_reference, score_pairs
@@ -563,12 +575,13 @@ def score(dataset: Path, reference: str, out: Path, name: str | None, tokens_at_
 @data.command()
 @click.argument("before", type=DATASET)
 @click.argument("after", type=DATASET)
-@click.option("--rows", "by_row", is_flag=True, help="Compare row by row, too; reads both datasets.")
+@click.option("--rows", "by_row", is_flag=True, help="Also compare row by row; reads both datasets.")
 @click.option("--json", "as_json", is_flag=True, help="Print the difference as JSON.")
 def diff(before: Path, after: Path, by_row: bool, as_json: bool) -> None:
-    """What changed from dataset BEFORE to dataset AFTER: rows, shards, columns, lengths, labels, values.
+    """Show what changed from dataset BEFORE to dataset AFTER: rows, shards, columns, lengths, labels and
+    values.
 
-    Told from the two manifests; no shard is read, unless rows are to be compared.
+    The two manifests are compared; shards are read only with --rows.
     """
     from assay.data.dataset.dataset import Dataset
     from assay.data.dataset.diff import diff_datasets

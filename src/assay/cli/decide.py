@@ -1,9 +1,9 @@
-"""`assay decide`: scale, narrow or stop, from the per-item results of a campaign."""
+"""`assay decide`: decide scale, narrow or stop from the results of a campaign."""
 
 import click
 
 from assay.base.clock import SystemClock
-from assay.cli.given import CAMPAIGN, given_home, opened_ledger
+from assay.cli.parameters import CAMPAIGN, current_home, writable_ledger
 
 
 @click.command()
@@ -11,15 +11,15 @@ from assay.cli.given import CAMPAIGN, given_home, opened_ledger
 @click.option(
     "--now",
     is_flag=True,
-    help="Take a look that was not declared, at the seeds that are finished. It is recorded, spends error that "
-    "was kept for such looks, and can find harm or a clear gain, never futility.",
+    help="Take an undeclared look at the finished seeds. It is recorded, spends error reserved for such looks, "
+    "and can find harm or a clear gain, but not futility.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the newest decisions as a JSON list.")
 def decide(campaign: str, now: bool, as_json: bool) -> None:
-    """Judge CAMPAIGN again from its per-item results, and write its memo.
+    """Decide CAMPAIGN again from its per-item results, and write its memo.
 
-    Nobody edits a verdict: a decision on record that does not follow from the results any more is refused
-    with exit code 1. Trains nothing; 'assay campaign run' does.
+    If a recorded decision no longer follows from the results, the command fails with exit code 1. It trains
+    nothing; 'assay campaign run' does.
     """
     from assay.cli.campaign import print_decisions
     from assay.store.ledger.writer import marking
@@ -27,13 +27,13 @@ def decide(campaign: str, now: bool, as_json: bool) -> None:
     from assay.workflows.campaign.look import decide_again, look_now
     from assay.workflows.campaign.memo import write_memo
 
-    home = given_home()
-    opened = find_campaign(home, campaign)
-    with opened_ledger(home) as ledger, marking(home, campaign):
-        decide_again(opened, ledger, clock=SystemClock())
+    home = current_home()
+    open_campaign = find_campaign(home, campaign)
+    with writable_ledger(home) as ledger, marking(home, campaign):
+        decide_again(open_campaign, ledger, clock=SystemClock())
         if now:
-            look_now(opened, ledger, clock=SystemClock())
-    written = write_memo(opened)
+            look_now(open_campaign, ledger, clock=SystemClock())
+    written = write_memo(open_campaign)
     print_decisions(written.memo.decisions, as_json=as_json)
     if not as_json:
         click.echo(written.page)

@@ -1,8 +1,8 @@
-"""`assay diff RUN RUN`: what differs between two runs, and what came of it."""
+"""`assay diff RUN RUN`: show what differs between two runs."""
 
 import click
 
-from assay.cli.given import RUN, asked_ledger, given_home
+from assay.cli.parameters import RUN, current_home, ledger_with_runs
 
 
 @click.command()
@@ -10,14 +10,14 @@ from assay.cli.given import RUN, asked_ledger, given_home
 @click.argument("after", metavar="RUN", type=RUN)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (docs/json.md).")
 def diff(before: str, after: str, as_json: bool) -> None:
-    """Show what differs from one RUN to the other: recipe, data, code, environment; curve, result and cost."""
+    """Show what differs between two RUNs: recipe, data, code, environment, curve, result and cost."""
     from assay.reporting.terminal.run_diff import print_diff
     from assay.reporting.views.run_diff import run_diff
 
-    home = given_home()
-    with asked_ledger(home, before, after) as ledger:
-        found = run_diff(ledger, before, after, home.settings())
+    home = current_home()
+    with ledger_with_runs(home, before, after) as ledger:
+        view = run_diff(ledger, before, after, home.settings())
     if as_json:
-        click.echo(found.to_json())
+        click.echo(view.to_json())
     else:
-        print_diff(found)
+        print_diff(view)

@@ -1,4 +1,4 @@
-"""`assay evidence`: what a comparison could find, and which scale tells the truth."""
+"""`assay evidence`: power of a comparison, and which small scale predicts the order at a large one."""
 
 import math
 from pathlib import Path
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @click.group(cls=CommandGroup)
 def evidence() -> None:
-    """Say, before anything runs, what a comparison could find; judge small scales by large ones."""
+    """Compute the power of a comparison before it runs, and validate small scales against large ones."""
 
 
 @evidence.command()
-@click.option("--items", type=click.IntRange(min=2), required=True, help="Items of the benchmarks together.")
+@click.option("--items", type=click.IntRange(min=2), required=True, help="Number of items over all benchmarks.")
 @click.option(
-    "--effect", type=click.FloatRange(min=0, min_open=True), help="A gain to find, a share: 0.02 for 2 points."
+    "--effect", type=click.FloatRange(min=0, min_open=True), help="Gain to detect, as a share: 0.02 is 2 points."
 )
 @click.option(
     "--discordance",
@@ -36,7 +36,7 @@ def evidence() -> None:
     type=click.FloatRange(0, 1),
     default=0.01,
     show_default=True,
-    help="Of one recipe's score over its seeds.",
+    help="Standard deviation of a recipe's score over its seeds.",
 )
 @click.option(
     "--power",
@@ -44,13 +44,13 @@ def evidence() -> None:
     type=click.FloatRange(0.5, 0.99),
     default=0.8,
     show_default=True,
-    help="Chance to find what is there.",
+    help="Probability to detect a gain that exists.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (docs/json.md).")
 def power(
     items: int, effect: float | None, discordance: float, seed_sd: float, target_power: float, as_json: bool
 ) -> None:
-    """Say which gain so many seeds and items would find, and how many seeds a gain needs.
+    """Print which gain each number of seeds detects, and how many seeds a given gain needs.
 
     Scores are shares: 0.02 is two points. The test is one-sided at 95%, over seeds and items together; more
     items do not replace seeds, nor seeds items.
@@ -60,13 +60,13 @@ def power(
             raise click.BadParameter(f"{value} is not a finite number.", param_hint=option)
     if effect is not None and effect >= 1.0:
         raise click.BadParameter(
-            f"{effect:g} is no difference of two shares, which are between 0 and 1: an effect is a share, e.g. "
+            f"{effect:g} is not a difference of two shares, which are between 0 and 1: give a share, e.g. "
             f"0.02 for 2 points{f'; perhaps you meant {effect / 100:g}' if effect < 100 else ''}.",
             param_hint="--effect",
         )
     if effect is not None and effect > discordance:
         raise click.BadParameter(
-            f"{effect:g} is above the discordance of {discordance:g}, and two models cannot be further apart "
+            f"{effect:g} is above the discordance of {discordance:g}, and two models cannot differ by more "
             "than the share of items on which they differ. Give a smaller effect, or a larger --discordance.",
             param_hint="--effect",
         )
@@ -94,15 +94,15 @@ def power(
     type=click.FloatRange(0.5, 1.0),
     default=0.8,
     show_default=True,
-    help="Share of pairs that a recommended scale must surely order as the largest does.",
+    help="Share of recipe pairs that a recommended scale must order as the largest scale does.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the bootstrap.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the bootstrap.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (docs/json.md).")
 def proxy(runs: Path, min_accuracy: float, seed: int, as_json: bool) -> None:
-    """Say which small scale orders recipes as the largest does.
+    """Find the smallest scale that orders recipes as the largest scale does.
 
-    FILE.csv has columns scale, recipe, seed and score (higher is better); scale is parameters, tokens or FLOP.
-    Recipes that some scale lacks are left out and named.
+    FILE.csv has the columns scale, recipe, seed and score (higher is better); scale is parameters, tokens or
+    FLOP. Recipes that are missing at a scale are left out and listed.
     """
     import numpy as np
 
@@ -143,19 +143,19 @@ def _print_advice(advice: "ProxyView", num_recipes: int, min_accuracy: float) ->
             f"{_share(item.rank_correlation)}"
         )
     if all(item.decision_accuracy.low is None for item in advice.scales):
-        click.secho("All recipes tie, so nothing is known: the benchmark is saturated, at its ceiling or its floor.")
+        click.secho("All recipes tie, so no scale can be judged: the benchmark is saturated at its ceiling or floor.")
         return
     if advice.recommended_scale is None:
         click.secho(
-            f"No scale surely orders {min_accuracy:.0%} of the pairs: more recipes, or a larger scale.",
+            f"No scale reliably orders {min_accuracy:.0%} of the pairs: add recipes, or use a larger scale.",
             bold=True,
         )
         return
     scale = power_text(advice.recommended_scale)
-    click.secho(f"Scale {scale} is the smallest that surely orders {min_accuracy:.0%} of the pairs.", bold=True)
+    click.secho(f"Scale {scale} is the smallest that reliably orders {min_accuracy:.0%} of the pairs.", bold=True)
 
 
 def _share(estimate: "Estimate") -> str:
     if estimate.low is None:
-        return "not known: all tie"
+        return "unknown: all recipes tie"
     return f"{estimate.value:.2f} [{estimate.low:.2f}, {estimate.high:.2f}]"

@@ -1,4 +1,4 @@
-"""`assay goodput RUN...|PROGRAM`: where the device time went, and what each interruption cost."""
+"""`assay goodput RUN...|PROGRAM`: account for device time, and for the cost of each interruption."""
 
 from pathlib import Path
 
@@ -11,27 +11,27 @@ from assay.cli.parameters import FILE_OR_RUN, current_home, readable_ledger, war
 @click.command()
 @click.argument("names", metavar="[RUN... | PROGRAM]", nargs=-1, type=FILE_OR_RUN)
 @click.option("--json", "as_json", is_flag=True, help="Print the record as one JSON object.")
-@click.option("--drills", is_flag=True, help="Where no RUN is named, also those that 'assay drill' made.")
+@click.option("--drills", is_flag=True, help="Include the runs of 'assay drill' if no RUN is named.")
 def goodput(names: tuple[str, ...], as_json: bool, drills: bool) -> None:
-    """Account for the device time of RUNs (all runs, if none is named), or of all runs of a PROGRAM.
+    """Account for the device time of RUNs (by default all runs), or of all runs of a PROGRAM.
 
-    PROGRAM is a program's YAML file, as for 'assay plan'. Its runs are those in the ledger whose ids its
-    activities name (activities.*.runs.ids); there is a line for each activity. Several RUNs get a line each.
+    PROGRAM is a program's YAML file, as for 'assay plan'. Its runs are those in the ledger whose ids match its
+    activities (activities.*.runs.ids); each activity gets a line. Several RUNs get a line each.
 
     A device is always in exactly one phase, so the phases sum to the time that it was held. Goodput is the
-    share of steps that were kept: reading, sampling and grading, computing, exchanging. ETTR counts the waiting
-    between attempts, too. Attempts that still run are left out, and counted.
+    share of time spent on steps that were kept: reading, sampling and grading, computing, exchanging. ETTR also
+    counts the waiting time between attempts. Running attempts are excluded, and counted.
     """
     from assay.reporting.terminal.goodput import print_goodput
     from assay.store.ledger.goodput import goodput_of
 
     programs = [name for name in names if Path(name).suffix in (".yaml", ".yml") or Path(name).is_file()]
     if programs and len(names) > 1:
-        raise ConfigError(f"{programs[0]} is a program: name it alone, or name RUNs only.")
+        raise ConfigError(f"{programs[0]} is a program: name it alone, or name only RUNs.")
     home = current_home()
     ledger = readable_ledger(home)
     if ledger is None:
-        raise ConfigError(f"there are no runs in {home.folder}. Is $ASSAY_HOME right?")
+        raise ConfigError(f"there are no runs in {home.folder}. Check $ASSAY_HOME.")
     with ledger:
         if programs:
             from assay.planning.actuals import goodput_of_program
@@ -39,25 +39,25 @@ def goodput(names: tuple[str, ...], as_json: bool, drills: bool) -> None:
 
             program = read_program(Path(programs[0])).program
             warn_if_stale(ledger)
-            of_program = goodput_of_program(program, ledger, home.settings())
+            by_program = goodput_of_program(program, ledger, home.settings())
             if as_json:
-                click.echo(of_program.to_json())
-            elif of_program.together.run_ids:
-                print_goodput(of_program.together, of_program.by_activity, of="activity")
+                click.echo(by_program.to_json())
+            elif by_program.together.run_ids:
+                print_goodput(by_program.together, by_program.by_activity, of="activity")
             else:
                 click.echo(
-                    f"{programs[0]}: no run of program '{of_program.program}' is in the ledger of "
-                    f"{home.folder}. Runs belong to it by their ids: activities.*.runs.ids, by default the "
+                    f"{programs[0]}: no run of program '{by_program.program}' is in the ledger of "
+                    f"{home.folder}. Runs are matched by their ids: activities.*.runs.ids, by default the "
                     "activity's name and '-*'."
                 )
             return
         named = {run.run_id: run for run in map(ledger.run, names)}
         warn_if_stale(ledger, named or None)
-        every = [run for run in ledger.runs() if drills or not run.is_drill]
+        all_runs = [run for run in ledger.runs() if drills or not run.is_drill]
         settings = home.settings()
-        found = goodput_of(ledger, list(named.values()) or every, settings)
+        report = goodput_of(ledger, list(named.values()) or all_runs, settings)
         if as_json:
-            click.echo(found.to_json())
+            click.echo(report.to_json())
         else:
-            each = {run_id: goodput_of(ledger, [run], settings) for run_id, run in named.items()}
-            print_goodput(found, each if len(each) > 1 else {}, of="run")
+            by_run = {run_id: goodput_of(ledger, [run], settings) for run_id, run in named.items()}
+            print_goodput(report, by_run if len(by_run) > 1 else {}, of="run")

@@ -1,4 +1,4 @@
-"""The command line: one verb per stage; each imports what it needs when it runs, so `--help` is fast."""
+"""The command line. Commands are imported when they run, so `--help` is fast."""
 
 import gc
 import importlib
@@ -12,55 +12,55 @@ from assay.base.errors import known_error, path_error
 from assay.base.visible import visible_output
 
 _COMMANDS = {
-    "data": ("assay.cli.data", "Adopt, build, split and describe datasets."),
-    "recipe": ("assay.cli.recipe", "Write the first recipe for a dataset, each line explained."),
-    "demo": ("assay.cli.demo", "The whole story on this machine, in under five minutes."),
-    "train": ("assay.cli.train", "Train a recipe; resume it where it stopped."),
-    "join": ("assay.cli.join", "Lend this machine to a run that is led on several nodes."),
-    "stop": ("assay.cli.stop", "Ask a run to commit and leave, wherever it was started."),
-    "runs": ("assay.cli.runs", "List the runs; tag, note and delete them."),
-    "show": ("assay.cli.show", "What a run did, cost and measured."),
-    "diff": ("assay.cli.diff", "What differs between two runs, and what came of it."),
-    "goodput": ("assay.cli.goodput", "Where the device time went, and what each interruption cost."),
-    "drill": ("assay.cli.drill", "Kill a short run in every way, and see that it ends the same."),
-    "audit": ("assay.cli.audit", "Prove that each row was learned exactly once, or name the rows."),
-    "replay": ("assay.cli.replay", "Run a step again: bit for bit, operator by operator, row by row."),
-    "rollout": ("assay.cli.rollout", "One answer of a GRPO run, drawn again alone: its bits and its reward."),
-    "export": ("assay.cli.export", "A run's model as a folder that other tools load, with its evidence."),
-    "predict": ("assay.cli.predict", "Ask a run's or an exported model about the rows of a file."),
-    "chat": ("assay.cli.chat", "Talk with a language model: a run's commit, or a folder."),
-    "sink": ("assay.cli.sink", "A run's metrics in TensorBoard, MLflow or W&B, live."),
-    "eval": ("assay.cli.eval", "Ask checkpoints the questions of a suite; scores over checkpoints."),
-    "compare": ("assay.cli.compare", "A run beside its baseline."),
-    "plan": ("assay.cli.plan", "Check, schedule and question a program of experiments."),
-    "campaign": ("assay.cli.campaign", "Baseline and candidates x seeds, until the gates have decided."),
-    "decide": ("assay.cli.decide", "Scale, narrow or stop: judge a campaign again, write its memo."),
-    "evidence": ("assay.cli.evidence", "What a comparison could find; which small scale tells the truth."),
+    "data": ("assay.cli.data", "Index, build, split and describe datasets."),
+    "recipe": ("assay.cli.recipe", "Write a first recipe for a dataset, with comments."),
+    "demo": ("assay.cli.demo", "Train, kill, audit and decide on this machine in under five minutes."),
+    "train": ("assay.cli.train", "Train a recipe, or resume a run."),
+    "join": ("assay.cli.join", "Add this machine to a run on several nodes."),
+    "stop": ("assay.cli.stop", "Ask a run to commit and stop."),
+    "runs": ("assay.cli.runs", "List runs; tag, annotate and delete them."),
+    "show": ("assay.cli.show", "Show what a run did, cost and measured."),
+    "diff": ("assay.cli.diff", "Show what differs between two runs."),
+    "goodput": ("assay.cli.goodput", "Account for device time and interruptions."),
+    "drill": ("assay.cli.drill", "Inject faults into a short run, and check its weights."),
+    "audit": ("assay.cli.audit", "Check that training used each row exactly once."),
+    "replay": ("assay.cli.replay", "Replay a training step and compare it bit for bit."),
+    "rollout": ("assay.cli.rollout", "Replay one rollout of a GRPO run and compare it bit for bit."),
+    "export": ("assay.cli.export", "Write the model of a run to a folder that other tools load."),
+    "predict": ("assay.cli.predict", "Predict for the rows of a file with a run's or an exported model."),
+    "chat": ("assay.cli.chat", "Chat with a language model: a run's commit, or a folder."),
+    "sink": ("assay.cli.sink", "Send a run's metrics to TensorBoard, MLflow or W&B."),
+    "eval": ("assay.cli.eval", "Evaluate checkpoints on a suite; show scores over checkpoints."),
+    "compare": ("assay.cli.compare", "Compare runs with a baseline."),
+    "plan": ("assay.cli.plan", "Check, schedule and simulate a program of experiments."),
+    "campaign": ("assay.cli.campaign", "Train a baseline and candidates over seeds, and decide by gates."),
+    "decide": ("assay.cli.decide", "Decide a campaign again and write its memo."),
+    "evidence": ("assay.cli.evidence", "Compute the power of a comparison; validate small scales."),
     "throughput": (
         "assay.cli.throughput",
         "What a recipe takes on more workers, before they are booked; what would help.",
     ),
-    "scaling": ("assay.cli.scaling", "Fit loss over scale, predict larger runs; compare learning speed."),
-    "serve": ("assay.cli.serve", "OpenAI's fine-tuning API on this machine."),
-    "key": ("assay.cli.key", "Who may ask 'assay serve', and for which project."),
-    "worker": ("assay.cli.worker", "Train what was asked for over the API."),
-    "triage": ("assay.cli.triage.group", "Why attempts fail, over a whole fleet, and whether the fix worked."),
-    "report": ("assay.cli.report", "One self-contained HTML page about a run."),
+    "scaling": ("assay.cli.scaling", "Fit scaling laws, predict larger runs; compare learning speed."),
+    "serve": ("assay.cli.serve", "Serve OpenAI's fine-tuning API on this machine."),
+    "key": ("assay.cli.key", "Manage API keys and projects of 'assay serve'."),
+    "worker": ("assay.cli.worker", "Run the jobs of 'assay serve'."),
+    "triage": ("assay.cli.triage.group", "Find out why attempts fail or slow down, and whether a fix worked."),
+    "report": ("assay.cli.report", "Write a self-contained HTML page about a run."),
 }
 
 
 INTERRUPTED = 128 + 2
-"""Exit code of a command that Ctrl-C ended."""
+"""Exit code after Ctrl-C, as in shells."""
 
 
 class _LazyGroup(click.Group):
-    """Knows its commands by name; imports the one that is called."""
+    """A group that imports a command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(_COMMANDS)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Ctrl-C is exit code 130, as shells have it; what it left is said."""
+        """Exit with code 130 after Ctrl-C, and print the message of the interrupt."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as interrupt:
@@ -71,7 +71,7 @@ class _LazyGroup(click.Group):
         if cmd_name not in _COMMANDS:
             return None
         module = importlib.import_module(_COMMANDS[cmd_name][0])
-        # A command that is called as a builtin is called has a name of its own in its module: eval_.
+        # A command named like a builtin has a trailing underscore in its module: eval_.
         command: click.Command = getattr(module, cmd_name, None) or getattr(module, f"{cmd_name}_")
         return command
 
@@ -87,13 +87,13 @@ def cli() -> None:
 
 
 def main(arguments: list[str] | None = None) -> Any:
-    """Run a command; exit 0 done, 1 failed, 2 asked wrongly, 3 nothing proved, 75 try again, 130 Ctrl-C."""
-    # What is imported stays: looking for garbage meanwhile takes an eighth of a short command's time.
+    """Run a command. Exit codes: 0 done, 1 failed, 2 usage error, 3 nothing proved, 75 try again, 130 Ctrl-C."""
+    # Imported objects live until the end: collecting garbage meanwhile costs 1/8 of a short command's time.
     gc.set_threshold(100_000)
-    # Nobody's plugin reads our records; the search for them, through all installed packages, takes a twentieth.
+    # Searching all installed packages for pydantic plugins costs 1/20 of a short command's time.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    # NumPy's BLAS starts a thread for each core, which spin before there is work: a sixth of what `show` takes.
-    # What evidence adds up has the same bits on every number of cores, too. PyTorch has threads of its own.
+    # OpenBLAS starts a thread per core, which costs 1/6 of the time of `show`. One thread also makes sums
+    # bitwise equal on any number of cores. PyTorch has its own threads.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     with visible_output():
         try:

@@ -1,4 +1,4 @@
-"""What commands are given: kinds of paths, and the home that the environment names."""
+"""Parameter types of the commands, shared options, and access to the home and its ledger."""
 
 import glob
 import os
@@ -22,10 +22,9 @@ else:
 
 
 class CommandGroup(click.Group):
-    """Its help has the first sentence of each command whole, where click cuts it at the end of a line."""
+    """A group whose help shows the first sentence of each command whole; click cuts it at the end of a line."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The commands by name."""
         with formatter.section("Commands"):
             formatter.write_dl(
                 [(name, self.commands[name].get_short_help_str(limit=1_000)) for name in self.list_commands(ctx)]
@@ -33,23 +32,21 @@ class CommandGroup(click.Group):
 
 
 class _Path(click.Path):
-    """A path that is no pipe, device or socket, of something to be read."""
+    """A path to read that is no pipe, device or socket."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path."""
         return regular(Path(os.fsdecode(super().convert(value, param, ctx))))
 
 
 class InputFile(_Path):
-    """A file to be read: what is not there is said before a command has begun, and imported what it needs."""
+    """A file to read; a missing one is reported before the command imports anything."""
 
     def __init__(self, hint: str = "") -> None:
-        """`cure`: what to do about it; `{path}` is the file."""
+        """`hint`: what to do if the file is missing; `{path}` is replaced by the file."""
         super().__init__(dir_okay=False, path_type=Path)
         self._hint = hint
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path."""
         path: Path = super().convert(value, param, ctx)
         if not path.exists():
             raise ConfigError(f"{path}: no such file. {self._hint.format(path=path)}".rstrip())
@@ -57,70 +54,68 @@ class InputFile(_Path):
 
 
 class OutFile(click.Path):
-    """A file to be written: what is there is replaced with --force, or if assay wrote it in the same form."""
+    """A file to write; an existing one is replaced with --force, or if assay wrote it in the same format."""
 
     def __init__(self, own: str = "") -> None:
-        """`own`: text by which a file of this form is known; empty if it may hold a user's own work."""
+        """`own`: text that identifies a file of this format; empty if any existing file may be the user's own
+        work."""
         super().__init__(dir_okay=False, path_type=Path)
         self._own = own.encode()
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path."""
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
         existing = path.read_bytes() if path.is_file() and not is_forced() else b""
         if existing and not (self._own and self._own in existing):
-            why = ", and not one that this command wrote" if self._own else ""
-            raise ConfigError(f"{path}: is there already{why}. Name another file, or replace it: --force.")
+            why = " and was not written by this command" if self._own else ""
+            raise ConfigError(f"{path}: exists already{why}. Name another file, or replace it with --force.")
         return path
 
 
 class _Run(_Type):
-    """A run, by its id or the beginning of it."""
+    """A run, by its id or the beginning of its id."""
 
     name = "run"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
-        """Its whole id, where that can be told without asking a server."""
+        """Return the whole id, as far as it is known without asking a server."""
         return current_home().meant_run(value)
 
 
 class _RunOrPipeline(_Run):
-    """The name of a pipeline that was declared, or a run."""
+    """The name of a declared pipeline, or a run."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The name, or the run's whole id."""
+        """Return the name, or the run's whole id."""
         if current_home().has_pipeline(value):
             return str(value)
         return super().convert(value, param, ctx)
 
 
 class _FileOrRun(_Run):
-    """What ends as a file of ours does, or is one, is a file; all else is a run."""
+    """A YAML or CSV file, or a run."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The path as it is, or the run's whole id."""
+        """Return the path as it is, or the run's whole id."""
         if Path(value).suffix.lower() in (".yaml", ".yml", ".csv") or Path(value).is_file():
             return str(FILE.convert(value, param, ctx))
         return super().convert(value, param, ctx)
 
 
 class _Campaign(_Type):
-    """A campaign that was declared, by its name."""
+    """A declared campaign, by its name."""
 
     name = "campaign"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
-        """Its name."""
         return current_home().campaign_dir(value).name
 
 
 class _Source(_Type):
-    """A file or a folder to be read, a pattern of such, or the URL of a store."""
+    """A file or folder to read, a glob pattern, or the URL of a store."""
 
     name = "source"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
-        """As it was given."""
         is_url = "://" in value
         if not is_url and not Path(value).exists() and not glob.glob(value, recursive=True):  # noqa: PTH207
             raise ConfigError(f"{value}: no such file or folder.")
@@ -130,20 +125,19 @@ class _Source(_Type):
 
 
 class _SourcePath(_Source):
-    """Likewise, but for URLs."""
+    """A file or folder to read, or a glob pattern."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """As a path."""
         return Path(super().convert(value, param, ctx))
 
 
 class _SourceOrRun(_SourcePath):
-    """A file, a folder or a pattern of such; else a run, or a step of it (`RUN@STEP`)."""
+    """A file, a folder or a glob pattern; otherwise a run, or a step of it (`RUN@STEP`)."""
 
     name = "source_or_run"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path; or the run's whole id, with the step behind it where one is named."""
+        """Return the path, or the run's whole id, with `@STEP` if a step is named."""
         home = current_home()
         is_file = Path(value).is_file() or "/" in value
         if not is_file and (home.has_run(value.partition("@")[0]) or not Path(value).exists()):
@@ -156,10 +150,9 @@ class _SourceOrRun(_SourcePath):
 
 
 class _Dataset(click.Path):
-    """The folder of a dataset's manifest."""
+    """The folder with the manifest of a dataset."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path."""
         from assay.data.dataset.manifest_file import check_is_dataset
 
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
@@ -168,21 +161,20 @@ class _Dataset(click.Path):
 
 
 class _FileOrChange(InputFile):
-    """A file to be read, or `key=value`."""
+    """A file to read, or `key=value`."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path; a change as it is."""
+        """Return the path, or the override as it is."""
         is_change = "=" in str(value) and not Path(value).exists()
         return Path(value) if is_change else super().convert(value, param, ctx)
 
 
 class _Workers(_Type):
-    """How many workers: a number, or a range."""
+    """A number of workers, or a range."""
 
     name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Workers:  # noqa: ARG002
-        """How many will do."""
         return value if isinstance(value, Workers) else Workers.of(str(value))
 
 
@@ -204,14 +196,14 @@ WORKERS = _Workers()
 
 
 def current_home() -> "Home":
-    """Where this command finds and leaves its runs."""
+    """Return the home that $ASSAY_HOME names."""
     from assay.store.home import Home
 
     return Home.from_environment()
 
 
 def run_and_step(home: "Home", text: str) -> tuple[str, int | None]:
-    """`RUN@STEP` -> the run and the step of one of its commits; `RUN`, whatever signs are in it, has none."""
+    """Parse `RUN@STEP` into a run id and a step; `RUN` has no step, even if its id contains an `@`."""
     run_id, at, step = text.rpartition("@")
     if not at or not step.isdecimal() or ("/" not in text and home.has_run(text)):
         return home.meant_run(text), None
@@ -219,16 +211,17 @@ def run_and_step(home: "Home", text: str) -> tuple[str, int | None]:
 
 
 def writable_ledger(home: "Home") -> "Ledger":
-    """The home's ledger, made if there is none, with what it missed while it was away."""
+    """Open the home's ledger for writing, create it if needed, and add the facts that it missed while it was
+    down."""
     return _up_to_date(home, home.open_ledger())
 
 
 _SQLITE_FREE_BYTES = 1_000_000
-"""What SQLite may need beside a ledger that is only asked."""
+"""Free space that SQLite may need to read a ledger."""
 
 
 def readable_ledger(home: "Home") -> "Ledger | None":
-    """For who only asks: nothing is made, and of one that cannot be written a copy is asked."""
+    """Open the home's ledger for reading; None if there is none. One that is not writable is copied first."""
     file = home.ledger_file()
     if file is None or not file.exists() or _is_writable(file):
         ledger = home.find_ledger()
@@ -239,7 +232,7 @@ def readable_ledger(home: "Home") -> "Ledger | None":
 
 
 def warn_if_stale(ledger: "Ledger", run_ids: Collection[str] | None = None) -> None:
-    """Say of which runs (of all, where none is named) the ledger's numbers may be old, and since when."""
+    """Warn on stderr about runs (all, if None) whose numbers in the ledger may be stale."""
     from assay.base.clock import SystemClock
     from assay.reporting.views.run_list import run_lines
 
@@ -249,10 +242,10 @@ def warn_if_stale(ledger: "Ledger", run_ids: Collection[str] | None = None) -> N
 
 
 def ledger_with_runs(home: "Home", *run_ids: str) -> "Ledger":
-    """For who asks about runs: one that lies in the home and is not on record yet is written down first."""
+    """Open the ledger for reading, and record the given runs first if they are missing in it."""
     ledger = readable_ledger(home)
     if ledger is None and not any(map(home.has_run, run_ids)):
-        raise ConfigError(f"there are no runs in {home.folder}. Is $ASSAY_HOME right?")
+        raise ConfigError(f"there are no runs in {home.folder}. Check $ASSAY_HOME.")
     ledger = ledger or home.open_ledger()
     for run_id in filter(home.has_run, run_ids):
         if not ledger.has_run(run_id):
@@ -263,7 +256,7 @@ def ledger_with_runs(home: "Home", *run_ids: str) -> "Ledger":
 
 
 def _is_writable(file: Path) -> bool:
-    """Whether SQLite can write to a file, and beside it: it does so even for who only reads."""
+    """Return whether SQLite can write to the file and its folder; it needs to even for readers."""
     is_accessible = all(os.access(path, os.W_OK, effective_ids=True) for path in (file, file.parent))
     return is_accessible and shutil.disk_usage(file.parent).free >= _SQLITE_FREE_BYTES
 
@@ -282,13 +275,13 @@ def _up_to_date(home: "Home", ledger: "Ledger") -> "Ledger":
 python_graders_option = click.option(
     "--python-graders",
     type=click.Choice(["fenced", "trusted"]),
-    help="'fenced': the kernel keeps them in, or they are refused; 'trusted': they may do all that you may.  "
-    "[$ASSAY_PYTHON_GRADERS, else settings.yaml, else fenced]",
+    help="How Python graders run: in a sandbox of the kernel, or rejected without one (fenced), or with all your "
+    "permissions (trusted).  [$ASSAY_PYTHON_GRADERS, else settings.yaml, else fenced]",
 )
 
 
 def set_python_graders(mode: str | None) -> None:
-    """What a command was told of them holds in this process and in those that it starts."""
+    """Apply the option to this process and the processes that it starts."""
     if mode is not None:
         os.environ["ASSAY_PYTHON_GRADERS"] = mode
 
@@ -298,18 +291,18 @@ _FORCE = "assay.force"
 force_option = click.option(
     "--force",
     is_flag=True,
-    is_eager=True,  # before the file is looked at
+    is_eager=True,  # before OutFile checks the file
     expose_value=False,
     callback=lambda context, _, value: context.meta.update({_FORCE: value}),
-    help="Replace what is there already.",
+    help="Replace existing files.",
 )
 
 
 def is_forced() -> bool:
-    """Whether this command may replace what a user named."""
+    """Return whether this command may replace the user's files."""
     return bool(click.get_current_context().meta.get(_FORCE))
 
 
 def is_on_command_line(context: click.Context, name: str) -> bool:
-    """Whether an option stands on the command line."""
+    """Return whether an option was set on the command line."""
     return context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE

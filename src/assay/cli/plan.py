@@ -1,4 +1,4 @@
-"""`assay plan`: from a program to its weeks. Each subcommand reads a program, asks `planning`, and prints."""
+"""`assay plan`: check, schedule and simulate a program of experiments."""
 
 import datetime
 import sys
@@ -27,20 +27,20 @@ _seconds = click.option(
     default=60.0,
     show_default=True,
     type=click.FloatRange(min=0.0, min_open=True),
-    help="Most time that one aim may take to be proved.",
+    help="Time limit to prove one objective, in seconds.",
 )
 _workers = click.option(
     "--workers",
     default=1,
     show_default=True,
     type=click.IntRange(min=1),
-    help="Threads of the solver. With several the schedule may be another, as good, each time.",
+    help="Threads of the solver; with several, each solve may find another, equally good schedule.",
 )
 
 
 @click.group(cls=CommandGroup)
 def plan() -> None:
-    """Plan a program: activities, people, devices, budget, gates and dates, as one YAML file."""
+    """Plan a program of activities, people, devices, budget, gates and dates, declared in a YAML file."""
 
 
 for command in (offer, risk, status, review_command):
@@ -54,10 +54,10 @@ for command in (offer, risk, status, review_command):
     "--start",
     type=click.DateTime(["%Y-%m-%d"]),
     metavar="DATE",
-    help="First day, e.g. 2027-01-04; by default the next Monday.",
+    help="First day of the program, e.g. 2027-01-04; by default the next Monday.",
 )
 def new(out: Path, start: datetime.datetime | None) -> None:
-    """Write a small valid program to OUT, every section explained, to be changed into yours."""
+    """Write a small valid program with comments to OUT, as a template."""
     from assay.planning.program.new import new_program
 
     today = datetime.date.today()
@@ -68,7 +68,7 @@ def new(out: Path, start: datetime.datetime | None) -> None:
 
 @plan.command()
 def keys() -> None:
-    """Print every key of a program, with its default and meaning (Markdown)."""
+    """Print every key of a program with its default and meaning, as Markdown."""
     from assay.planning.program.reference import program_reference
 
     click.echo(program_reference(), nl=False)
@@ -76,14 +76,14 @@ def keys() -> None:
 
 @plan.command()
 @_program
-@click.option("--fast", is_flag=True, help="Look at names, dates and sums only; seek no schedule.")
+@click.option("--fast", is_flag=True, help="Check names, dates and sums only; do not search for a schedule.")
 @_seconds
 @_workers
 def check(program: Path, fast: bool, seconds: float, workers: int) -> None:
-    """Check that a PROGRAM is valid, and that all its limits can hold at once.
+    """Check that PROGRAM is valid, and that all its limits can hold together.
 
-    Everything that is wrong is said with its line. Where nothing fits, says which limits clash, as few as
-    possible, and what concession on each would do. Exit code 2 if it is not valid or cannot hold.
+    Errors are reported with their lines. If no schedule exists, the command prints a minimal set of conflicting
+    limits and what relaxing each would achieve. Exit code 2 if the program is invalid or infeasible.
     """
     from assay.planning.conflict import find_conflict
     from assay.planning.program.checks import short_budgets
@@ -97,11 +97,11 @@ def check(program: Path, fast: bool, seconds: float, workers: int) -> None:
     conflict = find_conflict(file.program, effort=_effort(seconds, workers))
     short = {budget.key for budget in short_budgets(file.program)}
     if short and (conflict is None or conflict.keys() <= short):
-        read_program(program)  # raises: what the runs need, and which need most
+        read_program(program)  # raises an error that lists the runs that need the most
     if conflict is not None:
         raise conflict_error(file.location, conflict)
     by = file.program.calendar.deadline_text(file.program.decision.by)
-    click.secho(f"all limits can hold, the decision by the {by} among them", fg="green")
+    click.secho(f"all limits can hold, including the decision by the {by}", fg="green")
 
 
 @plan.command()
@@ -109,17 +109,17 @@ def check(program: Path, fast: bool, seconds: float, workers: int) -> None:
 @click.option(
     "--out",
     type=OutFile('"kind":"plan"'),
-    help="Write the plan (JSON) here, for export, review, re-planning.",
+    help="File for the plan (JSON), which export, review and re-planning read.",
 )
 @force_option
-@click.option("--prices", is_flag=True, help="Also solve with a little more of each limit: what is it worth?")
-@click.option("--option", "options", multiple=True, help="Apply one of the program's options; may be repeated.")
+@click.option("--prices", is_flag=True, help="Also solve with a little more of each limit, to show what it is worth.")
+@click.option("--option", "options", multiple=True, help="Apply an option of the program. May be repeated.")
 @click.option(
     "--progress",
     type=FILE,
-    help="What happened so far (YAML); needs --earlier. What its runs held is read from the ledger.",
+    help="Progress so far (YAML); needs --earlier. Device time of its runs is read from the ledger.",
 )
-@click.option("--earlier", type=FILE, help="The plan that is under way; changed as little as possible.")
+@click.option("--earlier", type=FILE, help="The current plan; re-planning changes it as little as possible.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan's record.")
 @_seconds
 @_workers
@@ -134,10 +134,10 @@ def solve(
     seconds: float,
     workers: int,
 ) -> None:
-    """The best schedule of a PROGRAM: earliest decision, then least device-hours, then least peak.
+    """Find the best schedule of PROGRAM: earliest decision, then fewest device-hours, then lowest peak.
 
-    Shows the weeks, what holds the decision up, and what was proved; an independent checker confirms every
-    hour. Exit code 1 if the decision comes after its date.
+    Prints the weeks, what delays the decision, and what was proved optimal; an independent checker verifies
+    every hour. Exit code 1 if the decision is later than its date.
     """
     from assay.planning.explain import prices as priced
     from assay.reporting.documents.render import write_file
@@ -165,8 +165,8 @@ def solve(
 @plan.command("what-if")
 @_program
 @click.argument("names", nargs=-1)
-@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="A change of your own; repeat for more.")
-@click.option("--readings", is_flag=True, help="Instead: every reading of the fair-use rule, side by side.")
+@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="A change of your own. May be repeated.")
+@click.option("--readings", is_flag=True, help="Compare all interpretations of the fair-use rule instead.")
 @_seconds
 @_workers
 def what_if(
@@ -177,9 +177,9 @@ def what_if(
     seconds: float,
     workers: int,
 ) -> None:
-    """Questions about a PROGRAM side by side: those of the file (NAMES, or all), or your own by --set.
+    """Compare what-ifs of PROGRAM: those in the file (NAMES, or all), or your own by --set.
 
-    Each is scheduled anew, and played many times under the same luck.
+    Each is scheduled again and simulated with the same random draws.
 
     For example: --set team.research_engineer.fte=6 --set events.refreshed_data.at='end of week 3'
     """
@@ -200,7 +200,7 @@ def what_if(
     effort = _effort(seconds, workers)
     if readings:
         if not (found := questions.readings(subject, effort=effort)):
-            raise ConfigError(f"{program}: no capacity.fair_use, so there is nothing to read in several ways.")
+            raise ConfigError(f"{program}: no capacity.fair_use, so there is nothing to interpret.")
         print_what_ifs(simulate_what_ifs(found))
         return
     selected = names or (() if own else None)
@@ -211,16 +211,16 @@ def what_if(
 @_program
 @click.argument("solved", metavar="PLAN", type=InputFile("'assay plan solve PROGRAM --out {path}' writes it."))
 @click.option("--format", "kind", type=click.Choice(["ics", "csv", "slurm", "gantt", "capacity"]), required=True)
-@click.option("--out", type=OUT_FILE, help="By default to the screen.")
+@click.option("--out", type=OUT_FILE, help="Output file; by default stdout.")
 @force_option
-@click.option("--account", help="For slurm: who may use the reservations; by default the program's name.")
-@click.option("--partition", help="For slurm: the partition, where it is not the default one.")
+@click.option("--account", help="slurm: account of the reservations; by default the program's name.")
+@click.option("--partition", help="slurm: partition, if it is not the default.")
 def export(
     program: Path, solved: Path, kind: str, out: Path | None, account: str | None, partition: str | None
 ) -> None:
-    """A PLAN of a PROGRAM for other tools.
+    """Export a PLAN of PROGRAM for other tools.
 
-    ics: a calendar; csv: a table; slurm: reservations as a script; gantt and capacity: drawings (SVG).
+    ics: a calendar; csv: a table; slurm: a script with reservations; gantt and capacity: drawings (SVG).
     """
     from assay.reporting.documents.render import write_file
     from assay.reporting.terminal.terminal import print_file
@@ -250,16 +250,16 @@ def _exported(program: "Program", found: "Plan", kind: str, account: str, partit
 
 
 class _Solved(NamedTuple):
-    """A plan, and what it is one of."""
+    """A plan with its program."""
 
     program: "Program"
-    """As it is known now."""
+    """The program as known now."""
     plan: "Plan"
     now_h: int | None
-    """Where it was planned anew, the hour from which on."""
+    """If the plan was re-planned: the hour from which on."""
     in_progress: "dict[str, ActivityInProgress] | None"
     again: "Callable[[Program], Plan]"
-    """Finds the earliest plan of such a program with other limits."""
+    """Returns the earliest plan of the program with other limits."""
 
 
 def _solved(
@@ -276,7 +276,7 @@ def _solved(
     from assay.workflows.program_status import collect_progress
 
     if (progress is None) != (earlier is None):
-        raise ConfigError("--progress and --earlier go together: what happened, and the plan that was under way.")
+        raise ConfigError("--progress and --earlier belong together: give the progress and the current plan.")
     file = read_program(path)
     for option in options:
         if option not in file.program.options:
@@ -305,13 +305,13 @@ def _program_and_plan(path: Path, solved: Path) -> tuple["ProgramFile", "Plan"]:
 
     file, found = read_program(path), _read_plan(solved)
     if found.program != file.program.name:
-        raise ConfigError(f"{solved}: a plan of '{found.program}', not of '{file.program.name}'.")
+        raise ConfigError(f"{solved}: this is a plan of '{found.program}', not of '{file.program.name}'.")
     if found.program_sha256 != file.program.digest():
         broken = [
             violation for violation in plan_problems(file.program, found) if not violation.rule.startswith("plan.")
         ]
         what = f" It now breaks {broken[0].rule}: {broken[0].message}." if broken else ""
-        click.secho(f"warning: {path} has changed since {solved} was made.{what}", err=True, fg="yellow")
+        click.secho(f"warning: {path} has changed since {solved} was written.{what}", err=True, fg="yellow")
     return file, found
 
 

@@ -1,4 +1,4 @@
-"""What a recipe will do: the answer first, then what it follows from."""
+"""Lines of `assay train RECIPE --check`: steps, time, memory, notes, tokens and commits."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ from assay.workflows.preview import Preview, RankMemory, expected_s
 def check_lines(
     found: Preview, trainer: TrainerConfig, measured: Calibration | None, *, world_size: int
 ) -> Iterator[str]:
-    """`measured`: None where nothing was."""
+    """Yield the lines of the check; `measured` is None if nothing was measured."""
     epochs = found.num_steps / found.steps_per_epoch
     epoch = f"{number_of(found.steps_per_epoch, 'step')} over {number_of(found.num_rows, 'row')}"
     yield f"steps        {found.num_steps:,}: {epochs:.3g} epoch{'' if epochs == 1 else 's'} of {epoch}"
@@ -26,8 +26,12 @@ def check_lines(
         yield from _memory(found.memory, measured)
     for note in found.warnings:
         yield f"note: {note}"
-    parameters = "known once the model is made" if found.parameters is None else f"{found.parameters:,}"
-    frozen = f" are trained; {found.frozen:,} are not (below adapters, a reference)" if found.frozen else ""
+    parameters = "unknown before the model is built" if found.parameters is None else f"{found.parameters:,}"
+    frozen = (
+        f" are trained; {found.frozen:,} are frozen (base weights of adapters, a reference model)"
+        if found.frozen
+        else ""
+    )
     yield f"parameters   {parameters}{frozen}"
     tokens_per_step = count_text(found.num_tokens / found.num_steps)
     of_prompts = ", of prompts" if found.completions else ""
@@ -46,7 +50,7 @@ def check_lines(
 def check_view(
     found: Preview, recipe: Recipe, measured: Calibration | None, mixing: Mixing, *, world_size: int
 ) -> CheckView:
-    """All of it at once, for a program."""
+    """Return the check as a JSON view."""
     return CheckView.of(
         found,
         memory_bytes=None if found.memory is None else found.memory._asdict(),
@@ -60,14 +64,14 @@ def check_view(
 
 def _memory(memory: RankMemory, measured: Calibration | None) -> Iterator[str]:
     parts = ", ".join(f"{name} {bytes_text(num_bytes)}" for name, num_bytes in memory._asdict().items() if num_bytes)
-    yield f"memory       {bytes_text(sum(memory))} a rank, float32, beside Python and its libraries: {parts}"
+    yield f"memory       {bytes_text(sum(memory))} a rank, float32, plus Python and its libraries: {parts}"
     if measured is not None and measured.peak_bytes:
-        yield f"             measured here, with those: {bytes_text(measured.peak_bytes)} of the host's memory"
+        yield f"             measured here, including those: {bytes_text(measured.peak_bytes)} of the host's memory"
 
 
 def _commits(found: Preview, trainer: TrainerConfig) -> str:
     if trainer.commit_every == "auto" or found.num_commits is None:
-        return "as often as loses the least time, by what they cost, and at the end (auto)"
+        return "at the interval that loses the least time by their measured cost, and at the end (auto)"
     evaluations = " and at every evaluation," if found.num_evaluations > 1 else ""
     if trainer.commit_every > found.num_steps and not evaluations:
         return "at the end: 1"
@@ -79,7 +83,7 @@ def _time(found: Preview, measured: Calibration, world_size: int) -> Iterator[st
     held = device_hours_text(wall_s * world_size)
     yield (
         f"time         {duration_text(wall_s)} on {world_size} worker{'s' if world_size > 1 else ''}: {held} "
-        "of device time, if nothing dies"
+        "of device time, without failures"
     )
     speed, start = count_text(1 / measured.seconds_per_token), duration_text(measured.startup_s)
     yield (

@@ -1,7 +1,7 @@
-"""A run on stderr while it trains, a summary when it is done.
+"""Progress of a run on stderr while it trains, and a summary at the end.
 
-Where stderr is a terminal, a bar; else lines: one for the first step, one per commit, and one at least every
-`LINE_EVERY_S`, so that a log fills as the run goes.
+On a terminal this is a bar. Otherwise it is log lines: one for the first step, one per commit, and at least one
+every `LINE_INTERVAL_S` seconds.
 """
 
 import sys
@@ -21,7 +21,7 @@ from assay.elastic.supervisor import describe
 from assay.records.phase import Phase
 from assay.records.run import Attempt, Run
 from assay.reporting.views.verdict import estimate_text
-from assay.store.notices import read_notices
+from assay.store.incidents import read_incidents
 from assay.store.metrics.segment import Points, Position, SegmentData, read_segment, segment_path
 from assay.workflows.export.export_warnings import recorded_numbers
 from assay.workflows.train import RunResult
@@ -30,42 +30,42 @@ LINE_INTERVAL_S = 30.0
 
 
 class Display(Protocol):
-    """How a run is shown."""
+    """Shows the progress of a run."""
 
     def open(self) -> None:
-        """Begin to show."""
+        """Start to show."""
         ...
 
     def close(self) -> None:
-        """Leave the screen as it was."""
+        """Restore the screen."""
         ...
 
     def begin(self, attempt: Attempt) -> None:
-        """An attempt starts from its commit."""
+        """Show that an attempt starts from its commit."""
         ...
 
     def show(self, found: SegmentData) -> None:
-        """What is new in rank 0's segment; it may be nothing."""
+        """Show the new data of rank 0's segment, which may be empty."""
         ...
 
     def wait(self) -> None:
-        """Some time has passed."""
+        """Called when some time has passed."""
         ...
 
     def show_message(self, text: str) -> None:
-        """A sentence about the run."""
+        """Show a sentence about the run."""
         ...
 
 
 class RunProgress:
-    """A watcher that follows rank 0's metrics, and says what is noticed and how attempts end."""
+    """A run observer that shows rank 0's metrics, events, and how attempts end."""
 
     def __init__(self, run: Run, display: Display | None = None) -> None:
-        """`display`: by default, what suits stderr."""
+        """`display`: by default a bar or log lines, depending on stderr."""
         self._display = display or _display_of(run)
         self._run = run
         self._position = Position()
-        self._num_events = len(read_notices(Path(run.run_dir)))
+        self._num_events = len(read_incidents(Path(run.run_dir)))
 
     def __enter__(self) -> Self:
         self._display.open()
@@ -77,13 +77,12 @@ class RunProgress:
         self._display.close()
 
     def attempt_began(self, attempt: Attempt, pids: Sequence[int]) -> None:  # noqa: ARG002
-        """Start from the attempt's commit."""
         self._position = Position()
         self._display.begin(attempt)
 
     def tick(self, attempt: Attempt) -> None:
-        """Show the newest step, and say what was noticed."""
-        events = read_notices(Path(self._run.run_dir))
+        """Show new steps and events."""
+        events = read_incidents(Path(self._run.run_dir))
         for event in events[self._num_events :]:
             self._display.show_message(f"{event.event}: {event.text}")
         self._num_events = len(events)
@@ -95,7 +94,7 @@ class RunProgress:
         self._display.wait()
 
     def attempt_ended(self, attempt: Attempt) -> None:
-        """Show its last step, and say how it ended."""
+        """Show the last steps and the outcome."""
         self.tick(attempt)
         self._display.show_message(describe(attempt))
 
@@ -106,7 +105,7 @@ def _display_of(run: Run) -> Display:
 
 
 class Bar:
-    """On a terminal."""
+    """A progress bar on a terminal."""
 
     def __init__(self, console: Console, run_id: str, num_steps: int) -> None:
         self._console = console
@@ -135,26 +134,26 @@ class Bar:
             self._progress.update(self._task, completed=step, speed=_speed(found.metrics))
 
     def wait(self) -> None:
-        """The bar moves by itself."""
+        pass  # the bar updates by itself
 
     def show_message(self, text: str) -> None:
         self._console.print(visible(text), highlight=False, markup=False)
 
 
 class LogLines:
-    """In a file or a pipe."""
+    """Log lines for a file or a pipe."""
 
     def __init__(
         self, num_steps: int, *, clock: Clock | None = None, write: Callable[[str], None] | None = None
     ) -> None:
-        """`write`: by default, to stderr at once."""
+        """`write`: by default prints to stderr."""
         self._num_steps = num_steps
         self._clock = clock or SystemClock()
         self._write = write or (lambda line: click.echo(line, err=True))
         self._last_line_s = self._phase_s = self._clock.monotonic_s()
         self._phase: Phase = "startup"
         self._start: tuple[int, float] | None = None
-        """Step and moment (on the rank's clock) from which the attempt made steps; None before that."""
+        """Step and time (on the rank's clock) at which the attempt's first step started; None before it."""
         self._step = self._committed_step = 0
         self._tokens = self._seconds = 0.0
         """Tokens and seconds of the steps since the last line."""
@@ -200,7 +199,7 @@ class LogLines:
         self._write(f"{utc_text(self._clock.now_s())}  {text}")
 
     def _record_step(self, metrics: dict[str, Points], index: int, time_s: float) -> None:
-        """A step that was made."""
+        """Take over a finished step's metrics."""
         self._step = int(metrics["loss"].steps[index])
         self._loss, self._rate, tokens, seconds = (
             float(metrics[name].values[index]) for name in ("loss", "learning_rate", "tokens", "step_s")
@@ -230,13 +229,13 @@ def _speed(metrics: dict[str, Points]) -> str:
 
 
 def print_result(result: RunResult) -> None:
-    """What the run came to."""
+    """Print the outcome of a run."""
     run_id = result.run.run_id
     if result.outcome == "stopped":
         last = result.last_attempt
-        assert last is not None, "what was stopped had begun"
+        assert last is not None, "a stopped run has an attempt"
         why = f"; it {result.waits_for}" if result.waits_for else ""
-        click.echo(f"run {run_id} stopped at step {last.end_step}, committed{why}. Go on with:")
+        click.echo(f"run {run_id} stopped at step {last.end_step}, committed{why}. Resume it with:")
         click.echo(f"  {last.resume_command()}")
         return
     evaluation, audit = result.evaluation, result.audit
@@ -244,7 +243,7 @@ def print_result(result: RunResult) -> None:
         headline = evaluation.headline
         click.echo(f"{f'validation {headline.metric.title}':<15} {estimate_text(headline.estimate)}")
     if audit is not None:
-        rows_text = f"{audit.rows_learned:,} of {audit.rows_expected:,} rows learned once"
+        rows_text = f"{audit.rows_trained:,} of {audit.rows_expected:,} rows learned once"
         click.echo(f"audit           {audit.verdict}: {rows_text}")
     for warning in recorded_numbers(result.run, evaluation).warnings():
         click.secho(f"warning         {warning.rule}: {warning.text}", fg="yellow")

@@ -1,11 +1,11 @@
-"""`assay recipe`: write the first recipe for a dataset."""
+"""`assay recipe`: write a first recipe for a dataset."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from assay.cli.given import DATASET, OUT_FILE, CommandGroup, force_option
+from assay.cli.parameters import DATASET, OUT_FILE, CommandGroup, force_option
 
 if TYPE_CHECKING:
     from assay.workflows.new_recipe import LanguageMethod
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 @click.group(cls=CommandGroup)
 def recipe() -> None:
-    """Recipes: what a run is. 'assay train --keys' describes every key."""
+    """Write recipes. 'assay train --keys' describes every key."""
 
 
 @recipe.command()
 @click.argument("dataset", type=DATASET)
-@click.option("--out", type=OUT_FILE, help="The file to write.  [default: print it]")
+@click.option("--out", type=OUT_FILE, help="File to write; by default the recipe is printed.")
 @force_option
-@click.option("--name", help="Of the runs.  [default: the dataset's]")
+@click.option("--name", help="Name of the recipe and its runs.  [default: the dataset's name]")
 @click.option(
     "--model",
     "--encoder",
@@ -29,10 +29,10 @@ def recipe() -> None:
 @click.option(
     "--method",
     type=click.Choice(["sft", "reward", "dpo", "grpo"]),
-    help="What learns from rows for a language model.  [default: sft of texts and chats, reward of pairs, "
-    "grpo of prompts]",
+    help="Training method for language-model rows.  [default: sft for texts and chats, reward for pairs, "
+    "grpo for prompts]",
 )
-@click.option("--epochs", type=click.IntRange(min=1), help="Passes over the rows.  [default: by their number]")
+@click.option("--epochs", type=click.IntRange(min=1), help="Number of epochs.  [default: chosen by the number of rows]")
 def new(
     dataset: Path,
     out: Path | None,
@@ -41,11 +41,10 @@ def new(
     method: "LanguageMethod | None",
     epochs: int | None,
 ) -> None:
-    """Write a recipe that fits DATASET and this machine, each line explained; it trains as it is.
+    """Write a recipe for DATASET and this machine, with comments; it trains as it is.
 
-    What is learned follows from the labels, or from the format of rows for a language model; the token budget
-    from the rows' lengths, lanes and the model's size from this machine, steps and commits from the number of
-    rows.
+    The method follows from the labels or the format of the rows, the token budget from their lengths, lanes and
+    model size from this machine, and steps and commits from the number of rows.
     """
     from assay.reporting.documents.render import write_file
     from assay.reporting.terminal.terminal import print_file
@@ -53,7 +52,7 @@ def new(
 
     found = new_recipe(dataset, name=name, model=model, epochs=epochs, method=method)
     for warning in found.warnings:
-        click.echo(f"warning: {warning.with_cure().text}", err=True)
+        click.echo(f"warning: {warning.with_hint().text}", err=True)
     if out is None:
         print_file(found.text)
         return

@@ -1,4 +1,4 @@
-"""`assay replay`: run a step of a past run again and see what happened."""
+"""`assay replay`: replay a step of a past run and compare it with the record."""
 
 import sys
 from pathlib import Path
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 20
 _AS_WRITTEN = (
-    "trainer.compile: no operator is seen inside the programs of layers, so they ran as they are written, to "
-    "other bits than the run's: nothing is compared from this step on"
+    "trainer.compile: operators inside compiled layers cannot be observed, so the layers ran uncompiled, with "
+    "other bits than in the run: nothing is compared from this step on"
 )
 
 
 @click.command()
 @click.argument("run_id", metavar="RUN", type=RUN)
-@click.option("--step", required=True, type=int, help="The step to run again (the first is 1).")
-@click.option("--through", type=int, help="Go on to this step, e.g. to one whose weights are on record.")
-@click.option("--lane", type=int, help="Of the step, also this lane by itself.")
-@click.option("--attempt", type=int, help="Compare with this attempt's record; by default the one that counts.")
-@click.option("--watch", is_flag=True, help="Name the first operator that makes a NaN or an infinity.")
+@click.option("--step", required=True, type=int, help="Step to replay (the first is 1).")
+@click.option("--through", type=int, help="Continue to this step, e.g. one whose weights are on record.")
+@click.option("--lane", type=int, help="Also compute this lane of the step separately.")
+@click.option("--attempt", type=int, help="Attempt to compare with; by default the one that committed the step.")
+@click.option("--watch", is_flag=True, help="Find the first operator that produces a NaN or an infinity.")
 @click.option(
     "--audit-ops",
     is_flag=True,
-    help="Name the first operator that is off its float64 reference by more than rounding explains.",
+    help="Find the first operator that differs from its float64 reference by more than rounding explains.",
 )
-@click.option("--bisect", is_flag=True, help="Name the rows that make the step bad.")
-@click.option("--explain", is_flag=True, help="Say whether arithmetic, data or optimisation is to blame.")
-@click.option("--keep", is_flag=True, help="Keep all that the step needs as a capsule, safe from retention.")
+@click.option("--bisect", is_flag=True, help="Find the rows that make the step bad.")
+@click.option("--explain", is_flag=True, help="Decide whether arithmetic, data or optimization caused it.")
+@click.option("--keep", is_flag=True, help="Save everything that the step needs as a capsule, safe from retention.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def replay(
     run_id: str,
@@ -49,13 +49,13 @@ def replay(
     keep: bool,
     as_json: bool,
 ) -> None:
-    """Run a step of RUN again on one process, from the nearest commit, and compare every bit with the record.
+    """Replay a step of RUN on one process from the nearest commit, and compare every bit with the record.
 
     Works for runs of any world size, and for steps that failed. Exit code 1 if a number differs or an operator
-    is found to be wrong.
+    is wrong.
     """
     if watch and audit_ops:
-        raise ConfigError("--watch and --audit-ops look at the same operators in turn: give one of them.")
+        raise ConfigError("--watch and --audit-ops exclude each other: give one of them.")
     from assay.store.metrics.recorded import recorded_steps
     from assay.training.recipe import recipe_of
     from assay.training.replay.request import ReplayRequest
@@ -83,8 +83,8 @@ def replay(
     from assay.workflows.replay import replay as replay_step
 
     log = CommitLog(open_store(run.store_url))
-    if (said := other_processor(run, step, attempt=attempt)) is not None:
-        click.secho(said, err=True, fg="yellow")
+    if (message := other_processor(run, step, attempt=attempt)) is not None:
+        click.secho(message, err=True, fg="yellow")
     report = replay_step(run, log, request, progress=_progress)
     if explain:
         found = explanation(
@@ -113,18 +113,18 @@ def _text(report: "ReplayReport") -> str:
         f"replayed from {origin}: {report.compared} numbers compared"
     ]
     if report.recorded_code_version != report.code_version:
-        lines.append(f"  made by {report.recorded_code_version}, replayed by {report.code_version}")
+        lines.append(f"  run with {report.recorded_code_version}, replayed with {report.code_version}")
     lines += [
-        f"  {'=' if each.is_equal else '≠'} step {each.step} {each.quantity}: {each.replayed}"
-        + ("" if each.is_equal else f", on record {each.recorded}")
-        for each in report.at_step
+        f"  {'=' if number.is_equal else '≠'} step {number.step} {number.quantity}: {number.replayed}"
+        + ("" if number.is_equal else f", on record {number.recorded}")
+        for number in report.at_step
     ]
     first = report.first_difference
     if first is not None and first not in report.at_step:
         lines.append(f"  ≠ step {first.step} {first.quantity}: {first.replayed}, on record {first.recorded}")
     if not report.at_step and not (report.operators and report.operators.as_written):
         value = "not finite" if report.loss is None else f"{report.loss!r}"
-        lines.append(f"  the run wrote nothing down about step {report.step}; its loss here: {value}")
+        lines.append(f"  the run has no record of step {report.step}; its loss here: {value}")
     if report.lane_loss is not None:
         lines.append(f"  the lane's mean loss: {report.lane_loss!r}")
     lines += _operator_lines(report.operators) + _row_lines(report.rows)
@@ -164,11 +164,11 @@ def _row_lines(search: "RowSearch | None") -> list[str]:
     if search is None:
         return []
     if not search.rows:
-        return [f"  no row is to blame: none adds to {search.criterion}"]
+        return [f"  no row is the cause: none contributes to {search.criterion}"]
     lines = [f"  {len(search.rows):,} of {search.num_rows:,} rows: {search.criterion}"]
     for row in search.rows[:MAX_ROWS]:
         loss = "not finite" if row.loss is None else f"{row.loss:.4g}"
-        lines.append(f"    row {row.row_id} ({row.place}), lane {row.lane}: loss {loss}")
+        lines.append(f"    row {row.row_id} ({row.location}), lane {row.lane}: loss {loss}")
         lines += [f"      from {one_line(row.origin)}"] if row.origin else []
         lines += [f"      {one_line(row.text)}"] if row.text else []
     if len(search.rows) > MAX_ROWS:

@@ -1,4 +1,4 @@
-"""`assay report`: one page about a run, all campaigns, or what runs now."""
+"""`assay report`: write an HTML page about a run, all campaigns, or the running runs."""
 
 import os
 from pathlib import Path
@@ -15,24 +15,23 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("run_id", metavar="[RUN]", type=RUN, required=False)
-@click.option("--campaigns", is_flag=True, help="Instead: one page over all campaigns and what they decided.")
-@click.option("--live", is_flag=True, help="Instead: one page over what runs, and what failed within a day.")
+@click.option("--campaigns", is_flag=True, help="Write a page about all campaigns and their decisions instead.")
+@click.option("--live", is_flag=True, help="Write a page about running runs and recent failures instead.")
 @click.option(
     "--every",
-    "every_s",
+    "interval_s",
     type=click.FloatRange(min=1.0),
     metavar="SECONDS",
-    help="With --live: write it again so often until Ctrl-C; the browser reads it again by itself.",
+    help="With --live: rewrite the page at this interval until Ctrl-C; the browser reloads it.",
 )
-@click.option("--out", type=OUT_PAGE, help="File to write; by default beside what it is about.")
+@click.option("--out", type=OUT_PAGE, help="File to write; by default in the folder of the run or the campaigns.")
 @force_option
 def report(run_id: str | None, campaigns: bool, live: bool, interval_s: float | None, out: Path | None) -> None:
-    """Write one self-contained HTML page: about RUN (what happened, did it learn, what is it worth), over all
-    campaigns, or over what runs now."""
+    """Write one self-contained HTML page about RUN, all campaigns, or the running runs."""
     if sum((run_id is not None, campaigns, live)) != 1:
         raise click.UsageError("give a RUN, or --campaigns, or --live.")
     if interval_s is not None and not live:
-        raise click.UsageError("--every goes with --live: nothing else changes by itself.")
+        raise click.UsageError("--every needs --live.")
     home = current_home()
     if run_id is not None:
         _report_run(home, run_id, out)
@@ -59,7 +58,7 @@ def _report_campaigns(home: "Home", out: Path | None) -> None:
     with writable_ledger(home) as ledger:
         lines = campaign_lines(ledger)
     if not lines:
-        click.echo(f"No campaigns in {home.folder} yet. 'assay campaign run FILE' begins one.")
+        click.echo(f"No campaigns in {home.folder} yet. Start one with 'assay campaign run FILE'.")
         return
     default_path = home.folder / "campaigns.html"
     folder = (out or default_path).parent.resolve()

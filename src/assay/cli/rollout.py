@@ -1,4 +1,4 @@
-"""`assay rollout`: one answer of a past step, drawn again alone."""
+"""`assay rollout`: replay one rollout of a past step."""
 
 import sys
 from pathlib import Path
@@ -14,15 +14,17 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("run_id", metavar="RUN", type=RUN)
-@click.option("--step", required=True, type=int, help="The step that learned from it (the first is 1).")
-@click.option("--row", required=True, type=int, help="The prompt's row of the dataset.")
-@click.option("--sample", type=int, default=0, show_default=True, help="Which of its answers, from 0.")
+@click.option("--step", required=True, type=int, help="Step that trained on the rollout (the first is 1).")
+@click.option("--row", required=True, type=int, help="Dataset row of the prompt.")
+@click.option("--sample", type=int, default=0, show_default=True, help="Index of the completion in its group, from 0.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def rollout(run_id: str, step: int, row: int, sample: int, as_json: bool) -> None:
-    """Draw one answer of a GRPO RUN again, alone, and compare every bit with what the run learned from.
+    """Sample one rollout of a GRPO RUN again, alone, and compare every bit with the one that the run trained
+    on.
 
-    Begins at the nearest commit before the step, on one process, whatever number of ranks made the run. Says
-    the prompt, the answer, its reward, and why it was or was not learned from. Exit code 1 if a bit differs.
+    Starts from the nearest commit before the step, on one process, whatever the world size of the run was.
+    Prints the prompt, the completion, its reward, and why it was or was not used for training. Exit code 1 if a
+    bit differs.
     """
     from assay.store.metrics.recorded import recorded_steps
     from assay.training.recipe import recipe_of
@@ -45,8 +47,8 @@ def rollout(run_id: str, step: int, row: int, sample: int, as_json: bool) -> Non
     from assay.store.objects import open_store
     from assay.workflows.rollout import rollout_again
 
-    if (said := other_processor(run, step, attempt=None)) is not None:
-        click.secho(said, err=True, fg="yellow")
+    if (logprobs := other_processor(run, step, attempt=None)) is not None:
+        click.secho(logprobs, err=True, fg="yellow")
     log = CommitLog(open_store(run.store_url))
     report = rollout_again(run, log, request, progress=_progress)
     click.echo(report.to_json() if as_json else _text(report))
@@ -55,13 +57,13 @@ def rollout(run_id: str, step: int, row: int, sample: int, as_json: bool) -> Non
 
 def _progress(step: int, first: int, last: int) -> None:
     if sys.stderr.isatty():
-        click.echo(f"\rmaking step {step} of {first} to {last} again", err=True, nl=step == last)
+        click.echo(f"\rreplaying step {step} of {first} to {last}", err=True, nl=step == last)
 
 
 def _text(report: "RolloutReport") -> str:
     colour = {"equal": "green", "differs": "red", "not recorded": "yellow"}[report.verdict]
     origin = f"the commit of step {report.from_step}" if report.from_step else "the starting weights"
-    said = report.logprobs
+    logprobs = report.logprobs
     rewards = ", ".join("none" if reward is None else f"{reward:g}" for reward in report.group_rewards)
     reward = "no reward" if report.reward is None else f"reward {report.reward:g}"
     advantage = "" if report.advantage is None else f", advantage {report.advantage:+.4g}"
@@ -71,22 +73,23 @@ def _text(report: "RolloutReport") -> str:
         f"{len(report.group_rewards)}, lane {report.lane}",
         f"  drawn alone with the weights after step {report.policy_step}, from {origin}",
         f"  prompt: {report.prompt!r}",
-        f"  answer: {report.answer!r}",
+        f"  completion: {report.completion!r}",
         f"  {len(report.tokens)} tokens: {' '.join(map(str, report.tokens))}",
         "  ended by itself" if report.ended_by == "stop" else "  cut at method.sampling.max_tokens",
-        f"  log-probabilities: sum {sum(said):.6g}, mean {sum(said) / len(said):.4g}, least {min(said):.4g}",
+        f"  log-probabilities: sum {sum(logprobs):.6g}, mean {sum(logprobs) / len(logprobs):.4g}, "
+        f"least {min(logprobs):.4g}",
         f"  {reward}{advantage}; its group's rewards: {rewards}",
         f"  {click.style(report.outcome.replace('_', ' '), bold=True)}: {report.because}",
     ]
     if report.recorded_code_version != report.code_version:
-        lines.append(f"  made by {report.recorded_code_version}, drawn again by {report.code_version}")
+        lines.append(f"  run with {report.recorded_code_version}, sampled again with {report.code_version}")
     lines += [
         f"  {'=' if number.is_equal else '≠'} {number.quantity}: {number.replayed}"
         + ("" if number.is_equal else f", {_OTHER[number.quantity]} {number.recorded}")
         for number in report.compared
     ]
     if report.verdict == "not recorded":
-        lines.append(f"  the run wrote nothing down about step {report.step}")
+        lines.append(f"  the run has no record of step {report.step}")
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""`assay scaling`: laws over parameters, tokens and compute; data efficiency between runs."""
+"""`assay scaling`: scaling laws over parameters, tokens and compute; data efficiency of runs."""
 
 import math
 from pathlib import Path
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 FORMS = ("chinchilla", "over-training", "compute", "tokens")
 MANY_POINTS = 500
-"""Whose fits take seconds."""
+"""Number of points from which fits take seconds."""
 
 
 @click.group(cls=CommandGroup)
 def scaling() -> None:
-    """Fit loss over scale and say what a larger run would reach; compare how fast two runs learn."""
+    """Fit scaling laws, predict larger runs, and compare how fast two runs learn."""
 
 
 @scaling.command()
@@ -43,33 +43,46 @@ def scaling() -> None:
     type=click.Choice(["auto", *FORMS]),
     default="auto",
     show_default=True,
-    help="The law; auto: the simplest of those whose back-test erred least.",
+    help="Form of the law; auto: the simplest one among those with the smallest back-test error.",
 )
 @click.option(
     "--at",
     "targets",
     multiple=True,
     metavar="NAME=VALUE,...",
-    help="A run to predict, e.g. parameters=7e10,tokens=1.4e12 or compute=1e21; may be given more than once.",
+    help="Run to predict, e.g. parameters=7e10,tokens=1.4e12 or compute=1e21. May be repeated.",
 )
-@click.option("--score", "score_column", help="Column with a task's accuracy (0 to 1), to be predicted, too.")
-@click.option("--chance", type=float, default=0.0, show_default=True, help="The task's score for guessing.")
-@click.option("--ceiling", type=float, default=1.0, show_default=True, help="The task's best possible score.")
-@click.option("--drop-highest", type=click.IntRange(min=0), default=0, help="Leave out so many points of highest loss.")
+@click.option("--score", "score_column", help="Column with a task's accuracy (0 to 1) to predict as well.")
+@click.option("--chance", type=float, default=0.0, show_default=True, help="Score of the task by guessing.")
+@click.option("--ceiling", type=float, default=1.0, show_default=True, help="Best possible score of the task.")
+@click.option(
+    "--drop-highest",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Number of points with the highest losses to leave out.",
+)
 @click.option(
     "--delta",
     type=click.FloatRange(min=0, min_open=True),
     default=1e-3,
     show_default=True,
-    help="Of Huber's loss, in log loss.",
+    help="Delta of the Huber loss, in log loss.",
 )
-@click.option("--least-absolute", is_flag=True, help="The limit of small delta: least absolute deviations.")
-@click.option("--resamples", type=click.IntRange(min=100), default=1000, show_default=True, help="Of the bootstrap.")
-@click.option("--confidence", type=click.FloatRange(0.5, 0.99), default=0.9, show_default=True, help="Of predictions.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@click.option("--strict", "is_strict", is_flag=True, help="Refuse targets further out than was tested.")
-@click.option("--check-bands", is_flag=True, help="Also count how often such bands held runs that were forgotten.")
-@click.option("--out", type=OUT_PAGE, help="Write a page with figures here.")
+@click.option("--least-absolute", is_flag=True, help="Use least absolute deviations, the limit of a small delta.")
+@click.option(
+    "--resamples", type=click.IntRange(min=100), default=1000, show_default=True, help="Number of bootstrap resamples."
+)
+@click.option(
+    "--confidence",
+    type=click.FloatRange(0.5, 0.99),
+    default=0.9,
+    show_default=True,
+    help="Confidence level of the predictions.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the bootstrap.")
+@click.option("--strict", "is_strict", is_flag=True, help="Reject targets beyond the tested range.")
+@click.option("--check-bands", is_flag=True, help="Also measure how often such bands contain held-out runs.")
+@click.option("--out", type=OUT_PAGE, help="HTML page with figures to write.")
 @force_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (docs/json.md).")
 def fit(
@@ -92,14 +105,13 @@ def fit(
 ) -> None:
     """Fit a scaling law to finished runs, and predict larger ones.
 
-    The points come from a CSV file with a heading (loss, and two of parameters, tokens and compute, or what the
-    form needs; a column 'run' groups checkpoints of one run), or from RUNs on record, each a point: parameters
-    of its recipe, tokens learned, loss on the held-out rows.
+    The points come from a CSV file with a header (loss, and two of parameters, tokens and compute, or what the
+    form needs; a column 'run' groups checkpoints of one run), or from RUNs on record, each one a point:
+    parameters of its recipe, tokens trained on, loss on the held-out rows.
 
     Bands are for one new run, and calibrated: fits on the smaller points predict the larger ones, and the band
-    is as wide as that needed. A target further out than any such test is marked untested, or refused with
-    what is supported instead (--strict). Exit code 2 if anything that was asked is refused, after the rest is
-    printed.
+    is as wide as that requires. A target beyond the range of these tests is marked as untested, or rejected
+    (--strict). Exit code 2 if a target is rejected, after the others are printed.
     """
     requested = [_target(text) for text in targets]
     _check_sources(sources, score_column)
@@ -145,13 +157,14 @@ def fit(
 @click.argument("run_ids", nargs=-1, required=True, type=RUN, metavar="BASELINE CANDIDATE [BASELINE CANDIDATE]...")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (docs/json.md).")
 def code_length(run_ids: tuple[str, ...], as_json: bool) -> None:
-    """Say how many bits the labels cost somebody who learns along: fewer is a faster learner.
+    """Print how many bits the labels cost a learner that predicts each one first: fewer bits mean faster
+    learning.
 
-    One RUN alone is described. Pairs of a baseline and a candidate on the same rows in the same order are
-    compared; several pairs (a seed each) give an interval that holds for the method, not for the seed.
+    A single RUN is described. Pairs of a baseline and a candidate on the same rows in the same order are
+    compared; several pairs (one per seed) give an interval for the method.
     """
     if len(run_ids) > 1 and len(run_ids) % 2:
-        raise ConfigError(f"{len(run_ids)} runs do not make pairs. Give one run, or baseline and candidate in turn.")
+        raise ConfigError(f"{len(run_ids)} runs are not pairs. Give one run, or baseline and candidate alternately.")
     from assay.reporting.views.scaling import code_lengths_view
     from assay.statistics.code_length import code_length as of_run
     from assay.statistics.code_length import compare_code_lengths
@@ -171,7 +184,7 @@ def code_length(run_ids: tuple[str, ...], as_json: bool) -> None:
 
 def _check_sources(sources: tuple[str, ...], score_column: str | None) -> None:
     if _is_file(sources[0]) and len(sources) > 1:
-        raise ConfigError(f"{len(sources)} files given; put all points of one law into one CSV file.")
+        raise ConfigError(f"{len(sources)} files given. Put all points of a law into one CSV file.")
     if not _is_file(sources[0]) and score_column is not None:
         raise ConfigError("--score names a column of a CSV file; runs on record have no such column.")
 
@@ -248,7 +261,7 @@ def _print_study(result: "ScalingStudy", check: "BandCheck | None", out: Path | 
         click.secho(f"  no back-test: {result.back_test_error}", fg="yellow")
     if check is not None:
         click.echo(
-            f"  {check.confidence:.0%} bands held {check.covered:.1%} of {check.num_predictions} forgotten "
+            f"  {check.confidence:.0%} bands contained {check.covered:.1%} of {check.num_predictions} held-out "
             f"larger runs; uncalibrated {check.covered_uncalibrated:.1%}, bootstrap alone "
             f"{check.covered_by_bootstrap_alone:.1%}"
         )

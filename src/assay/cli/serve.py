@@ -70,5 +70,5 @@ def serve(
 
     home = current_home()
     most_bytes = None if engine_memory is None else int(engine_memory * 1e9)
-    budget = EngineBudget(EngineForks(home).start, most=engines, most_bytes=most_bytes)
+    budget = EngineBudget(EngineForks(home).start, max_models=engines, max_bytes=most_bytes)
     run_server(home, found, budget, host=host, port=port, judge=judge, notify=lambda text: click.echo(text, err=True))

@@ -1,4 +1,4 @@
-"""`assay train`: train a recipe, or go on with a run."""
+"""`assay train`: train a recipe, or resume a run."""
 
 import os
 import socket
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def _print_keys(context: click.Context, option: click.Parameter, is_set: bool) -> None:
-    """Print the reference that an option is for, and leave."""
+    """Print the reference of a recipe or a pipeline, and exit."""
     if not is_set:
         return
     if option.name == "keys":
@@ -56,42 +56,46 @@ def _print_keys(context: click.Context, option: click.Parameter, is_set: bool) -
     type=WORKERS,
     default=1,
     show_default=True,
-    help="Ranks, on all nodes together: any number up to loader.lanes. 8..64: as many as there is room for; "
-    "with fewer than 8 the run leaves, committed. May differ at every resume.",
+    help="Number of ranks over all nodes, at most loader.lanes. A range such as 8..64 uses as many as fit; with "
+    "fewer than 8 the run commits and stops. May change at every resume.",
 )
-@click.option("--run-id", help="Name the run; by default the recipe's name and the time.")
+@click.option("--run-id", help="Id of the run; by default the recipe's name and the time.")
 @click.option(
-    "--resume", metavar="RUN", type=RUN, help="Go on with this run from its last commit, instead of a RECIPE."
+    "--resume", metavar="RUN", type=RUN, help="Resume this run from its last commit, instead of training a RECIPE."
 )
 @click.option(
     "--from",
     "forked",
     metavar="RUN[@STEP]",
-    help="Begin a new run with a commit of RUN (the last; @0: its beginning), under its recipe with OVERRIDES.",
+    help="Fork: start a new run from a commit of RUN (by default the last; @0: none), with its recipe and OVERRIDES.",
 )
-@click.option("--store", metavar="URL", help="Where commits go, e.g. s3://bucket/prefix; by default the run's folder.")
-@click.option("--max-restarts", default=10, show_default=True, help="Attempts that may die before giving up.")
+@click.option(
+    "--store", metavar="URL", help="Store of the commits, e.g. s3://bucket/prefix; by default the run's folder."
+)
+@click.option(
+    "--max-restarts", default=10, show_default=True, help="Number of attempts that may die before the run fails."
+)
 @click.option(
     "--after-death",
     type=click.Choice(["same", "shrink"]),
     default="same",
     show_default=True,
-    help="Workers of the next attempt: as many as before, or as the survivors make up.",
+    help="Number of workers after a death: the same as before, or only the survivors.",
 )
 @click.option(
     "--parallel",
     type=click.Choice(["ddp", "fsdp2"]),
     default="ddp",
     show_default=True,
-    help="Every worker holds all weights, or a shard of them: the same numbers. May differ at every resume.",
+    help="Replicate the weights (ddp) or shard them (fsdp2), with equal results. May change at every resume.",
 )
 @click.option(
     "--share",
     type=click.Choice(["equal", "speed"]),
     default="equal",
     show_default=True,
-    help="Lanes of each worker: as equal as may be, or by how fast it was in the attempts before, so that a "
-    "slow one gets fewer. The same numbers.",
+    help="Lanes of each worker: as equal as possible, or by speed in earlier attempts, so a slow worker gets fewer. "
+    "The results are equal.",
 )
 @click.option(
     "--hang-after",
@@ -99,15 +103,15 @@ def _print_keys(context: click.Context, option: click.Parameter, is_set: bool) -
     default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="Silence in a step after which a worker counts as hung; never less than ten of the longest steps. "
-    "While it starts, commits or evaluates: 15 minutes.",
+    help="Time without progress after which a worker counts as hung, at least ten times the longest step; "
+    "15 minutes while it starts, commits or evaluates.",
 )
 @click.option(
     "--leave-within",
     default=600.0,
     show_default=True,
     metavar="SECONDS",
-    help="After SIGTERM, kill what has not committed and left by then.",
+    help="Time to commit and exit after SIGTERM, before workers are killed.",
 )
 @click.option(
     "--verify-commits",
@@ -115,12 +119,12 @@ def _print_keys(context: click.Context, option: click.Parameter, is_set: bool) -
     default=20,
     show_default=True,
     metavar="N",
-    help="Read the first commit of an attempt, and one in N, back before it counts; 0 for none.",
+    help="Read back the first commit of an attempt and every N-th one before it counts; 0: none.",
 )
 @click.option(
-    "--store-patience",
+    "--store-retry-s",
     type=click.FloatRange(min=0),
-    envvar="ASSAY_STORE_PATIENCE",
+    envvar="ASSAY_STORE_RETRY_S",
     default=900.0,
     show_default=True,
     metavar="SECONDS",
@@ -129,28 +133,25 @@ def _print_keys(context: click.Context, option: click.Parameter, is_set: bool) -
 @click.option(
     "--other-device",
     is_flag=True,
-    help="Go on though the last commit was computed on another kind of processor: the weights will be others.",
+    help="Allow resuming on another type of processor than the last commit's; the weights will differ.",
 )
 @click.option(
     "--take-over",
     is_flag=True,
-    help="With --resume: of a run that a process of this machine still trains, too. That one can commit no "
-    "more, and what it did since its last commit is done again.",
+    help="With --resume: take over a run that a process of this machine still trains. That process cannot commit any "
+    "more, and its steps since the last commit are repeated.",
 )
-@click.option(
-    "--faults", type=FILE, help="A fault plan (YAML): what shall go wrong, where and when. See docs/faults.md."
-)
+@click.option("--faults", type=FILE, help="Fault plan (YAML) to inject; see docs/faults.md.")
 @python_graders_option
 @click.option(
     "--check",
     is_flag=True,
-    help="Check recipe, data and model sizes; print what will be done: steps, time, memory, warnings, tokens, "
-    "commits. Leaves nothing behind.",
+    help="Check recipe, data and model sizes; print steps, time, memory, warnings, tokens, commits. Nothing is kept.",
 )
 @click.option(
     "--verbose",
     is_flag=True,
-    help="With --check: the resolved recipe, too, and how well its order mixes the rows.",
+    help="With --check: also print the resolved recipe, and how well its order mixes the rows.",
 )
 @click.option(
     "--check-seconds",
@@ -158,7 +159,7 @@ def _print_keys(context: click.Context, option: click.Parameter, is_set: bool) -
     default=3.0,
     show_default=True,
     metavar="SECONDS",
-    help="With --check: real steps that are measured, behind the first; 0 for none.",
+    help="With --check: how long to measure real training steps after the first one; 0: do not measure.",
 )
 @click.option(
     "--keys",
@@ -174,7 +175,7 @@ def _print_keys(context: click.Context, option: click.Parameter, is_set: bool) -
     is_eager=True,
     expose_value=False,
     callback=_print_keys,
-    help="Likewise of a pipeline (docs/pipelines.md).",
+    help="Print every key of a pipeline with its default and meaning.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the run as JSON, as 'assay show --json' does.")
 @launch_target_options
@@ -198,12 +199,12 @@ def train(
     target: LaunchTarget,
     **restarts: Any,
 ) -> None:
-    """Train RECIPE (a YAML file), with OVERRIDES like trainer.epochs=2, and prove what was learned.
+    """Train RECIPE (a YAML file) with OVERRIDES like trainer.epochs=2, then evaluate and audit the run.
 
-    A rank that dies is started again from the last commit. SIGTERM commits and leaves (exit code 0), and so
-    does Ctrl-C (130; once more kills); 'assay train --resume RUN' goes on, on any number of workers, to equal
-    weights. 'assay train --from RUN@STEP key=value' forks: a run of its own goes on from there in another way.
-    A file with stages is a pipeline (docs/pipelines.md), with which the same command goes on.
+    If a rank dies, the run restarts from the last commit. SIGTERM commits and stops (exit code 0), and so does
+    Ctrl-C (exit code 130; a second one kills). 'assay train --resume RUN' continues on any number of workers,
+    to equal weights. 'assay train --from RUN@STEP key=value' forks: a new run continues from there with another
+    recipe. A file with stages is a pipeline (docs/pipelines.md); the same command continues it.
     """
     set_python_graders(python_graders)
     recipe, overrides = _split_arguments(recipe, overrides, resume, forked)
@@ -223,7 +224,7 @@ def train(
         from assay.elastic.faults import NO_FAULTS
         from assay.elastic.supervisor import RestartPolicy
 
-        os.environ["ASSAY_STORE_PATIENCE"] = str(restarts["store_patience"])  # for ranks, and what is beside
+        os.environ["ASSAY_STORE_RETRY_S"] = str(restarts["store_retry_s"])  # read by ranks and background processes
         plan = fault_plan or NO_FAULTS
         policy = RestartPolicy(
             **restarts, parallel=(parallel,), grace_s=leave_within, faults=plan, least_ranks=workers.least or 1
@@ -232,7 +233,7 @@ def train(
         world_size = _checked_workers(run, workers, target)
         if check:
             origin = run.parent or "its beginning"
-            click.echo(f"{origin} can be forked so, to end at step {run.num_steps}; nothing was started")
+            click.echo(f"{origin} can be forked with this recipe, to end at step {run.num_steps}; nothing was started")
             return
         names = (
             "parallel",
@@ -250,7 +251,7 @@ def train(
 
 
 def _checked_workers(run: "Run", workers: Workers, target: LaunchTarget) -> int:
-    """How many are wanted; of a range on this machine, as many as it has room for."""
+    """Return the number of workers; for a range on this machine, as many as fit."""
     from assay.elastic.processor import gpus_here, processor_here
     from assay.elastic.workers import check_lanes, room_here
     from assay.training.recipe import recipe_of
@@ -280,7 +281,7 @@ def _start_run(
     is_new: bool,
     as_json: bool,
 ) -> bool:
-    """Write a new run down, and its launch; whether this process is to train it, or to end what it began."""
+    """Save a new run and its launch; return whether this process trains it or completes a finished run."""
     from assay.cli.launch_target import launch
     from assay.elastic.faults import check_plan
     from assay.workflows.fork import bring_commit
@@ -293,13 +294,13 @@ def _start_run(
         save_run(home, run)
         bring_commit(home, run)
     if not is_new and not target.dry_run and _has_finished(run):
-        # What a launch that was killed had yet to do, evaluation and audit, is done here; nothing is trained.
+        # A killed launch may have left evaluation and audit undone; they run here, and nothing is trained.
         return target.on not in ("background", "slurm")
     return not launch(home, target, run, world_size=workers, options=forwarded, as_json=as_json)
 
 
 def _check_guards(home: "Home", run: "Run", workers: int, target: LaunchTarget) -> None:
-    """Where it was launched, and on an allocation, that was done before."""
+    """Warn about guards, or raise; launched processes and allocations did this before."""
     if target.on == "allocation" or target.launched:
         return
     from assay.launchers.guards import heed_guards
@@ -309,7 +310,7 @@ def _check_guards(home: "Home", run: "Run", workers: int, target: LaunchTarget) 
 
 
 def _has_finished(run: "Run") -> bool:
-    """Whether nothing is left to train, and said so; of a copy of a run neither is."""
+    """Return whether the run has finished, and print so. Raises for a copy of a run."""
     from assay.store.commit_log import CommitLog
     from assay.store.objects import open_store
     from assay.store.run_location import reject_copy
@@ -318,14 +319,14 @@ def _has_finished(run: "Run") -> bool:
     finished = finished_entry(CommitLog(open_store(run.store_url)))
     if finished is not None:
         reject_copy(run)
-        message = f"run {run.run_id} has finished, at step {finished.step}: nothing is left to train"
-        message += f" (assay train --from {run.run_id} KEY=VALUE goes on from its weights, as a new run)"
+        message = f"run {run.run_id} has finished at step {finished.step}: nothing is left to train"
+        message += f" (assay train --from {run.run_id} KEY=VALUE trains on from its weights as a new run)"
         click.echo(message, err=True)
     return finished is not None
 
 
 def _is_pipeline(file: Path) -> bool:
-    """Whether the file has stages, and is no recipe."""
+    """Return whether the file is a pipeline, not a recipe."""
     if not file.is_file() or "stages" not in file.read_text(encoding="utf-8", errors="replace"):
         return False
     from assay.workflows.pipeline.config import is_pipeline
@@ -345,7 +346,7 @@ def _train_pipeline(
     from assay.cli.train_pipeline import train_pipeline
 
     if workers.least is not None:
-        raise ConfigError(f"--workers {workers}: every run of a pipeline has as many. Use one number.")
+        raise ConfigError(f"--workers {workers}: a pipeline needs a single number of workers.")
     train_pipeline(file, overrides, workers.most, target, check=check, as_json=as_json)
 
 
@@ -357,33 +358,33 @@ def _fault_plan(file: Path) -> "FaultPlan":
 
 
 def _preload_ranks(target: LaunchTarget, *, trains: bool) -> AbstractContextManager[None]:
-    """Let the server of the ranks import torch, while this process imports and checks the rest."""
+    """Let the fork server import torch while this process imports and checks the rest."""
     if target.on != "here" or not trains:
         return nullcontext()
-    from assay.elastic.fork_server import begun_at_once
+    from assay.elastic.fork_server import started_at_once
 
-    return begun_at_once()
+    return started_at_once()
 
 
 def _split_arguments(
     recipe: Path | None, overrides: tuple[str, ...], resume: str | None, forked: str | None
 ) -> tuple[Path | None, tuple[str, ...]]:
-    """The recipe's file, and what changes it: beside a run's name, all that stands there is meant to change
-    it."""
+    """Split the arguments into recipe and overrides: with --resume or --from, all of them are overrides."""
     if (resume or forked) and recipe is not None:
         recipe, overrides = None, (str(recipe), *overrides)
     if [recipe, resume, forked].count(None) != 2:
-        raise ConfigError("give one of these: a RECIPE file, --resume RUN, or --from RUN@STEP.")
+        raise ConfigError("give exactly one of: a RECIPE file, --resume RUN, --from RUN@STEP.")
     return recipe, overrides
 
 
 def _check_not_running(home: "Home", resume: str | None, target: LaunchTarget, *, take_over: bool) -> None:
-    """Raise `ConfigError` where a process of this host trains the run now, unless it is to be taken over.
+    """Raise `ConfigError` if a process of this host trains the run now, unless --take-over is set.
 
-    Of a job its scheduler would have to be asked."""
+    A Slurm job is not checked: that would need its scheduler.
+    """
     if resume is None:
         if take_over:
-            raise ConfigError("--take-over goes with --resume RUN: a new run is trained by nobody.")
+            raise ConfigError("--take-over needs --resume RUN.")
         return
     from assay.store.launches import process_state, saved_launches
 
@@ -391,18 +392,18 @@ def _check_not_running(home: "Home", resume: str | None, target: LaunchTarget, *
     if not target.launched:
         _check_no_worker(home, run, is_launched=target.on == "allocation")
     last = next(reversed(saved_launches(run)), None)
-    if take_over or target.launched or target.on == "allocation" or last is None or last.place == "slurm":
+    if take_over or target.launched or target.on == "allocation" or last is None or last.launcher == "slurm":
         return
     if process_state(last) == "running":
         raise ConfigError(
-            f"run {run.run_id} is being trained by {last.where()}: 'assay show {run.run_id}' looks on, 'assay "
-            f"stop {run.run_id}' ends it with a commit. If that process is stuck, --take-over goes on from the "
+            f"run {run.run_id} is being trained by {last.where()}: 'assay show {run.run_id}' shows it, 'assay "
+            f"stop {run.run_id}' stops it with a commit. If that process is stuck, --take-over continues from the "
             "run's last commit."
         )
 
 
 def _check_no_worker(home: "Home", run: "Run", *, is_launched: bool) -> None:
-    """Raise `ConfigError` where the run is a job's of the API: a worker alone goes on with it."""
+    """Raise `ConfigError` if the run belongs to a job of the API, which only a worker may continue."""
     if not (home.api / "ftjob" / run.run_id).is_dir():
         return
     from assay.base.clock import SystemClock
@@ -423,8 +424,7 @@ def _select_run(
     forked: str | None,
     new: dict[str, Any],
 ) -> "Run":
-    """The run that is gone on with, or a new one, of which nothing is written yet; `new` is what is chosen of
-    that."""
+    """Return the resumed, forked or new run, without writing anything; `new` holds the options of a new run."""
     from assay.base.config import parse_override, read_config_file
     from assay.training.recipe import recipe_of
     from assay.workflows.fork import plan_fork
@@ -481,7 +481,7 @@ def _print_check(
     if order.fix is not None:
         badly = f"loader.window_rows={recipe.loader.window_rows} mixes these rows badly: --verbose says how"
         preview_result = preview_result._replace(warnings=(*preview_result.warnings, badly))
-    mark = "# " if verbose else ""  # beside the recipe, all else is a comment
+    mark = "# " if verbose else ""  # with the recipe printed, everything else is a YAML comment
     for line in check_lines(preview_result, recipe.trainer, measured, world_size=workers):
         click.echo(f"{mark}{line}")
     if not verbose:
@@ -501,33 +501,34 @@ def _check_names(
     run_id: str | None,
     check: bool,
 ) -> None:
-    """Raise `ConfigError` for a name that a new run cannot have, and for what a run that is gone on with cannot
-    be given."""
+    """Raise `ConfigError` for an id that is taken, or for options that a resumed run cannot change."""
     if resume is None:
         if run_id is not None and home.has_run(run_id):
-            raise home.is_taken(run_id)
+            raise home.name_conflict(run_id)
         return
     run = home.run(resume)
     if overrides:
         raise ConfigError(
-            f"'{overrides[0]}': a run's recipe never changes. Fork it instead, from its last commit or from "
-            f"one that you name: 'assay train --from {run.run_id} {shell_line(*overrides)}'."
+            f"'{overrides[0]}': a run's recipe never changes. Fork the run instead, from its last commit or from "
+            f"RUN@STEP: 'assay train --from {run.run_id} {shell_line(*overrides)}'."
         )
     from assay.workflows.run import absolute_store
 
     if store is not None and absolute_store(store) != run.store_url:
         raise ConfigError(
             f"--store {without_secrets(store)}: the commits of run '{run.run_id}' are in "
-            f"{without_secrets(run.store_url)}, and stay there. Leave --store out, or start a new run with it."
+            f"{without_secrets(run.store_url)}, and cannot move. Leave --store out, or start a new run with it."
         )
     if run_id not in (None, run.run_id):
-        raise ConfigError(f"--run-id {run_id}: run '{run.run_id}' keeps its name. Leave --run-id out.")
+        raise ConfigError(f"--run-id {run_id}: run '{run.run_id}' keeps its id. Leave --run-id out.")
     if check:
-        raise ConfigError("--check is for a RECIPE: this run's was checked when it began. Nothing was started.")
+        raise ConfigError(
+            "--check needs a RECIPE: the recipe of this run was checked when it started. Nothing was started."
+        )
 
 
 def _forwarded_options(*names: str) -> tuple[str, ...]:
-    """Those of the options that were given, for a process that trains elsewhere."""
+    """Return the given options as command-line arguments for a process that trains elsewhere."""
     context = click.get_current_context()
     options = {option.name: option.opts[0] for option in context.command.params}
     values = {name: context.params[name] for name in names if is_on_command_line(context, name)}
@@ -542,16 +543,16 @@ def _train_here(home: "Home", run: "Run", workers: int, policy: "RestartPolicy",
 def _run_training(
     home: "Home", run: "Run", workers: int, policy: "RestartPolicy", nodes: "Nodes | None" = None
 ) -> tuple["RunResult", bool]:
-    """What the run came to, and whether the ledger has yet to hear of it."""
+    """Train the run; return its result, and whether the ledger is still behind."""
     from assay.cli.progress import RunProgress
     from assay.workflows.bookkeeping import writer_of
     from assay.workflows.train import train_run
 
     with writer_of(home, run) as writer:
-        for earlier_run, suspect in writer.ask(lambda ledger: ledger.suspects(socket.gethostname())) or ():
+        for earlier_run, suspect in writer.query(lambda ledger: ledger.suspects(socket.gethostname())) or ():
             preview_result = "computed wrongly" if suspect.is_certain else "may have computed wrongly"
             where = f"in run {earlier_run}, step {suspect.step}"
-            warning = f"warning: {suspect.device} of this node {preview_result} {where}. Test it before you trust it."
+            warning = f"warning: {suspect.device} of this node {preview_result} {where}. Test it before further use."
             click.secho(warning, err=True, fg="yellow")
         with RunProgress(run) as progress:
             result = train_run(home, run, writer, world_size=workers, policy=policy, observers=[progress], nodes=nodes)
@@ -575,7 +576,7 @@ def _print_trained(
     from assay.reporting.views.run import run_view
     from assay.workflows.rebuild import ledger_of_folder
 
-    # What the ledger does not hold yet is in the run's folder.
+    # The run's folder has what the ledger lacks.
     with ledger_of_folder(run) if is_behind else home.open_ledger() as ledger:
         click.echo(run_view(ledger, run.run_id).to_json())
 
@@ -589,7 +590,7 @@ def _train_on_allocation(
     *,
     as_json: bool,
 ) -> None:
-    """One node's part; the exit code of the lead tells the job whether to go back into the queue."""
+    """Run one node of the allocation; the lead node's exit code tells the job whether to requeue."""
     from assay.launchers.slurm.allocation import Allocation, follow_leader, nodes_of
     from assay.launchers.slurm.drain import JobNodes
     from assay.launchers.slurm.launcher import STOPPED_EARLY
@@ -608,7 +609,7 @@ def _train_on_allocation(
     ) as nodes:
         result, is_behind = _run_training(home, run, workers, policy, nodes)
     if result.outcome == "moved":
-        click.echo(f"run {run.run_id} goes on: {result.leads_on} leads it, this node leaves", err=True)
+        click.echo(f"run {run.run_id} continues: {result.leads_on} leads it, this node leaves", err=True)
         return
     _print_trained(home, result, policy, is_behind=is_behind, as_json=as_json)
     if result.outcome == "stopped":

@@ -1,11 +1,12 @@
-"""Keeps a run alive: starts its ranks, watches them, and starts them again from the last commit.
+"""The supervisor of a run: it starts the ranks, watches them, and restarts them from the last commit.
 
-    begin attempt (fences the older ones) -> verify commits -> fork the ranks -> watch
+    begin attempt (fences older attempts) -> verify commits -> fork the ranks -> watch
           ^                                                                       | a rank died or hangs
-          +---- on as many ranks as asked for, at most `max_restarts` times <-----+
+          +---- same or smaller world size, at most `max_restarts` times <--------+
 
-The supervisor alone writes to the ledger, so that no training step ever waits for a database. It knows no
-torch, and not where the ranks run: `ThisMachine` starts them here, `launch.nodes` on those of an allocation.
+Only the supervisor writes to the ledger, so a training step never waits for a database. The supervisor does not
+import torch and does not know where ranks run: `ThisMachine` forks them on this host, `elastic.nodes.group` on
+the nodes of an allocation.
 """
 
 import os
@@ -43,49 +44,49 @@ from assay.elastic.regroup import RegroupWatch
 from assay.elastic.task import AttemptEnd, Orders, Parallel
 from assay.records.commit import Commit
 from assay.records.failure import FROM_OUTSIDE, Failure, FailureKind
+from assay.records.incident import Incident, IncidentKind
 from assay.records.node_environment import NodeEnvironment
 from assay.records.processor import Processor
 from assay.records.run import Attempt, Run, slower_command
-from assay.records.run_event import RunEvent, RunEventKind
 from assay.records.suspect import WrongArithmeticError
 from assay.store.attempts import close_abandoned_attempts, save_attempt, saved_attempts
 from assay.store.commit_log import LOG_PREFIX, CommitLog
+from assay.store.incidents import append_incident
 from assay.store.known_runs import RUN_FILE
 from assay.store.objects import ObjectStore
 from assay.store.retry_policy import RETRY_BUDGET_S, RetryPolicy
-from assay.store.run_events import append_event
 from assay.training.model_folders import check_unchanged
 from assay.training.recipe import recipe_of
 from assay.triage.hang import HungRank, are_stacks_whole, describe_silence, find_hung_rank, stacks_path
 from assay.triage.straggler import StragglerWatch, describe_straggler
 
 AfterDeath = Literal["same", "shrink"]
-"""Ranks of the next attempt: as many as before, or as many as have survived."""
+"""World size of the next attempt: `same` as before, or `shrink` to the ranks that survived."""
 
 POLL_S = 0.1
 SIGN_OF_LIFE_S = 1.0
-"""From one of the store to the next, while a run that was asked to stop makes its last commit."""
+"""Seconds between probes of the store while a stopping run makes its last commit."""
 STACKS_S = 5.0
-"""How long hung ranks have to write their stacks, at most."""
+"""Maximum seconds that hung ranks get to write their stacks."""
 PRIOR_FAILURE_S = 3600.0
-"""What is assumed of a run that has not died yet: a preemptible node lives for hours."""
+"""Mean time between failures that is assumed until a run fails: preemptible nodes live for hours."""
 STORE_TRIES = 4
-"""A store that refuses may yet accept: so many attempts without a commit in between, after growing waits."""
+"""Attempts without a new commit before a store error is final; the waits between them grow."""
 
 
 class RunObserver(Protocol):
-    """Who is told what happens, e.g. a progress bar, the ledger, or a demo that kills a rank."""
+    """Receives the events of a run, e.g. a progress bar, the ledger, or a demo that kills a rank."""
 
     def attempt_began(self, attempt: Attempt, pids: Sequence[int]) -> None:
-        """The ranks were started."""
+        """Called when the ranks have been started."""
         ...
 
     def tick(self, attempt: Attempt) -> None:
-        """Some time has passed; called about every `POLL_S` seconds."""
+        """Called about every `POLL_S` seconds while the ranks run."""
         ...
 
     def attempt_ended(self, attempt: Attempt) -> None:
-        """All ranks are gone."""
+        """Called when no rank of the attempt is left."""
         ...
 
 
@@ -96,56 +97,57 @@ class RestartPolicy:
     max_restarts: int = 10
     after_death: AfterDeath = "same"
     world_sizes: tuple[int, ...] = ()
-    """World sizes of the first attempts, in turn; for tests and drills. Then the last one."""
+    """World sizes of the first attempts; later attempts use the last one. For tests and drills."""
     hang_s: float = 60.0
-    """Silence of all ranks after which one may be called hung; at least ten of the run's longest steps."""
+    """Seconds without progress on any rank before a rank counts as hung; at least ten times the longest step."""
     grace_s: float = 600.0
-    """After SIGTERM: who has not committed and left by then is killed, back to the last commit."""
+    """Seconds after SIGTERM for ranks to commit and exit. Ranks still running then are killed, and work since
+    the last commit is lost."""
     faults: FaultPlan = NO_FAULTS
-    """What shall go wrong."""
+    """Faults to inject."""
     parallel: tuple[Parallel, ...] = ("ddp",)
-    """How the ranks hold the weights: of the first attempts in turn, then the last one."""
+    """How ranks hold the weights in the first attempts; later attempts use the last entry."""
     share: Share = "equal"
-    """How many lanes each rank gets: as equally as may be, or by the speed that it had."""
+    """How lanes are divided among ranks: `equal`, or by each rank's measured `speed`."""
     verify_commits: int = 20
-    """The first commit of an attempt, and then one in so many, is read back; 0 for none."""
-    store_patience: float = RETRY_BUDGET_S
-    """Seconds in which attempts may die of a store that does not answer, one after the other."""
+    """Read back the first commit of an attempt and then every n-th commit; 0 turns verification off."""
+    store_retry_s: float = RETRY_BUDGET_S
+    """Seconds during which consecutive attempts may fail because the store is unreachable."""
     times_lanes: bool = False
-    """Measure what a forecast of other world sizes needs: each lane, and the messages between ranks."""
+    """Time each lane and the messages between ranks, as a throughput forecast requires."""
     other_device: bool = False
-    """Go on with a run that another kind of processor began: to other bits."""
+    """Allow resuming on another processor type. The weights then differ in their last bits."""
     least_ranks: int = 1
-    """With fewer the run is not gone on with: it leaves, for others to have the nodes that are left."""
+    """Minimum world size. If fewer ranks fit, the run commits and exits, which frees its nodes."""
 
     def __post_init__(self) -> None:
         if self.share == "speed" and "fsdp2" in self.parallel:
             raise ConfigError(
-                "--share speed: with --parallel fsdp2 all workers gather the weights together for every lane, "
-                "so the others wait for a slow one however few lanes it has. Leave out one of the two."
+                "--share speed does not work with --parallel fsdp2: all workers gather the weights for every lane, "
+                "so they wait for the slowest worker however few lanes it has. Use only one of the two options."
             )
 
 
 OF_THEIR_RANK: frozenset[FailureKind] = frozenset(("crashed", "hang", "exited"))
-"""Failures that are alike only on the same rank, as long as the ranks are as many."""
+"""Failures that count as repeated only if the same rank fails, unless the world size changed."""
 ALIKE_BY_KIND: frozenset[FailureKind] = frozenset(("store_unreachable", "wrong_arithmetic"))
-"""Wherever they arise, they say the same."""
+"""Failures that count as repeated whatever their rank and signature."""
 
 
 class _Death(NamedTuple):
-    """An attempt that died: of what, with the last commit at which step, and on how many ranks."""
+    """A failed attempt: its failure, the step of its last commit, and its world size."""
 
     failure: Failure
     step: int
     world_size: int
     at_s: float
     is_of_store: bool
-    """The store was away, which is nobody's fault here."""
+    """The attempt failed because the store was unreachable."""
 
     def is_like(self, other: "_Death") -> bool:
-        """Whether it is the same failure again, with no commit in between.
+        """Return whether both are the same failure with no commit in between.
 
-        A lane that fails moves to another rank when the number of ranks changes.
+        The rank is ignored if the world size changed, because a failing lane then moves to another rank.
         """
         first, second = self.failure, other.failure
         if (first.failure_kind, self.step) != (second.failure_kind, other.step):
@@ -157,29 +159,29 @@ class _Death(NamedTuple):
 
 
 class Nodes(Protocol):
-    """Where ranks can be started."""
+    """The nodes that can run ranks."""
 
     processor: Processor
-    """What they compute on, all alike."""
+    """Processor type of all nodes."""
 
-    def elsewhere(self) -> Mapping[str, NodeEnvironment]:
-        """What the other nodes have around their ranks, by host."""
+    def other_environments(self) -> Mapping[str, NodeEnvironment]:
+        """Return the environment of every other node, by host."""
         ...
 
     def fitting(self, world_size: int) -> int:
-        """`world_size`, or the most ranks that the nodes still have room for."""
+        """Return `world_size`, or fewer if the nodes have fewer slots. Admits nodes that wait to join."""
         ...
 
     def room(self, world_size: int) -> int:
-        """Likewise, if the nodes that wait outside were let in, as `fitting` does."""
+        """Return what `fitting` would return now, without admitting nodes."""
         ...
 
     def leaving(self) -> Sequence[str]:
-        """Names of the nodes that were asked to stop: an attempt that ends for it is followed by another."""
+        """Return the names of nodes that were asked to stop. The run continues on the others in a new attempt."""
         ...
 
     def hosts(self, world_size: int) -> list[str]:
-        """The machine of each rank, were so many started now."""
+        """Return the host of each rank if `world_size` ranks were started now."""
         ...
 
     def start(self, orders: Orders) -> AttemptRanks:
@@ -187,54 +189,53 @@ class Nodes(Protocol):
         ...
 
     def transfer_leadership(self) -> str | None:
-        """Have another node lead, where the supervisor's alone was asked to stop; its name. No attempt is under
-        way."""
+        """Make another node the leader and return its name; None if no node can lead. Call it between attempts."""
         ...
 
 
 class ThisMachine:
-    """All ranks on this machine; they meet by a file in the run's folder."""
+    """All ranks run on this machine; their rendezvous is a file in the run's folder."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._context = fork_context()
         self.processor = processor_here()
 
-    def elsewhere(self) -> dict[str, NodeEnvironment]:
-        """There are no others."""
+    def other_environments(self) -> dict[str, NodeEnvironment]:
+        """Return nothing: there are no other nodes."""
         return {}
 
     def fitting(self, world_size: int) -> int:
-        """Any number of ranks; they share what there is."""
+        """Return `world_size`: ranks share this machine's cores or GPUs."""
         return world_size
 
     def room(self, world_size: int) -> int:
-        """Nobody waits outside."""
+        """Return `world_size`: no node can join."""
         return world_size
 
     def leaving(self) -> Sequence[str]:
-        """None: who is asked to stop here is the supervisor."""
+        """Return nothing: a stop request goes to the supervisor itself."""
         return ()
 
     def hosts(self, world_size: int) -> list[str]:
-        """This one's name, for each."""
+        """Return this host's name for each rank."""
         return [socket.gethostname()] * world_size
 
     def start(self, orders: Orders) -> AttemptRanks:
-        """Fork the ranks."""
+        """Fork the ranks of an attempt."""
         rendezvous = Path(self._run.run_dir) / "rendezvous" / f"attempt-{orders.attempt.attempt:04d}"
         rendezvous.parent.mkdir(parents=True, exist_ok=True)
-        rendezvous.unlink(missing_ok=True)  # where ranks are to meet is nobody's to have written before
+        rendezvous.unlink(missing_ok=True)  # a stale file of a killed attempt would break the rendezvous
         ranks = range(orders.attempt.world_size)
         return RankProcesses(self._context, self._run, orders, ranks, f"file://{rendezvous}")
 
     def transfer_leadership(self) -> str | None:
-        """There is no other."""
+        """Return None: no other node can lead."""
         return None
 
 
 class Supervisor:
-    """Runs attempts until the run is done, is asked to stop, or cannot go on."""
+    """Runs attempts until the run finishes, is asked to stop, or cannot continue."""
 
     def __init__(
         self,
@@ -245,9 +246,9 @@ class Supervisor:
         observers: Sequence[RunObserver],
         clock: Clock,
         nodes: Nodes | None = None,
-        patience: RetryPolicy | None = None,
+        retry_policy: RetryPolicy | None = None,
     ) -> None:
-        """`nodes`: where the ranks run; by default, here. `patience`: of the log's store."""
+        """`nodes`: where ranks run; this machine by default. `retry_policy`: that of the log's store."""
         self._run = run
         self._log = log
         self._policy = policy
@@ -255,25 +256,28 @@ class Supervisor:
         self._clock = clock
         self._stop_requested = False
         self._regroups_for = ""
-        """Why the attempt under way was stopped, where another follows: nodes leave, or have come."""
+        """Reason to stop the current attempt and start another one: nodes leave, or nodes have joined."""
         self._is_interrupted = False
         self.waits_for = ""
-        """What it left for though nobody asked it to, and was not yet done."""
+        """What the run waits for, if it exited unfinished without a stop request."""
         self._num_attempts = self._requested_size = 0
         self._nodes = nodes or ThisMachine(run)
-        self._patience = patience
+        self._retry_policy = retry_policy
         self._known_faults = [fault for fault, _ in have_struck(policy.faults, Path(run.run_dir))]
         self._has_record = (Path(run.run_dir) / RUN_FILE).is_file()
 
     def run(self, world_size: int) -> Attempt:
-        """The last attempt. Raises what the ranks raised if they cannot go on; `Interrupted` after Ctrl-C,
-        once they have committed or, at the second one, were killed; and, before it begins one, where the last
-        commit is of another kind of processor and the policy does not say that this is well."""
+        """Run attempts until the run finishes or cannot continue; return the last one.
+
+        Raises the error of the ranks if it is final, `Interrupted` after Ctrl-C (first: commit and stop; second:
+        kill), and `ConfigError` if the last commit was made on another processor type and `policy.other_device`
+        is off.
+        """
         handlers = {signal.SIGTERM: self.request_stop, signal.SIGINT: self._interrupt}
-        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of who was started not to hear it
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started with Ctrl-C ignored, e.g. by nohup
             del handlers[signal.SIGINT]
         previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # a node that was told to lead held it back
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # `Follower` blocks it while it takes over
         try:
             if not self._policy.other_device:
                 refuse_other_processor(self._run, self._log, self._nodes.processor)
@@ -317,7 +321,7 @@ class Supervisor:
                 raise StoreFullError(f"{end.error} {resume} goes on {at}.")
             if end.error is not None and not isinstance(end.error, StoreError | WrongArithmeticError):
                 raise end.error
-            assert end.failure is not None, "what dies dies of something"
+            assert end.failure is not None, "an attempt that failed has a failure"
             is_of_store = isinstance(end.error, StoreAwayError)
             at_s = self._clock.monotonic_s()
             deaths.append(_Death(end.failure, attempt.end_step or 0, attempt.world_size, at_s, is_of_store))
@@ -328,14 +332,18 @@ class Supervisor:
 
     def _wait_for_more(self, room: int) -> None:
         has = number_of(room, "rank")
-        self.waits_for = f"waits for nodes: there is room for {has}, of at least {self._policy.least_ranks}"
+        self.waits_for = f"waits for nodes: there is room for {has}, at least {self._policy.least_ranks} required"
 
     def _refuse_hopeless(self, deaths: list[_Death], end: AttemptEnd, attempt: Attempt) -> None:
-        """A kill is the node's fault and is tried again; the same failure at the same step is the code's."""
+        """Raise if another attempt would fail as well.
+
+        A rank killed from outside is restarted up to `max_restarts` times. The same failure at the same step twice
+        is a fault of the code or the data, so it is final.
+        """
         last = deaths[-1]
         alike = [death for death in deaths if death.is_like(last)]
-        if last.is_of_store and last.at_s - alike[0].at_s <= self._policy.store_patience:
-            return  # the next attempt begins when the store lets it
+        if last.is_of_store and last.at_s - alike[0].at_s <= self._policy.store_retry_s:
+            return  # the next attempt waits for the store when it opens the log
         allowed = STORE_TRIES if isinstance(end.error, StoreError) else 1
         num_alike = len(alike)
         is_repeated = last.failure.failure_kind not in FROM_OUTSIDE and num_alike > allowed
@@ -343,44 +351,44 @@ class Supervisor:
         if not is_repeated and not last.is_of_store and num_own <= self._policy.max_restarts:
             return
         if is_repeated:
-            text = f"{num_alike} attempts ended alike, without a commit in between: {last.failure.signature}"
+            text = f"{num_alike} attempts ended with the same failure and no commit in between: {last.failure.signature}"
             self._notice_failure("repeated_failure", text, last.failure)
         if end.error is not None:
             raise end.error
         note = self._keep_failing_step(attempt) if is_repeated else ""
         raise TrainingError(
-            f"run {self._run.run_id}: {number_of(len(deaths), 'attempt')} died, "
+            f"run {self._run.run_id}: {number_of(len(deaths), 'attempt')} failed, "
             f"the last with: {last.failure.headline()}. "
-            + (f"It failed twice in the same way, so it was not tried again.{note} " if is_repeated else "")
-            + f"All commits up to step {last.step} are intact: 'assay train --resume {self._run.run_id}' goes "
-            "on from there."
+            + (f"The same failure came twice, so it was not retried.{note} " if is_repeated else "")
+            + f"All commits up to step {last.step} are intact: 'assay train --resume {self._run.run_id}' continues "
+            "from there."
         )
 
     def _slower(self, attempt: Attempt) -> str:
-        """What may work where the same step would fail again: a sentence."""
+        """Return advice to lower the learning rate if the loss was not finite, else an empty string."""
         if attempt.failure is None or attempt.failure.failure_kind != "loss_not_finite":
             return ""
         command = slower_command(self._run.run_id, self._run.recipe, step=0)
         last = attempt.end_step
-        note = f"; '@{last}' in place of '@0' keeps the commit of step {last}" if last else ""
+        note = f"; '@{last}' instead of '@0' starts from the commit of step {last}" if last else ""
         nothing = "" if last else "Nothing is committed yet. "
         return (
-            f" Resumed, it would fail there again. {nothing}If the learning rate made it so, '{command}' "
-            f"begins anew at a lower one{note}."
+            f" If resumed, it would fail there again. {nothing}If the learning rate is too high, '{command}' "
+            f"starts over with a lower one{note}."
         )
 
     def _keep_failing_step(self, attempt: Attempt) -> str:
-        """Make a capsule of the step that failed; a sentence that says how to look at it."""
+        """Save a capsule of the step that failed; return a sentence with the command that replays it."""
         assert attempt.failure is not None
         try:
             capsule = save_failing_step(self._run, self._log, attempt, attempt.failure.headline())
         except AssayError as error:
-            return f" No capsule of the step could be kept: {error}"
+            return f" The step could not be saved as a capsule: {error}"
         again, step = f"'assay replay {self._run.run_id} --step", capsule.step
-        note = f" All that step {step} needs is kept as a capsule: "
+        note = f" Step {step} is saved as a capsule: "
         if attempt.failure.failure_kind == "loss_not_finite":
-            return f"{note}{again} {step} --explain' says what made it so: rows, arithmetic, the updates before."
-        return f"{note}{again} {step} --watch' runs it again and names the operator."
+            return f"{note}{again} {step} --explain' finds the cause: rows, arithmetic, or earlier updates."
+        return f"{note}{again} {step} --watch' replays it and names the failing operator."
 
     def _one_attempt(self, world_size: int) -> tuple[Attempt, AttemptEnd]:
         now_s = self._clock.now_s()
@@ -389,7 +397,7 @@ class Supervisor:
         commit = self._log.last_intact_commit()
         if commit is None and self._run.parent is not None:
             raise DamagedDataError(
-                f"run '{self._run.run_id}': no commit is intact, not even the one that it was forked with. "
+                f"run '{self._run.run_id}': no commit is intact, including the one copied when it was forked. "
                 f"Fork it again: 'assay train --from {self._run.parent}'."
             )
         self._log.sweep_abandoned()
@@ -402,7 +410,7 @@ class Supervisor:
             folder=self._run.run_dir,
             code_version=code_version(),
             processor=self._nodes.processor,
-            surroundings=environment_here(),
+            environment=environment_here(),
             loads=self._loads(world_size),
         )
         save_attempt(Path(self._run.run_dir), attempt)
@@ -414,7 +422,7 @@ class Supervisor:
             try:
                 attempt, end = self._run_ranks(attempt, commit)
             except KeyboardInterrupt:
-                end = AttemptEnd("preempted", 0, message="killed by Ctrl-C, before it had committed")
+                end = AttemptEnd("preempted", 0, message="killed by Ctrl-C before it committed")
         self._refuse_moved()
         if isinstance(end.error, WrongArithmeticError):
             assert end.failure is not None
@@ -425,9 +433,9 @@ class Supervisor:
                 self._log.quarantine_unverified(_not_verified(end.error), up_to=attempt.attempt)
             if away is None:
                 self._log.summary()
-        except StoreAwayError as error:  # it has ended nevertheless, with the last commit that is known
+        except StoreAwayError as error:  # record the end anyway, with the last commit that is known
             away = error
-        # Those of a successor are none of its own: this supervisor may have been thought dead.
+        # Without commits of a later attempt: another supervisor may have fenced this one.
         commits = [
             known_commit for known_commit in self._log.known_commits() if known_commit.attempt <= attempt.attempt
         ]
@@ -450,27 +458,26 @@ class Supervisor:
         return ended, end
 
     def _quarantine_suspected(self) -> None:
-        """What should have been when an attempt ended, and the store was away."""
+        """Quarantine the commits of an attempt that computed wrongly, if the store was unreachable at its end."""
         for attempt in reversed(saved_attempts(Path(self._run.run_dir))):
             if attempt.failure is not None and attempt.failure.failure_kind == "wrong_arithmetic":
                 self._log.quarantine_unverified(_not_verified(attempt.failure.text), up_to=attempt.attempt)
                 return
 
     def _refuse_moved(self) -> None:
-        """An account that is written on would come to lie in two places."""
+        """Raise `StoreError` if the run's folder is gone: writing on would split its records over two folders."""
         if self._has_record and not (Path(self._run.run_dir) / RUN_FILE).is_file():
             raise StoreError(
-                f"{self._run.run_dir}: the run's folder was here and is not any more: it was moved, deleted or "
-                "unmounted while it trained. Where it still lies, its commits are intact: go on there with "
-                f"'assay train --resume {self._run.run_id}' (ASSAY_HOME names the folder of runs). "
-                "If it was deleted, they are gone."
+                f"{self._run.run_dir}: the run's folder is gone: it was moved, deleted or unmounted during "
+                "training. If it was moved, its commits are intact: set ASSAY_HOME to the new folder of runs and "
+                f"run 'assay train --resume {self._run.run_id}'. If it was deleted, they are lost."
             )
 
     def _run_ranks(self, attempt: Attempt, commit: Commit | None) -> tuple[Attempt, AttemptEnd]:
-        """The attempt, with where its ranks were, and how it ended."""
+        """Run the ranks of an attempt; return it with their hosts and devices, and how it ended."""
         ranks = self._nodes.start(self._orders(attempt, commit))
         try:
-            attempt = with_hosts(attempt, ranks.hosts(), self._nodes.elsewhere())
+            attempt = with_hosts(attempt, ranks.hosts(), self._nodes.other_environments())
             save_attempt(Path(self._run.run_dir), attempt)
             for observer in self._watchers:
                 observer.attempt_began(attempt, ranks.pids)
@@ -482,11 +489,11 @@ class Supervisor:
 
     @property
     def _parallel(self) -> Parallel:
-        """How the ranks of the attempt that begins next hold the weights."""
+        """How ranks hold the weights in the next attempt."""
         return self._policy.parallel[: self._num_attempts + 1][-1]
 
     def _loads(self, world_size: int) -> tuple[int, ...]:
-        """Nothing where lanes are dealt in rounds."""
+        """Return the lanes of each rank; empty for FSDP2, which deals lanes round-robin."""
         if self._parallel == "fsdp2":
             return ()
         return loads_of(self._run, self._policy.share, self._nodes.hosts(world_size))
@@ -519,11 +526,11 @@ class Supervisor:
             for observer in self._watchers:
                 observer.tick(attempt)
             if (end := ranks.end()) is not None:
-                # Who asked to stop wants no other attempt, even if a rank did not survive the asking.
+                # After a stop request there is no other attempt, even if a rank died while stopping.
                 is_away = isinstance(end.error, StoreAwayError)
                 died = end.outcome in ("killed", "failed") and (end.error is None or is_away)
                 if end.outcome == "preempted" and not self._stop_requested and self._regroups(regroup, attempt):
-                    return replace(end, message=f"{self._regroups_for}: committed, and the others go on")
+                    return replace(end, message=f"{self._regroups_for}: committed; the run continues")
                 return replace(end, outcome="preempted") if self._stop_requested and died else end
             now_s, beats = self._clock.monotonic_s(), ranks.beats()
             regroup.look(beats, now_s)
@@ -537,7 +544,7 @@ class Supervisor:
             self._notice_faults(attempt)
             if (slow := stragglers.look(beats)) is not None:
                 host, text = attempt.hosts[slow.rank], describe_straggler(slow)
-                self._notice("straggler", text, attempt.attempt, rank=slow.rank, step=slow.step, host=host)
+                self._record_incident("straggler", text, attempt.attempt, rank=slow.rank, step=slow.step, host=host)
             hung = find_hung_rank(beats, now_s=now_s, least_s=least_s, began_s=began_s)
             if hung is not None:
                 return self._end_hung(ranks, attempt, hung)
@@ -547,12 +554,12 @@ class Supervisor:
         return RegroupWatch(attempt, num_lanes=num_lanes, num_steps=self._run.num_steps, began_s=began_s)
 
     def _regroups(self, watch: RegroupWatch, attempt: Attempt) -> bool:
-        """Whether the attempt is to end for another on other nodes."""
+        """Return whether to end this attempt and start another one on a different set of nodes."""
         if not self._regroups_for and (names := self._nodes.leaving()):
             self._regroups_for = f"{', '.join(names)} {'leaves' if len(names) == 1 else 'leave'}"
         room = self._nodes.room(self._requested_size)
         if not self._regroups_for and room > attempt.world_size and watch.pays(room):
-            self._regroups_for = f"{number_of(room, 'rank')} find room now that nodes have come"
+            self._regroups_for = f"nodes have joined, so there is room for {number_of(room, 'rank')}"
         return bool(self._regroups_for)
 
     def _end_late(self, attempt: Attempt) -> AttemptEnd:
@@ -561,7 +568,7 @@ class Supervisor:
             run_id=self._run.run_id,
             attempt=attempt.attempt,
             signature="not gone after SIGTERM",
-            text=f"not gone {self._policy.grace_s:g} s after SIGTERM; back to the last commit",
+            text=f"ranks still ran {self._policy.grace_s:g} s after SIGTERM and were killed; back to the last commit",
         )
         return AttemptEnd("preempted", 0, failure=failure)
 
@@ -571,12 +578,12 @@ class Supervisor:
             run_id=self._run.run_id,
             attempt=attempt.attempt,
             signature="store away after SIGTERM",
-            text=f"asked to stop while the store was away; back to the last commit: {error}",
+            text=f"asked to stop while the store was unreachable; back to the last commit: {error}",
         )
         return AttemptEnd("preempted", 0, failure=failure, error=error)
 
     def _wait_for_stacks(self, attempt: Attempt) -> None:
-        """Let every rank write its own to the end: a busy machine cuts what is killed too soon."""
+        """Wait until every rank has written its stacks: a rank killed too early leaves a partial file."""
         run_dir = Path(self._run.run_dir)
         paths = [stacks_path(run_dir, attempt.attempt, rank) for rank in range(attempt.world_size)]
         deadline_s = self._clock.monotonic_s() + STACKS_S
@@ -599,14 +606,14 @@ class Supervisor:
             device=ranks.devices()[hung.rank].name,
             signature=f"hang in {last.phase}",
             text=describe_silence(hung, state),
-            # A rank that hangs in its first moments cannot write any.
+            # A rank that hangs before it installs its signal handlers writes no stacks.
             file=stacks.relative_to(self._run.run_dir).as_posix() if stacks.is_file() else "",
         )
         self._notice_failure("hang", failure.sentence(self._run.run_dir), failure)
         return AttemptEnd("killed", attempt.world_size - 1, failure=failure, stalled_s=hung.silent_s)
 
     def _notice_other_code(self, attempt: Attempt) -> None:
-        """Training goes on, but perhaps to other weights than the older code would have made."""
+        """Record an incident if the code version changed: the weights may differ from those of the older code."""
         earlier = [
             saved_attempt
             for saved_attempt in saved_attempts(Path(self._run.run_dir))
@@ -616,28 +623,28 @@ class Supervisor:
         was = versions[-1]
         if was != attempt.code_version:
             text = (
-                f"assay is {attempt.code_version} now and was {was}: the weights will be those of the older "
-                "code only if nothing that computes them changed in between"
+                f"assay is {attempt.code_version} now and was {was}: the weights equal those of the older code "
+                "only if no code that computes them changed in between"
             )
-            self._notice("other_code", text, attempt.attempt, rank=None, step=attempt.start_step, host="")
+            self._record_incident("other_code", text, attempt.attempt, rank=None, step=attempt.start_step, host="")
 
-    def _notice_failure(self, kind: RunEventKind, text: str, about: Failure) -> None:
-        """Say at once what a failure will say at the end of its attempt."""
-        self._notice(kind, text, about.attempt, rank=about.rank, step=about.step, host=about.host)
+    def _notice_failure(self, kind: IncidentKind, text: str, about: Failure) -> None:
+        """Record an incident for a failure at once, before the attempt's end is saved."""
+        self._record_incident(kind, text, about.attempt, rank=about.rank, step=about.step, host=about.host)
 
     def _notice_faults(self, attempt: Attempt) -> None:
-        """Notices those of the planned faults that have struck: nobody needs to look for their cause."""
+        """Record planned faults that have struck, so that nobody searches for their cause."""
         for fault, rank in have_struck(self._policy.faults, Path(self._run.run_dir)):
             if fault not in self._known_faults:
                 self._known_faults.append(fault)
                 host, text = attempt.hosts[rank], describe_fault(fault)
-                self._notice("fault", text, attempt.attempt, rank=rank, step=fault.step, host=host)
+                self._record_incident("fault", text, attempt.attempt, rank=rank, step=fault.step, host=host)
 
-    def _notice(
-        self, kind: RunEventKind, text: str, attempt: int, *, rank: int | None, step: int | None, host: str
+    def _record_incident(
+        self, kind: IncidentKind, text: str, attempt: int, *, rank: int | None, step: int | None, host: str
     ) -> None:
-        notice = RunEvent(
-            notice=kind,
+        incident = Incident(
+            incident=kind,
             run_id=self._run.run_id,
             attempt=attempt,
             at_s=self._clock.now_s(),
@@ -646,7 +653,7 @@ class Supervisor:
             host=host,
             text=text,
         )
-        append_event(Path(self._run.run_dir), notice)
+        append_incident(Path(self._run.run_dir), incident)
 
     def _wait_unless_stopped(self, seconds: float) -> None:
         until_s = self._clock.monotonic_s() + seconds
@@ -654,39 +661,40 @@ class Supervisor:
             self._clock.sleep_s(min(left_s, POLL_S))
 
     def _interrupt(self, *_: object) -> None:
-        """Ctrl-C: the first asks to stop, the second kills."""
+        """Handle Ctrl-C: the first one requests a stop, the second one kills."""
         if self._is_interrupted:
             raise KeyboardInterrupt
         self._is_interrupted = True
-        # Not `print`: a handler may run in the midst of another one.
-        os.write(2, b"\nCtrl-C: committing, then leaving. Once more kills at once, back to the last commit.\n")
+        # Not `print`: the handler may interrupt another print, which is not reentrant.
+        os.write(2, b"\nCtrl-C: committing, then stopping. Press it again to kill at once and fall back to the last commit.\n")
         self.request_stop()
 
     def request_stop(self, *_: object) -> None:
-        """SIGTERM: the ranks commit and leave, and no other attempt is begun."""
+        """Make the ranks commit and exit, and start no other attempt. Handles SIGTERM."""
         self._stop_requested = True
-        if self._patience is not None:
-            self._patience.hurry()
+        if self._retry_policy is not None:
+            self._retry_policy.hurry()
 
 
 class _SignOfLife(threading.Thread):
-    """Asks a store for one, once a run is to stop: no commit is waited for that nobody takes."""
+    """Probes the store of a stopping run in a thread, so that it does not wait for a commit to an unreachable
+    store."""
 
     missing: StoreAwayError | None = None
-    """It did not answer in time."""
+    """The error if the store did not answer in time."""
 
     def __init__(self, store: ObjectStore) -> None:
         super().__init__(name="sign of life", daemon=True)
         self._store = store
 
     def run(self) -> None:
-        """It was one if nothing is missing when the thread has ended."""
+        """List one key; `missing` is None afterwards if the store answered."""
         try:
             next(self._store.list(LOG_PREFIX, limit=1), None)
         except StoreAwayError as error:
             self.missing = error
         except StoreError:
-            pass  # it answers; the ranks meet the same
+            pass  # the store answers; the ranks get the same error and report it
         else:
             time.sleep(SIGN_OF_LIFE_S)
 
@@ -696,14 +704,16 @@ def _not_verified(error: object) -> str:
 
 
 def back_off_s(steps: Sequence[int]) -> float:
-    """Seconds until the next attempt, by the last commit's step at each death: none at first, then longer while
-    no commit is made between deaths."""
+    """Return the seconds to wait before the next attempt, given the last committed step at each failure.
+
+    There is no wait after a failure that followed a new commit; without one the wait doubles, up to 30 s.
+    """
     stuck = sum(step == steps[-1] for step in steps)
     return 0.0 if stuck < 2 else min(30.0, 0.5 * 2 ** (stuck - 2))
 
 
 def mean_time_between_failures_s(attempts: Sequence[Attempt]) -> float:
-    """The mean time between failures of a run so far; `PRIOR_FAILURE_S` while it has not died."""
+    """Return the mean time between failures of a run; `PRIOR_FAILURE_S` before its first failure."""
     ended = [attempt for attempt in attempts if attempt.ended_s is not None]
     ran_s = sum((attempt.ended_s or 0.0) - attempt.started_s for attempt in ended)
     num_failures = sum(attempt.outcome in ("killed", "failed", "preempted") for attempt in ended)
@@ -711,7 +721,7 @@ def mean_time_between_failures_s(attempts: Sequence[Attempt]) -> float:
 
 
 def describe(attempt: Attempt) -> str:
-    """One line about a finished attempt."""
+    """Return one line about a finished attempt."""
     lasted = duration_text((attempt.ended_s or attempt.started_s) - attempt.started_s)
     return (
         f"attempt {attempt.attempt} on {number_of(attempt.world_size, 'rank')}: "

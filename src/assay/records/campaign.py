@@ -47,7 +47,7 @@ class CampaignRun(Record):
     warning_rules: tuple[str, ...] = ()
 
 
-class SealOpening(Record):
+class HoldoutOpening(Record):
     """That a sealed benchmark was opened for a candidate: written before it is scored, once."""
 
     campaign: str

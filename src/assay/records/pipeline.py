@@ -16,6 +16,6 @@ class Pipeline(Record):
     """Stage -> its recipe as given, with the stage's patch; earlier stages still by their names."""
     config_sha256: str
     """SHA-256 of `config` and `recipes`."""
-    beside: str
+    base_dir: str
     """Folder of the pipeline's file: what its paths are relative to."""
     created_s: float

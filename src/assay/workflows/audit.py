@@ -6,14 +6,14 @@ The run's folder is enough: without a ledger, in a folder that can only be read,
 from assay.base.errors import StoreError
 from assay.records.audit import AuditReport, WeightsDepth
 from assay.store.commit_log import CommitLog
-from assay.store.findings import save_audit
 from assay.store.home import Home
 from assay.store.ledger.writer import mark_missed
 from assay.store.objects import open_store
+from assay.store.run_results import save_audit
 from assay.training.audit import audit_run
 
 
-def audited_run(
+def audit_and_record(
     home: Home, run_id: str, *, check_shards: bool, weights: WeightsDepth
 ) -> tuple[AuditReport, AuditReport | None, str]:
     """The report; one that looked at more and stays on record in its place; and why it could not be kept, empty

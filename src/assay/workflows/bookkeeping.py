@@ -15,9 +15,8 @@ from assay.base.errors import AssayError, StoreError
 from assay.records.run import Attempt, Run
 from assay.statistics.predictions import EVALUATION_FILE, load_evaluation
 from assay.store.attempts import saved_attempts
-from assay.store.catch_up import record_notices
+from assay.store.catch_up import record_incidents
 from assay.store.commit_log import CommitLog
-from assay.store.findings import saved_audit, saved_comparisons
 from assay.store.home import Home
 from assay.store.launches import saved_launches
 from assay.store.ledger.ledger import Ledger
@@ -25,11 +24,12 @@ from assay.store.ledger.writer import LedgerWriter
 from assay.store.metrics.fold import fold_run
 from assay.store.metrics.phases import rank_phase_seconds
 from assay.store.objects import open_store
-from assay.store.patience import Patience
-from assay.store.remarks import saved_remarks
+from assay.store.retry_policy import RetryPolicy
+from assay.store.run_notes import saved_notes
+from assay.store.run_results import saved_audit, saved_comparisons
 from assay.workflows.evaluation.results import write_results
 
-FOLD_EVERY_S = 2.0
+FOLD_INTERVAL_S = 2.0
 Subject = TypeVar("Subject")
 
 
@@ -49,7 +49,7 @@ class Bookkeeper:
         self._writer = writer
         self._clock = clock
         # Nobody waits here: what could not be read now is read at the next look.
-        self._log = CommitLog(open_store(run.store_url, Patience(0.0)))
+        self._log = CommitLog(open_store(run.store_url, RetryPolicy(0.0)))
         self._num_entries = 0
         self._next_fold_s = 0.0
 
@@ -61,7 +61,7 @@ class Bookkeeper:
         """Bring metrics and commits up to date, now and then."""
         now_s = self._clock.monotonic_s()
         if now_s >= self._next_fold_s and not self._writer.is_behind:
-            self._next_fold_s = now_s + FOLD_EVERY_S
+            self._next_fold_s = now_s + FOLD_INTERVAL_S
             self._writer.put(self._catch_up)
 
     def attempt_ended(self, attempt: Attempt) -> None:
@@ -83,7 +83,7 @@ class Bookkeeper:
         new = {index: entries[index] for index in range(self._num_entries, len(entries))}
         ledger.record_log_entries(self._run.run_id, new)
         self._num_entries = len(entries)
-        record_notices(ledger, self._run)
+        record_incidents(ledger, self._run)
         fold_run(ledger, self._run)
         ledger.record_write(self._run.run_id)
 
@@ -107,11 +107,9 @@ def record_phases(ledger: Ledger, run: Run, attempt: Attempt) -> None:
     """Write down where the device time of an attempt that has ended went."""
     assert attempt.ended_s is not None and attempt.end_step is not None
     later = [
-        saved_attempt
-        for saved_attempt in saved_attempts(Path(run.run_dir))
-        if saved_attempt.attempt > attempt.attempt
+        saved_attempt for saved_attempt in saved_attempts(Path(run.run_dir)) if saved_attempt.attempt > attempt.attempt
     ]
-    kept_step = min([attempt.end_step or attempt.start_step, *(each.start_step for each in later)])
+    committed_step = min([attempt.end_step or attempt.start_step, *(item.start_step for item in later)])
     for rank in range(attempt.world_size):
         ledger.record_phase_seconds(
             rank_phase_seconds(
@@ -119,7 +117,7 @@ def record_phases(ledger: Ledger, run: Run, attempt: Attempt) -> None:
                 attempt,
                 rank,
                 held_to_s=attempt.ended_s,
-                committed_step=kept_step,
+                committed_step=committed_step,
             )
         )
 
@@ -162,7 +160,7 @@ def _launches(ledger: Ledger, run: Run) -> None:
 
 
 def _log_entries(ledger: Ledger, run: Run) -> None:
-    log = CommitLog(open_store(run.store_url, Patience(0.0)))
+    log = CommitLog(open_store(run.store_url, RetryPolicy(0.0)))
     ledger.record_log_entries(run.run_id, dict(enumerate(log.entries())))
 
 
@@ -182,7 +180,7 @@ def _evaluations(ledger: Ledger, run: Run) -> None:
         ledger.record_evaluation(load_evaluation(path.parent))
 
 
-def _findings(ledger: Ledger, run: Run) -> None:
+def _audits_and_comparisons(ledger: Ledger, run: Run) -> None:
     audit = saved_audit(run.run_dir)
     if audit is not None:
         ledger.record_audit(audit)
@@ -190,10 +188,10 @@ def _findings(ledger: Ledger, run: Run) -> None:
         ledger.record_comparison(comparison)
 
 
-def _remarks(ledger: Ledger, run: Run) -> None:
-    remarks = saved_remarks(run)
-    if remarks.tags or remarks.notes:
-        ledger.record_remarks(remarks)
+def _notes(ledger: Ledger, run: Run) -> None:
+    notes = saved_notes(run)
+    if notes.tags or notes.notes:
+        ledger.record_run_notes(notes)
 
 
 def _write(ledger: Ledger, run: Run) -> None:
@@ -205,13 +203,11 @@ RUN_SOURCES = (
     LedgerSource(("launches",), "launches/*.json", _launches),
     LedgerSource(("log_entries",), "in its store: log/*.json", _log_entries),
     LedgerSource(("attempts", "failures", "phase_seconds"), "attempts/*.json, metrics/*/*.seg", _attempts),
-    LedgerSource(("remarks",), "remarks.json", _remarks),
-    LedgerSource(("notices",), "notices.jsonl", record_notices),
+    LedgerSource(("run_notes",), "notes.json", _notes),
+    LedgerSource(("incidents",), "incidents.jsonl", record_incidents),
     LedgerSource(("evaluations",), "evaluations/*/evaluation.json", _evaluations),
-    LedgerSource(("audits", "comparisons"), "audit.json, comparisons/*.json", _findings),
-    LedgerSource(
-        ("metric_segments", "metric_events", "metric_series", "metric_chunks"), "metrics/*/*.seg", fold_run
-    ),
+    LedgerSource(("audits", "comparisons"), "audit.json, comparisons/*.json", _audits_and_comparisons),
+    LedgerSource(("metric_segments", "metric_events", "metric_series", "metric_chunks"), "metrics/*/*.seg", fold_run),
     LedgerSource(
         ("benchmark_results", "phase_seconds"),
         "in its store: benchmarks/**/result.json, lease-*.json",

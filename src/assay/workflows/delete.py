@@ -15,16 +15,16 @@ from assay.evals.queue import PREFIX as BENCHMARKS
 from assay.launchers.launches import last_launch, state_of
 from assay.records.run import Run
 from assay.store.attempts import saved_attempts
-from assay.store.commit_log import CHECKPOINT_PREFIX, LOG_PREFIX, SUMMARY_PREFIX, UNLEARNED_PREFIXES
+from assay.store.commit_log import CHECKPOINT_PREFIX, LOG_PREFIX, PENDING_PREFIXES, SUMMARY_PREFIX
 from assay.store.home import Home
 from assay.store.known_runs import RUN_FILE
 from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.writer import clear_missed
 from assay.store.objects import open_store
-from assay.store.place import original_of
+from assay.store.run_location import original_of
 
 _OURS = (
-    *UNLEARNED_PREFIXES, CHECKPOINT_PREFIX, CAPSULE_PREFIX, BENCHMARKS, SUMMARY_PREFIX, LOG_PREFIX,
+    *PENDING_PREFIXES, CHECKPOINT_PREFIX, CAPSULE_PREFIX, BENCHMARKS, SUMMARY_PREFIX, LOG_PREFIX,
 )  # fmt: skip
 """What a run leaves in its store; the log, which names the rest, goes last."""
 
@@ -40,7 +40,7 @@ class Deletion(NamedTuple):
     """Sentences on what others cannot do any more."""
 
 
-def planned_deletion(home: Home, ledger: Ledger, run_id: str) -> Deletion:
+def plan_deletion(home: Home, ledger: Ledger, run_id: str) -> Deletion:
     """What deleting a run means; `ConfigError` where it runs, or may run where nobody sees it."""
     run = home.run(run_id)
     launch = last_launch(run)
@@ -84,18 +84,15 @@ def delete_run(home: Home, ledger: Ledger, run: Run) -> None:
 
 
 def _losses(home: Home, ledger: Ledger, run: Run) -> list[str]:
-    children = [each.run_id for each in home.runs() if each.parent and each.parent.run_id == run.run_id]
+    children = [item.run_id for item in home.runs() if item.parent and item.parent.run_id == run.run_id]
     losses = [
-        f"{child} was forked from it: its weights stay, and which rows they learned before cannot be proved "
-        "any more"
+        f"{child} was forked from it: its weights stay, and which rows they learned before cannot be proved any more"
         for child in children
     ]
     losses += [
         f"campaign '{campaign.name}' cannot be judged again without it"
         for campaign in ledger.campaigns()
-        if any(
-            run.run_id == arm.run_id for decision in ledger.decisions(campaign.name) for arm in decision.runs
-        )
+        if any(run.run_id == arm.run_id for decision in ledger.decisions(campaign.name) for arm in decision.runs)
     ]
     losses += [
         f"{comparison.candidate_run_id} was compared with it, and cannot be again"

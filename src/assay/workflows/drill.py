@@ -70,9 +70,7 @@ def scenarios(*, num_steps: int, commit_every: int, workers: int) -> list[Scenar
             "a commit's file with one bit flipped",
             ({"type": "damage", "how": "flipped", "step": committed, "rank": 0, "phase": "data"},),
         ),
-        Scenario(
-            "the store fails a write", ({"type": "store", "how": "error", "step": middle, "num_writes": 1},)
-        ),
+        Scenario("the store fails a write", ({"type": "store", "how": "error", "step": middle, "num_writes": 1},)),
         Scenario(
             "resized: half the workers, then back",
             (kill, {**kill, "attempt": 2, "rank": 0, "step": middle + commit_every}),
@@ -95,9 +93,7 @@ def _of_nodes(middle: int) -> list[Scenario]:
             (leave, join, {**kill, "attempt": 2, "step": middle + 3}),
             on_nodes=True,
         ),
-        Scenario(
-            "a slow node gets fewer lanes", (slow, {**kill, "step": middle}), share="speed", on_nodes=True
-        ),
+        Scenario("a slow node gets fewer lanes", (slow, {**kill, "step": middle}), share="speed", on_nodes=True),
     ]
 
 
@@ -107,20 +103,20 @@ def drill(
     *,
     num_steps: int,
     workers: int,
-    say: Callable[[Exercise], None] = lambda exercise: None,
+    on_exercise: Callable[[Exercise], None] = lambda exercise: None,
 ) -> DrillReport:
     """Run every scenario on the first `num_steps` steps of the recipe."""
     commit_every = max(1, num_steps // 6)
     pilot = _pilot(recipe, num_steps=num_steps, commit_every=commit_every)
-    wanted, exercises = "", []
+    expected_digest, exercises = "", []
     for scenario in scenarios(num_steps=num_steps, commit_every=commit_every, workers=workers):
         run = create_run(home, pilot, world_size=workers, is_drill=True)
         with writer_of(home, run) as writer:
-            exercise = _exercise(home, run, scenario, writer, workers=workers, wanted=wanted)
+            exercise = _exercise(home, run, scenario, writer, workers=workers, expected_digest=expected_digest)
             writer.wait(FINISH_S)
-        wanted = wanted or exercise.weights_digest
+        expected_digest = expected_digest or exercise.weights_digest
         exercises.append(exercise)
-        say(exercise)
+        on_exercise(exercise)
     return DrillReport.of(run.recipe, tuple(exercises), recipe_sha256=run.recipe_sha256, workers=workers)
 
 
@@ -136,32 +132,32 @@ def _pilot(recipe: LoadedConfig, *, num_steps: int, commit_every: int) -> Loaded
 
 
 def _exercise(
-    home: Home, run: Run, scenario: Scenario, writer: LedgerWriter, *, workers: int, wanted: str
+    home: Home, run: Run, scenario: Scenario, writer: LedgerWriter, *, workers: int, expected_digest: str
 ) -> Exercise:
     clock, log = SystemClock(), CommitLog(open_store(run.store_url))
-    began_s = clock.monotonic_s()
+    start_s = clock.monotonic_s()
     problem, num_attempts = "", 0
     try:
         with _nodes_of(home, run, scenario, workers) as nodes:
-            num_attempts = _until_done(run, log, scenario, writer, workers, nodes)
+            num_attempts = _run_until_done(run, log, scenario, writer, workers, nodes)
         verdict = audit_run(run, log, check_shards=False).verdict
-        missed = never_came(scenario.plan(), Path(run.run_dir), last_attempt=num_attempts)
+        unfired = never_came(scenario.plan(), Path(run.run_dir), last_attempt=num_attempts)
         if verdict != "pass":
             problem = f"the audit says {verdict}"
-        elif missed:
-            problem = " ".join(missed)
+        elif unfired:
+            problem = " ".join(unfired)
     except AssayError as error:
         problem = str(error)
     finished = log.finished()
     digest = finished.weights_digest if finished else ""
-    if not problem and wanted and digest != wanted:
+    if not problem and expected_digest and digest != expected_digest:
         problem = "the weights differ from those of the undisturbed run"
     return Exercise(
         name=scenario.name,
         run_id=run.run_id,
         weights_digest=digest,
         num_attempts=num_attempts,
-        seconds=clock.monotonic_s() - began_s,
+        seconds=clock.monotonic_s() - start_s,
         problem=problem,
     )
 
@@ -186,7 +182,7 @@ def _nodes_of(home: Home, run: Run, scenario: Scenario, workers: int) -> Iterato
         yield group
 
 
-def _until_done(
+def _run_until_done(
     run: Run, log: CommitLog, scenario: Scenario, writer: LedgerWriter, workers: int, nodes: Nodes | None
 ) -> int:
     sizes: Sequence[int] = scenario.world_sizes or (workers,)

@@ -48,9 +48,9 @@ class EventCommand:
     def attempt_ended(self, attempt: Attempt) -> None:
         """A hang is told; another attempt may be under way by then."""
         if attempt.failure is not None and attempt.failure.failure_kind == "hang":
-            self.tell("stalled", step=attempt.end_step, text=attempt.reason)
+            self.notify("stalled", step=attempt.end_step, text=attempt.reason)
 
-    def tell(self, event: Event, *, step: int | None, text: str) -> None:
+    def notify(self, event: Event, *, step: int | None, text: str) -> None:
         """Start the command, if there is one."""
         if not self._command:
             return

@@ -14,7 +14,7 @@ from typing import Any
 from assay.base.config import LoadedConfig, dotted_leaves, parse_override, set_dotted
 from assay.base.errors import ConfigError, DamagedDataError
 from assay.records.run import ForkedFrom, Run
-from assay.store.commit_log import KEPT_NAMES, CommitLog, checkpoint_folder, first_problem
+from assay.store.commit_log import RETAINED_NAMES, CommitLog, checkpoint_folder, first_problem
 from assay.store.home import Home
 from assay.store.objects import copy_object, open_store
 from assay.training.model_folders import check_unchanged
@@ -46,15 +46,15 @@ def plan_fork(
     if commit and (problem := first_problem(log.store, commit)) is not None:
         raise DamagedDataError(f"commit at step {commit.step} of '{parent_id}': {problem}. Fork another one.")
     was = recipe_of(parent).model_dump(mode="json")
-    tree, given = (
+    tree, changed_values = (
         recipe_of(parent).model_dump(mode="json"),
         [parse_override(override) for override in overrides],
     )
-    for key, value in given:
+    for key, value in changed_values:
         set_dotted(tree, key, value, where="in the recipe")
     fork = plan_run(
         home,
-        LoadedConfig(tree, {key: "command line" for key, _ in given}),
+        LoadedConfig(tree, {key: "command line" for key, _ in changed_values}),
         world_size=world_size,
         run_id=run_id,
         store_url=store_url,
@@ -71,11 +71,9 @@ def plan_fork(
         raise ConfigError(
             f"run '{parent_id}' at step {commit.step} has nothing left to train: the recipe ends at step "
             f"{fork.num_steps}. Raise trainer.epochs or trainer.max_steps, or fork an earlier commit "
-            f"({', '.join(str(each.step) for each in log.commits())})."
+            f"({', '.join(str(commit.step) for commit in log.commits())})."
         )
-    lineage = ForkedFrom(
-        run_id=parent.run_id, step=commit.step, weights_digest=commit.weights_digest, changes=changes
-    )
+    lineage = ForkedFrom(run_id=parent.run_id, step=commit.step, weights_digest=commit.weights_digest, changes=changes)
     return fork.model_copy(update={"parent": lineage})
 
 
@@ -87,8 +85,8 @@ def bring_commit(home: Home, run: Run) -> None:
     if log.entries():
         return
     parent = home.run(run.parent.run_id)
-    theirs = CommitLog(open_store(parent.store_url))
-    commit = find_commit(parent, theirs, run.parent.step)
+    parent_log = CommitLog(open_store(parent.store_url))
+    commit = find_commit(parent, parent_log, run.parent.step)
     if commit.weights_digest != run.parent.weights_digest:
         raise DamagedDataError(
             f"run '{run.run_id}' was forked from {run.parent} with the weights "
@@ -97,16 +95,16 @@ def bring_commit(home: Home, run: Run) -> None:
         )
     folder = checkpoint_folder(commit.step, 0)
     # Receipts and journal are of what their own run learned.
-    files = tuple(file for file in commit.files if file.path not in KEPT_NAMES)
+    files = tuple(file for file in commit.files if file.path not in RETAINED_NAMES)
     for file in files:
-        copy_object(theirs.store, f"{commit.folder}/{file.path}", log.store, f"{folder}/{file.path}")
+        copy_object(parent_log.store, f"{commit.folder}/{file.path}", log.store, f"{folder}/{file.path}")
     inherited = commit.model_copy(
         update={
             "attempt": 0,
             "folder": folder,
             "files": files,
             "receipts_from_step": commit.step,
-            "rows_learned": 0,
+            "rows_trained": 0,
             "prompts": None,
             "quarantined": (),
             "retires": (),

@@ -86,7 +86,7 @@ _COMPLETION_TOKENS = 256
 _MOST_TOKENS = 16_384
 _MOST_WINDOW_BYTES = 1 << 30
 """What all ranks together may hold of the rows that they mix."""
-_ANSWER_FIELDS = (
+_REFERENCE_FIELDS = (
     "answer", "reference", "target", "solution", "expected", "label", "output", "completion", "ground_truth",
 )  # fmt: skip
 """What the field of an item is called that holds the right answer, the likeliest name first."""
@@ -333,11 +333,11 @@ def _rewards(dataset: Dataset, model: str | None) -> Iterator[tuple[str, str]]:
     manifest = dataset.manifest
     fields = manifest.item_fields or {}
     always = [name for name, rows in fields.items() if rows == manifest.num_rows]
-    field = next((name for name in _ANSWER_FIELDS if name in always), None)
+    field = next((name for name in _REFERENCE_FIELDS if name in always), None)
     if field is None:
         raise ConfigError(
             f"dataset '{manifest.name}': no field of its items is called as an answer would be "
-            f"({', '.join(_ANSWER_FIELDS)}); they have {', '.join(sorted(fields)) or 'none that is known'}. Build it "
+            f"({', '.join(_REFERENCE_FIELDS)}); they have {', '.join(sorted(fields)) or 'none that is known'}. Build it "
             "with the right answer as 'answer', or write the recipe by hand: docs/methods.md, GRPO."
         )
     compared = f'input: "{{{{ sample.output_text }}}}", reference: "{{{{ item.{field} }}}}"'

@@ -40,8 +40,8 @@ def gate_decisions(home: Home, program: Program) -> list[GateDecision]:
         opened = find_campaign(home, campaign)
         final = [decision for decision in newest_decisions(opened).values() if decision.is_final]
         if final:
-            best = min(final, key=lambda each: _BEST_FIRST.index(each.recommendation))
-            path = opened.folder / best.place()
+            best = min(final, key=lambda decision: _BEST_FIRST.index(decision.recommendation))
+            path = opened.folder / best.path()
             found.append(GateDecision(name, _VERDICTS[best.recommendation], best, path))
     return found
 
@@ -65,6 +65,6 @@ def with_decisions(progress: Progress, decisions: list[GateDecision]) -> Progres
                 f"verdicts.{decision.gate}: '{looks[-1]}' is noted, and its campaign '{decision.decision.campaign}' "
                 f"decided '{decision.verdict}' ({decision.path}). Leave the note out: the campaign's holds."
             )
-        before = tuple(said for said in looks[:-1] if said == "again")
+        before = tuple(verdict for verdict in looks[:-1] if verdict == "again")
         verdicts[decision.gate] = (*before, decision.verdict)
     return progress.model_copy(update={"verdicts": verdicts})

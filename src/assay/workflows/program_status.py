@@ -46,12 +46,12 @@ def read_program_status(
     """
     offered = read_offer(folder)
     subject = offered_program(read_program(file).program, offered)
-    told = read_progress(notes, subject) if notes else None
+    read_notes = read_progress(notes, subject) if notes else None
     time = clock_of(subject, hour_s=hour_s) if start_s is None else ProgramClock(start_s, hour_s)
     now_s = clock.now_s()
-    if told is not None:
-        now_s = time.start_s + time.hour_s * subject.calendar.hour_of(told.now)
-    known = collect_progress(home, subject, told, clock=time, now_s=now_s)
+    if read_notes is not None:
+        now_s = time.start_s + time.hour_s * subject.calendar.hour_of(read_notes.now)
+    known = collect_progress(home, subject, read_notes, clock=time, now_s=now_s)
     found = forecast(
         subject,
         offered,
@@ -59,7 +59,7 @@ def read_program_status(
         baseline=baseline_of(offered.plan),
         gain=gain_points(known.decisions),
     )
-    return ProgramStatus(found, offered, known.spends, known.decisions, told)
+    return ProgramStatus(found, offered, known.spends, known.decisions, read_notes)
 
 
 class KnownProgress(NamedTuple):

@@ -165,7 +165,7 @@ class _Replay:
             rows=tuple(
                 RowFinding(
                     row_id=row.row_id,
-                    place=self.dataset.row_location(row.row_id),
+                    location=self.dataset.row_location(row.row_id),
                     lane=row.lane,
                     loss=_finite(loss),
                     text=row_text(self.dataset, row.row_id) if number < MOST_ORIGINS else "",

@@ -15,9 +15,9 @@ from assay.data.loader.batch import LaneShare, StepShare
 from assay.data.loader.loader import Loader
 from assay.elastic.capsules import nearest_commit
 from assay.records.commit import Commit
-from assay.records.journal import JournaledAnswer
 from assay.records.replay import Compared
 from assay.records.rollout import RolloutReport
+from assay.records.rollout_log import LoggedCompletion
 from assay.records.run import Run
 from assay.store.commit_log import CommitLog
 from assay.store.metrics.recorded import recorded_steps
@@ -79,7 +79,7 @@ def rollout_again(
         verdict="differs" if is_wrong else "not recorded" if recorded is None else "equal",
         compared=tuple(compared),
         prompt=replayed.prompt,
-        answer=replayed.answer,
+        completion=replayed.completion,
         tokens=replayed.tokens,
         logprobs=replayed.logprobs,
         ended_by=replayed.ended_by,
@@ -122,11 +122,11 @@ def _of_digests(step: int, quantity: str, recorded: int, replayed: int) -> Compa
     return Compared(step=step, quantity=quantity, recorded=then, replayed=now, is_equal=then == now)
 
 
-def _logged_rollout(log: CommitLog, request: RolloutRequest) -> JournaledAnswer | None:
+def _logged_rollout(log: CommitLog, request: RolloutRequest) -> LoggedCompletion | None:
     """The journal's line of the answer; None where no commit has one."""
     commits = [entry for entry in log.entries() if isinstance(entry, Commit) and not entry.is_inherited]
     holding = [commit for commit in commits if commit.receipts_from_step < request.step <= commit.step]
     for group in read_rollout_log(log.store, holding[-1]) if holding else ():
         if (group.step, group.row_id) == (request.step, request.row):
-            return group.answers[request.sample]
+            return group.completions[request.sample]
     return None

@@ -71,7 +71,7 @@ def create_run(
 def save_run(home: Home, run: Run) -> None:
     """Make the folder of a planned run and its `run.json`; `ConfigError` if there is one of that name."""
     if not open_store(run.run_dir).put_if_absent(RUN_FILE, run.to_sealed_json().encode()):
-        raise home.is_taken(run.run_id)
+        raise home.name_conflict(run.run_id)
 
 
 def plan_run(
@@ -135,9 +135,9 @@ def check_recipe(recipe_values: LoadedConfig) -> tuple[Recipe, Dataset]:
 
 def resolved_recipe(recipe: Recipe, origins: Mapping[str, str]) -> str:
     """The whole recipe as YAML, each value that was given with where it came from."""
-    values_given = "".join(f"#   {key}: {origin}\n" for key, origin in sorted(origins.items()))
+    explicit = "".join(f"#   {key}: {origin}\n" for key, origin in sorted(origins.items()))
     whole = yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False)
-    return f"{whole}# given (the rest are defaults):\n{values_given}"
+    return f"{whole}# given (the rest are defaults):\n{explicit}"
 
 
 def measure_order(recipe: Recipe, dataset: Dataset) -> Mixing:
@@ -183,7 +183,7 @@ def check_new(recipe: Recipe, num_steps: int, *, changed: Collection[str] = ()) 
     it is one of them; if it stands in a recipe that was made shorter, the evaluation at the end is enough.
     """
     if recipe.evaluation is not None:
-        supported_suite(Path(recipe.evaluation.suite), recipe.method, whose="the recipe")
+        supported_suite(Path(recipe.evaluation.suite), recipe.method, owner="the recipe")
     longer = "or train longer (trainer.epochs, trainer.max_steps)"
     warmup_steps, evaluate_every = recipe.trainer.optimizer.schedule.warmup_steps, recipe.trainer.evaluate_every
     if warmup_steps > num_steps:

@@ -19,7 +19,7 @@ from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.ledger.writer import FINISH_S, LEAVE_S, LedgerWriter
-from assay.store.missing_log import refuse_missing_log
+from assay.store.missing_log import reject_missing_log
 from assay.store.objects import open_store
 from assay.store.retry_policy import RetryPolicy
 from assay.store.run_location import reject_copy, reject_links
@@ -125,16 +125,16 @@ def _train_run(
     for size in (world_size, *policy.world_sizes):
         LaneShares(recipe.loader.lanes, size)
     check_parallel(recipe, policy.parallel)
-    patience = RetryPolicy(policy.store_patience, clock=clock)
-    log = CommitLog(open_store(run.store_url, patience))
+    retry_policy = RetryPolicy(policy.store_retry_s, clock=clock)
+    log = CommitLog(open_store(run.store_url, retry_policy))
     reject_copy(run)
     reject_links(Path(run.run_dir))
-    refuse_missing_log(run, log)
+    reject_missing_log(run, log)
     bring_commit(home, run)
     evaluator = BackgroundEvaluator(home, run)
     all_observers: list[RunObserver] = [Bookkeeper(run, writer, clock), evaluator, *observers]
     supervisor = Supervisor(
-        run, log, policy=policy, observers=all_observers, clock=clock, nodes=nodes, patience=patience
+        run, log, policy=policy, observers=all_observers, clock=clock, nodes=nodes, retry_policy=retry_policy
     )
     last_attempt = next(reversed(saved_attempts(Path(run.run_dir))), None)
     finished = finished_entry(log)

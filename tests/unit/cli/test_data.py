@@ -50,7 +50,7 @@ BUILD = ("data", "build", "rows.jsonl", "--tokenizer", "tokenizer.json", "--key"
 
 def test_what_a_label_is_cannot_be_said_where_there_is_none(corpus: Path, capsys) -> None:
     code, _, output = run(capsys, *BUILD, "--no-label", "--label-kind", "binary", "--out", "one")
-    assert code == 2 and "--label-kind binary is of a label, and there is none: name it with --label" in output
+    assert code == 2 and "--label-kind binary needs a label, and there is none: name its field with --label" in output
     assert not (corpus / "one").exists()
 
 
@@ -222,7 +222,7 @@ def test_what_was_asked_wrongly_is_one_line_and_exit_code_2(
 
 
 def test_a_store_that_does_not_answer_is_exit_code_75(corpus: Path, capsys, monkeypatch) -> None:
-    monkeypatch.setenv("ASSAY_STORE_PATIENCE", "0")
+    monkeypatch.setenv("ASSAY_STORE_RETRY_S", "0")
     for name, value in {
         "ENDPOINT_URL": "http://127.0.0.1:9",
         "ACCESS_KEY_ID": "x",
@@ -402,7 +402,7 @@ def test_rows_that_a_run_learned_are_not_indexed_over(corpus: Path, capsys, monk
     assert run(capsys, *index)[0] == 0  # the same again
     pq.write_table(pa.table(rows), "bare/more.parquet")
     code, _, output = run(capsys, *index)
-    assert code == 2 and "indexed: run 'learned' learned the rows there" in output
+    assert code == 2 and "indexed: run 'learned' was trained on the rows in this folder" in output
     assert Path("indexed/manifest.json").read_bytes() == before
 
 
@@ -454,6 +454,8 @@ def test_beside_a_proposed_label_stands_what_else_it_may_be(corpus: Path, capsys
     code, _, output = run(capsys, "data", "build", "two.jsonl", "--out", "one")
     words = " ".join(output.split())
     assert code == 2 and "--text code --label is_async --metadata area" in words
-    assert "The label is a guess: is_async has 2 values in the first rows. It may as well be area (3): say" in words
+    assert (
+        "The label is a guess: is_async has 2 values in the first rows. It could also be area (3): choose with" in words
+    )
     _, _, output = run(capsys, "data", "build", "rows.jsonl", "--out", "one")
     assert "is a guess" not in output, "a field that is called label is none"

@@ -60,7 +60,7 @@ def test_a_gain_above_the_discordance_is_impossible_and_refused(capsys):
 def test_a_gain_in_points_is_refused_as_no_share(given, capsys):
     assert call("evidence", "power", "--items", "312", "--effect", given) == 2
     output = " ".join(capsys.readouterr().err.split())
-    assert f"an effect is a share, e.g. 0.02 for 2 points; perhaps you meant 0.0{given}." in output
+    assert f"give a share, e.g. 0.02 for 2 points; perhaps you meant 0.0{given}." in output
 
 
 def test_too_few_items_for_any_difference_are_called_so(capsys):
@@ -71,7 +71,7 @@ def test_too_few_items_for_any_difference_are_called_so(capsys):
 def test_the_smallest_scale_that_tells_the_truth_is_named(runs_csv, capsys):
     assert call("evidence", "proxy", str(runs_csv)) == 0
     output = capsys.readouterr().out
-    assert "Scale 1e8 is the smallest that surely orders 80% of the pairs." in output
+    assert "Scale 1e8 is the smallest that reliably orders 80% of the pairs." in output
     assert "left out, not at every scale: lonely" in output
 
 
@@ -113,5 +113,5 @@ def test_a_saturated_benchmark_is_called_so(tmp_path, capfd):
     (tmp_path / "t.csv").write_text("\n".join(["scale,recipe,seed,score", *lines]))
     assert call("evidence", "proxy", str(tmp_path / "t.csv")) == 0
     out = capfd.readouterr().out
-    assert "All recipes tie, so nothing is known: the benchmark is saturated" in out
+    assert "All recipes tie, so no scale can be judged: the benchmark is saturated" in out
     assert "[0.50, 0.50]" not in out

@@ -163,7 +163,7 @@ def test_replanning_begins_with_what_happened(program: Path, tmp_path: Path) -> 
     assert items["replicate"]["start_h"] >= 8 * 24
     progress.write_text(progress.read_text() + "  replicate: {started: 2027-03-08T09:00, device_hours: 100}\n")
     in_progress = run("solve", str(program), "--progress", str(progress), "--earlier", str(plan)).stdout
-    assert "1,664 device-hours of 3,000 (100 spent; to come of what has begun: 732)" in in_progress
+    assert "1,664 device-hours of 3,000 (100 spent; still expected of started activities: 732)" in in_progress
     assert "hours still to begin      832   proved" in in_progress, "1,664 - 100 - 732"
     assert "peak still to begin        64   proved" in in_progress
     assert "at most 64 devices at once, what has begun included" in " ".join(in_progress.split())
@@ -219,11 +219,11 @@ def test_status_and_solve_say_the_same_of_notes_and_of_the_ledgers_runs(under_wa
     def said() -> tuple[str, str]:
         status = json.loads(run("status", str(program), str(folder), "--notes", str(notes), "--json").stdout)
         solved = run("solve", str(program), "--progress", str(notes), *earlier).stdout
-        words = f"({status['spent_device_hours']:,.4g} spent; to come of what has begun: "
+        words = f"({status['spent_device_hours']:,.4g} spent; still expected of started activities: "
         return f"{words}{status['to_come_device_hours']:,.4g})", " ".join(solved.split())
 
     events, solved = said()
-    assert events == "(0 spent; to come of what has begun: 0)" and events in solved
+    assert events == "(0 spent; still expected of started activities: 0)" and events in solved
     assert not (under_way.parent / "home" / "ledger.db").exists(), "who only asks makes nothing"
     record("replicate-a", started="2027-03-08T02:00", ended="2027-03-08T22:00", devices=8)
     events, solved = said()

@@ -56,7 +56,7 @@ def test_a_file_is_replaced_by_force_or_where_it_is_of_the_same_form(
         with pytest.raises((SystemExit, Exception)) as ended:
             write.main(["--out", str(path), *words])
         is_refused = not isinstance(ended.value, SystemExit)
-        assert not is_refused or str(ended.value).startswith(f"{path}: is there already")
+        assert not is_refused or str(ended.value).startswith(f"{path}: exists already")
         return not is_refused
 
     path = tmp_path / "file"
@@ -98,7 +98,7 @@ def test_rows_and_recipes_are_replaced_by_force_alone(
         assert (recipe.read_text() == "mine") is (not words)
     rows.write_text(texts(50))
     assert built() == 2
-    assert f"{out}: holds a dataset of other rows. Name another --out, or replace them" in capfd.readouterr().err
+    assert f"{out}: holds a dataset of other rows. Choose another --out, or add --force" in capfd.readouterr().err
     assert (out / "manifest.json").read_bytes() == before
     assert built("--force") == 0
     assert (out / "manifest.json").read_bytes() != before

@@ -25,19 +25,19 @@ from assay.records.commit import AttemptBegan, Commit, CommitQuarantined, FileDi
 from assay.records.cursor import Cursor
 from assay.records.evaluation import ClassifierEvaluation, ClassifierMetrics, Estimate
 from assay.records.failure import Failure
+from assay.records.incident import Incident
 from assay.records.launch import Launch
-from assay.records.notice import Notice
 from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.reporting.views import verdict
 from assay.reporting.views.run import run_view
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
+from assay.store.incidents import append_incident
 from assay.store.launches import process_key, save_launch
 from assay.store.ledger.ledger import Ledger
 from assay.store.metrics.fold import fold_run
 from assay.store.metrics.phases import rank_phase_seconds
 from assay.store.metrics.segment import SegmentWriter, segment_path
-from assay.store.notices import append_notice
 from assay.store.objects import open_store
 from machine import MACHINE
 
@@ -99,7 +99,7 @@ def commit(step: int, attempt: int) -> Commit:
         files=(FileDigest(path="model", num_bytes=1_500_000, sha256="f" * 64),),
         weights_digest=f"digest-{step}",
         receipts_from_step=0,
-        rows_learned=8 * step,
+        rows_trained=8 * step,
     )
 
 
@@ -176,7 +176,7 @@ def killed_and_recovered(ledger: Ledger, home: Path) -> None:
             step=10,
             epochs=1,
             rows_expected=240,
-            rows_learned=240,
+            rows_trained=240,
             rows_quarantined=0,
         )
     )
@@ -239,8 +239,8 @@ def test_show_says_what_ended_an_attempt_and_what_was_noticed(home: Path, capsys
         killed_and_recovered(ledger, home)
         first, _ = ledger.attempts("tiny-1")
         ledger.record_attempt(first.model_copy(update={"failure": KILLED, "hosts": ("node-6", "node-7")}))
-        slow = Notice(
-            notice="straggler",
+        slow = Incident(
+            incident="straggler",
             run_id="tiny-1",
             attempt=2,
             at_s=BEGAN_S + 110,
@@ -248,14 +248,14 @@ def test_show_says_what_ended_an_attempt_and_what_was_noticed(home: Path, capsys
             step=12,
             text="it is slow",
         )
-        append_notice(Path(ledger.run("tiny-1").run_dir), slow)
+        append_incident(Path(ledger.run("tiny-1").run_dir), slow)
     assert call("show", "tiny", "--json") == 0
     shown = json.loads(capsys.readouterr().out)
     failure = shown["attempts"][0]["failure"]
     assert (failure["failure_kind"], failure["host"], failure["step"]) == ("killed_by_signal", "node-7", 15)
     assert shown["attempts"][0]["hosts"] == ["node-6", "node-7"]
     assert shown["attempts"][1]["failure"] is None
-    assert [(item["notice"], item["rank"]) for item in shown["notices"]] == [("straggler", 0)]
+    assert [(item["incident"], item["rank"]) for item in shown["incidents"]] == [("straggler", 0)]
     assert call("show", "tiny") == 0
     assert "attempt 2, straggler: it is slow" in capsys.readouterr().out
 
@@ -274,7 +274,7 @@ def test_a_list_of_runs_leaves_the_collection_of_garbage_as_it_was(home: Path, i
 
 def test_show_prints_the_page_of_all_keys(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("show", "--keys") == 0
-    assert "| `device_seconds` | by name: number | What training held, by phase" in capsys.readouterr().out
+    assert "- `device_seconds` ({[phase](#enumerations): number}): Held by training" in capsys.readouterr().out
     assert call("show") == 2
     assert "'assay runs' lists them" in capsys.readouterr().err
 
@@ -364,7 +364,7 @@ def test_a_run_that_still_trains_is_not_resumed_beside_that(home: Path, pid: int
         run = recorded_run(ledger, home)
     Path(run.run_dir).mkdir(parents=True)
     (Path(run.run_dir) / "run.json").write_text(run.to_sealed_json())
-    save_launch(run, place="here", job=str(pid), world_size=1, process=process_key(pid) or "gone")
+    save_launch(run, launcher="here", job=str(pid), world_size=1, process=process_key(pid) or "gone")
     here, request = LaunchTarget("here", {}, False, False), Home.from_environment()
     for take_over, location in ((True, here), (False, LaunchTarget("here", {}, False, launched=True))):
         _check_not_running(request, "tiny-1", location, take_over=take_over)
@@ -377,7 +377,7 @@ def test_only_a_run_that_is_there_is_taken_over(home: Path, capsys: pytest.Captu
     home.mkdir(exist_ok=True)
     (home / "recipe.yaml").write_text("name: any\n")
     assert call("train", str(home / "recipe.yaml"), "--take-over") == 2
-    assert "--take-over goes with --resume RUN" in capsys.readouterr().err
+    assert "--take-over needs --resume RUN" in capsys.readouterr().err
 
 
 def begun_by(ledger: Ledger, home: Path, *, host: str = "", pid: int = 0, seen_s: float = 0.0) -> None:
@@ -393,7 +393,7 @@ def begun_by(ledger: Ledger, home: Path, *, host: str = "", pid: int = 0, seen_s
     if pid:
         ledger.record_launch(
             Launch(
-                run_id="tiny-1", number=1, place="background", job=str(pid), host=host or socket.gethostname(),
+                run_id="tiny-1", number=1, launcher="background", job=str(pid), host=host or socket.gethostname(),
                 process=process_key(pid) or "gone", started_by="ann", started_s=BEGAN_S, world_size=1, log="",
             )
         )  # fmt: skip

@@ -145,4 +145,4 @@ def test_an_odd_number_of_runs_makes_no_pairs(capsys, tmp_path, monkeypatch):
         (tmp_path / run_id).mkdir()
         (tmp_path / run_id / "run.json").touch()
     assert call("scaling", "code-length", "a", "b", "c") == 2
-    assert "3 runs do not make pairs" in capsys.readouterr().err
+    assert "3 runs are not pairs" in capsys.readouterr().err

@@ -110,7 +110,7 @@ def versions(tmp_path):
 
 def test_data_prints_the_keys_that_programs_read(versions, capsys):
     code, out, _ = said(capsys, "triage", "data", *versions, "--json")
-    results = json.loads(out)["findings"]
+    results = json.loads(out)["results"]
     assert code == 0
     assert {(finding["what"], finding["kind"]) for finding in results} == {
         ("seconds", "unit"),

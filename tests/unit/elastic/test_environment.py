@@ -23,13 +23,13 @@ def test_the_driver_is_the_one_that_is_loaded(tmp_path: Path, said: str | None, 
         file.write_text(said)
     found = environment_here({}, driver=file)
     assert (found.driver, found.python, found.kernel) == (driver, platform.python_version(), platform.release())
-    assert (found.place, found.job, found.partition, found.image) == ("machine", "", "", "")
+    assert (found.launcher, found.job, found.partition, found.image) == ("machine", "", "", "")
 
 
 def test_a_job_says_where_it_is_and_the_plainest_name_of_an_image_counts() -> None:
     job = {"SLURM_JOB_ID": "12", "SLURM_JOB_PARTITION": "low", "APPTAINER_CONTAINER": "/images/a.sif"}
     found = environment_here(job)
-    assert (found.place, found.job, found.partition, found.image) == ("slurm", "12", "low", "/images/a.sif")
+    assert (found.launcher, found.job, found.partition, found.image) == ("slurm", "12", "low", "/images/a.sif")
     assert environment_here({**job, "ASSAY_IMAGE": "train:7"}).image == "train:7"
     assert environment_here({**job, "ASSAY_IMAGE": ""}).image == "/images/a.sif"
 
@@ -42,7 +42,7 @@ BEGUN = Attempt(
     world_size=3,
     start_step=0,
     started_s=0.0,
-    surroundings=HERE,
+    environment=HERE,
     code_version=MACHINE["code_version"],
     folder=MACHINE["folder"],
     processor=MACHINE["processor"],
@@ -51,8 +51,8 @@ BEGUN = Attempt(
 
 def test_what_another_node_has_is_on_record_where_it_is_not_what_the_first_has() -> None:
     attempt = with_hosts(BEGUN, ["a", "b", "c"], {"b": HERE, "c": OTHER, "lost": OTHER})
-    assert (attempt.hosts, attempt.surroundings) == (("a", "b", "c"), HERE)
-    assert attempt.elsewhere == {"c": OTHER}
+    assert (attempt.hosts, attempt.environment) == (("a", "b", "c"), HERE)
+    assert attempt.other_environments == {"c": OTHER}
 
 
 def test_each_ranks_device_and_each_hosts_libraries_are_on_record() -> None:
@@ -64,16 +64,16 @@ def test_each_ranks_device_and_each_hosts_libraries_are_on_record() -> None:
     ]
     ended = with_devices(attempt, output)
     assert (ended.devices, ended.serials) == (("cuda:0", "cuda:1", "cuda:0"), ("GPU-1", "GPU-2", "GPU-3"))
-    assert ended.surroundings == HERE.model_copy(update={"cuda": "12.8", "nccl": "2.27.3"})
-    assert ended.elsewhere == {"c": OTHER.model_copy(update={"cuda": "12.8", "nccl": "2.26.2"})}
+    assert ended.environment == HERE.model_copy(update={"cuda": "12.8", "nccl": "2.27.3"})
+    assert ended.other_environments == {"c": OTHER.model_copy(update={"cuda": "12.8", "nccl": "2.26.2"})}
 
 
 def test_what_no_rank_said_is_not_guessed() -> None:
     attempt = with_hosts(BEGUN, ["a", "a", "c"], {})
     dead = with_devices(attempt, [RankDevice(), RankDevice("cuda:1", "GPU-2", "12.8", "2.27.3"), RankDevice()])
     assert (dead.devices, dead.serials) == (("", "cuda:1", ""), ("", "GPU-2", ""))
-    assert dead.surroundings is not None and dead.surroundings.cuda == "12.8"  # of its host's other rank
-    assert dead.elsewhere == {"c": HERE}  # whose rank said nothing
+    assert dead.environment is not None and dead.environment.cuda == "12.8"  # of its host's other rank
+    assert dead.other_environments == {"c": HERE}  # whose rank said nothing
     on_cpus = with_devices(attempt, [RankDevice("cpu")] * 3)
     assert (on_cpus.devices, on_cpus.serials) == (("cpu",) * 3, ())
-    assert (on_cpus.surroundings, on_cpus.elsewhere) == (HERE, {})
+    assert (on_cpus.environment, on_cpus.other_environments) == (HERE, {})

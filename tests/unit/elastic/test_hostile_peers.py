@@ -106,7 +106,7 @@ def test_who_does_not_know_the_key_is_let_go_and_holds_nobody_up(port: int, said
         stranger.setblocking(False)
         stranger.send(said)
     link = connect_link("127.0.0.1", port, KEY, CLOCK, timeout_s=20.0)
-    link.send(Hello(node=1, host="there", processor=HERE, code_version="v", surroundings=AROUND))
+    link.send(Hello(node=1, host="there", processor=HERE, code_version="v", environment=AROUND))
     leader.join(5)
     assert set(found) == {1}
     for stranger in strangers:
@@ -116,7 +116,7 @@ def test_who_does_not_know_the_key_is_let_go_and_holds_nobody_up(port: int, said
 @pytest.mark.parametrize(
     "hello",
     [
-        Hello(node=2, host="x", processor=HERE, code_version="v", surroundings=AROUND),
+        Hello(node=2, host="x", processor=HERE, code_version="v", environment=AROUND),
         Stop(),
         Ended(end=AttemptEnd("succeeded", 1)),
     ],

@@ -43,7 +43,7 @@ def log_with_commit(run: Run, made_on: Processor) -> CommitLog:
             processor=made_on,
             code_version=MACHINE["code_version"],
             folder=MACHINE["folder"],
-            surroundings=MACHINE["surroundings"],
+            environment=MACHINE["environment"],
         ),
     )
     log.append(

@@ -22,7 +22,7 @@ PLACE = "s3://\x1b]0;title\x07"
 
 
 def prints(*_: object) -> str:
-    RetryPolicy(0.0).say(f"waiting for {PLACE}")
+    RetryPolicy(0.0).notify(f"waiting for {PLACE}")
     print(f"at {PLACE}", file=sys.stdout)
     return "finished"
 

@@ -18,8 +18,8 @@ from assay.records.rank_device import RankDevice
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.heartbeat import Beat
+from assay.store.incidents import read_incidents
 from assay.store.objects import open_store
-from assay.store.run_events import read_events
 
 
 def failure(failure_kind: FailureKind, text: str, **more: Any) -> Failure:
@@ -69,7 +69,7 @@ class KillingNodes:
         self._failure = failure
         self._moves = moves
 
-    def elsewhere(self) -> dict[str, NodeEnvironment]:
+    def other_environments(self) -> dict[str, NodeEnvironment]:
         return {}
 
     def fitting(self, world_size: int) -> int:
@@ -229,7 +229,7 @@ def test_what_the_code_did_is_not_tried_a_third_time_but_what_came_from_outside_
         supervisor.run(1)
     assert nodes.num_starts == num_starts
     assert ("It failed twice in the same way" in str(stopped.value)) == (num_starts == 2)
-    repeated = [(notice.notice, notice.attempt) for notice in read_events(Path(run.run_dir))]
+    repeated = [(incident.incident, incident.attempt) for incident in read_incidents(Path(run.run_dir))]
     assert repeated == ([("repeated_failure", 2)] if num_starts == 2 else [])
     first, *_ = saved_attempts(Path(run.run_dir))
     assert (first.hosts, first.devices, first.failure.failure_kind) == (
@@ -307,9 +307,9 @@ def test_another_version_of_assay_is_noticed_once_and_on_record(run, monkeypatch
         supervisor.run(1)
     folder = Path(run.run_dir)
     assert [attempt.code_version[6:] for attempt in saved_attempts(folder)] == ["gold", "gnew", "gnew"]
-    (notice,) = read_events(folder)
-    assert (notice.notice, notice.attempt) == ("other_code", 2)
-    assert "0.1.0+gnew now and was 0.1.0+gold" in notice.text
+    (incident,) = read_incidents(folder)
+    assert (incident.incident, incident.attempt) == ("other_code", 2)
+    assert "0.1.0+gnew now and was 0.1.0+gold" in incident.text
 
 
 class LeavingNodes(InterruptedNodes):

@@ -133,7 +133,7 @@ def test_keys_are_made_listed_and_revoked_by_command(tmp_path, monkeypatch) -> N
     app = app_in(tmp_path, open_store(str(Home.at(tmp_path / "home").api)))
     app.clock.sleep_s(SystemClock().now_s() - app.clock.now_s())
     assert (app.keys.opening(secret).project, app.keys.opening(secret).scopes) == ("p", ("read",))
-    assert f"{key_id}  …{secret[-4:]}  opens until" in assay("list")
-    assert f"{key_id} opens nothing any more" in assay("revoke", key_id)
+    assert f"{key_id}  …{secret[-4:]}  active until" in assay("list")
+    assert f"{key_id} is revoked" in assay("revoke", key_id)
     assert app.keys.opening(secret) is None
     assert "revoked" in assay("list")

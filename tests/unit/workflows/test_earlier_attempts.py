@@ -112,7 +112,7 @@ def test_commits_of_an_attempt_that_still_runs_do_not_make_commits_look_free(run
         files=(),
         weights_digest="",
         receipts_from_step=0,
-        rows_learned=1,
+        rows_trained=1,
     )
     ledger.record_log_entries("r", {0: commit})
     found = goodput_of(ledger, [run])

@@ -6,7 +6,7 @@ from assay.records.run import Attempt, Run
 from assay.store.attempts import save_attempt
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
-from assay.store.notices import read_notices
+from assay.store.incidents import read_incidents
 from assay.store.objects import open_store
 from assay.workflows.rebuild import rebuild_all
 from machine import MACHINE
@@ -31,7 +31,7 @@ def test_one_damaged_file_costs_its_own_rows_and_no_others(tmp_path: Path, run: 
     (bad_attempt / "attempts" / "attempt-0001.json").write_bytes(b"")
     (bad_attempt / "launches").mkdir()
     (bad_attempt / "launches" / "0001.json").write_bytes(b"?")
-    (bad_attempt / "notices.jsonl").write_bytes(b"\xff\n{}\n")
+    (bad_attempt / "incidents.jsonl").write_bytes(b"\xff\n{}\n")
     (bad_log / "log" / "00000000.json").write_bytes(b"")
     with home.open_ledger() as ledger:
         problems = rebuild_all(home, ledger).problems
@@ -41,4 +41,4 @@ def test_one_damaged_file_costs_its_own_rows_and_no_others(tmp_path: Path, run: 
     assert any("attempt-0001.json: not JSON" in line for line in problems)
     assert any("log/00000000.json: not an entry" in line for line in problems)
     assert not any(str(whole) in line for line in problems)
-    assert read_notices(bad_attempt) == []
+    assert read_incidents(bad_attempt) == []

@@ -1,28 +1,28 @@
-"""`assay triage ci`: where the time of CI goes, what flakes, and which tests a change reaches."""
+"""`assay triage ci`: where CI loses time, which tests are flaky, and which tests a change affects."""
 
 from pathlib import Path
 
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.given import FOLDER, SOURCE_PATH
-from assay.cli.triage.given import JSON
+from assay.cli.parameters import FOLDER, SOURCE_PATH
+from assay.cli.triage.parameters import JSON
 
 
 @click.command()
 @click.argument("sources", nargs=-1, type=SOURCE_PATH, metavar="[JUNIT]...")
 @click.option(
-    "--shards", type=click.IntRange(1, 10_000), metavar="N", help="Spread the tests over so many machines."
+    "--shards", type=click.IntRange(1, 10_000), metavar="N", help="Number of machines to distribute the tests over."
 )
-@click.option("--commit", metavar="REV", help="All files are results of this commit.")
+@click.option("--commit", metavar="REV", help="Commit that all files are results of.")
 @click.option(
     "--path",
     metavar="PATTERN",
-    help="What the ends of paths mean: '{commit}/{config}/{run}.xml', * is anything.",
+    help="Pattern for the ends of paths, e.g. '{commit}/{config}/{run}.xml'; * matches anything.",
 )
-@click.option("--changed", metavar="REV", help="Name the tests that files changed since this commit reach.")
+@click.option("--changed", metavar="REV", help="List the tests affected by files changed since this commit.")
 @click.option(
-    "--repo", type=FOLDER, metavar="FOLDER", help="With --changed: the repository. Default: this one."
+    "--repo", type=FOLDER, metavar="FOLDER", help="With --changed: repository to inspect; by default the current one."
 )
 @JSON
 def ci(
@@ -34,23 +34,25 @@ def ci(
     repo: Path | None,
     as_json: bool,
 ) -> None:
-    """Say where the time of CI goes, how to cut it, which tests flake, and which order fails earliest; and
-    which tests a change reaches (--changed), with results whether these would have found recorded failures.
+    """Show where CI spends time and how to cut it, which tests are flaky, which test order fails earliest, and
+    which tests a change affects (--changed); with results, also whether these would have caught recorded
+    failures.
 
-    A JUNIT is JUnit XML, a folder of such files, GitHub's jobs, or the durations of pytest-split. A test is
-    flaky if it passed and failed on one commit in one configuration; a file's properties or its path say of
-    which commit it is. Nothing of a repository is imported or executed."""
+    A JUNIT is JUnit XML, a folder of such files, GitHub's jobs, or durations of pytest-split. A test is flaky
+    if it passed and failed on one commit in one configuration; the commit is taken from a file's properties or
+    path. No code of the repository is imported or executed.
+    """
     from assay.reporting.terminal.triage import print_ci
     from assay.triage.ci.changed import changed_since
     from assay.triage.ci.recorded import read_recorded
     from assay.triage.ci.report import report_of, report_without_results
 
     if not sources and changed is None:
-        raise ConfigError("no results to look at. Give JUNIT files, or --changed REV.")
+        raise ConfigError("no results given. Give JUNIT files, or --changed REV.")
     if not sources and (shards or commit or path):
-        raise ConfigError("--shards, --commit and --path are about results. Give JUNIT files.")
+        raise ConfigError("--shards, --commit and --path need results. Give JUNIT files.")
     if repo is not None and changed is None:
-        raise ConfigError("--repo says where to look for changes. Add --changed REV.")
+        raise ConfigError("--repo needs --changed REV.")
     recorded = read_recorded(sources, commit=commit, path=path) if sources else None
     found = report_of(recorded, shards) if recorded else report_without_results()
     if changed is not None:

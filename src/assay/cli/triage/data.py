@@ -1,4 +1,4 @@
-"""`assay triage data`: which data changed."""
+"""`assay triage data`: find out which data changed."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.given import asked_ledger, given_home
-from assay.cli.triage.given import JSON
+from assay.cli.parameters import current_home, ledger_with_runs
+from assay.cli.triage.parameters import JSON
 
 if TYPE_CHECKING:
     from assay.records.data_changes import MovedMetric
@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 @click.argument("after", metavar="AFTER")
 @JSON
 def data(before: str, after: str, as_json: bool) -> None:
-    """Name what changed from the data BEFORE to the data AFTER, and by how much.
+    """Show what changed from the data BEFORE to the data AFTER, and by how much.
 
-    Either is a dataset, a run (its dataset), or Parquet, Arrow, CSV or JSON lines. Beside what columns show
-    (missing, unseen, shares, units, distributions): copies, lengths and cuts, the template around texts, token
-    ids, the mask of the loss, labels that no longer fit. Each needs a size, not only a p-value. Of two runs:
-    which slice of the metric moved, and the run that would prove why."""
+    Each is a dataset, a run (its dataset), or a Parquet, Arrow, CSV or JSON lines file. Compared are columns
+    (missing and new values, shares, units, distributions), duplicates, lengths and cuts, the template around
+    texts, token ids, the loss mask, and labels that no longer fit. Changes need a minimum size, not only a
+    small p-value. For two runs: which slice of the metric moved, and a run that would confirm the cause.
+    """
     paths = _rows_path(before), _rows_path(after)
     import numpy as np
 
@@ -31,7 +32,7 @@ def data(before: str, after: str, as_json: bool) -> None:
     from assay.triage.data.compare import compare_data
 
     found = compare_data(*paths, np.random.default_rng(0))
-    if not any(Path(each).exists() for each in (before, after)):
+    if not any(Path(text).exists() for text in (before, after)):
         found = found.model_copy(update={"moved": _moved(before, after)})
     if as_json:
         click.echo(found.to_json())
@@ -40,12 +41,12 @@ def data(before: str, after: str, as_json: bool) -> None:
 
 
 def _moved(before: str, after: str) -> "MovedMetric | None":
-    """What the metric of two runs did; None where one is not evaluated, or by another metric."""
-    from assay.triage.data.moved import moved_metric
+    """Return how the metric of two runs changed; None if a run is not evaluated, or by another metric."""
+    from assay.triage.data.metric_shift import moved_metric
 
-    home = given_home()
-    runs = [home.run(home.meant_run(each)) for each in (before, after)]
-    with asked_ledger(home, *(run.run_id for run in runs)) as ledger:
+    home = current_home()
+    runs = [home.run(home.meant_run(text)) for text in (before, after)]
+    with ledger_with_runs(home, *(run.run_id for run in runs)) as ledger:
         evaluations = [ledger.evaluations(run.run_id)[-1:] for run in runs]
         held_s = sum(second.held_s for second in ledger.training_seconds(runs[1].run_id))
     if not all(evaluations):
@@ -54,14 +55,14 @@ def _moved(before: str, after: str) -> "MovedMetric | None":
     return moved_metric(old, new, dataset=str(runs[0].recipe["data"]["dataset"]), held_s=held_s)
 
 
-def _rows_path(given: str) -> Path:
-    """The file or folder; of a run, the folder of its dataset."""
-    if Path(given).exists():
-        return Path(given)
-    if "/" in given or Path(given).suffix:
-        raise ConfigError(f"{given}: no such file or folder.")
-    home = given_home()
-    run_id = home.meant_run(given)
+def _rows_path(source: str) -> Path:
+    """Return the file or folder; for a run, the folder of its dataset."""
+    if Path(source).exists():
+        return Path(source)
+    if "/" in source or Path(source).suffix:
+        raise ConfigError(f"{source}: no such file or folder.")
+    home = current_home()
+    run_id = home.meant_run(source)
     if not home.has_run(run_id):
-        raise ConfigError(f"{given}: no such file or folder, and no run in {home.folder}.")
+        raise ConfigError(f"{source}: no such file or folder, and no run in {home.folder}.")
     return Path(str(home.run(run_id).recipe["data"]["dataset"]))

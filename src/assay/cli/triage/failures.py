@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.given import asked_ledger, given_home
-from assay.cli.triage.given import JSON, SOURCES, column_options, names_in
+from assay.cli.parameters import current_home, ledger_with_runs
+from assay.cli.triage.parameters import JSON, SOURCES, column_options, names_in
 
 if TYPE_CHECKING:
     from assay.triage.attempts.build import ColumnNames
@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 @click.command()
 @SOURCES
 @column_options
-@click.option("--factors", metavar="A,B,...", help="Columns that may be at fault; else all others.")
-@click.option("--window", metavar="FROM..TO", help="Only attempts of this time, half open.")
-@click.option("--baseline", metavar="FROM..TO", help="The time before, which the window is held against.")
-@click.option("--exposure", metavar="COL", help="Rates per this instead of per attempt, e.g. device-hours.")
+@click.option("--factors", metavar="A,B,...", help="Columns that may be the cause; by default all others.")
+@click.option("--window", metavar="FROM..TO", help="Use only attempts in this time range, end exclusive.")
+@click.option("--baseline", metavar="FROM..TO", help="Earlier time range to compare the window with.")
+@click.option(
+    "--exposure", metavar="COL", help="Column to compute rates per, e.g. device-hours; by default per attempt."
+)
 @JSON
 def failures(
     sources: tuple[Path, ...],
@@ -34,18 +36,19 @@ def failures(
     exposure: str | None,
     as_json: bool,
 ) -> None:
-    """Name what failed attempts have in common: host, image, recipe key, dataset, commit, up to three together.
+    """Find what failed attempts have in common: host, image, recipe key, dataset, commit, or up to three of
+    them combined.
 
-    A SOURCE is CSV, Parquet, JSONL, what sacct (--parsable2, --json) or Slurm's job completion wrote, pods
-    of kubectl, JUnit XML or GitHub's jobs, told apart by content; without one, the attempts of all runs. A
-    cell n01|n02 holds two values."""
+    A SOURCE is CSV, Parquet, JSONL, output of sacct (--parsable2, --json) or Slurm's job completion log, pods
+    of kubectl, JUnit XML or GitHub's jobs, recognized by content; without one, the attempts of all runs. A cell
+    n01|n02 holds two values.
+    """
     from assay.triage.attempts.build import ColumnNames
-    from assay.triage.attempts.moments import window as given_window
+    from assay.triage.attempts.moments import window as parse_window
 
     names = ColumnNames(failed, attempts, at, unit, exposure, names_in(factors))
     times = [
-        given_window(text, f"--{name}") if text else None
-        for name, text in (("window", window), ("baseline", baseline))
+        parse_window(text, f"--{name}") if text else None for name, text in (("window", window), ("baseline", baseline))
     ]
     import numpy as np
 
@@ -63,9 +66,9 @@ def failures(
 @click.command()
 @SOURCES
 @column_options
-@click.option("--since", metavar="T", required=True, help="When it was mended: epoch seconds, or ISO 8601.")
+@click.option("--since", metavar="T", required=True, help="Time of the fix: epoch seconds, or ISO 8601.")
 @click.option(
-    "--where", multiple=True, metavar="COL=VALUE", help="Only these attempts, e.g. host=n12; may be repeated."
+    "--where", multiple=True, metavar="COL=VALUE", help="Use only these attempts, e.g. host=n12. May be repeated."
 )
 @JSON
 def fixed(
@@ -78,30 +81,29 @@ def fixed(
     where: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Say whether attempts fail less often since a moment; may be asked after every attempt.
+    """Test whether attempts fail less often since a time; may be repeated after every attempt.
 
-    It is fixed once the evidence reaches 20 against the least that the old rate may have been: wrongly in
-    at most 5%, however often it is asked."""
+    The fix is confirmed once the evidence against the lowest plausible old rate reaches 20: at most 5% of such
+    confirmations are wrong, however often the command runs.
+    """
     from assay.triage.attempts.build import ColumnNames
     from assay.triage.attempts.moments import moment
 
     since_s = moment(since, "--since")
-    wanted = [_given_value(text) for text in where]
+    filters = [_parse_filter(text) for text in where]
     from assay.reporting.terminal.triage import print_fix_check
     from assay.triage.attempts.select import with_values
     from assay.triage.failures.fixed import check_fix
 
-    names = ColumnNames(
-        failed, attempts, at, unit, None, tuple(dict.fromkeys(name for name, _ in wanted)) or None
-    )
-    found = check_fix(with_values(_table(sources, names), wanted), since_s)
+    names = ColumnNames(failed, attempts, at, unit, None, tuple(dict.fromkeys(name for name, _ in filters)) or None)
+    found = check_fix(with_values(_table(sources, names), filters), since_s)
     if as_json:
         click.echo(found.to_json())
     else:
         print_fix_check(found)
 
 
-def _given_value(text: str) -> tuple[str, str]:
+def _parse_filter(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise ConfigError(f"--where {text}: expected COL=VALUE, e.g. host=n12.")
@@ -115,5 +117,5 @@ def _table(sources: tuple[Path, ...], names: "ColumnNames") -> "AttemptTable":
         return read_attempts(list(sources), names)
     from assay.triage.attempts.ledger import ledger_attempts
 
-    with asked_ledger(given_home()) as ledger:
+    with ledger_with_runs(current_home()) as ledger:
         return ledger_attempts(ledger, names)

@@ -1,4 +1,4 @@
-"""The group of `assay triage`; without a command, what to look at first."""
+"""`assay triage`: the group of commands, and the overview without one."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,27 +29,29 @@ if TYPE_CHECKING:
     from assay.triage.overview import Fleet
 
 MOST_STARTS = 100
-"""Runs whose starts are read for a page, the newest."""
+"""Maximum number of runs, the newest, whose startup is read for a page."""
 
 
 @click.group(cls=CommandGroup, invoke_without_command=True)
-@click.option("--page", type=OUT_PAGE, help="Write it as one HTML page.")
+@click.option("--page", type=OUT_PAGE, help="Write the overview as an HTML page.")
 @force_option
-@click.option("--junit", multiple=True, type=SOURCE_PATH, help="With --page: results of CI, as 'triage ci' reads them.")
+@click.option(
+    "--junit", multiple=True, type=SOURCE_PATH, help="With --page: CI results, as for 'triage ci'. May be repeated."
+)
 @JSON
 @click.pass_context
 def triage(context: click.Context, page: Path | None, junit: tuple[Path, ...], as_json: bool) -> None:
-    """Say why attempts fail, over all runs or any table, what their logs name, what many symptoms share, what
-    became slower or hangs, which data changed, where startup and CI lose time, whether a fix worked; keep runs
-    from what is broken.
+    """Find out why attempts fail, what their logs show, what symptoms share, what slowed down or hangs, which
+    data changed, where startup and CI lose time, and whether a fix worked; keep runs away from broken parts.
 
-    Without a command: what to look at first, over all runs on record, by device-hours lost a week."""
+    Without a command: what to look at first, over all runs on record, by device-hours lost per week.
+    """
     if context.invoked_subcommand is not None:
         if page is not None or as_json:
-            raise ConfigError(f"--page and --json go behind '{context.invoked_subcommand}', where it has them.")
+            raise ConfigError(f"put --page and --json after '{context.invoked_subcommand}', if it has them.")
         return
     if junit and page is None:
-        raise ConfigError("--junit is shown on a page: add --page FILE.")
+        raise ConfigError("--junit needs --page FILE.")
     from assay.reporting.terminal.triage_overview import print_triage_overview
     from assay.triage.overview import triage_ledger
 
@@ -58,9 +60,9 @@ def triage(context: click.Context, page: Path | None, junit: tuple[Path, ...], a
     if page is not None:
         _write_page(fleet, page, junit)
     if as_json:
-        click.echo(fleet.findings.to_json())
+        click.echo(fleet.overview.to_json())
     else:
-        print_triage_overview(fleet.findings)
+        print_triage_overview(fleet.overview)
 
 
 def _write_page(fleet: "Fleet", page: Path, junit: tuple[Path, ...]) -> None:

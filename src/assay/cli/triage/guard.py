@@ -1,4 +1,4 @@
-"""`assay triage guard`: keep runs from what a diagnosis blamed."""
+"""`assay triage guard`: keep runs away from what a diagnosis found."""
 
 import getpass
 from pathlib import Path
@@ -7,21 +7,21 @@ import click
 
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
-from assay.cli.given import InputFile, given_home
-from assay.cli.triage.given import JSON
+from assay.cli.parameters import InputFile, current_home
+from assay.cli.triage.parameters import JSON
 
 
 @click.command()
 @click.argument(
     "diagnosis",
-    type=InputFile("'assay triage failures --json > {path}' writes one."),
+    type=InputFile("Create one with 'assay triage failures --json > {path}'."),
     required=False,
 )
-@click.option("--cause", default=1, show_default=True, metavar="N", help="Which of its causes is accepted.")
-@click.option("--refuse", is_flag=True, help="Runs that land on it are not begun; else they are warned of.")
-@click.option("--name", help="What to call the guard; by default its factors.")
-@click.option("--lift", metavar="NAME", help="Take a guard away.")
-@click.option("--exclude", is_flag=True, help="Print the hosts that Slurm is to leave out: n03,n07.")
+@click.option("--cause", default=1, show_default=True, metavar="N", help="Number of the cause to accept.")
+@click.option("--refuse", is_flag=True, help="Reject matching runs instead of warning about them.")
+@click.option("--name", help="Name of the guard; by default its factors.")
+@click.option("--lift", metavar="NAME", help="Remove this guard.")
+@click.option("--exclude", is_flag=True, help="Print the hosts for Slurm to exclude, e.g. n03,n07.")
 @JSON
 def guard(
     diagnosis: Path | None,
@@ -32,22 +32,23 @@ def guard(
     exclude: bool,
     as_json: bool,
 ) -> None:
-    """Warn of runs that land on what a DIAGNOSIS blamed, or refuse them; without one, list the guards.
+    """Warn about runs that match the cause of a DIAGNOSIS, or reject them; without one, list the guards.
 
-    DIAGNOSIS is what 'assay triage failures --json' printed. 'assay train' and campaigns heed guards, and
-    tell Slurm to leave their hosts out; a guard lapses when attempts on it say that it was mended ('triage
-    fixed')."""
+    DIAGNOSIS is the output of 'assay triage failures --json'. 'assay train' and campaigns apply guards and
+    exclude their hosts in Slurm. A guard expires when later attempts show that the cause was fixed ('triage
+    fixed').
+    """
     if sum((diagnosis is not None, lift is not None, exclude)) > 1:
-        raise ConfigError("give one of these: a DIAGNOSIS to accept, --lift NAME, or --exclude.")
+        raise ConfigError("give only one of: a DIAGNOSIS, --lift NAME, --exclude.")
     if diagnosis is None and (refuse or name is not None):
-        raise ConfigError("--refuse and --name are of a DIAGNOSIS that is accepted: give its file.")
+        raise ConfigError("--refuse and --name need a DIAGNOSIS: give its file.")
     from assay.store.triage.guards import lift_guard
 
-    home = given_home()
+    home = current_home()
     if diagnosis is not None:
         _accept(diagnosis, cause, is_refusing=refuse, name=name)
     elif lift is not None:
-        click.echo(f"guard '{lift_guard(home.folder, lift).name}' is lifted")
+        click.echo(f"guard '{lift_guard(home.folder, lift).name}' is removed")
         return
     _print_guards(exclude=exclude, as_json=as_json)
 
@@ -66,19 +67,19 @@ def _accept(file: Path, number: int, *, is_refusing: bool, name: str | None) -> 
         accepted_s=SystemClock().now_s(),
         accepted_by=getpass.getuser(),
     )
-    save_guard(given_home().folder, accepted)
+    save_guard(current_home().folder, accepted)
 
 
 def _print_guards(*, exclude: bool, as_json: bool) -> None:
-    from assay.launchers.guards import guard_standings
+    from assay.launchers.guards import guard_statuses
     from assay.reporting.terminal.guards import print_guards
     from assay.reporting.views.view import json_list
-    from assay.triage.guard import hosts_to_leave_out
+    from assay.triage.guard import excluded_hosts
 
-    found = guard_standings(given_home())
+    found = guard_statuses(current_home())
     if exclude:
-        standing = [each.guard for each in found if not each.has_lapsed]
-        click.echo(",".join(hosts_to_leave_out(standing, {})))
+        active = [item.guard for item in found if not item.has_lapsed]
+        click.echo(",".join(excluded_hosts(active, {})))
     elif as_json:
         click.echo(json_list(found))
     else:

@@ -1,4 +1,5 @@
-"""`assay triage slow`, `skew`, `startup`: what became slower, who lags, and the time before the first step."""
+"""`assay triage slow`, `skew`, `startup`: what became slower, which worker lags, and time before the first
+step."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,26 +15,26 @@ if TYPE_CHECKING:
     from assay.triage.slow.series import MeasuredSeries, SeriesNames
 
 LEAST_LASTING = 0.005
-"""The least change of a series, unless --least says another."""
+"""Default smallest change of a series, as a share."""
 
 
 @click.command()
 @SOURCES
-@click.option("--value", metavar="COL", help="What was measured; of the ledger's runs, seconds per step.")
-@click.option("--at", metavar="COL", help="When: epoch seconds, or ISO 8601; else rows are in order.")
-@click.option("--factors", metavar="A,B,...", help="Columns that may be at fault; else all others.")
-@click.option("--phases", metavar="A,B,...", help="Columns that the value is made of.")
+@click.option("--value", metavar="COL", help="Column with the measured value; for the ledger's runs, seconds per step.")
+@click.option("--at", metavar="COL", help="Column with the time: epoch seconds, or ISO 8601; by default the row order.")
+@click.option("--factors", metavar="A,B,...", help="Columns that may be the cause; by default all others.")
+@click.option("--phases", metavar="A,B,...", help="Columns that add up to the value.")
 @click.option(
     "--least",
     type=float,
-    help=f"The least change, as a share of the level: {LEAST_LASTING} unless given; {LEAST} with --ab.",
+    help=f"Smallest change to detect, as a share of the level; by default {LEAST_LASTING}, with --ab {LEAST}.",
 )
 @click.option(
     "--ab",
     nargs=2,
     metavar="A B",
-    help="Run two commits, datasets or recipes in turns instead, with SOURCE as the recipe; of two recipes "
-    "that is what they have in common, or left out.",
+    help="Run two commits, datasets or recipes alternately instead, with SOURCE as the recipe; for two recipes it "
+    "is their common base, or left out.",
 )
 @measuring_options
 @JSON
@@ -48,18 +49,21 @@ def slow(
     as_json: bool,
     **measuring: Any,
 ) -> None:
-    """Find lasting changes in step time or another value, the phase that grew, and the factor at fault.
+    """Find lasting changes in step time or another value, the phase that grew, and the factor that caused it.
 
-    A factor is to blame where it changed alone, or where runs cross: this code elsewhere, other code here.
-    A SOURCE is any table that 'triage failures' reads; without one, it is the runs of the ledger. With --ab
-    nothing is read: A and B are run, until it is clear whether B is slower; the options from --workers to
-    --seed are for that. The runs are real; nothing of them enters the home."""
+    A factor is the cause if it changed alone, or if runs with crossed factors show it: this code elsewhere,
+    other code here. A SOURCE is any table that 'triage failures' reads; without one, the runs of the ledger are
+    used. With --ab no table is read: A and B run until it is clear whether B is slower; the options from
+    --workers to --seed apply only then. The runs are real, and nothing of them is recorded in the home.
+    """
     context = click.get_current_context()
     if ab is not None:
-        reject_options(context, ("value", "at", "factors", "phases"), "a table has that, and with --ab none is read")
+        reject_options(
+            context, ("value", "at", "factors", "phases"), "these options describe a table, and --ab reads none"
+        )
         compare_and_print(*ab, sources, least=least, as_json=as_json, **measuring)
         return
-    reject_options(context, MEASURING, "that is for runs of --ab A B")
+    reject_options(context, MEASURING, "these options need --ab A B")
     least = LEAST_LASTING if least is None else least
     from assay.reporting.terminal.triage import print_slow_changes
     from assay.triage.slow.explain import explain_changes
@@ -75,15 +79,22 @@ def slow(
 
 @click.command()
 @click.argument("sources", nargs=-1, type=SOURCE_PATH, metavar="SOURCE...", required=True)
-@click.option("--value", metavar="COL", required=True, help="A duration of a rank's own work.")
-@click.option("--location", metavar="A,B,...", required=True, help="Where it was: stage, worker.")
-@click.option("--work", metavar="C,D,...", required=True, help="What it was: step, micro-batch.")
-@click.option("--kind", metavar="COL", help="Of which kind: forward, backward; each is looked at by itself.")
+@click.option("--value", metavar="COL", required=True, help="Column with the duration of a rank's own work.")
+@click.option(
+    "--location", metavar="A,B,...", required=True, help="Columns that identify the place, e.g. stage, worker."
+)
+@click.option(
+    "--work", metavar="C,D,...", required=True, help="Columns that identify the work, e.g. step, micro-batch."
+)
+@click.option(
+    "--kind", metavar="COL", help="Column with the kind, e.g. forward, backward; kinds are analyzed separately."
+)
 @JSON
 def skew(sources: tuple[Path, ...], value: str, location: str, work: str, kind: str | None, as_json: bool) -> None:
-    """Say whether the durations of one run differ by location (a slow worker) or by work (uneven batches).
+    """Decide whether durations of one run differ by location (a slow worker) or by work (uneven batches).
 
-    A collective makes all ranks wait for the slowest: give durations of compute only."""
+    A collective makes all ranks wait for the slowest: use durations of compute only.
+    """
     from assay.reporting.terminal.triage import print_skew
     from assay.triage.attempts.sources import read_tables
     from assay.triage.skew import durations_of, split_skew
@@ -107,13 +118,14 @@ def skew(sources: tuple[Path, ...], value: str, location: str, work: str, kind: 
 
 @click.command()
 @click.argument("runs", nargs=-1, type=RUN, metavar="[RUN]...")
-@click.option("--against", type=RUN, metavar="RUN", help="A run that began faster: says which part grew.")
+@click.option("--against", type=RUN, metavar="RUN", help="Run that started faster, to show which part grew.")
 @JSON
 def startup(runs: tuple[str, ...], against: str | None, as_json: bool) -> None:
-    """Say where the time goes before the first step of RUNs, of all on record unless some are named.
+    """Show where the time before the first step goes for RUNs, by default all runs on record.
 
-    It counts from the command that asked, or from the death of the attempt before, until the first step has
-    ended; each second is in one part, or is said to be in none."""
+    It counts from the command, or the death of the attempt before, to the end of the first step; each second
+    belongs to exactly one part, or is listed as unexplained.
+    """
     from assay.reporting.terminal.triage import print_startup
     from assay.triage.startup import startup_of
     from assay.workflows.run import load_run
@@ -121,7 +133,7 @@ def startup(runs: tuple[str, ...], against: str | None, as_json: bool) -> None:
     home = current_home()
     chosen = [load_run(home, run_id) for run_id in runs] or [run for run in home.runs() if not run.is_drill]
     if not chosen:
-        raise ConfigError(f"there are no runs in {home.folder}. Is $ASSAY_HOME right?")
+        raise ConfigError(f"there are no runs in {home.folder}. Check $ASSAY_HOME.")
     found = startup_of(chosen, None if against is None else load_run(home, against))
     if as_json:
         click.echo(found.to_json())

@@ -1,12 +1,12 @@
-"""`assay triage symptoms`, `hang`: what logs, runs on record and dumps say of failures."""
+"""`assay triage symptoms`, `hang`: what logs, runs and dumps show about failures."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from assay.cli.given import SOURCE_OR_RUN, asked_ledger, given_home, run_and_step
-from assay.cli.triage.given import JSON
+from assay.cli.parameters import SOURCE_OR_RUN, current_home, ledger_with_runs, run_and_step
+from assay.cli.triage.parameters import JSON
 
 if TYPE_CHECKING:
     from assay.records.symptoms import Symptoms
@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 @click.argument("sources", nargs=-1, type=SOURCE_OR_RUN, metavar="[RUN|LOG]...")
 @JSON
 def symptoms(sources: tuple[Path | str, ...], as_json: bool) -> None:
-    """Name the line at which each LOG failed, of which class that is, which failures are alike, and which of
-    them one cause may have.
+    """Find the line at which each LOG failed and its class, group similar failures, and list which may share a
+    cause.
 
-    A LOG is any text: of a rank, a job, a scheduler, a CI run. A folder holds the logs of one attempt's ranks:
-    what only lost its peer there, or was put away, is told from what began it. A RUN says what is on record of
-    it; RUN@STEP where it looked odd. Without either, the failures of all runs are read."""
+    A LOG is any text: of a rank, a job, a scheduler or a CI run. A folder holds the logs of one attempt's
+    ranks, and consequences such as lost peers are separated from the cause. A RUN stands for what is on record
+    about it; RUN@STEP for an anomalous step. Without arguments, the failures of all runs are read.
+    """
     from assay.reporting.terminal.symptoms import print_symptoms
 
     found = symptoms_of(sources)
@@ -32,9 +33,9 @@ def symptoms(sources: tuple[Path | str, ...], as_json: bool) -> None:
 
 
 def symptoms_of(sources: tuple[Path | str, ...]) -> "Symptoms":
-    """What logs (paths) and runs (ids, `RUN@STEP`) say; without any, all runs on record."""
-    from assay.triage.symptoms.recorded import AskedRun, failures_of_runs, failures_on_record
-    from assay.triage.symptoms.together import read_symptoms
+    """Return the symptoms of logs (paths) and runs (ids, `RUN@STEP`); without any, of all runs on record."""
+    from assay.triage.symptoms.combine import read_symptoms
+    from assay.triage.symptoms.recorded import RunSelection, failures_of_runs, failures_on_record
 
     logs = [source for source in sources if isinstance(source, Path)]
     runs = [source for source in sources if isinstance(source, str)]
@@ -44,10 +45,10 @@ def symptoms_of(sources: tuple[Path | str, ...]) -> "Symptoms":
 
     from assay.triage.symptoms.shared import shared_causes
 
-    home = given_home()
-    asked = [AskedRun(*run_and_step(home, text)) for text in runs]
-    with asked_ledger(home, *(each.run_id for each in asked)) as ledger:
-        failures = failures_of_runs(ledger, asked) if asked else failures_on_record(ledger)
+    home = current_home()
+    requested = [RunSelection(*run_and_step(home, text)) for text in runs]
+    with ledger_with_runs(home, *(run.run_id for run in requested)) as ledger:
+        failures = failures_of_runs(ledger, requested) if requested else failures_on_record(ledger)
         shared = shared_causes(ledger, failures, np.random.default_rng(0))
     found = read_symptoms(logs, failures)
     return found.model_copy(update={"shared": shared.causes, "shared_because": shared.because})
@@ -57,10 +58,10 @@ def symptoms_of(sources: tuple[Path | str, ...]) -> "Symptoms":
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @JSON
 def hang(folder: Path, as_json: bool) -> None:
-    """Name the ranks that never entered a collective that all others wait in, or entered another.
+    """List the ranks that never entered a collective that the others wait in, or that entered another one.
 
-    FOLDER holds one dump of torch's flight recorder for each rank, JSON or pickle. Nothing of a dump is
-    executed."""
+    FOLDER holds one dump of torch's flight recorder per rank, JSON or pickle. No code in a dump is executed.
+    """
     from assay.reporting.terminal.triage import print_hung_ranks
     from assay.triage.flight_recorder import read_dumps
     from assay.triage.hung_collective import find_hung_ranks

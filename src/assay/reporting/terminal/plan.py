@@ -122,7 +122,7 @@ def print_plan(
         spent, to_come = (
             sum(getattr(activity, what) for activity in in_progress.values()) for what in ("spent", "to_come")
         )
-        hours += f" ({spent:,.4g} spent; to come of what has begun: {to_come:,.4g})"
+        hours += f" ({spent:,.4g} spent; still expected of started activities: {to_come:,.4g})"
     if price is not None:
         hours += f", {price.of(plan.device_hours)} at {price}"
     late = plan.decision_h > program.calendar.hour_of(program.decision.by)

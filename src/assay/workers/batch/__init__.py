@@ -1,1 +1,1 @@
-"""A worker's process, and what it answers and grades beside training: runs of evals, and batches."""
+"""The worker process, and how it processes batches and eval runs."""

@@ -70,8 +70,8 @@ class BatchHandler:
     def claim_entry(self, writer: BatchWriter, worker: str) -> BatchAcquired:
         return BatchAcquired(at_s=writer.now_s(), lease=writer.lease, worker=worker)
 
-    def wants_chunk(self, state: BatchState) -> bool:
-        return state.wants_chunk and self._clock.now_s() < state.created.expires_s
+    def needs_chunk(self, state: BatchState) -> bool:
+        return state.needs_chunk and self._clock.now_s() < state.created.expires_s
 
     def step(self, state: BatchState, writer: BatchWriter) -> None:
         if state.gathering is not None:
@@ -85,7 +85,7 @@ class BatchHandler:
             raise TaskFailedError(TaskFailure("file_not_found", message, "input_file_id"))
         elif state.read is None:
             self._read(state.created, writer)
-        elif state.wants_chunk:
+        elif state.needs_chunk:
             number = state.num_done
             writer.put_chunk(
                 self._batches.chunks,
@@ -104,7 +104,7 @@ class BatchHandler:
         assert state.ended_s is not None
         event_type, project = f"batch.{state.status}", state.created.project
         self._outbox.enqueue(task_id, event_type, project=project, ended_s=state.ended_s)
-        self._batches.chunks.forget(task_id)  # its files hold them by now
+        self._batches.chunks.forget(task_id)  # the output files hold the responses
 
     def let_go(self, task_id: str) -> None:
         self._open.pop(task_id, None)

@@ -59,7 +59,7 @@ class BatchOutput:
     def _responses(self, state: BatchState) -> Iterator[BatchResponse]:
         for number in range(state.num_done):
             chunk = self._batches.chunks.find(state.created.batch_id, number)
-            assert chunk is not None, "its entry is put behind it"
+            assert chunk is not None, "stored before its log entry"
             yield from chunk.responses
 
     def _file(self, state: BatchState, word: str, lines: Iterator[dict[str, Any]]) -> str | None:

@@ -54,7 +54,7 @@ class TaskState(Protocol):
         ...
 
 
-TaskStateT = TypeVar("ThingT", bound=TaskState)
+TaskStateT = TypeVar("TaskStateT", bound=TaskState)
 
 
 class DueTask(NamedTuple):
@@ -95,7 +95,7 @@ class TaskWriter(Generic[EntryT, TaskStateT]):
 
     def claim(self, entry: EntryT) -> bool:
         """Log that the worker has the task; return False if a later lease has it."""
-        return self._log.take(entry)
+        return self._log.acquire(entry)
 
     def put(self, decide: Callable[[TaskStateT], EntryT | None]) -> TaskStateT:
         """Append an entry unless the task has ended. Raises `FencedError` if a later lease has it."""
@@ -142,7 +142,7 @@ class TaskHandler(Protocol[EntryT, TaskStateT]):
         """Return the entry that claims a task."""
         ...
 
-    def wants_chunk(self, state: TaskStateT) -> bool:
+    def needs_chunk(self, state: TaskStateT) -> bool:
         """Return whether the next step makes a chunk."""
         ...
 
@@ -193,7 +193,7 @@ class ChunkProcessor(Generic[EntryT, TaskStateT]):
             state = self._work.refresh(task_id, state)
             if state.has_ended:
                 self._close(task_id, state)
-            elif not (self._work.wants_chunk(state) and is_spent(state.created.project)):
+            elif not (self._work.needs_chunk(state) and is_spent(state.created.project)):
                 yield DueTask(task_id, state.created.project)
 
     def claim(self, task: DueTask, lease: int, worker: str) -> bool:

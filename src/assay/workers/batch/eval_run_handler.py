@@ -77,13 +77,13 @@ class EvalRunHandler:
     def claim_entry(self, writer: EvalRunWriter, worker: str) -> EvalRunAcquired:
         return EvalRunAcquired(at_s=writer.now_s(), lease=writer.lease, worker=worker)
 
-    def wants_chunk(self, state: EvalRunState) -> bool:
-        return state.wants_chunk
+    def needs_chunk(self, state: EvalRunState) -> bool:
+        return state.needs_chunk
 
     def step(self, state: EvalRunState, writer: EvalRunWriter) -> None:
         if state.read is None:
             self._read(state.created, writer)
-        elif state.wants_chunk:
+        elif state.needs_chunk:
             self._grade(state, state.read, writer)
         else:
             completed = EvalRunCompleted(at_s=writer.now_s(), lease=writer.lease)
@@ -128,7 +128,7 @@ class EvalRunHandler:
             make=partial(self._graded, state.created, read, number, writer),
             note=partial(_noted, number, writer),
         )
-        if after.is_deleted:  # meanwhile: what was put since goes, too
+        if after.is_deleted:  # deleted concurrently: delete the new chunk, too
             self._runs.forget_results(after)
 
     def _graded(self, created: EvalRunCreated, read: EvalRunRead, number: int, writer: EvalRunWriter) -> EvalChunk:

@@ -130,7 +130,7 @@ class _Answering:
             self._is_over.set()
 
     def _work(self) -> None:
-        # Here, since the reader of schemas takes a while to import, and `--engines 0` needs none.
+        # Imported here, because jsonschema is slow to import and not needed with `--engines 0`.
         from assay.workers.batch.batch_handler import BatchHandler
         from assay.workers.batch.chunk_processor import ChunkProcessor
         from assay.workers.batch.eval_run_handler import EvalRunHandler

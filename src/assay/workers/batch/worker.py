@@ -62,7 +62,7 @@ class InferenceWorker:
             except StoreError as error:
                 self._notify(f"evals and batches: {error} Retrying.")
                 is_over.wait(interval_s)
-        with suppress(StoreError):  # else the lease runs out
+        with suppress(StoreError):  # otherwise the lease expires
             self.leave()
 
     def has_something_due(self) -> bool:
@@ -115,7 +115,7 @@ class InferenceWorker:
             if processor.claim(task, lease.number, self._name):
                 self._last_turn_s[task.project] = now_s
                 return
-            self._let_go()  # a later one is at work: this lease was lost already
+            self._let_go()  # a later lease exists, so this one is lost
 
     def _let_go(self) -> None:
         if (held := self._held) is None:

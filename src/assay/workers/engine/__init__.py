@@ -1,1 +1,1 @@
-"""The process behind a model that `assay serve` answers with: it loads the model, and is asked."""
+"""Engine processes, each of which loads and serves one model."""

@@ -28,9 +28,9 @@ class EngineForks:
 
     def start(self, engine_socket: socket.socket) -> BaseProcess:
         """Start an engine with its end of a socket pair."""
-        # A terminal's Ctrl-C goes to every process: what is forked from holds it back, and leaves with us.
+        # Ctrl-C in a terminal reaches all processes. The fork server blocks it and exits with this process.
         with self._lock:
-            resource_tracker.ensure_running()  # would release the signals if it were started within
+            resource_tracker.ensure_running()  # starting it inside would unblock the signals
             previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
             try:
                 forkserver.ensure_running()

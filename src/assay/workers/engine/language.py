@@ -123,7 +123,7 @@ class LanguageEngine:
         elif prompt.messages is not None:
             try:
                 _, tokens = self._model.conversation(_messages(prompt))
-            except DataError as error:  # the template refuses it, or leaves a part out
+            except DataError as error:  # rejected or dropped by the template
                 raise RequestRejectedError(str(error), code="invalid_value", param="messages") from error
         else:
             if found := self._model.control.search(prompt.text or ""):
@@ -188,7 +188,7 @@ class LanguageEngine:
 
     def _tokenized(self, request: TokenizeRequest) -> Tokenized:
         if request.tokens is None:
-            # For clients that render prompts themselves, and send them as token ids.
+            # Clients render prompts themselves and send the token ids.
             tokens = self._model.tokens_of(request.text or "", has_start=request.has_start, keeps_control=True)
             return Tokenized(tokens=tuple(tokens))
         self._check_tokens(request.tokens)

@@ -34,7 +34,7 @@ def _of_run(home: Home, run_id: str, step: int | None) -> LoadedModel:
     commit = find_commit(run, log, step)
     if exportable_method(config).form == "language_model":
         model = load_committed(run, commit, log.store)
-        found = language_model(run, model, commit, cure=NAME_IT, chat_day=_today())
+        found = language_model(run, model, commit, hint=NAME_IT, chat_day=_today())
         return LanguageEngine(found, commit.weights_digest)
     predictor = run_predictor(run, commit, tokenizer=None)
     return PredictingEngine(predictor, commit.weights_digest, config.predictions)

@@ -90,7 +90,7 @@ class PredictingEngine:
             found = _Read(sequence)
         else:
             text = prompt.text or ""
-            if prompt.messages is not None:  # as a training file's are
+            if prompt.messages is not None:  # as in a training file
                 text = BETWEEN_MESSAGES.join(message["content"] for message in prompt.messages)
             (encoding,) = encode_as_text(self._predictor.tokenizer, [text])
             found = _Read(encoding.ids, is_cut=bool(encoding.overflowing))

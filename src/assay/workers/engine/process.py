@@ -55,14 +55,14 @@ class EngineLoop:
             self._cancelled.discard(line.number)
 
     def _listen(self) -> None:
-        with suppress(ConnectionError):  # from a server that was killed with something of ours unread
+        with suppress(ConnectionError):  # the server was killed before reading all responses
             for line in self._lines:
                 parsed = REQUEST_LINE.validate_json(line)
                 if parsed.request is None:
                     self._cancelled.add(parsed.number)
                 else:
                     self._requests.put(parsed)
-        os._exit(0)  # the server is gone: nobody waits for what is under way
+        os._exit(0)  # the server is gone, so nobody needs the current response
 
     def _respond(self, number: int, request: EngineRequest) -> None:
         def send(response: EngineResponse) -> None:
@@ -81,7 +81,7 @@ class EngineLoop:
             send(RequestRejected(message=str(error), code="model_not_usable", param="model"))
         except ConnectionError:
             os._exit(0)
-        except Exception:  # a request's boundary: the others go on
+        except Exception:  # one request must not stop the engine
             logging.getLogger("assay.engine").exception("unexpected error in an engine")
             send(RequestRejected(message="Internal error in the model's process.", code="", is_ours=True))
 
@@ -97,7 +97,7 @@ class EngineLoop:
 def run_engine(folder: str, ours: socket.socket) -> None:
     """Run an engine for the models of the home in `folder`."""
     logging.getLogger().addHandler(LimitedLogHandler())
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, with which this leaves
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C stops the server, and the engine exits with it
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT})
     with ours, ours.makefile("rb") as lines, ours.makefile("wb") as out:
         EngineLoop(Home.at(Path(folder)), lines, out).run()

@@ -1,2 +1,1 @@
-"""What a worker does with a fine-tuning job: dataset, run, launch, and what it says of them in the job's
-log."""
+"""How a worker processes a fine-tuning job: dataset, run, launch, and entries of the job's log."""

@@ -46,7 +46,7 @@ class Budgets:
         if not self.limits.has_limit(project):
             return False
         states = [state for _, state in self._jobs.logs.states(self._jobs.logs.open_ids())]
-        return self.limits.why_spent(project, states) is not None
+        return self.limits.spent_reason(project, states) is not None
 
     def spent(self, state: JobState, states: Sequence[JobState], lease: int) -> BudgetSpent | None:
         """Return the entry that stops a job over a budget, or None. `states`: all running jobs, among others."""

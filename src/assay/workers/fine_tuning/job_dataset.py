@@ -95,7 +95,7 @@ def build_job_dataset(
         message = f"Invalid file {created.training_file}: {error}"
         raise InvalidFileError(message, "training_file") from error
     if created.validation_file is not None:
-        _refuse_empty_side(Dataset.open(folder), created, trainable.max_tokens)
+        _check_no_empty_split(Dataset.open(folder), created, trainable.max_tokens)
 
 
 def _label_kind(method: MethodConfig) -> LabelKind | Literal["auto"]:
@@ -109,7 +109,7 @@ def _label_kind(method: MethodConfig) -> LabelKind | Literal["auto"]:
             return "auto"
 
 
-def _refuse_empty_side(dataset: Dataset, created: JobCreated, max_tokens: int) -> None:
+def _check_no_empty_split(dataset: Dataset, created: JobCreated, max_tokens: int) -> None:
     """Raise `InvalidFileError` if all rows of a file were too long."""
     held_out = int(whole_view(dataset).sum_of(HELD_OUT))
     sides = {"training_file": dataset.manifest.num_rows - held_out, "validation_file": held_out}

@@ -88,7 +88,7 @@ def result_table(run: Run, series: Series) -> str:
     out.write(",".join([*_COLUMNS, *extra]) + "\n")
     for point in points:
         row: dict[str, Any] = {"step": point.step, **point.values}
-        for here in ("train", "valid"):  # each under both names, since clients read the one or the other
+        for here in ("train", "valid"):  # under both names, because clients differ
             for name, other in (("accuracy", "mean_token_accuracy"), ("mean_token_accuracy", "accuracy")):
                 row.setdefault(f"{here}_{name}", point.values.get(f"{here}_{other}"))
         out.write(",".join("" if row.get(name) is None else str(row[name]) for name in [*_COLUMNS, *extra]) + "\n")

@@ -41,7 +41,7 @@ from assay.workflows.run import VALIDATION, check_new, finished_entry, load_run,
 
 MAX_METRIC_EVENTS = 10_000
 RESULT_PURPOSE = "fine-tune-results"
-ResultT = TypeVar("AnswerT")
+ResultT = TypeVar("ResultT")
 
 
 class RunCommit(NamedTuple):
@@ -109,7 +109,7 @@ class JobRuns(Protocol):
 
     def progress(self, launch: Launch) -> RunProgress: ...
 
-    def commits_behind(self, run_id: str, step: int) -> list[RunCommit]:
+    def commits_after(self, run_id: str, step: int) -> list[RunCommit]:
         """Return commits after `step`, with their metrics."""
         ...
 
@@ -173,7 +173,7 @@ class RunsOfHome:
         run = self._home.run(run_id)
         launch = last_launch(run)
         if launch is not None and _of_scheduler(launch, state_of) != "ended":
-            return launch  # a second supervisor beside a living one would take the run from it
+            return launch  # a second supervisor would fence the first
         base = stored_base(created.base, where=f"job {created.job_id}: its base model")
         RetainedCheckpoints(open_store(run.store_url), self._clock).open_to_others()
         return self._launcher.start(run, world_size=base.workers)
@@ -193,12 +193,14 @@ class RunsOfHome:
     def final_times(self, run_id: str, *, seen_s: float) -> list[AttemptTime]:
         run = self._home.run(run_id)
         if closed := close_on_paper(run, self._log(run), seen_s=seen_s):
-            with suppress(StoreError), self._home.open_ledger() as ledger:  # an index: it can be made anew
+            with suppress(StoreError), self._home.open_ledger() as ledger:  # the ledger is an index and can be rebuilt
                 record_in_ledger(ledger, run, closed)
         return self.held(run_id)
 
     def progress(self, launch: Launch) -> RunProgress:
-        launch_state = _of_scheduler(launch, state_of)  # before the rest: what ends meanwhile is seen the next time
+        launch_state = _of_scheduler(
+            launch, state_of
+        )  # read first, so that a run that ends meanwhile is handled by the next poll
         is_living = launch_state != "ended"
         run = self._home.run(launch.run_id)
         log = self._log(run)
@@ -216,7 +218,7 @@ class RunsOfHome:
         failed = audit is not None and audit.verdict == "fail"
         return RunProgress(is_living, is_done, step, "The run's audit failed: see 'assay audit'." if failed else "")
 
-    def commits_behind(self, run_id: str, step: int) -> list[RunCommit]:
+    def commits_after(self, run_id: str, step: int) -> list[RunCommit]:
         run = self._home.run(run_id)
         commits = self._log(run).commits()
         new = {commit.step: commit for commit in commits if commit.step > step}

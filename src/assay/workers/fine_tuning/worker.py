@@ -65,7 +65,7 @@ def in_background(prepare: Prepare) -> Future[JobValidated]:
     def work() -> None:
         try:
             future.set_result(prepare())
-        except BaseException as error:  # raised to whoever asks for the result
+        except BaseException as error:  # raised by future.result()
             future.set_exception(error)
 
     threading.Thread(target=work, name="validation", daemon=True).start()
@@ -145,7 +145,7 @@ class Worker:
         for job_id in self._jobs.logs.open_ids():
             state = self._jobs.logs.state(job_id)
             if state is None:
-                continue  # its first entry is on its way, or never came
+                continue  # only the marker exists so far
             if state.is_at_work or (state.desired_state == "run" and not state.has_ended):
                 found.append(state)
                 continue
@@ -197,11 +197,11 @@ class Worker:
         lease = self._watch_of_leases.take(f"ftjob/{job_id}", worker=self._name, term_s=self._term_s)
         if lease is None:
             return None
-        # Known before it is said: where the store refuses that, the next look finds that this lease is not the
-        # log's, and gives it back.
+        # Remember the lease before logging it. If logging fails, the next poll finds that the log has another lease
+        # and releases it.
         self._held[job_id] = held = _LeasedJob(job_id, lease, self._jobs)
         entry = JobAcquired(at_s=self._clock.now_s(), lease=held.lease, worker=self._name)
-        if not held.log.take(entry):  # a later one is at work: this lease was lost already
+        if not held.log.acquire(entry):  # a later lease exists, so this one is lost
             self._let_go(job_id)
             return None
         return held
@@ -231,7 +231,7 @@ class Worker:
     def _stop_run(self, held: "_Held", state: JobState) -> None:
         """Stop the run of a job that fails while it is watched."""
         if state.validated is not None and state.planned is not None:
-            with suppress(AssayError):  # of what is damaged, the account may be, too
+            with suppress(AssayError):  # the records may be damaged as well
                 self._charge(held, self._runs.held(state.validated.run_id))
             launch = self._runs.launch_from(state.validated.run_id, state.planned.number)
             if launch is not None:
@@ -265,7 +265,7 @@ class Worker:
         planned = LaunchPlanned(
             at_s=self._clock.now_s(), lease=held.lease, number=self._runs.next_launch(state.validated.run_id)
         )
-        # Whoever paused or cancelled meanwhile has its way: nothing was started yet.
+        # A concurrent pause or cancel wins, since nothing was started yet.
         held.append(lambda now: planned if now.desired_state == "run" and not now.is_at_work else None)
 
     def _watch(self, held: "_Held", state: JobState) -> None:
@@ -273,7 +273,7 @@ class Worker:
         run_id = state.validated.run_id
         launch = self._runs.launch_from(run_id, state.planned.number)
         if launch is None and state.desired_state != "run":
-            self._record_left(held, state.last_step)  # it was planned, and never made
+            self._record_left(held, state.last_step)  # planned but never started
             return
         if launch is None:
             launch = self._runs.start(state.created, run_id)
@@ -337,7 +337,7 @@ class Worker:
             held.append(lambda now: began if now.is_queued_outside else None)
 
     def _record_commits(self, held: "_Held", run_id: str, step: int) -> None:
-        for commit in self._runs.commits_behind(run_id, step):
+        for commit in self._runs.commits_after(run_id, step):
             if step == 0 and (state := self._jobs.logs.state(held.job_id)) is not None:
                 self._jobs.note_model(state.created)
             checkpoint = JobCheckpoint(

@@ -59,9 +59,7 @@ class CodeRepository:
     def commit(self, revision: str) -> CodeCommit | None:
         """What a revision names; None where it names no commit."""
         try:
-            sha = _git(
-                self.top, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}"
-            )
+            sha = _git(self.top, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
         except ConfigError:
             return None
         return self._described(sha)

@@ -11,13 +11,13 @@ from assay.records.side_by_side import SideBySide
 from assay.triage.slow.blocks import Block, BlockComparison, BlockRules, CountedSteps, block_of, compare
 from assay.triage.slow.compared import side_by_side
 from assay.workflows.ab_test.short_run import ShortRun, Variant
-from assay.workflows.ab_test.sides import Sides
+from assay.workflows.ab_test.variants import VariantPair
 
 ROUNDS = 4
 """Turns of each side in a block: A B, B A, A B, B A."""
-CUT_STEPS = 2
+DISCARDED_STEPS = 2
 """Steps of each turn that do not count: the first whole one, and the one that its end cuts."""
-SPARE = 10
+MAX_STEPS_FACTOR = 10
 """So many times the steps of a block, a run ends by itself: should who measures it be killed."""
 
 
@@ -29,21 +29,21 @@ class BlockPlan(NamedTuple):
     warm_up: int
     """Steps before those."""
     workers: int
-    apart: bool = False
+    sequential: bool = False
     """One run after the other, where there is no room for both at once."""
 
 
-def compare_sides(
-    sides: Sides,
+def compare_variants(
+    sides: VariantPair,
     plan: BlockPlan,
     rules: BlockRules,
     *,
     rng: Random,
     clock: Clock,
-    say: Callable[[BlockComparison], None],
+    on_block: Callable[[BlockComparison], None],
 ) -> SideBySide:
     """Real runs, and the verdict. Raises `VariantError` where a side does not run."""
-    found = compare(lambda: measured_block(sides.a, sides.b, plan, rng=rng, clock=clock), rules, say)
+    found = compare(lambda: measure_block(sides.a, sides.b, plan, rng=rng, clock=clock), rules, on_block)
     return side_by_side(
         found,
         rules,
@@ -55,23 +55,23 @@ def compare_sides(
     )
 
 
-def measured_block(a: Variant, b: Variant, plan: BlockPlan, *, rng: Random, clock: Clock) -> Block:
+def measure_block(a: Variant, b: Variant, plan: BlockPlan, *, rng: Random, clock: Clock) -> Block:
     """One run of each; it is left to chance which begins."""
-    began_s, turn = clock.monotonic_s(), rng.choice((1, -1))
+    start_s, turn = clock.monotonic_s(), rng.choice((1, -1))
     order = (a, b)[::turn]
-    if plan.apart:
-        counted = [*_in_turns(order[:1], plan, clock), *_in_turns(order[1:], plan, clock)]
+    if plan.sequential:
+        counted = [*_alternate(order[:1], plan, clock), *_alternate(order[1:], plan, clock)]
     else:
-        counted = _in_turns(order, plan, clock)
-    device_s = (clock.monotonic_s() - began_s) * plan.workers
+        counted = _alternate(order, plan, clock)
+    device_s = (clock.monotonic_s() - start_s) * plan.workers
     return block_of(*counted[::turn], device_s=device_s)
 
 
-def _in_turns(variants: Sequence[Variant], plan: BlockPlan, clock: Clock) -> list[CountedSteps]:
+def _alternate(variants: Sequence[Variant], plan: BlockPlan, clock: Clock) -> list[CountedSteps]:
     """Start all, and let them take turns; one alone has one turn."""
     rounds = ROUNDS if len(variants) > 1 else 1
-    per_turn = math.ceil(plan.steps / rounds) + CUT_STEPS
-    most_steps = SPARE * (plan.warm_up + rounds * per_turn)
+    per_turn = math.ceil(plan.steps / rounds) + DISCARDED_STEPS
+    most_steps = MAX_STEPS_FACTOR * (plan.warm_up + rounds * per_turn)
     with ExitStack() as stack:
         runs = [
             stack.enter_context(ShortRun(variant, workers=plan.workers, most_steps=most_steps, clock=clock))

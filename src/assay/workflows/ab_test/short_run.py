@@ -36,9 +36,9 @@ from assay.triage.slow.blocks import CountedSteps
 from assay.triage.symptoms.logs import read_log
 
 RUN_ID = "short"
-LOOK_S = 0.02
+POLL_S = 0.02
 """How often it is looked at in its turn."""
-LEAVE_S = 60.0
+STOP_TIMEOUT_S = 60.0
 """For which a run that was asked to leave may commit."""
 PAUSE_S = 3600
 """For which a rank may stand still before it counts as hung."""
@@ -80,7 +80,7 @@ class ShortRun:
         folder = Path(self._folder.name)
         self._run_dir = folder / "home" / RUN_ID
         self._output = folder / "output"
-        self._turns: list[tuple[float, float]] = []
+        self._intervals: list[tuple[float, float]] = []
         recipe = folder / "recipe.yaml"
         recipe.write_text(yaml.safe_dump(short_recipe(variant.recipe, most_steps)), encoding="utf-8")
         options = ["--run-id", RUN_ID, "--max-restarts", "0", "--hang-after", str(PAUSE_S)]
@@ -110,7 +110,7 @@ class ShortRun:
                 start_new_session=True,
             )
         self._guard = subprocess.Popen(
-            ["/bin/sh", "-c", _GUARD, "sh", str(self._process.pid), str(LEAVE_S)],
+            ["/bin/sh", "-c", _GUARD, "sh", str(self._process.pid), str(STOP_TIMEOUT_S)],
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
@@ -125,7 +125,7 @@ class ShortRun:
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(LEAVE_S)
+            self._process.wait(STOP_TIMEOUT_S)
         self._signal(signal.SIGKILL)  # what does not leave, or was left behind by what did
         self._process.wait()
         self._guard.communicate(b"left\n")
@@ -133,47 +133,45 @@ class ShortRun:
 
     def advance(self, to_step: int) -> None:
         """Let it run until a step has ended, then stop it. Raises `VariantError` where it ends before."""
-        began_s = self._clock.monotonic_s()
+        start_s = self._clock.monotonic_s()
         self._signal(signal.SIGCONT)
         while self.num_steps() < to_step:
             if self._process.poll() is not None and self.num_steps() < to_step:
-                raise VariantError(self._variant.name, self._why())
-            self._clock.sleep_s(LOOK_S)
+                raise VariantError(self._variant.name, self._failure_reason())
+            self._clock.sleep_s(POLL_S)
         self._signal(signal.SIGSTOP)
-        self._turns.append((began_s, self._clock.monotonic_s()))
+        self._intervals.append((start_s, self._clock.monotonic_s()))
 
     def num_steps(self) -> int:
         """That have ended."""
         segment = self._segment()
         return 0 if segment is None else int(segment.step_ends.steps.max(initial=0))
 
-    def counted(self, warm_up: int) -> CountedSteps:
+    def counted_steps(self, warm_up: int) -> CountedSteps:
         """The steps behind `warm_up` that lie in a turn as a whole, without the first one in each."""
         segment = self._segment()
         assert segment is not None
         # What is logged again of a step, its evaluation, is not its end.
         steps, first = np.unique(segment.step_ends.steps, return_index=True)
         ended_at_s = segment.step_ends.at_s[first]
-        counted = [
-            place
-            for began_s, stopped_s in self._turns
-            for place in np.flatnonzero((ended_at_s[:-1] >= began_s) & (ended_at_s[1:] <= stopped_s))[
-                1:
-            ].tolist()
-            if steps[place] >= warm_up
+        counted_steps = [
+            index
+            for start_s, stopped_s in self._intervals
+            for index in np.flatnonzero((ended_at_s[:-1] >= start_s) & (ended_at_s[1:] <= stopped_s))[1:].tolist()
+            if steps[index] >= warm_up
         ]
         spent = {phase: np.diff(_spent(segment.phase_changes, phase, ended_at_s)) for phase in STEP}
-        phases = {str(phase): seconds[counted] for phase, seconds in spent.items() if seconds.any()}
-        return CountedSteps(tuple(steps[1:][counted].tolist()), phases)
+        phases = {str(phase): seconds[counted_steps] for phase, seconds in spent.items() if seconds.any()}
+        return CountedSteps(tuple(steps[1:][counted_steps].tolist()), phases)
 
     def check_commit(self) -> None:
         """Raise `VariantError` where other code ran than was asked for."""
-        ran = str(json.loads((self._run_dir / RUN_FILE).read_text()).get("code_version", ""))
-        commit = ran.partition("+g")[2].partition(".")[0]
+        code_version = str(json.loads((self._run_dir / RUN_FILE).read_text()).get("code_version", ""))
+        commit = code_version.partition("+g")[2].partition(".")[0]
         if self._variant.commit and not self._variant.commit.startswith(commit or "?"):
             raise VariantError(
                 self._variant.name,
-                f"other code ran in its place, which says that it is {ran}. Is another assay installed over "
+                f"other code ran in its place, which says that it is {code_version}. Is another assay installed over "
                 "what $PYTHONPATH names?",
             )
 
@@ -191,13 +189,13 @@ class ShortRun:
         except ProcessLookupError:
             return
 
-    def _why(self) -> str:
+    def _failure_reason(self) -> str:
         """The first error that it gave."""
         ended = saved_attempts(self._run_dir)
         if ended and ended[0].reason:
             return ended[0].reason
-        said = self._output.read_text(encoding="utf-8", errors="replace")
-        _, is_known, error = f"\n{said}".partition("\nerror: ")
+        output = self._output.read_text(encoding="utf-8", errors="replace")
+        _, is_known, error = f"\n{output}".partition("\nerror: ")
         if is_known:
             return error.strip()
         best = read_log(self._output).best
@@ -221,10 +219,8 @@ def short_recipe(recipe: Mapping[str, Any], most_steps: int) -> dict[str, Any]:
     return tree
 
 
-def _spent(
-    changes: PhaseChanges, phase: str, at_s: Float64[np.ndarray, "moment"]
-) -> Float64[np.ndarray, "moment"]:
+def _spent(changes: PhaseChanges, phase: str, at_s: Float64[np.ndarray, "moment"]) -> Float64[np.ndarray, "moment"]:
     """Seconds in a phase until each moment."""
-    in_phase = np.array([each == phase for each in changes.phases], np.float64)
+    in_phase = np.array([item == phase for item in changes.phases], np.float64)
     spent = np.concatenate(([0.0], np.cumsum(np.diff(changes.at_s) * in_phase[:-1])))
     return np.asarray(np.interp(at_s, changes.at_s, spent))

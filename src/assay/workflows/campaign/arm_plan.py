@@ -190,7 +190,7 @@ def missing_files(config: CampaignConfig, *, base_dir: Path) -> list[str]:
     return [f"{key}: {base_dir / path}" for key, path in requested.items() if path and not (base_dir / path).is_file()]
 
 
-class Arms(NamedTuple):
+class ArmPlan(NamedTuple):
     """What is trained: a run for each arm and seed, which is made when its turn comes."""
 
     home: Home
@@ -211,10 +211,10 @@ class Arms(NamedTuple):
         return run_id_of(self.name, arm, seed)
 
 
-def campaign_arm_plan(campaign: OpenCampaign) -> Arms:
+def campaign_arm_plan(campaign: OpenCampaign) -> ArmPlan:
     """The campaign's."""
     config = campaign.config
-    return Arms(
+    return ArmPlan(
         home=campaign.home,
         owner="campaign",
         name=config.name,

@@ -24,7 +24,7 @@ from assay.workflows.campaign.folder import OpenCampaign
 from assay.workflows.campaign.look import triage_ledger
 from assay.workflows.campaign.scores import ScoredRun, score_run, suite_folder
 from assay.workflows.campaign.sealed_holdout import LookContext, ScoreSealed
-from assay.workflows.campaign.train import CampaignStopped, ExecutionSettings, Training
+from assay.workflows.campaign.train import ArmScheduler, CampaignStopped, ExecutionSettings
 
 OnMessage = Callable[[str], None]
 
@@ -51,7 +51,7 @@ def run_campaign(
     `score` makes a sealed benchmark's results be there.
     """
     ledger.record_campaign(campaign.record)
-    config, training = campaign.config, Training(campaign_arm_plan(campaign), ledger, execution)
+    config, training = campaign.config, ArmScheduler(campaign_arm_plan(campaign), ledger, execution)
     context = LookContext(ledger, execution.clock, score)
     decisions: dict[str, Decision] = {}
     scored: dict[tuple[str, int], ScoredRun] = {}

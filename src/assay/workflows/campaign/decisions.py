@@ -25,18 +25,18 @@ def record_decision(campaign: OpenCampaign, decision: Decision, ledger: Ledger) 
     look = decision.look
     recorded = recorded_looks(campaign.folder).get((decision.candidate, look.num_seeds, look.is_gate))
     if recorded is not None:
-        _require_same_clauses(recorded, decision, campaign.folder / recorded.place())
+        _require_same_clauses(recorded, decision, campaign.folder / recorded.path())
         if _is_revised(recorded, decision):
             decision = decision.model_copy(update={"revision": recorded.revision + 1})
         elif (problem := difference_of(recorded, decision)) is not None:
             raise DamagedDataError(
-                f"{campaign.folder / decision.place()}: does not follow from the results any more: {problem}. "
+                f"{campaign.folder / decision.path()}: does not follow from the results any more: {problem}. "
                 "A result or the decision was changed after it was made. Restore the file, or move it away and "
                 "decide again."
             )
         else:
             decision = recorded
-    campaign.store.put_if_absent(decision.place(), decision.to_json().encode())
+    campaign.store.put_if_absent(decision.path(), decision.to_json().encode())
     ledger.record_decision(decision)
     _keep_known_good(campaign, decision)
     return decision
@@ -45,8 +45,8 @@ def record_decision(campaign: OpenCampaign, decision: Decision, ledger: Ledger) 
 def changed_since(decisions: Sequence[Decision], ledger: Ledger) -> list[Decision]:
     """Those of one campaign of which the ledger has something else on record."""
     campaigns = {decision.campaign for decision in decisions}
-    known = {decision.place(): decision for name in campaigns for decision in ledger.decisions(name)}
-    return [decision for decision in decisions if known.get(decision.place(), decision) != decision]
+    known = {decision.path(): decision for name in campaigns for decision in ledger.decisions(name)}
+    return [decision for decision in decisions if known.get(decision.path(), decision) != decision]
 
 
 def _require_same_clauses(recorded: Decision, found: Decision, path: Path) -> None:

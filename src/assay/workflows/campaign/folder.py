@@ -28,7 +28,7 @@ from assay.records.campaign import Campaign
 from assay.records.decision import Decision, KnownGood
 from assay.store.home import CAMPAIGN_FILE, Home
 from assay.store.objects import ObjectStore, open_store
-from assay.store.place import moved_along
+from assay.store.run_location import moved_along
 from assay.training.recipe import Recipe
 from assay.workflows.campaign.suites import require_suites_as_declared, sealed_suites
 

@@ -30,7 +30,7 @@ def forecast_of(campaign: OpenCampaign, facts: Facts, rule: ScalingRule, ledger:
         rungs = [_this(campaign, facts, ledger, rule.scale)]
         for name in rule.campaigns:
             decision = _comparable(name, campaign, facts)
-            sources.append(Source(path=f"campaigns/{name}/{decision.place()}", sha256=decision.digest()))
+            sources.append(Source(path=f"campaigns/{name}/{decision.path()}", sha256=decision.digest()))
             scale = _mean_scale(decision.runs, ledger, rule.scale)
             rungs.append(GainsAtScale(name, scale, list(_gains(decision))))
         gain = forecast_gain(rungs, scale_name=rule.scale, target=rule.target).gain

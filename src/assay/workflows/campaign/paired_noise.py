@@ -161,9 +161,9 @@ class NoiseEstimator:
         if decision.look.num_seeds < 2 or not known.keys() >= set(names):
             return []
         found = [known[name] for name in names]
-        return found if all(map(self._asks_the_same, found)) else []
+        return found if all(map(self._has_same_definition, found)) else []
 
-    def _asks_the_same(self, effect: BenchmarkEffect) -> bool:
+    def _has_same_definition(self, effect: BenchmarkEffect) -> bool:
         """Whether the rows and questions were those of the benchmark that has its name here."""
         benchmark = self._benchmark(effect.benchmark)
         recipe, view = self._baseline()

@@ -76,7 +76,7 @@ def state_power(config: CampaignConfig, home: Home, *, base_dir: Path) -> Stated
         _of_guardrail(guardrail, beforehand.of((guardrail.benchmark,)), config.seeds)
         for guardrail in config.rule.guardrails
     ]
-    safety = [SafetyPower(each, beforehand.draws((each.benchmark,))) for each in config.rule.safety]
+    safety = [SafetyPower(entry, beforehand.draws((entry.benchmark,))) for entry in config.rule.safety]
     warnings = [warning.with_hint() for warning in beforehand.data_warnings()]
     warnings += _of_looks(config, noise, looks) if noise is not None else []
     warnings += _of_guards(guardrails, safety, config.seeds)
@@ -106,33 +106,33 @@ def power_lines(found: StatedPower, *, over_seeds: OverSeeds) -> list[str]:
         if found.otherwise:
             other = "without the best and the worst seed (over_seeds: trimmed)"
             lines.append(f"  {other if over_seeds == 'mean' else 'with every seed (over_seeds: mean)'}:")
-            lines += [f"  {_look_line(each, unit)}" for each in found.otherwise]
+            lines += [f"  {_look_line(entry, unit)}" for entry in found.otherwise]
     return [*lines, *map(_guardrail_line, found.guardrails), *map(_safety_line, found.safety)]
 
 
-def _look_line(each: LookPower, unit: str) -> str:
+def _look_line(entry: LookPower, unit: str) -> str:
     return (
-        f"  look at {number_of(each.num_seeds, 'seed')}: {_scaled_text(each, unit)}; of candidates that are "
-        f"worth having it scales {chance_text(each.scales)}, stops {chance_text(each.stops)}"
-        + (f", gives up on {chance_text(each.gives_up)}" if each.gives_up >= 0.005 else "")
+        f"  look at {number_of(entry.num_seeds, 'seed')}: {_scaled_text(entry, unit)}; of candidates that are "
+        f"worth having it scales {chance_text(entry.scales)}, stops {chance_text(entry.stops)}"
+        + (f", gives up on {chance_text(entry.gives_up)}" if entry.gives_up >= 0.005 else "")
     )
 
 
-def _scaled_text(each: LookPower, unit: str) -> str:
-    if is_beyond(each.finds, unit):
+def _scaled_text(entry: LookPower, unit: str) -> str:
+    if is_beyond(entry.finds, unit):
         return "scales no gain that a share can have 80% of the time"
-    return f"scales a gain of {effect_text(each.finds, unit, signed=False)} 80% of the time"
+    return f"scales a gain of {effect_text(entry.finds, unit, signed=False)} 80% of the time"
 
 
-def _guardrail_line(each: GuardrailPower) -> str:
-    name = f"  guardrail {each.rule.benchmark}"
-    if each.noise is None:
+def _guardrail_line(entry: GuardrailPower) -> str:
+    name = f"  guardrail {entry.rule.benchmark}"
+    if entry.noise is None:
         return f"{name}: not known before the first look; no campaign on record measured it, and it is no share"
-    unit = each.noise.unit
+    unit = entry.noise.unit
     return (
-        f"{name}, margin {bound_text(each.rule.margin, unit)}, on {each.noise.draws.text()}: "
-        f"passes {chance_text(each.passes)} of candidates that do no harm; 80% with "
-        + ("no margin that a share can have" if is_beyond(each.enough, unit) else _margin(each.enough, unit))
+        f"{name}, margin {bound_text(entry.rule.margin, unit)}, on {entry.noise.draws.text()}: "
+        f"passes {chance_text(entry.passes)} of candidates that do no harm; 80% with "
+        + ("no margin that a share can have" if is_beyond(entry.enough, unit) else _margin(entry.enough, unit))
     )
 
 
@@ -140,11 +140,11 @@ def _margin(margin: float, unit: str) -> str:
     return f"a margin of {effect_text(margin, unit, signed=False)}"
 
 
-def _safety_line(each: SafetyPower) -> str:
-    name = f"  safety {each.rule.benchmark}, at most {rate_text(each.rule.max_rate)}"
-    if each.draws is None:
+def _safety_line(entry: SafetyPower) -> str:
+    name = f"  safety {entry.rule.benchmark}, at most {rate_text(entry.rule.max_rate)}"
+    if entry.draws is None:
         return f"{name}: its items cannot be counted before the first look"
-    return f"{name}: {each.draws.text()} without a failure show {rate_text(each.least_bound)}"
+    return f"{name}: {entry.draws.text()} without a failure show {rate_text(entry.least_bound)}"
 
 
 def _of_guardrail(rule: GuardrailRule, noise: PairedNoise | None, num_seeds: int) -> GuardrailPower:
@@ -193,41 +193,41 @@ def _of_guards(guardrails: list[GuardrailPower], safety: list[SafetyPower], num_
     """Guardrails that would refuse what does no harm, alone or together, and safety that nothing could show."""
     known = [guardrail for guardrail in guardrails if guardrail.noise is not None]
     texts = [
-        f"guardrail '{each.rule.benchmark}' lacks power: by the last look it would pass "
-        f"{chance_text(each.passes)} of the candidates that do no harm, so most could not be scaled. "
-        f"{_guardrail_hint(each, num_seeds)}"
-        for each in known
-        if each.passes < MIN_FOUND
+        f"guardrail '{entry.rule.benchmark}' lacks power: by the last look it would pass "
+        f"{chance_text(entry.passes)} of the candidates that do no harm, so most could not be scaled. "
+        f"{_guardrail_hint(entry, num_seeds)}"
+        for entry in known
+        if entry.passes < MIN_FOUND
     ]
-    if not texts and (together := math.prod(each.passes for each in known)) < MIN_FOUND:
+    if not texts and (together := math.prod(entry.passes for entry in known)) < MIN_FOUND:
         texts = [
             f"the {len(known)} guardrails lack power together: all of them would pass "
             f"{chance_text(together)} of the candidates that do no harm. More items, more seeds, or wider "
             "margins."
         ]
     texts += [
-        f"safety benchmark '{each.rule.benchmark}' cannot pass: {each.draws.text()} without "
-        f"any failure still leave a rate of {rate_text(each.least_bound)}, and at most "
-        f"{rate_text(each.rule.max_rate)} is allowed. It takes "
-        f"{_draws_text(each.draws, trials_needed(each.rule.max_rate))}."
-        for each in safety
-        if each.draws is not None and each.least_bound > each.rule.max_rate
+        f"safety benchmark '{entry.rule.benchmark}' cannot pass: {entry.draws.text()} without "
+        f"any failure still leave a rate of {rate_text(entry.least_bound)}, and at most "
+        f"{rate_text(entry.rule.max_rate)} is allowed. It takes "
+        f"{_draws_text(entry.draws, trials_needed(entry.rule.max_rate))}."
+        for entry in safety
+        if entry.draws is not None and entry.least_bound > entry.rule.max_rate
     ]
     return [Warned("underpowered guardrail", text) for text in texts]
 
 
-def _guardrail_hint(each: GuardrailPower, num_seeds: int) -> str:
+def _guardrail_hint(entry: GuardrailPower, num_seeds: int) -> str:
     """The margin that would do, and seeds or items for the one that was declared."""
-    assert each.noise is not None
-    margin, draws = each.rule.margin, each.noise.draws
+    assert entry.noise is not None
+    margin, draws = entry.rule.margin, entry.noise.draws
     num_items = draws.number
-    allowed = _allowance(each.noise, num_items)
-    unit = each.noise.unit
-    parts = [] if is_beyond(each.enough, unit) else [_margin(each.enough, unit)]
+    allowed = _allowance(entry.noise, num_items)
+    unit = entry.noise.unit
+    parts = [] if is_beyond(entry.enough, unit) else [_margin(entry.enough, unit)]
     if seeds := seeds_needed(margin - allowed.margin, allowed.components, num_items=num_items):
         parts.append(f"{seeds} seeds")
     for factor in ITEMS_FACTORS:
-        if _passes(margin, each.noise, num_seeds=num_seeds, num_items=factor * num_items) >= POWER:
+        if _passes(margin, entry.noise, num_seeds=num_seeds, num_items=factor * num_items) >= POWER:
             parts.append(_draws_text(draws, factor * num_items, instead=True))
             break
     if not parts:

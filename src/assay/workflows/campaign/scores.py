@@ -49,12 +49,12 @@ class ScoredRun(NamedTuple):
     """Benchmark -> folder of its result."""
 
 
-def score_run(campaign: OpenCampaign, each: ArmRun, ledger: Ledger, *, clock: Clock) -> ScoredRun:
+def score_run(campaign: OpenCampaign, arm_run: ArmRun, ledger: Ledger, *, clock: Clock) -> ScoredRun:
     """A finished run with a result on every benchmark; those that its predictions give are made here."""
-    run = each.run
+    run = arm_run.run
     evaluation = ledger.evaluations(run.run_id)[-1]
     folders = {
-        benchmark.name: _predictions_folder(benchmark, each, evaluation, ledger, clock)
+        benchmark.name: _predictions_folder(benchmark, arm_run, evaluation, ledger, clock)
         if isinstance(benchmark, PredictionsBenchmark)
         else suite_folder(campaign, benchmark, run, ledger, clock)
         for benchmark in campaign.config.open_benchmarks
@@ -62,16 +62,16 @@ def score_run(campaign: OpenCampaign, each: ArmRun, ledger: Ledger, *, clock: Cl
     audit = ledger.audit(run.run_id)
     warned = model_numbers(ledger, run.run_id).warnings()
     record = CampaignRun(
-        arm=each.arm,
-        seed=each.seed,
+        arm=arm_run.arm,
+        seed=arm_run.seed,
         run_id=run.run_id,
         recipe_sha256=run.recipe_sha256,
         weights_digest=evaluation.weights_digest,
         audit_verdict=audit.verdict if audit else "not audited",
         num_attempts=max(1, len(ledger.attempts(run.run_id))),
         device_s=device_seconds_of(run.run_id, ledger),
-        warnings=tuple(each.text for each in warned),
-        warning_rules=tuple(each.rule for each in warned),
+        warnings=tuple(arm_run.text for arm_run in warned),
+        warning_rules=tuple(arm_run.rule for arm_run in warned),
     )
     return ScoredRun(record, folders)
 
@@ -84,12 +84,12 @@ def score_finished_runs(campaign: OpenCampaign, ledger: Ledger, arm: str, *, clo
         run_id = run_id_of(campaign.config.name, arm, seed)
         if not campaign.home.has_run(run_id):
             break
-        each = ArmRun(arm, seed, load_run(campaign.home, run_id))
+        arm_run = ArmRun(arm, seed, load_run(campaign.home, run_id))
         if not ledger.evaluations(run_id):  # the folder is the truth, of which it may have missed something
-            rebuild_run(ledger, each.run)
+            rebuild_run(ledger, arm_run.run)
         if not ledger.evaluations(run_id):
             break
-        found.append(score_run(campaign, each, ledger, clock=clock))
+        found.append(score_run(campaign, arm_run, ledger, clock=clock))
     return found
 
 
@@ -125,9 +125,9 @@ def _scored_again(
 
 
 def _predictions_folder(
-    benchmark: PredictionsBenchmark, each: ArmRun, evaluation: AnyEvaluation, ledger: Ledger, clock: Clock
+    benchmark: PredictionsBenchmark, arm_run: ArmRun, evaluation: AnyEvaluation, ledger: Ledger, clock: Clock
 ) -> Path:
-    folder = Path(each.run.run_dir) / "benchmarks" / benchmark.name
+    folder = Path(arm_run.run.run_dir) / "benchmarks" / benchmark.name
     definition = definition_sha256(benchmark, dataset=evaluation.dataset_fingerprint, split=evaluation.split)
     expected = (evaluation.weights_digest, definition)
     if (folder / RESULT_FILE).is_file():
@@ -135,9 +135,9 @@ def _predictions_folder(
         if (known.weights_digest, known.benchmark_sha256) == expected:
             ledger.record_benchmark_result(known)
             return folder
-    table = predictions_of(Path(each.run.run_dir), evaluation)
+    table = predictions_of(Path(arm_run.run.run_dir), evaluation)
     result = result_of_predictions(
-        benchmark, table, evaluation, arm=each.arm, seed=each.seed, evaluated_s=clock.now_s(), folder=folder
+        benchmark, table, evaluation, arm=arm_run.arm, seed=arm_run.seed, evaluated_s=clock.now_s(), folder=folder
     )
     ledger.record_benchmark_result(result)
     return folder

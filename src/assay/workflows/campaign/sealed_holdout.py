@@ -16,7 +16,7 @@ from assay.decision.facts import Facts, HoldoutFacts, benchmark_facts
 from assay.decision.gates import passes_except_holdout
 from assay.evals.config import read_suite
 from assay.evals.contents import suite_sha256
-from assay.records.campaign import SealOpening
+from assay.records.campaign import HoldoutOpening
 from assay.records.decision import Source
 from assay.records.run import Run
 from assay.statistics.benchmark_items import load_result, result_folders
@@ -73,10 +73,10 @@ def sealed_holdout_facts(
     return HoldoutFacts(benchmark_facts(benchmark, "sealed", scores), "", source)
 
 
-def openings(home: Home) -> Iterator[SealOpening]:
+def openings(home: Home) -> Iterator[HoldoutOpening]:
     """The openings of all campaigns."""
     for path in sorted(home.campaigns.glob(f"*/{OPENINGS}/*.json")):
-        yield SealOpening.from_json(path.read_bytes(), source=path)
+        yield HoldoutOpening.from_json(path.read_bytes(), source=path)
 
 
 def _broken(campaign: OpenCampaign, benchmark: SuiteBenchmark, runs: Sequence[ScoredRun]) -> str:
@@ -96,8 +96,8 @@ def _broken(campaign: OpenCampaign, benchmark: SuiteBenchmark, runs: Sequence[Sc
     return ""
 
 
-def _open(campaign: OpenCampaign, benchmark: SuiteBenchmark, facts: Facts, clock: Clock) -> SealOpening:
-    opening = SealOpening(
+def _open(campaign: OpenCampaign, benchmark: SuiteBenchmark, facts: Facts, clock: Clock) -> HoldoutOpening:
+    opening = HoldoutOpening(
         campaign=campaign.config.name,
         candidate=facts.candidate,
         benchmark=benchmark.name,
@@ -125,12 +125,12 @@ def _suite_sha256(campaign: OpenCampaign, benchmark: SuiteBenchmark) -> str:
     return suite_sha256(path, read_suite(path))
 
 
-def _opening(folder: Path, candidate: str) -> SealOpening | None:
+def _opening(folder: Path, candidate: str) -> HoldoutOpening | None:
     path = folder / _key(candidate)
-    return SealOpening.from_json(path.read_bytes(), source=path) if path.is_file() else None
+    return HoldoutOpening.from_json(path.read_bytes(), source=path) if path.is_file() else None
 
 
-def _source(campaign: OpenCampaign, opening: SealOpening) -> Source:
+def _source(campaign: OpenCampaign, opening: HoldoutOpening) -> Source:
     path = campaign.folder / _key(opening.candidate)
     return Source(path=path.relative_to(campaign.home.folder.resolve()).as_posix(), sha256=opening.digest())
 

@@ -27,25 +27,25 @@ from assay.records.launch import Launch
 from assay.records.run import Attempt, Run
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
-from assay.store.execution import refuse_links
-from assay.store.findings import keep_audit
 from assay.store.home import Home
 from assay.store.ledger.ledger import Ledger
 from assay.store.metrics.phases import rank_phase_seconds
 from assay.store.metrics.segment import read_segment, segment_path
 from assay.store.objects import open_store
+from assay.store.run_location import reject_links
+from assay.store.run_results import keep_audit
 from assay.training.audit import audit_run
 from assay.workflows.bookkeeping import rebuild_run, writer_of
-from assay.workflows.campaign.arm_plan import Arms
+from assay.workflows.campaign.arm_plan import ArmPlan
 from assay.workflows.train import evaluate_run, train_run
 
-TRIES = 3
+MAX_LAUNCHES = 3
 """Launches in a row that may die without a commit before the campaign gives the run up."""
 
 ObserverFactory = Callable[[Run], RunObserver]
 
 
-class InThisProcess:
+class InProcessLauncher:
     """The launcher that nobody needs to wait for: what it starts has ended when `start` returns."""
 
     def __init__(self, home: Home, make_observer: ObserverFactory, clock: Clock, *, of: str = "campaign") -> None:
@@ -86,7 +86,7 @@ class ExecutionSettings(NamedTuple):
     """Where arms are trained, and how many of them at once."""
 
     launcher: Launcher
-    arms_at_once: int = 1
+    runs_at_once: int = 1
     clock: Clock = SystemClock()
     state_of: Callable[[Launch], LaunchState] = state_of
     poll_s: float = 0.5
@@ -104,18 +104,18 @@ class ArmRun(NamedTuple):
     run: Run
 
 
-class _Flight(NamedTuple):
+class _PendingRun(NamedTuple):
     """A run that is queued or trained."""
 
-    each: ArmRun
+    arm_run: ArmRun
     launch: Launch
     num_before: int
     """Attempts that are not this launch's."""
-    tries: int = 1
+    num_launches: int = 1
 
     def last_attempt(self) -> Attempt | None:
         """The launch's own; None before it has begun one."""
-        attempts = saved_attempts(Path(self.each.run.run_dir))
+        attempts = saved_attempts(Path(self.arm_run.run.run_dir))
         return attempts[-1] if len(attempts) > self.num_before else None
 
 
@@ -123,16 +123,16 @@ class CampaignStopped(Exception):  # noqa: N818 (an event, not an error)
     """The campaign ends before all is decided: no budget is left, or somebody asked one of its runs to stop."""
 
 
-class Training:
+class ArmScheduler:
     """The training of the arms of one campaign, or of the stages of a pipeline."""
 
-    def __init__(self, arms: Arms, ledger: Ledger, execution: ExecutionSettings) -> None:
-        self._arms = arms
+    def __init__(self, plan: ArmPlan, ledger: Ledger, execution: ExecutionSettings) -> None:
+        self._plan = plan
         self._ledger = ledger
-        self._place = execution
+        self._execution = execution
         self._costs: dict[str, list[float]] = {}
         self._final_s: dict[str, float] = {}
-        self._in_flight: list[_Flight] = []
+        self._pending: list[_PendingRun] = []
 
     def finish(self, due: Sequence[tuple[str, int]]) -> Iterator[ArmRun]:
         """Each run once it is finished, evaluated and audited; they are begun in the order of `due`.
@@ -140,88 +140,92 @@ class Training:
         Raises `CampaignStopped` when what had begun before is finished or gone on with by itself.
         """
         waiting, refusal = list(due), None
-        while waiting or self._in_flight:
-            while waiting and len(self._in_flight) < self._place.arms_at_once:
+        while waiting or self._pending:
+            while waiting and len(self._pending) < self._execution.runs_at_once:
                 arm, seed = waiting.pop(0)
-                each = ArmRun(arm, seed, self._arms.run_of(arm, seed))
+                arm_run = ArmRun(arm, seed, self._plan.run_of(arm, seed))
                 # Asked before the log is read: what ends in between is finished, not dead.
-                if (found := self._found(each)) is not None:
-                    self._in_flight.append(found)
-                elif _log_of(each.run).finished() is not None:
-                    yield self._finish(each)
-                elif (refusal := self._beyond_budget(each)) is None:
-                    self._in_flight.append(self._started(each))
+                if (found := self._find_pending(arm_run)) is not None:
+                    self._pending.append(found)
+                elif _log_of(arm_run.run).finished() is not None:
+                    yield self._finish(arm_run)
+                elif (refusal := self._budget_refusal(arm_run)) is None:
+                    self._pending.append(self._start(arm_run))
                 else:
                     waiting = []
-            ended = [flight for flight in self._in_flight if self._place.state_of(flight.launch) == "ended"]
-            for flight in ended:
-                self._in_flight.remove(flight)
-                if _log_of(flight.each.run).finished() is not None:
-                    yield self._finish(flight.each)
+            ended = [pending for pending in self._pending if self._execution.state_of(pending.launch) == "ended"]
+            for pending in ended:
+                self._pending.remove(pending)
+                if _log_of(pending.arm_run.run).finished() is not None:
+                    yield self._finish(pending.arm_run)
                 else:
-                    self._in_flight.append(self._again(flight))
-            if self._in_flight and not ended:
-                self._place.clock.sleep_s(self._place.poll_s)
+                    self._pending.append(self._restart(pending))
+            if self._pending and not ended:
+                self._execution.clock.sleep_s(self._execution.poll_s)
         if refusal is not None:
             raise CampaignStopped(refusal)
 
-    def _found(self, each: ArmRun) -> _Flight | None:
+    def _find_pending(self, arm_run: ArmRun) -> _PendingRun | None:
         """What is queued or trains already, whoever started it."""
-        run, launch = each.run, last_launch(each.run)
+        run, launch = arm_run.run, last_launch(arm_run.run)
         if launch is None:
             return None
-        state = self._place.state_of(launch)
+        state = self._execution.state_of(launch)
         if state in ("queued", "running"):
             ended = [attempt for attempt in saved_attempts(Path(run.run_dir)) if attempt.ended_s is not None]
-            return _Flight(each, launch, num_before=len(ended))
-        if state == "elsewhere" and not _has_left(run):
+            return _PendingRun(arm_run, launch, num_before=len(ended))
+        if state == "elsewhere" and not _has_ended(run):
             raise ConfigError(
                 f"run '{run.run_id}' was started as {launch.where()}, and from here nobody sees whether it "
-                f"runs. Run the {self._arms.whose} there; or, where that machine is gone, 'assay train "
-                f"--resume {run.run_id}' here, and the {self._arms.whose} after it."
+                f"runs. Run the {self._plan.owner} there; or, where that machine is gone, 'assay train "
+                f"--resume {run.run_id}' here, and the {self._plan.owner} after it."
             )
         return None
 
-    def _started(self, each: ArmRun, *, tries: int = 1) -> _Flight:
-        refuse_links(Path(each.run.run_dir))
-        settle(each.run, self._ledger)
-        num_before = len(saved_attempts(Path(each.run.run_dir)))
-        workers = self._arms.workers
-        for warning in heed_guards(self._arms.home, each.run, world_size=workers, host=self._place.host):
-            self._place.warn(f"warning: {warning}. 'assay triage guard' lists all.")
-        launch = self._place.launcher.start(each.run, world_size=self._arms.workers)
-        self._ledger.record_run(each.run)
+    def _start(self, arm_run: ArmRun, *, num_launches: int = 1) -> _PendingRun:
+        reject_links(Path(arm_run.run.run_dir))
+        settle(arm_run.run, self._ledger)
+        num_before = len(saved_attempts(Path(arm_run.run.run_dir)))
+        workers = self._plan.workers
+        for warning in heed_guards(self._plan.home, arm_run.run, world_size=workers, host=self._execution.host):
+            self._execution.warn(f"warning: {warning}. 'assay triage guard' lists all.")
+        launch = self._execution.launcher.start(arm_run.run, world_size=self._plan.workers)
+        self._ledger.record_run(arm_run.run)
         self._ledger.record_launch(launch)
-        return _Flight(each, launch, num_before, tries)
+        return _PendingRun(arm_run, launch, num_before, num_launches)
 
-    def _again(self, flight: _Flight) -> _Flight:
+    def _restart(self, pending: _PendingRun) -> _PendingRun:
         """A run whose launch ended before it was finished goes on, unless it was told to stop or cannot."""
-        run, launch, last = flight.each.run, flight.launch, flight.last_attempt()
+        run, launch, last = pending.arm_run.run, pending.launch, pending.last_attempt()
         if last is not None and last.outcome == "preempted":
             raise CampaignStopped(
                 f"run {run.run_id} was asked to stop; it committed, and goes on when the "
-                f"{self._arms.whose} is run again"
+                f"{self._plan.owner} is run again"
             )
         commits = _log_of(run).commits()
-        tries = 1 if last is not None and commits and commits[-1].attempt >= last.attempt else flight.tries + 1
-        if tries > TRIES or (last is not None and last.outcome == "failed" and not _was_of_store(last)):
+        num_launches = (
+            1 if last is not None and commits and commits[-1].attempt >= last.attempt else pending.num_launches + 1
+        )
+        if num_launches > MAX_LAUNCHES or (
+            last is not None and last.outcome == "failed" and not _failed_by_store(last)
+        ):
             why = last.reason if last is not None else "it left before it had begun"
             is_full = last is not None and last.failure is not None and last.failure.failure_kind == "disk_full"
             raise (StoreFullError if is_full else TrainingError)(
                 f"run {run.run_id}, started as {launch.where()}: {why}. What it printed is in "
                 f"{launch.log or 'the terminal'}. Its commits are intact: mend the cause and run it again."
             )
-        return self._started(flight.each, tries=tries)
+        return self._start(pending.arm_run, num_launches=num_launches)
 
-    def _finish(self, each: ArmRun) -> ArmRun:
+    def _finish(self, arm_run: ArmRun) -> ArmRun:
         """Finished; what its launch was killed before it could write down is written down now."""
-        run = each.run
-        self._costs.setdefault(each.arm, []).append(self._held_s(run))
+        run = arm_run.run
+        self._costs.setdefault(arm_run.arm, []).append(self._held_s(run))
         if not self._ledger.evaluations(run.run_id):
             self._ledger.record_evaluation(evaluate_run(run, _log_of(run)))
         if self._ledger.audit(run.run_id) is None:
             keep_audit(self._ledger, run.run_dir, audit_run(run, _log_of(run)))
-        return each
+        return arm_run
 
     def _held_s(self, run: Run) -> float:
         """Device time of a run so far, by its folder: the ledger may have missed something of it."""
@@ -236,44 +240,44 @@ class Training:
 
     # The budget
 
-    def _beyond_budget(self, each: ArmRun) -> str | None:
+    def _budget_refusal(self, arm_run: ArmRun) -> str | None:
         """Why a run may not begin; one that has begun may end."""
-        if _is_started(each.run):
+        if _is_started(arm_run.run):
             return None
-        budget_s = (self._arms.budget_device_hours or math.inf) * 3600
-        spent_s, expected_s = self._bound_s(), self._expected_s(each.arm)
+        budget_s = (self._plan.budget_device_hours or math.inf) * 3600
+        spent_s, expected_s = self._committed_s(), self._expected_s(arm_run.arm)
         if spent_s + expected_s <= budget_s:
             return None
         return (
             f"the budget of {duration_text(budget_s)} device time is used up: {duration_text(spent_s)} are "
-            f"spent or bound by runs that have begun, and {each.arm} with seed {each.seed} takes about "
-            f"{duration_text(expected_s)}. Raise budget_device_hours and run the {self._arms.whose} again: "
+            f"spent or bound by runs that have begun, and {arm_run.arm} with seed {arm_run.seed} takes about "
+            f"{duration_text(expected_s)}. Raise budget_device_hours and run the {self._plan.owner} again: "
             "it goes on from here"
         )
 
-    def _bound_s(self) -> float:
+    def _committed_s(self) -> float:
         """Device time of all runs so far; of one that is not finished, what its arm is expected to take."""
         bound_s = 0.0
-        for arm in self._arms.names:
-            for seed in self._arms.seeds:
-                run_id = self._arms.run_id(arm, seed)
-                if not self._arms.home.has_run(run_id):
+        for arm in self._plan.names:
+            for seed in self._plan.seeds:
+                run_id = self._plan.run_id(arm, seed)
+                if not self._plan.home.has_run(run_id):
                     continue
-                run = self._arms.home.run(run_id)
+                run = self._plan.home.run(run_id)
                 held_s = self._held_s(run)
                 if _log_of(run).finished() is None and _is_started(run):
-                    held_s = max(held_s + self._unsettled_s(run), self._expected_s(arm))
+                    held_s = max(held_s + self._running_s(run), self._expected_s(arm))
                 bound_s += held_s
         return bound_s
 
     def _expected_s(self, arm: str) -> float:
         """What runs of the arm took so far, else the first one's."""
-        like = self._costs.get(arm) or self._costs.get(self._arms.names[0]) or []
-        return sum(like) / len(like) if like else 0.0
+        costs = self._costs.get(arm) or self._costs.get(self._plan.names[0]) or []
+        return sum(costs) / len(costs) if costs else 0.0
 
-    def _unsettled_s(self, run: Run) -> float:
+    def _running_s(self, run: Run) -> float:
         """The seconds of the attempt that runs now."""
-        now_s = self._place.clock.now_s()
+        now_s = self._execution.clock.now_s()
         running = [attempt for attempt in saved_attempts(Path(run.run_dir)) if attempt.ended_s is None]
         return sum((now_s - item.started_s) * item.world_size for item in running[-1:])
 
@@ -288,10 +292,10 @@ def settle(run: Run, ledger: Ledger) -> None:
 
     Only for a run that nobody drives. An attempt that left no sign cost nothing that can be known.
     """
-    settled_attempts = {second.attempt for second in ledger.phase_seconds(run.run_id)}
+    attempts_on_record = {second.attempt for second in ledger.phase_seconds(run.run_id)}
     commits = CommitLog(open_store(run.store_url)).commits()
     for attempt in saved_attempts(Path(run.run_dir)):
-        if attempt.attempt in settled_attempts:
+        if attempt.attempt in attempts_on_record:
             continue
         ledger.record_attempt(attempt)
         for rank in range(attempt.world_size):
@@ -319,12 +323,12 @@ def _is_started(run: Run) -> bool:
     return bool(saved_attempts(Path(run.run_dir))) or last_launch(run) is not None
 
 
-def _was_of_store(attempt: Attempt) -> bool:
+def _failed_by_store(attempt: Attempt) -> bool:
     """Whether it failed for a store that may answer another time."""
     return attempt.failure is not None and attempt.failure.failure_kind == "store_unreachable"
 
 
-def _has_left(run: Run) -> bool:
+def _has_ended(run: Run) -> bool:
     """Whether its last attempt ended in a way after which its supervisor leaves, too."""
     attempts = saved_attempts(Path(run.run_dir))
     return bool(attempts) and attempts[-1].outcome in ("preempted", "failed", "succeeded")

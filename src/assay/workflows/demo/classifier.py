@@ -26,9 +26,9 @@ from assay.store.ledger.ledger import Ledger
 from assay.workflows.campaign.campaign import run_campaign
 from assay.workflows.campaign.folder import declare, read_campaign_file
 from assay.workflows.campaign.memo import WrittenMemo, write_memo
-from assay.workflows.campaign.train import ExecutionSettings, InThisProcess, ObserverFactory
+from assay.workflows.campaign.train import ExecutionSettings, InProcessLauncher, ObserverFactory
 from assay.workflows.demo.corpus import read_texts, write_corpus
-from assay.workflows.demo.runs import kill_half_way, trained
+from assay.workflows.demo.runs import kill_half_way, train_demo_run
 from assay.workflows.train import RunResult
 
 PILOT = (
@@ -52,7 +52,7 @@ so low that its model would do worse than a constant."""
 VOCABULARY = 4096
 MAX_TOKENS = 64
 CANDIDATE_WORKERS = 2
-Say = Callable[[str], None]
+OnMessage = Callable[[str], None]
 
 
 class DemoResult(NamedTuple):
@@ -66,11 +66,11 @@ class DemoResult(NamedTuple):
     """The memo of the campaign."""
 
 
-def build_demo_dataset(folder: Path, *, num_functions: int, say: Say) -> DatasetManifest:
+def build_demo_dataset(folder: Path, *, num_functions: int, on_message: OnMessage) -> DatasetManifest:
     """Functions of the installed packages as a dataset in `folder`."""
     corpus = folder / "corpus"
     count = write_corpus(corpus, max_functions=num_functions)
-    say(f"read {count:,} functions from the installed packages")
+    on_message(f"read {count:,} functions from the installed packages")
     source, tokenizer = corpus / "functions.jsonl", corpus / "tokenizer.json"
     train_tokenizer(read_texts(source, max_texts=4_000), vocab_size=VOCABULARY).save(str(tokenizer))
     config = BuildConfig(
@@ -100,22 +100,22 @@ def run_demo(
     num_functions: int,
     overrides: Sequence[str],
     make_observer: ObserverFactory,
-    say: Say,
+    on_message: OnMessage,
 ) -> DemoResult:
     """Run it; `watcher_of` makes what follows a run on the screen."""
-    dataset = build_demo_dataset(folder / "dataset", num_functions=num_functions, say=say)
+    dataset = build_demo_dataset(folder / "dataset", num_functions=num_functions, on_message=on_message)
     recipe = demo_recipe(folder / "dataset", overrides)
-    say("baseline: 1 worker, undisturbed")
-    baseline = trained(home, recipe, 1, make_observer)
-    say(f"candidate: {CANDIDATE_WORKERS} workers; one is killed with SIGKILL half-way")
+    on_message("baseline: 1 worker, undisturbed")
+    baseline = train_demo_run(home, recipe, 1, make_observer)
+    on_message(f"candidate: {CANDIDATE_WORKERS} workers; one is killed with SIGKILL half-way")
     kill = kill_half_way(baseline.run.num_steps, workers=CANDIDATE_WORKERS)
-    candidate = trained(home, recipe, CANDIDATE_WORKERS, make_observer, kill)
-    memo = run_demo_campaign(home, folder, ledger, make_observer=make_observer, say=say)
+    candidate = train_demo_run(home, recipe, CANDIDATE_WORKERS, make_observer, kill)
+    memo = run_demo_campaign(home, folder, ledger, make_observer=make_observer, on_message=on_message)
     return DemoResult(dataset, baseline, candidate, kill.step - 1, memo)
 
 
 def run_demo_campaign(
-    home: Home, folder: Path, ledger: Ledger, *, make_observer: ObserverFactory, say: Say
+    home: Home, folder: Path, ledger: Ledger, *, make_observer: ObserverFactory, on_message: OnMessage
 ) -> WrittenMemo:
     """A candidate that helps and one that does not, against a pilot on the demo's dataset; ends with the memo.
 
@@ -130,8 +130,8 @@ def run_demo_campaign(
     path = folder / "campaign.yaml"
     path.write_text(text.replace("name: set-by-the-demo", f"name: docstrings-{stamp}"), encoding="utf-8")
     config = read_campaign_file(path)
-    say(f"campaign {config.name}: {len(config.candidates)} candidates, at most {config.seeds} seeds each")
-    campaign = declare(home, config, beside=folder, clock=clock)
-    place = ExecutionSettings(InThisProcess(home, make_observer, clock), clock=clock)
-    result = run_campaign(campaign, ledger, place=place, say=say)
+    on_message(f"campaign {config.name}: {len(config.candidates)} candidates, at most {config.seeds} seeds each")
+    campaign = declare(home, config, base_dir=folder, clock=clock)
+    execution = ExecutionSettings(InProcessLauncher(home, make_observer, clock), clock=clock)
+    result = run_campaign(campaign, ledger, execution=execution, on_message=on_message)
     return write_memo(campaign, stopped_by=result.stopped_by)

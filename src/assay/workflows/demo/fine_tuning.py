@@ -23,11 +23,11 @@ from assay.records.dataset import DatasetManifest
 from assay.scoring.sampler import Completion, Message, Sampling
 from assay.store.home import Home
 from assay.training.recipe import Recipe
-from assay.workflows.campaign.train import WatcherOf
-from assay.workflows.demo.classifier import VOCABULARY, Say
+from assay.workflows.campaign.train import ObserverFactory
+from assay.workflows.demo.classifier import VOCABULARY, OnMessage
 from assay.workflows.demo.corpus import write_corpus
-from assay.workflows.demo.runs import kill_half_way, trained
-from assay.workflows.run import checked, steps_of
+from assay.workflows.demo.runs import kill_half_way, train_demo_run
+from assay.workflows.run import check_recipe, count_steps
 from assay.workflows.train import RunResult
 
 WORKERS = 2
@@ -40,7 +40,7 @@ LONGEST_DOCSTRING = 24
 """Tokens that the model may take for one."""
 
 
-class Written(NamedTuple):
+class DocstringSample(NamedTuple):
     """A signature that was held out, and two docstrings for it."""
 
     signature: str
@@ -48,7 +48,7 @@ class Written(NamedTuple):
     by_model: str
 
 
-class FineTuned(NamedTuple):
+class SftDemoResult(NamedTuple):
     """What the last screen shows."""
 
     dataset: DatasetManifest
@@ -58,15 +58,21 @@ class FineTuned(NamedTuple):
     """The folder that was written."""
     guess_nats: float
     """A token, by who guesses among all."""
-    written: tuple[Written, ...]
+    written: tuple[DocstringSample, ...]
 
 
 def run_sft_demo(
-    home: Home, folder: Path, *, num_functions: int, overrides: Sequence[str], watcher_of: WatcherOf, say: Say
-) -> FineTuned:
+    home: Home,
+    folder: Path,
+    *,
+    num_functions: int,
+    overrides: Sequence[str],
+    make_observer: ObserverFactory,
+    on_message: OnMessage,
+) -> SftDemoResult:
     """Run it; `watcher_of` makes what follows a run on the screen."""
     count = write_corpus(folder / "dataset" / "corpus", max_functions=num_functions, rows="documented")
-    say(f"read {count:,} docstrings from the installed packages")
+    on_message(f"read {count:,} docstrings from the installed packages")
     source = folder / "dataset" / "corpus" / "functions.jsonl"
     config = BuildConfig(
         tokenizer=f"new:{VOCABULARY}",
@@ -81,10 +87,10 @@ def run_sft_demo(
     manifest = build_dataset([source], folder / "dataset", config, name="docstrings-sft")
     with as_file(files("assay.workflows.demo") / "fine_tuning.yaml") as path:
         values = read_config_file(path, [f"data.dataset={folder / 'dataset'}", *overrides])
-    recipe, dataset = checked(values)
-    kill = kill_half_way(steps_of(recipe, dataset).planned, workers=WORKERS)
-    say(f"SFT: {WORKERS} workers; one is killed with SIGKILL half-way")
-    result = trained(home, values, WORKERS, watcher_of, kill)
+    recipe, dataset = check_recipe(values)
+    kill = kill_half_way(count_steps(recipe, dataset).planned, workers=WORKERS)
+    on_message(f"SFT: {WORKERS} workers; one is killed with SIGKILL half-way")
+    result = train_demo_run(home, values, WORKERS, make_observer, kill)
     from assay.workflows.export.export import export_run  # torch, which the run needed in its ranks only
 
     exported = export_run(
@@ -96,11 +102,11 @@ def run_sft_demo(
         adapters="merged",
         progress=lambda done, total: None,
     )
-    written = tuple(_written(exported.folder, recipe, dataset))
-    return FineTuned(manifest, result, kill.step - 1, exported.folder, math.log(VOCABULARY), written)
+    written = tuple(_sample_docstrings(exported.folder, recipe, dataset))
+    return SftDemoResult(manifest, result, kill.step - 1, exported.folder, math.log(VOCABULARY), written)
 
 
-def _written(model_folder: Path, recipe: Recipe, dataset: Dataset) -> Iterator[Written]:
+def _sample_docstrings(model_folder: Path, recipe: Recipe, dataset: Dataset) -> Iterator[DocstringSample]:
     """The first short rows of files that were held out, one a file."""
     # What brings torch along waits until a model is to be asked.
     from assay.workflows.evaluation.evaluate import local_model
@@ -116,8 +122,8 @@ def _written(model_folder: Path, recipe: Recipe, dataset: Dataset) -> Iterator[W
     }
     for row in islice(first.values(), SHOWN):
         start = row[SPANS][0]
-        signature, by_people = (tokenizer.decode(each) for each in (row[TOKENS][:start], row[TOKENS][start:]))
+        signature, by_people = (tokenizer.decode(item) for item in (row[TOKENS][:start], row[TOKENS][start:]))
         prompt = [Message(role="user", content=signature)]
-        (said,) = model.sample([prompt], Sampling(max_tokens=LONGEST_DOCSTRING))
-        assert isinstance(said, Completion), said
-        yield Written(signature.strip(), by_people.strip(), said.text.strip())
+        (completion,) = model.sample([prompt], Sampling(max_tokens=LONGEST_DOCSTRING))
+        assert isinstance(completion, Completion), completion
+        yield DocstringSample(signature.strip(), by_people.strip(), completion.text.strip())

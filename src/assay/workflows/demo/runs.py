@@ -5,19 +5,19 @@ from assay.elastic.faults import NO_FAULTS, FaultPlan, Kill
 from assay.elastic.supervisor import RestartPolicy
 from assay.store.home import Home
 from assay.workflows.bookkeeping import writer_of
-from assay.workflows.campaign.train import WatcherOf
-from assay.workflows.run import new_run
-from assay.workflows.train import RunResult, drive
+from assay.workflows.campaign.train import ObserverFactory
+from assay.workflows.run import create_run
+from assay.workflows.train import RunResult, train_run
 
 
-def trained(
-    home: Home, recipe: LoadedConfig, workers: int, watcher_of: WatcherOf, kill: Kill | None = None
+def train_demo_run(
+    home: Home, recipe: LoadedConfig, workers: int, make_observer: ObserverFactory, kill: Kill | None = None
 ) -> RunResult:
     """A run of the recipe, finished, evaluated and audited; an error where it fails."""
-    run = new_run(home, recipe)
+    run = create_run(home, recipe)
     policy = RestartPolicy(faults=FaultPlan(faults=(kill,)) if kill else NO_FAULTS)
     with writer_of(home, run) as writer:
-        result = drive(home, run, writer, world_size=workers, policy=policy, watchers=[watcher_of(run)])
+        result = train_run(home, run, writer, world_size=workers, policy=policy, observers=[make_observer(run)])
     if result.error is not None:
         raise result.error
     return result

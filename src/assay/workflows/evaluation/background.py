@@ -18,7 +18,7 @@ MAX_STARTS = 5
 LOG_FILE = "evaluation.log"
 
 
-class EvaluationBeside:
+class BackgroundEvaluator:
     """A watcher that keeps one worker alive while a run trains; idle where the recipe asks for nothing.
 
     A worker that keeps failing does not stop the training: it is heard of at the end.
@@ -27,17 +27,17 @@ class EvaluationBeside:
     def __init__(self, home: Home, run: Run) -> None:
         self._home = home
         self._run = run
-        self._is_wanted = recipe_of(run).evaluation is not None
+        self._is_enabled = recipe_of(run).evaluation is not None
         self._worker: subprocess.Popen[bytes] | None = None
         self._num_starts = 0
 
     def attempt_began(self, attempt: Attempt, pids: Sequence[int]) -> None:  # noqa: ARG002
         """See that there is a worker."""
-        self._see_that_it_runs()
+        self._ensure_worker()
 
     def tick(self, attempt: Attempt) -> None:  # noqa: ARG002
         """Likewise."""
-        self._see_that_it_runs()
+        self._ensure_worker()
 
     def attempt_ended(self, attempt: Attempt) -> None:
         """The worker stays: another attempt may begin, or the queue still has to be emptied."""
@@ -45,7 +45,7 @@ class EvaluationBeside:
     def finish(self) -> None:
         """Wait until everything that the recipe asks for is evaluated; `TrainingError` if it cannot be,
         `StoreAwayError` if not now."""
-        while (worker := self._see_that_it_runs()) is not None:
+        while (worker := self._ensure_worker()) is not None:
             if (code := worker.wait()) == 0:
                 return
             if code == StoreAwayError.exit_code:
@@ -70,14 +70,14 @@ class EvaluationBeside:
     def _log(self) -> Path:
         return Path(self._run.run_dir) / LOG_FILE
 
-    def _see_that_it_runs(self) -> subprocess.Popen[bytes] | None:
+    def _ensure_worker(self) -> subprocess.Popen[bytes] | None:
         """The worker, started where there is none; None where that failed too often, or nothing is wanted."""
         code = None if self._worker is None else self._worker.poll()
         if self._worker is not None and code in (None, 0):
             return self._worker
         if code == StoreAwayError.exit_code:
             self._num_starts -= 1  # it was patient, and is not to blame
-        if self._num_starts == MAX_STARTS or not self._is_wanted:
+        if self._num_starts == MAX_STARTS or not self._is_enabled:
             return None
         self._num_starts += 1
         with self._log.open("ab") as out:

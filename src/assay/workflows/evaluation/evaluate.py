@@ -68,16 +68,16 @@ def scorers_of_commit(suite: Suite, suite_path: str, run: Run, commit: Commit, s
     from assay.evals.commit_model import ClassificationScorer, HeldOutScorer, load_committed
 
     method = recipe_of(run).method
-    check_benchmarks_supported(suite, suite_path, method, whose=f"run '{run.run_id}'")
-    model, asked = load_committed(run, commit, store), None
+    check_benchmarks_supported(suite, suite_path, method, owner=f"run '{run.run_id}'")
+    model, text_model = load_committed(run, commit, store), None
     for benchmark in suite.benchmarks:
         if isinstance(benchmark, Classification):
             yield ClassificationScorer(benchmark, run, model)
         elif isinstance(benchmark, HeldOutRows):
             yield HeldOutScorer(benchmark, run, model)
         else:
-            asked = asked or language_model(run, model, commit)
-            yield _scorer_of_model(benchmark, Path(suite_path), asked, tools=Tools())
+            text_model = text_model or language_model(run, model, commit)
+            yield _scorer_of_model(benchmark, Path(suite_path), text_model, tools=Tools())
 
 
 _NEEDS_TOKENIZER = (
@@ -92,7 +92,7 @@ def language_model(
     commit: Commit,
     *,
     tokenizer: Path | None = None,
-    cure: str = _NEEDS_TOKENIZER,
+    hint: str = _NEEDS_TOKENIZER,
     chat_day: date = SUITE_DAY,
 ) -> "LocalModel":
     """A commit's model with the tokenizer of its dataset; `cure`: what to do where there is none.
@@ -107,7 +107,7 @@ def language_model(
 
     assert isinstance(model, CausalNetwork), type(model)
     dataset = Dataset.open(Path(recipe_of(run).data.dataset))
-    path = tokenizer_of(dataset.folder, dataset.manifest, tokenizer, cure).path
+    path = tokenizer_of(dataset.folder, dataset.manifest, tokenizer, hint).path
     has_template = dataset.manifest.chat_template_sha256 is not None
     return LocalModel(
         causal_model(model.network, load_tokenizer(path), where=f"run '{run.run_id}'"),
@@ -175,13 +175,13 @@ def _scorer_of_model(
             return BitsPerByteScorer(benchmark, folder, model, training_text)
     who = "an endpoint" if isinstance(model, HttpSampler) else "a language model"
     of_runs = isinstance(benchmark, Classification | HeldOutRows)
-    cure = (
+    hint = (
         f"A run's commits do: 'assay eval work RUN --suite {suite_path}'."
         if of_runs
         else "Ask the model's folder, or leave it out of the suite."
     )
     raise ConfigError(
-        f"{suite_path}: benchmark '{benchmark.name}' is of type {benchmark.type}, which {who} cannot answer. {cure}"
+        f"{suite_path}: benchmark '{benchmark.name}' is of type {benchmark.type}, which {who} cannot answer. {hint}"
     )
 
 

@@ -75,17 +75,15 @@ def due_commits(queue: Queue) -> list[Commit]:
     The oldest first, and only those whose files are there.
     """
     commits, finished = queue.log.commits(), queue.log.finished()
-    wanted = [
+    requested = [
         commit
         for commit in commits
-        if queue.config.asks_for(commit.step) or (finished is not None and commit.step == finished.step)
+        if queue.config.is_evaluated(commit.step) or (finished is not None and commit.step == finished.step)
     ]
-    return not_evaluated(wanted, queue.suite_sha256, queue.store)
+    return not_evaluated(requested, queue.suite_sha256, queue.store)
 
 
-def work(
-    queue: Queue, writer: LedgerWriter, *, clock: Clock, follow: bool, on_chunk: OnChunk = lambda *_: None
-) -> int:
+def work(queue: Queue, writer: LedgerWriter, *, clock: Clock, follow: bool, on_chunk: OnChunk = lambda *_: None) -> int:
     """Evaluate what is due; with `follow`, until the run has finished. How many checkpoints it completed.
 
     Of a checkpoint that another worker had taken, it waits until it is told whether that one lives.

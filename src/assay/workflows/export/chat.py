@@ -16,7 +16,7 @@ from assay.training.methods.registry import method_of
 from assay.training.recipe import recipe_of
 from assay.workflows.evaluation.evaluate import language_model, local_model
 from assay.workflows.export.export import NAME_IT
-from assay.workflows.run import chosen_commit, existing_run
+from assay.workflows.run import find_commit, load_run
 
 if TYPE_CHECKING:
     from assay.inference.local.local_model import LocalModel
@@ -34,28 +34,28 @@ class Conversation:
             raise ConfigError("--system: the model has no chat template that could write it. Leave it out.")
         self._model, self._sampling = model, sampling
         self._system = [] if system is None else [Message(role="system", content=system)]
-        self._turns: list[Message] = []
+        self._messages: list[Message] = []
 
     def begin_again(self) -> None:
         """Forget all turns."""
-        self._turns = []
+        self._messages = []
 
-    def say(self, text: str, tell: Callable[[str], None] = lambda piece: None) -> Completion:
+    def reply(self, text: str, on_text: Callable[[str], None] = lambda piece: None) -> Completion:
         """The answer, which is then part of the conversation; `tell` gets its text piece by piece while it is
         drawn. Raises `SamplerError`."""
         from assay.inference.local.streaming import Teller
 
         model, stop = self._model, self._sampling.stop
-        teller = Teller(
-            lambda piece: tell(piece.text), model.tokenizer, ends=model.ends, stop=stop, is_streamed=True
+        streamer = Teller(
+            lambda piece: on_text(piece.text), model.tokenizer, ends=model.ends, stop=stop, is_streamed=True
         )
-        asked = [*self._turns, Message(role="user", content=text)]
-        (answer,) = model.sample([[*self._system, *asked]], self._sampling, teller)
-        if isinstance(answer, SamplerError):
-            raise answer
+        messages = [*self._messages, Message(role="user", content=text)]
+        (completion,) = model.sample([[*self._system, *messages]], self._sampling, streamer)
+        if isinstance(completion, SamplerError):
+            raise completion
         if self._model.has_template:
-            self._turns = [*asked, Message(role="assistant", content=answer.text)]
-        return answer
+            self._messages = [*messages, Message(role="assistant", content=completion.text)]
+        return completion
 
 
 def run_to_talk_with(home: Home, run_id: str, *, step: int | None, tokenizer: Path | None) -> "LocalModel":
@@ -63,7 +63,7 @@ def run_to_talk_with(home: Home, run_id: str, *, step: int | None, tokenizer: Pa
     from assay.evals.commit_model import load_committed
     from assay.training.trainer.method import ExportableMethod
 
-    run = existing_run(home, run_id)
+    run = load_run(home, run_id)
     config, log = recipe_of(run).method, CommitLog(open_store(run.store_url))
     method = method_of(config)
     if not isinstance(method, ExportableMethod) or method.form != "language_model":
@@ -71,7 +71,7 @@ def run_to_talk_with(home: Home, run_id: str, *, step: int | None, tokenizer: Pa
             f"run '{run_id}' is of method '{config.type}', whose model writes no text. Talk with a run of SFT "
             f"or DPO; 'assay predict {run_id} FILE' asks a classifier about rows."
         )
-    commit = chosen_commit(run, log, step)
+    commit = find_commit(run, log, step)
     model = load_committed(run, commit, log.store)
     return language_model(run, model, commit, tokenizer=tokenizer, cure=NAME_IT, chat_day=_today())
 

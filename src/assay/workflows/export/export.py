@@ -39,9 +39,9 @@ from assay.records.run import Run
 from assay.reporting.documents.model_card import ModelFacts, model_card
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
-from assay.store.findings import saved_audit
 from assay.store.home import Home
 from assay.store.objects import open_store
+from assay.store.run_results import saved_audit
 from assay.training.methods.registry import exportable_method
 from assay.training.recipe import Recipe, recipe_of
 from assay.workflows.export.export_warnings import evaluation_of_commit, warnings_of_commit
@@ -92,7 +92,7 @@ def export_run(
     from assay.models.lora import base_sha256
 
     method = exportable_method(recipe.method)
-    beside = _tokenizer_files(known, dataset, recipe, method.form)
+    tokenizer_files = _tokenizer_files(known, dataset, recipe, method.form)
     progress(1, _PARTS)
     model = load_committed(run, commit, log.store)
     progress(2, _PARTS)
@@ -101,8 +101,10 @@ def export_run(
     columns = _columns_read(recipe, dataset) if method.form == "classifier" else {}
     try:
         base = base_sha256(model) if adapters == "apart" else None
-        method.save_exported(model, unfinished, ExportOptions(beside.padding, beside.ends, adapters, columns))
-        for name, data in beside.files.items():
+        method.save_exported(
+            model, unfinished, ExportOptions(tokenizer_files.padding, tokenizer_files.ends, adapters, columns)
+        )
+        for name, data in tokenizer_files.files.items():
             (unfinished / name).write_bytes(data)
         keep_tokenization(unfinished, load_tokenizer(unfinished), sample_texts(dataset, known.path))
         _readable_as_the_folder(unfinished)
@@ -168,12 +170,12 @@ def write_outline(recipe: Recipe, dataset: Dataset, folder: Path) -> ModelForm:
     from assay.models.causal import save_configuration
 
     form = exportable_method(recipe.method).form
-    beside = _tokenizer_files(known, dataset, recipe, form)
+    tokenizer_files = _tokenizer_files(known, dataset, recipe, form)
     folder.mkdir()
-    for name, data in beside.files.items():
+    for name, data in tokenizer_files.files.items():
         (folder / name).write_bytes(data)
     if (model := getattr(recipe.method, "model", None)) is not None:
-        save_configuration(model, folder, ends=beside.ends)
+        save_configuration(model, folder, ends=tokenizer_files.ends)
     return form
 
 

@@ -26,6 +26,6 @@ def evaluation_of_commit(run: Run, commit: Commit) -> AnyEvaluation | None:
 def recorded_numbers(run: Run, evaluation: AnyEvaluation | None) -> ModelNumbers:
     """Those of the steps that were kept, and of one evaluation."""
     recorded = recorded_series(Path(run.run_dir), lambda name: name == "loss" or is_watched(name))
-    series = {name: StepSeries.of(each) for name, each in recorded.items()}
+    series = {name: StepSeries.of(values) for name, values in recorded.items()}
     losses = series.pop("loss", StepSeries.of({}))
     return ModelNumbers(losses, series, [] if evaluation is None else [evaluation])

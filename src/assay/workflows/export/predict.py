@@ -35,7 +35,7 @@ from assay.store.objects import open_store
 from assay.training.methods.registry import loadable_method
 from assay.training.recipe import Recipe, recipe_of
 from assay.workflows.export.export import NAME_IT
-from assay.workflows.export.reward_rows import ANSWERS, RewardRows
+from assay.workflows.export.reward_rows import REWARD_NAMES, RewardRows
 from assay.workflows.export.row_files import of_header, text_of
 
 ROWS_AT_ONCE = 512
@@ -96,8 +96,8 @@ def untrained_predictor(recipe: Recipe, model: Any, tokenizer: Path, max_tokens:
     row_predictor = RowPredictor(loadable_method(recipe.method), model)
     if isinstance(model, RewardNetwork):
         return _rewarder(row_predictor, model, tokenizer)
-    beside = [name for name in recipe.method.columns if name != TOKENS]
-    return _predictor(row_predictor, tokenizer, max_tokens, {name: pa.null() for name in beside})
+    names = [name for name in recipe.method.columns if name != TOKENS]
+    return _predictor(row_predictor, tokenizer, max_tokens, {name: pa.null() for name in names})
 
 
 def predict_rows(
@@ -122,11 +122,11 @@ def predict_rows(
         while part := list(itertools.islice(rows, ROWS_AT_ONCE)):
             known = [name for name in (predictor.text, TEXT) if name]
             name = text or next((name for name in known if name in part[0][1]), known[0])
-            yield _answered(predictor, part, name, missing, textless)
+            yield _predict(predictor, part, name, missing, textless)
         progress(done, len(spans))
 
 
-def _answered(
+def _predict(
     predictor: Predictor,
     part: Sequence[tuple[str, Row]],
     text: str,
@@ -134,27 +134,25 @@ def _answered(
     textless: Callable[[str], None],
 ) -> list[Row]:
     if predictor.rewards is not None:
-        return _rewarded(predictor.row_predictor, predictor.rewards, part, text, textless)
+        return _predict_rewards(predictor.row_predictor, predictor.rewards, part, text, textless)
     texts = [text_of(row, text, where, part) for where, row in part]
     tokens = [encoding.ids for encoding in encode_as_text(predictor.tokenizer, texts)]
     for (where, _), ids in zip(part, tokens, strict=True):
         if not ids:
             textless(where)
-    columns = {
-        name: _column(name, kind, part, is_missing=name in missing) for name, kind in predictor.columns.items()
-    }
+    columns = {name: _column(name, kind, part, is_missing=name in missing) for name, kind in predictor.columns.items()}
     # A model needs a token to be asked; what it says of this one is nobody's answer.
-    answers = predictor.row_predictor.predict([ids or STAND_IN for ids in tokens], columns)
-    return _beside(
+    predictions = predictor.row_predictor.predict([ids or STAND_IN for ids in tokens], columns)
+    return _with_predictions(
         part,
         [
-            {name: values[index] if tokens[index] else None for name, values in answers.items()}
+            {name: values[index] if tokens[index] else None for name, values in predictions.items()}
             for index in range(len(part))
         ],
     )
 
 
-def _rewarded(
+def _predict_rewards(
     row_predictor: RowPredictor,
     rewards: RewardRows,
     part: Sequence[tuple[str, Row]],
@@ -165,20 +163,20 @@ def _rewarded(
     for (where, _), sequences in zip(part, of_rows, strict=True):
         if not sequences:
             textless(where)
-    asked = [tokens for sequences in of_rows for tokens in sequences]
-    (said,) = row_predictor.predict(asked, {}).values() if asked else ([],)
-    each = iter(said)
-    found = [dict(zip(ANSWERS[len(own)], each, strict=False)) if own else {} for own in of_rows]
-    names = dict.fromkeys(name for answers in found for name in answers) or dict.fromkeys(ANSWERS[1])
-    return _beside(part, [{**names, **answers} for answers in found])
+    sequences_of_part = [tokens for sequences in of_rows for tokens in sequences]
+    (rewards_found,) = row_predictor.predict(sequences_of_part, {}).values() if sequences_of_part else ([],)
+    values = iter(rewards_found)
+    found = [dict(zip(REWARD_NAMES[len(own)], values, strict=False)) if own else {} for own in of_rows]
+    names = dict.fromkeys(name for predictions in found for name in predictions) or dict.fromkeys(REWARD_NAMES[1])
+    return _with_predictions(part, [{**names, **predictions} for predictions in found])
 
 
-def _beside(part: Sequence[tuple[str, Row]], answers: Sequence[Row]) -> list[Row]:
+def _with_predictions(part: Sequence[tuple[str, Row]], predictions: Sequence[Row]) -> list[Row]:
     """The rows with their answers; whatever the file holds already keeps its name."""
-    taken = {name for _, row in part for name in row}
+    existing = {name for _, row in part for name in row}
     return [
-        {**row, **{f"predicted_{name}" if name in taken else name: value for name, value in own.items()}}
-        for (_, row), own in zip(part, answers, strict=True)
+        {**row, **{f"predicted_{name}" if name in existing else name: value for name, value in own.items()}}
+        for (_, row), own in zip(part, predictions, strict=True)
     ]
 
 
@@ -229,6 +227,4 @@ def _type(name: str, text: str, where: Path) -> pa.DataType:
     try:
         return pa.type_for_alias(text)
     except ValueError as error:
-        raise ConfigError(
-            f"{where}: column '{name}' has type {text}, of which no file can be read yet."
-        ) from error
+        raise ConfigError(f"{where}: column '{name}' has type {text}, of which no file can be read yet.") from error

@@ -18,9 +18,9 @@ from assay.data.dataset.formats.template import ChatTemplate, tokenizer_template
 from assay.data.dataset.raw.span import Row
 from assay.data.dataset.tokens import load_tokenizer, special_tokens, tokenizer_settings
 from assay.records.dataset import Format
-from assay.workflows.export.row_files import ASKED, of_header
+from assay.workflows.export.row_files import REWARD_FORMATS, of_header
 
-ANSWERS = {1: ("reward",), 2: ("chosen_reward", "rejected_reward")}
+REWARD_NAMES = {1: ("reward",), 2: ("chosen_reward", "rejected_reward")}
 """What the rewards of a row's sequences are called, by their number."""
 
 
@@ -45,7 +45,9 @@ class RewardRows(NamedTuple):
         """The tokens of each sequence of a row; none where it says nothing."""
         present = {name for name, value in row.items() if value is not None}
         roots = {name.partition(".")[0] for name in present}
-        kinds: list[Format] = [kind for kind in ASKED if any(roots.issuperset(fields) for fields in FIELDS[kind])]
+        kinds: list[Format] = [
+            kind for kind in REWARD_FORMATS if any(roots.issuperset(fields) for fields in FIELDS[kind])
+        ]
         if not kinds and text not in row:
             raise DataError(
                 f"{of_header(where)}: no column '{text}', and no pair (chosen, rejected), conversation "
@@ -60,12 +62,12 @@ class RewardRows(NamedTuple):
             pattern_of(control_tokens(self.tokenizer, self.template)),
             control_is_text=True,
         )
-        said = reader.read(nested(row), where)
-        return [] if said is None else self._tokens(said, where)
+        rendered = reader.read(nested(row), where)
+        return [] if rendered is None else self._tokens(rendered, where)
 
-    def _tokens(self, said: RenderedRow, where: str) -> list[list[int]]:
+    def _tokens(self, rendered: RenderedRow, where: str) -> list[list[int]]:
         encoder = Encoder(self.tokenizer, "chat", "", self.max_tokens, drops_unusable=False, end=self.end)
-        (encodings,) = encoder.encodings([UsableRow(where, {}, said)])
+        (encodings,) = encoder.encodings([UsableRow(where, {}, rendered)])
         found = [encoding.ids for encoding in encodings]
         if (longest := max(map(len, found))) > self.max_tokens:
             raise DataError(

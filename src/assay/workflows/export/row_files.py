@@ -26,7 +26,7 @@ from assay.records.dataset import Format
 
 FIRST_ROWS = 512
 """By which the likely text is told."""
-ASKED: tuple[Format, ...] = ("pairs", "chat")
+REWARD_FORMATS: tuple[Format, ...] = ("pairs", "chat")
 """Rows that a reward model answers for, beside texts."""
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 HELD_BACK = 32_768
@@ -42,7 +42,7 @@ def check_text_column(file: Path, name: str) -> None:
     part = list(itertools.islice(rows, FIRST_ROWS))
     for where, row in part[:1]:
         roots = {column.partition(".")[0] for column in row}
-        if name not in row and not any(roots.issuperset(fields) for kind in ASKED for fields in FIELDS[kind]):
+        if name not in row and not any(roots.issuperset(fields) for kind in REWARD_FORMATS for fields in FIELDS[kind]):
             text_of(row, name, where, part)
 
 
@@ -153,19 +153,19 @@ class _Parquet:
             return
         if late := {name for row in rows for name in row} - set(self._writer.schema.names):
             raise DataError(_not_uniform(self._path, f"column '{min(late)}' comes up late"))
-        with self._alike():
+        with self._uniform():
             self._writer.write_table(pa.Table.from_pylist(list(rows), schema=self._writer.schema))
 
     def _begin(self) -> None:
         names = dict.fromkeys(name for row in self._held for name in row)
-        with self._alike():
+        with self._uniform():
             table = pa.table({name: pa.array([row.get(name) for row in self._held]) for name in names})
             self._writer = pq.ParquetWriter(self._file, table.schema, compression="zstd")
             self._writer.write_table(table)
         self._held = []
 
     @contextmanager
-    def _alike(self) -> Iterator[None]:
+    def _uniform(self) -> Iterator[None]:
         try:
             yield
         except (pa.ArrowException, TypeError) as error:

@@ -122,8 +122,8 @@ def _scored(dataset: Dataset, group: int, reference: ReferenceModel, tokens_at_o
     table = dataset.read_row_group(group, list(dataset.manifest.columns))
     if not len(table):
         return _empty(table)
-    said = reference.of_pairs(table, tokens_at_once=tokens_at_once)
-    for column, values in zip(REFERENCE_LOGPROBS, said, strict=True):
+    logprobs = reference.of_pairs(table, tokens_at_once=tokens_at_once)
+    for column, values in zip(REFERENCE_LOGPROBS, logprobs, strict=True):
         table = table.append_column(column, pa.array(values))
     return table
 

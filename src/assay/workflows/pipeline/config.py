@@ -133,16 +133,16 @@ class PipelineConfig(FrozenConfig):
         """The stages that are compared, the baseline first."""
         if self.compare is not None and self.compare.stages:
             return self.compare.stages
-        by_name = {each.name: each for each in self.stages}
+        by_name = {item.name: item for item in self.stages}
         line = [self.stages[-1]]
-        while (begun := line[0].from_) is not None and (stage := StageCommit.named(begun).stage) in by_name:
+        while (origin := line[0].from_) is not None and (stage := StageCommit.named(origin).stage) in by_name:
             line.insert(0, by_name[stage])
             if len(line) > len(by_name):
                 break  # round in circles: refused where the file is read
-        return tuple(each.name for each in line)
+        return tuple(item.name for item in line)
 
     @model_validator(mode="after")
-    def _stages_can_be_told_apart(self) -> "PipelineConfig":
+    def _stage_names_are_unique(self) -> "PipelineConfig":
         names = [stage.name for stage in self.stages]
         if repeated := first_repeated(names):
             raise ValueError(f"two stages have the name '{repeated}'")
@@ -155,9 +155,9 @@ class PipelineConfig(FrozenConfig):
             raise ValueError(f"compare: {lack[0]}. Give {lack[1]}")
         if absent := [stage for stage in self.compare.stages if stage not in names]:
             raise ValueError(f"compare.stages names '{absent[0]}'; the stages are {', '.join(names)}")
-        begun = [StageCommit.named(stage.from_).stage for stage in self.stages if stage.from_ is not None]
+        origin = [StageCommit.named(stage.from_).stage for stage in self.stages if stage.from_ is not None]
         # A name that is no stage's is refused where the file is read, with its line.
-        if set(begun) <= set(names) and len(self.compared()) < 2:
+        if set(origin) <= set(names) and len(self.compared()) < 2:
             raise ValueError(
                 "compare: there is one stage to compare. Name two or more as compare.stages, the baseline first"
             )
@@ -210,7 +210,7 @@ def comparison_of(config: PipelineConfig, file: str) -> CampaignConfig | None:
         "question": config.compare.question,
         "recipe": file,
         "baseline": baseline,
-        "candidates": [{"name": each, "patch": {STAGE: _said(stages[each])}} for each in others],
+        "candidates": [{"name": text, "patch": {STAGE: _stage_text(stages[text])}} for text in others],
         "seeds": config.seeds,
         "first_seed": config.first_seed,
         "workers": config.workers,
@@ -234,9 +234,9 @@ def pipeline_reference() -> str:
     return key_reference(introduction, PipelineConfig)
 
 
-def _said(stage: TrainedStage) -> str:
-    begun = f" from {stage.from_}" if stage.from_ else ""
-    return f"{stage.recipe or 'a recipe of its own'}{begun}"
+def _stage_text(stage: TrainedStage) -> str:
+    origin = f" from {stage.from_}" if stage.from_ else ""
+    return f"{stage.recipe or 'a recipe of its own'}{origin}"
 
 
 def _texts(tree: Any, prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -30,7 +30,7 @@ MODELS = "models"
 _MAY_CHANGE = frozenset({"budget_device_hours", "workers"})
 
 
-class GivenPipeline(NamedTuple):
+class LoadedPipeline(NamedTuple):
     """A pipeline as its file has it, with the recipes of its stages; nothing is written yet."""
 
     file: Path
@@ -40,77 +40,75 @@ class GivenPipeline(NamedTuple):
 
     def stage(self, name: str) -> TrainedStage:
         """The stage of that name."""
-        return next(each for each in self.config.stages if each.name == name)
+        return next(item for item in self.config.stages if item.name == name)
 
 
 class OpenPipeline(NamedTuple):
     """A pipeline that has been declared."""
 
     home: Home
-    given: GivenPipeline
+    declared: LoadedPipeline
     campaign: OpenCampaign | None
     """That of what compares its stages; None where nothing is compared."""
 
     @property
     def folder(self) -> Path:
         """Where it lies."""
-        return self.home.campaigns / self.given.config.name
+        return self.home.campaigns / self.declared.config.name
 
 
-def given_pipeline(file: Path, overrides: tuple[str, ...] = ()) -> GivenPipeline:
+def load_pipeline(file: Path, overrides: tuple[str, ...] = ()) -> LoadedPipeline:
     """What a file declares, with the recipes that it names."""
     config = read_pipeline(file, overrides)
-    return GivenPipeline(
-        file, config, {stage.name: _recipe(stage, file, config.name) for stage in config.stages}
-    )
+    return LoadedPipeline(file, config, {stage.name: _recipe(stage, file, config.name) for stage in config.stages})
 
 
 def _recipe(stage: TrainedStage, file: Path, pipeline: str) -> LoadedConfig:
-    loaded = LoadedConfig({}, {})
+    recipe = LoadedConfig({}, {})
     if stage.recipe is not None:
-        loaded = read_config_file(file.parent / stage.recipe, [])
+        recipe = read_config_file(file.parent / stage.recipe, [])
     # YAML's dates are no JSON, and the recipe becomes part of a record.
-    values = to_jsonable_python(loaded.values)
+    values = to_jsonable_python(recipe.values)
     for key, value in stage.patch.items():
         set_dotted(values, key, deepcopy(value), where=f"in the recipe of stage '{stage.name}'")
     values.setdefault("name", f"{pipeline}-{stage.name}")
-    return LoadedConfig(values, {**loaded.origins, **dict.fromkeys(stage.patch, f"{file}, stage {stage.name}")})
+    return LoadedConfig(values, {**recipe.origins, **dict.fromkeys(stage.patch, f"{file}, stage {stage.name}")})
 
 
-def declare_pipeline(home: Home, given: GivenPipeline, clock: Clock) -> OpenPipeline:
+def declare_pipeline(home: Home, declared: LoadedPipeline, clock: Clock) -> OpenPipeline:
     """Write the pipeline down, or find it as declared; `ConfigError` where one of its name was another."""
-    record = _record(given, clock)
-    folder = home.campaigns / given.config.name
+    record = _record(declared, clock)
+    folder = home.campaigns / declared.config.name
     if not home.has_pipeline(record.name) and record.name in home.campaign_names():
         raise ConfigError(f"'{record.name}' is a campaign in {home.folder}. Give the pipeline another name.")
     if not open_store(str(folder)).put_if_absent(PIPELINE_FILE, record.to_json().encode()):
         found = home.pipeline(record.name)
-        _refuse_another(found, _record(given, clock))
+        _refuse_another(found, _record(declared, clock))
     campaign = None
-    if (compared := comparison_of(given.config, given.file.name)) is not None:
-        baseline = given.recipes[compared.baseline]
-        campaign = declare(home, compared, beside=given.file.parent, clock=clock, recipe=baseline)
-    return OpenPipeline(home, given, campaign)
+    if (compared := comparison_of(declared.config, declared.file.name)) is not None:
+        baseline = declared.recipes[compared.baseline]
+        campaign = declare(home, compared, base_dir=declared.file.parent, clock=clock, recipe=baseline)
+    return OpenPipeline(home, declared, campaign)
 
 
-def _record(given: GivenPipeline, clock: Clock) -> Pipeline:
-    tree = given.config.model_dump(mode="json", by_alias=True)
-    declared = {key: value for key, value in tree.items() if key not in _MAY_CHANGE}
-    recipes = {name: loaded.values for name, loaded in given.recipes.items()}
+def _record(declared: LoadedPipeline, clock: Clock) -> Pipeline:
+    tree = declared.config.model_dump(mode="json", by_alias=True)
+    fixed = {key: value for key, value in tree.items() if key not in _MAY_CHANGE}
+    recipes = {name: recipe.values for name, recipe in declared.recipes.items()}
     return Pipeline(
-        name=given.config.name,
-        config=declared,
+        name=declared.config.name,
+        config=fixed,
         recipes=recipes,
-        config_sha256=sha256_of_json({"config": declared, "recipes": recipes}),
-        beside=str(given.file.parent.resolve()),
+        config_sha256=sha256_of_json({"config": fixed, "recipes": recipes}),
+        base_dir=str(declared.file.parent.resolve()),
         created_s=clock.now_s(),
     )
 
 
-def _refuse_another(found: Pipeline, wanted: Pipeline) -> None:
+def _refuse_another(found: Pipeline, requested: Pipeline) -> None:
     changes = [
-        *_changes("", found.config, wanted.config),
-        *_changes("recipe of stage ", found.recipes, wanted.recipes),
+        *_changes("", found.config, requested.config),
+        *_changes("recipe of stage ", found.recipes, requested.recipes),
     ]
     if not changes:
         return
@@ -126,7 +124,7 @@ def _changes(prefix: str, before: Any, after: Any) -> Iterator[str]:
     if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         before, after = dict(enumerate(before)), dict(enumerate(after))
     if isinstance(before, dict) and isinstance(after, dict):
-        for key in [*before, *(each for each in after if each not in before)]:
+        for key in [*before, *(item for item in after if item not in before)]:
             joint = "" if not prefix or prefix.endswith(" ") else "."
             yield from _changes(f"{prefix}{joint}{key}", before.get(key), after.get(key))
     elif before != after:

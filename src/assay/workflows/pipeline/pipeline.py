@@ -14,16 +14,22 @@ from typing import NamedTuple
 from assay.base.units import duration_text
 from assay.store.ledger.ledger import Ledger
 from assay.workflows.campaign.campaign import result_text
-from assay.workflows.campaign.look import look_at
+from assay.workflows.campaign.look import triage_ledger
 from assay.workflows.campaign.memo import write_memo
-from assay.workflows.campaign.scores import scored_run
-from assay.workflows.campaign.sealed_holdout import Bench
-from assay.workflows.campaign.train import ArmRun, CampaignStopped, Training, Workplace, device_seconds_of
+from assay.workflows.campaign.scores import score_run
+from assay.workflows.campaign.sealed_holdout import LookContext
+from assay.workflows.campaign.train import (
+    ArmRun,
+    ArmScheduler,
+    CampaignStopped,
+    ExecutionSettings,
+    device_seconds_of,
+)
 from assay.workflows.pipeline.config import StageCommit
 from assay.workflows.pipeline.folder import OpenPipeline
-from assay.workflows.pipeline.stages import stage_model, stages_of
+from assay.workflows.pipeline.stages import stage_model, stage_plan
 
-Say = Callable[[str], None]
+OnMessage = Callable[[str], None]
 
 
 class PipelineResult(NamedTuple):
@@ -37,30 +43,36 @@ class PipelineResult(NamedTuple):
     """Why it ended before all stages were trained: the budget, or a request to stop. None: it did not."""
 
 
-def run_pipeline(pipeline: OpenPipeline, ledger: Ledger, *, place: Workplace, say: Say) -> PipelineResult:
+def run_pipeline(
+    pipeline: OpenPipeline, ledger: Ledger, *, execution: ExecutionSettings, on_message: OnMessage
+) -> PipelineResult:
     """Train what is not trained yet, export the last stage's models, compare what is to be compared."""
-    config = pipeline.given.config
-    training = Training(stages_of(pipeline), ledger, place)
+    config = pipeline.declared.config
+    training = ArmScheduler(stage_plan(pipeline), ledger, execution)
     trained: dict[tuple[str, int], ArmRun] = {}
     try:
         for stage in config.stages:
-            for each in training.finish([(stage.name, seed) for seed in config.seed_numbers]):
-                trained[each.arm, each.seed] = each
-                evaluation = ledger.evaluations(each.run.run_id)[-1]
-                cost = duration_text(device_seconds_of(each.run.run_id, ledger))
-                say(
-                    f"stage {each.arm}, seed {each.seed}: run {each.run.run_id} is finished, weights "
+            for run in training.finish([(stage.name, seed) for seed in config.seed_numbers]):
+                trained[run.arm, run.seed] = run
+                evaluation = ledger.evaluations(run.run.run_id)[-1]
+                cost = duration_text(device_seconds_of(run.run.run_id, ledger))
+                on_message(
+                    f"stage {run.arm}, seed {run.seed}: run {run.run.run_id} is finished, weights "
                     f"{evaluation.weights_digest[:12]}…, {cost} of device time"
                 )
     except CampaignStopped as stopped:
         return PipelineResult((), None, str(stopped))
     last = StageCommit(config.stages[-1].name, is_best=False)
     models = tuple(stage_model(pipeline, last, seed) for seed in config.seed_numbers)
-    return PipelineResult(models, _compared(pipeline, trained, ledger, place, say), None)
+    return PipelineResult(models, _compared(pipeline, trained, ledger, execution, on_message), None)
 
 
 def _compared(
-    pipeline: OpenPipeline, trained: dict[tuple[str, int], ArmRun], ledger: Ledger, place: Workplace, say: Say
+    pipeline: OpenPipeline,
+    trained: dict[tuple[str, int], ArmRun],
+    ledger: Ledger,
+    execution: ExecutionSettings,
+    on_message: OnMessage,
 ) -> Path | None:
     """The memo, after one look at all seeds: every later stage beside the first one."""
     if (campaign := pipeline.campaign) is None:
@@ -69,12 +81,14 @@ def _compared(
     runs = {}
     for arm in campaign.config.arm_names:
         runs[arm] = [
-            scored_run(campaign, trained[arm, seed], ledger, clock=place.clock)
+            score_run(campaign, trained[arm, seed], ledger, clock=execution.clock)
             for seed in campaign.config.seed_numbers
         ]
         for scored in runs[arm]:
-            say(f"{arm}, seed {scored.record.seed}: {result_text(campaign, scored)}")
+            on_message(f"{arm}, seed {scored.record.seed}: {result_text(campaign, scored)}")
     baseline, *others = campaign.config.arm_names
     for name in others:
-        say(look_at(campaign, name, runs[baseline], runs[name], Bench(ledger, place.clock)).sentence)
+        on_message(
+            triage_ledger(campaign, name, runs[baseline], runs[name], LookContext(ledger, execution.clock)).sentence
+        )
     return write_memo(campaign).page

@@ -28,18 +28,18 @@ from assay.store.model_folder import whole_export
 from assay.store.objects import open_store
 from assay.training.checkpoint.named_commit import to_come
 from assay.training.recipe import Recipe, recipe_of
-from assay.workflows.campaign.arms import Arms, check_suite, made_once, run_id_of
+from assay.workflows.campaign.arm_plan import ArmPlan, check_suite, ensure_run, run_id_of
 from assay.workflows.campaign.suites import sealed_suites
 from assay.workflows.export.export import export_run, write_outline
 from assay.workflows.pipeline.config import PREFIX, StageCommit, comparison_of, stages_named
-from assay.workflows.pipeline.folder import MODELS, GivenPipeline, OpenPipeline
-from assay.workflows.run import check_new, checked, chosen_commit, existing_run, outlined_run, steps_of
+from assay.workflows.pipeline.folder import MODELS, LoadedPipeline, OpenPipeline
+from assay.workflows.run import check_new, check_recipe, count_steps, find_commit, load_run, outline_run
 
 FolderOf = Callable[[StageCommit], Path]
 StepOf = Callable[[StageCommit], int | None]
 
 
-def check_stages(given: GivenPipeline, home: Home) -> dict[str, int]:
+def check_stages(declared: LoadedPipeline, home: Home) -> dict[str, int]:
     """Check the recipe of every stage, though the models that it begins with are yet to come; nothing is left.
 
     Returns each stage's steps. A `ConfigError` names the stage.
@@ -48,60 +48,60 @@ def check_stages(given: GivenPipeline, home: Home) -> dict[str, int]:
     forms: dict[str, ModelForm] = {}
     recipes: dict[str, Recipe] = {}
     planned: dict[str, Run] = {}
-    seed = given.config.first_seed
-    outlined = _outlined(given)
+    seed = declared.config.first_seed
+    outlined = _outlined(declared)
     with TemporaryDirectory(prefix="assay-stages-") as scratch, to_come(planned):
-        for stage in given.config.stages:
-            for key, commit in stages_named(stage, given.recipes[stage.name].values):
+        for stage in declared.config.stages:
+            for key, commit in stages_named(stage, declared.recipes[stage.name].values):
                 _check_commit(f"stage '{stage.name}': {key}", commit, recipes, forms)
-            loaded = stage_recipe(
-                given,
+            recipe_values = stage_recipe(
+                declared,
                 stage.name,
                 seed,
-                folder_of=lambda each: Path(scratch) / each.stage,
+                folder_of=lambda commit: Path(scratch) / commit.stage,
                 step_of=lambda _: None,
             )
-            run_id = run_id_of(given.config.name, stage.name, seed)
+            run_id = run_id_of(declared.config.name, stage.name, seed)
             try:
-                recipe, dataset = checked(loaded)
-                LaneShares(recipe.loader.lanes, given.config.workers)
-                num_steps = steps_of(recipe, dataset).planned
+                recipe, dataset = check_recipe(recipe_values)
+                LaneShares(recipe.loader.lanes, declared.config.workers)
+                num_steps = count_steps(recipe, dataset).planned
                 check_new(recipe, num_steps, changed=["trainer"])  # '@best' needs evaluations on the way
                 if stage.name in outlined:
                     forms[stage.name] = write_outline(recipe, dataset, Path(scratch) / stage.name)
             except AssayError as error:
-                said = str(error).replace(f"{scratch}/", PREFIX)
-                raise type(error)(f"stage '{stage.name}': {said}") from error
+                message = str(error).replace(f"{scratch}/", PREFIX)
+                raise type(error)(f"stage '{stage.name}': {message}") from error
             steps[stage.name], recipes[stage.name] = num_steps, recipe
-            planned[run_id] = outlined_run(home, recipe, dataset, run_id=run_id)
-        _check_comparison(given, recipes, forms)  # while the outlines of the models are there
+            planned[run_id] = outline_run(home, recipe, dataset, run_id=run_id)
+        _check_comparison(declared, recipes, forms)  # while the outlines of the models are there
     return steps
 
 
-def _check_comparison(given: GivenPipeline, recipes: dict[str, Recipe], forms: dict[str, ModelForm]) -> None:
-    compared = comparison_of(given.config, given.file.name)
+def _check_comparison(declared: LoadedPipeline, recipes: dict[str, Recipe], forms: dict[str, ModelForm]) -> None:
+    compared = comparison_of(declared.config, declared.file.name)
     if compared is None:
         return
-    if wordless := [each for each in given.config.compared() if forms[each] != "language_model"]:
+    if wordless := [text for text in declared.config.compared() if forms[text] != "language_model"]:
         raise ConfigError(f"compare: stage '{wordless[0]}' writes no text, so no benchmark can be asked of it.")
-    sealed_suites(compared, beside=given.file.parent)
+    sealed_suites(compared, base_dir=declared.file.parent)
     for benchmark in compared.benchmarks:
-        for name in given.config.compared():
+        for name in declared.config.compared():
             if isinstance(benchmark, SuiteBenchmark) and benchmark.suite is not None:
-                path, method = given.file.parent / benchmark.suite, recipes[name].method
-                check_suite(benchmark, path, method, whose=f"stage '{name}'")
+                path, method = declared.file.parent / benchmark.suite, recipes[name].method
+                check_suite(benchmark, path, method, owner=f"stage '{name}'")
 
 
-def _outlined(given: GivenPipeline) -> set[str]:
+def _outlined(declared: LoadedPipeline) -> set[str]:
     """The stages whose models leave: as another begins with them, or as what comes of it all."""
     named = [
         commit.stage
-        for stage in given.config.stages
-        for key, commit in stages_named(stage, given.recipes[stage.name].values)
+        for stage in declared.config.stages
+        for key, commit in stages_named(stage, declared.recipes[stage.name].values)
         if not _is_run(key)
     ]
-    compared = given.config.compared() if given.config.compare else ()
-    return {*named, *compared, given.config.stages[-1].name}
+    compared = declared.config.compared() if declared.config.compare else ()
+    return {*named, *compared, declared.config.stages[-1].name}
 
 
 def _is_run(key: str) -> bool:
@@ -109,9 +109,7 @@ def _is_run(key: str) -> bool:
     return key.rpartition(".")[2] == "run"
 
 
-def _check_commit(
-    where: str, commit: StageCommit, recipes: dict[str, Recipe], forms: dict[str, ModelForm]
-) -> None:
+def _check_commit(where: str, commit: StageCommit, recipes: dict[str, Recipe], forms: dict[str, ModelForm]) -> None:
     if commit.stage not in recipes:
         raise ConfigError(
             f"{where} names '{commit.stage}', which is no stage before it. Before it are: "
@@ -131,34 +129,34 @@ def _check_commit(
 
 
 def stage_recipe(
-    given: GivenPipeline, name: str, seed: int, *, folder_of: FolderOf, step_of: StepOf
+    declared: LoadedPipeline, name: str, seed: int, *, folder_of: FolderOf, step_of: StepOf
 ) -> LoadedConfig:
     """The recipe of one stage with one seed: folders and runs in the place of earlier stages."""
-    stage, loaded = given.stage(name), given.recipes[name]
-    values, origins = deepcopy(loaded.values), dict(loaded.origins)
+    stage, recipe = declared.stage(name), declared.recipes[name]
+    values, origins = deepcopy(recipe.values), dict(recipe.origins)
 
     def put_in(tree: Any, key: str = "") -> Any:
         if isinstance(tree, list):
-            return [put_in(each) for each in tree]
+            return [put_in(item) for item in tree]
         if isinstance(tree, dict):
-            found = {name: put_in(each, name) for name, each in tree.items()}
+            found = {name: put_in(commit, name) for name, commit in tree.items()}
             if (run := _commit_in(tree.get("run"))) is not None and (step := step_of(run)) is not None:
                 found["step"] = step
             return found
         if (commit := _commit_in(tree)) is None:
             return tree
         if key == "run":
-            return run_id_of(given.config.name, commit.stage, seed)
+            return run_id_of(declared.config.name, commit.stage, seed)
         return str(folder_of(commit))
 
     values = put_in(values)
     method = values.setdefault("method", {})
     if stage.from_ is not None and isinstance(method, dict):
         model = method.get("model")
-        kept = {key: model[key] for key in ("lora", "checkpoint_activations") if key in model} if model else {}
+        preserved = {key: model[key] for key in ("lora", "checkpoint_activations") if key in model} if model else {}
         folder = folder_of(StageCommit.named(stage.from_))
-        method["model"] = {**kept, "type": "pretrained", "path": str(folder)}
-        origins["method.model.path"] = f"{given.file}, stage {name}: from"
+        method["model"] = {**preserved, "type": "pretrained", "path": str(folder)}
+        origins["method.model.path"] = f"{declared.file}, stage {name}: from"
     return patched(LoadedConfig(values, origins), {}, arm=name, seed=seed)
 
 
@@ -166,12 +164,12 @@ def _commit_in(value: Any) -> StageCommit | None:
     return StageCommit.named(value) if isinstance(value, str) and value.startswith(PREFIX) else None
 
 
-def stages_of(pipeline: OpenPipeline) -> Arms:
+def stage_plan(pipeline: OpenPipeline) -> ArmPlan:
     """What is trained."""
-    config = pipeline.given.config
-    return Arms(
+    config = pipeline.declared.config
+    return ArmPlan(
         home=pipeline.home,
-        whose="pipeline",
+        owner="pipeline",
         name=config.name,
         names=tuple(stage.name for stage in config.stages),
         seeds=config.seed_numbers,
@@ -183,19 +181,17 @@ def stages_of(pipeline: OpenPipeline) -> Arms:
 
 def _stage_run(pipeline: OpenPipeline, name: str, seed: int) -> Run:
     """The run's record, made if there is none; what it begins with is exported first."""
-    given, name_of_all = pipeline.given, pipeline.given.config.name
+    declared, pipeline_name = pipeline.declared, pipeline.declared.config.name
     recipe = stage_recipe(
-        given,
+        declared,
         name,
         seed,
         folder_of=lambda commit: stage_model(pipeline, commit, seed),
         step_of=lambda commit: _commit_of(pipeline, commit, seed)[1].step if commit.is_best else None,
     )
-    of = f"stage '{name}' of pipeline '{name_of_all}'"
-    run_id = run_id_of(name_of_all, name, seed)
-    return made_once(
-        pipeline.home, recipe, run_id=run_id, workers=given.config.workers, of=of, whose="pipeline"
-    )
+    of = f"stage '{name}' of pipeline '{pipeline_name}'"
+    run_id = run_id_of(pipeline_name, name, seed)
+    return ensure_run(pipeline.home, recipe, run_id=run_id, workers=declared.config.workers, of=of, owner="pipeline")
 
 
 def stage_model(pipeline: OpenPipeline, commit: StageCommit, seed: int) -> Path:
@@ -230,12 +226,12 @@ def stage_model(pipeline: OpenPipeline, commit: StageCommit, seed: int) -> Path:
 
 
 def _commit_of(pipeline: OpenPipeline, commit: StageCommit, seed: int) -> tuple[Run, Commit]:
-    run = existing_run(pipeline.home, run_id_of(pipeline.given.config.name, commit.stage, seed))
+    run = load_run(pipeline.home, run_id_of(pipeline.declared.config.name, commit.stage, seed))
     log = CommitLog(open_store(run.store_url))
     if log.finished() is None:
         raise ConfigError(f"run '{run.run_id}' is not finished, so nothing can begin with it yet.")
-    measured = [each for each in log.commits() if each.metric is not None]
+    measured = [item for item in log.commits() if item.metric is not None]
     if not commit.is_best or not measured:
-        return run, chosen_commit(run, log, None)
+        return run, find_commit(run, log, None)
     sign = 1 if recipe_of(run).method.predictions.metric.higher_is_better else -1
-    return run, max(measured, key=lambda each: sign * (each.metric or 0.0))
+    return run, max(measured, key=lambda commit: sign * (commit.metric or 0.0))

@@ -21,47 +21,47 @@ from assay.records.case import Case, CaseEvidence
 from assay.store.home import Home
 from assay.store.triage.cases import change_case, saved_case
 from assay.triage.attempts.ledger import SHOWN_FINGERPRINT
-from assay.triage.case.expectation import ANSWERS, CommandAnswer, judge, parse_expectation
+from assay.triage.case.expectation import RESULT_EXIT_CODES, CommandOutput, judge, parse_expectation
 from assay.triage.case.notebook import with_evidence, with_hypothesis
 from assay.triage.case.propose import proposals, steps_to_replay
 from assay.triage.case.questions import json_command
 
 TIMEOUT_S = 3_600.0
-SAID_CHARACTERS = 300
+MAX_MESSAGE_CHARACTERS = 300
 
 
-class _Asked(NamedTuple):
-    answer: CommandAnswer
+class _CommandRun(NamedTuple):
+    result: CommandOutput
     output_sha256: str
     took_s: float
 
 
 @dataclass
-class Questions:
+class CommandRunner:
     """Asks assay, each question once."""
 
     environment: Mapping[str, str]
     clock: Clock
-    say: Callable[[str], None] = lambda text: None
+    on_command: Callable[[str], None] = lambda text: None
     """Told each command before it is run."""
     timeout_s: float = TIMEOUT_S
-    _asked: dict[tuple[str, ...], _Asked] = field(default_factory=dict)
+    _command_runs: dict[tuple[str, ...], _CommandRun] = field(default_factory=dict)
 
-    def ask(self, command: tuple[str, ...]) -> _Asked:
+    def run_command(self, command: tuple[str, ...]) -> _CommandRun:
         """What a command of assay says; `command` are the words behind `assay`."""
-        if command not in self._asked:
+        if command not in self._command_runs:
             began_s = self.clock.monotonic_s()
-            answer, output = self._run(command)
+            result, output = self._run(command)
             took_s = max(self.clock.monotonic_s() - began_s, 0.0)
-            self._asked[command] = _Asked(answer, sha256_of_bytes(output), took_s)
-        return self._asked[command]
+            self._command_runs[command] = _CommandRun(result, sha256_of_bytes(output), took_s)
+        return self._command_runs[command]
 
-    def _run(self, command: tuple[str, ...]) -> tuple[CommandAnswer, bytes]:
+    def _run(self, command: tuple[str, ...]) -> tuple[CommandOutput, bytes]:
         try:
             words = json_command(command)
         except AssayError as error:
-            return CommandAnswer(None, None, str(error)), b""
-        self.say(" ".join(("assay", *command)))
+            return CommandOutput(None, None, str(error)), b""
+        self.on_command(" ".join(("assay", *command)))
         try:
             done = subprocess.run(
                 [sys.executable, "-m", "assay", *words],
@@ -72,53 +72,53 @@ class Questions:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return CommandAnswer(None, None, f"it did not end within {self.timeout_s:g} s"), b""
+            return CommandOutput(None, None, f"it did not end within {self.timeout_s:g} s"), b""
         except (OSError, ValueError) as error:
-            return CommandAnswer(None, None, f"it could not be started: {error}"), b""
-        return _answer(done), done.stdout
+            return CommandOutput(None, None, f"it could not be started: {error}"), b""
+        return _parse_result(done), done.stdout
 
 
-def _answer(done: subprocess.CompletedProcess[bytes]) -> CommandAnswer:
-    said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-    last = said[-1][:SAID_CHARACTERS] if said else "it said nothing"
-    if done.returncode not in ANSWERS:
-        return CommandAnswer(done.returncode, None, f"exit {done.returncode}: {last}")
+def _parse_result(done: subprocess.CompletedProcess[bytes]) -> CommandOutput:
+    lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    last = lines[-1][:MAX_MESSAGE_CHARACTERS] if lines else "it said nothing"
+    if done.returncode not in RESULT_EXIT_CODES:
+        return CommandOutput(done.returncode, None, f"exit {done.returncode}: {last}")
     try:
-        return CommandAnswer(done.returncode, json.loads(done.stdout), "")
+        return CommandOutput(done.returncode, json.loads(done.stdout), "")
     except ValueError:
-        return CommandAnswer(done.returncode, None, f"exit {done.returncode} without an answer: {last}")
+        return CommandOutput(done.returncode, None, f"exit {done.returncode} without an answer: {last}")
 
 
-def check_case(home: Home, name: str, questions: Questions, *, proposes: bool) -> Case:
+def check_case(home: Home, name: str, questions: CommandRunner, *, proposes: bool) -> Case:
     """Propose what the symptoms suggest, run every prediction, and write down what came of it."""
     case = saved_case(home, name)
     if proposes:
         case = _with_proposals(home, case, questions)
     for index, prediction in enumerate(case.predictions):
-        asked = questions.ask(prediction.command)
-        judged = judge(parse_expectation(prediction.expect), asked.answer)
+        command_run = questions.run_command(prediction.command)
+        judgment = judge(parse_expectation(prediction.expect), command_run.result)
         evidence = CaseEvidence(
             prediction=index,
-            outcome=judged.outcome,
-            seen=judged.seen,
-            exit_code=asked.answer.exit_code,
-            output_sha256=asked.output_sha256,
+            outcome=judgment.outcome,
+            seen=judgment.seen,
+            exit_code=command_run.result.exit_code,
+            output_sha256=command_run.output_sha256,
             code_version=code_version(),
             at_s=questions.clock.now_s(),
-            took_s=asked.took_s,
+            took_s=command_run.took_s,
         )
         change_case(home, name, lambda case, found=evidence: with_evidence(case, found))  # type: ignore[misc]
     return saved_case(home, name)
 
 
-def _with_proposals(home: Home, case: Case, questions: Questions) -> Case:
+def _with_proposals(home: Home, case: Case, questions: CommandRunner) -> Case:
     steps = steps_to_replay(case)
-    audits = [questions.ask(step.command()).answer.tree for step in steps]
+    audits = [questions.run_command(step.command()).result.tree for step in steps]
     proposed = proposals(steps, audits, case.symptoms.shared, _datasets(home, case))
 
     def with_proposed(case: Case) -> Case:
-        for each in proposed:
-            case = with_hypothesis(case, each.text, each.predicted, by="", now_s=questions.clock.now_s())
+        for item in proposed:
+            case = with_hypothesis(case, item.text, item.predicted, by="", now_s=questions.clock.now_s())
         return case
 
     return change_case(home, case.name, with_proposed) if proposed else case
@@ -126,7 +126,7 @@ def _with_proposals(home: Home, case: Case, questions: Questions) -> Case:
 
 def _datasets(home: Home, case: Case) -> dict[str, str]:
     """Run -> the beginning of its dataset's fingerprint, where the symptoms share a dataset."""
-    if not any("dataset" in each.factors for each in case.symptoms.shared):
+    if not any("dataset" in cause.factors for cause in case.symptoms.shared):
         return {}
     runs = sorted(home.runs(), key=lambda run: -run.created_s)
     return {run.run_id: run.dataset_fingerprint[:SHOWN_FINGERPRINT] for run in runs}

@@ -82,7 +82,7 @@ def test_the_lead_gathers_those_who_know_the_key_though_strangers_come_first(por
 
     def come(node: int) -> None:
         links.append(connect_link("127.0.0.1", port, KEY, CLOCK, timeout_s=20.0))
-        here = {"processor": processor_here({}), "surroundings": environment_here({})}
+        here = {"processor": processor_here({}), "environment": environment_here({})}
         links[-1].send(Hello(node=node, host="there", code_version="v", **here))
 
     in_thread(come, 1).join()
@@ -169,7 +169,7 @@ class Coming:
     def comes(self, node: int | None, host: str, version: str = "") -> Link:
         link = connect_link("127.0.0.1", self._port, link_key(Path(self._run.run_dir)), CLOCK, timeout_s=20.0)
         code = version or code_version()
-        here = {"processor": processor_here(), "surroundings": environment_here({})}
+        here = {"processor": processor_here(), "environment": environment_here({})}
         link.send(Hello(node=node, host=host, code_version=code, **here))
         self.links.append(link)
         return link

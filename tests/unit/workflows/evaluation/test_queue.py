@@ -22,7 +22,7 @@ def commit(step: int) -> Commit:
     return Commit(
         attempt=1, world_size=1, step=step, cursor=Cursor(step_in_epoch=step), committed_s=0.0,
         folder=f"checkpoints/{step}", files=(), weights_digest=f"weights-{step}", receipts_from_step=0,
-        rows_learned=1,
+        rows_trained=1,
     )  # fmt: skip
 
 

@@ -43,9 +43,9 @@ def with_stage(index: int, **keys: Any) -> list[dict[str, Any]]:
 def test_a_recipe_gets_the_folders_and_runs_of_earlier_stages(tmp_path: Path) -> None:
     path = written(tmp_path, STAGES)
     assert is_pipeline(path) and not is_pipeline(tmp_path / "grpo.yaml")
-    loaded = load_pipeline(path)
+    declared = load_pipeline(path)
     found = stage_recipe(
-        loaded,
+        declared,
         "grpo",
         7,
         folder_of=lambda commit: Path("/models") / f"{commit.stage}{'-best' * commit.is_best}",
@@ -58,7 +58,7 @@ def test_a_recipe_gets_the_folders_and_runs_of_earlier_stages(tmp_path: Path) ->
         "rewards": [{"run": "tiny-reward-s7", "step": 40}],
     }
     assert (found["name"], found["seed"], found["loader"]["seed"]) == ("rollouts", 7, 7)
-    assert loaded.recipes["grpo"].values["method"]["reference"] == {"path": "stage:sft"}, "unchanged"
+    assert declared.recipes["grpo"].values["method"]["reference"] == {"path": "stage:sft"}, "unchanged"
 
 
 def test_what_is_declared_is_declared_once(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_stages_are_compared_along_the_line_to_the_last_over_seeds_and_within_a_
         read_pipeline(written(tmp_path, STAGES[:1], **whole))
     with pytest.raises(ConfigError, match="stage 'grpo' names 'dpoo'"):
         read_pipeline(written(tmp_path, with_stage(2, **{"from": "dpoo"}), **whole))
-    with pytest.raises(ConfigError, match="asked for by the rule"):
+    with pytest.raises(ConfigError, match="named by the rule or a gate"):
         other = {**compare, "rule": {"primary": ["else"], "least_effect": 0.1}}
         read_pipeline(written(tmp_path, STAGES, **{**whole, "compare": other}))
 

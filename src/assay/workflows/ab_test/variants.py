@@ -13,12 +13,12 @@ from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.manifest_file import MANIFEST_FILE
 from assay.workflows.ab_test.checkouts import Checkouts, CodeCommit, CodeRepository
 from assay.workflows.ab_test.short_run import Variant, VariantError
-from assay.workflows.run import checked
+from assay.workflows.run import check_recipe
 
 Kind = Literal["commits", "datasets", "recipes"]
 
 
-class Sides(NamedTuple):
+class VariantPair(NamedTuple):
     """Two of one kind, that can be run."""
 
     kind: Kind
@@ -29,13 +29,11 @@ class Sides(NamedTuple):
 
 
 @contextmanager
-def sides_of(a: str, b: str, recipe: Path | None) -> Iterator[Sides]:
+def variant_pair(a: str, b: str, recipe: Path | None) -> Iterator[VariantPair]:
     """Both, ready to be run while this is open. `ConfigError` where they are not two of one kind."""
     kinds = _kind(a), _kind(b)
     if kinds[0] != kinds[1]:
-        raise ConfigError(
-            f"--ab: '{a}' is one of two {kinds[0]}, and '{b}' of two {kinds[1]}. Name two of one kind."
-        )
+        raise ConfigError(f"--ab: '{a}' is one of two {kinds[0]}, and '{b}' of two {kinds[1]}. Name two of one kind.")
     if kinds[0] == "recipes":
         yield _recipes(a, b, recipe)
         return
@@ -72,58 +70,58 @@ def _kind(text: str) -> Kind:
         return "datasets"
     if CodeRepository.found().commit(text) is not None:
         return "commits"
-    there = f"{text} is a folder without a {MANIFEST_FILE}" if path.is_dir() else f"there is no file '{text}'"
+    problem = f"{text} is a folder without a {MANIFEST_FILE}" if path.is_dir() else f"there is no file '{text}'"
     raise ConfigError(
-        f"--ab: {there}, and no commit of {CodeRepository.found().top} is called so. Expected two commits, the "
+        f"--ab: {problem}, and no commit of {CodeRepository.found().top} is called so. Expected two commits, the "
         "folders of two datasets, or the files of two recipes."
     )
 
 
-def _commits(a: str, b: str, values: dict[str, Any], stack: ExitStack) -> Sides:
+def _commits(a: str, b: str, values: dict[str, Any], stack: ExitStack) -> VariantPair:
     repository = CodeRepository.found()
     checkouts = stack.enter_context(Checkouts(repository))
-    commits = [named_commit(repository, each, name="--ab") for each in (a, b)]
-    names = [f"{side} {each.text()}" for side, each in zip("AB", commits, strict=True)]
-    a_side, b_side = (commit_variant(*both, values, checkouts) for both in zip(names, commits, strict=True))
+    commits = [named_commit(repository, text, name="--ab") for text in (a, b)]
+    names = [f"{side} {commit.text()}" for side, commit in zip("AB", commits, strict=True)]
+    a_side, b_side = (commit_variant(*pair, values, checkouts) for pair in zip(names, commits, strict=True))
     digests = {"A": commits[0].sha, "B": commits[1].sha, "recipe": sha256_of_json(values)}
-    return Sides("commits", a_side, b_side, digests)
+    return VariantPair("commits", a_side, b_side, digests)
 
 
-def _datasets(a: str, b: str, values: dict[str, Any], recipe: Path) -> Sides:
+def _datasets(a: str, b: str, values: dict[str, Any], recipe: Path) -> VariantPair:
     variants, digests = [], {"recipe": sha256_of_json(values)}
     for name, folder in (("A", a), ("B", b)):
         tree = deepcopy(values)
         tree["data"] = {**(tree.get("data") or {}), "dataset": str(Path(folder).resolve())}
-        variants.append(_checked(name, folder, tree, recipe))
+        variants.append(_check_variant(name, folder, tree, recipe))
         digests[name] = Dataset.open(Path(folder)).fingerprint
-    return Sides("datasets", variants[0], variants[1], digests)
+    return VariantPair("datasets", variants[0], variants[1], digests)
 
 
-def _recipes(a: str, b: str, base: Path | None) -> Sides:
+def _recipes(a: str, b: str, base: Path | None) -> VariantPair:
     shared = {} if base is None else read_config_file(base, ()).values
     variants, digests = [], {} if base is None else {"recipe": sha256_of_json(shared)}
     for name, file in (("A", a), ("B", b)):
-        tree = _laid_over(shared, read_config_file(Path(file), ()).values)
-        variants.append(_checked(name, file, tree, Path(file)))
+        tree = _merge(shared, read_config_file(Path(file), ()).values)
+        variants.append(_check_variant(name, file, tree, Path(file)))
         digests[name] = sha256_of_json(tree)
-    return Sides("recipes", variants[0], variants[1], digests)
+    return VariantPair("recipes", variants[0], variants[1], digests)
 
 
-def _checked(name: str, text: str, tree: dict[str, Any], file: Path) -> Variant:
+def _check_variant(name: str, text: str, tree: dict[str, Any], file: Path) -> Variant:
     """A variant of this code: what is wrong with its recipe or its dataset is said before anything runs."""
     try:
-        checked(LoadedConfig(tree, {"name": str(file)}))
+        check_recipe(LoadedConfig(tree, {"name": str(file)}))
     except AssayError as error:
         raise ConfigError(f"{name} {text}: {error}") from error
     return Variant(f"{name} {text}", tree)
 
 
-def _laid_over(base: dict[str, Any], tree: dict[str, Any]) -> dict[str, Any]:
+def _merge(base: dict[str, Any], tree: dict[str, Any]) -> dict[str, Any]:
     """The base with a tree's values in place of its own. A section of another type is replaced as a whole."""
     merged = deepcopy(base)
     for key, value in tree.items():
         old = merged.get(key)
         merged[key] = deepcopy(value)
         if isinstance(old, dict) and isinstance(value, dict) and value.get("type") in (None, old.get("type")):
-            merged[key] = _laid_over(old, value)
+            merged[key] = _merge(old, value)
     return merged

@@ -1,0 +1,31 @@
+"""Arguments and options that several commands of `assay triage` share."""
+
+import click
+
+from assay.cli.parameters import SOURCE_PATH
+
+SOURCES = click.argument("sources", nargs=-1, type=SOURCE_PATH, metavar="[SOURCE]...")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object (docs/json.md).")
+
+
+def column_options(command: click.decorators.FC) -> click.decorators.FC:
+    """Add the options that name the columns of a table."""
+    for option in reversed(
+        (
+            click.option(
+                "--failed", metavar="COL", help="Column with 1 for failed attempts, else 0; a count with --attempts."
+            ),
+            click.option("--attempts", metavar="COL", help="Column with the number of attempts of a row."),
+            click.option("--at", metavar="COL", help="Column with the time: epoch seconds, or ISO 8601."),
+            click.option(
+                "--unit", metavar="COL", help="Column that groups dependent attempts: the recipe without its seed."
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+def names_in(text: str | None) -> tuple[str, ...] | None:
+    """Split a comma-separated list; None if there is none."""
+    return tuple(part.strip() for part in text.split(",")) if text else None
