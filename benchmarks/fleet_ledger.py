@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from assay.records.node_environment import NodeEnvironment
 from assay.records.processor import Processor
 from assay.records.run import Attempt, PhaseSeconds, Run
-from assay.records.surroundings import Surroundings
 from assay.store.home import Home
 
 BEGAN_S = 1_795_000_000.0
@@ -56,9 +56,9 @@ def recorded_fleet(
                     run_id=run_id, attempt=1, world_size=8, start_step=0, started_s=began_s,
                     ended_s=began_s + held_s, end_step=100, outcome="failed" if has_failed else "succeeded",
                     hosts=(host,) * 8, devices=tuple(f"cuda:{k}" for k in range(8)), code_version=version,
-                    surroundings=Surroundings(
+                    environment=NodeEnvironment(
                         python="3.12.1", kernel="6.8", driver=driver_of(number), image="", user="me",
-                        place="slurm", job=str(number), partition="low",
+                        launcher="slurm", job=str(number), partition="low",
                     ),
                     folder="", processor=Processor(model="H100", instructions="", torch="2.6"),
                 )

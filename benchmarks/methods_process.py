@@ -32,7 +32,7 @@ from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
 from assay.data.loader.loader import Loader
 from assay.distributed import rank_device
-from assay.elastic.environment import surroundings_here
+from assay.elastic.environment import environment_here
 from assay.elastic.faults import NO_FAULTS
 from assay.elastic.processor import processor_here
 from assay.elastic.rank_setup import train_rank
@@ -213,7 +213,7 @@ def ours(task: Task) -> None:
     trained = drawn_so_far if task.method == "grpo" else _learned_after(recipe, sum(task.turns)).__getitem__
     attempt = Attempt(
         run_id=run.run_id, attempt=1, world_size=1, start_step=0, started_s=now_s, folder=task.folder,
-        code_version=code_version(), processor=processor_here(), surroundings=surroundings_here(),
+        code_version=code_version(), processor=processor_here(), environment=environment_here(),
     )  # fmt: skip
     orders = Orders(
         attempt=attempt, commit=None, faults=NO_FAULTS, parallel="ddp", failure_s=3600.0,

@@ -200,7 +200,7 @@ def audit(folder: Path) -> dict[str, float]:
         receipts = audits._Receipts(*(columns[name] for name in audits._Receipts._fields))
     steps = loader.steps_per_epoch
     last = Commit(
-        attempt=1, world_size=1, committed_s=0.0, files=(), weights_digest="", rows_learned=0,
+        attempt=1, world_size=1, committed_s=0.0, files=(), weights_digest="", rows_trained=0,
         receipts_from_step=0, step=steps, cursor=loader.cursor_at(steps), folder="checkpoints/last",
     )  # fmt: skip
     rows = audits._Rows()
@@ -292,7 +292,7 @@ def train(folder: Path, num_steps: int) -> dict[str, float]:
     )
     report = json.loads(audited.stdout)
     assert report["verdict"] == "pass", report
-    return {"wall_s": time.monotonic() - began, "peak_mb": peak_kb / 1024, "rows": report["rows_learned"]}
+    return {"wall_s": time.monotonic() - began, "peak_mb": peak_kb / 1024, "rows": report["rows_trained"]}
 
 
 def _below(pid: int) -> list[int]:

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from assay.base.clock import SystemClock
 from assay.records.fine_tuning_job import (
+    JobAcquired,
     JobCheckpoint,
     JobCreated,
     JobEntry,
     JobSucceeded,
-    JobTaken,
     JobValidated,
-    LaunchMade,
     LaunchPlanned,
+    LaunchStarted,
     MetricPoint,
 )
 from assay.serving.base_models import read_base_models
@@ -70,14 +70,14 @@ def _life(
         hyperparameters={"n_epochs": 2}, training_file=new_id("file", at_s), seed=7, request_sha256="0" * 64,
         metadata={"team": "bench"},
     )  # fmt: skip
-    yield JobTaken(at_s=at_s + 1, lease=1, worker="process 1 on host")
+    yield JobAcquired(at_s=at_s + 1, lease=1, worker="process 1 on host")
     yield JobValidated(
         at_s=at_s + 2, lease=1, run_id=job_id, num_rows=1_000, dataset_fingerprint="0" * 64,
         num_steps=num_steps,
         hyperparameters={"n_epochs": 2, "batch_size": 32, "learning_rate_multiplier": 1.0},
     )  # fmt: skip
     yield LaunchPlanned(at_s=at_s + 3, lease=1, number=1)
-    yield LaunchMade(at_s=at_s + 3, lease=1, number=1, where="process 2 on host", step=0)
+    yield LaunchStarted(at_s=at_s + 3, lease=1, number=1, where="process 2 on host", step=0)
     for step in range(steps_a_commit, num_steps + 1, steps_a_commit):
         points = tuple(
             MetricPoint(
@@ -88,7 +88,7 @@ def _life(
             for item in range(step - steps_a_commit + 1, step + 1)
         )
         yield JobCheckpoint(
-            at_s=at_s + step, lease=1, step=step, weights_digest="0" * 64, kept_steps=(step,), points=points
+            at_s=at_s + step, lease=1, step=step, weights_digest="0" * 64, retained_steps=(step,), points=points
         )
     yield JobSucceeded(
         at_s=at_s + num_steps + 1, lease=1, step=num_steps, weights_digest="0" * 64,

@@ -232,7 +232,7 @@ def _looked_at(runs: int) -> float:
                 (home.run_dir(run.run_id) / RUN_FILE).write_text(run.to_sealed_json())
         costs = [_command(home.folder) for _ in range(CALLS)]
     cpu_s = statistics.median(usage.ru_utime + usage.ru_stime for usage, _ in costs)
-    about = ", ".join(found["about"] for found in costs[0][1]["findings"])
+    about = ", ".join(found["about"] for found in costs[0][1]["results"])
     print(f"  'assay triage', {runs:,} runs: {cpu_s:.2f} CPU-seconds, found: {about}")
     return cpu_s
 

@@ -22,8 +22,8 @@ from typing import IO, Literal, TypeVar, get_args
 
 from assay.base.errors import StoreAwayError
 from assay.store.keys import ObjectInfo, require_key, require_prefix
-from assay.store.objects import ObjectStore, PatientStore
-from assay.store.patience import CallMaker, Patience
+from assay.store.objects import ObjectStore, RetryingStore
+from assay.store.retry_policy import CallMaker, RetryPolicy
 from clocks import HandClock
 
 Trouble = Literal["error", "lost", "hang", "late", "twice", "truncated", "slow"]
@@ -150,9 +150,9 @@ class Silence(BaseException):
     """There will be no answer."""
 
 
-def patient(store: ObjectStore, clock: HandClock, *, budget_s: float = 900.0) -> PatientStore:
+def patient(store: ObjectStore, clock: HandClock, *, budget_s: float = 900.0) -> RetryingStore:
     """As `open_store` wraps a store, but in simulated time and one thread."""
-    return PatientStore(store, Patience(budget_s, clock=clock, say=said.append, make_call=_simulated(clock)))
+    return RetryingStore(store, RetryPolicy(budget_s, clock=clock, notify=said.append, make_call=_simulated(clock)))
 
 
 said: list[str] = []

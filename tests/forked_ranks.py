@@ -14,7 +14,7 @@ import torch._dynamo  # noqa: F401  # DDP and FSDP2 import it: once here, and no
 
 from assay.distributed.ranks import Ranks
 
-PATIENCE_S = 60
+RETRY_BUDGET_S = 60
 Result = TypeVar("Result")
 
 
@@ -42,7 +42,7 @@ def _be_rank(
     rank: int, world_size: int, program: Callable[[Ranks], Any], folder: Path, joining: dict[str, Any]
 ) -> NoReturn:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(PATIENCE_S)
+    signal.alarm(RETRY_BUDGET_S)
     try:
         try:
             ranks = Ranks.join(
@@ -50,7 +50,7 @@ def _be_rank(
                 world_size=world_size,
                 rendezvous=f"file://{folder}/rendezvous",
                 num_threads=1,
-                timeout_s=PATIENCE_S,
+                timeout_s=RETRY_BUDGET_S,
                 **joining,
             )
             result = program(ranks)

@@ -22,7 +22,7 @@ from assay.store.objects import open_store
 from machine import MACHINE
 from one_rank import NeverAsked
 
-PATIENCE_S = 120
+RETRY_BUDGET_S = 120
 
 
 def train_in_forks(
@@ -91,7 +91,7 @@ def _traceback_of(task: RankTask) -> Path:
 def _be_rank(task: RankTask) -> NoReturn:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # this process's own, with which pytest would end the test
     with _traceback_of(task).open("w") as file:
-        faulthandler.dump_traceback_later(PATIENCE_S, exit=True, file=file)
+        faulthandler.dump_traceback_later(RETRY_BUDGET_S, exit=True, file=file)
         try:
             train_rank(task, NeverAsked())  # type: ignore[arg-type]
         except BaseException:

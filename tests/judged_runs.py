@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from assay.base.errors import StoreError
-from assay.records.journal import JournaledGroup, JudgedAnswer, JudgedGroup
+from assay.records.rollout_log import JudgeScore, JudgeScoreGroup, LoggedGroup
 from assay.records.run import Run
 from assay.scoring.graders import grader_sha256
-from assay.store.commit_log import JUDGED_PREFIX, CommitLog
+from assay.store.commit_log import JUDGE_SCORES_PREFIX, CommitLog
 from assay.store.objects import ObjectStore, open_store
 from assay.training.audit import audit_run, effective_commits
 from assay.training.checkpoint.reward_cache import RewardCache
@@ -68,12 +68,12 @@ class Kept:
 
     def _scored_since(self, store: ObjectStore, row: int) -> int | None:
         """The attempt from which on each answer to the prompt has a score; None while one has none."""
-        keys = [item.key for item in store.list(f"{JUDGED_PREFIX}{self._step_of[row]:08d}/{row:016x}-")]
+        keys = [item.key for item in store.list(f"{JUDGE_SCORES_PREFIX}{self._step_of[row]:08d}/{row:016x}-")]
         since: dict[int, int] = {}
         for group in sorted(
-            (JudgedGroup.from_json(store.get(key), source=key) for key in keys), key=lambda group: group.attempt
+            (JudgeScoreGroup.from_json(store.get(key), source=key) for key in keys), key=lambda group: group.attempt
         ):
-            for response in group.answers:
+            for response in group.scores:
                 if response.score is not None:
                     since.setdefault(response.sample, group.attempt)
         return max(since.values()) if len(since) == self._group_size else None
@@ -101,31 +101,31 @@ def what_is_wrong(run: Run, judge: MoodyJudge, folder: Path) -> list[str]:
     return found
 
 
-def journal_of(log: CommitLog) -> list[JournaledGroup]:
+def journal_of(log: CommitLog) -> list[LoggedGroup]:
     """Of all steps that a run has learned."""
     return [group for commit in effective_commits(log) for group in read_rollout_log(log.store, commit)]
 
 
-def _keep(groups: Sequence[JournaledGroup], reward_cache: RewardCache, run: Run) -> None:
+def _keep(groups: Sequence[LoggedGroup], reward_cache: RewardCache, run: Run) -> None:
     [reward] = Recipe.model_validate(run.recipe).method.rewards  # type: ignore[attr-defined]
     for group in groups:
         responses = tuple(
-            JudgedAnswer(
+            JudgeScore(
                 sample=sample,
                 rollout=f"{response.digest:016x}",
                 score=response.scores[0],
                 failure_kind=response.failure_kind,
                 failure=response.failure,
             )
-            for sample, response in enumerate(group.answers)
+            for sample, response in enumerate(group.completions)
         )
-        output = JudgedGroup(
+        output = JudgeScoreGroup(
             step=group.step,
             row_id=group.row_id,
             # A score holds for every attempt, a failure for the one that met it: the run beside has but one.
             attempt=int(any(item.score is None for item in responses)),
             grader=reward.name,
             grader_sha256=grader_sha256(reward.grader),
-            answers=responses,
+            scores=responses,
         )
         reward_cache.keep(output, reward=0)

@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from unittest.mock import patch
 
-from assay.store import patience
+from assay.store import retry_policy
 
 _VERSION_3 = 0x20080522
 _PASS_OVER = 1 << 1 | 1 << 2
@@ -25,7 +25,7 @@ def permissions_hold() -> Iterator[None]:
     effective, *rest = before
     assert libc.capset(ours, (ctypes.c_uint32 * 6)(effective & ~_PASS_OVER, *rest)) == 0, ctypes.get_errno()
     try:
-        with patch.object(patience, "_IDLE", []):
+        with patch.object(retry_policy, "_IDLE", []):
             yield
     finally:
         assert libc.capset(ours, before) == 0, ctypes.get_errno()

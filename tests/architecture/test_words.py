@@ -46,7 +46,7 @@ REPLACEMENTS = {
     "stretch stretches portion portions reach spread": "segment, slice, shuffle radius",
     "surroundings whereabouts": "environment, last seen",
     "heir heirs lead bye hand": "successor, leader, handover message",
-    "patience": "retry policy, retry budget",
+    "retry_policy": "retry policy, retry budget",
     "watcher": "observer",
     "say says said": "output, message, text",
     "made makes": "the verb of the thing: built, trained, completed",
@@ -57,6 +57,7 @@ BANNED = {word for words in REPLACEMENTS for word in words.split()}
 
 ALLOWED: dict[str, str] = {
     "turns": "of a conversation",
+    "connection_made": "of asyncio.Protocol",
 }
 """Identifiers that hold such a word in another sense, with the sense."""
 

@@ -7,7 +7,7 @@ import pytest
 
 from assay.base.errors import StoreError
 from assay.store.objects import ObjectStore, open_store
-from assay.store.patience import Patience
+from assay.store.retry_policy import RetryPolicy
 from faulty_wire import LIES, OUTAGES, HttpWire, Strike, Trouble
 from variants import soaked
 
@@ -28,7 +28,7 @@ def write(store: ObjectStore, key: str) -> None:
 def test_a_file_in_parts_is_whole_or_an_error(s3_url: str, monkeypatch: pytest.MonkeyPatch, trouble: Trouble) -> None:
     with HttpWire(os.environ["AWS_ENDPOINT_URL"]) as wire:
         monkeypatch.setenv("AWS_ENDPOINT_URL", wire.url)
-        store = open_store(s3_url, Patience(60.0, say=lambda text: None))
+        store = open_store(s3_url, RetryPolicy(60.0, notify=lambda text: None))
         for at in range(BEGIN, END + 1):
             key = f"file-{at}"
             wire.strike([Strike(at, trouble, 1.0 if trouble in OUTAGES else 0.0)])

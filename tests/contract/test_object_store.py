@@ -245,7 +245,7 @@ def test_a_bucket_that_is_not_there_is_one_error(s3_url: str) -> None:
 
 def test_an_endpoint_that_does_not_answer_is_one_error_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    monkeypatch.setenv("ASSAY_STORE_PATIENCE", "1")
+    monkeypatch.setenv("ASSAY_STORE_RETRY_S", "1")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
     monkeypatch.setenv("AWS_REGION", "us-east-1")

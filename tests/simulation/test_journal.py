@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from assay.records.journal import JournaledAnswer, JournaledGroup, JudgedGroup
 from torch import nn
 
 from assay.base.clock import SystemClock
@@ -24,9 +23,10 @@ from assay.data.loader.batch import LaneShare, StepShare
 from assay.distributed.ranks import Ranks
 from assay.records.commit import Commit, FileDigest
 from assay.records.cursor import Cursor
+from assay.records.rollout_log import JudgeScoreGroup, LoggedCompletion, LoggedGroup
 from assay.scoring.grade import Grade
 from assay.scoring.item_failure import ItemFailure
-from assay.store.commit_log import JOURNAL_NAME, CommitLog
+from assay.store.commit_log import ROLLOUT_LOG_NAME, CommitLog
 from assay.store.objects import ObjectStore, open_store
 from assay.training.audit import effective_commits
 from assay.training.checkpoint.parts import training_parts
@@ -77,9 +77,9 @@ class Judge:
     def _marked(self, step: int, row: int) -> set[tuple[int, str]]:
         """What has a score in the store, by its bytes alone."""
         keys = [item.key for item in self._store.list(f"judged/{step:08d}/{row:016x}-")]
-        groups = [JudgedGroup.from_json(self._store.get(key), source=key) for key in keys]
+        groups = [JudgeScoreGroup.from_json(self._store.get(key), source=key) for key in keys]
         return {
-            (element.sample, element.rollout) for one in groups for element in one.answers if element.score is not None
+            (element.sample, element.rollout) for one in groups for element in one.scores if element.score is not None
         }
 
 
@@ -97,12 +97,12 @@ class JudgedStepper:
         groups = [group for lane in share.lanes for group in self._groups(lane, step)]
         for group in groups:
             self._weights.times_learned[group.row_id] += 1
-            self._weights.paid[group.row_id] += sum(item.reward or 0.0 for item in group.answers)
+            self._weights.paid[group.row_id] += sum(item.reward or 0.0 for item in group.completions)
         events: dict[str, Any] = dict.fromkeys(set(StepTotals._fields) - StepTotals._field_defaults.keys(), 0)
         events |= {"num_rows": len(groups), "stop_requested": self._rng.random() < 0.03, "bad_lanes": ()}
         return StepTotals(**events, rollout_log=tuple(groups))
 
-    def _groups(self, lane: LaneShare, step: int) -> list[JournaledGroup]:
+    def _groups(self, lane: LaneShare, step: int) -> list[LoggedGroup]:
         rows = [int(row) for batch in lane.micro_batches for row in batch.row_ids]
         version = float(self._weights.paid.sum())
         digests = [derive_key(step, row, sample, str(version)) for row in rows for sample in range(SIZE)]
@@ -115,10 +115,10 @@ class JudgedStepper:
         request = JudgeBatch(step, rows, digests, self._reward_cache)
         grades = cached_grades(request, REWARD, index=0, ask=ask, at_once=1) if rows else []
         return [
-            JournaledGroup(
-                step, lane.lane, row, "learned", "[]",
+            LoggedGroup(
+                step, lane.lane, row, "trained", "[]",
                 tuple(
-                    JournaledAnswer(
+                    LoggedCompletion(
                         digests[location], 1, False, grades[location].score, (grades[location].score,), 0.0,
                         failure_kind="" if (failure := grades[location].failure) is None else failure.kind,
                     )
@@ -140,7 +140,7 @@ class JournalAfter(Saver):
     def _save(self, *arguments: Any) -> Commit | None:
         commit = super()._save(*arguments)
         folder, data = self._late
-        self._log.store.put(f"{folder}/{JOURNAL_NAME}", data)
+        self._log.store.put(f"{folder}/{ROLLOUT_LOG_NAME}", data)
         return commit
 
 
@@ -205,7 +205,7 @@ def unaccounted(store: ObjectStore, ranks: Ranks) -> list[str]:
     lines = Counter[int]()
     rewards = np.zeros(NUM_ROWS)
     for commit in commits:
-        key = f"{commit.folder}/{JOURNAL_NAME}"
+        key = f"{commit.folder}/{ROLLOUT_LOG_NAME}"
         if not store.exists(key):
             return [f"{key} is missing"]
         for line in pq.read_table(io.BytesIO(store.get(key))).to_pylist():

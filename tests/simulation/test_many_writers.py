@@ -151,7 +151,7 @@ def commit_of(log: CommitLog, before: list[Commit], rng: random.Random) -> Commi
         files=(FileDigest(path="weights", num_bytes=len(weights), sha256=hashlib.sha256(weights).hexdigest()),),
         weights_digest=str(step),
         receipts_from_step=0,
-        rows_learned=1,
+        rows_trained=1,
         metric=rng.random(),
     )
     commit = commit.model_copy(update={"retires": folders_to_retire(before, commit, RETENTION)})

@@ -34,7 +34,7 @@ def environment_here(variables: Mapping[str, str] | None = None, *, driver: Path
         driver=_driver(driver),
         image=next((known[name] for name in IMAGES if known.get(name)), ""),
         user=_user(),
-        place="slurm" if job else "machine",
+        launcher="slurm" if job else "machine",
         job=job,
         partition=known.get("SLURM_JOB_PARTITION", ""),
     )
@@ -43,9 +43,9 @@ def environment_here(variables: Mapping[str, str] | None = None, *, driver: Path
 def with_hosts(attempt: Attempt, hosts: Sequence[str], nodes: Mapping[str, NodeEnvironment]) -> Attempt:
     """An attempt whose ranks were started: on which hosts, and what those of `nodes` have around them, where
     that is not what the first has."""
-    first = attempt.surroundings
-    elsewhere = {host: nodes[host] for host in dict.fromkeys(hosts) if nodes.get(host, first) != first}
-    return attempt.model_copy(update={"hosts": tuple(hosts), "elsewhere": elsewhere})
+    first = attempt.environment
+    other_environments = {host: nodes[host] for host in dict.fromkeys(hosts) if nodes.get(host, first) != first}
+    return attempt.model_copy(update={"hosts": tuple(hosts), "other_environments": other_environments})
 
 
 def with_devices(attempt: Attempt, devices: Sequence[RankDevice]) -> Attempt:
@@ -55,18 +55,18 @@ def with_devices(attempt: Attempt, devices: Sequence[RankDevice]) -> Attempt:
         "devices": tuple(device.name for device in devices),
         "serials": tuple(device.serial for device in devices) if any(device.serial for device in devices) else (),
     }
-    first, versions = attempt.surroundings, dict[str, dict[str, str]]()
+    first, versions = attempt.environment, dict[str, dict[str, str]]()
     for host, device in zip(attempt.hosts, devices, strict=True):
         if device.cuda:
             versions.setdefault(host, {"cuda": device.cuda, "nccl": device.nccl})
     if versions:
         around = {
-            host: attempt.elsewhere.get(host, first).model_copy(update=versions.get(host, {}))
+            host: attempt.other_environments.get(host, first).model_copy(update=versions.get(host, {}))
             for host in dict.fromkeys(attempt.hosts)
         }
         first = around.pop(attempt.hosts[0])
-        elsewhere = {host: device for host, device in around.items() if device != first}
-        found |= {"surroundings": first, "elsewhere": elsewhere}
+        other_environments = {host: device for host, device in around.items() if device != first}
+        found |= {"environment": first, "other_environments": other_environments}
     return attempt.model_copy(update=found)
 
 

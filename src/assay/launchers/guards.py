@@ -31,8 +31,8 @@ def heed_guards(home: Home, run: Run, *, world_size: int, host: str | None) -> l
     from assay.triage.guard import known_factors, lands_on
 
     warnings = []
-    surroundings = None if host is None else environment_here()
-    known = known_factors(run, world_size=world_size, host=host, surroundings=surroundings)
+    environment = None if host is None else environment_here()
+    known = known_factors(run, world_size=world_size, host=host, environment=environment)
     for guard in _active_guards(home):
         if lands_on(guard, known):
             if guard.is_refusing:
@@ -49,7 +49,7 @@ def hosts_left_out(home: Home, run: Run, *, world_size: int) -> list[str]:
     from assay.triage.guard import excluded_hosts, known_factors
 
     guards = list(_active_guards(home))
-    known = known_factors(run, world_size=world_size, host=None, surroundings=None)
+    known = known_factors(run, world_size=world_size, host=None, environment=None)
     return excluded_hosts(guards, known)
 
 

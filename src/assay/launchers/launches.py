@@ -10,7 +10,7 @@ from assay.store.launches import process_state, saved_launches
 
 def state_of(launch: Launch) -> LaunchState:
     """Whether it waits, runs, or is no more."""
-    return job_state(launch.job) if launch.place == "slurm" else process_state(launch)
+    return job_state(launch.job) if launch.launcher == "slurm" else process_state(launch)
 
 
 def waiting_words(launch: Launch) -> str:
@@ -20,7 +20,7 @@ def waiting_words(launch: Launch) -> str:
 
 def stop(launch: Launch) -> None:
     """Ask it to commit and leave; does not wait. What has ended stays so."""
-    if launch.place == "slurm":
+    if launch.launcher == "slurm":
         cancel_job(launch.job)
     else:
         stop_process(launch)
@@ -28,7 +28,7 @@ def stop(launch: Launch) -> None:
 
 def end(launch: Launch) -> None:
     """Take its devices from it at once; its commits stay. What has ended stays so."""
-    if launch.place == "slurm":
+    if launch.launcher == "slurm":
         kill_job(launch.job)
     else:
         kill_process(launch)

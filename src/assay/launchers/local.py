@@ -49,7 +49,7 @@ class BackgroundLauncher:
             job = int(shell.stdout.readline())
             launch = save_launch(
                 run,
-                place="background",
+                launcher="background",
                 job=str(job),
                 world_size=world_size,
                 log=log,
@@ -63,7 +63,7 @@ def launched_here(run: Run, *, world_size: int, requested_s: float | None = None
     """Write down that this process begins a run, or goes on with it; `requested_s`: see `Launch`."""
     job = str(os.getpid())
     key = process_key(os.getpid())
-    return save_launch(run, place="here", job=job, world_size=world_size, process=key, requested_s=requested_s)
+    return save_launch(run, launcher="here", job=job, world_size=world_size, process=key, requested_s=requested_s)
 
 
 def stop_process(launch: Launch) -> None:

@@ -86,10 +86,10 @@ def _held_s(ledger: Ledger, run_id: str) -> float:
 def _unplanned(ledger: Ledger, runs: Sequence[Run]) -> list[Interruption]:
     """Return the interruptions that no fault plan caused."""
     planned = {
-        (run.run_id, notice.attempt)
+        (run.run_id, incident.attempt)
         for run in runs
-        for notice in ledger.notices(run.run_id)
-        if notice.notice == "fault"
+        for incident in ledger.incidents(run.run_id)
+        if incident.incident == "fault"
     }
     found = goodput_of(ledger, runs).interruptions
     return [interruption for interruption in found if (interruption.run_id, interruption.attempt) not in planned]

@@ -5,8 +5,8 @@ from typing import Literal
 
 from pydantic import NonNegativeInt
 
-from assay.records.journal import PromptCounts
 from assay.records.record import Record
+from assay.records.rollout_log import PromptCounts
 
 WeightsDepth = Literal["none", "last", "all"]
 """Whose weights are read: of no commit, of the newest, of all that can be resumed from."""
@@ -27,7 +27,7 @@ class AuditReport(Record):
     epochs: NonNegativeInt
     rows_expected: NonNegativeInt
     """Over all epochs."""
-    rows_learned: NonNegativeInt
+    rows_trained: NonNegativeInt
     rows_quarantined: NonNegativeInt
     """Skipped because their bytes are corrupt."""
     prompts: PromptCounts | None = None
@@ -43,17 +43,17 @@ class AuditReport(Record):
     strays: tuple[str, ...] = ()
     """Files that no commit references."""
 
-    def replaces(self, kept: "AuditReport") -> bool:
+    def replaces(self, recorded: "AuditReport") -> bool:
         """Whether this one goes on record in place of `kept`.
 
         What looked at less says nothing of what the other found, unless it found something wrong itself or
         the run has gone on since without a fault.
         """
         depths = list(_OPTIONS)
-        looked_at_less = depths.index(self.weights) < depths.index(kept.weights)
+        looked_at_less = depths.index(self.weights) < depths.index(recorded.weights)
         if not looked_at_less or self.verdict == "fail":
             return True
-        return kept.verdict != "fail" and self.step > kept.step
+        return recorded.verdict != "fail" and self.step > recorded.step
 
     def command(self) -> str:
         """What makes it again."""

@@ -38,7 +38,7 @@ class BatchCreated(Record):
     """Digest of the request: what tells a repeat of it."""
 
 
-class BatchTaken(Record):
+class BatchAcquired(Record):
     """A worker took it over. Whoever held it before can append nothing any more."""
 
     type: Literal["taken"] = "taken"
@@ -78,7 +78,7 @@ class BatchRead(Record):
     """Requests of a chunk; the last has fewer."""
 
 
-class BatchAnswered(Charged):
+class BatchChunkCompleted(Charged):
     """A chunk's answers are there."""
 
     type: Literal["answered"] = "answered"
@@ -91,7 +91,7 @@ class BatchAnswered(Charged):
     output_tokens: NonNegativeInt
 
 
-class BatchAnswer(Record):
+class BatchResponse(Record):
     """What one request was answered with."""
 
     custom_id: str
@@ -103,12 +103,12 @@ class BatchAnswer(Record):
 class BatchChunk(Charged):
     """Answers to requests that follow one another."""
 
-    answers: tuple[BatchAnswer, ...]
+    responses: tuple[BatchResponse, ...]
     input_tokens: NonNegativeInt
     output_tokens: NonNegativeInt
 
 
-class BatchCancelAsked(Record):
+class BatchCancelRequested(Record):
     """Somebody wants no more of it; what was answered is gathered."""
 
     type: Literal["cancel"] = "cancel"
@@ -143,11 +143,11 @@ class BatchClaimed(Claimed, Record):
 
 BatchEntry = (
     BatchCreated
-    | BatchTaken
+    | BatchAcquired
     | BatchFailed
     | BatchRead
-    | BatchAnswered
-    | BatchCancelAsked
+    | BatchChunkCompleted
+    | BatchCancelRequested
     | BatchGathering
     | BatchEnded
     | BatchClaimed
@@ -155,11 +155,11 @@ BatchEntry = (
 
 BATCH_ENTRIES: dict[str, type[BatchEntry]] = {
     "created": BatchCreated,
-    "taken": BatchTaken,
+    "taken": BatchAcquired,
     "failed": BatchFailed,
     "read": BatchRead,
-    "answered": BatchAnswered,
-    "cancel": BatchCancelAsked,
+    "answered": BatchChunkCompleted,
+    "cancel": BatchCancelRequested,
     "gathering": BatchGathering,
     "ended": BatchEnded,
     "claimed": BatchClaimed,

@@ -83,7 +83,7 @@ class Case(Record):
     """The latest of a prediction is the one that counts."""
 
 
-class PredictionStanding(Record):
+class PredictionStatus(Record):
     """A prediction and its outcome."""
 
     command: str
@@ -96,7 +96,7 @@ class PredictionStanding(Record):
     """The actual output."""
 
 
-class HypothesisStanding(Record):
+class HypothesisStatus(Record):
     """A hypothesis and its predictions."""
 
     hypothesis: PositiveInt
@@ -109,10 +109,10 @@ class HypothesisStanding(Record):
     not_run: NonNegativeInt
     votes: tuple[str, ...]
     """Not counted."""
-    predictions: tuple[PredictionStanding, ...]
+    predictions: tuple[PredictionStatus, ...]
 
 
-class CaseStanding(Record):
+class CaseStatus(Record):
     """A case and its hypotheses."""
 
     name: str
@@ -121,5 +121,5 @@ class CaseStanding(Record):
     """Of the first hypothesis."""
     because: str
     symptoms: Symptoms
-    hypotheses: tuple[HypothesisStanding, ...]
+    hypotheses: tuple[HypothesisStatus, ...]
     """Most evidence first."""

@@ -13,8 +13,8 @@ from typing import ClassVar, Literal
 from pydantic import NonNegativeInt, PositiveInt
 
 from assay.records.cursor import Cursor
-from assay.records.journal import PromptCounts
 from assay.records.record import Record
+from assay.records.rollout_log import PromptCounts
 
 
 class FileDigest(Record):
@@ -67,7 +67,7 @@ class Commit(Record):
     """SHA-256 over the model's tensors by name: equal weights, equal digest, whatever the world size."""
     receipts_from_step: NonNegativeInt
     """`receipts.npz` covers the steps (receipts_from_step, step]."""
-    rows_learned: NonNegativeInt
+    rows_trained: NonNegativeInt
     """In those steps, over all lanes."""
     prompts: PromptCounts | None = None
     """What became of them, if rows are prompts."""

@@ -46,7 +46,7 @@ class DataFinding(Versioned):
     low: float
     high: float
     p_value: float
-    says: str
+    description: str
     consequences: tuple[str, ...] = ()
     """Changes (`column: kind`) that it explains."""
 
@@ -86,7 +86,7 @@ class DataChanges(Record):
     because: str
     rows_before: NonNegativeInt
     rows_after: NonNegativeInt
-    findings: tuple[DataFinding, ...]
+    results: tuple[DataFinding, ...]
     """Causes first, most certain first."""
     columns: dict[str, str]
     """Column to its inferred type."""

@@ -137,7 +137,7 @@ class DatasetManifest(Record):
     name: str
     source_url: str
     """URL or path of the shards."""
-    source_beside: str = ""
+    relative_source: str = ""
     fingerprint: str
     """SHA-256 over shards and schema; identifies the dataset."""
     row_groups_sha256: str

@@ -170,7 +170,7 @@ class Decision(Record):
     revision: PositiveInt = 1
     """Increments when a clause's file changes but the results do not."""
 
-    def place(self) -> str:
+    def path(self) -> str:
         """Where it lies in its campaign's folder: `decisions/faster-3.json`."""
         kind = "" if self.look.is_gate else "-unscheduled"
         again = "" if self.revision == 1 else f"-revision-{self.revision}"

@@ -92,7 +92,7 @@ class EvalRunCreated(Record):
     """Digest of the request: what tells a repeat of it."""
 
 
-class EvalRunTaken(Record):
+class EvalRunAcquired(Record):
     """A worker took it over. Whoever held it before can append nothing any more."""
 
     type: Literal["taken"] = "taken"
@@ -182,7 +182,7 @@ class EvalRunClaimed(Claimed, Record):
 
 EvalRunEntry = (
     EvalRunCreated
-    | EvalRunTaken
+    | EvalRunAcquired
     | EvalRunRead
     | EvalRunGraded
     | EvalRunCompleted
@@ -194,7 +194,7 @@ EvalRunEntry = (
 
 EVAL_RUN_ENTRIES: dict[str, type[EvalRunEntry]] = {
     "created": EvalRunCreated,
-    "taken": EvalRunTaken,
+    "taken": EvalRunAcquired,
     "read": EvalRunRead,
     "graded": EvalRunGraded,
     "completed": EvalRunCompleted,

@@ -24,7 +24,7 @@ class Guard(Record):
     diagnosis_sha256: str
 
 
-class GuardStanding(Record):
+class GuardStatus(Record):
     """A guard and the attempts since."""
 
     guard: Guard

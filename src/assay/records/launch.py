@@ -6,7 +6,7 @@ from pydantic import PositiveInt
 
 from assay.records.record import Record
 
-LaunchPlace = Literal["here", "background", "slurm"]
+LaunchKind = Literal["here", "background", "slurm"]
 """`here`: in the process that was asked; `background`: in one of its own on the same machine."""
 
 
@@ -16,7 +16,7 @@ class Launch(Record):
     run_id: str
     number: PositiveInt
     """From 1."""
-    place: LaunchPlace
+    launcher: LaunchKind
     job: str
     """Process id or job number."""
     host: str
@@ -25,7 +25,7 @@ class Launch(Record):
     """Identifies the process if its number is reused."""
     started_by: str
     started_s: float
-    asked_s: float | None = None
+    requested_s: float | None = None
     """When the command started, if it started only this run."""
     world_size: PositiveInt
     log: str
@@ -33,4 +33,4 @@ class Launch(Record):
 
     def where(self) -> str:
         """`Slurm job 12`, `process 345 on node7`."""
-        return f"Slurm job {self.job}" if self.place == "slurm" else f"process {self.job} on {self.host}"
+        return f"Slurm job {self.job}" if self.launcher == "slurm" else f"process {self.job} on {self.host}"

@@ -36,13 +36,13 @@ class LogSummary(Record):
         }
         match entry:
             case Commit():
-                kept = [commit for commit in self.commits if commit.folder not in entry.retires]
-                changed["commits"] = (*kept, entry)
+                remaining = [commit for commit in self.commits if commit.folder not in entry.retires]
+                changed["commits"] = (*remaining, entry)
                 changed["last_steps"] = {**self.last_steps, entry.attempt: entry.step}
                 changed["retires"] = entry.retires
             case CommitQuarantined():
-                kept = [commit for commit in self.commits if commit.folder != entry.folder]
-                changed["commits"] = tuple(kept)
+                remaining = [commit for commit in self.commits if commit.folder != entry.folder]
+                changed["commits"] = tuple(remaining)
                 changed["quarantined"] = (*self.quarantined, entry)
             case RunFinished():
                 changed["finished"] = entry

@@ -15,10 +15,12 @@ class Processor(Record):
     """Version of PyTorch, which brings the libraries."""
 
     def sums_like(self, other: "Processor") -> bool:
-        """Whether equal bits are promised. Of CPUs the instructions decide: kernels are chosen by them, and
-        models that have them are many."""
-        ours, theirs = ((each.instructions or each.model, each.torch) for each in (self, other))
-        return ours == theirs
+        """Return whether both processors compute equal bits.
+
+        CPUs are compared by instruction set, not by model, because libraries choose kernels by it.
+        """
+        keys = [(processor.instructions or processor.model, processor.torch) for processor in (self, other)]
+        return keys[0] == keys[1]
 
     def __str__(self) -> str:
         return (

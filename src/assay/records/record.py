@@ -38,7 +38,7 @@ class Record(Versioned):
     def to_sealed_json(self) -> str:
         """Likewise, with the text's own SHA-256: for a file, in which a flipped bit has to show."""
         tree = self.to_tree()
-        return canonical_json({**tree, SEAL: sha256_of_json(tree)})
+        return canonical_json({**tree, DIGEST_KEY: sha256_of_json(tree)})
 
     def to_tree(self) -> dict[str, object]:
         """The JSON tree with `kind` and `version`."""
@@ -52,8 +52,8 @@ class Record(Versioned):
     def from_json(cls, text: str | bytes, *, source: str | Path) -> Self:
         """Read one record of any version up to today's, sealed or not; `source` is what an error names."""
         tree = _tree(text, source)
-        seal = tree.pop(SEAL, None) if isinstance(tree, dict) else None
-        if seal is not None and seal != _sha256(tree):
+        digest = tree.pop(DIGEST_KEY, None) if isinstance(tree, dict) else None
+        if digest is not None and digest != _sha256(tree):
             raise DataError(f"{source}: it was changed after it was written (its sha256 differs). Restore it.")
         return cls.from_tree(tree, source=source)
 
@@ -67,12 +67,11 @@ class Record(Versioned):
         except ValidationError as error:
             wrote = str(tree.get("code_version", ""))
             raise DataError(
-                f"{source}: a '{cls.kind}' record, version {tree['version']}: "
-                f"{stored_problem(error, wrote=wrote)}."
+                f"{source}: a '{cls.kind}' record, version {tree['version']}: {stored_problem(error, wrote=wrote)}."
             ) from error
 
 
-SEAL = "record_sha256"
+DIGEST_KEY = "record_sha256"
 """The key of a sealed record's digest."""
 
 

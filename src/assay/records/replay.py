@@ -65,7 +65,7 @@ class RowFinding(Record):
     """A row that makes a step bad."""
 
     row_id: NonNegativeInt
-    place: str
+    location: str
     lane: NonNegativeInt
     loss: float | None
     """In nats, without dropout."""

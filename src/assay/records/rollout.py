@@ -28,7 +28,7 @@ class RolloutReport(Record):
     verdict: Verdict
     compared: tuple[Compared, ...]
     prompt: str
-    answer: str
+    completion: str
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
     """Sampler log-probabilities of `tokens`."""

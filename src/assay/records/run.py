@@ -7,10 +7,10 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from assay.base.names import Name
 from assay.records.failure import Failure
+from assay.records.node_environment import NodeEnvironment
 from assay.records.phase import Phase
 from assay.records.processor import Processor
 from assay.records.record import Record
-from assay.records.surroundings import Surroundings
 from assay.records.suspect import Suspect
 
 RunStatus = Literal["running", "gone", "unknown", "succeeded", "failed", "preempted"]
@@ -89,9 +89,9 @@ class Attempt(Record):
     """The version of assay, as in the run's record."""
     processor: Processor
     """What its ranks compute on; all nodes have the same."""
-    surroundings: Surroundings
+    environment: NodeEnvironment
     """Python, kernel, driver, image, user, job and CUDA on its first node."""
-    elsewhere: dict[str, Surroundings] = Field(default_factory=dict)
+    other_environments: dict[str, NodeEnvironment] = Field(default_factory=dict)
     """Host -> what it has around its ranks, for those where that is not what the first node has."""
     hosts: tuple[str, ...] = ()
     """Name of each rank's machine; empty before the ranks were started."""

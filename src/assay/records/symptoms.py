@@ -69,8 +69,8 @@ class RecordedSymptom(Record):
     step: NonNegativeInt | None = None
     """In progress, or with an outlying loss."""
     at_s: float
-    """When the attempt started or the notice was recorded."""
-    seen_by: Literal["failure", "notice", "loss"]
+    """When the attempt started or the incident was recorded."""
+    seen_by: Literal["failure", "incident", "loss"]
     symptom_class: SymptomClass = Field(alias="class")
     key: str
     """The text with numbers, paths and addresses masked."""

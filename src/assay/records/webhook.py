@@ -89,7 +89,7 @@ class MessageTried(Record):
 
     type: Literal["tried"] = "tried"
     at_s: float
-    said: str
+    response: str
     """The answer's status, or why there was none."""
     outcome: Literal["delivered", "again", "given_up"]
 

@@ -64,7 +64,7 @@ def run_server(
     )
     log = LimitedLogHandler()
     logging.getLogger().addHandler(log)
-    retry_policy = RetryPolicy(STORE_RETRY_S, make_call=at_once, say=logging.getLogger("assay.serving").warning)
+    retry_policy = RetryPolicy(STORE_RETRY_S, make_call=at_once, notify=logging.getLogger("assay.serving").warning)
     store, settings = open_store(str(home.api), retry_policy), home.settings()
     app = AppState.of(
         store,
@@ -99,7 +99,7 @@ def listening(host: str, port: int) -> socket.socket:
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Of each connection, too: else an answer's body waits until its head is acknowledged, for 40 ms.
+        # Inherited by connections. Without it, a body waits 40 ms for the acknowledgement of its head (Nagle).
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listener.bind((host, port))
         listener.listen()
@@ -116,7 +116,7 @@ def _run_maintenance(app: "AppState", notify: Callable[[str], None]) -> None:
     while True:
         try:
             if not is_relisted:
-                _relist(app, throttle(app.clock))
+                _restore_index(app, throttle(app.clock))
                 is_relisted = True
             app.uploads.sweep()
             app.files.sweep()
@@ -126,13 +126,15 @@ def _run_maintenance(app: "AppState", notify: Callable[[str], None]) -> None:
         app.clock.sleep_s(SWEEP_INTERVAL_S)
 
 
-def _relist(app: "AppState", yield_cpu: Callable[[], None]) -> None:
+def _restore_index(app: "AppState", yield_cpu: Callable[[], None]) -> None:
     """Restore lost index markers."""
-    app.jobs.relist(yield_cpu)
-    app.files.logs.relist(lambda file: [] if file.removed else [file.created.project], yield_cpu)
-    app.batches.logs.relist(lambda batch: [batch.created.project], yield_cpu)
-    app.evals.logs.relist(lambda evaluation: [] if evaluation.is_deleted else [evaluation.created.project], yield_cpu)
-    app.eval_runs.logs.relist(
+    app.jobs.restore_index(yield_cpu)
+    app.files.logs.restore_index(lambda file: [] if file.removed else [file.created.project], yield_cpu)
+    app.batches.logs.restore_index(lambda batch: [batch.created.project], yield_cpu)
+    app.evals.logs.restore_index(
+        lambda evaluation: [] if evaluation.is_deleted else [evaluation.created.project], yield_cpu
+    )
+    app.eval_runs.logs.restore_index(
         lambda run: [] if run.is_deleted else [run.created.project, run.created.eval_id], yield_cpu, num_owners=2
     )
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from assay.records.run import Run
 from assay.store.commit_log import CommitLog
+from assay.store.incidents import read_incidents
 from assay.store.ledger.ledger import Ledger
 from assay.store.metrics.fold import fold_run
-from assay.store.notices import read_notices
 from assay.store.objects import open_store
 
 
@@ -16,9 +16,9 @@ def catch_up(ledger: Ledger, run: Run) -> None:
     if Path(run.store_url).is_dir():
         entries = CommitLog(open_store(run.store_url)).entries()
         ledger.record_log_entries(run.run_id, dict(enumerate(entries)))
-    record_notices(ledger, run)
+    record_incidents(ledger, run)
 
 
-def record_notices(ledger: Ledger, run: Run) -> None:
+def record_incidents(ledger: Ledger, run: Run) -> None:
     """Write down what was noticed about a run; a handful of lines, if any."""
-    ledger.record_notices(run.run_id, dict(enumerate(read_notices(Path(run.run_dir)))))
+    ledger.record_incidents(run.run_id, dict(enumerate(read_incidents(Path(run.run_dir)))))

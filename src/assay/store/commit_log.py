@@ -36,9 +36,9 @@ from assay.store.objects import ObjectStore
 LOG_PREFIX = "log/"
 SUMMARY_PREFIX = "log-summaries/"
 CHECKPOINT_PREFIX = "checkpoints/"
-JUDGED_PREFIX = "judged/"
-MADE_PREFIX = "made/"
-UNLEARNED_PREFIXES = (JUDGED_PREFIX, MADE_PREFIX)
+JUDGE_SCORES_PREFIX = "judged/"
+GENERATED_PREFIX = "made/"
+PENDING_PREFIXES = (JUDGE_SCORES_PREFIX, GENERATED_PREFIX)
 """Folders STEP/ of what cannot be made again, kept until a commit holds the step."""
 SUMMARY_EVERY = 32
 """Entries between two summaries: what a reader reads at most, as long as they can be written."""
@@ -126,9 +126,7 @@ class CommitLog:
             problem = first_problem(self.store, commit)
             if problem is None:
                 return commit
-            self.append(
-                CommitQuarantined(attempt=self.attempt, folder=commit.folder, step=commit.step, reason=problem)
-            )
+            self.append(CommitQuarantined(attempt=self.attempt, folder=commit.folder, step=commit.step, reason=problem))
         return None
 
     def quarantine_unverified(self, reason: str, *, up_to: int) -> None:
@@ -140,9 +138,7 @@ class CommitLog:
             and commits[-1].attempt <= up_to
         ):
             newest = commits[-1]
-            self.append(
-                CommitQuarantined(attempt=self.attempt, folder=newest.folder, step=newest.step, reason=reason)
-            )
+            self.append(CommitQuarantined(attempt=self.attempt, folder=newest.folder, step=newest.step, reason=reason))
 
     def finished(self) -> RunFinished | None:
         """The entry that says that the run reached its last step, if it has."""
@@ -153,9 +149,9 @@ class CommitLog:
         quarantined = {item.folder for item in self._summary.quarantined}
         gone = set(commit.retires) - quarantined
         for known in (*self._base.commits, *(item.entry for item in self._known)):
-            if isinstance(known, Commit) and known.folder in gone and made_by(known.folder) is not None:
+            if isinstance(known, Commit) and known.folder in gone and parse_checkpoint_folder(known.folder) is not None:
                 for file in known.files:
-                    if file.path not in KEPT_NAMES:
+                    if file.path not in RETAINED_NAMES:
                         self.store.delete(f"{known.folder}/{file.path}")
 
     def sweep(self, *, from_step: int | None = None) -> None:
@@ -166,28 +162,28 @@ class CommitLog:
         folders of this attempt or later ones, which may be in the making.
         """
         summary = self.summary()
-        kept = {commit.folder for commit in summary.commits} | {bad.folder for bad in summary.quarantined}
+        retained = {commit.folder for commit in summary.commits} | {bad.folder for bad in summary.quarantined}
         after = "" if from_step is None else checkpoints_from(from_step)
         prefixes = [(CHECKPOINT_PREFIX, after), *((f"{folder}/", "") for folder in summary.retires)]
         for item in [item for prefix, start in prefixes for item in self.store.list(prefix, start)]:
             folder, _, name = item.key.rpartition("/")
-            made = made_by(folder)
-            if made is None or folder in kept:
+            checkpoint = parse_checkpoint_folder(folder)
+            if checkpoint is None or folder in retained:
                 continue  # somebody else's, perhaps: nothing that we do not know is deleted
             # One save is under way at a time, so a folder of a later step than its attempt's last commit has
             # not become one.
-            is_committed = made.step <= summary.last_steps.get(made.attempt, -1)
-            if is_committed and name in KEPT_NAMES:
+            is_committed = checkpoint.step <= summary.last_steps.get(checkpoint.attempt, -1)
+            if is_committed and name in RETAINED_NAMES:
                 continue
-            if is_committed or made.attempt < self.attempt:
+            if is_committed or checkpoint.attempt < self.attempt:
                 self.store.delete(item.key)
 
-    def sweep_learned(self, step: int) -> None:
+    def sweep_pending(self, step: int) -> None:
         """Delete what was kept until a commit held the steps up to `step`, which one does now."""
-        for prefix in UNLEARNED_PREFIXES:
+        for prefix in PENDING_PREFIXES:
             for item in [*self.store.list(prefix)]:
-                made_for = re.match(rf"{prefix}(\d{{8,}})/", item.key)
-                if made_for and int(made_for[1]) <= step:
+                pending = re.match(rf"{prefix}(\d{{8,}})/", item.key)
+                if pending and int(pending[1]) <= step:
                     self.store.delete(item.key)
 
     def sweep_abandoned(self) -> None:
@@ -196,11 +192,11 @@ class CommitLog:
         commits = self.commits()
         from_step = commits[-1].step if commits else 0
         self.sweep(from_step=from_step)
-        self.sweep_learned(from_step)
+        self.sweep_pending(from_step)
 
         def is_dead(folder: str, age_s: float) -> bool:
-            made = made_by(folder)
-            return age_s > ABANDONED_S or (made is not None and made.attempt < self.attempt)
+            checkpoint = parse_checkpoint_folder(folder)
+            return age_s > ABANDONED_S or (checkpoint is not None and checkpoint.attempt < self.attempt)
 
         def is_swept(folder: str) -> bool:
             return CHECKPOINT_PREFIX <= folder < checkpoints_from(from_step)
@@ -288,8 +284,8 @@ class CommitLog:
 
 
 RECEIPTS_NAME = "receipts.npz"
-JOURNAL_NAME = "journal.parquet"
-KEPT_NAMES = (RECEIPTS_NAME, JOURNAL_NAME)
+ROLLOUT_LOG_NAME = "journal.parquet"
+RETAINED_NAMES = (RECEIPTS_NAME, ROLLOUT_LOG_NAME)
 """What stays of a commit when its weights are retired: the audit needs it."""
 
 
@@ -297,7 +293,7 @@ class _Reader(Protocol):
     def read(self, size: int, /) -> object: ...
 
 
-class Made(NamedTuple):
+class CheckpointFolder(NamedTuple):
     """What the name of a checkpoint's folder says."""
 
     step: int
@@ -314,10 +310,10 @@ def checkpoints_from(step: int) -> str:
     return f"{CHECKPOINT_PREFIX}{step:08d}"
 
 
-def made_by(folder: str) -> Made | None:
+def parse_checkpoint_folder(folder: str) -> CheckpointFolder | None:
     """The step and the attempt of a checkpoint's folder; None where the name is none that assay gives."""
     named = re.fullmatch(rf"{CHECKPOINT_PREFIX}(\d{{8,}})-(\d{{4,}})", folder)
-    return Made(int(named[1]), int(named[2])) if named else None
+    return CheckpointFolder(int(named[1]), int(named[2])) if named else None
 
 
 def is_entry(key: str) -> bool:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Self
 
 from assay.base.errors import AssayError, ConfigError
 from assay.base.names import checked_name
-from assay.store.known_runs import RUN_FILE, run_ids_in, the_one_meant
+from assay.store.known_runs import RUN_FILE, match_run_id, run_ids_in
 from assay.store.ledger.url import checked_url, sqlite_file
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Home:
         """Whether a run of this id was made."""
         return (self.run_dir(run_id) / RUN_FILE).is_file()
 
-    def is_taken(self, run_id: str) -> ConfigError:
+    def name_conflict(self, run_id: str) -> ConfigError:
         """What to raise where a new run has the name of one that is there."""
         return ConfigError(
             f"run '{run_id}' exists in {self.folder}. Continue it with "
@@ -103,7 +103,7 @@ class Home:
 
     def run(self, run_id: str) -> "Run":
         """A run's own record, with its places as they are here."""
-        from assay.store.place import opened_in, written_in  # here, as all of a record is large to import
+        from assay.store.run_location import opened_in, written_in  # here, as all of a record is large to import
 
         folder, path = self.run_dir(run_id), self.run_file(run_id)
         run = written_in(folder)
@@ -123,10 +123,8 @@ class Home:
         if known is None:
             return id_or_prefix  # who opens the ledger says what is wrong with it
         if not known:
-            raise ConfigError(
-                f"no run '{id_or_prefix}': there are no runs in {self.folder}. Is $ASSAY_HOME right?"
-            )
-        return the_one_meant(id_or_prefix, known)
+            raise ConfigError(f"no run '{id_or_prefix}': there are no runs in {self.folder}. Is $ASSAY_HOME right?")
+        return match_run_id(id_or_prefix, known)
 
     def has_results(self, run_id: str) -> bool:
         """Whether benchmark results may be on record under this name, be it a run's or not."""
@@ -142,7 +140,7 @@ class Home:
             # Most lie where their record says: of thousands, that is found out by one look at each.
             if run.run_dir == os.path.join(here, run.run_id) and not os.path.islink(run.run_dir):  # noqa: PTH114,PTH118
                 return run
-            from assay.store.place import opened_in
+            from assay.store.run_location import opened_in
 
             folder = self.run_dir(run.run_id)
             return opened_in(run, folder) if (folder / RUN_FILE).is_file() else run
@@ -177,9 +175,7 @@ class Home:
         folder = self.campaigns / checked_name(name, of="the campaign's name")
         if not (folder / CAMPAIGN_FILE).is_file():
             known = ", ".join(self.campaign_names()) or "none"
-            raise ConfigError(
-                f"{folder}: no such campaign; there is {known}. 'assay campaign run FILE' begins one."
-            )
+            raise ConfigError(f"{folder}: no such campaign; there is {known}. 'assay campaign run FILE' begins one.")
         return folder
 
     def has_pipeline(self, name: str) -> bool:

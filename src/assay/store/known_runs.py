@@ -29,7 +29,7 @@ def run_ids_in(folder: Path, ledger_file: Path, *, table: str = "runs") -> list[
     return sorted(found)
 
 
-def the_one_meant(id_or_prefix: str, known: Sequence[str]) -> str:
+def match_run_id(id_or_prefix: str, known: Sequence[str]) -> str:
     """The run with this id, or the only one whose id begins so; a `ConfigError` names what was meant."""
     if id_or_prefix in known:
         return id_or_prefix
@@ -42,9 +42,9 @@ def the_one_meant(id_or_prefix: str, known: Sequence[str]) -> str:
     raise ConfigError(f"no run '{id_or_prefix}'. {_hint(id_or_prefix, known)}")
 
 
-def _hint(wanted: str, known: Sequence[str]) -> str:
+def _hint(requested_id: str, known: Sequence[str]) -> str:
     if not known:
         return "The ledger holds no runs: is $ASSAY_HOME (or $ASSAY_LEDGER) the one that they were recorded in?"
-    if close := difflib.get_close_matches(wanted, known, n=3):
+    if close := difflib.get_close_matches(requested_id, known, n=3):
         return f"Perhaps you meant {' or '.join(close)}. 'assay runs' lists all."
     return "'assay runs' lists those that there are."

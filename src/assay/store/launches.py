@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from assay.base.clock import SystemClock
-from assay.records.launch import Launch, LaunchPlace
+from assay.records.launch import Launch, LaunchKind
 from assay.records.run import Run
 from assay.store.readable import readable
 
@@ -19,12 +19,12 @@ from assay.store.readable import readable
 def save_launch(
     run: Run,
     *,
-    place: LaunchPlace,
+    launcher: LaunchKind,
     job: str,
     world_size: int,
     log: str = "",
     process: str = "",
-    asked_s: float | None = None,
+    requested_s: float | None = None,
 ) -> Launch:
     """Write down what was started, under the next number that is free."""
     from assay.store.objects import open_store  # here, for who reads needs none
@@ -35,13 +35,13 @@ def save_launch(
         launch = Launch(
             run_id=run.run_id,
             number=number,
-            place=place,
+            launcher=launcher,
             job=job,
             host=socket.gethostname(),
             process=process,
             started_by=getpass.getuser(),
             started_s=SystemClock().now_s(),
-            asked_s=asked_s,
+            requested_s=requested_s,
             world_size=world_size,
             log=log,
         )
@@ -88,6 +88,6 @@ def process_state(launch: Launch) -> Literal["running", "ended", "elsewhere"]:
     """The state of a run in a process."""
     if launch.host != socket.gethostname():
         return "elsewhere"
-    is_there = launch.process == process_key(int(launch.job))
+    is_alive = launch.process == process_key(int(launch.job))
     # Who trains does not ask: a process that asks about itself is done with the run.
-    return "running" if is_there and int(launch.job) != os.getpid() else "ended"
+    return "running" if is_alive and int(launch.job) != os.getpid() else "ended"

@@ -45,7 +45,7 @@ class LeaseState(NamedTuple):
     and for the account, never compared with another's."""
 
     worker: str
-    taken_s: float
+    acquired_s: float
     beat_s: float
     is_released: bool
     term_s: float = TERM_S
@@ -56,7 +56,7 @@ class LeaseState(NamedTuple):
     @property
     def held_s(self) -> float:
         """As far as is known."""
-        return max(0.0, self.beat_s - self.taken_s)
+        return max(0.0, self.beat_s - self.acquired_s)
 
 
 class Lease:
@@ -149,9 +149,7 @@ class LeaseWatch:
         return silent_s >= state.term_s
 
 
-def take_lease(
-    store: ObjectStore, folder: str, *, worker: str, clock: Clock, term_s: float = TERM_S
-) -> Lease | None:
+def take_lease(store: ObjectStore, folder: str, *, worker: str, clock: Clock, term_s: float = TERM_S) -> Lease | None:
     """The lease on a folder of the store; None where somebody else holds it and lives. To tell takes until the
     holder beats, or a term."""
     watch = LeaseWatch(store, clock)

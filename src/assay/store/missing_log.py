@@ -17,16 +17,20 @@ from assay.base.errors import DamagedDataError
 from assay.records.log_summary import LogSummary
 from assay.records.run import Attempt, Run
 from assay.store.attempts import attempt_path, saved_attempts
-from assay.store.commit_log import CHECKPOINT_PREFIX, LOG_PREFIX, CommitLog, checkpoints_from, made_by
+from assay.store.commit_log import CHECKPOINT_PREFIX, LOG_PREFIX, CommitLog, checkpoints_from, parse_checkpoint_folder
 
 
-def refuse_missing_log(run: Run, log: CommitLog) -> None:
+def reject_missing_log(run: Run, log: CommitLog) -> None:
     """Raise `DamagedDataError` where the log has lost what it knew, or is another run's; a run that never began
     has lost nothing."""
     if (problem := missing_log(run, log)) is not None:
         raise DamagedDataError(f"run '{run.run_id}' cannot go on: {problem}")
-    made = log.summary().last_steps.keys() - {0}  # a fork begins with the commit of another run
-    if made and run.store_url != run.run_dir and made.isdisjoint(number for number, _ in _remains_here(run)):
+    committed_attempts = log.summary().last_steps.keys() - {0}  # a fork begins with the commit of another run
+    if (
+        committed_attempts
+        and run.store_url != run.run_dir
+        and committed_attempts.isdisjoint(number for number, _ in _remains_here(run))
+    ):
         raise DamagedDataError(
             f"run '{run.run_id}' cannot go on: {log.store.url}/{LOG_PREFIX} has commits, and none is of an "
             f"attempt that {run.run_dir} knows. They are of another run with the same --store: give each its "
@@ -39,19 +43,16 @@ def missing_log(run: Run, log: CommitLog) -> str | None:
     # What was left first: an attempt is in the log before it leaves anything.
     remains, attempts = max(_remains(run, log), default=None), saved_attempts(Path(run.run_dir))
     summary = log.summary()
-    place = f"{log.store.url}/{LOG_PREFIX}"
-    cure = "Put it back, or train the recipe again under another --run-id."
+    log_url = f"{log.store.url}/{LOG_PREFIX}"
+    hint = "Put it back, or train the recipe again under another --run-id."
     if remains is not None and remains[0] > summary.attempt:
         attempt, found = remains
         ends = f"ends with attempt {summary.attempt}" if summary.attempt else "is missing or empty"
-        return (
-            f"{place} {ends}, but {found} is of attempt {attempt}: the log of commits was moved or deleted. "
-            f"{cure}"
-        )
+        return f"{log_url} {ends}, but {found} is of attempt {attempt}: the log of commits was moved or deleted. {hint}"
     for ended in attempts:
         if (lost := _lost_end(ended, summary)) is not None:
             path = attempt_path(Path(run.run_dir), ended.attempt)
-            return f"{place} has lost its last entries: {path} says that {lost}, and the log does not. {cure}"
+            return f"{log_url} has lost its last entries: {path} says that {lost}, and the log does not. {hint}"
     return None
 
 
@@ -72,8 +73,8 @@ def _remains(run: Run, log: CommitLog) -> Iterator[tuple[int, str]]:
     commits = log.commits()
     for item in log.store.list(CHECKPOINT_PREFIX, checkpoints_from(commits[-1].step) if commits else ""):
         folder = item.key.rpartition("/")[0]
-        if (made := made_by(folder)) is not None:
-            yield made.attempt, f"{log.store.url}/{folder}"
+        if (checkpoint := parse_checkpoint_folder(folder)) is not None:
+            yield checkpoint.attempt, f"{log.store.url}/{folder}"
 
 
 def _remains_here(run: Run) -> Iterator[tuple[int, str]]:

@@ -32,7 +32,7 @@ def whole_export(
     if not path.is_file():
         return None
     exported = ExportedModel.from_json(path.read_bytes(), source=path)
-    for file in (each for each in exported.files if _is_one(each.path, only)):
+    for file in (digest for digest in exported.files if _is_one(digest.path, only)):
         found = folder / file.path
         if not found.is_file() or (known.get(file.path) or sha256_of_file(found)) != file.sha256:
             raise DamagedDataError(

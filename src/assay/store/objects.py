@@ -18,9 +18,9 @@ from typing import IO, Protocol
 
 from assay.base.errors import StoreAwayError, StoreError, StoreFullError, no_room
 from assay.store.keys import UNFINISHED, ObjectInfo, require_key, require_prefix
-from assay.store.patience import Answer, Patience
 from assay.store.remote import range_reader
 from assay.store.remote.range_reader import RangeReader
+from assay.store.retry_policy import ResultT, RetryPolicy
 
 
 class ObjectStore(Protocol):
@@ -78,21 +78,21 @@ class ObjectStore(Protocol):
 _BLOCK_BYTES = 8 << 20
 
 
-def open_store(url: str, patience: Patience | None = None) -> ObjectStore:
+def open_store(url: str, retry_policy: RetryPolicy | None = None) -> ObjectStore:
     """The store behind a path, `s3://bucket/prefix`, `gs://`, `az://` or `memory:`.
 
     S3 takes the usual AWS_* variables (AWS_ENDPOINT_URL for other servers than Amazon's). What does not answer
-    is asked again for as long as `patience` says, by default $ASSAY_STORE_PATIENCE.
+    is asked again for as long as `patience` says, by default $ASSAY_STORE_RETRY_S.
     """
-    patience = patience or Patience.from_environment(os.environ)
+    retry_policy = retry_policy or RetryPolicy.from_environment(os.environ)
     if "://" not in url and not url.startswith("memory:"):
-        return PatientStore(FolderStore(Path(url)), patience)
+        return RetryingStore(FolderStore(Path(url)), retry_policy)
     from assay.store.remote.remote_store import in_memory, remote_store  # the driver takes its time to import
 
     if url.startswith("memory:"):
         return in_memory(url)
     allows_http = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
-    return PatientStore(remote_store(url, budget_s=patience.budget_s, allows_http=allows_http), patience)
+    return RetryingStore(remote_store(url, budget_s=retry_policy.budget_s, allows_http=allows_http), retry_policy)
 
 
 def copy_object(source: ObjectStore, key: str, to: ObjectStore, new_key: str) -> None:
@@ -102,41 +102,41 @@ def copy_object(source: ObjectStore, key: str, to: ObjectStore, new_key: str) ->
             writer.write(block)
 
 
-class PatientStore:
+class RetryingStore:
     """Passes everything to `inner`, again and again while that is away."""
 
-    def __init__(self, inner: ObjectStore, patience: Patience) -> None:
+    def __init__(self, inner: ObjectStore, retry_policy: RetryPolicy) -> None:
         self.url = inner.url
-        self.patience = patience
+        self.retry_policy = retry_policy
         self._inner = inner
 
     def get(self, key: str) -> bytes:
         """See `ObjectStore`; so for all that follows."""
-        return self._ask("read", key, lambda: self._inner.get(key))
+        return self._retry("read", key, lambda: self._inner.get(key))
 
     def get_ranges(self, key: str, starts: Sequence[int], ends: Sequence[int]) -> list[memoryview]:
-        return self._ask("read", key, lambda: self._inner.get_ranges(key, starts, ends))
+        return self._retry("read", key, lambda: self._inner.get_ranges(key, starts, ends))
 
     def put(self, key: str, data: bytes | memoryview) -> None:
-        self._ask("write", key, lambda: self._inner.put(key, data))
+        self._retry("write", key, lambda: self._inner.put(key, data))
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
-        return self._ask("write", key, lambda: self._inner.put_if_absent(key, data))
+        return self._retry("write", key, lambda: self._inner.put_if_absent(key, data))
 
     def list(self, prefix: str, after: str = "", limit: int | None = None) -> Iterator[ObjectInfo]:
-        return iter(self._ask("list", prefix, lambda: [*self._inner.list(prefix, after, limit)]))
+        return iter(self._retry("list", prefix, lambda: [*self._inner.list(prefix, after, limit)]))
 
     def exists(self, key: str) -> bool:
-        return self._ask("look up", key, lambda: self._inner.exists(key))
+        return self._retry("look up", key, lambda: self._inner.exists(key))
 
     def num_bytes(self, key: str) -> int:
-        return self._ask("look up", key, lambda: self._inner.num_bytes(key))
+        return self._retry("look up", key, lambda: self._inner.num_bytes(key))
 
     def delete(self, key: str) -> None:
-        self._ask("delete", key, lambda: self._inner.delete(key))
+        self._retry("delete", key, lambda: self._inner.delete(key))
 
     def sweep_unfinished(self, is_dead: Callable[[str, float], bool], is_swept: Callable[[str], bool]) -> None:
-        self._ask("sweep", "", lambda: self._inner.sweep_unfinished(is_dead, is_swept))
+        self._retry("sweep", "", lambda: self._inner.sweep_unfinished(is_dead, is_swept))
 
     @contextmanager
     def open_reader(self, key: str) -> Iterator[IO[bytes]]:
@@ -144,7 +144,7 @@ class PatientStore:
             f"{self.url}/{key}",
             self.num_bytes(key),
             lambda start, end: self.get_ranges(key, [start], [end])[0],
-            self.patience.say,
+            self.retry_policy.notify,
         )
         with io.BufferedReader(by_range, range_reader.RANGE_BYTES) as reader:
             yield reader
@@ -155,8 +155,8 @@ class PatientStore:
         with self._inner.open_writer(key) as writer:
             yield writer
 
-    def _ask(self, verb: str, key: str, call: Callable[[], Answer]) -> Answer:
-        return self.patience.ask(f"{self.url} ({verb} {key})", call)
+    def _retry(self, verb: str, key: str, call: Callable[[], ResultT]) -> ResultT:
+        return self.retry_policy.call_with_retries(f"{self.url} ({verb} {key})", call)
 
 
 def _in_order_of_keys(entry: "os.DirEntry[str]") -> str:
@@ -175,7 +175,7 @@ class FolderStore:
     def __init__(self, root: Path) -> None:
         self.url = str(root)
         self._root = root
-        self._was_there = root.is_dir()
+        self._existed = root.is_dir()
 
     def get(self, key: str) -> bytes:
         with self._named("read", key), open(self._file(key), "rb", buffering=0) as file:  # noqa: PTH123
@@ -184,8 +184,7 @@ class FolderStore:
     def get_ranges(self, key: str, starts: Sequence[int], ends: Sequence[int]) -> list[memoryview]:
         with self._named("read", key), self._path(key).open("rb", buffering=0) as file:
             return [
-                memoryview(os.pread(file.fileno(), end - start, start))
-                for start, end in zip(starts, ends, strict=True)
+                memoryview(os.pread(file.fileno(), end - start, start)) for start, end in zip(starts, ends, strict=True)
             ]
 
     def put(self, key: str, data: bytes | memoryview) -> None:
@@ -210,9 +209,7 @@ class FolderStore:
     def _listed(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
         require_prefix(self.url, prefix)
         with self._named("list", prefix):
-            for key, entry in self._files(
-                prefix.rpartition("/")[0], prefix, lambda folder: _is_past(folder, after)
-            ):
+            for key, entry in self._files(prefix.rpartition("/")[0], prefix, lambda folder: _is_past(folder, after)):
                 if key > after and not entry.name.startswith(UNFINISHED):
                     with suppress(FileNotFoundError):
                         yield ObjectInfo(key, entry.stat().st_size)
@@ -239,8 +236,8 @@ class FolderStore:
         for entry in entries:
             key = f"{folder}/{entry.name}" if folder else entry.name
             if entry.is_dir(follow_symlinks=False):
-                leads_there = f"{key}/".startswith(prefix) or prefix.startswith(f"{key}/")
-                if leads_there and not is_left_out(key):
+                is_on_path = f"{key}/".startswith(prefix) or prefix.startswith(f"{key}/")
+                if is_on_path and not is_left_out(key):
                     yield from self._files(key, prefix, is_left_out)
             elif key.startswith(prefix) and entry.is_file():
                 yield key, entry
@@ -296,7 +293,7 @@ class FolderStore:
     @contextmanager
     def _unfinished(self, path: Path) -> Iterator[tuple[Path, IO[bytes]]]:
         """A file beside `path` in which to write, and its name; gone afterwards, whatever happens."""
-        self._refuse_moved()
+        self._reject_moved()
         if (link := self._link_above(path)) is not None:
             raise StoreError(
                 f"{link} is a link to {link.readlink()}: a store writes into folders of its own only, and "
@@ -305,7 +302,7 @@ class FolderStore:
         unfinished = path.with_name(f"{UNFINISHED}{path.name[:40]}-{os.getpid()}-{secrets.token_hex(4)}")
         try:
             with _opened(unfinished) as file:
-                self._was_there = True
+                self._existed = True
                 yield unfinished, file
         finally:
             unfinished.unlink(missing_ok=True)
@@ -315,9 +312,9 @@ class FolderStore:
         num_above = len(path.relative_to(self._root).parts) - 1
         return next((parent for parent in path.parents[:num_above] if parent.is_symlink()), None)
 
-    def _refuse_moved(self) -> None:
+    def _reject_moved(self) -> None:
         """Written on, it would come to lie in two places."""
-        if self._was_there and not self._root.is_dir():
+        if self._existed and not self._root.is_dir():
             raise StoreError(
                 f"{self._root}: this folder was here and is not any more: it was moved, deleted or unmounted "
                 "while it was written to. Nothing is written in its place; go on where it lies now, if it does."
@@ -331,14 +328,14 @@ class FolderStore:
             full = no_room(error)
             number = error.errno or 0
             is_of_link = error.filename2 is not None
-            of_kind = _NOT_CHANGED if number == errno.EPERM and not is_of_link else _CURES.get(number)
-            cure = full or of_kind or "Check the path and its permissions."
+            of_kind = _NOT_CHANGED if number == errno.EPERM and not is_of_link else _HINTS.get(number)
+            hint = full or of_kind or "Check the path and its permissions."
             kind = StoreFullError if full else StoreAwayError if error.errno in _AWAY_ERRNOS else StoreError
-            raise kind(f"{self._root / key}: cannot {verb} it: {error.strerror}. {cure}") from error
+            raise kind(f"{self._root / key}: cannot {verb} it: {error.strerror}. {hint}") from error
 
 
 _NOT_CHANGED = "It is another user's, or immutable or append-only ('lsattr' says so): choose another folder."
-_CURES = {
+_HINTS = {
     errno.EROFS: "The file system is read-only: choose another folder.",
     errno.EPERM: "The file system may have no hard links, which commits rest on: choose another (--store).",
     errno.EOPNOTSUPP: "The file system has no hard links, which commits rest on: choose another (--store).",

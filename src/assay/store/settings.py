@@ -59,9 +59,7 @@ class Settings(FrozenConfig):
             raise ValueError("device_hour_prices without a currency: say which, e.g. currency: EUR")
         if self.planned_device not in (None, *self.device_hour_prices):
             has = ", ".join(self.device_hour_prices) or "none"
-            raise ValueError(
-                f"planned_device: '{self.planned_device}' has no price; those that have one: {has}"
-            )
+            raise ValueError(f"planned_device: '{self.planned_device}' has no price; those that have one: {has}")
         return self
 
     def price_of(self, attempt: Attempt) -> float | None:

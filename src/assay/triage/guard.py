@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from assay.base.errors import ConfigError
 from assay.records.failure_causes import FailureDiagnosis
 from assay.records.fix_check import FixCheck
-from assay.records.guard import Guard, GuardStanding
+from assay.records.guard import Guard, GuardStatus
+from assay.records.node_environment import NodeEnvironment
 from assay.records.run import Run
-from assay.records.surroundings import Surroundings
 from assay.store.ledger.ledger import Ledger
 from assay.triage.attempts.build import ColumnNames
 from assay.triage.attempts.ledger import RECIPE, ledger_attempts, recipe_texts
@@ -21,7 +21,7 @@ from assay.triage.attempts.select import with_values
 from assay.triage.failures.fixed import check_fix
 
 HOST, DEVICE = "host", "device"
-ENVIRONMENT_FACTORS = ("python", "kernel", "driver", "image", "user", "place", "partition")
+ENVIRONMENT_FACTORS = ("python", "kernel", "driver", "image", "user", "launcher", "partition")
 RUN_FACTORS = (HOST, DEVICE, "code", "dataset", "world_size", *ENVIRONMENT_FACTORS)
 
 
@@ -63,11 +63,13 @@ def guard_of(
     )
 
 
-def known_factors(run: Run, *, world_size: int, host: str | None, surroundings: Surroundings | None) -> dict[str, str]:
+def known_factors(
+    run: Run, *, world_size: int, host: str | None, environment: NodeEnvironment | None
+) -> dict[str, str]:
     """Return factor -> value of a future run, without host and environment if a scheduler chooses them."""
     known = {
         **({} if host is None else {HOST: host}),
-        **({} if surroundings is None else {name: getattr(surroundings, name) for name in ENVIRONMENT_FACTORS}),
+        **({} if environment is None else {name: getattr(environment, name) for name in ENVIRONMENT_FACTORS}),
         "code": run.code_version,
         "dataset": run.dataset_fingerprint[:12],
         "world_size": str(world_size),
@@ -86,10 +88,10 @@ def excluded_hosts(guards: Sequence[Guard], known: Mapping[str, str]) -> list[st
     return sorted({host for host in found if host is not None})
 
 
-def guard_status(guard: Guard, ledger: Ledger | None) -> GuardStanding:
+def guard_status(guard: Guard, ledger: Ledger | None) -> GuardStatus:
     """Return the guard with the evidence of the ledger's attempts since it was accepted."""
     since = None if ledger is None else _evidence(guard, ledger)
-    return GuardStanding(guard=guard, has_lapsed=since is not None and since.verdict == "fixed", since=since)
+    return GuardStatus(guard=guard, has_lapsed=since is not None and since.verdict == "fixed", since=since)
 
 
 def _evidence(guard: Guard, ledger: Ledger) -> FixCheck | None:

@@ -19,10 +19,10 @@ from assay.base.clock import utc_text
 from assay.base.errors import ConfigError, DataError
 from assay.base.units import percent_text
 from assay.records.failure_causes import FailureCause, FailureDiagnosis
-from assay.records.findings import Finding, TriageFindings
 from assay.records.phase import Phase
 from assay.records.run import Attempt, PhaseSeconds
 from assay.records.slow_changes import SlowChange, SlowChanges
+from assay.records.triage_overview import Finding, TriageOverview
 from assay.store.ledger.ledger import Ledger
 from assay.triage.attempts.build import ColumnNames
 from assay.triage.attempts.ledger import columns_of_attempts, table_of_columns
@@ -51,13 +51,13 @@ SPENT: dict[Phase, tuple[str, str]] = {
 }
 """Phase -> (description, next step)."""
 
-ResultT = TypeVar("Answer")
+ResultT = TypeVar("ResultT")
 
 
 class Fleet(NamedTuple):
-    """The findings with the analyses behind them; None if an analysis was not possible."""
+    """The overview with the analyses behind it; None if an analysis was not possible."""
 
-    findings: TriageFindings
+    overview: TriageOverview
     table: AttemptTable | None
     diagnosis: FailureDiagnosis | None
     series: MeasuredSeries | None
@@ -96,16 +96,16 @@ def triage_ledger(ledger: Ledger) -> Fleet:
         candidates = list(_of_symptoms(ended, diagnosis.attempts))
         not_looked_at["what failures share"] = diagnosis.because
     weeks = max(1.0, days / DAYS_A_WEEK)
-    findings = TriageFindings(
+    overview = TriageOverview(
         runs=len(runs),
         attempts=0 if table is None else table.num_rows,
         failures=0 if table is None else int(table.failures.sum()),
         days=days,
         device_hours=sum(spent_s.values()) / HOUR_S,
-        findings=(*_ranked(candidates, weeks=weeks), *_ranked(found, weeks=weeks)),
+        results=(*_ranked(candidates, weeks=weeks), *_ranked(found, weeks=weeks)),
         not_looked_at=not_looked_at,
     )
-    return Fleet(findings, table, diagnosis, series, changes, spent_s)
+    return Fleet(overview, table, diagnosis, series, changes, spent_s)
 
 
 def _try_compute(question: str, refused: dict[str, str], compute: Callable[[], ResultT]) -> ResultT | None:

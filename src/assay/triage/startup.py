@@ -108,7 +108,7 @@ def start_of(
         return None
     last = max(ended, key=_first_step_s)
     if launch is not None and (died_s is None or launch.started_s > died_s):
-        began_s = launch.started_s if launch.asked_s is None else min(launch.asked_s, launch.started_s)
+        began_s = launch.started_s if launch.requested_s is None else min(launch.requested_s, launch.started_s)
         marks = [("command", launch.started_s), ("launch", attempt.started_s)]
     else:
         began_s = attempt.started_s if died_s is None else min(died_s, attempt.started_s)

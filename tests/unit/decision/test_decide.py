@@ -165,7 +165,7 @@ def test_a_stop_for_want_of_power_that_is_on_record_still_follows_from_its_resul
     home = Home.at(tmp_path)
     campaign = OpenCampaign(home, campaign_of(config), config, None)
     before = as_written_before(found)
-    campaign.store.put(before.place(), before.to_json().encode())
+    campaign.store.put(before.path(), before.to_json().encode())
     with home.open_ledger() as ledger:
         assert record_decision(campaign, found, ledger) == before
 

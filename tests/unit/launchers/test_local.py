@@ -24,7 +24,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 def launch_of(pid: int, **changes: object) -> Launch:
     launch = Launch(
-        run_id="r", number=1, place="background", job=str(pid), host=socket.gethostname(),
+        run_id="r", number=1, launcher="background", job=str(pid), host=socket.gethostname(),
         process=process_key(pid), started_by="somebody", started_s=0.0, world_size=1, log="",
     )  # fmt: skip
     return launch.model_copy(update=changes)

@@ -13,8 +13,8 @@ from assay.planning.program.risk import Noise
 from assay.planning.simulation.compile import compile_program
 from assay.planning.simulation.greedy_schedule import greedy_schedule
 from assay.planning.simulation.sampling import sample_program
+from assay.records.incident import Incident
 from assay.records.run import Attempt, PhaseSeconds, Run
-from assay.records.run_event import RunEvent
 from assay.store.ledger.ledger import open_ledger
 from machine import MACHINE
 
@@ -118,8 +118,8 @@ def test_only_the_runs_that_were_asked_for_count_and_none_is_an_error(ledger):
 def test_kills_that_were_meant_enter_no_rate(ledger):
     record(ledger, "mine", ["killed", "killed", "succeeded"])
     record(ledger, "drill-mine", ["killed"] * 9 + ["succeeded"], is_drill=True)
-    fault = RunEvent(notice="fault", run_id="mine", attempt=2, at_s=0.0, text="rank 0 was killed as planned")
-    ledger.record_run_events("mine", {0: fault})
+    fault = Incident(incident="fault", run_id="mine", attempt=2, at_s=0.0, text="rank 0 was killed as planned")
+    ledger.record_incidents("mine", {0: fault})
     assert failure_rates(ledger, NOISE).num_interrupts() == 1
     assert failure_rates(ledger, NOISE, runs="drill-*").num_interrupts() == 9
 

@@ -33,7 +33,7 @@ def commit(step: int, attempt: int, cursor: Cursor) -> Commit:
         files=(FileDigest(path="model", num_bytes=1, sha256="f" * 64),),
         weights_digest="w",
         receipts_from_step=0,
-        rows_learned=step,
+        rows_trained=step,
     )
 
 

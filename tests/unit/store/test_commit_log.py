@@ -18,7 +18,7 @@ from assay.store.commit_log import (
     CommitLog,
     checkpoint_folder,
     first_problem,
-    made_by,
+    parse_checkpoint_folder,
 )
 from assay.store.faulty import FlakyStore
 from assay.store.objects import open_store
@@ -31,7 +31,7 @@ def store():
     return open_store("memory:")
 
 
-def begun(store, now_s: float = 1.0) -> CommitLog:
+def started_log(store, now_s: float = 1.0) -> CommitLog:
     log = CommitLog(store)
     log.begin_attempt(world_size=1, now_s=now_s)
     return log
@@ -57,7 +57,7 @@ def committed(log: CommitLog, step: int, **fields: object) -> Commit:
         files=(digest_of("weights", weights),),
         weights_digest=str(step),
         receipts_from_step=0,
-        rows_learned=1,
+        rows_trained=1,
         **fields,
     )
     log.append(commit)
@@ -73,7 +73,7 @@ def folders(store) -> set[str]:
 
 
 def test_a_run_lies_where_every_version_looks_for_it(store) -> None:
-    log = begun(store)
+    log = started_log(store)
     commit = committed(log, 7)
     assert {item.key for item in store.list("")} == {
         "log/00000000.json",
@@ -81,22 +81,22 @@ def test_a_run_lies_where_every_version_looks_for_it(store) -> None:
         "checkpoints/00000007-0001/weights",
         "checkpoints/00000007-0001/receipts.npz",
     }
-    assert made_by(commit.folder) == (7, 1)
+    assert parse_checkpoint_folder(commit.folder) == (7, 1)
 
 
 def test_what_can_not_be_made_again_lies_where_every_version_looks_for_it(store) -> None:
     """And goes with the step that a commit holds, or the one before."""
-    assert commit_log.UNLEARNED_PREFIXES == ("judged/", "made/")
+    assert commit_log.PENDING_PREFIXES == ("judged/", "made/")
     retained = [f"{folder}/{name}" for folder in ("judged", "made") for name in ("00000008/1.json", "notes/1.json")]
     gone = [f"{folder}/0000000{step}/1.json" for folder in ("judged", "made") for step in (0, 7)]
     for key in (*retained, *gone):
         store.put(key, b"said")
-    CommitLog(store).sweep_learned(7)
+    CommitLog(store).sweep_pending(7)
     assert sorted(item.key for item in store.list("")) == sorted(retained)
 
 
 def test_a_log_counts_what_others_appended_and_gives_out_copies(store) -> None:
-    log, reader = begun(store), CommitLog(store)
+    log, reader = started_log(store), CommitLog(store)
     committed(log, 1)
     assert [entry.type for entry in reader.entries()] == ["attempt", "commit"]
     reader.entries().clear()
@@ -112,14 +112,14 @@ class BackToFront(FlakyStore):
 
 
 def test_entries_are_in_the_order_of_their_numbers_however_the_store_lists_them(store) -> None:
-    log = begun(store)
+    log = started_log(store)
     for step in (1, 2, 3):
         committed(log, step)
     assert CommitLog(BackToFront(store)).entries() == log.entries()
 
 
 def test_a_hole_in_the_log_is_named(store) -> None:
-    log = begun(store)
+    log = started_log(store)
     committed(log, 1)
     committed(log, 2)
     store.delete("log/00000001.json")
@@ -129,7 +129,7 @@ def test_a_hole_in_the_log_is_named(store) -> None:
 
 @pytest.mark.parametrize("text", [b"{", b"[]", b'{"kind": "commit"}', b'{"type": "unheard of"}', b"3"])
 def test_an_entry_that_was_changed_is_named(store, text) -> None:
-    begun(store)
+    started_log(store)
     store.put("log/00000000.json", text)
     with pytest.raises(DamagedDataError, match=r"log/00000000.json: not an entry .* restore it"):
         CommitLog(store).entries()
@@ -142,7 +142,7 @@ def test_a_log_that_began_no_attempt_is_of_attempt_0_and_appends_nothing_of_othe
 
 
 def test_an_attempt_goes_on_in_another_process_that_was_told_its_number(store) -> None:
-    begun(store)
+    started_log(store)
     log = CommitLog(store, attempt=1)
     log.append(RunFinished(attempt=1, step=5, weights_digest="d"))
     assert log.finished() == CommitLog(store).finished() == log.entries()[-1]
@@ -168,10 +168,10 @@ def test_two_that_begin_at_once_get_numbers_of_their_own(store) -> None:
         def put_if_absent(self, key, data) -> bool:
             self.times += 1
             if self.times <= 2:
-                begun(store, now_s=1.0)
+                started_log(store, now_s=1.0)
             return super().put_if_absent(key, data)
 
-    late = begun(OvertakenTwice(store), now_s=1.0)
+    late = started_log(OvertakenTwice(store), now_s=1.0)
     assert late.attempt == 3
     assert [entry.attempt for entry in CommitLog(store).entries()] == [1, 2, 3]
 
@@ -184,7 +184,7 @@ def test_an_entry_costs_one_write(store) -> None:
             keys.append(key)
             return super().put_if_absent(key, data)
 
-    log = begun(Counting(store))
+    log = started_log(Counting(store))
     committed(log, 1)
     log.append(RunFinished(attempt=1, step=1, weights_digest="d"))
     assert keys == [f"log/0000000{number}.json" for number in range(3)]
@@ -192,7 +192,7 @@ def test_an_entry_costs_one_write(store) -> None:
 
 def test_a_run_is_finished_when_its_last_entry_says_so(store) -> None:
     assert CommitLog(store).finished() is None
-    log = begun(store)
+    log = started_log(store)
     for step in (1, 2):
         committed(log, step)
         assert log.finished() is None
@@ -204,7 +204,7 @@ def test_a_run_is_finished_when_its_last_entry_says_so(store) -> None:
 
 
 def test_a_retired_or_quarantined_commit_is_resumed_from_no_more(store) -> None:
-    log = begun(store)
+    log = started_log(store)
     first, second = committed(log, 1), committed(log, 2)
     committed(log, 3, retires=(first.folder,))
     log.append(CommitQuarantined(attempt=1, folder=second.folder, step=2, reason="torn"))
@@ -220,7 +220,7 @@ def test_a_retired_or_quarantined_commit_is_resumed_from_no_more(store) -> None:
     ],
 )
 def test_a_damaged_file_is_named_and_the_commit_before_it_is_used(store, damage, problem) -> None:
-    log = begun(store)
+    log = started_log(store)
     good, bad = committed(log, 1), committed(log, 2)
     assert first_problem(store, bad) is None and log.last_intact_commit() == bad
     damage(store, key := f"{bad.folder}/weights")
@@ -235,7 +235,7 @@ def test_a_damaged_file_is_named_and_the_commit_before_it_is_used(store, damage,
 
 
 def test_the_first_damaged_of_several_files_is_named(store) -> None:
-    log = begun(store)
+    log = started_log(store)
     commit = committed(log, 1)
     store.put(f"{commit.folder}/more", b"more")
     commit = commit.model_copy(update={"files": (*commit.files, digest_of("more", b"more"), *commit.files)})
@@ -258,7 +258,7 @@ def test_a_large_file_is_digested_whole_and_block_by_block(store) -> None:
 
             yield Reader(self._inner.get(key))
 
-    log = begun(store)
+    log = started_log(store)
     commit = committed(log, 1).model_copy(update={"files": (digest_of("large", data),)})
     store.put(f"{commit.folder}/large", data)
     assert first_problem(Watched(store), commit) is None
@@ -268,7 +268,7 @@ def test_a_large_file_is_digested_whole_and_block_by_block(store) -> None:
 
 
 def test_no_commit_behind_the_last_verified_one_is_trusted_after_a_failed_check(store) -> None:
-    log = begun(store)
+    log = started_log(store)
     for step in (1, 2, 3):
         committed(log, step, is_verified=True)
     doubtful = [committed(log, step) for step in (4, 5)]
@@ -283,7 +283,7 @@ def test_no_commit_behind_the_last_verified_one_is_trusted_after_a_failed_check(
 
 
 def test_where_no_commit_is_verified_none_is_trusted(store) -> None:
-    log = begun(store)
+    log = started_log(store)
     committed(log, 1), committed(log, 2)
     log.quarantine_unverified("a device is wrong", up_to=1)
     assert steps(log) == []
@@ -291,14 +291,14 @@ def test_where_no_commit_is_verified_none_is_trusted(store) -> None:
 
 def test_a_fork_falls_back_to_the_commit_that_it_inherited(store) -> None:
     committed(CommitLog(store), 3)
-    log = begun(store)
+    log = started_log(store)
     committed(log, 4), committed(log, 5)
     log.quarantine_unverified("a device is wrong", up_to=1)
     assert steps(log) == [3]
 
 
 def test_commits_of_attempts_after_the_failed_check_are_trusted(store) -> None:
-    log = begun(store)
+    log = started_log(store)
     committed(log, 1)
     log.begin_attempt(world_size=1, now_s=0.0)
     committed(log, 2)
@@ -307,7 +307,7 @@ def test_commits_of_attempts_after_the_failed_check_are_trusted(store) -> None:
 
 
 def test_a_sweep_keeps_what_may_be_needed_and_nothing_else(store) -> None:
-    log = begun(store)
+    log = started_log(store)
     retired, torn = committed(log, 1), committed(log, 2)
     store.put(f"{checkpoint_folder(9, 1)}/weights", b"of an attempt that died before its commit")
     store.put(f"{checkpoint_folder(9, 1)}/receipts.npz", b"likewise")
@@ -327,7 +327,7 @@ def test_a_sweep_keeps_what_may_be_needed_and_nothing_else(store) -> None:
 
 def test_a_strangers_folder_is_passed_over_and_what_lies_behind_it_is_swept(store) -> None:
     """The store lists in any order, so the stranger's comes between two of ours."""
-    log = begun(store)
+    log = started_log(store)
     expected = ("checkpoints/backup/weights", "checkpoints/00000001-mine/weights")
     ours = [f"{checkpoint_folder(step, 1)}/weights" for step in (0, 9)]
     for key in (*expected, *ours):
@@ -338,7 +338,7 @@ def test_a_strangers_folder_is_passed_over_and_what_lies_behind_it_is_swept(stor
 
 
 def test_what_an_attempt_left_before_its_first_commit_is_swept_whole(store) -> None:
-    log = begun(store)
+    log = started_log(store)
     for name in ("weights", "receipts.npz"):
         store.put(f"{checkpoint_folder(0, 1)}/{name}", b"torn")
     log.begin_attempt(world_size=1, now_s=2.0)
@@ -349,12 +349,12 @@ def test_what_an_attempt_left_before_its_first_commit_is_swept_whole(store) -> N
 def test_an_attempt_looks_at_what_lies_from_its_first_step_on(store) -> None:
     """What is older was swept by the attempts before it."""
 
-    class Told(FlakyStore):
+    class RecordingStore(FlakyStore):
         def sweep_unfinished(self, is_dead, is_swept) -> None:
             self.is_swept = is_swept
 
-    events = Told(store)
-    log = begun(events)
+    events = RecordingStore(store)
+    log = started_log(events)
     for step in (1, 2, 3):
         committed(log, step)
     own = folders(store)
@@ -370,7 +370,7 @@ def test_an_attempt_looks_at_what_lies_from_its_first_step_on(store) -> None:
 
 
 def test_receipts_and_journal_of_the_last_commit_of_an_attempt_outlive_its_weights(store) -> None:
-    log = begun(store)
+    log = started_log(store)
     last = committed(log, 1)
     store.put(f"{last.folder}/journal.parquet", b"rollouts")
     log.begin_attempt(world_size=1, now_s=2.0)
@@ -383,7 +383,7 @@ def test_receipts_and_journal_of_the_last_commit_of_an_attempt_outlive_its_weigh
 
 
 def test_a_log_that_was_not_read_knows_of_no_commit_and_appends_behind_what_is_there(store) -> None:
-    first = committed(begun(store), 1)
+    first = committed(started_log(store), 1)
     log = CommitLog(store, attempt=1)
     assert log.known_commits() == []
     second = committed(log, 2)
@@ -391,20 +391,20 @@ def test_a_log_that_was_not_read_knows_of_no_commit_and_appends_behind_what_is_t
 
 
 def test_a_sweep_deletes_the_weights_that_this_very_attempt_has_retired(store) -> None:
-    log = begun(store)
+    log = started_log(store)
     retired, torn = committed(log, 1), committed(log, 2)
     log.append(CommitQuarantined(attempt=1, folder=torn.folder, step=2, reason="torn"))
     log.sweep_retired(committed(log, 3, retires=(retired.folder, torn.folder)))
-    by_hand = folders(store)
-    assert f"{retired.folder}/weights" not in by_hand
+    after_full_sweep = folders(store)
+    assert f"{retired.folder}/weights" not in after_full_sweep
     log.sweep()
-    assert folders(store) == by_hand
+    assert folders(store) == after_full_sweep
 
 
 def test_a_commit_costs_as_many_calls_after_many_commits_as_after_few() -> None:
     clock, inner = HandClock(), open_store("memory:")
     counting = FailingStore(inner, {}, clock)
-    log, costs = begun(counting), []
+    log, costs = started_log(counting), []
     for step in range(1, 4 * commit_log.SUMMARY_EVERY):
         before = counting.num_calls
         log.commits()
@@ -416,7 +416,7 @@ def test_a_commit_costs_as_many_calls_after_many_commits_as_after_few() -> None:
 
 
 def test_who_was_replaced_can_neither_append_nor_take_the_run_back(store) -> None:
-    zombie, successor = begun(store, now_s=1.0), begun(store, now_s=2.0)
+    zombie, successor = started_log(store, now_s=1.0), started_log(store, now_s=2.0)
     entries = successor.entries()
     with pytest.raises(FencedError, match="attempt 1 was replaced by attempt 2"):
         zombie.append(RunFinished(attempt=1, step=5, weights_digest="d"))
@@ -426,7 +426,7 @@ def test_who_was_replaced_can_neither_append_nor_take_the_run_back(store) -> Non
 
 
 def test_who_was_replaced_and_has_read_of_it_can_not_append_behind_its_successor(store) -> None:
-    zombie, successor = begun(store, now_s=1.0), begun(store, now_s=2.0)
+    zombie, successor = started_log(store, now_s=1.0), started_log(store, now_s=2.0)
     entries = zombie.entries()
     with pytest.raises(FencedError, match="attempt 1 was replaced by attempt 2"):
         zombie.append(RunFinished(attempt=1, step=5, weights_digest="d"))
@@ -434,29 +434,29 @@ def test_who_was_replaced_and_has_read_of_it_can_not_append_behind_its_successor
 
 
 def test_an_append_whose_answer_was_lost_is_made_once(store) -> None:
-    class AnswersAreLost(FlakyStore):
+    class LosesResponses(FlakyStore):
         def put_if_absent(self, key, data) -> bool:
             return super().put_if_absent(key, data) and not key.endswith("00000001.json")
 
-    log = begun(AnswersAreLost(store), now_s=1.0)
+    log = started_log(LosesResponses(store), now_s=1.0)
     log.append(RunFinished(attempt=1, step=5, weights_digest="d"))
     assert len(log.entries()) == 2
 
 
 def test_an_attempt_whose_own_beginning_was_not_heard_of_is_not_fenced_by_it(store) -> None:
-    class AnswersAreLost(FlakyStore):
+    class LosesResponses(FlakyStore):
         def put_if_absent(self, key, data) -> bool:
             is_heard = super().put_if_absent(key, data)
             return is_heard and not key.endswith("00000002.json")
 
-    begun(store)
-    log = begun(AnswersAreLost(store), now_s=1.0)
+    started_log(store)
+    log = started_log(LosesResponses(store), now_s=1.0)
     assert log.begin_attempt(world_size=1, now_s=2.0) == 4
     assert [entry.attempt for entry in log.entries()] == [1, 2, 3, 4]
 
 
 def test_who_loses_the_race_for_the_next_attempt_to_another_is_fenced(store, monkeypatch) -> None:
-    log, other = begun(store), CommitLog(store)
+    log, other = started_log(store), CommitLog(store)
     put = store.put_if_absent
 
     def put_after_another(key: str, data: bytes) -> bool:
@@ -471,7 +471,7 @@ def test_who_loses_the_race_for_the_next_attempt_to_another_is_fenced(store, mon
 
 
 def test_every_flipped_bit_of_an_entry_is_found(store) -> None:
-    log = begun(store)
+    log = started_log(store)
     committed(log, 7)
     for key in ("log/00000000.json", "log/00000001.json"):
         whole = store.get(key)
@@ -486,7 +486,7 @@ def test_every_flipped_bit_of_an_entry_is_found(store) -> None:
 
 
 def test_entries_that_changed_places_are_found(store) -> None:
-    log = begun(store)
+    log = started_log(store)
     committed(log, 7)
     committed(log, 8)
     first, second = store.get("log/00000001.json"), store.get("log/00000002.json")
@@ -507,7 +507,7 @@ def test_an_entry_that_was_written_with_a_digest_is_read_for_ever(store) -> None
 
 
 def test_an_entry_without_a_digest_is_refused(store) -> None:
-    begun(store)
+    started_log(store)
     tree = json.loads(store.get("log/00000000.json"))
     del tree["entry_sha256"]
     store.put("log/00000000.json", json.dumps(tree).encode())
@@ -516,7 +516,7 @@ def test_an_entry_without_a_digest_is_refused(store) -> None:
 
 
 def test_half_written_files_of_fenced_attempts_are_swept_and_those_of_this_one_stay(tmp_path: Path) -> None:
-    log = begun(open_store(str(tmp_path)))
+    log = started_log(open_store(str(tmp_path)))
     log.begin_attempt(world_size=1, now_s=2.0)
     halves = [tmp_path / checkpoint_folder(4, attempt) / ".unfinished-weights-1-1" for attempt in (1, 2)]
     for half in halves:
@@ -527,13 +527,13 @@ def test_half_written_files_of_fenced_attempts_are_swept_and_those_of_this_one_s
 
 
 def test_half_written_files_of_this_attempt_are_swept_after_an_hour(store) -> None:
-    class Told(FlakyStore):
+    class RecordingStore(FlakyStore):
         def sweep_unfinished(self, is_dead, is_swept) -> None:
             ages = (0.0, 3600.0, 3600.5)
             self.dead = [age_s for age_s in ages if is_dead(checkpoint_folder(4, 1), age_s)]
 
-    events = Told(store)
-    begun(events).sweep_abandoned()
+    events = RecordingStore(store)
+    started_log(events).sweep_abandoned()
     assert events.dead == [3600.5]
 
 
@@ -557,7 +557,7 @@ class Counted(FlakyStore):
 
 
 def test_an_attempt_begins_at_the_same_cost_after_many_commits_as_after_few(store) -> None:
-    log, costs = begun(store), []
+    log, costs = started_log(store), []
     for step in range(1, 5 * commit_log.SUMMARY_EVERY):
         retires = () if step < 3 else (checkpoint_folder(step - 2, 1),)
         log.sweep_retired(committed(log, step, retires=retires))
@@ -571,7 +571,7 @@ def test_an_attempt_begins_at_the_same_cost_after_many_commits_as_after_few(stor
 
 def many(store, num_commits: int, now_s: float = 1.0) -> CommitLog:
     """A log that is long enough for a summary."""
-    log = begun(store, now_s)
+    log = started_log(store, now_s)
     for step in range(1, num_commits + 1):
         committed(log, step, retires=() if step < 3 else (checkpoint_folder(step - 2, 1),))
     return log
@@ -703,7 +703,7 @@ def test_an_entry_that_somebody_put_in_the_place_of_another_is_found(store) -> N
     """Its own digest is right; it is the next one that does not follow it."""
     many(store, 3)
     other = open_store("memory:")
-    log = begun(other)
+    log = started_log(other)
     committed(log, 1), committed(log, 2, metric=0.5)
     store.put("log/00000002.json", other.get("log/00000002.json"))
     with pytest.raises(DamagedDataError, match=r"log/00000003\.json: it does not follow the entry before it"):

@@ -94,7 +94,7 @@ def test_who_waits_heeds_the_term_of_the_holder(clock):
 def test_leases_go_on_past_the_9_999th(clock):
     store = open_store("memory:")
     for number in (1, 9_998, 9_999, 10_000):
-        store.put(f"job/lease-{number:04d}.json", b'{"worker": "a", "taken_s": 1, "beat_s": 2, "is_released": true}')
+        store.put(f"job/lease-{number:04d}.json", b'{"worker": "a", "acquired_s": 1, "beat_s": 2, "is_released": true}')
     watch = LeaseWatch(store, clock)
     for expected in (10_001, 10_002):
         lease = watch.take("job", worker="b")
@@ -157,6 +157,6 @@ def test_a_lease_that_was_cut_short_holds_nothing(clock):
 
 def test_what_a_newer_assay_says_of_a_lease_beside_makes_it_no_free_one(clock):
     store = open_store("memory:")
-    state = {"worker": "a", "taken_s": 1.0, "beat_s": 2.0, "is_released": False, "colour": "blue"}
+    state = {"worker": "a", "acquired_s": 1.0, "beat_s": 2.0, "is_released": False, "colour": "blue"}
     store.put("job/lease-0001.json", json.dumps(state).encode())
     assert LeaseWatch(store, clock).take("job", worker="b") is None

@@ -11,7 +11,7 @@ from assay.records.run import Attempt, Run
 from assay.store.attempts import save_attempt
 from assay.store.commit_log import CommitLog, checkpoint_folder
 from assay.store.metrics.segment import segment_path
-from assay.store.missing_log import missing_log, refuse_missing_log
+from assay.store.missing_log import missing_log, reject_missing_log
 from assay.store.objects import open_store
 from machine import MACHINE
 
@@ -23,7 +23,7 @@ def log_of(run: Run) -> CommitLog:
 def commit_of(attempt: int, step: int) -> Commit:
     return Commit(
         attempt=attempt, world_size=1, step=step, cursor=Cursor(), committed_s=0.0, folder=f"c{step}", files=(),
-        weights_digest="", receipts_from_step=0, rows_learned=0,
+        weights_digest="", receipts_from_step=0, rows_trained=0,
     )  # fmt: skip
 
 
@@ -55,7 +55,7 @@ def test_a_run_that_never_began_and_one_whose_log_knows_all_are_well(run: Run) -
 def test_what_an_attempt_left_shows_that_the_log_was_moved_away(leave, run: Run) -> None:
     leave(run, 1)
     with pytest.raises(DamagedDataError, match=r"store/log/ is missing or empty, but .* is of attempt 1") as error:
-        refuse_missing_log(run, log_of(run))
+        reject_missing_log(run, log_of(run))
     assert "Put it back" in str(error.value)
 
 
@@ -69,12 +69,12 @@ def test_a_log_that_lost_its_end_is_told_from_what_later_attempts_left(run: Run)
 def test_a_store_with_the_commits_of_another_run_is_refused(run: Run) -> None:
     log = log_of(run)
     log.begin_attempt(world_size=1, now_s=0.0)
-    refuse_missing_log(run, log)  # who was killed before it wrote its attempt down
+    reject_missing_log(run, log)  # who was killed before it wrote its attempt down
     log.append(commit_of(1, 5))
     with pytest.raises(DamagedDataError, match=r"They are of another run with the same --store"):
-        refuse_missing_log(run, log)
+        reject_missing_log(run, log)
     leave_metrics(run, 1)
-    refuse_missing_log(run, log)
+    reject_missing_log(run, log)
 
 
 def test_a_log_without_the_last_commit_of_an_attempt_that_ended_has_lost_it(run: Run) -> None:
@@ -91,7 +91,7 @@ def test_a_log_without_the_last_commit_of_an_attempt_that_ended_has_lost_it(run:
     for number, lost in ((3, "attempt 1 finished the run"), (2, "attempt 1 committed step 9")):
         log.store.delete(f"log/{number:08d}.json")
         with pytest.raises(DamagedDataError, match=f"attempt-0001.json says that {lost}, and the log does not"):
-            refuse_missing_log(run, log_of(run))
+            reject_missing_log(run, log_of(run))
 
 
 def test_an_attempt_that_ended_and_whose_commits_were_distrusted_is_well(run: Run) -> None:

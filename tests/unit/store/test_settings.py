@@ -23,7 +23,7 @@ def attempt(number: int, model: str, instructions: str = "") -> Attempt:
         processor=processor,
         code_version=MACHINE["code_version"],
         folder=MACHINE["folder"],
-        surroundings=MACHINE["surroundings"],
+        environment=MACHINE["environment"],
     )
 
 
@@ -58,7 +58,7 @@ def test_a_free_device_costs_nothing_which_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("settings", "message"),
     [
         ({"device_hour_prices": {"cpu": 1}}, "device_hour_prices without a currency"),
         ({"currency": "EUR", "device_hour_prices": {"cpu": -1}}, "device_hour_prices.cpu"),
@@ -69,9 +69,9 @@ def test_a_free_device_costs_nothing_which_is_known() -> None:
         ),
     ],
 )
-def test_wrong_settings_are_refused_by_key(given: dict[str, object], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        validated(Settings, LoadedConfig(given, {}))
+def test_wrong_settings_are_refused_by_key(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        validated(Settings, LoadedConfig(settings, {}))
 
 
 def test_a_plan_is_counted_at_the_only_price_or_at_the_one_that_is_named() -> None:

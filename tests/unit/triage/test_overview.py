@@ -12,8 +12,8 @@ import pytest
 from assay.base.errors import ConfigError
 from assay.cli.main import main
 from assay.records.failure import Failure
-from assay.records.findings import Finding
 from assay.records.run import Attempt, PhaseSeconds, Run
+from assay.records.triage_overview import Finding
 from assay.reporting.documents.render import render_document
 from assay.reporting.documents.triage_page import triage_document
 from assay.reporting.terminal.triage_overview import print_triage_overview
@@ -53,8 +53,8 @@ def one(found: tuple[Finding, ...], about: str) -> Finding:
 
 def test_each_planted_thing_is_found_with_what_it_cost_the_dearest_first(planted: Home) -> None:
     fleet = looked_at(planted)
-    found = fleet.findings.findings
-    assert fleet.findings.days == pytest.approx(DAYS, rel=0.01)
+    found = fleet.overview.results
+    assert fleet.overview.days == pytest.approx(DAYS, rel=0.01)
     hours = [finding.device_hours_a_week or 0.0 for finding in found]
     assert hours == sorted(hours, reverse=True) and all(finding.is_confirmed for finding in found)
 
@@ -73,7 +73,7 @@ def test_of_less_than_a_week_the_loss_is_what_was_lost_and_no_rate(tmp_path: Pat
     home = Home.at(tmp_path / "home")
     recorded_fleet(home, num_runs=4, fails=lambda *_: 0.0)
     fleet = looked_at(home)
-    found, spent = fleet.findings, one(fleet.findings.findings, "spent")
+    found, spent = fleet.overview, one(fleet.overview.results, "spent")
     assert 3 / 24 < found.days < 4 / 24
     assert spent.device_hours_a_week == pytest.approx(fleet.spent_s["startup"] / 3600)
     assert spent.device_hours_a_week < found.device_hours
@@ -89,15 +89,15 @@ def test_where_nothing_is_planted_what_stands_out_is_what_time_was_spent_on(tmp_
     home = Home.at(tmp_path / "home")
     recorded_fleet(home, num_runs=150, fails=lambda *_: 0.0)
     fleet = looked_at(home)
-    assert [finding.about for finding in fleet.findings.findings] == ["spent"]
-    assert (fleet.findings.attempts, fleet.findings.failures) == (150, 0)
+    assert [finding.about for finding in fleet.overview.results] == ["spent"]
+    assert (fleet.overview.attempts, fleet.overview.failures) == (150, 0)
 
 
 @pytest.mark.slow
 def test_failures_that_share_nothing_are_told_without_a_cause(tmp_path: Path) -> None:
     home = Home.at(tmp_path / "home")
     recorded_fleet(home, num_runs=150, fails=lambda *_: 0.1)
-    found = one(looked_at(home).findings.findings, "failures")
+    found = one(looked_at(home).overview.results, "failures")
     assert "of 150 attempts failed" in found.what and found.next.startswith("assay ")
 
 
@@ -143,14 +143,14 @@ def test_of_a_few_runs_the_failure_is_first_and_what_time_went_into_is_no_fault(
     home = Home.at(tmp_path / "home")
     recorded_runs(home, *failures)
     fleet = looked_at(home)
-    first, *others = fleet.findings.findings
+    first, *others = fleet.overview.results
     assert (first.about, first.is_confirmed) == ("failures", True)
     assert WILD in first.what and first.next == f"assay show r{len(failures) - 1}"
     assert [finding.about for finding in others] == ["spent"]
     page = render_document(triage_document(fleet, None, None, created_s=0.0))
     assert page.count(">confirmed<") == 1 and page.count(">measured<") == 1
-    assert fleet.diagnosis is not None and fleet.diagnosis.because in fleet.findings.not_looked_at.values()
-    print_triage_overview(fleet.findings)
+    assert fleet.diagnosis is not None and fleet.diagnosis.because in fleet.overview.not_looked_at.values()
+    print_triage_overview(fleet.overview)
     assert fleet.diagnosis.because not in capsys.readouterr().out.split("no finding (")[0]
 
 
@@ -158,7 +158,7 @@ def test_failures_of_several_symptoms_have_a_finding_each_and_the_rest_share_one
     home = Home.at(tmp_path / "home")
     words = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta")
     recorded_runs(home, None, *(f"{word} is at fault" for word in words))
-    found = [finding for finding in looked_at(home).findings.findings if finding.about == "failures"]
+    found = [finding for finding in looked_at(home).overview.results if finding.about == "failures"]
     assert len(found) == 6 and sum(int(item.what.split()[0]) for item in found) == len(words)
 
 
@@ -167,14 +167,14 @@ def test_runs_that_are_all_healthy_have_nothing_confirmed(tmp_path: Path) -> Non
     recorded_runs(home, None, None)
     fleet = looked_at(home)
     page = render_document(triage_document(fleet, None, None, created_s=0.0))
-    assert {finding.about for finding in fleet.findings.findings} == {"spent"}
+    assert {finding.about for finding in fleet.overview.results} == {"spent"}
     assert ">confirmed<" not in page and 'class="verdict bad"' not in page
 
 
 def test_a_rise_without_a_factor_is_suspected_and_stands_behind_what_is_confirmed(tmp_path: Path) -> None:
     home = Home.at(tmp_path / "home")
     recorded_fleet(home, num_runs=200, fails=lambda *_: 0.0, step_s=lambda run: 3.0 if run >= 100 else 1.0)
-    *confirmed, last = looked_at(home).findings.findings
+    *confirmed, last = looked_at(home).overview.results
     assert (last.about, last.is_confirmed) == ("slower", False) and "unexplained" in last.what
     assert all(finding.is_confirmed for finding in confirmed)
     assert (last.device_hours_a_week or 0.0) > max(finding.device_hours_a_week or 0.0 for finding in confirmed)
@@ -195,13 +195,13 @@ def test_what_an_attempt_ran_in_is_a_factor(tmp_path: Path) -> None:
         fails=lambda run, _: 0.7 if run % 4 == 0 else 0.02,
         driver_of=lambda run: "560.1" if run % 4 == 0 else "550.54",
     )
-    assert one(looked_at(home).findings.findings, "failures").what.startswith("driver=560.1: ")
+    assert one(looked_at(home).overview.results, "failures").what.startswith("driver=560.1: ")
 
 
 def test_the_page_says_the_same_and_needs_nothing_beside_it(planted: Home) -> None:
     fleet = looked_at(planted)
     page = render_document(triage_document(fleet, None, None, created_s=0.0))
-    for finding in fleet.findings.findings:
+    for finding in fleet.overview.results:
         assert finding.what.split(":")[0].replace("'", "&#39;") in page
     for title in ("Failures over time", "What failed attempts have in common", "What steps take"):
         assert title in page
@@ -220,7 +220,7 @@ def test_what_a_factor_is_called_stays_text(tmp_path: Path) -> None:
         version_of=lambda run: version if run % 5 == 0 else "0.1",
     )
     fleet = looked_at(home)
-    assert version in one(fleet.findings.findings, "failures").what
+    assert version in one(fleet.overview.results, "failures").what
     assert "<script>alert" not in render_document(triage_document(fleet, None, None, created_s=0.0))
 
 
@@ -235,7 +235,7 @@ def test_the_command_prints_json_and_a_page_and_says_where_nothing_is(
     monkeypatch.setenv("ASSAY_HOME", str(planted.folder))
     assert assay("triage", "--json", "--page", str(tmp_path / "page.html")) == 0
     found = json.loads(capsys.readouterr().out)
-    assert {item["about"] for item in found["findings"]} == {"spent", "slower", "failures"}
+    assert {item["about"] for item in found["results"]} == {"spent", "slower", "failures"}
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
     assert assay("triage") == 0
     assert f"1. {found['findings'][0]['device_hours_a_week']:,.1f} device-h a week" in capsys.readouterr().out

@@ -72,8 +72,8 @@ def attempt(number: int = 1, *, started: float) -> Attempt:
 
 def launch(started: float, requested_s: float | None = None) -> Launch:
     return Launch(
-        run_id="run", number=1, place="here", job="1", host="n1", started_by="me", started_s=EPOCH_S + started,
-        asked_s=None if requested_s is None else EPOCH_S + requested_s, world_size=2, log="",
+        run_id="run", number=1, launcher="here", job="1", host="n1", started_by="me", started_s=EPOCH_S + started,
+        requested_s=None if requested_s is None else EPOCH_S + requested_s, world_size=2, log="",
     )  # fmt: skip
 
 

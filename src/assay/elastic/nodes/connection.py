@@ -66,7 +66,7 @@ class Hello(_Message):
     processor: Processor
     code_version: str
     """The version of assay that it has."""
-    surroundings: NodeEnvironment
+    environment: NodeEnvironment
 
 
 class Start(_Message):

@@ -154,9 +154,9 @@ class NodeGroup:
         for name, peer in names.items():
             _refuse_other_code(name, peer, self._name)
 
-    def elsewhere(self) -> dict[str, NodeEnvironment]:
+    def other_environments(self) -> dict[str, NodeEnvironment]:
         """What the nodes that are left have around their ranks, by host."""
-        return {peer.host: peer.surroundings for _, peer in sorted(self._peers.items())}
+        return {peer.host: peer.environment for _, peer in sorted(self._peers.items())}
 
     def fitting(self, world_size: int) -> int:
         """`world_size`, or the most ranks that find room; those who leave are let go, those outside let in."""
@@ -528,7 +528,7 @@ class Follower:
                 host=socket.gethostname(),
                 processor=processor_here(),
                 code_version=code_version(),
-                surroundings=environment_here(),
+                environment=environment_here(),
             )
         )
 

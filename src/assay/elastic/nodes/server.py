@@ -45,7 +45,7 @@ class Peer(NamedTuple):
     host: str
     processor: Processor
     code_version: str
-    surroundings: NodeEnvironment
+    environment: NodeEnvironment
     node: int | None = None
     """Its number in the allocation; None of one that was lent."""
 
@@ -108,7 +108,7 @@ class NodeServer:
         link = accept_link(accepted, self._key)
         hello = link.first(INTRODUCTION_S) if link else None
         if link is not None and isinstance(hello, Hello):
-            about = (hello.host, hello.processor, hello.code_version, hello.surroundings, hello.node)
+            about = (hello.host, hello.processor, hello.code_version, hello.environment, hello.node)
             self._come.put(Peer(link, *about))
         elif link is not None:
             link.close()

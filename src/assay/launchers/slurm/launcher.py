@@ -96,8 +96,8 @@ def job_script(home: Home, run: Run, config: SlurmConfig, *, world_size: int, op
     """The script that sbatch is given; `options` are more of `assay train`."""
     config.check_world_size(world_size)
     threads, per_node = recipe_of(run).trainer.threads_per_rank, -(-world_size // config.nodes)
-    options = ("--on", "allocation", "--workers-per-node", str(per_node))
-    command = resume_command(run, world_size=world_size, options=(*options, *options))
+    node_options = ("--on", "allocation", "--workers-per-node", str(per_node))
+    command = resume_command(run, world_size=world_size, options=(*node_options, *options))
     guarded = hosts_left_out(home, run, world_size=world_size)
     directives = [
         f"--job-name={_job_name(run)}",
@@ -168,7 +168,7 @@ class SlurmLauncher:
         """
         job = _unrecorded_job(run) or self._submit(run, world_size)
         log = str(slurm_folder(run) / f"job-{job}.log")
-        return save_launch(run, options="slurm", job=job, world_size=world_size, log=log)
+        return save_launch(run, launcher="slurm", job=job, world_size=world_size, log=log)
 
     def _submit(self, run: Run, world_size: int) -> str:
         script = job_script(self._home, run, self._config, world_size=world_size, options=self._options)

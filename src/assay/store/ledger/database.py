@@ -54,7 +54,7 @@ class Session(Connection, Protocol):
 class Database(ABC):
     """The sessions of one ledger; safe to share between threads."""
 
-    spelled: ClassVar[Mapping[str, str]]
+    column_types: ClassVar[Mapping[str, str]]
     """How it says what only databases of its kind say so (see `tables`)."""
     errors: ClassVar[tuple[type[Exception], ...]]
     """What its driver raises."""
@@ -119,11 +119,11 @@ class Database(ABC):
             if self._has_tables(connection):
                 return
             for table in tables.TABLES:
-                for statement in table.creation(self.spelled):
+                for statement in table.creation(self.column_types):
                     connection.execute(statement)
             version = {"version": tables.LAYOUT_VERSION}
-            made = f"INSERT INTO {tables.layout.name} VALUES (:version) ON CONFLICT DO NOTHING"
-            connection.execute(made, version)
+            statement = f"INSERT INTO {tables.layout.name} VALUES (:version) ON CONFLICT DO NOTHING"
+            connection.execute(statement, version)
 
     @contextmanager
     def _transaction(self, *, writes: bool) -> Iterator[Connection]:
@@ -180,7 +180,7 @@ class Database(ABC):
             reason = str(error).strip() or type(error).__name__
             is_away = isinstance(error, self.operational) and self.is_away(reason)
             kind = StoreAwayError if is_away else StoreFullError if _is_full(reason) else StoreError
-            raise kind(f"ledger {self.shown}: {reason}. {cure_of(reason)}") from error
+            raise kind(f"ledger {self.shown}: {reason}. {hint_for(reason)}") from error
 
 
 def shown_url(url: str) -> str:
@@ -192,9 +192,9 @@ def _is_full(reason: str) -> bool:
     return any(words in reason for words in ("disk is full", "No space left"))
 
 
-def cure_of(reason: str) -> str:
+def hint_for(reason: str) -> str:
     """What to do about what a database says."""
-    cures = {
+    hints = {
         "lock timeout": f"Another process has held it for over {LOCKED_S} s: wait for it, or stop it.",
         "timeout expired": "Something accepts connections there and says nothing: a server that is stopped?",
         "no answer": "The server keeps the connection and says nothing: is it stopped, or overloaded?",
@@ -209,6 +209,4 @@ def cure_of(reason: str) -> str:
         "authentication": "Give the right user and password in the URL.",
         "does not exist": "Create the database, or name an existing one in $ASSAY_LEDGER.",
     }
-    return next(
-        (cure for sign, cure in cures.items() if sign in reason), "Is the server running and reachable?"
-    )
+    return next((hint for sign, hint in hints.items() if sign in reason), "Is the server running and reachable?")

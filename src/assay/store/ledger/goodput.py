@@ -21,18 +21,18 @@ def goodput_of(ledger: Ledger, runs: Sequence[Run], settings: Settings = NO_SETT
     interruptions: list[Interruption] = []
     costs: list[Money | None] = []
     for run in runs:
-        begun = ledger.attempts(run.run_id)
-        attempts = [attempt for attempt in begun if attempt.ended_s is not None]
-        num_open += len(begun) - len(attempts)
+        all_attempts = ledger.attempts(run.run_id)
+        attempts = [attempt for attempt in all_attempts if attempt.ended_s is not None]
+        num_open += len(all_attempts) - len(attempts)
         seconds = ledger.training_seconds(run.run_id)
-        settled = {attempt.attempt for attempt in attempts}
-        entries = [entry for entry in ledger.log_entries(run.run_id) if entry.attempt in settled]
+        ended_attempts = {attempt.attempt for attempt in attempts}
+        entries = [entry for entry in ledger.log_entries(run.run_id) if entry.attempt in ended_attempts]
         commits = [entry for entry in entries if isinstance(entry, Commit)]
         for rank in seconds:
             held_s += rank.held_s
             for phase, spent_s in rank.seconds.items():
                 by_phase[phase] = by_phase.get(phase, 0.0) + spent_s
-        costs.append(cost_of(settings, begun, seconds))
+        costs.append(cost_of(settings, all_attempts, seconds))
         evaluation_s += ledger.evaluation_s(run.run_id)
         running_s += sum((attempt.ended_s or 0.0) - attempt.started_s for attempt in attempts)
         interruptions += _interruptions(attempts, seconds, finished_by=_finished_by(entries))
@@ -46,8 +46,8 @@ def goodput_of(ledger: Ledger, runs: Sequence[Run], settings: Settings = NO_SETT
     # All lost, where no commit was made in time: then nothing is known of what one costs.
     commit_s = (commit_device_s / num_commit_ranks if num_commit_ranks else None) or None
     failure_s = running_s / len(interruptions) if interruptions else None
-    paid = [cost.amount for cost in costs if cost is not None]
-    is_paid = bool(costs) and len(paid) == len(costs)
+    known_costs = [cost.amount for cost in costs if cost is not None]
+    has_all_costs = bool(costs) and len(known_costs) == len(costs)
     known = commit_s is not None and failure_s is not None
     return Goodput(
         run_ids=tuple(run.run_id for run in runs),
@@ -61,8 +61,8 @@ def goodput_of(ledger: Ledger, runs: Sequence[Run], settings: Settings = NO_SETT
         failure_s=failure_s,
         optimal_commit_s=optimal_commit_interval_s(commit_s or 0.0, failure_s or 0.0) if known else None,
         step_s=useful_rank_s / num_steps if num_steps else None,
-        cost=sum(paid) if is_paid else None,
-        currency=settings.currency if is_paid else "",
+        cost=sum(known_costs) if has_all_costs else None,
+        currency=settings.currency if has_all_costs else "",
     )
 
 

@@ -25,13 +25,13 @@ from assay.records.evaluation import (
     evaluation_from_json,
 )
 from assay.records.failure import Failure
+from assay.records.incident import Incident
 from assay.records.launch import Launch
-from assay.records.notice import Notice
 from assay.records.record import Record, record_of_kind
-from assay.records.remarks import Remarks
 from assay.records.run import Attempt, PhaseSeconds, Run
+from assay.records.run_notes import RunNotes
 from assay.records.suspect import Suspect
-from assay.store.known_runs import the_one_meant
+from assay.store.known_runs import match_run_id
 from assay.store.ledger import tables
 from assay.store.ledger.database import Connection, Database, Values
 from assay.store.ledger.sqlite import SqliteDatabase, copy_sqlite
@@ -130,10 +130,11 @@ class Ledger:
             rows = connection.execute("SELECT run_id, at_s, host, process FROM ledger_writes")
         return {run_id: (at_s, f"{process} on {host}") for run_id, at_s, host, process in rows}
 
-    def record_notices(self, run_id: str, notices: dict[int, Notice]) -> None:
-        """Write down notices of a run by their index, in one transaction."""
-        table = tables.notices
-        self._put_all(table, [_row(table, each, run_id=run_id, notice_index=n) for n, each in notices.items()])
+    def record_incidents(self, run_id: str, incidents: dict[int, Incident]) -> None:
+        """Write down incidents of a run by their index, in one transaction."""
+        table = tables.incidents
+        rows = [_row(table, incident, run_id=run_id, incident_index=n) for n, incident in incidents.items()]
+        self._put_all(table, rows)
 
     def record_launch(self, launch: Launch) -> None:
         """Write down where a run was started."""
@@ -174,9 +175,9 @@ class Ledger:
         """Write an audit down; the latest of a run is kept."""
         self._put(tables.audits, audit)
 
-    def record_remarks(self, remarks: Remarks) -> None:
+    def record_run_notes(self, run_notes: RunNotes) -> None:
         """Write down what people say about a run."""
-        self._put(tables.remarks, remarks)
+        self._put(tables.run_notes, run_notes)
 
     def record_campaign(self, campaign: "Campaign") -> None:
         """Write down what a campaign declared."""
@@ -198,7 +199,7 @@ class Ledger:
         """The run with this id, or the only one whose id begins so; a `ConfigError` names what was meant."""
         with self.reading() as connection:
             known = [run_id for (run_id,) in connection.execute("SELECT run_id FROM runs")]
-        (run,) = self._records(Run.from_json, tables.runs, the_one_meant(id_or_prefix, known))
+        (run,) = self._records(Run.from_json, tables.runs, match_run_id(id_or_prefix, known))
         return self._located(run)
 
     def has_run(self, run_id: str) -> bool:
@@ -214,9 +215,9 @@ class Ledger:
         """What ended a run's attempts before their time, or those of all runs."""
         return self._records(Failure.from_json, tables.failures, run_id)
 
-    def notices(self, run_id: str) -> list[Notice]:
+    def incidents(self, run_id: str) -> list[Incident]:
         """What was noticed about a run, the oldest first."""
-        return self._records(Notice.from_json, tables.notices, run_id)
+        return self._records(Incident.from_json, tables.incidents, run_id)
 
     def launches(self, run_id: str | None = None) -> list[Launch]:
         """Where a run was started, or all runs, the first time first."""
@@ -225,14 +226,9 @@ class Ledger:
     def suspects(self, node: str) -> list[tuple[str, Suspect]]:
         """Every time that a device of a node computed wrongly, with the run's id."""
         has_suspects = {"pattern": '%"suspects":[{%'}
-        attempts = self._records(
-            Attempt.from_json, tables.attempts, where="record LIKE :pattern", values=has_suspects
-        )
+        attempts = self._records(Attempt.from_json, tables.attempts, where="record LIKE :pattern", values=has_suspects)
         return [
-            (attempt.run_id, suspect)
-            for attempt in attempts
-            for suspect in attempt.suspects
-            if suspect.node == node
+            (attempt.run_id, suspect) for attempt in attempts for suspect in attempt.suspects if suspect.node == node
         ]
 
     def log_entries(self, run_id: str) -> list[LogEntry]:
@@ -275,9 +271,9 @@ class Ledger:
         audits = self._records(AuditReport.from_json, tables.audits, run_id)
         return audits[0] if audits else None
 
-    def remarks(self, run_id: str | None = None) -> list[Remarks]:
+    def run_notes(self, run_id: str | None = None) -> list[RunNotes]:
         """What people say about a run, or about all of those of which they said something."""
-        return self._records(Remarks.from_json, tables.remarks, run_id)
+        return self._records(RunNotes.from_json, tables.run_notes, run_id)
 
     def campaigns(self) -> "list[Campaign]":
         """All campaigns, the newest first."""
@@ -334,9 +330,7 @@ def upsert(connection: Connection, table: LedgerTable, rows: Sequence[dict[str, 
     """Write rows; one whose primary key is there takes the old one's place."""
     others = ", ".join(f"{column} = excluded.{column}" for column in rows[0] if column not in table.key)
     changed = f"UPDATE SET {others}" if others else "NOTHING"
-    connection.execute_all(
-        f"{insertion(table, rows[0])} ON CONFLICT ({', '.join(table.key)}) DO {changed}", rows
-    )
+    connection.execute_all(f"{insertion(table, rows[0])} ON CONFLICT ({', '.join(table.key)}) DO {changed}", rows)
 
 
 def insertion(table: LedgerTable, columns: Iterable[str]) -> str:

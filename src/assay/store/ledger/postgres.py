@@ -37,7 +37,7 @@ def postgres_database(url: str) -> "PostgresDatabase":
 class PostgresDatabase(Database):
     """A server."""
 
-    spelled: ClassVar = {tables.BYTES: "BYTEA", tables.SERIAL: "SERIAL"}
+    column_types: ClassVar = {tables.BYTES: "BYTEA", tables.SERIAL: "SERIAL"}
     errors = (psycopg.Error,)
     mistakes = (psycopg.IntegrityError, psycopg.ProgrammingError)
     operational = psycopg.OperationalError
@@ -86,15 +86,15 @@ class _PunctualConnection(psycopg.Connection[Any]):
     def _punctually(self, gen: Generator[Any, Any, Result]) -> Generator[Any, Any, Result]:
         deadline_s = time.monotonic() + self.silent_s
         try:
-            wanted = next(gen)
+            wait_for = next(gen)
             while True:
-                is_ready = yield wanted
+                is_ready = yield wait_for
                 if is_ready:
                     deadline_s = time.monotonic() + self.silent_s
                 elif time.monotonic() > deadline_s:
                     self.pgconn.finish()
                     raise psycopg.OperationalError(f"no answer within {self.silent_s:g} s")
-                wanted = gen.send(is_ready)
+                wait_for = gen.send(is_ready)
         except StopIteration as done:
             result: Result = done.value
             return result
@@ -115,12 +115,12 @@ class _PostgresSession:
         self.commit()
 
     def execute(self, statement: str, values: Values = {}) -> list[tuple[Any, ...]]:  # noqa: B006 (not changed)
-        cursor = self._driver.execute(_spelled(statement), values)
+        cursor = self._driver.execute(_driver_statement(statement), values)
         return cursor.fetchall() if cursor.description is not None else []
 
     def execute_all(self, statement: str, rows: Sequence[Values]) -> None:
         with self._driver.cursor() as cursor:
-            cursor.executemany(_spelled(statement), rows)
+            cursor.executemany(_driver_statement(statement), rows)
 
     def begin(self, *, writes: bool) -> None:
         pass
@@ -136,6 +136,6 @@ class _PostgresSession:
 
 
 @cache
-def _spelled(statement: str) -> bytes:
+def _driver_statement(statement: str) -> bytes:
     """`:name` as the driver has it; nothing else of ours has a colon."""
     return re.sub(r":(\w+)", r"%(\1)s", statement.replace("%", "%%")).encode()

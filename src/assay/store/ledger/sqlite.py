@@ -19,7 +19,7 @@ from assay.store.ledger.database import Connection, Database, Values
 class SqliteDatabase(Database):
     """A file."""
 
-    spelled: ClassVar = {tables.BYTES: "BLOB", tables.SERIAL: "INTEGER"}
+    column_types: ClassVar = {tables.BYTES: "BLOB", tables.SERIAL: "INTEGER"}
     errors = (sqlite3.Error,)
     mistakes = (sqlite3.IntegrityError, sqlite3.ProgrammingError)
     operational = sqlite3.OperationalError
@@ -71,7 +71,7 @@ def copy_sqlite(file: Path, to: Path) -> None:
                 return
         except sqlite3.Error as error:
             reason = str(error)
-    raise StoreError(f"ledger {file}: {reason}. {database.cure_of(reason)}")
+    raise StoreError(f"ledger {file}: {reason}. {database.hint_for(reason)}")
 
 
 class _SqliteSession:

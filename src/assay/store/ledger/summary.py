@@ -70,10 +70,10 @@ def run_status(
         return "gone"
     now_s = SystemClock().now_s()
     is_heard = last_seen_s is not None and now_s - last_seen_s < SILENT_S
-    has_begun = any(
+    has_started = any(
         abs(now_s - at_s) < SILENT_S for at_s in (created_s, *(attempt.started_s for attempt in attempts))
     )
-    return "running" if is_heard or has_begun else "unknown"
+    return "running" if is_heard or has_started else "unknown"
 
 
 def intact_commits(entries: Sequence[LogEntry]) -> list[Commit]:
@@ -132,7 +132,7 @@ def run_summaries(ledger: Ledger) -> list[RunSummary]:
 def _held_so_far_s(attempts: Sequence[Attempt], last_seen_s: float | None) -> float:
     """Device-seconds of attempts that have no end, and so no account, yet."""
     still = [attempt for attempt in attempts if attempt.ended_s is None]
-    return sum(max(0.0, (last_seen_s or 0.0) - each.started_s) * each.world_size for each in still)
+    return sum(max(0.0, (last_seen_s or 0.0) - attempt.started_s) * attempt.world_size for attempt in still)
 
 
 def _last_headlines(connection: Connection) -> dict[str, tuple[str | None, float | None, bool | None]]:
@@ -145,9 +145,7 @@ def _last_headlines(connection: Connection) -> dict[str, tuple[str | None, float
     )
     last = {run_id: (value, text) for run_id, value, text in rows}
     metrics = {run_id: AUC if text is None else _metric(text, run_id) for run_id, (_, text) in last.items()}
-    return {
-        run_id: (metric.title, last[run_id][0], metric.higher_is_better) for run_id, metric in metrics.items()
-    }
+    return {run_id: (metric.title, last[run_id][0], metric.higher_is_better) for run_id, metric in metrics.items()}
 
 
 def _metric(text: str, run_id: str) -> Metric:

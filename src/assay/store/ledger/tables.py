@@ -24,7 +24,7 @@ class LedgerTable(NamedTuple):
 
     name: str
     key: Mapping[str, str]
-    beside: Mapping[str, str]
+    other_columns: Mapping[str, str]
     indexed: str = ""
     """A column beside the key by which rows are counted."""
     unique: tuple[str, ...] = ()
@@ -34,28 +34,26 @@ class LedgerTable(NamedTuple):
     @property
     def columns(self) -> tuple[str, ...]:
         """Their names, the key's first."""
-        return (*self.key, *self.beside)
+        return (*self.key, *self.other_columns)
 
-    def creation(self, spelled: Mapping[str, str]) -> list[str]:
+    def creation(self, column_types: Mapping[str, str]) -> list[str]:
         """The statements that make it; `spelled` is how the database says `BYTES` and `SERIAL`."""
         columns = [
-            f"{column} {spelled.get(kind, kind)}{'' if column in self.nullable else ' NOT NULL'}"
-            for column, kind in {**self.key, **self.beside}.items()
+            f"{column} {column_types.get(kind, kind)}{'' if column in self.nullable else ' NOT NULL'}"
+            for column, kind in {**self.key, **self.other_columns}.items()
         ]
         keys = [f"PRIMARY KEY ({', '.join(self.key)})"]
         keys += [f"UNIQUE ({', '.join(self.unique)})"] if self.unique else []
-        made = [f"CREATE TABLE IF NOT EXISTS {self.name} ({', '.join([*columns, *keys])})"]
+        statements = [f"CREATE TABLE IF NOT EXISTS {self.name} ({', '.join([*columns, *keys])})"]
         index = f"ix_{self.name}_{self.indexed} ON {self.name} ({self.indexed})"
-        return made + ([f"CREATE INDEX IF NOT EXISTS {index}"] if self.indexed else [])
+        return statements + ([f"CREATE INDEX IF NOT EXISTS {index}"] if self.indexed else [])
 
 
 layout = LedgerTable("ledger_layout", {"version": INTEGER}, {})
 
 runs = LedgerTable("runs", {"run_id": STRING}, {"created_s": FLOAT, "record": TEXT})
 
-attempts = LedgerTable(
-    "attempts", {"run_id": STRING, "attempt": INTEGER}, {"start_step": BIGINT, "record": TEXT}
-)
+attempts = LedgerTable("attempts", {"run_id": STRING, "attempt": INTEGER}, {"start_step": BIGINT, "record": TEXT})
 
 failures = LedgerTable(
     "failures",
@@ -65,10 +63,10 @@ failures = LedgerTable(
 )
 """What ended an attempt before its time, as its own record says too: here to be counted over all runs."""
 
-notices = LedgerTable(
-    "notices", {"run_id": STRING, "notice_index": INTEGER}, {"notice": STRING, "at_s": FLOAT, "record": TEXT}
+incidents = LedgerTable(
+    "incidents", {"run_id": STRING, "incident_index": INTEGER}, {"incident": STRING, "at_s": FLOAT, "record": TEXT}
 )
-"""`notice_index`: the line of the run's file of notices, from 0."""
+"""`incident_index`: the line of the run's file of incidents, from 0."""
 
 launches = LedgerTable("launches", {"run_id": STRING, "number": INTEGER}, {"record": TEXT})
 
@@ -107,7 +105,7 @@ comparisons = LedgerTable(
 
 audits = LedgerTable("audits", {"run_id": STRING}, {"record": TEXT})
 
-remarks = LedgerTable("remarks", {"run_id": STRING}, {"record": TEXT})
+run_notes = LedgerTable("run_notes", {"run_id": STRING}, {"record": TEXT})
 
 campaigns = LedgerTable("campaigns", {"campaign": STRING}, {"created_s": FLOAT, "record": TEXT})
 
@@ -161,7 +159,7 @@ metric_chunks = LedgerTable(
 )
 
 TABLES = (
-    layout, runs, writes, attempts, failures, notices, launches, log_entries, phase_seconds, evaluations,
-    benchmark_results, comparisons, audits, remarks, campaigns, decisions,
+    layout, runs, writes, attempts, failures, incidents, launches, log_entries, phase_seconds, evaluations,
+    benchmark_results, comparisons, audits, run_notes, campaigns, decisions,
     metric_segments, metric_events, metric_series, metric_chunks,
 )  # fmt: skip

@@ -27,7 +27,7 @@ from assay.store.ledger.database import shown_url
 from assay.store.ledger.ledger import Ledger
 
 Facts = Callable[[Ledger], object]
-Answer = TypeVar("Answer")
+ResultT = TypeVar("Answer")
 
 LEAVE_S = 2.0
 """How long who leaves waits for what is not written yet: SIGTERM to exit is a commit and 5 s at most."""
@@ -50,7 +50,7 @@ class LedgerWriter:
         self._is_away = False
         self._is_closed = False
         self._has_ended = False
-        self._said = ""
+        self._last_error = ""
         self._changed = threading.Condition()
         if subject in missed_subjects(home):  # who left before the ledger was back
             self._jobs.append(self._catch_up)
@@ -77,12 +77,12 @@ class LedgerWriter:
             self._jobs.append(facts)
             self._changed.notify_all()
 
-    def ask(self, question: Callable[[Ledger], Answer], *, within_s: float = LEAVE_S) -> Answer | None:
+    def query(self, read: Callable[[Ledger], ResultT], *, within_s: float = LEAVE_S) -> ResultT | None:
         """What the ledger answers once all before it is written; None if it does not, in time."""
-        answers: SimpleQueue[Answer] = SimpleQueue()
-        self.put(lambda ledger: answers.put(question(ledger)))
+        results: SimpleQueue[ResultT] = SimpleQueue()
+        self.put(lambda ledger: results.put(read(ledger)))
         try:
-            return answers.get(timeout=within_s)
+            return results.get(timeout=within_s)
         except Empty:
             return None
 
@@ -154,8 +154,8 @@ class LedgerWriter:
     def _miss(self, error: AssayError) -> None:
         if not self._is_away:
             mark_missed(self._home, self._subject)
-        if self._said != (said := str(error)):
-            self._said = said
+        if self._last_error != (message := str(error)):
+            self._last_error = message
             print(f"the ledger is behind; work goes on without it. {error}", file=sys.stderr)
 
 

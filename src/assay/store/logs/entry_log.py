@@ -132,7 +132,7 @@ class EntryLog(Generic[EntryT, StateT]):
             return False
         tree = from_json(text)
         try:
-            entries = [self._kind.classes[each["type"]].from_tree(each, source=key) for each in tree["entries"]]
+            entries = [self._kind.classes[item["type"]].from_tree(item, source=key) for item in tree["entries"]]
         except (DataError, KeyError):  # of another assay
             return False
         for entry in entries:

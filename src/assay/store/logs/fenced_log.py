@@ -32,9 +32,9 @@ class FencedLog(Generic[EntryT, WorkedAtT]):
         self._lease = lease
         self._of = of
 
-    def take(self, taken: EntryT) -> bool:
+    def acquire(self, acquired: EntryT) -> bool:
         """Write down that the lease is there; whether it counts: not where a later one is at work already."""
-        state = self._log.append(lambda now: taken if now is not None and now.lease < self._lease else None)
+        state = self._log.append(lambda now: acquired if now is not None and now.lease < self._lease else None)
         return state is not None and state.lease == self._lease
 
     def append(self, decide: Callable[[WorkedAtT], EntryT | None]) -> WorkedAtT:

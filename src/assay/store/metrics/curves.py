@@ -19,8 +19,8 @@ from assay.store.metrics.extremes import (
     VALUE,
     Table,
     downsampled,
+    drop_repeated,
     no_points,
-    without_repeats,
 )
 from assay.store.metrics.fold import SeriesRow, decoded_points, series_rows
 from assay.store.metrics.segment import attempt_and_rank
@@ -74,11 +74,11 @@ def metric_series(
     Empty where the run never logged it. `lost` gives the points that were rolled back instead.
     """
     with ledger.reading() as connection:
-        kept_up_to = _kept_up_to(connection, run_id)
+        valid_up_to = _valid_up_to(connection, run_id)
         ours = {"run_id": run_id, "rank": rank, "name": name}
         parts = []
         for series in series_rows(connection, order="attempt", **ours):
-            limit = kept_up_to[series.attempt]
+            limit = valid_up_to[series.attempt]
             low, high = (limit + 1, np.inf) if lost else (-np.inf, limit)
             low, high = max(low, -np.inf if x0 is None else x0), min(high, np.inf if x1 is None else x1)
             parts.append(_points_between(connection, series, low, high, max_points))
@@ -128,7 +128,7 @@ def last_sign_of_life_s(ledger: Ledger, run_id: str) -> float | None:
     return None if seen_s is None else float(seen_s)
 
 
-def _kept_up_to(connection: Connection, run_id: str) -> dict[int, float]:
+def _valid_up_to(connection: Connection, run_id: str) -> dict[int, float]:
     """Attempt -> the last of its steps that later attempts did not roll back.
 
     An attempt begins where its record says, or else (a ledger that was built from segments alone) a step before
@@ -139,23 +139,21 @@ def _kept_up_to(connection: Connection, run_id: str) -> dict[int, float]:
     begins: dict[int, int] = {}
     for query in (logged, recorded):
         begins.update(connection.execute(query, {"run_id": run_id}))
-    kept_up_to: dict[int, float] = {}
+    valid_up_to: dict[int, float] = {}
     limit = np.inf
     for attempt in sorted(begins, reverse=True):
-        kept_up_to[attempt] = limit
+        valid_up_to[attempt] = limit
         limit = min(limit, begins[attempt])
-    return kept_up_to
+    return valid_up_to
 
 
-def _points_between(
-    connection: Connection, series: SeriesRow, low: float, high: float, max_points: int
-) -> Table:
+def _points_between(connection: Connection, series: SeriesRow, low: float, high: float, max_points: int) -> Table:
     """Points with steps in [low, high]: from the overview where it is fine enough, else from chunks."""
     if series.first_step > high or series.last_step < low:
         return no_points()
     is_whole = low <= series.first_step and series.last_step <= high
     if series.bucket_points == 1 or (is_whole and max_points <= MAX_BUCKETS):
-        points = without_repeats(decoded_points(series.overview))
+        points = drop_repeated(decoded_points(series.overview))
     else:
         first, last = max(low, series.first_step), min(high, series.last_step)
         blobs = connection.execute(

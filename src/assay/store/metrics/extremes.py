@@ -26,8 +26,8 @@ def bucket_extremes(points: Table, buckets: npt.NDArray[np.int64]) -> Table:
         return points
     values = points[:, VALUE]
     starts = np.flatnonzero(np.r_[True, buckets[1:] != buckets[:-1]])
-    lowest = _first_places(np.where(np.isnan(values), np.inf, values), starts, np.minimum)
-    highest = _first_places(np.where(np.isnan(values), -np.inf, values), starts, np.maximum)
+    lowest = _first_indices(np.where(np.isnan(values), np.inf, values), starts, np.minimum)
+    highest = _first_indices(np.where(np.isnan(values), -np.inf, values), starts, np.maximum)
     return points[np.sort(np.stack([lowest, highest], axis=1), axis=1).ravel()]
 
 
@@ -36,10 +36,10 @@ def downsampled(points: Table, max_points: int) -> Table:
     if len(points) <= max_points:
         return points
     buckets = np.arange(len(points)) * max(1, max_points // 2) // len(points)
-    return without_repeats(bucket_extremes(points, buckets))
+    return drop_repeated(bucket_extremes(points, buckets))
 
 
-def without_repeats(points: Table) -> Table:
+def drop_repeated(points: Table) -> Table:
     """The points without those that equal their predecessor."""
     if len(points) < 2:
         return points
@@ -69,7 +69,7 @@ class Overview(NamedTuple):
         return Overview(num_points, width, bucket_extremes(together, np.r_[old_buckets, new_buckets]))
 
 
-def _first_places(
+def _first_indices(
     values: npt.NDArray[np.float64], starts: npt.NDArray[np.intp], extreme: np.ufunc
 ) -> npt.NDArray[np.intp]:
     """For each bucket that begins at `starts`, the place of its first extreme value."""

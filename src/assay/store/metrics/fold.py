@@ -113,9 +113,7 @@ def series_rows(connection: Connection, *, order: str = "series_id", **ours: obj
     return [SeriesRow(*row) for row in rows]
 
 
-def _append_series(
-    connection: Connection, run_id: str, header: SegmentHeader, metrics: dict[str, Points]
-) -> None:
+def _append_series(connection: Connection, run_id: str, header: SegmentHeader, metrics: dict[str, Points]) -> None:
     table = tables.metric_series
     ours: dict[str, Any] = {"run_id": run_id, "attempt": header.attempt, "rank": header.rank}
     known = {row.name: row for row in series_rows(connection, **ours)}
@@ -141,9 +139,7 @@ def _append_series(
 
 def _summary_with(row: "SeriesRow | None", new: Table) -> dict[str, Any]:
     """The series' columns after `new` is appended; `row` is None for a new series."""
-    before = (
-        Overview() if row is None else Overview(row.num_points, row.bucket_points, decoded_points(row.overview))
-    )
+    before = Overview() if row is None else Overview(row.num_points, row.bucket_points, decoded_points(row.overview))
     after = before.extended(new)
     steps, values, extremes = new[:, STEP], new[:, VALUE], after.extremes[:, VALUE]
     numbers = extremes[~np.isnan(extremes)]
@@ -164,13 +160,13 @@ def _append_chunks(connection: Connection, series_id: int, num_before: int, new:
     """Fill the last chunk up and add further ones."""
     table = tables.metric_chunks
     first_index = num_before // CHUNK_POINTS
-    kept = no_points()
+    partial_chunk = no_points()
     if num_before % CHUNK_POINTS:
         last = {"series_id": series_id, "chunk_index": first_index}
         query = "SELECT points FROM metric_chunks WHERE series_id = :series_id AND chunk_index = :chunk_index"
         ((points_before,),) = connection.execute(query, last)
-        kept = decoded_points(points_before)
-    points = np.concatenate([kept, new])
+        partial_chunk = decoded_points(points_before)
+    points = np.concatenate([partial_chunk, new])
     rows = [
         {
             "series_id": series_id,

@@ -22,9 +22,7 @@ _OWN_WORK: frozenset[Phase] = frozenset(STEP) - frozenset(WAITING)
 _UPKEEP: frozenset[Phase] = frozenset({"checkpoint", "evaluation"})
 
 
-def rank_phase_seconds(
-    run: Run, attempt: Attempt, rank: int, *, held_to_s: float, committed_step: int
-) -> PhaseSeconds:
+def rank_phase_seconds(run: Run, attempt: Attempt, rank: int, *, held_to_s: float, committed_step: int) -> PhaseSeconds:
     """What a rank cost from the attempt's start until `held_to_s` (since the epoch), by its segment."""
     path = segment_path(Path(run.run_dir), attempt.attempt, rank)
     spent = device_nanoseconds(
@@ -103,13 +101,13 @@ def step_seconds(segment: SegmentData, of: Collection[Phase]) -> Float64[np.ndar
 def _without_rolled_back(segment: SegmentData, committed_step: int) -> list[Phase]:
     """The phases as entered, but `lost` where the work was for a step that was not committed."""
     steps, ended_at_s, _ = segment.step_ends
-    kept_until_s = np.max(ended_at_s[steps <= committed_step], initial=-np.inf)
+    committed_until_s = np.max(ended_at_s[steps <= committed_step], initial=-np.inf)
     # A commit is made, and its weights are evaluated, while its step is the last one; once a further step has
     # ended, checkpoints and evaluations are that step's.
     upkeep_until_s = np.min(ended_at_s[steps > committed_step], initial=np.inf)
     return [
         "lost"
-        if (phase in STEP and at_s >= kept_until_s) or (phase in _UPKEEP and at_s >= upkeep_until_s)
+        if (phase in STEP and at_s >= committed_until_s) or (phase in _UPKEEP and at_s >= upkeep_until_s)
         else phase
         for at_s, phase in zip(*segment.phase_changes, strict=True)
     ]

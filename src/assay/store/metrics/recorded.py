@@ -24,27 +24,23 @@ def recorded_steps(run_dir: Path, *, attempt: int | None = None) -> dict[int, Re
     """All steps that are on record, in order; those of one attempt hide the others' where it is named."""
     steps: dict[int, RecordedStep] = {}
     named = sorted(
-        {attempt_and_rank(path)[0] for path in segment_paths(run_dir)}, key=lambda each: (each == attempt, each)
+        {attempt_and_rank(path)[0] for path in segment_paths(run_dir)}, key=lambda number: (number == attempt, number)
     )
-    for each in named:
-        data = read_segment(segment_path(run_dir, each, 0))
-        made = _values_by_step(data)
-        if made and each != attempt:
+    for number in named:
+        data = read_segment(segment_path(run_dir, number, 0))
+        values_by_step = _values_by_step(data)
+        if values_by_step and number != attempt:
             # What the attempts before it made from here on was rolled back.
-            steps = {step: recorded for step, recorded in steps.items() if step < min(made)}
-        steps.update({step: RecordedStep(each, values, {}) for step, values in made.items()})
+            steps = {step: recorded for step, recorded in steps.items() if step < min(values_by_step)}
+        steps.update({step: RecordedStep(number, values, {}) for step, values in values_by_step.items()})
     for path in segment_paths(run_dir):
         for step, values in _values_by_step(read_segment(path)).items():
-            if (
-                step in steps
-                and steps[step].attempt == attempt_and_rank(path)[0]
-                and "spot_check_lane" in values
-            ):
+            if step in steps and steps[step].attempt == attempt_and_rank(path)[0] and "spot_check_lane" in values:
                 steps[step].lane_digests[int(values["spot_check_lane"])] = values["spot_check_digest"]
     return dict(sorted(steps.items()))
 
 
-def recorded_series(run_dir: Path, is_wanted: Callable[[str], bool]) -> dict[str, dict[int, float]]:
+def recorded_series(run_dir: Path, is_selected: Callable[[str], bool]) -> dict[str, dict[int, float]]:
     """Metric -> the value of every step that was kept, in order; of one that several attempts made, the last
     one's."""
     series: dict[str, dict[int, float]] = {}
@@ -55,12 +51,11 @@ def recorded_series(run_dir: Path, is_wanted: Callable[[str], bool]) -> dict[str
             continue
         first = int(metrics["loss"].steps[0])
         series = {
-            name: {step: value for step, value in values.items() if step < first}
-            for name, values in series.items()
+            name: {step: value for step, value in values.items() if step < first} for name, values in series.items()
         }
-        for name in filter(is_wanted, metrics):
-            made = zip(metrics[name].steps.tolist(), metrics[name].values.tolist(), strict=True)
-            series.setdefault(name, {}).update(made)
+        for name in filter(is_selected, metrics):
+            values_by_step = zip(metrics[name].steps.tolist(), metrics[name].values.tolist(), strict=True)
+            series.setdefault(name, {}).update(values_by_step)
     return {name: dict(sorted(values.items())) for name, values in series.items()}
 
 
@@ -77,9 +72,9 @@ def _values_by_step(data: SegmentData) -> dict[int, dict[str, float]]:
     steps: dict[int, dict[str, float]] = {}
     if "loss" not in data.metrics:
         return steps
-    made = set(data.metrics["loss"].steps.tolist())
+    values_by_step = set(data.metrics["loss"].steps.tolist())
     for name, points in data.metrics.items():
         for step, value in zip(points.steps.tolist(), points.values.tolist(), strict=True):
-            if step in made:
+            if step in values_by_step:
                 steps.setdefault(step, {})[name] = value
     return steps

@@ -372,17 +372,15 @@ def _next_frame(data: bytes, damaged_from: int) -> int | None:
     return None
 
 
-def _collect_scalars(
-    data: bytes, places: npt.NDArray[np.int64], names: tuple[str, ...], logged: _Logged
-) -> None:
+def _collect_scalars(data: bytes, offsets: npt.NDArray[np.int64], names: tuple[str, ...], logged: _Logged) -> None:
     """Add the points of the scalar frames at these places, which carry these names."""
-    if not len(places):
+    if not len(offsets):
         return
-    body = _rows(data, places + 16, 16 + 8 * len(names))
+    body = _rows(data, offsets + 16, 16 + 8 * len(names))
     steps = body[:, :8].copy().view("<i8").ravel()
     at_s, *columns = body[:, 8:].copy().view("<f8").T.copy()
     for name, values in zip((None, *names), (np.zeros(len(steps)), *columns), strict=True):
-        logged.setdefault(name, []).append((places, Points(steps, at_s, values)))
+        logged.setdefault(name, []).append((offsets, Points(steps, at_s, values)))
 
 
 def _joined(parts: list[tuple[npt.NDArray[np.int64], Points]]) -> Points:
@@ -391,7 +389,7 @@ def _joined(parts: list[tuple[npt.NDArray[np.int64], Points]]) -> Points:
         return Points(np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
     if len(parts) == 1:
         return parts[0][1]
-    order = np.argsort(np.concatenate([places for places, _ in parts]), kind="stable")
+    order = np.argsort(np.concatenate([offsets for offsets, _ in parts]), kind="stable")
     columns = zip(*(points for _, points in parts), strict=True)
     return Points(*(np.concatenate(column)[order] for column in columns))
 

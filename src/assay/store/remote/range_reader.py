@@ -15,7 +15,7 @@ from assay.base.units import bytes_text
 RANGE_BYTES = 4 << 20
 AT_ONCE = 4
 """Ranges under way together share the line: four are read within 30 s at 0.6 MB/s."""
-SAY_EVERY_S = 30.0
+NOTIFY_EVERY_S = 30.0
 
 
 class RangeReader(io.RawIOBase):
@@ -26,14 +26,14 @@ class RangeReader(io.RawIOBase):
         name: str,
         num_bytes: int,
         get_range: Callable[[int, int], memoryview],
-        say: Callable[[str], None] = lambda text: None,
+        notify: Callable[[str], None] = lambda text: None,
     ) -> None:
         """`say` hears how far a long reading is."""
         self._name = name
         self._num_bytes = num_bytes
         self._get_range = get_range
-        self._say = say
-        self._say_at_s = time.monotonic() + SAY_EVERY_S
+        self._notify = notify
+        self._notify_at_s = time.monotonic() + NOTIFY_EVERY_S
         self._at = 0
 
     def readable(self) -> bool:
@@ -65,7 +65,7 @@ class RangeReader(io.RawIOBase):
             if len(part) != stop - start:
                 raise StoreAwayError(f"{self._name}: of bytes {start} to {stop} only {len(part)} came.")
             view[start - begin : stop - begin] = part
-            self._speak(stop)
+            self._notify_if_due(stop)
 
         starts = range(begin, end, RANGE_BYTES)
         if len(starts) > 1:
@@ -83,8 +83,8 @@ class RangeReader(io.RawIOBase):
         self.readinto(rest)
         return bytes(rest)
 
-    def _speak(self, at: int) -> None:
+    def _notify_if_due(self, at: int) -> None:
         now_s = time.monotonic()
-        if now_s > self._say_at_s:
-            self._say_at_s = now_s + SAY_EVERY_S
-            self._say(f"reading {self._name}: {bytes_text(at)} of {bytes_text(self._num_bytes)}")
+        if now_s > self._notify_at_s:
+            self._notify_at_s = now_s + NOTIFY_EVERY_S
+            self._notify(f"reading {self._name}: {bytes_text(at)} of {bytes_text(self._num_bytes)}")

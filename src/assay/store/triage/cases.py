@@ -18,26 +18,26 @@ if TYPE_CHECKING:
     from assay.store.objects import ObjectStore
 
 
-def refuse_taken(home: Home, name: str) -> None:
+def reject_existing_case(home: Home, name: str) -> None:
     """Raise `ConfigError` for a name that is none, or taken."""
     if (home.cases / _key(name)).exists():
-        raise _taken(home, name)
+        raise _name_conflict(home, name)
 
 
 def open_case(home: Home, case: Case) -> None:
     """A new one; a `ConfigError` where its name is taken."""
     if not _store(home).put_if_absent(_key(case.name), case.to_sealed_json().encode()):
-        raise _taken(home, case.name)
+        raise _name_conflict(home, case.name)
 
 
 def saved_case(home: Home, name: str) -> Case:
     """A case; a `ConfigError` where there is none, a `DataError` where its file was damaged."""
     path = home.cases / _key(name)
     if not path.is_file():
-        known = sorted(each.stem for each in home.cases.glob("*.json"))
-        there = ", ".join(known) or "none"
+        known = sorted(item.stem for item in home.cases.glob("*.json"))
+        existing = ", ".join(known) or "none"
         raise ConfigError(
-            f"no case '{name}' in {home.cases}{meant(name, known)}; there is {there}. "
+            f"no case '{name}' in {home.cases}{meant(name, known)}; there is {existing}. "
             f"'assay triage case open {name}' begins one."
         )
     return Case.from_json(path.read_bytes(), source=path)
@@ -63,7 +63,7 @@ def _locked(home: Home, name: str) -> Iterator[None]:
         raise unwritten(path, error) from error
 
 
-def _taken(home: Home, name: str) -> ConfigError:
+def _name_conflict(home: Home, name: str) -> ConfigError:
     return ConfigError(
         f"case '{name}' exists in {home.cases}. 'assay triage case show {name}' shows it; choose another name."
     )

@@ -14,9 +14,7 @@ def save_guard(home: Path, guard: Guard) -> None:
     """`ConfigError` if there is one of that name."""
     name = checked_name(guard.name, of="the guard's name")
     if not open_store(str(home / FOLDER)).put_if_absent(f"{name}.json", guard.to_sealed_json().encode()):
-        raise ConfigError(
-            f"a guard '{name}' stands already. Lift it first: assay triage guard --lift '{name}'."
-        )
+        raise ConfigError(f"a guard '{name}' stands already. Lift it first: assay triage guard --lift '{name}'.")
 
 
 def saved_guards(home: Path) -> list[Guard]:
@@ -29,7 +27,7 @@ def lift_guard(home: Path, name: str) -> Guard:
     """Take it away; `ConfigError` where none has that name."""
     known = {guard.name: guard for guard in saved_guards(home)}
     if name not in known:
-        there = ", ".join(known) or "none"
-        raise ConfigError(f"no guard '{name}'{meant(name, known)}. There is: {there}.")
+        existing = ", ".join(known) or "none"
+        raise ConfigError(f"no guard '{name}'{meant(name, known)}. There is: {existing}.")
     open_store(str(home / FOLDER)).delete(f"{name}.json")
     return known[name]

@@ -23,7 +23,7 @@ MAX_KEYS = 12
 OVER = ("succeeded", "failed", "killed")
 HOUR_S = 3_600.0
 ENVIRONMENT = (
-    *("model", "torch", "cuda", "nccl", "python", "kernel", "driver", "image", "user", "place", "partition"),
+    *("model", "torch", "cuda", "nccl", "python", "kernel", "driver", "image", "user", "launcher", "partition"),
 )
 """Environment of an attempt."""
 RECIPE = "recipe."
@@ -133,7 +133,7 @@ def _row(attempt: Attempt, run: Run) -> dict[str, str | None]:
 
 def _environment(attempt: Attempt) -> dict[str, str | None]:
     """Return the environment of all nodes; empty values are missing."""
-    nodes = [attempt.surroundings, *attempt.elsewhere.values()]
+    nodes = [attempt.environment, *attempt.other_environments.values()]
     known = {name: join_values([getattr(node, name, "") for node in nodes]) for name in ENVIRONMENT}
     known |= {"model": attempt.processor.model, "torch": attempt.processor.torch}
     return {name: known[name] or None for name in ENVIRONMENT}

@@ -11,17 +11,17 @@ from assay.base.units import number_of
 from assay.records.case import (
     Case,
     CaseEvidence,
-    CaseStanding,
+    CaseStatus,
     CaseVerdict,
-    HypothesisStanding,
+    HypothesisStatus,
     Prediction,
-    PredictionStanding,
+    PredictionStatus,
 )
 
 RANK: dict[CaseVerdict, int] = {"established": 0, "supported": 1, "unknown": 2, "refuted": 3}
 
 
-def evaluate_case(case: Case) -> CaseStanding:
+def evaluate_case(case: Case) -> CaseStatus:
     """Return the hypotheses, best first; ties in order of creation."""
     latest = {evidence.prediction: evidence for evidence in case.evidence}
     distinct = Counter(
@@ -36,7 +36,7 @@ def evaluate_case(case: Case) -> CaseStanding:
             hypothesis.failed,
         ),
     )
-    return CaseStanding(
+    return CaseStatus(
         name=case.name,
         opened_s=case.opened_s,
         verdict=hypotheses[0].verdict if hypotheses else "unknown",
@@ -51,7 +51,7 @@ def _of_hypothesis(
     number: int,
     latest: dict[int, CaseEvidence],
     makers: Counter[tuple[tuple[str, ...], str]],
-) -> HypothesisStanding:
+) -> HypothesisStatus:
     hypothesis = case.hypotheses[number - 1]
     ours = tuple(
         _of_prediction(prediction, latest.get(index), is_shared=makers[prediction.command, prediction.expect] > 1)
@@ -59,7 +59,7 @@ def _of_hypothesis(
         if prediction.hypothesis == number
     )
     held, failed = (sum(our.outcome == outcome for our in ours) for outcome in ("held", "failed"))
-    return HypothesisStanding(
+    return HypothesisStatus(
         hypothesis=number,
         text=hypothesis.text,
         by=hypothesis.by,
@@ -72,8 +72,8 @@ def _of_hypothesis(
     )
 
 
-def _of_prediction(prediction: Prediction, found: CaseEvidence | None, *, is_shared: bool) -> PredictionStanding:
-    return PredictionStanding(
+def _of_prediction(prediction: Prediction, found: CaseEvidence | None, *, is_shared: bool) -> PredictionStatus:
+    return PredictionStatus(
         command=shlex.join(("assay", *prediction.command)),
         expect=prediction.expect,
         is_shared=is_shared,
@@ -82,7 +82,7 @@ def _of_prediction(prediction: Prediction, found: CaseEvidence | None, *, is_sha
     )
 
 
-def _verdict(predictions: tuple[PredictionStanding, ...], *, held: int, failed: int) -> CaseVerdict:
+def _verdict(predictions: tuple[PredictionStatus, ...], *, held: int, failed: int) -> CaseVerdict:
     if not held and not failed:
         return "unknown"
     if failed >= held:
@@ -91,7 +91,7 @@ def _verdict(predictions: tuple[PredictionStanding, ...], *, held: int, failed: 
     return "established" if is_distinguished and not failed else "supported"
 
 
-def _reason(hypotheses: list[HypothesisStanding]) -> str:
+def _reason(hypotheses: list[HypothesisStatus]) -> str:
     if not hypotheses:
         return "no hypothesis yet: 'assay triage case check' proposes some, 'case add' adds one."
     first = hypotheses[0]

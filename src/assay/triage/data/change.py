@@ -28,7 +28,7 @@ def change(what: str, kind: DataChangeKind, size: Size, text: str, strata: Strat
     """Build a change with its size."""
     p_value = size.p_value if size.p_value >= 1e-300 else 0.0
     sizes: dict[str, Any] = {**size._asdict(), "p_value": p_value}
-    return Change(DataFinding(what=what, kind=kind, says=text, **sizes), strata)
+    return Change(DataFinding(what=what, kind=kind, description=text, **sizes), strata)
 
 
 def without(old: NDArray[np.bool_], new: NDArray[np.bool_]) -> Strata:

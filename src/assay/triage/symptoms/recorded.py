@@ -1,7 +1,7 @@
 """Finds the symptoms of recorded failures, with the same classes and keys as lines of logs.
 
     attempts -> why each ended    -+
-    notices  -> other observations +-> class (by failure kind, or else by the rules of logs) and key
+    incidents  -> other observations +-> class (by failure kind, or else by the rules of logs) and key
     losses   -> outliers of a run without failures, if it is selected
 
 Attempts that were preempted, still run, or were interrupted by a drill are left out.
@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from assay.records.failure import Failure, FailureKind
-from assay.records.notice import Notice
+from assay.records.incident import Incident
 from assay.records.run import Attempt, Run
 from assay.records.symptoms import RecordedSymptom, SymptomClass
 from assay.store.ledger.ledger import Ledger
@@ -49,7 +49,7 @@ UNLIKE_ITS_TEXT: Mapping[FailureKind, SymptomClass] = {
 """Classes of failure kinds whose text matches no rule."""
 RANK_PREFIX = re.compile(r"^(?:a rank|rank \d+): ")
 NOTICED = "wrong_arithmetic"
-"""The notice that is a failure by itself; other notices accompany recorded failures."""
+"""The incident that is a failure by itself; other incidents accompany recorded failures."""
 STANDS_OUT_SIGMAS = 6.0
 MIN_STEPS = 8
 
@@ -114,22 +114,22 @@ def _class_of(failure: Failure | None, text: str) -> SymptomClass:
 def _of_run(ledger: Ledger, run: Run) -> Iterable[RecordedSymptom]:
     ended = {attempt.attempt: attempt for attempt in ledger.attempts(run.run_id)}
     yield from filter(None, map(symptom_of, ended.values()))
-    for notice in ledger.notices(run.run_id):
-        failure = ended[notice.attempt].failure if notice.attempt in ended else None
-        if notice.notice == NOTICED and (failure is None or failure.failure_kind != NOTICED):
-            yield _noticed(notice)
+    for incident in ledger.incidents(run.run_id):
+        failure = ended[incident.attempt].failure if incident.attempt in ended else None
+        if incident.incident == NOTICED and (failure is None or failure.failure_kind != NOTICED):
+            yield _incident_symptom(incident)
 
 
-def _noticed(notice: Notice) -> RecordedSymptom:
-    text = notice.text.splitlines()[0][:SHOWN_CHARACTERS]
+def _incident_symptom(incident: Incident) -> RecordedSymptom:
+    text = incident.text.splitlines()[0][:SHOWN_CHARACTERS]
     return RecordedSymptom(
-        run_id=notice.run_id,
-        attempt=notice.attempt,
-        rank=notice.rank,
-        host=notice.host,
-        step=notice.step,
-        at_s=notice.at_s,
-        seen_by="notice",
+        run_id=incident.run_id,
+        attempt=incident.attempt,
+        rank=incident.rank,
+        host=incident.host,
+        step=incident.step,
+        at_s=incident.at_s,
+        seen_by="incident",
         symptom_class="device_error",
         key=key_of(text),
         text=text,

@@ -34,11 +34,11 @@ def test_a_run_stands_as_its_last_attempt_does_until_its_log_says_finished(
     assert found == status
 
 
-@pytest.mark.parametrize("begun", ["the run", "an attempt"])
-def test_a_run_in_its_first_second_is_running_before_any_rank_was_heard_of(begun: str) -> None:
+@pytest.mark.parametrize("started", ["the run", "an attempt"])
+def test_a_run_in_its_first_second_is_running_before_any_rank_was_heard_of(started: str) -> None:
     now_s = SystemClock().now_s()
     again = attempt(1, "running").model_copy(update={"started_s": now_s})
-    created_s, attempts = (now_s, []) if begun == "the run" else (1.0, [again])
+    created_s, attempts = (now_s, []) if started == "the run" else (1.0, [again])
     assert run_status(attempts, created_s=created_s, is_finished=False, launch=None, last_seen_s=None) == "running"
 
 

@@ -53,10 +53,10 @@ def test_who_closes_it_leaves_a_whole_ledger_file(home: Home, run: Run) -> None:
 def test_a_question_has_an_answer_or_none_in_time(home: Home, run: Run) -> None:
     with LedgerWriter(home, "r", again=Ledger.runs) as to_ledger:
         to_ledger.put(lambda ledger: ledger.record_run(run))
-        assert to_ledger.ask(Ledger.runs) == [run]
+        assert to_ledger.query(Ledger.runs) == [run]
     with locked(home), LedgerWriter(home, "r", again=Ledger.runs) as to_ledger:
         to_ledger.put(lambda ledger: ledger.record_run(run))
-        assert to_ledger.ask(Ledger.runs, within_s=0.3) is None
+        assert to_ledger.query(Ledger.runs, within_s=0.3) is None
 
 
 def test_a_locked_ledger_costs_nobody_more_than_a_moment(

@@ -115,16 +115,16 @@ def test_what_is_no_entry_is_passed_over() -> None:
 
 
 PIECE = '"entry_sha256":"' + "0" * 64 + '",'
-ODD_TEXTS = st.text(max_size=8) | st.sampled_from([PIECE, "entry_sha256", '"', "\\", "\u2028", "ä"])
-ODD_TREES = st.recursive(
-    ODD_TEXTS | st.integers(-5, 5) | st.floats(allow_nan=False, allow_infinity=False) | st.none() | st.booleans(),
-    lambda inside: st.lists(inside, max_size=3) | st.dictionaries(ODD_TEXTS, inside, max_size=3),
+UNUSUAL_TEXTS = st.text(max_size=8) | st.sampled_from([PIECE, "entry_sha256", '"', "\\", "\u2028", "ä"])
+UNUSUAL_TREES = st.recursive(
+    UNUSUAL_TEXTS | st.integers(-5, 5) | st.floats(allow_nan=False, allow_infinity=False) | st.none() | st.booleans(),
+    lambda inside: st.lists(inside, max_size=3) | st.dictionaries(UNUSUAL_TEXTS, inside, max_size=3),
     max_leaves=4,
 )
 
 
 @settings(max_examples=25, deadline=None)
-@given(base=st.dictionaries(ODD_TEXTS, ODD_TREES, max_size=3), indent=st.sampled_from([None, 1]))
+@given(base=st.dictionaries(UNUSUAL_TEXTS, UNUSUAL_TREES, max_size=3), indent=st.sampled_from([None, 1]))
 def test_an_entry_is_read_as_it_was_put_and_however_it_is_spelled(base: dict, indent: int | None) -> None:
     created = JobCreated(
         job_id="j", project="p", at_s=1.0, model="m", base=base, method="dpo", hyperparameters={},
@@ -132,8 +132,8 @@ def test_an_entry_is_read_as_it_was_put_and_however_it_is_spelled(base: dict, in
     )  # fmt: skip
     data, known = entry_text(created, "log/1", "before")
     assert read_entry(data, "log/1", JOB_ENTRIES, of="log") == known
-    spelled_anew = json.dumps(json.loads(data), indent=indent).encode()
-    assert read_entry(spelled_anew, "log/1", JOB_ENTRIES, of="log") == known
+    reformatted = json.dumps(json.loads(data), indent=indent).encode()
+    assert read_entry(reformatted, "log/1", JOB_ENTRIES, of="log") == known
     for changed_data, key in ((data, "log/2"), (data.replace(b'"at_s":1.0', b'"at_s":2.0', 1), "log/1")):
         with pytest.raises(DamagedDataError, match="not the digest"):
             read_entry(changed_data, key, JOB_ENTRIES, of="log")

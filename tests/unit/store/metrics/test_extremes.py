@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from assay.store.metrics.extremes import MAX_BUCKETS, VALUE, Overview, Table, downsampled, without_repeats
+from assay.store.metrics.extremes import MAX_BUCKETS, VALUE, Overview, Table, downsampled, drop_repeated
 
 Values = npt.NDArray[np.float64]
 CURVES = arrays(np.float64, st.integers(1, 3_000), elements=st.floats(width=32))
@@ -47,4 +47,4 @@ def test_an_overview_does_not_depend_on_how_the_curve_arrived(values: Values, cu
 
 def test_a_short_curve_is_its_own_overview() -> None:
     points = curve(np.array([1.0, np.nan, np.nan, 1.0]))
-    np.testing.assert_array_equal(without_repeats(Overview().extended(points).extremes), points)
+    np.testing.assert_array_equal(drop_repeated(Overview().extended(points).extremes), points)

@@ -10,7 +10,7 @@ from assay.store.metrics.phases import device_nanoseconds, own_step_seconds
 from assay.store.metrics.segment import SegmentData, SegmentWriter, read_segment
 
 
-class Hand:
+class ManualClock:
     """A clock that stands until it is moved; the wall is 1000 s ahead."""
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Hand:
 
 def lived(path: Path, story: list[tuple[float, Phase | int]]) -> SegmentData:
     """A segment in which, each after so many seconds, a phase is entered or a step ends."""
-    clock = Hand()
+    clock = ManualClock()
     writer = SegmentWriter(path / "a.seg", run_id="r", attempt=1, rank=0, clock=clock)
     for after_s, what in story:
         clock.sleep_s(after_s)

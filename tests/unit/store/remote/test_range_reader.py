@@ -49,7 +49,7 @@ def test_three_gigabytes_are_read_in_little_memory_by_few_ranges_at_once() -> No
 
 
 def test_a_long_reading_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(range_reader, "SAY_EVERY_S", 0.05)
+    monkeypatch.setattr(range_reader, "NOTIFY_EVERY_S", 0.05)
     output: list[str] = []
     RangeReader("s3://b/x", 8 * RANGE_BYTES, Line(0.04).get_range, output.append).readall()
     assert output and output[0].startswith("reading s3://b/x: ") and output[0].endswith(" of 33.6 MB")

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
+from assay.records.node_environment import NodeEnvironment
 from assay.records.run import Attempt, Run
-from assay.records.surroundings import Surroundings
 from assay.triage.attempts.ledger import columns_of_attempts
 from machine import MACHINE
 
-AROUND = Surroundings(
-    python="3.12", kernel="6.8", driver="550.54", image="", user="me", place="slurm", job="1", partition="low"
+AROUND = NodeEnvironment(
+    python="3.12", kernel="6.8", driver="550.54", image="", user="me", launcher="slurm", job="1", partition="low"
 )
 
 
@@ -59,8 +59,8 @@ def test_a_serial_number_that_is_another_name_for_a_place_is_no_factor() -> None
 def test_what_nodes_differ_in_are_several_values_and_what_is_not_on_record_is_none() -> None:
     new = AROUND.model_copy(update={"driver": "560.35", "cuda": "12.8", "nccl": "2.27.3"})
     attempts = [
-        attempt(0, hosts=("a", "b"), surroundings=AROUND, elsewhere={"b": new}),
-        attempt(1, hosts=("a", "a"), surroundings=new),
+        attempt(0, hosts=("a", "b"), environment=AROUND, other_environments={"b": new}),
+        attempt(1, hosts=("a", "a"), environment=new),
         attempt(2),
     ]
     assert cells(attempts, "driver") == ["550.54|560.35", "560.35", None]

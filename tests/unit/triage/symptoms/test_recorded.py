@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from assay.records.failure import Failure
-from assay.records.notice import Notice
+from assay.records.incident import Incident
 from assay.records.run import Attempt, Run
 from assay.store.home import Home
 from assay.triage.symptoms.combine import read_symptoms
@@ -73,18 +73,20 @@ def test_preempted_attempts_drills_and_those_that_succeeded_say_nothing(ledger, 
 
 
 def test_damaged_arithmetic_that_was_only_noticed_is_a_symptom_and_what_ended_an_attempt_is_told_once(ledger, tmp_path):
-    def notice(kind, number):
-        return Notice(notice=kind, run_id="r", attempt=number, at_s=5.0, rank=1, step=4, host="n1", text="sums differ")
+    def incident(kind, number):
+        return Incident(
+            incident=kind, run_id="r", attempt=number, at_s=5.0, rank=1, step=4, host="n1", text="sums differ"
+        )
 
     ledger.record_run(run(tmp_path))
     ledger.record_attempt(attempt(outcome="succeeded"))
     ledger.record_attempt(attempt(attempt=2, why=failure("wrong_arithmetic", "W: x", attempt=2)))
-    ledger.record_notices(
-        "r", {0: notice("wrong_arithmetic", 1), 1: notice("wrong_arithmetic", 2), 2: notice("straggler", 1)}
+    ledger.record_incidents(
+        "r", {0: incident("wrong_arithmetic", 1), 1: incident("wrong_arithmetic", 2), 2: incident("straggler", 1)}
     )
     found = failures_on_record(ledger)
     assert [(symptom.seen_by, symptom.attempt, symptom.symptom_class) for symptom in found] == [
-        ("notice", 1, "device_error"),
+        ("incident", 1, "device_error"),
         ("failure", 2, "device_error"),
     ]
 

@@ -1,4 +1,4 @@
-"""Between the network that is trained and the class that other tools load: the same parts, held by either."""
+"""Converts between the trained network and the exported transformers class, which hold the same modules."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,12 +18,11 @@ MODULE_FILE = "modeling_assay.py"
 
 _PORTABLE = ModelKind(AssayClassifier, "a classifier")
 _PATH_KEY = "_name_or_path"
-"""Where a pretrained encoder lay on this machine, which is nobody else's business."""
+"""Key with the path of a pretrained encoder on this machine, which is not exported."""
 
 
 def save_exported(network: ClassifierNetwork, config: ClassifyConfig, folder: Path, types: Mapping[str, str]) -> None:
-    """Write `model.safetensors`, `config.json` and the module that reads them; `types`: the Arrow type of each
-    metadata column."""
+    """Write `model.safetensors`, `config.json` and the model code; `types`: Arrow type of each metadata column."""
     with torch.device("meta"):
         model = AssayClassifier(_portable_config(network, config, types))
     model.encoder, model.metadata, model.head = network.encoder, network.metadata, network.head
@@ -34,7 +33,7 @@ def save_exported(network: ClassifierNetwork, config: ClassifyConfig, folder: Pa
 
 
 def load_exported(folder: Path) -> ClassifierNetwork:
-    """The network behind such files, by our own copy of the module: no code of the folder is run."""
+    """Load an exported classifier with our own copy of its code: no code of the folder is run."""
     model = load_pretrained(_PORTABLE, folder, use_safetensors=True)
     return ClassifierNetwork.of_parts(model.encoder, model.metadata, model.head)
 
@@ -60,12 +59,12 @@ def _portable_config(
 
 
 def _labels(label: BinaryLabel | ClassesLabel | NumberLabel) -> dict[str, Any]:
-    """What transformers is told of the logits, and makes of them in its pipelines."""
+    """Return transformers' description of the logits, which its pipelines use."""
     if isinstance(label, ClassesLabel):
         names, problem = list(label.names), "single_label_classification"
     elif isinstance(label, NumberLabel):
         names, problem = [label.unit or "number"], "regression"
-    else:  # one logit is the log-odds of label 1, and no softmax makes a probability of it
+    else:  # one logit is the log-odds of label 1, so the pipeline must apply a sigmoid
         names, problem = [label.positive or "1"], "multi_label_classification"
     number = {"label_mean": label.mean, "label_scale": label.scale} if isinstance(label, NumberLabel) else {}
     return {

@@ -12,12 +12,12 @@ next commit does, or the checkpoint stays, and is refused to others.
 from typing import NamedTuple
 
 from assay.base.clock import Clock
-from assay.records.kept_checkpoint import (
-    KEPT_ENTRIES,
-    CheckpointKept,
+from assay.records.retained_checkpoint import (
+    RETENTION_ENTRIES,
     CheckpointReleased,
+    CheckpointRetained,
     CheckpointRetired,
-    KeptEntry,
+    RetentionEntry,
 )
 from assay.store.logs.entry_log import EntryLog, LogKind
 from assay.store.objects import ObjectStore
@@ -25,29 +25,31 @@ from assay.store.objects import ObjectStore
 MAY_BE = "kept/may-be"
 
 
-class KeptState(NamedTuple):
+class RetentionState(NamedTuple):
     """Who relies on a checkpoint."""
 
-    keepers: frozenset[str] = frozenset()
+    holders: frozenset[str] = frozenset()
     is_retired: bool = False
 
 
-def fold_kept(state: KeptState | None, entry: KeptEntry) -> KeptState:
+def fold_retention(state: RetentionState | None, entry: RetentionEntry) -> RetentionState:
     """The state behind one more entry."""
-    state = state or KeptState()
+    state = state or RetentionState()
     match entry:
-        case CheckpointKept():
-            return state._replace(keepers=state.keepers | {entry.keeper})
+        case CheckpointRetained():
+            return state._replace(holders=state.holders | {entry.holder})
         case CheckpointReleased():
-            return state._replace(keepers=state.keepers - {entry.keeper})
+            return state._replace(holders=state.holders - {entry.holder})
         case CheckpointRetired():
             return state._replace(is_retired=True)
 
 
-KEPT_LOG: LogKind[KeptEntry, KeptState] = LogKind("log of a kept checkpoint", KEPT_ENTRIES, fold_kept)
+RETENTION_LOG: LogKind[RetentionEntry, RetentionState] = LogKind(
+    "log of a kept checkpoint", RETENTION_ENTRIES, fold_retention
+)
 
 
-class KeptCheckpoints:
+class RetainedCheckpoints:
     """Those of one run, by their folders."""
 
     def __init__(self, store: ObjectStore, clock: Clock) -> None:
@@ -60,22 +62,22 @@ class KeptCheckpoints:
         """Have the run ask before it retires anything; to be said before it is launched."""
         self._store.put_if_absent(MAY_BE, b"")
 
-    def keep(self, folder: str, keeper: str) -> bool:
+    def keep(self, folder: str, holder: str) -> bool:
         """Have a checkpoint stay for somebody; whether it does, or was retired already."""
-        kept = CheckpointKept(keeper=keeper, at_s=self._clock.now_s())
+        retained = CheckpointRetained(holder=holder, at_s=self._clock.now_s())
 
-        def decide(now: KeptState | None) -> KeptEntry | None:
-            is_settled = now is not None and (now.is_retired or keeper in now.keepers)
-            return None if is_settled else kept
+        def decide(now: RetentionState | None) -> RetentionEntry | None:
+            is_unchanged = now is not None and (now.is_retired or holder in now.holders)
+            return None if is_unchanged else retained
 
         state = self._log(folder).append(decide)
         assert state is not None
         return not state.is_retired
 
-    def release(self, folder: str, keeper: str) -> None:
+    def release(self, folder: str, holder: str) -> None:
         """Let it go, as far as he is concerned."""
-        released = CheckpointReleased(keeper=keeper, at_s=self._clock.now_s())
-        self._log(folder).append(lambda now: released if now is not None and keeper in now.keepers else None)
+        released = CheckpointReleased(holder=holder, at_s=self._clock.now_s())
+        self._log(folder).append(lambda now: released if now is not None and holder in now.holders else None)
 
     def retire(self, folder: str) -> bool:
         """Whether the run may delete a checkpoint: then nobody can rely on it any more."""
@@ -85,12 +87,12 @@ class KeptCheckpoints:
             return True
         retired = CheckpointRetired(at_s=self._clock.now_s())
 
-        def decide(now: KeptState | None) -> KeptEntry | None:
-            return retired if now is None or not (now.keepers or now.is_retired) else None
+        def decide(now: RetentionState | None) -> RetentionEntry | None:
+            return retired if now is None or not (now.holders or now.is_retired) else None
 
         state = self._log(folder).append(decide)
         assert state is not None
         return state.is_retired
 
-    def _log(self, folder: str) -> EntryLog[KeptEntry, KeptState]:
-        return EntryLog(self._store, f"kept/{folder}/log", KEPT_LOG)
+    def _log(self, folder: str) -> EntryLog[RetentionEntry, RetentionState]:
+        return EntryLog(self._store, f"kept/{folder}/log", RETENTION_LOG)

@@ -8,7 +8,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from assay.records.record import Record
 
 
-class MadeAnswer(Record):
+class GeneratedCompletion(Record):
     """One answer, as tokens."""
 
     tokens: tuple[NonNegativeInt, ...]
@@ -18,7 +18,7 @@ class MadeAnswer(Record):
     reason: Literal["stop", "length"]
 
 
-class MadeGroup(Record):
+class GeneratedGroup(Record):
     """All answers to one prompt."""
 
     step: PositiveInt
@@ -28,4 +28,4 @@ class MadeGroup(Record):
     """That asked."""
     policy: str
     """The digest of the weights that answered."""
-    answers: tuple[MadeAnswer, ...]
+    completions: tuple[GeneratedCompletion, ...]

@@ -75,7 +75,7 @@ def original_of(run: Run) -> Path | None:
     return None if is_it else was
 
 
-def refuse_copy(run: Run) -> None:
+def reject_copy(run: Run) -> None:
     """Raise `ConfigError` where a run's folder is a copy of one that is still there."""
     if (was := original_of(run)) is None:
         return
@@ -87,7 +87,7 @@ def refuse_copy(run: Run) -> None:
     )
 
 
-def refuse_links(folder: Path) -> None:
+def reject_links(folder: Path) -> None:
     """Raise `ConfigError` where something in a run's or a campaign's folder is neither a file nor a folder."""
     for path in _planted(folder):
         what = f"a link to {path.readlink()}" if path.is_symlink() else "neither a file nor a folder"

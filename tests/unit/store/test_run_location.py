@@ -11,7 +11,7 @@ from assay.base.errors import ConfigError
 from assay.records.run import Attempt, Run
 from assay.store.attempts import save_attempt
 from assay.store.home import Home
-from assay.store.place import opened_in, refuse_copy, refuse_links
+from assay.store.run_location import opened_in, reject_copy, reject_links
 from machine import MACHINE
 
 
@@ -53,7 +53,7 @@ def test_a_run_that_was_moved_lies_where_it_is_opened_with_all_that_moved_along(
     assert (run.run_dir, run.store_url) == (str(present / "runs" / "r"),) * 2
     assert run.recipe["data"]["dataset"] == str(present / "data")
     assert run.recipe["evaluation"]["suite"] == str(present / "suite.yaml")
-    refuse_copy(run)
+    reject_copy(run)
 
 
 def test_a_record_whose_folder_is_no_whole_path_can_be_read(project: Path) -> None:
@@ -102,8 +102,8 @@ def test_a_dataset_that_stayed_is_read_where_it_is(project: Path) -> None:
     assert run.recipe["data"]["dataset"] == str(project / "data")
 
 
-def by_hard_links(here: Path, there: Path) -> None:
-    shutil.copytree(here, there, copy_function=os.link)
+def by_hard_links(here: Path, target: Path) -> None:
+    shutil.copytree(here, target, copy_function=os.link)
 
 
 @pytest.mark.parametrize("copy", [shutil.copytree, by_hard_links])
@@ -112,10 +112,10 @@ def test_a_copy_may_be_read_and_not_trained(project: Path, copy: Callable[..., o
     run = Home.at(project.parent / "copy" / "runs").run("r")
     assert run.store_url == run.run_dir == str(project.parent / "copy" / "runs" / "r")
     with pytest.raises(ConfigError, match=rf"copy/runs/r is a copy of run 'r', which lies in {project}/runs/r"):
-        refuse_copy(run)
-    refuse_copy(Home.at(project / "runs").run("r"))
+        reject_copy(run)
+    reject_copy(Home.at(project / "runs").run("r"))
     shutil.rmtree(project)
-    refuse_copy(run)
+    reject_copy(run)
 
 
 def test_a_copy_of_a_run_that_went_on_elsewhere_is_one_too(project: Path) -> None:
@@ -132,13 +132,13 @@ def test_a_copy_of_a_run_that_went_on_elsewhere_is_one_too(project: Path) -> Non
             folder=run.run_dir,
             code_version=MACHINE["code_version"],
             processor=MACHINE["processor"],
-            surroundings=MACHINE["surroundings"],
+            environment=MACHINE["environment"],
         ),
     )
     shutil.copytree(home.folder, project / "runs")  # back to where it began
     with pytest.raises(ConfigError, match=f"which lies in {run.run_dir}"):
-        refuse_copy(Home.at(project / "runs").run("r"))
-    refuse_copy(run)
+        reject_copy(Home.at(project / "runs").run("r"))
+    reject_copy(run)
 
 
 def test_a_renamed_folder_is_refused_by_both_names(project: Path) -> None:
@@ -157,15 +157,15 @@ def test_a_home_behind_a_link_is_the_home(project: Path) -> None:
     (project / "runs").symlink_to(present)
     run = Home.at(project / "runs").run("r")
     assert run.run_dir == str(present / "r")
-    refuse_copy(run)
+    reject_copy(run)
 
 
-@pytest.mark.parametrize("name", ["notices.jsonl", "metrics", "metrics/attempt-0001/rank-00000.seg", "log"])
+@pytest.mark.parametrize("name", ["incidents.jsonl", "metrics", "metrics/attempt-0001/rank-00000.seg", "log"])
 def test_a_link_in_a_runs_folder_is_named_with_what_it_leads_to(tmp_path: Path, name: str) -> None:
     run = tmp_path / "run"
     (run / name).parent.mkdir(parents=True)
     (tmp_path / "link").symlink_to(run)
-    refuse_links(tmp_path / "link")
+    reject_links(tmp_path / "link")
     (run / name).symlink_to("/nowhere")
     with pytest.raises(ConfigError, match=rf"run/{name} is a link to /nowhere: .*Nothing was begun"):
-        refuse_links(run)
+        reject_links(run)

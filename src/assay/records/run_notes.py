@@ -11,7 +11,7 @@ class Note(Record):
     text: str
 
 
-class Remarks(Record):
+class RunNotes(Record):
     """All that was said about a run."""
 
     run_id: str

@@ -6,13 +6,13 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from assay.records.record import Record
 
-NoticeKind = Literal["hang", "straggler", "wrong_arithmetic", "fault", "repeated_failure", "other_code"]
+IncidentKind = Literal["hang", "straggler", "wrong_arithmetic", "fault", "repeated_failure", "other_code"]
 
 
-class Notice(Record):
+class Incident(Record):
     """One observation; the run's folder keeps them in the order in which they were made."""
 
-    notice: NoticeKind
+    incident: IncidentKind
     run_id: str
     attempt: PositiveInt
     at_s: float

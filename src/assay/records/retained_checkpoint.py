@@ -5,11 +5,11 @@ from typing import Literal
 from assay.records.record import Record
 
 
-class CheckpointKept(Record):
+class CheckpointRetained(Record):
     """Somebody relies on it."""
 
     type: Literal["kept"] = "kept"
-    keeper: str
+    holder: str
     """Who: a permission, a run of an eval, or whoever is answered by it."""
     at_s: float
     """Seconds since the Unix epoch; so for every entry."""
@@ -19,7 +19,7 @@ class CheckpointReleased(Record):
     """He does so no more."""
 
     type: Literal["released"] = "released"
-    keeper: str
+    holder: str
     at_s: float
 
 
@@ -30,10 +30,10 @@ class CheckpointRetired(Record):
     at_s: float
 
 
-KeptEntry = CheckpointKept | CheckpointReleased | CheckpointRetired
+RetentionEntry = CheckpointRetained | CheckpointReleased | CheckpointRetired
 
-KEPT_ENTRIES: dict[str, type[KeptEntry]] = {
-    "kept": CheckpointKept,
+RETENTION_ENTRIES: dict[str, type[RetentionEntry]] = {
+    "kept": CheckpointRetained,
     "released": CheckpointReleased,
     "retired": CheckpointRetired,
 }

@@ -12,12 +12,12 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from assay.records.record import Record
 
-Outcome = Literal["learned", "zero_std", "overlong", "failed", "surplus"]
+Outcome = Literal["trained", "zero_std", "overlong", "failed", "surplus"]
 """What became of a prompt: at least one of its answers teaches | all were paid the same | those that would
 teach were cut, and masked | none could be graded | others of its lane were learned in its place."""
 
 
-class JournaledAnswer(NamedTuple):
+class LoggedCompletion(NamedTuple):
     """One answer."""
 
     digest: int
@@ -39,7 +39,7 @@ class JournaledAnswer(NamedTuple):
     logprobs: tuple[float, ...] | None = None
 
 
-class JournaledGroup(NamedTuple):
+class LoggedGroup(NamedTuple):
     """The answers to one prompt, and what became of it."""
 
     step: int
@@ -49,22 +49,22 @@ class JournaledGroup(NamedTuple):
     outcome: Outcome
     graders: str
     """What paid, in the order of scores: JSON with the name, the digest and the judge's model of each."""
-    answers: tuple[JournaledAnswer, ...]
+    completions: tuple[LoggedCompletion, ...]
 
 
 class PromptCounts(Record):
     """Prompts by outcome."""
 
-    learned: NonNegativeInt = 0
+    trained: NonNegativeInt = 0
     zero_std: NonNegativeInt = 0
     overlong: NonNegativeInt = 0
     failed: NonNegativeInt = 0
     surplus: NonNegativeInt = 0
 
     def plus(self, other: "PromptCounts") -> "PromptCounts":
-        """Both together."""
-        mine, theirs = self.model_dump(), other.model_dump()
-        return PromptCounts(**{name: mine[name] + theirs[name] for name in mine})
+        """Return the sums by outcome."""
+        counts = other.model_dump()
+        return PromptCounts(**{name: count + counts[name] for name, count in self.model_dump().items()})
 
     def total(self) -> int:
         """All prompts."""
@@ -72,13 +72,13 @@ class PromptCounts(Record):
 
     def __str__(self) -> str:
         named = {
-            "learned": self.learned, "without spread": self.zero_std, "overlong": self.overlong,
+            "trained": self.trained, "without spread": self.zero_std, "overlong": self.overlong,
             "failed": self.failed, "over-drawn": self.surplus,
         }  # fmt: skip
-        return ", ".join(f"{count:,} {name}" for name, count in named.items() if count or name == "learned")
+        return ", ".join(f"{count:,} {name}" for name, count in named.items() if count or name == "trained")
 
 
-class JudgedAnswer(Record):
+class JudgeScore(Record):
     """What a judge said of one answer."""
 
     sample: NonNegativeInt
@@ -91,7 +91,7 @@ class JudgedAnswer(Record):
     """Why there is no score."""
 
 
-class JudgedGroup(Record):
+class JudgeScoreGroup(Record):
     """What a judge said of answers to one prompt, durable before anything is learned by it."""
 
     step: PositiveInt
@@ -100,4 +100,4 @@ class JudgedGroup(Record):
     """That asked."""
     grader: str
     grader_sha256: str
-    answers: tuple[JudgedAnswer, ...]
+    scores: tuple[JudgeScore, ...]

@@ -3,7 +3,7 @@
 from assay.records.record import Record
 
 
-class Surroundings(Record):
+class NodeEnvironment(Record):
     """What is around its ranks on one node; a text is empty where nothing says it."""
 
     python: str
@@ -16,7 +16,7 @@ class Surroundings(Record):
     """The container's image, by `ASSAY_IMAGE` or what Apptainer, Slurm or enroot set."""
     user: str
     """Who started it."""
-    place: str
+    launcher: str
     """`slurm` or `machine`: whether a scheduler's job holds it."""
     job: str
     """The scheduler's number of that job."""

@@ -20,7 +20,7 @@ class Finding(Record):
     next: str
 
 
-class TriageFindings(Record):
+class TriageOverview(Record):
     """What costs device time, by cost."""
 
     runs: NonNegativeInt
@@ -30,7 +30,7 @@ class TriageFindings(Record):
     days: NonNegativeFloat
     """From the first start to the last end."""
     device_hours: NonNegativeFloat
-    findings: tuple[Finding, ...]
+    results: tuple[Finding, ...]
     not_looked_at: dict[str, str]
     """Check to the reason why it was skipped."""
 

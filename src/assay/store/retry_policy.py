@@ -21,84 +21,84 @@ from assay.base.clock import Clock, SystemClock
 from assay.base.errors import ConfigError, StoreAwayError
 from assay.base.units import duration_text
 
-PATIENCE_S = 900.0
+RETRY_BUDGET_S = 900.0
 TRY_S = 300.0
 """Deadline of one try; a driver's own limits are below it."""
 HURRIED_S = 5.0
 """What is left to a call when a process has been asked to stop."""
 PAUSES_S = (0.25, 15.0)
-SAY_AFTER_S = 5.0
-SAY_EVERY_S = 60.0
+NOTIFY_AFTER_S = 5.0
+NOTIFY_EVERY_S = 60.0
 _POLL_S = 0.1
 
-Answer = TypeVar("Answer")
+ResultT = TypeVar("ResultT")
 
 
 class CallMaker(Protocol):
     """Answers a call; meanwhile asks `look` now and then, which raises when there was no answer in time."""
 
-    def __call__(self, call: Callable[[], Answer], look: Callable[[], None]) -> Answer:
+    def __call__(self, call: Callable[[], ResultT], look: Callable[[], None]) -> ResultT:
         """The answer."""
         ...
 
 
-class Patience:
+class RetryPolicy:
     """How long a store may be away, and who hears of it."""
 
     def __init__(
         self,
-        budget_s: float = PATIENCE_S,
+        budget_s: float = RETRY_BUDGET_S,
         *,
         clock: Clock | None = None,
-        say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
+        notify: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
         make_call: CallMaker | None = None,
     ) -> None:
         """`make_call`: by default, in a thread of its own."""
         self.budget_s = budget_s
         self._clock = clock or SystemClock()
-        self.say = say
+        self.notify = notify
         self._make_call: CallMaker = make_call or _in_thread
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:
-        """By $ASSAY_STORE_PATIENCE, in seconds."""
-        given = environment.get("ASSAY_STORE_PATIENCE", "")
+        """By $ASSAY_STORE_RETRY_S, in seconds."""
+        value = environment.get("ASSAY_STORE_RETRY_S", "")
         try:
-            budget_s = float(given or PATIENCE_S)
+            budget_s = float(value or RETRY_BUDGET_S)
             if budget_s >= 0:
                 return cls(budget_s)
         except ValueError:
             pass
-        raise ConfigError(f"ASSAY_STORE_PATIENCE={given!r}: give seconds, e.g. {PATIENCE_S:g}.")
+        raise ConfigError(f"ASSAY_STORE_RETRY_S={value!r}: give seconds, e.g. {RETRY_BUDGET_S:g}.")
 
     def hurry(self) -> None:
         """From now on, give up after `HURRIED_S`: this process was asked to stop."""
         self.budget_s = min(self.budget_s, HURRIED_S)
 
-    def ask(self, what: str, call: Callable[[], Answer]) -> Answer:
+    def call_with_retries(self, what: str, call: Callable[[], ResultT]) -> ResultT:
         """The answer to a call; `what` names it. Raises `StoreAwayError` when the patience is at its end."""
-        wait = _Wait(self, what, self._clock, self.say)
+        wait = _Wait(self, what, self._clock, self.notify)
         while True:
             try:
-                answer = self._make_call(call, wait.begin_try())
+                result = self._make_call(call, wait.begin_try())
             except StoreAwayError as error:
                 wait.pause(error)
             else:
-                wait.is_over()
-                return answer
+                wait.report_recovery()
+                return result
 
 
 class _Wait:
     """One call that is made until it is answered."""
 
-    def __init__(self, patience: Patience, what: str, clock: Clock, say: Callable[[str], None]) -> None:
-        self._patience = patience
+    def __init__(self, retry_policy: RetryPolicy, what: str, clock: Clock, notify: Callable[[str], None]) -> None:
+        self._retry_policy = retry_policy
         self._what = what
         self._clock = clock
-        self._say = say
+        self._notify = notify
         self._began_s = clock.monotonic_s()
-        self._say_at_s = self._began_s + SAY_AFTER_S
-        self._has_said = False
+        self._notify_at_s = self._began_s + NOTIFY_AFTER_S
+        self._has_notified = False
         self._pause_s = PAUSES_S[0]
         self._reason = "no answer yet"
 
@@ -108,9 +108,9 @@ class _Wait:
 
         def look() -> None:
             now_s = self._clock.monotonic_s()
-            if now_s > min(until_s, self._began_s + max(self._patience.budget_s, HURRIED_S)):
+            if now_s > min(until_s, self._began_s + max(self._retry_policy.budget_s, HURRIED_S)):
                 raise StoreAwayError(f"{self._what}: no answer in time")
-            self._speak(now_s)
+            self._notify_if_due(now_s)
 
         return look
 
@@ -119,43 +119,43 @@ class _Wait:
         self._reason = str(error)
         until_s = self._clock.monotonic_s() + self._pause_s
         while (left_s := until_s - self._clock.monotonic_s()) > 0:
-            if until_s > self._began_s + self._patience.budget_s:
+            if until_s > self._began_s + self._retry_policy.budget_s:
                 raise StoreAwayError(
                     f"{error} It was asked for {duration_text(self._clock.monotonic_s() - self._began_s)} "
-                    "(--store-patience). Everything committed is intact: the same command goes on from there."
+                    "(--store-retry-s). Everything committed is intact: the same command goes on from there."
                 ) from error
-            self._speak(self._clock.monotonic_s())
+            self._notify_if_due(self._clock.monotonic_s())
             self._clock.sleep_s(min(left_s, _POLL_S))
         self._pause_s = min(2 * self._pause_s, PAUSES_S[1])
 
-    def is_over(self) -> None:
+    def report_recovery(self) -> None:
         """There is an answer."""
-        if self._has_said:
+        if self._has_notified:
             waited = duration_text(self._clock.monotonic_s() - self._began_s)
-            self._say(f"{self._what}: answered after {waited}.")
+            self._notify(f"{self._what}: answered after {waited}.")
 
-    def _speak(self, now_s: float) -> None:
-        if now_s < self._say_at_s:
+    def _notify_if_due(self, now_s: float) -> None:
+        if now_s < self._notify_at_s:
             return
-        self._has_said, self._say_at_s = True, now_s + SAY_EVERY_S
-        waited, most = duration_text(now_s - self._began_s), duration_text(self._patience.budget_s)
-        self._say(f"waiting for {self._what}, {waited} of at most {most}: {self._reason}")
+        self._has_notified, self._notify_at_s = True, now_s + NOTIFY_EVERY_S
+        waited, most = duration_text(now_s - self._began_s), duration_text(self._retry_policy.budget_s)
+        self._notify(f"waiting for {self._what}, {waited} of at most {most}: {self._reason}")
 
 
-def at_once(call: Callable[[], Answer], look: Callable[[], None]) -> Answer:  # noqa: ARG001
+def at_once(call: Callable[[], ResultT], look: Callable[[], None]) -> ResultT:  # noqa: ARG001
     """In the caller's own thread, which may stand still as long as the driver lets it: for a server, which has
     a thread for each request and hears signals in none. Another for a call may cost more than the call."""
     return call()
 
 
-def _in_thread(call: Callable[[], Answer], look: Callable[[], None]) -> Answer:
-    answers: list[Answer] = []
+def _in_thread(call: Callable[[], ResultT], look: Callable[[], None]) -> ResultT:
+    results: list[ResultT] = []
     errors: list[BaseException] = []
     is_done = threading.Event()
 
     def work() -> None:
         try:
-            answers.append(call())
+            results.append(call())
         except BaseException as error:  # handed to who asked
             errors.append(error)
 
@@ -164,7 +164,7 @@ def _in_thread(call: Callable[[], Answer], look: Callable[[], None]) -> Answer:
         look()
     if errors:
         raise errors[0]
-    return answers[0]
+    return results[0]
 
 
 class _Caller:
@@ -174,20 +174,20 @@ class _Caller:
     """
 
     def __init__(self) -> None:
-        self._taken: SimpleQueue[tuple[Callable[[], None], Callable[[], None]]] = SimpleQueue()
+        self._calls: SimpleQueue[tuple[Callable[[], None], Callable[[], None]]] = SimpleQueue()
         threading.Thread(target=self._work, name="store", daemon=True).start()
 
-    def take(self, work: Callable[[], None], say_done: Callable[[], None]) -> None:
+    def take(self, work: Callable[[], None], on_done: Callable[[], None]) -> None:
         """Do work that raises nothing, and say when it is done."""
-        self._taken.put((work, say_done))
+        self._calls.put((work, on_done))
 
     def _work(self) -> None:
         while True:
-            work, say_done = self._taken.get()
+            work, on_done = self._calls.get()
             work()
             _IDLE.append(self)
-            say_done()
-            del work, say_done  # and what was read with them
+            on_done()
+            del work, on_done  # and what was read with them
 
 
 _IDLE: list[_Caller] = []

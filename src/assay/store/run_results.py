@@ -33,11 +33,11 @@ def save_audit(run_dir: str, audit: AuditReport) -> AuditReport:
     """Into the folder alone, whole or not at all. Returns the one that is on record, which may be an earlier
     one that looked at more (`AuditReport.replaces`)."""
     try:
-        kept = saved_audit(run_dir)
+        recorded = saved_audit(run_dir)
     except AssayError:
-        kept = None  # it cannot be read, so it says nothing
-    if kept is not None and not audit.replaces(kept):
-        return kept
+        recorded = None  # it cannot be read, so it says nothing
+    if recorded is not None and not audit.replaces(recorded):
+        return recorded
     open_store(run_dir).put(AUDIT_FILE, audit.to_json().encode())
     return audit
 

@@ -11,8 +11,8 @@ import pytest
 import failing_store
 from assay.base.errors import ConfigError, StoreAwayError, StoreError
 from assay.store.commit_log import CommitLog
-from assay.store.objects import FolderStore, PatientStore, open_store
-from assay.store.patience import HURRIED_S, PATIENCE_S, Patience, at_once
+from assay.store.objects import FolderStore, RetryingStore, open_store
+from assay.store.retry_policy import HURRIED_S, RETRY_BUDGET_S, RetryPolicy, at_once
 from clocks import HandClock
 from failing_store import FailingStore, patient
 
@@ -53,7 +53,7 @@ def test_what_is_not_there_is_not_waited_for() -> None:
 def test_who_is_asked_to_stop_waits_no_longer() -> None:
     clock = HandClock()
     store = patient(FailingStore(open_store("memory:"), {0: "error"}, clock, outage_s=1e9), clock)
-    store.patience.hurry()
+    store.retry_policy.hurry()
     with pytest.raises(StoreAwayError):
         store.get("key")
     assert clock.at_s <= HURRIED_S + 1
@@ -62,7 +62,7 @@ def test_who_is_asked_to_stop_waits_no_longer() -> None:
 def test_a_server_asks_in_the_thread_of_the_request_and_soon_says_that_the_store_is_away() -> None:
     clock, threads = HandClock(), []
 
-    class Told(FailingStore):
+    class RecordingStore(FailingStore):
         def get(self, key: str) -> bytes:
             threads.append(threading.get_ident())
             return super().get(key)
@@ -71,8 +71,8 @@ def test_a_server_asks_in_the_thread_of_the_request_and_soon_says_that_the_store
         began_s = clock.at_s
         inner = open_store("memory:")
         inner.put("key", b"bytes")
-        failing = Told(inner, {0: "error"}, clock, outage_s=outage_s)
-        store = PatientStore(failing, Patience(5.0, clock=clock, make_call=at_once, say=lambda text: None))
+        failing = RecordingStore(inner, {0: "error"}, clock, outage_s=outage_s)
+        store = RetryingStore(failing, RetryPolicy(5.0, clock=clock, make_call=at_once, notify=lambda text: None))
         if comes_back:
             assert store.get("key") == b"bytes"
         else:
@@ -83,7 +83,7 @@ def test_a_server_asks_in_the_thread_of_the_request_and_soon_says_that_the_store
 
 
 def test_a_call_that_never_returns_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("assay.store.patience.HURRIED_S", 0.3)
+    monkeypatch.setattr("assay.store.retry_policy.HURRIED_S", 0.3)
     forever = threading.Event()
 
     class Hung(FolderStore):
@@ -91,8 +91,8 @@ def test_a_call_that_never_returns_is_left_behind(tmp_path: Path, monkeypatch: p
             forever.wait()
             return b""
 
-    store = PatientStore(Hung(tmp_path), Patience(900.0, say=lambda text: None))
-    threading.Timer(0.2, store.patience.hurry).start()  # as SIGTERM does
+    store = RetryingStore(Hung(tmp_path), RetryPolicy(900.0, notify=lambda text: None))
+    threading.Timer(0.2, store.retry_policy.hurry).start()  # as SIGTERM does
     began_s = time.monotonic()
     with pytest.raises(StoreAwayError, match="no answer in time"):
         store.get("key")
@@ -111,15 +111,15 @@ def test_a_begun_attempt_whose_answers_are_lost_or_late_is_begun_once() -> None:
             assert [entry.attempt for entry in known] == list(range(1, len(known) + 1))
 
 
-@pytest.mark.parametrize(("given", "budget_s"), [("", PATIENCE_S), ("12.5", 12.5), ("0", 0.0)])
-def test_the_environment_says_how_patient_a_command_is(given: str, budget_s: float) -> None:
-    assert Patience.from_environment({"ASSAY_STORE_PATIENCE": given}).budget_s == budget_s
+@pytest.mark.parametrize(("value", "budget_s"), [("", RETRY_BUDGET_S), ("12.5", 12.5), ("0", 0.0)])
+def test_the_environment_says_how_patient_a_command_is(value: str, budget_s: float) -> None:
+    assert RetryPolicy.from_environment({"ASSAY_STORE_RETRY_S": value}).budget_s == budget_s
 
 
-@pytest.mark.parametrize("given", ["soon", "-1", "nan"])
-def test_a_patience_that_is_no_number_of_seconds_is_refused(given: str) -> None:
+@pytest.mark.parametrize("value", ["soon", "-1", "nan"])
+def test_a_patience_that_is_no_number_of_seconds_is_refused(value: str) -> None:
     with pytest.raises(ConfigError, match="give seconds"):
-        Patience.from_environment({"ASSAY_STORE_PATIENCE": given})
+        RetryPolicy.from_environment({"ASSAY_STORE_RETRY_S": value})
 
 
 def test_who_asks_once_says_nothing_of_an_answer_that_takes_a_moment(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_who_asks_once_says_nothing_of_an_answer_that_takes_a_moment(tmp_path: P
             return super().exists(key)
 
     output: list[str] = []
-    assert not PatientStore(Slow(tmp_path), Patience(0.0, say=output.append)).exists("key")
+    assert not RetryingStore(Slow(tmp_path), RetryPolicy(0.0, notify=output.append)).exists("key")
     assert output == []
 
 
@@ -139,41 +139,43 @@ def callers() -> set[threading.Thread]:
 
 def test_calls_one_after_another_are_made_by_one_thread() -> None:
     makers: list[threading.Thread] = []
-    retry_budget = Patience(0.0)
+    retry_budget = RetryPolicy(0.0)
     for _ in range(50):
-        retry_budget.ask("a store", lambda: makers.append(threading.current_thread()))
+        retry_budget.call_with_retries("a store", lambda: makers.append(threading.current_thread()))
     assert len(set(makers)) == 1
     assert threading.current_thread() not in makers
 
 
 def test_calls_at_once_wait_for_nobody() -> None:
     """As many as there are row groups under way; each is answered only when all have been asked."""
-    everyone, retry_budget = threading.Barrier(8, timeout=10), Patience(0.0)
-    askers = [threading.Thread(target=retry_budget.ask, args=("a store", everyone.wait)) for _ in range(8)]
+    everyone, retry_budget = threading.Barrier(8, timeout=10), RetryPolicy(0.0)
+    askers = [
+        threading.Thread(target=retry_budget.call_with_retries, args=("a store", everyone.wait)) for _ in range(8)
+    ]
     for asker in askers:
         asker.start()
     for asker in askers:
         asker.join(10)
     assert not everyone.broken
     before = callers()
-    retry_budget.ask("a store", lambda: None)
+    retry_budget.call_with_retries("a store", lambda: None)
     assert callers() == before
 
 
 def test_behind_a_call_that_hangs_others_are_answered_and_its_thread_is_idle_when_it_is_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("assay.store.patience.HURRIED_S", 0.1)
+    monkeypatch.setattr("assay.store.retry_policy.HURRIED_S", 0.1)
     forever, maker = threading.Event(), list[threading.Thread]()
 
     def hang() -> None:
         maker.append(threading.current_thread())
         forever.wait(60)
 
-    retry_budget = Patience(0.0)
+    retry_budget = RetryPolicy(0.0)
     with pytest.raises(StoreAwayError, match="no answer in time"):
-        retry_budget.ask("a store", hang)
-    assert retry_budget.ask("a store", threading.current_thread) is not maker[0]
+        retry_budget.call_with_retries("a store", hang)
+    assert retry_budget.call_with_retries("a store", threading.current_thread) is not maker[0]
     forever.set()
     until_s = time.monotonic() + 10
     while maker[0] not in makers_of_many() and time.monotonic() < until_s:
@@ -190,7 +192,7 @@ def makers_of_many() -> set[threading.Thread]:
         makers.add(threading.current_thread())
         together.wait()
 
-    askers = [threading.Thread(target=Patience().ask, args=("a store", call)) for _ in range(count)]
+    askers = [threading.Thread(target=RetryPolicy().call_with_retries, args=("a store", call)) for _ in range(count)]
     for asker in askers:
         asker.start()
     for asker in askers:
@@ -199,10 +201,10 @@ def makers_of_many() -> set[threading.Thread]:
 
 
 def test_an_answer_is_not_kept_by_the_thread_that_brought_it() -> None:
-    class Answer:
+    class Result:
         pass
 
-    retained = weakref.ref(Patience(0.0).ask("a store", Answer))
+    retained = weakref.ref(RetryPolicy(0.0).call_with_retries("a store", Result))
     until_s = time.monotonic() + 10
     while retained() is not None and time.monotonic() < until_s:
         time.sleep(0.01)
@@ -210,9 +212,11 @@ def test_an_answer_is_not_kept_by_the_thread_that_brought_it() -> None:
 
 
 def test_a_forked_process_makes_its_calls_in_threads_of_its_own() -> None:
-    retry_budget = Patience(5.0, say=lambda text: None)
-    retry_budget.ask("a store", lambda: None)
-    child = multiprocessing.get_context("fork").Process(target=retry_budget.ask, args=("a store", lambda: None))
+    retry_budget = RetryPolicy(5.0, notify=lambda text: None)
+    retry_budget.call_with_retries("a store", lambda: None)
+    child = multiprocessing.get_context("fork").Process(
+        target=retry_budget.call_with_retries, args=("a store", lambda: None)
+    )
     child.start()
     child.join(20)
     assert child.exitcode == 0
