@@ -106,7 +106,7 @@ def _timeless(value: Any) -> Any:
         return [_timeless(item) for item in value]
     if isinstance(value, str):
         value = re.sub(r"; \d+ restarts? survived", "", value)
-        return re.sub(r"[\d.]+ (s|min|h)( [\d.]+ (?:s|min))?( of device time| after it is begun)", r"\3", value)
+        return re.sub(r"[\d.]+ (s|min|h)( [\d.]+ (?:s|min))?( of device time| after the start)", r"\3", value)
     return value
 
 

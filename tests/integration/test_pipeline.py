@@ -171,7 +171,7 @@ def test_killed_once_in_each_stage_it_ends_as_undisturbed_with_a_model_and_a_mem
     assert (exported.run_id, exported.weights_digest) == ("sums-grpo-s0", killed["sums-grpo-s0"])
 
     text = (memo.parent / "memo.md").read_text()
-    assert "of it of those that are not compared" in text, "the reward model's"
+    assert "of it for stages that are not compared" in text, "the reward model's"
     assert "dpo" in text and "grpo" in text and "2 paired seeds" in memo.read_text()
     shown = json.loads(
         subprocess.run([*COMMAND[:-1], "show", "sums", "--json"], capture_output=True, text=True, check=True).stdout

@@ -209,7 +209,7 @@ def test_show_says_that_the_ledger_is_older_than_the_run(home: Path, capsys: pyt
     later_s = time.time() + 3600
     os.utime(run_dir / "attempts", (later_s, later_s))
     assert call("show", "tiny-1") == 0
-    assert "tiny-1: this ledger was last written" in capsys.readouterr().err
+    assert "tiny-1: the ledger row was last written" in capsys.readouterr().err
 
 
 def test_show_says_of_which_steps_commits_are_kept(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

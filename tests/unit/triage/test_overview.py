@@ -203,7 +203,7 @@ def test_the_page_says_the_same_and_needs_nothing_beside_it(planted: Home) -> No
     page = render_document(triage_document(fleet, None, None, created_s=0.0))
     for finding in fleet.overview.results:
         assert finding.what.split(":")[0].replace("'", "&#39;") in page
-    for title in ("Failures over time", "What failed attempts have in common", "What steps take"):
+    for title in ("Failures over time", "Common factors of failed attempts", "What steps take"):
         assert title in page
     assert "src=" not in page and not re.search(r"href=.https?:|url\(", page)
     assert page.count("<svg") >= 6, "each figure for a desk and for a telephone"
@@ -238,7 +238,7 @@ def test_the_command_prints_json_and_a_page_and_says_where_nothing_is(
     assert {item["about"] for item in found["results"]} == {"spent", "slower", "failures"}
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
     assert assay("triage") == 0
-    assert f"1. {found['findings'][0]['device_hours_a_week']:,.1f} device-h a week" in capsys.readouterr().out
+    assert f"1. {found['results'][0]['device_hours_a_week']:,.1f} device-h a week" in capsys.readouterr().out
     assert assay("triage", "--json", "failures") == 2
     assert "behind 'failures'" in capsys.readouterr().err
     assert assay("triage", "--junit", str(tmp_path)) == 2

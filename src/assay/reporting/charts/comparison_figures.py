@@ -1,4 +1,4 @@
-"""The figures of a comparison: is it as good, where is it not, how much faster, at what cost."""
+"""The figures of a comparison: overall difference, slices, learning curves, cost."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -23,7 +23,7 @@ from assay.reporting.views.verdict import device_hours_text, estimate_text, marg
 
 
 def difference_figures(page: ComparisonPage) -> Iterator[Figure]:
-    """The rule, then the same question in each slice."""
+    """Yield the overall difference, then the differences by slice."""
     yield _rule(page)
     for candidate in page.candidates:
         # Equal weights differ nowhere: there is nothing to look for.
@@ -32,15 +32,15 @@ def difference_figures(page: ComparisonPage) -> Iterator[Figure]:
 
 
 def overlay_figures(page: ComparisonPage) -> Iterator[Figure]:
-    """Both runs in one plot."""
+    """Yield the metrics of all runs in shared plots."""
     runs = _runs(page)
     losses = [_renamed(run, run.series.loss) for run in runs if run.series.loss is not None]
     if losses:
         yield series_figure(
             losses,
             title="Convergence",
-            caption="Training loss over steps. Equal global batches make equal steps comparable: "
-            "lines that lie on each other mean that the candidate learns the same thing.",
+            caption="Training loss over steps. With equal global batches, steps are comparable: "
+            "coinciding lines mean that the candidate learns the same.",
             y_label="loss",
         )
     rates = [_renamed(run, run.series.throughput) for run in runs if run.series.throughput is not None]
@@ -56,7 +56,7 @@ def overlay_figures(page: ComparisonPage) -> Iterator[Figure]:
 
 
 def changes_table(comparison: ComparisonView) -> Table:
-    """Where the recipes differ: what the difference is due to."""
+    """Return the differing recipe keys."""
     return Table.of(
         comparison.changes,
         ("key", lambda change: change.key),
@@ -66,7 +66,7 @@ def changes_table(comparison: ComparisonView) -> Table:
 
 
 def cost_table(page: ComparisonPage) -> Table:
-    """Speed and cost side by side."""
+    """Return speed and cost of all runs."""
     runs = [run.view for run in _runs(page)]
     ratios = [candidate.compared.throughput_ratio for candidate in page.candidates]
     rates = [run.speed.rows_per_s if run.speed else None for run in runs]
@@ -140,8 +140,8 @@ def _slices(candidate: ComparedRun) -> Figure:
     return figure(
         _forest(comparison, forest_rows(entries), what="in each slice"),
         title=f"Slice by slice: {comparison.candidate_run_id}",
-        caption="An average can hide a part that got worse. One interval in twenty misses its truth, so a "
-        "single slice beyond the line is a question, not an answer.",
+        caption="An average can hide a slice that got worse. One interval in twenty misses the true value, so a "
+        "single slice beyond the line is no proof.",
         table=Table.of(
             candidate.slices,
             ("column", lambda slice_difference: slice_difference.column),
@@ -156,7 +156,7 @@ def _slices(candidate: ComparedRun) -> Figure:
 
 
 def _forest(comparison: ComparisonView, rows: Sequence[ForestRow], *, what: str) -> Callable[[int], str]:
-    """Draws differences in the compared metric, with the rule of the comparison."""
+    """Return a function that draws differences of the compared metric with the allowed loss."""
     title = comparison.metric.title
     return lambda width: forest_plot(
         rows,
@@ -169,7 +169,7 @@ def _forest(comparison: ComparisonView, rows: Sequence[ForestRow], *, what: str)
 
 
 def _limit(comparison: ComparisonView) -> float:
-    """Where the allowed loss lies on the axis of the difference."""
+    """Return the allowed loss as a value on the difference axis."""
     return -comparison.allowed_loss if comparison.metric.higher_is_better else comparison.allowed_loss
 
 
@@ -183,7 +183,7 @@ def _quality(page: ComparisonPage) -> Iterator[Figure]:
     if evaluated and len(curves) == len(evaluated):
         yield Figure(
             title="Ranking",
-            caption="Both ROC curves on the same rows; where one lies above, it ranks better.",
+            caption="ROC curves on the same rows; the higher curve ranks better.",
             wide=roc_plot(curves, label="ROC curves of all runs"),
             legend=legend,
             table=Table.of(
@@ -196,7 +196,7 @@ def _quality(page: ComparisonPage) -> Iterator[Figure]:
     if evaluated:
         yield Figure(
             title="Calibration",
-            caption="Dots on the dashed line: a probability means what it says.",
+            caption="Points on the dashed line: probabilities are calibrated.",
             wide=calibration_plot(
                 [evaluation.overall.calibration for evaluation in evaluations], label="Calibration of all runs"
             ),

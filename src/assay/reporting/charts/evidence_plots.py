@@ -1,4 +1,4 @@
-"""The plots of a model's quality: ROC, scores by class, calibration, slices, and a difference with its rule."""
+"""Plots of model quality: ROC, score distributions, calibration, and forest plots."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby, pairwise
@@ -13,26 +13,23 @@ from assay.statistics.classifier.curves import RocCurve, ScoreHistogram
 SQUARE = 320
 ROW_HEIGHT = 24
 HIDDEN = "hidden"
-"""Note of a line that stands for values which are not drawn."""
+"""Note of a row that only counts values that are not drawn."""
 
 
 class ForestRow(NamedTuple):
-    """One line of a forest plot: an estimate, or a heading where `estimate` and `note` are empty."""
+    """A row of a forest plot: an estimate, or a heading if `estimate` and `note` are empty."""
 
     name: str
     estimate: Estimate | None
     note: str
-    """Beside the line: how many rows stand behind it."""
+    """Shown at the right, such as the number of rows."""
     is_notable: bool = False
-    """Drawn in the colour of warning: its interval excludes the reference on the bad side."""
+    """Drawn in the warning colour because the interval is on the bad side of the reference."""
 
 
 def forest_rows(entries: Iterable[tuple[str, ForestRow]], *, shown: int = 8) -> list[ForestRow]:
-    """Lines under a heading per column: its first `shown` values with an estimate, and the notable ones.
-
-    Entries are (column, line). The rest are counted: values without an estimate (too few rows, or one class)
-    are for the table.
-    """
+    """Return rows under a heading per column: the first `shown` values with an estimate and all notable ones.
+    Values that are left out, or have too few rows for an estimate, are counted."""
     rows: list[ForestRow] = []
     for column, group in groupby(entries, key=lambda entry: entry[0]):
         values = [row for _, row in group]
@@ -47,7 +44,7 @@ def forest_rows(entries: Iterable[tuple[str, ForestRow]], *, shown: int = 8) -> 
 
 
 def unique_short_names(names: Iterable[str], longest: int) -> dict[str, str]:
-    """Names of at most `longest` characters, no two the same: ids of runs differ in their last letters."""
+    """Return names shortened to `longest` characters that stay distinct. Run ids differ at the end."""
     whole = set(names)
     for tail in (0, *range(6, longest - 1)):
         end = longest - 1 - tail
@@ -58,7 +55,7 @@ def unique_short_names(names: Iterable[str], longest: int) -> dict[str, str]:
 
 
 def is_worse(estimate: Estimate | None, than: float, *, higher_is_better: bool) -> bool:
-    """Whether the whole interval lies on the bad side of a value."""
+    """Return whether the whole interval is on the bad side of a value."""
     if estimate is None:
         return False
     if higher_is_better:
@@ -72,14 +69,14 @@ def share_text(value: float) -> str:
 
 
 def roc_plot(curves: Sequence[RocCurve], *, label: str) -> str:
-    """True positive rate over false positive rate; the dashed line is a coin's."""
+    """Plot true positive rate over false positive rate; the dashed line is chance."""
     area = _square("share of negatives flagged", Axis("share of positives found", (0, 1), share_text))
     lines = [area.line(*curve, f"line s{index + 1}{under(index, len(curves))}") for index, curve in enumerate(curves)]
     return area.svg_root(area.line([0, 1], [0, 1], "guide"), *lines, label=label)
 
 
 def calibration_plot(bins: Sequence[Sequence[CalibrationBin]], *, label: str) -> str:
-    """Observed share of positives over predicted probability, one dot per bin; the dashed line is perfect."""
+    """Plot observed share of positives over predicted probability; the dashed line is perfect calibration."""
     area = _square("predicted probability", Axis("observed share of positives", (0, 1), share_text))
     marks = [
         _calibration_line(curve_bins, area, f"s{index + 1}{under(index, len(bins))}")
@@ -89,7 +86,7 @@ def calibration_plot(bins: Sequence[Sequence[CalibrationBin]], *, label: str) ->
 
 
 def score_plot(histogram: ScoreHistogram, *, label: str) -> str:
-    """Each class's share of rows by predicted probability: two outlines, the less they overlap the better."""
+    """Plot the distribution of predicted probabilities of each class."""
     negative = histogram.negative_rows / max(histogram.negative_rows.sum(), 1)
     positive = histogram.positive_rows / max(histogram.positive_rows.sum(), 1)
     top = max(float(negative.max()), float(positive.max()), 1e-6)
@@ -103,7 +100,7 @@ def score_plot(histogram: ScoreHistogram, *, label: str) -> str:
 
 
 def _square(x_name: str, y: Axis) -> PlotArea:
-    """Over shares from 0 to 1."""
+    """Return a square plot area over shares."""
     return plot_area(SQUARE, SQUARE - 30, Axis(x_name, (0, 1), share_text), y)
 
 
@@ -116,7 +113,7 @@ def forest_plot(
     limit: float | None = None,
     x_label: str,
 ) -> str:
-    """Estimates with their intervals, one a line. `reference` is a thin rule, `limit` a dashed one."""
+    """Plot estimates with their intervals. `reference` is a thin line, `limit` a dashed one."""
     lines = [row for row in rows if row.note not in ("", HIDDEN) or row.estimate is not None]
     shown = unique_short_names([row.name for row in lines], 36 if width > 500 else 17)
     rows = [row._replace(name=shown[row.name]) if row in lines else row for row in rows]

@@ -1,30 +1,30 @@
-"""A figure: a drawing, what to see in it, and the same numbers as a table."""
+"""A figure: a drawing, its caption, and the same numbers as a table."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Self, TypeVar
 
 FULL, HALF, NARROW = 1036, 500, 360
-"""Widths in pixels for which figures are drawn, so that their text is never scaled: on a desk by size; on a
-telephone all are narrow. The stylesheet shows the one that fits."""
+"""Widths in pixels at which figures are drawn, so that text is never scaled; the stylesheet selects one. Narrow
+is for phones."""
 
 Size = Literal["full", "half", "third"]
 Legend = Sequence[tuple[str, str]]
-"""Swatch class and name of what is drawn."""
+"""Swatch class and label."""
 
 Fact = TypeVar("Fact")
 
 
 @dataclass(frozen=True)
 class Table:
-    """Numbers to read; every cell is text already."""
+    """Rows of formatted cells."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
 
     @classmethod
     def of(cls, facts: Iterable[Fact], *columns: tuple[str, Callable[[Fact], str]]) -> Self:
-        """A row for each fact; a column is its heading and what it says of a fact."""
+        """Build a table with a row for each fact; a column is a heading and a function of the fact."""
         rows = [tuple(cell(fact) for _, cell in columns) for fact in facts]
         return cls(tuple(heading for heading, _ in columns), rows)
 
@@ -34,19 +34,19 @@ NO_TABLE = Table((), ())
 
 @dataclass(frozen=True)
 class Figure:
-    """What a page shows under one heading."""
+    """A titled figure of a page."""
 
     title: str
     caption: str
-    """What to see, in a sentence or two."""
+    """What to look for, in a sentence or two."""
     wide: str
-    """SVG for a page of a desk's width; shown on every width where `narrow` is empty."""
+    """SVG for wide pages; used at every width if `narrow` is empty."""
     narrow: str = ""
-    """The same for a telephone."""
+    """SVG for phones."""
     legend: Legend = ()
     table: Table = NO_TABLE
     size: Size = "full"
-    """The share of the page's width, on a desk."""
+    """Share of the page's width on wide screens."""
 
 
 def figure(
@@ -58,11 +58,11 @@ def figure(
     table: Table = NO_TABLE,
     size: Size = "full",
 ) -> Figure:
-    """A figure whose drawing is made for a desk and for a telephone."""
+    """Return a figure drawn at a wide and a narrow width."""
     wide, narrow = draw(FULL if size == "full" else HALF), draw(NARROW)
     return Figure(title, caption, wide, narrow, legend, table, size)
 
 
 def legend_of(names: Iterable[str]) -> Legend:
-    """The legend of lines in the colours of their order."""
+    """Return a legend for lines in the default colours."""
     return [(f"s{index}", name) for index, name in enumerate(names, 1)]

@@ -1,4 +1,4 @@
-"""How what is predicted lies beside what is true: classes taken for one another, and numbers by their bins."""
+"""Plots of predictions against labels: a confusion matrix, and numbers by bins."""
 
 from collections.abc import Sequence
 
@@ -9,12 +9,12 @@ from assay.reporting.charts.plots import number_text
 from assay.reporting.charts.svg import Axis, domain, plot_area, svg_root, tag, text, title
 
 MAX_CLASSES = 12
-"""Drawn; the most frequent ones. The table has all."""
+"""Number of the most frequent classes that are drawn; the table has all."""
 _CELL, _NAME_CHARACTERS, _DIGIT = 34, 18, 7
 
 
 def confusion_figure(classes: Sequence[ClassScore]) -> Figure:
-    """Which class is taken for which."""
+    """Return the confusion matrix."""
     shown = sorted(range(len(classes)), key=lambda index: -classes[index].num_rows)[:MAX_CLASSES]
     confused = max(
         (
@@ -26,8 +26,8 @@ def confusion_figure(classes: Sequence[ClassScore]) -> Figure:
         default=None,
     )
     caption = (
-        "A line is a class, its cells what its rows are taken for; a dark diagonal is good. "
-        + ("None is taken for another." if confused is None else _most_confused(*confused))
+        "Each line is a true class, each cell the share of its rows with that prediction; a dark diagonal is good. "
+        + ("No class is confused with another." if confused is None else _most_confused(*confused))
         + (f" The {MAX_CLASSES} most frequent of {len(classes)} are drawn." if len(classes) > MAX_CLASSES else "")
     )
     return figure(
@@ -46,7 +46,7 @@ def confusion_figure(classes: Sequence[ClassScore]) -> Figure:
 
 
 def fit_figure(fit: NumberFit) -> Figure:
-    """Mean label over mean prediction, by bins of prediction."""
+    """Return mean label over mean prediction, by bins of predictions."""
     ends = [end for bin_ in fit.bins for end in (bin_.mean_predicted, bin_.mean_label)]
     low, high = domain(ends)
     area = plot_area(
@@ -58,10 +58,10 @@ def fit_figure(fit: NumberFit) -> Figure:
     markers = [
         area.dot(bin_.mean_predicted, bin_.mean_label, "s1", r=4, tooltip=_bin_tooltip(bin_)) for bin_ in fit.bins
     ]
-    explained = "" if fit.r_squared is None else f" R² is {fit.r_squared:.3f}: 0 is as good as always saying the mean."
+    explained = "" if fit.r_squared is None else f" R² is {fit.r_squared:.3f}: 0 is as good as predicting the mean."
     return Figure(
         title="Predicted and true",
-        caption=f"Of the rows of which it says 10, is the mean 10? Dots on the dashed line: yes.{explained}",
+        caption=f"Points on the dashed line: rows with prediction 10 have a mean label of 10.{explained}",
         wide=area.svg_root(
             area.line([low, high], [low, high], "guide"), *markers, label="Mean label over mean prediction, by bin"
         ),

@@ -1,4 +1,4 @@
-"""The drawings of a memo: each candidate's gain against what is worth having, then benchmark by benchmark."""
+"""The figures of a memo: each candidate's effect, then each benchmark."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -8,13 +8,12 @@ from assay.reporting.charts.figure import Figure, Table, figure
 from assay.reporting.views.memo import EFFECT_COLUMNS, Memo, all_effects, effect_row
 
 BENCHMARKS_CAPTION = (
-    "A gain that one benchmark alone carries is no gain of the method; a guardrail must hold. Red: surely "
-    "worse than the baseline."
+    "A gain on a single benchmark may not generalize; guardrails must hold. Red: significantly worse than the baseline."
 )
 
 
 def memo_figures(memo: Memo) -> Iterator[Figure]:
-    """None before the first decision."""
+    """Yield nothing before the first decision."""
     if not memo.decisions:
         return
     yield _gains(memo)

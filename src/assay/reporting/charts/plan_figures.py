@@ -1,4 +1,4 @@
-"""A plan drawn: what happens when (Gantt), and the devices it holds beside those that are free (profile)."""
+"""A plan as a Gantt chart, and its device profile."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -18,11 +18,11 @@ ROW = 19
 HEAD = 26
 DAY_H, WEEK_H = 24, 168
 LONGEST_NAME, LONGEST_NAME_NARROW = 46, 54
-"""Characters of a title beside its bar, and above it; the whole stands under the pointer."""
+"""Maximum title length beside a bar, and above it on phones; the tooltip has the full title."""
 
 
 def gantt(program: Program, plan: Plan, *, width: int = FULL) -> str:
-    """Activities by stage over the weeks: work, runs, gates; outlined where the decision hangs on it."""
+    """Plot activities by stage over the weeks. The critical chain is outlined."""
     chain, nodes = {step.name for step in critical_chain(program, plan)}, program.nodes()
     is_narrow = width <= NARROW
     shown = [_short(nodes[item.name].title, LONGEST_NAME) for item in plan.items]
@@ -79,7 +79,7 @@ def _deadline(program: Program, x: Scale, bottom: float) -> str:
 
 
 def _short(name: str, longest: int) -> str:
-    """Cut between words where it is longer."""
+    """Shorten at a word boundary."""
     if len(name) <= longest:
         return name
     return name[: longest - 1].rpartition(" ")[0].rstrip(",;:") + "…"
@@ -115,7 +115,7 @@ def _bar(x: Scale, begin: int, end: int, y: float, height: float, *children: str
 
 
 def capacity_profile(program: Program, plan: Plan, *, width: int = FULL) -> str:
-    """Devices held in every hour, under the line of what no booking holds."""
+    """Plot the devices held in every hour, and those that are free of bookings."""
     free = program.capacity.free_devices(program.calendar)
     last = min(len(free), WEEK_H * -(-max(item.end_h for item in plan.items) // WEEK_H))
     area = plot_area(
@@ -161,14 +161,14 @@ def _held(plan: Plan, hours: int) -> list[int]:
 
 
 def _levels(values: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Stretches of equal values: (from, until, value)."""
+    """Yield (from, until, value) of runs of equal values."""
     reductions = [0, *(i for i in range(1, len(values)) if values[i] != values[i - 1]), len(values)]
     for begin, end in pairwise(reductions):
         yield begin, end, values[begin]
 
 
 def stand_alone(svg: str) -> str:
-    """A drawing as a file of its own, with the pages' stylesheet inside."""
+    """Return a drawing as a file of its own, with the stylesheet embedded."""
     head, close, body = svg.partition(">")
     box = re.search(r'viewBox="0 0 (\S+) (\S+)"', head)
     assert box is not None, head

@@ -1,4 +1,4 @@
-"""The plots of a training run: a metric over steps, and where the device time went."""
+"""Plots of a training run: metrics over steps, and device time by phase."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -26,10 +26,10 @@ from assay.reporting.views.run import RunView
 from assay.reporting.views.series import Series
 
 MAX_BARS = 13
-"""More attempts than this are left to the table; the whole run is drawn."""
+"""With more attempts than this, only the whole run is drawn."""
 
 MAX_BUCKETS = 120
-"""Points of a drawn line; more do not fit into its pixels."""
+"""Points of a line; more do not fit its pixels."""
 
 PHASES: tuple[Phase, ...] = (
     "compute",
@@ -45,15 +45,15 @@ PHASES: tuple[Phase, ...] = (
     "stalled",
     "idle",
 )
-"""In the order in which they are drawn: useful work first, waste last."""
+"""In drawing order: useful work first, waste last."""
 
 
 PhaseTotal = tuple[str, Mapping[Phase, float]]
-"""Whose, and its device seconds by phase."""
+"""Label, and device seconds by phase."""
 
 
 class Bucketed(NamedTuple):
-    """A series thinned to its mean, minimum and maximum in equal ranges of steps."""
+    """A series reduced to mean, minimum and maximum over equal ranges of steps."""
 
     steps: list[float]
     means: list[float]
@@ -62,7 +62,7 @@ class Bucketed(NamedTuple):
 
 
 def number_text(value: float) -> str:
-    """A tick's number: `12.0 k`, `1,500`, `0.25`."""
+    """Format a tick: `12.0 k`, `1,500`, `0.25`."""
     if value and abs(value) < 1:
         return f"{value:.3g}"
     if abs(value) >= 10_000:
@@ -71,12 +71,13 @@ def number_text(value: float) -> str:
 
 
 def percent_number(share: float) -> str:
-    """A tick's share: `0.25` -> `25%`."""
+    """Format a share: `0.25` -> `25%`."""
     return f"{100 * share:.3g}%"
 
 
 def bucketed(steps: Sequence[float], values: Sequence[float], *, buckets: int = MAX_BUCKETS) -> Bucketed:
-    """Thin a series; the extremes of a range survive as its lows and highs. Not-finite values are left out."""
+    """Reduce a series to `buckets` points, ignoring values that are not finite. `lows` and `highs` keep the
+    extremes."""
     x, y = np.asarray(steps, float), np.asarray(values, float)
     x, y = x[np.isfinite(y)], y[np.isfinite(y)]
     if not x.size:
@@ -103,7 +104,7 @@ def series_plot(
     zero_based: bool = False,
     dots: bool = False,
 ) -> str:
-    """Metrics over steps, one line each: the mean, in a band from minimum to maximum; lost points as dots."""
+    """Plot metrics over steps: mean lines in bands from minimum to maximum; rolled-back points as dots."""
     drawn = [item.committed_points() for item in series]
     thinned = [bucketed(*entry, buckets=MAX_BUCKETS if width > 400 else 60) for entry in drawn]
     extremes = [value for bucket in thinned for value in (*bucket.lows, *bucket.highs)]
@@ -131,12 +132,13 @@ def series_plot(
 
 
 def under(index: int, count: int) -> str:
-    """The first of several lines is drawn broad and pale, so that an equal one does not hide it."""
+    """Return the class of the first of several lines: broad and pale, so that an equal line does not hide
+    it."""
     return " under" if index == 0 and count > 1 else ""
 
 
 def phase_bars(totals: Sequence[PhaseTotal], *, width: int, label: str) -> str:
-    """One bar per attempt, as long as its device time, cut by phase; the whole run as the first bar."""
+    """Plot a bar of device time by phase for the whole run and for each attempt."""
     if len(totals) > MAX_BARS:
         totals = totals[:1]
     longest = max((sum(seconds.values()) for _, seconds in totals), default=0.0) or 1.0
@@ -147,14 +149,14 @@ def phase_bars(totals: Sequence[PhaseTotal], *, width: int, label: str) -> str:
 
 
 def phase_totals(run: RunView) -> list[PhaseTotal]:
-    """Device seconds of training by phase: of the whole run, then of each attempt where there are several."""
+    """Return the device seconds by phase of the whole run, then of each attempt if there are several."""
     parts = [(f"attempt {attempt.attempt}", attempt.device_seconds) for attempt in run.attempts]
     held = [(name, seconds) for name, seconds in parts if any(seconds.values())]
     return [("whole run", run.device_seconds), *(held if len(held) > 1 else [])]
 
 
 def _without_outliers(values: list[float]) -> list[float]:
-    """The values without spikes far above the rest: one slow or wild step must not flatten the curve."""
+    """Return the values without extreme spikes, which would flatten the curve."""
     finite = [value for value in values if math.isfinite(value)]
     if len(finite) < 20:
         return finite
@@ -164,7 +166,7 @@ def _without_outliers(values: list[float]) -> list[float]:
 
 
 def _inside(values: Sequence[float], area: PlotArea) -> list[float]:
-    """What lies beyond the chart is drawn on its edge."""
+    """Clip values to the plot's range."""
     return [min(max(value, area.y.low), area.y.high) for value in values]
 
 
@@ -180,7 +182,7 @@ def _line(thinned: Bucketed, area: PlotArea, colour: str, *, dots: bool) -> str:
 
 
 def _probes(thinned: Sequence[Bucketed], names: Sequence[str], area: PlotArea) -> str:
-    """Invisible columns that, under the pointer, show a rule and the values: a readout without a script."""
+    """Return invisible columns that show their values on hover, so that no script is needed."""
     longest = max(thinned, key=lambda line: len(line.steps))
     if not longest.steps:
         return ""

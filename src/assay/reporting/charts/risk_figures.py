@@ -1,5 +1,4 @@
-"""What could happen, drawn: the chance of a date and of a cost, what drives them, and how the budget burns
-down."""
+"""Figures of a program's risk: distributions of date and cost, their drivers, and the budget over time."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -18,7 +17,7 @@ ROW = 30
 
 
 class Distribution(NamedTuple):
-    """Many simulations' values of one quantity."""
+    """Simulated values of one quantity."""
 
     name: str
     values: Array
@@ -35,7 +34,7 @@ def probability_figure(
     promised: float,
     value_text: Callable[[float], str] = lambda value: f"{value:,.0f}",
 ) -> Figure:
-    """P(at most x) over x for each lot, with the limit and the share that was promised to keep it."""
+    """Plot the cumulative distribution of each quantity, with the limit and the promised probability."""
     shares = (0.1, 0.25, 0.5, 0.75, 0.9)
     rows = [
         (
@@ -74,22 +73,22 @@ def _probability_plot(
 
 
 def tornado_figure(drivers: Sequence[Driver], *, now: float, num_samples: int, shown: int = 12) -> Figure:
-    """P(on time) from the kind to the harsh end of each driver."""
+    """Plot P(on time) at the favourable and the unfavourable end of each driver."""
     drawn = [driver for driver in drivers if abs(driver.high.p_on_time - driver.low.p_on_time) >= 0.005][:shown]
     return figure(
         lambda width: _tornado_plot(drawn, now=now, width=width),
-        title="What the date hangs on",
-        caption="Each bar is one driver alone, from its kind end to its harsh end; the line is the plan as it "
-        "stands. A long bar is worth a conversation, a short one is not. "
+        title="What the date depends on",
+        caption="Each bar varies one driver from its favourable to its unfavourable end; the line is the plan as it "
+        "stands. "
         f"{num_samples:,} simulations at each end.",
-        legend=[("s3", "kinder than stated"), ("s2", "harsher than stated")],
+        legend=[("s3", "better than stated"), ("s2", "worse than stated")],
         table=Table.of(
             drivers,
             ("driver", lambda driver: driver.title),
-            ("kind end", lambda driver: driver.low_text),
+            ("favourable end", lambda driver: driver.low_text),
             ("P(on time)", lambda driver: sampled_percent_text(driver.low.p_on_time, num_samples)),
             ("P(over budget)", lambda driver: sampled_percent_text(driver.low.p_over_budget, num_samples)),
-            ("harsh end", lambda driver: driver.high_text),
+            ("unfavourable end", lambda driver: driver.high_text),
             ("P(on time)", lambda driver: sampled_percent_text(driver.high.p_on_time, num_samples)),
             ("P(over budget)", lambda driver: sampled_percent_text(driver.high.p_over_budget, num_samples)),
         ),
@@ -128,16 +127,16 @@ def _driver_bar(driver: Driver, scale: Scale, now: float, y: float) -> str:
 
 
 class BudgetSeries(NamedTuple):
-    """Device-hours left, day by day."""
+    """Device-hours left, by day."""
 
     planned: Sequence[float]
-    """Left after each day, from day 0, as planned."""
+    """Planned, after each day from day 0."""
     actual: Sequence[tuple[float, float]]
     """(day, left) until today."""
     ahead: Sequence[float]
-    """Days from today on."""
+    """Forecast days, from today on."""
     low: Sequence[float]
-    """Left on each of these: a tenth of the forecasts lies below."""
+    """10% quantile on each forecast day."""
     middle: Sequence[float]
     high: Sequence[float]
     budget: float
@@ -145,7 +144,7 @@ class BudgetSeries(NamedTuple):
 
 
 def budget_figure(budget_series: BudgetSeries, *, caption: str) -> Figure:
-    """What is left of the budget: planned, actual, and the forecast with its interval; by weeks, and today."""
+    """Plot the planned, actual and forecast remaining budget; the table has weeks and today."""
     done, today = dict(budget_series.actual), budget_series.ahead[0]
     ahead = {day: index for index, day in enumerate(budget_series.ahead)}
 
@@ -171,7 +170,7 @@ def budget_figure(budget_series: BudgetSeries, *, caption: str) -> Figure:
 
 
 def _burn_day(budget_series: BudgetSeries, day: float) -> str:
-    """The moment so many days after the start: the end of a day, or today, which is not over."""
+    """Return the label of a day's end, or of today."""
     if day == budget_series.ahead[0]:
         return f"today, {budget_series.calendar.day_text(24 * day, begins=True)}"
     return f"end of {budget_series.calendar.day_text(24 * day)}" if day else "at the start"

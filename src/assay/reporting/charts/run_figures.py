@@ -1,4 +1,4 @@
-"""The figures of a run's page, in the order in which a reader asks: what happened, did it learn, is it good."""
+"""The figures of a run's page: timeline, learning curves, model quality."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -39,7 +39,7 @@ from assay.reporting.views.verdict import device_hours_text, estimate_text
 from assay.statistics.classifier.curves import RocCurve, ScoreHistogram
 
 TABLE_ROWS = 25
-"""Rows of a series' table twin: enough to read its course, few enough to scroll past."""
+"""Rows in the table of a series."""
 
 
 _OF_METHODS = (
@@ -66,11 +66,11 @@ _OF_METHODS = (
     ),
     ("Token accuracy", ("token_accuracy",), "share", "Of the trained tokens, those that it held likeliest."),
 )
-"""Title, series, unit, and what to see there, of what methods watch."""
+"""Title, series, unit and caption of the metrics that methods log."""
 
 
 def life_figures(run: RunView) -> Iterator[Figure]:
-    """The run over time, and where its device time went."""
+    """Yield the run over time, and its device time by phase."""
     if run.attempts:
         yield _life(run)
     if run.held_s():
@@ -78,15 +78,15 @@ def life_figures(run: RunView) -> Iterator[Figure]:
 
 
 def learning_figures(curves: RunSeries) -> Iterator[Figure]:
-    """Curves over steps."""
+    """Yield metrics over steps."""
     if curves.loss is not None:
         lost = any(curves.loss.is_lost)
         yield series_figure(
             [curves.loss],
             title="Training loss",
-            caption="The line is the mean, the band reaches from the lowest to the highest step. "
-            "A smooth descent without a jump where an attempt ends means that resuming changed nothing."
-            + (" Small dots are steps that were lost with an attempt, and made again." if lost else ""),
+            caption="The line is the mean; the band spans the minimum to the maximum. "
+            "No jump at the end of an attempt means that resuming changed nothing."
+            + (" Small dots are steps that were rolled back and repeated." if lost else ""),
             y_label="loss",
         )
     size: Size = "half" if curves.throughput and curves.validation else "full"
@@ -94,7 +94,7 @@ def learning_figures(curves: RunSeries) -> Iterator[Figure]:
         yield series_figure(
             [curves.throughput],
             title="Throughput",
-            caption="Over all ranks. A level line is good; a step down names the moment to look at.",
+            caption="Over all ranks. A flat line is good; look for the cause of a drop at its step.",
             y_label="tokens per second",
             zero_based=True,
             size=size,
@@ -103,7 +103,7 @@ def learning_figures(curves: RunSeries) -> Iterator[Figure]:
         yield series_figure(
             [curves.validation],
             title=f"{curves.validation.name.replace('_', ' ').capitalize()} during training",
-            caption="One dot per evaluation. Where it no longer gets better, more steps buy nothing.",
+            caption="One dot per evaluation. After a plateau, more steps do not help.",
             y_label=metric_title(curves.validation.name.removeprefix("validation_")),
             dots=True,
             size=size,
@@ -113,7 +113,7 @@ def learning_figures(curves: RunSeries) -> Iterator[Figure]:
         yield series_figure(
             [curves.gradient_norm],
             title="Gradient norm",
-            caption="Before clipping. Where it grows from step to step, a divergence is near.",
+            caption="Before clipping. A steady rise often precedes divergence.",
             y_label="norm",
             size=size,
         )
@@ -121,7 +121,7 @@ def learning_figures(curves: RunSeries) -> Iterator[Figure]:
         yield series_figure(
             [curves.learning_rate],
             title="Learning rate",
-            caption="As the schedule set it.",
+            caption="As scheduled.",
             y_label="learning rate",
             zero_based=True,
             size=size,
@@ -129,7 +129,7 @@ def learning_figures(curves: RunSeries) -> Iterator[Figure]:
 
 
 def method_figures(series: Sequence[Series]) -> Iterator[Figure]:
-    """What the run's method watches beside the loss."""
+    """Yield the metrics of the run's method."""
     known = {curve.name: replace(curve, name=curve.name.replace("_", " ")) for curve in series}
     shown = [
         (title, drawn, unit, caption)
@@ -143,7 +143,7 @@ def method_figures(series: Sequence[Series]) -> Iterator[Figure]:
 
 
 def quality_figures(page: RunPage) -> Iterator[Figure]:
-    """What the final weights are worth."""
+    """Yield the figures of the last evaluation."""
     evaluation = page.view.evaluation
     if isinstance(evaluation, ClassifierEvaluation):
         if page.roc is not None and evaluation.overall.auc is not None:
@@ -161,7 +161,7 @@ def quality_figures(page: RunPage) -> Iterator[Figure]:
 
 
 def metrics_table(metrics: ClassifierMetrics | ScoreMetrics) -> Table:
-    """The headline metrics with their intervals and how those were made."""
+    """Return the metrics with their intervals and interval methods."""
     rows = [
         (
             _name_with_unit(measured.metric),
@@ -179,7 +179,7 @@ def metrics_table(metrics: ClassifierMetrics | ScoreMetrics) -> Table:
 
 
 def _label_rows(metrics: ScoreMetrics) -> Iterator[tuple[str, str, str]]:
-    """What is no mean over rows: of classes, of numbers."""
+    """Yield metrics that are not means over rows."""
     if metrics.macro_f1 is not None:
         yield (
             "macro F1",
@@ -197,7 +197,7 @@ def _label_rows(metrics: ScoreMetrics) -> Iterator[tuple[str, str, str]]:
 
 
 def machines_table(run: RunView) -> Table:
-    """Where each attempt ran, on what, by which code."""
+    """Return the hosts, devices and code version of each attempt."""
     return Table.of(
         run.attempts,
         ("attempt", lambda attempt: str(attempt.attempt)),
@@ -223,7 +223,7 @@ def series_figure(
     dots: bool = False,
     size: Size = "full",
 ) -> Figure:
-    """Metrics over steps; one line each."""
+    """Return a figure of metrics over steps."""
     names = ", ".join(curve.name for curve in series)
     label = f"{title} over steps: {names}"
     rows = []
@@ -244,13 +244,13 @@ def series_figure(
 
 
 def phase_figure_caption(run: RunView) -> str:
-    """What the bar says, in numbers."""
+    """Return the goodput and the largest other phase in words."""
     rest = {name: run.device_seconds.get(name, 0.0) for name in PHASES if name not in USEFUL}
     largest = max(((seconds, name) for name, seconds in rest.items() if seconds > 0), default=None)
     apart = run.evaluation_s()
     apart_text = f" Evaluating commits held {device_hours_text(apart)} apart from training." if apart else ""
     text = (
-        "A device is always in exactly one phase. "
+        "A device is in exactly one phase at a time. "
         f"{percent_text(run.goodput or 0.0)} of training went into steps that were kept"
     )
     if largest is None:
@@ -261,9 +261,9 @@ def phase_figure_caption(run: RunView) -> str:
 
 def _uninterrupted(run: RunView) -> str:
     if run.status in ("gone", "unknown"):
-        return "How its last attempt ended is on no record yet."
+        return "The end of its last attempt is not recorded yet."
     if any(attempt.outcome == "preempted" for attempt in run.attempts):
-        return "It was told to stop, and committed first; nothing died."
+        return "It was asked to stop and committed first; nothing failed."
     return "Nothing interrupted it."
 
 
@@ -315,8 +315,7 @@ def _phases(run: RunView) -> Figure:
 def _ranking(roc: RocCurve, auc: Estimate) -> Figure:
     return Figure(
         title="Ranking",
-        caption="The ROC curve: the further from the dashed line of a coin, the better. "
-        f"The area below it is {estimate_text(auc)}.",
+        caption=f"The ROC curve. The dashed line is chance. The area below it is {estimate_text(auc)}.",
         wide=roc_plot([roc], label=f"ROC curve with area {auc.value:.4f}"),
         table=Table.of(
             list(zip(*roc, strict=True))[:: max(1, len(roc[0]) // 20)],
@@ -331,7 +330,7 @@ def _calibration(evaluation: ClassifierEvaluation) -> Figure:
     overall = evaluation.overall
     return Figure(
         title="Calibration",
-        caption="Of the rows to which the model gives 30%, are 30% positive? Dots on the dashed line: yes. "
+        caption="Points on the dashed line: of rows with predicted probability 30%, 30% are positive. "
         f"The mean distance is {overall.expected_calibration_error:.3f}.",
         wide=calibration_plot(
             [overall.calibration],
@@ -355,7 +354,7 @@ def _scores(histogram: ScoreHistogram) -> Figure:
     ]
     return Figure(
         title="Scores by class",
-        caption="How the model scores each class, as a share of that class. The less the two overlap, the better.",
+        caption="Distribution of scores for each class. Less overlap is better.",
         wide=score_plot(histogram, label="Histogram of predicted probabilities for both classes"),
         legend=[("negatives", "label 0"), ("positives", "label 1")],
         table=Table(("probability", "rows of label 0", "rows of label 1"), rows),

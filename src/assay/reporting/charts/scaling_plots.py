@@ -1,4 +1,4 @@
-"""The plots of a scaling law: loss over scale with its band, and how the back-test's predictions came out."""
+"""Plots of a scaling law: loss over scale with its band, and back-test errors."""
 
 import math
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def times_text(exponent: float) -> str:
 
 
 def loss_plot(scaling: ScalingStudy, *, width: int, label: str) -> str:
-    """Every run, the law (with two variables: at its best split of compute), the band, and the targets."""
+    """Plot every run, the law (with two variables: at the compute-optimal split), its band, and the targets."""
     form, points = scaling.fit.form, scaling.fit.points
     scale = points.variables[form.scale]
     max_horizon = 0.0 if scaling.back_test is None else scaling.back_test.max_horizon
@@ -62,7 +62,7 @@ def loss_plot(scaling: ScalingStudy, *, width: int, label: str) -> str:
 
 
 def back_test_plot(back_test: BackTest, confidence: float, *, width: int, label: str) -> str:
-    """Each prediction's error over its band's half-width, by how far beyond the data it was."""
+    """Plot each prediction's error over its band's half-width, by extrapolation factor."""
     multiplier = back_test.multiplier(confidence)
     horizon = np.concatenate([origin.horizon for origin in back_test.origins]) / math.log(10)
     shares = np.concatenate(

@@ -1,7 +1,5 @@
-"""The little drawing that our plots need: elements, scales, ticks, and a chart between two axes.
-
-Colours are classes, not values, so that one stylesheet serves light, dark and print.
-"""
+"""SVG elements, scales, ticks and a plot area between two axes. Colours are CSS classes, so one stylesheet
+serves light, dark and print."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -11,11 +9,12 @@ from typing import NamedTuple
 from assay.base.visible import written_out
 
 FONT_WIDTH = 6.2
-"""Mean advance of a character at the plots' font size, in pixels: for space beside an axis."""
+"""Mean width of a character in pixels at the plots' font size."""
 
 
 def tag(name: str, /, *children: str, **attributes: str | float | None) -> str:
-    """An element; `class_` is `class`, `a_b` is `a-b`, None is left out. Children are markup, not text."""
+    """Return an element. `class_` becomes `class`, `a_b` becomes `a-b`, None is left out. Children are markup,
+    not text."""
     attribute_text = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{_value(value)}"'
         for key, value in attributes.items()
@@ -25,28 +24,28 @@ def tag(name: str, /, *children: str, **attributes: str | float | None) -> str:
 
 
 def text(content: str, x: float, y: float, **attributes: str | float | None) -> str:
-    """A line of text; `content` is escaped."""
+    """Return a line of text; `content` is escaped."""
     return tag("text", escape(written_out(content)), x=x, y=y, **attributes)
 
 
 def title(content: str) -> str:
-    """What the pointer shows over the element that holds it; `content` is escaped."""
+    """Return a tooltip for the enclosing element; `content` is escaped."""
     return tag("title", escape(written_out(content)))
 
 
 def path(xs: Sequence[float], ys: Sequence[float], **attributes: str | float | None) -> str:
-    """An open line through the points; fewer than one point draws nothing."""
+    """Return an open line through the points; empty without points."""
     points = " ".join(_points(xs, ys))
     return tag("polyline", points=points, fill="none", **attributes) if points else ""
 
 
 def dot(x: float, y: float, class_: str, *, r: float, tooltip: str = "") -> str:
-    """A point; `told` is shown under the pointer."""
+    """Return a point with an optional tooltip."""
     return tag("circle", *([title(tooltip)] if tooltip else []), cx=x, cy=y, r=r, class_=f"dot {class_}")
 
 
 def svg_root(*children: str, width: float, height: float, label: str) -> str:
-    """The root element: scales to its container; `label` is what a screen reader says."""
+    """Return the root element, which scales to its container; `label` is for screen readers."""
     return tag(
         "svg",
         *children,
@@ -58,7 +57,7 @@ def svg_root(*children: str, width: float, height: float, label: str) -> str:
 
 
 class Scale(NamedTuple):
-    """A map from values to pixels, linear or logarithmic."""
+    """A linear or logarithmic map from values to pixels."""
 
     low: float
     high: float
@@ -67,20 +66,19 @@ class Scale(NamedTuple):
     is_log: bool = False
 
     def __call__(self, value: float) -> float:
-        """The pixel at which `value` lies."""
         low, high = self.low, self.high
         if self.is_log:
             value, low, high = math.log(value), math.log(low), math.log(high)
         return self.start + (value - low) / (high - low) * (self.end - self.start)
 
     def many(self, values: Iterable[float]) -> list[float]:
-        """The pixels of several values."""
+        """Return the pixels of several values."""
         return [self(value) for value in values]
 
 
 def ticks(low: float, high: float, target: int, *, least: float = 0.0) -> list[float]:
-    """Round numbers (1, 2 or 5 times a power of ten apart, no nearer than `least`) inside [low, high], about
-    `target` of them."""
+    """Return about `target` round numbers (1, 2 or 5 times a power of ten apart, at least `least`) in [low,
+    high]."""
     raw = max((high - low) / max(target, 1), least)
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * (1 - 1e-9))
@@ -89,7 +87,7 @@ def ticks(low: float, high: float, target: int, *, least: float = 0.0) -> list[f
 
 
 def decades(low: float, high: float, target: int) -> list[float]:
-    """Powers of ten inside [low, high], about `target` of them; where they are few, 2 and 5 times each, too."""
+    """Return about `target` powers of ten in [low, high], with their multiples by 2 and 5 if there are few."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     step = max(1, round((last - first) / max(target, 1)))
     factors = (1, 2, 5) if last - first < target / 2 else (1,)
@@ -98,19 +96,19 @@ def decades(low: float, high: float, target: int) -> list[float]:
 
 
 def spans_decades(values: Sequence[float]) -> bool:
-    """Whether a linear axis would hide the small ones: all above 0, the largest 100 times the smallest."""
+    """Return whether a log axis fits: all values are positive and the largest is 100 times the smallest."""
     finite = [value for value in values if math.isfinite(value)]
     return bool(finite) and 1e-200 < 100.0 * min(finite) <= max(finite) < 1e200
 
 
 def log_domain(values: Sequence[float]) -> tuple[float, float]:
-    """The range of the finite values, all above 0, with a little air."""
+    """Return the range of the finite, positive values with a margin."""
     finite = [value for value in values if math.isfinite(value)]
     return min(finite) / 1.3, max(finite) * 1.3
 
 
 def domain(values: Sequence[float], *, floor: float | None = None) -> tuple[float, float]:
-    """The range of the finite values with a little air; `floor` is where it must begin, if given."""
+    """Return the range of the finite values with a margin; it begins at `floor` if given."""
     finite = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
     low, high = min(finite), max(finite)
     if floor is not None:
@@ -122,23 +120,23 @@ def domain(values: Sequence[float], *, floor: float | None = None) -> tuple[floa
 
 
 class Axis(NamedTuple):
-    """One side of a chart."""
+    """One axis of a plot."""
 
     name: str
     range: tuple[float, float]
     number: Callable[[float], str]
-    """How a value on it is written."""
+    """Formats a value on the axis."""
     least: float = 0.0
-    """What two of its numbers lie apart at least: 1 where there is nothing between whole ones."""
+    """Smallest distance of ticks: 1 for counts."""
     is_log: bool = False
 
     def ticks(self, target: int) -> list[float]:
-        """Round values on it, about `target` of them."""
+        """Return about `target` round values."""
         return decades(*self.range, target) if self.is_log else ticks(*self.range, target, least=self.least)
 
 
 class PlotArea(NamedTuple):
-    """A rectangle between two axes. What is drawn upon it is given in values, not in pixels."""
+    """A rectangle between two axes. Its methods take values, not pixels."""
 
     width: float
     height: float
@@ -148,34 +146,34 @@ class PlotArea(NamedTuple):
     """Grid lines, numbers and names of the axes."""
 
     def line(self, xs: Iterable[float], ys: Iterable[float], class_: str) -> str:
-        """An open line through the points."""
+        """Return an open line through the points."""
         return path(self.x.many(xs), self.y.many(ys), class_=class_)
 
     def band(self, xs: Sequence[float], lows: Iterable[float], highs: Iterable[float], class_: str) -> str:
-        """The area between two lines; none without points."""
+        """Return the area between two lines; empty without points."""
         upper, lower = (_points(self.x.many(xs), self.y.many(ys)) for ys in (highs, lows))
         return tag("polygon", points=" ".join(upper + lower[::-1]), class_=class_) if upper else ""
 
     def dot(self, x: float, y: float, class_: str, *, r: float, tooltip: str = "") -> str:
-        """A point; `told` is shown under the pointer."""
+        """Return a point with an optional tooltip."""
         return dot(self.x(x), self.y(y), class_, r=r, tooltip=tooltip)
 
     def vline(self, x: float, class_: str) -> str:
-        """A rule from the top to the bottom."""
+        """Return a vertical line over the full height."""
         return tag("line", x1=self.x(x), x2=self.x(x), y1=self.y.end, y2=self.y.start, class_=class_)
 
     def hline(self, y: float, class_: str, *children: str) -> str:
-        """A rule from side to side."""
+        """Return a horizontal line over the full width."""
         at = self.y(y)
         return tag("line", *children, x1=self.x.start, x2=self.x.end, y1=at, y2=at, class_=class_)
 
     def svg_root(self, *children: str, label: str) -> str:
-        """All of it; `label` is what a screen reader says."""
+        """Return the complete SVG; `label` is for screen readers."""
         return svg_root(self.frame, *children, width=self.width, height=self.height, label=label)
 
 
 def plot_area(width: float, height: float, x: Axis, y: Axis) -> PlotArea:
-    """A chart with room for its numbers."""
+    """Return a plot area with margins for its axis labels."""
     widest = max((len(y.number(value)) for value in y.ticks(5)), default=1)
     across = Scale(*x.range, 14 + widest * FONT_WIDTH, width - 14)
     up = Scale(*y.range, height - 42, 26, y.is_log)

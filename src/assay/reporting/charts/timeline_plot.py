@@ -1,4 +1,4 @@
-"""A run's life: steps over time, attempt by attempt, with its commits, its deaths and what each death cost."""
+"""A run's timeline: steps over time by attempt, with commits, failures and rolled-back work."""
 
 import math
 from collections.abc import Sequence
@@ -13,19 +13,19 @@ Point = tuple[float, float]
 
 
 class Timeline(NamedTuple):
-    """A chart whose points are given by a moment and a step."""
+    """A plot area over time and steps."""
 
     area: PlotArea
     began_s: float
     unit_s: float
 
     def point(self, at_s: float, step: int) -> Point:
-        """The pixel of a moment (seconds since the epoch) and a step."""
+        """Return the pixel of a time (seconds since the epoch) and a step."""
         return self.area.x((at_s - self.began_s) / self.unit_s), self.area.y(step)
 
 
 def timeline_plot(attempts: Sequence[AttemptView], commits: Sequence[CommitView], *, width: int, label: str) -> str:
-    """Steps over time: a line per attempt through its commits; where work was lost, the fall back is drawn."""
+    """Plot steps over time, a line for each attempt through its commits; lost work falls back in red."""
     start_s = attempts[0].started
     ends = [attempt.ended or attempt.started for attempt in attempts] + [commit.committed for commit in commits]
     unit_s, unit = _time_unit(max(ends) - start_s)
@@ -65,7 +65,7 @@ def _one_attempt(attempt: AttemptView, commits: Sequence[CommitView], timeline: 
 
 
 def _uncommitted_segment(from_: Point, end: Point, num_lost: int) -> str:
-    """From the last commit to the end of the attempt; the steps made in it are lost, and fall back."""
+    """Return the line from the last commit to the end of the attempt, and the fall if its steps were lost."""
     xs, ys = zip(from_, end, strict=True)
     if not num_lost:
         return path(xs, ys, class_="line s1 faint")
@@ -75,7 +75,7 @@ def _uncommitted_segment(from_: Point, end: Point, num_lost: int) -> str:
 
 
 def _attempt_starts(attempts: Sequence[AttemptView], timeline: Timeline) -> str:
-    """A rule where each attempt begins, with its ranks where there is room to say so."""
+    """Return a vertical line at each attempt's start, labelled with its ranks if there is space."""
     top, bottom = timeline.area.y.end, timeline.area.y.start
     parts, free_from = [], -math.inf
     for attempt in attempts:

@@ -1,4 +1,4 @@
-"""The figures of a fleet: failures over time, the scan as a forest, speed with its changes, seconds as bars."""
+"""The figures of the triage page: failure rate over time, failure causes, step times, durations."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -26,7 +26,7 @@ def rates_figure(
     failures: Float64[np.ndarray, "row"],
     attempts: Float64[np.ndarray, "row"],
 ) -> Figure:
-    """Share of attempts that failed in equal slots of time, with Wilson's interval of independent attempts."""
+    """Return the share of failed attempts over time, with Wilson's interval for independent attempts."""
     slots = list(_slots(at_s, failures, attempts))
 
     def draw(width: int) -> str:
@@ -50,8 +50,8 @@ def rates_figure(
         draw,
         title="Failures over time",
         caption=(
-            "Share of attempts that failed, by when they began. The band is the 95% interval of independent "
-            "attempts; those of one recipe fail alike, so it is rather too narrow."
+            "Share of attempts that failed, by start time. The band is the 95% interval of independent "
+            "attempts; attempts of one recipe fail together, so it is too narrow."
         ),
         table=Table.of(
             slots,
@@ -68,7 +68,7 @@ def _slots(
     failures: Float64[np.ndarray, "row"],
     attempts: Float64[np.ndarray, "row"],
 ) -> Iterator[tuple[float, float, float, float, float]]:
-    """Day, rate, low, high, attempts of each slot in which something began."""
+    """Yield day, rate, low, high and attempts of each time slot with attempts."""
     days = (at_s - at_s.min()) / DAY_S
     number = int(np.clip(len(at_s) // 20, 1, MOST_SLOTS))
     width = max(float(days.max()), 1e-6) / number
@@ -81,7 +81,7 @@ def _slots(
 
 
 def scan_figure(diagnosis: FailureDiagnosis) -> Figure:
-    """What was blamed or ruled out, each with its rate, beside that of all attempts."""
+    """Return the failure rates of suspected and ruled-out regions."""
     rows = [_cause_row(cause) for cause in diagnosis.causes] + [_ruled_out_row(item) for item in diagnosis.ruled_out]
     return figure(
         lambda width: forest_plot(
@@ -91,8 +91,8 @@ def scan_figure(diagnosis: FailureDiagnosis) -> Figure:
             reference=diagnosis.rate,
             x_label="failures per attempt",
         ),
-        title="What failed attempts have in common",
-        caption=f"{diagnosis.because} The rule is the rate of all attempts. Red: blamed; others were ruled out.",
+        title="Common factors of failed attempts",
+        caption=f"{diagnosis.because} The vertical line is the overall rate. Red: confirmed; others: ruled out.",
     )
 
 
@@ -110,7 +110,7 @@ def _factors(factors: dict[str, str]) -> str:
 
 
 def speed_figure(values: Float64[np.ndarray, "row"], found: SlowChanges) -> Figure:
-    """Each measurement, and the levels between lasting changes."""
+    """Return each measurement, and the levels between changes."""
     segment_ends = [0, *(change.index for change in found.changes), len(values)]
     clipped = np.clip(values, *np.quantile(values, [0.01, 0.99]))
 
@@ -133,7 +133,7 @@ def speed_figure(values: Float64[np.ndarray, "row"], found: SlowChanges) -> Figu
     return figure(
         draw,
         title="What steps take",
-        caption=f"{found.because} Lines are medians between changes; the farthest 2% are drawn at the edge.",
+        caption=f"{found.because} Lines are medians between changes; the extreme 2% are drawn at the edge.",
         table=Table.of(
             found.changes,
             ("since", lambda change: change.at),
@@ -146,7 +146,7 @@ def speed_figure(values: Float64[np.ndarray, "row"], found: SlowChanges) -> Figu
 
 
 def seconds_figure(bars: Sequence[tuple[str, float]], *, name: str, caption: str) -> Figure:
-    """Named seconds, one bar each, in the order given."""
+    """Return named durations as bars, in the order given."""
     whole = sum(seconds for _, seconds in bars) or 1.0
 
     def draw(width: int) -> str:

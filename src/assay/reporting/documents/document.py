@@ -1,8 +1,5 @@
-"""A document that is written once and read twice: as a self-contained HTML page, and as Markdown.
-
-A document opens like every page with its verdict and a few numbers; then come sections of passages, lists,
-tables and figures. In Markdown a figure is its caption and its table.
-"""
+"""A document that renders as a self-contained HTML page and as Markdown. It has a verdict, tiles, and sections
+of paragraphs, lists, tables and figures. In Markdown a figure is its caption and table."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,14 +17,14 @@ class Paragraph(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """Points, one a line."""
+    """A bulleted list."""
 
     items: Sequence[str]
     title: str = ""
 
 
 class TitledTable(NamedTuple):
-    """Numbers to read, under a heading of their own."""
+    """A table with a heading."""
 
     title: str
     caption: str
@@ -35,7 +32,7 @@ class TitledTable(NamedTuple):
 
     @classmethod
     def of(cls, title: str, caption: str, facts: Iterable[Fact], *columns: tuple[str, Callable[[Fact], str]]) -> Self:
-        """With a row for each fact; a column is its heading and what it says of a fact."""
+        """Build a table with a row for each fact; a column is a heading and a function of the fact."""
         return cls(title, caption, Table.of(facts, *columns))
 
 
@@ -44,7 +41,7 @@ Block = Paragraph | Listing | TitledTable | Figure
 
 @dataclass(frozen=True)
 class DocumentSection:
-    """A part with its heading."""
+    """A section."""
 
     name: str
     blocks: Sequence[Block]
@@ -52,26 +49,26 @@ class DocumentSection:
 
 @dataclass(frozen=True)
 class Document:
-    """Everything that one audience is told."""
+    """A document for one audience."""
 
     name: str
-    """The name of its files, without suffix: `risk-register`."""
+    """File name without suffix, such as `risk-register`."""
     title: str
     kind: str
-    """What it is: `risk register`."""
+    """Shown above the title, such as `risk register`."""
     subtitle: str
-    """What it was made of and when, for the line above the title."""
+    """Source and date, shown above the title."""
     verdict: Verdict
     tiles: Sequence[Tile]
     sections: Sequence[DocumentSection]
     footer: str
-    """Where the numbers come from, and how to make them again."""
+    """Where the numbers come from, and how to regenerate the document."""
     links: Sequence[tuple[str, str]] = field(default=())
-    """(file, title) of the documents beside it."""
+    """(file, title) of related documents."""
 
 
 def markdown(document: Document) -> str:
-    """The same as Markdown."""
+    """Return the document as Markdown."""
     return "\n".join(_lines(document)).rstrip() + "\n"
 
 

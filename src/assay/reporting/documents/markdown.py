@@ -1,7 +1,5 @@
-"""Texts that others wrote, in Markdown: shown as they are, whatever marks of Markdown or HTML are in them.
-
-Only what would be obeyed gets its backslash, so that sentences stay readable where nobody renders them.
-"""
+"""Escaping of foreign text in Markdown. Only marks that would have an effect get a backslash, so that the
+source stays readable."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -18,31 +16,31 @@ _OBEYED = re.compile(
 
 
 def plain(text: str) -> str:
-    """A text within a line, or as a whole one."""
+    """Escape a text for use within a line or as a whole line."""
     line = _OBEYED.sub(r"\\\1", " ".join(written_out(text).split()))
     return re.sub(r"^(\d{1,9})([.)])(?=\s|$)", r"\1\\\2", line)  # the number of a list
 
 
 def code(text: str) -> str:
-    """A name or a path, in the letters of code unless it holds marks that would end them."""
+    """Return a name or path as inline code, or escaped if it holds marks that would end the code."""
     line = " ".join(written_out(text).split())
     return plain(text) if not line or "`" in line or "|" in line else f"`{line}`"
 
 
 def fenced(text: str, language: str) -> Iterator[str]:
-    """The lines of a block of code."""
+    """Yield the lines of a code block."""
     longest = max(map(len, re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     yield from (f"{fence}{language}", text, fence)
 
 
 def quoted(table: Table) -> Table:
-    """A table of texts, as one whose cells are Markdown."""
+    """Return a table with escaped cells."""
     return Table(tuple(map(plain, table.header)), [list(map(plain, row)) for row in table.rows])
 
 
 def markdown_table(table: Table) -> Iterator[str]:
-    """The lines of a table whose cells are Markdown."""
+    """Yield the lines of a table whose cells are Markdown."""
     yield _row(table.header)
     yield f"|{'---|' * len(table.header)}"
     yield from map(_row, table.rows)

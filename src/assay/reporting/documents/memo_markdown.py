@@ -1,5 +1,5 @@
-"""The memo as Markdown: for a pull request, a mail, or a wiki. The same facts as the page, without drawings;
-records are named by their place in the folder of runs, to which no link leads from there."""
+"""The memo as Markdown, for a pull request, a mail or a wiki. It has the facts of the page without drawings.
+Records are named by their path in the folder of runs, because links would not resolve elsewhere."""
 
 from collections.abc import Iterator
 from urllib.parse import quote
@@ -13,7 +13,7 @@ from assay.reporting.views.memo import Memo
 
 
 def memo_markdown(memo: Memo) -> str:
-    """The whole memo."""
+    """Return the memo as Markdown."""
     return "\n".join(_lines(memo)) + "\n"
 
 

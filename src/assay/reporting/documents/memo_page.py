@@ -1,5 +1,5 @@
-"""The memo as one self-contained HTML page; every number is a link to its record, which the page takes along:
-it is mailed to people who have no folder of runs."""
+"""The memo as one self-contained HTML page. Numbers link to their records, which the page embeds so that it can
+be mailed."""
 
 from assay.base.clock import utc_text
 from assay.base.units import duration_text
@@ -12,7 +12,7 @@ from assay.reporting.views.memo import Memo, anchor_of, memo_tiles, memo_verdict
 
 
 def render_memo_page(memo: Memo) -> str:
-    """The page."""
+    """Return the memo as HTML."""
     return render_page(
         "memo.html",
         title=memo.question,
@@ -32,7 +32,7 @@ def render_memo_page(memo: Memo) -> str:
 
 
 def _clause_link(decision: Decision, clause: Clause) -> str:
-    """To what is behind the clause's number: the benchmark's results, or the runs."""
+    """Return a link to the results or runs behind the clause's number."""
     if clause.benchmarks:
         return f"#{decision.candidate}-{clause.benchmarks[0]}"
     return f"#{decision.candidate}-runs"

@@ -1,4 +1,4 @@
-"""The card of a model that leaves: what it was made of and how well it did, as its records say, and no more."""
+"""The model card of an exported model, from its records only."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from assay.reporting.views.verdict import device_hours_text, estimate_text
 
 
 class ModelFacts(NamedTuple):
-    """All that is known."""
+    """The records behind a model card."""
 
     run: Run
     commit: Commit
@@ -27,13 +27,13 @@ class ModelFacts(NamedTuple):
     manifest: DatasetManifest
     attempts: tuple[Attempt, ...]
     evaluation: AnyEvaluation | None
-    """The evaluation of this commit's weights, on the run's validation rows."""
+    """Of this commit's weights, on the run's validation rows."""
     audit: AuditReport | None
-    """The latest audit of the run."""
+    """The run's latest audit."""
 
 
 def model_card(facts: ModelFacts) -> str:
-    """As Markdown, with the head that model hubs read."""
+    """Return the card as Markdown, with the YAML header that model hubs read."""
     exported = facts.exported
     head = {
         "library_name": "peft" if exported.base_sha256 else "transformers",
@@ -53,17 +53,14 @@ def _lines(facts: ModelFacts) -> Iterator[str]:
     yield from ("", "## Evaluation", "", *_evaluation(facts))
     yield from ("", "## Audit", "", *_audit(facts))
     yield from ("", "## Digests", "", *markdown_table(_digests(facts)))
-    yield from ("", "## What nobody wrote down", "")
-    yield (
-        "A licence, what the model is meant for, whom it may harm, and how it does on rows unlike those it was "
-        "evaluated on: no record says anything of them."
-    )
+    yield from ("", "## Not on record", "")
+    yield ("The licence, the intended use, possible harms, and the quality on rows unlike those it was evaluated on.")
     recipe = yaml.safe_dump(exported.recipe, sort_keys=False).rstrip()
     yield from ("", "## Recipe", "", *fenced(recipe, "yaml"))
 
 
 def _warned(exported: ExportedModel) -> Iterator[str]:
-    """Before all else, for an audit that passed says nothing of the model."""
+    """Yield the warnings first: a passed audit says nothing about the model."""
     for rule, text in zip(exported.warning_rules, exported.warnings, strict=True):
         yield from ("", f"**Warning, {plain(rule)}:** {plain(text)}")
 
@@ -142,7 +139,7 @@ _OUTPUT_CODE = {
     "classes": "probabilities = logits.softmax(dim=-1)  # in the order of model.config.id2label",
     "number": "numbers = logits[:, 0] * model.config.label_scale + model.config.label_mean",
 }
-"""What is made of a classifier's logits, by what its label is."""
+"""Label type to the code that interprets a classifier's logits."""
 
 
 def _data(facts: ModelFacts) -> Iterator[str]:
@@ -188,7 +185,7 @@ def _training(facts: ModelFacts) -> Iterator[str]:
 def _evaluation(facts: ModelFacts) -> Iterator[str]:
     evaluation = facts.evaluation
     if evaluation is None:
-        yield "None of these weights: the run evaluated other commits, or has not finished."
+        yield "These weights were not evaluated: the run evaluated other commits, or has not finished."
         return
     rows = evaluation.overall.num_rows
     yield f"On the {rows:,} held-out rows of {code(evaluation.split)}:"
@@ -209,7 +206,7 @@ def _audit(facts: ModelFacts) -> Iterator[str]:
     )
     if audit is None:
         command = code(f"assay audit {facts.run.run_id}")
-        yield f"None on record: whether each row was learned once is not proved ({command})."
+        yield f"No audit on record: it is not proved that each row was used once ({command})."
         return
     yield (
         f"**{audit.verdict}** of {whole}: {audit.rows_trained:,} of {audit.rows_expected:,} rows "

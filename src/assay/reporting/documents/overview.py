@@ -1,4 +1,4 @@
-"""Pages over everything: what all campaigns have found, and how the runs stand that run now."""
+"""Pages over all campaigns and over all live runs."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -20,7 +20,8 @@ NOT_DECIDED = "not yet decided"
 
 
 def campaigns_document(lines: Sequence[CampaignLine], *, memos: Sequence[tuple[str, str]], now_s: float) -> Document:
-    """All campaigns, each candidate by its newest decision. `memos`: (file, name) of each campaign's memo."""
+    """Return all campaigns with the latest decision of each candidate. `memos`: (file, name) of each campaign's
+    memo."""
     campaigns = [(name, list(group)) for name, group in groupby(lines, key=lambda line: line.campaign)]
     spent_s = sum(3600 * campaign_lines_[0].campaign_device_hours for _, campaign_lines_ in campaigns)
     counts = {word: sum(line.recommendation == word for line in lines) for word in ("scale", "narrow", "stop")}
@@ -35,7 +36,7 @@ def campaigns_document(lines: Sequence[CampaignLine], *, memos: Sequence[tuple[s
             f"{counts['scale']} to scale",
             f"{number_of(len(campaigns), 'campaign')} with {number_of(len(lines), 'candidate')}: "
             + ", ".join(f"{count} to {word}" for word, count in counts.items())
-            + f"; {number_of(len(open_lines), 'candidate')} with a look still to come.",
+            + f"; {number_of(len(open_lines), 'candidate')} with a pending look.",
         ),
         tiles=[
             Tile("campaigns", str(len(campaigns)), f"{number_of(len(lines), 'candidate')}"),
@@ -43,7 +44,7 @@ def campaigns_document(lines: Sequence[CampaignLine], *, memos: Sequence[tuple[s
             Tile("device time", device_hours_text(spent_s), "of the runs that were judged"),
         ],
         sections=[DocumentSection(name, list(_campaign(campaign_lines_))) for name, campaign_lines_ in campaigns],
-        footer="Read from the ledger; a campaign's memo says where each number comes from. Made anew by: "
+        footer="Read from the ledger; a campaign's memo says where each number comes from. Regenerate with: "
         "assay report --campaigns",
         links=memos,
     )
@@ -52,7 +53,7 @@ def campaigns_document(lines: Sequence[CampaignLine], *, memos: Sequence[tuple[s
 def _campaign(lines: Sequence[CampaignLine]) -> Iterator[Block]:
     decided = [line for line in lines if line.candidate is not None]
     if not decided:
-        yield Paragraph(f"Declared {utc_text(lines[0].created)}; its first look is still to come.")
+        yield Paragraph(f"Declared {utc_text(lines[0].created)}; the first look is pending.")
         return
     for unit, group in groupby(sorted(decided, key=lambda line: line.unit or ""), key=lambda line: line.unit or ""):
         yield _gains(list(group), unit)
@@ -64,7 +65,7 @@ def _campaign(lines: Sequence[CampaignLine]) -> Iterator[Block]:
         ("recommendation", lambda line: line.recommendation or NOT_DECIDED),
         ("gain", lambda line: interval_words(_effect(line), line.unit or "")),
         ("seeds", lambda line: str(line.seeds)),
-        ("decision", lambda line: "final" if line.is_final else "a look is still to come"),
+        ("decision", lambda line: "final" if line.is_final else "a look is pending"),
         ("spent by then", lambda line: device_time_text(3600 * (line.device_hours or 0.0))),
     )
 
@@ -97,7 +98,7 @@ def _effect(line: CampaignLine) -> Estimate:
 
 
 def live_document(runs: Sequence[LiveRun], *, now_s: float) -> Document:
-    """The runs that run, and those that ended badly within a day."""
+    """Return runs in progress and those that ended badly within a day."""
     running = [run for run in runs if run.view.status == "running"]
     unknown = sum(run.view.status == "unknown" for run in runs)
     bad = [run for run in runs if run.has_ended_badly]
@@ -121,7 +122,7 @@ def live_document(runs: Sequence[LiveRun], *, now_s: float) -> Document:
             Tile("next to finish", duration_text(min(left)) if left else "—", "at the speed so far"),
         ],
         sections=[DocumentSection(run.view.run_id, list(_live_run(run, now_s))) for run in runs],
-        footer="Made anew by: assay report --live. With --every 30 it is written, and read, every 30 s.",
+        footer="Regenerate with: assay report --live. With --every 30 it is written, and read, every 30 s.",
         links=[],
     )
 
@@ -131,7 +132,7 @@ def _summary(running: Sequence[LiveRun], bad: Sequence[LiveRun], runs: Sequence[
         return run_verdict(bad[0].view).sentence
     if running:
         return f"{number_of(len(running), 'run')} at work; nothing ended badly within a day."
-    return "Nothing is known to run." if runs else "Nothing runs, and nothing ended badly within a day."
+    return "No run is known to be in progress." if runs else "No run is in progress, and none ended badly within a day."
 
 
 def _ranks(run: LiveRun) -> int:
@@ -173,9 +174,7 @@ def _curve(curve: Series) -> Figure:
     return series_figure(
         [curve],
         title="Training loss" if is_loss else "Throughput",
-        caption="The line is the mean, the band reaches from the lowest to the highest step."
-        if is_loss
-        else "Over all ranks.",
+        caption="The line is the mean; the band spans the minimum to the maximum." if is_loss else "Over all ranks.",
         y_label="loss" if is_loss else "tokens per second",
         zero_based=not is_loss,
         size="half",

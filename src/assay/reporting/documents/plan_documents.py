@@ -1,8 +1,4 @@
-"""The documents of an offered plan: what will be done, at which gates it may end, and who answers for what.
-
-Each is written for its readers: the execution plan for those who do the work and lend the cluster, the
-gates for those who must say stop, RACI for everybody who wonders whom to ask.
-"""
+"""The documents of an offered plan: execution plan, stage gates and responsibilities (RACI)."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -40,11 +36,11 @@ FOOT = (
 
 
 SHOWN_SCOPES = 8
-"""Besides the full one; the rest stand in offer.json."""
+"""Scopes listed besides the full one; offer.json has all."""
 
 
 def execution_plan(report: OfferReport, price: HourPrice | None = None) -> Document:
-    """What is done when, by whom, on how many devices; and what was given up so that it is safe."""
+    """Return what is done when, by whom and on how many devices, and what was given up for safety."""
     program, offer = report.offered.program, report.offered.offer
     return Document(
         name="execution-plan",
@@ -67,7 +63,7 @@ def execution_plan(report: OfferReport, price: HourPrice | None = None) -> Docum
 
 
 def stage_gates(report: OfferReport) -> Document:
-    """Each gate: the question, the evidence, the thresholds, what follows, and what it is worth."""
+    """Return each gate's question, evidence, thresholds, consequences and value."""
     program, offer = report.offered.program, report.offered.offer
     saved = sum(line.device_hours_saved for line in report.stages)
     shares = {name: offer.safety.probability_text(share) for name, share in offer.safety.verdicts.items()}
@@ -103,7 +99,7 @@ def stage_gates(report: OfferReport) -> Document:
 
 
 def raci(report: OfferReport) -> Document:
-    """A matrix of who does, answers, is asked and is told."""
+    """Return the responsibility matrix."""
     program = report.offered.program
     accountable = {stage.owners.accountable for stage in program.stages.values()}
     return Document(
@@ -141,12 +137,12 @@ def date_range_text(program: Program) -> str:
 
 
 def deadline_text(program: Program) -> str:
-    """`end of week 8 (day 56, 28 Feb)`: by when the decision must stand."""
+    """`end of week 8 (day 56, 28 Feb)`: when the decision is due."""
     return program.calendar.deadline_text(program.decision.by)
 
 
 class QuantileDates(NamedTuple):
-    """The days of a distribution, with their dates."""
+    """Quantiles of a date, as text."""
 
     p10: str
     p50: str
@@ -154,12 +150,12 @@ class QuantileDates(NamedTuple):
 
 
 def quantile_dates(program: Program, days: Quantiles) -> QuantileDates:
-    """From days since the program's start."""
+    """Convert days since the program's start to dates."""
     return QuantileDates(*(program.calendar.day_text(24 * value) for value in (days.p10, days.p50, days.p90)))
 
 
 def offer_verdict(program: Program, offer: Offer) -> Verdict:
-    """Whether the plan keeps its promises, and what the calm optimum would have done."""
+    """Return whether the plan meets its targets, compared with the optimal plan without disruptions."""
     safety, baseline = offer.safety, offer.baseline_safety
     sentence = (
         f"The decision stands by the {deadline_text(program)} in {safety.probability_text(safety.p_on_time)} of "
@@ -187,7 +183,7 @@ def offer_verdict(program: Program, offer: Offer) -> Verdict:
 
 
 def more_seeds_text(report: OfferReport) -> str:
-    """`scale in 18.5% with 4 of each arm (over budget in 6.1%), in ...`; empty where no gate reads a gain."""
+    """`scale in 18.5% with 4 of each arm (over budget in 6.1%), in ...`; empty if no gate reads a gain."""
     more = [line for line in report.seeds if line.num_more > 0]
 
     def probability_text(share: float) -> str:
@@ -201,7 +197,7 @@ def more_seeds_text(report: OfferReport) -> str:
 
 
 def broken_promises(offer: Offer) -> list[str]:
-    """`date`, `budget`: those of the two that the offered plan does not keep."""
+    """Return which targets the plan misses: `date`, `budget`."""
     is_broken = {
         "date": offer.safety.p_on_time < offer.target_on_time,
         "budget": offer.safety.p_over_budget > offer.target_over_budget,
@@ -210,7 +206,7 @@ def broken_promises(offer: Offer) -> list[str]:
 
 
 def safety_tiles(program: Program, safety: Safety, price: HourPrice | None) -> list[Tile]:
-    """Date, hours, and the chances of both; what the hours cost, where that is known."""
+    """Return tiles for date, device-hours and their risks, with the cost if the price is known."""
     day, hours = quantile_dates(program, safety.decision_day), safety.device_hours
     return [
         Tile(
@@ -233,7 +229,7 @@ def safety_tiles(program: Program, safety: Safety, price: HourPrice | None) -> l
 
 
 def cost_note(price: HourPrice | None, device_hours: float) -> str:
-    """`; 6,300 EUR at 2.10 EUR a device-hour of H100`; nothing where the price is not known."""
+    """`; 6,300 EUR at 2.10 EUR a device-hour of H100`, or empty if the price is not known."""
     return "" if price is None else f"; {price.of(device_hours)} at {price}"
 
 
@@ -241,7 +237,7 @@ def cost_note(price: HourPrice | None, device_hours: float) -> str:
 
 
 def _what_breaks(report: OfferReport) -> Iterator[DocumentSection]:
-    """What broke a promise, drawn: how far it is missed, and what it hangs on."""
+    """Yield figures of each missed target and its drivers."""
     offer = report.offered.offer
     draw = {"date": date_figure, "budget": money_figure}
     figures: list[Block] = [draw[what](report) for what in broken_promises(offer)]
@@ -251,7 +247,7 @@ def _what_breaks(report: OfferReport) -> Iterator[DocumentSection]:
 
 
 def date_figure(report: OfferReport) -> Figure:
-    """The chance of a decision by each day."""
+    """Return the probability of a decision by each day."""
     program, offer = report.offered.program, report.offered.offer
     last_h = program.calendar.hour_of(program.decision.by)
     return probability_figure(
@@ -268,7 +264,7 @@ def date_figure(report: OfferReport) -> Figure:
 
 
 def money_figure(report: OfferReport) -> Figure:
-    """The chance of staying below each sum of device-hours."""
+    """Return the probability of staying below each number of device-hours."""
     offer, budget = report.offered.offer, report.offered.program.budget.device_hours
     return probability_figure(
         [Distribution(name, outcome.device_hours) for name, outcome in _outcomes(report)],
@@ -341,7 +337,7 @@ def _chosen(offered: Offered) -> Iterator[Block]:
 
 
 def _tried(offered: Offered) -> TitledTable:
-    """The scopes of the search, below what was found of the one that is offered."""
+    """Return the best scopes of the search, below the offered one."""
     full, *others = offered.offer.evaluated
     best = [full, *sorted(others, key=lambda scope: -scope.p_within_limits)[:SHOWN_SCOPES]]
     outcome = offered.outcome
@@ -432,7 +428,7 @@ def _ladder(report: OfferReport) -> Iterator[Block]:
 
 
 def _best_rung(report: OfferReport) -> str:
-    """Behind which rung a gate would save most, where it would save anything."""
+    """Return after which rung a gate would save the most."""
     program, best = report.offered.program, max(report.ladder, key=lambda rung: rung.worth())
     if best.device_hours_saved < 1:
         return "To stop behind any of them would save nothing."

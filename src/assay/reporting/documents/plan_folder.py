@@ -24,7 +24,7 @@ PLAN_FILE = "plan.json"
 
 
 def write_offer(report: OfferReport, folder: Path, price: HourPrice | None = None) -> list[Path]:
-    """Write the records and all documents, at the price of the day; the pages' paths."""
+    """Write the records and all documents; return the paths of the pages."""
     write_file(folder / OFFER_FILE, report.offered.offer.to_json())
     write_file(folder / PLAN_FILE, report.offered.offer.plan.to_json())
     documents = (
@@ -37,7 +37,7 @@ def write_offer(report: OfferReport, folder: Path, price: HourPrice | None = Non
 
 
 def write_documents(documents: Iterable[Document], folder: Path) -> list[Path]:
-    """Each document as NAME.html and NAME.md; the pages' paths."""
+    """Write each document as NAME.html and NAME.md; return the paths of the pages."""
     pages = []
     for document in documents:
         page = folder / f"{document.name}.html"
@@ -48,31 +48,29 @@ def write_documents(documents: Iterable[Document], folder: Path) -> list[Path]:
 
 
 def write_with_notes(document: Document, folder: Path, notes: Progress | None) -> Path:
-    """Write the status or the review of a running program, beside the notes that it was made with.
-
-    Raises `ConfigError` where none are given and the page that is there was made with some: it is kept, for
-    whoever reads it would take work that is over for not begun.
-    """
+    """Write the status or review of a running program, and the notes that it was made with. Raises
+    `ConfigError` if no notes are given but the existing page was made with some: overwriting it would show
+    finished work as not started."""
     page, notes_path = folder / f"{document.name}.html", folder / f"{document.name}.notes.json"
     if notes is not None:
         write_file(notes_path, notes.to_json())
     elif notes_path.is_file():
         earlier = Progress.from_json(notes_path.read_bytes(), source=notes_path)
         raise ConfigError(
-            f"{page} is kept as it is: it was made with notes of {earlier.now}, and none are given. Add "
-            "--notes FILE; a file that says 'now' alone will do where there is nothing to note."
+            f"{page} was not overwritten: it was made with notes of {earlier.now}, and no notes were given. Add "
+            "--notes FILE; a file with only 'now' is enough if there is nothing to note."
         )
     write_documents([document], folder)
     return page
 
 
 def read_offer(folder: Path) -> Offer:
-    """The offer that lies in a folder."""
+    """Read the offer from its folder."""
     path = folder / OFFER_FILE
     if folder.is_file():
         raise ConfigError(
-            f"{folder}: a file; wanted is the folder that 'assay plan offer PROGRAM' wrote, plans/NAME unless "
-            "--out said otherwise."
+            f"{folder}: expected the folder that 'assay plan offer PROGRAM' wrote (plans/NAME unless "
+            "--out was given), not a file."
         )
     if not path.is_file():
         raise ConfigError(f"{path}: no such file. 'assay plan offer PROGRAM --out {folder}' writes it.")

@@ -1,4 +1,4 @@
-"""One self-contained HTML file: style and drawings inside, nothing fetched, readable without any script."""
+"""Rendering of pages as self-contained HTML files that need no network and no script."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -48,11 +48,11 @@ from assay.reporting.views.verdict import (
 from assay.store.objects import open_store
 
 Section = tuple[str, Iterable[Figure]]
-"""Its heading and its figures."""
+"""Heading and figures."""
 
 
 def render_run_page(page: RunPage) -> str:
-    """The page of one run."""
+    """Return the page of one run."""
     run = page.view
     return render_page(
         "run.html",
@@ -75,7 +75,7 @@ def render_run_page(page: RunPage) -> str:
 
 
 def render_comparison_page(page: ComparisonPage) -> str:
-    """The page of a baseline and its candidates."""
+    """Return the page of a baseline and its candidates."""
     runs = [candidate.page.view for candidate in page.candidates]
     return render_page(
         "comparison.html",
@@ -93,7 +93,7 @@ def render_comparison_page(page: ComparisonPage) -> str:
 
 
 def render_document(document: Document, *, refresh_s: float | None = None) -> str:
-    """A document as a page; the browser reads it again every `refresh_s` seconds."""
+    """Return a document as a page; the browser reloads it every `refresh_s` seconds."""
     return render_page(
         "document.html",
         title=document.title,
@@ -117,15 +117,15 @@ def render_page(
     sections: Iterable[Section] = (),
     **facts: Any,
 ) -> str:
-    """A page of what all have, and of the facts that its template asks for. Sections without figures are not
-    shown."""
+    """Return a page with the shared header and the template's own `facts`. Sections without figures are left
+    out."""
     shown = [(name, drawn) for name, figures in sections if (drawn := list(figures))]
     page = _environment().get_template(template)
     return page.render(title=title, kind=kind, subtitle=subtitle, verdict=verdict, tiles=tiles, sections=shown, **facts)
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write it, with the folders above it, whole or not at all. Raises `StoreError` where that cannot be."""
+    """Write a file and its parent folders atomically. Raises `StoreError` on failure."""
     is_plain = not path.is_symlink() and (path.is_file() or not path.exists())  # /dev/stdout is not
     target = path.with_name(f".unfinished-{os.getpid()}-{path.name}") if is_plain else path
     try:
@@ -141,19 +141,17 @@ def write_file(path: Path, text: str) -> None:
 
 
 def write_page(text: str, out: Path | None, *, default: Path) -> Path:
-    """Write a page to `out`, else `beside` what it is about; returns where it lies.
-
-    Others may have filled that folder: a link that has the page's name there is replaced, never followed.
-    """
+    """Write a page to `out`, else to `default`; return the path. Other users may write to the default folder,
+    so a symbolic link of that name is replaced, not followed."""
     if out is not None:
         write_file(out, text)
         return out
     if not default.parent.is_dir():
-        raise ConfigError(f"{default.parent}: no such folder; the page would lie there alone. Name a file: --out.")
+        raise ConfigError(f"{default.parent}: no such folder. Name a file with --out.")
     try:
         open_store(str(default.parent)).put(default.name, text.encode())
     except StoreError as error:
-        raise type(error)(f"{error} Or name another file: --out.") from error
+        raise type(error)(f"{error} Or name another file with --out.") from error
     return default
 
 
@@ -180,7 +178,7 @@ def _comparison_tiles(comparison: ComparisonView) -> list[Tile]:
 
 @cache
 def _environment() -> Environment:
-    """Templates with the stylesheet inside; undefined names are errors."""
+    """Return the templates with the stylesheet; undefined names are errors."""
     environment = Environment(
         loader=PackageLoader("assay.reporting"),
         autoescape=select_autoescape(["html"]),

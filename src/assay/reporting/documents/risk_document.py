@@ -1,8 +1,4 @@
-"""The risk register: which risks cost most, what was tried against them, and what date and budget hang on.
-
-For the program lead and for finance: how sure is the date, how sure is the money, and what would make them
-surer.
-"""
+"""The risk register: what each risk costs, which mitigations help, and what drives date and cost."""
 
 from collections.abc import Iterator
 
@@ -28,7 +24,7 @@ from assay.store.settings import HourPrice
 
 
 def risk_register(report: OfferReport, price: HourPrice | None = None) -> Document:
-    """Risks by what they really cost, with their mitigations."""
+    """Return risks by cost, with their mitigations."""
     program, offer = report.offered.program, report.offered.offer
     return Document(
         name="risk-register",
@@ -41,7 +37,7 @@ def risk_register(report: OfferReport, price: HourPrice | None = None) -> Docume
             DocumentSection("How sure are date and money", [date_figure(report), money_figure(report)]),
             DocumentSection("The register", [_register(program, report.register), *_mitigations(report)]),
             DocumentSection(
-                "What it hangs on",
+                "What date and budget depend on",
                 [tornado_figure(report.drivers, now=offer.safety.p_on_time, num_samples=report.num_few_samples)],
             ),
             DocumentSection("Where the device-hours go", [_stages(report)]),

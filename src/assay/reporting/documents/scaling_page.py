@@ -1,4 +1,4 @@
-"""The page of a scaling law: what it predicts, how far it may be trusted, and the parameters behind it."""
+"""The page of a scaling law: predictions, how far to trust them, and the fitted parameters."""
 
 from collections.abc import Callable, Iterator
 
@@ -13,7 +13,7 @@ from assay.statistics.scaling.study import ExtrapolatedTarget, ScalingStudy
 
 
 def render_scaling_page(scaling: ScalingStudy, check: BandCheck | None, *, name: str, created_s: float) -> str:
-    """One self-contained HTML page."""
+    """Return the page as HTML."""
     return render_page(
         "scaling.html",
         title=name,
@@ -30,7 +30,7 @@ def render_scaling_page(scaling: ScalingStudy, check: BandCheck | None, *, name:
 
 
 def scaling_verdict(scaling: ScalingStudy) -> Verdict:
-    """What the law predicts, or why it does not."""
+    """Return the predictions, or why there are none."""
     failed = [target for target in scaling.targets if target.error is not None]
     if scaling.back_test_error is not None:
         return Verdict("open", "fitted, not tested", str(scaling.back_test_error))
@@ -47,7 +47,7 @@ def scaling_verdict(scaling: ScalingStudy) -> Verdict:
 
 
 def level_text(scaling: ScalingStudy) -> str:
-    """That scores level off above what was said to be guessing; nothing where they do not."""
+    """Return a warning if scores level off above the given chance level; else empty."""
     if scaling.task is None or scaling.task.level is None:
         return ""
     level = f"{scaling.task.level:.2g}"
@@ -77,7 +77,7 @@ def prediction_sentence(target: ExtrapolatedTarget) -> str:
 
 
 def errors_text(scaling: ScalingStudy) -> str:
-    """Such as: form tokens: its back-test erred by 2.40% on average, chinchilla's by 2.31%. Or nothing."""
+    """Return such as: form tokens: its back-test erred by 2.40% on average, chinchilla's by 2.31%. Or empty."""
     own, others = scaling.fit.form.name, dict(scaling.errors)
     if own not in others:
         return ""
@@ -95,7 +95,7 @@ def target_text(target: ExtrapolatedTarget) -> str:
 
 
 def parameters_table(scaling: ScalingStudy) -> Table:
-    """Each parameter with its standard error and interval."""
+    """Return each parameter with its standard error and interval."""
     return Table.of(
         scaling.law.parameters,
         ("parameter", lambda parameter: parameter.name),
@@ -116,7 +116,7 @@ def _interval_text(parameter: LawParameter) -> str:
 
 
 def targets_table(scaling: ScalingStudy) -> Table:
-    """Each target with its band, or the reason why there is none."""
+    """Return each target with its band, or why there is none."""
 
     def cell(text: Callable[[ScalingPrediction], str], refused: str = "") -> Callable[[ExtrapolatedTarget], str]:
         return lambda target: refused if target.prediction is None else text(target.prediction)

@@ -1,8 +1,5 @@
-"""The documents of a running program: the weekly status, and the review at its end.
-
-Both say first what their reader must do. Every number of what happened is the ledger's; every number of
-what will happen is a forecast with its interval.
-"""
+"""The documents of a running program: weekly status and final review. Both start with what to act on. Past
+numbers come from the ledger; future ones are forecasts with intervals."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -37,7 +34,7 @@ FOOT = (
     "happen is the program's simulation from today. Made by 'assay plan status' and 'assay plan review'."
 )
 NEXT_H = 14 * 24
-"""What begins within so many hours is 'next'."""
+"""Work that starts within this time is listed as next."""
 
 
 WITHOUT_NOTES = "No notes were given (--notes): work of people, gates and events count as not begun, whatever was done."
@@ -50,7 +47,7 @@ def weekly_status(
     price: HourPrice | None = None,
     notes: Progress | None = None,
 ) -> Document:
-    """Where it stands, where it will end, and what to do about it; from these notes and the ledger."""
+    """Return progress, forecast and alarms, from the notes and the ledger."""
     program = found.program
     return Document(
         name="weekly-status",
@@ -69,8 +66,8 @@ def weekly_status(
 
 
 def review(found: ProgramForecast, offer: Offer, decisions: Sequence[tuple[Decision, Path]] = ()) -> Document:
-    """Scale, narrow or stop, as `course_of` has it: what was asked, what was found, what it cost; the
-    campaigns' decisions with their records."""
+    """Return the recommendation (scale, narrow or stop) with the gates' verdicts, the campaigns' decisions and
+    the cost."""
     program = found.program
     evidence = [block for decision, path in decisions for block in _decision(decision, path)]
     return Document(
@@ -124,7 +121,7 @@ def _status_verdict(found: ProgramForecast, offer: Offer) -> Verdict:
 
 
 def _alarmed(found: ProgramForecast) -> Tone:
-    """The tone of the status, and the best that the review may have."""
+    """Return the tone of the status, which bounds the review's."""
     return "bad" if recommended_action(found).must_act else "open" if found.alarms else "good"
 
 
@@ -164,7 +161,7 @@ def _alarms(found: ProgramForecast) -> Block:
 
 
 def _limits(found: ProgramForecast, notes: Progress | None) -> Iterator[Block]:
-    """What this forecast does not know."""
+    """Yield what the forecast does not account for."""
     if notes is None:
         yield Paragraph(WITHOUT_NOTES)
     if not found.is_conditioned():
@@ -349,7 +346,7 @@ def _gate_table(found: ProgramForecast) -> Block:
 
 
 def _decision(decision: Decision, path: Path) -> Iterator[Block]:
-    """What a campaign recommended and by which clauses; `path` is the record that the reader may check."""
+    """Yield a campaign's recommendation and clauses; `path` is its record."""
     yield Paragraph(f"{decision.question} {decision.sentence}")
     yield TitledTable.of(
         f"Campaign {decision.campaign}, candidate {decision.candidate}",
@@ -385,7 +382,7 @@ def _costs(found: ProgramForecast) -> Iterator[Block]:
 
 
 def _not_done(found: ProgramForecast) -> Iterator[Block]:
-    """Apart: what is still to come, what the gates called off, and what a program that is over never began."""
+    """Yield unfinished work, work cancelled by gates, and work that never started."""
     program, progress, nodes = found.program, found.progress, found.program.nodes()
     left, off = left_to_do(program, progress), called_off(program, progress)
     in_progress = {*progress.activities, *progress.verdicts}

@@ -1,4 +1,4 @@
-"""The page of a fleet: what to look at first, and the answers that it follows from."""
+"""The triage page: findings, failures, speed, startup and CI of all runs."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ HOUR_S = 3_600.0
 
 
 def triage_document(fleet: Fleet, startup: Startup | None, ci: CiReport | None, *, created_s: float) -> Document:
-    """`startup`, `ci`: None where nothing is known of them."""
+    """Return the page. `startup` and `ci` are None if there are no such records."""
     overview = fleet.overview
     dearest = max(overview.results, key=lambda finding: finding.device_hours_a_week or 0.0, default=None)
     rate = overview.failures / overview.attempts if overview.attempts else 0.0
@@ -40,7 +40,7 @@ def triage_document(fleet: Fleet, startup: Startup | None, ci: CiReport | None, 
             Tile("dearest", "—" if dearest is None else _hours_text(dearest), _lost(fleet)),
         ],
         sections=[section for section in sections if section.blocks],
-        footer="Made anew by: assay triage --page FILE. The same facts as JSON: assay triage --json.",
+        footer="Regenerate with: assay triage --page FILE. The same facts as JSON: assay triage --json.",
     )
 
 

@@ -1,4 +1,4 @@
-"""How benchmark results look on a terminal."""
+"""Benchmark results on a terminal."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ from assay.statistics.benchmark_history import BenchmarkHistory
 
 
 def print_results(results: Sequence[BenchmarkResult]) -> None:
-    """A line for each result: score with interval, what it could detect, failures, contamination."""
+    """Print a row for each result, then notes on failures and contamination."""
     if not results:
         stdout().print("No results: nothing is due.")
         return
@@ -44,19 +44,19 @@ def print_results(results: Sequence[BenchmarkResult]) -> None:
 
 
 def _detectable(effect: DetectableEffect | None, unit: str) -> str:
-    """No share can change by more than 1."""
+    """Return the detectable effect; a share cannot change by more than 1."""
     if effect is None:
         return "-"
     return "nothing" if unit == "share" and effect.effect >= 1.0 else f"{effect.effect:.4f}"
 
 
 def _unit(unit: str) -> str:
-    """Items of this unit weigh as many tokens as they have: the evaluation's loss per row is another number."""
+    """Return the unit; items in nats per token are weighted by their tokens."""
     return "loss per token in nats" if unit == "nats a token" else unit
 
 
 def print_history(histories: Sequence[BenchmarkHistory], *, device_s: float) -> None:
-    """Each benchmark: the curve, then a line for each checkpoint; `*` where the frontier moved."""
+    """Print each benchmark's scores by checkpoint; `*` marks a new best."""
     console = stdout()
     for history in histories:
         first = history.points[0].result
@@ -86,7 +86,7 @@ def print_history(histories: Sequence[BenchmarkHistory], *, device_s: float) -> 
 
 
 def print_coverage(coverage: Coverage) -> None:
-    """The matrix, then every hole with its reason."""
+    """Print the coverage matrix, then each hole with its reason."""
     console = stdout()
     columns = list(dict.fromkeys((cell.suite, cell.benchmark) for mode in coverage.modes for cell in mode.cells))
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -122,12 +122,12 @@ def _cell_text(cell: CoverageCell | None) -> Text:
 
 
 def interval_text(score: Estimate) -> str:
-    """`[0.41, 0.47]`, or a dash where there is none."""
+    """`[0.41, 0.47]`, or a dash."""
     return "-" if score.low is None or score.high is None else f"[{score.low:.4f}, {score.high:.4f}]"
 
 
 def notes(result: BenchmarkResult) -> list[str]:
-    """What a reader must know besides: failures by kind, leaks."""
+    """Return notes on failures, truncation and contamination."""
     lines = [
         f"  {result.benchmark}: {number_of(count, 'item')} failed: {kind}" for kind, count in result.failures.items()
     ]
@@ -163,7 +163,7 @@ def notes(result: BenchmarkResult) -> list[str]:
 
 
 def contamination_text(contamination: Contamination | None) -> str:
-    """`0.4% of 13-grams`; or that nothing is known, since nothing was searched."""
+    """`0.4% of 13-grams`, or why it is not known."""
     if contamination is None:
         return "not known"
     if contamination.overlap is None:
@@ -172,11 +172,11 @@ def contamination_text(contamination: Contamination | None) -> str:
 
 
 def not_searched_text(contamination: Contamination) -> str:
-    """How many items were too short to be searched; empty if none was."""
+    """Return how many items were too short to be searched; empty if none."""
     if contamination.num_items == contamination.num_items_searched:
         return ""
     num_short = contamination.num_items - contamination.num_items_searched
     return (
-        f"{num_short:,} of {number_of(contamination.num_items, 'item')} have no {contamination.ngram} words of their own: "
-        "whether they were trained on is not known"
+        f"{num_short:,} of {number_of(contamination.num_items, 'item')} have no {contamination.ngram} words "
+        "of their own: whether they were trained on is not known"
     )

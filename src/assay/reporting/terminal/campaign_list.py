@@ -13,7 +13,7 @@ from assay.reporting.views.campaign_list import CampaignLine
 
 
 def print_campaigns(lines: Sequence[CampaignLine]) -> None:
-    """A line for each candidate; all but the campaign is empty before the first look."""
+    """Print a row for each candidate; before the first look only the campaign is shown."""
     print_list(
         lines,
         (name("campaign"), lambda line: line.campaign),

@@ -1,4 +1,4 @@
-"""How a case stands, on a terminal."""
+"""A debugging case on a terminal."""
 
 import click
 
@@ -11,7 +11,7 @@ MARKS = {"held": "+", "failed": "-", "not_run": "?", None: " "}
 
 
 def print_case(case: CaseStatus) -> None:
-    """Its symptoms in a line each, then the hypotheses by evidence with what each predicted."""
+    """Print the symptoms, then the hypotheses by evidence with their predictions."""
     seen = case.symptoms
     click.secho(
         f"case {one_line(case.name)}: {number_of(len(seen.logs), 'log')}, "

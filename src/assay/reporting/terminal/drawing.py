@@ -1,4 +1,4 @@
-"""Bars and curves of characters."""
+"""Bars and sparklines of characters."""
 
 from collections.abc import Mapping, Sequence
 
@@ -21,13 +21,13 @@ PHASE_STYLES: dict[Phase, str] = {
     "stalled": "bright_red",
     "idle": "bright_black",
 }
-"""In the order of the bar: what the device is for comes first."""
+"""In the order of the bar: useful work first."""
 
 _LEVELS = "▁▂▃▄▅▆▇█"
 
 
 def phase_bar(seconds: Mapping[Phase, float], *, width: int = 60) -> Text:
-    """A bar of `width` characters, shared out by phase; every phase that took time has at least one."""
+    """Return a bar of `width` characters by phase; every phase with time gets at least one."""
     present = [phase for phase in PHASE_STYLES if seconds.get(phase, 0.0) > 0]
     total = sum(seconds[phase] for phase in present)
     bar = Text()
@@ -46,7 +46,7 @@ def phase_bar(seconds: Mapping[Phase, float], *, width: int = 60) -> Text:
 
 
 def sparkline(values: Sequence[float], *, width: int = 60) -> str:
-    """The curve in `width` characters, each the mean of its share of the values; a gap where that is none."""
+    """Return the values as `width` characters, each a mean; a space where no value is finite."""
     parts = np.array_split(np.asarray(values, float), min(width, max(1, len(values))))
     numbers = [part[np.isfinite(part)] for part in parts]
     means = np.array([part.mean() if len(part) else np.nan for part in numbers])

@@ -1,4 +1,4 @@
-"""Words that screens share; importing them imports no more than they need."""
+"""Words and formats that several screens share. Imports little, so that short commands start fast."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ STATUS_STYLES = {
     "preempted": "yellow",
 }
 STATUS_WORDS = {"gone": "supervisor gone", "unknown": "cannot tell"}
-"""Words of those that are not their own word."""
+"""Statuses that are shown in other words."""
 
 
 def device_hours_text(seconds: float) -> str:
@@ -34,6 +34,5 @@ def world_sizes_text(sizes: Sequence[int]) -> str:
 
 
 def one_line(text: str) -> str:
-    """What a log, a path or a stranger's text holds, on one line, with what a terminal would obey made
-    visible."""
+    """Return foreign text on one line, with control characters made visible."""
     return "".join(item if item.isprintable() else ascii(item)[1:-1] for item in text)

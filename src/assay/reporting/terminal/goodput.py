@@ -1,4 +1,4 @@
-"""Where the device time went, on a terminal."""
+"""Goodput on a terminal."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ from assay.store.settings import Money
 
 
 def print_goodput(goodput: Goodput, parts: Mapping[str, Goodput], *, of: str) -> None:
-    """The phases, then a line for each part (`of` says what one is), then what each interruption cost."""
+    """Print the phases, a row for each part (`of` names what a part is), and each interruption's cost."""
     screen = stdout()
     if not goodput.held_device_s:
         screen.print("no attempt has ended yet: nothing was held.")
@@ -91,7 +91,7 @@ def _advice(goodput: Goodput) -> str:
 
 
 def _what_happened(interruption: Interruption) -> str:
-    """The beginning of it; 'assay show' has the whole."""
+    """Return the start of the failure's text."""
     failure = interruption.failure
     text = failure.headline() if failure else interruption.reason
     return text if len(text) <= 60 else f"{text[:59].rsplit(' ', 1)[0]} …"

@@ -1,4 +1,4 @@
-"""Guards on a terminal: what each keeps runs from, and whether it still stands."""
+"""Guards on a terminal."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from assay.records.guard import GuardStatus
 
 
 def print_guards(statuses: Sequence[GuardStatus]) -> None:
-    """One after another; those that lapsed are said to have."""
+    """Print each guard and the attempts since it was accepted."""
     if not statuses:
         click.echo("no guard stands. 'assay triage guard DIAGNOSIS' accepts what 'triage failures --json' found.")
     for status in statuses:

@@ -8,7 +8,7 @@ from assay.reporting.views.pipeline import PipelineView, StageRun
 
 
 def print_stages(view: PipelineView) -> None:
-    """A line for each run, and what all of them cost."""
+    """Print a row for each run."""
     print_list(
         view.runs,
         (name("run"), lambda line: line.run_id),

@@ -1,4 +1,4 @@
-"""Programs and plans on the screen: the weeks as bars, what holds the decision up, questions side by side."""
+"""Programs and plans on a terminal: a bar chart of weeks, the critical chain, and what-if tables."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -32,11 +32,11 @@ GOALS = {
     "changes_h": "least change, h",
 }
 STILL_TO_BEGIN = {"device_hours": "hours still to begin", "peak_devices": "peak still to begin"}
-"""The same of a plan that is made anew: the least of what has not begun."""
+"""Titles for a replanned schedule, which only optimizes work that has not started."""
 
 
 def print_program(program: Program) -> None:
-    """What a program holds, in a few lines."""
+    """Print a summary of a program."""
     console, nodes = stdout(), program.nodes().values()
     runs = [node.runs for node in nodes if node.runs]
     least = sum(run.count * min(m.devices * m.hours for m in run.all_modes()) for run in runs)
@@ -56,7 +56,7 @@ def print_program(program: Program) -> None:
 
 
 def _print_moments(console: Console, program: Program) -> None:
-    """Moments as they were read: 'week 6' is where week 6 begins, which is easily meant otherwise."""
+    """Print dates as parsed: 'week 6' means its start, which is easily misread."""
     begins = program.calendar.hour_of
     for name, booking in program.capacity.bookings.items():
         console.print(f"  {booking.title or name}: {_span(program, begins(booking.since), begins(booking.until))}")
@@ -66,7 +66,7 @@ def _print_moments(console: Console, program: Program) -> None:
 
 
 def _span(program: Program, since: int, until: int) -> str:
-    """Whole days by their dates; with its hours what begins or ends within a day."""
+    """Return whole days as dates; other spans with their hours."""
     if since % 24 == 0 and until % 24 == 0:
         return f"{_date(program, since)} to {_date(program, until - 1)}"
     begins, ends = program.calendar.date_of(since), program.calendar.date_of(until)
@@ -81,7 +81,7 @@ def _date(program: Program, hour: int) -> str:
 
 
 def conflict_error(locate: Callable[[str], str], conflict: Conflict) -> ConfigError:
-    """The limits that clash, each with its line and what would do."""
+    """Return an error that lists the conflicting limits, their lines in the file, and possible fixes."""
     minimal = "" if conflict.is_minimal else " (time ran out: one of them may not be to blame)"
     if any(member.fix for member in conflict.members):
         lines = [_member_text(locate, member) for member in conflict.members]
@@ -113,7 +113,7 @@ def print_plan(
     in_progress: Mapping[str, ActivityInProgress] | None = None,
     price: "HourPrice | None" = None,
 ) -> None:
-    """The weeks, the chain, the proof; made anew, the hour from which it is, and what had begun by then."""
+    """Print the schedule, its critical chain and its proofs. `now_h` and `in_progress` are for replanning."""
     console, hours = stdout(), f"{plan.device_hours:,} device-hours of {program.budget.device_hours:,.0f}"
     peak = f"at most {number_of(plan.peak_devices, 'device')} at once"
     if in_progress:
@@ -189,7 +189,7 @@ def _needs(item: Planned) -> str:
 
 
 def print_prices(plan: Plan, earliest: Plan, prices: Sequence[Price]) -> None:
-    """What a little more of each limit would do to the earliest decision that can be had."""
+    """Print how the earliest decision changes with a little more of each limit."""
     table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left", title="\nPrices")
     for column in ("with", "decision", "device-hours"):
         table.add_column(column, justify="left" if column == "with" else "right")
@@ -213,7 +213,8 @@ def print_prices(plan: Plan, earliest: Plan, prices: Sequence[Price]) -> None:
 
 
 def print_what_ifs(found: "Sequence[SimulatedWhatIf]") -> None:
-    """Questions side by side, calm and played; the first is what the others are held against."""
+    """Print what-if questions side by side, without and with simulated disruptions; the first is the
+    baseline."""
     console = stdout()
     console.print(_baseline_table([question.result for question in found]))
     console.print()

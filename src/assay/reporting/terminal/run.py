@@ -1,4 +1,4 @@
-"""One run on one screen: what it is, how far it got, what it cost, how it learned, how it died and rose."""
+"""One run on a terminal: progress, cost, metrics and attempts."""
 
 from collections.abc import Iterator, Sequence
 
@@ -26,14 +26,14 @@ from assay.reporting.views.verdict import model_mark, next_commands, run_verdict
 from assay.store.settings import Money
 
 SILENT_AFTER_S = 60.0
-"""A run that is said to run and was not heard of for so long gets a hint."""
+"""A running run without a sign of life for this long gets a hint."""
 
 MAX_ATTEMPTS = 12
 MAX_EVENTS = 8
 
 
 def print_run(run: RunView, curves: RunSeries) -> None:
-    """Its facts, how it learned, and its attempts."""
+    """Print facts, metrics, attempts and events of a run."""
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bold", no_wrap=True)
     facts.add_column()
@@ -113,7 +113,7 @@ def _started_text(launch: Launch) -> str:
 
 
 def _silence(run: RunView) -> str:
-    """What to think of a run that is not known to train, and what to do."""
+    """Return a hint for a run that shows no sign of life."""
     silent_s = 0.0 if run.last_seen is None else SystemClock().now_s() - run.last_seen
     silence = f"silent for {duration_text(silent_s)}" if run.last_seen else "never heard of"
     size = run.attempts[-1].world_size if run.attempts else 1
@@ -144,7 +144,7 @@ def _commits_text(commits: Sequence[CommitView]) -> str:
 
 
 def _flags_text(commits: Sequence[CommitView]) -> str:
-    """The rules that held at some commit, with the steps of those."""
+    """Return the warnings at commits, by rule with their steps."""
     steps: dict[str, list[str]] = {}
     for commit in commits:
         for flag in commit.flags:

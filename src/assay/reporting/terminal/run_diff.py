@@ -1,4 +1,4 @@
-"""Two runs on one screen: what was done otherwise, then what came of it."""
+"""The differences between two runs on a terminal."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from assay.reporting.views.run_diff import DifferenceView, RunDiffView
 
 
 def print_diff(diff: RunDiffView) -> None:
-    """First the differences, each kind under its name; what is the same is said in a word."""
+    """Print the differences in recipe, environment and data, then the outcome."""
     screen = stdout()
     screen.print(f"from {diff.before} to {diff.after}", style="bold")
     for title, differences in (("recipe", diff.recipe), ("environment", diff.environment)):

@@ -1,9 +1,6 @@
-"""The list of runs on a terminal.
-
-It may have thousands of lines, so it is laid out here: a table that may break every cell takes a millisecond a
-line, and its import as long as all else. A column is as wide as its widest cell. Where a terminal has no room,
-columns that can be done without are left out, and the last one is cut; a pipe gets every line whole.
-"""
+"""The list of runs on a terminal. It may have thousands of rows, and rich would take a millisecond for each, so
+the layout is done here. If the terminal is too narrow, optional columns are dropped and the last one is cut. A
+pipe gets full rows."""
 
 import shutil
 import sys
@@ -26,22 +23,22 @@ from assay.reporting.views.run_list import RunLine
 
 _GAP = "  "
 _MIN_NOTE_WIDTH = 24
-"""Cells that the last remark of a line keeps before a column is left out for it."""
+"""Width of the last note below which another column is dropped instead."""
 
 
 class _Column(NamedTuple):
     heading: str
     cell: Callable[[RunLine], str]
     is_number: bool = False
-    """At the right."""
+    """Right-aligned."""
     drop_order: int = 0
-    """Where there is no room, the highest goes first; 0 never does."""
+    """If the terminal is too narrow, the highest is dropped first; 0 is never dropped."""
     is_optional: bool = False
-    """Left out where no line has one."""
+    """Left out if no row has a value."""
 
 
 def print_runs(lines: Sequence[RunLine]) -> None:
-    """A line for each run."""
+    """Print a row for each run."""
     is_terminal = sys.stdout.isatty()
     width = shutil.get_terminal_size().columns if is_terminal else None
     now_s = SystemClock().now_s()
@@ -52,7 +49,7 @@ def print_runs(lines: Sequence[RunLine]) -> None:
 
 
 def run_rows(lines: Sequence[RunLine], *, now_s: float, width: int | None) -> list[str]:
-    """The heading and a row for each run, in colours; at most `width` wide, if it can be."""
+    """Return the heading and a row for each run in colours, at most `width` wide if possible."""
     table = [(column, [column.cell(line) for line in lines]) for column in _columns(now_s)]
     table = [(column, cells) for column, cells in table if any(cells) or not column.is_optional]
     widths = {column.heading: max(map(_width, (column.heading, *cells))) for column, cells in table}
@@ -72,7 +69,7 @@ def run_rows(lines: Sequence[RunLine], *, now_s: float, width: int | None) -> li
 
 
 def _needed(table: Sequence[tuple[_Column, list[str]]], widths: Mapping[str, int]) -> int:
-    """Cells of a row, of which a remark at its end may be cut."""
+    """Return the width of a row; an optional last cell may be cut."""
     *others, last = (widths[column.heading] for column, _ in table)
     shown = min(last, _MIN_NOTE_WIDTH) if table[-1][0].is_optional else last
     return sum(others) + shown + len(_GAP) * len(others)
@@ -123,7 +120,7 @@ def _row(cells: Sequence[tuple[_Column, str]], widths: Mapping[str, int], width:
 
 
 def _cut(text: str, width: int) -> str:
-    """At most so wide, with a sign that there is more."""
+    """Cut a text to a width, with an ellipsis."""
     if _width(text) <= width:
         return text
     while text and _width(text) >= max(width, 1):
@@ -132,7 +129,7 @@ def _cut(text: str, width: int) -> str:
 
 
 def _width(text: str) -> int:
-    """Cells of a terminal."""
+    """Return the number of terminal cells."""
     if text.isascii():
         return len(text)
     return sum(

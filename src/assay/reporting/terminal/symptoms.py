@@ -1,4 +1,4 @@
-"""What failures say, on a terminal: of logs their lines, of runs what is on record, and what they share."""
+"""Failures in logs and recorded runs on a terminal."""
 
 import click
 
@@ -8,7 +8,7 @@ from assay.reporting.terminal.formatting import one_line
 
 
 def print_symptoms(symptoms: Symptoms) -> None:
-    """Each log with its likeliest lines, each failure on record, then what several of them have in common."""
+    """Print each log with its likely lines, each recorded failure, and common causes."""
     for log in symptoms.logs:
         _print_log(log)
     for failure in symptoms.failures:

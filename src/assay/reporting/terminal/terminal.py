@@ -1,4 +1,4 @@
-"""How facts look on a terminal: colours, words, tables."""
+"""Shared terminal output: colours, tables and progress bars."""
 
 import re
 import sys
@@ -20,10 +20,10 @@ VERDICT_STYLES = {"pass": "green", "fail": "red", "incomplete": "yellow"}
 TONE_STYLES = {"good": "green", "bad": "red", "open": "yellow", "ended": "blue"}
 
 _UNTERMINATED_WIDTH = 160
-"""Columns where stdout is no terminal, so that ids are not cut in a pipe."""
+"""Columns if stdout is not a terminal, so that ids are not cut in a pipe."""
 
 _ENDLESS = 100_000
-"""Columns of a terminal that has room for everything."""
+"""Columns for measuring a table without a limit."""
 
 _BAR = 40
 
@@ -33,7 +33,7 @@ Fact = TypeVar("Fact")
 
 
 def stdout(*, markup: bool = False) -> Console:
-    """Where results go."""
+    """Return the console for results."""
     # Names and reasons are data: brackets in them are no markup.
     console = Console(highlight=False, markup=markup)
     if not console.is_terminal:
@@ -43,7 +43,7 @@ def stdout(*, markup: bool = False) -> Console:
 
 
 class _Unpadded:
-    """A file or a pipe without the blanks that fill the lines of a table."""
+    """A stream that strips the trailing blanks of table rows."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
@@ -56,8 +56,7 @@ class _Unpadded:
 
 
 def print_file(text: str) -> None:
-    """A file that the command was asked for: byte for byte into a pipe or a file, as `--out` writes it; on a
-    terminal like all that others wrote."""
+    """Print a file's content: byte for byte into a pipe or a file, sanitized on a terminal."""
     if sys.stdout.isatty():
         click.echo(text.replace("\r\n", "\n"), nl=False)
     else:
@@ -65,17 +64,17 @@ def print_file(text: str) -> None:
 
 
 def number(heading: str) -> Column:
-    """Over numbers: at the right, never broken."""
+    """Return a right-aligned column that does not wrap."""
     return Column(heading, justify="right", no_wrap=True)
 
 
 def name(heading: str) -> Column:
-    """Over names: never broken."""
+    """Return a column that does not wrap."""
     return Column(heading, no_wrap=True)
 
 
 def table_of(facts: Iterable[Fact], *columns: tuple[str | Column, Callable[[Fact], str | Text]]) -> Table:
-    """A row for each fact; a column is its heading and what it says of a fact."""
+    """Return a table with a row for each fact; a column is a heading and a function of the fact."""
     # A column of rich holds its cells, so each table has its own.
     headings = (heading.copy() if isinstance(heading, Column) else heading for heading, _ in columns)
     table = Table(*headings, box=None, pad_edge=False, header_style="bold")
@@ -87,8 +86,8 @@ def table_of(facts: Iterable[Fact], *columns: tuple[str | Column, Callable[[Fact
 def print_list(
     facts: Sequence[Fact], *columns: tuple[Column, Callable[[Fact], str | Text]], dispensable: Sequence[str]
 ) -> None:
-    """A table whose cells are whole: columns that a terminal has no room for are left out, the first of
-    `dispensable` before the others, and named."""
+    """Print a table with uncut cells. If it is too wide, the columns in `dispensable` are dropped, the first
+    first, and named."""
     screen, left_out = stdout(), list[str]()
     wide = screen.options.update(max_width=_ENDLESS)
     while True:
@@ -107,7 +106,7 @@ def print_list(
 
 
 def print_table(found: figure.Table) -> None:
-    """A table of a page: its first column holds names, the others numbers."""
+    """Print a page's table: names in the first column, numbers in the others."""
     table = Table(found.header[0], *map(number, found.header[1:]), box=None, pad_edge=False, header_style="bold")
     for row in found.rows:
         table.add_row(*row)
@@ -115,7 +114,7 @@ def print_table(found: figure.Table) -> None:
 
 
 def show_progress(what: str, done: int, total: int, *, unit: str = "") -> None:
-    """How far it is, on one line of stderr that is written over; nothing where nobody looks."""
+    """Print a progress bar on one line of stderr, if that is a terminal."""
     if total and sys.stderr.isatty():
         bar = "━" * (_BAR * done // total)
         end = "\n" if done == total else ""
@@ -123,11 +122,11 @@ def show_progress(what: str, done: int, total: int, *, unit: str = "") -> None:
 
 
 def warn_of_model(rules: Iterable[str], texts: Iterable[str]) -> None:
-    """What a model's numbers warn of, on stderr, beside what a command prints."""
+    """Print the model's warnings on stderr."""
     for rule, text in zip(rules, texts, strict=True):
         click.secho(f"warning: {rule}: {text}", err=True, fg="yellow")
 
 
 def status_text(status: RunStatus) -> Text:
-    """How a run stands, in its colour."""
+    """Return the status in its colour."""
     return Text(STATUS_WORDS.get(status, status), style=STATUS_STYLES[status])

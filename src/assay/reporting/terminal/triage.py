@@ -1,4 +1,4 @@
-"""What `assay triage` finds, on a terminal."""
+"""The results of `assay triage` subcommands on a terminal."""
 
 from collections.abc import Sequence
 
@@ -26,7 +26,7 @@ FIX_COLOURS = {"fixed": "green", "worse": "red", "undecided": "yellow"}
 
 
 def print_diagnosis(diagnosis: FailureDiagnosis) -> None:
-    """The verdict, the causes, and what was ruled out with its ratios."""
+    """Print the verdict, the causes, and what was ruled out."""
     before = "" if diagnosis.baseline_rate is None else f" (before: {_rate(diagnosis.baseline_rate)})"
     click.echo(
         f"{diagnosis.failures:,} of {diagnosis.attempts:,} attempts failed: {_rate(diagnosis.rate)}{before}; "
@@ -49,7 +49,7 @@ def print_diagnosis(diagnosis: FailureDiagnosis) -> None:
 
 
 def print_fix_check(check: FixCheck) -> None:
-    """Both rates, and the verdict."""
+    """Print both failure rates and the verdict."""
     if check.baseline_rate is not None:
         click.echo(
             f"before: {_rate(check.baseline_rate)} of {check.baseline_attempts:,} attempts failed "
@@ -66,7 +66,7 @@ def print_fix_check(check: FixCheck) -> None:
 
 
 def print_data_changes(changes: DataChanges) -> None:
-    """Each change with its size, and what follows from it."""
+    """Print each change with its size and consequences."""
     click.echo(f"{number_of(changes.rows_before, 'row')} before, {changes.rows_after:,} after")
     colour = "red" if changes.results else "green"
     click.secho(one_line(changes.because), fg=colour, bold=True)
@@ -97,7 +97,7 @@ def _moved_text(moved: MovedSlice) -> str:
 
 
 def print_startup(startup: Startup) -> None:
-    """The parts in their order, the slowest start, and what grew."""
+    """Print the startup spans, the slowest attempt, and spans that grew."""
     click.echo(
         f"{duration_text(startup.total_s)} to the end of the first step (the median of "
         f"{number_of(startup.attempts, 'attempt')}), {duration_text(startup.unaccounted_s)} of it in no part"
@@ -124,11 +124,11 @@ def print_startup(startup: Startup) -> None:
 
 
 MOST_LISTED = 10
-"""Tests of a list on a terminal; `--json` has them all."""
+"""Tests listed; `--json` has all."""
 
 
 def print_ci(report: CiReport) -> None:
-    """What results say, and which tests a change reaches; what was not asked for is left out."""
+    """Print test statistics, and the tests that a change affects."""
     if report.wall_s is not None and report.floor_s is not None and report.floor_test is not None:
         _print_runs_of_ci(report, report.wall_s, report.floor_s, report.floor_test)
     if report.changed is not None:
@@ -136,7 +136,6 @@ def print_ci(report: CiReport) -> None:
 
 
 def _print_runs_of_ci(report: CiReport, wall_s: float, floor_s: float, floor_test: str) -> None:
-    """Where the time goes, what is the least, the shards, what flakes, and what to run first."""
     click.secho(
         f"{number_of(report.runs, 'run')} of {number_of(report.tests, 'test')}, "
         f"{number_of(report.commits, 'known commit')}: {duration_text(wall_s)} a run",
@@ -168,7 +167,6 @@ def _print_runs_of_ci(report: CiReport, wall_s: float, floor_s: float, floor_tes
 
 
 def _print_changed(changed: CiChanged) -> None:
-    """How many tests are reached and which, then what is not known."""
     click.secho(
         f"{number_of(len(changed.files), 'file')} changed since {changed.since[:10]}: they reach "
         f"{len(changed.tests):,} of {number_of(changed.test_files, 'test file')}",
@@ -189,14 +187,14 @@ def _print_changed(changed: CiChanged) -> None:
 
 
 def _print_back_test(back_test: CiBackTest) -> None:
-    """The share of recorded failures that would have been selected, and those that would not."""
+    """Print the share of recorded failures that the selection finds, and those that it misses."""
     if back_test.low is None or back_test.high is None or back_test.selected_share is None:
         click.echo("back-test: no failure on record can be asked of")
     else:
         click.echo(
             f"back-test: the change of each commit selects {back_test.selected:,} of "
-            f"{number_of(back_test.failures, 'failure')} on record ({_rate(back_test.selected / back_test.failures)}, 95% "
-            f"{_rate(back_test.low)} to {_rate(back_test.high)}) on {number_of(back_test.commits, 'commit')}, with "
+            f"{number_of(back_test.failures, 'failure')} on record ({_rate(back_test.selected / back_test.failures)}, "
+            f"95% {_rate(back_test.low)} to {_rate(back_test.high)}) on {number_of(back_test.commits, 'commit')}, with "
             f"{percent_text(back_test.selected_share)} of the test files"
         )
     if back_test.missed:
@@ -227,7 +225,7 @@ def _print_spans(spans: CiSpans) -> None:
 
 
 def print_slow_changes(changes: SlowChanges) -> None:
-    """Each change with its size, its cause, and what would tell."""
+    """Print each change with its size, its cause and the next step."""
     click.echo(
         f"{one_line(changes.value)}: {number_of(changes.measurements, 'measurement')}, noise {changes.noise:.3g}, "
         f"correlation {changes.correlation:.2f}"
@@ -252,7 +250,7 @@ def _print_change(change: SlowChange) -> None:
 
 
 def print_side_by_side(comparison: SideBySide) -> None:
-    """Both sides, the verdict, and where the time goes."""
+    """Print both variants, the verdict, and the time by phase."""
     click.echo(f"A  {one_line(comparison.a)}\nB  {one_line(comparison.b)}")
     click.echo(_spent(len(comparison.blocks), comparison.steps, comparison.device_hours, comparison.noise))
     click.secho(f"{comparison.verdict}: {comparison.because}", fg=SIDE_COLOURS[comparison.verdict], bold=True)
@@ -271,7 +269,7 @@ def print_side_by_side(comparison: SideBySide) -> None:
 
 
 def print_bisection(bisection: CommitBisection) -> None:
-    """The verdict, the commits that were measured, and those that do not run."""
+    """Print the verdict, the measured commits, and those that do not run."""
     click.echo(
         f"{number_of(bisection.commits, 'commit')}, {bisection.unchanged} of them without a change of the code; "
         + _spent(bisection.blocks, bisection.steps, bisection.device_hours, None)
@@ -296,7 +294,7 @@ def _spent(blocks: int, steps: int, device_hours: float, noise: float | None) ->
 
 
 def print_skew(skew: Skew) -> None:
-    """The verdict, and the places and pieces of work that stand out."""
+    """Print the verdict, and the locations and work with the largest effects."""
     click.echo(
         f"{number_of(skew.measurements, 'duration')}: location {percent_text(skew.location_sd)}, work "
         f"{percent_text(skew.work_sd)}, noise {percent_text(skew.noise)}"
@@ -310,7 +308,7 @@ def print_skew(skew: Skew) -> None:
 
 
 def print_hung_ranks(found: HungRanks) -> None:
-    """The ranks that all wait for, and the groups that stand still."""
+    """Print the ranks that block others, and the blocked groups."""
     ranks = ", ".join(map(str, found.ranks)) or "none that could be named"
     click.secho(f"ranks: {ranks}", fg="red" if found.ranks else None, bold=True)
     click.echo(found.because)

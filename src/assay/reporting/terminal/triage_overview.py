@@ -1,4 +1,4 @@
-"""What to look at first, on a terminal."""
+"""The triage overview on a terminal."""
 
 import click
 
@@ -10,7 +10,7 @@ HOUR_S = 3_600.0
 
 
 def print_triage_overview(report: TriageOverview) -> None:
-    """The dearest first; what could not be asked is said."""
+    """Print findings by cost, then the checks that could not run."""
     rate = f" ({percent_text(report.failures / report.attempts)})" if report.attempts else ""
     click.secho(
         f"{number_of(report.runs, 'run')}, {report.failures:,} of {number_of(report.attempts, 'attempt')} failed"
@@ -29,7 +29,7 @@ def print_triage_overview(report: TriageOverview) -> None:
 
 
 def _colour(finding: Finding) -> str | None:
-    """What time went into is no fault."""
+    """Return the finding's colour; measured device time is not an error."""
     return "yellow" if not finding.is_confirmed else None if finding.about == "spent" else "red"
 
 

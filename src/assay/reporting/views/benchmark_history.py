@@ -1,4 +1,4 @@
-"""A run's scores over its checkpoints, as one list."""
+"""A run's benchmark scores over its checkpoints."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ class HistoryLine(BenchmarkResult):
 
 
 def history_lines(histories: Sequence[BenchmarkHistory]) -> list[HistoryLine]:
-    """Benchmark by benchmark, each by step."""
+    """Return the results by benchmark and step."""
     return [
         HistoryLine(**dict(point.result), is_best_so_far=point.is_best_so_far, best_value=point.best_value)
         for history in histories

@@ -1,4 +1,4 @@
-"""All campaigns, a line for each candidate: what was decided last."""
+"""The list of campaigns, with one row per candidate."""
 
 from collections.abc import Sequence
 
@@ -32,12 +32,12 @@ class CampaignLine(View):
 
 
 def campaign_lines(ledger: Ledger) -> list[CampaignLine]:
-    """The newest campaign first."""
+    """Return the rows of all campaigns, newest campaign first."""
     return [line for campaign in ledger.campaigns() for line in lines_of(campaign, ledger.decisions(campaign.name))]
 
 
 def lines_of(campaign: Campaign, decisions: Sequence[Decision]) -> list[CampaignLine]:
-    """Each candidate's newest decision."""
+    """Return the latest decision of each candidate."""
     newest = {decision.candidate: decision for decision in decisions}
     runs = {run.run_id: run.device_s for item in newest.values() for run in item.runs}
     return [

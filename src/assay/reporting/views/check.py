@@ -1,4 +1,4 @@
-"""What a recipe will do and cost, known before it runs."""
+"""The view of `assay train --check`: what a recipe needs and costs, before it runs."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Runs beside their baseline: whether they are as good, how much faster, and at what cost."""
+"""Runs compared with their baseline: quality, speed and cost."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,14 +51,14 @@ class ComparisonView(Comparison):
 
     @property
     def is_better(self) -> bool:
-        """The whole interval of the difference lies on the better side."""
+        """Whether the whole interval of the difference is on the better side of zero."""
         end = self.difference.low if self.metric.higher_is_better else self.difference.high
         return end is not None and (end > 0.0 if self.metric.higher_is_better else end < 0.0)
 
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """A run beside the baseline."""
+    """A candidate compared with the baseline."""
 
     page: RunPage
     compared: ComparisonView
@@ -81,11 +81,9 @@ def comparison_page(
     allowed_loss: float | None = None,
     out: Path | None = None,
 ) -> ComparisonPage:
-    """The candidates beside their baseline; each comparison is recorded in the ledger.
-
-    `allowed_loss` is in the metric's unit; None is one percentage point of an AUC, and nothing of any other.
-    The page that they say is `out`, by default comparison.html in the first candidate's folder.
-    """
+    """Compare candidates with a baseline, and record each comparison in the ledger. `allowed_loss` is in the
+    metric's unit; None is 0.01 for an AUC and zero for other metrics. `out` is the HTML file that the views
+    name, by default comparison.html in the first candidate's folder."""
     baseline = run_page(ledger, baseline_id)
     pages = [run_page(ledger, run_id) for run_id in candidate_ids]
     written = str(out or Path(pages[0].view.run_dir) / "comparison.html")
@@ -93,7 +91,7 @@ def comparison_page(
 
 
 def comparison_view(comparison: AnyComparison, baseline: RunView, candidate: RunView, *, page: str) -> ComparisonView:
-    """The record, and the two runs' speed and cost."""
+    """Return the comparison with the speed and cost of both runs."""
     rates = [run.speed.rows_per_s if run.speed else None for run in (baseline, candidate)]
     shared = (*Comparison.model_fields, "metric", "baseline_value", "candidate_value")
     of_auc = comparison if isinstance(comparison, AucComparison) else None
@@ -129,7 +127,7 @@ def _method(run: RunView) -> str:
 
 
 def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[RecipeChange]:
-    """By dotted key; a run's name is none."""
+    """Yield the differing keys, without the run's name."""
     for key in dict.fromkeys((*before, *after)):
         if before.get(key) != after.get(key) and key != "name":
             yield RecipeChange(key=key, baseline=before.get(key), candidate=after.get(key))

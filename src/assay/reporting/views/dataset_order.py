@@ -1,4 +1,4 @@
-"""How far the order in which a dataset's rows would be read is from a uniform shuffle."""
+"""How well a dataset's row order is shuffled, compared with a uniform shuffle."""
 
 import json
 
@@ -41,12 +41,12 @@ class OrderView(View):
 
 
 def order_view(mixing: Mixing) -> OrderView:
-    """The view of an order that was measured."""
+    """Return the view of a measured order."""
     traits = tuple(TraitView.of(trait) for trait in mixing.traits)
     return OrderView.of(mixing, traits=traits, fix=OrderFixView.of(mixing.fix) if mixing.fix else None)
 
 
 def json_with_order(manifest: DatasetManifest, mixing: Mixing | None) -> str:
-    """A dataset's keys and `order`, null where that could not be measured."""
+    """Return the manifest's keys and `order`, which is null if it could not be measured."""
     order = None if mixing is None else order_view(mixing).model_dump(mode="json")
     return json.dumps({**manifest.to_tree(), "order": order})

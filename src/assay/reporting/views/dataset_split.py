@@ -1,4 +1,4 @@
-"""How a dataset would split, and what leaks from one side to the other."""
+"""The two sides of a dataset split, and rows that leak between them."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ class SplitView(View):
 def dataset_split_view(
     train: DatasetView, validation: DatasetView, config: SplitConfig, leak: Leak | None
 ) -> SplitView:
-    """The view of the two sides that `config` makes."""
+    """Return the view of the two sides that `config` makes."""
     sides = (_side(train), _side(validation))
     return SplitView(
         train=sides[0],

@@ -1,4 +1,4 @@
-"""What a comparison could find before anything runs, and which small scale tells the truth."""
+"""The power of a comparison before it runs, and how well small scales predict large ones."""
 
 import math
 from collections.abc import Sequence
@@ -64,7 +64,8 @@ class ProxyView(View):
 def power_view(
     *, items: int, effect: float | None, discordance: float, seed_sd: float, target_power: float
 ) -> PowerView:
-    """For items on which two models differ with `discordance`, and a recipe's `seed_sd` over its seeds."""
+    """Return the power for benchmark items on which two models differ with probability `discordance`, and runs
+    whose seeds vary by `seed_sd`."""
     noise = components_from_discordance(discordance=discordance, seed_sd=seed_sd)
     two_models = detectable_difference(items, discordance=discordance, target_power=target_power)
     return PowerView(
@@ -86,7 +87,7 @@ def power_view(
 
 
 def proxy_view(advice: ProxyAdvice, left_out: Sequence[str]) -> ProxyView:
-    """The advice, and the recipes that it could not use."""
+    """Return the advice, and the recipes that were left out."""
     return ProxyView(
         target_scale=advice.target_scale,
         recommended_scale=advice.recommended.scale if advice.recommended else None,

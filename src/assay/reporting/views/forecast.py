@@ -1,4 +1,4 @@
-"""Where a running program stands, and where it will end."""
+"""The progress of a running program and its forecast."""
 
 from typing import Literal
 
@@ -52,7 +52,7 @@ class ForecastView(View):
 
 
 def forecast_view(found: ProgramForecast, price: HourPrice | None = None) -> ForecastView:
-    """What is said of a forecast, its hours at the price of the day."""
+    """Return the view of a forecast, with costs if the price is known."""
     safety = safety_of(found.outcome)
     return ForecastView(
         now=found.progress.now,

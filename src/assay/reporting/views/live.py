@@ -1,4 +1,4 @@
-"""The runs that somebody should look at now: those that run, and those that ended badly not long ago."""
+"""Runs in progress, and those that failed or were abandoned recently."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,29 +10,29 @@ from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.summary import run_summaries
 
 RECENT_S = 24 * 3600.0
-"""For so long a run that failed, was left or was stopped stays among those to look at."""
+"""Failed and stopped runs are listed for this long."""
 AT_WORK = ("running", "unknown")
 
 
 class LiveRun(NamedTuple):
-    """A run with its curves so far."""
+    """A run and its metrics so far."""
 
     view: RunView
     series: RunSeries
 
     @property
     def is_at_work(self) -> bool:
-        """Whether it runs, as far as can be told from here."""
+        """Whether the run is in progress, or may be."""
         return self.view.status in AT_WORK
 
     @property
     def has_ended_badly(self) -> bool:
-        """Whether it failed, or whoever drove it is gone."""
+        """Whether the run failed or its supervisor died."""
         return self.view.status in ("failed", "gone")
 
     @property
     def left_s(self) -> float | None:
-        """Seconds to the last step at the speed so far; None if the speed is not known."""
+        """Return the remaining seconds at the speed so far; None if that is not known."""
         view = self.view
         if not self.is_at_work or view.speed is None:
             return None
@@ -41,7 +41,7 @@ class LiveRun(NamedTuple):
 
 
 def live_runs(ledger: Ledger, *, now_s: float) -> list[LiveRun]:
-    """Those that run first, then what ended badly within a day; the newest first among both."""
+    """Return runs in progress, then runs that ended badly within a day, each newest first."""
     recent = [
         summary.run.run_id
         for summary in run_summaries(ledger)

@@ -1,8 +1,5 @@
-"""What a decision memo says, in the order in which a reader with two minutes asks: what, how sure, at what
-cost, what would change our mind, what speaks against it; then every clause, and where each number comes from.
-
-Plain values made of decisions; `memo_page.py` and `memo_markdown.py` write the same facts down.
-"""
+"""The content of a decision memo: recommendation, certainty, cost, risks, clauses and sources. Plain values
+derived from decisions; `memo_page.py` and `memo_markdown.py` render them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,50 +30,49 @@ _FIRST: dict[Recommendation, int] = {"scale": 0, "narrow": 1, "stop": 2}
 
 @dataclass(frozen=True)
 class Memo:
-    """The decisions of one campaign, the good news first."""
+    """The decisions of one campaign, `scale` first."""
 
     campaign: str
     question: str
     declared_s: float
-    """When the campaign was declared, seconds since the epoch."""
+    """When the campaign was declared."""
     decisions: Sequence[Decision]
-    """The newest of each candidate."""
+    """The latest of each candidate."""
     undecided: Sequence[str]
-    """Candidates without any decision yet."""
+    """Candidates without a decision."""
     stopped_by: str | None
-    """Why the campaign ended before every candidate was decided."""
+    """Why the campaign ended early."""
     budget_s: float
     cost: str = ""
-    """The cost of all its runs, at the prices of the day: `12.40 EUR`; empty where a price is not known."""
+    """Total cost, such as `12.40 EUR`; empty if a price is not known."""
     other_stages_s: float = 0.0
-    """Device time of a pipeline's stages that are not compared, which was agreed with the rest."""
+    """Device seconds of pipeline stages that are not compared."""
     evaluation_s: float = 0.0
-    """Device time of evaluating commits of all these runs; no part of what was agreed."""
+    """Device seconds of evaluation, not part of the budget."""
     records: Mapping[str, str] = field(default_factory=dict)
-    """Text of the records that the page names, by the path in `record_paths`: a page that is mailed takes them
-    along."""
+    """Record texts by path, embedded in the page so that it can be mailed."""
 
     def runs(self) -> list[CampaignRun]:
-        """Every run behind the decisions, once."""
+        """Return every run behind the decisions, once."""
         return list({run.run_id: run for decision in self.decisions for run in decision.runs}.values())
 
     def spent_s(self) -> float:
-        """Device time of training all of them, and a pipeline's other stages."""
+        """Return the device seconds of training, including other stages."""
         return sum(run.device_s for run in self.runs()) + self.other_stages_s
 
 
 def ordered(decisions: Sequence[Decision]) -> list[Decision]:
-    """What is to be scaled first; then as the file lists them."""
+    """Sort decisions by recommendation: scale, narrow, stop."""
     return sorted(decisions, key=lambda decision: _FIRST[decision.recommendation])
 
 
 def memo_verdict(memo: Memo) -> Verdict:
-    """The recommendation on each candidate, in a sentence each."""
+    """Return the recommendation on each candidate."""
     if not memo.decisions:
         reason = memo.stopped_by or "no look has been taken yet"
         return Verdict("open", "not decided", f"There is no decision yet: {reason}.")
     words = [f"{WORDS[decision.recommendation].lower()} {decision.candidate}" for decision in memo.decisions]
-    left = [f"{name} is not decided: {memo.stopped_by or 'its looks are still to come'}." for name in memo.undecided]
+    left = [f"{name} is not decided: {memo.stopped_by or 'its looks are pending'}." for name in memo.undecided]
     runs = memo.runs()
     not_proved = [run for run in runs if run.audit_verdict != "pass"]
     warned = [run for run in runs if run.warnings]
@@ -96,7 +92,7 @@ def memo_verdict(memo: Memo) -> Verdict:
 
 
 def _decision_text(decision: Decision, *, is_alone: bool) -> str:
-    """Its sentence behind the verdict, which the page has said in large letters."""
+    """Return the decision's sentence without the words that the verdict repeats."""
     sentence = decision.sentence.removeprefix(f"{WORDS[decision.recommendation]} {decision.candidate}: ")
     return f"{sentence[:1].upper()}{sentence[1:]}" if is_alone else f"{decision.candidate}: {sentence}"
 
@@ -108,12 +104,12 @@ def _models_word(runs: Sequence[CampaignRun]) -> tuple[Tone, str]:
 
 
 def model_text(run: CampaignRun) -> str:
-    """What its numbers warn of."""
+    """Return the warnings of a run."""
     return " ".join(run.warnings) or "no warning"
 
 
 def models_text(runs: Sequence[CampaignRun]) -> str:
-    """What the numbers of several runs warn of; "no warning" only where none of them does."""
+    """Return the warnings of several runs; "no warning" if none has any."""
     texts = dict.fromkeys(map(model_text, runs))
     if len(texts) > 1:
         texts.pop("no warning", None)
@@ -121,7 +117,7 @@ def models_text(runs: Sequence[CampaignRun]) -> str:
 
 
 def memo_tiles(memo: Memo) -> list[Tile]:
-    """How large, how sure, how much: of the first candidate; then of the campaign."""
+    """Return effect, certainty and evidence of the first candidate, and the campaign's cost."""
     if not memo.decisions:
         return [_cost_tile(memo)]
     first = memo.decisions[0]
@@ -153,56 +149,55 @@ NEXT_COLUMNS = ("candidate", "next", "who", "instead", "cost so far", "decision"
 
 
 def next_text(decision: Decision) -> str:
-    """What comes next, and what it costs and how long it takes."""
+    """Return the next step with its cost and duration."""
     if decision.recommendation == "stop":
-        return "nothing more is spent on it"
+        return "no further runs"
     if decision.recommendation == "scale" and STAGE in decision.patch:
         return "it stays in the pipeline"
     if decision.recommendation == "scale":
         known = "its recipe is the new known-good one"
         if "plan" in decision.undeclared:
-            return f"{known}; price and date of scaling it are not known, since no plan was asked for"
+            return f"{known}; cost and date of scaling are unknown because the campaign requires no plan"
         plan_texts = [clause.seen for gate in decision.gates for clause in gate.clauses if clause.type == "plan"]
-        return f"{known}; of scaling it the plan says: {plan_texts[0]}" if plan_texts else known
+        return f"{known}; the plan for scaling it: {plan_texts[0]}" if plan_texts else known
     if decision.cheapest is None:
-        return "people's work; see the open clauses"
+        return "work for people; see the open clauses"
     wall_s = decision.next_wall_s
-    done = "" if wall_s is None else f", done {duration_text(wall_s)} after it is begun"
+    done = "" if wall_s is None else f", done {duration_text(wall_s)} after the start"
     return f"its cheapest fix{_price_text(decision.cheapest)}{done}"
 
 
 def who_text(decision: Decision) -> str:
-    """Who answers for it."""
-    return decision.owner or "nobody is named (owner: in the campaign's file)"
+    """Return who is responsible."""
+    return decision.owner or "no owner is set (`owner:` in the campaign file)"
 
 
 def instead_text(decision: Decision) -> str:
-    """The alternative to what is recommended, and what it costs."""
+    """Return the alternative to the recommendation, and its cost."""
     if decision.recommendation == "scale":
         gain = interval_words(decision.effect, decision.unit)
-        return f"stay with the baseline: costs nothing, and forgoes {gain}"
+        return f"keep the baseline: no cost, but no gain of {gain}"
     if decision.recommendation == "narrow":
-        return "nothing more: the baseline stays, and the question open"
+        return "stop here: keep the baseline and leave the question open"
     more = decision.gates[0].more
     if more is None or not would_help(more):
-        return "none that the numbers speak for"
-    return f"go on, against the rule: {more_text(more)}"
+        return "none that the evidence supports"
+    return f"continue against the rule: {more_text(more)}"
 
 
 def least_text(decision: Decision) -> str:
-    """Where the smallest gain that is worth having comes from."""
+    """Return the smallest effect worth having, and why."""
     least = bound_text(decision.least_effect, decision.unit)
     if decision.least_effect_because:
         return f"A gain of {least} was declared worth having: {decision.least_effect_because}"
     return (
-        f"A gain of {least} was declared worth having; where that comes from nobody wrote down "
+        f"A gain of {least} was declared worth having; the campaign gives no reason "
         "(least_effect_because: in the campaign's file)."
     )
 
 
 def more_text(more: MoreEvidence | None) -> str:
-    """`2 more seeds of both arms (4 min of device time, 62% to pass)`; a dash for none, and for what would not
-    do."""
+    """`2 more seeds of both arms (4 min of device time, 62% to pass)`, or a dash if nothing would help."""
     if more is None or not would_help(more):
         return "—"
     return f"{more.what}{_price_text(more)}"
@@ -214,7 +209,7 @@ def _price_text(more: MoreEvidence) -> str:
 
 
 def fix_text(decision: Decision, gate: GateResult, clause: Clause) -> str:
-    """What would turn a clause; a cure that the verdict, or a clause before it, has named is not told again."""
+    """Return the evidence that would decide a clause, or a reference if it was named before."""
     text = more_text(clause.more)
     if clause.more is None or text == "—":
         return text
@@ -224,18 +219,18 @@ def fix_text(decision: Decision, gate: GateResult, clause: Clause) -> str:
     if first != clause:
         return f"as {first.name}"
     alone = decision.cheapest is not None and decision.cheapest.what.startswith(NO_EVIDENCE)
-    return f"of this clause alone, the others stay open: {text}" if alone else text
+    return f"for this clause only; others stay open: {text}" if alone else text
 
 
 def gate_text(gate: GateResult) -> str:
-    """What became of it: a gate that means stop does not `pass` for anybody's good."""
+    """Return the gate's result in words. A stop gate that passes is `met`."""
     if gate.then == "scale":
         return {"pass": "holds", "fail": "does not hold", "undecided": "open"}[gate.verdict]
     return {"pass": f"met, so {gate.then}", "fail": "not met", "undecided": "not met so far"}[gate.verdict]
 
 
 def unasked_text(decision: Decision, gate: GateResult) -> str:
-    """What the gate could have asked for: with the clauses that count, that is all there is; empty for none."""
+    """Return the clauses that the gate could have required but did not; empty if none."""
     if gate.then != "scale" or not decision.undeclared:
         return ""
     lines = [clause.name for clause in gate.clauses if clause.name in decision.undeclared]
@@ -245,7 +240,7 @@ def unasked_text(decision: Decision, gate: GateResult) -> str:
 
 
 def clause_tone(decision: Decision, gate: GateResult, clause: Clause) -> Tone:
-    """A stop condition that holds ends it; one that does not is nothing, nor is what was not asked."""
+    """Return the tone of a clause. Undeclared clauses and unmet stop conditions are neutral."""
     if clause.name in decision.undeclared:
         return "open"
     if gate.then != "scale" and clause.verdict != "undecided":
@@ -254,14 +249,14 @@ def clause_tone(decision: Decision, gate: GateResult, clause: Clause) -> Tone:
 
 
 def mark_of(decision: Decision, gate: GateResult, clause: Clause) -> str:
-    """✓ holds, ✕ does not, ○ is open, ■ is a reason to stop; a dash for what is none, or was not asked."""
+    """Return ✓ passes, ✕ fails, ○ open, ■ reason to stop, or a dash if not applicable."""
     if clause.name in decision.undeclared or (gate.then != "scale" and clause.verdict == "fail"):
         return "–"
     return SIGNS[clause_tone(decision, gate, clause)]
 
 
 def gain_by_seed(decision: Decision) -> list[float]:
-    """The primary effect in each seed."""
+    """Return the primary effect of each seed."""
     primary = [effect.by_seed for effect in decision.effects if effect.role == "primary"]
     return [sum(values) / len(primary) for values in zip(*primary, strict=True)]
 
@@ -270,12 +265,12 @@ EFFECT_COLUMNS = ("benchmark", "role", "baseline", "candidate", "effect", "relat
 
 
 def all_effects(decision: Decision) -> list[BenchmarkEffect]:
-    """What was judged by, and what else the rows say."""
+    """Return the judged and the informative effects."""
     return [*decision.effects, *decision.secondary]
 
 
 def effect_row(effect: BenchmarkEffect) -> tuple[str, ...]:
-    """What `EFFECT_COLUMNS` say of it."""
+    """Return the cells for `EFFECT_COLUMNS`."""
     clusters = "" if effect.num_clusters == effect.num_items else f" in {number_of(effect.num_clusters, 'cluster')}"
     return (
         effect.benchmark if effect.higher_is_better else f"{effect.benchmark} (less is better)",
@@ -290,36 +285,36 @@ def effect_row(effect: BenchmarkEffect) -> tuple[str, ...]:
 
 
 def effects_note(decision: Decision) -> str:
-    """What *could detect* says, and what items of a cluster count for."""
+    """Explain *could detect* and clustered items."""
     detects = (
         " Could detect: the smallest true gain that one look at 95% sees 80% of the time. To be scaled a gain "
-        "must also be worth having and likely to come again, so a larger one is needed."
+        "must also be worth having and reproducible, so it must be larger."
     )
     if all(effect.num_clusters == effect.num_items for effect in decision.effects):
         return detects
-    shared = " Items that come in clusters (a file, a person) share their luck: a cluster counts as one draw."
+    shared = " Items that come in clusters (a file, a person) are correlated: a cluster counts as one draw."
     return detects + shared
 
 
 def lists_of(decision: Decision) -> list[tuple[Literal["change", "risks", "dissent"], str, Sequence[str]]]:
-    """The three questions that a doubter asks."""
+    """Return what would change the recommendation, the risks and the dissent."""
     return [
-        ("change", "What would change our mind", decision.would_change),
+        ("change", "What would change the recommendation", decision.would_change),
         ("risks", "Risks", (*decision.warnings, *decision.risks)),
         ("dissent", "Dissent", decision.dissent or (_no_dissent(decision),)),
     ]
 
 
 def _no_dissent(decision: Decision) -> str:
-    """That no number speaks against it is said where none does: no warning, and no variation that flips it."""
+    """Return that no number contradicts the decision, if no warning and no variation does."""
     flips = any(text.startswith("It would be") for text in decision.would_change)
     if decision.recommendation == "narrow" or decision.warnings or flips:
         return "None recorded."
-    return "None recorded; no number speaks against it."
+    return "None recorded; no number contradicts it."
 
 
 def record_paths(memo: Memo) -> list[str]:
-    """Paths of every record behind a number: relative to the folder of all runs, or absolute."""
+    """Return the paths of all records that the memo cites, relative to the folder of runs or absolute."""
     found = [f"{home_of(memo.campaign)}/campaign.json"]
     for decision in memo.decisions:
         found.append(decision_path(decision))
@@ -336,32 +331,32 @@ def record_paths(memo: Memo) -> list[str]:
 
 
 def home_of(campaign: str) -> str:
-    """A campaign's folder."""
+    """Return a campaign's folder."""
     return f"campaigns/{campaign}"
 
 
 def decision_path(decision: Decision) -> str:
-    """The path of its record."""
+    """Return the path of a decision's record."""
     return f"{home_of(decision.campaign)}/{decision.path()}"
 
 
 def known_good_of(decision: Decision) -> str:
-    """The path of the recipe that it made."""
+    """Return the path of the recipe that a decision to scale wrote."""
     return f"{home_of(decision.campaign)}/{decision.candidate}.known_good.json"
 
 
 def run_record(run: CampaignRun) -> str:
-    """The path of a run's own record."""
+    """Return the path of a run's record."""
     return f"{run.run_id}/run.json"
 
 
 def anchor_of(path: str) -> str:
-    """The anchor of a record inside the page."""
+    """Return the HTML anchor of an embedded record."""
     return f"record-{sha256(path.encode()).hexdigest()[:12]}"
 
 
 def look_words(decision: Decision) -> str:
-    """Which of the declared looks it was made at."""
+    """Return which of the declared looks a decision was made at."""
     if not decision.look.is_gate:
         return "an unscheduled look"
     if decision.num_looks == 1:
@@ -377,7 +372,7 @@ def _gain_tile(decision: Decision) -> Tile:
 
 
 def cost_note(memo: Memo) -> str:
-    """What the costs of the memo are of: of a pipeline, of the stages that answer nothing, too."""
+    """Explain which runs the costs cover."""
     evaluation = _evaluation_text(memo)
     if any(STAGE in decision.patch for decision in memo.decisions):
         stage_costs = f"'assay show {memo.campaign}' has each stage's cost"
@@ -387,11 +382,11 @@ def cost_note(memo: Memo) -> str:
 
 def _others_text(memo: Memo) -> str:
     others = device_time_text(memo.other_stages_s).removesuffix(" of device time")
-    return f", {others} of it of those that are not compared" if memo.other_stages_s else ""
+    return f", {others} of it for stages that are not compared" if memo.other_stages_s else ""
 
 
 def _unasked_count(decision: Decision) -> str:
-    """Those that have no line in the table, too."""
+    """Return how many clauses were not declared."""
     count = len(decision.undeclared)
     return f"; {count} more {'was' if count == 1 else 'were'} not declared" if count else ""
 
@@ -410,5 +405,4 @@ def _cost_tile(memo: Memo) -> Tile:
 
 
 def _evaluation_text(memo: Memo) -> str:
-    """What evaluation held, where that is known."""
     return f"; evaluation, apart: {device_time_text(memo.evaluation_s)}" if memo.evaluation_s else ""

@@ -1,4 +1,4 @@
-"""A pipeline, a line for each run of a stage: how it stands, what it began with, what it cost."""
+"""A pipeline's runs, stage by stage and seed by seed."""
 
 from pathlib import Path
 from typing import Any
@@ -40,12 +40,12 @@ class PipelineView(View):
 
 
 def stage_runs(pipeline: Pipeline) -> list[str]:
-    """The ids of its runs, those to come among them."""
+    """Return the ids of the pipeline's runs, including those that have not started."""
     return [run_id for _, _, run_id in _all(pipeline.config, pipeline.name)]
 
 
 def pipeline_view(pipeline: Pipeline, home: Home, ledger: Ledger) -> PipelineView:
-    """What is known of it now."""
+    """Return the current view of the pipeline."""
     lines = {run_line.run_id: run_line for run_line in run_lines(ledger, Selection(text=pipeline.name))}
     runs = []
     for stage, seed, run_id in _all(pipeline.config, pipeline.name):
@@ -73,14 +73,14 @@ def pipeline_view(pipeline: Pipeline, home: Home, ledger: Ledger) -> PipelineVie
 
 
 def _all(config: dict[str, Any], name: str) -> list[tuple[str, int, str]]:
-    """Stage, seed, run."""
+    """Return (stage, seed, run id) of every run."""
     seeds = range(config["first_seed"], config["first_seed"] + config["seeds"])
     return [(stage["name"], seed, f"{name}-{stage['name']}-s{seed}") for stage in config["stages"] for seed in seeds]
 
 
 def _began_with(run: Run) -> ExportedModel | None:
-    """The export that its model's folder held when the run was made, by the digest of the files that were read
-    then; None where it held another model."""
+    """Return the export that the run started from; None if it started from another model. Compares the digest
+    of the files as they were read."""
     model = run.recipe["method"].get("model") or {}
     record = Path(str(model.get("path", ""))) / EXPORT_FILE
     if not record.is_file():

@@ -1,4 +1,5 @@
-"""One run: what it is, how far it got, what it cost, how it died and rose, and what came of it."""
+"""The view of one run: recipe, attempts, commits, costs, metrics, evaluation and audit, as `assay show` reports
+them."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -37,10 +38,10 @@ from assay.store.settings import NO_SETTINGS, Settings, cost_of
 
 NEWEST_EVENTS = 20
 NOTHING_LOST = 2**62
-"""The committed step of an attempt whose end nobody knows yet: all of its work may be kept."""
+"""Committed step of an attempt without a recorded end: all of its work may be kept."""
 
 MOST_POINTS = 1_000_000
-"""More than any metric has: all of them."""
+"""More points than any metric has, so that a series is not thinned."""
 
 DeviceSeconds = dict[Phase, float]
 
@@ -210,26 +211,26 @@ class RunView(RunHead):
     """Oldest first."""
 
     def last_commit(self) -> CommitView | None:
-        """The newest durable state that was not found damaged."""
+        """Return the newest intact commit."""
         return next((commit for commit in reversed(self.commits) if not commit.is_quarantined), None)
 
     def audited_until(self) -> int | None:
-        """Step behind which nothing was audited; None where the last commit was, or nothing at all."""
+        """Return the step of the last audit if later commits are not audited, else None."""
         last = self.last_commit()
         is_behind = self.audit and last and self.audit.step < last.step
         return self.audit.step if self.audit and is_behind else None
 
     def held_s(self) -> float:
-        """Device time of training, seconds over all ranks and attempts."""
+        """Return the device seconds of training, over all ranks and attempts."""
         return sum(self.device_seconds.values())
 
     def evaluation_s(self) -> float:
-        """Device time of evaluating its commits, in seconds."""
+        """Return the device seconds of evaluating commits."""
         return sum(self.evaluation_device_seconds.values())
 
 
 def run_view(ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS) -> RunView:
-    """All that is known of a run (its id, or the beginning of it), brought up to date with its folder first."""
+    """Return the view of a run, given its id or the beginning of it. Reads the run's folder for news first."""
     run = ledger.run(run_id)
     catch_up(ledger, run)
     entries = ledger.log_entries(run.run_id)
@@ -295,7 +296,7 @@ def run_view(ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS) -> R
 
 
 def _costs(settings: Settings, attempts: Sequence[Attempt], phases: Sequence[PhaseSeconds]) -> dict[str, Any]:
-    """What training cost, and apart from it what evaluating the commits did."""
+    """Return the costs of training and, separately, of evaluation."""
     trained, evaluated = (
         [phase for phase in phases if phase.attempt],
         [phase for phase in phases if not phase.attempt],
@@ -317,7 +318,7 @@ def _prompts(commits: Sequence[Commit]) -> PromptCounts | None:
 
 
 def model_numbers(ledger: Ledger, run_id: str) -> ModelNumbers:
-    """What a run is warned of by."""
+    """Return the metrics that the warning rules read."""
     names = [summary.name for summary in metric_summaries(ledger, run_id)]
     curves = {
         name: metric_series(ledger, run_id, name, max_points=MOST_POINTS)
@@ -332,7 +333,7 @@ def model_numbers(ledger: Ledger, run_id: str) -> ModelNumbers:
 
 
 def commit_views(entries: Sequence[LogEntry], model_metrics: ModelNumbers) -> tuple[CommitView, ...]:
-    """The commits of a run's log, with what became of each, and what spoke against its model then."""
+    """Return the commits of a run's log, each with the warnings at the time."""
     quarantined = {entry.folder: entry.reason for entry in entries if isinstance(entry, CommitQuarantined)}
     evaluated = {evaluation.step for evaluation in model_metrics.evaluations}
     retired = {folder for entry in entries if isinstance(entry, Commit) for folder in entry.retires}
@@ -353,7 +354,7 @@ def commit_views(entries: Sequence[LogEntry], model_metrics: ModelNumbers) -> tu
 
 
 def device_seconds(parts: Sequence[PhaseSeconds]) -> DeviceSeconds:
-    """Summed over ranks and attempts; every phase is there."""
+    """Return seconds summed over ranks and attempts, with a key for every phase."""
     return {phase: sum(part.seconds.get(phase, 0.0) for part in parts) for phase in get_args(Phase)}
 
 

@@ -1,4 +1,4 @@
-"""What differs between two runs: recipe, data, code, environment; and what came of it: curve, result, cost."""
+"""The differences between two runs: recipe, data, environment, losses and outcome."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +18,7 @@ from assay.store.settings import NO_SETTINGS, Settings
 
 _ALL = 10_000_000
 SHOWN_STEPS = 5
-"""Steps of the curve: the first and the last that both made, and some between."""
+"""Number of common steps whose losses are listed, the first and the last included."""
 
 
 class DifferenceView(View):
@@ -62,7 +62,7 @@ class RunDiffView(View):
 
 
 def run_diff(ledger: Ledger, before_id: str, after_id: str, settings: Settings = NO_SETTINGS) -> RunDiffView:
-    """From one run to another (ids, or the beginnings of them)."""
+    """Return the differences between two runs, given ids or their beginnings."""
     before, after = (run_view(ledger, run_id, settings) for run_id in (before_id, after_id))
     curves = [metric_series(ledger, run.run_id, "loss", max_points=_ALL) for run in (before, after)]
     first_other, losses = _losses(*curves)

@@ -1,4 +1,4 @@
-"""All runs, or those that are asked for, a line each."""
+"""The list of runs: which rows, in which order, and whether the ledger is up to date."""
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
@@ -42,13 +42,13 @@ class RunHead(View):
     tags: tuple[str, ...]
 
     def status_text(self) -> str:
-        """`failed: disk full`; the status itself where nothing more is known."""
+        """Return the status with the failure kind, such as `failed: disk full`."""
         why = (self.failure_kind or "").replace("_", " ")
         return f"{self.status}: {why}" if why else self.status
 
 
 def failure_kind(status: RunStatus, attempts: Sequence[Attempt]) -> FailureKind | None:
-    """What ended the last attempt of a run that failed."""
+    """Return the kind of the failure that ended the last attempt of a failed run."""
     failure = attempts[-1].failure if attempts and status == "failed" else None
     return failure.failure_kind if failure else None
 
@@ -81,43 +81,43 @@ class RunLine(RunHead):
     """The row may be out of date."""
 
     def stale_text(self, now_s: float) -> str:
-        """A sentence of a run whose numbers may be old."""
+        """Return a warning that the row may be out of date."""
         return stale_text(self.run_id, (self.written or now_s, self.written_by), now_s)
 
 
 def stale_text(run_id: str, written: tuple[float, str], now_s: float) -> str:
-    """Say when and by whom a run was last written down, whose numbers may be old."""
+    """Return a warning that names when and by which process a run's row was last written."""
     return (
-        f"{run_id}: this ledger was last written {duration_text(now_s - written[0])} ago, by {written[1]}, and "
-        "the run went on: 'assay runs --rebuild' brings its numbers up to date."
+        f"{run_id}: the ledger row was last written {duration_text(now_s - written[0])} ago, by {written[1]}, and "
+        "the run has changed since: 'assay runs --rebuild' updates the row."
     )
 
 
 NEVER_WRITTEN: tuple[float | None, str] = (None, "")
 SLACK_S, SILENT_WRITER_S = 10.0, 60.0
-"""By how much a folder may be newer than what is written of it; how long who writes of a run may be silent."""
+"""By how much a folder may be newer than its row; how long the writer of an open run may be silent."""
 
 
 class Selection(NamedTuple):
-    """Which runs of the list, and in which order."""
+    """Filters and order of the list."""
 
     status: tuple[str, ...] = ()
-    """Any of these; empty for all. So for those that follow."""
+    """Any of these; all if empty."""
     tags: tuple[str, ...] = ()
     """All of these."""
     text: str = ""
-    """In the run's id, in its recipe's name or in a note."""
+    """Substring of the run's id, the recipe's name or a note."""
     where: Mapping[str, Any] = {}
-    """Dotted key of the recipe -> its value."""
+    """Recipe key to value."""
     drills: bool = False
-    """Also those that were made by drills."""
+    """Include runs of drills."""
     sort: Sorting = "age"
-    """The newest, the latest, the dearest, the best first; names by the alphabet."""
+    """Newest, most recently seen, most expensive or best first; names alphabetically."""
     limit: int | None = None
 
 
 def run_lines(ledger: Ledger, selection: Selection = Selection()) -> list[RunLine]:  # noqa: B008 (immutable)
-    """The newest first, unless the selection says otherwise."""
+    """Return the selected runs, newest first by default."""
     annotations, writes = {annotation.run_id: annotation for annotation in ledger.run_notes()}, ledger.last_writes()
     listed = [summary for summary in _summaries(ledger) if selection.drills or not summary.run.is_drill]
     _check_recipe_keys(listed, selection.where)
@@ -154,7 +154,8 @@ def run_lines(ledger: Ledger, selection: Selection = Selection()) -> list[RunLin
 
 
 def _summaries(ledger: Ledger) -> list[RunSummary]:
-    """As the runs' folders have them, where nobody is left to write the last of it down."""
+    """Return run summaries. Reads the folders of runs whose supervisor died before it could update the
+    ledger."""
     found = run_summaries(ledger)
     if not (
         behind := [summary.run for summary in found if summary.status == "gone" and _is_behind(ledger, summary.run)]
@@ -173,7 +174,7 @@ def _is_behind(ledger: Ledger, run: Run) -> bool:
 
 
 def is_stale(folder: Path, status: RunStatus, written_s: float) -> bool:
-    """Whether a run's folder is newer than what was written down of it, or it goes on and nobody writes."""
+    """Return whether a run's folder is newer than its row, or the run is open and nothing updates its row."""
     found = [path.stat().st_mtime for path in (folder / "attempts", folder / "log") if path.is_dir()]
     is_open = status in ("running", "unknown")
     newest_s = max([*found, SystemClock().now_s() if is_open else written_s])
@@ -224,5 +225,5 @@ def _leaves(summary: RunSummary) -> dict[str, Any]:
 def _has_values(summary: RunSummary, where: Mapping[str, Any]) -> bool:
     leaves = _leaves(summary) if where else {}
     if groups := [key for key in where if any(leaf.startswith(f"{key}.") for leaf in leaves)]:
-        raise ConfigError(f"{groups[0]} is a group of keys: name one of them, with its value.")
+        raise ConfigError(f"{groups[0]} is a group of keys. Name one key and its value.")
     return all(key in leaves and leaves[key] == value for key, value in where.items())

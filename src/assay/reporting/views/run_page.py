@@ -1,4 +1,4 @@
-"""What a run's page is made of: its facts, its curves, and how its predictions look."""
+"""The data of a run's page: its view, metric series, and the distribution of its predictions."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,19 +14,19 @@ from assay.store.ledger.ledger import Ledger
 
 @dataclass(frozen=True)
 class RunPage:
-    """One run's page."""
+    """The data of a run's page."""
 
     view: RunView
     series: RunSeries
     roc: RocCurve | None = None
-    """The curve of a classifier's predictions; None where there are none, or of one class only."""
+    """None unless a classifier predicted rows of both classes."""
     histogram: ScoreHistogram | None = None
     of_method: tuple[Series, ...] = ()
-    """What its method watches, over the steps."""
+    """Metrics of the method over steps."""
 
 
 def run_page(ledger: Ledger, run_id: str) -> RunPage:
-    """A run (its id, or the start of it), as far as it got."""
+    """Return the page of a run, given its id or the beginning of it."""
     view = run_view(ledger, run_id)
     page = RunPage(view, run_series(ledger, view.run_id), of_method=method_series(ledger, view.run_id))
     if not isinstance(view.evaluation, ClassifierEvaluation):

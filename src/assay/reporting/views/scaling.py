@@ -1,4 +1,4 @@
-"""What a scaling law says, and how many bits a run's labels cost."""
+"""The views of a scaling law and of code lengths."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -66,7 +66,7 @@ class CodeLengthsView(View):
 
 
 def scaling_view(found: ScalingStudy, check: BandCheck | None, page: Path | None) -> ScalingView:
-    """The view of a study, its check and the page about it."""
+    """Return the view of a study, its band check and its page."""
     return ScalingView(
         law=found.law,
         form_errors=found.errors,
@@ -84,5 +84,5 @@ def scaling_view(found: ScalingStudy, check: BandCheck | None, page: Path | None
 
 
 def code_lengths_view(lengths: Sequence[CodeLength], saved: Estimate | None) -> CodeLengthsView:
-    """The view of runs, and what the candidates among them save."""
+    """Return the view of the runs and what the candidates save."""
     return CodeLengthsView(runs=tuple(map(CodeLengthView.of, lengths)), saved_bits_per_row=saved)

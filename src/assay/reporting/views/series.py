@@ -1,4 +1,4 @@
-"""A run's metrics as series of points, to be drawn over its steps; plain values, so a test can make them up."""
+"""A run's metrics as series of points for plots. Plain values, so tests can construct them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from assay.store.metrics.curves import Curve, metric_series, metric_summaries
 
 MAX_POINTS = 100_000
 THROUGHPUT_SEGMENTS = 50
-"""Stretches of steps, over each of which the throughput is averaged."""
+"""Number of ranges of steps over which throughput is averaged."""
 VALIDATION_CURVE = "validation_"
-"""Begins the name of the series of the method's metric."""
+"""Prefix of the validation metric's name."""
 
 
 OF_METHODS = (
@@ -25,18 +25,18 @@ OF_METHODS = (
     "entropy",
     "token_accuracy",
 )
-"""What methods write down with every step beside the loss, and people watch."""
+"""Metrics other than the loss that methods log at every step."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """A metric over steps, in order of time: where an attempt died, steps may be there twice."""
+    """A metric in order of time. Steps that were rolled back and repeated occur twice."""
 
     name: str
     steps: Sequence[float]
     values: Sequence[float]
     is_lost: Sequence[bool] = ()
-    """Points of steps that were rolled back; empty where there are none."""
+    """Marks points that were rolled back; empty if there are none."""
 
     def committed_points(self) -> tuple[list[float], list[float]]:
         """Return steps and values without those that were rolled back."""
@@ -48,20 +48,20 @@ class Series:
 
 @dataclass(frozen=True)
 class RunSeries:
-    """How a run went; None where nothing is on record."""
+    """The metrics of a run; None if not recorded."""
 
     loss: Series | None = None
     throughput: Series | None = None
-    """Tokens per second, over all ranks."""
+    """Tokens per second over all ranks."""
     validation: Series | None = None
-    """The curve of the evaluations during training, where there were several."""
+    """None with fewer than two evaluations."""
     learning_rate: Series | None = None
     gradient_norm: Series | None = None
     """Before clipping."""
 
 
 def run_series(ledger: Ledger, run_id: str) -> RunSeries:
-    """The curves of a run by its whole id."""
+    """Return the series of a run, given its full id."""
     names = [summary.name for summary in metric_summaries(ledger, run_id) if summary.name.startswith(VALIDATION_CURVE)]
     validation = _series(ledger, run_id, names[0]) if names else None
     return RunSeries(
@@ -74,14 +74,13 @@ def run_series(ledger: Ledger, run_id: str) -> RunSeries:
 
 
 def method_series(ledger: Ledger, run_id: str) -> tuple[Series, ...]:
-    """Those of `OF_METHODS` that the run, named by its whole id, has."""
+    """Return those of `OF_METHODS` that the run logged."""
     known = {summary.name for summary in metric_summaries(ledger, run_id)}
     found = (_series(ledger, run_id, name) for name in OF_METHODS if name in known)
     return tuple(item for item in found if item is not None)
 
 
 def _series(ledger: Ledger, run_id: str, name: str) -> Series | None:
-    """A metric's kept points, and those that were rolled back, in order of time."""
     committed = metric_series(ledger, run_id, name, max_points=MAX_POINTS)
     lost = metric_series(ledger, run_id, name, max_points=MAX_POINTS, lost=True)
     if not len(committed.steps) and not len(lost.steps):

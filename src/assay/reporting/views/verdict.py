@@ -1,4 +1,4 @@
-"""The sentence that opens a page, and the few numbers beside it: what a reader with ten seconds takes away."""
+"""The verdict sentence and the tiles at the top of a page."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -13,42 +13,42 @@ if TYPE_CHECKING:  # it draws on what a comparison computes with, which is large
     from assay.reporting.views.comparison import ComparisonPage, ComparisonView
 
 Tone = Literal["good", "ended", "open", "bad"]
-"""`ended`: a clear answer that it goes no further, which is what was asked for and no failure."""
+"""`ended`: a clear result that nothing further is done; it is not a failure."""
 
 
 class Mark(NamedTuple):
-    """One thing that can be said by itself: `rows: proved`, `model: diverged`."""
+    """A judgement of one aspect, such as `rows: proved` or `model: diverged`."""
 
     about: str
     tone: Tone
     word: str
 
     def text(self) -> str:
-        """With its sign, for those who see no colour."""
+        """Return the mark with its sign, which does not depend on colour."""
         return f"{SIGNS[self.tone]} {self.about}: {self.word}"
 
 
 class Verdict(NamedTuple):
-    """What happened, in words."""
+    """The result in words."""
 
     tone: Tone
     word: str
-    """One or two words, for those who see no colour."""
+    """One or two words, which do not depend on colour."""
     sentence: str
     marks: tuple[Mark, ...] = ()
-    """What the tone is the worst of; empty where there is but one thing to say."""
+    """The aspects of which `tone` is the worst; empty if there is only one."""
 
 
 SIGNS: dict[Tone, str] = {"good": "✓", "ended": "■", "open": "○", "bad": "✕"}
 
 
 def worst(tones: Iterable[Tone]) -> Tone:
-    """The worst of several; good where there is none."""
+    """Return the worst tone; good if there is none."""
     return max(tones, key=tuple(SIGNS).index, default="good")
 
 
 class Tile(NamedTuple):
-    """A number worth its own box."""
+    """A key figure."""
 
     name: str
     value: str
@@ -56,31 +56,31 @@ class Tile(NamedTuple):
 
 
 def estimate_text(estimate: Estimate | None, *, digits: int = 4, signed: bool = False) -> str:
-    """`0.8712 [0.8600, 0.8820]`; a dash where there is none."""
+    """`0.8712 [0.8600, 0.8820]`, or a dash."""
     if estimate is None:
         return "—"
     return f"{_digits(estimate.value, digits, signed)}{interval_text(estimate, digits=digits, signed=signed)}"
 
 
 def value_text(value: Any) -> str:
-    """A recipe's value; a dash where there is none."""
+    """Return a recipe's value as text, or a dash."""
     return "—" if value is None else str(value)
 
 
 def interval_text(estimate: Estimate, *, digits: int = 4, signed: bool = False) -> str:
-    """` [0.8600, 0.8820]`, or nothing where the estimate has no interval."""
+    """` [0.8600, 0.8820]`, or an empty string if there is no interval."""
     if estimate.low is None or estimate.high is None:
         return ""
     return f" [{_digits(estimate.low, digits, signed)}, {_digits(estimate.high, digits, signed)}]"
 
 
 def without_interval(estimate: Estimate) -> str:
-    """`, without an interval (paired DeLong: undefined, one row of a class)`; nothing where there is one."""
+    """`, without an interval (paired DeLong: undefined, one row of a class)`, or an empty string."""
     return "" if estimate.low is not None else f", without an interval ({estimate.method})"
 
 
 def signed_text(value: float, digits: int = 0) -> str:
-    """`+1,200`, `-3.1`; `0` for what rounds to nothing, whatever its sign."""
+    """`+1,200`, `-3.1`, or `0` if the value rounds to zero."""
     shown = f"{value:+,.{digits}f}"
     return "0" if not shown.strip("+-0.") else shown
 
@@ -91,29 +91,29 @@ def device_hours_text(seconds: float) -> str:
 
 
 MIN_RESUMABLE_STEP = 20
-"""The step from which a commit is worth keeping where a later step was not finite: before it, a learning rate
-that is far too high cannot be told from one that is not."""
+"""Commits before this step are not proposed after a non-finite loss: a learning rate that is far too high shows
+only later."""
 _RESUME_CONDITIONS: dict[str, str] = {
-    "disk_full": "there is room on the disk",
-    "out_of_memory": "its ranks have more memory, or the recipe takes less",
-    "store_unreachable": "the store answers",
+    "disk_full": "the disk has free space",
+    "out_of_memory": "ranks have more memory or the recipe needs less",
+    "store_unreachable": "the store is reachable",
     "supervisor_gone": "",
     "not_gone_after_sigterm": "",
 }
-"""Kind of failure -> what a resumed run needs; of others it is that somebody mends the cause."""
+"""Failure kind to the condition under which resuming can succeed; for other kinds the cause must be fixed."""
 
 _UNFINISHED_TEXTS = {
     "running": ("running", "The run is running."),
-    "gone": ("supervisor gone", "The process that drove the run is no more: it goes on when it is resumed."),
+    "gone": ("supervisor gone", "The supervisor process died. Resume the run to continue it."),
     "unknown": (
         "cannot tell",
-        "Whether the run still runs cannot be told from here: nothing was heard of it for long.",
+        "The run may still be in progress on another host, but shows no sign of life.",
     ),
 }
 
 
 def rows_mark(run: RunView) -> Mark:
-    """Whether each row was learned once, which says nothing of the model."""
+    """Return whether the audit proved that each row was used once."""
     if run.audit is None:
         return Mark("rows", "open", "not audited")
     word = {"pass": "proved", "fail": "audit failed"}.get(run.audit.verdict, "not all checked")
@@ -123,7 +123,7 @@ def rows_mark(run: RunView) -> Mark:
 
 
 def model_mark(run: RunView) -> Mark:
-    """Whether anything speaks against the model, which says nothing of its rows."""
+    """Return whether warnings apply to the model."""
     if run.warnings:
         return Mark("model", "bad", ", ".join(warning.rule for warning in run.warnings))
     if run.evaluation is None:
@@ -132,7 +132,7 @@ def model_mark(run: RunView) -> Mark:
 
 
 def run_verdict(run: RunView) -> Verdict:
-    """The state of a run, what was proved of its rows, and what was found of its model."""
+    """Return the verdict on a run from its status, audit and warnings."""
     marks = (rows_mark(run), model_mark(run))
     audit = run.audit
     if run.status == "failed":
@@ -159,7 +159,7 @@ def run_verdict(run: RunView) -> Verdict:
 
 
 def run_tiles(run: RunView) -> list[Tile]:
-    """Quality, rows, cost and incidents."""
+    """Return tiles for quality, rows, cost and attempts."""
     evaluation = run.evaluation
     headline = evaluation.headline if evaluation else None
     estimate = headline.estimate if headline else None
@@ -202,7 +202,7 @@ def _audit_text(run: RunView) -> str:
 
 
 def next_commands(run: RunView) -> list[tuple[str, str]]:
-    """What a reader would do next, and the command for it."""
+    """Return what to do next, with the command for it."""
     commands = []
     kind = run.failure_kind
     if run.status in ("failed", "preempted", "gone"):
@@ -212,19 +212,19 @@ def next_commands(run: RunView) -> list[tuple[str, str]]:
         commands.append(("or change its recipe", f"assay train --from {run.run_id}@{step} KEY=VALUE"))
     if any(warning.rule == "diverged" for warning in run.warnings):
         step = max((attempt.reached_step for attempt in run.attempts), default=0) + int(kind == "loss_not_finite")
-        commands.append(("why it went wrong", f"assay replay {run.run_id} --step {max(step, 1)} --explain"))
+        commands.append(("find out why", f"assay replay {run.run_id} --step {max(step, 1)} --explain"))
     spikes = [step for warning in run.warnings if warning.rule == "spikes" for step in warning.steps]
     if spikes:
-        commands.append(("what made the step stand out", f"assay replay {run.run_id} --step {spikes[0]} --bisect"))
+        commands.append(("find the rows behind the spike", f"assay replay {run.run_id} --step {spikes[0]} --bisect"))
     if run.audit is None and run.status == "succeeded":
         commands.append(("prove its rows", f"assay audit {run.run_id}"))
     if run.status == "succeeded" and not run.warnings:
-        commands.append(("put another run beside it", f"assay compare {run.run_id} OTHER"))
-    return commands or [("see how it goes", f"assay show {run.run_id}")]
+        commands.append(("compare with another run", f"assay compare {run.run_id} OTHER"))
+    return commands or [("show its progress", f"assay show {run.run_id}")]
 
 
 def _resume_command(run: RunView) -> tuple[str, str]:
-    """What a run that ended before its last step can go on by; the same failure is not to be met again."""
+    """Return how to continue a run that ended early, without repeating the failure."""
     kind, ranks = run.failure_kind, run.attempts[-1].world_size if run.attempts else 1
     resume = f"assay train --resume {run.run_id}{f' --workers {ranks}' if ranks > 1 else ''}"
     if kind == "loss_not_finite":
@@ -237,14 +237,14 @@ def _resume_command(run: RunView) -> tuple[str, str]:
         whence = f"from the commit of step {step:,}" if step else "from the beginning"
         return f"train {whence} at a lower learning rate", slower_command(run.run_id, run.recipe, step=step)
     if kind == "fenced":
-        return "see the attempt that took its place", f"assay show {run.run_id}"
-    condition = "" if kind is None or kind in FROM_OUTSIDE else _RESUME_CONDITIONS.get(kind, "its cause is mended")
+        return "show the attempt that replaced it", f"assay show {run.run_id}"
+    condition = "" if kind is None or kind in FROM_OUTSIDE else _RESUME_CONDITIONS.get(kind, "the cause is fixed")
     whence = "go on from the last commit" if run.last_commit() else "begin again (nothing is committed)"
     return f"{whence}{', once ' if condition else ''}{condition}", resume
 
 
 def comparison_verdict(page: "ComparisonPage") -> Verdict:
-    """The one-point rule for each candidate; the page takes the tone of the worst."""
+    """Return the verdict over all candidates; its tone is the worst of theirs."""
     verdicts = {candidate.compared.verdict for candidate in page.candidates}
     by_rule: Tone = "bad" if "fail" in verdicts else "open" if "undecided" in verdicts else "good"
     word = {"bad": "fail", "open": "undecided", "good": "pass"}[by_rule]
@@ -259,7 +259,7 @@ def comparison_verdict(page: "ComparisonPage") -> Verdict:
 
 
 def margin_text(comparison: "ComparisonView") -> str:
-    """What a candidate may lose: `1 percentage point` of an AUC, `0.05 squared log tokens` of an error."""
+    """Return the non-inferiority margin, such as `1 percentage point` or `0.05 squared log tokens`."""
     if comparison.metric != AUC:
         return f"{comparison.allowed_loss:g} {comparison.metric.unit}"
     return f"{100 * comparison.allowed_loss:g} percentage point{'' if comparison.allowed_loss == 0.01 else 's'}"
@@ -299,7 +299,7 @@ def _rows_text(run: RunView) -> str:
     rest = f"; {number_of(skipped, 'row')} of damaged row groups set aside" if skipped else ""
     rows = count_text(audit.rows_trained)
     if audit.forked_from:
-        behind = f"behind {audit.forked_from}, whose own audit tells of the rows before"
+        behind = f"behind {audit.forked_from}, whose own audit covers the earlier rows"
         return f"Each of {rows} rows was learned exactly once {behind}{rest}."
     if audit.epochs == 1:
         return f"Each of {rows} rows was learned exactly once{rest}."

@@ -1,9 +1,6 @@
-"""What a view is: the facts about one thing, said once, for a terminal, a page, `--json` and HTTP alike.
-
-A view is made by one function, from records. Screens and pages draw it and add no fact of their own, so no
-two of them can disagree; its JSON is what `--json` prints, and docs/json.md is made of its fields. Where a
-record already is what is to be shown, the record is shown and there is no view.
-"""
+"""The base of views. A view holds the facts about one thing; the terminal, pages, `--json` and HTTP all read
+it. One function builds each view from records. Renderers add no facts of their own. docs/json.md is generated
+from the views' fields. Where a record has exactly the facts needed, it is used without a view."""
 
 from collections.abc import Iterable
 from typing import Annotated, Any, Self
@@ -15,23 +12,24 @@ from assay.records.record import Record
 
 
 class View(BaseModel):
-    """The facts about one thing. A field's docstring is its documentation."""
+    """Facts about one thing. The docstrings of its fields are its documentation."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     @classmethod
     def of(cls, fact: object, **others: Any) -> Self:
-        """From a fact whose attributes have the fields' names; `others` are the fields that it has not."""
+        """Build a view from an object whose attributes have the fields' names; `others` are the remaining
+        fields."""
         shared = {name: getattr(fact, name) for name in cls.model_fields if name not in others}
         return cls(**shared, **others)
 
     def to_json(self) -> str:
-        """What `--json` prints. JSON knows no infinity and no NaN: they are null."""
+        """Return JSON; infinity and NaN become null."""
         return self.model_dump_json()
 
 
 def json_list(parts: Iterable[View | Record]) -> str:
-    """Several of them as a JSON list."""
+    """Return a JSON list."""
     return f"[{', '.join(part.to_json() for part in parts)}]"
 
 
@@ -40,7 +38,7 @@ def _tree(record: Record) -> dict[str, Any]:
 
 
 UtcTime = Annotated[float, PlainSerializer(utc_text, return_type=str, when_used="json")]
-"""Seconds since the epoch; in JSON ISO 8601 in UTC, to the second."""
+"""Seconds since the epoch; ISO 8601 in UTC in JSON."""
 
 AsWritten = PlainSerializer(_tree, return_type=dict[str, Any], when_used="json")
-"""The form of a record inside a view: with its `kind` and `version`, as where it stands alone."""
+"""Serializes a record inside a view with its `kind` and `version`."""

@@ -459,7 +459,7 @@ def test_a_plan_that_breaks_a_promise_draws_the_one_that_broke(report):
         return text.partition("## What breaks the promise")[2].partition("\n## ")[0]
 
     late = sampled(target_on_time=1.0, target_over_budget=1.0)
-    assert "The date" in late and "The money" not in late and "What the date hangs on" in late
+    assert "The date" in late and "The money" not in late and "What the date depends on" in late
     dear = sampled(target_on_time=0.0, target_over_budget=0.0)
     assert "The money" in dear and "The date" not in dear
     assert "What breaks" not in markdown(execution_plan(report))

@@ -102,15 +102,15 @@ def test_a_fork_claims_its_own_rows_only_and_two_epochs_are_not_halved(run_page)
     assert sentence(epochs=1).startswith("Each of 4,008 rows was learned exactly once.")
     assert "In 2 epochs, 4,008 rows were due up to the last step, and each" in sentence(epochs=2)
     fork = sentence(epochs=2, forked_from="t1@40")
-    assert "4,008 rows was learned exactly once behind t1@40, whose own audit tells of the rows before" in fork
+    assert "4,008 rows was learned exactly once behind t1@40, whose own audit covers the earlier rows" in fork
     assert "2,004" not in sentence(epochs=2) + fork
 
 
 def test_a_run_whose_end_nobody_wrote_down_is_not_called_undisturbed(run_page):
     view, first = run_page.view, run_page.view.attempts[0].model_copy(update={"outcome": "running"})
     for status, outcome, text in (
-        ("gone", "running", "How its last attempt ended is on no record yet."),
-        ("preempted", "preempted", "It was told to stop, and committed first"),
+        ("gone", "running", "The end of its last attempt is not recorded yet."),
+        ("preempted", "preempted", "It was asked to stop and committed first"),
         ("succeeded", "succeeded", "Nothing interrupted it."),
     ):
         attempts = [first.model_copy(update={"outcome": outcome})]

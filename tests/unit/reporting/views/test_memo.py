@@ -51,29 +51,29 @@ def test_what_is_recommended_has_price_time_owner_and_alternative(memo, decision
     more = decision("perhaps", "narrow").cheapest
     cured = decision("perhaps", "narrow").model_copy(update={"next_wall_s": 45.0, "owner": "R. (data)"})
     text = render(memo(cured))
-    assert "1 min 30 s of device time, 60% to pass), done 45 s after it is begun" in text
+    assert "1 min 30 s of device time, 60% to pass), done 45 s after the start" in text
     assert "R. (data)" in text
-    assert "nothing more: the baseline stays, and the question open" in text
+    assert "stop here: keep the baseline and leave the question open" in text
     unplanned = decision("yes", "scale").model_copy(update={"undeclared": ("plan",)})
     text = render(memo(unplanned))
-    assert "price and date of scaling it are not known, since no plan was asked for" in text
+    assert "cost and date of scaling are unknown because the campaign requires no plan" in text
     planned = decision("yes", "scale")
     seen = "on time 95%, in budget 99%; decision on day 41, 13 Feb"
     clause = planned.gates[0].clauses[0].model_copy(update={"type": "plan", "seen": seen})
     gate = planned.gates[0].model_copy(update={"clauses": (*planned.gates[0].clauses, clause)})
-    assert f"of scaling it the plan says: {seen}" in render(memo(planned.model_copy(update={"gates": (gate,)})))
-    assert "forgoes +2.00 points [95%: +0.50 to +3.50]" in text
-    assert "nobody is named" in text
+    assert f"the plan for scaling it: {seen}" in render(memo(planned.model_copy(update={"gates": (gate,)})))
+    assert "no gain of +2.00 points [95%: +0.50 to +3.50]" in text
+    assert "no owner is set" in text
     stopped = decision("no", "stop")
     gate = stopped.gates[0].model_copy(update={"more": more})
-    assert "go on, against the rule: 2 more seeds" in render(memo(stopped.model_copy(update={"gates": (gate,)})))
-    assert "none that the numbers speak for" in render(memo(stopped))
+    assert "continue against the rule: 2 more seeds" in render(memo(stopped.model_copy(update={"gates": (gate,)})))
+    assert "none that the evidence supports" in render(memo(stopped))
 
 
 @pytest.mark.parametrize("render", [memo_markdown, render_memo_page])
 def test_the_least_effect_says_where_it_comes_from_or_that_nobody_wrote_it_down(memo, decision, render):
     decided = decision("yes", "scale")
-    assert "A gain of 1.5 points was declared worth having; where that comes from nobody" in render(memo(decided))
+    assert "A gain of 1.5 points was declared worth having; the campaign gives no reason" in render(memo(decided))
     explained = decided.model_copy(update={"least_effect_because": "below it a reviewer saves no hour."})
     assert "1.5 points was declared worth having: below it a reviewer saves no hour." in render(memo(explained))
 
@@ -100,7 +100,7 @@ def test_a_cure_that_would_not_cure_is_not_told(memo, decision):
     gate = decided.gates[0].model_copy(update={"clauses": clauses})
     text = memo_markdown(memo(decided.model_copy(update={"gates": (gate,), "cheapest": None})))
     assert "2 more seeds" not in text
-    assert "people's work; see the open clauses" in text
+    assert "work for people; see the open clauses" in text
 
 
 def test_the_memo_says_its_verdict_once_and_a_cure_once(memo, decision):
@@ -120,7 +120,7 @@ def test_a_cure_beside_a_verdict_that_more_evidence_would_not_do_is_said_to_be_o
         update={"what": f"{NO_EVIDENCE} (32 seeds would hardly do), but a smaller claim"}
     )
     text = memo_markdown(memo(decided.model_copy(update={"cheapest": none})))
-    assert f"of this clause alone, the others stay open: {explained}" in text
+    assert f"for this clause only; others stay open: {explained}" in text
     assert "of this clause alone" not in memo_markdown(memo(decided))
 
 
@@ -196,7 +196,7 @@ def test_the_memo_of_a_pipeline_says_of_which_stages_its_costs_are(memo, decisio
     whole = replace(alone, other_stages_s=90.0)
     assert whole.spent_s() == alone.spent_s() + 90.0, "the budget was agreed for all stages"
     for text in (memo_markdown(whole), render_memo_page(whole)):
-        assert "1 min 30 s of it of those that are not compared" in text
+        assert "1 min 30 s of it for stages that are not compared" in text
     assert "of it of those" not in memo_markdown(alone) and "assay show" in memo_markdown(alone)
     assert "Candidates share the baseline" in memo_markdown(memo(decision("a", "scale")))
 
@@ -210,7 +210,7 @@ def test_a_stop_gate_that_is_not_met_does_not_read_as_a_failure(decision):
 def test_that_no_number_speaks_against_it_is_said_only_where_none_does(memo, decision):
     sure, warned = decision("yes", "scale"), decision("yes", "scale").model_copy(update={"warnings": ("x",)})
     flips = sure.model_copy(update={"would_change": ("It would be narrow without seed 3 (1 of 9 variations).",)})
-    results = ["no number speaks against it" in memo_markdown(memo(item)) for item in (sure, warned, flips)]
+    results = ["no number contradicts it" in memo_markdown(memo(item)) for item in (sure, warned, flips)]
     assert results == [True, False, False]
 
 

@@ -116,13 +116,13 @@ def _record(compared):
     ("kind", "command", "words"),
     [
         ("loss_not_finite", "--from", "lower learning rate"),
-        ("disk_full", "--resume", "once there is room"),
+        ("disk_full", "--resume", "once the disk has free space"),
         ("out_of_memory", "--resume", "more memory"),
-        ("data_error", "--resume", "once its cause is mended"),
-        ("exception", "--resume", "once its cause is mended"),
-        ("hang", "--resume", "once its cause is mended"),
+        ("data_error", "--resume", "once the cause is fixed"),
+        ("exception", "--resume", "once the cause is fixed"),
+        ("hang", "--resume", "once the cause is fixed"),
         ("killed_by_signal", "--resume", "go on from the last commit"),
-        ("fenced", "assay show", "took its place"),
+        ("fenced", "assay show", "replaced it"),
     ],
 )
 def test_what_to_do_after_a_failure_does_not_meet_it_again(run_page, kind, command, words):
