@@ -84,7 +84,7 @@ class RunProgress:
         """Show new steps and events."""
         events = read_incidents(Path(self._run.run_dir))
         for event in events[self._num_events :]:
-            self._display.show_message(f"{event.event}: {event.text}")
+            self._display.show_message(f"{event.incident}: {event.text}")
         self._num_events = len(events)
         path = segment_path(Path(self._run.run_dir), attempt.attempt, 0)
         if path.exists():

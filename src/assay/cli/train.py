@@ -550,9 +550,9 @@ def _run_training(
 
     with writer_of(home, run) as writer:
         for earlier_run, suspect in writer.query(lambda ledger: ledger.suspects(socket.gethostname())) or ():
-            preview_result = "computed wrongly" if suspect.is_certain else "may have computed wrongly"
+            finding = "computed wrongly" if suspect.is_certain else "may have computed wrongly"
             where = f"in run {earlier_run}, step {suspect.step}"
-            warning = f"warning: {suspect.device} of this node {preview_result} {where}. Test it before further use."
+            warning = f"warning: {suspect.device} of this node {finding} {where}. Test it before further use."
             click.secho(warning, err=True, fg="yellow")
         with RunProgress(run) as progress:
             result = train_run(home, run, writer, world_size=workers, policy=policy, observers=[progress], nodes=nodes)

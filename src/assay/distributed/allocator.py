@@ -1,8 +1,8 @@
-"""The C library's allocator in a process that trains.
+"""Tunes glibc's allocator for a training process.
 
-A step frees what it allocated, some tens of megabytes, and the next allocates the same again. By default glibc
-hands such blocks back to the kernel, which then gives them out anew, page by page and zeroed: thousands of page
-faults a step, some 2% of the time of a small model on a CPU.
+A step frees some tens of megabytes, and the next step allocates as much again. By default glibc returns such
+blocks to the kernel, which provides them again page by page, zeroed: thousands of page faults a step, about 2%
+of the step time of a small model on a CPU.
 """
 
 import ctypes
@@ -12,11 +12,11 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Parameters of mallopt(3)."""
 
 MAX_RETAINED_BYTES = 32 << 20
-"""The most that glibc takes as its threshold: larger blocks are the kernel's, come what may."""
+"""Largest threshold that glibc accepts: larger blocks always go back to the kernel."""
 
 
 def retain_freed_memory() -> bool:
-    """Let this process keep what it frees, for its next step; False where the C library is not glibc."""
+    """Make this process retain freed memory; return False if the C library is not glibc."""
     if sys.platform != "linux":
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

@@ -1,4 +1,4 @@
-"""Carries out an exchange plan on the tensors of one rank: what the plan calls cells and slots, as memory."""
+"""Runs an exchange plan on the tensors of one rank: maps the plan's cells and slots to memory."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
@@ -13,19 +13,19 @@ from assay.distributed.exchange_plan import OWN, Cells, ExchangePlan, ExchangeRo
 from assay.distributed.swap import Transfer, swap
 
 SlotSums = Mapping[int, Float[Tensor, "number"]]
-"""Flat sums of a rank's blocks, by their slots."""
+"""Flat sums of a rank's blocks, by slot."""
 
 
 class Exchange:
-    """One buffer's: stage by stage, each once the blocks that it needs are done, then the rest."""
+    """The exchange of one buffer: each stage runs when the blocks that it needs are done, then the rest."""
 
     def __init__(self, like: Float[Tensor, "number"], plan: ExchangePlan, group: dist.ProcessGroup) -> None:
-        """`like`: as the sums that will be given, in length, type and device."""
+        """`like` has the length, type and device of the sums."""
         own = plan.ranks[group.rank()]
         self._edges = [cell * like.numel() // plan.num_cells for cell in range(plan.num_cells + 1)]
         self._group = group
         self._stages, self._rounds = iter(plan.stages), iter(own.rounds)
-        # By slot: its memory, and where in the buffer that begins; of this rank's blocks, once they are given.
+        # Slot -> (memory, first cell's offset in the buffer). This rank's blocks are added when they are done.
         self._slots: dict[int, tuple[Tensor, int]] = {}
         memory_of_slots = like.new_empty(sum(map(self._width, own.receive_slots)))
         offset = 0
@@ -37,12 +37,12 @@ class Exchange:
             offset += self._width(cells)
 
     def begin(self, sums: SlotSums) -> None:
-        """The next early stage, with the sums that it needs; they are overwritten."""
+        """Run the next early stage with the sums that it needs; they are overwritten."""
         self._set_sums(sums)
         self._run_rounds(islice(self._rounds, next(self._stages)))
 
     def finish(self, sums: SlotSums) -> None:
-        """All that is left: makes the sum in slot `OWN` that over the lanes of all ranks."""
+        """Run the remaining rounds: the sum in slot `OWN` becomes the sum over the lanes of all ranks."""
         self._set_sums(sums)
         self._run_rounds(self._rounds)
 
@@ -69,21 +69,21 @@ class Exchange:
 
 
 def sum_over_ranks(sums: Sequence[Float[Tensor, "number"]], plan: ExchangePlan, group: dist.ProcessGroup) -> None:
-    """Make the first of this rank's `sums` that over the lanes of all ranks of `group`.
+    """Turn the first of `sums` into the sum over the lanes of all ranks of `group`.
 
-    `sums`: flat and of one length, one for each of its blocks of lanes, in the order of the plan. The others
-    are overwritten.
+    `sums` are flat and of one length, one for each of this rank's blocks of lanes in the plan's order. The
+    others are overwritten.
     """
     Exchange(sums[OWN], plan, group).finish(dict(enumerate(sums)))
 
 
 class FlatLayout(NamedTuple):
-    """Where a flat buffer holds some gradients."""
+    """The layout of gradients in a flat buffer."""
 
     indices: tuple[int, ...]
-    """The parameters that they belong to."""
+    """Indices of their parameters."""
     views: tuple[tuple[torch.Size, tuple[int, ...], int], ...]
-    """Size, strides and offset of each."""
+    """Size, strides and offset of each gradient."""
     like: tuple[int, torch.dtype, torch.device]
     """Length, type and device of the buffer."""
 
@@ -91,18 +91,18 @@ class FlatLayout(NamedTuple):
     def of(
         cls, buffer: Float[Tensor, "number"], views: Sequence[Float[Tensor, "..."]], indices: Sequence[int]
     ) -> "FlatLayout":
-        """That of `buffer`, whose views belong to these parameters."""
+        """Return the layout of `buffer`, whose views are the gradients of these parameters."""
         begin = buffer.storage_offset()
-        views = tuple((view.size(), view.stride(), int(view.storage_offset() - begin)) for view in views)
-        return cls(tuple(indices), views, (buffer.numel(), buffer.dtype, buffer.device))
+        view_layouts = tuple((view.size(), view.stride(), int(view.storage_offset() - begin)) for view in views)
+        return cls(tuple(indices), view_layouts, (buffer.numel(), buffer.dtype, buffer.device))
 
     def empty(self) -> Float[Tensor, "number"]:
-        """A flat buffer."""
+        """Return an uninitialized flat buffer."""
         length, dtype, device = self.like
         return torch.empty(length, dtype=dtype, device=device)
 
     def laid_out(self, gradients: Sequence[Float[Tensor, "..."]]) -> Float[Tensor, "number"]:
-        """A flat buffer that holds those of all parameters' `gradients` that belong in it."""
+        """Return a flat buffer with those of `gradients` that belong to it."""
         flat = self.empty()
         views = [flat.as_strided(size, strides, offset) for size, strides, offset in self.views]
         torch._foreach_copy_(views, [gradients[index] for index in self.indices])

@@ -1,21 +1,20 @@
-"""Who sends what to whom, and adds it to what, so that every rank ends with the sum over all lanes.
+"""Plans the exchange of gradients: who sends what to whom, and in which order sums are added.
 
-A plan is data, compiled once per attempt from which rank has which blocks of lanes. A buffer is cut into
-cells; a rank's own blocks, and what comes from others, lie in its slots:
+A plan is data, compiled once per attempt from the ranks' blocks of lanes. A buffer is divided into cells; a rank's own
+blocks and what it receives are its slots:
 
-    early             in stages, as below, of all blocks but each rank's largest: they are done first, and
-                      travel while the next ones are computed
-    inside a node     each rank gets its part of the buffer of its node's blocks, and joins what are halves
-    between nodes     ranks that hold the same part on their nodes share it out, get each other's sums, and join
-    back              the finished cells go the same two ways
+    early             all blocks but each rank's largest, in stages as below: they are done first, and are sent
+                      while the next ones are computed
+    inside a node     each rank gets its part of the buffer of its node's blocks, and adds pairs of siblings
+    between nodes     ranks with the same part on their nodes share it, exchange sums, and add
+    back              the finished cells are sent the same two ways
 
-in rounds: in each, every rank sends to one and receives from one. With all ranks on one node that is the
-direct exchange, of the bytes of a ring where a rank has one block, and of as many that anybody waits for where
-it has several; on several nodes, what leaves a node is one sum for each block of the *node*, however many ranks
-it has.
+in rounds: in each, a rank sends to one peer and receives from one. With all ranks on one node this is the direct
+exchange. It sends the bytes of a ring if a rank has one block, and no more than that on the critical path if it has
+several. On several nodes, a node sends one sum for each block of the *node*, however many ranks it has.
 
-Floating-point addition does not associate, so the plan is proved, not trusted: `prove` runs it on symbols,
-and every sum must be bracketed as the binary tree over lanes.
+Floating-point addition is not associative, so the plan is verified: `prove` runs it on symbols, and each sum must be
+bracketed like the binary tree over lanes.
 """
 
 import math
@@ -30,18 +29,18 @@ from assay.base.shapes import UInt32
 from assay.data.loader.lane_shares import LaneBlock, LaneShares, powers_of_two
 
 OWN = 0
-"""The slot of a rank's largest block, in which the sum over all lanes will be."""
+"""Slot of a rank's largest block; it receives the sum over all lanes."""
 
 
 class Cells(NamedTuple):
-    """A stretch of the buffer."""
+    """A range of cells of the buffer."""
 
     first: int
     stop: int
 
 
 class Part(NamedTuple):
-    """Cells of a slot that go to a peer or come from it."""
+    """Cells of a slot that are sent to a peer or received from it."""
 
     peer: int
     slot: int
@@ -49,7 +48,7 @@ class Part(NamedTuple):
 
 
 class Addition(NamedTuple):
-    """Cells of one slot, added to those of another."""
+    """Adds cells of slot `added` to those of slot `into`."""
 
     into: int
     added: int
@@ -57,7 +56,7 @@ class Addition(NamedTuple):
 
 
 class ExchangeRound(NamedTuple):
-    """One rank's: what it sends and receives at once, and what it adds afterwards."""
+    """What one rank sends and receives at once, and then adds."""
 
     sends: tuple[Part, ...]
     receives: tuple[Part, ...]
@@ -65,40 +64,41 @@ class ExchangeRound(NamedTuple):
 
 
 class RankPlan(NamedTuple):
-    """What one rank does."""
+    """The plan of one rank."""
 
     blocks: tuple[LaneBlock, ...]
-    """[slot]: whose sums it has when it begins, the largest first; whole buffers."""
+    """[slot]: its blocks of lanes, the largest first; whole buffers."""
     receive_slots: tuple[Cells, ...]
-    """The further slots, for what comes from others."""
+    """Cells of the further slots, which hold received sums."""
     rounds: tuple[ExchangeRound, ...]
 
 
 class ExchangePlan(NamedTuple):
-    """What all ranks do."""
+    """The plans of all ranks."""
 
     num_lanes: int
     num_cells: int
     ranks: tuple[RankPlan, ...]
     stages: tuple[int, ...]
-    """Rounds of each early stage, which come before all others: the last one needs the blocks in slot 1 of the
-    ranks that have it, the one before those in slot 2, and none a largest block."""
+    """Rounds of each early stage, which run before all others. The last stage needs the blocks in slot 1, the
+    one before those in slot 2, and so on; none needs a largest block."""
 
     @property
     def num_early(self) -> int:
-        """Rounds that touch no rank's largest block."""
+        """Number of rounds that use no rank's largest block."""
         return sum(self.stages)
 
     def first_slot_done(self, number: int) -> int:
-        """Which of a rank's blocks are done when it comes to this round: those from this slot on."""
+        """Return the first of a rank's slots whose block is done before this round."""
         started = sum(number >= end for end in accumulate(self.stages))
         return len(self.stages) - started
 
 
 def exchange_plan(shares: LaneShares, *, early: bool = True) -> ExchangePlan:
-    """The plan for these shares, proved.
+    """Return the verified plan for these shares.
 
-    `early`: what is done first travels first, in stages. A rank of one block sends nothing in these.
+    With `early`, blocks that are done first are sent first, in stages; a rank with one block sends nothing
+    then.
     """
     planner = _Planner(shares)
     if early:
@@ -121,9 +121,9 @@ def exchange_plan(shares: LaneShares, *, early: bool = True) -> ExchangePlan:
 
 
 def early_positions(shares: LaneShares, rank: int) -> tuple[int, ...]:
-    """The position at which a rank enters each early stage: that of the lane behind the block which it needs.
+    """Return the lane positions at which a rank enters the early stages: after the blocks that it needs.
 
-    Who has none to send takes in the others' from about the same time on.
+    A rank with no block to send receives from the others at about the same time.
     """
     blocks = [powers_of_two(load) for load in shares.loads]
     positions, latest = list[int](), shares.loads[rank] - 1
@@ -146,26 +146,26 @@ class _OpenRound(NamedTuple):
 
 
 class _RankPlanner:
-    """One rank's plan in the making."""
+    """Builds the plan of one rank."""
 
     def __init__(self, blocks: tuple[LaneBlock, ...]) -> None:
         self.blocks = blocks
         self.receive_slots: list[Cells] = []
         self.rounds: list[_OpenRound] = []
         self.sums: dict[Cells, dict[_Node, int]] = {}
-        """For the cells that it looks after, the slot of each sum that it has."""
+        """Cells of this rank -> slot of each sum that it has."""
 
     def own(self) -> "dict[_Node, int]":
-        """The sums with which it begins."""
+        """Return the sums that the rank starts with."""
         return {_Node(block.first, block.size): slot for slot, block in enumerate(self.blocks)}
 
     def add_receive_slot(self, cells: Cells) -> int:
-        """A new slot."""
+        """Add a slot for received cells; return its number."""
         self.receive_slots.append(cells)
         return len(self.blocks) + len(self.receive_slots) - 1
 
     def join(self, cells: Cells) -> None:
-        """Add up the halves of a node of the tree, as long as both of one are there."""
+        """Add pairs of siblings in the tree as long as there are any."""
         sums = self.sums[cells]
         while (left := _half_of(sums)) is not None:
             into, added = sorted((sums.pop(left), sums.pop(left.sibling)))
@@ -174,7 +174,7 @@ class _RankPlanner:
 
 
 class _Node(NamedTuple):
-    """A sum that the tree over lanes draws."""
+    """A sum in the binary tree over lanes."""
 
     first: int
     size: int
@@ -189,12 +189,12 @@ class _Node(NamedTuple):
 
 
 def _half_of(nodes: Collection[_Node]) -> _Node | None:
-    """A left half whose right one is there, too."""
+    """Return a left sibling whose right sibling is also there."""
     return next((node for node in nodes if node.is_left and node.sibling in nodes), None)
 
 
 def _joined(nodes: Iterable[_Node]) -> set[_Node]:
-    """What becomes of them once all halves are joined."""
+    """Return the sums that remain when all siblings are added."""
     found = {*nodes}
     while (left := _half_of(found)) is not None:
         found -= {left, left.sibling}
@@ -209,20 +209,20 @@ class _Planner:
         self.num_cells = len(nodes) * math.lcm(*map(len, nodes))
         edges = sorted({edge for ranks in nodes for part in self._parts(ranks) for edge in part})
         self._units = [Cells(*pair) for pair in pairwise(edges)]
-        """Stretches of which each node has one rank that looks after them."""
+        """Cells that have one responsible rank on each node."""
         self._node_sums = [
             _joined(node for rank in ranks for node in self.rank_planners[rank].own()) for ranks in nodes
         ]
-        """[node]: the sums that it ends with by itself."""
+        """[node]: the sums that the node computes alone."""
         self.stages: list[int] = []
 
     def _parts(self, ranks: range) -> list[Cells]:
-        """The cells that each rank of a node looks after."""
+        """Return the cells of each rank of a node."""
         width = self.num_cells // len(ranks)
         return [Cells(index * width, (index + 1) * width) for index in range(len(ranks))]
 
     def _inside(self) -> Iterator[list[tuple[int, int, Cells, Cells]]]:
-        """Rounds of (sender, receiver, the sender's cells, the receiver's cells): neighbours of a node."""
+        """Yield rounds of (sender, receiver, sender's cells, receiver's cells) within nodes."""
         for distance in range(1, max(map(len, self._nodes))):
             self._begin_round()
             yield [
@@ -239,7 +239,7 @@ class _Planner:
             ]
 
     def _between(self) -> Iterator[list[tuple[int, int, Cells, Cells]]]:
-        """Likewise of ranks that look after the same cells on two nodes."""
+        """Yield the same for ranks with the same cells on two nodes."""
         num_nodes = len(self._nodes)
         for distance in range(1, num_nodes):
             self._begin_round()
@@ -255,17 +255,17 @@ class _Planner:
             rank_planner.rounds.append(_OpenRound([], [], []))
 
     def _holder(self, node: int, unit: Cells) -> int:
-        """The rank of the node that looks after these cells."""
+        """Return the rank of the node that is responsible for these cells."""
         ranks = self._nodes[node]
         return ranks[unit.first * len(ranks) // self.num_cells]
 
     def _share(self, unit: Cells, node: int) -> Cells:
-        """The cells of a unit whose sum over all lanes is made on this node."""
+        """Return the cells of a unit whose sum over all lanes is computed on this node."""
         width = (unit.stop - unit.first) // len(self._nodes)
         return Cells(unit.first + node * width, unit.first + (node + 1) * width)
 
     def reduce_early(self) -> None:
-        """All blocks but each rank's largest, in stages."""
+        """Plan the early stages: all blocks but each rank's largest."""
         for slot in range(max(len(rank_planner.blocks) for rank_planner in self.rank_planners) - 1, OWN, -1):
             before = len(self.rank_planners[0].rounds)
             self.reduce_inside([slot])
@@ -274,7 +274,7 @@ class _Planner:
             self.stages.append(len(self.rank_planners[0].rounds) - before)
 
     def reduce_inside(self, slots: Collection[int]) -> None:
-        """Each rank of a node gets its part of its neighbours' blocks in these slots."""
+        """Give each rank its part of its node's blocks in these slots."""
         handed = [
             {node: slot for node, slot in rank_planner.own().items() if slot in slots}
             for rank_planner in self.rank_planners
@@ -287,7 +287,7 @@ class _Planner:
                 self._send_sums(sender, receiver, handed[sender], cells)
 
     def _has_node_sums(self) -> bool:
-        """Whether any node has joined a sum that it will add nothing to by itself, where there are others."""
+        """Return whether a node has a sum that it adds nothing more to alone, if there are other nodes."""
         return len(self._nodes) > 1 and any(
             node_sum in self.rank_planners[rank].sums[part]
             for ranks, node_sums in zip(self._nodes, self._node_sums, strict=True)
@@ -296,7 +296,7 @@ class _Planner:
         )
 
     def reduce_between(self) -> None:
-        """What a node has joined goes to the node that makes the sum over all lanes."""
+        """Send each node's sums to the node that computes the sum over all lanes."""
         handed: list[dict[_Node, int]] = [{} for _ in self.rank_planners]
         for number, (ranks, node_sums) in enumerate(zip(self._nodes, self._node_sums, strict=True)):
             for rank, part in zip(ranks, self._parts(ranks), strict=True):
@@ -310,13 +310,13 @@ class _Planner:
                 self._send_sums(sender, receiver, handed[sender], cells)
 
     def gather_between(self) -> None:
-        """The finished cells go to the ranks of other nodes that look after them."""
+        """Send finished cells to the responsible ranks of other nodes."""
         for pairs in self._between():
             for sender, receiver, cells, _ in pairs:
                 self._move(sender, receiver, OWN, OWN, cells)
 
     def gather_inside(self) -> None:
-        """And from these to the others of their nodes."""
+        """Send finished cells to the other ranks of each node."""
         for pairs in self._inside():
             for sender, receiver, cells, _ in pairs:
                 self._move(sender, receiver, OWN, OWN, cells)
@@ -334,9 +334,9 @@ class _Planner:
 
 
 def prove(plan: ExchangePlan) -> None:
-    """Run the plan on symbols; an `AssertionError` unless every rank ends with the sum that the tree draws.
+    """Run the plan on symbols; raise `AssertionError` unless each rank ends with the sum of the binary tree.
 
-    A symbol stands for a sum with its brackets; the order of two addends is no matter.
+    A symbol stands for a sum with its brackets; the order of two addends does not matter.
     """
     sum_symbols: dict[tuple[int, int], int] = {}
     leaves = sorted(block for of_rank in plan.ranks for block in of_rank.blocks)
@@ -369,7 +369,7 @@ def prove(plan: ExchangePlan) -> None:
 
 
 def _touched(done: ExchangeRound) -> set[int]:
-    """The slots that a rank reads or writes in a round."""
+    """Return the slots that a rank reads or writes in a round."""
     slots = {part.slot for part in (*done.sends, *done.receives)}
     return slots | {slot for addition in done.additions for slot in (addition.into, addition.added)}
 
@@ -378,7 +378,7 @@ Symbols = UInt32[np.ndarray, "cell"]
 
 
 def _symbols(of_rank: RankPlan, plan: ExchangePlan, leaves: list[LaneBlock]) -> UInt32[np.ndarray, "slot cell"]:
-    """At the start: a rank's own blocks; 0 where there is nothing."""
+    """Return the initial symbols: a rank's own blocks; 0 for empty slots."""
     symbols = np.zeros((len(of_rank.blocks) + len(of_rank.receive_slots), plan.num_cells), np.uint32)
     for slot, block in enumerate(of_rank.blocks):
         symbols[slot] = 1 + leaves.index(block)
@@ -386,7 +386,7 @@ def _symbols(of_rank: RankPlan, plan: ExchangePlan, leaves: list[LaneBlock]) -> 
 
 
 def _as_drawn(node: _Node, leaves: list[LaneBlock], sum_symbols: dict[tuple[int, int], int]) -> int:
-    """The symbol of a node of the tree; 0 if the plan has not made it, though ranks have its lanes."""
+    """Return the symbol of a sum in the tree; 0 if the plan does not compute it."""
     for number, block in enumerate(leaves, 1):
         if (block.first, block.size) == node:
             return number

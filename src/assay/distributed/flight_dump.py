@@ -1,4 +1,4 @@
-"""What torch's flight recorder keeps of this process: the collectives that it entered, of gloo as of NCCL."""
+"""Dumps torch's flight recorder: the collectives that this process entered, of gloo and NCCL."""
 
 import json
 from typing import Any
@@ -7,9 +7,11 @@ from torch.distributed.distributed_c10d import _world
 
 
 def flight_dump(rank: int) -> bytes:
-    """As JSON, for `assay triage hang`; may be asked for in any thread while another waits in a collective.
+    """Return the dump as JSON for `assay triage hang`; callable in any thread while another waits in a
+    collective.
 
-    Who is in which group is added, which gloo's recorder leaves out."""
+    The ranks of each group are added, which gloo's recorder leaves out.
+    """
     # What torch's own watchdog writes; the function has no stub, and no public name.
     from torch._C._distributed_c10d import _dump_fr_trace_json  # type: ignore[attr-defined]
 

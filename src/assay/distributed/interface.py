@@ -1,7 +1,7 @@
-"""By which network interface this machine reaches another: gloo wants its name.
+"""Finds the network interface by which this machine reaches another; gloo needs its name.
 
-Left alone, gloo takes the address that the machine's own name resolves to, which on many installations is
-127.0.1.1: the ranks of other nodes then wait for an address that is their own.
+By default gloo uses the address of the machine's host name, which on many installations is 127.0.1.1: ranks on
+other nodes then connect to themselves.
 """
 
 import fcntl
@@ -16,7 +16,7 @@ _ADDRESS_IN_REPLY = slice(20, 24)
 
 
 def interface_to(host: str | None) -> str:
-    """Name of the interface whose IPv4 address packets to `host` carry; without a host, the loopback one."""
+    """Return the interface with the IPv4 address that packets to `host` have; the loopback one without a host."""
     if not host:
         return LOOPBACK
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

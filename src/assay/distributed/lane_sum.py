@@ -1,13 +1,12 @@
-"""The sum of a step's gradients over all lanes, as a communication hook of DDP.
+"""Sums a step's gradients over all lanes, in a communication hook of DDP.
 
-A rank works on its blocks of lanes one after another, the largest last, and sums each by itself (see `tree`).
-DDP calls the hook with a bucket of the very last lane's gradients as soon as backward has filled it. The hook
-completes the last block's sum; then ranks exchange the sums of all blocks, as the `exchange_plan` says, which
-adds them in an order that no world size can change. One thread does the exchanges in the order of the buckets
-(the same on all ranks), while backward goes on with the next bucket.
+A rank works on its blocks of lanes one after another, the largest last, and sums each block (see `tree`). DDP calls the
+hook with a bucket of the last lane's gradients as soon as backward has filled it. The hook completes the last block's
+sum; then ranks exchange the sums of all blocks by the `exchange_plan`, whose order of additions does not depend on the
+world size. One thread runs the exchanges in the order of the buckets (the same on all ranks) while backward goes on.
 
-What of the exchange needs no largest block begins as soon as this rank has the blocks for it, in stages and in
-buckets as the last steps had them, so that only one block's exchange is waited for:
+The early stages of the exchange, which need no largest block, start as soon as this rank has their blocks, with the
+buckets of the last steps. So ranks wait for the exchange of one block only:
 
     smallest | smaller block | largest block, lane by lane ... last backward
              |-- stage 1 of all buckets --|-- stage 2 --| |-- bucket 1 --|-- bucket 2 --|
@@ -43,22 +42,22 @@ GradientSum = Literal["tree", "all_reduce"]
 _OWN_BUFFERS: dict[str, Any] = {
     max({"forward_sync_buffers", "broadcast_buffers"} & signature(DistributedDataParallel).parameters.keys()): False
 }
-"""The former is its name from torch 2.13 on."""
+"""`forward_sync_buffers` is the name from torch 2.13 on."""
 BUCKET_MB = 25
 
 OnOwnGradients = Callable[[int, Sequence[int], Sequence[Float[Tensor, "..."]]], None]
-"""Takes the lane's position among the rank's lanes, indices of parameters, and their gradients."""
+"""Receives the lane's position among the rank's lanes, parameter indices, and their gradients."""
 
 
 class _StartedExchange(NamedTuple):
-    """The exchange of a bucket, of which a part travels already."""
+    """A bucket's exchange that is partly done."""
 
     exchange: Exchange
     stage: "concurrent.futures.Future[None] | None" = None
-    """The newest; None where none has begun yet."""
+    """The newest stage; None before the first."""
 
     def carry_on(self, carry_on: Callable[[SlotSums], None], sums: SlotSums) -> None:
-        """Behind that one; raises what it raised."""
+        """Run after the newest stage; raise its error."""
         if self.stage is not None:
             self.stage.result()
         carry_on(sums)
@@ -69,16 +68,15 @@ class BucketReady(NamedTuple):
 
     num_bytes: int
     before_last_s: float
-    """How long before the last one backward had filled it."""
+    """Seconds from its completion by backward to that of the last bucket."""
 
 
 class LaneSum:
     """Wraps a model in DDP so that `.grad` after a step's last lane is the sum over the lanes of all ranks."""
 
     adds_passes = True
-    """`on_own_gradients` is told of a lane's gradient over all of its passes."""
+    """`on_own_gradients` gets a lane's gradient summed over its passes."""
     gathers_weights = False
-    """Every rank has all of them."""
 
     def __init__(
         self,
@@ -95,37 +93,37 @@ class LaneSum:
         blocks = shares.blocks_of(ranks.rank)
         self._num_blocks = len(blocks)
         self._block_positions = [block_position for block in blocks for block_position in range(block.size)]
-        """[position]: the lane's place in its block."""
+        """[position]: the lane's position within its block."""
         self._partial_sums = PartialSums()
         self._earlier_blocks: list[Gradients] = []
-        """Their sums, in the order in which they were made."""
+        """Sums of finished blocks, in order."""
         self._lanes_in_grad = 0
         self._position = 0
         self._num_passes: tuple[int, ...] = ()
         self.on_own_gradients: OnOwnGradients | None = None
-        """Told of gradients of a single lane before they are added to others: those of the positions in
-        `seen_alone`, and of the last one, where other lanes' are in them unless it is the only one."""
+        """Called with gradients of a single lane before they are added to others: those of the positions in
+        `seen_alone`, and of the last one, which include other lanes unless it is alone."""
         assert ranks.outer is not None, "these ranks shard their weights"
         self._group = ranks.outer
         self._ranks = ranks
-        # A rank of one block would receive and send nothing, which NCCL is said not to take.
+        # In early stages a rank with one block sends and receives nothing, which NCCL may not support.
         self._plan = exchange_plan(shares, early=ranks.device.type == "cpu" and gradient_sum == "tree")
         self._early_at = early_positions(shares, ranks.rank) if self._plan.stages else ()
         """[stage]: the position at which this rank enters it."""
         self._layouts: list[FlatLayout] = []
-        """Those of the buckets of the step under way, so far."""
+        """Layouts of the current step's buckets so far."""
         self._last_layouts: list[FlatLayout] = []
-        """Those of the step before."""
+        """Layouts of the last step's buckets."""
         self._is_layout_stable = False
-        """The step before that had the same: DDP makes its buckets anew behind the first."""
+        """True if the last two steps had the same buckets: DDP rebuilds them after the first step."""
         self._started: list[_StartedExchange] = []
-        """[bucket]: what travels already."""
+        """[bucket]: its started exchange."""
         self._gradient_sum = gradient_sum
         self.enter_phase = enter_phase
         self._exchanger = ThreadPoolExecutor(1, thread_name_prefix="gradient-exchange")
         self._side_stream = torch.cuda.Stream() if ranks.device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._ready_s: list[float] = []
-        """[bucket]: when backward had filled it, in the last step."""
+        """[bucket]: when backward filled it in the last step."""
         self.module = DistributedDataParallel(
             model,
             process_group=self._group,
@@ -136,22 +134,22 @@ class LaneSum:
         self.module.register_comm_hook(ref(self), _reduce_bucket)
 
     def whole_model(self) -> nn.Module:
-        """The model below the wrapper."""
+        """Return the unwrapped model."""
         model: nn.Module = self.module.module
         return model
 
     def seen_alone(self, num_positions: int) -> Sequence[int]:
-        """Positions among a rank's lanes whose gradients `on_own_gradients` is told of alone."""
+        """Return the positions whose gradients `on_own_gradients` sees alone."""
         return [position for position in range(num_positions) if self._block_positions[position] % 2 == 0]
 
     def begin_step(self, num_backwards: Sequence[int]) -> Sequence[int]:
-        """How many backward passes each lane takes; this rank waits for nobody's."""
+        """Set the number of backward passes of each lane; this rank needs no more than these."""
         self._num_passes = tuple(num_backwards)
         self._ready_s.clear()
         return self._num_passes
 
     def buckets(self) -> list[BucketReady]:
-        """Those of the step that is done."""
+        """Return the buckets of the finished step."""
         sizes = [layout.like[0] * layout.like[1].itemsize for layout in self._last_layouts]
         return [
             BucketReady(size, self._ready_s[-1] - ready_s) for size, ready_s in zip(sizes, self._ready_s, strict=True)
@@ -159,7 +157,7 @@ class LaneSum:
 
     @contextmanager
     def backward_pass(self, position: int, index: int) -> Iterator[None]:
-        """One forward and backward of the rank's lane number `position`; the step's very last is exchanged."""
+        """Wrap one forward and backward pass; the step's last one starts the exchange."""
         if index == 0:
             self._begin_lane(position)
         last_lane = len(self._num_passes) - 1
@@ -168,10 +166,10 @@ class LaneSum:
             yield
 
     def _begin_lane(self, position: int) -> None:
-        """Make room in `.grad` for a lane.
+        """Free `.grad` for a lane.
 
-        The left sibling of an odd one stays there if one backward pass follows: then autograd makes the
-        addition of the tree's lowest level itself, while the numbers are warm in the cache.
+        A left sibling stays there if one backward pass follows: autograd then makes the addition of the tree's
+        lowest level, while the numbers are in the cache.
         """
         block_position = self._block_positions[position]
         if self.on_own_gradients is not None and position and self._block_positions[position - 1] % 2 == 0:
@@ -188,7 +186,7 @@ class LaneSum:
         self._lanes_in_grad += 1
 
     def _begin_stage(self, stage: int) -> None:
-        """Let the sum of the block that is done travel, if this rank has one for this stage."""
+        """Start a stage of the exchange with the sum of the finished block, if this rank has one for it."""
         slot = len(self._early_at) - stage
         done = self._earlier_blocks.pop(0) if slot < self._num_blocks else None
         if stage == 0:
@@ -210,7 +208,7 @@ class LaneSum:
         self._lanes_in_grad = 0
 
     def step_is_done(self) -> float:
-        """Forget the step's partial sums; returns the seconds that backward waited for the exchange alone."""
+        """Reset the step's state; return the seconds that backward waited for the exchange."""
         self._partial_sums.clear()
         self._earlier_blocks.clear()
         self._started.clear()
@@ -220,22 +218,22 @@ class LaneSum:
         return time.monotonic() - self._ready_s[-1]
 
     def close(self) -> None:
-        """Stop the exchanging thread."""
+        """Stop the exchange thread."""
         self._exchanger.shutdown()
 
     def reduce_bucket(self, bucket: GradBucket) -> Future[Tensor]:
-        """What DDP asks of a bucket that backward has filled: its sum over all lanes, once it is there."""
+        """Return the future of a bucket's sum over all lanes; DDP calls this when backward has filled it."""
         indices = [self._index_of[parameter] for parameter in bucket.parameters()]
         if self.on_own_gradients is not None:
             self.on_own_gradients(self._position, indices, bucket.gradients())
         self._partial_sums.add_to(bucket.gradients(), indices, self._lanes_in_grad)
         layout = FlatLayout.of(bucket.buffer(), bucket.gradients(), indices)
         started = self._started_exchange(layout)
-        # Those that travel already are forgotten.
+        # Blocks that were sent early are no longer in the list.
         earlier = [layout.laid_out(gradients) for gradients in reversed(self._earlier_blocks)]
         self._ready_s.append(time.monotonic())
         if bucket.is_last():
-            # Backward has nothing left to compute: from here on it waits for the other ranks.
+            # Backward is done: from here on this rank waits for the others.
             self.enter_phase("communication")
         devices = [self._ranks.device] if self._side_stream else None
         reduced: Future[Tensor] = Future(devices=devices)  # type: ignore[arg-type]
@@ -246,18 +244,18 @@ class LaneSum:
             self._exchanger.submit(self._exchange, started, [bucket.buffer(), *earlier], ready, reduced)
         return reduced
 
-    def _started_exchange(self, layout: FlatLayout) -> "_Begun | None":
-        """What travels already of the bucket that comes next; None where nothing does."""
+    def _started_exchange(self, layout: FlatLayout) -> "_StartedExchange | None":
+        """Return the started exchange of the next bucket; None if there is none."""
         number = len(self._layouts)
         self._layouts.append(layout)
         if not self._started:
             return None
-        assert layout == self._last_layouts[number], "DDP has made its buckets anew"
+        assert layout == self._last_layouts[number], "DDP rebuilt its buckets"
         return self._started[number]
 
     def _exchange(
         self,
-        started: "_Begun | None",
+        started: "_StartedExchange | None",
         sums: list[Float[Tensor, "number"]],
         ready: torch.cuda.Event | None,
         reduced: Future[Float[Tensor, "number"]],
@@ -280,7 +278,8 @@ class LaneSum:
 
 
 def _reduce_bucket(lane_sum: "ReferenceType[LaneSum]", bucket: GradBucket) -> Future[Tensor]:
-    """The hook. What it holds DDP would hold for good: nobody collects what refers to itself through C++."""
+    """The hook. It holds a weak reference, because DDP keeps the hook's state alive and C++ references are not
+    garbage-collected."""
     instance = lane_sum()
-    assert instance is not None, "it has the module whose backward this is"
+    assert instance is not None, "the module outlives its backward pass"
     return instance.reduce_bucket(bucket)

@@ -1,7 +1,7 @@
-"""What a message between two ranks takes, and what adding takes: measured on the links that gradients travel.
+"""Measures the cost of a message between ranks, and of an addition, on the links that gradients use.
 
-Messages go by the same `swap` as an exchange's, both ways at once, in a ring of all ranks; of two sizes, so
-that what each message costs is told from what its bytes cost.
+Messages go by the exchange's `swap`, in both directions at once, in a ring of all ranks. Two sizes separate the
+cost of a message from the cost of its bytes.
 """
 
 import time
@@ -15,13 +15,13 @@ from assay.distributed.swap import Transfer, swap
 
 SMALL_BYTES, LARGE_BYTES = 4_096, 4_194_304
 WARMUP_ROUNDS, ROUNDS = 3, 15
-"""Turns of each size: those that are made before it counts, and those that count."""
+"""Rounds of each size: warm-up, and measured."""
 SWAPPED, ADDED = "swapped {}", "added {}"
-"""The names of the spans, with the bytes that went each way or were added."""
+"""Names of the spans, with the bytes sent each way or added."""
 
 
 class ProbedSpan(NamedTuple):
-    """A turn, between two moments of the monotonic clock."""
+    """The span of a measurement, by the monotonic clock."""
 
     name: str
     began_s: float
@@ -29,7 +29,7 @@ class ProbedSpan(NamedTuple):
 
 
 def probe_links(group: dist.ProcessGroup, device: torch.device) -> Iterator[ProbedSpan]:
-    """All ranks of the group call it together, when nothing else is under way."""
+    """Yield the measured spans; all ranks of the group call it together while they are idle."""
     rank, world_size = group.rank(), group.size()
     for num_bytes in (SMALL_BYTES, LARGE_BYTES):
         sent = torch.ones(num_bytes // 4, device=device)

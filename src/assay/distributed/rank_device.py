@@ -1,6 +1,6 @@
-"""What a process computes on, and what torch says of it: which of all that there are, and what drives it.
+"""The device of a rank, and torch's description of it.
 
-Only what torch says is said: a rank on a CPU has no serial number, and no CUDA that could be at fault.
+Only what torch reports is recorded: a rank on a CPU has no serial number and no CUDA version.
 """
 
 import os
@@ -13,8 +13,7 @@ from assay.records.rank_device import RankDevice
 
 
 def device_of(rank: int = 0) -> torch.device:
-    """The GPU that the rank has among those of its machine, in kernels that add in one order; a CPU where torch
-    sees none."""
+    """Return the rank's GPU with deterministic kernels, or the CPU if torch sees no GPU."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
     _add_in_one_order()
@@ -24,10 +23,10 @@ def device_of(rank: int = 0) -> torch.device:
 
 
 def _add_in_one_order() -> None:
-    """A lane is made again by spot checks, by replays and after a death, and has to have the same bits.
+    """Use deterministic kernels: spot checks, replays and restarts recompute lanes and need the same bits.
 
-    CUDA's usual kernels add in whichever order threads arrive (attention's backward pass, `index_add`), and
-    cuBLAS goes by the memory that it finds.
+    By default CUDA kernels add in the order in which threads arrive (attention's backward pass, `index_add`),
+    and cuBLAS chooses by the available workspace.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
@@ -35,7 +34,7 @@ def _add_in_one_order() -> None:
 
 
 def rank_device(device: torch.device) -> RankDevice:
-    """All of it; NCCL is asked for what is loaded, which need not be what torch was built with."""
+    """Return the device's description; NCCL's version is that of the loaded library."""
     if device.type != "cuda":
         return RankDevice(str(device))
     return RankDevice(
@@ -51,12 +50,12 @@ def _nccl_version() -> Any:
 
 
 def serial_of(properties: object) -> str:
-    """The UUID of a device's properties, as the driver's tools write it; empty where torch has none."""
+    """Return the device's UUID in the format of the driver's tools; empty if torch has none."""
     uuid = str(getattr(properties, "uuid", "")).removeprefix("GPU-")
     return f"GPU-{uuid}" if uuid.strip("0-") else ""
 
 
 def version_text(numbers: Sequence[int | str]) -> str:
-    """`2.27.3`, of the numbers that `torch.cuda.nccl.version()` gives; a suffix stays one (`2.27.3-rc1`)."""
+    """Return e.g. `2.27.3` for the numbers of `torch.cuda.nccl.version()`; a suffix is kept (`2.27.3-rc1`)."""
     suffix = "".join(f"-{str(number).lstrip('-')}" for number in numbers[3:])
     return ".".join(map(str, numbers[:3])) + suffix

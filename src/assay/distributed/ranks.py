@@ -1,9 +1,8 @@
-"""The processes of an attempt: who they are, which device each has, and the groups they talk in.
+"""The process groups and the device of a rank.
 
-Gradients travel in `outer` (ranks that hold the same weights) or in `inner` (ranks that hold a shard each of
-one copy of the weights); NCCL on CUDA, gloo elsewhere. Today all ranks are in the one or in the other. Besides,
-`control` (a few numbers a step; gloo) and `saving` (the checkpoint thread's; gloo), so that collectives of
-different threads can never interleave.
+Gradients travel in `outer` (ranks with the same weights) or in `inner` (ranks with a shard each of one copy);
+NCCL on CUDA, gloo elsewhere. Today all ranks are in one of the two. `control` (a few numbers a step; gloo) and
+`saving` (the checkpoint thread's; gloo) exist so that collectives of different threads cannot interleave.
 """
 
 import os
@@ -23,15 +22,15 @@ from assay.distributed.values import take_in_values_only
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among its peers."""
+    """This process with its process groups."""
 
     rank: int
     world_size: int
     device: torch.device
     outer: dist.ProcessGroup | None
-    """None where every rank is in `inner`."""
+    """None if all ranks are in `inner`."""
     inner: dist.ProcessGroup | None
-    """None where every rank holds all weights."""
+    """None if each rank holds all weights."""
     control: dist.ProcessGroup
     saving: dist.ProcessGroup
 
@@ -46,12 +45,11 @@ class Ranks:
         shards_weights: bool = False,
         timeout_s: float = 600.0,
     ) -> Self:
-        """Meet the other ranks at `rendezvous`, a URL that is fresh for each attempt.
+        """Join the other ranks at `rendezvous`, a URL that is new for each attempt.
 
-        A single rank has nothing to shard: it holds all weights, whatever `shards_weights` says.
-
-        `file:///path` on one machine; `tcp://host:port` on several, with rank 0 on that host.
-        Results of MKL and oneDNN depend on the number of threads, so each rank fixes its own.
+        `file:///path` on one machine; `tcp://host:port` on several, with rank 0 on that host. A single rank
+        holds all weights, whatever `shards_weights` says. Results of MKL and oneDNN depend on the number of
+        threads, so each rank fixes its own.
         """
         torch.set_num_threads(num_threads)
         take_in_values_only()
@@ -78,7 +76,7 @@ class Ranks:
         )
 
     def all_gather_numbers(self, numbers: Sequence[int]) -> list[list[int]]:
-        """The numbers of each rank, by rank; all ranks call it together, with as many numbers each."""
+        """Return each rank's numbers; all ranks call it together with equally many."""
         if self.world_size == 1:
             return [list(numbers)]
         sent = torch.tensor(numbers, dtype=torch.int64)
@@ -87,5 +85,5 @@ class Ranks:
         return received.tolist()
 
     def leave(self) -> None:
-        """Take leave of the peers; call it when no collective is under way."""
+        """Destroy the process groups; no collective may be in progress."""
         dist.destroy_process_group()

@@ -1,19 +1,19 @@
-"""The sum of a step's gradients over all lanes where every rank holds a shard of the weights (FSDP2).
+"""Sums a step's gradients over all lanes if each rank holds a shard of the weights (FSDP2).
 
-The same tree as in `lane_sum`, climbed from the other side. Each round of lanes crosses the ranks as soon as
-its backward has a layer's gradients; what a rank gets is its shard of each lane's:
+The tree is that of `lane_sum`, evaluated round by round. As soon as the backward pass of a round has a layer's
+gradients, they are exchanged; a rank gets its shard of each lane's gradient:
 
     round k: lanes kW .. kW+W-1, one per rank -> all-to-all -> one by one into a binary counter, in lane order
-    at the end of the last round the counter holds one sum: this rank's shard of that over all lanes
+    after the last round the counter holds one sum: this rank's shard of the sum over all lanes
 
-So rank r works on the lanes r, W+r, 2W+r, ..., for any number W of ranks. In the last round some may have no
-lane: they compute a blank, for all ranks gather the weights together. What enters the exchange is the
-gradient of one lane alone, a layer at a time: a spot check looks there.
+So rank r works on the lanes r, W+r, 2W+r, ..., for any number W of ranks. Ranks without a lane in the last
+round compute a blank, because gathering the weights is a collective. The input of an exchange is the gradient
+of one lane alone, a layer at a time: a spot check looks there.
 
-A lane of several micro-batches takes as many passes, and each pass gathers the weights from all ranks, so
-ranks make as many as the longest lane of a round takes; a pass beyond a lane's own is a blank, left out of the
-sums. What has crossed is added lane by lane until the round's last pass, and only then over the lanes, as whole
-weights would have it: that takes the room of one lane's gradient on every rank.
+A lane of several micro-batches takes as many passes, and each pass gathers the weights from all ranks. So all
+ranks make as many passes as the round's longest lane; further passes are blanks and left out of the sums.
+Exchanged gradients are added lane by lane until the round's last pass, and only then over lanes, as with
+unsharded weights: that takes memory of one lane's gradient on each rank.
 """
 
 import copy
@@ -39,40 +39,40 @@ from assay.distributed.tree import PartialSums
 from assay.records.phase import Phase
 
 OnGradients = Callable[[Sequence[int], Sequence[Float[Tensor, "..."]]], None]
-"""Takes indices of parameters and their gradients."""
+"""Receives parameter indices and their gradients."""
 
 
 class RoundPass(NamedTuple):
-    """One pass of a round: a lane of each rank, side by side."""
+    """One pass of a round: one lane of each rank."""
 
     number: int
-    """In the round, from 0."""
+    """Index in the round, from 0."""
     num_passes: Sequence[int]
-    """[rank]: that the lanes of the round take; 0 for a rank that has none."""
+    """[rank]: passes of its lane; 0 without a lane."""
     ends_step: bool
-    """No round follows."""
+    """True in the step's last round."""
 
     @property
     def is_last(self) -> bool:
-        """No lane takes more."""
+        """True if no lane has another pass."""
         return self.number + 1 == max(self.num_passes)
 
 
 class TreeReduceScatter:
-    """FSDP2's reduce-scatter, added as a tree over lanes: each rank gets its chunk of the sum."""
+    """Replaces FSDP2's reduce-scatter by a sum over the tree of lanes: each rank gets its chunk."""
 
     def __init__(self, enters: Callable[[Float[Tensor, "number"]], RoundPass | None]) -> None:
-        """`enters` is shown each input before the exchange and says which pass it is of; None: of no step."""
+        """`enters` is called with each input and returns its pass; None if it belongs to no step."""
         self._enters = enters
         self._of_lanes: list[Tensor] = []
-        """[rank]: this rank's chunk of the gradient of that rank's lane, over the round's passes so far."""
+        """[rank]: this rank's chunk of that rank's lane gradient, summed over the round's passes."""
         self._counter = PartialSums()
         """Adds chunks over the step's rounds."""
 
     def allocate(
         self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device
     ) -> Shaped[Tensor, "..."]:
-        """A buffer for the exchange."""
+        """Return a buffer for the exchange."""
         return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(
@@ -83,10 +83,9 @@ class TreeReduceScatter:
         op: object,  # noqa: ARG002
         async_op: bool = False,  # noqa: ARG002
     ) -> None:
-        """Take in `input_tensor` [world_size * chunk]; the sum over the step's lanes comes into
-        `output_tensor`.
+        """Exchange `input_tensor` [world_size * chunk]; write the sum over the step's lanes to `output_tensor`.
 
-        Zeros come out before the last pass of the last round.
+        Before the last pass of the last round, zeros are written.
         """
         of_round = self._enters(input_tensor)
         if of_round is None:
@@ -121,9 +120,9 @@ class ShardedLaneSum:
     """Shards a model in place so that `.grad` after a step's last lane is this rank's shard of the sum."""
 
     adds_passes = False
-    """`on_own_gradients` is told of each pass of a lane by itself."""
+    """`on_own_gradients` gets the gradient of each pass."""
     gathers_weights = True
-    """`whole_model` waits for the other ranks."""
+    """`whole_model` is a collective."""
 
     def __init__(
         self,
@@ -144,7 +143,7 @@ class ShardedLaneSum:
         self._position = 0
         self._index = 0
         self._num_passes: list[list[int]] = []
-        """[position][rank]: passes that the lanes of the step take."""
+        """[position][rank]: passes of the step's lanes."""
         self.on_own_gradients: OnOwnGradients | None = None
         """Told of the gradients of each pass of each lane before they are added to others. The indices count on
         over the passes: parameter 3 of the second pass is number `num_parameters + 3`."""
@@ -152,7 +151,7 @@ class ShardedLaneSum:
         self._separate_hook: OnGradients | None = None
         self._ranks = ranks
         self.enter_phase = enter_phase
-        # It warns of changes in place to what the model returns; a method never makes any.
+        # It warns about in-place changes of the model's outputs, which no method makes.
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module", category=UserWarning)
         self._whole = copy.deepcopy(model).requires_grad_(False) if gathers else None
         mesh = DeviceMesh.from_group(ranks.inner, ranks.device.type)
@@ -169,14 +168,14 @@ class ShardedLaneSum:
                 part.set_custom_reduce_scatter(exchange)  # type: ignore[arg-type]
 
     def _indices_of(self, part: FSDPModule) -> list[int]:
-        """The trained parameters that `part` gathers and exchanges as one, in the order in which it does."""
+        """Return the trained parameters that `part` gathers and exchanges together, in that order."""
         index_of = {parameter: index for index, parameter in enumerate(self._parameters)}
         groups = part._get_fsdp_state()._fsdp_param_groups
         exchanged = [parameter.sharded_param for group in groups for parameter in group.fsdp_params]
         return [index_of[parameter] for parameter in exchanged if parameter.requires_grad]
 
     def _enters(self, indices: list[int], packed: Float[Tensor, "number"]) -> RoundPass | None:
-        """Shows a layer's gradients to who wants them; the pass that they are of, None if of no step."""
+        """Call the hook with a layer's gradients; return their pass, None if they belong to no step."""
         hook = self._separate_hook if self._is_separate else self._own_gradient_hook()
         if hook is not None:
             shapes = [self._parameters[index].shape for index in indices]
@@ -187,33 +186,32 @@ class ShardedLaneSum:
         return RoundPass(self._index, self._num_passes[self._position], self._position + 1 == self.shares.most)
 
     def _own_gradient_hook(self) -> OnGradients | None:
-        """Who wants the gradients of this rank's own lane in this pass; a blank's are nobody's."""
+        """Return the hook for this rank's own lane in this pass; None for a blank."""
         if self.on_own_gradients is None or self._index >= self._num_passes[self._position][self._ranks.rank]:
             return None
         return partial(self.on_own_gradients, self._position)
 
     @torch.no_grad()
     def whole_model(self) -> nn.Module:
-        """A copy that has all weights, gathered now."""
-        assert self._whole is not None, "nobody said that weights would be gathered"
+        """Return a copy with all weights, gathered now."""
+        assert self._whole is not None, "constructed without `gathers`"
         for whole, sharded in zip(self._whole.parameters(), self.module.parameters(), strict=True):
             whole.copy_(sharded.full_tensor() if isinstance(sharded, DTensor) else sharded)
         return self._whole
 
     def seen_alone(self, num_positions: int) -> range:
-        """All: a lane is exchanged by itself."""
+        """Return all positions: each lane is exchanged alone."""
         return range(num_positions)
 
     def most_passes(self, num_passes: int) -> int:
-        """The most that any rank asks for; all ranks call it together."""
+        """Return the maximum over all ranks; all ranks call it together."""
         return max(count for [count] in self._ranks.all_gather_numbers([num_passes])) if self._several_passes else 1
 
     @contextmanager
     def separate_pass(self, index: int, hook: OnGradients | None) -> Iterator[None]:
-        """Pass number `index` over a lane that is no part of the step: `hook` is told of its gradients, `.grad`
-        is not.
+        """Run pass `index` of a lane outside the step: `hook` gets its gradients, `.grad` is unchanged.
 
-        The weights are gathered from all ranks, so all go through it together; they may compute any lane each.
+        The weights are gathered from all ranks, so all ranks run it together; each may compute any lane.
         """
         saved_gradients = [parameter.grad for parameter in self._parameters]
         for parameter in self._parameters:
@@ -227,8 +225,8 @@ class ShardedLaneSum:
                 parameter.grad = gradient
 
     def begin_step(self, num_backwards: Sequence[int]) -> Sequence[int]:
-        """As many passes for each round as the longest lane of any rank there takes: in the last, perhaps for
-        no lane of this one."""
+        """Return the passes of each round: those of the longest lane of any rank; in the last round perhaps for
+        no lane of this rank."""
         rounds = self.shares.most
         of_ranks = (
             self._ranks.all_gather_numbers([*num_backwards, *[0] * (rounds - len(num_backwards))])
@@ -254,20 +252,19 @@ class ShardedLaneSum:
         return 0.0
 
     def buckets(self) -> list[BucketReady]:
-        """None: layers cross the ranks one by one, lane after lane."""
+        """Return no buckets: layers are exchanged one by one."""
         return []
 
-    def close(self) -> None:
-        """Nothing to stop."""
+    def close(self) -> None: ...
 
 
 def unpacked(
     packed: Float[Tensor, "number"], shapes: Sequence[torch.Size], world_size: int
 ) -> list[Float[Tensor, "..."]]:
-    """The gradients of a layer that FSDP2 has packed for its exchange.
+    """Return the gradients of a layer that FSDP2 has packed for its exchange.
 
-    It pads each one's first dimension to a multiple of `world_size` and cuts it into as many chunks; `packed`
-    [world_size * chunk] has, for each rank, the chunks of all gradients one after another.
+    FSDP2 pads the first dimension of each to a multiple of `world_size` and splits it into as many chunks;
+    `packed` [world_size * chunk] has, for each rank, the chunks of all gradients one after another.
     """
     of_ranks = packed.view(world_size, -1)
     widths = [-(-shape[0] // world_size) * shape[1:].numel() for shape in shapes]
@@ -277,6 +274,6 @@ def unpacked(
 
 
 def _blocks(model: nn.Module) -> list[nn.Module]:
-    """The layers of a transformer: what stands in a list of modules is gathered and freed as one."""
+    """Return the layers of a transformer: modules in a `ModuleList` are gathered and freed as units."""
     lists = (module for module in model.modules() if isinstance(module, nn.ModuleList))
     return [block for blocks in lists for block in blocks]

@@ -1,12 +1,12 @@
-"""Tensors that change hands between ranks, both ways at once.
+"""Point-to-point exchange of tensors, in both directions at once.
 
-Receives are posted before sends. A gloo connection reads what comes in only where a receive waits for it: with
-the sends first, each side's own goes out before it takes anything in, and a real link carries one direction at
-a time. On loopback, where memory is the limit, the order makes no difference.
+Receives are posted before sends. A gloo connection reads only if a receive waits for it: if sends came first,
+each side would send everything before it receives anything, and a real link would be used in one direction at a
+time. On loopback, where memory is the limit, the order makes no difference.
 
-A gloo send is over when the kernel has the bytes, long before a slow link has carried them. Who came late to a
-round would have its message share the link with the next ones of who came early, and all wait longer than the
-bytes take: so whoever takes a large message says so, and the sender waits for that.
+A gloo send completes when the kernel has the bytes, long before a slow link has sent them. A rank that enters a
+round late would then share the link with its peers' next messages, and all would wait longer. So large messages
+are acknowledged before the sender continues.
 """
 
 from collections.abc import Sequence
@@ -20,18 +20,18 @@ from assay.base.shapes import Shaped
 
 
 class Transfer(NamedTuple):
-    """What goes to a rank of the group, or room for what comes from it."""
+    """A tensor to send to a rank of the group, or the memory for one to receive."""
 
     peer: int
     tensor: Shaped[Tensor, "..."]
 
 
 ACK_BYTES = 65_536
-"""From this size on a message is large."""
+"""Messages of at least this size are acknowledged."""
 
 
 def swap(sends: Sequence[Transfer], receives: Sequence[Transfer], group: dist.ProcessGroup) -> None:
-    """Send and receive; messages of two ranks arrive in their order, and an empty one is not sent."""
+    """Send and receive; messages between two ranks arrive in order, and empty ones are not sent."""
     sends, receives = (
         [transfer for transfer in transfers if transfer.tensor.numel()] for transfers in (sends, receives)
     )
@@ -52,7 +52,7 @@ def swap(sends: Sequence[Transfer], receives: Sequence[Transfer], group: dist.Pr
 
 
 def _needs_ack(message: Transfer, group: dist.ProcessGroup) -> bool:
-    """Where others may share the link; NCCL's messages are over when they have arrived."""
+    """Return whether the message is large and shares a link; NCCL's messages complete when they have arrived."""
     num_bytes = message.tensor.numel() * message.tensor.itemsize
     return num_bytes >= ACK_BYTES and group.size() > 2 and message.tensor.device.type == "cpu"
 
@@ -60,10 +60,10 @@ def _needs_ack(message: Transfer, group: dist.ProcessGroup) -> bool:
 def all_to_all(
     received: Shaped[Tensor, "rank number"], sent: Shaped[Tensor, "rank number"], group: dist.ProcessGroup
 ) -> None:
-    """Row r of `sent` goes to rank r, whose row comes into `received`.
+    """Send row r of `sent` to rank r; receive its row into `received`.
 
-    On a CPU in rounds, in each of which a rank has one partner to send to and one to receive from: gloo's own
-    collective sends first. NCCL's goes both ways.
+    On a CPU in rounds with one partner to send to and one to receive from, because gloo's own collective sends
+    first. NCCL's collective uses both directions.
     """
     if sent.device.type != "cpu":
         dist.all_to_all_single(received, sent, group=group)

@@ -26,16 +26,16 @@ Gradients = list[Float[Tensor, "..."]]
 
 
 class PartialSums:
-    """A subtree in the making: finished partial sums of 2^k lanes each, largest first."""
+    """A partial subtree: sums of 2^k lanes each, largest first."""
 
     def __init__(self) -> None:
         self._sums: list[Gradients] = []
         self._sizes: list[int] = []
         self._num_owned = 0
-        """The first so many sums lie in memory of their own."""
+        """The first `_num_owned` sums are in memory of their own."""
 
     def add(self, gradients: Gradients, num_lanes: int) -> None:
-        """Take the sum over the next 1 or 2 lanes; its memory may be reused."""
+        """Add the sum over the next 1 or 2 lanes; its memory may be reused."""
         while self._sizes and self._sizes[-1] == num_lanes:
             torch._foreach_add_(gradients, self._sums.pop())
             num_lanes += self._sizes.pop()
@@ -44,11 +44,11 @@ class PartialSums:
         self._sizes.append(num_lanes)
 
     def add_to(self, last: Sequence[Float[Tensor, "..."]], parameter_indices: Sequence[int], num_lanes: int) -> None:
-        """Complete the tree for some parameters: add all their partial sums to the last lanes' gradients.
+        """Complete the tree for some parameters: add their partial sums to the last lanes' gradients.
 
         `last[i]` belongs to parameter `parameter_indices[i]` and is the sum over the last `num_lanes` lanes.
-        With 2^n lanes in all, every partial sum is a left sibling of what has been added so far, so adding
-        them from the smallest up is the tree.
+        With 2^n lanes in all, each partial sum is the left sibling of what has been added so far, so adding
+        from the smallest up is the tree.
         """
         left_siblings = [num_lanes << height for height in range(len(self._sizes))]
         assert self._sizes[::-1] == left_siblings, (
@@ -58,19 +58,19 @@ class PartialSums:
             torch._foreach_add_(list(last), [gradients[index] for index in parameter_indices])
 
     def take(self) -> Gradients:
-        """The sum over all lanes so far, 2^n of them, which are forgotten."""
+        """Return the sum over all lanes so far (2^n of them) and reset."""
         assert len(self._sums) == 1, f"partial sums of {self._sizes} lanes are not a full tree"
         [whole] = self._sums
         self.clear()
         return whole
 
     def keep(self) -> None:
-        """Copy the partial sums, so that the memory in which they came is free again."""
+        """Copy the partial sums, so that the memory of the given gradients can be reused."""
         for index in range(self._num_owned, len(self._sums)):
             self._sums[index] = [part.clone() for part in self._sums[index]]
         self._num_owned = len(self._sums)
 
     def clear(self) -> None:
-        """Forget all; the next lane is the first of a new step."""
+        """Reset; the next lane is the first of a new step."""
         self._sums.clear()
         self._sizes.clear()

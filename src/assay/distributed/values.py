@@ -1,8 +1,8 @@
-"""What ranks tell one another besides tensors: values, and nothing that runs.
+"""Restricts collectives of objects to plain values: nothing that ranks send each other runs code.
 
-Torch's collectives of objects (DCP's plans go by them, and so do our failures, witnesses and predictions) are
-pickles, which run what they name, and the line between ranks knows no key. So a rank takes in data, arrays and
-classes that hold them: who got among the ranks can spoil their numbers, but has no hand in their process.
+torch's object collectives (used by DCP's plans, and by our failures, spot checks and predictions) are pickles,
+which run what they name, and connections between ranks are not authenticated. So a rank accepts data, arrays
+and classes that hold them: an attacker among the ranks can corrupt numbers but cannot execute code.
 """
 
 import pickle
@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from torch.distributed import distributed_c10d
 
 _OURS = ("assay.", "torch.distributed.checkpoint.")
-"""Packages whose plain classes hold what is said."""
+"""Packages whose plain data classes are accepted."""
 
 _ADMITTED = {
     "builtins": {"bytearray", "complex", "range", "slice"},
@@ -35,7 +35,7 @@ _ADMITTED = {
 
 
 def take_in_values_only() -> None:
-    """From now on, collectives of objects in this process admit values only."""
+    """Make object collectives in this process accept values only."""
     distributed_c10d._unpickler = _ValueUnpickler
 
 
@@ -43,10 +43,10 @@ class _ValueUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str, /) -> Any:
         if name in _ADMITTED.get(module, ()):
             return super().find_class(module, name)
-        found = getattr(sys.modules.get(module), name, None)  # what is not imported by now is none of ours
+        found = getattr(sys.modules.get(module), name, None)  # our classes are imported by now
         if isinstance(found, torch.dtype) or _holds_values(found, module):
             return found
-        raise pickle.UnpicklingError(f"another rank said what is no value: it asks for {module}.{name}")
+        raise pickle.UnpicklingError(f"another rank sent an object that is no plain value: {module}.{name}")
 
 
 def _holds_values(found: Any, module: str) -> bool:

@@ -75,8 +75,8 @@ MEASURING = ("workers", "steps", "warm_up", "sequential", "error", "most_blocks"
 
 def reject_options(context: click.Context, names: tuple[str, ...], why: str) -> None:
     """Raise `ConfigError` if one of these options is set."""
-    options = {option.name: option.opts[0] for option in context.command.params}
-    options = [options[name] for name in names if is_on_command_line(context, name)]
+    flags = {option.name: option.opts[0] for option in context.command.params}
+    options = [flags[name] for name in names if is_on_command_line(context, name)]
     if options:
         raise ConfigError(f"{', '.join(options)}: {why}.")
 

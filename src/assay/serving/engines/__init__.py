@@ -1,1 +1,1 @@
-"""Models that answer: what is asked of one, and the processes that hold them."""
+"""Engines of loaded models, and the processes that run them."""

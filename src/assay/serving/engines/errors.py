@@ -32,7 +32,7 @@ def engines_busy(max_models: int) -> ApiError:
     )
 
 
-def refused_by(rejected: RequestRejected) -> ApiError:
+def rejected_by(rejected: RequestRejected) -> ApiError:
     """Convert an engine's rejection."""
     status = 500 if rejected.is_ours else 400
     return ApiError(rejected.message, status=status, param=rejected.param, code=rejected.code)

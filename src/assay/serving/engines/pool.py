@@ -46,7 +46,7 @@ class EngineHandle(Engine, Protocol):
 class _ModelSlot:
     """A model that is loaded or loading."""
 
-    def __init__(self, loading: "asyncio.Future[BegunEngine]") -> None:
+    def __init__(self, loading: "asyncio.Future[EngineHandle]") -> None:
         self.loading = loading
         self.since_s = asyncio.get_running_loop().time()
         self.requests = FairSlots(
@@ -59,7 +59,7 @@ class _ModelSlot:
         )
         self.num_users = 0
         """Running requests."""
-        self.is_leaving = False
+        self.is_draining = False
         """It takes no further requests, because requests wait for its slot."""
 
     @property
@@ -110,7 +110,7 @@ class EnginePool:
         while not is_done:
             slot = await self._slot_for(key, source)
             async with slot.requests.slot(project):
-                if slot.is_leaving and not slot.has_failed:
+                if slot.is_draining and not slot.has_failed:
                     continue
                 slot.num_users += 1
                 try:
@@ -129,14 +129,14 @@ class EnginePool:
 
     async def _slot_for(self, key: str, source: ModelSource) -> _ModelSlot:
         await self._wait_for_room(key)
-        # From here to the end nothing waits, so nobody else takes the room.
+        # There is no await from here on, so no other request can take the slot.
         self._drop_lost()
         slot = self._slots.pop(key, None)
         if slot is None:
             slot = _ModelSlot(asyncio.ensure_future(self._loaded(source)))
             slot.loading.add_done_callback(lambda _: self._notify_change())
-        slot.is_leaving = False  # there is room by now
-        self._slots[key] = slot  # the last one used stands last
+        slot.is_draining = False  # a slot is free by now
+        self._slots[key] = slot  # keeps least recently used order
         return slot
 
     async def _wait_for_room(self, key: str) -> None:
@@ -158,7 +158,7 @@ class EnginePool:
 
     def _has(self, key: str) -> bool:
         slot = self._slots.get(key)
-        return slot is not None and not slot.is_leaving
+        return slot is not None and not slot.is_draining
 
     def _notify_change(self) -> None:
         self._changed.set()
@@ -171,7 +171,7 @@ class EnginePool:
             return True
         if self._evict_one():
             return True
-        self._have_one_leave()
+        self._drain_oldest()
         return False
 
     def _evict_one(self) -> bool:
@@ -183,11 +183,11 @@ class EnginePool:
                 return True
         return False
 
-    def _have_one_leave(self) -> None:
+    def _drain_oldest(self) -> None:
         before_s = asyncio.get_running_loop().time() - SLICE_S
         oldest = min(self._slots.values(), key=lambda slot: slot.since_s)
-        if oldest.since_s < before_s and not any(slot.is_leaving for slot in self._slots.values()):
-            oldest.is_leaving = True
+        if oldest.since_s < before_s and not any(slot.is_draining for slot in self._slots.values()):
+            oldest.is_draining = True
 
     def _shrink(self) -> None:
         """Evict idle models until the memory limit is met."""
@@ -203,7 +203,7 @@ class EnginePool:
                 self._drop(key, slot)
 
     def _drop(self, key: str, slot: _ModelSlot) -> None:
-        slot.is_leaving = True
+        slot.is_draining = True
         if self._slots.get(key) is slot:
             del self._slots[key]
 

@@ -21,7 +21,7 @@ from assay.inference.protocol import (
     RequestLine,
     RequestRejected,
 )
-from assay.serving.engines.errors import engine_lost, refused_by, took_too_long
+from assay.serving.engines.errors import engine_lost, rejected_by, took_too_long
 
 REQUEST_TIMEOUT_S = 1800.0
 """Limit of one request. An engine processes requests one at a time, so others wait."""
@@ -57,7 +57,7 @@ class EngineProcess:
         with engine_socket:
             try:
                 process = await asyncio.to_thread(start, engine_socket)
-            except (OSError, EOFError) as error:  # what it is forked from was killed
+            except (OSError, EOFError) as error:  # the fork server was killed
                 server_socket.close()
                 raise engine_lost() from error
         reader, writer = await asyncio.open_connection(sock=server_socket, limit=MAX_LINE_BYTES)
@@ -100,7 +100,7 @@ class EngineProcess:
                 if message is None:
                     raise engine_lost()
                 if isinstance(message, RequestRejected):
-                    raise refused_by(message)
+                    raise rejected_by(message)
                 if isinstance(message, Done):
                     return
                 yield message
@@ -125,13 +125,13 @@ class EngineProcess:
         try:
             while line := await self._reader.readline():
                 found = RESPONSE_LINE.validate_json(line)
-                if (queue := self._queues.get(found.number)) is not None:  # else it was given up
+                if (queue := self._queues.get(found.number)) is not None:  # otherwise it was cancelled
                     queue.put_nowait(found.response)
         except (OSError, ValueError) as error:
             logging.getLogger("assay.serving").error("engine: %s", error)
         finally:
             self.end()
-            # Its end is waited for elsewhere: a process that writes its last memory takes its time.
+            # Joined in a thread: the exit of a large process takes a while.
             await asyncio.shield(asyncio.to_thread(self._process.join))
 
     def _lose(self) -> None:

@@ -1,10 +1,9 @@
-"""The methods that there are. Adding one takes a folder beside this file, and one line of it.
+"""The training methods. Adding one takes a folder beside this file, and one entry in `METHODS`.
 
-    folder `dpo`:  config.py   its `MethodConfig`; imports no torch, and is read at once: recipes are checked,
-                               planned with and judged where there is no torch
-                   method.py   its `PredictingMethod`, the only other file that is asked for from outside
+    folder `dpo`:  config.py   its `MethodConfig`; imports no torch, because recipes are checked and planned without it
+                   method.py   its `PredictingMethod`, the only other file that is imported from outside
 
-Nobody else names a method: whoever has a recipe asks `method_of`.
+No other module names a method: `method_of` maps a recipe's configuration to it.
 """
 
 from collections.abc import Mapping
@@ -23,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class Entry(NamedTuple):
-    """Where a method is found."""
+    """The location of a method."""
 
     folder: str
-    """Its name, too: the `type` of its configuration."""
+    """Also the `type` of its configuration."""
     config: str
     """Class in the folder's `config.py`."""
     method: str
-    """Class in the folder's `method.py`, made from the configuration."""
+    """Class in the folder's `method.py`, built from the configuration."""
 
 
 METHODS = (
@@ -43,40 +42,37 @@ METHODS = (
 
 
 def method_of(config: MethodConfig) -> "PredictingMethod":
-    """The method that a recipe chose."""
+    """Return the method of a recipe."""
     (entry,) = (entry for entry in METHODS if entry.folder == config.type)
     method: PredictingMethod = getattr(_module(entry, "method"), entry.method)(config)
     return method
 
 
 def exportable_method(config: MethodConfig) -> "ExportableMethod":
-    """Likewise, if its model can leave; else a `ConfigError`."""
+    """Return the method if its model can be exported; else raise `ConfigError`."""
     from assay.training.trainer.method import ExportableMethod
 
     method = method_of(config)
     if not isinstance(method, ExportableMethod):
-        raise ConfigError(
-            f"a model of method '{config.type}' cannot leave yet: the method does not say how its weights are "
-            "written for others."
-        )
+        raise ConfigError(f"a model of method '{config.type}' cannot be exported: the method does not support it.")
     return method
 
 
 def loadable_method(config: MethodConfig) -> "LoadableMethod":
-    """Likewise, if its model answers for rows of a file; else a `ConfigError`."""
+    """Return the method if its model predicts on rows of a file; else raise `ConfigError`."""
     from assay.training.trainer.method import LoadableMethod
 
     method = method_of(config)
     if not isinstance(method, LoadableMethod):
         raise ConfigError(
-            f"a model of method '{config.type}' has no answer for the rows of a file. Ask "
-            "it in words with 'assay chat RUN', or write it for transformers with 'assay export RUN'."
+            f"a model of method '{config.type}' makes no predictions for rows of a file. Chat "
+            "with it: 'assay chat RUN', or export it: 'assay export RUN'."
         )
     return method
 
 
 def import_all_methods() -> None:
-    """Import what `method_of` would import when it is asked: for who must not wait then."""
+    """Import all methods now, for processes that must not wait later."""
     for entry in METHODS:
         _module(entry, "method")
 
@@ -86,7 +82,7 @@ def _module(entry: Entry, name: str) -> object:
 
 
 def _with_type(method: Any) -> Any:
-    """Recipes from when there was one method need not say which; only that one had an encoder."""
+    """Fill in the type `classify` if a configuration has an encoder and no type."""
     if isinstance(method, Mapping) and "type" not in method and "encoder" in method:
         return {"type": METHODS[0].folder, **method}
     return method

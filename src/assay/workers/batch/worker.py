@@ -95,7 +95,7 @@ class InferenceWorker:
         """Release the lease."""
         self._let_go()
 
-    def _goes_on(self, held: "_HeldThing", due: Sequence[tuple[ChunkProcessor[Any, Any], DueTask]]) -> bool:
+    def _goes_on(self, held: "_LeasedTask", due: Sequence[tuple[ChunkProcessor[Any, Any], DueTask]]) -> bool:
         tasks = {task for _, task in due}
         if held.task not in tasks:
             return False

@@ -179,7 +179,7 @@ class Worker:
             waits = JobWaits(at_s=self._clock.now_s(), code=progress.code, message=progress.blocked_by)
             self._jobs.logs.log(job_id).append(partial(_if_news, waits))
 
-    def _step(self, state: JobState, action: Callable[["_Held", JobState], None]) -> None:
+    def _step(self, state: JobState, action: Callable[["_LeasedJob", JobState], None]) -> None:
         """Advance a job if this worker has or gets its lease."""
         job_id = state.created.job_id
         if job_id in self._deferred:
@@ -192,7 +192,7 @@ class Worker:
         except FencedError:
             self._let_go(job_id)
 
-    def _take(self, job_id: str) -> "_Held | None":
+    def _take(self, job_id: str) -> "_LeasedJob | None":
         """Return the job with a lease; None if another worker has it."""
         lease = self._watch_of_leases.take(f"ftjob/{job_id}", worker=self._name, term_s=self._term_s)
         if lease is None:
@@ -214,7 +214,7 @@ class Worker:
         if (held := self._held.pop(job_id, None)) is not None:
             held.release()
 
-    def _run_step(self, held: "_Held", state: JobState, action: Callable[["_Held", JobState], None]) -> None:
+    def _run_step(self, held: "_LeasedJob", state: JobState, action: Callable[["_LeasedJob", JobState], None]) -> None:
         try:
             action(held, state)
         except (FencedError, StoreError):
@@ -228,7 +228,7 @@ class Worker:
             self._stop_run(held, state)
             self._fail(held, "cannot_train", str(error))
 
-    def _stop_run(self, held: "_Held", state: JobState) -> None:
+    def _stop_run(self, held: "_LeasedJob", state: JobState) -> None:
         """Stop the run of a job that fails while it is watched."""
         if state.validated is not None and state.planned is not None:
             with suppress(AssayError):  # the records may be damaged as well
@@ -247,7 +247,7 @@ class Worker:
         under_way = [validating_id for validating_id, validation in self._validating.items() if not validation.done()]
         return under_way in ([], [job_id])
 
-    def _validate(self, held: "_Held", state: JobState) -> None:
+    def _validate(self, held: "_LeasedJob", state: JobState) -> None:
         """Start validation, or collect its result; it runs in the background because it may take long."""
         job_id = held.job_id
         if job_id not in self._validating:
@@ -256,7 +256,7 @@ class Worker:
             validated = self._validating.pop(job_id).result().model_copy(update={"lease": held.lease})
             held.append(lambda now: validated if now.validated is None else None)
 
-    def _plan_launch(self, held: "_Held", state: JobState) -> None:
+    def _plan_launch(self, held: "_LeasedJob", state: JobState) -> None:
         assert state.validated is not None
         if (spent := self._budgets.spent(state, self._at_work, held.lease)) is not None:
             held.append(lambda now: spent if now.desired_state == "run" and not now.is_at_work else None)
@@ -268,7 +268,7 @@ class Worker:
         # A concurrent pause or cancel wins, since nothing was started yet.
         held.append(lambda now: planned if now.desired_state == "run" and not now.is_at_work else None)
 
-    def _watch(self, held: "_Held", state: JobState) -> None:
+    def _watch(self, held: "_LeasedJob", state: JobState) -> None:
         assert state.validated is not None and state.planned is not None
         run_id = state.validated.run_id
         launch = self._runs.launch_from(run_id, state.planned.number)
@@ -300,7 +300,7 @@ class Worker:
         if not progress.is_living:
             self._end(held, state, progress)
 
-    def _request_stop(self, held: "_Held", state: JobState, launch: Launch) -> None:
+    def _request_stop(self, held: "_LeasedJob", state: JobState, launch: Launch) -> None:
         """Request a stop once; kill a run over its budget after `LEAVE_S`."""
         now_s = self._clock.monotonic_s()
         if state.desired_state == "run":
@@ -314,7 +314,7 @@ class Worker:
         if state.budget_spent or self._budgets.spent(state, self._at_work, held.lease):
             self._runs.end(launch)
 
-    def _charge(self, held: "_Held", times: Sequence[AttemptTime]) -> None:
+    def _charge(self, held: "_LeasedJob", times: Sequence[AttemptTime]) -> None:
         """Log the device time of attempts, again if it changed."""
         state = self._jobs.logs.state(held.job_id)
         assert state is not None
@@ -326,7 +326,7 @@ class Worker:
             charged = JobCharged(at_s=self._clock.now_s(), lease=held.lease, **time_s._asdict())
             held.append(partial(_anyway, charged))
 
-    def _record_scheduler_wait(self, held: "_Held", progress: RunProgress) -> None:
+    def _record_scheduler_wait(self, held: "_LeasedJob", progress: RunProgress) -> None:
         """Log whether a cluster's scheduler queues the launch."""
         now_s, reason = self._clock.now_s(), progress.waits_for
         waits = JobWaits(at_s=now_s, code="scheduler", message=reason)
@@ -336,7 +336,7 @@ class Worker:
         elif progress.is_living:
             held.append(lambda now: began if now.is_queued_outside else None)
 
-    def _record_commits(self, held: "_Held", run_id: str, step: int) -> None:
+    def _record_commits(self, held: "_LeasedJob", run_id: str, step: int) -> None:
         for commit in self._runs.commits_after(run_id, step):
             if step == 0 and (state := self._jobs.logs.state(held.job_id)) is not None:
                 self._jobs.note_model(state.created)
@@ -350,7 +350,7 @@ class Worker:
             )
             held.append(partial(_if_later, checkpoint))
 
-    def _end(self, held: "_Held", state: JobState, progress: RunProgress) -> None:
+    def _end(self, held: "_LeasedJob", state: JobState, progress: RunProgress) -> None:
         """Log the charges of an ended launch, then its outcome."""
         assert state.validated is not None
         self._charge(held, self._runs.final_times(state.validated.run_id, seen_s=held.seen_s))
@@ -367,11 +367,11 @@ class Worker:
         else:
             self._record_left(held, progress.step)
 
-    def _record_left(self, held: "_Held", step: int) -> None:
+    def _record_left(self, held: "_LeasedJob", step: int) -> None:
         left = RunLeft(at_s=self._clock.now_s(), lease=held.lease, step=step)
         held.append(lambda now: left if now.is_at_work else None)
 
-    def _fail(self, held: "_Held", code: str, message: str, *, param: str | None = None) -> None:
+    def _fail(self, held: "_LeasedJob", code: str, message: str, *, param: str | None = None) -> None:
         failed = JobFailed(at_s=self._clock.now_s(), lease=held.lease, code=code, message=message, param=param)
         held.append(lambda now: failed if not now.has_ended or now.is_at_work else None)
 

@@ -1,4 +1,4 @@
-"""Finds the commit from which on a step takes longer: real runs of commits, each beside one of GOOD."""
+"""Find the commit that made a training step slower, by running commits next to GOOD."""
 
 import itertools
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from assay.workflows.ab_test.short_run import Variant, VariantError
 from assay.workflows.ab_test.variants import commit_variant, named_commit
 
 GOOD = -1
-"""GOOD's place; the commits behind it are counted from 0."""
+"""Index of GOOD; the commits after it count from 0."""
 
 
 class CommitRange(NamedTuple):
@@ -33,23 +33,24 @@ class CommitRange(NamedTuple):
     repository: CodeRepository
     good: CodeCommit
     commits: tuple[CodeCommit, ...]
-    """Behind GOOD, by first parents, BAD last."""
+    """The commits after GOOD along first parents, BAD last."""
     may_be: Bool[np.ndarray, "commit"]
-    """Whether each changes anything in the package."""
+    """Whether each commit changes the package."""
 
     def line(self) -> CommitLine:
-        """For people and records."""
+        """Return the commits as text, for messages and records."""
         shas, subjects, _ = zip(*self.commits, strict=True)
         return CommitLine(self.good.sha, shas, subjects, int((~self.may_be).sum()))
 
 
 def commit_range(repository: CodeRepository, good: str, bad: str) -> CommitRange:
-    """`ConfigError` where these are not two commits on one line, with other code in the second."""
+    """Return the commits from `good` to `bad`. Raises `ConfigError` if they are not on one line, or have equal
+    code."""
     first, last = (named_commit(repository, revision, name=name) for name, revision in (("GOOD", good), ("BAD", bad)))
     if first.code == last.code:
         raise ConfigError(
-            f"GOOD {first.text()} and BAD {last.text()} have the same code in src/assay: no commit between "
-            "them can have made a step slower. Name two that differ."
+            f"GOOD {first.text()} and BAD {last.text()} have the same code in src/assay, so no commit between "
+            "them can have made a step slower. Name commits that differ."
         )
     commits = repository.between(first, last)
     may_be = [before.code != after.code for before, after in itertools.pairwise([first, *commits])]
@@ -66,9 +67,9 @@ def bisect_range(
     clock: Clock,
     on_message: Callable[[str], None],
 ) -> CommitBisection:
-    """Real runs, and the verdict. Raises `VariantError` where GOOD or BAD does not run.
+    """Run commits and return the verdict. Raises `VariantError` if GOOD or BAD does not run.
 
-    Half of the chance of error is for whether there is a difference, half for which commit made it.
+    Half of the error probability is spent on whether there is a difference, half on which commit caused it.
     """
     values, line = read_config_file(recipe, ()).values, commits.line()
     halved, sources = rules._replace(error=rules.error / 2.0), {"recipe": sha256_of_json(values)}
@@ -93,7 +94,7 @@ def bisect_range(
 
 
 class _GoodComparer:
-    """Measures commits, each beside GOOD, and keeps what it found."""
+    """Measures blocks of commits against GOOD, and keeps them."""
 
     def __init__(
         self,
@@ -113,14 +114,15 @@ class _GoodComparer:
         self.blocks: dict[int, list[Block]] = {}
 
     def block(self, index: int) -> Block:
-        """One more. Raises `VariantError` where one of both does not run."""
+        """Measure one more block. Raises `VariantError` if a commit does not run."""
         good, other = self._variant(GOOD), self._variant(index)
         found = measure_block(good, other, self._plan, rng=self._rng, clock=self._clock)
         self.blocks.setdefault(index, []).append(found)
         return found
 
     def log_ratio(self, index: int) -> float:
-        """Likewise; of a commit between both ends, `CannotRun` where it does not."""
+        """Return the log ratio of one more block. Raises `CannotRun` if the commit does not run, `VariantError`
+        if GOOD does not."""
         try:
             return self.block(index).log_ratio
         except VariantError as error:
@@ -129,11 +131,10 @@ class _GoodComparer:
             raise CannotRun(error.reason) from error
 
     def num_blocks(self) -> int:
-        """So far."""
         return sum(map(len, self.blocks.values()))
 
     def device_s(self) -> float:
-        """Spent so far, but for what did not run."""
+        """Return the device-seconds of all blocks that ran."""
         return sum(block.device_s for some in self.blocks.values() for block in some)
 
     def _variant(self, index: int) -> Variant:

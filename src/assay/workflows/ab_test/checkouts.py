@@ -1,7 +1,7 @@
-"""Commits of the code, each in a folder of its own that is removed afterwards (`git worktree`).
+"""Checkouts of commits of assay's code, in temporary folders (`git worktree`).
 
-They are checked out of a clone that shares the repository's objects, which is only read: a command that is
-killed leaves nothing in it.
+They come from a clone that shares the repository's objects and only reads it, so a command that is killed
+leaves nothing in the repository.
 """
 
 import subprocess
@@ -14,35 +14,33 @@ import assay
 from assay.base.errors import ConfigError
 
 PACKAGE = Path("src/assay")
-"""Where the code lies in its repository."""
+"""Path of the package in its repository."""
 
 NO_HOOKS = ("-c", "core.hooksPath=/dev/null")
-"""A checkout that nobody works in needs none."""
+"""Options that disable git hooks, which temporary checkouts do not need."""
 
 
 class CodeCommit(NamedTuple):
-    """One commit."""
+    """A commit and the code of the package in it."""
 
     sha: str
     subject: str
     code: str
-    """Git's name of the package as it is there; equal names are equal code. Empty where there is none."""
+    """Git object name of the package; equal names mean equal code. Empty if the commit has no package."""
 
     def text(self) -> str:
-        """For people."""
         return f"{self.sha[:10]} ({self.subject})"
 
 
 class CodeRepository:
-    """The git repository of the code: the one where the command is given, or else of the code that runs."""
+    """The git repository of the code: that of the working directory, else that of the running code."""
 
     def __init__(self, top: Path) -> None:
-        """`top`: its working tree."""
         self.top = top
 
     @classmethod
     def found(cls) -> Self:
-        """`ConfigError` where neither is in one."""
+        """Find the repository. Raises `ConfigError` if there is none."""
         running = Path(assay.__file__).parent
         for folder in (Path.cwd(), running):
             try:
@@ -52,12 +50,12 @@ class CodeRepository:
             if (top / PACKAGE).is_dir():
                 return cls(top)
         raise ConfigError(
-            f"no git repository of assay's code: neither {Path.cwd()} nor {running}, where the code that runs "
-            "lies, is in one. Give the command in a clone, or name two datasets or two recipes."
+            f"no git repository of assay's code: neither {Path.cwd()} nor {running}, the folder of the "
+            "running code, is in one. Run the command in a clone, or name two datasets or two recipes."
         )
 
     def commit(self, revision: str) -> CodeCommit | None:
-        """What a revision names; None where it names no commit."""
+        """Return the commit of a revision; None if it names no commit."""
         try:
             sha = _git(self.top, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
         except ConfigError:
@@ -65,12 +63,12 @@ class CodeRepository:
         return self._described(sha)
 
     def between(self, good: CodeCommit, bad: CodeCommit) -> list[CodeCommit]:
-        """The commits after `good` up to `bad`, by first parents, the oldest first. `ConfigError` where `good`
-        is not on that line."""
+        """Return the commits after `good` up to `bad` along first parents, oldest first. Raises `ConfigError`
+        if `good` is not an ancestor."""
         line = _git(self.top, "rev-list", "--first-parent", "--reverse", bad.sha).splitlines()
         if good.sha not in line:
             raise ConfigError(
-                f"GOOD {good.text()} is no ancestor of BAD {bad.text()} by first parents. Name one that is: "
+                f"GOOD {good.text()} is not a first-parent ancestor of BAD {bad.text()}. Name one that is: "
                 f"'git log --first-parent {bad.sha[:10]}' lists them."
             )
         return [self._described(sha) for sha in line[line.index(good.sha) + 1 :]]
@@ -84,7 +82,7 @@ class CodeRepository:
 
 
 class Checkouts:
-    """Folders with commits, made when they are first asked for. A context: they are gone when it ends."""
+    """A context manager of checkouts, which are created on first use and removed at the end."""
 
     def __init__(self, repository: CodeRepository) -> None:
         self._repository = repository
@@ -100,11 +98,11 @@ class Checkouts:
         self._folder.cleanup()
 
     def source_of(self, commit: CodeCommit) -> Path:
-        """The folder that holds the package of a commit."""
+        """Return the source folder of a commit's checkout."""
         if not self._clone.exists():
             top = self._repository.top
             _git(top, "clone", "--quiet", "--bare", "--shared", str(top), str(self._clone))
-        # Equal lengths of paths, so that nothing differs between two commits but their code.
+        # All paths have equal lengths, so that commits differ in nothing but their code.
         path = Path(self._folder.name) / commit.sha[:16]
         if not path.exists():
             _git(self._clone, "worktree", "add", "--detach", "--quiet", str(path), commit.sha)
@@ -112,13 +110,13 @@ class Checkouts:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """What git answers. `ConfigError` where it refuses, or is not there."""
+    """Return the output of git. Raises `ConfigError` if it fails or is not installed."""
     try:
         done = subprocess.run(
             ["git", "-C", str(folder), *NO_HOOKS, *arguments], capture_output=True, text=True, check=True
         )
     except FileNotFoundError as error:
-        raise ConfigError("git is not installed here, and commits are its. Install it.") from error
+        raise ConfigError("git is not installed, and commits need it. Install git.") from error
     except subprocess.CalledProcessError as error:
         raise ConfigError(f"git {' '.join(arguments[:2])}: {error.stderr.strip()}") from error
     return done.stdout.strip()

@@ -1,4 +1,4 @@
-"""Runs two variants in turns until it is clear which takes longer for a step."""
+"""Compare the step time of two variants by running them alternately."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,23 +14,23 @@ from assay.workflows.ab_test.short_run import ShortRun, Variant
 from assay.workflows.ab_test.variants import VariantPair
 
 ROUNDS = 4
-"""Turns of each side in a block: A B, B A, A B, B A."""
+"""Intervals of each variant in a block: A B, B A, A B, B A."""
 DISCARDED_STEPS = 2
-"""Steps of each turn that do not count: the first whole one, and the one that its end cuts."""
+"""Steps of an interval that do not count: the first whole one, and the one that its end cuts."""
 MAX_STEPS_FACTOR = 10
-"""So many times the steps of a block, a run ends by itself: should who measures it be killed."""
+"""A run ends by itself after this many times the steps of a block, in case the measuring process is killed."""
 
 
 class BlockPlan(NamedTuple):
-    """How each block is made."""
+    """How a block is measured."""
 
     steps: int
-    """Those of each side that count, at least."""
+    """Minimum number of measured steps of each variant."""
     warm_up: int
-    """Steps before those."""
+    """Warm-up steps before them."""
     workers: int
     sequential: bool = False
-    """One run after the other, where there is no room for both at once."""
+    """Run one variant after the other, if both do not fit at the same time."""
 
 
 def compare_variants(
@@ -42,7 +42,7 @@ def compare_variants(
     clock: Clock,
     on_block: Callable[[BlockComparison], None],
 ) -> SideBySide:
-    """Real runs, and the verdict. Raises `VariantError` where a side does not run."""
+    """Run both variants and return the verdict. Raises `VariantError` if a variant does not run."""
     found = compare(lambda: measure_block(sides.a, sides.b, plan, rng=rng, clock=clock), rules, on_block)
     return side_by_side(
         found,
@@ -56,7 +56,7 @@ def compare_variants(
 
 
 def measure_block(a: Variant, b: Variant, plan: BlockPlan, *, rng: Random, clock: Clock) -> Block:
-    """One run of each; it is left to chance which begins."""
+    """Measure one block: a run of each variant, in random order."""
     start_s, turn = clock.monotonic_s(), rng.choice((1, -1))
     order = (a, b)[::turn]
     if plan.sequential:
@@ -68,7 +68,7 @@ def measure_block(a: Variant, b: Variant, plan: BlockPlan, *, rng: Random, clock
 
 
 def _alternate(variants: Sequence[Variant], plan: BlockPlan, clock: Clock) -> list[CountedSteps]:
-    """Start all, and let them take turns; one alone has one turn."""
+    """Start all variants and let them run alternately; a single one has one interval."""
     rounds = ROUNDS if len(variants) > 1 else 1
     per_turn = math.ceil(plan.steps / rounds) + DISCARDED_STEPS
     most_steps = MAX_STEPS_FACTOR * (plan.warm_up + rounds * per_turn)
@@ -85,4 +85,4 @@ def _alternate(variants: Sequence[Variant], plan: BlockPlan, clock: Clock) -> li
             target += per_turn
             for run in runs[:: (1, -1)[number % 2]]:
                 run.advance(target)
-        return [run.counted(plan.warm_up) for run in runs]
+        return [run.counted_steps(plan.warm_up) for run in runs]

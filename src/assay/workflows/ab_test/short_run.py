@@ -1,8 +1,7 @@
-"""A short real run of a variant, in a home that is removed, which can be made to pause between turns.
+"""A short real run of a variant in a temporary home, which can pause between intervals.
 
-It is `assay train` in a process of its own, so that it may be of another commit than this one, in a session of
-its own, which is stopped and continued as a whole (SIGSTOP, SIGCONT). What it measures is what its first rank
-recorded: the ends of steps, and the phases between them.
+It is an `assay train` process, so it may run another commit's code, in its own session, which is stopped and
+continued as a whole (SIGSTOP, SIGCONT). Measured are the step ends and phases that its rank 0 recorded.
 
     continued |  whole step  |  step 31  |  step 32  |  step 33  |  ste| stopped
                  caches warm      c o u n t                        cut
@@ -37,31 +36,31 @@ from assay.triage.symptoms.logs import read_log
 
 RUN_ID = "short"
 POLL_S = 0.02
-"""How often it is looked at in its turn."""
+"""Polling interval while the run advances."""
 STOP_TIMEOUT_S = 60.0
-"""For which a run that was asked to leave may commit."""
+"""Time for the run to commit and exit after SIGTERM."""
 PAUSE_S = 3600
-"""For which a rank may stand still before it counts as hung."""
+"""Time without progress before a rank counts as hung: pauses must not look like hangs."""
 _GUARD = """\
 read -r word && exit
 kill -s CONT -- "-$1"; kill -s TERM -- "-$1"; sleep $2; kill -s KILL -- "-$1"
 """
-"""Whoever measures may be killed; what it had stopped would stand there for good."""
+"""Shell script that continues and ends a stopped session if the measuring process is killed."""
 
 
 class Variant(NamedTuple):
-    """What is run."""
+    """A recipe, and the code that runs it."""
 
     name: str
     recipe: Mapping[str, Any]
     source: Path | None = None
-    """The folder with its code; None for the code that runs here."""
+    """Source folder of the code; None for the running code."""
     commit: str = ""
-    """Which commit that folder has to hold."""
+    """Commit that the folder must contain."""
 
 
 class VariantError(TrainingError):
-    """A variant that cannot be run."""
+    """Raised if a variant does not run."""
 
     def __init__(self, variant: str, reason: str) -> None:
         super().__init__(f"{variant} does not run: {reason}")
@@ -70,10 +69,10 @@ class VariantError(TrainingError):
 
 
 class ShortRun:
-    """One. A context: it has left, and its home is gone, when this ends."""
+    """A short run; a context manager that stops it and removes its home at the end."""
 
     def __init__(self, variant: Variant, *, workers: int, most_steps: int, clock: Clock) -> None:
-        """Start it. `most_steps`: after which it ends by itself."""
+        """Start the run; it ends by itself after `most_steps`."""
         self._variant = variant
         self._clock = clock
         self._folder = TemporaryDirectory(prefix="assay-ab-", ignore_cleanup_errors=True)
@@ -84,7 +83,7 @@ class ShortRun:
         recipe = folder / "recipe.yaml"
         recipe.write_text(yaml.safe_dump(short_recipe(variant.recipe, most_steps)), encoding="utf-8")
         options = ["--run-id", RUN_ID, "--max-restarts", "0", "--hang-after", str(PAUSE_S)]
-        # -P: a folder `assay` where the command was typed is not the variant's code.
+        # -P: do not import a folder `assay` in the working directory instead of the variant's code.
         command = [
             sys.executable,
             "-P",
@@ -126,13 +125,13 @@ class ShortRun:
             self._process.send_signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP_TIMEOUT_S)
-        self._signal(signal.SIGKILL)  # what does not leave, or was left behind by what did
+        self._signal(signal.SIGKILL)  # processes that ignored SIGTERM, or were left behind
         self._process.wait()
         self._guard.communicate(b"left\n")
         self._folder.cleanup()
 
     def advance(self, to_step: int) -> None:
-        """Let it run until a step has ended, then stop it. Raises `VariantError` where it ends before."""
+        """Run until a step has ended, then stop. Raises `VariantError` if the run ends before."""
         start_s = self._clock.monotonic_s()
         self._signal(signal.SIGCONT)
         while self.num_steps() < to_step:
@@ -143,15 +142,16 @@ class ShortRun:
         self._intervals.append((start_s, self._clock.monotonic_s()))
 
     def num_steps(self) -> int:
-        """That have ended."""
+        """Return the number of finished steps."""
         segment = self._segment()
         return 0 if segment is None else int(segment.step_ends.steps.max(initial=0))
 
     def counted_steps(self, warm_up: int) -> CountedSteps:
-        """The steps behind `warm_up` that lie in a turn as a whole, without the first one in each."""
+        """Return the steps after `warm_up` that lie completely within an interval, without the first one of
+        each."""
         segment = self._segment()
         assert segment is not None
-        # What is logged again of a step, its evaluation, is not its end.
+        # A step is logged again when it is evaluated; only the first entry is its end.
         steps, first = np.unique(segment.step_ends.steps, return_index=True)
         ended_at_s = segment.step_ends.at_s[first]
         counted_steps = [
@@ -165,7 +165,7 @@ class ShortRun:
         return CountedSteps(tuple(steps[1:][counted_steps].tolist()), phases)
 
     def check_commit(self) -> None:
-        """Raise `VariantError` where other code ran than was asked for."""
+        """Raise `VariantError` if the run used other code than the variant's commit."""
         code_version = str(json.loads((self._run_dir / RUN_FILE).read_text()).get("code_version", ""))
         commit = code_version.partition("+g")[2].partition(".")[0]
         if self._variant.commit and not self._variant.commit.startswith(commit or "?"):
@@ -183,14 +183,14 @@ class ShortRun:
             return None
 
     def _signal(self, number: signal.Signals) -> None:
-        """To all of its processes."""
+        """Send a signal to all processes of the run."""
         try:
             os.killpg(self._process.pid, number)
         except ProcessLookupError:
             return
 
     def _failure_reason(self) -> str:
-        """The first error that it gave."""
+        """Return the first error of the run."""
         ended = saved_attempts(self._run_dir)
         if ended and ended[0].reason:
             return ended[0].reason
@@ -199,11 +199,11 @@ class ShortRun:
         if is_known:
             return error.strip()
         best = read_log(self._output).best
-        return best.text if best else "it left without a word"
+        return best.text if best else "it exited without an error message"
 
 
 def short_recipe(recipe: Mapping[str, Any], most_steps: int) -> dict[str, Any]:
-    """The recipe, without what is between steps: evaluations, and commits on the way."""
+    """Return the recipe without evaluations and intermediate commits."""
     tree = deepcopy(dict(recipe))
     tree.pop("evaluation", None)
     trainer = tree.setdefault("trainer", {})
@@ -220,7 +220,7 @@ def short_recipe(recipe: Mapping[str, Any], most_steps: int) -> dict[str, Any]:
 
 
 def _spent(changes: PhaseChanges, phase: str, at_s: Float64[np.ndarray, "moment"]) -> Float64[np.ndarray, "moment"]:
-    """Seconds in a phase until each moment."""
+    """Return the seconds spent in a phase until each time."""
     in_phase = np.array([item == phase for item in changes.phases], np.float64)
     spent = np.concatenate(([0.0], np.cumsum(np.diff(changes.at_s) * in_phase[:-1])))
     return np.asarray(np.interp(at_s, changes.at_s, spent))

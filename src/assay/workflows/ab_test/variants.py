@@ -1,4 +1,4 @@
-"""What A and B are: two commits of the code, two datasets or two recipes; and with which recipe each is run."""
+"""Find out what A and B are (commits, datasets or recipes), and build the variants to run."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,26 +19,27 @@ Kind = Literal["commits", "datasets", "recipes"]
 
 
 class VariantPair(NamedTuple):
-    """Two of one kind, that can be run."""
+    """Two variants of one kind."""
 
     kind: Kind
     a: Variant
     b: Variant
     sources: dict[str, str]
-    """A, B, recipe -> what names their content."""
+    """Digest of each source: A, B, recipe."""
 
 
 @contextmanager
 def variant_pair(a: str, b: str, recipe: Path | None) -> Iterator[VariantPair]:
-    """Both, ready to be run while this is open. `ConfigError` where they are not two of one kind."""
+    """Return both variants, which can run while the context is open. Raises `ConfigError` if they are not of
+    one kind."""
     kinds = _kind(a), _kind(b)
     if kinds[0] != kinds[1]:
-        raise ConfigError(f"--ab: '{a}' is one of two {kinds[0]}, and '{b}' of two {kinds[1]}. Name two of one kind.")
+        raise ConfigError(f"--ab: '{a}' is of kind {kinds[0]}, and '{b}' of kind {kinds[1]}. Name two of one kind.")
     if kinds[0] == "recipes":
         yield _recipes(a, b, recipe)
         return
     if recipe is None:
-        raise ConfigError(f"--ab: with which RECIPE are the two {kinds[0]} to be run? Give its file as well.")
+        raise ConfigError(f"--ab: two {kinds[0]} need a RECIPE to run. Add its file.")
     values = read_config_file(recipe, ()).values
     if kinds[0] == "datasets":
         yield _datasets(a, b, values, recipe)
@@ -48,14 +49,14 @@ def variant_pair(a: str, b: str, recipe: Path | None) -> Iterator[VariantPair]:
 
 
 def commit_variant(name: str, commit: CodeCommit, values: dict[str, Any], checkouts: Checkouts) -> Variant:
-    """A commit as it is run. `VariantError` where it holds none of this code."""
+    """Return the variant of a commit. Raises `VariantError` if the commit has no src/assay."""
     if not commit.code:
         raise VariantError(name, f"commit {commit.sha[:10]} has no src/assay")
     return Variant(name, values, checkouts.source_of(commit), commit.sha)
 
 
 def named_commit(repository: CodeRepository, revision: str, *, name: str) -> CodeCommit:
-    """What a revision names, or `ConfigError`."""
+    """Return the commit of a revision. Raises `ConfigError` if there is none."""
     commit = repository.commit(revision)
     if commit is None:
         raise ConfigError(f"{name}: '{revision}' names no commit of {repository.top}.")
@@ -72,7 +73,7 @@ def _kind(text: str) -> Kind:
         return "commits"
     problem = f"{text} is a folder without a {MANIFEST_FILE}" if path.is_dir() else f"there is no file '{text}'"
     raise ConfigError(
-        f"--ab: {problem}, and no commit of {CodeRepository.found().top} is called so. Expected two commits, the "
+        f"--ab: {problem}, and {CodeRepository.found().top} has no such commit. Expected two commits, the "
         "folders of two datasets, or the files of two recipes."
     )
 
@@ -108,7 +109,8 @@ def _recipes(a: str, b: str, base: Path | None) -> VariantPair:
 
 
 def _check_variant(name: str, text: str, tree: dict[str, Any], file: Path) -> Variant:
-    """A variant of this code: what is wrong with its recipe or its dataset is said before anything runs."""
+    """Return a variant of the running code; problems of its recipe or dataset are reported before anything
+    runs."""
     try:
         check_recipe(LoadedConfig(tree, {"name": str(file)}))
     except AssayError as error:
@@ -117,7 +119,7 @@ def _check_variant(name: str, text: str, tree: dict[str, Any], file: Path) -> Va
 
 
 def _merge(base: dict[str, Any], tree: dict[str, Any]) -> dict[str, Any]:
-    """The base with a tree's values in place of its own. A section of another type is replaced as a whole."""
+    """Merge a recipe over a base. A section of another type is replaced as a whole."""
     merged = deepcopy(base)
     for key, value in tree.items():
         old = merged.get(key)

@@ -43,10 +43,10 @@ class Conversation:
     def reply(self, text: str, on_text: Callable[[str], None] = lambda piece: None) -> Completion:
         """The answer, which is then part of the conversation; `tell` gets its text piece by piece while it is
         drawn. Raises `SamplerError`."""
-        from assay.inference.local.streaming import Teller
+        from assay.inference.local.streaming import TokenStreamer
 
         model, stop = self._model, self._sampling.stop
-        streamer = Teller(
+        streamer = TokenStreamer(
             lambda piece: on_text(piece.text), model.tokenizer, ends=model.ends, stop=stop, is_streamed=True
         )
         messages = [*self._messages, Message(role="user", content=text)]
@@ -73,7 +73,7 @@ def run_to_talk_with(home: Home, run_id: str, *, step: int | None, tokenizer: Pa
         )
     commit = find_commit(run, log, step)
     model = load_committed(run, commit, log.store)
-    return language_model(run, model, commit, tokenizer=tokenizer, cure=NAME_IT, chat_day=_today())
+    return language_model(run, model, commit, tokenizer=tokenizer, hint=NAME_IT, chat_day=_today())
 
 
 def folder_to_talk_with(folder: str) -> "LocalModel":

@@ -1,4 +1,4 @@
-"""Rows of the dataset as the classifier's tensors."""
+"""Dataset rows as tensors of the classifier."""
 
 import numpy as np
 import numpy.typing as npt
@@ -19,16 +19,16 @@ from assay.training.methods.classify.labels import Labels
 def classifier_tensors(
     batch: MicroBatch, config: ClassifyConfig, labels: Labels, device: torch.device
 ) -> dict[str, Shaped[Tensor, "row ..."]]:
-    """`input_ids` [row, token], `lengths` [row], `metadata_buckets` [row, column], `labels` [row].
+    """Return `input_ids` [row, token], `lengths` [row], `metadata_buckets` [row, column], `labels` [row].
 
-    `attention_mask` [row, token] is there only where some row is padded.
+    `attention_mask` [row, token] is only there if some row is padded.
     """
     tensors = {
         "input_ids": torch.from_numpy(batch.tokens.values),
         "lengths": torch.from_numpy(batch.tokens.lengths),
         "metadata_buckets": torch.from_numpy(metadata_buckets(batch, config)),
     }
-    if LABEL in batch.columns:  # rows that a model is asked about have none
+    if LABEL in batch.columns:  # rows for prediction have none
         tensors["labels"] = labels.targets(batch.columns[LABEL])
     if batch.tokens.is_padded:
         tensors["attention_mask"] = torch.from_numpy(batch.tokens.mask())
@@ -36,7 +36,7 @@ def classifier_tensors(
 
 
 def metadata_buckets(batch: MicroBatch, config: ClassifyConfig) -> Int64[np.ndarray, "row column"]:
-    """Each metadata value's bucket; 0 where it is missing."""
+    """Return the bucket of each metadata value; 0 for a missing value."""
     buckets = np.zeros((len(batch.row_ids), len(config.metadata_columns)), np.int64)
     for index, name in enumerate(config.metadata_columns):
         column = batch.columns[name]
@@ -50,7 +50,7 @@ def metadata_buckets(batch: MicroBatch, config: ClassifyConfig) -> Int64[np.ndar
 def _category_buckets(column: pa.Array, num_buckets: int) -> Int64[np.ndarray, "row"]:
     encoded = column.cast(pa.string()).dictionary_encode()
     hashed = [1 + xxhash.xxh3_64_intdigest(value.encode()) % num_buckets for value in encoded.dictionary.to_pylist()]
-    # Nulls have the index of the entry appended for them: bucket 0.
+    # Nulls get the index of the entry appended below: bucket 0.
     indices = encoded.indices.fill_null(len(hashed)).to_numpy(zero_copy_only=False)
     buckets: npt.NDArray[np.int64] = np.array([*hashed, 0], np.int64)[indices]
     return buckets
@@ -59,7 +59,7 @@ def _category_buckets(column: pa.Array, num_buckets: int) -> Int64[np.ndarray, "
 def _numeric_buckets(column: pa.Array, name: str) -> Int64[np.ndarray, "row"]:
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         raise DataError(
-            f"metadata column '{name}' has type {column.type}, and method.numeric_columns wants numbers. "
+            f"metadata column '{name}' has type {column.type}, but method.numeric_columns needs numbers. "
             "Name it in method.categorical_columns instead."
         )
     missing = pc.is_null(column, nan_is_null=True).to_numpy(zero_copy_only=False)

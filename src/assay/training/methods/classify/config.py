@@ -1,4 +1,4 @@
-"""What a user chooses about the classifier."""
+"""The classifier's configuration."""
 
 from typing import Literal
 
@@ -12,7 +12,8 @@ from assay.training.methods.classify.label_config import BinaryLabel, LabelConfi
 from assay.training.trainer.method_config import MethodConfig, Predictions
 
 NUMERIC_BUCKETS = 129
-"""0: missing; 1 to 64: negative numbers, 65 to 128: the others; by quarter octaves of |x| + 1."""
+"""Buckets by quarter octaves of |x| + 1: 0 for missing values, 1 to 64 for negative numbers, 65 to 128 for
+others."""
 _TOKEN_TYPES = 2
 
 
@@ -44,26 +45,23 @@ class ClassifyConfig(MethodConfig):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """See `MethodConfig`."""
         return ("input_ids", "label", *self.metadata_columns)
 
     @property
     def coded(self) -> str | None:
-        """See `MethodConfig`; the loss of a number is a squared error."""
+        """The loss of a number is a squared error."""
         return None if isinstance(self.label, NumberLabel) else "labels"
 
     @property
     def predictions(self) -> Predictions:
-        """See `MethodConfig`."""
         return self.label.predictions
 
     def label_problem(self, label: str | float) -> str | None:
-        """See `MethodConfig`."""
         return self.label.problem_of(label)
 
     def check_dataset(self, manifest: DatasetManifest) -> None:
-        """See `MethodConfig`: the encoder's position and token tables must be large enough, a
-        pretrained one be there, the labels of the kind that is learned."""
+        """Raise `ConfigError` if the encoder's tables are too small, its folder is missing, or labels are of
+        another kind."""
         self.label.check_dataset(manifest)
         self._check_metadata(manifest)
         if not isinstance(self.encoder, NewEncoderConfig):
@@ -94,7 +92,7 @@ class ClassifyConfig(MethodConfig):
                 )
 
     def num_parameters(self) -> int | None:
-        """All trained numbers, embeddings and head included; None for a pretrained encoder."""
+        """Return the number of parameters, embeddings and head included; None for a pretrained encoder."""
         encoder = self.encoder
         if not isinstance(encoder, NewEncoderConfig):
             return None
@@ -109,7 +107,6 @@ class ClassifyConfig(MethodConfig):
         return embeddings + encoder.num_layers * (attention + feed_forward) + buckets * width + head
 
     def size(self, num_tokens: int) -> ModelSize | None:
-        """See `MethodConfig`."""
         encoder = self.encoder
         shape = encoder.shape
         parameters = self.num_parameters() if isinstance(encoder, NewEncoderConfig) else encoder.num_parameters()
@@ -120,9 +117,7 @@ class ClassifyConfig(MethodConfig):
     @model_validator(mode="after")
     def _columns_have_names_of_their_own(self) -> "ClassifyConfig":
         if reserved := {"label", "predicted", "prediction", "probability"} & set(self.metadata_columns):
-            raise ValueError(
-                f"a metadata column is named {min(reserved)}, as what is learned or predicted is. Rename it"
-            )
+            raise ValueError(f"a metadata column is named {min(reserved)}, like a label or a prediction. Rename it")
         return self
 
     @model_validator(mode="after")

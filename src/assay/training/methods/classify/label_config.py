@@ -1,4 +1,4 @@
-"""What a user says of the labels: 0 and 1, the names of classes, or a number; imports no torch."""
+"""The configuration of labels: 0 and 1, class names, or a number; imports no torch."""
 
 from collections.abc import Iterable
 from typing import Annotated, Literal
@@ -31,28 +31,25 @@ class BinaryLabel(FrozenConfig):
 
     @property
     def num_outputs(self) -> int:
-        """One logit."""
         return 1
 
     @property
     def predictions(self) -> Predictions:
-        """See `MethodConfig`."""
         return BinaryPredictions()
 
     def problem_of(self, label: str | float) -> str | None:
-        """See `MethodConfig.fault_of_label`. Of names, whatever is not the one that counts as 1 is 0."""
+        """See `MethodConfig.label_problem`. With `positive`, all other names count as 0."""
         if self.positive is not None or _label_text(label) in ("0", "1"):
             return None
         return f"'label' is {label!r:.60}, and this model's are 0 and 1"
 
     def check_dataset(self, manifest: DatasetManifest) -> None:
-        """Raise a `ConfigError` about labels that are others."""
+        """Raise `ConfigError` for labels of another kind."""
         known = {"0", "1"} if self.positive is None else manifest.label_counts.keys()
         if self.positive is not None and self.positive not in manifest.label_counts:
             raise ConfigError(
-                f"method.label.positive is '{self.positive}', and no row of dataset '{manifest.name}' is "
-                "labelled so; "
-                f"there are: {_some(manifest.label_counts)}."
+                f"method.label.positive is '{self.positive}', and no row of dataset '{manifest.name}' has "
+                f"this label. It has: {_some(manifest.label_counts)}."
             )
         unexpected = [label for label in manifest.label_counts if label not in known]
         if unexpected or manifest.columns.get(LABEL, "") in _FRACTIONS:
@@ -75,27 +72,24 @@ class ClassesLabel(FrozenConfig):
     @classmethod
     def _names_differ(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         if (twice := first_repeated(names)) is not None:
-            raise ValueError(f"'{twice}' stands there twice")
+            raise ValueError(f"'{twice}' is listed twice")
         return names
 
     @property
     def num_outputs(self) -> int:
-        """A logit for each class."""
         return len(self.names)
 
     @property
     def predictions(self) -> Predictions:
-        """See `MethodConfig`."""
         return ClassPredictions(self.names)
 
     def problem_of(self, label: str | float) -> str | None:
-        """See `MethodConfig.fault_of_label`."""
         if _label_text(label) in self.names:
             return None
         return f"'label' is {label!r:.60}, and this model's are {_some(self.names)}"
 
     def check_dataset(self, manifest: DatasetManifest) -> None:
-        """Raise a `ConfigError` about labels that are not named."""
+        """Raise `ConfigError` for labels of another kind."""
         if not manifest.label_counts:
             raise ConfigError(
                 f"the labels of dataset '{manifest.name}' are numbers, and method.label is classes. {_hint(manifest)}"
@@ -126,22 +120,19 @@ class NumberLabel(FrozenConfig):
 
     @property
     def num_outputs(self) -> int:
-        """One number."""
         return 1
 
     @property
     def predictions(self) -> Predictions:
-        """See `MethodConfig`."""
         return NumberPredictions(self.unit)
 
     def problem_of(self, label: str | float) -> str | None:
-        """See `MethodConfig.fault_of_label`."""
         if not isinstance(label, str):
             return None
         return f"'label' is {label!r:.60}, and this model's are numbers"
 
     def check_dataset(self, manifest: DatasetManifest) -> None:
-        """Raise a `ConfigError` about labels that are no numbers."""
+        """Raise `ConfigError` for labels of another kind."""
         kind = manifest.columns.get(LABEL, "")
         if not kind.startswith((*_FRACTIONS, "int", "uint", "bool")):
             raise ConfigError(
@@ -154,7 +145,7 @@ LabelConfig = Annotated[BinaryLabel | ClassesLabel | NumberLabel, Field(discrimi
 
 
 def _label_text(label: str | float) -> str:
-    """As a dataset counts it: true is 1, and a whole number has no point."""
+    """Return the label as datasets write it: true is 1, and whole numbers have no decimal point."""
     if isinstance(label, str):
         return label
     return str(int(label)) if label == label // 1 else str(label)

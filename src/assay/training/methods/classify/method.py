@@ -1,4 +1,4 @@
-"""Joins the classifier's parts to the trainer's protocol."""
+"""Connects the classifier to the trainer's protocol."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +21,7 @@ from assay.training.trainer.method import FrozenModels, Loss
 
 
 class ClassifyMethod:
-    """Text and metadata to what the label is: the probability of 1, of each class, or a number."""
+    """Predicts a label from text and metadata: the probability of 1, of each class, or a number."""
 
     form: ModelForm = "classifier"
 
@@ -31,23 +31,18 @@ class ClassifyMethod:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """What is written down with every step, beside the loss."""
         return self._labels.metrics
 
     def build_frozen_models(self) -> FrozenModels:
-        """None: the loss asks the one network."""
         return {}
 
     def build_model(self) -> nn.Module:
-        """The network; its random weights come from torch's generator."""
         return ClassifierNetwork(self.config)
 
     def tensors(self, micro_batch: MicroBatch, device: torch.device) -> Mapping[str, Shaped[Tensor, "row ..."]]:
-        """See `classifier_tensors`."""
         return classifier_tensors(micro_batch, self.config, self._labels, device)
 
     def blank(self, device: torch.device) -> Mapping[str, Shaped[Tensor, "row ..."]]:
-        """One row of one token."""
         num_columns = len(self.config.metadata_columns)
         return {
             "input_ids": torch.zeros(1, 1, dtype=torch.int64, device=device),
@@ -57,7 +52,6 @@ class ClassifyMethod:
         }
 
     def weight(self, micro_batch: MicroBatch) -> int:
-        """Rows."""
         return len(micro_batch.row_ids)
 
     def loss(
@@ -66,39 +60,33 @@ class ClassifyMethod:
         tensors: Mapping[str, Shaped[Tensor, "row ..."]],
         frozen_models: FrozenModels,  # noqa: ARG002
     ) -> Loss:
-        """See `labels`: each kind's own."""
         return self._labels.loss(self.outputs(model, tensors), tensors["labels"])
 
     def predictions(
         self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "row ..."]]
     ) -> Mapping[str, Shaped[Tensor, "row"]]:
-        """See `labels`: each kind's own."""
         return self._labels.predictions(self.outputs(model, tensors), tensors["labels"])
 
     def predict(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "row ..."]]) -> Mapping[str, list[Any]]:
-        """See `labels`: each kind's own."""
         return self._labels.predict(self.outputs(model, tensors))
 
     def embeddings(
         self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "row ..."]]
     ) -> Float[Tensor, "row width"]:
-        """The mean of each row's states."""
+        """Return the mean of each row's states."""
         assert isinstance(model, ClassifierNetwork), type(model)
         return model.pooled(tensors["input_ids"], tensors["lengths"], tensors.get("attention_mask"))
 
     def save_exported(self, model: nn.Module, folder: Path, options: ExportOptions) -> None:
-        """See `ExportableMethod`."""
         assert isinstance(model, ClassifierNetwork), type(model)
         if options.adapters == "apart":
             raise ConfigError("--adapters apart: a classifier has no adapters. Leave the option out.")
         save_exported(model, self.config, folder, options.columns)
 
     def load_exported(self, folder: Path) -> nn.Module:
-        """See `LoadableMethod`."""
         return load_exported(folder)
 
     def outputs(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "row ..."]]) -> Float[Tensor, "row ..."]:
-        """The network's, of the rows."""
         outputs: Tensor = model(
             tensors["input_ids"],
             tensors["lengths"],

@@ -26,7 +26,7 @@ except ImportError:
 
 
 class AssayClassifierConfig(PretrainedConfig):  # type: ignore[misc]
-    """The encoder's own configuration, and what is read beside the text."""
+    """Configuration of the encoder and of the metadata."""
 
     model_type = "assay_classifier"
 
@@ -47,7 +47,7 @@ class AssayClassifierConfig(PretrainedConfig):  # type: ignore[misc]
 
 
 class AssayClassifier(PreTrainedModel):  # type: ignore[misc]
-    """Tokens and metadata buckets in; a logit a row out, or as many as there are classes."""
+    """Maps tokens and metadata buckets to a logit, or one for each class."""
 
     config_class = AssayClassifierConfig
     base_model_prefix = "encoder"
@@ -83,14 +83,17 @@ class AssayClassifier(PreTrainedModel):  # type: ignore[misc]
         return SequenceClassifierOutput(logits=self.head(pooled).float())
 
     def buckets_of(self, rows: Any) -> Any:
-        """[row, column] of rows (mappings by column): what `metadata_buckets` wants. None and NaN are missing;
-        `ValueError` for a row without a column: its name may be a slip, and nobody would know."""
+        """Return `metadata_buckets` [row, column] of rows (mappings by column).
+
+        None and NaN are missing values. Raises `ValueError` for a row without a column, because a misspelled
+        name would go unnoticed.
+        """
         columns = self.config.metadata
         buckets = []
         for index, row in enumerate(rows):
             if absent := [column["name"] for column in columns if column["name"] not in row]:
                 raise ValueError(
-                    f"row {index}: no column '{absent[0]}', which the model reads; it has "
+                    f"row {index}: no column '{absent[0]}', which the model needs; it has "
                     f"{', '.join(map(str, row)) or 'none'}. Give it, or None where it is not known"
                 )
             buckets.append([bucket_of(row[column["name"]], column) for column in columns])
@@ -98,7 +101,7 @@ class AssayClassifier(PreTrainedModel):  # type: ignore[misc]
 
 
 def bucket_of(value: Any, column: Any) -> int:
-    """The embedding of one value; 0 where it is missing."""
+    """Return the embedding index of a value; 0 if it is missing."""
     if value is None:
         return 0
     if column["kind"] == "number":
@@ -108,13 +111,13 @@ def bucket_of(value: Any, column: Any) -> int:
         return (1 if number < 0 else 65) + int(min(4 * math.log2(abs(number) + 1), 63))
     if xxhash is None:
         raise ImportError(f"column '{column['name']}' is hashed by xxhash: pip install xxhash")
-    return 1 + xxhash.xxh3_64_intdigest(_label_text(value, column).encode()) % int(column["buckets"] - 1)
+    return 1 + xxhash.xxh3_64_intdigest(_value_text(value, column).encode()) % int(column["buckets"] - 1)
 
 
-def _label_text(value: Any, column: Any) -> str:
-    """A value as Arrow spelled it in training: another spelling would be another bucket, and nobody would know.
+def _value_text(value: Any, column: Any) -> str:
+    """Return the value as Arrow formatted it in training: another format would be another bucket.
 
-    `ValueError` for what the column's type cannot be.
+    Raises `ValueError` if the column's type cannot hold it.
     """
     kind = str(column.get("type", "string"))
     try:
@@ -132,7 +135,7 @@ def _label_text(value: Any, column: Any) -> str:
         pass
     raise ValueError(
         f"column '{column['name']}' is {value!r:.40}, and in training it was {kind}: give such a value (of "
-        "a type that Python spells otherwise, its text), or None where it is not known"
+        "a type that Python formats differently, its text), or None where it is not known"
     )
 
 
@@ -141,7 +144,7 @@ _FLOATS = {"halffloat": np.float16, "float": np.float32, "double": np.float64}
 
 
 def _shortest(text: str) -> str:
-    """A float's digits as Arrow places them: without an exponent from 1e-6 to below 1e10."""
+    """Return a float's digits in Arrow's format: without an exponent from 1e-6 to below 1e10."""
     number = Decimal(text)
     if not number.is_finite():
         return text

@@ -1,6 +1,6 @@
-"""The classifier's network: mean of the encoder's states, plus an embedding of each metadata value.
+"""The classifier's network: the mean of the encoder's states plus an embedding of each metadata value.
 
-Bucket 0 of every metadata column means *missing*: the model can learn what a missing value says.
+Bucket 0 of each metadata column means *missing*, so the model can learn from missing values.
 """
 
 from typing import Any, Self
@@ -13,7 +13,7 @@ from assay.training.methods.classify.config import NUMERIC_BUCKETS, ClassifyConf
 
 
 class ClassifierNetwork(nn.Module):
-    """Tokens and metadata buckets in; out one number a row, or one for each class."""
+    """Maps tokens and metadata buckets to one output a row, or one for each class."""
 
     def __init__(self, config: ClassifyConfig) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class ClassifierNetwork(nn.Module):
 
     @classmethod
     def of_parts(cls, encoder: Any, metadata: nn.ModuleList, head: nn.Sequential) -> Self:
-        """The network of parts that have their weights already."""
+        """Build the network from modules that have their weights."""
         network = cls.__new__(cls)
         nn.Module.__init__(network)
         network.encoder, network.metadata, network.head = encoder, metadata, head
@@ -46,7 +46,8 @@ class ClassifierNetwork(nn.Module):
         metadata_buckets: Int[Tensor, "row column"],
         attention_mask: Bool[Tensor, "row token"] | None = None,
     ) -> Float[Tensor, "row ..."]:
-        """In float32, [row] or [row, class]. No `attention_mask`: no row is padded, the fastest path."""
+        """Return float32 outputs, [row] or [row, class]. Without `attention_mask`, rows are not padded: the
+        fastest path."""
         pooled = self.pooled(input_ids, lengths, attention_mask)
         for column, embedding in enumerate(self.metadata):
             pooled = pooled + embedding(metadata_buckets[:, column])
@@ -59,7 +60,7 @@ class ClassifierNetwork(nn.Module):
         lengths: Int[Tensor, "row"],
         attention_mask: Bool[Tensor, "row token"] | None = None,
     ) -> Float[Tensor, "row width"]:
-        """The mean of each row's states."""
+        """Return the mean of each row's states."""
         states: Tensor = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         if attention_mask is not None:
             states = states * attention_mask[:, :, None]

@@ -1,4 +1,4 @@
-"""What a user chooses about direct preference optimisation."""
+"""The configuration of direct preference optimization (DPO)."""
 
 import math
 from collections.abc import Mapping
@@ -90,7 +90,7 @@ class ColumnReference(FrozenConfig):
 
 
 def _with_type(tree: Any, *, usual: str) -> Any:
-    """`method.loss.beta=0.2` need not say which loss."""
+    """Fill in the type, so that `method.loss.beta=0.2` need not name the loss."""
     return {"type": usual, **tree} if isinstance(tree, Mapping) else tree
 
 
@@ -138,19 +138,18 @@ class DpoConfig(MethodConfig):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """See `MethodConfig`."""
         reference = REFERENCE_LOGPROBS if isinstance(self.reference, ColumnReference) else ()
         return (TOKENS, REJECTED, PROMPT_TOKENS, *reference, *self.slice_columns)
 
     @property
     def coded(self) -> str | None:
-        """See `MethodConfig`: the loss is that of the preference where nothing is smoothed or added."""
+        """The loss is that of the preference if nothing is smoothed or added."""
         is_plain = isinstance(self.loss, SigmoidLoss) and not self.loss.label_smoothing
         return "preferences" if is_plain and not self.sft_weight else None
 
     @property
     def predictions(self) -> RowScores:
-        """See `MethodConfig`. Accuracy is first: losses of other kinds or betas cannot be compared."""
+        """Accuracy is first, because losses of other kinds or betas are not comparable."""
         return RowScores(
             (ACCURACY, LOSS, MARGIN, CHOSEN_LOGPROB, REJECTED_LOGPROB, CHOSEN_REWARD, REJECTED_REWARD),
             ranges={metric.name: (-math.inf, 0.0) for metric in (CHOSEN_LOGPROB, REJECTED_LOGPROB)},
@@ -158,17 +157,14 @@ class DpoConfig(MethodConfig):
 
     @property
     def may_compile(self) -> bool:
-        """See `MethodConfig`."""
         return self.model.lora is None
 
     @property
     def window_tokens(self) -> int | None:
-        """See `MethodConfig`."""
         shape = self.model.shape()
         return None if shape is None else shape.max_tokens
 
     def check_dataset(self, manifest: DatasetManifest) -> None:
-        """See `MethodConfig`."""
         check_rows(self.model, manifest, "method.model")
         if isinstance(self.reference, FrozenReference) and self.reference.path is not None:
             reference = PretrainedCausalConfig(type="pretrained", path=self.reference.path)
@@ -177,37 +173,36 @@ class DpoConfig(MethodConfig):
             self._check_columns(manifest, manifest.scored)
 
     def _check_columns(self, manifest: DatasetManifest, scored: ReferenceScores) -> None:
-        """The columns are of the weights that training is held to."""
+        """Raise `ConfigError` if the columns were computed with other weights than the reference."""
         where, path = "method.model", getattr(self.model, "path", None)
         if self.reference.path is not None:
             where, path = "method.reference", self.reference.path
         columns_text = (
-            f"the columns {' and '.join(REFERENCE_LOGPROBS)} of dataset '{manifest.name}' are what "
-            f"{scored.reference} said, weights {scored.weights_digest[:12]}…"
+            f"the columns {' and '.join(REFERENCE_LOGPROBS)} of dataset '{manifest.name}' were computed by "
+            f"{scored.reference} with weights {scored.weights_digest[:12]}…"
         )
         if path is None:
             raise ConfigError(
-                f"method.reference: {columns_text}; method.model.type=new has other weights. Begin with a pretrained "
-                "folder of those, or name it as method.reference.path."
+                f"method.reference: {columns_text}; method.model.type=new has other weights. Start from a pretrained "
+                "folder with these weights, or name it as method.reference.path."
             )
-        # Here, since it brings torch along, and most recipes need not ask.
+        # Imported here: it imports torch, which most recipes do not need.
         from assay.training.trainer.reference import folder_digest
 
         if (own := folder_digest(path)) != scored.weights_digest:
             raise ConfigError(
-                f"{where}.path={path}: its weights are {own[:12]}…, but {columns_text}. Score the pairs anew: "
-                f"assay data score DATASET --reference {path}; or name the folder that they are held to as "
+                f"{where}.path={path}: its weights are {own[:12]}…, but {columns_text}. Score the pairs again: "
+                f"assay data score DATASET --reference {path}; or name the folder that computed them as "
                 "method.reference.path."
             )
 
     def size(self, num_tokens: int) -> ModelSize | None:
-        """See `MethodConfig`. A reference is held beside the model unless it is that without its adapters."""
+        """A reference counts as a frozen copy unless it is the model without its adapters."""
         reference = self.reference
         is_held = isinstance(reference, FrozenReference) and (reference.path is not None or self.model.lora is None)
         return model_size(self.model, num_tokens, copies=int(is_held))
 
     def num_parameters(self) -> int | None:
-        """See `MethodConfig`."""
         return self.model.num_parameters()
 
     @model_validator(mode="after")
@@ -215,8 +210,8 @@ class DpoConfig(MethodConfig):
         frozen = isinstance(self.reference, FrozenReference) and self.reference.path is None
         if frozen and isinstance(self.model, NewCausalConfig):
             raise ValueError(
-                "method.model.type=new has random weights, and to be held to these teaches nothing. Begin with "
-                "a model that was trained (assay export RUN, then method.model={type: pretrained, path: "
+                "method.model.type=new has random weights, which are no useful reference. Start from "
+                "a trained model (assay export RUN, then method.model={type: pretrained, path: "
                 "FOLDER}), or name one as method.reference.path"
             )
         return self

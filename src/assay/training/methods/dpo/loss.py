@@ -1,4 +1,4 @@
-"""The losses of direct preference optimisation, each of a pair by itself.
+"""The losses of direct preference optimization, one for each pair.
 
     s_c, s_r   log pi(completion | prompt) - log pi_ref(completion | prompt), of chosen and rejected: the sum
                over a completion's tokens, or their mean (`per token` below)
@@ -17,11 +17,11 @@
     ipo            (d - 1 / (2 b))^2, per token
                    Azar et al. 2023, arXiv:2310.12036, eq. 17
 
-Over labels that are flipped with probability e, the mean of the robust loss is the sigmoid loss on right ones.
-The conservative loss instead is least where the model itself is as sure as 1 - e.
+If labels are flipped with probability e, the expectation of the robust loss is the sigmoid loss on clean labels. The
+conservative loss is minimal where the model's probability is 1 - e.
 
-To each may be added the surprise at the chosen completion, -log pi per token, times a weight (Pang et al. 2024,
-arXiv:2404.19733): it holds up the likelihood of what was chosen, which the losses above may lower, too.
+A weighted -log pi per token of the chosen completion may be added (Pang et al. 2024, arXiv:2404.19733): it keeps up the
+likelihood of chosen completions, which the losses above can lower, too.
 """
 
 from torch import Tensor
@@ -32,7 +32,7 @@ from assay.training.methods.dpo.config import IpoLoss, RobustLoss, SigmoidLoss
 
 
 def pair_losses(differences: Float[Tensor, "pair"], loss: SigmoidLoss | RobustLoss | IpoLoss) -> Float[Tensor, "pair"]:
-    """The losses of pairs whose `d` is given."""
+    """Return the losses of pairs with these values of `d`."""
     if isinstance(loss, IpoLoss):
         return (differences - 1 / (2 * loss.beta)).square()
     right, wrong = -logsigmoid(loss.beta * differences), -logsigmoid(-loss.beta * differences)

@@ -1,4 +1,4 @@
-"""Joins direct preference optimisation to the trainer's protocol."""
+"""Connects direct preference optimization to the trainer's protocol."""
 
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -35,11 +35,11 @@ REFERENCE = "reference"
 
 
 class Scores(NamedTuple):
-    """What is said of the completions of pairs."""
+    """Scores of preference pairs."""
 
     losses: Float[Tensor, "pair"]
     chosen_rewards: Float[Tensor, "pair"]
-    """beta times the log-ratio of model and reference, as the loss takes it: a sum over tokens, or a mean."""
+    """beta times the log-ratio of model and reference: a sum over tokens, or a mean, as the loss takes it."""
     rejected_rewards: Float[Tensor, "pair"]
     chosen_logprobs: Float[Tensor, "pair"]
     """Log-probabilities of whole completions."""
@@ -47,7 +47,7 @@ class Scores(NamedTuple):
 
 
 class DpoMethod:
-    """Pairs of completions to a model that prefers the chosen ones."""
+    """Trains a language model to prefer chosen completions."""
 
     form: ModelForm = "language_model"
 
@@ -59,28 +59,27 @@ class DpoMethod:
         "chosen_logprob",
         "rejected_logprob",
     )
-    """What is written down with every step, beside the loss. A `chosen_reward` below zero is displacement: what
-    was chosen has become less likely, too."""
+    """Metrics that are logged with each step. A `chosen_reward` below 0 is displacement: the chosen completions
+    became less likely, too."""
 
     def __init__(self, config: DpoConfig) -> None:
         self.config = config
 
     def build_model(self) -> nn.Module:
-        """The network, as its folder has it."""
         return CausalNetwork(self.config.model)
 
     def build_frozen_models(self) -> FrozenModels:
-        """The reference, if it is asked in every step and is not the model below its adapters."""
+        """Return the reference, unless its logprobs are columns or it is the model without its adapters."""
         if isinstance(self.config.reference, ColumnReference) or self._is_base:
             return {}
         return {REFERENCE: self._reference}
 
     def weight(self, micro_batch: MicroBatch) -> int:
-        """Pairs."""
         return len(micro_batch.row_ids)
 
     def tensors(self, micro_batch: MicroBatch, device: torch.device) -> Mapping[str, Shaped[Tensor, "..."]]:
-        """`input_ids` [2 pair, token], `scored` [2 pair, token - 1]; `reference` [2 pair] if columns say it."""
+        """Return `input_ids` [2 pair, token], `scored` [2 pair, token - 1]; `reference` [2 pair] if columns
+        hold it."""
         pairs = pairs_of(micro_batch)
         arrays = {"input_ids": pairs.input_ids, "scored": pairs.in_completion()}
         if isinstance(self.config.reference, ColumnReference):
@@ -90,7 +89,6 @@ class DpoMethod:
         return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
 
     def blank(self, device: torch.device) -> Mapping[str, Shaped[Tensor, "..."]]:
-        """One pair of two tokens each, the second of them the completion."""
         return {
             "input_ids": torch.zeros(2, 2, dtype=torch.int64, device=device),
             "scored": torch.ones(2, 1, dtype=torch.bool, device=device),
@@ -98,7 +96,6 @@ class DpoMethod:
         }
 
     def loss(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]], frozen_models: FrozenModels) -> Loss:
-        """The loss of the pairs."""
         scores = self._scores(model, tensors, frozen_models.get(REFERENCE))
         chosen, rejected = scores.chosen_rewards.detach(), scores.rejected_rewards.detach()
         values = {
@@ -115,7 +112,6 @@ class DpoMethod:
     def predictions(
         self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]
     ) -> Mapping[str, Shaped[Tensor, "pair"]]:
-        """Each pair's scores, and both of its rewards."""
         frozen_models = {
             name: build_frozen_model.to(tensors["input_ids"].device).eval()
             for name, build_frozen_model in self.build_frozen_models().items()
@@ -133,13 +129,12 @@ class DpoMethod:
         }
 
     def save_exported(self, model: nn.Module, folder: Path, options: ExportOptions) -> None:
-        """See `ExportableMethod`."""
         assert isinstance(model, CausalNetwork), type(model)
         save_model(model.network, self.config.model, folder, options)
 
     @property
     def _is_base(self) -> bool:
-        """The reference is the model with its adapters switched off."""
+        """True if the reference is the model with its adapters disabled."""
         reference = self.config.reference
         is_frozen = not isinstance(reference, ColumnReference) and reference.path is None
         return is_frozen and self.config.model.lora is not None
@@ -161,7 +156,7 @@ class DpoMethod:
             with torch.no_grad(), adapters_off(model) if self._is_base else nullcontext():
                 reference_logprobs = sequence_logprobs(reference or model, tensors["input_ids"], tensors["scored"])
         logprobs = sequence_logprobs(model, tensors["input_ids"], tensors["scored"])
-        # One where a row has nothing but its first token, which nothing stands before: its sums are zero.
+        # At least 1: a row of one token has nothing to score, and its sums are zero.
         num_tokens = tensors["scored"].sum(dim=1).clamp(min=1)
         log_ratios = logprobs - reference_logprobs
         if self.config.loss.type in ("ipo", "sigmoid_norm"):

@@ -221,7 +221,7 @@ def _write(network: CausalNetwork, config: PretrainedCausalConfig, folder: Path)
 def _group_record(
     group: PromptGroup, rollouts: Sequence[Rollout], policy: str, step: int, attempt: int
 ) -> GeneratedGroup:
-    rollouts = tuple(
+    completions = tuple(
         GeneratedCompletion(
             tokens=tuple(rollout.tokens.tolist()),
             logprobs=tuple(rollout.logprobs.tolist()),
@@ -229,7 +229,7 @@ def _group_record(
         )
         for rollout in rollouts
     )
-    return GeneratedGroup(step=step, row_id=group.row_id, attempt=attempt, policy=policy, completions=rollouts)
+    return GeneratedGroup(step=step, row_id=group.row_id, attempt=attempt, policy=policy, completions=completions)
 
 
 def _committed(reward_cache: RewardCache, step: int, row_ids: Sequence[int]) -> dict[int, list[Rollout]]:

@@ -1,4 +1,4 @@
-"""What a user chooses about a reward model."""
+"""The reward model's configuration."""
 
 import math
 from typing import ClassVar, Literal
@@ -42,18 +42,17 @@ class RewardConfig(MethodConfig):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """See `MethodConfig`."""
         margins = () if self.margin_column is None else (self.margin_column,)
         return (TOKENS, REJECTED, PROMPT_TOKENS, *margins, *self.slice_columns)
 
     @property
     def coded(self) -> str | None:
-        """See `MethodConfig`: with margins, chances do not add up to one, and centring is none."""
+        """With margins or centring, the loss is no -log p."""
         return "preferences" if self.margin_column is None and not self.centring else None
 
     @property
     def predictions(self) -> RowScores:
-        """See `MethodConfig`; the log-loss is that of the preference, without margin and centring."""
+        """The log-loss is that of the preference, without margin and centring."""
         return RowScores(
             (ACCURACY, LOG_LOSS, MARGIN_OF_REWARDS, CHOSEN_REWARD, REJECTED_REWARD),
             ranges={LOG_LOSS.name: (0.0, math.inf)},
@@ -61,11 +60,9 @@ class RewardConfig(MethodConfig):
 
     @property
     def may_compile(self) -> bool:
-        """See `MethodConfig`."""
         return self.model.lora is None
 
     def check_dataset(self, manifest: DatasetManifest) -> None:
-        """See `MethodConfig`."""
         check_rows(self.model, manifest, "method.model")
         if self.margin_column is None:
             return
@@ -76,17 +73,16 @@ class RewardConfig(MethodConfig):
         if not holds_numbers(kind) or missing:
             what = f"{missing:.1%} of its values are missing" if missing else f"it has type {kind}"
             raise ConfigError(
-                f"method.margin_column={self.margin_column}: {what}; a margin is a number in every row. Mend "
-                "the column, or take all margins for 0: method.margin_column=null."
+                f"method.margin_column={self.margin_column}: {what}; each row needs a number. Fix "
+                "the column, or set all margins to 0: method.margin_column=null."
             )
 
     def size(self, num_tokens: int) -> ModelSize | None:
-        """See `MethodConfig`. Of a folder's weights, the head of a language model is counted, too."""
+        """The head of a pretrained language model is counted, too."""
         held, trained = model_size(self.model, num_tokens, has_head=False), self.num_parameters()
         return held if held is None or trained is None else held._replace(parameters=trained)
 
     def num_parameters(self) -> int | None:
-        """See `MethodConfig`."""
         if not isinstance(self.model, NewCausalConfig):
             return None
         width = self.model.hidden_size

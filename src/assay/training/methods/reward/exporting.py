@@ -1,7 +1,7 @@
-"""The reward model as transformers' own sequence classification: one number, at a sequence's last token.
+"""Exports the reward model as transformers' sequence classification: one output, at the sequence's last token.
 
-transformers finds that token by what it is: the last that is not padding by its number. So the padding must be
-a token that ends no row; without one, a sequence is asked about by itself.
+transformers finds that token as the last one that is not the padding token. So the padding token must not end a
+row; without a padding token, sequences can only be scored one at a time.
 """
 
 from copy import deepcopy
@@ -18,12 +18,12 @@ from assay.models.reward_network import RewardNetwork
 from assay.training.methods.reward.config import RewardConfig
 
 HEAD = "score"
-"""What transformers calls it."""
+"""Name of the head in transformers."""
 WEIGHTS = "model.safetensors"
 
 
 def save_exported(network: RewardNetwork, config: RewardConfig, folder: Path, options: ExportOptions) -> None:
-    """Write weights and configuration, or the adapters and the head."""
+    """Write weights and configuration, or adapters and head."""
     portable = deepcopy(network.decoder.config)
     portable.id2label, portable.label2id = {0: "reward"}, {"reward": 0}
     portable.problem_type = "regression"
@@ -36,9 +36,7 @@ def save_exported(network: RewardNetwork, config: RewardConfig, folder: Path, op
 
 
 def load_exported(folder: Path) -> nn.Module:
-    """The network behind such files."""
+    """Load an exported reward model."""
     if not (folder / WEIGHTS).is_file():
-        raise ConfigError(
-            f"{folder}: it holds adapters alone. Export the run with its adapters merged: assay export RUN."
-        )
+        raise ConfigError(f"{folder}: it holds adapters only. Export the run with merged adapters: assay export RUN.")
     return RewardNetwork(PretrainedCausalConfig(type="pretrained", path=str(folder)))

@@ -22,6 +22,6 @@ def reward_losses(
     *,
     centring: float,
 ) -> Float[Tensor, "pair"]:
-    """The loss of each pair, in nats (but for the centring, which is in rewards squared)."""
+    """Return the loss of each pair, in nats (the centring term is in rewards squared)."""
     losses = -logsigmoid(chosen - rejected - margins)
     return losses + centring * (chosen + rejected).square() if centring else losses

@@ -1,4 +1,4 @@
-"""Joins the reward model's parts to the trainer's protocol."""
+"""Connects the reward model to the trainer's protocol."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,31 +24,28 @@ from assay.training.trainer.method import FrozenModels, Loss, MetricSum
 
 
 class RewardMethod:
-    """Pairs of completions to a number that is higher for the better one."""
+    """Trains a reward model on preference pairs."""
 
     form: ModelForm = "reward_model"
 
     metrics = ("accuracy", "margin", "mean_reward")
-    """What is written down with every step, beside the loss."""
+    """Metrics that are logged with each step."""
 
     def __init__(self, config: RewardConfig) -> None:
         self.config = config
 
     def build_model(self) -> nn.Module:
-        """The network; the head's weights come from torch's generator."""
         return RewardNetwork(self.config.model)
 
     def build_frozen_models(self) -> FrozenModels:
-        """None: the loss asks the one network."""
         return {}
 
     def weight(self, micro_batch: MicroBatch) -> int:
-        """Pairs."""
         return len(micro_batch.row_ids)
 
     def tensors(self, micro_batch: MicroBatch, device: torch.device) -> Mapping[str, Shaped[Tensor, "..."]]:
-        """`input_ids` [2 pair, token], `lengths` [2 pair], `margins` [pair]; of rows of one sequence, as
-        `predict` takes them, the first two."""
+        """Return `input_ids` [2 pair, token], `lengths` [2 pair], `margins` [pair]; for single sequences, as in
+        `predict`, the first two."""
         if REJECTED not in micro_batch.ragged:
             tokens = micro_batch.tokens
             return {
@@ -63,7 +60,6 @@ class RewardMethod:
         return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
 
     def blank(self, device: torch.device) -> Mapping[str, Shaped[Tensor, "..."]]:
-        """One pair of one token each."""
         return {
             "input_ids": torch.zeros(2, 1, dtype=torch.int64, device=device),
             "lengths": torch.ones(2, dtype=torch.int32, device=device),
@@ -76,7 +72,6 @@ class RewardMethod:
         tensors: Mapping[str, Shaped[Tensor, "..."]],
         frozen_models: FrozenModels,  # noqa: ARG002
     ) -> Loss:
-        """The loss of the pairs."""
         chosen, rejected = self._rewards(model, tensors)
         losses = reward_losses(chosen, rejected, tensors["margins"], centring=self.config.centring)
         margins, num_pairs = (chosen - rejected).detach(), len(chosen)
@@ -92,7 +87,6 @@ class RewardMethod:
     def predictions(
         self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]
     ) -> Mapping[str, Shaped[Tensor, "pair"]]:
-        """Each pair's scores, and both of its rewards."""
         chosen, rejected = (rewards.double() for rewards in self._rewards(model, tensors))
         return {
             ACCURACY.name: (chosen > rejected).double(),
@@ -103,21 +97,18 @@ class RewardMethod:
         }
 
     def predict(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]) -> Mapping[str, list[Any]]:
-        """The reward of each sequence."""
         return {"reward": model(tensors["input_ids"], tensors["lengths"]).double().tolist()}
 
     def embeddings(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]) -> Float[Tensor, "line width"]:
-        """The state at each sequence's last token."""
+        """Return the state at each sequence's last token."""
         assert isinstance(model, RewardNetwork), type(model)
         return model.last_states(tensors["input_ids"], tensors["lengths"])
 
     def save_exported(self, model: nn.Module, folder: Path, options: ExportOptions) -> None:
-        """See `ExportableMethod`."""
         assert isinstance(model, RewardNetwork), type(model)
         save_exported(model, self.config, folder, options)
 
     def load_exported(self, folder: Path) -> nn.Module:
-        """See `LoadableMethod`."""
         return load_exported(folder)
 
     def _rewards(

@@ -1,4 +1,4 @@
-"""Rows of the dataset as tensors, and which of their tokens are trained."""
+"""Dataset rows as tensors, with a mask of the trained tokens."""
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from assay.training.methods.sft.config import SftConfig
 
 
 def trained_tokens(batch: MicroBatch, config: SftConfig) -> Bool[np.ndarray, "line token"]:
-    """Where there is a token to be learned: never a row's first, never padding."""
+    """Return which tokens are trained: never a row's first, never padding."""
     if batch.packing is None:
         shown = batch.tokens.mask()
         shown[:, :1] = False
@@ -23,7 +23,7 @@ def trained_tokens(batch: MicroBatch, config: SftConfig) -> Bool[np.ndarray, "li
 
 
 def _inside_spans(batch: MicroBatch) -> Bool[np.ndarray, "line token"]:
-    """The token lies in one of its row's spans: begins add one along the line, ends take it away."""
+    """Return which tokens lie in one of their row's spans: begins add 1 along the line, ends subtract it."""
     spans, offsets = batch.ragged[SPANS], batch.row_starts()
     num_lines, width = batch.tokens.values.shape
     changes = np.zeros((num_lines, width + 1), np.int32)
@@ -35,10 +35,9 @@ def _inside_spans(batch: MicroBatch) -> Bool[np.ndarray, "line token"]:
 
 
 def sft_tensors(batch: MicroBatch, config: SftConfig, device: torch.device) -> dict[str, Shaped[Tensor, "..."]]:
-    """`input_ids` [line, token], `scored` [line, token - 1], `num_trained` [row].
+    """Return `input_ids` [line, token], `scored` [line, token - 1], `num_trained` [row].
 
-    Where rows are packed, also `position_ids` [line, token] and `row_of` [line, token - 1]: to which row the
-    next token belongs.
+    For packed rows also `position_ids` [line, token] and `row_of` [line, token - 1], the row of the next token.
     """
     trained = trained_tokens(batch, config)
     tensors = {"input_ids": batch.tokens.values, "scored": trained[:, 1:]}

@@ -1,4 +1,4 @@
-"""What a user chooses about supervised fine-tuning."""
+"""The configuration of supervised fine-tuning."""
 
 import math
 from typing import ClassVar, Literal
@@ -38,49 +38,41 @@ class SftConfig(MethodConfig):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """See `MethodConfig`."""
         return ("input_ids", *((SPANS,) if self.train_on == "spans" else ()), *self.slice_columns)
 
     @property
     def coded(self) -> str:
-        """See `MethodConfig`."""
         return "all tokens" if self.train_on == "all" else "tokens in spans"
 
     @property
     def predictions(self) -> RowScores:
-        """See `MethodConfig`: each row's mean over its trained tokens."""
+        """Means over each row's trained tokens."""
         ranges = {NATS_PER_TOKEN.name: (0.0, math.inf)}
         return RowScores((NATS_PER_TOKEN, TOKEN_ACCURACY), counted=TRAINED_TOKENS, ranges=ranges)
 
     @property
     def takes_packed_rows(self) -> bool:
-        """See `MethodConfig`."""
         return self.model.packs
 
     @property
     def may_compile(self) -> bool:
-        """See `MethodConfig`."""
         return self.model.lora is None
 
     @property
     def window_tokens(self) -> int | None:
-        """See `MethodConfig`."""
         shape = self.model.shape()
         return None if shape is None else shape.max_tokens
 
     def check_dataset(self, manifest: DatasetManifest) -> None:
-        """See `MethodConfig`."""
         check_rows(self.model, manifest, "method.model")
         if self.train_on == "all" and manifest.lengths.max < 2:
             raise ConfigError(
-                f"dataset '{manifest.name}' has rows of one token only, which nothing stands before: there is "
-                "nothing to learn. Build it with longer rows."
+                f"dataset '{manifest.name}' has only rows of one token, and a first token is not "
+                "predicted: there is nothing to train on. Build it with longer rows."
             )
 
     def size(self, num_tokens: int) -> ModelSize | None:
-        """See `MethodConfig`."""
         return model_size(self.model, num_tokens)
 
     def num_parameters(self) -> int | None:
-        """See `MethodConfig`."""
         return self.model.num_parameters()

@@ -1,7 +1,7 @@
-"""Joins supervised fine-tuning to the trainer's protocol.
+"""Connects supervised fine-tuning to the trainer's protocol.
 
 The loss is the sum of -log p over the trained tokens, and a step's mean is over all of its trained tokens: a
-long row counts for more than a short one, however rows are padded, packed or dealt to ranks.
+long row counts more than a short one, independent of padding, packing and ranks.
 """
 
 from collections.abc import Mapping
@@ -22,34 +22,29 @@ from assay.training.trainer.method import FrozenModels, Loss, MetricSum
 
 
 class SftMethod:
-    """Text to a model that finds it likely."""
+    """Trains a language model on texts."""
 
     form: ModelForm = "language_model"
 
     metrics = ("entropy", "token_accuracy")
-    """What is written down with every step, beside the loss."""
+    """Metrics that are logged with each step."""
 
     def __init__(self, config: SftConfig) -> None:
         self.config = config
 
     def build_model(self) -> nn.Module:
-        """The network; new weights come from torch's generator."""
         return CausalNetwork(self.config.model)
 
     def build_frozen_models(self) -> FrozenModels:
-        """None: the loss asks the one network."""
         return {}
 
     def weight(self, micro_batch: MicroBatch) -> int:
-        """Trained tokens."""
         return int(trained_tokens(micro_batch, self.config).sum())
 
     def tensors(self, micro_batch: MicroBatch, device: torch.device) -> Mapping[str, Shaped[Tensor, "..."]]:
-        """See `sft_tensors`."""
         return sft_tensors(micro_batch, self.config, device)
 
     def blank(self, device: torch.device) -> Mapping[str, Shaped[Tensor, "..."]]:
-        """One row of two tokens, the second trained."""
         return {
             "input_ids": torch.zeros(1, 2, dtype=torch.int64, device=device),
             "scored": torch.ones(1, 1, dtype=torch.bool, device=device),
@@ -62,7 +57,6 @@ class SftMethod:
         tensors: Mapping[str, Shaped[Tensor, "..."]],
         frozen_models: FrozenModels,  # noqa: ARG002
     ) -> Loss:
-        """The loss of the trained tokens."""
         scores, num_trained = self._scores(model, tensors), tensors["num_trained"].sum()
         return Loss(
             -scores.logprobs.sum(),
@@ -75,7 +69,7 @@ class SftMethod:
     def predictions(
         self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]
     ) -> Mapping[str, Shaped[Tensor, "row"]]:
-        """Means over each row's trained tokens, 0 of a row that has none; and how many it has."""
+        """Return means over each row's trained tokens (0 if it has none), and their number."""
         scores, num_trained = self._scores(model, tensors), tensors["num_trained"].clamp(min=1)
         return {
             NATS_PER_TOKEN.name: _of_rows(-scores.logprobs, tensors) / num_trained,
@@ -84,7 +78,6 @@ class SftMethod:
         }
 
     def save_exported(self, model: nn.Module, folder: Path, options: ExportOptions) -> None:
-        """See `ExportableMethod`."""
         assert isinstance(model, CausalNetwork), type(model)
         save_model(model.network, self.config.model, folder, options)
 
@@ -96,7 +89,7 @@ class SftMethod:
 def _of_rows(
     values: Shaped[Tensor, "line target"], tensors: Mapping[str, Shaped[Tensor, "..."]]
 ) -> Float64[Tensor, "row"]:
-    """Each row's sum, in its order."""
+    """Return the sum of each row."""
     if "row_of" not in tensors:
         return values.double().sum(dim=1)
     sums = torch.zeros(len(tensors["num_trained"]), dtype=torch.float64, device=values.device)
