@@ -1,4 +1,4 @@
-"""What happens to a key of the API, as entries of its log. The secret itself is nowhere: only its digest is."""
+"""Log entries of an API key. Only the digest of the secret is stored."""
 
 from typing import Literal
 
@@ -10,12 +10,12 @@ KeyScope = Literal["read", "write", "admin"]
 
 
 class KeyCreated(Record):
-    """Somebody may ask in the name of a project, or say what projects there are."""
+    """A key was created."""
 
     type: Literal["created"] = "created"
     key_id: str
     project: Name
-    """Everything that is asked for with it is looked up there."""
+    """Project in which requests with the key are resolved."""
     name: str
     """For people."""
     at_s: float
@@ -27,9 +27,9 @@ class KeyCreated(Record):
     expires_s: float | None = None
     """None for never."""
     service_account: str | None = None
-    """In whose name it was made; None of one that the command line made."""
+    """Owner; None if the command line created it."""
     by: str
-    """Who made it: the id of a key, or a user of the command line."""
+    """Creator: id of a key, or a command-line user."""
     request_sha256: str = ""
     """Digest of the request that made it: what tells a repeat of it; empty where the command line did."""
 
@@ -40,7 +40,7 @@ class KeyRevoked(Record):
     type: Literal["revoked"] = "revoked"
     at_s: float
     by: str
-    """Who revoked it, likewise."""
+    """Revoker, as in `by`."""
 
 
 KeyEntry = KeyCreated | KeyRevoked

@@ -1,4 +1,4 @@
-"""Whether a run learned each row exactly once: what the receipts prove, and the rows that they do not."""
+"""The result of `assay audit`: whether a run trained on each row exactly once, as its receipts prove."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -9,9 +9,9 @@ from assay.records.record import Record
 from assay.records.rollout_log import PromptCounts
 
 WeightsDepth = Literal["none", "last", "all"]
-"""Whose weights are read: of no commit, of the newest, of all that can be resumed from."""
+"""Commits whose weights are read: none, the newest, or all that can be resumed from."""
 _OPTIONS: Mapping[WeightsDepth, str] = {"none": " --quick", "last": "", "all": " --deep"}
-"""Those of `assay audit`; what looks at least comes first."""
+"""Option of `assay audit` by depth, shallowest first."""
 
 
 class AuditReport(Record):
@@ -44,10 +44,9 @@ class AuditReport(Record):
     """Files that no commit references."""
 
     def replaces(self, recorded: "AuditReport") -> bool:
-        """Whether this one goes on record in place of `kept`.
+        """Return whether this report supersedes `recorded`.
 
-        What looked at less says nothing of what the other found, unless it found something wrong itself or
-        the run has gone on since without a fault.
+        A shallower audit does so only if it failed, or if the run has advanced since a report without errors.
         """
         depths = list(_OPTIONS)
         looked_at_less = depths.index(self.weights) < depths.index(recorded.weights)
@@ -56,5 +55,5 @@ class AuditReport(Record):
         return recorded.verdict != "fail" and self.step > recorded.step
 
     def command(self) -> str:
-        """What makes it again."""
+        """Return the command that repeats this audit."""
         return f"assay audit {self.run_id}{_OPTIONS[self.weights]}"

@@ -1,7 +1,7 @@
-"""What happens to a batch of requests, as entries of its log: checked whole, answered in chunks, gathered.
+"""Log entries of a batch of requests: validated as a whole, processed in chunks, written to output files.
 
-created  taken  read  answered ...  gathering  ended        failed: its file cannot be a batch's
-         |------ a worker, under its lease --------|        cancel: anybody who may, at any time
+created  taken  read  answered ...  gathering  ended        failed: the input file is invalid
+         |------ a worker, under its lease --------|        cancel: any authorized client, at any time
 """
 
 from typing import Any, Literal
@@ -16,50 +16,50 @@ BatchOutcome = Literal["completed", "expired", "cancelled"]
 
 
 class BatchCreated(Record):
-    """Somebody wants the requests of a file answered."""
+    """A client created the batch."""
 
     type: Literal["created"] = "created"
     batch_id: str
     project: str
     at_s: float
-    """Seconds since the Unix epoch; so for every entry."""
+    """Seconds since the Unix epoch, as in all entries."""
     endpoint: str
     input_file_id: str
     model: str | None = None
-    """What the first request asks; None where it asks none that there is."""
+    """Model of the first request; None if it does not exist."""
     source: dict[str, Any] | None = None
-    """The model's weights, as they were meant then."""
+    """The model's weights as resolved at creation."""
     expires_s: float
-    """When requests are answered no more."""
+    """Deadline for processing requests."""
     output_lives_s: PositiveInt | None = None
-    """How long its output files will be there; None for ever."""
+    """Lifetime of its output files; None keeps them forever."""
     metadata: dict[str, str] | None = None
     request_sha256: str
-    """Digest of the request: what tells a repeat of it."""
+    """Digest of the request, to recognize a retry."""
 
 
 class BatchAcquired(Record):
-    """A worker took it over. Whoever held it before can append nothing any more."""
+    """A worker acquired the batch; earlier holders can no longer append."""
 
     type: Literal["taken"] = "taken"
     at_s: float
     lease: PositiveInt
-    """The number of its lease: greater than that of every holder before."""
+    """Lease number; increases with every holder."""
     worker: str
 
 
 class BatchFault(Record):
-    """What is wrong with one line of its file."""
+    """A validation error in the input file."""
 
     code: str
     message: str
     line: PositiveInt | None = None
-    """From 1; None of the file as a whole."""
+    """From 1; None for the file as a whole."""
     param: str | None = None
 
 
 class BatchFailed(Record):
-    """No request of it is answered."""
+    """Validation failed; no request is processed."""
 
     type: Literal["failed"] = "failed"
     at_s: float
@@ -68,18 +68,18 @@ class BatchFailed(Record):
 
 
 class BatchRead(Record):
-    """Every request can be asked."""
+    """Validation succeeded."""
 
     type: Literal["read"] = "read"
     at_s: float
     lease: PositiveInt
     num_requests: PositiveInt
     chunk_requests: PositiveInt
-    """Requests of a chunk; the last has fewer."""
+    """Requests in a chunk; the last chunk may have fewer."""
 
 
 class BatchChunkCompleted(Charged):
-    """A chunk's answers are there."""
+    """The responses of a chunk are stored."""
 
     type: Literal["answered"] = "answered"
     at_s: float
@@ -92,7 +92,7 @@ class BatchChunkCompleted(Charged):
 
 
 class BatchResponse(Record):
-    """What one request was answered with."""
+    """The response to one request."""
 
     custom_id: str
     request_id: str
@@ -101,7 +101,7 @@ class BatchResponse(Record):
 
 
 class BatchChunk(Charged):
-    """Answers to requests that follow one another."""
+    """Responses to consecutive requests."""
 
     responses: tuple[BatchResponse, ...]
     input_tokens: NonNegativeInt
@@ -109,36 +109,36 @@ class BatchChunk(Charged):
 
 
 class BatchCancelRequested(Record):
-    """Somebody wants no more of it; what was answered is gathered."""
+    """A client cancelled the batch; finished responses are still written."""
 
     type: Literal["cancel"] = "cancel"
     at_s: float
 
 
 class BatchGathering(Record):
-    """Its answers are written to files."""
+    """A worker started writing the output files."""
 
     type: Literal["gathering"] = "gathering"
     at_s: float
     lease: PositiveInt
     outcome: BatchOutcome
-    """What it ends as."""
+    """Final status of the batch."""
 
 
 class BatchEnded(Record):
-    """They are."""
+    """The output files are complete."""
 
     type: Literal["ended"] = "ended"
     at_s: float
     lease: PositiveInt
     output_file_id: str | None = None
-    """None where no request was answered."""
+    """None if no request succeeded."""
     error_file_id: str | None = None
-    """None where none failed."""
+    """None if no request failed."""
 
 
 class BatchClaimed(Claimed, Record):
-    """A repeat of the request that created it was answered with it."""
+    """A retry of the creating request returned this batch."""
 
 
 BatchEntry = (

@@ -61,16 +61,16 @@ class BenchmarkResult(Record):
     candidate: str
     """Recipe name, shared by all seeds."""
     seed: NonNegativeInt = 0
-    """Of the training run."""
+    """Seed of the training run."""
     step: NonNegativeInt
     weights_digest: str
     benchmark: str
     benchmark_sha256: str
-    """Of the definition with its items."""
+    """SHA-256 of the definition with its items."""
     grader_sha256: str
-    """Of the grading rule."""
+    """SHA-256 of the grading rule."""
     prompt_sha256: str
-    """Of all prompts and the sampling settings."""
+    """SHA-256 of all prompts and the sampling settings."""
     num_items: PositiveInt
     num_failed: NonNegativeInt
     """Items without a score, due to infrastructure."""
@@ -96,7 +96,7 @@ class BenchmarkResult(Record):
     source: str = "assay"
     """`assay`, `lm-evaluation-harness`, `inspect-ai` or `openai-evals`."""
     items_sha256: str
-    """Of `items.parquet`."""
+    """SHA-256 of `items.parquet`."""
 
     def version_sha256(self) -> str:
         """What results must share to be comparable: benchmark, grader and prompts."""

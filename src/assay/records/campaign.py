@@ -1,4 +1,4 @@
-"""A campaign as it was declared before its first run, and what each of its runs was."""
+"""A campaign as declared before its first run, and a summary of each of its runs."""
 
 from typing import Any
 
@@ -9,25 +9,22 @@ from assay.records.record import Record
 
 
 class Campaign(Record):
-    """The question, the arms, the looks and the gates. Written once: what was declared cannot be edited
-    later."""
+    """The question, arms, looks and gates of a campaign. Written once and never edited."""
 
     name: Name
     config: dict[str, Any]
-    """The resolved campaign file, defaults included; without what may change on the way (budget, workers,
-    dissent)."""
+    """The resolved campaign file with defaults, without fields that may change later (budget, workers, dissent)."""
     config_sha256: str
     """SHA-256 of `config` and `recipe`."""
     recipe: dict[str, Any]
     """The known-good recipe as given."""
     base_dir: str
-    """Folder of the campaign's file: what its paths are relative to."""
+    """Folder of the campaign file; its paths are relative to it."""
     known_good_sha256: str | None
-    """Digest of the known-good record that it came from; None where it is a recipe's file."""
+    """Digest of the known-good record of the recipe; None if the recipe is a file."""
     created_s: float
     suites: dict[str, str]
-    """Path of each suite that `config` names -> digest of the suite and of all files that it names, as they
-    were."""
+    """Path of each suite in `config` -> digest of the suite and the files it names, at declaration."""
 
 
 class CampaignRun(Record):
@@ -43,21 +40,21 @@ class CampaignRun(Record):
     num_attempts: PositiveInt
     device_s: NonNegativeFloat
     warnings: tuple[str, ...] = ()
-    """About the model's metrics."""
+    """Warnings about the model's metrics."""
     warning_rules: tuple[str, ...] = ()
 
 
 class HoldoutOpening(Record):
-    """That a sealed benchmark was opened for a candidate: written before it is scored, once."""
+    """A sealed holdout was opened for a candidate. Written once, before scoring."""
 
     campaign: str
     candidate: str
     benchmark: str
     suite_sha256: str
-    """SHA-256 of the suite that holds it: by this another campaign knows that it is the same holdout."""
+    """SHA-256 of its suite, so that other campaigns recognize the same holdout."""
     num_seeds: PositiveInt
-    """Seeds of the declared look for which it was opened."""
+    """Seeds of the declared look that opened it."""
     runs: tuple[str, ...]
-    """Whose last weights are scored, baseline's first."""
+    """Runs whose final weights are scored, baseline first."""
     opened_s: float
     """Seconds since the Unix epoch."""

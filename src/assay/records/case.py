@@ -1,6 +1,6 @@
-"""One investigation as a notebook: symptoms, hypotheses with what each predicts, votes, and evidence.
+"""A triage case: symptoms, hypotheses with their predictions, votes and evidence.
 
-Nothing in it is changed or removed; each list grows at its end. How the hypotheses stand follows from it."""
+The lists are append-only. Verdicts are derived from them."""
 
 from typing import Literal
 
@@ -11,38 +11,38 @@ from assay.records.record import Record
 from assay.records.symptoms import Symptoms
 
 Outcome = Literal["held", "failed", "not_run"]
-"""`not_run`: it could not be asked, or did not answer; that says nothing for or against."""
+"""`not_run`: the command could not run or did not finish, so it is no evidence."""
 
 CaseVerdict = Literal["established", "supported", "refuted", "unknown"]
-"""`established`: a prediction held that no other hypothesis makes, and none failed. `supported`: more held than
-failed. `refuted`: at least as many failed as held. `unknown`: none was answered."""
+"""`established`: a prediction unique to the hypothesis held, and none failed. `supported`: more held than
+failed. `refuted`: at least as many failed as held. `unknown`: none has an outcome."""
 
 
 class Hypothesis(Record):
-    """What may be the cause."""
+    """A possible cause."""
 
     text: str
-    """In the words of who had it; no two are alike."""
+    """Unique within the case."""
     by: str
-    """Who; empty where `case check` proposed it."""
+    """Author; empty if `case check` proposed it."""
     at_s: float
     """Seconds since the Unix epoch."""
 
 
 class Prediction(Record):
-    """What will be seen if a hypothesis is true."""
+    """An observation that a hypothesis predicts."""
 
     hypothesis: PositiveInt
     """Which one, in the order in which they were added."""
     command: tuple[str, ...]
-    """The words behind `assay`: a command that only asks."""
+    """Arguments of a read-only `assay` command."""
     expect: str
     """`exit 1`, or `PATH=VALUE` of its JSON: `operators.finding.operator=aten::sum`."""
     at_s: float
 
 
 class Vote(Record):
-    """Who believes a hypothesis."""
+    """A vote for a hypothesis."""
 
     hypothesis: PositiveInt
     """Which one, in the order in which they were added."""
@@ -51,36 +51,36 @@ class Vote(Record):
 
 
 class CaseEvidence(Record):
-    """What came of a prediction when it was run."""
+    """Result of running a prediction's command."""
 
     prediction: NonNegativeInt
     """Which one, from 0 in the order in which they were added."""
     outcome: Outcome
     seen: str
-    """What was there in place of what was expected, or why nothing was."""
+    """The actual output, or why there was none."""
     exit_code: int | None
-    """The command's; null where it was not started, or did not end in time."""
+    """Null if the command did not start or timed out."""
     output_sha256: str
-    """The SHA-256 of what it printed."""
+    """SHA-256 of the output."""
     code_version: str
-    """The assay that was asked."""
+    """Version of assay that ran the command."""
     at_s: float
     took_s: NonNegativeFloat
 
 
 class Case(Record):
-    """The notebook."""
+    """An investigation."""
 
     name: Name
     opened_s: float
     """Seconds since the Unix epoch."""
     symptoms: Symptoms
-    """What was known when it was opened."""
+    """Symptoms when the case was opened."""
     hypotheses: tuple[Hypothesis, ...] = ()
     predictions: tuple[Prediction, ...] = ()
     votes: tuple[Vote, ...] = ()
     evidence: tuple[CaseEvidence, ...] = ()
-    """The latest of a prediction is the one that counts."""
+    """The latest per prediction counts."""
 
 
 class PredictionStatus(Record):
@@ -118,7 +118,7 @@ class CaseStatus(Record):
     name: str
     opened_s: float
     verdict: CaseVerdict
-    """Of the first hypothesis."""
+    """The first hypothesis's verdict."""
     because: str
     symptoms: Symptoms
     hypotheses: tuple[HypothesisStatus, ...]

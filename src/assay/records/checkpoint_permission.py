@@ -1,4 +1,4 @@
-"""Who else may ask a model that a job made, or a checkpoint of it, as entries of the log of its name."""
+"""Log entries of the permissions of other projects for a job's model or checkpoint."""
 
 from typing import Literal
 
@@ -15,7 +15,7 @@ class PermissionGranted(Record):
     project: str
     """Who may."""
     at_s: float
-    """Seconds since the Unix epoch; so for every entry."""
+    """Seconds since the Unix epoch, as in all entries."""
     by: str
     """The id of the key that said so; empty where there are no keys."""
 

@@ -1,4 +1,4 @@
-"""What happens to an upload in parts, as entries of its log: parts come, and become a file, or nothing."""
+"""Log entries of a multipart upload."""
 
 from typing import Literal
 
@@ -9,13 +9,13 @@ from assay.records.record import Record
 
 
 class UploadCreated(Record):
-    """Somebody will send a file in parts."""
+    """A client started a multipart upload."""
 
     type: Literal["created"] = "created"
     upload_id: str
     project: str
     at_s: float
-    """Seconds since the Unix epoch; so for every entry."""
+    """Seconds since the Unix epoch, as in all entries."""
     filename: str
     """As it was given; never part of a key or a path."""
     mime_type: str
@@ -27,7 +27,7 @@ class UploadCreated(Record):
     file_lives_s: PositiveInt | None = None
     """How long the file will be there; None for ever."""
     request_sha256: str
-    """Digest of the request: what tells a repeat of it."""
+    """Digest of the request, to recognize a retry."""
 
 
 class PartAdded(Record):
@@ -59,7 +59,7 @@ class UploadCancelled(Record):
 
 
 class UploadClaimed(Claimed, Record):
-    """A repeat of the request that created it was answered with it."""
+    """A retry of the creating request returned this one."""
 
 
 UploadEntry = UploadCreated | PartAdded | UploadCompleted | UploadCancelled | UploadClaimed

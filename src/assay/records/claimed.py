@@ -1,4 +1,4 @@
-"""What says of anything that a request made that a repeat of the request was answered with it."""
+"""Log entry written when a retried request returned an existing resource."""
 
 from typing import Literal
 
@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, PositiveInt
 
 
 class Claimed(BaseModel):
-    """The fields of such an entry; each log has a kind of its own."""
+    """Fields shared by these entries."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     type: Literal["claimed"] = "claimed"

@@ -28,7 +28,7 @@ class FileDigest(Record):
 
 
 class Quarantined(Record):
-    """A row group whose rows a run did not learn, and why: counted by the audit, never silent."""
+    """A row group that a run skipped, and why; the audit counts it."""
 
     kind: ClassVar[str] = "quarantined_row_group"
 
@@ -40,7 +40,7 @@ class Quarantined(Record):
 
 
 class AttemptBegan(Record):
-    """An attempt took the log over. Earlier attempts cannot append any more."""
+    """An attempt acquired the log; earlier attempts can no longer append."""
 
     type: Literal["attempt"] = "attempt"
     attempt: PositiveInt
@@ -53,7 +53,7 @@ class Commit(Record):
 
     type: Literal["commit"] = "commit"
     attempt: NonNegativeInt
-    """0: of another run, from which this one was forked."""
+    """0 for the commit of the parent run of a fork."""
     world_size: PositiveInt
     step: NonNegativeInt
     """Optimizer updates behind these weights, over all epochs."""
@@ -68,21 +68,21 @@ class Commit(Record):
     receipts_from_step: NonNegativeInt
     """`receipts.npz` covers the steps (receipts_from_step, step]."""
     rows_trained: NonNegativeInt
-    """In those steps, over all lanes."""
+    """Rows of those steps, over all lanes."""
     prompts: PromptCounts | None = None
-    """What became of them, if rows are prompts."""
+    """Outcomes of the rows, if they are prompts."""
     quarantined: tuple[Quarantined, ...] = ()
     """Row groups skipped in those steps because their bytes are damaged."""
     metric: float | None = None
-    """The value of the evaluation made at this step, by the recipe's `keep_best`; None where none was made."""
+    """Value of the recipe's `keep_best` metric at this step; None without an evaluation."""
     is_verified: bool = False
-    """A spot check of every rank passed in this very step, so no device was wrong then."""
+    """A spot check of every rank passed in this step."""
     retires: tuple[str, ...] = ()
     """Folders of earlier commits that may be deleted once this one is visible."""
 
     @property
     def is_inherited(self) -> bool:
-        """A copy of the commit with which a fork begins. Its receipts stay with the run that made it."""
+        """Return whether this is a fork's copy of its parent's commit; the receipts remain with the parent."""
         return self.attempt == 0
 
 

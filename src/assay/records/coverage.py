@@ -1,4 +1,4 @@
-"""Which failure modes would be noticed, by which benchmark, and whose they are."""
+"""Failure modes with the benchmarks that detect them and their owners."""
 
 from typing import Literal
 
@@ -45,5 +45,5 @@ class Coverage(Record):
 
     @property
     def holes(self) -> tuple[CoveredMode, ...]:
-        """Failure modes that nothing covers: a gate can demand that there be none."""
+        """Return the failure modes without a benchmark; a gate can require that there are none."""
         return tuple(mode for mode in self.modes if mode.is_hole)

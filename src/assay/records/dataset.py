@@ -109,12 +109,12 @@ class HeldOutOf(Record):
     """The parent of a held-out dataset."""
 
     name: str
-    """Of the parent."""
+    """The parent's name."""
     fingerprint: str
     split: dict[str, Any]
     """`data.split` of recipes that evaluate on it."""
     split_sha256: str
-    """Of the parent's fingerprint and the split."""
+    """SHA-256 of the parent's fingerprint and the split."""
 
 
 class BoundaryTokens(Record):
@@ -141,9 +141,9 @@ class DatasetManifest(Record):
     fingerprint: str
     """SHA-256 over shards and schema; identifies the dataset."""
     row_groups_sha256: str
-    """Of `row_groups.parquet`."""
+    """SHA-256 of `row_groups.parquet`."""
     footers_sha256: str
-    """Of `footers.arrow`, the shards' Parquet footers."""
+    """SHA-256 of `footers.arrow`, the shards' Parquet footers."""
     columns: dict[str, str]
     """Arrow types."""
     shards: tuple[Shard, ...]
@@ -156,7 +156,7 @@ class DatasetManifest(Record):
     """Rows of each class."""
     column_profiles: tuple[ColumnProfile, ...]
     tokenizer_sha256: str | None = None
-    """Of `tokenizer.json`."""
+    """SHA-256 of `tokenizer.json`."""
     build: BuildSummary | None = None
     """Null for indexed shards."""
     format: Format
@@ -174,5 +174,5 @@ class DatasetManifest(Record):
 
     @property
     def text_field(self) -> str:
-        """The field of the texts that it was built of; empty if it was not built, or rows have no such field."""
+        """Return the source field of the texts; empty if the dataset was not built, or rows have no such field."""
         return self.build.text if self.build is not None else ""

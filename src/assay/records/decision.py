@@ -115,7 +115,7 @@ class Decision(Record):
 
     campaign: str
     campaign_sha256: str
-    """Of the resolved campaign file."""
+    """SHA-256 of the resolved campaign file."""
     question: str
     candidate: str
     because: str
@@ -171,7 +171,7 @@ class Decision(Record):
     """Increments when a clause's file changes but the results do not."""
 
     def path(self) -> str:
-        """Where it lies in its campaign's folder: `decisions/faster-3.json`."""
+        """Return its path in the campaign's folder, e.g. `decisions/faster-3.json`."""
         kind = "" if self.look.is_gate else "-unscheduled"
         again = "" if self.revision == 1 else f"-revision-{self.revision}"
         return f"decisions/{self.candidate}-{self.look.num_seeds}{kind}{again}.json"
@@ -187,17 +187,17 @@ class Parent(Record):
 
 
 class KnownGood(Record):
-    """A recipe that passed its gate: what the next campaign's candidates are patches on."""
+    """A recipe that passed its gate; candidates of the next campaign are patches on it."""
 
     name: str
     recipe: dict[str, Any]
-    """As given, without seeds: defaults are filled in when it is used."""
+    """As written, without seeds; defaults are applied on use."""
     recipe_sha256: str
     """SHA-256 of `recipe`."""
     patch: dict[str, Any]
-    """What made it of its parent."""
+    """Patch on the parent recipe."""
     decision_sha256: str
     parent_recipe: dict[str, Any]
-    """What a rollback goes back to."""
+    """Recipe that a rollback restores."""
     lineage: tuple[Parent, ...]
     """From the first recipe to this one's parent."""

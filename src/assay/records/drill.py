@@ -57,7 +57,7 @@ class DrillReport(Record):
     """The exercises of one recipe; the first is the undisturbed run."""
 
     recipe_sha256: str
-    """Of the shortened recipe."""
+    """SHA-256 of the shortened recipe."""
     parts: dict[str, Any]
     """Settings that another recipe must share for the drill to apply."""
     workers: PositiveInt

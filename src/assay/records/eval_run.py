@@ -16,27 +16,27 @@ from assay.records.record import Record
 
 
 class EvalCreated(Record):
-    """Somebody wants models judged by these criteria."""
+    """A client created the eval."""
 
     type: Literal["created"] = "created"
     eval_id: str
     project: str
     at_s: float
-    """Seconds since the Unix epoch; so for every entry."""
+    """Seconds since the Unix epoch, as in all entries."""
     name: str
     item_schema: dict[str, Any]
-    """JSON Schema of its items."""
+    """JSON Schema of the items."""
     has_samples: bool
-    """Whether criteria may read what a model said."""
+    """Whether criteria may refer to a model's output."""
     testing_criteria: tuple[dict[str, Any], ...]
-    """As they were asked for."""
+    """As requested."""
     metadata: dict[str, str] | None = None
     request_sha256: str
-    """Digest of the request: what tells a repeat of it."""
+    """Digest of the request, to recognize a retry."""
 
 
 class EvalUpdated(Record):
-    """It is called so from now on."""
+    """The eval was renamed or its metadata changed."""
 
     type: Literal["updated"] = "updated"
     at_s: float
@@ -45,14 +45,14 @@ class EvalUpdated(Record):
 
 
 class EvalDeleted(Record):
-    """Nobody finds it, or its runs, any more."""
+    """The eval and its runs were deleted."""
 
     type: Literal["deleted"] = "deleted"
     at_s: float
 
 
 class EvalClaimed(Claimed, Record):
-    """A repeat of the request that created it was answered with it."""
+    """A retry of the creating request returned this one."""
 
 
 EvalEntry = EvalCreated | EvalUpdated | EvalDeleted | EvalClaimed
@@ -67,7 +67,7 @@ EVAL_ENTRIES: dict[str, type[EvalEntry]] = {
 
 
 class EvalRunCreated(Record):
-    """Somebody wants items graded, and perhaps answered first."""
+    """A client created an eval run."""
 
     type: Literal["created"] = "created"
     run_id: str
@@ -76,45 +76,45 @@ class EvalRunCreated(Record):
     at_s: float
     name: str
     data_source: dict[str, Any]
-    """As it was asked for."""
+    """As requested."""
     item_schema: dict[str, Any]
-    """The eval's."""
+    """Copied from the eval."""
     testing_criteria: tuple[dict[str, Any], ...]
-    """The eval's."""
+    """Copied from the eval."""
     model: str = ""
-    """Which answers; empty where samples are given."""
+    """Model that generates; empty if the data contains the samples."""
     sources: dict[str, dict[str, Any]]
-    """Model -> its weights, as they were meant then: of what answers, and of what judges."""
+    """Model -> its weights as resolved at creation, for the generating model and the judges."""
     judge: str | None = None
-    """The endpoint of judges that are none of these."""
+    """Endpoint of judges that are not in `sources`."""
     metadata: dict[str, str] | None = None
     request_sha256: str
-    """Digest of the request: what tells a repeat of it."""
+    """Digest of the request, to recognize a retry."""
 
 
 class EvalRunAcquired(Record):
-    """A worker took it over. Whoever held it before can append nothing any more."""
+    """A worker acquired the run; earlier holders can no longer append."""
 
     type: Literal["taken"] = "taken"
     at_s: float
     lease: PositiveInt
-    """The number of its lease: greater than that of every holder before."""
+    """Lease number; increases with every holder."""
     worker: str
 
 
 class EvalRunRead(Record):
-    """Its items are there, and can be graded."""
+    """The items were read and validated."""
 
     type: Literal["read"] = "read"
     at_s: float
     lease: PositiveInt
     num_items: PositiveInt
     chunk_items: PositiveInt
-    """Items of a chunk; the last has fewer."""
+    """Items in a chunk; the last chunk may have fewer."""
 
 
 class CriterionCounts(Record):
-    """How items fared by one criterion."""
+    """Counts of results of one criterion."""
 
     passed: NonNegativeInt
     failed: NonNegativeInt
@@ -122,7 +122,7 @@ class CriterionCounts(Record):
 
 
 class ModelUsage(Record):
-    """What was asked of one model."""
+    """Usage of one model."""
 
     invocations: NonNegativeInt
     prompt_tokens: NonNegativeInt
@@ -130,22 +130,22 @@ class ModelUsage(Record):
 
 
 class EvalRunGraded(Charged):
-    """A chunk's results are there."""
+    """The results of a chunk are stored."""
 
     type: Literal["graded"] = "graded"
     at_s: float
     lease: PositiveInt
     chunk: NonNegativeInt
     items: CriterionCounts
-    """By all criteria together."""
+    """Over all criteria."""
     criteria: dict[str, CriterionCounts]
-    """By name."""
+    """By criterion name."""
     usage: dict[str, ModelUsage]
     """By model."""
 
 
 class EvalRunCompleted(Record):
-    """All items are graded, or failed one by one."""
+    """Every item was graded or failed."""
 
     type: Literal["completed"] = "completed"
     at_s: float
@@ -153,7 +153,7 @@ class EvalRunCompleted(Record):
 
 
 class EvalRunFailed(Record):
-    """Nothing more comes of it."""
+    """The run failed."""
 
     type: Literal["failed"] = "failed"
     at_s: float
@@ -163,21 +163,21 @@ class EvalRunFailed(Record):
 
 
 class EvalRunCancelled(Record):
-    """Somebody wants no more of it; what was graded stays."""
+    """A client cancelled the run; finished results remain."""
 
     type: Literal["cancel"] = "cancel"
     at_s: float
 
 
 class EvalRunDeleted(Record):
-    """Nobody finds it any more; its results go."""
+    """The run was deleted with its results."""
 
     type: Literal["deleted"] = "deleted"
     at_s: float
 
 
 class EvalRunClaimed(Claimed, Record):
-    """A repeat of the request that created it was answered with it."""
+    """A retry of the creating request returned this one."""
 
 
 EvalRunEntry = (
@@ -207,20 +207,20 @@ EVAL_RUN_ENTRIES: dict[str, type[EvalRunEntry]] = {
 
 
 class ItemFault(Record):
-    """Why there is no answer, or no grade."""
+    """Why an item has no sample or no grade."""
 
     code: str
-    """For a grade the API's word."""
+    """For a grade, the error name of the API."""
     message: str
 
 
 class GradedSample(Record):
-    """What was said of an item, and how it was asked for."""
+    """A generated sample and its request."""
 
     text: str | None = None
-    """None: nothing was said."""
+    """None if there is no output."""
     messages: tuple[dict[str, str], ...] = ()
-    """What was asked; nothing of a sample that was given."""
+    """The request; empty for samples from the data."""
     finish_reason: str = ""
     prompt_tokens: NonNegativeInt = 0
     completion_tokens: NonNegativeInt = 0
@@ -228,32 +228,32 @@ class GradedSample(Record):
 
 
 class CriterionResult(Record):
-    """One criterion's word on an item."""
+    """Result of one criterion on an item."""
 
     name: str
     grader_type: str
     score: float | None = None
-    """None where it failed."""
+    """None if grading failed."""
     passed: bool
     label: str | None = None
     fault: ItemFault | None = None
 
 
 class EvalItem(Record):
-    """One item of a run, with all that was found."""
+    """Results of one item."""
 
     index: NonNegativeInt
-    """In the data source, from 0."""
+    """Index in the data source, from 0."""
     at_s: float
     item: dict[str, Any]
     status: Literal["pass", "fail", "error"]
     sample: GradedSample | None = None
-    """None of an item without one."""
+    """None if the item has no sample."""
     results: tuple[CriterionResult, ...]
 
 
 class EvalChunk(Charged):
-    """Results of items that follow one another."""
+    """Results of consecutive items."""
 
     items: tuple[EvalItem, ...]
     usage: dict[str, ModelUsage]

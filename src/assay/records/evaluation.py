@@ -176,7 +176,7 @@ class Evaluation(Record):
     dataset_fingerprint: str
     split: str
     predictions_sha256: str
-    """Of the Parquet file of predictions."""
+    """SHA-256 of the Parquet file of predictions."""
     overall: ClassifierMetrics | ScoreMetrics
     slices: tuple[SliceMetrics, ...] | tuple[ScoreSlice, ...]
     num_leaking: NonNegativeInt | None = None

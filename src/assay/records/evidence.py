@@ -1,4 +1,4 @@
-"""What was looked at, and what the looking cost."""
+"""Evidence of a comparison and its cost."""
 
 from pydantic import NonNegativeFloat, PositiveInt
 

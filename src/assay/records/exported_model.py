@@ -14,7 +14,7 @@ ModelForm = Literal["classifier", "language_model", "reward_model"]
 
 
 class ExportedModel(Record):
-    """What `assay export` wrote."""
+    """Result of `assay export`."""
 
     run_id: str
     step: NonNegativeInt

@@ -1,4 +1,4 @@
-"""What a scan of attempts says about why they fail: the causes, how sure, and what cannot be told apart.
+"""Causes of failing attempts, with their certainty and the factors that cannot be distinguished.
 
 A *factor* is something that attempts differ in (a host, an image, a key of the recipe); a *region* is all
 attempts that share the values of one to three factors. A cause is a region that fails more often than luck,
@@ -32,7 +32,7 @@ class FailureCause(Record):
     is_confirmed: bool
     """Significant in the scan at 5%."""
     p_value: float
-    """Of the whole scan."""
+    """Tests the whole scan."""
     attempts: NonNegativeInt
     failures: NonNegativeInt
     units: NonNegativeInt
@@ -80,7 +80,7 @@ class FailureDiagnosis(Record):
     """`unidentifiable`: these attempts cannot separate the causes."""
     because: str
     p_value: float | None
-    """Of the scan under no cause."""
+    """Tests the scan against no cause."""
     attempts: NonNegativeInt
     """Scanned."""
     failures: NonNegativeInt

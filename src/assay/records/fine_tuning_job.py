@@ -21,62 +21,62 @@ the queue; a place at a worker; its project's limit; the cluster's scheduler."""
 
 
 class JobCreated(Record):
-    """Somebody asked for a model."""
+    """A client created the job."""
 
     type: Literal["created"] = "created"
     job_id: str
     project: str
     at_s: float
-    """Seconds since the Unix epoch; so for every entry."""
+    """Seconds since the Unix epoch, as in all entries."""
     model: str
     """The base model's name."""
     base: dict[str, Any]
-    """The base model's file as it was then: what changes in it later changes no job."""
+    """Contents of the base model's file at creation; later edits do not affect the job."""
     method: str
-    """The API's word: `classification`, `supervised`, ..."""
+    """The API's name of the method: `classification`, `supervised`, ..."""
     hyperparameters: dict[str, Any]
-    """As they were asked for; `auto` stands for what the base model's file says."""
+    """As requested; `auto` takes the value from the base model's file."""
     grader: dict[str, Any] | None = None
-    """What pays answers, where a method learns from that."""
+    """Grader that rewards completions, for RL methods."""
     training_file: str
     validation_file: str | None = None
     seed: NonNegativeInt
     suffix: str | None = None
     metadata: dict[str, str] | None = None
     request_sha256: str
-    """Digest of the request: what tells a repeat of it."""
+    """Digest of the request, to recognize a retry."""
     budget_device_hours: PositiveFloat | None = None
-    """What it may hold devices for; None for as long as it takes."""
+    """Budget of device time; None is unlimited."""
 
 
 class JobAcquired(Record):
-    """A worker took the job over. Whoever held it before can append nothing any more."""
+    """A worker acquired the job; earlier holders can no longer append."""
 
     type: Literal["taken"] = "taken"
     at_s: float
     lease: PositiveInt
-    """The number of its lease: greater than that of every holder before."""
+    """Lease number; increases with every holder."""
     worker: str
-    """For people: host and process."""
+    """Host and process, for display."""
 
 
 class JobValidated(Record):
-    """Its files are a dataset, and its run is made."""
+    """The dataset is built and the run created."""
 
     type: Literal["validated"] = "validated"
     at_s: float
     lease: PositiveInt
     run_id: str
     num_rows: PositiveInt
-    """In both files."""
+    """Rows in both files."""
     dataset_fingerprint: str
     num_steps: PositiveInt
     hyperparameters: dict[str, Any]
-    """Every one with its number."""
+    """All hyperparameters, with resolved values."""
 
 
 class JobFailed(Record):
-    """Nothing goes on by itself: why, and of which parameter."""
+    """The job failed; it does not continue by itself."""
 
     type: Literal["failed"] = "failed"
     at_s: float
@@ -87,17 +87,17 @@ class JobFailed(Record):
 
 
 class LaunchPlanned(Record):
-    """A launch of the run will be made: whoever comes next looks for it before making another."""
+    """A worker is about to launch the run. Its successor looks for that launch before starting another."""
 
     type: Literal["launching"] = "launching"
     at_s: float
     lease: PositiveInt
     number: PositiveInt
-    """Among the run's launches: the first that may be this one."""
+    """Lowest launch number of the run that may be this launch."""
 
 
 class LaunchStarted(Record):
-    """It was made, or found."""
+    """The launch was started or found."""
 
     type: Literal["launched"] = "launched"
     at_s: float
@@ -106,21 +106,21 @@ class LaunchStarted(Record):
     where: str
     """`process 345 on node7`."""
     step: NonNegativeInt
-    """From which it goes on."""
+    """Step it continues from."""
 
 
 class JobWaits(Record):
-    """What the job waits for is another thing than before."""
+    """The job waits for something else than before."""
 
     type: Literal["waits"] = "waits"
     at_s: float
     code: WaitCode
     message: str
-    """In words, for its owner."""
+    """Text for the job's owner."""
 
 
 class RunBegan(Record):
-    """The scheduler that holds its launch lets it run."""
+    """The scheduler started the queued launch."""
 
     type: Literal["began"] = "began"
     at_s: float
@@ -128,7 +128,7 @@ class RunBegan(Record):
 
 
 class MetricPoint(Record):
-    """What one step measured."""
+    """Metrics of one step."""
 
     step: PositiveInt
     at_s: float
@@ -136,7 +136,7 @@ class MetricPoint(Record):
 
 
 class JobCheckpoint(Record):
-    """A commit of the run, and the steps up to it: nothing of them will be rolled back."""
+    """A commit of the run, with the metrics of the steps up to it, which cannot be rolled back any more."""
 
     type: Literal["checkpoint"] = "checkpoint"
     at_s: float
@@ -144,54 +144,53 @@ class JobCheckpoint(Record):
     step: PositiveInt
     weights_digest: str
     retained_steps: tuple[PositiveInt, ...]
-    """The steps of all commits that the run has now: those of others were retired, and cannot be used any
-    more."""
+    """Steps of all current commits; others were retired and are no longer usable."""
     points: tuple[MetricPoint, ...]
-    """What the steps measured since the one before; of a long run, every so many-th."""
+    """Metrics since the previous checkpoint, subsampled in long runs."""
 
 
 class RunLeft(Record):
-    """The run stopped before its end, with a commit: it was asked to, or was preempted, or its driver died."""
+    """The run stopped early after a commit: on request, by preemption, or because its driver died."""
 
     type: Literal["left"] = "left"
     at_s: float
     lease: PositiveInt
     step: NonNegativeInt
-    """The step of its last commit; 0 where it made none."""
+    """Step of its last commit; 0 if there is none."""
 
 
 class PauseRequested(Record):
-    """Commit, and stop until somebody resumes."""
+    """A client asked to commit and pause."""
 
     type: Literal["pause"] = "pause"
     at_s: float
 
 
 class ResumeRequested(Record):
-    """Go on from the last commit."""
+    """A client asked to continue from the last commit."""
 
     type: Literal["resume"] = "resume"
     at_s: float
     budget_device_hours: PositiveFloat | None = None
-    """What it may hold devices for in all from now on; None for what it might before."""
+    """New total budget of device time; None keeps the old one."""
 
 
 class BudgetSpent(Record):
-    """A worker found a budget spent: commit, and stop until somebody resumes."""
+    """A worker found a budget exhausted; the run commits and pauses."""
 
     type: Literal["budget"] = "budget"
     at_s: float
     lease: PositiveInt
     of: Literal["job", "project"]
     device_s: NonNegativeFloat
-    """What was held by then, by the job; or by all jobs of its project in the month."""
+    """Device time of the job, or of all jobs of its project in this month."""
     limit_device_s: float
 
 
 class JobCharged(Record):
-    """An attempt of its run held devices, and is over; attempt 0 is what was evaluated beside training.
+    """Device time of an attempt that ended; attempt 0 is evaluation outside training.
 
-    A later entry of the same attempt takes the place of an earlier one.
+    A later entry of the same attempt replaces an earlier one.
     """
 
     type: Literal["charged"] = "charged"
@@ -204,14 +203,14 @@ class JobCharged(Record):
 
 
 class CancelRequested(Record):
-    """Commit, and stop for good."""
+    """A client asked to commit and stop permanently."""
 
     type: Literal["cancel"] = "cancel"
     at_s: float
 
 
 class JobSucceeded(Record):
-    """The run reached its last step, and its audit proved that each row was learned exactly once."""
+    """The run reached its last step, and its audit passed."""
 
     type: Literal["succeeded"] = "succeeded"
     at_s: float
@@ -221,17 +220,17 @@ class JobSucceeded(Record):
     result_file: str
     trained_tokens: NonNegativeInt
     measured: dict[str, float]
-    """What the evaluation of its last weights says, by metric."""
+    """Evaluation of the final weights, by metric."""
     validation: dict[str, float] = Field(default_factory=dict)
-    """Likewise, by the API's names."""
+    """The same evaluation by the API's metric names."""
 
 
 class JobClaimed(Claimed, Record):
-    """A repeat of the request that created it was answered with it."""
+    """A retry of the creating request returned this one."""
 
 
 class ModelDeleted(Record):
-    """Its model and the model's checkpoints answer nobody any more. The run and what it proves stay."""
+    """The model and its checkpoints are no longer served. The run and its records remain."""
 
     type: Literal["model_deleted"] = "model_deleted"
     at_s: float

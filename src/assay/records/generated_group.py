@@ -1,5 +1,4 @@
-"""What an engine of another process answered to a prompt: kept before it is learned from, for nobody can make
-it again."""
+"""Completions of an external engine, stored before training because they cannot be regenerated."""
 
 from typing import Literal
 
@@ -9,23 +8,23 @@ from assay.records.record import Record
 
 
 class GeneratedCompletion(Record):
-    """One answer, as tokens."""
+    """One completion, as tokens."""
 
     tokens: tuple[NonNegativeInt, ...]
-    """With the one that ended it."""
+    """Including the end token."""
     logprobs: tuple[float, ...]
-    """How likely each token was, in nats, as the engine said: float32, written exactly."""
+    """Sampler logprobs in nats: float32 values, written exactly."""
     reason: Literal["stop", "length"]
 
 
 class GeneratedGroup(Record):
-    """All answers to one prompt."""
+    """All completions of one prompt."""
 
     step: PositiveInt
-    """In whose update they are learned."""
+    """Optimizer step that trains on them."""
     row_id: NonNegativeInt
     attempt: NonNegativeInt
-    """That asked."""
+    """Attempt that requested it."""
     policy: str
-    """The digest of the weights that answered."""
+    """Digest of the sampling weights."""
     completions: tuple[GeneratedCompletion, ...]

@@ -1,4 +1,4 @@
-"""What runs are kept from: a combination that a diagnosis blamed and a person accepted."""
+"""A guard: a combination of factors that runs avoid, found by a diagnosis and accepted by a person."""
 
 from pydantic import NonNegativeFloat
 
@@ -20,7 +20,7 @@ class Guard(Record):
     rate: NonNegativeFloat
     """Share of matching attempts that failed."""
     elsewhere_rate: NonNegativeFloat
-    """Of all others."""
+    """Failure rate of all others."""
     diagnosis_sha256: str
 
 

@@ -1,4 +1,4 @@
-"""What was seen while a run went on and a person should know: a hung rank, a slow one, a wrong sum."""
+"""An incident during a run, e.g. a hung rank, a slow rank or wrong arithmetic."""
 
 from typing import Literal
 

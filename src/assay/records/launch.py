@@ -7,7 +7,7 @@ from pydantic import PositiveInt
 from assay.records.record import Record
 
 LaunchKind = Literal["here", "background", "slurm"]
-"""`here`: in the process that was asked; `background`: in one of its own on the same machine."""
+"""`here`: in the calling process; `background`: in a new process on the same machine."""
 
 
 class Launch(Record):

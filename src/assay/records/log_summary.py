@@ -1,4 +1,4 @@
-"""What the first entries of a run's log come to, so that nobody has to read all of them again."""
+"""Summary of the first entries of a run's log, so that readers need not read them all."""
 
 from typing import Self
 
@@ -22,9 +22,9 @@ class LogSummary(Record):
     last_steps: dict[int, int] = Field(default_factory=dict)
     """Attempt -> step of its last commit, whatever became of that; attempts without one are left out."""
     retires: tuple[str, ...] = ()
-    """What the newest commit retired: a death may have spared their files."""
+    """Folders retired by the newest commit; a crash may have left their files."""
     finished: RunFinished | None = None
-    """Where that is the last entry."""
+    """Set if it is the last entry."""
 
     def after(self, entry: LogEntry, sha256: str) -> Self:
         """The summary with one entry more."""

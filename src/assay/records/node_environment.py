@@ -1,10 +1,10 @@
-"""What an attempt ran in, beside its processor: what may be at fault where many of them fail."""
+"""Software environment of an attempt's node: possible causes when many attempts fail."""
 
 from assay.records.record import Record
 
 
 class NodeEnvironment(Record):
-    """What is around its ranks on one node; a text is empty where nothing says it."""
+    """Environment of the ranks on one node. Unknown values are empty."""
 
     python: str
     """Version of Python."""
@@ -15,7 +15,7 @@ class NodeEnvironment(Record):
     image: str
     """The container's image, by `ASSAY_IMAGE` or what Apptainer, Slurm or enroot set."""
     user: str
-    """Who started it."""
+    """User who started it."""
     launcher: str
     """`slurm` or `machine`: whether a scheduler's job holds it."""
     job: str

@@ -1,4 +1,4 @@
-"""What a device is doing, second by second."""
+"""The phases of a device."""
 
 from typing import Literal
 

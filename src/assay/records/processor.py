@@ -4,7 +4,7 @@ from assay.records.record import Record
 
 
 class Processor(Record):
-    """What decides in which order a processor's libraries sum."""
+    """Properties that determine the summation order of a processor's libraries."""
 
     model: str
     """Name of the device, e.g. `NVIDIA H100 80GB HBM3`; of the CPU where ranks compute on that."""

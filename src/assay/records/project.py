@@ -1,4 +1,4 @@
-"""What happens to a project of the API, as entries of its log: what is kept apart from others, and may be
+"""Log entries of a project of the API: an isolated set of resources with limits that may be
 spent."""
 
 from typing import Literal
@@ -18,9 +18,9 @@ class ProjectCreated(Record):
     name: str
     """For people."""
     at_s: float
-    """Seconds since the Unix epoch; so for every entry."""
+    """Seconds since the Unix epoch, as in all entries."""
     by: str
-    """Who did it: the id of a key, or a user of the command line; so for every entry."""
+    """Actor: id of a key, or a command-line user."""
 
 
 class ProjectRenamed(Record):
@@ -33,11 +33,11 @@ class ProjectRenamed(Record):
 
 
 class SpendLimitSet(Record):
-    """What its jobs may hold devices for in a calendar month (UTC)."""
+    """Budget of device time of its jobs per calendar month (UTC)."""
 
     type: Literal["spend_limit"] = "spend_limit"
     device_hours: PositiveFloat | None
-    """None for as long as they like."""
+    """None is unlimited."""
     at_s: float
     by: str
 

@@ -1,4 +1,4 @@
-"""What every record is: frozen, versioned JSON that names its inputs by digest.
+"""The base class of records: frozen, versioned JSON that names its inputs by digest.
 
 `assay.base.versioned` says how a record changes without breaking what is on disk. `tests/golden/records.jsonl`
 holds one record of every kind.
@@ -36,7 +36,7 @@ class Record(Versioned):
         return canonical_json(self.to_tree())
 
     def to_sealed_json(self) -> str:
-        """Likewise, with the text's own SHA-256: for a file, in which a flipped bit has to show."""
+        """Return `to_json()` with the SHA-256 of the text, so that a corrupt file is detected."""
         tree = self.to_tree()
         return canonical_json({**tree, DIGEST_KEY: sha256_of_json(tree)})
 
@@ -59,7 +59,7 @@ class Record(Versioned):
 
     @classmethod
     def from_tree(cls, tree: Any, *, source: str | Path) -> Self:
-        """Likewise, of the JSON tree with `kind` and `version`."""
+        """Read a record from its JSON tree with `kind` and `version`."""
         if not isinstance(tree, dict) or tree.get("kind") != cls.kind or "version" not in tree:
             raise DataError(f"{source}: not a '{cls.kind}' record.")
         try:

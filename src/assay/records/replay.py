@@ -107,7 +107,7 @@ class ReplayReport(Record):
     from_step: NonNegativeInt
     """Step of the commit that it started from, or 0."""
     attempt: NonNegativeInt
-    """Whose recorded values were compared; 0 for none."""
+    """Attempt whose values were compared; 0 for none."""
     recorded_code_version: str
     code_version: str
     verdict: Verdict

@@ -1,4 +1,4 @@
-"""What happens to a checkpoint that others than its run may need, as entries of its log."""
+"""Log entries of a checkpoint that something besides its run retains."""
 
 from typing import Literal
 
@@ -6,17 +6,17 @@ from assay.records.record import Record
 
 
 class CheckpointRetained(Record):
-    """Somebody relies on it."""
+    """A holder needs the checkpoint."""
 
     type: Literal["kept"] = "kept"
     holder: str
-    """Who: a permission, a run of an eval, or whoever is answered by it."""
+    """E.g. a permission, an eval run or a serving session."""
     at_s: float
-    """Seconds since the Unix epoch; so for every entry."""
+    """Seconds since the Unix epoch, as in all entries."""
 
 
 class CheckpointReleased(Record):
-    """He does so no more."""
+    """A holder no longer needs the checkpoint."""
 
     type: Literal["released"] = "released"
     holder: str
@@ -24,7 +24,7 @@ class CheckpointReleased(Record):
 
 
 class CheckpointRetired(Record):
-    """Nobody does, and from now on nobody can: its run is about to delete it."""
+    """The run is about to delete the checkpoint, so it can no longer be retained."""
 
     type: Literal["retired"] = "retired"
     at_s: float

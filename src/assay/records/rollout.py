@@ -1,4 +1,4 @@
-"""What `assay rollout` found: one answer made again by itself, and what became of it in its step."""
+"""Result of `assay rollout`: one rollout generated again, and its outcome in its step."""
 
 from typing import Literal
 
@@ -37,7 +37,7 @@ class RolloutReport(Record):
     failure: str | None
     """Why it has no reward."""
     group_rewards: tuple[float | None, ...]
-    """Of the whole group."""
+    """Rewards of the whole group."""
     advantage: float | None
     outcome: str
     because: str

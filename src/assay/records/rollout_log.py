@@ -1,4 +1,4 @@
-"""What a run that learns from its own answers writes down of each prompt, and of what judges said.
+"""The rollout log of RL methods: each prompt with its completions, rewards and outcome; and scores of judges.
 
     prompt of (step, lane, row) --> group of answers --> paid, or failed with a reason --> one outcome
 
@@ -13,47 +13,48 @@ from pydantic import NonNegativeInt, PositiveInt
 from assay.records.record import Record
 
 Outcome = Literal["trained", "zero_std", "overlong", "failed", "surplus"]
-"""What became of a prompt: at least one of its answers teaches | all were paid the same | those that would
-teach were cut, and masked | none could be graded | others of its lane were learned in its place."""
+"""Outcome of a prompt. `trained`: a completion has a non-zero advantage. `zero_std`: all rewards are equal.
+`overlong`: completions with an advantage were truncated and masked. `failed`: grading failed. `surplus`: the lane
+already had enough groups."""
 
 
 class LoggedCompletion(NamedTuple):
-    """One answer."""
+    """A completion with its reward and advantage."""
 
     digest: int
-    """That of its tokens and of what the sampler said of them: 64 bits."""
+    """64-bit digest of the tokens and sampler logprobs."""
     num_tokens: int
     is_cut: bool
-    """It ended by its length."""
+    """It reached the length limit."""
     reward: float | None
-    """None where a grader failed."""
+    """None if a grader failed."""
     scores: tuple[float | None, ...]
-    """What each reward gave by itself, without weight."""
+    """Unweighted score of each reward."""
     advantage: float | None
-    """What it learned by; None where it has no reward."""
+    """None without a reward."""
     failure_kind: str = ""
     failure: str = ""
     """Why there is no reward."""
     tokens: tuple[int, ...] | None = None
-    """Only of answers that nobody here can make again; likewise what the sampler said of them."""
+    """Stored only if the completion cannot be regenerated here, as are its logprobs."""
     logprobs: tuple[float, ...] | None = None
 
 
 class LoggedGroup(NamedTuple):
-    """The answers to one prompt, and what became of it."""
+    """The completions of one prompt and its outcome."""
 
     step: int
-    """The update in which the prompt is counted as learned."""
+    """Optimizer step that counts the prompt."""
     lane: int
     row_id: int
     outcome: Outcome
     graders: str
-    """What paid, in the order of scores: JSON with the name, the digest and the judge's model of each."""
+    """JSON with name, digest and judge model of each grader, in the order of `scores`."""
     completions: tuple[LoggedCompletion, ...]
 
 
 class PromptCounts(Record):
-    """Prompts by outcome."""
+    """Number of prompts by outcome."""
 
     trained: NonNegativeInt = 0
     zero_std: NonNegativeInt = 0
@@ -67,7 +68,7 @@ class PromptCounts(Record):
         return PromptCounts(**{name: count + counts[name] for name, count in self.model_dump().items()})
 
     def total(self) -> int:
-        """All prompts."""
+        """Return the number of prompts."""
         return sum(self.model_dump().values())
 
     def __str__(self) -> str:
@@ -79,12 +80,12 @@ class PromptCounts(Record):
 
 
 class JudgeScore(Record):
-    """What a judge said of one answer."""
+    """A judge's score of one completion."""
 
     sample: NonNegativeInt
-    """The number of the answer in its group."""
+    """Index of the completion in its group."""
     rollout: str
-    """The answer's digest, as 16 hexadecimal digits: the word is of this answer and of no other."""
+    """Digest of the completion as 16 hexadecimal digits."""
     score: float | None
     failure_kind: str = ""
     failure: str = ""
@@ -92,12 +93,12 @@ class JudgeScore(Record):
 
 
 class JudgeScoreGroup(Record):
-    """What a judge said of answers to one prompt, durable before anything is learned by it."""
+    """A judge's scores of one prompt's completions, stored before they are used for training."""
 
     step: PositiveInt
     row_id: NonNegativeInt
     attempt: NonNegativeInt
-    """That asked."""
+    """Attempt that requested it."""
     grader: str
     grader_sha256: str
     scores: tuple[JudgeScore, ...]

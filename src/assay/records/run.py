@@ -1,4 +1,4 @@
-"""What a user asked for (a run) and its lives (attempts), with what each phase of them cost."""
+"""A run, its attempts, and the device time of each phase."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -14,13 +14,13 @@ from assay.records.record import Record
 from assay.records.suspect import Suspect
 
 RunStatus = Literal["running", "gone", "unknown", "succeeded", "failed", "preempted"]
-"""`gone`: it is not done, and who drove it is no more. `unknown`: from here nobody can tell whether it runs."""
+"""`gone`: unfinished, and its driver has exited. `unknown`: its state cannot be determined from this host."""
 
 SAFE_LEARNING_RATE = 1e-4
-"""The recipe's default; what is proposed after a loss that was not finite is at most this."""
+"""Default of the recipe; upper limit of the rate proposed after a non-finite loss."""
 
 DRILL_PREFIX = "drill-"
-"""Begins the recipe's name of every pilot that a drill hurts."""
+"""Prefix of recipe names of pilots in drills."""
 
 
 class ForkedFrom(Record):
@@ -30,14 +30,14 @@ class ForkedFrom(Record):
     step: NonNegativeInt
     weights_digest: str
     changes: dict[str, tuple[Any, Any]]
-    """Recipe key to its value there and here."""
+    """Recipe key to its values in the parent and in the fork."""
 
     def __str__(self) -> str:
         return f"{self.run_id}@{self.step}"
 
 
 class Run(Record):
-    """One recipe on one dataset, until it is done, over as many attempts as it takes."""
+    """One recipe on one dataset, over one or more attempts."""
 
     run_id: Name
     created_s: float
@@ -49,71 +49,69 @@ class Run(Record):
     code_version: str
     """The version of assay; with the git commit where it runs from a checkout."""
     run_dir: str
-    """Absolute local folder: metrics, logs, reports; and the commits, unless `store_url` says otherwise. In the
-    file it is that of the day when the run was made; whoever opens the run has it as it is (`store.place`)."""
+    """Absolute local folder of metrics, logs and reports, and of the commits unless `store_url` differs. The
+    file stores the folder at creation; opening a run replaces it by the current one (`store.run_location`)."""
     store_url: str
     num_steps: PositiveInt
     """Optimizer steps from the first to the last, as planned."""
     parent: ForkedFrom | None = None
-    """None where it began with the recipe's starting weights."""
+    """None if it began with the recipe's starting weights."""
     is_drill: bool = False
-    """Whether `assay drill` made it as an exercise: accounts of failures and of time leave it out by default,
-    because its faults were planned."""
+    """Created by `assay drill`. Reports on failures and time exclude it by default, as its faults were planned."""
     folders: dict[str, str] = Field(default_factory=dict)
-    """Key of the recipe -> SHA-256 over the weights and configuration in the checkpoint folder that it names,
-    as they were when the run was made."""
+    """Recipe key -> SHA-256 of the weights and configuration in the checkpoint folder it names, at creation."""
 
 
 class Attempt(Record):
-    """One life of a run: from the start of its ranks to the end of the last of them."""
+    """An attempt of a run, from the start of its ranks to the end of the last one."""
 
     run_id: str
     attempt: PositiveInt
-    """1 for the first."""
+    """From 1."""
     world_size: PositiveInt
     start_step: NonNegativeInt
-    """Step of the commit it resumed from; 0 where it began anew."""
+    """Step of the commit it resumed from; 0 for a fresh start."""
     started_s: float
     ended_s: float | None = None
     """None while it runs."""
     end_step: NonNegativeInt | None = None
-    """Step of its last commit, or `start_step` where it made none."""
+    """Step of its last commit, or `start_step` without one."""
     outcome: Literal["running", "succeeded", "failed", "preempted", "killed"] = "running"
     reason: str = ""
-    """Why it ended, in words: `rank 1 was killed by SIGKILL`. For people: `failure` has the facts."""
+    """Why it ended, as text, e.g. `rank 1 was killed by SIGKILL`. `failure` has the structured facts."""
     failure: Failure | None = None
-    """What ended it early; None if nothing did."""
+    """Cause of an early end; None if there is none."""
     folder: str
-    """Where the run's folder was."""
+    """The run's folder at the time."""
     code_version: str
-    """The version of assay, as in the run's record."""
+    """Version of assay, as in the run."""
     processor: Processor
-    """What its ranks compute on; all nodes have the same."""
+    """Processor of all ranks."""
     environment: NodeEnvironment
-    """Python, kernel, driver, image, user, job and CUDA on its first node."""
+    """Environment of the first node."""
     other_environments: dict[str, NodeEnvironment] = Field(default_factory=dict)
-    """Host -> what it has around its ranks, for those where that is not what the first node has."""
+    """Host -> environment, for hosts that differ from the first node."""
     hosts: tuple[str, ...] = ()
     """Name of each rank's machine; empty before the ranks were started."""
     devices: tuple[str, ...] = ()
-    """Each rank's device, e.g. `cuda:3`; known once it ended, empty for a rank that died before it had one."""
+    """Device of each rank, e.g. `cuda:3`, known after the end; empty for a rank that died before it had one."""
     serials: tuple[str, ...] = ()
-    """The UUID of each rank's device, which goes with it to another host; likewise, and empty for a CPU."""
+    """UUID of each rank's device, known after the end; empty for a CPU."""
     loads: tuple[PositiveInt, ...] = ()
-    """How many lanes each rank has; empty if the weights are sharded."""
+    """Lanes per rank; empty with sharded weights."""
     suspects: tuple[Suspect, ...] = ()
     """Devices that a spot check found to compute wrongly."""
     stalled_s: NonNegativeFloat = 0.0
-    """How long all ranks stood still before it was ended for a hang."""
+    """Duration of the hang that ended it."""
 
     def resume_command(self) -> str:
-        """What goes on with its run, on as many ranks."""
+        """Return the command that resumes the run with as many ranks."""
         workers = f" --workers {self.world_size}" if self.world_size > 1 else ""
         return f"assay train --resume {self.run_id}{workers}"
 
 
 def slower_command(run_id: str, recipe: Mapping[str, Any], *, step: int) -> str:
-    """What trains again at a lower learning rate, from a commit or from the beginning (0)."""
+    """Return the command that retrains from step `step` (0: the start) at a lower learning rate."""
     optimizer = recipe.get("trainer", {}).get("optimizer", {})
     rate = min(optimizer.get("learning_rate", SAFE_LEARNING_RATE) / 10, SAFE_LEARNING_RATE)
     return f"assay train --from {run_id}@{step} trainer.optimizer.learning_rate={rate:.3g}"

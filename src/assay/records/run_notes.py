@@ -1,4 +1,4 @@
-"""What people say about a run: tags to find it by, and notes. No number rests on them."""
+"""Tags and notes that people add to a run."""
 
 from assay.records.record import Record
 
@@ -12,9 +12,9 @@ class Note(Record):
 
 
 class RunNotes(Record):
-    """All that was said about a run."""
+    """Tags and notes of a run."""
 
     run_id: str
     tags: tuple[str, ...] = ()
     notes: tuple[Note, ...] = ()
-    """The oldest first."""
+    """Oldest first."""

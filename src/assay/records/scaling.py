@@ -21,7 +21,7 @@ class ScalingLaw(Record):
     """`chinchilla`, `over-training`, `compute` or `tokens`."""
     formula: str
     points_sha256: str
-    """Of the fitted points."""
+    """SHA-256 of the fitted points."""
     num_points: PositiveInt
     huber_delta: PositiveFloat
     """In log loss."""

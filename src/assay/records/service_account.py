@@ -18,11 +18,11 @@ class ServiceAccountCreated(Record):
     has_role: bool
     """Whether it is a member of the project, and so may have keys."""
     at_s: float
-    """Seconds since the Unix epoch; so for every entry."""
+    """Seconds since the Unix epoch, as in all entries."""
     by: str
-    """Who did it: the id of a key, or a user of the command line."""
+    """Actor: id of a key, or a command-line user."""
     request_sha256: str
-    """Digest of the request: what tells a repeat of it."""
+    """Digest of the request, to recognize a retry."""
 
 
 class ServiceAccountClaimed(Claimed, Record):

@@ -35,7 +35,7 @@ class SideBySide(Record):
     a: str
     b: str
     verdict: Literal["slower", "faster", "same", "undecided"]
-    """Of B against A."""
+    """B compared with A."""
     because: str
     ratio: float
     """Seconds per step, B / A."""

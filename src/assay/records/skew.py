@@ -17,7 +17,7 @@ class SkewEffect(Record):
     ratio: float
     """Its durations over the others'."""
     low: float
-    """Of a 99.9% interval."""
+    """Lower end of a 99.9% interval."""
     high: float
     measurements: NonNegativeInt
 

@@ -1,4 +1,4 @@
-"""What became slower over runs or steps, and which factors on record explain it."""
+"""What became slower over runs or steps, and which recorded factors explain it."""
 
 from typing import Literal
 
@@ -21,7 +21,7 @@ class SlowChange(Record):
     low: float | None
     high: float | None
     p_value: float
-    """Of such a step under noise."""
+    """Probability of such a step under noise."""
     phase: str | None
     """With the largest difference."""
     verdict: Literal["assigned", "unidentifiable", "unexplained"]
@@ -41,7 +41,7 @@ class SlowChanges(Record):
     noise: NonNegativeFloat
     """Relative standard deviation within segments."""
     correlation: NonNegativeFloat
-    """Of neighbours within segments."""
+    """Correlation of neighbours within segments."""
     changes: tuple[SlowChange, ...]
     because: str
     sources: dict[str, str]

@@ -22,7 +22,7 @@ class Suspect(Record):
     """E.g. `cuda:3`."""
     step: PositiveInt
     lane: NonNegativeInt
-    """Whose gradient differed on recomputation."""
+    """Rank whose gradient differed on recomputation."""
     is_certain: bool
     """False if there was no majority; then all disagreeing ranks are listed."""
 

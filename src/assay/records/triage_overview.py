@@ -1,4 +1,4 @@
-"""What to look at first: what costs device time over all runs, from every question that triage asks."""
+"""Overview of what costs device time over all runs, from all triage analyses."""
 
 from typing import Literal
 
@@ -21,7 +21,7 @@ class Finding(Record):
 
 
 class TriageOverview(Record):
-    """What costs device time, by cost."""
+    """Causes of lost device time, most expensive first."""
 
     runs: NonNegativeInt
     attempts: NonNegativeInt
@@ -36,5 +36,5 @@ class TriageOverview(Record):
 
     @property
     def is_of_weeks(self) -> bool:
-        """Whether enough is on record for a loss a week."""
+        """Return whether the records cover at least a week."""
         return self.days >= 7.0

@@ -31,14 +31,14 @@ class FileCreated(Record):
 
 
 class FileRemoved(Record):
-    """Somebody deleted it; its bytes go."""
+    """The file was deleted with its bytes."""
 
     type: Literal["removed"] = "removed"
     at_s: float
 
 
 class FileClaimed(Claimed, Record):
-    """A repeat of the request that created it was answered with it."""
+    """A retry of the creating request returned this one."""
 
 
 class BytesHeld(Record):

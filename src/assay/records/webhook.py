@@ -1,6 +1,6 @@
-"""What happens to a webhook, and to each message that is due to it, as entries of their logs.
+"""Log entries of a webhook and of its messages.
 
-A webhook's secret signs, so it cannot be kept as a digest: who reads the store can sign.
+The secret signs messages, so it is stored in plain text: anyone who can read the store can sign.
 """
 
 from typing import Literal
@@ -11,7 +11,7 @@ from assay.records.record import Record
 
 
 class WebhookCreated(Record):
-    """A project wants to be told of events at an address."""
+    """A client created a webhook."""
 
     type: Literal["created"] = "created"
     webhook_id: str
@@ -23,13 +23,13 @@ class WebhookCreated(Record):
     secret: str
     """`whsec_` and the Base64 of the key that messages are signed with."""
     at_s: float
-    """Seconds since the Unix epoch; so for every entry."""
+    """Seconds since the Unix epoch, as in all entries."""
     request_sha256: str
-    """Digest of the request: what tells a repeat of it."""
+    """Digest of the request, to recognize a retry."""
 
 
 class WebhookUpdated(Record):
-    """It is as this says from now on."""
+    """The webhook was changed to these values."""
 
     type: Literal["updated"] = "updated"
     name: str
@@ -39,21 +39,21 @@ class WebhookUpdated(Record):
 
 
 class WebhookSecretRotated(Record):
-    """Messages are signed with another secret."""
+    """The signing secret was replaced."""
 
     type: Literal["rotated"] = "rotated"
     secret: str
     old_until_s: float
-    """Until when they are signed with the old one, too."""
+    """Until then messages carry signatures of both secrets."""
     at_s: float
 
 
 class WebhookClaimed(Claimed, Record):
-    """A repeat of the request that created it was answered with it, and with a new secret."""
+    """A retry of the creating request returned this webhook with a new secret."""
 
 
 class WebhookDeleted(Record):
-    """Nothing is sent any more."""
+    """The webhook was deleted."""
 
     type: Literal["deleted"] = "deleted"
     at_s: float
@@ -72,25 +72,25 @@ WEBHOOK_ENTRIES: dict[str, type[WebhookEntry]] = {
 
 
 class MessageDue(Record):
-    """An event is to be told to a webhook."""
+    """A message is due for delivery."""
 
     type: Literal["due"] = "due"
     message_id: str
-    """The `webhook-id` of every try."""
+    """The `webhook-id` of every delivery attempt."""
     webhook_id: str
     event_type: str
     body: str
-    """What is sent, to the byte."""
+    """The exact body."""
     at_s: float
 
 
 class MessageTried(Record):
-    """It was sent, or could not be."""
+    """A delivery attempt."""
 
     type: Literal["tried"] = "tried"
     at_s: float
     response: str
-    """The answer's status, or why there was none."""
+    """HTTP status of the response, or why there was none."""
     outcome: Literal["delivered", "again", "given_up"]
 
 

@@ -27,7 +27,7 @@ class ModelFacts(NamedTuple):
     manifest: DatasetManifest
     attempts: tuple[Attempt, ...]
     evaluation: AnyEvaluation | None
-    """Of this commit's weights, on the run's validation rows."""
+    """The evaluation of this commit's weights, on the run's validation rows."""
     audit: AuditReport | None
     """The run's latest audit."""
 
