@@ -1,6 +1,6 @@
-"""The files in which a run's attempts are written down: at the beginning of each, and again at its end.
+"""Attempt records in a run's folder, written at the start and at the end of each attempt.
 
-The supervisor is their only writer; who comes after a supervisor that died ends its attempts on paper.
+The supervisor is their only writer. If it died, its successor closes the attempts it left open.
 """
 
 from pathlib import Path
@@ -13,27 +13,26 @@ from assay.store.readable import readable
 
 
 def attempt_path(run_dir: Path, attempt: int) -> Path:
-    """Where the supervisor writes an attempt down, at its beginning and again at its end."""
+    """Return the path of an attempt's record."""
     return run_dir / "attempts" / f"attempt-{attempt:04d}.json"
 
 
 def save_attempt(run_dir: Path, attempt: Attempt) -> None:
-    """Write the attempt down, whole or not at all."""
+    """Write an attempt's record atomically."""
     key = attempt_path(run_dir, attempt.attempt).relative_to(run_dir).as_posix()
     open_store(str(run_dir)).put(key, attempt.to_sealed_json().encode())
 
 
 def saved_attempts(run_dir: Path) -> list[Attempt]:
-    """All attempts of a run that can be read, the first one first.
+    """Return a run's readable attempts in order.
 
-    They are an account, and the log decides what is resumed: a damaged one stops nobody, but
-    `unreadable_attempts` names it.
+    Corrupt records are skipped, because resuming depends on the log alone; `unreadable_attempts` reports them.
     """
     return _readable_attempts(run_dir)[0]
 
 
 def unreadable_attempts(run_dir: Path) -> list[str]:
-    """A sentence on each record of an attempt that is damaged."""
+    """Return a message for each corrupt attempt record."""
     return _readable_attempts(run_dir)[1]
 
 

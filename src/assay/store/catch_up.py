@@ -1,4 +1,4 @@
-"""What a run's folder holds and the ledger does not yet is recorded, where the folder is here."""
+"""Updates the ledger from a run's local folder."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from assay.store.objects import open_store
 
 
 def catch_up(ledger: Ledger, run: Run) -> None:
-    """Its metrics and its log, as far as they got; a run whose folder is elsewhere stays as it is on record."""
+    """Record a run's new metrics and log entries. A run without a local folder is left unchanged."""
     fold_run(ledger, run)
     if Path(run.store_url).is_dir():
         entries = CommitLog(open_store(run.store_url)).entries()
@@ -20,5 +20,5 @@ def catch_up(ledger: Ledger, run: Run) -> None:
 
 
 def record_incidents(ledger: Ledger, run: Run) -> None:
-    """Write down what was noticed about a run; a handful of lines, if any."""
+    """Record the incidents of a run."""
     ledger.record_incidents(run.run_id, dict(enumerate(read_incidents(Path(run.run_dir)))))

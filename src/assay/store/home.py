@@ -1,4 +1,4 @@
-"""Where runs, campaigns and the ledger lie: one value, made where a process starts, and passed down.
+"""The folder of runs, campaigns and the ledger: one value, built at process start and passed down.
 
     $ASSAY_HOME, else runs/
       RUN/                 a run's folder: run.json and all that the run left
@@ -49,60 +49,60 @@ class Home:
     """One folder of runs with its ledger."""
 
     folder: Path
-    """As it was named; messages show it so."""
+    """The folder as given, as shown in messages."""
     ledger: str
     """The ledger's URL, checked."""
 
     @classmethod
     def at(cls, folder: Path, ledger: str | None = None) -> Self:
-        """The home in a folder; its ledger is `ledger.db` there, or the one that a URL names."""
+        """Return the home in a folder. The ledger defaults to `ledger.db` in it."""
         return cls(folder, checked_url(ledger or f"sqlite:///{folder.absolute() / 'ledger.db'}"))
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
-        """The home of this process, or of the variables given. Call it where a process starts, nowhere else."""
+        """Return the home given by environment variables. Call it only at process start."""
         variables = os.environ if environment is None else environment
         return cls.at(Path(variables.get("ASSAY_HOME") or "runs"), variables.get("ASSAY_LEDGER"))
 
     def environment(self) -> dict[str, str]:
-        """What tells another process of this home; wherever that one stands."""
+        """Return environment variables that give another process this home."""
         return {"ASSAY_HOME": str(self.folder.resolve()), "ASSAY_LEDGER": self.ledger}
 
     # Runs and campaigns
 
     def run_dir(self, run_id: str) -> Path:
-        """The folder of a run, or of results that are filed under such a name; it need not be there."""
+        """Return the folder of a run or of results under such a name; it may not exist."""
         if run_id in (CAMPAIGNS, CASES, API, CALIBRATIONS):
             of = "the API" if run_id == API else f"all {run_id}"
             raise ConfigError(f"'{run_id}' is the folder of {of}, not a run. Choose another name.")
         return (self.folder / checked_name(run_id, of="the run's id")).resolve()
 
     def store_of(self, run_id: str) -> "ObjectStore":
-        """That folder as a store."""
+        """Return the run's folder as a store."""
         from assay.store.objects import open_store
 
         return open_store(str(self.run_dir(run_id)))
 
     def has_run(self, run_id: str) -> bool:
-        """Whether a run of this id was made."""
+        """Return whether a run with this id exists."""
         return (self.run_dir(run_id) / RUN_FILE).is_file()
 
     def name_conflict(self, run_id: str) -> ConfigError:
-        """What to raise where a new run has the name of one that is there."""
+        """Return the error for a new run with the id of an existing one."""
         return ConfigError(
             f"run '{run_id}' exists in {self.folder}. Continue it with "
             f"'assay train --resume {run_id}', or choose another --run-id."
         )
 
     def run_file(self, run_id: str) -> Path:
-        """A run's own record; `ConfigError` where there is none."""
+        """Return the path of a run's record. Raises `ConfigError` if there is none."""
         path = self.folder / run_id / RUN_FILE
         if not self.has_run(run_id):
             raise ConfigError(f"{path}: no such run. 'assay runs' lists those that there are.")
         return path
 
     def run(self, run_id: str) -> "Run":
-        """A run's own record, with its places as they are here."""
+        """Load a run, with its paths adjusted to where its folder is now."""
         from assay.store.run_location import opened_in, written_in  # here, as all of a record is large to import
 
         folder, path = self.run_dir(run_id), self.run_file(run_id)
@@ -115,7 +115,7 @@ class Home:
         return opened_in(run, folder)
 
     def meant_run(self, id_or_prefix: str) -> str:
-        """The id of a run that is here, or on record in the ledger; a `ConfigError` where none is meant."""
+        """Return the id of the matching run in the folder or the ledger. Raises `ConfigError` without a match."""
         file = self.ledger_file()
         if file is None or self.has_run(id_or_prefix):
             return id_or_prefix  # a server's runs are found when it is asked
@@ -127,13 +127,13 @@ class Home:
         return match_run_id(id_or_prefix, known)
 
     def has_results(self, run_id: str) -> bool:
-        """Whether benchmark results may be on record under this name, be it a run's or not."""
+        """Return whether benchmark results may exist under this name, which need not be a run's."""
         file = self.ledger_file()
         known = None if file is None else run_ids_in(self.folder, file, table="benchmark_results")
         return known is None or run_id in known or self.run_dir(run_id).is_dir()
 
     def locating(self) -> "Callable[[Run], Run]":
-        """Gives a run as a ledger has it with its places as they are here, if it lies here."""
+        """Return a function that adjusts the paths of a ledger's run to this home, if its folder is here."""
         here = str(self.folder.resolve())
 
         def located(run: "Run") -> "Run":
@@ -148,11 +148,11 @@ class Home:
         return located
 
     def runs(self) -> "list[Run]":
-        """All runs whose record can be read, by id."""
+        """Return all readable runs, by id."""
         return self.readable_runs()[0]
 
     def readable_runs(self) -> "tuple[list[Run], list[str]]":
-        """Likewise, and a sentence on each of the other folders."""
+        """Return all readable runs, and a message for each unreadable one."""
         runs, problems = [], []
         for path in sorted(self.folder.glob(f"*/{RUN_FILE}")):
             try:
@@ -163,15 +163,15 @@ class Home:
 
     @property
     def campaigns(self) -> Path:
-        """The folder of all campaigns; it need not be there."""
+        """Folder of campaigns; it may not exist."""
         return (self.folder / CAMPAIGNS).resolve()
 
     def campaign_names(self) -> list[str]:
-        """Every campaign that was declared."""
+        """Return the names of declared campaigns."""
         return sorted(path.parent.name for path in self.campaigns.glob(f"*/{CAMPAIGN_FILE}"))
 
     def campaign_dir(self, name: str) -> Path:
-        """The folder of a campaign that was declared; `ConfigError` where none was."""
+        """Return a campaign's folder. Raises `ConfigError` if it was not declared."""
         folder = self.campaigns / checked_name(name, of="the campaign's name")
         if not (folder / CAMPAIGN_FILE).is_file():
             known = ", ".join(self.campaign_names()) or "none"
@@ -179,11 +179,11 @@ class Home:
         return folder
 
     def has_pipeline(self, name: str) -> bool:
-        """Whether a pipeline of this name was declared."""
+        """Return whether a pipeline was declared."""
         return (self.campaigns / name / PIPELINE_FILE).is_file()
 
     def pipeline(self, name: str) -> "Pipeline":
-        """A pipeline that was declared."""
+        """Load a declared pipeline."""
         from assay.records.pipeline import Pipeline
 
         path = self.campaigns / name / PIPELINE_FILE
@@ -191,26 +191,26 @@ class Home:
 
     @property
     def cases(self) -> Path:
-        """The folder of all cases; it need not be there."""
+        """Folder of cases; it may not exist."""
         return (self.folder / CASES).resolve()
 
     @property
     def calibrations(self) -> Path:
-        """The folder of all calibrations; it need not be there."""
+        """Folder of calibrations; it may not exist."""
         return (self.folder / CALIBRATIONS).resolve()
 
     @property
     def api(self) -> Path:
-        """The folder of what the API keeps; it need not be there."""
+        """Folder of the API's state; it may not exist."""
         return (self.folder / API).resolve()
 
     @property
     def api_table(self) -> Path:
-        """A table of the API's jobs that are over: a copy, made again where it is missing."""
+        """SQLite cache of the API's finished jobs; rebuilt if missing."""
         return self.folder.resolve() / f"{API}.db"
 
     def settings(self) -> "Settings":
-        """What holds for all of its runs."""
+        """Return the settings for all of its runs."""
         from assay.store.settings import settings_in
 
         return settings_in(self.folder)
@@ -218,16 +218,16 @@ class Home:
     # The ledger
 
     def open_ledger(self) -> "Ledger":
-        """The ledger, made if there is none."""
+        """Open the ledger; create it if it does not exist."""
         from assay.store.ledger.ledger import open_ledger  # here, for its database is large to import
 
         return open_ledger(self.ledger, located=self.locating())
 
     def find_ledger(self) -> "Ledger | None":
-        """Likewise, but nothing is made: None where a SQLite ledger's file does not exist yet."""
+        """Open the ledger, or return None if its SQLite file does not exist."""
         path = self.ledger_file()
         return None if path is not None and not path.exists() else self.open_ledger()
 
     def ledger_file(self) -> Path | None:
-        """The file of a SQLite ledger; None for a server."""
+        """Return the file of a SQLite ledger; None for a server."""
         return sqlite_file(self.ledger)

@@ -10,13 +10,13 @@ INCIDENTS_FILE = "incidents.jsonl"
 
 
 def append_incident(run_dir: Path, incident: Incident) -> None:
-    """Add one line to the run's incidents."""
+    """Append an incident to the run's file."""
     with (run_dir / INCIDENTS_FILE).open("a", encoding="utf-8") as file:
         file.write(incident.to_json() + "\n")
 
 
 def read_incidents(run_dir: Path) -> list[Incident]:
-    """All incidents of a run, the oldest first; a line that was cut short or changed is left out."""
+    """Return a run's incidents, oldest first; skip corrupt lines."""
     path = run_dir / INCIDENTS_FILE
     if not path.exists():
         return []

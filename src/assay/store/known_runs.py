@@ -1,6 +1,6 @@
-"""Which runs there are, by their ids: what is asked before a command imports what it takes to look into one.
+"""Run ids, found before a command imports the heavier modules that load a run.
 
-So it reads names only: of folders, and of a SQLite ledger's rows by the driver that Python brings along.
+Reads only folder names, and the rows of a SQLite ledger with Python's own driver.
 """
 
 import difflib
@@ -16,7 +16,7 @@ RUN_FILE = "run.json"
 
 
 def run_ids_in(folder: Path, ledger_file: Path, *, table: str = "runs") -> list[str] | None:
-    """The runs that lie in a folder, or are on record in a ledger's file; None where that cannot be read."""
+    """Return the ids of runs in a folder or a ledger file; None if the ledger cannot be read."""
     found = {path.parent.name for path in folder.glob(f"*/{RUN_FILE}")}
     if not ledger_file.exists():
         return sorted(found)
@@ -30,7 +30,7 @@ def run_ids_in(folder: Path, ledger_file: Path, *, table: str = "runs") -> list[
 
 
 def match_run_id(id_or_prefix: str, known: Sequence[str]) -> str:
-    """The run with this id, or the only one whose id begins so; a `ConfigError` names what was meant."""
+    """Return the run with this id or unique prefix. Raises `ConfigError` with suggestions otherwise."""
     if id_or_prefix in known:
         return id_or_prefix
     matches = sorted(run_id for run_id in known if id_or_prefix and run_id.startswith(id_or_prefix))

@@ -1,6 +1,6 @@
-"""The files in which a run's launches are written down: `launches/0001.json`, ..., each put only if absent.
+"""A run's launches: `launches/0001.json`, ..., each put only if absent; and the state of their processes.
 
-And whether the process that a launch began is still there, which only its own host can tell.
+Only the host of a process can check whether it is alive.
 """
 
 import getpass
@@ -26,7 +26,7 @@ def save_launch(
     process: str = "",
     requested_s: float | None = None,
 ) -> Launch:
-    """Write down what was started, under the next number that is free."""
+    """Record a launch under the next free number."""
     from assay.store.objects import open_store  # here, for who reads needs none
 
     store = open_store(run.run_dir)
@@ -51,14 +51,14 @@ def save_launch(
 
 
 def saved_launches(run: Run) -> list[Launch]:
-    """All launches of a run that can be read, the first one first."""
+    """Return a run's readable launches in order."""
     return readable(Launch, sorted((Path(run.run_dir) / "launches").glob("*.json")))[0]
 
 
 def process_key(pid: int) -> str:
-    """What tells a process from a later one of the same number: its boot, and the tick at which it began.
+    """Return a key of a process that distinguishes it from later ones with the same pid: boot id and start tick.
 
-    Empty where there is no such process, or only what is left of one.
+    Empty if there is no such process, or only a zombie.
     """
     try:
         state, tick = _state_and_tick(pid)
@@ -69,7 +69,7 @@ def process_key(pid: int) -> str:
 
 
 def process_began_s() -> float | None:
-    """When this process was begun, in seconds since the Unix epoch; None where the system does not say."""
+    """Return this process's start in seconds since the Unix epoch; None if the system does not report it."""
     try:
         _, tick = _state_and_tick(os.getpid())
         age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - int(tick) / os.sysconf("SC_CLK_TCK")
@@ -79,13 +79,13 @@ def process_began_s() -> float | None:
 
 
 def _state_and_tick(pid: int) -> tuple[str, str]:
-    """A process's state, and the tick since the boot at which it began; `OSError` where there is none."""
+    """Return a process's state and start tick since boot. Raises `OSError` without such a process."""
     state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return state, fields[18]
 
 
 def process_state(launch: Launch) -> Literal["running", "ended", "elsewhere"]:
-    """The state of a run in a process."""
+    """Return the state of a launch in a process."""
     if launch.host != socket.gethostname():
         return "elsewhere"
     is_alive = launch.process == process_key(int(launch.job))

@@ -37,7 +37,7 @@ from assay.store.objects import ObjectStore
 TERM_S = 60.0
 BEAT_S = 5.0
 LOOK_S = 1.0
-"""How often a lease is looked at by who waits for it."""
+"""Poll interval while waiting for a lease."""
 
 
 class LeaseState(NamedTuple):
@@ -49,22 +49,22 @@ class LeaseState(NamedTuple):
     beat_s: float
     is_released: bool
     term_s: float = TERM_S
-    """How long the holder may be silent before it counts as dead."""
+    """The holder counts as dead after this silence."""
     nonce: str = ""
-    """Tells a holder its own lease, where the answer to its put got lost."""
+    """Lets a holder recognize its own lease if the response to its put was lost."""
 
     @property
     def held_s(self) -> float:
-        """As far as is known."""
+        """Duration up to the last heartbeat."""
         return max(0.0, self.beat_s - self.acquired_s)
 
 
 class Lease:
-    """A lease that this process holds; it beats while the block of `holding` runs."""
+    """A lease that this process holds; it sends heartbeats within `holding`."""
 
     def __init__(self, store: ObjectStore, folder: str, number: int, state: LeaseState, clock: Clock) -> None:
         self.number = number
-        """Greater than that of every holder before."""
+        """Increases with every holder."""
         self._store = store
         self._folder = folder
         self._state = state
@@ -72,11 +72,11 @@ class Lease:
         self._lock = threading.Lock()
 
     def is_newest(self) -> bool:
-        """Whether nobody has taken over."""
+        """Return whether no successor acquired the folder."""
         return not self._store.exists(_key(self._folder, self.number + 1))
 
     def beat(self, *, release: bool = False) -> None:
-        """Say that the holder lives. The text changes whatever the clock does."""
+        """Write a heartbeat. The text changes even if the clock stands still or goes back."""
         with self._lock:
             beat_s = max(self._clock.now_s(), math.nextafter(self._state.beat_s, math.inf))
             self._state = self._state._replace(beat_s=beat_s, is_released=release)
@@ -84,20 +84,20 @@ class Lease:
 
 
 class _Seen(NamedTuple):
-    """A lease as a watcher has seen it."""
+    """Last observation of a lease."""
 
     number: int
     text: bytes
     looked_s: float
-    """When it was last looked at, on the watcher's monotonic clock."""
+    """Time of the last look, on the watcher's monotonic clock."""
     silent_s: float
-    """How long it has been the same for certain."""
+    """Confirmed time without a change."""
     is_alive: bool
-    """Whether it has changed under the watcher's eyes, not long ago."""
+    """It changed recently while it was watched."""
 
 
 class LeaseWatch:
-    """Takes the leases of a store's folders; remembers since when each of others has not changed."""
+    """Acquires leases on a store's folders; tracks how long other holders' leases have not changed."""
 
     def __init__(self, store: ObjectStore, clock: Clock) -> None:
         self._store = store
@@ -105,7 +105,7 @@ class LeaseWatch:
         self._seen: dict[str, _Seen] = {}
 
     def take(self, folder: str, *, worker: str, term_s: float = TERM_S) -> Lease | None:
-        """The lease on a folder; None where somebody else holds it, or may: ask again until it is told."""
+        """Try to acquire the lease on a folder; None if another holder has it or may be alive. Call again to wait."""
         newest = self._newest(folder)
         if newest and not self._is_over(folder, newest):
             return None
@@ -118,11 +118,11 @@ class LeaseWatch:
         return Lease(self._store, folder, newest + 1, state, self._clock)
 
     def may_be_dead(self, folder: str) -> bool:
-        """Whether a holder was seen that has not shown that it lives."""
+        """Return whether a holder was seen that has not sent a heartbeat since."""
         return folder in self._seen and not self._seen[folder].is_alive
 
     def _newest(self, folder: str) -> int:
-        """The number of the newest lease; 0 where there is none."""
+        """Return the number of the newest lease; 0 without one."""
         seen = self._seen.get(folder)
         if seen is not None and not self._store.exists(_key(folder, seen.number + 1)):
             return seen.number
@@ -150,8 +150,8 @@ class LeaseWatch:
 
 
 def take_lease(store: ObjectStore, folder: str, *, worker: str, clock: Clock, term_s: float = TERM_S) -> Lease | None:
-    """The lease on a folder of the store; None where somebody else holds it and lives. To tell takes until the
-    holder beats, or a term."""
+    """Acquire the lease on a folder; None if a live holder has it. Waits for a heartbeat of the holder, at most
+    one term."""
     watch = LeaseWatch(store, clock)
     while True:
         lease = watch.take(folder, worker=worker, term_s=term_s)
@@ -162,7 +162,7 @@ def take_lease(store: ObjectStore, folder: str, *, worker: str, clock: Clock, te
 
 @contextmanager
 def holding(lease: Lease, *, beat_s: float = BEAT_S) -> Iterator[Lease]:
-    """Beat in the background; release at the end, whatever happens."""
+    """Send heartbeats in the background; release the lease at the end."""
     is_over = threading.Event()
 
     def keep_beating() -> None:
@@ -188,7 +188,7 @@ def holding(lease: Lease, *, beat_s: float = BEAT_S) -> Iterator[Lease]:
 
 
 def leases(store: ObjectStore, folder: str) -> list[LeaseState]:
-    """Every lease that was ever taken on a folder, the oldest first."""
+    """Return all leases ever acquired on a folder, oldest first."""
     return [_parse(store.get(_key(folder, number))) for number in _numbers(store, folder)]
 
 
@@ -197,7 +197,7 @@ def _key(folder: str, number: int) -> str:
 
 
 def _numbers(store: ObjectStore, folder: str) -> list[int]:
-    """The numbers of all leases on a folder, in order: by name the 10,000th would come before the 9,999th."""
+    """Return the lease numbers of a folder in numeric order (by name, 10,000 would sort before 9,999)."""
     names = (item.key.rpartition("/")[2] for item in store.list(f"{folder}/lease-"))
     return sorted(int(named[1]) for name in names if (named := re.fullmatch(r"lease-(\d{4,})\.json", name)))
 

@@ -1,4 +1,4 @@
-"""Whether a run's log of commits still tells of every attempt that there was, and of how each ended.
+"""Detects a commit log that was moved, emptied, truncated or swapped with another run's.
 
 An attempt begins with an entry in the log, and only then leaves anything else. So an attempt that is known by
 its own record, by its metrics or by a checkpoint, and of which the log knows nothing, means that somebody moved
@@ -21,8 +21,7 @@ from assay.store.commit_log import CHECKPOINT_PREFIX, LOG_PREFIX, CommitLog, che
 
 
 def reject_missing_log(run: Run, log: CommitLog) -> None:
-    """Raise `DamagedDataError` where the log has lost what it knew, or is another run's; a run that never began
-    has lost nothing."""
+    """Raise `DamagedDataError` if the log lost entries or belongs to another run."""
     if (problem := missing_log(run, log)) is not None:
         raise DamagedDataError(f"run '{run.run_id}' cannot go on: {problem}")
     committed_attempts = log.summary().last_steps.keys() - {0}  # a fork begins with the commit of another run
@@ -39,7 +38,7 @@ def reject_missing_log(run: Run, log: CommitLog) -> None:
 
 
 def missing_log(run: Run, log: CommitLog) -> str | None:
-    """What is missing, what shows it, and the cure; None where the log knows every attempt and its end."""
+    """Return what the log lacks, the proof and a hint; None if it has every attempt and its end."""
     # What was left first: an attempt is in the log before it leaves anything.
     remains, attempts = max(_remains(run, log), default=None), saved_attempts(Path(run.run_dir))
     summary = log.summary()
@@ -57,7 +56,7 @@ def missing_log(run: Run, log: CommitLog) -> str | None:
 
 
 def _lost_end(attempt: Attempt, summary: LogSummary) -> str | None:
-    """What the record of an attempt that ended says and the log does not."""
+    """Return what the record of an ended attempt states and the log lacks."""
     last = summary.last_steps.get(attempt.attempt, attempt.start_step)
     if attempt.end_step is not None and attempt.end_step > last:
         return f"attempt {attempt.attempt} committed step {attempt.end_step}"
@@ -67,7 +66,7 @@ def _lost_end(attempt: Attempt, summary: LogSummary) -> str | None:
 
 
 def _remains(run: Run, log: CommitLog) -> Iterator[tuple[int, str]]:
-    """(attempt, what it left behind)."""
+    """Yield (attempt, a file that it left)."""
     yield from _remains_here(run)
     # An attempt goes on from the newest commit, so what it left is behind that.
     commits = log.commits()
@@ -78,7 +77,7 @@ def _remains(run: Run, log: CommitLog) -> Iterator[tuple[int, str]]:
 
 
 def _remains_here(run: Run) -> Iterator[tuple[int, str]]:
-    """Those in the run's folder."""
+    """Yield those in the run's folder."""
     for pattern in ("attempts/attempt-*.json", "metrics/attempt-*"):
         for path in Path(run.run_dir).glob(pattern):
             if (number := path.stem.rpartition("-")[2]).isdecimal():

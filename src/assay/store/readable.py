@@ -1,4 +1,4 @@
-"""Records that people read and nothing rests on: one damaged file is named, and stops nobody."""
+"""Reads records that are informative only: corrupt files are reported and skipped."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,7 +11,7 @@ RecordT = TypeVar("RecordT", bound=Record)
 
 
 def readable(record_class: type[RecordT], paths: Iterable[Path]) -> tuple[list[RecordT], list[str]]:
-    """The records in some files, and a sentence on each file that cannot be read."""
+    """Return the readable records, and a message for each unreadable file."""
     records, problems = [], []
     for path in paths:
         try:

@@ -28,13 +28,13 @@ _OF_THE_STORE = ("capsules", "checkpoints", "log", "log-summaries")
 
 
 def written_in(folder: Path) -> Run:
-    """The record in a run's folder, as it was written."""
+    """Return the record in a run's folder, unchanged."""
     path = folder / RUN_FILE
     return Run.from_json(path.read_bytes(), source=path)
 
 
 def opened_in(run: Run, folder: Path) -> Run:
-    """The run with its places as they are where it lies now; `folder` is absolute, without links."""
+    """Return the run with its paths adjusted to `folder`, which is absolute and free of links."""
     if (was := Path(run.run_dir)) == folder:
         return run
     recipe: dict[str, Any] = {**run.recipe}
@@ -48,7 +48,7 @@ def opened_in(run: Run, folder: Path) -> Run:
 
 
 def moved_along(path: str, was: Path, now: Path, inside: str = "") -> str:
-    """A path in or beside a folder that lay at `was`: the same of the folder `now`, if `inside` is there."""
+    """Return a path in or next to the folder `was`, moved along to `now` if `inside` exists there."""
     if Path(path).is_relative_to(was):
         return str(now / Path(path).relative_to(was))
     if not (Path(path).is_absolute() and was.is_absolute()) or os.path.commonpath((path, was)) == os.sep:
@@ -58,9 +58,9 @@ def moved_along(path: str, was: Path, now: Path, inside: str = "") -> str:
 
 
 def original_of(run: Run) -> Path | None:
-    """The folder in which the run began, or was last trained, where that is still another one.
+    """Return the folder in which the run began or was last trained, if it still exists and is another one.
 
-    Nothing tells the folder from a copy of it where that one is out of sight.
+    If the original is not reachable from here, a copy cannot be distinguished from it.
     """
     here = Path(run.run_dir)
     if not (here / RUN_FILE).is_file():
@@ -76,7 +76,7 @@ def original_of(run: Run) -> Path | None:
 
 
 def reject_copy(run: Run) -> None:
-    """Raise `ConfigError` where a run's folder is a copy of one that is still there."""
+    """Raise `ConfigError` if a run's folder is a copy and the original still exists."""
     if (was := original_of(run)) is None:
         return
     raise ConfigError(
@@ -88,7 +88,7 @@ def reject_copy(run: Run) -> None:
 
 
 def reject_links(folder: Path) -> None:
-    """Raise `ConfigError` where something in a run's or a campaign's folder is neither a file nor a folder."""
+    """Raise `ConfigError` if a run's or campaign's folder contains anything but files and folders."""
     for path in _planted(folder):
         what = f"a link to {path.readlink()}" if path.is_symlink() else "neither a file nor a folder"
         raise ConfigError(

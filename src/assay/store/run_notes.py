@@ -15,7 +15,7 @@ NOTES_FILE = "notes.json"
 
 
 def saved_notes(run: Run) -> RunNotes:
-    """What was said so far; nothing, mostly."""
+    """Return a run's tags and notes."""
     path = Path(run.run_dir) / NOTES_FILE
     if not path.is_file():
         return RunNotes(run_id=run.run_id)
@@ -23,7 +23,7 @@ def saved_notes(run: Run) -> RunNotes:
 
 
 def tag(run: Run, *, add: Iterable[str], remove: Iterable[str]) -> RunNotes:
-    """Change the tags of a run."""
+    """Add and remove tags of a run."""
     run_notes, gone = saved_notes(run), set(remove)
     for text in add:
         if not text or not text.isprintable() or any(sign in text for sign in " ,"):
@@ -35,7 +35,7 @@ def tag(run: Run, *, add: Iterable[str], remove: Iterable[str]) -> RunNotes:
 
 
 def note(run: Run, text: str) -> RunNotes:
-    """Add a note."""
+    """Add a note to a run."""
     if not text.strip():
         raise ConfigError("a note without words says nothing. Write it in quotes.")
     run_notes = saved_notes(run)

@@ -1,4 +1,4 @@
-"""What is found out about a run after it has ended: its audit, and how it compares with a baseline.
+"""Results about a run that has ended: its audit and its comparisons with baselines.
 
     run's folder/  audit.json                   AuditReport, the latest that looked at as much as any
                    comparisons/BASELINE.json    AnyComparison with that run as the baseline, the latest
@@ -19,19 +19,19 @@ COMPARISONS = "comparisons"
 
 
 def keep_audit(ledger: Ledger, run_dir: str, audit: AuditReport) -> None:
-    """Write an audit down as `save_audit` does, in the ledger, too."""
+    """Save an audit in the run's folder and in the ledger."""
     ledger.record_audit(save_audit(run_dir, audit))
 
 
 def keep_comparison(ledger: Ledger, run_dir: str, comparison: AnyComparison) -> None:
-    """Write a comparison down, in the candidate's folder; the latest of a pair is kept."""
+    """Save a comparison in the candidate's folder and in the ledger; it replaces an earlier one of the pair."""
     save_comparison(run_dir, comparison)
     ledger.record_comparison(comparison)
 
 
 def save_audit(run_dir: str, audit: AuditReport) -> AuditReport:
-    """Into the folder alone, whole or not at all. Returns the one that is on record, which may be an earlier
-    one that looked at more (`AuditReport.replaces`)."""
+    """Save an audit in the run's folder, atomically. Return the stored audit, which may be an earlier, deeper
+    one (`AuditReport.replaces`)."""
     try:
         recorded = saved_audit(run_dir)
     except AssayError:
@@ -43,18 +43,18 @@ def save_audit(run_dir: str, audit: AuditReport) -> AuditReport:
 
 
 def save_comparison(run_dir: str, comparison: AnyComparison) -> None:
-    """Likewise, of the candidate's folder."""
+    """Save a comparison in the candidate's folder only."""
     key = f"{COMPARISONS}/{comparison.baseline_run_id}.json"
     open_store(run_dir).put(key, comparison.to_json().encode())
 
 
 def saved_audit(run_dir: str) -> AuditReport | None:
-    """The run's latest audit; None if there is none."""
+    """Return the run's audit, or None."""
     path = Path(run_dir) / AUDIT_FILE
     return AuditReport.from_json(path.read_bytes(), source=path) if path.is_file() else None
 
 
 def saved_comparisons(run_dir: str) -> list[AnyComparison]:
-    """Those in which the run is the candidate."""
+    """Return the comparisons with the run as the candidate."""
     paths = sorted((Path(run_dir) / COMPARISONS).glob("*.json"))
     return [comparison_from_json(path.read_bytes(), source=path) for path in paths]

@@ -63,7 +63,7 @@ class Settings(FrozenConfig):
         return self
 
     def price_of(self, attempt: Attempt) -> float | None:
-        """The price of one device-hour of an attempt; None where it is not known."""
+        """Return the price of a device-hour of an attempt; None if unknown."""
         prices = self.device_hour_prices
         if attempt.processor.instructions:
             return prices.get(CPU)
@@ -72,14 +72,14 @@ class Settings(FrozenConfig):
         return prices[max(fitting, key=len)] if fitting else None
 
     def planned_price(self) -> "HourPrice | None":
-        """The price of a device-hour of a plan; None where it is not known."""
+        """Return the price of a device-hour of a plan; None if unknown."""
         prices = self.device_hour_prices
         kind = self.planned_device or (next(iter(prices)) if len(prices) == 1 else None)
         return None if kind is None else HourPrice(kind, prices[kind], self.currency)
 
 
 class Money(NamedTuple):
-    """What something cost."""
+    """An amount of money."""
 
     amount: float
     currency: str
@@ -98,7 +98,7 @@ class HourPrice(NamedTuple):
     currency: str
 
     def of(self, device_hours: float) -> Money:
-        """The cost of so many."""
+        """Return the cost of `device_hours`."""
         return Money(device_hours * self.amount, self.currency)
 
     def __str__(self) -> str:
@@ -109,16 +109,16 @@ NO_SETTINGS = Settings()
 
 
 def settings_in(folder: Path) -> Settings:
-    """The settings of the home in a folder; what it does not say has its default."""
+    """Load the settings of the home in a folder."""
     path = folder / SETTINGS_FILE
     loaded = read_config_file(path, ()) if path.is_file() else LoadedConfig({}, {})
     return validated(Settings, loaded)
 
 
 def cost_of(settings: Settings, attempts: Sequence[Attempt], parts: Sequence[PhaseSeconds]) -> Money | None:
-    """The cost of parts of a run's device time; None where no price is set, or some device has none.
+    """Return the cost of parts of a run's device time; None if the price of a device is unknown.
 
-    Commits are taken to be evaluated on the kind of device that trained last.
+    Evaluations are charged at the price of the device that trained last.
     """
     prices = {attempt.attempt: settings.price_of(attempt) for attempt in attempts}
     last = prices[max(prices)] if prices else None
@@ -129,7 +129,7 @@ def cost_of(settings: Settings, attempts: Sequence[Attempt], parts: Sequence[Pha
 
 
 def settings_reference() -> str:
-    """Every key, as Markdown; `docs/settings.md` holds it."""
+    """Return a reference of all keys, as Markdown (`docs/settings.md`)."""
     introduction = [
         "# Settings of a home",
         "",

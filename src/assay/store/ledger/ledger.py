@@ -196,7 +196,7 @@ class Ledger:
         return [self._located(run) for run in runs]
 
     def run(self, id_or_prefix: str) -> Run:
-        """The run with this id, or the only one whose id begins so; a `ConfigError` names what was meant."""
+        """Return the run with this id or unique prefix. Raises `ConfigError` with suggestions otherwise."""
         with self.reading() as connection:
             known = [run_id for (run_id,) in connection.execute("SELECT run_id FROM runs")]
         (run,) = self._records(Run.from_json, tables.runs, match_run_id(id_or_prefix, known))

@@ -27,7 +27,7 @@ from assay.store.ledger.database import shown_url
 from assay.store.ledger.ledger import Ledger
 
 Facts = Callable[[Ledger], object]
-ResultT = TypeVar("Answer")
+ResultT = TypeVar("ResultT")
 
 LEAVE_S = 2.0
 """How long who leaves waits for what is not written yet: SIGTERM to exit is a commit and 5 s at most."""

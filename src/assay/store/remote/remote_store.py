@@ -24,7 +24,7 @@ _PARTS_AT_ONCE = 8
 """How many parts of a file are written at once: through within their limit at 1.1 MB/s; 10,000, all that S3
 takes, are 168 GB."""
 _RETRY: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=20)}
-"""The driver's own tries; `Patience` makes the others."""
+"""Retries inside the driver; `RetryPolicy` adds its own."""
 _WRITER_TIMEOUT_S = 120.0
 _WRITER_RETRY_S = 300.0
 """How long the writing of a file's parts is retried, if the patience is no shorter: nobody else could write

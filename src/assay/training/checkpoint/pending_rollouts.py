@@ -1,6 +1,6 @@
 """Keeps what a remote engine answered from the moment that it is there until a commit holds it.
 
-    made/STEP/ROW-ATTEMPT.json    a `MadeGroup`, put by the rank that asked
+    made/STEP/ROW-ATTEMPT.json    a `GeneratedGroup`, put by the rank that asked
                 |  a commit holds STEP
                 v
     checkpoints/STEP-ATTEMPT/journal.parquet      tokens and log-probabilities stand there; these are deleted
@@ -17,13 +17,13 @@ from assay.store.objects import ObjectStore
 
 
 def save_group(store: ObjectStore, group: GeneratedGroup) -> None:
-    """Durable when this returns."""
+    """Store a group; it is durable on return."""
     key = f"{_folder(group.step)}{group.row_id:020d}-{group.attempt:04d}.json"
     store.put(key, group.to_sealed_json().encode())
 
 
 def load_groups(store: ObjectStore, step: int, row_ids: Collection[int]) -> dict[int, GeneratedGroup]:
-    """Row -> what was answered last, for those of whom anything is there and whole."""
+    """Return row id -> stored group, for rows with an intact one; the newest if there are several."""
     rows, found = set(row_ids), dict[int, GeneratedGroup]()
     for key in sorted(item.key for item in store.list(_folder(step))):
         if int(key.removeprefix(_folder(step)).split("-")[0]) not in rows:
@@ -37,7 +37,7 @@ def load_groups(store: ObjectStore, step: int, row_ids: Collection[int]) -> dict
 
 
 def delete_groups(store: ObjectStore, step: int) -> None:
-    """Drop those of a step that must not be made from them."""
+    """Delete the groups of a step that must not be used."""
     for item in list(store.list(_folder(step))):
         store.delete(item.key)
 

@@ -1,6 +1,6 @@
 """What judges behind endpoints said: durable as soon as they said it, and taken from here ever after.
 
-    judged/STEP/ROW-REWARD-ATTEMPT.json    a `JudgedGroup`, put if absent by the rank that asked
+    judged/STEP/ROW-REWARD-ATTEMPT.json    a `JudgeScoreGroup`, put if absent by the rank that asked
                 |  a commit holds STEP
                 v
     checkpoints/STEP-ATTEMPT/journal.parquet      the scores stand there; what was judged so is deleted
@@ -22,32 +22,33 @@ from assay.training.checkpoint.rollout_log import read_rollout_log
 
 
 class CachedGrade(NamedTuple):
-    """What a judge said of one answer, and to whom."""
+    """A judge's grade of one completion."""
 
     attempt: int
-    """0: a commit's journal says it."""
+    """0: read from a commit's rollout log."""
     row_id: int
     grade: JudgeScore
 
 
 class RewardCache:
-    """Reads and keeps what judges say in one run."""
+    """Stores and returns the grades of one run's external judges."""
 
     def __init__(self, store: ObjectStore, *, attempt: int, is_read_only: bool = False) -> None:
-        """`attempt` asks and keeps; one that is read-only does neither, and takes what there is."""
+        """`attempt` writes new grades; a read-only cache only returns stored ones."""
         self.store = store
         self.attempt = attempt
         self.is_read_only = is_read_only
         self._log = CommitLog(store)
         self._rollout_logs: dict[str, list[LoggedGroup]] = {}
-        """By the folders of commits that were read."""
+        """Folder of a commit -> its rollout log."""
 
     def read_only(self) -> Self:
-        """The same book for who makes a lane again beside its owner."""
+        """Return a read-only view, for ranks that recompute a lane of another rank."""
         return type(self)(self.store, attempt=self.attempt, is_read_only=True)
 
     def grades(self, step: int, row_ids: Collection[int], *, reward: int) -> list[CachedGrade]:
-        """All that was said by reward number `reward` about answers to these prompts, the oldest first."""
+        """Return all stored grades by reward number `reward` for completions of these prompts, the oldest
+        first."""
         rows, folder = set(row_ids), _folder(step)
         found = list(self._committed(step, rows, reward))
         keys = [item.key for item in self.store.list(folder)]
@@ -57,22 +58,22 @@ class RewardCache:
                 continue
             try:
                 group = JudgeScoreGroup.from_json(self.store.get(key), source=f"{self.store.url}/{key}")
-            except DataError:  # damaged, and no commit rests on it: it can be asked for again
+            except DataError:  # corrupt and not committed: the judge can be called again
                 continue
             found += [CachedGrade(group.attempt, group.row_id, entry) for entry in group.scores]
         return found
 
     def keep(self, group: JudgeScoreGroup, *, reward: int) -> JudgeScoreGroup:
-        """Make it durable; returns what is durable, if somebody was earlier."""
-        assert not self.is_read_only, "who makes a lane again asks nobody"
+        """Store the grades; return what is stored, which is an earlier writer's if there is one."""
+        assert not self.is_read_only, "a read-only cache calls no judge"
         key = f"{_folder(group.step)}{group.row_id:016x}-{reward:02d}-{group.attempt:04d}.json"
         if self.store.put_if_absent(key, group.to_sealed_json().encode()):
             return group
         return JudgeScoreGroup.from_json(self.store.get(key), source=f"{self.store.url}/{key}")
 
     def committed_groups(self, step: int, row_ids: Collection[int]) -> Iterator[LoggedGroup]:
-        """From the journals of commits that hold the step, the oldest first: of a run that went back behind
-        them, or is looked at."""
+        """Yield the groups of the step in commits' rollout logs, the oldest first; used if a run went back, or
+        is replayed."""
         if step > max(self._log.summary().last_steps.values(), default=0):
             return
         rows = set(row_ids)
@@ -94,7 +95,8 @@ class RewardCache:
                 )
 
     def _rollout_log(self, commit: Commit) -> list[LoggedGroup]:
-        """None of one that is damaged: whoever trains can ask again, and the audit names it."""
+        """Return a commit's rollout log; empty if it is corrupt, because training can ask again and the audit
+        reports it."""
         if commit.folder not in self._rollout_logs:
             try:
                 self._rollout_logs[commit.folder] = read_rollout_log(self.store, commit)

@@ -1,13 +1,13 @@
-"""Where a campaign lies, and how it is begun: its declaration is written once, before the first run.
+"""The folder of a campaign and its declaration, which is written once, before the first run.
 
 runs/campaigns/NAME/
   campaign.json          Campaign: what was declared
-  settings.json          what may change: money, machines, opinions, and where files lie
+  settings.json          what may change: budget, workers, opinions, locations of files
   decisions/             Decision of each candidate at each look: faster-3.json
-  sealed/                SealOpening of each candidate for which the sealed benchmark was opened: faster.json
+  sealed/                HoldoutOpening of each candidate for which the sealed benchmark was opened: faster.json
   faster.known_good.json the recipe of a candidate that passed
-  memo.html, memo.md     what people read
-  pipeline.json, models/ of a pipeline, whose stages are the arms (see launch.pipeline)
+  memo.html, memo.md     the memo
+  pipeline.json, models/ of a pipeline, whose stages are the arms (see workflows.pipeline)
 runs/NAME-ARM-sSEED/     an ordinary run of one arm with one seed
   benchmarks/BENCHMARK/  result.json, items.parquet
 """
@@ -34,14 +34,14 @@ from assay.workflows.campaign.suites import require_suites_as_declared, sealed_s
 
 SETTINGS_FILE = "settings.json"
 KNOWN_GOOD_FILE = "known_good.json"
-"""After the candidate's name and a dot."""
+"""Suffix of the file name, after the candidate's name and a dot."""
 
 MAY_CHANGE = frozenset({"budget_device_hours", "workers", "dissent", "owner", "least_effect_because"})
-"""Keys that decide no verdict's threshold: more money, more machines and other opinions are no second look."""
+"""Keys that do not affect verdicts, and may change after the declaration."""
 
 
 class OpenCampaign(NamedTuple):
-    """A campaign that has been declared."""
+    """A declared campaign."""
 
     home: Home
     record: Campaign
@@ -50,33 +50,30 @@ class OpenCampaign(NamedTuple):
 
     @property
     def folder(self) -> Path:
-        """Where it lies."""
         return self.home.campaigns / self.record.name
 
     @property
     def store(self) -> ObjectStore:
-        """Where its records go."""
         return open_store(str(self.folder))
 
     @property
     def recipe(self) -> LoadedConfig:
-        """What candidates are patches on."""
         return LoadedConfig(self.record.recipe, {})
 
 
 def read_campaign_file(path: Path, overrides: tuple[str, ...] = ()) -> CampaignConfig:
-    """The campaign that a file declares, or every wrong key with its cure."""
+    """Read a campaign file. Raises `ConfigError` that lists every wrong key with a hint."""
     return validated(CampaignConfig, read_config_file(path, overrides))
 
 
 def declare(
     home: Home, config: CampaignConfig, *, base_dir: Path, clock: Clock, recipe: LoadedConfig | None = None
 ) -> OpenCampaign:
-    """Write the campaign down, or find it as declared. `base_dir`: the folder that its paths are relative to;
-    `recipe`: the baseline's, where it is no file's.
+    """Write the declaration of a campaign, or find the existing one.
 
-    Raises `ConfigError` where a campaign of this name was declared with other gates, arms or seeds, or a suite
-    that it names is another one since.
+    `base_dir` is the folder that its paths are relative to; `recipe` is the baseline's, if it is not in a file.
+    Raises `ConfigError` if a campaign of this name was declared with other gates, arms or seeds, or if a suite
+    has changed.
     """
     recipe, known_good = (recipe, None) if recipe else known_good_recipe(base_dir / config.recipe)
     record = _declaration(config, base_dir, clock, recipe, known_good)
@@ -94,7 +91,7 @@ def declare(
 
 
 def check_declaration(home: Home, config: CampaignConfig, *, base_dir: Path, clock: Clock) -> None:
-    """What `declare` would refuse of a campaign that was declared before, with nothing written."""
+    """Raise the errors that `declare` would raise for an existing campaign, without writing anything."""
     if config.name not in home.campaign_names():
         return
     recipe, known_good = known_good_recipe(base_dir / config.recipe)
@@ -103,7 +100,7 @@ def check_declaration(home: Home, config: CampaignConfig, *, base_dir: Path, clo
 
 
 def find_campaign(home: Home, name: str) -> OpenCampaign:
-    """A campaign that was declared before."""
+    """Return a declared campaign."""
     folder = home.campaign_dir(name)
     settings = json.loads((folder / SETTINGS_FILE).read_bytes())
     record = _located(declared_campaign(folder), settings.pop("locations"), folder)
@@ -113,18 +110,19 @@ def find_campaign(home: Home, name: str) -> OpenCampaign:
 
 
 def declared_campaign(folder: Path) -> Campaign:
-    """What the campaign in a folder declared."""
+    """Return the declaration of the campaign in a folder."""
     path = folder / CAMPAIGN_FILE
     return Campaign.from_json(path.read_bytes(), source=path)
 
 
 def all_decisions(folder: Path) -> list[Decision]:
-    """Every revision of every look, in no order that means anything."""
+    """Return every revision of every decision, in no particular order."""
     return [Decision.from_json(path.read_bytes(), source=path) for path in (folder / "decisions").glob("*.json")]
 
 
 def recorded_looks(folder: Path) -> dict[tuple[str, int, bool], Decision]:
-    """The newest revision of each decision, by (candidate, number of seeds, whether the look was declared)."""
+    """Return the newest revision of each decision by (candidate, number of seeds, whether the look was
+    declared)."""
     return {
         (all_decision.candidate, all_decision.look.num_seeds, all_decision.look.is_gate): all_decision
         for all_decision in sorted(all_decisions(folder), key=lambda decision: decision.revision)
@@ -132,7 +130,7 @@ def recorded_looks(folder: Path) -> dict[tuple[str, int, bool], Decision]:
 
 
 def recorded_decisions(folder: Path) -> list[Decision]:
-    """Those, in the order of what they are named by."""
+    """Return the newest revisions, sorted by candidate and look."""
     return [decision for _, decision in sorted(recorded_looks(folder).items())]
 
 
@@ -154,12 +152,12 @@ def _declaration(
 
 
 def _declared_config(record: Campaign, settings: Mapping[str, Any]) -> CampaignConfig:
-    """What was declared, with what may change."""
+    """Return the declared configuration with the current values of the keys that may change."""
     return stored(CampaignConfig, {**record.config, **settings}, where=f"campaign '{record.name}': its declaration")
 
 
 def _located(record: Campaign, locations: Mapping[str, str], folder: Path) -> Campaign:
-    """What was declared, with the files where they are now; `locations`: where they were at the last run."""
+    """Return the declaration with the current locations of its files, if the folder was moved."""
     was = Path(locations["folder"])
     dataset = moved_along(locations["dataset"], was, folder, "manifest.json")
     base_dir = moved_along(locations["base_dir"], was, folder)
@@ -194,7 +192,7 @@ def _as_declared(home: Home, requested: Campaign, config: CampaignConfig) -> tup
 
 
 def _is_dataset_of(campaign: Campaign, home: Home, folder: Path) -> bool:
-    """Whether the campaign's first run was trained on this dataset, wherever that lay then."""
+    """Return whether the campaign's first run was trained on the dataset in `folder`."""
     arm = campaign.config.get("baseline", BASELINE)
     run_id = f"{campaign.name}-{arm}-s{campaign.config['first_seed']}"
     return home.has_run(run_id) and home.run(run_id).dataset_fingerprint == Dataset.open(folder).fingerprint
