@@ -1,6 +1,6 @@
 """Each file of a run, its store and its dataset, damaged in every way: never other rows or weights, or a PASS.
 
-What finds which damage stands in `docs/faults.md`, as a table that a test holds to what happens here; run it
+What finds which damage stands in `damage_table.md`, as a table that a test holds to what happens here; run it
 with ASSAY_WRITE_TABLE=1 to write it anew. A resume is tried as far as it goes without ranks: which recipe, rows
 and weights it would train from. `test_commits` has real ones.
 """
@@ -40,7 +40,7 @@ from assay.workflows.evaluation.queue import Queue, work
 from assay.workflows.run import create_run, load_run
 from assay.workflows.train import train_run
 
-PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
+PAGE = Path(__file__).with_name("damage_table.md")
 KINDS = {
     r"run/run\.json": "`run.json`",
     r"run/attempts/.*": "`attempts/*.json`",
