@@ -45,8 +45,8 @@ class CompletionsServer(ThreadingHTTPServer):
         """Completions."""
         self.lock = threading.Lock()
         self.told = "default"
-        self.began_with = str(folder)
-        self._load(self.began_with)
+        self.started_from = str(folder)
+        self._load(self.started_from)
 
     @property
     def url(self) -> str:

@@ -178,7 +178,7 @@ def test_killed_once_in_each_stage_it_ends_as_undisturbed_with_a_model_and_a_mem
     )
     assert [item["status"] for item in shown["runs"]] == ["succeeded"] * 8
     (last,) = [item for item in shown["runs"] if item["run_id"] == "sums-grpo-s1"]
-    assert last["began_with"] == "sums-dpo-s1@4" and last["began_with_digest"] == killed["sums-dpo-s1"]
+    assert last["started_from"] == "sums-dpo-s1@4" and last["started_from_digest"] == killed["sums-dpo-s1"]
     assert last["step"] == last["total_steps"] == 3 and last["device_hours"] > 0
     judged = subprocess.run([*COMMAND[:-1], "decide", "sums"], capture_output=True, text=True, check=False)
     assert judged.returncode == 0, judged.stderr

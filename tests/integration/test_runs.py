@@ -108,7 +108,7 @@ def test_a_diff_names_what_was_done_otherwise_and_what_came_of_it(home: Home, ca
         0.001,
         0.01,
     )
-    assert (found["is_dataset_equal"], found["weights_equal"], found["first_other_step"]) == (True, False, 2)
+    assert (found["is_dataset_equal"], found["weights_equal"], found["first_different_step"]) == (True, False, 2)
     assert [item["step"] for item in found["loss"]] == [1, 2, 3, 4, 5]
     assert [item["name"] for item in found["environment"]] == ["store"] or not found["environment"]
     outcome = {item["name"]: item for item in found["outcome"]}

@@ -237,7 +237,7 @@ def print_forecast(program: "Program", found: "ForecastView", price: "HourPrice 
     spent += f" (day {today})" if today > 0 else " (before day 1)"
     if price is not None:
         spent += f", {price.of(found.spent_device_hours)}"
-    click.echo(f"{spent}; still expected of started activities: {found.to_come_device_hours:,.4g}")
+    click.echo(f"{spent}; still expected of started activities: {found.remaining_device_hours:,.4g}")
     print_safety(program, found.forecast, price)
     _print_alarms(found.alarms)
 

@@ -220,7 +220,7 @@ def test_status_and_solve_say_the_same_of_notes_and_of_the_ledgers_runs(under_wa
         status = json.loads(run("status", str(program), str(folder), "--notes", str(notes), "--json").stdout)
         solved = run("solve", str(program), "--progress", str(notes), *earlier).stdout
         words = f"({status['spent_device_hours']:,.4g} spent; still expected of started activities: "
-        return f"{words}{status['to_come_device_hours']:,.4g})", " ".join(solved.split())
+        return f"{words}{status['remaining_device_hours']:,.4g})", " ".join(solved.split())
 
     events, solved = said()
     assert events == "(0 spent; still expected of started activities: 0)" and events in solved

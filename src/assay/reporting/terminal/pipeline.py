@@ -15,7 +15,7 @@ def print_stages(view: PipelineView) -> None:
         (name("stage"), lambda line: line.stage),
         (name("status"), _status),
         (number("step"), _step),
-        (name("began with"), _began_with),
+        (name("started from"), _started_from),
         (number("device time"), lambda line: duration_text(3600 * line.device_hours) if line.status else ""),
         dispensable=("stage", "device time"),
     )
@@ -29,7 +29,7 @@ def _step(line: StageRun) -> str:
     return "" if line.total_steps is None else f"{line.step:,}/{line.total_steps:,}"
 
 
-def _began_with(line: StageRun) -> str:
-    if line.began_with is None or line.began_with_digest is None:
+def _started_from(line: StageRun) -> str:
+    if line.started_from is None or line.started_from_digest is None:
         return ""
-    return f"{line.began_with}, weights {line.began_with_digest[:12]}…"
+    return f"{line.started_from}, weights {line.started_from_digest[:12]}…"

@@ -71,9 +71,9 @@ def _data_text(found: RunDiffView) -> str:
 def _curve_text(diff: RunDiffView) -> str:
     if not diff.loss:
         return "no step was made by both"
-    if diff.first_other_step is None:
+    if diff.first_different_step is None:
         return "the loss of every step that both made is equal, bit for bit"
-    return f"the loss differs from step {diff.first_other_step:,} on"
+    return f"the loss differs from step {diff.first_different_step:,} on"
 
 
 def _value_text(key: str, value: Any) -> str:

@@ -40,7 +40,7 @@ class ForecastView(View):
     now: str
     """In the program's calendar."""
     spent_device_hours: float
-    to_come_device_hours: float
+    remaining_device_hours: float
     """Remaining for activities in progress."""
     forecast: Safety
     """At completion, spent device-hours included."""
@@ -57,7 +57,7 @@ def forecast_view(found: ProgramForecast, price: HourPrice | None = None) -> For
     return ForecastView(
         now=found.progress.now,
         spent_device_hours=found.spent,
-        to_come_device_hours=found.to_come,
+        remaining_device_hours=found.to_come,
         forecast=safety,
         stages=tuple(map(StageView.of, found.stages)),
         alarms=tuple(map(AlarmView.of, found.alarms)),

@@ -22,9 +22,9 @@ class StageRun(View):
     status: RunStatus | None = None
     step: int = 0
     total_steps: int | None = None
-    began_with: str | None = None
+    started_from: str | None = None
     """`RUN@STEP` of the earlier stage."""
-    began_with_digest: str | None = None
+    started_from_digest: str | None = None
     """SHA-256 of those weights."""
     device_hours: float = 0.0
 
@@ -50,7 +50,7 @@ def pipeline_view(pipeline: Pipeline, home: Home, ledger: Ledger) -> PipelineVie
     runs = []
     for stage, seed, run_id in _all(pipeline.config, pipeline.name):
         line = lines.get(run_id)
-        began = _began_with(home.run(run_id)) if home.has_run(run_id) else None
+        began = _parent_export(home.run(run_id)) if home.has_run(run_id) else None
         runs.append(
             StageRun(
                 stage=stage,
@@ -59,8 +59,8 @@ def pipeline_view(pipeline: Pipeline, home: Home, ledger: Ledger) -> PipelineVie
                 status=line.status if line else None,
                 step=line.step if line else 0,
                 total_steps=line.total_steps if line else None,
-                began_with=f"{began.run_id}@{began.step}" if began else None,
-                began_with_digest=began.weights_digest if began else None,
+                started_from=f"{began.run_id}@{began.step}" if began else None,
+                started_from_digest=began.weights_digest if began else None,
                 device_hours=line.device_hours if line else 0.0,
             )
         )
@@ -78,7 +78,7 @@ def _all(config: dict[str, Any], name: str) -> list[tuple[str, int, str]]:
     return [(stage["name"], seed, f"{name}-{stage['name']}-s{seed}") for stage in config["stages"] for seed in seeds]
 
 
-def _began_with(run: Run) -> ExportedModel | None:
+def _parent_export(run: Run) -> ExportedModel | None:
     """Return the export that the run started from; None if it started from another model. Compares the digest
     of the files as they were read."""
     model = run.recipe["method"].get("model") or {}

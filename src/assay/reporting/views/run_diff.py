@@ -53,7 +53,7 @@ class RunDiffView(View):
     """Code, PyTorch, devices, hosts, workers and parent run."""
     weights_equal: bool
     """The last commits are bitwise equal."""
-    first_other_step: int | None
+    first_different_step: int | None
     """First common step whose loss differs."""
     loss: tuple[LossAtStepView, ...]
     """At some common steps."""
@@ -74,7 +74,7 @@ def run_diff(ledger: Ledger, before_id: str, after_id: str, settings: Settings =
         dataset=_dataset_diff(before, after),
         environment=tuple(_differing(_environment(before, ledger), _environment(after, ledger))),
         weights_equal=before.weights_digest is not None and before.weights_digest == after.weights_digest,
-        first_other_step=first_other,
+        first_different_step=first_other,
         loss=losses,
         outcome=tuple(
             DifferenceView(name=name, before=was, after=now)

@@ -10,7 +10,7 @@ from assay.reporting.views.run_diff import DifferenceView, RunDiffView
 def shown(capsys: pytest.CaptureFixture[str], **changes: object) -> str:
     found = RunDiffView(
         before="a", after="b", recipe=(), is_dataset_equal=True, dataset=None, environment=(),
-        weights_equal=False, first_other_step=None, loss=(), outcome=(),
+        weights_equal=False, first_different_step=None, loss=(), outcome=(),
     )  # fmt: skip
     print_diff(found.model_copy(update=changes))
     return " ".join(capsys.readouterr().out.split())

@@ -54,7 +54,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CompletionsServ
 def engine(server: CompletionsServer) -> CompletionsServer:
     """With weights of its own."""
     server.ways, server.failures, server.told = set(), 0, "default"
-    server.reload(server.began_with)
+    server.reload(server.started_from)
     return server
 
 
@@ -195,7 +195,7 @@ def test_an_engine_that_draws_otherwise_is_named_by_the_gap_and_by_nothing_else(
     tree = recipe(dataset, base, engine, tmp_path, bound=0.05)
     honest = run_with(tree, tmp_path / "honest")
     assert all(step["logprob_gap"] < 2e-6 for step in honest)
-    engine.reload(engine.began_with)
+    engine.reload(engine.started_from)
     engine.ways = {way}
     with pytest.raises(EngineError, match=r"step 1: .* nats apart per token, more than .*bound=0.05"):
         run_with(tree, tmp_path / "refused")
