@@ -10,7 +10,7 @@ from assay.workers.batch.batch_handler import BatchHandler
 from assay.workers.batch.chunk_processor import ChunkProcessor
 from assay.workers.batch.eval_run_handler import EvalRunHandler
 from assay.workers.batch.worker import InferenceWorker
-from clocks import HandClock
+from clocks import ManualClock
 from parrot_engine import ParrotEngine
 
 ResultT = TypeVar("ResultT")
@@ -37,7 +37,7 @@ class ParrotModels:
 class SlowModels(ParrotModels):
     """Each ask takes some seconds."""
 
-    def __init__(self, clock: HandClock, ask_s: float) -> None:
+    def __init__(self, clock: ManualClock, ask_s: float) -> None:
         super().__init__()
         self._clock = clock
         self._ask_s = ask_s
@@ -54,7 +54,7 @@ def processors_of(app: AppState, models: ParrotModels, *, at_once: int) -> list[
     batches = BatchHandler(app.batches, *arguments, clock=app.clock, chunk_requests=at_once)
 
     def is_spent(project: str) -> bool:
-        return app.limits.why_spent(project, ()) is not None
+        return app.limits.spent_reason(project, ()) is not None
 
     return [ChunkProcessor(item, app.clock, is_spent=is_spent) for item in (runs, batches)]
 

@@ -14,7 +14,7 @@ from assay.serving.base_models import read_base_models
 from assay.serving.openai.app import make_app
 from assay.serving.openai.app_state import AppState
 from assay.store.objects import ObjectStore, open_store
-from clocks import HandClock
+from clocks import ManualClock
 
 RECIPE = {
     "loader": {"lanes": 8, "global_batch_size": 32, "window_rows": 16, "threads": 1},
@@ -57,7 +57,7 @@ def app_in(folder: Path, store: ObjectStore | None = None, *, method: str = "cla
     """What a server has, in memory unless a store is given; its clock stands until a test moves it.
 
     `method`: by which its one model is trained; one of `supervised` writes."""
-    clock, store = HandClock(1_800_000_000.0), store or open_store("memory:")
+    clock, store = ManualClock(1_800_000_000.0), store or open_store("memory:")
     models = read_base_models(write_models(folder / "models", method=method))
     return AppState.of(store, models, clock)
 

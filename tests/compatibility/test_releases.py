@@ -19,7 +19,7 @@ from assay.store.launches import saved_launches
 from assay.store.run_results import saved_audit
 from compatibility.environment import python_with
 from compatibility.page import CALLS, RELEASES
-from compatibility.played_worker import PlayedWorker
+from compatibility.simulated_worker import SimulatedWorker
 from integration.test_serving import Here, undisturbed_digest
 from parrot_engine import ParrotEngine
 from served import app_in
@@ -108,7 +108,7 @@ def played(tmp_path: Path) -> Iterator[str]:
     write_talker(tmp_path / "models")
     app = app_in(tmp_path)._replace(engines=EnginePool(begin, max_models=1), webhook_hosts=["127.0.0.1"])
     app.clock.sleep_s(time.time() - app.clock.now_s())  # a receiver refuses what is old, or of tomorrow
-    with socket.create_server(("127.0.0.1", 0)) as listener, PlayedWorker(app):
+    with socket.create_server(("127.0.0.1", 0)) as listener, SimulatedWorker(app):
         server = uvicorn.Server(uvicorn.Config(make_app(app), log_level="warning"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()

@@ -35,7 +35,7 @@ from assay.workers.batch.batch_handler import BatchHandler
 from assay.workers.batch.chunk_processor import ChunkProcessor
 from assay.workers.batch.eval_run_handler import EvalRunHandler, EvalRunWriter
 from assay.workers.batch.worker import InferenceWorker
-from clocks import HandClock
+from clocks import ManualClock
 from parrot_models import ParrotModels, SlowModels
 from power_cut_store import PowerCut, PowerCutStore
 from variants import slow, soaked
@@ -75,7 +75,7 @@ class EvalWorld:
 
     def __init__(self, work_class: type[EvalRunHandler] = EvalRunHandler) -> None:
         self.inner = open_store("memory:")
-        self.clock = HandClock(NOON_S)
+        self.clock = ManualClock(NOON_S)
         self.models: ParrotModels = SlowModels(self.clock, ASK_S)
         self.work_class = work_class
         WebhookRepository(self.inner, self.clock).put(WEBHOOK)
@@ -231,7 +231,7 @@ class BatchWorld:
 
     def __init__(self) -> None:
         self.inner = open_store("memory:")
-        self.clock = HandClock(NOON_S)
+        self.clock = ManualClock(NOON_S)
         self.models = OneRefusing(self.clock, ASK_S)
         WebhookRepository(self.inner, self.clock).put(WEBHOOK)
         files = FileRepository(self.inner, self.clock)

@@ -31,7 +31,7 @@ from assay.store.objects import ObjectStore, open_store
 from assay.workers.fine_tuning.held_time import AttemptTime
 from assay.workers.fine_tuning.runs import RunCommit, RunProgress
 from assay.workers.fine_tuning.worker import Prepare, Worker
-from clocks import HandClock
+from clocks import ManualClock
 from power_cut_store import PowerCut, PowerCutStore
 from variants import soaked
 
@@ -128,7 +128,7 @@ class PlayedRuns:
     def progress(self, launch: Launch) -> RunProgress:
         return RunProgress(self.living is not None, self.step >= STEPS, self.committed())
 
-    def commits_behind(self, run_id: str, step: int) -> list[RunCommit]:
+    def commits_after(self, run_id: str, step: int) -> list[RunCommit]:
         steps = range(step + STEPS_A_COMMIT, self.committed() + 1, STEPS_A_COMMIT)
         return [RunCommit(item, 3.0, f"w{item}", (item,), _points(item)) for item in steps]
 
@@ -174,7 +174,7 @@ class World:
 
     def __init__(self, runs: PlayedRuns) -> None:
         self.inner = open_store("memory:")
-        self.clock = HandClock()
+        self.clock = ManualClock()
         self.runs = runs
         WebhookRepository(self.inner, self.clock).put(WEBHOOK)
 
@@ -277,7 +277,7 @@ def test_the_power_is_cut_at_several_writes(seed: int) -> None:
     check(played([rng.randrange(40) for _ in range(rng.randrange(2, 6))], seed, cancels=cancels))
 
 
-MOMENTS = ("prepare", "next_launch", "launch_from", "start", "progress", "commits_behind", "result")
+MOMENTS = ("prepare", "next_launch", "launch_from", "start", "progress", "commits_after", "result")
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -314,7 +314,7 @@ def test_a_worker_that_forgets_what_it_launched_is_caught() -> None:
 class DamagedRuns(PlayedRuns):
     """Their logs cannot be read."""
 
-    def commits_behind(self, run_id: str, step: int) -> list[RunCommit]:
+    def commits_after(self, run_id: str, step: int) -> list[RunCommit]:
         raise DamagedDataError("its log was changed")
 
 

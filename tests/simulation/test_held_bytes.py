@@ -11,9 +11,9 @@ from assay.serving.blob_references import STALE_UPLOAD_S, BlobReferences
 from assay.serving.files import FileDamagedError, FileRepository
 from assay.serving.ids import new_id
 from assay.store.objects import ObjectStore, open_store
-from clocks import HandClock
+from clocks import ManualClock
+from interleaving import OffClock, Stage
 from power_cut_store import PowerCut, PowerCutStore
-from turns import OffClock, Stage
 from variants import slow, soaked
 
 TEXTS = (b"one", b"two")
@@ -52,7 +52,7 @@ def do(files: FileRepository, step: Step, clock) -> None:
 
 def check(store: ObjectStore, texts: dict[str, bytes]) -> None:
     """Two days later, when whatever was cut off was swept."""
-    clock = HandClock(1e9 + 3 * STALE_UPLOAD_S)
+    clock = ManualClock(1e9 + 3 * STALE_UPLOAD_S)
     files = FileRepository(store, clock)
     check_readable(files, texts)
     files.sweep()
@@ -80,7 +80,7 @@ def test_the_power_is_cut_at_any_write(seed: int) -> None:
     texts = {file_id: data for _, file_id, data in steps}
     for cut in range(60):
         inner = open_store("memory:")
-        clock = HandClock(1e9)
+        clock = ManualClock(1e9)
         left, store = [*steps], PowerCutStore(inner, writes_left=cut, rng=rng)
         while left:
             clock.sleep_s(1)

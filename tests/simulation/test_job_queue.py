@@ -16,7 +16,7 @@ from assay.store.objects import open_store
 from assay.workers.fine_tuning.held_time import AttemptTime
 from assay.workers.fine_tuning.runs import RunCommit, RunProgress
 from assay.workers.fine_tuning.worker import Prepare, Worker
-from clocks import HandClock
+from clocks import ManualClock
 
 LOOKS_A_RUN = 3
 
@@ -24,7 +24,7 @@ LOOKS_A_RUN = 3
 class ManyRuns:
     """Each run is done after so many looks at it."""
 
-    def __init__(self, clock: HandClock) -> None:
+    def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
         self.times: dict[str, list[tuple[float, float | None]]] = {}
         self.stays = False
@@ -101,7 +101,7 @@ class ManyRuns:
         is_done = not is_living and launch.run_id not in self.unfinished
         return RunProgress(is_living, is_done, 1 if is_done else 0)
 
-    def commits_behind(self, run_id: str, step: int) -> list[RunCommit]:
+    def commits_after(self, run_id: str, step: int) -> list[RunCommit]:
         return []
 
     def result(self, created: JobCreated, run_id: str, lease: int) -> JobSucceeded:
@@ -114,7 +114,7 @@ class Yard:
     """Workers with so many places each, over the same jobs."""
 
     def __init__(self, *slots: int) -> None:
-        self.store, self.clock = open_store("memory:"), HandClock(1e9)
+        self.store, self.clock = open_store("memory:"), ManualClock(1e9)
         self.runs = ManyRuns(self.clock)
         self.jobs = JobRepository(self.store, self.clock)
         self.workers = [

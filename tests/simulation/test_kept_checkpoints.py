@@ -16,13 +16,13 @@ from assay.store.commit_log import CommitLog, checkpoint_folder, first_problem
 from assay.store.logs.retained_checkpoints import RetainedCheckpoints
 from assay.store.objects import ObjectStore, open_store
 from assay.training.checkpoint.retention import RetentionConfig, commit_and_retire
-from clocks import HandClock
+from clocks import ManualClock
 from power_cut_store import PowerCut, PowerCutStore
 from unit.store.test_commit_log import digest_of
 
 RUN, STEP = "r", 5
 LAST_ONE = RetentionConfig(keep_last=1, keep_best=0)
-CLOCK = HandClock()
+CLOCK = ManualClock()
 
 
 class Run:

@@ -1,1 +1,1 @@
-"""OpenAI's fine-tuning API over HTTP: requests become entries of logs, which workers act on."""
+"""OpenAI's fine-tuning API over HTTP: requests become log entries, which workers execute."""

@@ -114,7 +114,7 @@ def stored_base(tree: Mapping[str, Any], *, where: str) -> BaseModelConfig:
 
 def requires_grader(recipe: Mapping[str, Any]) -> bool:
     """Return whether a job must bring a grader because the recipe has no rewards."""
-    kinds = {method.recipe_type for method in SERVED_METHODS.values() if method.takes_grader}
+    kinds = {method.recipe_type for method in SERVED_METHODS.values() if method.accepts_grader}
     return recipe["method"].get("type") in kinds and not recipe["method"].get("rewards")
 
 
@@ -201,14 +201,14 @@ def _read(path: Path) -> BaseModelFile:
         tokenizer = str((path.parent / tokenizer).resolve())
         if not Path(tokenizer).exists():
             raise ConfigError(f"{path}: tokenizer {tokenizer}: no such file or folder.")
-    _refuse_other_tokens(tokenizer, methods, path)
+    _check_vocabulary(tokenizer, methods, path)
     changes = {"tokenizer": tokenizer, "chat_template": _template(config, tokenizer, path), "methods": methods}
     return BaseModelFile(name, config.model_copy(update=changes), path.stat().st_mtime)
 
 
-def _refuse_other_tokens(tokenizer: str, methods: Mapping[str, TrainableConfig], path: Path) -> None:
+def _check_vocabulary(tokenizer: str, methods: Mapping[str, TrainableConfig], path: Path) -> None:
     """Raise `ConfigError` if the tokenizer has ids for which the model has no embedding."""
-    # Here, as the command line that lists models needs no tokenizers.
+    # Imported here, because listing models needs no tokenizers.
     from assay.data.dataset.checkpoint_tokens import check_embeddings, embedding_counts
     from assay.data.dataset.tokens import load_tokenizer
 
@@ -223,7 +223,7 @@ def _template(config: BaseModelConfig, tokenizer: str, path: Path) -> str | None
     """Return the chat template after rendering it once, so that errors show at startup."""
     if config.chat_template is None:
         return None
-    # Here, since most models come with their own.
+    # Imported here, because most models have their own template.
     from assay.data.dataset.formats.template import load_template
     from assay.data.dataset.tokens import load_tokenizer, special_tokens, tokenizer_settings
 

@@ -78,7 +78,7 @@ class FileRepository:
                 self.logs.open(file_id)
             state = self.logs.begin(file_id, created.model_copy(update={"content": content}))
             if state.removed is not None or state.created.content != content:
-                # Another was quicker with this file, and it is of other bytes or gone by now.
+                # A concurrent request created the file first, with other bytes, or it was deleted since.
                 self._bytes.release(file_id=file_id, sha256=created.sha256)
             if state.removed is not None:
                 self.logs.unlist(file_id, created.project)
@@ -115,7 +115,7 @@ class FileRepository:
     def _forget(self, created: FileCreated) -> None:
         self.logs.unlist(created.file_id, created.project)
         self._bytes.release(file_id=created.file_id, sha256=created.sha256)
-        self._bytes.drop_unheld(created.content, created.sha256)  # a release may have been cut short
+        self._bytes.drop_unheld(created.content, created.sha256)  # a release may have been interrupted
         self.logs.close(created.file_id)
 
     def _content_of(self, file_id: str, sha256: str) -> str | None:

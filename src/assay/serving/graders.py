@@ -85,7 +85,7 @@ class GraderService:
         self._process_slots = _slots(PROCESS_SLOTS, "python graders")
         self._judge_slots = _slots(JUDGE_SLOTS, "model-graded graders")
         self._in_process_slots = _slots(IN_PROCESS_SLOTS, "graders")
-        # Not those of all routes: whoever waits for a grader keeps nobody from an answer.
+        # A limiter of its own, so that waiting graders do not take threads from other routes.
         self._threads = anyio.CapacityLimiter(math.inf)
 
     async def check(self, project: str, value: Any) -> Grader:

@@ -120,7 +120,7 @@ class IdempotencyKeys(Generic[EntryT, StateT]):
         finally:
             with self._changed:
                 self._under_way[entry] -= 1
-                self._under_way += Counter()  # forgets what is done
+                self._under_way += Counter()  # drops zero counts
                 self._changed.notify_all()
 
     def _claim(self, request: IdempotentRequest) -> StateT | None:
@@ -128,7 +128,7 @@ class IdempotencyKeys(Generic[EntryT, StateT]):
         found = [
             (resource_id, state) for resource_id, state in self._recent(request.project) if self._fits(request, state)
         ]
-        # That which the repeat before claimed is likelier ours than what nobody claimed.
+        # A resource claimed by the previous retry is more likely ours than an unclaimed one.
         found.sort(key=lambda candidate: candidate[1].claim, reverse=True)
         for resource_id, _ in found:
             claimed = self._claimed(at_s=self._clock.now_s(), retry_count=request.retry_count)

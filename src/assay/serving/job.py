@@ -225,13 +225,13 @@ JOB_LOG: LogKind[JobEntry, JobState] = LogKind("job's log", JOB_ENTRIES, fold_jo
 
 
 def newest_events(
-    state: JobState, whole: Callable[[int], JobEntry], behind: tuple[int, int] | None = None
+    state: JobState, whole: Callable[[int], JobEntry], cursor: tuple[int, int] | None = None
 ) -> Iterator[JobEvent]:
-    """Yield events from newest to oldest, starting after the one at `behind`.
+    """Yield events from newest to oldest, starting after `cursor`.
 
     Only requested events are rendered. `whole` reads a log entry with all its metric points.
     """
-    last, end = behind or (len(state.entries) - 1, _NO_END)
+    last, end = cursor or (len(state.entries) - 1, _NO_END)
     desired_states: list[DesiredState] = ["run"]
     for entry in state.entries[: last + 1]:
         desired_states.append(_DESIRED_STATES.get(entry.type, desired_states[-1]))

@@ -39,9 +39,9 @@ class JobRepository:
         """Mark that the job may have a model; call it before the first checkpoint is logged."""
         self.logs.store.put(f"{_index_of_models(created.project)}{created.job_id}", b"")
 
-    def relist(self, yield_cpu: Callable[[], None]) -> None:
+    def restore_index(self, yield_cpu: Callable[[], None]) -> None:
         """See `LogRepository`; also restores the markers of jobs with models."""
-        self.logs.relist(lambda state: [state.created.project], yield_cpu)
+        self.logs.restore_index(lambda state: [state.created.project], yield_cpu)
         noted = {item.key.rpartition("/")[2] for item in self.logs.store.list("made/ftjob/")}
         for job_id in self.logs.ids():
             if job_id not in noted and (state := self.logs.state_once(job_id)) and state.checkpoints:

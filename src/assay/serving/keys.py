@@ -69,7 +69,7 @@ class KeyRepository:
 
     def any_exist(self) -> bool:
         """Return whether a key was ever created; from then on requests need one."""
-        # Both are looked for, since one may have been lost: without keys everybody here is answered.
+        # Check both, since one may have been lost: without keys, requests are not authenticated.
         if not self._any_exist:
             self._any_exist = not self.logs.is_empty() or any(self._store.list("secret/", limit=1))
         return self._any_exist

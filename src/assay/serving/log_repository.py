@@ -105,7 +105,7 @@ class LogRepository(Generic[EntryT, StateT]):
         for owner in owners:
             self.store.delete(index_key(owner, resource_id))
 
-    def relist(
+    def restore_index(
         self, owners: Callable[[StateT], Sequence[str]], yield_cpu: Callable[[], None], *, num_owners: int = 1
     ) -> None:
         """Restore missing index markers from the logs.
@@ -130,9 +130,9 @@ class LogRepository(Generic[EntryT, StateT]):
         """Return all ids, oldest first."""
         return sorted(set(self._recognised(item.key for item in self.store.list(f"index/{self.id_kind}/"))))
 
-    def newest(self, owner: str, behind: str | None = None) -> Iterator[str]:
-        """Yield an owner's ids from newest to oldest, starting after `behind`; names are listed lazily."""
-        key = "" if behind is None else index_key(owner, behind)
+    def newest(self, owner: str, after: str | None = None) -> Iterator[str]:
+        """Yield an owner's ids from newest to oldest, starting after `after`; names are listed lazily."""
+        key = "" if after is None else index_key(owner, after)
         while True:
             listed = self.store.list(index_folder(self.id_kind, owner), key, NAMES_AT_ONCE)
             found = [item.key for item in listed]
@@ -141,10 +141,10 @@ class LogRepository(Generic[EntryT, StateT]):
                 return
             key = found[-1]
 
-    def oldest(self, owner: str, behind: str | None = None) -> Iterator[str]:
-        """Yield an owner's ids from oldest to newest, starting after `behind`."""
+    def oldest(self, owner: str, after: str | None = None) -> Iterator[str]:
+        """Yield an owner's ids from oldest to newest, starting after `after`."""
         names = NamesBackwards(self.store, self.id_kind, owner)
-        return self._recognised(names.before(None if behind is None else index_key(owner, behind)))
+        return self._recognised(names.before(None if after is None else index_key(owner, after)))
 
     def open_ids(self) -> list[str]:
         """Return ids with a work marker, oldest first."""
@@ -213,7 +213,7 @@ class NamesBackwards:
                 self._num_moments = none_from - middle
                 return found
             start, none_from = (middle, none_from) if found else (start, middle)
-        return self._from(start, end, limit=None)  # of one millisecond
+        return self._from(start, end, limit=None)  # all within one millisecond
 
     def _some_from(self, start: int, end: str | None) -> list[str]:
         return self._from(start, end, limit=NAMES_AT_ONCE + 1)

@@ -18,7 +18,7 @@ class ServedMethod(NamedTuple):
     """Hyperparameter -> recipe key that it sets, or multiplies for `learning_rate_multiplier`."""
     left_to_us: tuple[str, ...] = ()
     """Hyperparameters of the API that do not apply here: only `auto` is accepted."""
-    takes_grader: bool = False
+    accepts_grader: bool = False
     """Whether a job may bring a grader."""
     writes: bool = True
     """Whether its models generate text."""
@@ -42,7 +42,7 @@ SERVED_METHODS = {
             "prompts",
             {**_COMMON, "eval_interval": "trainer.evaluate_every"},
             left_to_us=("compute_multiplier", "eval_samples", "reasoning_effort"),
-            takes_grader=True,
+            accepts_grader=True,
         ),
         ServedMethod("reward_model", "reward", "pairs", _COMMON, writes=False),
     )

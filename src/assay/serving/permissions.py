@@ -85,7 +85,7 @@ class PermissionRepository:
         self._store.put(f"shared/{project}/{_digest(model)}", model.encode())
         grants = self._log(model).append(lambda now: None if now and project in now else granted)
         assert grants is not None
-        if grants[project] != granted:  # somebody else let it in at the same moment
+        if grants[project] != granted:  # granted concurrently
             weights.release(granted.permission_id)
         return grants[project]
 

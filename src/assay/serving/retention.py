@@ -52,13 +52,13 @@ class CheckpointRetention:
         """Retain a checkpoint; return False if it is gone or about to be deleted."""
         if self._store_of is None or (holder == INFERENCE and (run_id, step) in self._retained_for_inference):
             return True
-        with suppress(ConfigError, DataError):  # no such run, or a damaged one
+        with suppress(ConfigError, DataError):  # the run is missing or damaged
             store = self._store_of(run_id)
             summary = CommitLog(store).summary()
             folder = _folder(summary, step)
             if folder is None:
                 return False
-            # Once the run has finished, nothing is retired any more.
+            # A finished run deletes no checkpoints.
             stays = summary.finished is not None or RetainedCheckpoints(store, self._clock).keep(folder, holder)
             if stays and holder == INFERENCE:
                 self._retained_for_inference.add((run_id, step))

@@ -52,7 +52,7 @@ class FairSlots:
             if turn.done() and not turn.cancelled():
                 self._give_back(project)
             else:
-                with suppress(ValueError):  # it had its turn as it was given up
+                with suppress(ValueError):  # it got its slot while being cancelled
                     waiting.remove(turn)
                 self._drop_empty(project)
             if isinstance(error, TimeoutError):
@@ -67,8 +67,8 @@ class FairSlots:
                 return
             waiting = self._waiting.pop(project)
             turn = waiting.popleft()
-            self._waiting[project] = waiting  # the last
-            if not turn.done():  # else it was given up
+            self._waiting[project] = waiting  # moves to the end of the queue
+            if not turn.done():  # otherwise it was cancelled
                 self._held[project] += 1
                 turn.set_result(None)
 

@@ -133,7 +133,7 @@ class UploadRepository:
             self._require_pending(state)
             _check_parts(state, part_ids)
             joined = self._joined(state, part_ids, md5, file_id)
-            # One that was made before the power was cut may be of other parts.
+            # A file from before a crash may have been joined from other parts.
             if self._files.put(joined).created.sha256 != joined.sha256:
                 raise _other_parts(upload_id)
             completed = UploadCompleted(at_s=self._clock.now_s(), file_id=file_id, part_ids=tuple(part_ids))
@@ -142,7 +142,7 @@ class UploadRepository:
             )
             assert appended is not None
             state = appended
-            if state.completed is None:  # somebody cancelled it meanwhile
+            if state.completed is None:  # cancelled concurrently
                 self._files.remove(file_id)
                 self._require_pending(state)
             self._drop_parts(upload_id)

@@ -1,7 +1,7 @@
-"""The ledger from the facts: the folders of runs and campaigns hold all that the ledger says about them.
+"""Rebuilds the ledger from files: the folders of runs and campaigns hold everything that it contains.
 
-So a lost database costs a command, `assay runs --rebuild`, and no run needs it while it trains. `SOURCES` says
-for every table which files its rows are written from; a table without a source is a fact that could be lost.
+A lost database costs one command, `assay runs --rebuild`, and no run needs it while it trains. `SOURCES` names
+the files for every table; a table without a source could lose facts.
 """
 
 from collections.abc import Iterator
@@ -31,17 +31,17 @@ from assay.workflows.campaign.train import settle
 
 
 class Rebuilt(NamedTuple):
-    """What a ledger was made anew from."""
+    """Result of a rebuild."""
 
     runs: list[Run]
     problems: list[str]
-    """Sentences on damaged files, of which nothing can be written down."""
+    """Sentences about corrupt files, which are skipped."""
 
 
 def rebuild_all(home: Home, ledger: Ledger) -> Rebuilt:
-    """Write every run and campaign of a home into a ledger; what is there already stays as it is.
+    """Record every run and campaign of a home in a ledger; existing rows stay.
 
-    A damaged file, or a run whose store is away, costs what follows from it only, and is named.
+    A corrupt file, or a run whose store is down, costs only its own rows, and is reported.
     """
     missed = missed_subjects(home)
     runs, problems = home.readable_runs()
@@ -60,9 +60,9 @@ def rebuild_all(home: Home, ledger: Ledger) -> Rebuilt:
 
 
 def fold_in_missed(home: Home, ledger: Ledger) -> list[str]:
-    """Write down what the home's ledger missed while it was away, whoever left before it was back.
+    """Record what the home's ledger missed while it was down.
 
-    Returns a sentence on each subject of which that cannot be done now; it stays marked.
+    Returns a sentence for each subject that cannot be recorded now; it stays marked.
     """
     problems = []
     for subject, marked_at_s in missed_subjects(home).items():
@@ -75,7 +75,7 @@ def fold_in_missed(home: Home, ledger: Ledger) -> list[str]:
 
 
 def fold_in(home: Home, subject: str, ledger: Ledger) -> None:
-    """Write down all that there is of a run, or of what lies in the home under another name."""
+    """Record everything about a run, or about what is stored in the home under another name."""
     if home.has_run(subject):
         write_sources(ledger, home.run(subject), SOURCES_OF_A_RUN, name=subject)
     else:
@@ -84,7 +84,7 @@ def fold_in(home: Home, subject: str, ledger: Ledger) -> None:
 
 @contextmanager
 def ledger_of_folder(run: Run) -> Iterator[Ledger]:
-    """A ledger that holds one run, as its folder tells it; gone afterwards."""
+    """Yield a temporary ledger with one run, read from its folder."""
     with TemporaryDirectory() as folder, open_ledger(f"sqlite:///{folder}/ledger.db") as ledger:
         write_sources(ledger, run, SOURCES_OF_A_RUN, name=run.run_id)
         yield ledger
@@ -126,4 +126,4 @@ SOURCES_OF_A_HOME = (
 )
 
 SOURCES: tuple[LedgerSource[Run] | LedgerSource[Home], ...] = (*SOURCES_OF_A_RUN, *SOURCES_OF_A_HOME)
-"""Every table of the ledger stands in at least one."""
+"""Every table of the ledger has at least one source."""

@@ -9,7 +9,7 @@ from assay.records.uploaded_file import FileCreated
 from assay.serving.files import FileDamagedError, FileRepository
 from assay.serving.openai.app_state import AppState
 from assay.store.objects import ObjectStore, open_store
-from clocks import HandClock
+from clocks import ManualClock
 from served import app_in, http_of, sdk_of
 
 DATA = b'{"text": "a row", "label": 1}\n' * 40
@@ -46,7 +46,7 @@ def damaged(data: bytes, position: int, change: int) -> bytes:
 @given(position=st.integers(0, len(DATA) - 1), change=st.integers(1, 255), cut=st.booleans())
 def test_a_file_with_any_byte_changed_or_cut_is_refused_and_a_second_upload_mends_it(position, change, cut) -> None:
     store = open_store("memory:")
-    files = FileRepository(store, HandClock(1.8e9))
+    files = FileRepository(store, ManualClock(1.8e9))
     put(files, FILE_ID)
     damage(store, DATA[:position] if cut else damaged(DATA, position, change))
     for read in (files.lines, files.blocks):
@@ -60,7 +60,7 @@ def test_a_file_with_any_byte_changed_or_cut_is_refused_and_a_second_upload_mend
 
 def test_an_upload_of_what_lies_there_intact_drops_the_new_bytes() -> None:
     store = open_store("memory:")
-    files = FileRepository(store, HandClock(1.8e9))
+    files = FileRepository(store, ManualClock(1.8e9))
     put(files, FILE_ID)
     (before,) = store.list("bytes/")
     put(files, OTHER_ID)

@@ -1,7 +1,7 @@
 """What the index names no more is listed again by the next server that starts."""
 
 from assay.serving.openai.app_state import AppState
-from assay.serving.server import _relist
+from assay.serving.server import _restore_index
 from assay.store.objects import open_store
 from served import app_in, http_of, sdk_of
 from unit.serving.test_jobs import LAUNCHED, PLANNED, VALIDATED, checkpoint
@@ -22,7 +22,7 @@ def test_files_jobs_and_models_whose_names_are_gone_are_listed_again_and_deleted
     for item in [*store.list("index/file/"), *store.list("index/ftjob/"), *store.list("made/")]:
         store.delete(item.key)
     assert not sdk.files.list().data and not sdk.fine_tuning.jobs.list().data
-    _relist(app, lambda: None)
+    _restore_index(app, lambda: None)
     assert {file.id for file in sdk.files.list()} == set(files)
     assert [job_.id for job_ in sdk.fine_tuning.jobs.list()] == [job]
     assert [model.id for model in sdk.models.list()] == models

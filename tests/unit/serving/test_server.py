@@ -5,7 +5,7 @@ import pytest
 
 from assay.base.errors import ConfigError
 from assay.serving.server import listening, throttle
-from clocks import HandClock
+from clocks import ManualClock
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
@@ -27,7 +27,7 @@ def test_an_answer_is_sent_in_pieces_without_waiting_for_a_client_to_acknowledge
 
 
 def test_what_is_done_by_and_by_takes_a_fifth_of_the_time() -> None:
-    clock = HandClock(0.0)
+    clock = ManualClock(0.0)
     yield_cpu = throttle(clock)
     for _ in range(2):
         began_s, slept_s = time.thread_time(), clock.now_s()

@@ -1,1 +1,1 @@
-"""Who may do what, and what it costs: projects, service accounts, device-hours, and who changed what."""
+"""Administration: projects, service accounts, device-hours and the audit log."""

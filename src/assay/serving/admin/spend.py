@@ -75,9 +75,9 @@ def begin_s(day: date) -> float:
     return datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()
 
 
-def days_between(first: date, behind: date) -> Iterator[date]:
+def days_between(first: date, end: date) -> Iterator[date]:
     """Yield the days from `first` up to, not including, `end`."""
-    for number in range((behind - first).days):
+    for number in range((end - first).days):
         yield first + timedelta(days=number)
 
 
@@ -100,9 +100,9 @@ def by_day(held: HeldTime) -> dict[date, float]:
     return found
 
 
-def spent_between(helds: Iterable[HeldTime], first: date, behind: date) -> float:
+def spent_between(helds: Iterable[HeldTime], first: date, end: date) -> float:
     """Return the device-seconds from `first` up to, not including, `end`."""
-    return sum(device_s for held in helds for day, device_s in by_day(held).items() if first <= day < behind)
+    return sum(device_s for held in helds for day, device_s in by_day(held).items() if first <= day < end)
 
 
 def mark_charged(store: ObjectStore, project: str, resource_id: str, held: HeldTime) -> None:
@@ -149,25 +149,25 @@ class ProjectSpend:
 
     def of_month(self, project: str, now_s: float, live: Mapping[str, Iterable[HeldTime]]) -> float:
         """Return a project's device-seconds in the month of `now_s`. `live`: job -> held time of running jobs."""
-        first, behind = month_of(now_s)
-        total = sum(spent_between(helds, first, behind) for helds in live.values())
+        first, end = month_of(now_s)
+        total = sum(spent_between(helds, first, end) for helds in live.values())
         return total + sum(
-            self._of_resource(resource_id, project, first, behind)
-            for resource_id in self._charged_in(project, first, min(behind, day_of(now_s) + timedelta(days=1)))
+            self._of_resource(resource_id, project, first, end)
+            for resource_id in self._charged_in(project, first, min(end, day_of(now_s) + timedelta(days=1)))
             if resource_id not in live
         )
 
-    def _charged_in(self, project: str, first: date, behind: date) -> set[str]:
-        days = days_between(first, behind)
+    def _charged_in(self, project: str, first: date, end: date) -> set[str]:
+        days = days_between(first, end)
         return {resource_id for day in days for _, resource_id in charged_on(self._resources.store, day, project)}
 
-    def _of_resource(self, resource_id: str, project: str, first: date, behind: date) -> float:
+    def _of_resource(self, resource_id: str, project: str, first: date, end: date) -> float:
         if (resource_id, first) in self._over:
             return self._over[resource_id, first]
         state = self._resources.find(resource_id, project)
         if state is None:
             return 0.0
-        spent_s = spent_between(state.charges, first, behind)
+        spent_s = spent_between(state.charges, first, end)
         if state.has_final_cost:
             self._over[resource_id, first] = spent_s
         return spent_s

@@ -1,1 +1,1 @@
-"""Batches of requests: logs, what their entries come to, and where answers lie until they are files."""
+"""Batches of requests: their logs, states and stored responses."""

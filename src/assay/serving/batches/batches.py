@@ -80,7 +80,7 @@ class BatchState:
         return 0 if self.read is None else -(-self.read.num_requests // self.read.chunk_requests)
 
     @property
-    def wants_chunk(self) -> bool:
+    def needs_chunk(self) -> bool:
         """Whether the next step processes requests, which is charged."""
         is_over = self.has_ended or self.cancel_requested is not None or self.gathering is not None
         return not is_over and self.num_done < self.num_chunks

@@ -1,1 +1,1 @@
-"""Evals and their runs: logs, what their entries come to, and what a criterion lets pass."""
+"""Evals and their runs: logs, states, item schemas and testing criteria."""

@@ -41,8 +41,8 @@ class ItemSchema:
             name: self._counting(value, cost=100 if name in _REFERENCES else 1) for name, value in known.items()
         }
         validator = extend(Draft202012Validator, keywords)
-        # A node that names its draft would be read by that draft's own engine, and the root is a node, too. A
-        # registry of nothing: a schema that points elsewhere is not followed there.
+        # jsonschema validates a node with `$schema` by that draft's own validator, even the root. The empty
+        # registry stops external references.
         unnamed = {name: value for name, value in schema.items() if name != "$schema"}
         self._validator = validator(unnamed, registry=Registry())
 

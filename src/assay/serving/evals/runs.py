@@ -84,7 +84,7 @@ class EvalRunState:
         return 0 if self.read is None else -(-self.read.num_items // self.read.chunk_items)
 
     @property
-    def wants_chunk(self) -> bool:
+    def needs_chunk(self) -> bool:
         """Whether the next step grades items, which is charged."""
         return not self.has_ended and self.num_done < self.num_chunks
 

@@ -1,1 +1,1 @@
-"""What clients hold of the server: their connections, and the lines of its log."""
+"""Limits of the HTTP server: connections and log lines."""

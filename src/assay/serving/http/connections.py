@@ -191,7 +191,7 @@ class TimedProtocol(H11Protocol):
         try:
             for event in (response, h11.Data(data=body), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
-        except h11.LocalProtocolError:  # a response is on its way already
+        except h11.LocalProtocolError:  # a response was started already
             self.abort()
         self.transport.close()
 
@@ -208,7 +208,7 @@ class TimedProtocol(H11Protocol):
             is_expected = has_body_left and not self.flow.read_paused
             if self._reading.is_too_slow(now_s, kernel.num_received, is_expected=is_expected):
                 self._time_out(f"The body arrived at less than {MIN_BYTES_S} bytes per second.")
-            elif kernel.has_peer_left:  # which what it had sent, and nobody reads yet, hides from asyncio
+            elif kernel.has_peer_left:  # asyncio does not notice while unread data is buffered
                 self.abort()
         elif has_body_left:
             if now_s - self._response_done_s > LINGER_S:
@@ -249,7 +249,7 @@ class TimedServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for listener in sockets or ():
-            listener.listen(_LISTENING)  # asyncio would accept as many at a time, too
+            listener.listen(_LISTENING)  # asyncio's backlog also sets how many it accepts at once
 
     async def _check_connections(self) -> None:
         now_s = asyncio.get_running_loop().time()
@@ -257,7 +257,7 @@ class TimedServer(uvicorn.Server):
             assert isinstance(connection, TimedProtocol)
             try:
                 connection.check(now_s)
-            except Exception as error:  # the others are looked at, too
+            except Exception as error:  # the other connections must still be checked
                 _log.error("closing a connection that could not be checked", exc_info=error)
                 connection.abort()
         self._log.write_counts()

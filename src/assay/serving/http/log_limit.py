@@ -46,7 +46,7 @@ class LimitedLogHandler(logging.StreamHandler):  # type: ignore[type-arg]
         """Write how many records of each group were suppressed in the last minute."""
         now_s = self._now_s()
         assert self.lock is not None
-        with self.lock, suppress(OSError, ValueError):  # of a stderr that nobody holds open any more
+        with self.lock, suppress(OSError, ValueError):  # stderr was closed
             for kind, known in [*self._kinds.items()]:
                 within_s = now_s - known.since_s
                 if within_s < LOG_INTERVAL_S:
@@ -56,7 +56,7 @@ class LimitedLogHandler(logging.StreamHandler):  # type: ignore[type-arg]
                     continue
                 self.stream.write(f"{known.num_left_out:,} more within {within_s:.0f} s: {known.title}\n")
                 self.flush()
-                known.since_s, known.num_left_out = now_s, 0  # it goes on being left out: it was told of
+                known.since_s, known.num_left_out = now_s, 0  # keep suppressing for another minute
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)

@@ -1,1 +1,1 @@
-"""The wire: routes, bodies, pages and errors, as the official SDK has them."""
+"""OpenAI's API over HTTP: routes, request bodies, pages and objects as the official SDK defines them."""

@@ -68,7 +68,7 @@ def make_api(app: AppState) -> FastAPI:
         title="assay",
         docs_url=None,
         redoc_url=None,
-        redirect_slashes=False,  # to whatever Host a request names
+        redirect_slashes=False,  # the redirect would use the client's Host header
         openapi_url=f"{BASE_PATH}/openapi.json",
         generate_unique_id_function=operation_name,
     )
@@ -102,7 +102,7 @@ def _gone(_: Request, __: Exception) -> Response:
 
 def _not_served(request: Request, _: Exception) -> Response:
     method, path = request.method, request.url.path
-    # Of a base URL without /v1, or with one that the client adds again.
+    # The client's base URL lacks /v1, or the client adds it twice.
     meant = f"{BASE_PATH}{path}" if not path.startswith(f"{BASE_PATH}/") else path.removeprefix(BASE_PATH)
     if path.startswith(f"{BASE_PATH}/") and path.endswith("/"):
         meant = path.rstrip("/")

@@ -188,16 +188,16 @@ async def connected_request(request: Request, sha256: str) -> IdempotentRequest:
 
 async def while_connected(request: Request, work: Awaitable[ResultT]) -> ResultT:
     """Return the result of `work`; cancel it if the client disconnects. Call it after reading the body."""
-    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_disconnect_of(request))
+    working, disconnect = asyncio.ensure_future(work), asyncio.ensure_future(_disconnect_of(request))
     try:
-        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((working, disconnect), return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
             raise ClientDisconnect
         return working.result()
     finally:
-        for task in (working, leaving):
+        for task in (working, disconnect):
             task.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
+        await asyncio.gather(working, disconnect, return_exceptions=True)
 
 
 async def _disconnect_of(request: Request) -> None:

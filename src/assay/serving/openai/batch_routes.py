@@ -18,7 +18,7 @@ from assay.serving.openai.app_state import AppState, connected_request, project_
 from assay.serving.openai.bodies import ExpiresAfterBody, Metadata, NoBody, parsed, read_json, request_sha256
 from assay.serving.openai.file_upload import lifetime_s
 from assay.serving.openai.objects import batch_object
-from assay.serving.openai.openapi import takes
+from assay.serving.openai.openapi import declares
 from assay.serving.openai.pages import page_of_logs
 from assay.serving.retention import INFERENCE
 
@@ -44,7 +44,7 @@ def batch_routes(app: AppState) -> APIRouter:
     """Return the routes."""
     router = APIRouter(prefix="/batches", tags=["batches"])
 
-    @router.post("", openapi_extra=takes(body=BatchBody))
+    @router.post("", openapi_extra=declares(body=BatchBody))
     async def create(request: Request) -> dict[str, Any]:
         """Process the requests of a file within a day."""
         query_of(request)
@@ -58,7 +58,7 @@ def batch_routes(app: AppState) -> APIRouter:
         create_once = partial(app.batch_idempotency.create_once, create_request, created.batch_id, make)
         return await run_in_threadpool(lambda: _shown(app, create_once()))
 
-    @router.get("", openapi_extra=takes("after", "limit"))
+    @router.get("", openapi_extra=declares("after", "limit"))
     def list_batches(request: Request) -> dict[str, Any]:
         """List batches, newest first."""
         query, project = query_of(request), project_of(request)
@@ -75,7 +75,7 @@ def batch_routes(app: AppState) -> APIRouter:
         query_of(request)
         return _shown(app, _found(app, request, batch_id))
 
-    @router.post("/{batch_id}/cancel", openapi_extra=takes(body=NoBody))
+    @router.post("/{batch_id}/cancel", openapi_extra=declares(body=NoBody))
     async def cancel(request: Request, batch_id: str) -> dict[str, Any]:
         """Cancel a batch; completed responses are kept."""
         query_of(request)
@@ -87,7 +87,7 @@ def batch_routes(app: AppState) -> APIRouter:
 
 
 def _shown(app: AppState, state: BatchState) -> dict[str, Any]:
-    return batch_object(state, app.queue.why_spent)
+    return batch_object(state, app.queue.spent_reason)
 
 
 def _found(app: AppState, request: Request, batch_id: str) -> BatchState:
@@ -105,9 +105,9 @@ def _created(app: AppState, project: str, value: Any) -> BatchCreated:
             param="endpoint",
             code="invalid_value",
         )
-    expires, lives_s = body.output_expires_after, None
+    expires, lifetime = body.output_expires_after, None
     if expires is not None:
-        lives_s = lifetime_s(expires.anchor, str(expires.seconds), "output_expires_after")
+        lifetime = lifetime_s(expires.anchor, str(expires.seconds), "output_expires_after")
     file = _file(app, project, body.input_file_id)
     model_name, model = _requested_model(app, project, file)
     now_s = app.clock.now_s()
@@ -120,7 +120,7 @@ def _created(app: AppState, project: str, value: Any) -> BatchCreated:
         model=model_name,
         source=None if model is None else model.source.model_dump(mode="json", exclude_none=True),
         expires_s=now_s + WINDOW_S,
-        output_lives_s=lives_s,
+        output_lives_s=lifetime,
         metadata=body.metadata,
         request_sha256=request_sha256(project, "batches.create", value),
     )

@@ -14,7 +14,7 @@ from assay.base.parsing.nesting import TooDeepError, object_of_pairs, parse_json
 from assay.scoring.json_lines import holds_nul
 from assay.serving.api_error import ApiError
 
-if TYPE_CHECKING:  # a worker reads bodies, too, and answers no HTTP
+if TYPE_CHECKING:  # workers also parse bodies, without starlette
     from starlette.requests import Request
 
 MAX_JSON_BYTES = 1 << 20
@@ -117,7 +117,7 @@ async def read_json(request: "Request") -> Any:
         json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except TooDeepError as error:
         raise ApiError(f"The body's JSON has {error}.", code="invalid_json") from None
-    except ValueError as error:  # half characters and numbers that are none, too
+    except ValueError as error:  # also lone surrogates and NaN
         raise ApiError(f"The body is not JSON in UTF-8: {error}.", code="invalid_json") from None
     if holds_nul(data.decode()):
         raise ApiError("The body contains a NUL character, which is not allowed.", code="invalid_json")
@@ -132,7 +132,7 @@ def parsed(body_class: type[BodyT], value: Any) -> BodyT:
         return body_class.model_validate(value)
     except ValidationError as error:
         found = error.errors(include_url=False)
-        # What is unknown is named first: a message without `content` may have it elsewhere (`tool_calls`).
+        # Report unknown parameters first: a message without `content` may use `tool_calls`.
         unknown = [error_ for error_ in found if error_["type"] == "extra_forbidden"]
         first = next((error_ for error_ in unknown if error_["loc"][:-1] == found[0]["loc"][:-1]), found[0])
         param = ".".join(_named(first["loc"], value))

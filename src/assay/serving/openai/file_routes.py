@@ -28,7 +28,7 @@ from assay.serving.openai.file_upload import (
     received,
 )
 from assay.serving.openai.objects import file_object
-from assay.serving.openai.openapi import takes
+from assay.serving.openai.openapi import declares
 from assay.serving.openai.pages import page_of_logs
 
 _ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
@@ -48,13 +48,13 @@ def file_routes(app: AppState) -> APIRouter:
     """Return the routes."""
     router = APIRouter(tags=["files"])
 
-    @router.post("/files", openapi_extra=takes(form=_FORM))
+    @router.post("/files", openapi_extra=declares(form=_FORM))
     async def create(request: Request) -> dict[str, Any]:
         """Upload a file."""
         query_of(request)
         return file_object(await _uploaded(app, request, project_of(request)))
 
-    @router.get("/files", openapi_extra=takes("after", "limit", "order", "purpose"))
+    @router.get("/files", openapi_extra=declares("after", "limit", "order", "purpose"))
     def list_files(request: Request) -> dict[str, Any]:
         """List files, newest first."""
         query = query_of(request)
@@ -87,7 +87,7 @@ def file_routes(app: AppState) -> APIRouter:
         byte_range = _range_of(request, file)
         begin, end = byte_range or (0, file.num_bytes)
         blocks: Iterator[bytes] = app.files.blocks(file_id, begin, end)
-        first = next(blocks, b"")  # what is wrong shows before the answer begins
+        first = next(blocks, b"")  # errors show before the response starts
         headers = {"content-length": str(end - begin), "accept-ranges": "bytes", "etag": _etag(file)}
         if byte_range is not None:
             headers["content-range"] = f"bytes {begin}-{end - 1}/{file.num_bytes}"
@@ -178,8 +178,8 @@ def _checked(app: AppState, form: ReceivedForm, *, project: str, file_id: str) -
     check_filename(form.filename, "file")
     now_s = app.clock.now_s()
     expires = _ANCHOR in fields or _SECONDS in fields
-    lives_s = lifetime_s(fields.get(_ANCHOR), fields.get(_SECONDS, "")) if expires else None
-    parts = [form.filename, purpose, lives_s, sink.sha256]
+    lifetime = lifetime_s(fields.get(_ANCHOR), fields.get(_SECONDS, "")) if expires else None
+    parts = [form.filename, purpose, lifetime, sink.sha256]
     return FileCreated(
         file_id=file_id,
         project=project,
@@ -188,7 +188,7 @@ def _checked(app: AppState, form: ReceivedForm, *, project: str, file_id: str) -
         purpose=purpose,
         num_bytes=sink.num_bytes,
         sha256=sink.sha256,
-        expires_s=None if lives_s is None else now_s + lives_s,
+        expires_s=None if lifetime is None else now_s + lifetime,
         request_sha256=request_sha256(project, "files.create", parts),
         content=file_id,
     )

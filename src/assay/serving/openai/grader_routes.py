@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 from assay.serving.graders import ERRORS, SampleGrade
 from assay.serving.openai.app_state import AppState, project_of, query_of, while_connected
 from assay.serving.openai.bodies import parsed, read_json
-from assay.serving.openai.openapi import takes
+from assay.serving.openai.openapi import declares
 
 
 class GraderBody(BaseModel):
@@ -29,7 +29,7 @@ def grader_routes(app: AppState) -> APIRouter:
     """Return the routes."""
     router = APIRouter(prefix="/fine_tuning/alpha/graders", tags=["graders"])
 
-    @router.post("/validate", openapi_extra=takes(body=GraderBody))
+    @router.post("/validate", openapi_extra=declares(body=GraderBody))
     async def validate(request: Request) -> dict[str, Any]:
         """Validate a grader and return it."""
         query_of(request)
@@ -37,7 +37,7 @@ def grader_routes(app: AppState) -> APIRouter:
         await while_connected(request, app.graders.check(project_of(request), body.grader))
         return {"grader": body.grader}
 
-    @router.post("/run", openapi_extra=takes(body=GraderRunBody))
+    @router.post("/run", openapi_extra=declares(body=GraderRunBody))
     async def run(request: Request) -> dict[str, Any]:
         """Grade one sample."""
         query_of(request)

@@ -15,8 +15,8 @@ from assay.serving.openai.app_state import AppState, connected_request, project_
 from assay.serving.openai.bodies import MAX_SEED, JobBody, NoBody, ResumeBody, parsed, read_json, request_sha256
 from assay.serving.openai.method_body import check_recipe, requested_method
 from assay.serving.openai.objects import checkpoint_id, checkpoint_object, event_object, job_object
-from assay.serving.openai.openapi import takes
-from assay.serving.openai.pages import Order, page_behind, page_of, page_of_logs
+from assay.serving.openai.openapi import declares
+from assay.serving.openai.pages import Order, page_after, page_of, page_of_logs
 
 MAX_PAGE = 100
 
@@ -25,7 +25,7 @@ def job_routes(app: AppState) -> APIRouter:
     """Return the routes."""
     router = APIRouter(prefix="/fine_tuning/jobs", tags=["fine-tuning"])
 
-    @router.post("", openapi_extra=takes(body=JobBody))
+    @router.post("", openapi_extra=declares(body=JobBody))
     async def create(request: Request) -> dict[str, Any]:
         """Create a job."""
         query_of(request)
@@ -40,7 +40,7 @@ def job_routes(app: AppState) -> APIRouter:
             lambda: _shape(app, app.job_idempotency.create_once(create_request, created.job_id, make))
         )
 
-    @router.get("", openapi_extra=takes("after", "limit", "metadata"))
+    @router.get("", openapi_extra=declares("after", "limit", "metadata"))
     def list_jobs(request: Request) -> dict[str, Any]:
         """List jobs, newest first."""
         query, project = query_of(request), project_of(request)
@@ -60,20 +60,20 @@ def job_routes(app: AppState) -> APIRouter:
             raise _not_found(job_id)
         return shape
 
-    @router.get("/{job_id}/events", openapi_extra=takes("after", "limit"))
+    @router.get("/{job_id}/events", openapi_extra=declares("after", "limit"))
     def list_events(request: Request, job_id: str) -> dict[str, Any]:
         """List events, newest first."""
         query, state = query_of(request), _found(app, request, job_id)
 
-        def behind(after: str | None, _: Order) -> Iterable[JobEvent]:
+        def items_after(after: str | None, _: Order) -> Iterable[JobEvent]:
             cursor = None if after is None else event_cursor(state, after)
             if after is not None and cursor is None:
                 raise not_found("event", after, param="after")
             return newest_events(state, app.jobs.logs.log(job_id).entry, cursor)
 
-        return page_behind(behind, event_object, query, limit=20, max_limit=MAX_PAGE)
+        return page_after(items_after, event_object, query, limit=20, max_limit=MAX_PAGE)
 
-    @router.get("/{job_id}/checkpoints", openapi_extra=takes("after", "limit"))
+    @router.get("/{job_id}/checkpoints", openapi_extra=declares("after", "limit"))
     def list_checkpoints(request: Request, job_id: str) -> dict[str, Any]:
         """List checkpoints, newest first."""
         query, state = query_of(request), _found(app, request, job_id)
@@ -92,7 +92,7 @@ def job_routes(app: AppState) -> APIRouter:
 
 def _add_actions(router: APIRouter, app: AppState) -> None:
     def add_action(verb: str, act: Callable[[str], JobState]) -> None:
-        @router.post(f"/{{job_id}}/{verb}", openapi_extra=takes(body=NoBody))
+        @router.post(f"/{{job_id}}/{verb}", openapi_extra=declares(body=NoBody))
         async def action(request: Request, job_id: str) -> dict[str, Any]:
             query_of(request)
             parsed(NoBody, await read_json(request))
@@ -157,7 +157,7 @@ def _created(app: AppState, project: str, value: Any) -> JobCreated:
     _check_file(app, project, body.training_file, "training_file")
     if body.validation_file is not None:
         _check_file(app, project, body.validation_file, "validation_file")
-        _refuse_one_file_twice(app, project, body.training_file, body.validation_file)
+        _check_files_differ(app, project, body.training_file, body.validation_file)
     now_s = app.clock.now_s()
     return JobCreated(
         job_id=new_id("ftjob", now_s),
@@ -191,7 +191,7 @@ def _check_file(app: AppState, project: str, file_id: str, param: str) -> None:
         )
 
 
-def _refuse_one_file_twice(app: AppState, project: str, training_file: str, validation_file: str) -> None:
+def _check_files_differ(app: AppState, project: str, training_file: str, validation_file: str) -> None:
     """Reject equal files. Shared rows are found when the files are read."""
     files = (app.files.find(training_file, project), app.files.find(validation_file, project))
     if len({file.sha256 for file in files if file is not None}) == 1:

@@ -56,7 +56,7 @@ class JobTable:
             shown: dict[str, Any] = from_json(row)
             return shown
         logs = self._jobs.logs
-        # In this order: a state that is read behind the look is the last one.
+        # Order matters: a state that is read after the job was closed is final.
         state = None if logs.is_open(job_id) else logs.state_once(job_id)
         if state is None or not state.has_final_cost:
             return None
@@ -102,7 +102,7 @@ class JobTable:
             try:
                 self._driver = self._driver or self._connected()
                 return self._driver.execute(statement, values).fetchall()
-            except sqlite3.OperationalError:  # locked, the disk is full, or nobody may write there
+            except sqlite3.OperationalError:  # locked, disk full or read-only
                 self._away_until_s = time.monotonic() + AWAY_S
                 return []
             except sqlite3.DatabaseError:  # damaged

@@ -83,7 +83,7 @@ def _inside(method: ServedMethod, tree: dict[str, Any]) -> dict[str, Any]:
         raise ApiError(
             f"method.{name} must be an object with 'hyperparameters'.", param=f"method.{name}", code="invalid_value"
         )
-    known = ("hyperparameters", "grader") if method.takes_grader else ("hyperparameters",)
+    known = ("hyperparameters", "grader") if method.accepts_grader else ("hyperparameters",)
     if unknown := [key for key in inside if key not in known]:
         param = f"method.{name}.{unknown[0]}"
         raise ApiError(f"Unknown parameter: '{param:.120}'.", param=param, code="unknown_parameter")
@@ -92,7 +92,7 @@ def _inside(method: ServedMethod, tree: dict[str, Any]) -> dict[str, Any]:
 
 def _grader(method: ServedMethod, base: BaseModelFile, value: Any) -> dict[str, Any] | None:
     """Return the validated grader as sent; None if the base model's recipe has rewards."""
-    if not method.takes_grader:
+    if not method.accepts_grader:
         return None
     param = f"method.{method.name}.grader"
     if value is None:

@@ -51,15 +51,15 @@ def upload_object(state: UploadState, now_s: float, file: FileCreated | None = N
     }
 
 
-def cost_object(state: BatchState | EvalRunState, why_spent: Callable[[str], str | None]) -> dict[str, Any]:
+def cost_object(state: BatchState | EvalRunState, spent_reason: Callable[[str], str | None]) -> dict[str, Any]:
     """Return charged device-hours, and why no more can be spent."""
     return {
         "charged_device_hours": sum(charge.device_s for charge in state.charges) / 3600,
-        "blocked_by": why_spent(state.created.project) if state.wants_chunk else None,
+        "blocked_by": spent_reason(state.created.project) if state.needs_chunk else None,
     }
 
 
-def batch_object(state: BatchState, why_spent: Callable[[str], str | None]) -> dict[str, Any]:
+def batch_object(state: BatchState, spent_reason: Callable[[str], str | None]) -> dict[str, Any]:
     """`Batch`. `why_spent`: project -> why it may spend nothing more."""
     created, ended = state.created, state.ended
     outcome = None if ended is None or state.gathering is None else state.gathering.outcome
@@ -102,7 +102,7 @@ def batch_object(state: BatchState, why_spent: Callable[[str], str | None]) -> d
             "total_tokens": input_tokens + output_tokens,
         },
         "metadata": created.metadata,
-        "x_assay": cost_object(state, why_spent),
+        "x_assay": cost_object(state, spent_reason),
     }
 
 

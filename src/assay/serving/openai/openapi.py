@@ -53,7 +53,7 @@ _ERROR_SCHEMA = {
 }
 
 
-def takes(*query: str, body: type[BaseModel] | None = None, form: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def declares(*query: str, body: type[BaseModel] | None = None, form: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the declaration of a route: query names, and the class of its JSON body or the schema of its form."""
     declared: dict[str, Any] = {
         "parameters": [{"name": name, "in": "query", **_QUERY.get(name, {"schema": _TEXT})} for name in query]
@@ -82,7 +82,7 @@ def described(app: FastAPI) -> dict[str, Any]:
         for operation in operations.values():
             for media in operation.get("requestBody", {}).get("content", {}).values():
                 schemas.update(media["schema"].pop("$defs", {}))
-            operation["responses"].pop("422", None)  # what cannot be read is a 400
+            operation["responses"].pop("422", None)  # invalid requests are a 400
             for status, meaning in _ERRORS.items():
                 content = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
                 operation["responses"].setdefault(status, {"description": meaning, "content": content})

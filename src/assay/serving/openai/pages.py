@@ -12,7 +12,7 @@ from assay.serving.log_repository import LogRepository
 from assay.store.logs.entry import EntryT
 
 Order = Literal["asc", "desc"]
-ItemT = TypeVar("ThingT")
+ItemT = TypeVar("ItemT")
 StateT = TypeVar("StateT")
 
 
@@ -26,7 +26,7 @@ def page_of(
 ) -> dict[str, Any]:
     """Return a page of items whose ids sort by age (see `page_behind`)."""
 
-    def behind(after: str | None, order: Order) -> Iterable[str]:
+    def items_after(after: str | None, order: Order) -> Iterable[str]:
         found = sorted(ids, reverse=order == "desc")
         return (
             resource_id
@@ -34,7 +34,7 @@ def page_of(
             if after is None or (resource_id < after if order == "desc" else resource_id > after)
         )
 
-    return page_behind(behind, shown, query, limit=limit, max_limit=max_limit)
+    return page_after(items_after, shown, query, limit=limit, max_limit=max_limit)
 
 
 def page_of_logs(
@@ -48,23 +48,23 @@ def page_of_logs(
 ) -> dict[str, Any]:
     """Return a page of an owner's resources (see `page_behind`)."""
 
-    def behind(after: str | None, order: Order) -> Iterable[str]:
+    def items_after(after: str | None, order: Order) -> Iterable[str]:
         if after is not None and not is_id(logs.id_kind, after):
             raise not_found(logs.id_kind, after, param="after")
         return (logs.newest if order == "desc" else logs.oldest)(owner, after)
 
-    return page_behind(behind, shown, query, limit=limit, max_limit=max_limit)
+    return page_after(items_after, shown, query, limit=limit, max_limit=max_limit)
 
 
-def page_behind(
-    behind: Callable[[str | None, Order], Iterable[ItemT]],
+def page_after(
+    items_after: Callable[[str | None, Order], Iterable[ItemT]],
     shown: Callable[[ItemT], Mapping[str, Any] | None],
     query: Mapping[str, str],
     *,
     limit: int,
     max_limit: int,
 ) -> dict[str, Any]:
-    """Return a page. `behind`: (cursor, order) -> items after it; `shown`: item -> object, or None to skip it.
+    """Return a page. `items_after`: (cursor, order) -> items after it; `shown`: item -> object, or None to skip it.
 
     `limit`: the default limit. The default order is newest first.
     """
@@ -74,7 +74,7 @@ def page_behind(
         raise ApiError(f"order must be 'asc' or 'desc', not {name!r:.40}.", param="order", code="invalid_value")
     order: Order = "asc" if name == "asc" else "desc"
     found: list[Mapping[str, Any]] = []
-    for item in behind(query.get("after") or None, order):
+    for item in items_after(query.get("after") or None, order):
         if (body := shown(item)) is not None:
             found.append(body)
         if len(found) > size:

@@ -11,7 +11,7 @@ from assay.serving.api_error import ApiError, not_found
 from assay.serving.engines.sources import named_model
 from assay.serving.openai.app_state import AppState, key_id_of, project_of, query_of
 from assay.serving.openai.bodies import parsed, read_json
-from assay.serving.openai.openapi import takes
+from assay.serving.openai.openapi import declares
 from assay.serving.openai.pages import listed, page_of
 from assay.serving.retention import Weights
 
@@ -29,7 +29,7 @@ def permission_routes(app: AppState) -> APIRouter:
     """Return the routes."""
     router = APIRouter(prefix="/fine_tuning/checkpoints/{name}/permissions", tags=["fine-tuning"])
 
-    @router.post("", openapi_extra=takes(body=PermissionsBody))
+    @router.post("", openapi_extra=declares(body=PermissionsBody))
     async def create(request: Request, name: str) -> dict[str, Any]:
         """Share the model with projects."""
         query_of(request)
@@ -46,7 +46,7 @@ def permission_routes(app: AppState) -> APIRouter:
         found = await run_in_threadpool(granted)
         return listed([_shape(project_id) for project_id in found], has_more=False)
 
-    @router.get("", openapi_extra=takes("after", "limit", "order", "project_id"))
+    @router.get("", openapi_extra=declares("after", "limit", "order", "project_id"))
     def list_permissions(request: Request, name: str) -> dict[str, Any]:
         """List permissions, newest first."""
         query = dict(query_of(request))

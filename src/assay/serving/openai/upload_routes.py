@@ -12,7 +12,7 @@ from assay.serving.openai.app_state import AppState, connected_request, project_
 from assay.serving.openai.bodies import NoBody, UploadBody, UploadCompleteBody, parsed, read_json, request_sha256
 from assay.serving.openai.file_upload import ReceivedForm, check_filename, check_purpose, lifetime_s, received
 from assay.serving.openai.objects import part_object, upload_object
-from assay.serving.openai.openapi import takes
+from assay.serving.openai.openapi import declares
 from assay.serving.uploads import LIVES_S, UploadState
 
 MAX_PART_BYTES = 64 << 20
@@ -24,7 +24,7 @@ def upload_routes(app: AppState) -> APIRouter:
     """Return the routes."""
     router = APIRouter(prefix="/uploads", tags=["uploads"])
 
-    @router.post("", openapi_extra=takes(body=UploadBody))
+    @router.post("", openapi_extra=declares(body=UploadBody))
     async def create(request: Request) -> dict[str, Any]:
         """Create an upload."""
         query_of(request)
@@ -39,7 +39,7 @@ def upload_routes(app: AppState) -> APIRouter:
         state = await run_in_threadpool(app.upload_idempotency.create_once, create_request, created.upload_id, make)
         return upload_object(state, app.clock.now_s())
 
-    @router.post("/{upload_id}/parts", openapi_extra=takes(form=_FORM))
+    @router.post("/{upload_id}/parts", openapi_extra=declares(form=_FORM))
     async def add_part(request: Request, upload_id: str) -> dict[str, Any]:
         """Add a part."""
         query_of(request)
@@ -58,7 +58,7 @@ def upload_routes(app: AppState) -> APIRouter:
             await run_in_threadpool(app.uploads.add, upload_id, part)
         return part_object(upload_id, part)
 
-    @router.post("/{upload_id}/complete", openapi_extra=takes(body=UploadCompleteBody))
+    @router.post("/{upload_id}/complete", openapi_extra=declares(body=UploadCompleteBody))
     async def complete(request: Request, upload_id: str) -> dict[str, Any]:
         """Join the parts to a file."""
         query_of(request)
@@ -67,7 +67,7 @@ def upload_routes(app: AppState) -> APIRouter:
         state, file = await run_in_threadpool(app.uploads.complete, upload_id, body.part_ids, body.md5)
         return upload_object(state, app.clock.now_s(), file)
 
-    @router.post("/{upload_id}/cancel", openapi_extra=takes(body=NoBody))
+    @router.post("/{upload_id}/cancel", openapi_extra=declares(body=NoBody))
     async def cancel(request: Request, upload_id: str) -> dict[str, Any]:
         """Cancel an upload."""
         query_of(request)

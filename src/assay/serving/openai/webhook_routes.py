@@ -13,7 +13,7 @@ from assay.serving.idempotency_keys import IdempotentRequest
 from assay.serving.ids import new_id
 from assay.serving.openai.app_state import AppState, connected_request, project_of, query_of
 from assay.serving.openai.bodies import parsed, read_json, request_sha256
-from assay.serving.openai.openapi import takes
+from assay.serving.openai.openapi import declares
 from assay.serving.openai.pages import page_of
 from assay.serving.webhooks.outbox import event_body
 from assay.serving.webhooks.post import (
@@ -81,7 +81,7 @@ def webhook_routes(app: AppState) -> APIRouter:
 def _add_webhooks(router: APIRouter, app: AppState) -> None:
     webhooks = app.outbox.webhooks
 
-    @router.post("/webhook_endpoints", openapi_extra=takes(body=NewWebhookBody))
+    @router.post("/webhook_endpoints", openapi_extra=declares(body=NewWebhookBody))
     async def create(request: Request) -> dict[str, Any]:
         """Create a webhook; its secret is shown once."""
         query_of(request)
@@ -90,7 +90,7 @@ def _add_webhooks(router: APIRouter, app: AppState) -> None:
         create_request = await connected_request(request, request_sha256(project, "webhooks.create", value))
         return _with_secret(await run_in_threadpool(_created, app, body, create_request))
 
-    @router.get("/webhook_endpoints", openapi_extra=takes("after", "limit"))
+    @router.get("/webhook_endpoints", openapi_extra=declares("after", "limit"))
     def list_webhooks(request: Request) -> dict[str, Any]:
         """List webhooks, newest first."""
         query, project = query_of(request), project_of(request)
@@ -108,7 +108,7 @@ def _add_webhooks(router: APIRouter, app: AppState) -> None:
         state = _found(app, request, webhook_id)
         return {**_shape(state), "x_assay": {"messages": _messages(app, webhook_id)}}
 
-    @router.post("/webhook_endpoints/{webhook_id}", openapi_extra=takes(body=ChangedWebhookBody))
+    @router.post("/webhook_endpoints/{webhook_id}", openapi_extra=declares(body=ChangedWebhookBody))
     async def update(request: Request, webhook_id: str) -> dict[str, Any]:
         """Update a webhook."""
         query_of(request)
@@ -132,7 +132,7 @@ def _add_webhooks(router: APIRouter, app: AppState) -> None:
 
 
 def _add_secrets(router: APIRouter, app: AppState) -> None:
-    @router.post("/webhook_endpoints/{webhook_id}/rotate_secret", openapi_extra=takes(body=RotationBody))
+    @router.post("/webhook_endpoints/{webhook_id}/rotate_secret", openapi_extra=declares(body=RotationBody))
     async def rotate_secret(request: Request, webhook_id: str) -> dict[str, Any]:
         """Replace the signing secret; the new one is shown once."""
         query_of(request)
@@ -142,7 +142,7 @@ def _add_secrets(router: APIRouter, app: AppState) -> None:
         rotated = partial(app.outbox.webhooks.rotate, webhook_id, keeps_old=body.keep_old_secret_active_for_24_hours)
         return _with_secret(await run_in_threadpool(rotated))
 
-    @router.post("/webhook_endpoints/{webhook_id}/test", openapi_extra=takes(body=TrialBody))
+    @router.post("/webhook_endpoints/{webhook_id}/test", openapi_extra=declares(body=TrialBody))
     async def test(request: Request, webhook_id: str) -> dict[str, Any]:
         """Send a test event now, without retries."""
         query_of(request)
@@ -220,7 +220,7 @@ def _check_url(app: AppState, url: str | None) -> None:
     except AddressError as error:
         raise ApiError(str(error), param="url", code="invalid_url") from error
     except NotDeliveredError:
-        return  # it may be resolved by then
+        return  # it may resolve later
 
 
 def _found(app: AppState, request: Request, webhook_id: str) -> WebhookState:

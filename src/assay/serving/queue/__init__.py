@@ -1,1 +1,1 @@
-"""The queue of jobs: whose turn it is, what a job waits for, and when it will be done."""
+"""The job queue: launch order, wait reasons and estimated finish."""

@@ -76,7 +76,7 @@ def _of_running(state: JobState, step_time: StepTime | None, now_s: float) -> Fi
     if step_time is None or state.validated is None:
         return FinishEstimate(None, "it has no commit yet to measure its speed")
     left = state.validated.num_steps - state.last_step
-    # Since when it is at work at what is left: its last commit, or the launch that came after that.
+    # Start of the remaining work: the last commit, or a later launch.
     since_s = max(
         [checkpoint.at_s for checkpoint in (*state.checkpoints[-1:], state.launched) if checkpoint is not None]
     )
@@ -89,7 +89,7 @@ def _free_moments(running: Mapping[str, FinishEstimate], slots: int, now_s: floa
     known = sorted(finish_s for finish_s in finish_times if finish_s is not None)
     unknown: list[float | None] = [None] * (len(finish_times) - len(known))
     moments = [*[now_s] * max(0, slots - len(finish_times)), *known, *unknown]
-    # Where a worker left, there are more runs than places: the first of them to end give none back.
+    # If a worker left, there are more runs than slots; the first runs to end free none.
     return moments[len(moments) - slots :]
 
 
@@ -103,7 +103,7 @@ def _of_waiting(
     step_time = own or like.get(_kind(state))
     slot = free_s.index(begins_s)
     if step_time is None:
-        free_s[slot] = None  # nor does anybody know when it gives its place back
+        free_s[slot] = None  # so it is unknown when it frees the slot
         return FinishEstimate(None, "no job of its model and method has been measured yet")
     left = state.validated.num_steps - state.last_step
     free_s[slot] = begins_s + left * step_time.seconds_per_step

@@ -53,7 +53,7 @@ def last_launch_times(store: ObjectStore, projects: Iterable[str]) -> dict[str, 
     found = {}
     for project in sorted(set(projects)):
         if store.exists(key := _key(project)):
-            with suppress(ValueError):  # cut short with its writer
+            with suppress(ValueError):  # truncated when its writer died
                 found[project] = float(store.get(key))
     return found
 

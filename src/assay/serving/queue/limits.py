@@ -57,7 +57,7 @@ class ProjectLimits:
     def has_limit(self, project: str) -> bool:
         return self._limit_device_hours(project) is not None
 
-    def why_spent(self, project: str, states: Sequence[JobState]) -> str | None:
+    def spent_reason(self, project: str, states: Sequence[JobState]) -> str | None:
         """Return why the project may not start anything, or None if it may."""
         month = self.of(project, states)
         return self._words(project, month) if month is not None and month.is_spent else None
@@ -65,7 +65,7 @@ class ProjectLimits:
     def blocked(self, states: Sequence[JobState]) -> dict[str, str]:
         """Return project -> reason for projects over their limit that have waiting jobs."""
         projects = sorted({state.created.project for state in states if state.is_waiting})
-        why = {project: self.why_spent(project, states) for project in projects}
+        why = {project: self.spent_reason(project, states) for project in projects}
         return {project: words for project, words in why.items() if words is not None}
 
     def _limit_device_hours(self, project: str) -> float | None:
@@ -73,8 +73,8 @@ class ProjectLimits:
         return None if found is None else found.limit_device_hours
 
     def _words(self, project: str, month: MonthOfProject) -> str:
-        first, behind = month_of(self._clock.now_s())
+        first, end = month_of(self._clock.now_s())
         return (
             f"project {project} has used {hours_text(month.device_s)} device-hours in {first:%B %Y}; "
-            f"its limit is {hours_text(month.limit_device_s)}. It continues when the limit is raised, or on {behind}"
+            f"its limit is {hours_text(month.limit_device_s)}. It continues when the limit is raised, or on {end}"
         )

@@ -112,7 +112,7 @@ class QueueView:
         self._lock = threading.Lock()
         self._read_s: float | None = None
         self._statuses: dict[str, QueueStatus] = {}
-        self._why_spent: dict[str, tuple[float, str | None]] = {}
+        self._spent_reasons: dict[str, tuple[float, str | None]] = {}
 
     def status(self, state: JobState) -> QueueStatus | None:
         """Return the status of a job; None if it has ended or is paused."""
@@ -124,17 +124,17 @@ class QueueView:
                 self._statuses = self._read()
                 self._read_s = now_s
             found = self._statuses.get(state.created.job_id)
-        # One that is newer than the last look.
+        # The job is newer than the cached queue.
         return _unvalidated(0, tracks_open=True) if found is None and state.validated is None else found
 
-    def why_spent(self, project: str) -> str | None:
+    def spent_reason(self, project: str) -> str | None:
         """Return why the project may not start anything, or None if it may."""
         with self._lock:
             now_s = self._clock.monotonic_s()
-            read_s, words = self._why_spent.get(project, (-CACHE_S, None))
+            read_s, words = self._spent_reasons.get(project, (-CACHE_S, None))
             if now_s - read_s >= CACHE_S:
-                words = self._limits.why_spent(project, ())
-                self._why_spent[project] = (now_s, words)
+                words = self._limits.spent_reason(project, ())
+                self._spent_reasons[project] = (now_s, words)
             return words
 
     def _read(self) -> dict[str, QueueStatus]:

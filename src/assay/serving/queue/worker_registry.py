@@ -53,7 +53,7 @@ class WorkerRegistry:
     def _all(self) -> list[tuple[str, WorkerInfo]]:
         found = []
         for item in sorted(self._store.list("worker/"), key=lambda listed: listed.key):
-            with suppress(ValueError, TypeError):  # cut short by a worker that died
+            with suppress(ValueError, TypeError):  # truncated by a worker that died
                 found.append((item.key, WorkerInfo(**json.loads(self._store.get(item.key)))))
         return found
 

@@ -80,7 +80,7 @@ class WebhookDelivery:
                 message, tried.response, is_delivered=tried.is_delivered, can_retry=tried.can_retry
             )
         except AssayError:
-            pass  # it could not be written down, so it is tried again
+            pass  # not logged, so it is retried
         finally:
             with self._lock:
                 self._busy.discard(message.due.webhook_id)

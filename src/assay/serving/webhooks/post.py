@@ -136,7 +136,7 @@ def _exchange(target: Target, connected: socket.socket, body: str, headers: dict
         connection = http.client.HTTPSConnection(target.host, target.port)
     else:
         connection = http.client.HTTPConnection(target.host, target.port)
-    connection.sock = connected  # to the address that was checked, under the name that was given
+    connection.sock = connected  # connected to the checked address, with the URL's host name
     with closing(connection):
         connection.request("POST", target.path, body.encode(), headers)
         return connection.getresponse().status

@@ -4,12 +4,12 @@ import logging
 import pytest
 
 from assay.serving.http.log_limit import MAX_CHARACTERS, LimitedLogHandler
-from clocks import HandClock
+from clocks import ManualClock
 
 
 @pytest.fixture
-def log(request) -> tuple[logging.Logger, LimitedLogHandler, HandClock]:
-    clock, written = HandClock(0.0), io.StringIO()
+def log(request) -> tuple[logging.Logger, LimitedLogHandler, ManualClock]:
+    clock, written = ManualClock(0.0), io.StringIO()
     handler = LimitedLogHandler(clock.now_s)
     handler.setStream(written)
     logger = logging.getLogger(request.node.name)

@@ -16,7 +16,7 @@ from assay.serving.ids import new_id
 from assay.serving.methods import SERVED_METHODS
 from assay.store.objects import open_store
 from assay.workers.fine_tuning.job_dataset import InvalidFileError, build_job_dataset, job_split
-from clocks import HandClock
+from clocks import ManualClock
 from served import RECIPE, write_models
 from served_talker import lines, rows, write_talker
 
@@ -28,7 +28,7 @@ def talker(tmp_path_factory):
 
 @pytest.fixture
 def files() -> FileRepository:
-    return FileRepository(open_store("memory:"), HandClock(1_800_000_000.0))
+    return FileRepository(open_store("memory:"), ManualClock(1_800_000_000.0))
 
 
 def put(files: FileRepository, data: bytes) -> str:

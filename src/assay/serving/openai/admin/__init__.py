@@ -1,1 +1,1 @@
-"""`admin.organization.*`: projects, accounts, keys, limits, costs and the audit log on the wire."""
+"""`admin.organization.*`: projects, accounts, keys, limits, costs and the audit log over HTTP."""

@@ -13,7 +13,7 @@ from assay.serving.admin.spend import DayCost, begin_s, costs_of_day, day_of, da
 from assay.serving.api_error import ApiError
 from assay.serving.openai.admin.bodies import listed_query, whole_number
 from assay.serving.openai.app_state import AppState
-from assay.serving.openai.openapi import takes
+from assay.serving.openai.openapi import declares
 
 MAX_DAYS = 180
 _DAY = timedelta(days=1)
@@ -28,12 +28,12 @@ def cost_routes(app: AppState) -> APIRouter:
     """Return the route."""
     router = APIRouter()
 
-    @router.get("/costs", openapi_extra=takes(*_ONE, *_MANY))
+    @router.get("/costs", openapi_extra=declares(*_ONE, *_MANY))
     def costs(request: Request) -> dict[str, Any]:
         """Device-hours by day; a `line_item` is a job, an eval run or a batch."""
         query = listed_query(request, _MANY)
-        first, behind, next_page = _days(app, query)
-        buckets = [_bucket(app, day, query) for day in days_between(first, behind)]
+        first, end, next_page = _days(app, query)
+        buckets = [_bucket(app, day, query) for day in days_between(first, end)]
         return {"object": "page", "data": buckets, "has_more": next_page is not None, "next_page": next_page}
 
     return router
@@ -61,8 +61,8 @@ def _days(app: AppState, query: Mapping[str, list[str]]) -> tuple[date, date, st
                 "page must be the 'next_page' of an earlier response.", param="page", code="invalid_value"
             ) from None
     last = day_of(max(start_s, end_s - 1)) + _DAY
-    behind = min(last, first + timedelta(days=max(1, limit)))
-    return first, behind, behind.isoformat() if behind < last else None
+    end = min(last, first + timedelta(days=max(1, limit)))
+    return first, end, end.isoformat() if end < last else None
 
 
 def _bucket(app: AppState, day: date, query: Mapping[str, list[str]]) -> dict[str, Any]:

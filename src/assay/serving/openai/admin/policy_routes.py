@@ -12,7 +12,7 @@ from assay.serving.openai.admin.bodies import ModelPermissionsBody, SpendLimitBo
 from assay.serving.openai.admin.objects import limit_object
 from assay.serving.openai.app_state import AppState, key_id_of, query_of
 from assay.serving.openai.bodies import parsed, read_json
-from assay.serving.openai.openapi import takes
+from assay.serving.openai.openapi import declares
 from assay.serving.queue.limits import MonthOfProject
 
 
@@ -66,7 +66,7 @@ def _add_limits(router: APIRouter, app: AppState) -> None:
         query_of(request)
         return shown(month_of(project_id))
 
-    @router.post("/projects/{project_id}/spend_limit", openapi_extra=takes(body=SpendLimitBody))
+    @router.post("/projects/{project_id}/spend_limit", openapi_extra=declares(body=SpendLimitBody))
     async def update_limit(request: Request, project_id: str) -> dict[str, Any]:
         """Set the monthly spend limit."""
         query_of(request)
@@ -98,7 +98,7 @@ def _add_models(router: APIRouter, app: AppState) -> None:
             raise not_found("model permissions of project", project_id, param="project_id")
         return _models_shape(models)
 
-    @router.post("/projects/{project_id}/model_permissions", openapi_extra=takes(body=ModelPermissionsBody))
+    @router.post("/projects/{project_id}/model_permissions", openapi_extra=declares(body=ModelPermissionsBody))
     async def update_models(request: Request, project_id: str) -> dict[str, Any]:
         """Allow only these models, or all but these."""
         query_of(request)

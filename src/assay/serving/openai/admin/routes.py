@@ -28,7 +28,7 @@ from assay.serving.openai.admin.objects import (
 from assay.serving.openai.admin.policy_routes import active_project, found_project, nowhere, policy_routes
 from assay.serving.openai.app_state import AppState, connected_request, key_id_of, query_of
 from assay.serving.openai.bodies import NoBody, parsed, read_json, request_sha256
-from assay.serving.openai.openapi import takes
+from assay.serving.openai.openapi import declares
 from assay.serving.openai.pages import page_of
 
 PAGE, MAX_PAGE = 20, 100
@@ -48,7 +48,7 @@ def admin_routes(app: AppState) -> APIRouter:
 
 
 def _add_projects(router: APIRouter, app: AppState) -> None:
-    @router.post("/projects", openapi_extra=takes(body=ProjectBody))
+    @router.post("/projects", openapi_extra=declares(body=ProjectBody))
     async def create(request: Request) -> dict[str, Any]:
         """Create a project."""
         query_of(request)
@@ -56,7 +56,7 @@ def _add_projects(router: APIRouter, app: AppState) -> None:
         by = key_id_of(request)
         return project_object(await run_in_threadpool(lambda: app.projects.create(body.name, by=by)))
 
-    @router.get("/projects", openapi_extra=takes("after", "limit", "include_archived"))
+    @router.get("/projects", openapi_extra=declares("after", "limit", "include_archived"))
     def list_projects(request: Request) -> dict[str, Any]:
         """List projects; archived ones only with `include_archived`."""
         query = query_of(request)
@@ -75,7 +75,7 @@ def _add_projects(router: APIRouter, app: AppState) -> None:
         query_of(request)
         return project_object(found_project(app, project_id))
 
-    @router.post("/projects/{project_id}", openapi_extra=takes(body=ProjectBody))
+    @router.post("/projects/{project_id}", openapi_extra=declares(body=ProjectBody))
     async def update(request: Request, project_id: str) -> dict[str, Any]:
         """Rename a project."""
         query_of(request)
@@ -87,7 +87,7 @@ def _add_projects(router: APIRouter, app: AppState) -> None:
 
         return project_object(await run_in_threadpool(renamed))
 
-    @router.post("/projects/{project_id}/archive", openapi_extra=takes(body=NoBody))
+    @router.post("/projects/{project_id}/archive", openapi_extra=declares(body=NoBody))
     async def archive(request: Request, project_id: str) -> dict[str, Any]:
         """Archive a project and revoke its keys."""
         query_of(request)
@@ -104,7 +104,7 @@ def _add_projects(router: APIRouter, app: AppState) -> None:
 
 
 def _add_accounts(router: APIRouter, app: AppState) -> None:
-    @router.post("/projects/{project_id}/service_accounts", openapi_extra=takes(body=AccountBody))
+    @router.post("/projects/{project_id}/service_accounts", openapi_extra=declares(body=AccountBody))
     async def create_account(request: Request, project_id: str) -> dict[str, Any]:
         """Create a service account and a key, which is shown once."""
         query_of(request)
@@ -115,7 +115,7 @@ def _add_accounts(router: APIRouter, app: AppState) -> None:
         )
         return await run_in_threadpool(_new_account, app, project_id, body, create_request, by)
 
-    @router.get("/projects/{project_id}/service_accounts", openapi_extra=takes("after", "limit"))
+    @router.get("/projects/{project_id}/service_accounts", openapi_extra=declares("after", "limit"))
     def list_accounts(request: Request, project_id: str) -> dict[str, Any]:
         """List the service accounts of a project."""
         query = query_of(request)
@@ -150,7 +150,7 @@ def _add_keys(router: APIRouter, app: AppState) -> None:
         account = None if account_id is None else app.accounts.find(account_id, state.created.project)
         return key_object(state, account)
 
-    @router.get("/projects/{project_id}/api_keys", openapi_extra=takes("after", "limit", "owner_project_access"))
+    @router.get("/projects/{project_id}/api_keys", openapi_extra=declares("after", "limit", "owner_project_access"))
     def list_keys(request: Request, project_id: str) -> dict[str, Any]:
         """List the valid keys of a project."""
         query = query_of(request)
@@ -180,7 +180,7 @@ def _add_keys(router: APIRouter, app: AppState) -> None:
 
 
 def _add_admin_keys(router: APIRouter, app: AppState) -> None:
-    @router.post("/admin_api_keys", openapi_extra=takes(body=AdminKeyBody))
+    @router.post("/admin_api_keys", openapi_extra=declares(body=AdminKeyBody))
     async def create_admin_key(request: Request) -> dict[str, Any]:
         """Create an admin key, which is shown once."""
         query_of(request)
@@ -189,7 +189,7 @@ def _add_admin_keys(router: APIRouter, app: AppState) -> None:
         create_request = await connected_request(request, request_sha256(by, "admin_api_keys.create", value))
         return await run_in_threadpool(_new_admin_key, app, body, create_request, by)
 
-    @router.get("/admin_api_keys", openapi_extra=takes("after", "limit", "order"))
+    @router.get("/admin_api_keys", openapi_extra=declares("after", "limit", "order"))
     def list_admin_keys(request: Request) -> dict[str, Any]:
         """List the valid admin keys."""
         query = query_of(request)
@@ -221,7 +221,7 @@ _MANY = ("actor_ids", "event_types", "project_ids", "resource_ids")
 
 
 def _add_audit(router: APIRouter, app: AppState) -> None:
-    @router.get("/audit_logs", openapi_extra=takes("after", "limit", *_MOMENTS, *_MANY))
+    @router.get("/audit_logs", openapi_extra=declares("after", "limit", *_MOMENTS, *_MANY))
     def list_audit_logs(request: Request) -> dict[str, Any]:
         """List changes, newest first."""
         query = listed_query(request, _MANY)

@@ -16,7 +16,7 @@ from assay.serving.openai.app_state import AppState, connected_request, project_
 from assay.serving.openai.bodies import parsed, read_json, request_sha256
 from assay.serving.openai.evals.bodies import ChangedEvalBody, NewEvalBody
 from assay.serving.openai.evals.objects import eval_object
-from assay.serving.openai.openapi import takes
+from assay.serving.openai.openapi import declares
 from assay.serving.openai.pages import page_of_logs
 
 MAX_PAGE = 100
@@ -27,7 +27,7 @@ def eval_routes(app: AppState) -> APIRouter:
     """Return the routes."""
     router = APIRouter(prefix="/evals", tags=["evals"])
 
-    @router.post("", openapi_extra=takes(body=NewEvalBody))
+    @router.post("", openapi_extra=declares(body=NewEvalBody))
     async def create(request: Request) -> dict[str, Any]:
         """Create an eval."""
         query_of(request)
@@ -42,7 +42,7 @@ def eval_routes(app: AppState) -> APIRouter:
             await run_in_threadpool(app.eval_idempotency.create_once, create_request, created.eval_id, make)
         )
 
-    @router.get("", openapi_extra=takes("after", "limit", "order", "order_by"))
+    @router.get("", openapi_extra=declares("after", "limit", "order", "order_by"))
     def list_evals(request: Request) -> dict[str, Any]:
         """List evals, oldest first."""
         query, project = {"order": "asc", **query_of(request)}, project_of(request)
@@ -65,7 +65,7 @@ def eval_routes(app: AppState) -> APIRouter:
         query_of(request)
         return eval_object(found_eval(app, request, eval_id))
 
-    @router.post("/{eval_id}", openapi_extra=takes(body=ChangedEvalBody))
+    @router.post("/{eval_id}", openapi_extra=declares(body=ChangedEvalBody))
     async def update(request: Request, eval_id: str) -> dict[str, Any]:
         """Update name and metadata."""
         query_of(request)

@@ -17,7 +17,7 @@ FILE_PURPOSE = "evals"
 
 def run_created(app: AppState, of: EvalCreated, value: Any) -> EvalRunCreated:
     """Return the log entry that creates a run. Raises `ApiError` if the request is invalid."""
-    _refuse_stored(value)
+    _reject_stored_sources(value)
     body = parsed(EvalRunBody, value)
     source, criteria = body.data_source, read_criteria(of.testing_criteria)
     if isinstance(source, CompletionsSource) and not of.has_samples:
@@ -53,7 +53,7 @@ def run_created(app: AppState, of: EvalCreated, value: Any) -> EvalRunCreated:
     )
 
 
-def _refuse_stored(value: Any) -> None:
+def _reject_stored_sources(value: Any) -> None:
     """Raise `ApiError` for data sources of the API that are not served."""
     source = value.get("data_source") if isinstance(value, dict) else None
     if not isinstance(source, dict):

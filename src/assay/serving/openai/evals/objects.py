@@ -36,7 +36,7 @@ def eval_object(state: EvalState) -> dict[str, Any]:
     }
 
 
-def run_object(state: EvalRunState, address: str, why_spent: Callable[[str], str | None]) -> dict[str, Any]:
+def run_object(state: EvalRunState, address: str, spent_reason: Callable[[str], str | None]) -> dict[str, Any]:
     """`RunCreateResponse` and others with the same fields.
 
     `address`: the API's base URL. `why_spent`: project -> why it may spend nothing more.
@@ -63,7 +63,7 @@ def run_object(state: EvalRunState, address: str, why_spent: Callable[[str], str
         "report_url": f"{address}/x/evals/{created.eval_id}/runs/{created.run_id}/report",
         "x_assay": {
             "finished_at": None if state.ended_s is None else int(state.ended_s),
-            **cost_object(state, why_spent),
+            **cost_object(state, spent_reason),
         },
     }
 

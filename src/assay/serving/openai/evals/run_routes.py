@@ -19,8 +19,8 @@ from assay.serving.openai.evals.eval_routes import MAX_PAGE, found_eval
 from assay.serving.openai.evals.new_run import run_created
 from assay.serving.openai.evals.objects import item_object, run_object
 from assay.serving.openai.evals.report import report_text
-from assay.serving.openai.openapi import takes
-from assay.serving.openai.pages import Order, page_behind, page_of_logs
+from assay.serving.openai.openapi import declares
+from assay.serving.openai.pages import Order, page_after, page_of_logs
 
 _ITEM_STATUSES = {"pass": ("pass",), "fail": ("fail", "error")}
 """An item that could not be graded counts as failed."""
@@ -44,13 +44,13 @@ def run_routes(app: AppState) -> APIRouter:
         """The run's report as Markdown."""
         query_of(request)
         state = _found(app, request, eval_id, run_id)
-        return MarkdownResponse(report_text(state, _items_behind(app, state, None, "asc")))
+        return MarkdownResponse(report_text(state, _items_after(app, state, None, "asc")))
 
     return router
 
 
 def _add_runs(router: APIRouter, app: AppState) -> None:
-    @router.post("/evals/{eval_id}/runs", openapi_extra=takes(body=EvalRunBody))
+    @router.post("/evals/{eval_id}/runs", openapi_extra=declares(body=EvalRunBody))
     async def create(request: Request, eval_id: str) -> dict[str, Any]:
         """Grade items; with a model, generate samples first."""
         query_of(request)
@@ -67,7 +67,7 @@ def _add_runs(router: APIRouter, app: AppState) -> None:
         create_once = partial(app.eval_run_idempotency.create_once, create_request, created.run_id, make)
         return await run_in_threadpool(lambda: _shown(app, request, create_once()))
 
-    @router.get("/evals/{eval_id}/runs", openapi_extra=takes("after", "limit", "order", "status"))
+    @router.get("/evals/{eval_id}/runs", openapi_extra=declares("after", "limit", "order", "status"))
     def list_runs(request: Request, eval_id: str) -> dict[str, Any]:
         """List the runs of an eval, oldest first."""
         query, project = {"order": "asc", **query_of(request)}, project_of(request)
@@ -89,9 +89,9 @@ def _add_runs(router: APIRouter, app: AppState) -> None:
 
 
 def _add_ends(router: APIRouter, app: AppState) -> None:
-    # Earlier releases of the SDK ask for a run to be cancelled by its own path.
-    @router.post("/evals/{eval_id}/runs/{run_id}", openapi_extra=takes(body=NoBody))
-    @router.post("/evals/{eval_id}/runs/{run_id}/cancel", openapi_extra=takes(body=NoBody))
+    # Earlier SDK releases cancel a run by a POST to its own path.
+    @router.post("/evals/{eval_id}/runs/{run_id}", openapi_extra=declares(body=NoBody))
+    @router.post("/evals/{eval_id}/runs/{run_id}/cancel", openapi_extra=declares(body=NoBody))
     async def cancel(request: Request, eval_id: str, run_id: str) -> dict[str, Any]:
         """Cancel a run; its results so far are kept."""
         query_of(request)
@@ -111,7 +111,7 @@ def _add_ends(router: APIRouter, app: AppState) -> None:
 def _add_items(router: APIRouter, app: AppState) -> None:
     items = "/evals/{eval_id}/runs/{run_id}/output_items"
 
-    @router.get(items, openapi_extra=takes("after", "limit", "order", "status"))
+    @router.get(items, openapi_extra=declares("after", "limit", "order", "status"))
     def list_items(request: Request, eval_id: str, run_id: str) -> dict[str, Any]:
         """List graded items in order."""
         query = {"order": "asc", **query_of(request)}
@@ -122,8 +122,8 @@ def _add_items(router: APIRouter, app: AppState) -> None:
             is_shown = status is None or item.status in _ITEM_STATUSES[status]
             return item_object(state, item) if is_shown else None
 
-        return page_behind(
-            lambda after, order: _items_behind(app, state, after, order), shown, query, limit=20, max_limit=MAX_PAGE
+        return page_after(
+            lambda after, order: _items_after(app, state, after, order), shown, query, limit=20, max_limit=MAX_PAGE
         )
 
     @router.get(items + "/{item_id}")
@@ -137,7 +137,7 @@ def _add_items(router: APIRouter, app: AppState) -> None:
         return item_object(state, item)
 
 
-def _items_behind(app: AppState, state: EvalRunState, after: str | None, order: Order) -> Iterator[EvalItem]:
+def _items_after(app: AppState, state: EvalRunState, after: str | None, order: Order) -> Iterator[EvalItem]:
     """Yield items after one, reading chunks lazily."""
     run_id = state.created.run_id
     index = None if after is None else item_index_of(after, run_id)
@@ -159,7 +159,7 @@ def _items_behind(app: AppState, state: EvalRunState, after: str | None, order: 
 
 
 def _shown(app: AppState, request: Request, state: EvalRunState) -> dict[str, Any]:
-    return run_object(state, _address(request), app.queue.why_spent)
+    return run_object(state, _address(request), app.queue.spent_reason)
 
 
 def _found(app: AppState, request: Request, eval_id: str, run_id: str) -> EvalRunState:

@@ -1,1 +1,1 @@
-"""The answers of models on the wire: chat, completions, embeddings, decisions."""
+"""Inference over HTTP: chat, completions, embeddings, decisions."""

@@ -82,7 +82,7 @@ def _likely(token: TopLogprob | TokenLogprob) -> dict[str, Any]:
 class TextChoice(NamedTuple):
     """One of `Completion.choices`, or a chunk of it."""
 
-    index: int
+    choice: int
     text: str
     tokens: Sequence[TokenLogprob] | None
     """None without logprobs."""
@@ -96,7 +96,7 @@ class TextChoice(NamedTuple):
         logprobs = None
         if self.tokens is not None:
             logprobs = text_logprobs(self.tokens, self.top_logprobs, self.offset)
-        return {"index": self.index, "text": self.text, "finish_reason": self.reason, "logprobs": logprobs}
+        return {"index": self.choice, "text": self.text, "finish_reason": self.reason, "logprobs": logprobs}
 
 
 def text_logprobs(tokens: Sequence[TokenLogprob], top_logprobs: int, offset: int) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def text_logprobs(tokens: Sequence[TokenLogprob], top_logprobs: int, offset: int
     for token in tokens:
         offsets.append(offset)
         offset += len(token.text)
-        # The likeliest first, so of two that are spelled alike it stays; what was drawn is always among them.
+        # Most likely first, so of two tokens with equal text the likelier stays. The sampled token is always included.
         found: dict[str, float | None] = {}
         for other in token.top_logprobs:
             found.setdefault(other.text, other.logprob)

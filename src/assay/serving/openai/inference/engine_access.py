@@ -92,7 +92,7 @@ async def _draw(events: AsyncGenerator[bytes, None], queue: asyncio.Queue[bytes 
         async with aclosing(events):
             async for data in events:
                 queue.put_nowait(data)
-    except ApiError as error:  # the status is out already
+    except ApiError as error:  # the status was already sent
         queue.put_nowait(event(error.envelope()))
     finally:
         queue.put_nowait(None)

@@ -59,7 +59,7 @@ class _InferenceRequest(BaseModel):
     model: str
 
 
-RequestT = TypeVar("QuestionT", bound=_InferenceRequest)
+RequestT = TypeVar("RequestT", bound=_InferenceRequest)
 
 
 class StreamOptions(BaseModel):
@@ -121,7 +121,7 @@ class ChatMessage(BaseModel):
             return value
         fields = {name: field for name, field in value.items() if field is not None or name == "content"}
         if fields.get("annotations") == []:
-            del fields["annotations"]  # as the SDK hands an answer back
+            del fields["annotations"]  # the SDK adds it when a response message is sent back
         if isinstance(fields.get("content"), list):
             fields["content"] = "".join(_part_text(part) for part in fields["content"])
         return fields
