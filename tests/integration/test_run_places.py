@@ -199,7 +199,7 @@ READ_ONLY = {
     "report": (1, r"report\.html: cannot write it: Permission denied\..* name another file: --out\."),
     "resume": (1, r"runs/stopped/launches/0002\.json: cannot write it: Permission denied\."),
 }
-A_COPY = {"resume": (2, r"is a copy of run 'stopped', which lies in .*/project/runs/stopped")}
+A_COPY = {"resume": (2, r"is a copy of run 'stopped', which exists in .*/project/runs/stopped")}
 ELSEWHERE_BY_NOW = {
     **dict.fromkeys(("report", "report --out"), (2, r"runs/whole: no such folder, though run 'whole' was")),
     **dict.fromkeys(("audit", "replay", "export", "predict", "resume"), (2, r"run\.json: no such run")),

@@ -1,15 +1,15 @@
 """The run's log of commits: what is durable, who may add to it, and what can be trusted.
 
-Entries are `log/00000000.json`, `log/00000001.json`, ... each put only if absent (see `records.commit`). So
-two writers cannot both append, and an attempt that was replaced learns it from the number that it lost. Each
-holds the digest of the one before it, so none can be replaced or taken out between others.
+Entries are `log/00000000.json`, `log/00000001.json`, ... each put only if absent (see `records.commit`). Of two
+writers only one can put a number, so a replaced attempt notices when it loses one. Each entry has the digest of the
+previous one, so a replaced or removed entry is detected.
 
     log/           00000000  00000001  ...  00000031  00000032  00000033
     log-summaries/                          00000032 (what the first 32 come to)
 
-Nobody reads all of them but who proves or records something: who goes on reads the newest summary, and the
-entries behind it. A summary is a function of the entries, written after them and put only if absent; it is
-believed where its own digest and that of its last entry are right, and else the entries are read.
+Only audits and the ledger read all entries. Resuming reads the newest summary and the entries after it. A summary is
+a function of the entries, written after them and put only if absent. It is used if its own digest and that of its
+last entry are correct; otherwise the entries are read.
 
 Knows nothing of tensors: a checkpoint is a folder of files with digests.
 """
@@ -39,11 +39,11 @@ CHECKPOINT_PREFIX = "checkpoints/"
 JUDGE_SCORES_PREFIX = "judged/"
 GENERATED_PREFIX = "made/"
 PENDING_PREFIXES = (JUDGE_SCORES_PREFIX, GENERATED_PREFIX)
-"""Folders STEP/ of what cannot be made again, kept until a commit holds the step."""
+"""Folders STEP/ of data that cannot be regenerated, retained until a commit includes the step."""
 SUMMARY_EVERY = 32
-"""Entries between two summaries: what a reader reads at most, as long as they can be written."""
+"""Entries between two summaries; bounds what a reader reads."""
 ABANDONED_S = 3600.0
-"""Nobody writes one file for so long."""
+"""Longer than any write of one file."""
 _READ_BYTES = 32 << 20
 
 
@@ -51,7 +51,7 @@ class CommitLog:
     """Reads and appends the log of one run."""
 
     def __init__(self, store: ObjectStore, *, attempt: int = 0) -> None:
-        """`attempt` is the writer's own number; 0 until `begin_attempt` gave it one."""
+        """`attempt`: the writer's number; 0 before `begin_attempt`."""
         self.store = store
         self.attempt = attempt
         self._is_read = False
@@ -63,7 +63,7 @@ class CommitLog:
         self._num_summarized = 0
 
     def entries(self) -> list[LogEntry]:
-        """Every entry so far, oldest first. What that costs grows with the log."""
+        """Return all entries, oldest first. The cost grows with the log."""
         self.summary()
         if self._base.num_entries:
             whole = CommitLog(self.store)
@@ -72,7 +72,7 @@ class CommitLog:
         return [known.entry for known in self._known]
 
     def summary(self) -> LogSummary:
-        """What all entries so far come to; costs as much after many entries as after few."""
+        """Return the summary of all entries. The cost does not grow with the log."""
         if not self._is_read:
             self._read_behind(self._newest_summary())
         while self.store.exists(key := self._next_key()):
@@ -80,10 +80,10 @@ class CommitLog:
         return self._summary
 
     def begin_attempt(self, *, world_size: int, now_s: float) -> int:
-        """Take the log over; every earlier attempt is fenced from this moment. Returns the attempt's number.
+        """Acquire the log, which fences all earlier attempts. Return the attempt's number.
 
-        Raises `FencedError` where this log had begun an attempt and another writer has begun a newer one: who
-        was thought dead and replaced must not take the run back.
+        Raises `FencedError` if this log already began an attempt and another writer has begun a newer one, so
+        that a replaced writer cannot take the run back.
         """
         while True:
             newest = self.summary().attempt
@@ -113,15 +113,15 @@ class CommitLog:
         self._summarize()
 
     def commits(self) -> list[Commit]:
-        """Commits that may be resumed from, oldest first: neither quarantined nor retired."""
+        """Return the resumable commits, oldest first: neither quarantined nor retired."""
         return list(self.summary().commits)
 
     def known_commits(self) -> list[Commit]:
-        """Likewise, as far as the log was read; asks nobody."""
+        """Return the resumable commits of the entries read so far, without reading the store."""
         return list(self._summary.commits)
 
     def last_intact_commit(self) -> Commit | None:
-        """The newest commit whose every file has its digest; the damaged ones on the way are quarantined."""
+        """Return the newest commit with intact files; quarantine newer corrupt ones."""
         for commit in reversed(self.commits()):
             problem = first_problem(self.store, commit)
             if problem is None:
@@ -130,8 +130,7 @@ class CommitLog:
         return None
 
     def quarantine_unverified(self, reason: str, *, up_to: int) -> None:
-        """Trust no commit of attempt `up_to` or an older one behind the last verified one, or the inherited
-        one."""
+        """Quarantine commits of attempts up to `up_to` after the last verified or inherited one."""
         while (
             (commits := self.commits())
             and not (commits[-1].is_verified or commits[-1].is_inherited)
@@ -141,11 +140,11 @@ class CommitLog:
             self.append(CommitQuarantined(attempt=self.attempt, folder=newest.folder, step=newest.step, reason=reason))
 
     def finished(self) -> RunFinished | None:
-        """The entry that says that the run reached its last step, if it has."""
+        """Return the entry of the run's end, or None."""
         return self.summary().finished
 
     def sweep_retired(self, commit: Commit) -> None:
-        """Delete the files of what a commit retires, as `sweep` would; the cost does not grow with the log."""
+        """Delete the files that a commit retires, like `sweep`, at a cost that does not grow with the log."""
         quarantined = {item.folder for item in self._summary.quarantined}
         gone = set(commit.retires) - quarantined
         for known in (*self._base.commits, *(item.entry for item in self._known)):
@@ -179,7 +178,7 @@ class CommitLog:
                 self.store.delete(item.key)
 
     def sweep_pending(self, step: int) -> None:
-        """Delete what was kept until a commit held the steps up to `step`, which one does now."""
+        """Delete pending data of steps up to `step`, which a commit now includes."""
         for prefix in PENDING_PREFIXES:
             for item in [*self.store.list(prefix)]:
                 pending = re.match(rf"{prefix}(\d{{8,}})/", item.key)
@@ -187,8 +186,8 @@ class CommitLog:
                     self.store.delete(item.key)
 
     def sweep_abandoned(self) -> None:
-        """Delete what the attempts before this one left behind: `sweep`, from the step on that this one goes on
-        from, and files that are half-written, of attempts that are fenced, or long ago."""
+        """Delete leftovers of earlier attempts: `sweep` from the step of the last commit, and unfinished writes of
+        fenced attempts or older than `ABANDONED_S`."""
         commits = self.commits()
         from_step = commits[-1].step if commits else 0
         self.sweep(from_step=from_step)
@@ -204,7 +203,7 @@ class CommitLog:
         self.store.sweep_unfinished(is_dead, is_swept)
 
     def problems_of_summaries(self) -> Iterator[str]:
-        """Sentences on summaries that are not what the entries come to; reads all of these."""
+        """Yield a message for each summary that disagrees with the entries; reads all entries."""
         self.entries()
         stored = {item.key: self.store.get(item.key) for item in self.store.list(SUMMARY_PREFIX)}
         summary = LogSummary()
@@ -220,7 +219,7 @@ class CommitLog:
             yield f"{key} tells of entries that are not there: the log has {summary.num_entries}"
 
     def _newest_summary(self) -> LogSummary:
-        """The newest that is of this log; that of no entries where there is none."""
+        """Return the newest valid summary of this log, or the empty summary."""
         for key in sorted((item.key for item in self.store.list(SUMMARY_PREFIX)), reverse=True):
             summary = _summary_in(self.store.get(key), key) if is_summary(key) else None
             if summary is None:
@@ -237,7 +236,7 @@ class CommitLog:
         return LogSummary()
 
     def _read_behind(self, base: LogSummary) -> None:
-        """Read every entry behind `base`."""
+        """Read all entries after `base`."""
         self._is_read, self._base, self._summary, self._known = False, base, base, []
         after = _entry_key(base.num_entries - 1) if base.num_entries else ""
         for key in sorted(item.key for item in self.store.list(LOG_PREFIX, after) if is_entry(item.key)):
@@ -251,7 +250,7 @@ class CommitLog:
         self._num_summarized = max(self._num_summarized, base.num_entries)
 
     def _accept(self, read: Known[LogEntry], key: str) -> None:
-        """Take an entry for the next one."""
+        """Append an entry to the state in memory."""
         if read.previous_sha256 != self._summary.entry_sha256:
             raise changed(key, "it does not follow the entry before it, so one of the two was replaced")
         self._known.append(read)
@@ -272,7 +271,7 @@ class CommitLog:
         return True
 
     def _summarize(self) -> None:
-        """Write down what the entries come to, once in a while. The log is whole without it."""
+        """Write a summary every `SUMMARY_EVERY` entries. The log is complete without it."""
         summary = self._summary
         if summary.num_entries - self._num_summarized >= SUMMARY_EVERY:
             with suppress(StoreError):  # tried again behind the next entry
@@ -286,7 +285,7 @@ class CommitLog:
 RECEIPTS_NAME = "receipts.npz"
 ROLLOUT_LOG_NAME = "journal.parquet"
 RETAINED_NAMES = (RECEIPTS_NAME, ROLLOUT_LOG_NAME)
-"""What stays of a commit when its weights are retired: the audit needs it."""
+"""Files that remain when a commit's weights are retired, because the audit needs them."""
 
 
 class _Reader(Protocol):
@@ -294,40 +293,40 @@ class _Reader(Protocol):
 
 
 class CheckpointFolder(NamedTuple):
-    """What the name of a checkpoint's folder says."""
+    """Step and attempt of a checkpoint folder."""
 
     step: int
     attempt: int
 
 
 def checkpoint_folder(step: int, attempt: int) -> str:
-    """Where an attempt writes the checkpoint of a step: no two attempts share a folder."""
+    """Return the checkpoint folder of a step and attempt."""
     return f"{CHECKPOINT_PREFIX}{step:08d}-{attempt:04d}"
 
 
 def checkpoints_from(step: int) -> str:
-    """What the folders of this step and later ones are greater than."""
+    """Return a lower bound of the checkpoint folders of this step and later ones."""
     return f"{CHECKPOINT_PREFIX}{step:08d}"
 
 
 def parse_checkpoint_folder(folder: str) -> CheckpointFolder | None:
-    """The step and the attempt of a checkpoint's folder; None where the name is none that assay gives."""
+    """Parse a checkpoint folder; None for other names."""
     named = re.fullmatch(rf"{CHECKPOINT_PREFIX}(\d{{8,}})-(\d{{4,}})", folder)
     return CheckpointFolder(int(named[1]), int(named[2])) if named else None
 
 
 def is_entry(key: str) -> bool:
-    """Whether an object is an entry of the log; others that somebody put there are passed over."""
+    """Return whether a key is an entry of the log."""
     return re.fullmatch(rf"{LOG_PREFIX}\d{{8,}}\.json", key) is not None
 
 
 def is_summary(key: str) -> bool:
-    """Likewise, a summary of its entries."""
+    """Return whether a key is a summary."""
     return re.fullmatch(rf"{SUMMARY_PREFIX}\d{{8,}}\.json", key) is not None
 
 
 def first_problem(store: ObjectStore, commit: Commit) -> str | None:
-    """What is wrong with the first file of a commit that is not as committed; None if all are."""
+    """Return what is wrong with the first missing or corrupt file of a commit; None if all are intact."""
     present = {item.key: item.num_bytes for item in store.list(commit.folder + "/")}
     for file in commit.files:
         key = f"{commit.folder}/{file.path}"
@@ -362,7 +361,7 @@ def _summary_key(num_entries: int) -> str:
 
 
 def _summary_in(data: bytes, key: str) -> LogSummary | None:
-    """None where it is damaged, of a newer assay, or has another's place."""
+    """Parse a summary; None if it is corrupt, of a newer version or under a wrong key."""
     try:
         summary = LogSummary.from_json(data, source=key)
     except DataError:

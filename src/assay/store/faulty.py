@@ -1,4 +1,4 @@
-"""A store in trouble for a while, for drills: beside the real ones, so that its promises stay theirs."""
+"""A store with injected write failures, for drills."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -10,13 +10,13 @@ from assay.store.keys import ObjectInfo
 from assay.store.objects import ObjectStore
 
 StoreFault = Literal["error", "stall", "drop", "full_disk"]
-"""A write is refused | takes `STALL_S` | happens, but its answer is lost | finds no space."""
+"""A write is rejected | takes `STALL_S` | succeeds, but its response is lost | finds no space."""
 
 STALL_S = 3.0
 
 
 class FlakyStore:
-    """Passes everything to `inner`, but fails the next writes when told to."""
+    """Wraps `inner` and fails the next writes on request."""
 
     def __init__(self, inner: ObjectStore) -> None:
         self.url = inner.url
@@ -26,7 +26,7 @@ class FlakyStore:
         self._on_failure: Callable[[], None] = lambda: None
 
     def fail_next(self, how: StoreFault, num_writes: int, on_failure: Callable[[], None]) -> None:
-        """The next `num_writes` writes fail so; `on_failure` is called before each."""
+        """Make the next `num_writes` writes fail; `on_failure` is called before each."""
         self._how, self._writes_to_fail, self._on_failure = how, num_writes, on_failure
 
     def get(self, key: str) -> bytes:

@@ -18,21 +18,21 @@ _LINE_BYTES = 64  # one cache line per rank
 
 
 class Beat(NamedTuple):
-    """What a rank did last."""
+    """Last heartbeat of a rank."""
 
     step: int
-    """Updates made."""
+    """Completed optimizer steps."""
     phase: Phase
     """Since `at_s`."""
     at_s: float
-    """Monotonic seconds of this machine; 0 before the first sign."""
+    """Monotonic seconds of this machine; 0 before the first heartbeat."""
     own_s: float
     """Seconds of this attempt that the rank spent on its own work in steps, not waiting for others."""
     longest_step_s: float
 
 
 class Heartbeats:
-    """The page of one attempt on one node."""
+    """Heartbeats of one attempt on one node."""
 
     def __init__(self, path: Path, num_ranks: int) -> None:
         self._num_ranks = num_ranks
@@ -41,26 +41,26 @@ class Heartbeats:
 
     @classmethod
     def create(cls, path: Path, num_ranks: int) -> "Heartbeats":
-        """A fresh page, no rank heard of yet."""
+        """Create the page, without heartbeats."""
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(bytes(num_ranks * _LINE_BYTES))
         return cls(path, num_ranks)
 
     def beat(self, rank: int, beat: Beat) -> None:
-        """Note what the rank does from now on."""
+        """Write the rank's step and phase."""
         line = _LINE.pack(beat.step, PHASES.index(beat.phase), beat.at_s, beat.own_s, beat.longest_step_s)
         self._page[rank * _LINE_BYTES : rank * _LINE_BYTES + len(line)] = line
 
     def read(self) -> list[Beat]:
-        """The last beat of each rank."""
+        """Return the last heartbeat of each rank."""
         lines = (_LINE.unpack_from(self._page, rank * _LINE_BYTES) for rank in range(self._num_ranks))
         return [Beat(step, PHASES[phase], *rest) for step, phase, *rest in lines]
 
     def close(self) -> None:
-        """Let go of the page."""
+        """Unmap the page."""
         self._page.close()
 
 
 def heartbeat_path(run_dir: Path, attempt: int, ranks: range) -> Path:
-    """Where the page of an attempt's ranks on one node lies: nodes do not share memory, only folders."""
+    """Return the path of the page of an attempt's ranks on one node; each node has its own."""
     return run_dir / "heartbeats" / f"attempt-{attempt:04d}-from-rank-{ranks.start:05d}"

@@ -1,4 +1,4 @@
-"""What may be an object's key: the same in every store, and never a way out of one.
+"""Valid object keys: the same rules in every store, and no key leads out of it.
 
     runs/a/log/00000007.json      segments between slashes, as they are
     ../b   /etc/passwd   a//b   a/./b   a/   a\\0b     none of these
@@ -14,13 +14,13 @@ from typing import NamedTuple
 from assay.base.errors import StoreError
 
 UNFINISHED = ".unfinished-"
-"""How the names of files begin that are being written in a folder; they are in no listing."""
+"""Prefix of files that are being written in a folder; listings omit them."""
 MAX_KEY_BYTES = 1024
 MAX_SEGMENT_BYTES = 255
-"""What S3 takes of a key, and file systems of a name."""
+"""Limits of S3 keys and of file names."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _PLAIN = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,99}(?:/[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,99}){0,7}")
-"""What nearly all keys are: seen to be one at a glance."""
+"""Fast path: nearly all keys match it."""
 
 
 class ObjectInfo(NamedTuple):
@@ -31,7 +31,7 @@ class ObjectInfo(NamedTuple):
 
 
 def require_key(url: str, key: str) -> None:
-    """Raise `StoreError` where an object cannot have this key."""
+    """Raise `StoreError` if the key is invalid."""
     if _PLAIN.fullmatch(key):
         return
     segments = key.split("/")
@@ -40,7 +40,7 @@ def require_key(url: str, key: str) -> None:
 
 
 def require_prefix(url: str, prefix: str) -> None:
-    """Raise `StoreError` where no key can begin so: its last segment may be the beginning of one, or empty."""
+    """Raise `StoreError` if no valid key has this prefix; its last segment may be partial or empty."""
     segments = prefix.split("/")
     if problem := _problem([*segments[:-1], segments[-1] or "x"]):
         raise _refused(url, prefix, problem)

@@ -1,24 +1,23 @@
-"""Who works at what, told by files alone: a lease is a numbered object that is put only if absent.
+"""Leases on work, by objects alone: a lease is a numbered object that is put only if absent.
 
     lease-0001.json  worker a, a term of 60 s, the last beat at 10:00:35        (a died)
     lease-0002.json  worker b, a term of 60 s, the last beat at 10:02:10, released
 
-The newest lease counts. It ends when it is released, or when its holder has not beaten for a whole term; then
-the next number is anybody's, and `put_if_absent` decides between two who want it.
+The newest lease counts. It ends when it is released, or when its holder sent no heartbeat for a whole term. Then
+any worker may put the next number, and `put_if_absent` decides between competitors.
 
-Nobody compares clocks. Every beat changes the lease's text; who wants the lease watches it, and takes over once
-the text was the same for a whole term of the watcher's *own* monotonic clock. So it takes a term to tell a dead
-holder from a living one, and no clock that is wrong, set back or ahead makes a living one look dead.
+Clocks are never compared. Every heartbeat changes the lease's text. A worker that wants the lease watches the text
+and takes over once it was unchanged for a term of the watcher's *own* monotonic clock. Detecting a dead holder
+takes a term, but a wrong clock never makes a live holder look dead.
 
-A holder that only was slow finds that its number is no longer the newest. Between its look and its next write
-somebody may still take over, so leases spare double work; what must not be done twice is put if absent itself.
-A log that only the holder may add to is *fenced* by the lease's number, greater with every holder: its
-entries are put if absent, each at the number after the last and with its writer's lease, and a successor adds
-one before it does anything else. Then who lost its lease loses the number, reads on, finds an entry of a
-greater lease, and adds nothing (`tests/simulation/test_leases.py`).
+A slow holder finds that its number is no longer the newest. Between that check and its next write another worker
+may still take over, so leases only avoid duplicate work; work that must not happen twice needs `put_if_absent`. A
+log that only the holder may append to is *fenced* by the lease number: its entries are put if absent at
+consecutive numbers with the writer's lease, and a successor appends one before it does anything else. A writer
+that lost its lease loses the number, reads on, finds an entry of a greater lease, and appends nothing
+(`tests/simulation/test_leases.py`).
 
-The beats also are the account: the time from the taking to the last beat of every lease, the dead ones'
-included.
+The heartbeats are also used for accounting: the time from acquisition to the last heartbeat of every lease.
 """
 
 import json

@@ -1,13 +1,12 @@
 """Detects a commit log that was moved, emptied, truncated or swapped with another run's.
 
-An attempt begins with an entry in the log, and only then leaves anything else. So an attempt that is known by
-its own record, by its metrics or by a checkpoint, and of which the log knows nothing, means that somebody moved
-or emptied the log. To go on would begin anew under numbers that were used: over old metrics and checkpoints,
-and at the meeting place of ranks that are long gone, where new ones wait in vain. Likewise, the record of an
-attempt that ended names its last commit, and is written after it; a log without that has lost its end.
+An attempt appends to the log before it writes anything else. If a record, metrics or a checkpoint of an attempt
+exist that the log does not know, the log was moved or emptied. Continuing would reuse attempt numbers: it would
+overwrite old metrics and checkpoints, and new ranks would wait at a stale rendezvous. The record of an ended
+attempt names its last commit and is written after it, so a log without that commit has lost its end.
 
-The other way round, a log whose commits are all of attempts that left nothing in the run's folder is another
-run's: two were given one `--store`, and the second would go on with the weights of the first.
+Conversely, if all commits of a log are from attempts that left nothing in the run's folder, two runs were given one
+`--store`, and the second would continue with the weights of the first.
 """
 
 from collections.abc import Iterator

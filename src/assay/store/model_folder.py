@@ -43,7 +43,7 @@ def whole_export(
 
 
 def folder_digests(folder: Path) -> tuple[str, str]:
-    """The digest of the weights and configuration in a folder, and that of its tokenizer and other settings."""
+    """Return the digest of a folder's weights and configuration, and of its tokenizer and other settings."""
     paths = sorted(filter(Path.is_file, folder.iterdir())) if folder.is_dir() else []
     files = {path.name: sha256_of_file(path) for path in paths if _is_one(path.name, (*_WEIGHTS, *SETTINGS))}
     if not _of(files, _WEIGHTS):
@@ -53,7 +53,7 @@ def folder_digests(folder: Path) -> tuple[str, str]:
 
 
 def weights_and_config_digest(files: Mapping[str, str]) -> str:
-    """The digest of a folder's weights and configuration, of the SHA-256 of its files."""
+    """Return the digest of a folder's weights and configuration, computed from the SHA-256 of its files."""
     return sha256_of_json(_of(files, _WEIGHTS))
 
 

@@ -24,54 +24,54 @@ from assay.store.retry_policy import ResultT, RetryPolicy
 
 
 class ObjectStore(Protocol):
-    """What the rest of assay asks of a store; what may be a key says `keys`, and another is refused by all."""
+    """An object store. Every store rejects keys that `keys` does not allow."""
 
     url: str
 
     def get(self, key: str) -> bytes:
-        """The whole object."""
+        """Return the object's bytes."""
         ...
 
     def get_ranges(self, key: str, starts: Sequence[int], ends: Sequence[int]) -> list[memoryview]:
-        """The bytes [start, end) of each range."""
+        """Return the bytes [start, end) of each range."""
         ...
 
     def put(self, key: str, data: bytes | memoryview) -> None:
-        """Write or replace."""
+        """Write or replace the object."""
         ...
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
-        """Write if the key is free; False if it was taken."""
+        """Write the object if the key does not exist; return False if it does."""
         ...
 
     def list(self, prefix: str, after: str = "", limit: int | None = None) -> Iterator[ObjectInfo]:
-        """Objects whose key starts with `prefix` and is greater than `after`, in no particular order; with a
-        `limit` only so many: the first in the order of their keys, and little more than they is read."""
+        """List objects whose key starts with `prefix` and is greater than `after`, in any order. With `limit`,
+        return the first ones by key, reading little more than these."""
         ...
 
     def exists(self, key: str) -> bool:
-        """Whether the key is taken."""
+        """Return whether the object exists."""
         ...
 
     def num_bytes(self, key: str) -> int:
-        """How long the object is."""
+        """Return the object's size."""
         ...
 
     def delete(self, key: str) -> None:
-        """Remove; no error if it was not there."""
+        """Delete the object if it exists."""
         ...
 
     def sweep_unfinished(self, is_dead: Callable[[str, float], bool], is_swept: Callable[[str], bool]) -> None:
-        """Delete what writers left half-written: all that `is_dead`, told its folder and its age in seconds.
-        Folders that `is_swept` are not looked into."""
+        """Delete unfinished writes for which `is_dead(folder, age_s)` holds. Folders for which `is_swept` holds
+        are skipped."""
         ...
 
     def open_reader(self, key: str) -> AbstractContextManager[IO[bytes]]:
-        """A seekable file."""
+        """Open the object as a seekable file."""
         ...
 
     def open_writer(self, key: str) -> AbstractContextManager[IO[bytes]]:
-        """A file written front to back; the object appears when the block ends without an error."""
+        """Open a sequential file; the object appears when the block ends without an error."""
         ...
 
 
@@ -96,14 +96,14 @@ def open_store(url: str, retry_policy: RetryPolicy | None = None) -> ObjectStore
 
 
 def copy_object(source: ObjectStore, key: str, to: ObjectStore, new_key: str) -> None:
-    """Block by block, from one store to another or to the same one."""
+    """Copy an object block by block, within a store or to another."""
     with source.open_reader(key) as reader, to.open_writer(new_key) as writer:
         while block := reader.read(_BLOCK_BYTES):
             writer.write(block)
 
 
 class RetryingStore:
-    """Passes everything to `inner`, again and again while that is away."""
+    """Wraps `inner` and retries while it is unavailable."""
 
     def __init__(self, inner: ObjectStore, retry_policy: RetryPolicy) -> None:
         self.url = inner.url
@@ -151,7 +151,7 @@ class RetryingStore:
 
     @contextmanager
     def open_writer(self, key: str) -> Iterator[IO[bytes]]:
-        """What was written cannot be asked for again: the driver alone tries again, as long as it may."""
+        """Only the driver retries here, because streamed data cannot be sent again."""
         with self._inner.open_writer(key) as writer:
             yield writer
 
@@ -160,12 +160,12 @@ class RetryingStore:
 
 
 def _in_order_of_keys(entry: "os.DirEntry[str]") -> str:
-    """A folder stands where the keys in it do: `a-b` is before `a/b`."""
+    """Sort key that orders folders by the keys in them: `a-b` before `a/b`."""
     return f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name
 
 
 def _is_past(folder: str, key: str) -> bool:
-    """Whether nothing in a folder is greater than a key."""
+    """Return whether no key in a folder is greater than `key`."""
     return f"{folder}/" <= key and not key.startswith(f"{folder}/")
 
 
@@ -226,8 +226,8 @@ class FolderStore:
     def _files(
         self, folder: str, prefix: str, is_left_out: Callable[[str], bool]
     ) -> Iterator[tuple[str, "os.DirEntry[str]"]]:
-        """Files whose key starts with `prefix`, in a folder and those below that are not left out, in the order
-        of their keys; others may delete meanwhile."""
+        """Yield files whose key starts with `prefix` below a folder, in key order, without excluded folders.
+        Others may delete files meanwhile."""
         try:
             with os.scandir(f"{self.url}/{folder}") as found:
                 entries = sorted(found, key=_in_order_of_keys)
@@ -257,7 +257,7 @@ class FolderStore:
             return path.stat().st_size
 
     def delete(self, key: str) -> None:
-        """Nothing behind a link to a folder: what lies there is not this store's alone."""
+        """Does not follow links to folders, whose files may belong to others."""
         with self._named("delete", key):
             path = self._path(key)
             if self._link_above(path) is not None:
@@ -286,13 +286,13 @@ class FolderStore:
         return self._root / key
 
     def _file(self, key: str) -> str:
-        """Likewise, for what is asked by the thousand: a `Path` takes longer to make than to look up."""
+        """Return the path as text, for frequent look-ups: constructing a `Path` takes longer than the look-up."""
         require_key(self.url, key)
         return f"{self.url}/{key}"
 
     @contextmanager
     def _unfinished(self, path: Path) -> Iterator[tuple[Path, IO[bytes]]]:
-        """A file beside `path` in which to write, and its name; gone afterwards, whatever happens."""
+        """Open a temporary file next to `path`; it is removed afterwards."""
         self._reject_moved()
         if (link := self._link_above(path)) is not None:
             raise StoreError(
@@ -308,12 +308,12 @@ class FolderStore:
             unfinished.unlink(missing_ok=True)
 
     def _link_above(self, path: Path) -> Path | None:
-        """A folder of the store, above a path in it, that is a link."""
+        """Return a link among the folders between the store's root and `path`."""
         num_above = len(path.relative_to(self._root).parts) - 1
         return next((parent for parent in path.parents[:num_above] if parent.is_symlink()), None)
 
     def _reject_moved(self) -> None:
-        """Written on, it would come to lie in two places."""
+        """Raise `StoreError` if the root folder was moved: writing would create a second copy."""
         if self._existed and not self._root.is_dir():
             raise StoreError(
                 f"{self._root}: this folder was here and is not any more: it was moved, deleted or unmounted "
@@ -347,7 +347,7 @@ _AWAY_ERRNOS = frozenset(
     (errno.ESTALE, errno.EIO, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETUNREACH,
      errno.ENETDOWN, errno.ENOTCONN, errno.ECONNREFUSED, errno.ECONNRESET, errno.EREMOTEIO, errno.ESHUTDOWN)
 )  # fmt: skip
-"""What a network file system says while its server is away."""
+"""Errors of a network file system whose server is unavailable."""
 
 
 def _sync(file: IO[bytes]) -> None:
@@ -356,7 +356,7 @@ def _sync(file: IO[bytes]) -> None:
 
 
 def _opened(path: Path) -> IO[bytes]:
-    """A new file, and its folder; others may make and delete that meanwhile, with the last file in it."""
+    """Create a file and its folder, which others may create or delete concurrently."""
     for _ in range(100):
         with suppress(FileNotFoundError, FileExistsError):
             _make_folder(path.parent)
@@ -366,7 +366,7 @@ def _opened(path: Path) -> IO[bytes]:
 
 
 def _make_folder(folder: Path) -> None:
-    """Make a folder and its parents, and have their names on the disk."""
+    """Create a folder and its parents, durably."""
     if folder.is_dir():
         return
     _make_folder(folder.parent)

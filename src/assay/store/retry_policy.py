@@ -1,13 +1,13 @@
-"""Asks a store again while it does not answer, says what it waits for, and gives up after a budget.
+"""Retries calls to an unavailable store, reports what it waits for, and gives up after a time budget.
 
-    call --> an answer
-         --> StoreAwayError, or silence: wait 0.25, 0.5, ... 15 s and ask again, until the budget is used up
+    call --> a result
+         --> StoreAwayError, or no response: wait 0.25, 0.5, ... 15 s and retry, until the budget is used up
 
-Every try has a deadline, also where the call itself cannot be interrupted (a request in a driver, a network
-file system that hangs): it is made in a thread, which is left behind then. So signals are heard meanwhile.
+Each try runs in a thread with a deadline, because calls in a driver or on a hanging network file system cannot be
+interrupted. On timeout the thread is abandoned. The caller's thread stays free to receive signals.
 
-An answer may be lost although the write was made. Writes of whole objects can be repeated; of `put_if_absent`
-the second try says False, and who must know looks at what is there, as the log of commits does.
+A response may be lost although the write succeeded. Writes of whole objects can be repeated. A repeated
+`put_if_absent` returns False, so callers that must know compare the stored bytes, as the commit log does.
 """
 
 import os
@@ -25,7 +25,7 @@ RETRY_BUDGET_S = 900.0
 TRY_S = 300.0
 """Deadline of one try; a driver's own limits are below it."""
 HURRIED_S = 5.0
-"""What is left to a call when a process has been asked to stop."""
+"""Budget of a call after the process was asked to stop."""
 PAUSES_S = (0.25, 15.0)
 NOTIFY_AFTER_S = 5.0
 NOTIFY_EVERY_S = 60.0
@@ -35,15 +35,15 @@ ResultT = TypeVar("ResultT")
 
 
 class CallMaker(Protocol):
-    """Answers a call; meanwhile asks `look` now and then, which raises when there was no answer in time."""
+    """Makes a call; meanwhile calls `look` regularly, which raises at the deadline."""
 
     def __call__(self, call: Callable[[], ResultT], look: Callable[[], None]) -> ResultT:
-        """The answer."""
+        """Return the call's result."""
         ...
 
 
 class RetryPolicy:
-    """How long a store may be away, and who hears of it."""
+    """Retries calls to a store within a time budget and reports waiting."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class RetryPolicy:
         notify: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
         make_call: CallMaker | None = None,
     ) -> None:
-        """`make_call`: by default, in a thread of its own."""
+        """`make_call`: runs one try; by default in a separate thread."""
         self.budget_s = budget_s
         self._clock = clock or SystemClock()
         self.notify = notify
@@ -61,7 +61,7 @@ class RetryPolicy:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:
-        """By $ASSAY_STORE_RETRY_S, in seconds."""
+        """Return the policy with the budget of $ASSAY_STORE_RETRY_S, in seconds."""
         value = environment.get("ASSAY_STORE_RETRY_S", "")
         try:
             budget_s = float(value or RETRY_BUDGET_S)
@@ -72,11 +72,11 @@ class RetryPolicy:
         raise ConfigError(f"ASSAY_STORE_RETRY_S={value!r}: give seconds, e.g. {RETRY_BUDGET_S:g}.")
 
     def hurry(self) -> None:
-        """From now on, give up after `HURRIED_S`: this process was asked to stop."""
+        """Limit the budget to `HURRIED_S`, because this process was asked to stop."""
         self.budget_s = min(self.budget_s, HURRIED_S)
 
     def call_with_retries(self, what: str, call: Callable[[], ResultT]) -> ResultT:
-        """The answer to a call; `what` names it. Raises `StoreAwayError` when the patience is at its end."""
+        """Return the result of `call`, named `what` in messages. Raises `StoreAwayError` when the budget is used up."""
         wait = _Wait(self, what, self._clock, self.notify)
         while True:
             try:
@@ -89,7 +89,7 @@ class RetryPolicy:
 
 
 class _Wait:
-    """One call that is made until it is answered."""
+    """The retries of one call."""
 
     def __init__(self, retry_policy: RetryPolicy, what: str, clock: Clock, notify: Callable[[str], None]) -> None:
         self._retry_policy = retry_policy
@@ -103,7 +103,7 @@ class _Wait:
         self._reason = "no answer yet"
 
     def begin_try(self) -> Callable[[], None]:
-        """What to call while a try is under way: it raises when there was no answer in time."""
+        """Start a try; return the function that checks its deadline."""
         until_s = self._clock.monotonic_s() + TRY_S
 
         def look() -> None:
@@ -115,21 +115,21 @@ class _Wait:
         return look
 
     def pause(self, error: StoreAwayError) -> None:
-        """Wait until the next try, longer each time; raises the error instead when that would be too long."""
+        """Back off before the next try; raise the error if that exceeds the budget."""
         self._reason = str(error)
         until_s = self._clock.monotonic_s() + self._pause_s
         while (left_s := until_s - self._clock.monotonic_s()) > 0:
             if until_s > self._began_s + self._retry_policy.budget_s:
                 raise StoreAwayError(
-                    f"{error} It was asked for {duration_text(self._clock.monotonic_s() - self._began_s)} "
-                    "(--store-retry-s). Everything committed is intact: the same command goes on from there."
+                    f"{error} It was retried for {duration_text(self._clock.monotonic_s() - self._began_s)} "
+                    "(--store-retry-s). Everything committed is intact: run the same command again to continue."
                 ) from error
             self._notify_if_due(self._clock.monotonic_s())
             self._clock.sleep_s(min(left_s, _POLL_S))
         self._pause_s = min(2 * self._pause_s, PAUSES_S[1])
 
     def report_recovery(self) -> None:
-        """There is an answer."""
+        """Report that the store responds again."""
         if self._has_notified:
             waited = duration_text(self._clock.monotonic_s() - self._began_s)
             self._notify(f"{self._what}: answered after {waited}.")
@@ -143,8 +143,8 @@ class _Wait:
 
 
 def at_once(call: Callable[[], ResultT], look: Callable[[], None]) -> ResultT:  # noqa: ARG001
-    """In the caller's own thread, which may stand still as long as the driver lets it: for a server, which has
-    a thread for each request and hears signals in none. Another for a call may cost more than the call."""
+    """Make the call in the caller's thread, which may block up to the driver's limits. For servers, whose request
+    threads receive no signals; a further thread may cost more than the call."""
     return call()
 
 
@@ -168,9 +168,9 @@ def _in_thread(call: Callable[[], ResultT], look: Callable[[], None]) -> ResultT
 
 
 class _Caller:
-    """A thread that makes calls and is idle between them: to start one costs more than to read a row group.
+    """A reusable thread for calls: starting one costs more than reading a row group.
 
-    One whose call hangs is idle when that has come back.
+    A thread with a hanging call becomes idle when the call returns.
     """
 
     def __init__(self) -> None:
@@ -178,7 +178,7 @@ class _Caller:
         threading.Thread(target=self._work, name="store", daemon=True).start()
 
     def take(self, work: Callable[[], None], on_done: Callable[[], None]) -> None:
-        """Do work that raises nothing, and say when it is done."""
+        """Run `work`, which must not raise, then `on_done`."""
         self._calls.put((work, on_done))
 
     def _work(self) -> None:

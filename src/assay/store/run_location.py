@@ -1,16 +1,16 @@
-"""Where a run lies: in the folder that it was opened in, whatever its record says.
+"""Locates a run by the folder it is opened in, whatever paths its record has.
 
-A record names the run's folder, store, dataset and suite by the absolute paths of the day it was written, and
-folders move. So a run that is opened elsewhere than it was written takes with it
+A record stores absolute paths of the run's folder, store, dataset and suite at creation, but folders move. When a
+run is opened in another folder, these paths move with it:
 
-    its store           where that was the run's folder, or a folder in it
-    dataset and suite   where they moved together with it, and lie to it as they did; else where they were
+    store               if it was the run's folder or inside it
+    dataset and suite   if they exist at the same relative path; otherwise they keep their paths
 
-What is read at a place is checked by its digest. What is written is another matter: a folder that was moved is
-the run, a copy of it is not, for two that go on under one id are no run. Whoever is to train asks first.
+Data that is read is verified by digest. Training needs a stricter check: a moved folder is the run, but a copy is
+not, because two copies that train would share one run id. `reject_copy` is called before training.
 
-Nor does a run leave links in its folder. One that lies there was planted, and what is written by its name would
-go wherever it leads; the folder itself may be reached by links.
+A run never creates links in its folder. A link there could redirect writes, so `reject_links` refuses it. The
+folder itself may be reached through links.
 """
 
 import os
@@ -80,9 +80,9 @@ def reject_copy(run: Run) -> None:
     if (was := original_of(run)) is None:
         return
     raise ConfigError(
-        f"{run.run_dir} is a copy of run '{run.run_id}', which lies in {was}: trained in both, it would be "
-        f"two runs of one id. Go on with that one (ASSAY_HOME={was.parent}); or move that folder out of the "
-        "way, to go on here; or begin a run of its own with the last commit: 'assay train --from "
+        f"{run.run_dir} is a copy of run '{run.run_id}', which exists in {was}: training both "
+        f"would create two runs with one id. Continue that one (ASSAY_HOME={was.parent}), move it away to "
+        "continue here, or start a new run from the last commit: 'assay train --from "
         f"{run.run_id}'."
     )
 
@@ -92,9 +92,9 @@ def reject_links(folder: Path) -> None:
     for path in _planted(folder):
         what = f"a link to {path.readlink()}" if path.is_symlink() else "neither a file nor a folder"
         raise ConfigError(
-            f"{path} is {what}: what is written by that name would go elsewhere, and assay makes nothing of "
-            "the kind. Nothing was begun. Ask whoever gave you this folder; then remove it, or put what it "
-            "leads to in its place."
+            f"{path} is {what}: writes to that name would go elsewhere, and assay never creates "
+            "such files. Nothing was started. Check where this folder comes from; then remove it, or replace "
+            "it by what it refers to."
         )
 
 

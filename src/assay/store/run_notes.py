@@ -1,5 +1,4 @@
-"""The file in a run's folder in which people's tags and notes lie: `notes.json`, written whole or not at
-all."""
+"""Tags and notes of a run, in `notes.json` in its folder. The file is replaced atomically."""
 
 import getpass
 from collections.abc import Iterable
@@ -27,7 +26,7 @@ def tag(run: Run, *, add: Iterable[str], remove: Iterable[str]) -> RunNotes:
     run_notes, gone = saved_notes(run), set(remove)
     for text in add:
         if not text or not text.isprintable() or any(sign in text for sign in " ,"):
-            raise ConfigError(f"{text!r:.80} is no tag: it must be one word, without commas.")
+            raise ConfigError(f"{text!r:.80} is not a valid tag: use one word without commas.")
     if unknown := sorted(gone - set(run_notes.tags)):
         existing = ", ".join(run_notes.tags) or "none"
         raise ConfigError(f"run '{run.run_id}' has no tag '{unknown[0]}'; it has: {existing}. Nothing was changed.")
@@ -37,7 +36,7 @@ def tag(run: Run, *, add: Iterable[str], remove: Iterable[str]) -> RunNotes:
 def note(run: Run, text: str) -> RunNotes:
     """Add a note to a run."""
     if not text.strip():
-        raise ConfigError("a note without words says nothing. Write it in quotes.")
+        raise ConfigError("the note is empty. Write its text in quotes.")
     run_notes = saved_notes(run)
     new = Note(at_s=SystemClock().now_s(), by=getpass.getuser(), text=text.strip())
     return _saved(run, run_notes.model_copy(update={"notes": (*run_notes.notes, new)}))

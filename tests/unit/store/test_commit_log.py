@@ -22,7 +22,7 @@ from assay.store.commit_log import (
 )
 from assay.store.faulty import FlakyStore
 from assay.store.objects import open_store
-from clocks import HandClock
+from clocks import ManualClock
 from failing_store import FailingStore
 
 
@@ -402,7 +402,7 @@ def test_a_sweep_deletes_the_weights_that_this_very_attempt_has_retired(store) -
 
 
 def test_a_commit_costs_as_many_calls_after_many_commits_as_after_few() -> None:
-    clock, inner = HandClock(), open_store("memory:")
+    clock, inner = ManualClock(), open_store("memory:")
     counting = FailingStore(inner, {}, clock)
     log, costs = started_log(counting), []
     for step in range(1, 4 * commit_log.SUMMARY_EVERY):

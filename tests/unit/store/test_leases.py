@@ -7,11 +7,11 @@ import pytest
 
 from assay.store.leases import Lease, LeaseWatch, holding, leases, take_lease
 from assay.store.objects import open_store
-from clocks import HandClock
+from clocks import ManualClock
 from failing_store import FailingStore, patient
 
 
-class BeatingClock(HandClock):
+class BeatingClock(ManualClock):
     """While somebody waits by it, a lease is beaten."""
 
     def __init__(self, lease: Lease) -> None:
@@ -24,11 +24,11 @@ class BeatingClock(HandClock):
 
 
 @pytest.fixture
-def clock() -> HandClock:
-    return HandClock(1000.0)
+def clock() -> ManualClock:
+    return ManualClock(1000.0)
 
 
-def watched(watch: LeaseWatch, clock: HandClock, seconds: float) -> Lease | None:
+def watched(watch: LeaseWatch, clock: ManualClock, seconds: float) -> Lease | None:
     """What a watcher gets that looks once a second for so long."""
     for _ in range(int(seconds)):
         if (lease := watch.take("job", worker="b")) is not None:
@@ -65,7 +65,7 @@ def test_a_beat_begins_the_term_anew_and_shows_life(clock):
 def test_a_watchers_clock_that_is_wrong_takes_nothing_from_who_lives(clock, ahead_s):
     store = open_store("memory:")
     holder = take_lease(store, "job", worker="a", clock=clock)
-    expected = HandClock(clock.at_s + ahead_s)
+    expected = ManualClock(clock.at_s + ahead_s)
     watch = LeaseWatch(store, expected)
     for _ in range(100):
         assert watched(watch, expected, 5) is None

@@ -13,13 +13,13 @@ from assay.base.errors import ConfigError, StoreAwayError, StoreError
 from assay.store.commit_log import CommitLog
 from assay.store.objects import FolderStore, RetryingStore, open_store
 from assay.store.retry_policy import HURRIED_S, RETRY_BUDGET_S, RetryPolicy, at_once
-from clocks import HandClock
+from clocks import ManualClock
 from failing_store import FailingStore, patient
 
 
 @pytest.mark.parametrize("trouble", ["error", "hang"])
 def test_an_outage_is_waited_for_and_said(trouble: failing_store.Trouble) -> None:
-    clock = HandClock()
+    clock = ManualClock()
     failing_store.said.clear()
     store = patient(FailingStore(open_store("memory:"), {0: trouble}, clock), clock)
     store.put("key", b"bytes")
@@ -35,7 +35,7 @@ def test_an_outage_is_waited_for_and_said(trouble: failing_store.Trouble) -> Non
 def test_an_outage_longer_than_the_patience_is_one_error_that_says_try_again(
     trouble: failing_store.Trouble,
 ) -> None:
-    clock = HandClock()
+    clock = ManualClock()
     failing = FailingStore(open_store("memory:"), {0: trouble}, clock, outage_s=1e9)
     with pytest.raises(StoreAwayError, match=r"Everything committed is intact") as raised:
         patient(failing, clock, budget_s=900.0).get("key")
@@ -44,14 +44,14 @@ def test_an_outage_longer_than_the_patience_is_one_error_that_says_try_again(
 
 
 def test_what_is_not_there_is_not_waited_for() -> None:
-    clock = HandClock()
+    clock = ManualClock()
     with pytest.raises(StoreError, match="not there"):
         patient(FailingStore(open_store("memory:"), {}, clock), clock).get("key")
     assert clock.at_s == 0
 
 
 def test_who_is_asked_to_stop_waits_no_longer() -> None:
-    clock = HandClock()
+    clock = ManualClock()
     store = patient(FailingStore(open_store("memory:"), {0: "error"}, clock, outage_s=1e9), clock)
     store.retry_policy.hurry()
     with pytest.raises(StoreAwayError):
@@ -60,7 +60,7 @@ def test_who_is_asked_to_stop_waits_no_longer() -> None:
 
 
 def test_a_server_asks_in_the_thread_of_the_request_and_soon_says_that_the_store_is_away() -> None:
-    clock, threads = HandClock(), []
+    clock, threads = ManualClock(), []
 
     class RecordingStore(FailingStore):
         def get(self, key: str) -> bytes:
@@ -103,7 +103,7 @@ def test_a_call_that_never_returns_is_left_behind(tmp_path: Path, monkeypatch: p
 def test_a_begun_attempt_whose_answers_are_lost_or_late_is_begun_once() -> None:
     for number in range(6):
         for trouble in failing_store.TROUBLES:
-            clock, inner = HandClock(), open_store("memory:")
+            clock, inner = ManualClock(), open_store("memory:")
             log = CommitLog(patient(FailingStore(inner, {number: trouble}, clock), clock))
             attempt = log.begin_attempt(world_size=1, now_s=0.0)
             known = CommitLog(inner).entries()

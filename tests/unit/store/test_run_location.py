@@ -111,7 +111,7 @@ def test_a_copy_may_be_read_and_not_trained(project: Path, copy: Callable[..., o
     copy(project, project.parent / "copy")
     run = Home.at(project.parent / "copy" / "runs").run("r")
     assert run.store_url == run.run_dir == str(project.parent / "copy" / "runs" / "r")
-    with pytest.raises(ConfigError, match=rf"copy/runs/r is a copy of run 'r', which lies in {project}/runs/r"):
+    with pytest.raises(ConfigError, match=rf"copy/runs/r is a copy of run 'r', which exists in {project}/runs/r"):
         reject_copy(run)
     reject_copy(Home.at(project / "runs").run("r"))
     shutil.rmtree(project)
@@ -136,7 +136,7 @@ def test_a_copy_of_a_run_that_went_on_elsewhere_is_one_too(project: Path) -> Non
         ),
     )
     shutil.copytree(home.folder, project / "runs")  # back to where it began
-    with pytest.raises(ConfigError, match=f"which lies in {run.run_dir}"):
+    with pytest.raises(ConfigError, match=f"which exists in {run.run_dir}"):
         reject_copy(Home.at(project / "runs").run("r"))
     reject_copy(run)
 
@@ -167,5 +167,5 @@ def test_a_link_in_a_runs_folder_is_named_with_what_it_leads_to(tmp_path: Path, 
     (tmp_path / "link").symlink_to(run)
     reject_links(tmp_path / "link")
     (run / name).symlink_to("/nowhere")
-    with pytest.raises(ConfigError, match=rf"run/{name} is a link to /nowhere: .*Nothing was begun"):
+    with pytest.raises(ConfigError, match=rf"run/{name} is a link to /nowhere: .*Nothing was started"):
         reject_links(run)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from assay.base.errors import ConfigError
-from assay.launchers.guards import guard_standings, heed_guards, hosts_left_out
+from assay.launchers.guards import guard_statuses, heed_guards, hosts_left_out
 from assay.records.failure_causes import FailureDiagnosis
 from assay.records.guard import Guard
 from assay.records.run import Attempt, Run
@@ -85,7 +85,7 @@ def test_a_guard_lapses_when_attempts_on_it_say_that_it_was_mended(
     home: Home, fails_since: int, has_lapsed: bool
 ) -> None:
     save_guard(home.folder, guard({"host": "n3"}, is_refusing=True))
-    (status,) = guard_standings(home)
+    (status,) = guard_statuses(home)
     assert status.since is None and not status.has_lapsed
     with home.open_ledger() as ledger:
         for number in range(120):
@@ -100,7 +100,7 @@ def test_a_guard_lapses_when_attempts_on_it_say_that_it_was_mended(
                     hosts=("n3",), **MACHINE,
                 )
             )  # fmt: skip
-    (status,) = guard_standings(home)
+    (status,) = guard_statuses(home)
     assert status.since is not None and (status.since.baseline_attempts, status.since.attempts) == (
         60,
         60,
@@ -129,7 +129,7 @@ def test_only_what_is_confirmed_and_known_of_runs_becomes_a_guard() -> None:
 
 def test_a_name_is_given_once_and_a_wrong_one_is_said(home: Home) -> None:
     save_guard(home.folder, guard({"host": "n3"}))
-    with pytest.raises(ConfigError, match="a guard 'host=n3' stands already"):
+    with pytest.raises(ConfigError, match="a guard 'host=n3' exists already"):
         save_guard(home.folder, guard({"host": "n3"}))
     with pytest.raises(ConfigError, match="no guard 'host=n4'; perhaps you meant 'host=n3'"):
         lift_guard(home.folder, "host=n4")

@@ -18,93 +18,93 @@ from assay.store.ledger import tables
 from assay.store.ledger.url import checked_url
 
 LOCKED_S = 5
-"""How long what somebody else holds is waited for: a SQLite file, a table, a server's first word."""
+"""Timeout for locks of others and for connecting to a server."""
 SILENT_S = 10
-"""How long a server may work on one statement without a word; a stopped one keeps its connections open."""
+"""Timeout of one statement; a stopped server keeps its connections open."""
 
 Values = Mapping[str, Any]
 
 
 class Connection(Protocol):
-    """Within a transaction."""
+    """A connection within a transaction."""
 
     def execute(self, statement: str, values: Values = ...) -> list[tuple[Any, ...]]:
-        """All rows that a statement answers with; `:name` in it stands for a value."""
+        """Return all rows of a statement with `:name` placeholders."""
 
     def execute_all(self, statement: str, rows: Sequence[Values]) -> None:
-        """A statement that answers nothing, for each row of values."""
+        """Execute a statement for each row of values."""
 
 
 class Session(Connection, Protocol):
-    """A connection, and the beginnings and ends of its transactions."""
+    """A connection with control of its transactions."""
 
     def begin(self, *, writes: bool) -> None:
         """Begin a transaction."""
 
     def commit(self) -> None:
-        """What was written is there."""
+        """Commit the transaction."""
 
     def rollback(self) -> None:
-        """Nothing of it was written."""
+        """Roll the transaction back."""
 
     def close(self) -> None:
-        """Let go of it, in whatever state it is."""
+        """Close the session in any state."""
 
 
 class Database(ABC):
     """The sessions of one ledger; safe to share between threads."""
 
     column_types: ClassVar[Mapping[str, str]]
-    """How it says what only databases of its kind say so (see `tables`)."""
+    """The database's names of the types in `tables`."""
     errors: ClassVar[tuple[type[Exception], ...]]
-    """What its driver raises."""
+    """Exceptions of the driver."""
     mistakes: ClassVar[tuple[type[Exception], ...]]
-    """Those of them that are our own."""
+    """Exceptions caused by errors in our statements."""
     operational: ClassVar[type[Exception]]
-    """Those that may be over another time."""
+    """Exceptions that may be temporary."""
 
     def __init__(self, shown: str) -> None:
-        """`shown`: what errors call it."""
+        """`shown`: its name in error messages."""
         self.shown = shown
         self._idle: list[Session] = []
 
     @abstractmethod
     def connected(self) -> Session:
-        """A new session."""
+        """Open a session."""
 
     @abstractmethod
     def table_names(self, connection: Connection) -> set[str]:
-        """The tables that there are."""
+        """Return the names of existing tables."""
 
     @abstractmethod
     def lock_creation(self, connection: Connection) -> None:
-        """Have others who make tables wait for the end of this transaction."""
+        """Block concurrent table creation until this transaction ends."""
 
     @abstractmethod
     def is_away(self, reason: str) -> bool:
-        """Whether it may answer another time: a lock is released, a server comes back."""
+        """Return whether the error may be temporary, e.g. a lock or an unavailable server."""
 
     def is_usable(self, session: Session) -> bool:  # noqa: ARG002
-        """Whether an idle session still is one."""
+        """Return whether an idle session is still connected."""
         return True
 
     def refuse_vanished(self) -> None:  # noqa: B027 (where that cannot happen)
-        """Raise `StoreError` where an idle session would write to what is no more."""
+        """Raise `StoreError` if idle sessions would write to a deleted database."""
 
     def close(self) -> None:
-        """Let go of all idle sessions."""
+        """Close all idle sessions."""
         while self._idle:
             self._idle.pop().close()
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """One consistent view of the ledger."""
+        """Open a read transaction."""
         with self._transaction(writes=False) as connection:
             yield connection
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """One transaction: everything in it is written, or nothing."""
+        """Open a write transaction."""
         self.refuse_vanished()
         with self._transaction(writes=True) as connection:
             yield connection
@@ -184,7 +184,7 @@ class Database(ABC):
 
 
 def shown_url(url: str) -> str:
-    """A ledger's URL without its password."""
+    """Return a ledger's URL without its password."""
     return without_secrets(re.sub(r"^postgres(ql)?(\+psycopg)?://", "postgresql+psycopg://", checked_url(url)))
 
 
@@ -193,7 +193,7 @@ def _is_full(reason: str) -> bool:
 
 
 def hint_for(reason: str) -> str:
-    """What to do about what a database says."""
+    """Return a hint for a database's error message."""
     hints = {
         "lock timeout": f"Another process has held it for over {LOCKED_S} s: wait for it, or stop it.",
         "timeout expired": "Something accepts connections there and says nothing: a server that is stopped?",

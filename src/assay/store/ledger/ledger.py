@@ -1,4 +1,4 @@
-"""The facts about all runs in one place, for people and programs that ask questions.
+"""The ledger: an index of the facts about all runs.
 
 What a run truly did stands in its own folder (its log of commits, its segments); the ledger is the index over
 all of them. Every write is by natural key: writing a fact again changes nothing, a newer version of it (an
@@ -75,7 +75,7 @@ class Ledger:
     def __init__(
         self, database: Database, located: Callable[[Run], Run], folder: TemporaryDirectory[str] | None = None
     ) -> None:
-        """Makes the tables that are not there; `folder` goes with it."""
+        """Create missing tables. `folder` is removed on close."""
         self._database = database
         self._located = located
         self._folder = folder
@@ -92,56 +92,56 @@ class Ledger:
         self.close()
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close all connections."""
         self._database.close()
         if self._folder is not None:
             self._folder.cleanup()
 
     def reading(self) -> AbstractContextManager[Connection]:
-        """One consistent view, for the metric tables and the summaries."""
+        """Open a read transaction, for metric tables and summaries."""
         return self._database.reading()
 
     def writing(self) -> AbstractContextManager[Connection]:
-        """One transaction, likewise."""
+        """Open a write transaction."""
         return self._database.writing()
 
     # Facts in
 
     def record_run(self, run: Run) -> None:
-        """Write a run down."""
+        """Record a run."""
         self._put(tables.runs, run)
 
     def record_attempt(self, attempt: Attempt) -> None:
-        """Write an attempt down when it begins, and again when it has ended, with what ended it."""
+        """Record an attempt at its start and again at its end, with its failure."""
         with self.writing() as connection:
             upsert(connection, tables.attempts, [_row(tables.attempts, attempt)])
             if attempt.failure is not None:
                 upsert(connection, tables.failures, [_row(tables.failures, attempt.failure)])
 
     def record_write(self, run_id: str) -> None:
-        """Write down that all that a run's folder holds is here, as of now."""
+        """Record that the ledger is up to date with a run's folder."""
         process = f"'{' '.join(['assay', *sys.argv[1:3]])}', process {os.getpid()}"
         at_s, host = SystemClock().now_s(), socket.gethostname()
         self._put_all(tables.writes, [{"run_id": run_id, "at_s": at_s, "host": host, "process": process}])
 
     def last_writes(self) -> dict[str, tuple[float, str]]:
-        """Run -> when its facts were last brought up to date, since the epoch, and by what process where."""
+        """Return time (since the epoch), process and host of the last update, by run."""
         with self.reading() as connection:
             rows = connection.execute("SELECT run_id, at_s, host, process FROM ledger_writes")
         return {run_id: (at_s, f"{process} on {host}") for run_id, at_s, host, process in rows}
 
     def record_incidents(self, run_id: str, incidents: dict[int, Incident]) -> None:
-        """Write down incidents of a run by their index, in one transaction."""
+        """Record incidents of a run by index."""
         table = tables.incidents
         rows = [_row(table, incident, run_id=run_id, incident_index=n) for n, incident in incidents.items()]
         self._put_all(table, rows)
 
     def record_launch(self, launch: Launch) -> None:
-        """Write down where a run was started."""
+        """Record a launch."""
         self._put(tables.launches, launch)
 
     def record_log_entries(self, run_id: str, entries: dict[int, LogEntry]) -> None:
-        """Write down entries of a run's log by their index, in one transaction."""
+        """Record log entries of a run by index."""
         table = tables.log_entries
         rows = [
             _row(table, entry, run_id=run_id, entry_index=index, step=getattr(entry, "step", None))
@@ -150,16 +150,16 @@ class Ledger:
         self._put_all(table, rows)
 
     def record_phase_seconds(self, phase_seconds: PhaseSeconds) -> None:
-        """Write down what a rank of an attempt cost."""
+        """Record the device time of a rank."""
         self._put(tables.phase_seconds, phase_seconds)
 
     def record_evaluation(self, evaluation: AnyEvaluation) -> None:
-        """Write an evaluation down; one per run, step, dataset and split."""
+        """Record an evaluation; unique by run, step, dataset and split."""
         estimate = evaluation.headline.estimate
         self._put(tables.evaluations, evaluation, headline=None if estimate is None else estimate.value)
 
     def record_benchmark_result(self, result: "BenchmarkResult") -> None:
-        """Write a benchmark's result down; one per run, step and version of the benchmark."""
+        """Record a benchmark result; unique by run, step and benchmark version."""
         self._put(
             tables.benchmark_results,
             result,
@@ -168,30 +168,30 @@ class Ledger:
         )
 
     def record_comparison(self, comparison: AnyComparison) -> None:
-        """Write a comparison down; the latest of a pair is kept."""
+        """Record a comparison; replaces an earlier one of the pair."""
         self._put(tables.comparisons, comparison)
 
     def record_audit(self, audit: AuditReport) -> None:
-        """Write an audit down; the latest of a run is kept."""
+        """Record an audit; replaces an earlier one of the run."""
         self._put(tables.audits, audit)
 
     def record_run_notes(self, run_notes: RunNotes) -> None:
-        """Write down what people say about a run."""
+        """Record the tags and notes of a run."""
         self._put(tables.run_notes, run_notes)
 
     def record_campaign(self, campaign: "Campaign") -> None:
-        """Write down what a campaign declared."""
+        """Record a campaign."""
         self._put(tables.campaigns, campaign, campaign=campaign.name)
 
     def record_decision(self, decision: "Decision") -> None:
-        """Write a decision down; one per candidate, look and revision."""
+        """Record a decision; unique by candidate, look and revision."""
         look = decision.look
         self._put(tables.decisions, decision, num_seeds=look.num_seeds, is_gate=int(look.is_gate))
 
     # Facts out
 
     def runs(self) -> list[Run]:
-        """All runs, the newest first."""
+        """Return all runs, newest first."""
         runs = self._records(Run.from_json, tables.runs, order="created_s DESC")
         return [self._located(run) for run in runs]
 
@@ -203,28 +203,28 @@ class Ledger:
         return self._located(run)
 
     def has_run(self, run_id: str) -> bool:
-        """Whether this very run is on record."""
+        """Return whether this run is recorded."""
         with self.reading() as connection:
             return bool(connection.execute("SELECT 1 FROM runs WHERE run_id = :run_id", {"run_id": run_id}))
 
     def attempts(self, run_id: str | None = None) -> list[Attempt]:
-        """The attempts of a run, or of all, the first first."""
+        """Return the attempts of a run or of all runs."""
         return self._records(Attempt.from_json, tables.attempts, run_id)
 
     def failures(self, run_id: str | None = None) -> list[Failure]:
-        """What ended a run's attempts before their time, or those of all runs."""
+        """Return the failures of a run or of all runs."""
         return self._records(Failure.from_json, tables.failures, run_id)
 
     def incidents(self, run_id: str) -> list[Incident]:
-        """What was noticed about a run, the oldest first."""
+        """Return the incidents of a run, oldest first."""
         return self._records(Incident.from_json, tables.incidents, run_id)
 
     def launches(self, run_id: str | None = None) -> list[Launch]:
-        """Where a run was started, or all runs, the first time first."""
+        """Return the launches of a run or of all runs, oldest first."""
         return self._records(Launch.from_json, tables.launches, run_id)
 
     def suspects(self, node: str) -> list[tuple[str, Suspect]]:
-        """Every time that a device of a node computed wrongly, with the run's id."""
+        """Return run id and record of each suspect device of a node."""
         has_suspects = {"pattern": '%"suspects":[{%'}
         attempts = self._records(Attempt.from_json, tables.attempts, where="record LIKE :pattern", values=has_suspects)
         return [
@@ -232,29 +232,29 @@ class Ledger:
         ]
 
     def log_entries(self, run_id: str) -> list[LogEntry]:
-        """A run's log in order, as far as it was written down."""
+        """Return the recorded log entries of a run in order."""
         parse = partial(record_of_kind, ENTRY_CLASSES.values())
         return self._records(parse, tables.log_entries, run_id)
 
     def phase_seconds(self, run_id: str | None = None) -> list[PhaseSeconds]:
-        """What a run cost, or all of them, by attempt and rank."""
+        """Return device time by run, attempt and rank."""
         table = tables.phase_seconds
         return self._records(PhaseSeconds.from_json, table, run_id)
 
     def training_seconds(self, run_id: str | None = None) -> list[PhaseSeconds]:
-        """What the attempts of a run, or of all, cost; the evaluation of commits is no part of it."""
+        """Return the device time of attempts, without evaluations of commits."""
         return [second for second in self.phase_seconds(run_id) if second.attempt]
 
     def evaluation_s(self, run_id: str) -> float:
-        """Device-seconds that workers held to evaluate a run's commits."""
+        """Return the device-seconds of evaluating a run's commits."""
         return sum(second.held_s for second in self.phase_seconds(run_id) if not second.attempt)
 
     def evaluations(self, run_id: str) -> list[AnyEvaluation]:
-        """A run's evaluations by step, the last last."""
+        """Return a run's evaluations by step."""
         return self._records(evaluation_from_json, tables.evaluations, run_id, order="step, split")
 
     def benchmark_results(self, run_id: str | None = None) -> "list[BenchmarkResult]":
-        """The benchmark results of a run, or of all, by run, benchmark and step."""
+        """Return benchmark results by run, benchmark and step."""
         from assay.records.benchmark import BenchmarkResult
 
         table = tables.benchmark_results
@@ -262,34 +262,34 @@ class Ledger:
         return self._records(BenchmarkResult.from_json, table, run_id, order=order)
 
     def comparisons(self, run_id: str) -> list[AnyComparison]:
-        """All comparisons in which a run is the baseline or the candidate."""
+        """Return the comparisons with a run as baseline or candidate."""
         values = {"run_id": run_id}
         return self._records(comparison_from_json, tables.comparisons, where=_EITHER, values=values)
 
     def audit(self, run_id: str) -> AuditReport | None:
-        """A run's latest audit."""
+        """Return a run's audit, or None."""
         audits = self._records(AuditReport.from_json, tables.audits, run_id)
         return audits[0] if audits else None
 
     def run_notes(self, run_id: str | None = None) -> list[RunNotes]:
-        """What people say about a run, or about all of those of which they said something."""
+        """Return tags and notes of a run or of all runs."""
         return self._records(RunNotes.from_json, tables.run_notes, run_id)
 
     def campaigns(self) -> "list[Campaign]":
-        """All campaigns, the newest first."""
+        """Return all campaigns, newest first."""
         from assay.records.campaign import Campaign
 
         return self._records(Campaign.from_json, tables.campaigns, order="created_s DESC")
 
     def decisions(self, campaign: str) -> "list[Decision]":
-        """A campaign's decisions by candidate, each candidate's newest last."""
+        """Return a campaign's decisions by candidate, oldest first."""
         from assay.records.decision import Decision
 
         its = {"campaign": campaign}
         return self._records(Decision.from_json, tables.decisions, where="campaign = :campaign", values=its)
 
     def forget(self, run_id: str) -> None:
-        """Delete all about a run, in one transaction."""
+        """Delete everything about a run."""
         its, values = "SELECT series_id FROM metric_series WHERE run_id = :run_id", {"run_id": run_id}
         with self.writing() as connection:
             connection.execute(f"DELETE FROM metric_chunks WHERE series_id IN ({its})", values)
@@ -316,7 +316,7 @@ class Ledger:
         values: Values = {},  # noqa: B006 (not changed)
         order: str = "",
     ) -> list[RecordT]:
-        """Records of one run or all, in the order of their keys unless another is given."""
+        """Return the records of one run or of all, ordered by key by default."""
         key = ", ".join(table.key)
         if run_id is not None:
             where, values = "run_id = :run_id", {"run_id": run_id}
@@ -327,19 +327,19 @@ class Ledger:
 
 
 def upsert(connection: Connection, table: LedgerTable, rows: Sequence[dict[str, Any]]) -> None:
-    """Write rows; one whose primary key is there takes the old one's place."""
+    """Insert rows, replacing those with the same primary key."""
     others = ", ".join(f"{column} = excluded.{column}" for column in rows[0] if column not in table.key)
     changed = f"UPDATE SET {others}" if others else "NOTHING"
     connection.execute_all(f"{insertion(table, rows[0])} ON CONFLICT ({', '.join(table.key)}) DO {changed}", rows)
 
 
 def insertion(table: LedgerTable, columns: Iterable[str]) -> str:
-    """The statement that writes these columns of a row."""
+    """Return the INSERT statement for these columns."""
     columns = list(columns)
     return f"INSERT INTO {table.name} ({', '.join(columns)}) VALUES (:{', :'.join(columns)})"
 
 
 def _row(table: LedgerTable, record: Record, **others: Any) -> dict[str, Any]:
-    """A record's line of a table: the columns that are fields of it, those given, and its JSON."""
+    """Return a record's row: columns from its fields, the given columns, and its JSON."""
     others["record"] = record.to_json()
     return {column: getattr(record, column) for column in table.columns if column not in others} | others

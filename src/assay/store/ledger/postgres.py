@@ -25,7 +25,7 @@ _CREATION_LOCK = 0x61737361  # any number that every assay agrees on
 
 
 def postgres_database(url: str) -> "PostgresDatabase":
-    """The database behind a URL; nothing is asked of it yet."""
+    """Return the database of a URL, without connecting."""
     url = re.sub(r"^postgres(ql)?(\+psycopg)?://", "postgresql://", url)
     try:
         psycopg.conninfo.conninfo_to_dict(url)
@@ -35,7 +35,7 @@ def postgres_database(url: str) -> "PostgresDatabase":
 
 
 class PostgresDatabase(Database):
-    """A server."""
+    """A ledger on a PostgreSQL server."""
 
     column_types: ClassVar = {tables.BYTES: "BYTEA", tables.SERIAL: "SERIAL"}
     errors = (psycopg.Error,)
@@ -47,20 +47,20 @@ class PostgresDatabase(Database):
         self._url = url
 
     def connected(self) -> "_PostgresSession":
-        """A new session."""
+        """Open a session."""
         return _PostgresSession(self._url)
 
     def table_names(self, connection: Connection) -> set[str]:
-        """The tables that there are."""
+        """Return the names of existing tables."""
         query = "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()"
         return {name for (name,) in connection.execute(query)}
 
     def lock_creation(self, connection: Connection) -> None:
-        """Have others who make tables wait for the end of this transaction."""
+        """Block concurrent table creation until this transaction ends."""
         connection.execute(f"SELECT pg_advisory_xact_lock({_CREATION_LOCK})")
 
     def is_usable(self, session: Session) -> bool:
-        """Whether the server still knows it."""
+        """Return whether the server still accepts it."""
         try:
             session.execute("SELECT 1")
             session.rollback()
@@ -69,18 +69,18 @@ class PostgresDatabase(Database):
         return True
 
     def is_away(self, reason: str) -> bool:
-        """Whether it may come back."""
+        """Return whether the error may be temporary."""
         never = ("authentication failed", "does not exist", "disk is full")
         return not any(words in reason for words in never)
 
 
 class _PunctualConnection(psycopg.Connection[Any]):
-    """As psycopg's, but nobody waits longer than `silent_s` for a next word."""
+    """psycopg's connection with a limit of `silent_s` on the server's silence."""
 
     silent_s: float = 10.0
 
     def wait(self, gen: Any, *arguments: Any, **options: Any) -> Any:
-        """What the exchange ends with; a connection that fell silent is closed."""
+        """Return the result of the exchange; close the connection if the server is silent."""
         return super().wait(self._punctually(gen), *arguments, **options)
 
     def _punctually(self, gen: Generator[Any, Any, Result]) -> Generator[Any, Any, Result]:
@@ -101,7 +101,7 @@ class _PunctualConnection(psycopg.Connection[Any]):
 
 
 class _PostgresSession:
-    """Statements of one thread at a time; the first of a transaction begins it."""
+    """A session for one thread at a time; the first statement of a transaction begins it."""
 
     def __init__(self, url: str) -> None:
         known = psycopg.conninfo.conninfo_to_dict(url)
@@ -137,5 +137,5 @@ class _PostgresSession:
 
 @cache
 def _driver_statement(statement: str) -> bytes:
-    """`:name` as the driver has it; nothing else of ours has a colon."""
+    """Convert `:name` to the driver's placeholders; our statements have no other colons."""
     return re.sub(r":(\w+)", r"%(\1)s", statement.replace("%", "%%")).encode()

@@ -17,7 +17,7 @@ from assay.store.ledger.database import Connection, Database, Values
 
 
 class SqliteDatabase(Database):
-    """A file."""
+    """A ledger in a SQLite file."""
 
     column_types: ClassVar = {tables.BYTES: "BLOB", tables.SERIAL: "INTEGER"}
     errors = (sqlite3.Error,)
@@ -33,22 +33,22 @@ class SqliteDatabase(Database):
         self._path = path
 
     def connected(self) -> "_SqliteSession":
-        """A new session."""
+        """Open a session."""
         return _SqliteSession(self._path)
 
     def table_names(self, connection: Connection) -> set[str]:
-        """The tables that there are."""
+        """Return the names of existing tables."""
         return {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
 
     def lock_creation(self, connection: Connection) -> None:
-        """Who writes has the file to itself."""
+        """SQLite writers lock the whole file."""
 
     def is_away(self, reason: str) -> bool:
-        """Whether another process holds it."""
+        """Return whether another process has locked it."""
         return "locked" in reason
 
     def refuse_vanished(self) -> None:
-        """An open connection would go on writing to a file that has no name any more."""
+        """Raise `StoreError` if the file was deleted: an open connection would write to the unlinked file."""
         if not self._idle or self._path.exists():
             return
         self.close()
@@ -60,7 +60,7 @@ class SqliteDatabase(Database):
 
 
 def copy_sqlite(file: Path, to: Path) -> None:
-    """As it is now, also from a folder in which SQLite may not make the files that it reads with."""
+    """Copy a SQLite file, also from a read-only folder, where SQLite cannot create its WAL files."""
     for mode in ("mode=ro", "immutable=1"):
         try:
             with (
@@ -75,7 +75,7 @@ def copy_sqlite(file: Path, to: Path) -> None:
 
 
 class _SqliteSession:
-    """Statements of one thread at a time."""
+    """A session for one thread at a time."""
 
     def __init__(self, path: Path) -> None:
         # The driver would begin transactions by itself, and too late.

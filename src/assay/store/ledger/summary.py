@@ -1,4 +1,4 @@
-"""How a run stands, from its facts: one line per run for a list of thousands, read in a handful of queries."""
+"""Status and progress of runs: one row per run for lists of thousands, read in a few queries."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -14,11 +14,11 @@ from assay.store.ledger.ledger import Ledger
 
 NOT_EVALUATED = (None, None, None)
 SILENT_S = 900.0
-"""The silence of a run whose process cannot be seen from here: one that was heard of since then is there."""
+"""A run on another host counts as running if it was heard of within this time."""
 
 
 class RunSummary(NamedTuple):
-    """One run, as far as it got."""
+    """Status and progress of a run."""
 
     run: Run
     status: RunStatus
@@ -28,19 +28,19 @@ class RunSummary(NamedTuple):
     """Steps of the whole run."""
     attempts: tuple[Attempt, ...]
     metric: str | None
-    """Title of the metric that runs of its method are compared by; None before the first evaluation."""
+    """Title of its method's headline metric; None before the first evaluation."""
     value: float | None
     """The value of that metric, in the last evaluation."""
     higher_is_better: bool | None
     """Whether more of it is better."""
     device_s: float
-    """Device time of training over all ranks; of an attempt that has not ended, until its last sign of life."""
+    """Device time of training over all ranks; of an open attempt, until its last sign of life."""
     evaluation_s: float
-    """Device time of evaluating its commits, as far as that is over."""
+    """Device time of finished evaluations of its commits."""
     launch: Launch | None
-    """Where it was started last; None where nobody wrote it down."""
+    """Last launch; None if none was recorded."""
     last_seen_s: float | None
-    """When a rank was last heard of, since the epoch; None where none ever was."""
+    """Last sign of life of a rank, since the epoch; None if there is none."""
 
 
 def run_status(
@@ -77,13 +77,13 @@ def run_status(
 
 
 def intact_commits(entries: Sequence[LogEntry]) -> list[Commit]:
-    """The commits of a log that were not found damaged, the oldest first; the last is where a run resumes."""
+    """Return the intact commits of a log, oldest first; a run resumes from the last one."""
     damaged = {entry.folder for entry in entries if isinstance(entry, CommitQuarantined)}
     return [entry for entry in entries if isinstance(entry, Commit) and entry.folder not in damaged]
 
 
 def run_summaries(ledger: Ledger) -> list[RunSummary]:
-    """All runs, the newest first."""
+    """Return all runs, newest first."""
     runs = ledger.runs()
     attempts: dict[str, list[Attempt]] = {}
     for attempt in ledger.attempts():
@@ -130,14 +130,13 @@ def run_summaries(ledger: Ledger) -> list[RunSummary]:
 
 
 def _held_so_far_s(attempts: Sequence[Attempt], last_seen_s: float | None) -> float:
-    """Device-seconds of attempts that have no end, and so no account, yet."""
+    """Return the device-seconds of attempts that have not ended."""
     still = [attempt for attempt in attempts if attempt.ended_s is None]
     return sum(max(0.0, (last_seen_s or 0.0) - attempt.started_s) * attempt.world_size for attempt in still)
 
 
 def _last_headlines(connection: Connection) -> dict[str, tuple[str | None, float | None, bool | None]]:
-    """Run -> title, value and direction. A classifier's evaluation is known by its kind; only other records are
-    read."""
+    """Return title, value and direction of the headline metric by run. Classifier rows need no record."""
     rows = connection.execute(
         "SELECT run_id, headline, CASE WHEN record LIKE :pattern THEN NULL ELSE record END FROM evaluations "
         "ORDER BY step",
@@ -153,6 +152,6 @@ def _metric(text: str, run_id: str) -> Metric:
 
 
 def _by_run(connection: Connection, value: str, table: str) -> dict[str, Any]:
-    """Run -> value; without the runs that have none."""
+    """Return the value by run, for runs that have one."""
     rows = connection.execute(f"SELECT run_id, {value} FROM {table} GROUP BY run_id")
     return {run: found for run, found in rows if found is not None}

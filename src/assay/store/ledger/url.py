@@ -1,4 +1,4 @@
-"""Which URLs name a ledger, told from the URL alone: nothing is opened, and no driver is imported.
+"""Validates ledger URLs without opening anything or importing a driver.
 
 sqlite:///…   that file
 postgresql:// a server that a team shares
@@ -15,7 +15,7 @@ _POSTGRESQL = re.compile(r"postgres(ql)?(\+psycopg)?://.*")
 
 
 def checked_url(url: str) -> str:
-    """The URL itself; `ConfigError` where it names no ledger."""
+    """Return the URL. Raises `ConfigError` if it is not a ledger's."""
     if not (_SQLITE.fullmatch(url) or _POSTGRESQL.fullmatch(url)):
         raise ConfigError(
             f"'{without_secrets(url)}' names no ledger. Use sqlite:///path/to/ledger.db or postgresql://user@host/database."
@@ -24,6 +24,6 @@ def checked_url(url: str) -> str:
 
 
 def sqlite_file(url: str) -> Path | None:
-    """The file behind a SQLite URL; None for a server."""
+    """Return the file of a SQLite URL; None for a server."""
     found = _SQLITE.fullmatch(url)
     return Path(found[1]) if found else None

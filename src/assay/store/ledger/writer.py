@@ -1,13 +1,13 @@
-"""Writes to a ledger that may hang, so that nobody waits for it: a queue, and a thread that opens the database.
+"""Writes to the ledger in the background, so that a hanging database blocks no one: a queue and a thread.
 
     training --put--> queue --> thread --> ledger
                                   | it fails, or is not done when its owner leaves
                                   v
                        ledger.missed/SUBJECT in the home, until it is written all the same
 
-Every fact goes into a folder first and into the ledger second, so what the ledger misses is not kept here: once
-it answers again, `again` writes everything about the subject anew. The thread does that while its owner
-lives, and after that whoever opens the ledger next (`launch.rebuild.fold_in_missed`).
+Facts are written to a folder before the ledger, so missed writes need not be stored here: once the ledger responds,
+`again` rewrites everything about the subject. The thread does so while its owner lives; afterwards the next
+command that opens the ledger does (`workflows.rebuild.fold_in_missed`).
 """
 
 import secrets
@@ -30,11 +30,11 @@ Facts = Callable[[Ledger], object]
 ResultT = TypeVar("ResultT")
 
 LEAVE_S = 2.0
-"""How long who leaves waits for what is not written yet: SIGTERM to exit is a commit and 5 s at most."""
+"""Limit on waiting for pending writes at exit: SIGTERM to exit takes a commit and at most 5 s."""
 FINISH_S = 10.0
-"""How long who is done, and was not asked to leave, waits for it."""
+"""The same limit after a normal end."""
 RETRY_S = 5.0
-"""From a failure to the next try."""
+"""Delay before a retry."""
 MISSED = "ledger.missed"
 
 
@@ -78,7 +78,7 @@ class LedgerWriter:
             self._changed.notify_all()
 
     def query(self, read: Callable[[Ledger], ResultT], *, within_s: float = LEAVE_S) -> ResultT | None:
-        """What the ledger answers once all before it is written; None if it does not, in time."""
+        """Return the result of a query after all pending writes; None on timeout."""
         results: SimpleQueue[ResultT] = SimpleQueue()
         self.put(lambda ledger: results.put(read(ledger)))
         try:
@@ -87,13 +87,13 @@ class LedgerWriter:
             return None
 
     def wait(self, within_s: float) -> bool:
-        """Whether everything is written, in time."""
+        """Wait until everything is written; return False on timeout."""
         with self._changed:
             self._changed.wait_for(lambda: not self.is_behind or self._has_ended, within_s)
             return not self.is_behind
 
     def close(self) -> None:
-        """Write what is left, for a moment; what is not written by then is on record as missed."""
+        """Write pending facts within `LEAVE_S`; mark the subject as missed if that fails."""
         if self._is_closed:
             return
         with self._changed:
@@ -136,12 +136,12 @@ class LedgerWriter:
             ledger.close()
 
     def _catch_up(self, ledger: Ledger) -> None:
-        """Whatever was missed, and the database may be a new one."""
+        """Rewrite everything about the subject, because the database may be a new one."""
         self._again(ledger)
         clear_missed(self._home, self._subject)
 
     def _next(self) -> list[Facts] | None:
-        """What is to be written now; None when all is and no more will come. Waits while it is away."""
+        """Wait for facts to write; None after the last ones. While the ledger is unavailable, wait before a retry."""
         with self._changed:
             if self._is_away:
                 self._changed.wait_for(lambda: self._is_closed, RETRY_S)
@@ -160,7 +160,7 @@ class LedgerWriter:
 
 
 def mark_missed(home: Home, subject: str) -> None:
-    """Put on record that this home's ledger does not hold all about a subject."""
+    """Mark that this home's ledger lacks facts about a subject."""
     path = _mark(home, subject)
     unfinished = home.folder / f".{MISSED}-{secrets.token_hex(4)}"
     try:
@@ -177,7 +177,7 @@ def mark_missed(home: Home, subject: str) -> None:
 
 @contextmanager
 def marking(home: Home, *subjects: str) -> Iterator[None]:
-    """Within, a ledger that dies leaves a mark: facts about the subjects may be in their folders alone."""
+    """Mark the subjects as missed if the ledger fails within the block."""
     try:
         yield
     except StoreError:
@@ -187,7 +187,7 @@ def marking(home: Home, *subjects: str) -> Iterator[None]:
 
 
 def missed_subjects(home: Home) -> dict[str, float]:
-    """What this home's ledger, and no other, does not hold all about; with the time of the mark."""
+    """Return the subjects that this home's ledger lacks facts about, with the time of the mark."""
     found = {}
     for path in sorted((home.folder / MISSED).glob("*")):
         try:
@@ -199,7 +199,7 @@ def missed_subjects(home: Home) -> dict[str, float]:
 
 
 def clear_missed(home: Home, subject: str, *, marked_at_s: float | None = None) -> None:
-    """It is written down now; a mark that was made again since `marked_at_s` stays."""
+    """Remove a subject's mark, unless it was renewed after `marked_at_s`."""
     path = _mark(home, subject)
     try:
         if marked_at_s is None or path.stat().st_mtime == marked_at_s:

@@ -12,7 +12,7 @@ from assay.base.errors import DamagedDataError
 
 
 class LogRecord(Protocol):
-    """A record with a `type`, by which it is told from the others of its log."""
+    """A record with a `type` that selects its class within the log."""
 
     @property
     def type(self) -> str: ...
@@ -24,17 +24,17 @@ EntryT = TypeVar("EntryT", bound=LogRecord)
 
 
 class Known(NamedTuple, Generic[EntryT]):
-    """An entry that was read or put."""
+    """An entry of the log with its digests."""
 
     entry: EntryT
     sha256: str
-    """The digest of the entry and its place."""
+    """Digest of the entry and its key."""
     previous_sha256: str
-    """The digest of the one before it, as it says; empty of the first."""
+    """Digest of the previous entry; empty for the first."""
 
 
 def entry_text(entry: EntryT, key: str, previous_sha256: str) -> tuple[bytes, Known[EntryT]]:
-    """What is put under a key behind the entry with a digest; and what is known once it is there."""
+    """Return the bytes of an entry that follows `previous_sha256`, and the entry with its digests."""
     tree = {**entry.to_tree(), "type": entry.type, "previous_sha256": previous_sha256}
     sha256 = _entry_sha256(tree, key)
     data = canonical_json({**tree, "entry_sha256": sha256}).encode()
@@ -42,7 +42,7 @@ def entry_text(entry: EntryT, key: str, previous_sha256: str) -> tuple[bytes, Kn
 
 
 def read_entry(data: bytes, key: str, classes: Mapping[str, type[Any]], *, of: str) -> Known[Any]:
-    """Read an entry of a log; `classes` by its type. `of`: what the log is called."""
+    """Read an entry of a log. `classes`: by type. `of`: the log's name for messages."""
     import json
 
     try:
@@ -59,19 +59,19 @@ def read_entry(data: bytes, key: str, classes: Mapping[str, type[Any]], *, of: s
 
 
 def changed(key: str, what: str) -> DamagedDataError:
-    """What to raise of an entry that is not as it was put."""
+    """Return the error for an entry that was changed."""
     return DamagedDataError(
         f"{key}: {what}. The file was changed after it was put; restore it from a backup of the run's store."
     )
 
 
 def _as_put_sha256(data: bytes, digest: str, key: str) -> str:
-    """The digest of an entry whose text is spelled as `entry_text` has it, which spares spelling it again; of
-    another text it is another."""
+    """Return the digest of an entry with canonical text without serializing it again; a different digest for
+    other text."""
     entry = data.replace(f'"entry_sha256":"{digest}",'.encode(), b"", 1)
     return sha256_of_bytes(b'{"entry":%b,"key":%b}' % (entry, canonical_json(key).encode()))
 
 
 def _entry_sha256(tree: dict[str, object], key: str) -> str:
-    """The digest of an entry and its place: another entry in its place shows, too."""
+    """Return the digest of an entry and its key, so that a swapped entry is detected."""
     return sha256_of_json({"entry": tree, "key": key})

@@ -1,4 +1,4 @@
-"""Something whose state is a fold of the entries of its log: FOLDER/00000000.json, 00000001.json, ...
+"""Event-sourced state: a fold over the entries FOLDER/00000000.json, 00000001.json, ...
 
 Each entry is put only if its number is free. So whoever appends decides on the newest state: who loses the
 number to another reads that one's entry, and decides again. What is decided never rests on a state that was
@@ -31,20 +31,20 @@ from assay.store.objects import ObjectStore
 StateT = TypeVar("StateT")
 BRIEF = "brief"
 LIGHT_BYTES = 400
-"""About what is left of a long entry."""
+"""Approximate size of a light entry."""
 
 
 class LogKind(NamedTuple, Generic[EntryT, StateT]):
-    """What the logs of one kind of thing have in common."""
+    """Properties of one kind of log."""
 
     name: str
     """For messages: `a job's log`."""
     classes: Mapping[str, type[Any]]
     """By an entry's `type`."""
     fold: Callable[[StateT | None, EntryT], StateT]
-    """The state behind one more entry; the first entry finds None."""
+    """Return the state after an entry; the state before the first entry is None."""
     light: Callable[[EntryT], EntryT] | None = None
-    """What of an entry its state holds; None for all of it."""
+    """Reduces an entry to what the state needs; None keeps all of it."""
 
 
 class EntryLog(Generic[EntryT, StateT]):
@@ -60,10 +60,10 @@ class EntryLog(Generic[EntryT, StateT]):
         self._sha256 = ""
         self._is_read = False
         self.num_bytes = 0
-        """How long the entries are that the state is of."""
+        """Total size of the entries in the state."""
 
     def state(self) -> StateT | None:
-        """What all entries so far come to; None where there is none."""
+        """Return the state after all entries; None without entries."""
         with self._lock:
             self._catch_up()
             return self._state
@@ -89,13 +89,13 @@ class EntryLog(Generic[EntryT, StateT]):
             return self._state
 
     def entry(self, number: int) -> EntryT:
-        """One entry that is there, all of it."""
+        """Return one existing entry in full."""
         key = self._key(number)
         entry: EntryT = read_entry(self._store.get(key), key, self._kind.classes, of=self._kind.name).entry
         return entry
 
     def write_brief(self) -> None:
-        """Put the light entries of a log that is over as one object; nothing where none is light."""
+        """Write the brief of a finished log; does nothing if the kind has no light entries."""
         if self._kind.light is None:
             return
         with self._lock:
@@ -112,7 +112,7 @@ class EntryLog(Generic[EntryT, StateT]):
             self._read(key)
 
     def _read_all(self) -> None:
-        """The first time: one list instead of a look for each."""
+        """Read all entries with one list request instead of one look-up each."""
         found = sorted(item.key for item in self._store.list(f"{self._folder}/"))
         for key in (key for key in found if re.fullmatch(r"\d{8,}\.json", key.rpartition("/")[2])):
             if key != self._next_key():
@@ -123,7 +123,7 @@ class EntryLog(Generic[EntryT, StateT]):
             self._read(key)
 
     def _read_brief(self) -> bool:
-        """Likewise, from one object; whether it could be."""
+        """Read all entries from the brief; return whether that succeeded."""
         key = f"{self._folder}/{BRIEF}"
         if self._kind.light is None or not self._store.exists(key):
             return False
@@ -162,7 +162,7 @@ class EntryLog(Generic[EntryT, StateT]):
 
 
 def brief_text(entries: Sequence[LogRecord], sha256: str) -> bytes:
-    """The brief of a log of these light entries, whose last one has a digest."""
+    """Return the brief of these light entries; `sha256` is the digest of the last one."""
     trees = [{**entry.to_tree(), "type": entry.type} for entry in entries]
     text = canonical_json({"entries": trees, "entry_sha256": sha256}).encode()
     return sha256_of_bytes(text).encode() + b"\n" + text

@@ -12,7 +12,7 @@ from assay.store.logs.entry_log import EntryLog
 
 
 class WorkedAt(Protocol):
-    """What has become of something that workers take."""
+    """State of something that workers acquire."""
 
     @property
     def lease(self) -> int:
@@ -24,7 +24,7 @@ WorkedAtT = TypeVar("WorkedAtT", bound=WorkedAt)
 
 
 class FencedLog(Generic[EntryT, WorkedAtT]):
-    """Appends to one log under one lease."""
+    """Appends to a log under a lease."""
 
     def __init__(self, log: EntryLog[EntryT, WorkedAtT], lease: int, *, of: str) -> None:
         """`lease`: its number. `of`: whose log it is, for messages."""
@@ -33,12 +33,12 @@ class FencedLog(Generic[EntryT, WorkedAtT]):
         self._of = of
 
     def acquire(self, acquired: EntryT) -> bool:
-        """Write down that the lease is there; whether it counts: not where a later one is at work already."""
+        """Append the entry that acquires the log; return False if a later lease already has it."""
         state = self._log.append(lambda now: acquired if now is not None and now.lease < self._lease else None)
         return state is not None and state.lease == self._lease
 
     def append(self, decide: Callable[[WorkedAtT], EntryT | None]) -> WorkedAtT:
-        """See `EntryLog.append`; `FencedError` where the thing is another's by now, and then nothing is put."""
+        """See `EntryLog.append`. Raises `FencedError`, without writing, if a later lease acquired the log."""
 
         def decided(now: WorkedAtT | None) -> EntryT | None:
             assert now is not None, f"{self._of} was taken"

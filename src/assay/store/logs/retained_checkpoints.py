@@ -26,14 +26,14 @@ MAY_BE = "kept/may-be"
 
 
 class RetentionState(NamedTuple):
-    """Who relies on a checkpoint."""
+    """Holders of a checkpoint."""
 
     holders: frozenset[str] = frozenset()
     is_retired: bool = False
 
 
 def fold_retention(state: RetentionState | None, entry: RetentionEntry) -> RetentionState:
-    """The state behind one more entry."""
+    """Return the state after an entry."""
     state = state or RetentionState()
     match entry:
         case CheckpointRetained():
@@ -50,7 +50,7 @@ RETENTION_LOG: LogKind[RetentionEntry, RetentionState] = LogKind(
 
 
 class RetainedCheckpoints:
-    """Those of one run, by their folders."""
+    """Retained checkpoints of one run, by folder."""
 
     def __init__(self, store: ObjectStore, clock: Clock) -> None:
         """`store`: the run's own."""
@@ -59,11 +59,11 @@ class RetainedCheckpoints:
         self._may_be: bool | None = None
 
     def open_to_others(self) -> None:
-        """Have the run ask before it retires anything; to be said before it is launched."""
+        """Make the run check for holders before it retires checkpoints. Call this before the launch."""
         self._store.put_if_absent(MAY_BE, b"")
 
     def keep(self, folder: str, holder: str) -> bool:
-        """Have a checkpoint stay for somebody; whether it does, or was retired already."""
+        """Retain a checkpoint for a holder; return False if it was already retired."""
         retained = CheckpointRetained(holder=holder, at_s=self._clock.now_s())
 
         def decide(now: RetentionState | None) -> RetentionEntry | None:
@@ -75,12 +75,12 @@ class RetainedCheckpoints:
         return not state.is_retired
 
     def release(self, folder: str, holder: str) -> None:
-        """Let it go, as far as he is concerned."""
+        """Remove a holder of a checkpoint."""
         released = CheckpointReleased(holder=holder, at_s=self._clock.now_s())
         self._log(folder).append(lambda now: released if now is not None and holder in now.holders else None)
 
     def retire(self, folder: str) -> bool:
-        """Whether the run may delete a checkpoint: then nobody can rely on it any more."""
+        """Retire a checkpoint if nothing holds it; return whether the run may delete it."""
         if self._may_be is None:
             self._may_be = self._store.exists(MAY_BE)
         if not self._may_be:

@@ -27,12 +27,12 @@ from assay.store.metrics.segment import attempt_and_rank
 
 
 class Curve(NamedTuple):
-    """A metric by step: three arrays of one length, the steps never falling."""
+    """A metric by step: three arrays of equal length, sorted by step."""
 
     steps: npt.NDArray[np.int64]
     values: npt.NDArray[np.float64]
     at_s: npt.NDArray[np.float64]
-    """When each was measured, seconds since the epoch."""
+    """Time of measurement, seconds since the epoch."""
 
 
 class MetricSummary(NamedTuple):
@@ -43,13 +43,13 @@ class MetricSummary(NamedTuple):
     num_nan: int
     last_step: int
     last_value: float | None
-    """None where it is no number."""
+    """None for NaN."""
     minimum: float | None
     maximum: float | None
 
 
 class RankEvent(NamedTuple):
-    """A sentence that a rank wrote down."""
+    """A log message of a rank."""
 
     at_s: float
     """Seconds since the epoch."""
@@ -106,14 +106,14 @@ def metric_summaries(ledger: Ledger, run_id: str) -> list[MetricSummary]:
 
 
 def last_steps(ledger: Ledger, run_id: str, name: str) -> dict[int, int]:
-    """Attempt -> the last step at which its rank 0 logged the metric, be that rolled back or not."""
+    """Return the last step at which rank 0 logged the metric, by attempt, including rolled-back steps."""
     query = "SELECT attempt, last_step FROM metric_series WHERE run_id = :run_id AND rank = 0 AND name = :name"
     with ledger.reading() as connection:
         return dict(connection.execute(query, {"run_id": run_id, "name": name}))
 
 
 def events(ledger: Ledger, run_id: str) -> list[RankEvent]:
-    """What the ranks of a run wrote down, in the order in which it happened."""
+    """Return the log messages of a run's ranks in order of time."""
     query = "SELECT at_s, path, text FROM metric_events WHERE run_id = :run_id ORDER BY at_s, path, event_index"
     with ledger.reading() as connection:
         rows = connection.execute(query, {"run_id": run_id})
@@ -129,7 +129,7 @@ def last_sign_of_life_s(ledger: Ledger, run_id: str) -> float | None:
 
 
 def _valid_up_to(connection: Connection, run_id: str) -> dict[int, float]:
-    """Attempt -> the last of its steps that later attempts did not roll back.
+    """Return the last step that was not rolled back, by attempt.
 
     An attempt begins where its record says, or else (a ledger that was built from segments alone) a step before
     the first that it logged.
@@ -148,7 +148,7 @@ def _valid_up_to(connection: Connection, run_id: str) -> dict[int, float]:
 
 
 def _points_between(connection: Connection, series: SeriesRow, low: float, high: float, max_points: int) -> Table:
-    """Points with steps in [low, high]: from the overview where it is fine enough, else from chunks."""
+    """Return points with steps in [low, high], from the overview if it is fine enough, else from chunks."""
     if series.first_step > high or series.last_step < low:
         return no_points()
     is_whole = low <= series.first_step and series.last_step <= high

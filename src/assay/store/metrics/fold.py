@@ -55,7 +55,7 @@ class _SegmentRow(NamedTuple):
 
 
 def fold_run(ledger: Ledger, run: Run) -> int:
-    """Bring the ledger up to date with the run's segments on this machine; cheap where nothing is new.
+    """Fold new data of the run's local segments into the ledger; cheap without new data.
 
     Returns the number of new points.
     """
@@ -92,7 +92,7 @@ def _fold_segment(ledger: Ledger, run_id: str, path: Path, name: str) -> int:
 
 
 def _claim(connection: Connection, run_id: str, name: str) -> "_SegmentRow":
-    """The segment's row, made if there is none; nobody else folds it until this transaction ends."""
+    """Return the segment's row, created if missing; it stays locked until the transaction ends."""
     first = {"position": Position().to_json(), "num_bytes": 0, "num_events": 0, "last_at_s": 0.0}
     row = {"run_id": run_id, "path": name, **first}
     columns = ", ".join(_SegmentRow._fields)
@@ -106,7 +106,7 @@ def _claim(connection: Connection, run_id: str, name: str) -> "_SegmentRow":
 
 
 def series_rows(connection: Connection, *, order: str = "series_id", **ours: object) -> "list[SeriesRow]":
-    """The series of which these columns have these values."""
+    """Return the series that match these column values."""
     where = " AND ".join(f"{column} = :{column}" for column in ours)
     columns = ", ".join(SeriesRow._fields)
     rows = connection.execute(f"SELECT {columns} FROM metric_series WHERE {where} ORDER BY {order}", ours)
@@ -138,7 +138,7 @@ def _append_series(connection: Connection, run_id: str, header: SegmentHeader, m
 
 
 def _summary_with(row: "SeriesRow | None", new: Table) -> dict[str, Any]:
-    """The series' columns after `new` is appended; `row` is None for a new series."""
+    """Return the series' columns after `new` is appended; `row` is None for a new series."""
     before = Overview() if row is None else Overview(row.num_points, row.bucket_points, decoded_points(row.overview))
     after = before.extended(new)
     steps, values, extremes = new[:, STEP], new[:, VALUE], after.extremes[:, VALUE]
@@ -157,7 +157,7 @@ def _summary_with(row: "SeriesRow | None", new: Table) -> dict[str, Any]:
 
 
 def _append_chunks(connection: Connection, series_id: int, num_before: int, new: Table) -> None:
-    """Fill the last chunk up and add further ones."""
+    """Fill the last chunk and append new ones."""
     table = tables.metric_chunks
     first_index = num_before // CHUNK_POINTS
     partial_chunk = no_points()
@@ -198,13 +198,13 @@ def _append_events(connection: Connection, run_id: str, name: str, num_before: i
 
 
 def encoded_points(points: Table) -> bytes:
-    """Points as the ledger holds them: step i64, seconds f64, value f64, column by column."""
+    """Encode points for the ledger: step i64, seconds f64, value f64, by column."""
     steps = points[:, STEP].astype("<i8").tobytes()
     return steps + np.ascontiguousarray(points[:, 1:].T, "<f8").tobytes()
 
 
 def decoded_points(data: bytes) -> Table:
-    """What `encoded_points` wrote. Steps are exact up to 2^53."""
+    """Decode `encoded_points`. Steps are exact up to 2^53."""
     num_points = len(data) // 24
     steps = np.frombuffer(data, "<i8", num_points).astype(float)
     others = np.frombuffer(data, "<f8", 2 * num_points, 8 * num_points).reshape(2, num_points)

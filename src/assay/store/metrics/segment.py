@@ -1,4 +1,4 @@
-"""The metric segment: what one rank of one attempt measured, in the order in which it happened.
+"""The metric segment: append-only file of what one rank of one attempt measured.
 
 A segment is a file that one process appends to. Each call is one `os.write` of one frame, so there is no
 thread, no lock and no buffer of ours: what was logged survives SIGKILL, and a reader needs no permission.
@@ -47,22 +47,22 @@ _BEGINNING_BYTES = 1 << 18
 
 
 def segment_path(run_dir: Path, attempt: int, rank: int) -> Path:
-    """Where a rank's segment lies in the run's folder."""
+    """Return the path of a rank's segment."""
     return run_dir / "metrics" / f"attempt-{attempt:04d}" / f"rank-{rank:05d}.seg"
 
 
 def attempt_and_rank(path: Path) -> tuple[int, int]:
-    """Whose a segment is, by its path."""
+    """Return the attempt and rank of a segment's path."""
     return int(path.parent.name.removeprefix("attempt-")), int(path.stem.removeprefix("rank-"))
 
 
 def segment_paths(run_dir: Path) -> list[Path]:
-    """All segments of a run, by attempt and rank."""
+    """Return the paths of a run's segments, by attempt and rank."""
     return sorted((run_dir / "metrics").glob("attempt-*/rank-*.seg"))
 
 
 class SegmentWriter:
-    """Appends to one segment. For one thread; a call costs a few microseconds and returns when written."""
+    """Appends to one segment. For one thread; a call costs a few microseconds and returns after the write."""
 
     def __init__(self, path: Path, *, run_id: str, attempt: int, rank: int, clock: Clock | None = None) -> None:
         self._path = path
@@ -99,21 +99,21 @@ class SegmentWriter:
         self._append(frame)
 
     def phase(self, name: Phase) -> None:
-        """The device enters this phase now, and is in it until the next call."""
+        """Record that the device enters a phase."""
         self._append(_PHASE_FRAME.pack(24, _PHASE, PHASES.index(name), self._clock.monotonic_s()))
 
     def event(self, text: str) -> None:
-        """Record a sentence about something that happened, e.g. `resumed at step 300`."""
+        """Record a log message, e.g. `resumed at step 300`."""
         at = struct.pack("<d", self._clock.monotonic_s())
         self._append(_json_frame(_EVENT, 0, at, text[:_MAX_EVENT_CHARS]))
 
     def span(self, name: str, began_s: float, ended_s: float) -> None:
-        """Record between which monotonic seconds something was done, e.g. `rendezvous`."""
+        """Record a span in monotonic seconds, e.g. `rendezvous`."""
         at = struct.pack("<d", ended_s)
         self._append(_json_frame(_SPAN, 0, at, [name, began_s]))
 
     def sync(self) -> None:
-        """Return when all that was logged would survive a power cut."""
+        """Flush the segment to disk (fsync)."""
         try:
             os.fsync(self._fd)
         except OSError as error:
@@ -147,7 +147,7 @@ class SegmentWriter:
 
 
 class SegmentHeader(NamedTuple):
-    """Whose segment it is, and one moment on both clocks."""
+    """Owner of the segment, and one moment on both clocks."""
 
     run_id: str
     attempt: int
@@ -159,31 +159,31 @@ class SegmentHeader(NamedTuple):
     phases: tuple[Phase, ...]
 
     def wall_of(self, monotonic_s: Numbers) -> Numbers:
-        """Seconds since the epoch of moments on this host's monotonic clock."""
+        """Convert moments of the host's monotonic clock to seconds since the epoch."""
         return monotonic_s + (self.wall_s - self.monotonic_s)
 
 
 class Position(NamedTuple):
-    """How far a segment was read, with the definitions met so far: all that a later read needs."""
+    """How far a segment was read, with the definitions so far, to continue reading later."""
 
     offset: int = 0
     header: SegmentHeader | None = None
     names: tuple[tuple[int, tuple[str, ...]], ...] = ()
 
     def to_json(self) -> str:
-        """As text, to be stored beside what was read."""
+        """Serialize the position as JSON."""
         return json.dumps(self)
 
     @classmethod
     def from_json(cls, text: str) -> "Position":
-        """What `to_json` wrote."""
+        """Parse the output of `to_json`."""
         offset, header, names = json.loads(text)
         fields = header and SegmentHeader(*[*header[:-1], tuple(header[-1])])
         return cls(offset, fields, tuple((names_id, tuple(some)) for names_id, some in names))
 
 
 class Points(NamedTuple):
-    """One metric's points in the order in which they were logged; three arrays of one length."""
+    """Points of a metric in logged order; three arrays of equal length."""
 
     steps: Steps
     at_s: Numbers
@@ -192,21 +192,21 @@ class Points(NamedTuple):
 
 
 class PhaseChanges(NamedTuple):
-    """When the device entered which phase."""
+    """The phase changes of a device."""
 
     at_s: Numbers
     phases: tuple[Phase, ...]
 
 
 class TimedText(NamedTuple):
-    """A sentence and its moment (monotonic seconds)."""
+    """A log message with its time in monotonic seconds."""
 
     at_s: float
     text: str
 
 
 class TimedSpan(NamedTuple):
-    """Something that took a while, with the monotonic seconds between which it did."""
+    """A span in monotonic seconds."""
 
     name: str
     began_s: float
@@ -214,7 +214,7 @@ class TimedSpan(NamedTuple):
 
 
 class SegmentData(NamedTuple):
-    """What a read found. `header` is None only where not even the header is whole yet."""
+    """Result of a read. `header` is None only if it is incomplete."""
 
     header: SegmentHeader | None
     metrics: dict[str, Points]
@@ -224,12 +224,12 @@ class SegmentData(NamedTuple):
     events: tuple[TimedText, ...]
     spans: tuple[TimedSpan, ...]
     next: Position
-    """Where to go on once the file has grown."""
+    """Position to continue from once the file has grown."""
     damaged_bytes: int
-    """Stepped over: bytes that are no frame although frames follow. 0 unless the file was changed."""
+    """Skipped bytes that are not frames although frames follow; 0 unless the file is corrupt."""
 
     def last_at_s(self) -> float:
-        """The rank's last sign of life in what was read, seconds since the epoch; 0.0 without a header."""
+        """Return the last sign of life that was read, seconds since the epoch; 0.0 without a header."""
         if self.header is None:
             return 0.0
         moments = np.r_[self.step_ends.at_s[-1:], self.phase_changes.at_s[-1:], self.header.monotonic_s]
@@ -237,7 +237,7 @@ class SegmentData(NamedTuple):
 
 
 def read_beginning(path: Path) -> SegmentData:
-    """The frames of a segment's first quarter of a megabyte: how an attempt began, however long it went on."""
+    """Read the first 256 KB of a segment, at a cost independent of its length."""
     try:
         with path.open("rb") as file:
             return _decode(file.read(_BEGINNING_BYTES), Position())
@@ -266,7 +266,7 @@ _FRAME = np.dtype([(name, np.int64) for name in ("offset", "size", "kind", "id")
 _Frames = npt.NDArray[np.void]
 """Whole, checked frames in file order."""
 _Logged = dict[str | None, list[tuple[npt.NDArray[np.int64], Points]]]
-"""By metric, points with their places in the file; those of None are the ends of the steps."""
+"""By metric, points with their offsets in the file; None holds the ends of steps."""
 
 
 def _decode(data: bytes, after: Position) -> SegmentData:
@@ -302,7 +302,7 @@ def _decode(data: bytes, after: Position) -> SegmentData:
 
 
 def _whole_frames(data: bytes) -> tuple[_Frames, int, int]:
-    """All checked frames, where the last of them ends, and how many damaged bytes lie between them."""
+    """Return all valid frames, the end of the last one, and the number of corrupt bytes in between."""
     parts: list[_Frames] = []
     start, end, damaged_bytes = 0, 0, 0
     while True:
@@ -318,7 +318,7 @@ def _whole_frames(data: bytes) -> tuple[_Frames, int, int]:
 
 
 def _walk(data: bytes, start: int) -> npt.NDArray[np.int64]:
-    """Offsets of frames, by their lengths alone, until a length is impossible."""
+    """Return offsets of frames, following their lengths up to the first invalid length."""
     offsets: list[int] = []
     found = offsets.append
     size_at = struct.Struct("<I").unpack_from
@@ -335,7 +335,7 @@ def _walk(data: bytes, start: int) -> npt.NDArray[np.int64]:
 
 
 def _checked(data: bytes, offsets: npt.NDArray[np.int64]) -> _Frames:
-    """The frames before the first whose CRC is wrong."""
+    """Return the frames before the first with a wrong CRC."""
     heads = np.frombuffer(data, "<u4", len(data) // 4)
     words = heads[offsets[:, None] // 4 + np.arange(4)].astype(np.int64)
     is_whole = np.zeros(len(offsets), bool)
@@ -351,14 +351,14 @@ def _checked(data: bytes, offsets: npt.NDArray[np.int64]) -> _Frames:
 
 
 def _rows(data: bytes, offsets: npt.NDArray[np.int64], num_bytes: int) -> npt.NDArray[np.uint8]:
-    """`num_bytes` from each of `offsets` (multiples of 4, as is `num_bytes`)."""
+    """Return `num_bytes` from each offset. Offsets and `num_bytes` are multiples of 4."""
     words = np.frombuffer(data, "<u4", len(data) // 4)
     rows = words[offsets[:, None] // 4 + np.arange(num_bytes // 4)]
     return np.ascontiguousarray(rows).view(np.uint8)
 
 
 def _next_frame(data: bytes, damaged_from: int) -> int | None:
-    """Where the next whole frame begins at or behind a stretch that is none; None where there is none."""
+    """Return the offset of the next valid frame at or after corrupt bytes; None if there is none."""
     words = np.frombuffer(data, "<u4", len(data) // 8 * 2).reshape(-1, 2)
     first = damaged_from // 8
     sizes = words[first:-1, 1].astype(np.int64)
@@ -373,7 +373,7 @@ def _next_frame(data: bytes, damaged_from: int) -> int | None:
 
 
 def _collect_scalars(data: bytes, offsets: npt.NDArray[np.int64], names: tuple[str, ...], logged: _Logged) -> None:
-    """Add the points of the scalar frames at these places, which carry these names."""
+    """Add the points of scalar frames at these offsets."""
     if not len(offsets):
         return
     body = _rows(data, offsets + 16, 16 + 8 * len(names))
@@ -384,7 +384,7 @@ def _collect_scalars(data: bytes, offsets: npt.NDArray[np.int64], names: tuple[s
 
 
 def _joined(parts: list[tuple[npt.NDArray[np.int64], Points]]) -> Points:
-    """Points of several frame layouts, in file order."""
+    """Merge points of several frame layouts, in file order."""
     if not parts:
         return Points(np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
     if len(parts) == 1:
@@ -402,7 +402,7 @@ def _phase_changes(data: bytes, frames: _Frames, header: SegmentHeader | None) -
 
 
 def _timed(data: bytes, frames: _Frames, kind: int) -> Iterator[tuple[float, Any]]:
-    """What the frames of one kind say, each with its moment."""
+    """Yield time and content of the frames of one kind."""
     for offset, size, _, _ in frames[frames["kind"] == kind].tolist():
         (at_s,) = struct.unpack_from("<d", data, offset + 16)
         yield at_s, json.loads(data[offset + 24 : offset + size])
@@ -418,14 +418,14 @@ def _header_of(tree: dict[str, Any]) -> SegmentHeader:
 
 
 def _json_frame(kind: int, frame_id: int, before: bytes, value: object) -> bytes:
-    """Everything of a frame behind its CRC; spaces pad the JSON to a multiple of 8 bytes."""
+    """Return a frame without its CRC; spaces pad the JSON to a multiple of 8 bytes."""
     text = before + json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
     text += b" " * (-len(text) % 8)
     return _PREFIX.pack(len(text) + 16, kind, frame_id) + text
 
 
 def _drop_torn_tail(fd: int, path: Path) -> int:
-    """Cut an existing segment behind its last whole frame, so that appending goes on there; its length."""
+    """Truncate an existing segment after its last valid frame; return its length."""
     num_bytes = os.fstat(fd).st_size
     if num_bytes:
         num_bytes = read_segment(path).next.offset

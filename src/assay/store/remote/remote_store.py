@@ -1,4 +1,4 @@
-"""Objects behind a URL, by a driver that speaks S3, GCS and Azure; and in memory, for tests and previews."""
+"""Object stores on S3, GCS and Azure by one driver; and in memory, for tests and previews."""
 
 import io
 import re
@@ -27,22 +27,21 @@ _RETRY: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=20)}
 """Retries inside the driver; `RetryPolicy` adds its own."""
 _WRITER_TIMEOUT_S = 120.0
 _WRITER_RETRY_S = 300.0
-"""How long the writing of a file's parts is retried, if the patience is no shorter: nobody else could write
-them again."""
+"""Retry budget for the parts of a file (at most the policy's): callers cannot repeat a streamed write."""
 _BACK_OFF: Any = {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=10), "base": 2}
 _AWAY = re.compile(r"status code: (408|425|429|5\d\d)|HTTP error")
-"""What a driver says of a server that may answer another time: overloaded, cut off, or silent."""
+"""Driver errors that may be temporary: overloaded, disconnected or silent servers."""
 _CREDENTIALS = "169.254.169.254"
-"""Asked where no credentials are given; that mends nothing by itself."""
+"""Address the driver queries without credentials; retrying cannot help."""
 
 
 def in_memory(url: str) -> "RemoteStore":
-    """A store that ends with the process."""
+    """Return a store that lives as long as the process."""
     return RemoteStore(url, MemoryStore())
 
 
 def remote_store(url: str, *, budget_s: float, allows_http: bool) -> "RemoteStore":
-    """The store of a URL; `budget_s`: how long what is away may be asked again."""
+    """Return the store of a URL. `budget_s`: retry budget."""
     http = {"allow_http": allows_http}
     retry_s = min(_WRITER_RETRY_S, budget_s)
     writer = {**_CLIENT, "timeout": f"{max(30.0, min(_WRITER_TIMEOUT_S, retry_s)):.0f}s"}
@@ -97,7 +96,7 @@ class RemoteStore:
         return islice(self._listed(prefix, after), limit)
 
     def _listed(self, prefix: str, after: str) -> Iterator[ObjectInfo]:
-        """In the order of their keys: as object stores list."""
+        """List in key order, as object stores do."""
         folder, _, start = prefix.rpartition("/")
         with self._named("list", prefix, require_prefix):
             for chunk in obstore.list(self._store, folder or None, offset=after or None):
@@ -125,7 +124,7 @@ class RemoteStore:
                 return
 
     def sweep_unfinished(self, is_dead: Callable[[str, float], bool], is_swept: Callable[[str], bool]) -> None:
-        """Nothing that could be listed; the server drops parts by the bucket's rule for them."""
+        """Do nothing: unfinished parts are not listed, and the bucket's lifecycle rule removes them."""
 
     @contextmanager
     def open_reader(self, key: str) -> Iterator[IO[bytes]]:
@@ -158,13 +157,13 @@ class RemoteStore:
 
 
 class _CopyingWriter:
-    """The driver sends a block after `write` has returned, when the buffer may be in use again: so a copy."""
+    """Copies each block, because the driver sends it after `write` has returned and the buffer may be reused."""
 
     def __init__(self, writer: Any) -> None:
         self._writer = writer
 
     def write(self, data: bytes | memoryview) -> int:
-        """As of a file."""
+        """Write a copy of the data."""
         return int(self._writer.write(bytes(data)))
 
     def __getattr__(self, name: str) -> Any:

@@ -1,7 +1,7 @@
 """The notebooks of investigations, one file each: `cases/NAME.json` in the home.
 
-A file is replaced whole, with its own digest in it, so it is never seen half written and a changed one is
-noticed. Who adds to it holds a lock, so two who add at once both stay.
+Files are replaced atomically and contain their own digest, so partial and changed files are detected. Changes
+are made under a lock, so concurrent additions are all kept.
 """
 
 import fcntl
@@ -19,32 +19,32 @@ if TYPE_CHECKING:
 
 
 def reject_existing_case(home: Home, name: str) -> None:
-    """Raise `ConfigError` for a name that is none, or taken."""
+    """Raise `ConfigError` if the name is invalid or exists."""
     if (home.cases / _key(name)).exists():
         raise _name_conflict(home, name)
 
 
 def open_case(home: Home, case: Case) -> None:
-    """A new one; a `ConfigError` where its name is taken."""
+    """Create a case. Raises `ConfigError` if its name exists."""
     if not _store(home).put_if_absent(_key(case.name), case.to_sealed_json().encode()):
         raise _name_conflict(home, case.name)
 
 
 def saved_case(home: Home, name: str) -> Case:
-    """A case; a `ConfigError` where there is none, a `DataError` where its file was damaged."""
+    """Load a case. Raises `ConfigError` if there is none, `DataError` if its file is corrupt."""
     path = home.cases / _key(name)
     if not path.is_file():
         known = sorted(item.stem for item in home.cases.glob("*.json"))
         existing = ", ".join(known) or "none"
         raise ConfigError(
             f"no case '{name}' in {home.cases}{meant(name, known)}; there is {existing}. "
-            f"'assay triage case open {name}' begins one."
+            f"'assay triage case open {name}' creates one."
         )
     return Case.from_json(path.read_bytes(), source=path)
 
 
 def change_case(home: Home, name: str, change: Callable[[Case], Case]) -> Case:
-    """The case as it is after a change; nothing is written where that raises."""
+    """Apply a change to a case and return the result; nothing is written if `change` raises."""
     saved_case(home, name)
     with _locked(home, name):
         changed = change(saved_case(home, name))

@@ -11,20 +11,20 @@ FOLDER = "guards"
 
 
 def save_guard(home: Path, guard: Guard) -> None:
-    """`ConfigError` if there is one of that name."""
+    """Save a guard. Raises `ConfigError` if the name exists."""
     name = checked_name(guard.name, of="the guard's name")
     if not open_store(str(home / FOLDER)).put_if_absent(f"{name}.json", guard.to_sealed_json().encode()):
-        raise ConfigError(f"a guard '{name}' stands already. Lift it first: assay triage guard --lift '{name}'.")
+        raise ConfigError(f"a guard '{name}' exists already. Remove it first: assay triage guard --lift '{name}'.")
 
 
 def saved_guards(home: Path) -> list[Guard]:
-    """By name."""
+    """Return all guards by name."""
     paths = sorted((home / FOLDER).glob("*.json"))
     return [Guard.from_json(path.read_bytes(), source=path) for path in paths]
 
 
 def lift_guard(home: Path, name: str) -> Guard:
-    """Take it away; `ConfigError` where none has that name."""
+    """Remove a guard and return it. Raises `ConfigError` if none has that name."""
     known = {guard.name: guard for guard in saved_guards(home)}
     if name not in known:
         existing = ", ".join(known) or "none"

@@ -13,7 +13,7 @@ from assay.store.faulty import FlakyStore
 from assay.store.logs.entry import entry_text, read_entry
 from assay.store.logs.entry_log import EntryLog, LogKind, brief_text
 from assay.store.objects import ObjectStore, open_store
-from clocks import HandClock
+from clocks import ManualClock
 from failing_store import TROUBLES, FailingStore, patient
 
 KIND: LogKind[FileEntry, list[FileEntry]] = LogKind(
@@ -67,7 +67,7 @@ def test_nothing_is_put_where_nothing_is_decided_or_the_decision_raises() -> Non
 @pytest.mark.parametrize("trouble", TROUBLES)
 @pytest.mark.parametrize("call", range(4))
 def test_an_entry_whose_answer_was_lost_is_there_once(trouble, call) -> None:
-    inner, clock = open_store("memory:"), HandClock()
+    inner, clock = open_store("memory:"), ManualClock()
     log = log_in(patient(FailingStore(inner, {call: trouble}, clock), clock))
     log.append(lambda state: None if state else removed(1.0))
     log.append(lambda state: None if len(state) > 1 else removed(2.0))
