@@ -146,9 +146,5 @@ def _measured(line: RunLine) -> str:
     return "" if line.value is None else f"{line.metric or ''} {line.value:.4f}".strip()
 
 
-def _device_time(line: RunLine) -> str:
-    return device_hours_text(3600 * line.device_hours)
-
-
 def _where(line: RunLine) -> str:
     return (line.started or "") if line.status in ("running", "unknown") else ""
