@@ -75,7 +75,7 @@ Rates = dict[str, dict[str, float]]
 """Arm -> benchmark -> share of items that it solves; 0.6 where nothing is said."""
 
 
-class MadeUpTrainer:
+class SimulatedTrainer:
     """A launcher of runs that leave what finished ones do, with items solved at the rates of their arm."""
 
     campaign: OpenCampaign
@@ -114,7 +114,7 @@ class MadeUpTrainer:
         log.append(RunFinished(attempt=number, step=1, weights_digest=f"{arm}-{seed}"))
 
 
-class InVainAtFirst(MadeUpTrainer):
+class FailingAtFirst(SimulatedTrainer):
     """The first launch of each run leaves, for its store does not answer."""
 
     def train(self, run: Run) -> None:
@@ -131,7 +131,7 @@ class InVainAtFirst(MadeUpTrainer):
         save_attempt(Path(run.run_dir), attempt)
 
 
-class MadeUpHoldout:
+class SimulatedHoldout:
     """Scores the sealed benchmark when it is opened, at the rates of each arm."""
 
     def __init__(self, rates: dict[str, float]) -> None:
@@ -149,7 +149,7 @@ class MadeUpHoldout:
 
 
 def _write_result(run_dir: Path, benchmark: str, *, arm: str, seed: int, rate: float) -> None:
-    data, score, could_detect = _made_up_items(benchmark, arm=arm, seed=seed, rate=rate)
+    data, score, could_detect = _simulated_items(benchmark, arm=arm, seed=seed, rate=rate)
     result = BenchmarkResult(
         run_id="", candidate=arm, seed=seed, step=1, weights_digest=f"{arm}-{seed}", benchmark=benchmark,
         benchmark_sha256=benchmark, grader_sha256="", prompt_sha256="", num_items=NUM_ITEMS, num_failed=0,
@@ -160,7 +160,7 @@ def _write_result(run_dir: Path, benchmark: str, *, arm: str, seed: int, rate: f
 
 
 @cache
-def _made_up_items(benchmark: str, *, arm: str, seed: int, rate: float) -> tuple[bytes, Any, Any]:
+def _simulated_items(benchmark: str, *, arm: str, seed: int, rate: float) -> tuple[bytes, Any, Any]:
     """Their file, their score and what they could detect, alike in all tests.
 
     Items have a difficulty that all arms share; a seed shifts an arm by half a point.
@@ -236,7 +236,7 @@ def campaign_file(
 
 
 def decided(
-    path: Path, trainer: MadeUpTrainer, holdout: MadeUpHoldout | None = None, *, runs_at_once: int = 1
+    path: Path, trainer: SimulatedTrainer, holdout: SimulatedHoldout | None = None, *, runs_at_once: int = 1
 ) -> tuple[OpenCampaign, CampaignResult]:
     """The campaign, run to its end."""
     campaign = declare(Home.from_environment(), read_campaign_file(path), base_dir=path.parent, clock=SystemClock())
@@ -250,7 +250,7 @@ def decided(
                 trainer, runs_at_once, state_of=trainer.state_of, poll_s=0.0, warn=trainer.warned.append
             ),
             on_message=output.append,
-            score=holdout or MadeUpHoldout({}),
+            score=holdout or SimulatedHoldout({}),
         )
     write_memo(campaign, stopped_by=result.stopped_by)
     return campaign, result
@@ -274,27 +274,27 @@ def test_arms_that_land_on_a_guard_are_warned_of_or_refused(campaign_file) -> No
         )
 
     accepted(is_refusing=True, name="no")
-    trainer = MadeUpTrainer(GOOD)
-    with pytest.raises(ConfigError, match="lands on guard 'no'"):
+    trainer = SimulatedTrainer(GOOD)
+    with pytest.raises(ConfigError, match="matches guard 'no'"):
         decided(campaign_file(), trainer)
     assert trainer.warned == []
     lift_guard(Home.from_environment().folder, "no")
     accepted(is_refusing=False, name="beware")
     _, result = decided(campaign_file(), trainer)
     assert result.decisions["treated"].recommendation == "scale"
-    assert trainer.warned and all("lands on guard 'beware'" in text for text in trainer.warned)
+    assert trainer.warned and all("matches guard 'beware'" in text for text in trainer.warned)
 
 
 @pytest.mark.slow
 def test_an_arm_whose_store_was_away_is_launched_again(campaign_file) -> None:
-    trainer = InVainAtFirst(GOOD)
+    trainer = FailingAtFirst(GOOD)
     _, result = decided(campaign_file(), trainer)
     assert result.decisions["treated"].recommendation == "scale"
     assert {trainer.trained.count(run_id) for run_id in trainer.trained} == {2}
 
 
 def test_a_broad_gain_is_scaled_and_becomes_the_known_good_recipe(campaign_file) -> None:
-    campaign, result = decided(campaign_file(), MadeUpTrainer(GOOD))
+    campaign, result = decided(campaign_file(), SimulatedTrainer(GOOD))
     decision = result.decisions["treated"]
     assert decision.recommendation == "scale", decision.sentence
     path = campaign.folder / "treated.known_good.json"
@@ -306,11 +306,11 @@ def test_a_broad_gain_is_scaled_and_becomes_the_known_good_recipe(campaign_file)
 
 @pytest.mark.slow
 def test_the_next_campaign_patches_the_known_good_recipe_and_its_lineage_grows(campaign_file) -> None:
-    first, _ = decided(campaign_file(), MadeUpTrainer(GOOD))
+    first, _ = decided(campaign_file(), SimulatedTrainer(GOOD))
     recipe = str(first.folder / "treated.known_good.json")
     candidates = [{"name": "treated", "patch": {"trainer.optimizer.learning_rate": 0.01}}]
     top = {"name": "second", "recipe": recipe, "candidates": candidates}
-    second, _ = decided(campaign_file(top), MadeUpTrainer(GOOD))
+    second, _ = decided(campaign_file(top), SimulatedTrainer(GOOD))
     path = second.folder / "treated.known_good.json"
     known_good = KnownGood.from_json(path.read_bytes(), source=path)
     assert known_good.recipe["trainer"]["epochs"] == 2
@@ -322,7 +322,7 @@ def test_a_candidate_that_wins_on_one_benchmark_by_chance_and_loses_on_none_is_n
     campaign_file,
 ) -> None:
     lucky = {"treated": {"code": 0.72}}
-    _, result = decided(campaign_file(), MadeUpTrainer(lucky))
+    _, result = decided(campaign_file(), SimulatedTrainer(lucky))
     decision = result.decisions["treated"]
     clauses = {clause.name: clause for clause in decision.gates[0].clauses}
     assert decision.recommendation != "scale"
@@ -334,7 +334,7 @@ def test_a_candidate_that_wins_the_primary_but_is_worse_on_a_safety_guardrail_is
     campaign_file, capfd
 ) -> None:
     unsafe = {"treated": {**GOOD["treated"], "refusals": 0.50}}
-    _, result = decided(campaign_file(), MadeUpTrainer(unsafe))
+    _, result = decided(campaign_file(), SimulatedTrainer(unsafe))
     decision = result.decisions["treated"]
     assert decision.recommendation == "stop"
     assert decision.decided_by == "gate stop: harm: refusals"
@@ -351,7 +351,7 @@ def test_a_candidate_that_wins_the_primary_but_is_worse_on_a_safety_guardrail_is
 @pytest.mark.slow
 def test_a_slight_harm_that_the_guardrail_can_not_rule_out_is_not_scaled_either(campaign_file) -> None:
     slight = {"treated": {**GOOD["treated"], "refusals": 0.55}}
-    _, result = decided(campaign_file(), MadeUpTrainer(slight))
+    _, result = decided(campaign_file(), SimulatedTrainer(slight))
     assert result.decisions["treated"].recommendation == "narrow"
     assert result.decisions["treated"].blocking == "guardrail: refusals"
 
@@ -366,7 +366,7 @@ def _write_coverage(path: Path, *, is_hole: bool) -> None:
 
 def test_a_hole_in_coverage_blocks_and_no_further_seed_is_trained_for_it(campaign_file, tmp_path: Path) -> None:
     _write_coverage(tmp_path / "coverage.json", is_hole=True)
-    trainer = MadeUpTrainer(GOOD)
+    trainer = SimulatedTrainer(GOOD)
     _, result = decided(campaign_file(coverage="coverage.json"), trainer)
     decision = result.decisions["treated"]
     assert (decision.recommendation, decision.blocking) == ("narrow", "coverage")
@@ -380,7 +380,7 @@ def test_a_hole_that_is_filled_afterwards_turns_the_decision_and_one_that_opens_
     campaign_file, tmp_path: Path
 ) -> None:
     _write_coverage(tmp_path / "coverage.json", is_hole=True)
-    path, trainer = campaign_file(coverage="coverage.json"), MadeUpTrainer(GOOD)
+    path, trainer = campaign_file(coverage="coverage.json"), SimulatedTrainer(GOOD)
     campaign, before = decided(path, trainer)
     output = []
     for is_hole in (False, False, True):
@@ -401,7 +401,7 @@ def test_a_hole_that_is_filled_afterwards_turns_the_decision_and_one_that_opens_
 @pytest.mark.slow
 def test_a_verdict_edited_under_a_changed_file_is_judged_by_the_results(campaign_file, tmp_path: Path) -> None:
     _write_coverage(tmp_path / "coverage.json", is_hole=True)
-    campaign, _ = decided(campaign_file(coverage="coverage.json"), MadeUpTrainer({}))
+    campaign, _ = decided(campaign_file(coverage="coverage.json"), SimulatedTrainer({}))
     path = campaign.folder / "decisions" / "treated-3.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "recommendation": "scale"}))
     _write_coverage(tmp_path / "coverage.json", is_hole=False)
@@ -413,7 +413,7 @@ def test_a_verdict_edited_under_a_changed_file_is_judged_by_the_results(campaign
 @pytest.mark.slow
 def test_full_coverage_does_not_block(campaign_file, tmp_path: Path) -> None:
     _write_coverage(tmp_path / "coverage.json", is_hole=False)
-    _, result = decided(campaign_file(coverage="coverage.json"), MadeUpTrainer(GOOD))
+    _, result = decided(campaign_file(coverage="coverage.json"), SimulatedTrainer(GOOD))
     assert result.decisions["treated"].recommendation == "scale"
 
 
@@ -439,8 +439,8 @@ def _sealed_clause(decision: Decision) -> Clause:
 
 
 def test_a_gain_that_the_sealed_holdout_shows_is_scaled_and_deciding_again_scores_nothing(sealed_file, capfd) -> None:
-    holdout = MadeUpHoldout({"treated": 0.66})
-    campaign, result = decided(sealed_file(), MadeUpTrainer(GOOD), holdout)
+    holdout = SimulatedHoldout({"treated": 0.66})
+    campaign, result = decided(sealed_file(), SimulatedTrainer(GOOD), holdout)
     decision = result.decisions["treated"]
     assert decision.recommendation == "scale", decision.sentence
     assert len(holdout.scored) == 2 * 3
@@ -457,7 +457,7 @@ def test_a_gain_that_the_sealed_holdout_shows_is_scaled_and_deciding_again_score
 
 @pytest.mark.slow
 def test_a_gain_that_is_gone_on_the_sealed_holdout_is_not_scaled(sealed_file) -> None:
-    _, result = decided(sealed_file(), MadeUpTrainer(GOOD), MadeUpHoldout({"treated": 0.61}))
+    _, result = decided(sealed_file(), SimulatedTrainer(GOOD), SimulatedHoldout({"treated": 0.61}))
     decision = result.decisions["treated"]
     assert (decision.recommendation, decision.blocking) == ("narrow", "sealed: fresh")
     assert decision.is_final, "no further seed cures it, and it is opened once"
@@ -466,14 +466,14 @@ def test_a_gain_that_is_gone_on_the_sealed_holdout_is_not_scaled(sealed_file) ->
 @pytest.mark.slow
 def test_the_seal_stays_closed_while_another_clause_is_open(sealed_file, tmp_path: Path) -> None:
     _write_coverage(tmp_path / "coverage.json", is_hole=True)
-    holdout = MadeUpHoldout({"treated": 0.66})
-    campaign, result = decided(sealed_file(coverage="coverage.json"), MadeUpTrainer(GOOD), holdout)
+    holdout = SimulatedHoldout({"treated": 0.66})
+    campaign, result = decided(sealed_file(coverage="coverage.json"), SimulatedTrainer(GOOD), holdout)
     decision = result.decisions["treated"]
     assert (decision.recommendation, decision.blocking) == ("narrow", "coverage")
     assert _sealed_clause(decision).seen == "not opened"
     assert not holdout.scored and not (campaign.folder / "sealed").exists()
     _write_coverage(tmp_path / "coverage.json", is_hole=False)
-    _, result = decided(sealed_file(coverage="coverage.json"), MadeUpTrainer(GOOD), holdout)
+    _, result = decided(sealed_file(coverage="coverage.json"), SimulatedTrainer(GOOD), holdout)
     assert result.decisions["treated"].recommendation == "scale"
     assert len(holdout.scored) == 2 * 3
 
@@ -481,7 +481,7 @@ def test_the_seal_stays_closed_while_another_clause_is_open(sealed_file, tmp_pat
 @pytest.mark.slow
 def test_a_look_that_was_not_declared_does_not_open_the_seal(sealed_file) -> None:
     top = {"budget_device_hours": 10, "seeds": 6, "looks": []}
-    decided(sealed_file(top), MadeUpTrainer({"treated": dict.fromkeys(PRIMARY, 0.8)}))
+    decided(sealed_file(top), SimulatedTrainer({"treated": dict.fromkeys(PRIMARY, 0.8)}))
     with Home.from_environment().open_ledger() as ledger:
         (decision,) = look_now(pilot(), ledger, clock=SystemClock())
     open_ = [clause.name for clause in decision.gates[0].clauses if clause.verdict != "pass"]
@@ -492,9 +492,9 @@ def test_a_look_that_was_not_declared_does_not_open_the_seal(sealed_file) -> Non
 
 @pytest.mark.slow
 def test_a_holdout_that_an_earlier_campaign_opened_is_none_any_more(sealed_file) -> None:
-    decided(sealed_file(), MadeUpTrainer(GOOD), MadeUpHoldout({"treated": 0.61}))
-    holdout = MadeUpHoldout({"treated": 0.66})
-    _, result = decided(sealed_file({"name": "again"}), MadeUpTrainer(GOOD), holdout)
+    decided(sealed_file(), SimulatedTrainer(GOOD), SimulatedHoldout({"treated": 0.61}))
+    holdout = SimulatedHoldout({"treated": 0.66})
+    _, result = decided(sealed_file({"name": "again"}), SimulatedTrainer(GOOD), holdout)
     decision = result.decisions["treated"]
     assert (decision.recommendation, decision.blocking) == ("narrow", "sealed: fresh")
     assert "Campaign 'pilot' opened it for treated." in _sealed_clause(decision).reason
@@ -512,22 +512,22 @@ def itemised_file(sealed_file, tmp_path: Path) -> Path:
 
 
 def test_a_holdout_whose_items_changed_since_the_declaration_is_not_opened(itemised_file, tmp_path) -> None:
-    class Editing(MadeUpTrainer):
+    class Editing(SimulatedTrainer):
         def train(self, run: Run) -> None:
             (tmp_path / "fresh.jsonl").write_text('{"prompt": "a", "choices": ["b", "c"], "answer": 1}')
             super().train(run)
 
-    holdout = MadeUpHoldout({"treated": 0.66})
+    holdout = SimulatedHoldout({"treated": 0.66})
     with pytest.raises(ConfigError, match=r"holdout\.yaml, or a file.*changed since.*Restore the files"):
         decided(itemised_file, Editing(GOOD), holdout)
     with pytest.raises(ConfigError, match="changed since the campaign was declared"):
-        decided(itemised_file, MadeUpTrainer(GOOD), holdout)
+        decided(itemised_file, SimulatedTrainer(GOOD), holdout)
     assert not holdout.scored
 
 
 @pytest.mark.slow
 def test_a_decided_campaign_may_be_judged_again_when_its_suite_has_changed(itemised_file, tmp_path) -> None:
-    decided(itemised_file, MadeUpTrainer(GOOD), MadeUpHoldout({"treated": 0.66}))
+    decided(itemised_file, SimulatedTrainer(GOOD), SimulatedHoldout({"treated": 0.66}))
     (tmp_path / "fresh.jsonl").write_text("{}")
     with Home.from_environment().open_ledger() as ledger:
         (decision,) = decide_again(pilot(), ledger, clock=SystemClock())
@@ -537,18 +537,18 @@ def test_a_decided_campaign_may_be_judged_again_when_its_suite_has_changed(itemi
 def test_a_campaign_on_items_that_are_not_there_is_not_declared(itemised_file, tmp_path) -> None:
     (tmp_path / "fresh.jsonl").unlink()
     with pytest.raises(ConfigError, match=r"names fresh\.jsonl, which is not there"):
-        decided(itemised_file, MadeUpTrainer(GOOD))
+        decided(itemised_file, SimulatedTrainer(GOOD))
 
 
 @pytest.mark.slow
 def test_a_run_that_was_scored_on_the_holdout_beforehand_breaks_the_seal(sealed_file) -> None:
-    class Rehearsed(MadeUpTrainer):
+    class Rehearsed(SimulatedTrainer):
         def train(self, run: Run) -> None:
             if "treated-s1" in run.run_id:
                 _write_result(Path(run.run_dir), "fresh", arm="treated", seed=1, rate=0.66)
             super().train(run)
 
-    _, result = decided(sealed_file(), Rehearsed(GOOD), MadeUpHoldout({"treated": 0.66}))
+    _, result = decided(sealed_file(), Rehearsed(GOOD), SimulatedHoldout({"treated": 0.66}))
     clause = _sealed_clause(result.decisions["treated"])
     assert (clause.verdict, clause.reason) == (
         "fail",
@@ -558,16 +558,16 @@ def test_a_run_that_was_scored_on_the_holdout_beforehand_breaks_the_seal(sealed_
 
 @pytest.mark.slow
 def test_an_opening_that_was_killed_before_all_was_scored_goes_on(sealed_file) -> None:
-    class Killed(MadeUpHoldout):
-        def __call__(self, *given: Any, **more: Any) -> Path:
+    class Killed(SimulatedHoldout):
+        def __call__(self, *arguments: Any, **more: Any) -> Path:
             if len(self.scored) == 4:
                 raise KeyboardInterrupt
-            return super().__call__(*given, **more)
+            return super().__call__(*arguments, **more)
 
     with pytest.raises(KeyboardInterrupt):
-        decided(sealed_file(), MadeUpTrainer(GOOD), Killed({"treated": 0.66}))
-    rest = MadeUpHoldout({"treated": 0.66})
-    _, result = decided(sealed_file(), MadeUpTrainer(GOOD), rest)
+        decided(sealed_file(), SimulatedTrainer(GOOD), Killed({"treated": 0.66}))
+    rest = SimulatedHoldout({"treated": 0.66})
+    _, result = decided(sealed_file(), SimulatedTrainer(GOOD), rest)
     assert result.decisions["treated"].recommendation == "scale"
     assert len(rest.scored) == 2
 
@@ -607,11 +607,11 @@ SMALL_WIDTHS = (8, 16, 32, 64, 128)
 def _forecast_clause(ladder_file: Callable[..., Path], gains: list[float], *, target: float) -> Clause:
     """The clause after campaigns of `gains` at the small widths, and a last one that asks for the target."""
     for width, gain in zip(SMALL_WIDTHS, gains, strict=False):
-        decided(ladder_file(width), MadeUpTrainer({"treated": dict.fromkeys(PRIMARY, 0.6 + gain)}))
+        decided(ladder_file(width), SimulatedTrainer({"treated": dict.fromkeys(PRIMARY, 0.6 + gain)}))
     earlier = [f"wide{width}" for width, _ in zip(SMALL_WIDTHS, gains, strict=False)]
     scaling = {"target": target, "scale": "parameters", "campaigns": earlier}
     last = {"treated": dict.fromkeys(PRIMARY, 0.66)}
-    _, result = decided(ladder_file(256, scaling=scaling), MadeUpTrainer(last))
+    _, result = decided(ladder_file(256, scaling=scaling), SimulatedTrainer(last))
     (clause,) = (item for item in result.decisions["treated"].gates[0].clauses if item.type == "scaling")
     return clause
 
@@ -642,22 +642,22 @@ def test_too_few_scales_leave_the_target_undecided_and_say_so(ladder_file) -> No
 @pytest.mark.slow
 def test_a_campaign_of_another_patch_is_no_rung_of_the_ladder(ladder_file, campaign_file) -> None:
     other = [{"name": "treated", "patch": {"trainer.epochs": 3}}]
-    decided(campaign_file({"name": "elsewhere", "candidates": other}), MadeUpTrainer(GOOD))
+    decided(campaign_file({"name": "elsewhere", "candidates": other}), SimulatedTrainer(GOOD))
     scaling = {"target": 2.5e6, "scale": "parameters", "campaigns": ["elsewhere"]}
-    _, result = decided(ladder_file(256, scaling=scaling), MadeUpTrainer(GOOD))
+    _, result = decided(ladder_file(256, scaling=scaling), SimulatedTrainer(GOOD))
     (clause,) = (item for item in result.decisions["treated"].gates[0].clauses if item.type == "scaling")
     assert "tried 'treated' with another patch" in clause.reason
 
 
 def test_a_run_whose_audit_fails_blocks(campaign_file) -> None:
-    _, result = decided(campaign_file(), MadeUpTrainer(GOOD, failed_audit="pilot-treated-s1"))
+    _, result = decided(campaign_file(), SimulatedTrainer(GOOD, failed_audit="pilot-treated-s1"))
     decision = result.decisions["treated"]
     assert (decision.recommendation, decision.blocking) == ("narrow", "drill: audit")
     assert "assay audit pilot-treated-s1" in decision.sentence
 
 
 def test_a_candidate_without_effect_is_stopped_at_the_first_look(campaign_file) -> None:
-    trainer = MadeUpTrainer({})
+    trainer = SimulatedTrainer({})
     _, result = decided(campaign_file(), trainer)
     assert result.decisions["treated"].recommendation == "stop"
     assert result.decisions["treated"].is_final
@@ -667,7 +667,7 @@ def test_a_candidate_without_effect_is_stopped_at_the_first_look(campaign_file) 
 @pytest.mark.slow
 def test_a_decided_arm_is_trained_no_further_while_an_open_one_goes_on(campaign_file) -> None:
     candidates = [{"name": name, "patch": {"trainer.epochs": epochs}} for name, epochs in (("no", 2), ("perhaps", 3))]
-    trainer = MadeUpTrainer({"perhaps": dict.fromkeys(PRIMARY, 0.62)})
+    trainer = SimulatedTrainer({"perhaps": dict.fromkeys(PRIMARY, 0.62)})
     _, result = decided(campaign_file({"candidates": candidates}), trainer)
     assert result.decisions["no"].look.num_seeds == 3
     assert result.decisions["perhaps"].look.num_seeds == 5
@@ -675,7 +675,7 @@ def test_a_decided_arm_is_trained_no_further_while_an_open_one_goes_on(campaign_
 
 
 def test_no_run_begins_beyond_the_budget_and_a_larger_one_goes_on_where_it_ended(campaign_file) -> None:
-    trainer = MadeUpTrainer(GOOD)
+    trainer = SimulatedTrainer(GOOD)
     _, result = decided(campaign_file({"budget_device_hours": 5}), trainer)
     assert len(trainer.trained) == 5
     assert "budget" in str(result.stopped_by)
@@ -685,12 +685,12 @@ def test_no_run_begins_beyond_the_budget_and_a_larger_one_goes_on_where_it_ended
     assert result.decisions["treated"].recommendation == "scale"
 
 
-class Shuffled(MadeUpTrainer):
+class Shuffled(SimulatedTrainer):
     """Its runs take their time, and end in an order of luck; remembers how many there were at once."""
 
     def __init__(self, rates: Rates, seed: int) -> None:
         super().__init__(rates)
-        self.luck = random.Random(seed)
+        self.rng = random.Random(seed)
         self.training: set[str] = set()
         self.most_at_once = 0
         self.ended: list[str] = []
@@ -701,7 +701,7 @@ class Shuffled(MadeUpTrainer):
         return super().start(run, world_size=world_size)
 
     def state_of(self, launch: Launch) -> LaunchState:
-        if self.luck.random() < 0.7:
+        if self.rng.random() < 0.7:
             return "running"
         self.training.discard(launch.run_id)
         self.ended.append(launch.run_id)
@@ -732,7 +732,7 @@ def test_what_is_in_flight_counts_against_the_budget(campaign_file) -> None:
     assert len(trainer.trained) == 4, "with one spent and one in flight, two more fit"
 
 
-class Mortal(MadeUpTrainer):
+class Mortal(SimulatedTrainer):
     """One run's launches die before the run is finished, so many times."""
 
     deaths = 2
@@ -760,7 +760,7 @@ def test_a_run_whose_launch_died_goes_on_and_one_that_dies_again_and_again_is_gi
 @pytest.mark.slow
 @pytest.mark.parametrize("polls", [0, *slow(2)])
 def test_a_run_that_somebody_trains_already_is_waited_for(campaign_file, polls: int) -> None:
-    class Found(MadeUpTrainer):
+    class Found(SimulatedTrainer):
         """A job that it has not started runs for so many polls, then is finished."""
 
         left = polls
@@ -781,9 +781,9 @@ def test_a_run_that_somebody_trains_already_is_waited_for(campaign_file, polls: 
 
 
 def test_what_was_declared_can_not_be_changed_afterwards(campaign_file) -> None:
-    decided(campaign_file(), MadeUpTrainer({}))
+    decided(campaign_file(), SimulatedTrainer({}))
     with pytest.raises(ConfigError, match=r"declared with another rule\.least_effect"):
-        decided(campaign_file(least_effect=0.001), MadeUpTrainer({}))
+        decided(campaign_file(least_effect=0.001), SimulatedTrainer({}))
     path = campaign_file(least_effect=0.001)
     before = {item: item.read_bytes() for item in Home.from_environment().campaigns.rglob("*") if item.is_file()}
     with pytest.raises(ConfigError, match=r"declared with another rule\.least_effect"):
@@ -793,7 +793,7 @@ def test_what_was_declared_can_not_be_changed_afterwards(campaign_file) -> None:
 
 @pytest.mark.slow
 def test_a_verdict_that_somebody_edited_is_found(campaign_file) -> None:
-    campaign, _ = decided(campaign_file(), MadeUpTrainer({}))
+    campaign, _ = decided(campaign_file(), SimulatedTrainer({}))
     path = campaign.folder / "decisions" / "treated-3.json"
     tree = json.loads(path.read_text())
     path.write_text(json.dumps({**tree, "recommendation": "scale"}))
@@ -806,7 +806,7 @@ def test_a_verdict_that_somebody_edited_is_found(campaign_file) -> None:
 
 @pytest.mark.slow
 def test_a_decision_follows_from_its_numbers_in_whatever_words_an_assay_said_them(campaign_file) -> None:
-    campaign, _ = decided(campaign_file(), MadeUpTrainer(GOOD))
+    campaign, _ = decided(campaign_file(), SimulatedTrainer(GOOD))
     path = campaign.folder / "decisions" / "treated-3.json"
     tree = json.loads(path.read_text())
     clauses = [clause for gate in tree["gates"] for clause in gate["clauses"]]
@@ -826,7 +826,7 @@ def test_a_decision_follows_from_its_numbers_in_whatever_words_an_assay_said_the
 
 @pytest.mark.slow
 def test_a_decision_that_somebody_edited_is_shown_with_that(campaign_file, capfd) -> None:
-    campaign, _ = decided(campaign_file(), MadeUpTrainer(GOOD))
+    campaign, _ = decided(campaign_file(), SimulatedTrainer(GOOD))
     main_exit(["campaign", "show", "pilot"])
     path = campaign.folder / "decisions" / "treated-3.json"
     tree = json.loads(path.read_text())
@@ -843,7 +843,7 @@ def test_a_decision_that_somebody_edited_is_shown_with_that(campaign_file, capfd
 
 
 def test_scores_that_changed_after_the_decision_are_found(campaign_file) -> None:
-    campaign, _ = decided(campaign_file(), MadeUpTrainer(GOOD))
+    campaign, _ = decided(campaign_file(), SimulatedTrainer(GOOD))
     _write_result(campaign.folder.parents[1] / "pilot-treated-s0", "code", arm="treated", seed=0, rate=0.5)
     with (
         Home.from_environment().open_ledger() as ledger,
@@ -854,7 +854,7 @@ def test_scores_that_changed_after_the_decision_are_found(campaign_file) -> None
 
 @pytest.mark.slow
 def test_a_benchmark_that_was_changed_and_evaluated_again_is_read_as_it_is_now(campaign_file) -> None:
-    campaign, _ = decided(campaign_file(), MadeUpTrainer(GOOD))
+    campaign, _ = decided(campaign_file(), SimulatedTrainer(GOOD))
     with Home.from_environment().open_ledger() as ledger:
         run = ledger.run("pilot-treated-s0")
         older = Path(run.run_dir) / "benchmarks" / "code"
@@ -868,7 +868,7 @@ def test_a_benchmark_that_was_changed_and_evaluated_again_is_read_as_it_is_now(c
 
 @pytest.mark.slow
 def test_a_decision_that_was_judged_by_other_clauses_is_refused_with_their_names(campaign_file) -> None:
-    campaign, _ = decided(campaign_file(), MadeUpTrainer(GOOD))
+    campaign, _ = decided(campaign_file(), SimulatedTrainer(GOOD))
     path = campaign.folder / "decisions" / "treated-3.json"
     tree = json.loads(path.read_text())
     tree["gates"][0]["clauses"][0]["name"] = "of old"
@@ -910,7 +910,7 @@ def _evaluation_with_predictions(run: Run) -> ClassifierEvaluation:
 
 @pytest.mark.slow
 def test_an_unscheduled_look_is_recorded_spends_error_and_never_gives_up(campaign_file) -> None:
-    trainer = MadeUpTrainer({})
+    trainer = SimulatedTrainer({})
     decided(campaign_file({"budget_device_hours": 4}), trainer)
     with Home.from_environment().open_ledger() as ledger:
         decision = look_now(pilot(), ledger, clock=SystemClock())[0]
@@ -922,7 +922,7 @@ def test_an_unscheduled_look_is_recorded_spends_error_and_never_gives_up(campaig
 
 
 def test_the_memo_names_every_clause_and_every_link_leads_to_a_record(campaign_file) -> None:
-    campaign, result = decided(campaign_file(), MadeUpTrainer(GOOD))
+    campaign, result = decided(campaign_file(), SimulatedTrainer(GOOD))
     page, text = ((campaign.folder / name).read_text() for name in ("memo.html", "memo.md"))
     for gate in result.decisions["treated"].gates:
         for clause in gate.clauses:
@@ -938,7 +938,7 @@ def test_the_memo_names_every_clause_and_every_link_leads_to_a_record(campaign_f
 
 
 def test_decide_and_show_print_the_same_from_the_command_line(campaign_file, capfd) -> None:
-    decided(campaign_file(), MadeUpTrainer(GOOD))
+    decided(campaign_file(), SimulatedTrainer(GOOD))
     printed = []
     for arguments in (["decide", "pilot", "--json"], ["campaign", "show", "pilot", "--json"]):
         main_exit(arguments)

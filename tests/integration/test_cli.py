@@ -41,7 +41,7 @@ def test_train_show_audit_report_and_compare_from_the_command_line(recipe: Path,
 
 
 @pytest.mark.parametrize(
-    ("override", "says"),
+    ("override", "message"),
     [
         ("loader.lane=8", "loader.lane (command line): no such key. Perhaps you meant 'loader.lanes'"),
         ("loader.lanes=6", "lanes=6 is not a power of two; use 8"),
@@ -63,15 +63,15 @@ def test_train_show_audit_report_and_compare_from_the_command_line(recipe: Path,
     ],
 )
 def test_a_wrong_recipe_is_refused_before_anything_is_written(
-    recipe: Path, capfd, tmp_path: Path, override: str, says: str
+    recipe: Path, capfd, tmp_path: Path, override: str, message: str
 ) -> None:
     assert run("train", recipe, override) == 2
-    assert says in capfd.readouterr().err
+    assert message in capfd.readouterr().err
     assert not list((tmp_path / "home").glob("*/run.json"))
 
 
 @pytest.mark.parametrize(
-    ("fault", "says"),
+    ("fault", "message"),
     [
         ({"type": "kill", "rank": 2, "step": 5}, "faults.0 (kill): there is no rank 2 among 2 workers"),
         ({"type": "kill", "step": 21}, "step 21 is never reached, the run ends at step 20"),
@@ -83,12 +83,12 @@ def test_a_wrong_recipe_is_refused_before_anything_is_written(
     ],
 )
 def test_a_wrong_fault_plan_is_refused_before_anything_is_written(
-    recipe: Path, capfd, tmp_path: Path, fault: object, says: str
+    recipe: Path, capfd, tmp_path: Path, fault: object, message: str
 ) -> None:
     plan = tmp_path / "faults.yaml"
     plan.write_text(yaml.safe_dump({"faults": [fault]}))
     assert run("train", recipe, "--workers", 2, "--faults", plan) == 2
-    assert says in capfd.readouterr().err
+    assert message in capfd.readouterr().err
     assert not (tmp_path / "home").exists()
 
 
@@ -111,7 +111,7 @@ def test_a_fault_whose_attempt_did_not_come_is_named_at_the_end(recipe: Path, tm
     plan.write_text(yaml.safe_dump({"faults": [slow, {"type": "kill", "attempt": 2, "step": 1}]}))
     assert run("train", recipe, "trainer.max_steps=2", "--faults", plan) == 0
     output = capfd.readouterr().err
-    assert "faults.1 (kill) did not happen: it is for attempt 2, the last one was attempt 1" in output
+    assert "faults.1 (kill) did not happen: it is planned for attempt 2, but the last one was attempt 1" in output
     assert "faults.0" not in output
 
 
@@ -139,7 +139,7 @@ def test_an_unreachable_store_is_exit_code_75(recipe: Path, capfd, monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    ("store", "said"),
+    ("store", "message"),
     [
         ("s3://KEY:hush@bucket/run", "AWS_SECRET_ACCESS_KEY"),
         ("s3://bucket/run?token=hush", "goes on record"),
@@ -147,14 +147,14 @@ def test_an_unreachable_store_is_exit_code_75(recipe: Path, capfd, monkeypatch: 
     ],
 )
 def test_a_store_whose_url_is_no_ones_to_read_is_refused_before_it_is_on_record(
-    recipe: Path, capfd, store: str, said: str, monkeypatch: pytest.MonkeyPatch
+    recipe: Path, capfd, store: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run("train", recipe, "--store", store, "--run-id", "told") == 2
     err = capfd.readouterr().err
-    assert said in err and "hush" not in err
+    assert message in err and "hush" not in err
     assert run("show", "told") == 2
     assert run("data", "index", store, "--out", "x") == 2
-    assert said in capfd.readouterr().err
+    assert message in capfd.readouterr().err
     monkeypatch.setenv("ASSAY_LEDGER", "mysql://me:hush@host/runs")
     assert run("runs") == 2
     assert "hush" not in capfd.readouterr().err

@@ -86,6 +86,6 @@ def test_an_exercise_whose_fault_never_came_fails_and_says_so(tiny_recipe_tree, 
     assert [exercise.problem for exercise in report.exercises] == [
         "",
         "",
-        "faults.0 (kill) did not happen: it is for attempt 2, the last one was attempt 1.",
-        "faults.0 (kill) did not happen: attempt 1 never came to phase 'compute' of step 6 on rank 1.",
+        "faults.0 (kill) did not happen: it is planned for attempt 2, but the last one was attempt 1.",
+        "faults.0 (kill) did not happen: attempt 1 never reached phase 'compute' of step 6 on rank 1.",
     ]

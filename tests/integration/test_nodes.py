@@ -144,12 +144,12 @@ def test_when_a_rank_and_then_a_node_die_the_run_still_ends_with_the_undisturbed
     assert audit_run(run, log).verdict == "pass"
 
 
-def supervise(run: Run, nodes: NodeGroup, watcher, world_size: int, **policy) -> Attempt:
+def supervise(run: Run, nodes: NodeGroup, observer, world_size: int, **policy) -> Attempt:
     supervisor = Supervisor(
         run,
         CommitLog(open_store(run.store_url)),
         policy=RestartPolicy(**policy),
-        observers=[watcher],
+        observers=[observer],
         clock=SystemClock(),
         nodes=nodes,
     )
@@ -185,7 +185,7 @@ def test_one_node_is_told_to_stop_and_leaves_another_is_lent_and_the_weights_are
     supervise(run, nodes, disturb, 3, faults=FaultPlan(faults=(slow,)))
     assert [attempt.world_size for attempt in disturb.ended] == [3, 2, 3]
     assert [attempt.outcome for attempt in disturb.ended] == ["preempted", "killed", "succeeded"]
-    assert disturb.ended[0].reason.startswith("node 2 (") and "the others go on" in disturb.ended[0].reason
+    assert disturb.ended[0].reason.startswith("node 2 (") and "the run continues" in disturb.ended[0].reason
     assert disturb.ended[0].end_step > 0, "it committed"
     assert disturb.ended[1].start_step == disturb.ended[0].end_step, "no step was lost"
     assert leaves.wait(20) == 0
@@ -205,7 +205,7 @@ def test_a_run_commits_and_restarts_for_a_node_that_is_lent_where_that_pays(
     slow = Slow(type="slow", rank=0, step=1, extra_s=1.0)
     last = supervise(run, nodes, ended, 3, faults=FaultPlan(faults=(slow,)))
     assert [attempt.world_size for attempt in ended.ended] == [2, 3]
-    assert ended.ended[0].reason.startswith("3 ranks find room now that nodes have come: committed")
+    assert ended.ended[0].reason.startswith("nodes have joined, so there is room for 3 ranks: committed")
     assert last.start_step == ended.ended[0].end_step
     assert ended.log.finished().weights_digest == undisturbed.finished().weights_digest
     assert audit_run(run, ended.log).verdict == "pass"
@@ -259,7 +259,7 @@ class ComeAndGo:
         self.run, self.nodes, self.followers, self.lend = run, nodes, followers, lend
         self.rng, self.left, self.did = random.Random(seed), 3, []
         self.log = CommitLog(open_store(run.store_url))
-        self.asked = 1 + len(followers)
+        self.num_requests = 1 + len(followers)
         self.lent: list[subprocess.Popen] = []
 
     def attempt_began(self, attempt, pids) -> None:
@@ -274,8 +274,8 @@ class ComeAndGo:
         present = sorted(self.nodes._busy & self.followers.keys())
         if what == "join" or not present:
             self.lent.append(self.lend(self.run))
-            there_now = self.nodes.room(99)
-            until(lambda: self.nodes.room(99) > there_now)
+            room_now = self.nodes.room(99)
+            until(lambda: self.nodes.room(99) > room_now)
             what, present = "kill", present or [0]
             self.did.append("join")
         node = self.rng.choice(present)
@@ -321,7 +321,7 @@ def undisturbed_4(tmp_path_factory, run_here) -> str:
 def test_a_node_of_another_kind_is_refused_by_name_before_anything_is_begun(new_tiny_run, start_follower) -> None:
     run, port = new_tiny_run(), free_port()
     start_follower(run, port, ATEN_CPU_CAPABILITY="default")
-    with pytest.raises(ConfigError, match=r"of several kinds.*; node 1 \(.*\) is .*ATen DEFAULT"):
+    with pytest.raises(ConfigError, match=r"processors that round differently.*; node 1 \(.*\) is .*ATen DEFAULT"):
         led_nodes(run, port)
     assert CommitLog(open_store(run.store_url)).entries() == []
 
@@ -333,7 +333,7 @@ def test_a_follower_whose_lead_is_gone_says_so_and_leaves(new_tiny_run, start_fo
     nodes.lose(1)  # as the end of this process would: the connection ends, without a word
     assert follower.wait(timeout=60) == 1
     words = (tmp_path / "follower.log").read_text()
-    assert "node 1: the supervisor of node 0 is gone" in words
+    assert "node 1: the link to the leading supervisor broke" in words
     assert "Traceback" not in words
     nodes.close()
 

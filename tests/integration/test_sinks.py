@@ -20,7 +20,7 @@ from assay.store.metrics.segment import SegmentWriter, segment_path
 from assay.trackers.follow import SinkError, SinkName, _locked, follow
 from assay.trackers.gpus import gpu_points
 from assay.trackers.sink import Point
-from clocks import HandClock
+from clocks import ManualClock
 from machine import MACHINE
 from tiny_recipe import tiny_recipe
 
@@ -67,10 +67,10 @@ def test_tensorboard_has_every_point_once_and_drops_what_was_rolled_back(run: Ru
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     name = SinkName.parse(f"tensorboard:{tmp_path / 'events'}")
-    assert follow(run, name, HandClock(), until_ended=False) == 4
-    assert follow(run, name, HandClock(), until_ended=False) == 0
+    assert follow(run, name, ManualClock(), until_ended=False) == 4
+    assert follow(run, name, ManualClock(), until_ended=False) == 0
     measure(run, attempt=2, start=2, steps=range(3, 6))
-    assert follow(run, name, HandClock(), until_ended=False) == 3
+    assert follow(run, name, ManualClock(), until_ended=False) == 3
     events = EventAccumulator(str(tmp_path / "events" / "r"))
     events.Reload()
     assert events.Tags()["scalars"] == ["loss"]
@@ -126,7 +126,7 @@ def test_mlflow_shows_a_run_that_goes_on_as_running(run: Run, tmp_path: Path, re
     seen = []
     for has_ended in (False, True):
         monkeypatch.setattr("assay.trackers.follow._has_ended", lambda _, ended=has_ended: ended)
-        follow(run, name, HandClock(), until_ended=False)
+        follow(run, name, ManualClock(), until_ended=False)
         (created,) = MlflowClient(tracking_uri=(tmp_path / "ml").as_uri()).search_runs(["0", *_experiments(tmp_path)])
         seen.append(created.info.status)
     assert seen == ["RUNNING", "FAILED"]
@@ -142,7 +142,7 @@ def _experiments(folder: Path) -> list[str]:
 def test_wandb_writes_offline(run: Run, tmp_path: Path, requires) -> None:
     importable(requires, "wandb")
     name = SinkName.parse(f"wandb:{tmp_path / 'w'}")
-    assert follow(run, name, HandClock(), until_ended=False) == 4
+    assert follow(run, name, ManualClock(), until_ended=False) == 4
     (file,) = (tmp_path / "w").rglob("*.wandb")
     assert b"gradient_digest" not in file.read_bytes()
     assert b"loss" in file.read_bytes()
@@ -153,12 +153,12 @@ def test_each_destination_of_a_kind_has_a_cursor_of_its_own(run: Run, tmp_path: 
     monkeypatch.chdir(tmp_path)
     first, second = (SinkName.parse(f"tensorboard:{name}") for name in ("one", "two"))
     assert SinkName.parse(f"tensorboard:{tmp_path}/one") == first, "one destination, however it is written"
-    counts = [follow(run, name, HandClock(), until_ended=False) for name in (first, second, first, second)]
+    counts = [follow(run, name, ManualClock(), until_ended=False) for name in (first, second, first, second)]
     assert counts == [4, 4, 0, 0]
     measure(run, attempt=2, start=2, steps=range(3, 6))
-    assert [follow(run, name, HandClock(), until_ended=False) for name in (first, second)] == [3, 3]
+    assert [follow(run, name, ManualClock(), until_ended=False) for name in (first, second)] == [3, 3]
     shutil.rmtree("one")
-    assert [follow(run, name, HandClock(), until_ended=False) for name in (first, second)] == [7, 0]
+    assert [follow(run, name, ManualClock(), until_ended=False) for name in (first, second)] == [7, 0]
 
 
 def test_two_processes_do_not_write_one_destination_at_once(run: Run, tmp_path: Path, requires) -> None:
@@ -167,15 +167,15 @@ def test_two_processes_do_not_write_one_destination_at_once(run: Run, tmp_path: 
     with _locked(run, name):
         done = command("sink", "r", ":".join(name))
         assert done.returncode == 2
-        assert "another process hands the metrics of this run over to tensorboard:" in done.stderr
-    assert follow(run, name, HandClock(), until_ended=False) == 4
+        assert "another process sends the metrics of this run to tensorboard:" in done.stderr
+    assert follow(run, name, ManualClock(), until_ended=False) == 4
 
 
 def test_a_sink_that_fails_is_said_and_the_others_go_on(run: Run, tmp_path: Path, requires) -> None:
     importable(requires, "tensorboard")
     (tmp_path / "file").write_text("no folder")
-    with pytest.raises(SinkError, match=r"tensorboard:.*file: .*Error: .* the same command hands over"):
-        follow(run, SinkName.parse(f"tensorboard:{tmp_path / 'file'}"), HandClock(), until_ended=False)
+    with pytest.raises(SinkError, match=r"tensorboard:.*file: .*Error: .* run the same command again"):
+        follow(run, SinkName.parse(f"tensorboard:{tmp_path / 'file'}"), ManualClock(), until_ended=False)
     done = command("sink", "r", *(f"tensorboard:{tmp_path / name}" for name in ("file", "events")), "--once")
     assert (done.returncode, "Traceback" in done.stderr) == (1, False)
     assert "tensorboard: 4 points sent to" in done.stdout
@@ -183,11 +183,11 @@ def test_a_sink_that_fails_is_said_and_the_others_go_on(run: Run, tmp_path: Path
 
 def test_a_sink_that_is_none_or_whose_package_is_absent_is_refused_with_the_cure(run: Run, monkeypatch) -> None:
     for text in ("tensorboard", "aim:x", "mlflow:"):
-        with pytest.raises(ConfigError, match="Write one of: tensorboard:FOLDER, mlflow:SERVER_OR_FOLDER"):
+        with pytest.raises(ConfigError, match="Use one of: tensorboard:FOLDER, mlflow:SERVER_OR_FOLDER"):
             SinkName.parse(text)
     monkeypatch.setitem(__import__("sys").modules, "wandb", None)
     with pytest.raises(ConfigError, match=r"pip install 'assay\[wandb\]'"):
-        follow(run, SinkName.parse("wandb:x"), HandClock(), until_ended=False)
+        follow(run, SinkName.parse("wandb:x"), ManualClock(), until_ended=False)
 
 
 def test_a_run_that_has_ended_is_followed_to_its_end_by_the_command(run: Run, tmp_path: Path, requires, capfd) -> None:

@@ -79,7 +79,7 @@ def attempts(run: Run) -> list[Attempt]:
     return saved_attempts(Path(run.run_dir))
 
 
-def begun(run: Run, number: int) -> Callable[[], bool]:
+def has_started(run: Run, number: int) -> Callable[[], bool]:
     """Whether ranks of that attempt run."""
     return lambda: len(attempts(run)) >= number and bool(attempts(run)[number - 1].hosts)
 
@@ -132,19 +132,19 @@ def test_a_drained_node_is_given_back_and_one_that_is_lent_works_without_a_reque
     first, second = nodes_of(slurm, job)
 
     drain(slurm, second)
-    asked_s = time.monotonic()
-    wait_until(begun(run, 2), "an attempt without the drained node")
-    assert time.monotonic() - asked_s < LOOK_S + 30, "a look, a step, a commit"
+    requested_s = time.monotonic()
+    wait_until(has_started(run, 2), "an attempt without the drained node")
+    assert time.monotonic() - requested_s < LOOK_S + 30, "a look, a step, a commit"
     wait_until(lambda: state(slurm, second) == "drained", "the job to give the node up")
     assert nodes_of(slurm, job) == [first]
 
     lent = join_on_slurm(run)
-    wait_until(begun(run, 3), "an attempt with the node that is lent")
+    wait_until(has_started(run, 3), "an attempt with the node that is lent")
     assert [ended(slurm, text) for text in (job, lent)] == [("COMPLETED", "0")] * 2, words_of(run, job)
     assert [(attempt.world_size, attempt.outcome) for attempt in attempts(run)] == [
         (2, "preempted"), (1, "preempted"), (2, "succeeded"),
     ]  # fmt: skip
-    assert "leaves: committed, and the others go on" in attempts(run)[0].reason
+    assert "leaves: committed; the run continues" in attempts(run)[0].reason
     assert_as_if_nothing_had_happened(run, log, undisturbed)
 
 
@@ -156,7 +156,7 @@ def test_where_the_first_node_is_drained_another_leads_on_and_slurm_keeps_it_for
     log, job = started(run, tmp_path)
     first, second = nodes_of(slurm, job)
     drain(slurm, first)
-    wait_until(begun(run, 2), "an attempt that another node leads")
+    wait_until(has_started(run, 2), "an attempt that another node leads")
     assert nodes_of(slurm, job) == [first, second]
     assert ended(slurm, job) == ("COMPLETED", "0"), words_of(run, job)
     assert [attempt.world_size for attempt in attempts(run)] == [2, 1]

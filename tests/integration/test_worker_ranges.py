@@ -19,8 +19,8 @@ def assay(*arguments: object) -> int:
     ("workers", "wrong"),
     [
         ("1..9", "loader.lanes=8 can be shared by 1 to 8 workers"),
-        ("4..7", "more than 4 gain nothing. Use --workers 4, or up to 8"),
-        ("8..4", "a range goes from the fewest that will do"),
+        ("4..7", "more than 4 bring no speedup. Use --workers 4, or up to 8"),
+        ("8..4", "the minimum of a range must be"),
         ("many", "expected a number, e.g. 8, or a range"),
     ],
 )

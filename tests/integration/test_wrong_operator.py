@@ -21,7 +21,7 @@ def dead(shared_planted_assay):
     died = shared_planted_assay.run(*shared_planted_assay.train_command("dies", 2), fails=True)
     assert "is not finite" in died.stderr
     step = int(re.findall(r"step (\d+):", died.stderr)[0])
-    assert f"All that step {step} needs is kept as a capsule" in died.stderr
+    assert f"Step {step} is saved as a capsule" in died.stderr
     return shared_planted_assay, step
 
 

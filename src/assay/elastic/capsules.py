@@ -1,9 +1,9 @@
-"""Keeps what a step needs to be run again, before retention takes it.
+"""Saves what a step needs to be replayed before retention deletes it.
 
-    run's store:  capsules/00000037/capsule.json    recipe, row ids of each lane, why
-                  capsules/00000037/checkpoint/...  copies of the files of the commit to begin from
+    run's store:  capsules/00000037/capsule.json    recipe, row ids of each lane, reason
+                  capsules/00000037/checkpoint/...  copies of the files of the commit to start from
 
-A step that failed twice alike becomes a capsule and is not tried again; anybody may keep any other step.
+The supervisor saves a capsule of a step that failed for good. A user can save any other step.
 """
 
 from pathlib import Path
@@ -26,7 +26,7 @@ CAPSULE_FILE = "capsule.json"
 
 
 def save_failing_step(run: Run, log: CommitLog, attempt: Attempt, reason: str) -> Capsule:
-    """Keep the step that an attempt died in: the one after the last that it wrote down."""
+    """Save the step that an attempt failed in: the one after its last recorded step."""
     last = last_step_of(Path(run.run_dir), attempt.attempt)
     return save_capsule(
         run, log, step=(attempt.start_step if last is None else last) + 1, attempt=attempt, reason=reason
@@ -41,7 +41,7 @@ def save_capsule(
     reason: str,
     attempt: Attempt | None = None,
 ) -> Capsule:
-    """Copy the nearest commit before `step` and write the capsule; one of the same step is written anew."""
+    """Copy the nearest commit before `step` and write the capsule, which replaces an earlier one of the step."""
     recipe = recipe_of(run)
     folder = f"{CAPSULE_PREFIX}{step:08d}"
     commit = nearest_commit(log, step)
@@ -70,14 +70,13 @@ def save_capsule(
 
 
 def capsules(store: ObjectStore) -> list[Capsule]:
-    """All capsules of a run, by step."""
+    """Return all capsules of a run, ordered by step."""
     keys = sorted(item.key for item in store.list(CAPSULE_PREFIX) if item.key.endswith("/" + CAPSULE_FILE))
     return [Capsule.from_json(store.get(key), source=key) for key in keys]
 
 
 def nearest_commit(log: CommitLog, step: int) -> Commit | None:
-    """The last intact commit, or copy of one in a capsule, with fewer updates than `step`; None: from the
-    start."""
+    """Return the last intact commit before `step`, in the log or in a capsule; None if there is none."""
     retained = [capsule.commit for capsule in capsules(log.store) if capsule.commit is not None]
     candidates = [commit for commit in [*retained, *log.commits()] if commit.step < step]
     for commit in sorted(candidates, key=lambda commit: commit.step, reverse=True):
@@ -87,7 +86,7 @@ def nearest_commit(log: CommitLog, step: int) -> Commit | None:
 
 
 def _rows_of_step(recipe: Recipe, step: int) -> tuple[tuple[int, ...], ...]:
-    """Row ids by lane, which takes reading their lengths."""
+    """Return the row ids of a step by lane. Reads row lengths from the dataset, which costs time."""
     dataset = Dataset.open(Path(recipe.data.dataset))
     loader = Loader(split_view(dataset, recipe.data.split, "train"), recipe.loader, sequences_of(recipe.method.columns))
     shares = loader.shares(loader.cursor_at(step - 1), range(recipe.loader.lanes), 1)

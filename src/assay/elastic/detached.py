@@ -1,4 +1,4 @@
-"""Starts a process that nobody waits for: it has a session of its own, and no terminal."""
+"""Starts a background process with its own session and no terminal."""
 
 import os
 import subprocess
@@ -8,10 +8,10 @@ from pathlib import Path
 
 
 def start_detached(command: Sequence[str], environment: Mapping[str, str], *, log: Path) -> None:
-    """What it prints goes to `log`; where it cannot be started, that is said, and all goes on."""
+    """Start a command that writes its output to `log`. If it cannot start, print why and return."""
     try:
         with log.open("ab") as out:
-            # A shell that leaves at once: so it is no child of ours, whose end somebody has to wait for.
+            # The shell exits at once, so the command is not our child and leaves no zombie.
             subprocess.run(
                 ["/bin/sh", "-c", '"$@" &', "sh", *command],
                 stdin=subprocess.DEVNULL,

@@ -1,5 +1,7 @@
-"""What ranks run in: read once per attempt and node, from files and variables, without torch; and what each
-rank says of its own device, which only torch knows."""
+"""The environment that ranks run in: driver, image, user, job. Read once per attempt and node, without torch.
+
+Ranks report their device and its CUDA and NCCL versions themselves, because only torch knows them.
+"""
 
 import getpass
 import os
@@ -20,12 +22,12 @@ IMAGES = (
     "ENROOT_ROOTFS",
     "CONTAINER_IMAGE",
 )
-"""Variables that name a container's image, the plainest first."""
+"""Variables that name a container's image; the first one that is set counts."""
 DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def environment_here(variables: Mapping[str, str] | None = None, *, driver: Path = DRIVER) -> NodeEnvironment:
-    """What is around this process, or what the variables and the driver's file say that are given."""
+    """Return the environment of this process, or of the given variables and driver file."""
     known = os.environ if variables is None else variables
     job = known.get("SLURM_JOB_ID", "")
     return NodeEnvironment(
@@ -41,16 +43,17 @@ def environment_here(variables: Mapping[str, str] | None = None, *, driver: Path
 
 
 def with_hosts(attempt: Attempt, hosts: Sequence[str], nodes: Mapping[str, NodeEnvironment]) -> Attempt:
-    """An attempt whose ranks were started: on which hosts, and what those of `nodes` have around them, where
-    that is not what the first has."""
+    """Return the attempt with the hosts of its ranks, and the environments that differ from the first host's."""
     first = attempt.environment
     other_environments = {host: nodes[host] for host in dict.fromkeys(hosts) if nodes.get(host, first) != first}
     return attempt.model_copy(update={"hosts": tuple(hosts), "other_environments": other_environments})
 
 
 def with_devices(attempt: Attempt, devices: Sequence[RankDevice]) -> Attempt:
-    """An attempt with what its ranks said: devices, their serial numbers, and of each host the versions of CUDA
-    and NCCL that the first of its ranks to know them has."""
+    """Return the attempt with the devices and serial numbers that its ranks reported.
+
+    Each host's CUDA and NCCL versions are those of its first rank that reports them.
+    """
     found: dict[str, object] = {
         "devices": tuple(device.name for device in devices),
         "serials": tuple(device.serial for device in devices) if any(device.serial for device in devices) else (),
@@ -60,12 +63,12 @@ def with_devices(attempt: Attempt, devices: Sequence[RankDevice]) -> Attempt:
         if device.cuda:
             versions.setdefault(host, {"cuda": device.cuda, "nccl": device.nccl})
     if versions:
-        around = {
+        environments = {
             host: attempt.other_environments.get(host, first).model_copy(update=versions.get(host, {}))
             for host in dict.fromkeys(attempt.hosts)
         }
-        first = around.pop(attempt.hosts[0])
-        other_environments = {host: device for host, device in around.items() if device != first}
+        first = environments.pop(attempt.hosts[0])
+        other_environments = {host: other for host, other in environments.items() if other != first}
         found |= {"environment": first, "other_environments": other_environments}
     return attempt.model_copy(update=found)
 
@@ -81,5 +84,5 @@ def _driver(file: Path) -> str:
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a user of a container that has no name
+    except (KeyError, OSError):  # in a container, the user id may have no name
         return str(os.getuid())

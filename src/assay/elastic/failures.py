@@ -1,11 +1,11 @@
-"""From an exception in a rank to a failure of a named kind, with a signature that its like has, too.
+"""Turns an exception in a rank into a failure record with a kind and a signature.
 
-    error --> kind        by its class; torch's and gloo's errors, which have no class, by their words
-          --> signature   its class, and the innermost functions of ours in its traceback
-          --> file        the traceback itself
+    error --> kind        by its class, or by its message for torch and gloo errors that are bare RuntimeErrors
+          --> signature   its class and the innermost assay functions of its traceback
+          --> file        the traceback
 
-A signature holds no line numbers, messages or paths: the same mistake has the same one in another run, on
-another machine, and after an edit elsewhere in the file.
+A signature has no line numbers, messages or paths, so the same bug has the same signature in another run, on
+another machine, and after an unrelated edit of the file.
 """
 
 import socket
@@ -32,7 +32,7 @@ from assay.records.suspect import WrongArithmeticError
 from assay.store.heartbeat import Beat, Heartbeats
 
 NUM_FRAMES = 3
-"""Innermost functions of ours in a signature: enough to tell two callers of one helper apart."""
+"""Innermost assay functions in a signature: enough to distinguish two callers of one function."""
 OURS = "assay."
 
 _KINDS: tuple[tuple[type[BaseException], FailureKind], ...] = (
@@ -51,11 +51,11 @@ _OUT_OF_MEMORY_CLASSES = frozenset(("OutOfMemoryError",))
 _OUT_OF_MEMORY_WORDS = ("DefaultCPUAllocator: can't allocate memory", "CUDA out of memory")
 _PEER_LOST_CLASSES = frozenset(("DistNetworkError", "DistBackendError", "DistStoreError"))
 _PEER_LOST_WORDS = ("Connection closed by peer", "Connection reset by peer", "/gloo/")
-"""torch raises a bare RuntimeError where its allocator or gloo fails: these are their words."""
+"""Message fragments, because torch raises a bare RuntimeError if its allocator or gloo fails."""
 
 
 def kind_of(error: BaseException) -> FailureKind:
-    """What kind of failure an exception in a rank is."""
+    """Return the failure kind of an exception in a rank."""
     named = next((kind for known, kind in _KINDS if isinstance(error, known)), None)
     if named is not None:
         return named
@@ -69,7 +69,7 @@ def kind_of(error: BaseException) -> FailureKind:
 
 
 def signature_of(error: BaseException) -> str:
-    """`ValueError in training.trainer.step.Stepper.step < training.trainer.trainer.Trainer.train`."""
+    """Return e.g. `ValueError in training.trainer.step.Stepper.step < training.trainer.trainer.Trainer.train`."""
     names = [name for name, _ in groupby(_functions(error.__traceback__))]  # a recursion counts once
     ours = [name.removeprefix(OURS) for name in names if name.startswith(OURS)]
     shown = " < ".join(reversed(ours[-NUM_FRAMES:]))
@@ -77,13 +77,13 @@ def signature_of(error: BaseException) -> str:
 
 
 def _functions(trace: TracebackType | None) -> list[str]:
-    """Module and name of each function, the outermost first."""
+    """Return module and name of each function in the traceback, outermost first."""
     frames = [frame for frame, _ in traceback.walk_tb(trace)]
     return [f"{frame.f_globals.get('__name__', '')}.{frame.f_code.co_qualname}" for frame in frames]
 
 
 def failure_of(error: BaseException, task: RankTask, *, device: str) -> Failure:
-    """What this rank has to say of an exception that ends it. A surprise's traceback is kept in a file."""
+    """Return the failure for an exception that ends this rank. Unexpected errors get a traceback file."""
     with_traceback = not isinstance(error, AssayError)
     text = f"{type(error).__name__}: {error}"
     last = last_phase(_last_beat(task))
@@ -103,22 +103,22 @@ def failure_of(error: BaseException, task: RankTask, *, device: str) -> Failure:
 
 
 def distance_from_cause(failure: Failure | None) -> int:
-    """The least is the cause: when one rank fails, its peers fail for want of it."""
+    """Rank failures by how likely they are consequences: 0 is a cause; a rank that lost its peer has 2."""
     if failure is None or failure.failure_kind == "peer_lost":
         return 2
     return 1 if failure.failure_kind in ("exception", "exited") else 0
 
 
 class LastPhase(NamedTuple):
-    """What a rank was at."""
+    """The last known phase and step of a rank."""
 
     phase: Phase
     step: int | None
-    """The update under way; None before its first sign of life."""
+    """The optimizer step in progress; None before the rank's first heartbeat."""
 
 
 def last_phase(beat: Beat | None) -> LastPhase:
-    """By a rank's last sign of life."""
+    """Return the phase and step of a rank's last heartbeat."""
     if beat is None or not beat.at_s:
         return LastPhase("startup", None)
     return LastPhase(beat.phase, beat.step + 1)
@@ -132,12 +132,12 @@ def _last_beat(task: RankTask) -> Beat:
 
 
 def _keep_traceback(error: BaseException, task: RankTask) -> str:
-    """In a file and not on the terminal: when one rank dies, all of its peers fail for want of it."""
+    """Write the traceback to a file: on the terminal, those of all peers that lost this rank would hide it."""
     run_dir = Path(task.run.run_dir)
     path = run_dir / "errors" / f"attempt-{task.orders.attempt.attempt:04d}-rank-{task.rank:05d}.txt"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("".join(traceback.format_exception(error)))
-    except OSError:  # a full disk keeps no traceback
+    except OSError:  # e.g. the disk is full; the failure is reported without a traceback
         return ""
     return path.relative_to(run_dir).as_posix()

@@ -1,13 +1,13 @@
-"""Faults as an input: what goes wrong, where and when, written down so that it can go wrong again.
+"""Fault injection: a plan says what goes wrong, on which rank or node, and when.
 
     faults:
       - {type: kill, rank: 1, step: 7, phase: compute}
       - {type: damage, how: flipped, step: 10}
       - {type: leave, node: 1, step: 7}
 
-A rank that a fault concerns strikes itself at the named moment, (attempt, step, phase), so a plan means the
-same on every machine; what concerns a node is done by its first rank, or by all of them. It notes the fault in
-the run's folder just before: one without a note never came, and nothing was tested by it.
+A rank injects its own faults at the given (attempt, step, phase), so a plan means the same on every machine. The
+first rank of a node, or all of its ranks, inject the node's faults. A rank writes a note to the run's folder just
+before it injects a fault; a fault without a note did not happen, so it tested nothing.
 """
 
 import json
@@ -46,31 +46,31 @@ PhaseOfLoop = Literal[
     "checkpoint",
     "evaluation",
 ]
-"""A phase that a rank enters by itself."""
+"""A phase in which a fault can strike."""
 DamageKind = Literal["torn", "flipped", "missing"]
 WAITS_OUTSIDE = "waits for the run's next attempt"
-"""What a node that was lent says of itself."""
+"""What `assay join` prints once the leader knows of the node."""
 JOIN_S = 120.0
-"""How long a fault plan's node may take until then."""
+"""Seconds that a node joined by a fault plan may take until then."""
 STOP_WAIT_S = 10.0
-"""How long a rank waits at most to be told to stop, by a supervisor that a fault has asked to."""
+"""Maximum seconds that a rank waits for the stop signal after a fault sent SIGTERM to its supervisor."""
 
 
 class _Moment(FrozenConfig):
-    """When."""
+    """The moment of a fault."""
 
     attempt: PositiveInt = 1
     step: PositiveInt
-    """The update under way; of no account in phase `startup`, which an attempt has once."""
+    """Optimizer step in progress; ignored in phase `startup`, which occurs once per attempt."""
     phase: PhaseOfLoop = "compute"
-    """Strikes when this phase begins."""
+    """The fault strikes when this phase begins."""
     entry: PositiveInt = 1
-    """The how-manieth time that the update under way enters it: `compute` once before the passes, and again
+    """Strikes at the n-th time that the step enters the phase. A step enters `compute` before the passes and again
     after each exchange of gradients."""
 
 
 class _At(_Moment):
-    """A moment of a rank."""
+    """A moment on a rank."""
 
     rank: NonNegativeInt = 0
 
@@ -80,7 +80,7 @@ class _At(_Moment):
 
 
 class _AtNode(_Moment):
-    """A moment of a node's ranks. Nodes count from 0, which leads, in the order of their ranks."""
+    """A moment on the ranks of a node. Nodes count from 0, the leader, in the order of their ranks."""
 
     node: NonNegativeInt
 
@@ -90,89 +90,89 @@ class _AtNode(_Moment):
 
 
 class _Within(_At):
-    """A moment of a rank, or somewhat later."""
+    """A moment on a rank, with an optional delay."""
 
     after_s: NonNegativeFloat = 0.0
     """Seconds after the phase began, e.g. while a commit is being written."""
 
 
 class Kill(_Within):
-    """SIGKILL: the process is gone at once, as when its node is."""
+    """SIGKILL to the rank, as if its node failed."""
 
     type: Literal["kill"]
 
 
 class Terminate(_Within):
-    """SIGTERM to the supervisor, as a scheduler sends it before it takes the node back. The phase goes on once
-    the rank has been told to stop, or it strikes later (`after_s`)."""
+    """SIGTERM to the supervisor, as a scheduler sends it before a preemption. Without `after_s`, the phase
+    continues once the rank has received the stop signal."""
 
     type: Literal["terminate"]
 
 
 class Hang(_Within):
-    """SIGSTOP: the process is there and does nothing more."""
+    """SIGSTOP to the rank: the process exists but makes no progress."""
 
     type: Literal["hang"]
 
 
 class Slow(_At):
-    """A rank that takes longer, from `step` on."""
+    """Slows a rank down, from `step` on."""
 
     type: Literal["slow"]
     extra_s: PositiveFloat
-    """Per step."""
+    """Extra seconds per step."""
     num_steps: PositiveInt = 1_000_000
 
 
 class ClockJump(_At):
-    """The rank's wall clock is wrong by `jump_s` from `step` on."""
+    """Shifts the rank's wall clock by `jump_s`, from `step` on."""
 
     type: Literal["clock_jump"]
     jump_s: float
 
 
 class Store(_At):
-    """The object store of a rank misbehaves for its next writes from `step` on."""
+    """Makes the next writes of a rank to the object store fail, from `step` on."""
 
     type: Literal["store"]
     how: StoreFault
     num_writes: PositiveInt = 1
-    """How many writes; then it is well again."""
+    """Number of writes that fail."""
 
 
 class Damage(_At):
-    """A file of the commit of `step` is damaged on the disk; then the rank is killed."""
+    """Damages a file of the commit of `step` on disk, then kills the rank."""
 
     type: Literal["damage"]
     how: DamageKind
 
 
 class LedgerLoss(_At):
-    """The ledger's database is gone: an SQLite file is moved away."""
+    """Moves the ledger's SQLite file away."""
 
     type: Literal["ledger_loss"]
 
 
 class LeaveNode(_AtNode):
-    """SIGTERM to a node's supervisor, as before the node is taken back: the others go on. The phase, too, once
-    the rank has been told to stop."""
+    """SIGTERM to a node's supervisor: the node leaves and the run continues on the others. The phase continues
+    once the rank has received the stop signal."""
 
     type: Literal["leave"]
 
 
 class JoinNode(_AtNode):
-    """A node is lent to the run: 'assay join' is started on the machine of this one, and the phase goes on once
-    it waits outside."""
+    """Starts 'assay join' on this node's machine; the phase continues once the new node waits for the next
+    attempt."""
 
     type: Literal["join"]
 
 
 class SlowNode(_AtNode):
-    """The lanes of a node take longer: each step waits for as much of its last one's work as is missing."""
+    """Slows the lanes of a node down: each step sleeps in proportion to the work of the previous step."""
 
     type: Literal["slow_node"]
     factor: float = Field(gt=1.0)
-    """How many times as long."""
+    """Lane time as a multiple of the normal time."""
     num_steps: PositiveInt = 1_000_000
 
 
@@ -182,7 +182,7 @@ Fault = Annotated[OfRank | OfNode, Field(discriminator="type")]
 
 
 class FaultPlan(FrozenConfig):
-    """What goes wrong in a run; each fault once, in the attempt that it names."""
+    """The faults of a run; each strikes once, in its attempt."""
 
     faults: tuple[Fault, ...] = ()
 
@@ -191,15 +191,18 @@ NO_FAULTS = FaultPlan()
 
 
 class Struck(NamedTuple):
-    """A fault that really came."""
+    """A fault that has struck."""
 
     fault: Fault
     rank: int
-    """That noted it first."""
+    """The rank that noted it first."""
 
 
 def check_plan(plan: FaultPlan, *, world_size: int, num_steps: int, num_nodes: int = 1) -> None:
-    """Refuse faults that cannot happen: a drill that tests nothing must not pass. `num_nodes`: at first."""
+    """Raise `ConfigError` for faults that cannot happen: a drill that tests nothing must not pass.
+
+    `num_nodes`: nodes of the first attempt.
+    """
     for index, fault in enumerate(plan.faults):
         name = f"faults.{index} ({fault.type})"
         if isinstance(fault, OfNode):
@@ -216,10 +219,10 @@ def check_plan(plan: FaultPlan, *, world_size: int, num_steps: int, num_nodes: i
 def _check_node(name: str, fault: OfNode, *, world_size: int, num_nodes: int) -> None:
     if num_nodes == 1 and not isinstance(fault, SlowNode):
         raise ConfigError(
-            f"{name}: this run is on one node, which none joins and without which there is none. Train on "
-            "several (--on slurm --nodes 2, or --on allocation); SIGTERM to a run on one is 'terminate'."
+            f"{name}: this run has one node, so no node can join or leave. Train on several nodes "
+            "(--on slurm --nodes 2, or --on allocation), or use 'terminate' for SIGTERM to a run on one node."
         )
-    # Later attempts may have nodes that have come, each with a rank at least.
+    # Later attempts may have more nodes, each with at least one rank.
     if fault.node >= (most := num_nodes if fault.attempt == 1 else world_size):
         raise ConfigError(
             f"{name}: there is no node {fault.node} in attempt {fault.attempt}: it has at most {most}, which "
@@ -228,7 +231,7 @@ def _check_node(name: str, fault: OfNode, *, world_size: int, num_nodes: int) ->
 
 
 def never_came(plan: FaultPlan, run_dir: Path, *, last_attempt: int) -> list[str]:
-    """A sentence on each fault that did not strike a run: nothing was tested by it."""
+    """Return a sentence for each fault that did not strike."""
     return [
         f"faults.{index} ({fault.type}) did not happen: {_why_not(fault, last_attempt)}"
         for index, fault in enumerate(plan.faults)
@@ -237,27 +240,27 @@ def never_came(plan: FaultPlan, run_dir: Path, *, last_attempt: int) -> list[str
 
 
 def have_struck(plan: FaultPlan, run_dir: Path) -> list[Struck]:
-    """The faults of a plan that struck a run."""
+    """Return the faults of a plan that have struck."""
     found = []
     for fault in plan.faults:
         try:
             noted = json.loads(_note_path(run_dir, fault).read_bytes())
-        except (OSError, ValueError):  # none, or one that is being written
+        except (OSError, ValueError):  # no note, or a note that is being written
             continue
         found.append(Struck(fault, noted["rank"]))
     return found
 
 
 def describe_fault(fault: Fault) -> str:
-    """One sentence for a person who wonders what happened."""
-    return f"'{fault.type}' struck {fault.who()} in {_moment(fault)}, as its fault plan asked for"
+    """Return one sentence that says which planned fault struck, and where."""
+    return f"'{fault.type}' struck {fault.who()} in {_moment(fault)}, as its fault plan says"
 
 
 def _why_not(fault: Fault, last_attempt: int) -> str:
     if fault.attempt > last_attempt:
-        return f"it is for attempt {fault.attempt}, the last one was attempt {last_attempt}."
-    what = ", with something to strike at" if isinstance(fault, Store | Damage) else ""
-    return f"attempt {fault.attempt} never came to {_moment(fault)} on {fault.who()}{what}."
+        return f"it is planned for attempt {fault.attempt}, but the last one was attempt {last_attempt}."
+    what = " with a target for the fault" if isinstance(fault, Store | Damage) else ""
+    return f"attempt {fault.attempt} never reached {_moment(fault)} on {fault.who()}{what}."
 
 
 def _moment(fault: Fault) -> str:
@@ -270,7 +273,7 @@ def _note_path(run_dir: Path, fault: Fault) -> Path:
 
 
 class RankFaults:
-    """The faults of one rank in one attempt; strikes when told which moment it is."""
+    """Injects the faults of one rank in one attempt; the rank reports each moment to `at_moment`."""
 
     def __init__(
         self,
@@ -286,8 +289,8 @@ class RankFaults:
         is_stopping: Callable[[], bool],
         nodes: Sequence[int] = (),
     ) -> None:
-        """`store` and `clock` are the right ones. `is_stopping`: whether the rank has been told to stop.
-        `nodes`: ranks of each; by default, all are on one."""
+        """`store` and `clock` are the real ones. `is_stopping`: whether the rank has received the stop signal.
+        `nodes`: number of ranks of each node; empty if all ranks are on one."""
         self._run_dir = run_dir
         self._is_stopping = is_stopping
         self._rank = rank
@@ -297,18 +300,18 @@ class RankFaults:
         ]
         self._work = _OwnWork(clock)
         self._entered = Counter[tuple[int, Phase]]()
-        """How often each update has entered each phase, while faults are waited for."""
+        """How often each step has entered each phase, counted while faults are pending."""
         self._supervisor_pid = supervisor_pid
         self._ledger_path = ledger_path
         self._log = CommitLog(store)
         self._flaky, self._jumping = FlakyStore(store), JumpingClock(clock)
         kinds = {fault.type for fault in self._waiting}
         self.store: ObjectStore = self._flaky if "store" in kinds else store
-        """As this rank sees it; so the clock."""
+        """The store that the rank must use; it fails if the plan says so. Likewise `clock`."""
         self.clock: Clock = self._jumping if "clock_jump" in kinds else clock
 
     def at_moment(self, step: int, phase: Phase) -> None:
-        """The rank is about to enter `phase` of the update `step`."""
+        """Inject the faults that are due as the rank enters `phase` of `step`."""
         if not self._waiting:
             return
         self._work.enters(phase)
@@ -320,7 +323,7 @@ class RankFaults:
                 self._waiting.remove(fault)
 
     def _strike(self, fault: Fault, step: int) -> bool:
-        """Whether the fault is over with."""
+        """Inject a fault; return whether it is finished, so that it does not strike again."""
         note = partial(self._note, fault)
         match fault:
             case Kill():
@@ -359,7 +362,7 @@ class RankFaults:
         return True
 
     def _wait_for_stop(self) -> None:
-        """Else a run of short steps is at its end before its supervisor has looked, and nothing is tested."""
+        """Wait for the stop signal: a run with short steps could end before its supervisor reacts."""
         until_s = self.clock.monotonic_s() + STOP_WAIT_S
         while not self._is_stopping() and self.clock.monotonic_s() < until_s:
             self.clock.sleep_s(0.001)
@@ -382,7 +385,7 @@ class RankFaults:
 
 
 def _rank_on_node(rank: int, nodes: Sequence[int]) -> tuple[int, int]:
-    """The rank's node, and which of its ranks it is."""
+    """Return the node of a rank, and the rank's index on that node."""
     for node, size in enumerate(nodes):
         if rank < size:
             return node, rank
@@ -397,7 +400,7 @@ def _strikes_at(fault: Fault, rank: int, node: int, local_rank: int) -> bool:
 
 
 def _lend_here(run_dir: Path) -> None:
-    """Start 'assay join' on this machine, which outlives this rank; return once it waits outside."""
+    """Start 'assay join' on this machine; return once the leader knows of it. It outlives this rank."""
     log = run_dir / "faults" / f"join-{os.getpid()}-{time.monotonic_ns()}.log"
     start_detached(join_command(run_dir.name), {"ASSAY_HOME": str(run_dir.parent)}, log=log)
     deadline_s = time.monotonic() + JOIN_S
@@ -408,12 +411,12 @@ def _lend_here(run_dir: Path) -> None:
 
 
 def join_command(run_id: str) -> list[str]:
-    """What lends this machine to a run."""
+    """Return the command that lends this machine to a run."""
     return [sys.executable, "-m", "assay", "join", run_id]
 
 
 class _OwnWork:
-    """How long the lanes of a rank's last step took, without what was waited on purpose."""
+    """Measures the lane time of a rank's last step, without the injected delay."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -421,7 +424,7 @@ class _OwnWork:
         self.of_last_step_s = 0.0
 
     def enters(self, phase: Phase) -> None:
-        """The lanes are computed between the first of these and the second."""
+        """Note a phase change. Lanes are computed from the first `compute` to the next `communication`."""
         now_s = self._clock.monotonic_s()
         if phase == "communication" and self._began_s is not None:
             self.of_last_step_s, self._began_s = now_s - self._began_s, None
@@ -431,20 +434,20 @@ class _OwnWork:
             self._began_s = now_s
 
     def waits(self, seconds: float) -> None:
-        """As if the work took so much longer."""
+        """Sleep without counting it as lane time."""
         self._clock.sleep_s(seconds)
         if self._began_s is not None:
             self._began_s += seconds
 
 
 def damage_commit(store: ObjectStore, commit: Commit, how: DamageKind) -> None:
-    """Damage the largest file of a commit as a bad disk would."""
+    """Damage the largest file of a commit."""
     victim = max(commit.files, key=lambda file: file.num_bytes)
     damage_file(store, f"{commit.folder}/{victim.path}", how)
 
 
 def damage_file(store: ObjectStore, key: str, how: DamageKind) -> None:
-    """Delete a file, cut it in half, or turn one bit of it."""
+    """Delete a file, truncate it to half, or flip one bit."""
     data = bytearray(store.get(key))
     if how == "missing":
         store.delete(key)
@@ -456,7 +459,7 @@ def damage_file(store: ObjectStore, key: str, how: DamageKind) -> None:
 
 
 class JumpingClock:
-    """A clock whose wall time is wrong by `jump_s`; durations stay right, as on a real machine."""
+    """A clock whose wall time is off by `jump_s`; its monotonic time is right, as on a real machine."""
 
     def __init__(self, inner: Clock) -> None:
         self._inner = inner

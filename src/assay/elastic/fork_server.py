@@ -1,6 +1,6 @@
-"""The server that ranks are forked from: it has imported torch, so a restart takes a fraction of a second.
+"""The server that ranks are forked from. It has imported torch, so a restart takes a fraction of a second.
 
-Imports nothing itself, so that who is about to train can start it first, and check what it is given meanwhile.
+This module imports nothing heavy, so a command can start the server first and validate its input meanwhile.
 """
 
 import multiprocessing
@@ -14,15 +14,14 @@ from typing import Any
 
 
 def fork_context() -> ForkServerContext:
-    """Start the server that ranks are forked from.
+    """Start the fork server if it does not run, and return its context.
 
-    A cluster's SIGTERM and a terminal's Ctrl-C go to every process of a job, so the server holds both back
-    for good, and a forked rank SIGTERM until it has its handler: it is never lost, and never ends a rank that
-    has yet to learn what to do with it.
+    A scheduler's SIGTERM and a terminal's Ctrl-C go to every process of a job, so the server blocks both. A forked
+    rank keeps SIGTERM blocked until its handler is installed: the signal is neither lost nor fatal.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["assay.elastic.preload"])
-    resource_tracker.ensure_running()  # would release the signal if it were started within
+    resource_tracker.ensure_running()  # started inside the block below, it would unblock the signals
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     try:
         forkserver.ensure_running()
@@ -33,12 +32,12 @@ def fork_context() -> ForkServerContext:
 
 @contextmanager
 def started_at_once() -> Iterator[None]:
-    """Have the server import while it is found out, in here, what is to be trained.
+    """Let the server import torch while the body validates what to train.
 
-    It ends at once where that fails: else it would import for seconds after a mistake was told. One that had
-    begun before serves on.
+    If the body raises, the server is killed, or it would delay the exit by seconds of imports. A server that was
+    running before stays.
     """
-    server: Any = forkserver._forkserver  # Python has no word for its end but its own tests'
+    server: Any = forkserver._forkserver  # multiprocessing has no public call to stop it
     was_running = server._forkserver_pid is not None
     fork_context()
     try:

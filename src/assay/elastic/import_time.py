@@ -1,6 +1,6 @@
-"""When the fork server imported what ranks need: told by it, read by the ranks that are forked from it."""
+"""When the fork server imported the ranks' modules: set by `preload`, read by the forked ranks."""
 
 began_s: float | None = None
-"""On the monotonic clock; None in a process that was not forked from the server."""
+"""Start on the monotonic clock; None in a process that was not forked from the server."""
 ended_s: float | None = None
-"""Likewise."""
+"""End on the monotonic clock."""

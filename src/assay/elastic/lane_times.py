@@ -1,10 +1,10 @@
-"""How many lanes each rank of an attempt gets, and how long each place took for one by what is on record.
+"""How many lanes each rank of an attempt gets, from the lane times of earlier attempts.
 
-    last attempts:  own work of a step / lanes of the rank  -->  seconds a lane, by place  -->  loads
+    earlier attempts:  own work of a step / lanes of the rank  -->  seconds per lane, by rank slot  -->  loads
 
-A place is the k-th rank on a machine: ranks are numbered anew when their number changes, machines are not. Of
-a place that was never measured the median of the others is assumed. Whatever the loads are, no bit of the sum
-over lanes changes, so a wrong measurement costs time and nothing else.
+A rank slot is the k-th rank on a host: global rank numbers change with the world size, slots do not. A slot
+without measurements is assumed to have the median of the others. Loads do not change any bit of the sum over lanes,
+so a wrong measurement costs only time.
 """
 
 import statistics
@@ -23,26 +23,26 @@ from assay.store.metrics.segment import read_segment, segment_path
 from assay.training.recipe import recipe_of
 
 Share = Literal["equal", "speed"]
-"""The rank with the most lanes has as few as may be | as many as it is fast."""
+"""Divide lanes evenly | in proportion to the speed of each rank."""
 
 LEAST_STEPS = 5
-"""Fewer say little about a rank."""
+"""Minimum steps of a rank for a measurement."""
 NEWEST_STEPS = 200
-"""What was long ago says little about now."""
+"""Only this many of the newest steps are used, because speed changes over time."""
 ATTEMPTS_BACK = 4
-"""That are looked through for places that later ones do not know."""
+"""Number of attempts that are searched for the measurements of a slot."""
 
 
-class _LogPosition(NamedTuple):
-    """Where a rank is."""
+class _RankSlot(NamedTuple):
+    """A rank's host and its index there."""
 
     host: str
     number: int
-    """Among the ranks of that machine, from 0."""
+    """Index among the ranks of the host, from 0."""
 
 
 def loads_of(run: Run, share: Share, hosts: Sequence[str]) -> tuple[int, ...]:
-    """[rank]: the lanes of the ranks of an attempt that is to begin on these machines."""
+    """Return the number of lanes of each rank for the next attempt on these hosts."""
     num_lanes = recipe_of(run).loader.lanes
     shares = LaneShares(num_lanes, len(hosts), nodes=_nodes(hosts))
     lane_s = measured_lane_s(run, hosts) if share == "speed" else None
@@ -50,9 +50,9 @@ def loads_of(run: Run, share: Share, hosts: Sequence[str]) -> tuple[int, ...]:
 
 
 def measured_lane_s(run: Run, hosts: Sequence[str]) -> list[float] | None:
-    """[rank]: seconds that its place took for a lane when it was last measured; None where none was."""
+    """Return each rank's seconds per lane when its slot was last measured; None if no slot was."""
     positions = _placement(hosts)
-    known: dict[_LogPosition, float] = {}
+    known: dict[_RankSlot, float] = {}
     for attempt in saved_attempts(Path(run.run_dir))[: -ATTEMPTS_BACK - 1 : -1]:
         if set(positions) <= known.keys():
             break
@@ -66,27 +66,27 @@ def measured_lane_s(run: Run, hosts: Sequence[str]) -> list[float] | None:
 
 
 def _lane_s(run: Run, attempt: Attempt, rank: int) -> float | None:
-    """None where too little is on record, and of sharded weights, for whose lanes all ranks wait."""
+    """Return a rank's median seconds per lane; None for too few steps, and for FSDP2, where all ranks wait."""
     path = segment_path(Path(run.run_dir), attempt.attempt, rank)
     if not attempt.loads or not path.is_file():
         return None
     try:
         own_s = own_step_seconds(read_segment(path))[-NEWEST_STEPS:].tolist()
-    except StoreError:  # an account stops nobody
+    except StoreError:  # a damaged metrics file must not prevent training
         return None
     return statistics.median(own_s) / attempt.loads[rank] if len(own_s) >= LEAST_STEPS else None
 
 
-def _placement(hosts: Sequence[str]) -> list[_LogPosition]:
+def _placement(hosts: Sequence[str]) -> list[_RankSlot]:
     seen = Counter[str]()
     positions = []
     for host in hosts:
-        positions.append(_LogPosition(host, seen[host]))
+        positions.append(_RankSlot(host, seen[host]))
         seen[host] += 1
     return positions
 
 
 def _nodes(hosts: Sequence[str]) -> tuple[int, ...]:
-    """Ranks of each node; nothing where all are on one."""
+    """Return the number of ranks of each node; empty for a single node."""
     sizes = tuple(len(list(ranks)) for _, ranks in groupby(hosts))
     return sizes if len(sizes) > 1 else ()

@@ -1,9 +1,10 @@
-"""What a rank imports, imported once by the fork server so that each rank starts with it done.
+"""Imports the modules of a rank once in the fork server, so that a forked rank starts with them loaded.
 
-Imports only: no thread may exist and no device be touched before a fork. Methods are imported when they are
-asked for, which for a rank is too late: a restart would take three times as long.
+Imports only: before a fork, no thread may exist and no device may be initialized. Methods are usually imported
+lazily; in a rank, that would make a restart three times as long.
 
-What is imported stays, so nothing is to be collected meanwhile (a seventh of the time), nor in the ranks later.
+Garbage collection is off during the imports (a seventh of their time). Imported objects are frozen, so ranks do not
+scan them either.
 """
 
 import gc
@@ -17,19 +18,19 @@ gc.disable()
 
 
 class _NoPandas:
-    """pyarrow looks for pandas once, as soon as it makes an array, and imports it where it is installed.
+    """Hides pandas from pyarrow, which imports it with its first array if it is installed.
 
-    Ranks have no use for it: half a second before every first step.
+    Ranks do not use pandas, and its import takes half a second.
     """
 
     @staticmethod
     def find_spec(name: str, *_: object) -> None:
         if name == "pandas":
-            raise ModuleNotFoundError("ranks do without")
+            raise ModuleNotFoundError("ranks do not use pandas")
 
 
 sys.meta_path.insert(0, _NoPandas)
-import numpy.ma  # noqa: E402  # pyarrow looks whether an array of numbers is one with a mask
+import numpy.ma  # noqa: E402  # pyarrow imports it to detect masked arrays
 import pyarrow.dataset  # noqa: E402
 import pyarrow.pandas_compat  # noqa: E402
 import pyarrow.parquet  # noqa: E402

@@ -1,7 +1,7 @@
-"""The processes of an attempt: started, listened to, and judged when they end.
+"""The rank processes of an attempt on one machine: start, watch, and find out why they ended.
 
-Ranks are forked from a server that has already imported torch, so a restart takes a fraction of a second. A
-rank's death is an exit code; what it had to say comes through its pipe.
+Ranks are forked from a server that has already imported torch, so a restart takes a fraction of a second. The
+outcome of a rank is its exit code, plus the report that it sends through its pipe.
 """
 
 import multiprocessing
@@ -34,12 +34,12 @@ from assay.triage.hang import (
 )
 
 _CRASHES = frozenset((signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT))
-"""Signals that a process brings upon itself; SIGKILL and the like come from outside."""
+"""Signals that a process causes itself; others, such as SIGKILL, come from outside."""
 
 FLIGHT_S = 2.0
-"""How long ranks have to write what their flight recorders keep, at most."""
+"""Maximum seconds for ranks to write their flight recorder dumps."""
 MAIN_STACK_S = 2.0
-"""How long their main threads have for their own stacks, at most."""
+"""Maximum seconds for ranks to write the stacks of their main threads."""
 
 
 class AttemptRanks(Protocol):
@@ -47,39 +47,39 @@ class AttemptRanks(Protocol):
 
     @property
     def pids(self) -> Sequence[int]:
-        """The process ids of the ranks on this machine."""
+        """Process ids of the ranks on this machine."""
         ...
 
     def wait_for_news(self, timeout_s: float) -> None:
-        """Return when something has happened, at the latest after `timeout_s`."""
+        """Return when a rank has ended or reported something, or after `timeout_s`."""
         ...
 
     def end(self) -> AttemptEnd | None:
-        """How the attempt ended, once it is clear; None while it goes on."""
+        """Return how the attempt ended; None while it runs or the cause is not certain yet."""
         ...
 
     def beats(self) -> list[Beat]:
-        """The last sign of life of each rank, on this machine's monotonic clock."""
+        """Return the last heartbeat of each rank, on this machine's monotonic clock."""
         ...
 
     def hosts(self) -> list[str]:
-        """Name of each rank's machine."""
+        """Return the host of each rank."""
         ...
 
     def devices(self) -> list[RankDevice]:
-        """What each rank computes on, as far as it has said."""
+        """Return the device of each rank, as far as reported."""
         ...
 
     def take_stacks(self, rank: int) -> str:
-        """Have all ranks write their stacks; what the kernel says of the process of `rank`."""
+        """Make all ranks write their stacks; return the kernel's process state of `rank`."""
         ...
 
     def signal(self, number: int) -> None:
-        """Send a signal to every rank that runs."""
+        """Send a signal to every running rank."""
         ...
 
     def stop(self) -> None:
-        """Make sure that no rank is left."""
+        """Kill the ranks that still run."""
         ...
 
 
@@ -94,7 +94,7 @@ class RankProcesses:
         ranks: range,
         rendezvous: str,
     ) -> None:
-        """`rendezvous`: the URL where all ranks of the attempt meet, see `training.parallel.ranks`."""
+        """`rendezvous`: the URL where all ranks of the attempt meet, see `distributed.ranks`."""
         self._ranks = ranks
         self._attempt = orders.attempt
         self._run_dir = Path(run.run_dir)
@@ -127,39 +127,39 @@ class RankProcesses:
 
     @property
     def num_ranks(self) -> int:
-        """Ranks on this machine."""
+        """Number of ranks on this machine."""
         return len(self._ranks)
 
     def beats(self) -> list[Beat]:
-        """The last sign of life of this machine's ranks."""
+        """Return the last heartbeat of each rank on this machine."""
         return self._heartbeats.read()[self._ranks.start : self._ranks.stop]
 
     def hosts(self) -> list[str]:
-        """This machine's name, for each of its ranks."""
+        """Return this host's name for each of its ranks."""
         return [socket.gethostname()] * len(self._ranks)
 
     def devices(self) -> list[RankDevice]:
-        """What this machine's ranks compute on."""
+        """Return the devices of this machine's ranks."""
         return list(self._devices)
 
     def take_stacks(self, rank: int) -> str:
-        """Have this machine's ranks write their stacks; the state of `rank`, empty where it is elsewhere."""
+        """Make this machine's ranks write their stacks; return the process state of `rank` if it runs here."""
         state = process_state(self.pids[rank - self._ranks.start]) if rank in self._ranks else ""
         dumping = [rank for rank, pid in zip(self._ranks, self.pids, strict=True) if request_flight_dump(pid)]
         dumps = [flight_path(self._run_dir, self._attempt.attempt, number) for number in dumping]
-        # Before a stopped one is woken, which would enter what the others wait in.
+        # Dump first: the stack signals wake a stopped rank, which would then enter the collective.
         _wait_for_all(dumps, Path.is_file, FLIGHT_S)
         for pid in self.pids:
             request_main_stack(pid)
         stacks = [stacks_path(self._run_dir, self._attempt.attempt, number) for number in self._ranks]
-        # Before the others' are read, which a rank may not survive.
+        # Main stacks first: reading the stacks of other threads can crash a rank.
         _wait_for_all(stacks, has_main_stack, MAIN_STACK_S)
         for pid in self.pids:
             request_all_stacks(pid)
         return state
 
     def wait_for_news(self, timeout_s: float) -> None:
-        """Return when a rank has ended or said something, at the latest after `timeout_s`."""
+        """Return when a rank has ended or reported something, or after `timeout_s`."""
         open_pipes = [pipe for pipe in self._pipes if not pipe.closed]
         running = [process.sentinel for process in self._processes if process.exitcode is None]
         wait([*running, *open_pipes], timeout_s)
@@ -177,7 +177,7 @@ class RankProcesses:
             self._reports[index] = message
 
     def end(self) -> AttemptEnd | None:
-        """How the attempt ended, once it is clear; None while it goes on."""
+        """Return how the attempt ended; None while it runs."""
         codes = [process.exitcode for process in self._processes]
         dead = [rank for rank, code in enumerate(codes) if code not in (None, 0)]
         if dead:
@@ -187,7 +187,7 @@ class RankProcesses:
         self.wait_for_news(0)
         stopped = any(report.outcome == "stopped" for report in self._reports.values())
         if stopped:
-            return AttemptEnd("preempted", len(codes), message="asked to stop; committed and left")
+            return AttemptEnd("preempted", len(codes), message="asked to stop; committed and stopped")
         return AttemptEnd("succeeded", len(codes), message="reached the last step")
 
     def _failed(self, dead: list[int]) -> AttemptEnd:
@@ -195,25 +195,25 @@ class RankProcesses:
         codes = {rank: self._processes[rank].exitcode or 0 for rank in dead}
         killed = {rank: signal.Signals(-code) for rank, code in codes.items() if code < 0}
         if killed:
-            # A rank that was killed can make another's backend abort; the one killed from outside is the cause.
+            # A killed rank can make another rank's backend abort, so one killed from outside is the cause.
             rank = min(killed, key=lambda rank: killed[rank] in _CRASHES)
             name = killed[rank].name
             kind: FailureKind = "crashed" if killed[rank] in _CRASHES else "killed_by_signal"
             failure = self._failure(rank, kind, signature=name, text=name)
             return AttemptEnd("killed", len(self._processes) - len(killed), failure=failure)
-        # When one rank fails, its peers fail for want of it; the one with a named error is the cause.
+        # When one rank fails, its peers lose their connections; the one with a specific error is the cause.
         reports = {rank: self._reports[rank] for rank in dead if rank in self._reports}
         cause = min(reports, key=lambda rank: distance_from_cause(reports[rank].failure), default=dead[0])
         num_alive = len(self._processes) - 1
         if cause not in reports:
             what = f"exit code {codes[cause]}"
-            failure = self._failure(cause, "exited", signature=what, text=f"{what} and no word")
+            failure = self._failure(cause, "exited", signature=what, text=f"{what} without a report")
             return AttemptEnd("failed", num_alive, failure=failure)
         report = reports[cause]
         return AttemptEnd("failed", num_alive, failure=report.failure, error=report.error)
 
     def _failure(self, index: int, kind: FailureKind, *, signature: str, text: str) -> Failure:
-        """The failure of a rank that could not speak for itself: where it was, by its last sign of life."""
+        """Return the failure of a rank that sent no report; its last heartbeat gives phase and step."""
         last = last_phase(self.beats()[index])
         return Failure(
             failure_kind=kind,
@@ -229,13 +229,13 @@ class RankProcesses:
         )
 
     def signal(self, number: int) -> None:
-        """Send a signal to every rank that runs."""
+        """Send a signal to every running rank."""
         for process in self._processes:
             if process.exitcode is None and process.pid is not None:
                 send_signal(process.pid, number)
 
     def stop(self) -> None:
-        """Make sure that no rank is left."""
+        """Kill the ranks that still run."""
         for process in self._processes:
             if process.exitcode is None:
                 process.kill()

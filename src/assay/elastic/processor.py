@@ -1,8 +1,8 @@
-"""Which kind of processor the ranks of this machine compute on; and who may go on with what another kind began.
+"""The processor type of this machine's ranks, and whether a run may resume on it.
 
-Libraries choose their kernels by what a CPU can do, or by the limits that the environment sets
-(ONEDNN_MAX_CPU_ISA, MKL_ENABLE_INSTRUCTIONS, ATEN_CPU_CAPABILITY), and other kernels sum in another order. All
-of it is known without torch, which a supervisor does not import.
+Libraries choose kernels by the CPU's instruction sets and by limits in the environment (ONEDNN_MAX_CPU_ISA,
+MKL_ENABLE_INSTRUCTIONS, ATEN_CPU_CAPABILITY). Different kernels sum in a different order, so the bits differ. The
+type is found without torch, which the supervisor does not import.
 """
 
 import os
@@ -20,10 +20,10 @@ from assay.store.commit_log import CommitLog
 from assay.store.metrics.recorded import recorded_steps
 
 GPUS = Path("/proc/driver/nvidia/gpus")
-"""A folder for each, as the driver has it."""
+"""The driver's folder with one subfolder for each GPU."""
 _AVX512 = frozenset(("avx512f", "avx512bw", "avx512vl", "avx512dq"))
 _Levels = Sequence[tuple[str, frozenset[str]]]
-"""Instruction sets by a library's names for them, with the flags that a CPU needs; the least first."""
+"""A library's names of instruction sets with the CPU flags that each needs, lowest first."""
 ONEDNN: _Levels = (
     ("SSE41", frozenset()), ("AVX", frozenset(("avx",))), ("AVX2", frozenset(("avx2",))),
     ("AVX2_VNNI", frozenset(("avx_vnni",))), ("AVX512_CORE", _AVX512),
@@ -38,7 +38,7 @@ ATEN: _Levels = (("DEFAULT", frozenset()), ("AVX2", frozenset(("avx2", "fma"))),
 
 
 def processor_here(environment: Mapping[str, str] | None = None, cpu: Mapping[str, str] | None = None) -> Processor:
-    """The processor of the ranks that this process starts, or the one that the arguments describe."""
+    """Return the processor type of the ranks that this process starts, or the one that the arguments describe."""
     environment = os.environ if environment is None else environment
     gpus = gpus_here(environment)
     if gpus and "+cpu" not in version("torch"):
@@ -61,55 +61,56 @@ def processor_here(environment: Mapping[str, str] | None = None, cpu: Mapping[st
 
 
 def refuse_other_processor(run: Run, log: CommitLog, here: Processor) -> None:
-    """Raise `ConfigError` where the last commit was computed on another kind of processor than this one."""
+    """Raise `ConfigError` if the last commit was computed on another processor type."""
     last = log.commits()[-1:]
     attempts = {attempt.attempt: attempt.processor for attempt in saved_attempts(Path(run.run_dir))}
     was = attempts.get(last[0].attempt) if last else None
     if was is not None and not was.sums_like(here):
         raise ConfigError(
             f"run '{run.run_id}': step {last[0].step} was computed on {was}, and this is {here}, which rounds "
-            "otherwise: from here on the weights will not be bit for bit those that the other kind would have "
-            "made. No row is skipped or repeated. Go on there; or, where that is good enough, with "
-            "--other-device."
+            "differently. If resumed here, the weights will not be bit for bit those of the first type; no row is "
+            "skipped or repeated. Resume on the first type, or accept the difference with --other-device."
         )
 
 
 def other_processor(run: Run, step: int, *, attempt: int | None) -> str | None:
-    """A sentence where a step, of an attempt or of the one that counts, was computed on another kind than this
-    machine's: made again here, it may come to other bits."""
+    """Return a warning if a step was computed on another processor type, so a replay here may give other bits.
+
+    `attempt`: None for the attempt whose step was committed.
+    """
     attempts = recorded_steps(Path(run.run_dir), attempt=attempt).get(step)
     kinds = {saved_attempt.attempt: saved_attempt.processor for saved_attempt in saved_attempts(Path(run.run_dir))}
     was = None if attempts is None else kinds.get(attempts.attempt)
     if was is None or was.sums_like(here := processor_here()):
         return None
     return (
-        f"step {step} was computed on {was}, and this is {here}, which rounds otherwise: numbers may differ in "
-        "their last digits though nothing is wrong. Replay it there to compare bits."
+        f"step {step} was computed on {was}, and this is {here}, which rounds differently: numbers may differ in "
+        "their last digits although nothing is wrong. Replay it on the first type to compare bits."
     )
 
 
 def refuse_mixed(processors: Mapping[str, Processor]) -> None:
-    """Raise `ConfigError` where the nodes, by name, are not all of one kind; the lead is the first of them."""
+    """Raise `ConfigError` if the nodes, by name, have several processor types. The first one is the leader."""
     (leader, kind), *others = processors.items()
     mismatches = [f"{name} is {other}" for name, other in others if not other.sums_like(kind)]
     if mismatches:
         raise ConfigError(
-            f"the nodes are of several kinds, which round differently: {leader} is {kind}; {'; '.join(mismatches)}. "
-            "Their gradients cannot be checked against one another, and no two runs would agree. Ask for "
-            "nodes of one kind (slurm: --sbatch=--constraint=...), or set the same limits on all of them "
+            f"the nodes have processors that round differently: {leader} is {kind}; {'; '.join(mismatches)}. "
+            "Their gradients cannot be checked against one another, and no two runs would agree. Request "
+            "nodes of one type (slurm: --sbatch=--constraint=...), or set the same limits on all of them "
             "(ONEDNN_MAX_CPU_ISA, MKL_ENABLE_INSTRUCTIONS, ATEN_CPU_CAPABILITY)."
         )
 
 
 def _instruction_level(levels: _Levels, flags: frozenset[str], limit: str | None) -> str:
-    """The best that the CPU has and the limit allows; a limit that is not known here limits nothing."""
+    """Return the highest level that the CPU has and the limit allows; an unknown limit is ignored."""
     names = [name for name, _ in levels]
     most = names.index(limit.upper()) if limit and limit.upper() in names else len(names) - 1
     return [name for name, needed in levels[: most + 1] if needed <= flags][-1]
 
 
 def _cpu() -> dict[str, str]:
-    """What the kernel says of the first processor."""
+    """Return the fields of the first processor in /proc/cpuinfo."""
     try:
         lines = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
     except OSError:
@@ -119,10 +120,10 @@ def _cpu() -> dict[str, str]:
 
 
 def gpus_here(environment: Mapping[str, str] | None = None) -> list[str]:
-    """Names of the GPUs that ranks here may use, as the driver has them.
+    """Return the driver's names of the GPUs that CUDA_VISIBLE_DEVICES shows to ranks here.
 
-    CUDA takes the visible ones up to the first that it does not know, `-1`, say; which one is meant by an
-    identifier that is no number only the driver could tell.
+    CUDA stops at the first unknown index, e.g. `-1`. Only the driver can resolve a UUID, so a UUID counts as the
+    first GPU.
     """
     lines = [line for path in sorted(GPUS.glob("*/information")) for line in path.read_text().splitlines()]
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]

@@ -1,6 +1,6 @@
-"""One rank's process: take a task, train, report how it ended.
+"""The process of one rank: it trains its task and reports how it ended.
 
-The supervisor imports this module, so what needs torch is imported when the process runs.
+The supervisor imports this module, so torch is imported only inside the process.
 """
 
 import faulthandler
@@ -20,17 +20,17 @@ from assay.records.rank_device import RankDevice
 from assay.triage.hang import ALL_STACKS_SIGNAL, FLIGHT_SIGNAL, MAIN_STACK_SIGNAL, flight_path, stacks_path
 
 NUDGE_S = 1.0
-"""How often a thread of each rank runs Python, where glibc has lost a wake-up: see `_die_with_supervisor`."""
+"""Seconds between wake-ups of the watch thread, which work around a glibc bug: see `_die_with_supervisor`."""
 REMEMBERED = 256
-"""Collectives that the flight recorder keeps."""
+"""Number of collectives that the flight recorder keeps."""
 
 
 @visible_output()
 def rank_main(task: RankTask, pipe: Connection) -> None:
     """Entry point of a rank's process; its exit code is 0 only if it finished or stopped cleanly."""
     os.environ.update(task.environment)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's to handle
-    signal.pthread_sigmask(signal.SIG_BLOCK, {FLIGHT_SIGNAL})  # in every thread that is to come
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the supervisor handles Ctrl-C
+    signal.pthread_sigmask(signal.SIG_BLOCK, {FLIGHT_SIGNAL})  # before any thread starts: threads inherit the mask
     stop = StopFlag()
     all_reported = _die_with_supervisor(pipe)
     devices = [RankDevice()]
@@ -55,22 +55,22 @@ def rank_main(task: RankTask, pipe: Connection) -> None:
     pipe.close()
     sys.stdout.flush()
     sys.stderr.flush()
-    # Without Python's farewell: a peer's death can leave threads of the backend waiting for ever.
+    # Skip Python's shutdown: after a peer's death, backend threads may wait forever.
     os._exit(code)
 
 
 def _die_with_supervisor(pipe: Connection) -> threading.Event:
-    """End this process when nobody is left who reads the pipe, unless the returned event is set.
+    """Kill this process when the supervisor closes its end of the pipe, unless the returned event is set.
 
-    A rank without a supervisor could commit until a successor begins, and would hold its device for ever.
+    A rank without a supervisor could commit until the next attempt fences it, and would hold its device forever.
 
-    The thread that looks also takes the interpreter's lock now and then. Who gives that up when asked to waits
-    until another thread has taken it; before glibc 2.41 that word can be lost (its bug 25847), and a rank whose
-    other threads are idle stands still in a step until one takes it.
+    The watch thread also takes the GIL every `NUDGE_S`. A thread that releases the GIL on request waits until
+    another one has taken it. Before glibc 2.41 that wake-up can be lost (glibc bug 25847), and a rank whose other
+    threads are idle would hang in a step.
     """
     all_reported = threading.Event()
     poller = select.poll()
-    poller.register(pipe.fileno(), 0)  # no event but the reader's end
+    poller.register(pipe.fileno(), 0)  # event mask 0: only the closed reader is reported
 
     def watch() -> None:
         while not poller.poll(1000 * NUDGE_S):
@@ -91,9 +91,9 @@ def _write_stacks_on_signal(task: RankTask) -> None:
 
 
 def _dump_flight_on_signal(task: RankTask) -> None:
-    """Which collectives this rank entered, as torch's flight recorder keeps them (of gloo, too).
+    """Dump torch's flight recorder (collectives of NCCL and gloo) when the signal arrives.
 
-    A thread waits for the signal, since the main one may stand in a collective for ever."""
+    A thread waits for the signal, because the main thread may be stuck in a collective."""
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(REMEMBERED))
     path = flight_path(Path(task.run.run_dir), task.orders.attempt.attempt, task.rank)
 

@@ -1,4 +1,4 @@
-"""Wires one rank's objects and trains: the only place where a method, a loader and a store meet."""
+"""Builds the objects of one rank and trains: the only module that joins a method, a loader and a store."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache, partial
@@ -59,9 +59,9 @@ from assay.training.trainer.trainer import Trainer, TrainingPosition, num_steps
 def train_rank(
     task: RankTask, stop: StopFlag, began: Callable[[RankDevice], None] = lambda device: None
 ) -> Literal["finished", "stopped"]:
-    """Train this rank's lanes to the end, or until `stop` is set; evaluate at the end.
+    """Train this rank's lanes to the last step, or until `stop` is set; evaluate after the last step.
 
-    `began` is told what the rank computes on, once it has met the others.
+    `began` is called with the rank's device once the process group is up.
     """
     recipe, faults = recipe_of(task.run), _faults(task, stop)
     clock, store = faults.clock, faults.store
@@ -122,7 +122,7 @@ def train_rank(
 def _look_before_the_first_step(
     recipe: Recipe, position: TrainingPosition, recorder: RankRecorder, evaluate: Callable[[int], float | None]
 ) -> None:
-    """What held-out prompts earn before anything is learned from rewards: what a leak falls from."""
+    """Evaluate sampled completions before step 1 of an RL run: the baseline that later scores are compared with."""
     predictions = recipe.method.predictions
     is_sampled = isinstance(predictions, RowScores) and predictions.is_sampled
     if position.step == 0 and recipe.trainer.evaluate_every is not None and is_sampled:
@@ -148,7 +148,7 @@ def _leave(
 
 
 def _startup(task: RankTask, clock: Clock, parts: Mapping[str, float]) -> str:
-    """Where the time went before the first step of an attempt."""
+    """Return a sentence about where the startup time of an attempt went."""
     whole = clock.now_s() - task.orders.attempt.started_s
     spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in parts.items())
     return f"ready after {whole:.2f} s: imports and a process {whole - sum(parts.values()):.2f} s, {spent}"
@@ -224,13 +224,13 @@ def _lane_sum(
 
 
 def _restored(saver: Saver, commit: Commit | None, loader: Loader) -> TrainingPosition:
-    """Where to go on, with the model and the optimizer as they were there."""
+    """Restore model and optimizer from the commit; return the position to resume from."""
     if commit is None:
         return TrainingPosition(0, Cursor())
     if commit.cursor != loader.cursor_at(commit.step):
         raise DamagedDataError(
-            f"{commit.folder}: its entry in the log says step {commit.step} and {commit.cursor}, which is the "
-            f"cursor of another step: rows would be skipped or repeated. Restore the entry from a backup."
+            f"{commit.folder}: its log entry has step {commit.step} with {commit.cursor}, which is the cursor of "
+            f"another step. Resuming would skip or repeat rows. Restore the entry from a backup."
         )
     saver.restore(commit)
     return TrainingPosition.after(commit, loader)
@@ -245,14 +245,14 @@ def _evaluator(
     ranks: Ranks,
     recorder: RankRecorder,
 ) -> Callable[[int], float | None]:
-    """Scores the validation rows with the weights as they are; once, where the last step is asked for again."""
-    # Opened when it is asked for: the first step need not wait for it.
+    """Return a function that scores the validation rows with the current weights, cached for the last step."""
+    # Opened at the first evaluation, so that the first step does not wait for it.
     key = key_column(recipe.data.split)
     validation = cache(partial(_loader, recipe, "validation", () if key is None else (key,)))
     predictions = recipe.method.predictions
 
     def evaluate(step: int) -> float | None:
-        """Write the predictions of `step`; the validation metric, on rank 0 only."""
+        """Write the predictions of `step`; return the validation metric on rank 0, None on other ranks."""
         full_model = lane_sum.whole_model() if isinstance(method, RolloutMethod) else model
         table = predict(full_model, method, validation(), ranks)
         if table is None:
@@ -272,7 +272,7 @@ def _evaluator(
 
 
 def _recorder(task: RankTask, faults: RankFaults) -> RankRecorder:
-    """In the phase `startup`, with what its imports took."""
+    """Return a recorder in phase `startup` that has logged the import time."""
     run, attempt, clock = task.run, task.orders.attempt, faults.clock
     path = segment_path(Path(run.run_dir), attempt.attempt, task.rank)
     segment = SegmentWriter(path, run_id=run.run_id, attempt=attempt.attempt, rank=task.rank, clock=clock)
@@ -286,10 +286,10 @@ def _recorder(task: RankTask, faults: RankFaults) -> RankRecorder:
     return recorder
 
 
-def _loader(recipe: Recipe, part: Part, besides: tuple[str, ...] = ()) -> Loader:
-    """A loader of the columns that the method reads, and some besides."""
+def _loader(recipe: Recipe, part: Part, extra_columns: tuple[str, ...] = ()) -> Loader:
+    """Return a loader of the method's columns and of `extra_columns`."""
     dataset = Dataset.open(Path(recipe.data.dataset))
-    columns = tuple(dict.fromkeys([*recipe.method.columns, *besides]))
+    columns = tuple(dict.fromkeys([*recipe.method.columns, *extra_columns]))
     config = recipe.loader if part == "train" else recipe.loader.for_evaluation()
     return Loader(split_view(dataset, recipe.data.split, part), config, columns)
 
@@ -297,7 +297,7 @@ def _loader(recipe: Recipe, part: Part, besides: tuple[str, ...] = ()) -> Loader
 def _spot_check(
     recipe: Recipe, forward: LaneForward, model: Network, lane_sum: LaneSum | ShardedLaneSum, ranks: Ranks
 ) -> SpotCheck | None:
-    """None where nothing is checked."""
+    """Return the spot check of lane gradients; None if `trainer.spot_check_every` is off."""
     trainer = recipe.trainer
     if trainer.spot_check_every is None:
         return None
@@ -333,7 +333,7 @@ def _saver(
 def _awaited(evaluation: EvaluationConfig | None, log: CommitLog, commits: Sequence[Commit]) -> Sequence[str]:
     if evaluation is None:
         return ()
-    # Imported here: ranks of a recipe without evaluation have no use for the suite's code.
+    # Imported here: without an evaluation suite, ranks do not need this module.
     from assay.evals.queue import awaited_folders
 
     return awaited_folders(commits, evaluation, log.store)

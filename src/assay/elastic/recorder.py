@@ -1,7 +1,6 @@
-"""What a rank says while it works: to the metric segment for ever, to the heartbeat page for now.
+"""Records the progress of a rank: metrics and phases to its segment, the latest state to the heartbeat page.
 
-Every change of phase passes through here, which makes it the one place where a fault plan can strike at a
-named moment: (step, phase) of a rank.
+Every phase change passes through here, so a fault plan can strike at any (step, phase) of a rank.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,7 +11,7 @@ from assay.store.heartbeat import Beat, Heartbeats
 from assay.store.metrics.segment import SegmentWriter
 
 Moment = Callable[[int, Phase], None]
-"""Called with the update under way and the phase that begins."""
+"""Called with the step in progress and the phase that begins."""
 
 _OWN_WORK = frozenset(STEP) - frozenset(WAITING)
 
@@ -38,11 +37,11 @@ class RankRecorder:
         self._beat = Beat(start_step, "startup", clock.monotonic_s(), 0.0, 0.0)
         self._step_began_s: float | None = None
         self.parts: dict[str, float] = {}
-        """What each part of the startup took, in seconds."""
+        """Seconds that each part of the startup took."""
         self._part_began_s = clock.monotonic_s()
 
     def phase(self, name: Phase) -> None:
-        """The rank enters this phase now."""
+        """Record that the rank enters a phase."""
         now_s = self._clock.monotonic_s()
         own_s = self._beat.own_s
         if self._beat.phase in _OWN_WORK:
@@ -52,7 +51,7 @@ class RankRecorder:
         self._at_moment(self._beat.step + 1, name)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """The update `step` is done."""
+        """Record the metrics of a step; the first call for a step marks it as done."""
         if step > self._beat.step:
             now_s = self._clock.monotonic_s()
             longest_s = self._beat.longest_step_s
@@ -63,7 +62,7 @@ class RankRecorder:
         self._segment.log(step, values)
 
     def part(self, name: str) -> None:
-        """A part of the startup ends now, which began where the one before it ended."""
+        """Record that a part of the startup ends now; it began when the previous part ended."""
         now_s = self._clock.monotonic_s()
         self._segment.span(name, self._part_began_s, now_s)
         self.parts[name] = now_s - self._part_began_s
@@ -82,7 +81,7 @@ class RankRecorder:
         self._segment.sync()
 
     def close(self) -> None:
-        """Sync and let go."""
+        """Close the segment and the heartbeat page."""
         self._segment.close()
         self._heartbeats.close()
 

@@ -1,8 +1,7 @@
-"""Whether a run stops at a commit to go on with nodes that have come, or leaves them outside for now.
+"""Decides whether a run commits and restarts to use nodes that have joined.
 
-It pays where the rank with the most lanes would have fewer, and the time that saves until the last step is more
-than what a restart takes: as long as this attempt took from its beginning to its first step, and a commit, for
-which as much again is set aside.
+A restart pays if the busiest rank would get fewer lanes, and the time saved until the last step exceeds the cost. The
+cost is estimated as `MARGIN` times the startup time of this attempt: one startup, plus as much again for the commit.
 """
 
 from collections.abc import Sequence
@@ -11,16 +10,16 @@ from assay.records.run import Attempt
 from assay.store.heartbeat import Beat
 
 LEAST_STEPS = 5
-"""Fewer do not tell how long one takes."""
+"""Minimum steps to estimate the step time."""
 MARGIN = 2.0
-"""What has to be saved, in restarts."""
+"""Required saving, as a multiple of the startup time."""
 
 
 class RegroupWatch:
-    """Looks at the heartbeats of one attempt, and so knows what its steps and its start take."""
+    """Estimates the startup and step times of an attempt from its heartbeats."""
 
     def __init__(self, attempt: Attempt, *, num_lanes: int, num_steps: int, began_s: float) -> None:
-        """`num_steps`: of the whole run."""
+        """`num_steps`: steps of the whole run."""
         self._attempt = attempt
         self._num_lanes = num_lanes
         self._num_steps = num_steps
@@ -29,14 +28,14 @@ class RegroupWatch:
         self._now: tuple[int, float] = attempt.start_step, began_s
 
     def look(self, beats: Sequence[Beat], now_s: float) -> None:
-        """Note how far all ranks are."""
+        """Note the step that all ranks have reached."""
         step = min(beat.step for beat in beats)
         self._now = step, now_s
         if self._first is None and step > self._attempt.start_step:
             self._first = step, now_s
 
     def pays(self, world_size: int) -> bool:
-        """Whether to go on with so many ranks."""
+        """Return whether a restart with `world_size` ranks pays."""
         if self._first is None:
             return False
         (first, first_s), (step, now_s) = self._first, self._now

@@ -64,7 +64,7 @@ AfterDeath = Literal["same", "shrink"]
 """World size of the next attempt: `same` as before, or `shrink` to the ranks that survived."""
 
 POLL_S = 0.1
-SIGN_OF_LIFE_S = 1.0
+STORE_PROBE_S = 1.0
 """Seconds between probes of the store while a stopping run makes its last commit."""
 STACKS_S = 5.0
 """Maximum seconds that hung ranks get to write their stacks."""
@@ -128,9 +128,9 @@ class RestartPolicy:
             )
 
 
-OF_THEIR_RANK: frozenset[FailureKind] = frozenset(("crashed", "hang", "exited"))
+RANK_SPECIFIC_KINDS: frozenset[FailureKind] = frozenset(("crashed", "hang", "exited"))
 """Failures that count as repeated only if the same rank fails, unless the world size changed."""
-ALIKE_BY_KIND: frozenset[FailureKind] = frozenset(("store_unreachable", "wrong_arithmetic"))
+SAME_BY_KIND: frozenset[FailureKind] = frozenset(("store_unreachable", "wrong_arithmetic"))
 """Failures that count as repeated whatever their rank and signature."""
 
 
@@ -152,9 +152,9 @@ class _Death(NamedTuple):
         first, second = self.failure, other.failure
         if (first.failure_kind, self.step) != (second.failure_kind, other.step):
             return False
-        if first.failure_kind in ALIKE_BY_KIND:
+        if first.failure_kind in SAME_BY_KIND:
             return True
-        moved = first.failure_kind in OF_THEIR_RANK and first.rank != second.rank
+        moved = first.failure_kind in RANK_SPECIFIC_KINDS and first.rank != second.rank
         return first.signature == second.signature and not (moved and self.world_size == other.world_size)
 
 
@@ -252,7 +252,7 @@ class Supervisor:
         self._run = run
         self._log = log
         self._policy = policy
-        self._watchers = observers
+        self._observers = observers
         self._clock = clock
         self._stop_requested = False
         self._regroups_for = ""
@@ -303,7 +303,7 @@ class Supervisor:
                 self._wait_for_more(room)
                 if attempt is None:
                     raise ConfigError(
-                        f"run {self._run.run_id} {self.waits_for}. Give it more nodes, or less to wait for."
+                        f"run {self._run.run_id} {self.waits_for}. Add nodes, or lower the minimum of --workers."
                     )
                 return attempt
             if attempt is not None:
@@ -351,7 +351,9 @@ class Supervisor:
         if not is_repeated and not last.is_of_store and num_own <= self._policy.max_restarts:
             return
         if is_repeated:
-            text = f"{num_alike} attempts ended with the same failure and no commit in between: {last.failure.signature}"
+            text = (
+                f"{num_alike} attempts ended with the same failure and no commit in between: {last.failure.signature}"
+            )
             self._notice_failure("repeated_failure", text, last.failure)
         if end.error is not None:
             raise end.error
@@ -451,7 +453,7 @@ class Supervisor:
             }
         )
         save_attempt(Path(self._run.run_dir), ended)
-        for observer in self._watchers:
+        for observer in self._observers:
             observer.attempt_ended(ended)
         if away is not None:
             raise away
@@ -479,7 +481,7 @@ class Supervisor:
         try:
             attempt = with_hosts(attempt, ranks.hosts(), self._nodes.other_environments())
             save_attempt(Path(self._run.run_dir), attempt)
-            for observer in self._watchers:
+            for observer in self._observers:
                 observer.attempt_began(attempt, ranks.pids)
             end = self._watch(ranks, attempt)
             self._notice_faults(attempt)
@@ -513,7 +515,7 @@ class Supervisor:
 
     def _watch(self, ranks: AttemptRanks, attempt: Attempt) -> AttemptEnd:
         leave_by_s: float | None = None
-        sign: _SignOfLife | None = None
+        sign: _StoreProbe | None = None
         began_s, least_s = self._clock.monotonic_s(), self._policy.hang_s
         stragglers = StragglerWatch(attempt.loads or (1,) * attempt.world_size)
         regroup = self._regroup_watch(attempt, began_s)
@@ -523,7 +525,7 @@ class Supervisor:
                 leave_by_s = self._clock.monotonic_s() + self._policy.grace_s
             ranks.wait_for_news(POLL_S)
             self._refuse_moved()
-            for observer in self._watchers:
+            for observer in self._observers:
                 observer.tick(attempt)
             if (end := ranks.end()) is not None:
                 # After a stop request there is no other attempt, even if a rank died while stopping.
@@ -539,7 +541,7 @@ class Supervisor:
             if leave_by_s is not None and (sign is None or not sign.is_alive()):
                 if sign is not None and sign.missing is not None:
                     return self._end_without_store(attempt, sign.missing)
-                sign = _SignOfLife(self._log.store)
+                sign = _StoreProbe(self._log.store)
                 sign.start()
             self._notice_faults(attempt)
             if (slow := stragglers.look(beats)) is not None:
@@ -666,7 +668,10 @@ class Supervisor:
             raise KeyboardInterrupt
         self._is_interrupted = True
         # Not `print`: the handler may interrupt another print, which is not reentrant.
-        os.write(2, b"\nCtrl-C: committing, then stopping. Press it again to kill at once and fall back to the last commit.\n")
+        os.write(
+            2,
+            b"\nCtrl-C: committing, then stopping. Press it again to kill at once and fall back to the last commit.\n",
+        )
         self.request_stop()
 
     def request_stop(self, *_: object) -> None:
@@ -676,7 +681,7 @@ class Supervisor:
             self._retry_policy.hurry()
 
 
-class _SignOfLife(threading.Thread):
+class _StoreProbe(threading.Thread):
     """Probes the store of a stopping run in a thread, so that it does not wait for a commit to an unreachable
     store."""
 
@@ -696,7 +701,7 @@ class _SignOfLife(threading.Thread):
         except StoreError:
             pass  # the store answers; the ranks get the same error and report it
         else:
-            time.sleep(SIGN_OF_LIFE_S)
+            time.sleep(STORE_PROBE_S)
 
 
 def _not_verified(error: object) -> str:

@@ -1,5 +1,4 @@
-"""What the supervisor tells a rank, and what ranks say at their end: plain values, for a pipe or for the line
-between two nodes."""
+"""Messages between the supervisor and its ranks: plain values that travel through a pipe or between nodes."""
 
 import signal
 from dataclasses import dataclass
@@ -17,65 +16,65 @@ from assay.records.run import Attempt, Run
 from assay.records.suspect import Suspect, WrongArithmeticError
 
 Parallel = Literal["ddp", "fsdp2"]
-"""Each rank holds all weights | a shard of them. The numbers are the same; it may change at every restart."""
+"""Each rank holds all weights | a shard of them. Results are the same, so it may change at every restart."""
 
 
 class Orders(BaseModel):
-    """What the supervisor decides about an attempt, for every rank of it."""
+    """The supervisor's settings of an attempt, equal for all ranks."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     attempt: Attempt
     commit: Commit | None
-    """Where to resume; None starts anew."""
+    """The commit to resume from; None starts at step 0."""
     faults: FaultPlan
     parallel: Parallel
     failure_s: float
-    """Mean time between the failures of this run so far."""
+    """Mean time between failures of this run so far."""
     verify_commits: int = 0
-    """Read one commit in so many back before it becomes visible; 0 for none."""
+    """Read back every n-th commit before it becomes visible; 0 turns verification off."""
     times_lanes: bool = False
-    """Write down what each lane takes, and at the end what messages between the ranks take."""
+    """Record the time of each lane, and at the end the time of messages between ranks."""
     nodes: tuple[int, ...] = ()
-    """How many ranks each node has, in their order; nothing where all are on one."""
+    """Number of ranks of each node, in rank order; empty if all ranks are on one node."""
 
 
 @dataclass(frozen=True)
 class RankTask:
-    """All that a rank needs to know."""
+    """Everything that a rank process needs."""
 
     run: Run
     orders: Orders
     rank: int
     rendezvous: str
-    """URL where the ranks of the attempt meet, see `training.parallel.ranks`."""
+    """URL where the ranks of the attempt meet, see `distributed.ranks`."""
     environment: dict[str, str]
-    """The supervisor's: the fork server has that of the moment when it was started."""
+    """The supervisor's environment, because that of the fork server may be outdated."""
     heartbeats: str
-    """File of the attempt's heartbeat page."""
+    """Path of the attempt's heartbeat page."""
     supervisor_pid: int
 
 
 @dataclass(frozen=True)
 class RankBegan:
-    """A rank's first words: it has met the others."""
+    """The first message of a rank: it has joined the process group."""
 
     device: RankDevice
 
 
 @dataclass(frozen=True)
 class RankReport:
-    """A rank's last words."""
+    """The last message of a rank."""
 
     outcome: Literal["finished", "stopped", "failed"]
     failure: Failure | None = None
-    """What ended it; None where nothing did."""
+    """The failure that ended the rank, if any."""
     error: AssayError | None = None
-    """What a user can act on; None where the failure is a surprise."""
+    """The error that a user can act on; None for an unexpected failure."""
 
 
 def _error_fields(error: AssayError) -> dict[str, Any]:
-    """By the name of its class: one of `base.errors`, or `WrongArithmeticError` with its suspects."""
+    """Serialize an error by class name: one of `base.errors`, or `WrongArithmeticError` with its suspects."""
     suspects = error.suspects if isinstance(error, WrongArithmeticError) else ()
     return {"kind": type(error).__name__, "text": str(error), "suspects": suspects}
 
@@ -101,26 +100,28 @@ class AttemptEnd:
 
     outcome: Literal["succeeded", "failed", "preempted", "killed"]
     num_alive: int
-    """Ranks that did not die by themselves."""
+    """Ranks that did not cause the end: those still running, and those that lost a peer."""
     message: str = ""
-    """How it ended where nothing failed."""
+    """How the attempt ended if nothing failed."""
     failure: Failure | None = None
     error: Annotated[AssayError, PlainValidator(_as_heard), PlainSerializer(_error_fields)] | None = None
-    """The failure's error, where it is one that a user can act on."""
+    """The error of the failure, if a user can act on it."""
     stalled_s: float = 0.0
 
     def reason(self, run_dir: str) -> str:
-        """Why it ended, in words."""
+        """Return why the attempt ended, as a sentence."""
         return self.failure.sentence(run_dir) if self.failure else self.message
 
 
 class StopFlag:
-    """Set by SIGTERM; the trainer looks at it once a step, generation between tokens."""
+    """Set by SIGTERM; checked once per training step and between generated tokens."""
 
     def __init__(self) -> None:
         self.is_set = False
         signal.signal(signal.SIGTERM, self._set)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # the fork server held it back
+        signal.pthread_sigmask(
+            signal.SIG_UNBLOCK, {signal.SIGTERM}
+        )  # blocked by the fork server until this handler exists
 
     def _set(self, *_: object) -> None:
         self.is_set = True

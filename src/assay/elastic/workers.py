@@ -1,9 +1,9 @@
-"""How many workers are asked for: a number, or as many as find room between two.
+"""The `--workers` option: a number, or a range.
 
-    --workers 8         8; on several nodes fewer while fewer find room
-    --workers 8..64     as many as find room, at most 64; with fewer than 8 the run leaves, committed
+    --workers 8         8; on several nodes, fewer while they have fewer slots
+    --workers 8..64     as many as there are slots, at most 64; with fewer than 8 the run commits and exits
 
-A command reads it before it imports anything large: what knows of lanes is imported where it is needed.
+Commands parse it before any heavy import, so the lane modules are imported inside functions.
 """
 
 import re
@@ -16,27 +16,26 @@ _WORKERS = re.compile(r"(\d+)(?:\.\.(\d+))?")
 
 
 class Workers(NamedTuple):
-    """How many will do."""
+    """The requested number of workers."""
 
     most: int
-    """All that are wanted;"""
+    """Maximum number of workers."""
     least: int | None = None
-    """and the fewest with which the run goes on. None: just so many were asked for."""
+    """Minimum number of workers; None if a single number was given."""
 
     @classmethod
     def of(cls, text: str) -> Self:
-        """As it stands on a command line."""
+        """Parse the value of `--workers`; raises `ConfigError`."""
         if (found := _WORKERS.fullmatch(text)) is None:
             raise ConfigError(
-                f"--workers {text}: expected a number, e.g. 8, or a range of which as many are taken as find "
-                "room, e.g. 8..64."
+                f"--workers {text}: expected a number, e.g. 8, or a range from the minimum to the maximum, e.g. 8..64."
             )
         if found[2] is None:
             return cls(int(found[1]))
         least, most = int(found[1]), int(found[2])
         if not 1 <= least < most:
             raise ConfigError(
-                f"--workers {text}: a range goes from the fewest that will do, at least 1, to more, e.g. "
+                f"--workers {text}: the minimum of a range must be at least 1 and below the maximum, e.g. "
                 f"{max(1, min(least, most))}..{max(least, most, 2)}."
             )
         return cls(most, least)
@@ -46,8 +45,10 @@ class Workers(NamedTuple):
 
 
 def check_lanes(workers: Workers, num_lanes: int) -> str | None:
-    """What to warn of: workers that gain nothing. `ConfigError` for more of them than lanes, and for a range of
-    which none is faster than its fewest."""
+    """Return a warning if some workers bring no speedup, else None.
+
+    Raises `ConfigError` for more workers than lanes, and for a range whose maximum is no faster than its minimum.
+    """
     from assay.data.loader.lane_shares import LaneShares, next_useful_world_size, useful_world_size
 
     LaneShares(num_lanes, workers.most)
@@ -61,14 +62,17 @@ def check_lanes(workers: Workers, num_lanes: int) -> str | None:
     )
     if workers.least is not None and useful <= workers.least:
         raise ConfigError(
-            f"{reason}: more than {workers.least} gain nothing. Use --workers {workers.least}, or up to {more}."
+            f"{reason}: more than {workers.least} bring no speedup. Use --workers {workers.least}, or up to {more}."
         )
-    return f"{reason}: more than {useful} gain nothing, {more} would"
+    return f"{reason}: more than {useful} bring no speedup; {more} would"
 
 
 def room_here(workers: Workers, *, num_lanes: int, threads: int, num_gpus: int, num_processors: int) -> int:
-    """As many as a machine has GPUs, or processors for the threads of each; `ConfigError` where these are too
-    few. A single number is taken as it is, if each worker has a GPU of its own: NCCL takes no two on one."""
+    """Return the number of workers for this machine: limited by its GPUs, or by its processors per thread count.
+
+    Raises `ConfigError` if there are too few. On a machine without GPUs a single number is not limited; with GPUs
+    each worker needs its own, because NCCL does not support two ranks on one GPU.
+    """
     from assay.data.loader.lane_shares import useful_world_size
 
     if workers.least is None and not num_gpus:
@@ -80,7 +84,7 @@ def room_here(workers: Workers, *, num_lanes: int, threads: int, num_gpus: int, 
             if num_gpus
             else (
                 f"{number_of(num_processors, 'processor')} for {number_of(threads, 'thread')} a worker",
-                f"--workers {least}, which then share it",
+                f"--workers {least} to let the workers share them",
             )
         )
         raise ConfigError(

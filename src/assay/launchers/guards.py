@@ -1,4 +1,4 @@
-"""Before a run begins: does it land on what a diagnosis blamed? Warned of, or refused."""
+"""Checks a new run against guards: factors that triage found to make runs fail. A guard warns or rejects."""
 
 from collections.abc import Iterator
 
@@ -13,11 +13,11 @@ from assay.store.triage.guards import saved_guards
 
 
 def guard_statuses(home: Home) -> list[GuardStatus]:
-    """Every guard, with what attempts since say of it."""
+    """Return every guard with its status from the attempts since it was accepted."""
     guards = saved_guards(home.folder)
     if not guards:
         return []
-    from assay.triage.guard import guard_status  # here, as tables are large to import
+    from assay.triage.guard import guard_status  # a heavy import
 
     if (ledger := home.find_ledger()) is None:
         return [guard_status(guard, None) for guard in guards]
@@ -26,8 +26,10 @@ def guard_statuses(home: Home) -> list[GuardStatus]:
 
 
 def heed_guards(home: Home, run: Run, *, world_size: int, host: str | None) -> list[str]:
-    """What to warn of; `ConfigError` where the run lands on a guard that refuses. `host`: None where a
-    scheduler chooses it."""
+    """Return warnings about guards that match the run; raises `ConfigError` if a matching guard rejects it.
+
+    `host`: None if a scheduler chooses the host.
+    """
     from assay.triage.guard import known_factors, lands_on
 
     warnings = []
@@ -37,15 +39,15 @@ def heed_guards(home: Home, run: Run, *, world_size: int, host: str | None) -> l
         if lands_on(guard, known):
             if guard.is_refusing:
                 raise ConfigError(
-                    f"run '{run.run_id}' lands on guard {_git_message(guard)}. Run it without that, or lift it: "
+                    f"run '{run.run_id}' matches guard {_describe_guard(guard)}. Change the run, or lift the guard: "
                     f"assay triage guard --lift '{guard.name}'."
                 )
-            warnings.append(f"run '{run.run_id}' lands on guard {_git_message(guard)}")
+            warnings.append(f"run '{run.run_id}' matches guard {_describe_guard(guard)}")
     return warnings
 
 
 def hosts_left_out(home: Home, run: Run, *, world_size: int) -> list[str]:
-    """Hosts that a scheduler is to leave out for this run."""
+    """Return the hosts that a scheduler must exclude for this run."""
     from assay.triage.guard import excluded_hosts, known_factors
 
     guards = list(_active_guards(home))
@@ -57,7 +59,7 @@ def _active_guards(home: Home) -> Iterator[Guard]:
     return (status.guard for status in guard_statuses(home) if not status.has_lapsed)
 
 
-def _git_message(guard: Guard) -> str:
+def _describe_guard(guard: Guard) -> str:
     return (
         f"'{guard.name}': {percent_text(guard.rate)} of attempts on it failed, elsewhere "
         f"{percent_text(guard.elsewhere_rate)}, when it was accepted on {utc_text(guard.accepted_s)}"

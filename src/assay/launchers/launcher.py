@@ -1,8 +1,8 @@
-"""What a launcher is: it starts a run somewhere and returns at once; the run needs nobody who waits for it.
+"""The launcher protocol: a launcher starts a run somewhere and returns at once.
 
-Whatever the place, the contract is the same (tests/contract/test_launchers.py): the run reaches its last step
-with the same weights; told to stop, it commits and leaves; started again, it goes on. The launch is on record
-in the run's folder, and who has the record can ask and stop (`places.launches`), whoever started it.
+All launchers keep one contract (tests/contract/test_launchers.py): the run reaches its last step with the same
+weights; a stopped run commits and exits; a restarted run resumes. The launch is recorded in the run's folder, and
+anyone with the record can query or stop it (`launchers.launches`).
 """
 
 import sysconfig
@@ -15,27 +15,26 @@ from assay.records.launch import Launch
 from assay.records.run import Run
 
 LaunchState = Literal["queued", "running", "ended", "elsewhere"]
-"""`ended` says nothing about success: the run's log does. `elsewhere`: a process on another host, of which
-nothing can be seen from this one."""
+"""`ended` does not imply success, which the run's log tells. `elsewhere`: a process on another host, whose state is
+unknown here."""
 
 
 class Launcher(Protocol):
     """Starts runs on some kind of machine."""
 
     def start(self, run: Run, *, world_size: int) -> Launch:
-        """Begin the run, or go on with it from its last commit."""
+        """Start the run, or resume it from its last commit."""
         ...
 
 
 def resume_command(run: Run, *, world_size: int, options: Sequence[str] = ()) -> list[str]:
-    """The command line that goes on with a run; `--workers=8..64` among the options is said instead of
-    `world_size`."""
+    """Return the command that resumes a run. A `--workers=...` among the options replaces `world_size`."""
     workers = [] if any(option.startswith("--workers=") for option in options) else ["--workers", str(world_size)]
     return [assay_program(), "train", "--resume", run.run_id, *workers, *options]
 
 
 def assay_program() -> str:
-    """The `assay` of this installation."""
+    """Return the path of this installation's `assay` program."""
     program = Path(sysconfig.get_path("scripts")) / "assay"
     if not program.exists():
         raise NotInstalledError(f"{program}: no such program. Install assay in this environment: pip install assay.")

@@ -1,4 +1,4 @@
-"""Asks after a launch, and stops it, wherever it is: all that is needed is its record."""
+"""Queries and stops a launch of any kind, given its record."""
 
 from assay.launchers.launcher import LaunchState
 from assay.launchers.local import kill_process, stop_process
@@ -9,17 +9,17 @@ from assay.store.launches import process_state, saved_launches
 
 
 def state_of(launch: Launch) -> LaunchState:
-    """Whether it waits, runs, or is no more."""
+    """Return whether the launch is queued, running or ended."""
     return job_state(launch.job) if launch.launcher == "slurm" else process_state(launch)
 
 
 def waiting_words(launch: Launch) -> str:
-    """What a launch that is queued waits for, as its scheduler says."""
+    """Return the scheduler's reason why a launch is queued."""
     return f"{launch.where()} is pending: {pending_reason(launch.job)}"
 
 
 def stop(launch: Launch) -> None:
-    """Ask it to commit and leave; does not wait. What has ended stays so."""
+    """Ask a launch to commit and exit, without waiting. Does nothing if it has ended."""
     if launch.launcher == "slurm":
         cancel_job(launch.job)
     else:
@@ -27,7 +27,7 @@ def stop(launch: Launch) -> None:
 
 
 def end(launch: Launch) -> None:
-    """Take its devices from it at once; its commits stay. What has ended stays so."""
+    """Kill a launch at once; its commits stay. Does nothing if it has ended."""
     if launch.launcher == "slurm":
         kill_job(launch.job)
     else:
@@ -35,6 +35,6 @@ def end(launch: Launch) -> None:
 
 
 def last_launch(run: Run) -> Launch | None:
-    """The newest; None for a run that was never started."""
+    """Return the newest launch of a run; None if the run was never started."""
     launches = saved_launches(run)
     return launches[-1] if launches else None

@@ -1,7 +1,7 @@
-"""Starts a run on this machine in a process of its own, which outlives the terminal.
+"""Starts a run on this machine in a background process that outlives the terminal.
 
-The process waits for a word before it becomes `assay train`, and gets it once the launch is on record: whoever
-starts it may be killed at any point, and no run goes on that nobody knows of.
+The process waits for a line on stdin before it becomes `assay train`, and gets it once the launch is recorded. So if
+the launcher is killed at any point, no run is left that has no record.
 """
 
 import os
@@ -20,26 +20,26 @@ from assay.store.launches import process_key, process_state, save_launch
 
 LOG_FILE = "background.log"
 
-_WAIT_FOR_THE_WORD = """\
+_WAIT_FOR_GO = """\
 log=$1; shift; exec 3<&0
 (read -r word <&3 && exec "$@" </dev/null 3<&-) >>"$log" 2>&1 & echo $!
 """
 
 
 class BackgroundLauncher:
-    """This machine; nothing queues."""
+    """Starts runs on this machine at once, without a queue."""
 
     def __init__(self, home: Home, options: Sequence[str] = ()) -> None:
-        """`options`: more of `assay train`, e.g. `--max-restarts 3`."""
+        """`options`: further options of `assay train`, e.g. `--max-restarts 3`."""
         self._home = home
         self._options = tuple(options)
 
     def start(self, run: Run, *, world_size: int) -> Launch:
-        """Start `assay train --resume`; its job is the process's number."""
+        """Start `assay train --resume`; the launch's `job` is the process id."""
         command = resume_command(run, world_size=world_size, options=("--launched", *self._options))
         log = str(Path(run.run_dir) / LOG_FILE)
         with subprocess.Popen(
-            ["/bin/sh", "-c", _WAIT_FOR_THE_WORD, "sh", log, *command],
+            ["/bin/sh", "-c", _WAIT_FOR_GO, "sh", log, *command],
             env={**os.environ, **self._home.environment()},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -60,19 +60,19 @@ class BackgroundLauncher:
 
 
 def launched_here(run: Run, *, world_size: int, requested_s: float | None = None) -> Launch:
-    """Write down that this process begins a run, or goes on with it; `requested_s`: see `Launch`."""
+    """Record that this process starts or resumes a run; `requested_s`: see `Launch`."""
     job = str(os.getpid())
     key = process_key(os.getpid())
     return save_launch(run, launcher="here", job=job, world_size=world_size, process=key, requested_s=requested_s)
 
 
 def stop_process(launch: Launch) -> None:
-    """SIGTERM: commit at the next step and leave. `ConfigError` on another host."""
+    """Send SIGTERM: the run commits at the next step and exits. Raises `ConfigError` on another host."""
     _signal(launch, signal.SIGTERM)
 
 
 def kill_process(launch: Launch) -> None:
-    """SIGKILL: its ranks see that it is gone, and end themselves. Likewise."""
+    """Send SIGKILL; the ranks notice and kill themselves. Raises `ConfigError` on another host."""
     _signal(launch, signal.SIGKILL)
 
 
@@ -80,8 +80,8 @@ def _signal(launch: Launch, number: signal.Signals) -> None:
     state = process_state(launch)
     if state == "elsewhere":
         raise ConfigError(
-            f"run '{launch.run_id}' was started on {launch.host} as process {launch.job}; from "
-            f"{socket.gethostname()} it cannot be reached. Stop it there: 'assay stop {launch.run_id}'."
+            f"run '{launch.run_id}' was started on {launch.host} as process {launch.job}, which cannot be signalled "
+            f"from {socket.gethostname()}. Stop it on {launch.host}: 'assay stop {launch.run_id}'."
         )
     if state == "running":
         os.kill(int(launch.job), number)

@@ -1,7 +1,6 @@
-"""The sinks that a home's settings name, each in a process beside a run that trains here.
+"""Starts the sinks of the home's settings, each in a background process next to a run on this machine.
 
-One that fails is heard of in its log, and by nobody else: what it missed is handed over by `assay sink RUN`
-later.
+A sink that fails only writes to its log. `assay sink RUN` sends the missing metrics later.
 """
 
 import sys
@@ -16,7 +15,7 @@ LOG_FILE = "sinks.log"
 
 
 class BackgroundSinks:
-    """A watcher that starts them once, with the first attempt."""
+    """A `RunObserver` that starts the sinks once, with the first attempt."""
 
     def __init__(self, home: Home, run: Run) -> None:
         self._home = home
@@ -24,14 +23,14 @@ class BackgroundSinks:
         self._waiting = list(home.settings().sinks)
 
     def attempt_began(self, attempt: Attempt, pids: Sequence[int]) -> None:  # noqa: ARG002
-        """See that they were started; they outlive this process by a moment, to hand over the end."""
+        """Start the sinks. They outlive this process briefly to send the last metrics."""
         while self._waiting:
             name = self._waiting.pop()
             command = [sys.executable, "-m", "assay", "sink", self._run.run_id, name]
             start_detached(command, self._home.environment(), log=Path(self._run.run_dir) / LOG_FILE)
 
     def tick(self, attempt: Attempt) -> None:
-        """Nothing: they look after themselves."""
+        """Do nothing: sinks run on their own."""
 
     def attempt_ended(self, attempt: Attempt) -> None:
-        """Nothing: another attempt may begin."""
+        """Do nothing: another attempt may begin."""

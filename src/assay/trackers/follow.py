@@ -1,10 +1,10 @@
-"""Follows a run's segments and hands what is new to a sink, in a process of its own.
+"""Follows a run's metric segments and sends new points to a sink, in a separate process.
 
-    metrics/attempt-0001/rank-00000.seg --(frames behind the cursor)--> points --> sink
+    metrics/attempt-0001/rank-00000.seg --(frames after the cursor)--> points --> sink
                                                                          `--> sinks/KIND-DIGEST.json: the cursor
 
-Training knows nothing of it: it reads files. Killed at any point and started again, it goes on behind what the
-sink had taken; what it took since the cursor was last written, it takes again.
+It only reads files, so training is not affected. If it is killed and restarted, it continues after the saved cursor;
+points that were sent after the cursor was last saved are sent again.
 """
 
 import fcntl
@@ -35,7 +35,7 @@ from assay.trackers.wandb import WandbSink
 POLL_S = 2.0
 GPU_POLL_S = 10.0
 _DIGESTS = ("gradient_digest", "spot_check_digest", "spot_check_lane")
-"""Numbers for a replay: nobody wants to see them drawn."""
+"""Metrics for replay only, which make no sense as a plot."""
 
 KINDS = {
     "tensorboard": SinkKind("FOLDER", TensorBoardSink),
@@ -45,49 +45,49 @@ KINDS = {
 
 
 class SinkError(AssayError):
-    """A sink that did not take a run's metrics; the run does not notice."""
+    """Raised if a sink does not accept a run's metrics; the run is not affected."""
 
 
 class SinkName(NamedTuple):
-    """`tensorboard:FOLDER`, taken apart; a folder is absolute: one destination, however it is written."""
+    """A parsed `tensorboard:FOLDER`. Folders are absolute, so that a destination has one name."""
 
     kind: str
     where: str
 
     @classmethod
     def parse(cls, text: str) -> "SinkName":
-        """`ConfigError` where it is none."""
+        """Parse a sink name; raises `ConfigError` if it is invalid."""
         kind, colon, where = text.partition(":")
         if kind not in KINDS or not colon or not where:
             forms = ", ".join(f"{name}:{kind.where}" for name, kind in KINDS.items())
-            raise ConfigError(f"'{text}' is no sink. Write one of: {forms}.")
+            raise ConfigError(f"'{text}' is not a sink. Use one of: {forms}.")
         if where.startswith("file:"):
             where = url2pathname(urlsplit(where).path)
         return cls(kind, where if is_address(where) else str(Path(where).expanduser().resolve()))
 
     @property
     def key(self) -> str:
-        """Where the cursor of this destination lies in the run's folder."""
+        """Key of this destination's cursor in the run's folder."""
         return f"sinks/{self.kind}-{sha256_of_json(list(self))[:8]}.json"
 
 
 def follow(run: Run, name: SinkName, clock: Clock, *, until_ended: bool = True) -> int:
-    """Hand over all points, until the run has ended, or once; returns how many there were."""
+    """Send all points until the run has ended, or only those of now; return how many were sent."""
     with _locked(run, name):
         try:
             return _follow(run, name, clock, until_ended=until_ended)
         except AssayError:
             raise
-        except Exception as error:  # other people's code, which raises what it likes
+        except Exception as error:  # third-party clients raise errors of any class
             raise SinkError(
-                f"{':'.join(name)}: {type(error).__name__}: {error}. The run does not notice; the same command "
-                "hands over the rest."
+                f"{':'.join(name)}: {type(error).__name__}: {error}. The run is not affected; run the same "
+                "command again to send the rest."
             ) from error
 
 
 @contextmanager
 def _locked(run: Run, name: SinkName) -> Iterator[None]:
-    """Two processes would hand everything over twice."""
+    """Hold an exclusive lock on the destination: two processes would send every point twice."""
     path = Path(run.run_dir) / f"{name.key}.lock"
     path.parent.mkdir(exist_ok=True)
     with path.open("a") as file:
@@ -95,13 +95,13 @@ def _locked(run: Run, name: SinkName) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ConfigError(
-                f"another process hands the metrics of this run over to {':'.join(name)}. End it first."
+                f"another process sends the metrics of this run to {':'.join(name)}. Stop it first."
             ) from error
         yield
 
 
 def _cursor(store: ObjectStore, name: SinkName) -> dict[str, Any]:
-    """How far a destination is; one that was deleted begins again."""
+    """Return the saved cursor of a destination; an empty one if the destination was deleted."""
     if is_address(name.where) or Path(name.where).exists():
         found: dict[str, Any] = json.loads(store.get(name.key)) if store.exists(name.key) else {}
         if found.get("where") == name.where:
@@ -117,7 +117,7 @@ def _follow(run: Run, name: SinkName, clock: Clock, *, until_ended: bool) -> int
     launch, num_points, step, next_gpus_s = last_launch(run), 0, 0, 0.0
     trains_here = launch is not None and launch.host == socket.gethostname()
     while True:
-        # Asked before the segments are read: what ends in between is read to its end.
+        # Check before reading the segments, so that a run that ends in between is read to its end.
         has_ended = not until_ended or _has_ended(run)
         new = [point for part in _copy_new_points(run, sink, cursor_state["positions"]) for point in part]
         num_points, step = num_points + len(new), new[-1].step if new else step

@@ -1,8 +1,7 @@
-"""How full and how busy the GPUs of this machine are, as their driver's own program says; nothing where there
-is none.
+"""Memory use and utilisation of this machine's GPUs from nvidia-smi; empty without a GPU.
 
-Asked by the process that follows a run, now and then: no step waits for it. *On this project's machines it has
-met no GPU: the program was a stand-in.*
+The process that follows a run queries it now and then, so no training step waits for it. Tested against a fake
+nvidia-smi only.
 """
 
 import shutil
@@ -15,18 +14,18 @@ _LIMIT_S = 10.0
 
 
 def gpu_points(step: int, at_s: float) -> list[Point]:
-    """`gpu_0_memory_bytes`, `gpu_0_utilisation` (a share), and so on, at a step and a moment."""
+    """Return `gpu_0_memory_bytes`, `gpu_0_utilisation` (0 to 1), and so on."""
     return [point for line in _query_gpus("index,memory.used,utilization.gpu") for point in _points(line, step, at_s)]
 
 
 def smallest_gpu_bytes() -> int | None:
-    """Memory of the GPU that has least; None where there is none, or its driver cannot tell."""
+    """Return the memory of the smallest GPU; None without a GPU, or if its driver does not report it."""
     sizes = [float(line) for line in _query_gpus("memory.total") if line.strip().replace(".", "", 1).isdecimal()]
     return int(min(sizes) * 2.0**20) if sizes else None
 
 
 def _query_gpus(query: str) -> list[str]:
-    """A line for each GPU."""
+    """Return one line of nvidia-smi per GPU."""
     if (program := shutil.which("nvidia-smi")) is None:
         return []
     try:
@@ -42,7 +41,7 @@ def _query_gpus(query: str) -> list[str]:
 
 
 def _points(line: str, step: int, at_s: float) -> Iterator[Point]:
-    """The points of one GPU; what its driver cannot tell (`[N/A]`) is left out."""
+    """Yield the points of one GPU, without values that its driver does not report (`[N/A]`)."""
     index, *values = (part.strip() for part in line.split(","))
     named = {"memory_bytes": 2.0**20, "utilisation": 0.01}
     for (name, unit), value in zip(named.items(), values, strict=False):

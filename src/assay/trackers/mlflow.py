@@ -1,4 +1,4 @@
-"""A run of MLflow, by the address of its server or a folder."""
+"""The MLflow sink, which writes to a server or a folder."""
 
 import os
 from collections.abc import MutableMapping, Sequence
@@ -11,28 +11,30 @@ from assay.records.run import Run
 from assay.trackers.sink import Point, is_address, needs
 
 _AT_ONCE = 1000
-"""That one call of MLflow takes."""
+"""Maximum metrics of one MLflow call."""
 _LONGEST_PARAM = 6000
 
 
 class MlflowSink:
-    """An experiment of the recipe's name; the run's recipe is its parameters."""
+    """Writes to the experiment with the recipe's name; the recipe becomes the parameters."""
 
     def __init__(self, uri: str, run: Run, memory: MutableMapping[str, Any]) -> None:
         with needs("mlflow", "mlflow-skinny"):
             from mlflow.entities import Metric, Param
             from mlflow.tracking import MlflowClient
         self._metric = Metric
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "4")  # 30 s, not 4 min without a word
+        os.environ.setdefault(
+            "MLFLOW_HTTP_REQUEST_MAX_RETRIES", "4"
+        )  # give up after 30 s; the default is 4 min without a message
         if not is_address(uri):
-            # MLflow 3.17 refuses folders otherwise, and its small package has no other store.
+            # Without it MLflow 3.17 rejects folders, and mlflow-skinny has no other store.
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
             uri = Path(uri).as_uri()
         try:
             self._client = MlflowClient(tracking_uri=uri)
         except ImportError as error:
             raise ConfigError(
-                f"{uri} needs the whole package mlflow ({error}): pip install mlflow, or name a folder."
+                f"{uri} needs the full mlflow package ({error}): pip install mlflow, or use a folder."
             ) from error
         if "run_id" in memory:
             self._client.update_run(str(memory["run_id"]), status="RUNNING")
@@ -53,7 +55,7 @@ class MlflowSink:
         self._run_id = str(memory["run_id"])
 
     def began(self, step: int, at_s: float) -> None:
-        """See `Sink`; MLflow keeps what was rolled back, under the same steps."""
+        """See `Sink`; MLflow keeps rolled-back points under the same steps."""
 
     def write(self, points: Sequence[Point]) -> None:
         """See `Sink`."""
@@ -62,7 +64,7 @@ class MlflowSink:
             self._client.log_batch(self._run_id, metrics=metrics[first : first + _AT_ONCE])
 
     def flush(self) -> None:
-        """See `Sink`; every call has been answered."""
+        """See `Sink`; calls are synchronous."""
 
     def close(self, *, failed: bool | None) -> None:
         """See `Sink`."""

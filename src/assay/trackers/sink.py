@@ -1,5 +1,4 @@
-"""What a sink is: somebody else's home for metrics, to which points are handed in the order in which they
-came."""
+"""The sink protocol: a third-party metrics tool that receives points in the order of their creation."""
 
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
@@ -20,43 +19,42 @@ class Point(NamedTuple):
 
 
 class Sink(Protocol):
-    """Takes points; what it took is there, should it be killed after `flush`."""
+    """Receives points; those written before a `flush` survive a kill."""
 
     def began(self, step: int, at_s: float) -> None:
-        """An attempt begins at this step: what was handed over of later ones was rolled back."""
+        """Called when an attempt begins at `step`: points of later steps were rolled back."""
         ...
 
     def write(self, points: Sequence[Point]) -> None:
-        """Some more."""
+        """Write points."""
         ...
 
     def flush(self) -> None:
-        """Return when all is handed over."""
+        """Return once all points are delivered."""
         ...
 
     def close(self, *, failed: bool | None) -> None:
-        """The run has ended; None: it goes on."""
+        """Close the sink. `failed`: whether the run failed; None if it still runs."""
         ...
 
 
 class SinkKind(NamedTuple):
-    """How a sink is named and opened."""
+    """A kind of sink."""
 
     where: str
-    """What stands behind the colon, in a word."""
+    """Placeholder for the part after the colon, as shown in messages."""
     open: Callable[[str, Run, MutableMapping[str, Any]], Sink]
-    """From what stands behind the colon, the run, and its own memory of earlier times, into which it may
-    write."""
+    """Opens the sink, given the part after the colon, the run, and a dict that it may use to keep state."""
 
 
 def is_address(where: str) -> bool:
-    """Whether a destination is a server's or a database's URL, and no folder."""
+    """Return whether a destination is the URL of a server or database, not a folder."""
     return "://" in where or where.startswith("databricks")
 
 
 @contextmanager
 def needs(kind: str, package: str) -> Iterator[None]:
-    """A `ConfigError` that says what to install, where something is not there."""
+    """Turn an `ImportError` into a `ConfigError` that says what to install."""
     try:
         yield
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Event files of TensorBoard, one more each time that a run is followed."""
+"""The TensorBoard sink, which writes a new event file each time a run is followed."""
 
 from collections.abc import MutableMapping, Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ from assay.trackers.sink import Point, needs
 
 
 class TensorBoardSink:
-    """`tensorboard --logdir FOLDER` shows it as a run."""
+    """Writes a run that `tensorboard --logdir FOLDER` shows."""
 
     def __init__(self, folder: str, run: Run, memory: MutableMapping[str, Any]) -> None:  # noqa: ARG002
         with needs("tensorboard", "tensorboard"):
@@ -20,7 +20,7 @@ class TensorBoardSink:
         self._writer = EventFileWriter(str(Path(folder) / run.run_id))
 
     def began(self, step: int, at_s: float) -> None:
-        """See `Sink`; TensorBoard leaves out what it has of this step and later ones."""
+        """See `Sink`; TensorBoard then hides the points after `step`."""
         start = self._session(status=self._session.START)
         self._writer.add_event(self._event(step=step + 1, wall_time=at_s, session_log=start))
 

@@ -1,4 +1,4 @@
-"""A run of Weights & Biases, offline: a folder that `wandb sync` sends when somebody wants that."""
+"""The Weights & Biases sink, offline: it writes a folder that `wandb sync` can upload."""
 
 from collections.abc import MutableMapping, Sequence
 from itertools import groupby
@@ -12,7 +12,7 @@ STEP = "step"
 
 
 class WandbSink:
-    """A project of the recipe's name; nothing leaves the machine."""
+    """Writes to the project with the recipe's name; nothing leaves the machine."""
 
     def __init__(self, folder: str, run: Run, memory: MutableMapping[str, Any]) -> None:  # noqa: ARG002
         with needs("wandb", "wandb"):
@@ -30,11 +30,11 @@ class WandbSink:
             config=run.recipe,
             settings=wandb.Settings(x_disable_stats=True, console="off", silent=True),
         )
-        # Steps that were rolled back come again; W&B's own step only rises.
+        # Rolled-back steps are logged again, but W&B's own step must increase.
         self._run.define_metric("*", step_metric=STEP)
 
     def began(self, step: int, at_s: float) -> None:
-        """See `Sink`; W&B keeps what was rolled back, under the same steps."""
+        """See `Sink`; W&B keeps rolled-back points under the same steps."""
 
     def write(self, points: Sequence[Point]) -> None:
         """See `Sink`."""
@@ -42,9 +42,9 @@ class WandbSink:
             self._run.log({STEP: step, **{point.name: point.value for point in of_step}})
 
     def flush(self) -> None:
-        """See `Sink`; its own process writes."""
+        """See `Sink`; W&B's own process writes."""
 
     def close(self, *, failed: bool | None) -> None:
-        """See `Sink`; only when its process has ended is all on the disk."""
+        """See `Sink`; the data is on disk only after W&B's process has ended."""
         self._run.finish(exit_code=int(failed or False))
         self._teardown()

@@ -16,11 +16,11 @@ GCC version:  gcc version 12.3.0
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  560.35.03  Release Build  (dvs-builder@U16)\n"
 
 
-@pytest.mark.parametrize(("said", "driver"), [(VERSION, "550.54.15"), (OPEN, "560.35.03"), ("?", ""), (None, "")])
-def test_the_driver_is_the_one_that_is_loaded(tmp_path: Path, said: str | None, driver: str) -> None:
+@pytest.mark.parametrize(("text", "driver"), [(VERSION, "550.54.15"), (OPEN, "560.35.03"), ("?", ""), (None, "")])
+def test_the_driver_is_the_one_that_is_loaded(tmp_path: Path, text: str | None, driver: str) -> None:
     file = tmp_path / "version"
-    if said is not None:
-        file.write_text(said)
+    if text is not None:
+        file.write_text(text)
     found = environment_here({}, driver=file)
     assert (found.driver, found.python, found.kernel) == (driver, platform.python_version(), platform.release())
     assert (found.launcher, found.job, found.partition, found.image) == ("machine", "", "", "")
@@ -36,7 +36,7 @@ def test_a_job_says_where_it_is_and_the_plainest_name_of_an_image_counts() -> No
 
 HERE = environment_here({"ASSAY_IMAGE": "train:7"})
 OTHER = HERE.model_copy(update={"driver": "550.54.15"})
-BEGUN = Attempt(
+STARTED = Attempt(
     run_id="r",
     attempt=1,
     world_size=3,
@@ -50,13 +50,13 @@ BEGUN = Attempt(
 
 
 def test_what_another_node_has_is_on_record_where_it_is_not_what_the_first_has() -> None:
-    attempt = with_hosts(BEGUN, ["a", "b", "c"], {"b": HERE, "c": OTHER, "lost": OTHER})
+    attempt = with_hosts(STARTED, ["a", "b", "c"], {"b": HERE, "c": OTHER, "lost": OTHER})
     assert (attempt.hosts, attempt.environment) == (("a", "b", "c"), HERE)
     assert attempt.other_environments == {"c": OTHER}
 
 
 def test_each_ranks_device_and_each_hosts_libraries_are_on_record() -> None:
-    attempt = with_hosts(BEGUN, ["a", "a", "c"], {"c": OTHER})
+    attempt = with_hosts(STARTED, ["a", "a", "c"], {"c": OTHER})
     output = [
         RankDevice("cuda:0", "GPU-1", "12.8", "2.27.3"),
         RankDevice("cuda:1", "GPU-2", "12.8", "2.27.3"),
@@ -69,7 +69,7 @@ def test_each_ranks_device_and_each_hosts_libraries_are_on_record() -> None:
 
 
 def test_what_no_rank_said_is_not_guessed() -> None:
-    attempt = with_hosts(BEGUN, ["a", "a", "c"], {})
+    attempt = with_hosts(STARTED, ["a", "a", "c"], {})
     dead = with_devices(attempt, [RankDevice(), RankDevice("cuda:1", "GPU-2", "12.8", "2.27.3"), RankDevice()])
     assert (dead.devices, dead.serials) == (("", "cuda:1", ""), ("", "GPU-2", ""))
     assert dead.environment is not None and dead.environment.cuda == "12.8"  # of its host's other rank

@@ -60,7 +60,7 @@ class CountingClock:
     """Time passes when it is waited for, or when a test says so."""
 
     at_s = 0.0
-    told_at_s = 0.0
+    stop_requested_s = 0.0
     """When a supervisor's word to stop reaches the rank."""
 
     def now_s(self) -> float:
@@ -75,7 +75,7 @@ class CountingClock:
 def faults_of(plan: FaultPlan, rank: int, folder: Path, clock: CountingClock, pid: int = 0) -> RankFaults:
     return RankFaults(
         plan, attempt=1, rank=rank, supervisor_pid=pid, run_dir=folder, ledger_path=None,
-        store=open_store("memory:"), clock=clock, is_stopping=lambda: clock.at_s >= clock.told_at_s,
+        store=open_store("memory:"), clock=clock, is_stopping=lambda: clock.at_s >= clock.stop_requested_s,
         nodes=(2, 3, 1),
     )  # fmt: skip
 
@@ -112,7 +112,7 @@ def test_a_nodes_first_rank_has_it_leave(
 
 
 @pytest.mark.parametrize(
-    ("when", "told_at_s", "goes_on_s"),
+    ("when", "stop_requested_s", "goes_on_s"),
     [
         ({"type": "terminate"}, 0.2, 0.2),
         ({"type": "leave", "node": 0}, 0.2, 0.2),
@@ -122,26 +122,26 @@ def test_a_nodes_first_rank_has_it_leave(
     ],
 )
 def test_who_has_had_its_supervisor_told_to_stop_waits_for_the_word(
-    when: Any, told_at_s: float, goes_on_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    when: Any, stop_requested_s: float, goes_on_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.kill", lambda pid, number: None)
     monkeypatch.setattr("threading.Timer.start", lambda timer: None)
     clock = CountingClock()
-    clock.told_at_s = told_at_s
+    clock.stop_requested_s = stop_requested_s
     plan = FaultPlan.model_validate({"faults": [{"step": 2, **when}]})
     faults_of(plan, 0, tmp_path, clock, pid=100).at_moment(2, "compute")
     assert clock.at_s == pytest.approx(goes_on_s, abs=0.002)
 
 
 @pytest.mark.parametrize(
-    ("plan", "num_nodes", "says"),
+    ("plan", "num_nodes", "message"),
     [
         (
             of_node("leave", node=0, step=2),
             1,
-            r"faults.0 \(leave\): this run is on one node.*--nodes 2.*'terminate'",
+            r"faults.0 \(leave\): this run has one node.*--nodes 2.*'terminate'",
         ),
-        (of_node("join", node=0, step=2), 1, r"faults.0 \(join\): this run is on one node"),
+        (of_node("join", node=0, step=2), 1, r"faults.0 \(join\): this run has one node"),
         (
             of_node("slow_node", node=2, step=2, factor=2.0),
             2,
@@ -151,8 +151,8 @@ def test_who_has_had_its_supervisor_told_to_stop_waits_for_the_word(
         (of_node("leave", node=1, step=99), 2, r"step 99 is never reached"),
     ],
 )
-def test_what_no_node_can_do_is_refused(plan: FaultPlan, num_nodes: int, says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
+def test_what_no_node_can_do_is_refused(plan: FaultPlan, num_nodes: int, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         check_plan(plan, world_size=4, num_steps=20, num_nodes=num_nodes)
 
 

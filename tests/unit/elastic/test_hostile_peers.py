@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import arguments, settings
 from hypothesis import strategies as st
 
 from assay.base.clock import SystemClock
@@ -95,8 +95,8 @@ def frame_of(link: Link, data: bytes) -> None:
 NOTHING = b"\0" * 68
 
 
-@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.0\r\n\r\n" * 8, NOTHING, b"\xff" * 200, b"x" * 4_000_000])
-def test_who_does_not_know_the_key_is_let_go_and_holds_nobody_up(port: int, said: bytes) -> None:
+@pytest.mark.parametrize("message", [b"", b"GET / HTTP/1.0\r\n\r\n" * 8, NOTHING, b"\xff" * 200, b"x" * 4_000_000])
+def test_who_does_not_know_the_key_is_let_go_and_holds_nobody_up(port: int, message: bytes) -> None:
     found: dict[int, Any] = {}
     leader = threading.Thread(target=lambda: found.update(gathered(1, port, 20.0)), daemon=True)
     leader.start()
@@ -104,7 +104,7 @@ def test_who_does_not_know_the_key_is_let_go_and_holds_nobody_up(port: int, said
     strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
     for stranger in strangers:
         stranger.setblocking(False)
-        stranger.send(said)
+        stranger.send(message)
     link = connect_link("127.0.0.1", port, KEY, CLOCK, timeout_s=20.0)
     link.send(Hello(node=1, host="there", processor=HERE, code_version="v", environment=AROUND))
     leader.join(5)
@@ -126,7 +126,7 @@ def test_a_node_that_was_not_asked_for_is_none_of_the_run(port: int, hello: Any)
         connect_link("127.0.0.1", port, KEY, CLOCK, timeout_s=5.0).send(hello)
 
     threading.Thread(target=come, daemon=True).start()
-    with pytest.raises(TrainingError, match="node 1 did not come"):
+    with pytest.raises(TrainingError, match="node 1 did not connect"):
         gathered(1, port, 0.4)
 
 
@@ -151,7 +151,7 @@ BEAT = {"step": 1, "phase": "compute", "at_s": 1.0, "own_s": 0.0, "longest_step_
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         Beats(beats=(None,), devices=(CPU,)),
         Beats(beats=(None, None), devices=()),
@@ -162,12 +162,12 @@ BEAT = {"step": 1, "phase": "compute", "at_s": 1.0, "own_s": 0.0, "longest_step_
         Ended(end=AttemptEnd("failed", 1, failure=FAILURE.model_copy(update={"attempt": 2}))),
     ],
 )
-def test_a_node_that_speaks_of_what_is_not_its_own_is_lost(said: Any) -> None:
+def test_a_node_that_speaks_of_what_is_not_its_own_is_lost(message: Any) -> None:
     leader, node = linked()
-    node.send(said)
+    node.send(message)
     ranks = remote(leader)
     ranks.listen(1.0)
-    assert ranks.ended is not None and "it spoke of" in ranks.ended.failure.text  # type: ignore[union-attr]
+    assert ranks.ended is not None and "protocol violation" in ranks.ended.failure.text  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("kind", ["__loader__", "__builtins__", "__doc__", "SystemExit", "eval", "", "AssayError"])
@@ -181,10 +181,10 @@ def test_an_error_is_one_of_ours_whatever_name_it_is_given(kind: str) -> None:
     assert str(events.end.error) == "1"
 
 
-@pytest.mark.parametrize(("announced", "said"), [(0, b""), (1000, b""), (MAX_MESSAGE_BYTES, b"x" * 99)])
-def test_nobody_waits_for_the_rest_of_a_message(announced: int, said: bytes) -> None:
+@pytest.mark.parametrize(("announced", "message"), [(0, b""), (1000, b""), (MAX_MESSAGE_BYTES, b"x" * 99)])
+def test_nobody_waits_for_the_rest_of_a_message(announced: int, message: bytes) -> None:
     leader, node = linked()
-    node._socket.sendall(announced.to_bytes(4, "big") + said)
+    node._socket.sendall(announced.to_bytes(4, "big") + message)
     began = time.monotonic()
     assert leader.receive(0.1) is None
     assert leader.receive(0.1) is None
@@ -218,7 +218,7 @@ def test_a_node_that_never_stops_talking_does_not_keep_the_lead_from_its_work() 
 
 
 @settings(deadline=None, max_examples=50)
-@given(st.lists(st.binary(max_size=200), min_size=1, max_size=5))
+@arguments(st.lists(st.binary(max_size=200), min_size=1, max_size=5))
 def test_bytes_that_somebody_slips_in_end_the_link_or_wait_for_more(pieces: list[bytes]) -> None:
     leader, node = linked()
     for piece in pieces:
@@ -287,22 +287,22 @@ def orders(**changes: Any) -> Orders:
 def leader_address(run: Run, port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Any], None]]:
     """A lead that says one thing to a follower of ours, which must start nothing."""
     started: list[Any] = []
-    monkeypatch.setattr(nodes, "RankProcesses", lambda *given: started.append(given))
+    monkeypatch.setattr(nodes, "RankProcesses", lambda *arguments: started.append(arguments))
     monkeypatch.setattr(signal, "signal", lambda *_: None)
 
-    def lead(said: Any) -> None:
+    def run_leader(message: Any) -> None:
         with socket.create_server(("127.0.0.1", port)) as server:
 
             def speak() -> None:
                 link = accept_link(server.accept()[0], link_key(Path(run.run_dir)))
                 assert link is not None
-                for bye in (said, Finished()):
-                    link.send(bye)
+                for reply in (message, Finished()):
+                    link.send(reply)
 
             threading.Thread(target=speak, daemon=True).start()
             Follower(run, node=1, host="127.0.0.1", port=port, clock=CLOCK).follow()
 
-    yield lead
+    yield run_leader
     assert started == []
 
 
@@ -355,7 +355,7 @@ def test_a_rank_that_dies_young_has_its_device_told_before_its_end(
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     heard: list[Any] = []
 
-    def lead() -> None:
+    def run_leader() -> None:
         link = accept_link(server.accept()[0], link_key(Path(run.run_dir)))
         assert link is not None and isinstance(link.first(5.0), Hello)
         for attempt in (3, 4):  # the second one's device is news again
@@ -367,7 +367,7 @@ def test_a_rank_that_dies_young_has_its_device_told_before_its_end(
         link.send(Finished())
 
     with socket.create_server(("127.0.0.1", port)) as server:
-        threading.Thread(target=lead, daemon=True).start()
+        threading.Thread(target=run_leader, daemon=True).start()
         Follower(run, node=1, host="127.0.0.1", port=port, clock=CLOCK).follow()
     events = [item.devices if isinstance(item, Beats) else "ended" for item in heard if item]
     assert events == [(SILENT,), (CPU,), "ended"] * 2

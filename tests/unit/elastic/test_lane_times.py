@@ -8,7 +8,7 @@ from assay.elastic.lane_times import ATTEMPTS_BACK, LEAST_STEPS, loads_of, measu
 from assay.records.run import Attempt, Run
 from assay.store.attempts import save_attempt
 from assay.store.metrics.segment import SegmentWriter, segment_path
-from clocks import HandClock
+from clocks import ManualClock
 from machine import MACHINE
 
 
@@ -27,7 +27,7 @@ def lived(
     )  # fmt: skip
     save_attempt(Path(run.run_dir), attempt)
     for rank, seconds in enumerate(own_s):
-        clock = HandClock()
+        clock = ManualClock()
         path = segment_path(Path(run.run_dir), number, rank)
         writer = SegmentWriter(path, run_id="r", attempt=number, rank=rank, clock=clock)
         for step in range(1, num_steps + 1):

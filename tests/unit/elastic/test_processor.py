@@ -29,7 +29,7 @@ print(hashlib.sha256((torch.randn(64, 100) @ torch.randn(100, 48)).numpy().tobyt
 """
 
 
-def log_with_commit(run: Run, made_on: Processor) -> CommitLog:
+def log_with_commit(run: Run, own_processor: Processor) -> CommitLog:
     log = CommitLog(open_store(run.store_url))
     log.begin_attempt(world_size=1, now_s=0.0)
     save_attempt(
@@ -40,7 +40,7 @@ def log_with_commit(run: Run, made_on: Processor) -> CommitLog:
             world_size=1,
             start_step=0,
             started_s=0.0,
-            processor=made_on,
+            processor=own_processor,
             code_version=MACHINE["code_version"],
             folder=MACHINE["folder"],
             environment=MACHINE["environment"],

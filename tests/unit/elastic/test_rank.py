@@ -18,12 +18,12 @@ from assay.records.run import Attempt, Run
 from assay.store.retry_policy import RetryPolicy
 from machine import MACHINE
 
-PLACE = "s3://\x1b]0;title\x07"
+LOCATION = "s3://\x1b]0;title\x07"
 
 
 def prints(*_: object) -> str:
-    RetryPolicy(0.0).notify(f"waiting for {PLACE}")
-    print(f"at {PLACE}", file=sys.stdout)
+    RetryPolicy(0.0).notify(f"waiting for {LOCATION}")
+    print(f"at {LOCATION}", file=sys.stdout)
     return "finished"
 
 

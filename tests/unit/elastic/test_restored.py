@@ -31,5 +31,5 @@ def test_a_cursor_that_is_not_its_steps_is_not_gone_on_from() -> None:
     )
     assert _restored(parts, commit, parts) == (13, commit.cursor, {7})
     commit.cursor = Cursor(epoch=1, step_in_epoch=4)
-    with pytest.raises(DamagedDataError, match=r"checkpoints/13: .* rows would be skipped or repeated"):
+    with pytest.raises(DamagedDataError, match=r"checkpoints/13: .* Resuming would skip or repeat rows"):
         _restored(parts, commit, parts)

@@ -169,7 +169,7 @@ class InterruptedRanks(KilledRanks):
     def end(self) -> AttemptEnd | None:
         if self.is_done:
             return AttemptEnd("succeeded", 1, message="reached the last step")
-        return AttemptEnd("preempted", 1, message="asked to stop; committed and left") if self.sent else None
+        return AttemptEnd("preempted", 1, message="asked to stop; committed and stopped") if self.sent else None
 
 
 class InterruptedNodes(KillingNodes):
@@ -181,7 +181,7 @@ class InterruptedNodes(KillingNodes):
         return self.ranks
 
 
-@pytest.mark.parametrize(("times", "reason", "sent"), [(1, "committed and left", 1), (2, "killed by Ctrl-C", 0)])
+@pytest.mark.parametrize(("times", "reason", "sent"), [(1, "committed and stopped", 1), (2, "killed by Ctrl-C", 0)])
 def test_ctrl_c_commits_and_leaves_and_a_second_one_kills(times, reason, sent, run, capfd) -> None:
     nodes, log = InterruptedNodes(times), CommitLog(open_store("memory:"))
     handled = signal.getsignal(signal.SIGINT)
@@ -190,7 +190,7 @@ def test_ctrl_c_commits_and_leaves_and_a_second_one_kills(times, reason, sent, r
         supervisor.run(1)
     assert nodes.ranks.sent == [signal.SIGTERM] * sent
     assert [attempt.outcome for attempt in saved_attempts(Path(run.run_dir))] == ["preempted"]
-    assert "Once more kills at once" in capfd.readouterr().err
+    assert "Press it again to kill at once" in capfd.readouterr().err
     assert signal.getsignal(signal.SIGINT) is handled
 
 
@@ -200,7 +200,7 @@ def test_who_was_started_not_to_hear_ctrl_c_does_not(run) -> None:
     previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         supervisor = Supervisor(run, log, policy=RestartPolicy(), observers=[], clock=ClockThatStops(""), nodes=nodes)
-        assert supervisor.run(1).reason == "asked to stop; committed and left"
+        assert supervisor.run(1).reason == "asked to stop; committed and stopped"
     finally:
         signal.signal(signal.SIGINT, previous)
 
@@ -214,7 +214,7 @@ def test_who_was_started_not_to_hear_ctrl_c_does_not(run) -> None:
         (CRASH, 2),
         (HANG, 2),
         (failure("exception", "ValueError: 0x7f", signature="ValueError in f"), 2),
-        (failure("exited", "exit code 3 and no word", signature="exit code 3"), 2),
+        (failure("exited", "exit code 3 without a report", signature="exit code 3"), 2),
     ],
     ids=lambda value: value.failure_kind if isinstance(value, Failure) else "",
 )
@@ -228,7 +228,7 @@ def test_what_the_code_did_is_not_tried_a_third_time_but_what_came_from_outside_
     with pytest.raises(TrainingError) as stopped:
         supervisor.run(1)
     assert nodes.num_starts == num_starts
-    assert ("It failed twice in the same way" in str(stopped.value)) == (num_starts == 2)
+    assert ("The same failure came twice" in str(stopped.value)) == (num_starts == 2)
     repeated = [(incident.incident, incident.attempt) for incident in read_incidents(Path(run.run_dir))]
     assert repeated == ([("repeated_failure", 2)] if num_starts == 2 else [])
     first, *_ = saved_attempts(Path(run.run_dir))
@@ -277,7 +277,7 @@ def test_who_shrinks_goes_on_with_as_many_ranks_as_survived(after_death, sizes, 
     policy = RestartPolicy(max_restarts=4, after_death=after_death)
     log, clock = CommitLog(open_store("memory:")), ClockThatStops("")
     supervisor = Supervisor(run, log, policy=policy, observers=[], clock=clock, nodes=Losing())
-    with pytest.raises(TrainingError, match="5 attempts died"):
+    with pytest.raises(TrainingError, match="5 attempts failed"):
         supervisor.run(4)
     assert started == sizes
 
@@ -288,7 +288,7 @@ def test_another_mistake_at_the_same_step_is_tried_again(run, monkeypatch) -> No
     nodes, log = KillingNodes(), CommitLog(open_store("memory:"))
     monkeypatch.setattr(nodes, "start", lambda orders: KilledRanks(mistakes[orders.attempt.attempt - 1]))
     supervisor = Supervisor(run, log, policy=RestartPolicy(), observers=[], clock=ClockThatStops(""), nodes=nodes)
-    with pytest.raises(TrainingError, match="4 attempts died"):
+    with pytest.raises(TrainingError, match="4 attempts failed"):
         supervisor.run(1)
 
 
@@ -344,7 +344,7 @@ def test_a_node_that_leaves_ends_the_attempt_and_not_the_run_and_one_that_is_bac
     assert (nodes.sizes, last.outcome) == ([2, 1, 2], "succeeded")
     first, killed, _ = saved_attempts(Path(run.run_dir))
     assert (first.outcome, killed.outcome) == ("preempted", "killed")
-    assert first.reason == "node 1 (b) leaves: committed, and the others go on"
+    assert first.reason == "node 1 (b) leaves: committed; the run continues"
 
 
 def test_who_is_asked_to_stop_while_a_node_leaves_begins_no_other_attempt(run) -> None:
@@ -368,12 +368,12 @@ def test_with_fewer_ranks_than_will_do_a_run_waits_for_nodes(least, num_starts, 
     policy = RestartPolicy(max_restarts=3, least_ranks=least)
     supervisor = Supervisor(run, log, policy=policy, observers=[], clock=ClockThatStops(""), nodes=nodes)
     if least == 1:
-        with pytest.raises(TrainingError, match="4 attempts died"):
+        with pytest.raises(TrainingError, match="4 attempts failed"):
             supervisor.run(4)
     else:
         assert supervisor.run(4).outcome == "killed"
         has = f"{least - 1} rank" + "s" * (least > 2)
-        assert supervisor.waits_for == f"waits for nodes: there is room for {has}, of at least {least}"
+        assert supervisor.waits_for == f"waits for nodes: there is room for {has}, at least {least} required"
     assert nodes.num_starts == num_starts
 
 
@@ -381,7 +381,7 @@ def test_a_run_that_has_too_few_ranks_at_its_start_is_refused(run) -> None:
     nodes, log = KillingNodes(), CommitLog(open_store("memory:"))
     policy = RestartPolicy(least_ranks=3)
     supervisor = Supervisor(run, log, policy=policy, observers=[], clock=ClockThatStops(""), nodes=nodes)
-    with pytest.raises(ConfigError, match="room for 2 ranks, of at least 3"):
+    with pytest.raises(ConfigError, match="room for 2 ranks, at least 3 required"):
         supervisor.run(2)
     assert nodes.num_starts == 0 and log.entries() == []
 
@@ -420,4 +420,4 @@ def test_a_run_restarts_for_a_node_that_has_come_once_it_is_known_to_pay(run) ->
     assert supervisor.run(2).outcome == "succeeded"
     assert nodes.sizes == [1, 2] and 5 < next(steps) < 12
     first, _ = saved_attempts(Path(run.run_dir))
-    assert first.reason == "2 ranks find room now that nodes have come: committed, and the others go on"
+    assert first.reason == "nodes have joined, so there is room for 2 ranks: committed; the run continues"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from assay.base.errors import ConfigError
-from assay.launchers.local import _WAIT_FOR_THE_WORD, stop_process
+from assay.launchers.local import _WAIT_FOR_GO, stop_process
 from assay.records.launch import Launch
 from assay.store.launches import process_key, process_state
 
@@ -49,14 +49,14 @@ def test_another_process_of_the_same_number_is_left_alone(sleeper: subprocess.Po
 def test_a_process_on_another_host_is_named_and_not_touched(sleeper: subprocess.Popen[bytes]):
     elsewhere = launch_of(sleeper.pid, host="node7")
     assert process_state(elsewhere) == "elsewhere"
-    with pytest.raises(ConfigError, match=rf"on node7 as process {sleeper.pid}.*Stop it there: 'assay stop r'"):
+    with pytest.raises(ConfigError, match=rf"on node7 as process {sleeper.pid}.*Stop it on node7: 'assay stop r'"):
         stop_process(elsewhere)
     assert sleeper.poll() is None
 
 
 @pytest.mark.parametrize(("word", "begins"), [(b"go\n", True), (b"", False)])
 def test_a_launch_begins_only_once_its_record_is_written(tmp_path: Path, word: bytes, begins: bool):
-    shell = ["/bin/sh", "-c", _WAIT_FOR_THE_WORD, "sh", str(tmp_path / "log"), "touch", str(tmp_path / "begun")]
+    shell = ["/bin/sh", "-c", _WAIT_FOR_GO, "sh", str(tmp_path / "log"), "touch", str(tmp_path / "begun")]
     with subprocess.Popen(shell, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None and process.stdout is not None
         job = int(process.stdout.readline())

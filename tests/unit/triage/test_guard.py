@@ -46,7 +46,7 @@ def test_a_run_is_warned_of_where_all_that_was_blamed_holds(home: Home) -> None:
     assert warned(home) == []
     save_guard(home.folder, guard({"host": "n3", "recipe.trainer.rate": "0.1"}))
     (warning,) = warned(home)
-    assert "lands on guard 'host=n3+recipe.trainer.rate=0.1': 40% of attempts" in warning
+    assert "matches guard 'host=n3+recipe.trainer.rate=0.1': 40% of attempts" in warning
     assert warned(home, host="n4") == warned(home, rate=0.2) == warned(home, host=None) == []
 
 
@@ -65,7 +65,7 @@ def test_each_factor_that_the_ledger_knows_of_attempts_is_known_of_a_run_before_
 
 def test_a_guard_that_refuses_ends_the_run_before_it_is_made_and_says_how_to_lift_it(home: Home) -> None:
     save_guard(home.folder, guard({"host": "n3"}, is_refusing=True, name="rack 3"))
-    with pytest.raises(ConfigError, match=r"lands on guard 'rack 3'.*--lift 'rack 3'"):
+    with pytest.raises(ConfigError, match=r"matches guard 'rack 3'.*--lift 'rack 3'"):
         warned(home)
     lift_guard(home.folder, "rack 3")
     assert warned(home) == []

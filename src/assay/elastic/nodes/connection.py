@@ -1,23 +1,24 @@
-"""The line between the supervisors of a run's nodes: small JSON messages over one TCP connection per follower.
+"""The connection between the supervisors of a run: JSON messages over one TCP connection per follower.
 
-    follower                         lead (node 0)
+    follower                         leader (node 0)
        | -- Hello(node) ---------------> |
-       | <-- Start(orders, ranks, ...)   |   fork that share of the ranks
-       | -- Beats(...) ----------------> |   their signs of life, about once a second
-       | <-- Signal(15) ---------------- |   pass it on to them
-       | -- Ended(outcome, failure) ---> |   how they ended
-       | <-- Stop ---------------------- |   make sure that none is left
+       | <-- Start(orders, ranks, ...)   |   fork this share of the ranks
+       | -- Beats(...) ----------------> |   heartbeats of the ranks, about once a second
+       | <-- Signal(15) ---------------- |   forward it to the ranks
+       | -- Ended(outcome, failure) ---> |   how the ranks ended
+       | <-- Stop ---------------------- |   kill the ranks that are left
        | -- Stopped -------------------> |
-       | -- Leave ---------------------> |   this node was asked to stop: commit, and go on without it
-       | <-- Dismiss ------------------- |   so it may leave
-       | <-- Bye ----------------------- |   no more attempts
+       | -- Leave ---------------------> |   this node got SIGTERM: commit, then continue without it
+       | <-- Dismiss ------------------- |   the follower may exit
+       | <-- Finished ------------------ |   no more attempts
 
-and where the lead leaves and another node leads on (see `handover`): Lead, Leads, Follow.
+When the leader hands over to another node (see `handover`): BecomeLeader, LeaderReady, Follow.
 
-A connection rather than files in the run's folder: its end tells that a node is gone, and a network file
-system may show a new file half a minute late. Every message carries a proof that its sender can read the run's
-folder (a key in it, readable by its owner only) and that it is the next one; none is code. Whatever else comes,
-in whatever pieces, ends the link, and with it at most the run: nobody waits for the rest of a message.
+A connection is used instead of files in the run's folder because its end shows that a node is gone, and because a
+network file system may show a new file half a minute late. Every message carries an HMAC that proves two things:
+its sender can read the key in the run's folder (owner-only), and it is the next message in order. Messages are
+data, never code. Invalid bytes end the link, so an attacker can at most end the run; no read blocks on the rest of
+a message.
 """
 
 import hmac
@@ -43,12 +44,12 @@ from assay.store.heartbeat import Beat
 KEY_FILE = "link.key"
 RETRY_S = 0.2
 INTRODUCE_S = 10.0
-"""How long the other end may take to prove that it knows the key."""
+"""Seconds the other end gets to prove that it knows the key."""
 SEND_S = 60.0
-"""How long it may take to make room for a message."""
+"""Seconds a send may block because the other end does not read."""
 MAX_MESSAGE_BYTES = 16 << 20
 KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
-"""A node that lost its power is noticed after 10 + 3 * 5 seconds."""
+"""A node that lost power is detected after 10 + 3 * 5 seconds."""
 
 
 class _Message(BaseModel):
@@ -56,21 +57,21 @@ class _Message(BaseModel):
 
 
 class Hello(_Message):
-    """A follower is there."""
+    """A follower introduces itself."""
 
     type: Literal["hello"] = "hello"
     node: PositiveInt | None
-    """Its number in the allocation; None of one that is lent to the run."""
+    """Its number in the allocation; None if it is lent to the run."""
     host: str
-    """Name of its machine."""
+    """Name of the follower's machine."""
     processor: Processor
     code_version: str
-    """The version of assay that it has."""
+    """The follower's version of assay."""
     environment: NodeEnvironment
 
 
 class Start(_Message):
-    """Start a share of an attempt's ranks."""
+    """Makes the follower start a share of an attempt's ranks."""
 
     type: Literal["start"] = "start"
     orders: Orders
@@ -80,78 +81,78 @@ class Start(_Message):
 
 
 class Beats(_Message):
-    """Signs of life of a follower's ranks, in order. `at_s` is how long ago: clocks of machines differ."""
+    """Heartbeats of a follower's ranks, in order. `at_s` is the age in seconds, because clocks differ."""
 
     type: Literal["beats"] = "beats"
     beats: tuple[Beat | None, ...]
-    """None before the first sign."""
+    """None before a rank's first heartbeat."""
     devices: tuple[RankDevice, ...]
-    """What each computes on, as far as it has said."""
+    """Device of each rank, as far as reported."""
 
 
 class TakeStacks(_Message):
-    """Have all ranks write their stacks."""
+    """Makes all ranks write their stacks."""
 
     type: Literal["take_stacks"] = "take_stacks"
     rank: NonNegativeInt
-    """Whose process state is asked for."""
+    """The rank whose process state is requested."""
 
 
 class ProcessState(_Message):
-    """What the kernel says of it; empty on the nodes that do not have it."""
+    """The kernel's state of the requested rank's process; empty from nodes without that rank."""
 
     type: Literal["process_state"] = "process_state"
     state: str
 
 
 class Signal(_Message):
-    """Send a signal to every rank that runs."""
+    """Sends a signal to every running rank."""
 
     type: Literal["signal"] = "signal"
     number: Annotated[PositiveInt, Field(lt=signal.NSIG)]
 
 
 class Stop(_Message):
-    """Make sure that no rank is left."""
+    """Makes the follower kill its ranks."""
 
     type: Literal["stop"] = "stop"
 
 
 class Leave(_Message):
-    """The follower was asked to stop, and it alone as far as it knows."""
+    """The follower was asked to stop."""
 
     type: Literal["leave"] = "leave"
 
 
 class Dismiss(_Message):
-    """The follower may leave, and the others go on."""
+    """The follower may exit; the run continues on the other nodes."""
 
     type: Literal["dismiss"] = "dismiss"
     refused: str = ""
-    """Why it cannot be taken in, where it was not."""
+    """Why the leader rejected the node; empty if it did not."""
 
 
 class BecomeLeader(_Message):
-    """Open a door of your own: this lead leaves."""
+    """Makes a node start its own server, because this leader exits."""
 
     type: Literal["become_leader"] = "become_leader"
     host: str
-    """As others reach the node that is told so."""
+    """Address of the receiving node for the other nodes."""
     others: tuple[PositiveInt, ...]
-    """Numbers of the nodes of the allocation that will come."""
+    """Numbers of the allocation's nodes that will connect."""
     num_lent: NonNegativeInt
-    """Other nodes that will."""
+    """Number of lent nodes that will connect."""
 
 
 class LeaderReady(_Message):
-    """It is open."""
+    """The new leader's server accepts connections."""
 
     type: Literal["leader_ready"] = "leader_ready"
     port: PositiveInt
 
 
 class Follow(_Message):
-    """Go there: that node leads from now on. Said to itself, too."""
+    """Names the new leader; sent to the new leader, too."""
 
     type: Literal["follow"] = "follow"
     host: str
@@ -198,7 +199,7 @@ _MESSAGE: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discrimina
 
 
 class LinkLost(Exception):  # noqa: N818
-    """The other end is gone, or is nobody to talk to."""
+    """Raised if the other end is gone, unauthenticated, or violates the protocol."""
 
 
 _SIZE = struct.Struct("!I")
@@ -209,9 +210,9 @@ class Link:
     """One end of a connection: messages as frames of size, proof and text."""
 
     def __init__(self, connected: socket.socket, key: bytes, *, leads: bool) -> None:
-        """Have both ends prove that they know the key; raises `LinkLost`.
+        """Let both ends prove that they know the key; raises `LinkLost`.
 
-        The proofs of one connection are worth nothing on another: they rest on what both ends drew for it.
+        Session keys are derived from nonces of both ends, so recorded messages cannot be replayed.
         """
         self._socket = connected
         self._arrived = bytearray()
@@ -229,21 +230,21 @@ class Link:
             self._put(b"")
             self._arrived += self._first_bytes(_SIZE.size + _PROOF_BYTES)
             if self._frame() is None:
-                raise LinkLost("it did not introduce itself")
+                raise LinkLost("the first frame was incomplete")
             connected.settimeout(SEND_S)
         except (OSError, LinkLost) as error:
             connected.close()
             raise LinkLost(str(error)) from error
 
     def send(self, message: Message) -> None:
-        """Pass a message on; raises `LinkLost`."""
+        """Send a message; raises `LinkLost`."""
         try:
             self._put(message.model_dump_json().encode())
         except OSError as error:
             raise LinkLost(str(error)) from error
 
     def receive(self, timeout_s: float) -> Message | None:
-        """The next message, or None if none is there whole in time; raises `LinkLost`."""
+        """Return the next message, or None if no whole one arrives in time; raises `LinkLost`."""
         try:
             data = self._frame()
             if data is None and self._listen(timeout_s):
@@ -252,10 +253,10 @@ class Link:
         except OSError as error:
             raise LinkLost(str(error)) from error
         except ValueError as error:
-            raise LinkLost(f"it said what is no message: {str(error).splitlines()[0]}") from error
+            raise LinkLost(f"it sent an invalid message: {str(error).splitlines()[0]}") from error
 
     def first(self, timeout_s: float) -> Message | None:
-        """The first message; None also where the other end went away or fell silent instead."""
+        """Return the first message; None if the other end disconnects or sends nothing for `timeout_s`."""
         try:
             while (message := self.receive(0.0)) is None and self._listen(timeout_s):
                 pass
@@ -265,7 +266,7 @@ class Link:
 
     @property
     def peer_host(self) -> str:
-        """The other end's address; raises `LinkLost`."""
+        """Address of the other end; raises `LinkLost`."""
         try:
             address: str = self._socket.getpeername()[0]
         except OSError as error:
@@ -273,10 +274,10 @@ class Link:
         return address
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._socket.close()
 
-    __del__ = close  # a link that nobody holds is over
+    __del__ = close  # the other end must notice when this one drops the link
 
     def _put(self, data: bytes) -> None:
         proof = _proof(self._sends, self._num_sent, data)
@@ -284,7 +285,7 @@ class Link:
         self._socket.sendall(_SIZE.pack(len(data)) + proof + data)
 
     def _frame(self) -> bytes | None:
-        """The text of the next frame, if it is there whole."""
+        """Return the payload of the next frame, or None if it is incomplete."""
         if len(self._arrived) < _SIZE.size:
             return None
         (size,) = _SIZE.unpack_from(self._arrived)
@@ -301,7 +302,7 @@ class Link:
         return data
 
     def _listen(self, timeout_s: float) -> bool:
-        """Take what is there, or comes in time; False where nothing came."""
+        """Read what arrives within the timeout; return whether anything did."""
         if not wait([self._socket], timeout_s):
             return False
         self._arrived += self._first_bytes(1 << 20, whole=False)
@@ -322,7 +323,7 @@ def _proof(key: bytes, number: int, data: bytes) -> bytes:
 
 
 def accept_link(accepted: socket.socket, key: bytes) -> Link | None:
-    """The lead's end, once the other has proved that it knows the key; None if it could not."""
+    """Return the leader's end of a connection; None if the other end did not prove that it knows the key."""
     try:
         return Link(_with_keepalive(accepted), key, leads=True)
     except (LinkLost, OSError):
@@ -330,7 +331,7 @@ def accept_link(accepted: socket.socket, key: bytes) -> Link | None:
 
 
 def connect_link(host: str, port: int, key: bytes, clock: Clock, *, timeout_s: float) -> Link:
-    """A follower's end; tries until the lead listens."""
+    """Return a follower's end of a connection; retries until the leader listens."""
     deadline_s = clock.monotonic_s() + timeout_s
     while True:
         try:
@@ -338,19 +339,19 @@ def connect_link(host: str, port: int, key: bytes, clock: Clock, *, timeout_s: f
         except (LinkLost, OSError) as error:
             if clock.monotonic_s() > deadline_s:
                 raise TrainingError(
-                    f"{host}:{port}: node 0 did not answer within {timeout_s:.0f} s ({error}). Does its "
-                    "supervisor run, do both see the same run folder, does the network let the port through?"
+                    f"{host}:{port}: the leader did not answer within {timeout_s:.0f} s ({error}). Check that its "
+                    "supervisor runs, that both nodes see the same run folder, and that no firewall blocks the port."
                 ) from error
             clock.sleep_s(RETRY_S)
 
 
-def link_key(run_dir: Path, *, anew: bool = False) -> bytes:
-    """The secret that a run's nodes share; made by whoever asks first, readable by its owner only.
+def link_key(run_dir: Path, *, fresh: bool = False) -> bytes:
+    """Return the secret that a run's nodes share. The first caller creates it, readable by its owner only.
 
-    `anew`: whatever is there may have come with the folder, and then somebody else knows it.
+    `fresh`: replace an existing key, because a key that was copied with the folder may be known to others.
     """
     path = run_dir / KEY_FILE
-    if anew:
+    if fresh:
         path.unlink(missing_ok=True)
     if not path.exists():
         draft = run_dir / f".{KEY_FILE}-{secrets.token_hex(8)}"

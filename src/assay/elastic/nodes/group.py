@@ -1,16 +1,18 @@
-"""One run on several nodes: a supervisor on each, of which that of node 0 leads.
+"""One run on several nodes: a supervisor process on each node, of which node 0 is the leader.
 
-    node 0: Supervisor --- Allotment ---+--- node 0's ranks
+    node 0: Supervisor --- NodeGroup ---+--- node 0's ranks
             (attempts, ledger)          +--- link --- node 1: Follower --- node 1's ranks
                                         +--- link --- node 2: Follower --- node 2's ranks
 
-The lead alone begins attempts, verifies commits and writes to the ledger, exactly as on one machine; a follower
-forks the ranks it is told to, and says how they ended. So there is one decision about each attempt, and what a
-supervisor does for its own ranks it does on every node. A node whose link breaks has lost its ranks: the next
-attempt runs on those that are left. A node that is asked to stop says so: its ranks, and with them all others,
-commit; then it leaves and the others go on. A node that comes, or comes back, waits outside until an attempt
-begins (`node_door`). A follower whose lead is gone kills its ranks and leaves; a lead that is asked to stop has
-another node lead on (`handover`), and where all are asked, the run ends on all.
+Only the leader begins attempts, verifies commits and writes to the ledger, exactly as on one machine. A follower
+forks the ranks that the leader assigns to it and reports how they ended.
+
+    link breaks            the node's ranks count as lost; the next attempt runs on the remaining nodes
+    follower gets SIGTERM  all ranks commit; the follower exits; the run continues on the others
+    node joins or returns  it waits until the next attempt begins (`server`)
+    leader is gone         each follower kills its ranks and exits
+    leader gets SIGTERM    another node becomes the leader (`handover`)
+    all get SIGTERM        the run commits and ends on all nodes
 """
 
 import signal
@@ -78,28 +80,29 @@ from assay.store.objects import open_store
 from assay.training.recipe import recipe_of
 
 GATHER_S = 300.0
-"""How long the lead and the followers wait for each other at the start."""
+"""Seconds that the leader and the followers wait for each other at the start."""
 
 JOIN_S = 60.0
-"""How long a node that is lent waits for the lead to answer."""
+"""Seconds that a lent node waits for the leader to answer."""
 
 CAUSE_S = 1.0
-"""When ranks of one node fail, those of others soon fail for want of them: so long the cause is waited for."""
+"""Seconds to wait for the original failure: when ranks of one node fail, their peers on other nodes soon fail
+too."""
 
 STOP_S = 60.0
-"""A follower that has not killed its ranks by then counts as lost."""
+"""A follower that has not killed its ranks after this many seconds counts as lost."""
 
 BEATS_S = 1.0
-"""How often a follower passes its ranks' signs of life on."""
+"""Seconds between the heartbeats that a follower forwards."""
 
 STATE_S = 2.0
-"""How long a follower may take to say what a rank's process does."""
+"""Seconds to wait for a follower to report the state of a rank's process."""
 
 _NO_BEAT = Beat(0, "startup", 0.0, 0.0, 0.0)
 
 
 class NodeGroup:
-    """The lead's side: where ranks can be started, as the supervisor's `Nodes`."""
+    """The leader's side: implements the supervisor's `Nodes` over all nodes of a run."""
 
     def __init__(
         self,
@@ -112,12 +115,15 @@ class NodeGroup:
         clock: Clock,
         successor: Successor | None = None,
     ) -> None:
-        """Wait until every follower has come; `ConfigError` where one computes on another kind of processor, or
-        by other code. `host` is this node as the others reach it; `port`: 0 for any that is free. `heir`: it
-        takes over from a lead that left, and the first attempt lets in those who followed that one."""
+        """Wait until every follower has connected.
+
+        Raises `ConfigError` if a follower has another processor type or another version of assay. `host`: this
+        node's address for the others. `port`: 0 picks a free port. `successor`: this node takes over from a leader
+        that left; the first attempt admits the nodes that followed that leader.
+        """
         self._run = run
         self._node = successor.node if successor else 0
-        """This one's number."""
+        """Number of this node."""
         self._is_handed_over = False
         self._clock = clock
         self._context = fork_context()
@@ -127,9 +133,9 @@ class NodeGroup:
         self._leaving: set[int] = set()
         """Nodes that were asked to stop."""
         self._drained: frozenset[int] = frozenset()
-        """Nodes that the cluster wants back; another thread says so."""
+        """Nodes that the cluster drains; set by another thread."""
         self._busy: set[int] = set()
-        """Nodes that have ranks in the attempt under way, which listens to them."""
+        """Nodes with ranks in the current attempt. The attempt reads their messages, so `_poll_idle` must not."""
         self._server = successor.server if successor else NodeServer(port, link_key(Path(run.run_dir)))
         try:
             self._peers, others = gather(self._server, num_nodes - 1, clock, GATHER_S)
@@ -148,29 +154,29 @@ class NodeGroup:
         return f"node {self._node} ({socket.gethostname()})"
 
     def _reject_unsuitable(self) -> None:
-        """Raise `ConfigError` about followers whose bits would not be this node's."""
+        """Raise `ConfigError` if a follower would compute other bits than this node."""
         names = {f"node {node} ({peer.host})": peer for node, peer in sorted(self._peers.items())}
         refuse_mixed({self._name: self.processor, **{name: peer.processor for name, peer in names.items()}})
         for name, peer in names.items():
             _refuse_other_code(name, peer, self._name)
 
     def other_environments(self) -> dict[str, NodeEnvironment]:
-        """What the nodes that are left have around their ranks, by host."""
+        """Return the environment of every connected follower, by host."""
         return {peer.host: peer.environment for _, peer in sorted(self._peers.items())}
 
     def fitting(self, world_size: int) -> int:
-        """`world_size`, or the most ranks that find room; those who leave are let go, those outside let in."""
+        """Return `world_size`, or fewer if the nodes have fewer slots. Dismisses leaving nodes, admits waiting ones."""
         self._busy.clear()
-        self._hear_idle()
+        self._poll_idle()
         for peer in self._outside.let_in():
             number = peer.node or self._last_number + 1
             self._last_number = max(number, self._last_number)
-            self.lose(number)  # who comes back is there twice until its first link is known to be broken
+            self.lose(number)  # a node that returns may still have its old, broken link here
             self._peers[number] = peer
         return min(world_size, (1 + len(self._peers)) * self._ranks_per_node)
 
-    def _hear_idle(self) -> None:
-        """Let nodes without ranks go that were asked to stop."""
+    def _poll_idle(self) -> None:
+        """Dismiss nodes without ranks that were asked to stop, and drop those that are gone."""
         for node in sorted(self._peers.keys() - self._busy):
             if node in self._leaving:
                 self._leaving.remove(node)
@@ -179,8 +185,8 @@ class NodeGroup:
                 self.lose(node)
 
     def room(self, world_size: int) -> int:
-        """`world_size`, or the most ranks that would find room if those outside were let in."""
-        self._hear_idle()
+        """Return `world_size`, or fewer if the nodes would have fewer slots with all waiting nodes admitted."""
+        self._poll_idle()
         waiting = self._outside.waiting()
         numbers = {peer.node for peer in waiting if peer.node is not None}
         lent = sum(peer.node is None for peer in waiting)
@@ -188,26 +194,26 @@ class NodeGroup:
         return min(world_size, (1 + active_nodes) * self._ranks_per_node)
 
     def mark_drained(self, nodes: frozenset[int]) -> None:
-        """The cluster wants these nodes: as if they had been asked to stop. Any thread may call it."""
+        """Treat nodes that the cluster drains as if they had been asked to stop. Thread-safe."""
         self._drained = nodes
 
     def active_nodes(self) -> frozenset[int]:
-        """Numbers of the allocation's nodes that are at work, or may be. Likewise."""
+        """Return the numbers of the allocation's nodes that are connected. Thread-safe."""
         return frozenset({self._node, *(peer.node for peer in [*self._peers.values()] if peer.node is not None)})
 
     def leaving(self) -> list[str]:
-        """Names of the nodes that were asked to stop."""
+        """Return the names of the nodes that were asked to stop."""
         self._leaving |= {node for node, peer in self._peers.items() if peer.node in self._drained}
         return [f"node {node} ({self._peers[node].host})" for node in sorted(self._leaving & self._peers.keys())]
 
     def hosts(self, world_size: int) -> list[str]:
-        """By the share of each node."""
+        """Return the host of each rank: ranks are divided evenly over the nodes."""
         names = [socket.gethostname(), *(peer.host for _, peer in sorted(self._peers.items()))]
         shares = share_out(world_size, len(names))
         return [name for name, ranks in zip(names, shares, strict=True) for _ in ranks]
 
     def start(self, orders: Orders) -> AttemptRanks:
-        """Start each node's share of the ranks; they meet at a fresh port of this node."""
+        """Start each node's share of the ranks, with a rendezvous on a free port of this node."""
         nodes = [self._node, *sorted(self._peers)]
         shares = dict(zip(nodes, share_out(orders.attempt.world_size, len(nodes)), strict=True))
         self._busy = {node for node, ranks in shares.items() if ranks}
@@ -223,30 +229,30 @@ class NodeGroup:
         return _GroupRanks(local, remote, self._clock)
 
     def lose(self, node: int) -> None:
-        """A node is gone."""
+        """Drop a node that is gone."""
         self._leaving.discard(node)
         if node in self._peers:
             self._peers.pop(node).link.close()
 
     def leaves(self, node: int) -> None:
-        """A node was asked to stop."""
+        """Note that a node was asked to stop."""
         self._leaving.add(node)
 
     def transfer_leadership(self) -> str | None:
-        """Have another node lead; those who are to stop as well are not asked."""
+        """Make another node the leader, except those that are to stop as well; return its name, or None."""
         self.leaving()
         staying = {node: peer for node, peer in self._peers.items() if node not in self._leaving and stays(peer)}
         outside = self._outside.let_in()
         successor = transfer_leadership(staying, outside, self._clock)
         self._is_handed_over = successor is not None
         for peer in [*outside, *(self._peers.values() if self._is_handed_over else ())]:
-            dismiss(peer)  # of those who follow another, the link is over
+            dismiss(peer)  # they follow the new leader now, so this link is obsolete
         if self._is_handed_over:
             self._peers.clear()
         return successor
 
     def close(self) -> None:
-        """Send the followers home, unless another node leads them."""
+        """Tell the followers that the run is finished, unless another node leads them."""
         if not self._is_handed_over:
             (Path(self._run.run_dir) / LEADER_FILE).unlink(missing_ok=True)
         self._server.close()
@@ -260,30 +266,30 @@ class NodeGroup:
 
 
 def share_out(world_size: int, num_nodes: int) -> list[range]:
-    """Neighbouring ranks for each node, as evenly as may be, the first nodes first; some get none."""
-    attempt, more = divmod(world_size, num_nodes)
+    """Divide the ranks into one contiguous range per node, as evenly as possible; a range may be empty."""
+    base_size, remainder = divmod(world_size, num_nodes)
     shares, first = [], 0
     for node in range(num_nodes):
-        size = attempt + (node < more)
+        size = base_size + (node < remainder)
         shares.append(range(first, first + size))
         first += size
     return shares
 
 
 class _Group(Protocol):
-    """Who is told that a node is gone, or goes."""
+    """Receives the departures of nodes."""
 
     def lose(self, node: int) -> None:
-        """It is gone."""
+        """Called when a node is gone."""
         ...
 
     def leaves(self, node: int) -> None:
-        """It was asked to stop."""
+        """Called when a node was asked to stop."""
         ...
 
 
 class _RemoteRanks:
-    """The lead's view of one follower's ranks."""
+    """The leader's view of one follower's ranks."""
 
     def __init__(
         self,
@@ -292,10 +298,10 @@ class _RemoteRanks:
         node: int,
         peer: Peer,
         ranks: range,
-        group: "_Group",
+        group: _Group,
         clock: Clock,
     ) -> None:
-        """Have the follower start them. A node that is gone is an end of its ranks, as it is later."""
+        """Make the follower start its ranks. If the node is gone, the ranks have ended with a lost node."""
         self._attempt = orders.attempt
         self._clock = clock
         self._node = node
@@ -311,7 +317,7 @@ class _RemoteRanks:
         self.send(Start(orders=orders, first_rank=ranks.start, num_ranks=len(ranks), rendezvous=rendezvous))
 
     def send(self, message: Message) -> None:
-        """Tell the follower, if it is still there."""
+        """Send a message to the follower if it is still connected."""
         if not self.is_stopped:
             try:
                 self._link.send(message)
@@ -319,7 +325,7 @@ class _RemoteRanks:
                 self._is_lost(error)
 
     def listen(self, timeout_s: float) -> None:
-        """Take in what the follower has to say; not for ever, should it never stop."""
+        """Handle the follower's messages, at most `MESSAGES_AT_ONCE` so that a flood cannot block the leader."""
         try:
             for _ in range(MESSAGES_AT_ONCE):
                 if self.is_stopped or (message := self._link.receive(timeout_s)) is None:
@@ -331,7 +337,7 @@ class _RemoteRanks:
 
     def _take_in(self, message: Message) -> None:
         if (violation := self._protocol_violation(message)) is not None:
-            raise LinkLost(f"it spoke of {violation}")
+            raise LinkLost(f"protocol violation: it reported {violation}")
         if isinstance(message, Ended):
             self.ended = message.end
         elif isinstance(message, Stopped):
@@ -346,18 +352,18 @@ class _RemoteRanks:
             self.devices = list(message.devices)
 
     def _protocol_violation(self, message: Message) -> str | None:
-        """What is none of this follower's business."""
+        """Return what a message says about ranks that are not this follower's; None if it is valid."""
         if isinstance(message, Beats) and not len(message.beats) == len(message.devices) == len(self.ranks):
-            return f"{number_of(len(message.beats), 'rank')}, it has {len(self.ranks)}"
+            return f"{number_of(len(message.beats), 'rank')}, but it has {len(self.ranks)}"
         if isinstance(message, Ended) and not 0 <= message.end.num_alive <= len(self.ranks):
-            return f"{message.end.num_alive} ranks, it has {len(self.ranks)}"
-        failure, own_version = message.end.failure if isinstance(message, Ended) else None, self._attempt
-        if failure is not None and (failure.run_id, failure.attempt) != (own_version.run_id, own_version.attempt):
+            return f"{message.end.num_alive} ranks, but it has {len(self.ranks)}"
+        failure, attempt = message.end.failure if isinstance(message, Ended) else None, self._attempt
+        if failure is not None and (failure.run_id, failure.attempt) != (attempt.run_id, attempt.attempt):
             return f"attempt {failure.attempt} of run '{failure.run_id}'"
         return None
 
     def stop(self) -> None:
-        """Wait until the follower, told to stop, has killed its ranks."""
+        """Wait until the follower, which was told to stop, has killed its ranks."""
         deadline_s = self._clock.monotonic_s() + STOP_S
         while not self.is_stopped:
             self.listen(POLL_S)
@@ -377,7 +383,7 @@ class _RemoteRanks:
                 rank=first if first == last else None,
                 host=self.host,
                 signature="lost node",
-                text=f"node {self._node} was lost with {named}: its supervisor is gone ({error})",
+                text=f"node {self._node} was lost with {named}: the link to its supervisor broke ({error})",
             )
             self.ended = AttemptEnd("killed", 0, failure=failure)
 
@@ -393,17 +399,17 @@ class _GroupRanks:
 
     @property
     def pids(self) -> list[int]:
-        """The process ids of node 0's ranks."""
+        """Process ids of this node's ranks."""
         return self._local.pids
 
     def wait_for_news(self, timeout_s: float) -> None:
-        """Wait for the local ranks; what the followers said is taken in at the end of it."""
+        """Wait for the local ranks, then handle the messages of the followers."""
         self._local.wait_for_news(timeout_s)
         for ranks in self._remote:
             ranks.listen(0.0)
 
     def end(self) -> AttemptEnd | None:
-        """What all nodes' ends come to; of several failures, the one that caused the others."""
+        """Return how the attempt ended on all nodes; of several failures, the one that caused the others."""
         ends = [self._local.end(), *(ranks.ended for ranks in self._remote)]
         failures = [end for end in ends if end is not None and end.outcome in ("failed", "killed")]
         if failures:
@@ -424,25 +430,25 @@ class _GroupRanks:
         return replace(cause, num_alive=self._num_alive())
 
     def _num_alive(self) -> int:
-        """A rank that failed for want of another could have gone on; one that was killed could not."""
+        """Count the ranks that were not the cause: a rank that failed because its peer was lost is alive."""
         local = self._local.end()
         alive = local.num_alive if local else self._local.num_ranks
         return alive + sum(ranks.ended.num_alive if ranks.ended else len(ranks.ranks) for ranks in self._remote)
 
     def beats(self) -> list[Beat]:
-        """Those of the other nodes are up to `BEATS_S` old."""
+        """Return the heartbeats of all ranks; those of other nodes are up to `BEATS_S` old."""
         return self._local.beats() + [beat for ranks in self._remote for beat in ranks.beats]
 
     def hosts(self) -> list[str]:
-        """The machine of each node's ranks."""
+        """Return the host of each rank."""
         return self._local.hosts() + [ranks.host for ranks in self._remote for _ in ranks.ranks]
 
     def devices(self) -> list[RankDevice]:
-        """Those of the other nodes came with their signs of life."""
+        """Return the device of each rank; other nodes send theirs with their heartbeats."""
         return self._local.devices() + [device for ranks in self._remote for device in ranks.devices]
 
     def take_stacks(self, rank: int) -> str:
-        """On every node; the node that has `rank` says what its process does."""
+        """Make all ranks write their stacks; return the process state of `rank`."""
         for ranks in self._remote:
             ranks.send(TakeStacks(rank=rank))
         state = self._local.take_stacks(rank)
@@ -454,13 +460,13 @@ class _GroupRanks:
         return state
 
     def signal(self, number: int) -> None:
-        """On every node."""
+        """Send a signal to the ranks of every node."""
         for ranks in self._remote:
             ranks.send(Signal(number=number))
         self._local.signal(number)
 
     def stop(self) -> None:
-        """On every node, at the same time."""
+        """Kill the ranks of all nodes at the same time."""
         for ranks in self._remote:
             ranks.send(Stop())
         self._local.stop()
@@ -469,16 +475,16 @@ class _GroupRanks:
 
 
 class Follower:
-    """The supervisor of a node other than 0: starts the ranks it is told to, until it is sent home."""
+    """The supervisor of a node that does not lead: starts the ranks that the leader assigns to it."""
 
     def __init__(
         self, run: Run, *, node: int | None, host: str, port: int, clock: Clock, timeout_s: float = GATHER_S
     ) -> None:
-        """Come to the lead, at `host`. `node`: its number in the allocation; None of one that is lent."""
+        """Connect to the leader at `host`. `node`: this node's number in the allocation; None if it is lent."""
         self._run = run
         self._node = node
         self._successor: Successor | None = None
-        """What it was told when it was asked to lead."""
+        """Set once this node was asked to lead."""
         self._leader_host = host.lower()
         self._clock = clock
         self._next_beats_s = 0.0
@@ -488,15 +494,15 @@ class Follower:
         self._ranks: RankProcesses | None = None
         self._has_ended = False
         self.stop_requested = False
-        """SIGTERM has come."""
+        """Whether SIGTERM has arrived."""
         self._has_announced = False
 
     def follow(self, waits: Callable[[], None] = lambda: None) -> Successor | None:
-        """Return when the lead has left too, or let this node go, which was asked to stop; or with what this
-        node was told that is to lead from now on. SIGTERM is held back then, until a supervisor takes it.
-        `waits` is called when the lead has been told of this node.
+        """Follow the leader until the run is over or this node is dismissed; return None then.
 
-        Raises `TrainingError` if the lead left without a word, `ConfigError` if it does not take this node in.
+        Returns a `Successor` if this node becomes the leader; SIGTERM stays blocked until its supervisor runs.
+        `waits` is called once the leader has been told of this node. Raises `TrainingError` if the link to the
+        leader breaks and `ConfigError` if the leader rejects this node.
         """
         signal.signal(signal.SIGTERM, self._request_stop)
         try:
@@ -514,8 +520,8 @@ class Follower:
         except LinkLost as error:
             here = "this node" if self._node is None else f"node {self._node}"
             raise TrainingError(
-                f"run {self._run.run_id}, {here}: the supervisor of node 0 is gone ({error}); the "
-                "ranks here were stopped. All commits are intact: the next attempt goes on from the last."
+                f"run {self._run.run_id}, {here}: the link to the leading supervisor broke ({error}), so the "
+                "ranks of this node were stopped. All commits are intact: the next attempt resumes from the last one."
             ) from error
         finally:
             self._stop_ranks()
@@ -542,7 +548,7 @@ class Follower:
                 self._watch_ranks()
 
     def _announce_departure(self) -> None:
-        """Not where the signal is handled, which may be in the midst of another message."""
+        """Send `Leave` after SIGTERM. The signal handler must not: it may interrupt another message."""
         if self.stop_requested and not self._has_announced:
             self._has_announced = True
             self._link.send(Leave())
@@ -551,14 +557,14 @@ class Follower:
         assert self._ranks is not None
         self._ranks.wait_for_news(POLL_S)
         now_s, devices = self._clock.monotonic_s(), tuple(self._ranks.devices())
-        # A rank that dies young has its device told before its end.
+        # Send new devices at once, so that the leader knows the device of a rank that dies early.
         if now_s >= self._next_beats_s or devices != self._reported_devices:
             self._next_beats_s, self._reported_devices = now_s + BEATS_S, devices
             beats = tuple(beat._replace(at_s=now_s - beat.at_s) if beat.at_s else None for beat in self._ranks.beats())
             self._link.send(Beats(beats=beats, devices=devices))
         if (end := self._ranks.end()) is not None:
             self._has_ended = True
-            self._announce_departure()  # before what comes of it
+            self._announce_departure()  # first, so that the leader knows why the ranks ended
             self._link.send(Ended(end=end))
 
     def _obey(self, message: Message) -> None:
@@ -580,8 +586,8 @@ class Follower:
 
     def _become_leader(self, message: BecomeLeader) -> None:
         if self._node is None:
-            raise LinkLost("it asked a node that was lent to lead")
-        # Before there is a thread that would take it: it is the supervisor's, which has yet to begin.
+            raise LinkLost("it asked a lent node to lead")
+        # Before the server starts its threads, which inherit the mask: SIGTERM must reach the new supervisor.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         if self.stop_requested:
             self._announce_departure()
@@ -601,11 +607,13 @@ class Follower:
     def _start(self, message: Start) -> None:
         ranks = range(message.first_rank, message.first_rank + message.num_ranks)
         attempt, meets_at = message.orders.attempt, urlsplit(message.rendezvous)
-        LaneShares(recipe_of(self._run).loader.lanes, attempt.world_size)  # or a `ConfigError`
+        LaneShares(
+            recipe_of(self._run).loader.lanes, attempt.world_size
+        )  # raises `ConfigError` for more ranks than lanes
         is_ours = attempt.run_id == self._run.run_id and ranks.stop <= attempt.world_size
         is_ours &= sum(message.orders.nodes or (attempt.world_size,)) == attempt.world_size
         if not is_ours or (meets_at.scheme, meets_at.hostname) != ("tcp", self._leader_host):
-            raise LinkLost(f"it asked for {ranks} of run '{attempt.run_id}', to meet at {message.rendezvous}")
+            raise LinkLost(f"it asked for {ranks} of run '{attempt.run_id}' with rendezvous {message.rendezvous}")
         self._ranks = RankProcesses(self._context, self._run, message.orders, ranks, message.rendezvous)
         self._has_ended, self._reported_devices = False, ()
         if self.stop_requested:
@@ -617,7 +625,7 @@ class Follower:
             self._ranks = None
 
     def _wait_for_leader(self) -> None:
-        """Stay until the lead is done as well: a cluster may end a job soon after the first of its tasks."""
+        """Stay until the leader exits: a scheduler may end a job soon after its first task exits."""
         try:
             while True:
                 self._link.receive(POLL_S)
@@ -631,10 +639,9 @@ class Follower:
 
 
 def join_leader(run: Run, waits: Callable[[], None]) -> bool:
-    """Lend this machine to a run that is led on another, until it is done or this process is asked to stop;
-    whether it was.
+    """Lend this machine to a run that another machine leads; return whether SIGTERM ended it.
 
-    `waits` is called when the lead knows of it.
+    Returns when the run is over or this process is asked to stop. `waits` is called once the leader knows of it.
     """
     leader = leader_address(Path(run.run_dir))
     node = Follower(run, node=None, host=leader.host, port=leader.port, clock=SystemClock(), timeout_s=JOIN_S)
@@ -642,12 +649,12 @@ def join_leader(run: Run, waits: Callable[[], None]) -> bool:
     return node.stop_requested
 
 
-def _refusal(kind: Processor, own_version: str, peer: Peer) -> str | None:
-    """Why a node cannot be taken in by this one, of a kind and a name; None where it can."""
+def _refusal(kind: Processor, leader: str, peer: Peer) -> str | None:
+    """Return why the leader, by processor and name, cannot admit a node; None if it can."""
     name = f"this node ({peer.host})"
     try:
-        refuse_mixed({own_version: kind, name: peer.processor})
-        _refuse_other_code(name, peer, own_version)
+        refuse_mixed({leader: kind, name: peer.processor})
+        _refuse_other_code(name, peer, leader)
     except ConfigError as error:
         return str(error)
     return None
@@ -656,13 +663,13 @@ def _refusal(kind: Processor, own_version: str, peer: Peer) -> str | None:
 def _refuse_other_code(name: str, peer: Peer, leader: str) -> None:
     if is_other_code(peer.code_version, own_version := code_version()):
         raise ConfigError(
-            f"{name} has assay {peer.code_version}, and {leader} has {own_version}, which may round otherwise: no two "
-            "runs would agree. Install the same on all nodes."
+            f"{name} has assay {peer.code_version}, and {leader} has {own_version}, which may round differently: no "
+            "two runs would agree. Install the same version on all nodes."
         )
 
 
 def is_other_code(peer_version: str, own_version: str) -> bool:
-    """Whether two versions differ; by release only where one node does not know its commit, for want of git."""
+    """Return whether two versions differ. Compares releases only if one node does not know its commit (no git)."""
     if "+" in peer_version and "+" in own_version:
         return peer_version != own_version
     return peer_version.partition("+")[0] != own_version.partition("+")[0]

@@ -1,14 +1,14 @@
-"""A lead that is asked to stop hands the run on: another node of its allocation leads, the others follow it.
+"""Leader handover: a leader that is asked to stop makes another node of its allocation the leader.
 
-    lead (asked to stop, its attempt is over)    node 1                       node 2
-       | -- Lead(numbers of the others) --------> |                             |
-       | <- Leads(port) ------------------------- |  its door is open           |
-       | -- Follow(host, port) -----------------> | ----------------------------> |
-       leaves                                     | <------------ Hello(2) ---- |
+    leader (asked to stop, between attempts)     node 1                        node 2
+       | -- BecomeLeader(other nodes) ----------> |                              |
+       | <- LeaderReady(port) ------------------- |  its server listens          |
+       | -- Follow(host, port) -----------------> | ---------------------------> |
+       exits                                      | <------------ Hello(2) ----- |
                                                   begins the next attempt
 
-Only a node of the allocation can lead: it was started with the whole command, one that is lent knows the run
-alone. Where none stays, nobody leads on, and the run ends as one that is asked to stop on all of its nodes.
+Only a node of the allocation can lead, because it was started with the whole command; a lent node knows only the
+run. If no node of the allocation stays, the run ends as if all of its nodes had been asked to stop.
 """
 
 import contextlib
@@ -20,27 +20,27 @@ from assay.elastic.nodes.connection import BecomeLeader, Follow, LeaderReady, Le
 from assay.elastic.nodes.server import ACCEPT_S, NodeServer, Peer, dismiss
 
 REPLY_S = 10.0
-"""How long a node may take to open its door; then the next one is asked."""
+"""Seconds a node gets to start its server before the next node is tried."""
 COME_OVER_S = 30.0
-"""How long a new lead waits for those who were there; who comes later waits outside."""
+"""Seconds a new leader waits for the former followers; later ones wait for the next attempt."""
 
 
 class Successor(NamedTuple):
-    """What a node that is to lead from now on was told."""
+    """What a new leader needs to take over."""
 
     node: int
-    """Its number in the allocation."""
+    """The new leader's number in the allocation."""
     host: str
-    """As the others reach it."""
+    """Its address for the other nodes."""
     server: NodeServer
-    """Its own, which is open."""
+    """Its own server, which already listens."""
     others: tuple[int, ...]
-    """Numbers of the nodes of the allocation that come over."""
+    """Numbers of the allocation's nodes that will connect."""
     num_lent: int
-    """Other nodes that do."""
+    """Number of lent nodes that will connect."""
 
     def come_over(self, clock: Clock) -> list[Peer]:
-        """Those who come in time; who leaves instead is not waited for."""
+        """Return the peers that connect within `COME_OVER_S`."""
         come: list[Peer] = []
         deadline_s = clock.monotonic_s() + COME_OVER_S
         while len(come) < len(self.others) + self.num_lent and clock.monotonic_s() < deadline_s:
@@ -50,9 +50,9 @@ class Successor(NamedTuple):
 
 
 def transfer_leadership(peers: Mapping[int, Peer], outside: Sequence[Peer], clock: Clock) -> str | None:
-    """Have one of the peers lead and the others follow it; its name, or None where none can.
+    """Make one of the idle peers the leader; return its name, or None if no peer can lead.
 
-    All have nothing to do. Returns once they have let go of their links.
+    Returns once all peers have closed their links to this node.
     """
     for number, peer in sorted(peers.items()):
         if peer.node is None:
@@ -71,7 +71,7 @@ def transfer_leadership(peers: Mapping[int, Peer], outside: Sequence[Peer], cloc
 
 
 def _opened(peer: Peer, others: Sequence[Peer], clock: Clock) -> Follow | None:
-    """Where a peer that is to lead takes the others in; None where it cannot, or was asked to stop."""
+    """Ask a peer to lead; return where the others connect, or None if it cannot or was asked to stop."""
     numbers = tuple(item.node for item in others if item.node is not None)
     deadline_s = clock.monotonic_s() + REPLY_S
     with contextlib.suppress(LinkLost):
@@ -87,7 +87,7 @@ def _opened(peer: Peer, others: Sequence[Peer], clock: Clock) -> Follow | None:
 
 
 def _wait_for_the_end(peer: Peer, clock: Clock) -> None:
-    """What was sent last might be lost if this end were closed first."""
+    """Wait until the peer closes the link: closing this end first could lose the last message."""
     deadline_s = clock.monotonic_s() + REPLY_S
     with contextlib.suppress(LinkLost):
         while clock.monotonic_s() < deadline_s:

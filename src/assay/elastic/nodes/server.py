@@ -1,11 +1,11 @@
-"""Who comes to the lead of a run: at the start the nodes of its allocation, later whoever lends one more.
+"""The leader's server: it accepts the nodes of the allocation at the start, and lent nodes at any time.
 
-    'assay train' on a node of the allocation --+            +--> gathered: a run begins when all are there
-                                                +-- door ----+
-    'assay join' on any machine, at any time ---+            +--> waits outside until an attempt lets it in
+    'assay train' on a node of the allocation --+                +--> gathered: the run begins when all are there
+                                                +-- NodeServer --+
+    'assay join' on any machine, at any time ---+                +--> waits until the next attempt admits it
 
-The door is open as long as the run is led; where it is stands in the run's folder, which all nodes see. A
-stranger who does not know the key, or says nothing, holds nobody up.
+The server listens as long as the run is led; its address is in the run's folder, which all nodes see. A client
+that does not know the key, or sends nothing, blocks nobody: each connection is greeted in its own thread.
 """
 
 import contextlib
@@ -26,20 +26,20 @@ from assay.records.node_environment import NodeEnvironment
 from assay.records.processor import Processor
 
 LEADER_FILE = "lead.json"
-"""In the run's folder while it is led on an allocation."""
+"""File in the run's folder with the leader's address, while a run on several nodes is led."""
 
 ACCEPT_S = 0.1
-"""From one look at what the door has to do to the next."""
+"""Seconds between checks whether the server was closed."""
 
 MESSAGES_AT_ONCE = 1000
-"""More than a node has to say between two looks at it."""
+"""Messages handled per poll; more than a correct node sends in between."""
 
 INTRODUCTION_S = 300.0
-"""How long one who knows the key may take to say who it is."""
+"""Seconds an authenticated node gets to send its `Hello`."""
 
 
 class Peer(NamedTuple):
-    """A follower, as the lead knows it."""
+    """A follower, as the leader knows it."""
 
     link: Link
     host: str
@@ -47,49 +47,49 @@ class Peer(NamedTuple):
     code_version: str
     environment: NodeEnvironment
     node: int | None = None
-    """Its number in the allocation; None of one that was lent."""
+    """Its number in the allocation; None if it is lent."""
 
 
 class LeaderAddress(BaseModel):
-    """Where a run's lead takes nodes in."""
+    """The address where the leader of a run accepts nodes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     host: str
     port: PositiveInt
     ranks_per_node: PositiveInt
-    """That a node gets, at most."""
+    """Maximum ranks of one node."""
 
 
 class NodeServer:
-    """Accepts and greets, in threads of its own."""
+    """Accepts connections and authenticates nodes in background threads."""
 
     def __init__(self, port: int, key: bytes) -> None:
-        """`port`: 0 for any that is free."""
+        """`port`: 0 picks a free port."""
         self._listener = _listen(port)
         self._key = key
         self._come: queue.SimpleQueue[Peer] = queue.SimpleQueue()
         self._is_open = True
-        self._keeper = threading.Thread(target=self._keep, name="door of the lead", daemon=True)
+        self._keeper = threading.Thread(target=self._keep, name="node-server", daemon=True)
         self._keeper.start()
 
     @property
     def port(self) -> int:
-        """Where it is."""
+        """The port that the server listens on."""
         port: int = self._listener.getsockname()[1]
         return port
 
     def come(self, timeout_s: float = 0.0) -> Peer | None:
-        """The next one who has come since it was asked last."""
+        """Return the next node that has connected, or None."""
         try:
             return self._come.get(timeout=timeout_s) if timeout_s else self._come.get_nowait()
         except queue.Empty:
             return None
 
     def close(self) -> None:
-        """Nobody comes any more."""
+        """Stop accepting connections."""
         self._is_open = False
-        self._keeper.join()  # who waits for a connection keeps the port
+        self._keeper.join()  # a blocked `accept` would keep the port in use
         self._listener.close()
 
     def _keep(self) -> None:
@@ -99,7 +99,7 @@ class NodeServer:
                 accepted, _ = self._listener.accept()
             except TimeoutError:
                 continue
-            except OSError:  # strangers hold all the connections that this process may have, for a while
+            except OSError:  # out of file descriptors, e.g. because of a port scan
                 time.sleep(ACCEPT_S)
                 continue
             threading.Thread(target=self._greet, args=(accepted,), daemon=True).start()
@@ -117,7 +117,7 @@ class NodeServer:
 def gather(
     server: NodeServer, num_followers: int, clock: Clock, timeout_s: float
 ) -> tuple[dict[int, Peer], list[Peer]]:
-    """Wait until every follower has said which node it is; these by number, then others that have come."""
+    """Wait until every follower has connected; return them by number, and the other nodes that have connected."""
     peers: dict[int, Peer] = {}
     others: list[Peer] = []
     deadline_s = clock.monotonic_s() + timeout_s
@@ -133,10 +133,10 @@ def gather(
 
 
 class Outside:
-    """Those who have come and are not let in yet."""
+    """Nodes that have connected and wait for the next attempt."""
 
     def __init__(self, server: NodeServer, refusal: Callable[[Peer], str | None], first: list[Peer]) -> None:
-        """`refusal`: why one cannot be taken in; None where it can."""
+        """`refusal` returns why a node cannot be admitted; None if it can."""
         self._server = server
         self._refusal = refusal
         self._waiting: list[Peer] = []
@@ -144,14 +144,14 @@ class Outside:
             self._screen(peer)
 
     def waiting(self) -> list[Peer]:
-        """Those who can be let in now; who was asked to leave meanwhile, or is gone, is not among them."""
+        """Return the nodes that can be admitted now, without those that are gone or were asked to stop."""
         while (peer := self._server.come()) is not None:
             self._screen(peer)
         self._waiting = [peer for peer in self._waiting if stays(peer)]
         return self._waiting
 
     def let_in(self) -> list[Peer]:
-        """They are not outside any more."""
+        """Return the waiting nodes and forget them: the caller owns them now."""
         come, self._waiting = self.waiting(), []
         return come
 
@@ -163,14 +163,14 @@ class Outside:
 
 
 def dismiss(peer: Peer, *, refused: str = "") -> None:
-    """Let a node go, the others go on; `refused`: why it cannot be taken in."""
+    """Tell a node to exit and close its link; `refused`: why it cannot be admitted."""
     with contextlib.suppress(LinkLost):
         peer.link.send(Dismiss(refused=refused))
     peer.link.close()
 
 
 def stays(peer: Peer) -> bool:
-    """Whether a node that has nothing to do is still there; who was asked to stop is let go."""
+    """Return whether an idle node is still connected; dismiss it if it was asked to stop."""
     try:
         for _ in range(MESSAGES_AT_ONCE):
             if (message := peer.link.receive(0.0)) is None:
@@ -185,13 +185,13 @@ def stays(peer: Peer) -> bool:
 
 
 def leader_address(run_dir: Path) -> LeaderAddress:
-    """Where a run takes nodes in; `ConfigError` where it does not."""
+    """Return the address where a run accepts nodes; raises `ConfigError` if it accepts none."""
     try:
         return LeaderAddress.model_validate_json((run_dir / LEADER_FILE).read_bytes())
     except (OSError, ValidationError) as error:
         raise ConfigError(
-            f"run '{run_dir.name}' takes in no nodes now: its folder has no {LEADER_FILE}, as it has while a "
-            "supervisor leads it on several nodes (--on slurm --nodes 2, or --on allocation)."
+            f"run '{run_dir.name}' accepts no nodes now: its folder has no {LEADER_FILE}, which exists only while a "
+            "supervisor leads the run on several nodes (--on slurm --nodes 2, or --on allocation)."
         ) from error
 
 
@@ -200,7 +200,7 @@ def _listen(port: int) -> socket.socket:
         return socket.create_server(("", port))
     except OSError as error:
         raise TrainingError(
-            f"port {port} of node 0, where the other nodes' supervisors come: {error}. Choose another for all "
+            f"port {port} of node 0, where the other nodes' supervisors connect: {error}. Set another port for all "
             "nodes with ASSAY_LINK_PORT."
         ) from error
 
@@ -208,6 +208,6 @@ def _listen(port: int) -> socket.socket:
 def _refuse(missing: set[int], timeout_s: float) -> NoReturn:
     names = ", ".join(map(str, sorted(missing)))
     raise TrainingError(
-        f"node {names} did not come within {timeout_s:.0f} s. Read its part of the job's log: its supervisor "
+        f"node {names} did not connect within {timeout_s:.0f} s. Read its part of the job's log: its supervisor "
         "must start there, see the run's folder, and reach node 0."
     )

@@ -1,7 +1,7 @@
-"""Where a process stands in a Slurm allocation, from the variables that srun gives it.
+"""The position of a process in a Slurm allocation, from the variables that srun sets.
 
-srun's own address is that of the first node, where the job's script runs: it needs no name that resolves, and
-every node reaches it. The port follows from the job's number, so that jobs that share a node do not meet.
+The leader's address is srun's, i.e. that of the first node, where the job script runs: every node can reach it, and
+no host name must resolve. The port is derived from the job id, so that jobs on one node do not collide.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,32 +25,32 @@ NUM_PORTS = 12_000
 
 @dataclass(frozen=True)
 class Allocation:
-    """This process among the tasks of a job step, one per node."""
+    """This process among the tasks of a job step, which has one task per node."""
 
     node: int
-    """Its number; that of node 0 leads."""
+    """Index of this node; node 0 leads."""
     num_nodes: int
     leader_host: str
-    """The host of node 0, as the others reach it."""
+    """Address of node 0 for the other nodes."""
     link_port: int
-    """Where node 0's supervisor waits for the others."""
+    """Port on which node 0's supervisor accepts the others."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:
-        """Raises `ConfigError` outside a job step, and where a node has more than one task."""
+        """Raises `ConfigError` outside a job step, and if a node has more than one task."""
         try:
             num_tasks, num_nodes = int(environment["SLURM_NTASKS"]), int(environment["SLURM_STEP_NUM_NODES"])
             node, job = int(environment["SLURM_NODEID"]), int(environment["SLURM_JOB_ID"])
             leader_host = environment["SLURM_LAUNCH_NODE_IPADDR"]
         except (KeyError, ValueError) as error:
             raise ConfigError(
-                f"--on allocation: {error} is not set as srun sets it. Start it in a job with "
-                "'srun --ntasks-per-node=1 assay train ...', or let '--on slurm' write the job."
+                f"--on allocation: {error} is missing or invalid in the environment that srun sets. Start it in a job "
+                "with 'srun --ntasks-per-node=1 assay train ...', or let '--on slurm' write the job."
             ) from error
         if num_tasks != num_nodes:
             raise ConfigError(
                 f"--on allocation: {number_of(num_tasks, 'task')} on {number_of(num_nodes, 'node')}. One "
-                "supervisor a node starts all ranks of it: use 'srun --ntasks-per-node=1' and --workers for "
+                "supervisor per node starts all ranks of the node: use 'srun --ntasks-per-node=1', and give --workers "
                 "the ranks of all nodes together."
             )
         port = int(environment.get("ASSAY_LINK_PORT") or FIRST_PORT + job % NUM_PORTS)
@@ -67,8 +67,11 @@ def nodes_of(
     successor: Successor | None = None,
     job_nodes: JobNodes | None = None,
 ) -> Iterator[Nodes]:
-    """The lead's: all nodes of the allocation, gathered, or those of a lead that left; they are sent home at
-    the end. `ranks_per_node`: by default, the ranks are shared by the nodes that are there."""
+    """Yield the nodes of the allocation to the leader, and tell them at the end that the run is finished.
+
+    `ranks_per_node`: by default, the ranks are divided evenly. `successor`: set if this node takes over from a leader
+    that left; it then gathers that leader's nodes.
+    """
     most = ranks_per_node or -(-world_size // allocation.num_nodes)
     if allocation.num_nodes == 1 and most >= world_size:
         with watching_drains(job_nodes):
@@ -78,7 +81,7 @@ def nodes_of(
         run,
         num_nodes=1 if successor else allocation.num_nodes,
         host=successor.host if successor else allocation.leader_host,
-        port=successor.door.port if successor else allocation.link_port,
+        port=successor.server.port if successor else allocation.link_port,
         ranks_per_node=most,
         clock=SystemClock(),
         successor=successor,
@@ -88,6 +91,6 @@ def nodes_of(
 
 
 def follow_leader(run: Run, allocation: Allocation) -> Successor | None:
-    """Another node's part: start the ranks that the lead says, until it is done, or this node is to lead."""
+    """Follow the leader until the run is over; return a `Successor` if this node becomes the leader."""
     host, port = allocation.leader_host, allocation.link_port
     return Follower(run, node=allocation.node, host=host, port=port, clock=SystemClock()).follow()

@@ -1,12 +1,11 @@
-"""Nodes that a cluster's owner drains are given back: who works there is asked to stop, as by SIGTERM.
+"""Releases nodes that an administrator drains: their supervisors are asked to stop, as by SIGTERM.
 
     scontrol update NodeName=n2 State=DRAIN Reason=memory
-        -> the lead sees it -> all commit -> n2's supervisor leaves, the others go on -> the job gives n2 up
+        -> the leader sees it -> all commit -> n2's supervisor exits, the others continue -> the job releases n2
 
-Slurm tells a job nothing of a drain: the node takes no other jobs, and is drained when the last that it has is
-over, in days perhaps. So the lead asks for the states of its job's nodes, with one call for all, and takes a
-node whose supervisor has left out of the job. The first node, where the job's script runs, Slurm keeps for as
-long as the job lives.
+Slurm does not notify a job of a drain: the node accepts no new jobs and is drained when its last job ends, perhaps
+days later. So the leader polls the states of its job's nodes, with one call for all, and removes a node from the job
+once its supervisor has exited. Slurm keeps the first node, which runs the job script, for the whole life of the job.
 """
 
 import os
@@ -23,9 +22,9 @@ from assay.base.errors import ConfigError, TrainingError
 from assay.launchers.slurm.launcher import run_slurm
 
 LOOK_S = 10.0
-"""From one look at the states of nodes to the next."""
+"""Seconds between polls of the node states."""
 LOOKS_TO_END = 2
-"""That a supervisor has to end in, once it was let go: Slurm would kill it, and count that as a failure."""
+"""Polls that a dismissed supervisor gets to exit. Otherwise Slurm would kill it and report a failure."""
 
 
 class JobNodes(NamedTuple):
@@ -33,12 +32,12 @@ class JobNodes(NamedTuple):
 
     job: str
     own: int
-    """This process's node, among the names."""
+    """Index of this process's node in `names`."""
     names: tuple[str, ...]
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self | None:
-        """None outside a job step."""
+        """Return None outside a job step."""
         try:
             job, own = environment["SLURM_JOB_ID"], int(environment["SLURM_NODEID"])
             names = _names(environment["SLURM_STEP_NODELIST"])
@@ -54,10 +53,10 @@ def watching_drains(
     on_drained: Callable[[frozenset[int]], None] = lambda numbers: None,
     active_nodes: Callable[[], Collection[int]] | None = None,
 ) -> Iterator[None]:
-    """Meanwhile, have this process asked to stop when its node is drained.
+    """Poll for drained nodes during the body, and send this process SIGTERM if its own node is drained.
 
-    `wanted_back` is told the numbers of all nodes that are; `there`: of those that are still at work, where
-    this process leads the others.
+    `on_drained` is called with the numbers of all drained nodes. `active_nodes` returns the nodes whose supervisors
+    still run; only the leader passes it.
     """
     if nodes is None:
         yield
@@ -71,7 +70,7 @@ def watching_drains(
 
 
 class _DrainWatch(threading.Thread):
-    """Looks on from a thread: a cluster that does not answer holds nothing up."""
+    """Polls in a thread, so that a Slurm controller that does not answer blocks nothing."""
 
     def __init__(
         self,
@@ -85,13 +84,13 @@ class _DrainWatch(threading.Thread):
         self._active_nodes = active_nodes
         self._has_requested_stop = False
         self._left = Counter[int]()
-        """[drained node]: at how many looks it was not at work."""
+        """Number of polls at which a drained node was no longer active."""
         self._released: set[int] = set()
         self.is_over = threading.Event()
 
     def run(self) -> None:
-        """Until it is over, or where nobody can be asked."""
-        # It is for the supervisor, who may hold it back for a while.
+        """Poll until the run is over or the Slurm commands are missing."""
+        # SIGTERM must reach the main thread, which may block it for a while.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         while not self.is_over.wait(LOOK_S):
             try:
@@ -99,10 +98,10 @@ class _DrainWatch(threading.Thread):
             except ConfigError:
                 return
             except TrainingError:
-                continue  # the cluster's own trouble; the run has another look at it
+                continue  # Slurm failed to answer; the next poll tries again
 
     def _look(self, names: Collection[str]) -> None:
-        if self.is_over.is_set():  # while the cluster was asked
+        if self.is_over.is_set():  # the run ended during the poll
             return
         numbers = frozenset(number for number, name in enumerate(self._nodes.names) if name in names)
         self._on_drained(numbers)
@@ -117,7 +116,7 @@ class _DrainWatch(threading.Thread):
                 self._release(self._nodes.names[number])
 
     def _request_stop(self) -> None:
-        """Not who has yet to begin, or is done: nobody would take the signal, and the process would die."""
+        """Send SIGTERM once, but only while a handler is installed: without one it would kill the process."""
         if not self._has_requested_stop and callable(signal.getsignal(signal.SIGTERM)):
             self._has_requested_stop = True
             os.kill(os.getpid(), signal.SIGTERM)
@@ -126,24 +125,24 @@ class _DrainWatch(threading.Thread):
         job = self._nodes.job
         try:
             held = _names(run_slurm("squeue", "--noheader", f"--jobs={job}", "--format=%N").strip())
-            if name not in held:  # another lead has given it back
+            if name not in held:  # an earlier leader has released it
                 return
             remaining = ",".join(text for text in held if text != name)
-            with tempfile.TemporaryDirectory() as folder:  # scontrol leaves scripts where it is called
+            with tempfile.TemporaryDirectory() as folder:  # scontrol writes resize scripts to its working directory
                 run_slurm("scontrol", "update", f"JobId={job}", f"NodeList={remaining}", folder=folder)
         except TrainingError as error:
-            print(f"node {name} has left, and stays in job {job}: {error}", file=sys.stderr)
+            print(f"node {name} has left the run but is still part of job {job}: {error}", file=sys.stderr)
         else:
-            print(f"node {name} is drained: it has left, and is no part of job {job} any more", file=sys.stderr)
+            print(f"node {name} is being drained: it has left the run and was removed from job {job}", file=sys.stderr)
 
 
 def draining(names: Sequence[str]) -> set[str]:
-    """Those of the nodes that are to be given back."""
+    """Return the names of the nodes that are draining or drained."""
     listed = run_slurm("sinfo", "--noheader", "--Node", f"--nodes={','.join(names)}", "--format=%N|%T")
     states = (line.partition("|") for line in listed.splitlines())
     return {name.strip() for name, _, state in states if state.startswith("drain")}
 
 
 def _names(nodes: str) -> tuple[str, ...]:
-    """Slurm writes `n[1-3]`."""
+    """Expand a Slurm host list such as `n[1-3]`."""
     return tuple(run_slurm("scontrol", "show", "hostnames", nodes).split())

@@ -1,13 +1,12 @@
-"""Starts a run as a Slurm job: writes a script that a person can read and submits it with sbatch.
+"""Starts a run as a Slurm job: writes a readable script and submits it with sbatch.
 
-    sbatch job.sh --> srun, one task a node --> 'assay train --resume RUN --on allocation' on each
+    sbatch job.sh --> srun, one task per node --> 'assay train --resume RUN --on allocation' on each
                                                      | SIGTERM: preempted, or the time limit is near
-    queued again <-- scontrol requeue <-- code 75 <--+ commit, leave
+    queued again <-- scontrol requeue <-- code 75 <--+ commit, exit
 
-Slurm takes a job that ends by itself for a job that is done, even within the grace time of a preemption; so
-the script puts itself back into the queue when the run was stopped before its end. A node that dies takes no
-such care: Slurm requeues the job (`--requeue`), and it goes on from the last commit. Either way it is the same
-job, the same run and the next attempt.
+Slurm treats a job that exits as completed, even within the grace time of a preemption. So the script requeues itself
+if the run was stopped before its end. If a node fails, Slurm requeues the job (`--requeue`) and the run resumes from
+the last commit. In both cases it is the same job, the same run and the next attempt.
 """
 
 import re
@@ -31,30 +30,30 @@ from assay.store.launches import save_launch, saved_launches
 from assay.training.recipe import recipe_of
 
 STOPPED_EARLY = 75
-"""Exit code of a supervisor on an allocation that committed and left before the end (EX_TEMPFAIL)."""
+"""Exit code of a supervisor on an allocation that committed and exited before the end (EX_TEMPFAIL)."""
 TERMINATED = 128 + 15
-"""srun's exit code where SIGTERM came before the supervisor could take it: nothing was begun."""
+"""srun's exit code if SIGTERM arrived before the supervisor handled it: no attempt has begun."""
 
 _ACTIVE = ("CONFIGURING", "RUNNING", "COMPLETING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED")
 
 
 class SlurmConfig(FrozenConfig):
-    """What a job asks of Slurm."""
+    """Slurm options of a job."""
 
     nodes: PositiveInt = 1
-    """One supervisor on each; the ranks are shared out evenly."""
+    """Number of nodes. Each runs one supervisor; ranks are divided evenly."""
     partition: str | None = None
-    """None: the cluster's default."""
+    """Partition; None for the cluster's default."""
     time: str | None = None
-    """Limit as sbatch reads it, e.g. `12:00:00` or `2-0`. None: the partition's. A run that needs longer goes
-    on when the job, requeued, runs again."""
+    """Time limit in sbatch's format, e.g. `12:00:00` or `2-0`; None for the partition's. A longer run continues
+    when the requeued job runs again."""
     grace_s: PositiveInt = 120
-    """How long before the limit the run is told to commit and leave. At a preemption the partition's own
-    GraceTime counts."""
+    """Seconds before the time limit at which the run is asked to commit and exit. For a preemption, the
+    partition's GraceTime applies."""
     requeue: bool = True
-    """Go back into the queue when preempted, out of time, or when a node dies."""
+    """Requeue the job after a preemption, the time limit, or a node failure."""
     sbatch: tuple[str, ...] = ()
-    """More of sbatch's options, e.g. `--gpus-per-node=8`; the last of two that differ counts."""
+    """Further sbatch options, e.g. `--gpus-per-node=8`; the last of two conflicting ones counts."""
 
     @field_validator("sbatch")
     @classmethod
@@ -72,28 +71,28 @@ class SlurmConfig(FrozenConfig):
         return value
 
     def where(self) -> list[str]:
-        """Options of sbatch, as far as they were chosen."""
+        """Return the sbatch options for partition and time limit, if set."""
         return [
             *([f"--partition={self.partition}"] if self.partition else []),
             *([f"--time={self.time}"] if self.time else []),
         ]
 
     def when(self) -> list[str]:
-        """Options of sbatch about the end of a job, and what comes then."""
+        """Return the sbatch options for the stop signal and requeueing."""
         requeue = "--requeue" if self.requeue else "--no-requeue"
         return [f"--signal=TERM@{self.grace_s}", requeue, "--open-mode=append"]
 
     def check_world_size(self, world_size: int) -> None:
-        """Raises `ConfigError` where a node would have no rank."""
+        """Raise `ConfigError` if a node would have no rank."""
         if world_size < self.nodes:
             raise ConfigError(
-                f"--nodes {self.nodes} --workers {world_size}: --workers is that of all nodes together, so "
-                f"some node would have none. Use --workers {self.nodes} or more, or fewer --nodes."
+                f"--nodes {self.nodes} --workers {world_size}: --workers counts the workers of all nodes, so some "
+                f"node would have none. Use --workers {self.nodes} or more, or fewer --nodes."
             )
 
 
 def job_script(home: Home, run: Run, config: SlurmConfig, *, world_size: int, options: tuple[str, ...] = ()) -> str:
-    """The script that sbatch is given; `options` are more of `assay train`."""
+    """Return the job script; `options` are further options of `assay train`."""
     config.check_world_size(world_size)
     threads, per_node = recipe_of(run).trainer.threads_per_rank, -(-world_size // config.nodes)
     node_options = ("--on", "allocation", "--workers-per-node", str(per_node))
@@ -113,7 +112,7 @@ def job_script(home: Home, run: Run, config: SlurmConfig, *, world_size: int, op
     return _SCRIPT.format(
         run_id=run.run_id,
         directives=directives_text(directives, config),
-        # Not the ledger's URL, which may hold a password: sbatch hands the environment on.
+        # Without the ledger's URL, which may hold a password: sbatch passes the environment on.
         home=shell_line(str(home.folder.resolve())),
         command=shell_line(*command),
         ending=REQUEUE if config.requeue else "",
@@ -121,8 +120,7 @@ def job_script(home: Home, run: Run, config: SlurmConfig, *, world_size: int, op
 
 
 def directives_text(directives: Sequence[str], config: SlurmConfig) -> str:
-    """What a script asks of sbatch. Options of the user's own are written as they are given: quoted by whoever
-    knows sbatch's way."""
+    """Return the #SBATCH lines of a script. The user's own options are written unquoted, as given."""
     return "\n".join(f"#SBATCH {text}" for text in [*map(shell_line, directives), *config.sbatch])
 
 
@@ -133,9 +131,9 @@ _SCRIPT = """\
 
 export ASSAY_HOME={home}
 
-# One supervisor a node starts the ranks of that node; the first node's decides.
-# A node that was asked to leave is done before the others, which are not ended for it (--wait=0), nor when the
-# job gives it up (--no-kill).
+# One supervisor per node starts the ranks of its node; the first node's leads.
+# A node that is asked to leave exits before the others: they keep running (--wait=0), also when the job releases
+# the node (--no-kill).
 srun --kill-on-bad-exit=1 --wait=0 --no-kill --cpus-per-task="${{SLURM_CPUS_PER_TASK:-1}}" \\
   {command}
 code=$?
@@ -144,7 +142,7 @@ exit $code
 """
 
 REQUEUE = f"""
-# {STOPPED_EARLY}: told to stop, all is committed. {TERMINATED}: told to stop before anything had begun.
+# {STOPPED_EARLY}: stopped after a commit. {TERMINATED}: stopped before an attempt had begun.
 if [ $code -eq {STOPPED_EARLY} ] || [ $code -eq {TERMINATED} ]; then
   scontrol requeue "$SLURM_JOB_ID" && exit 0
 fi
@@ -152,19 +150,19 @@ fi
 
 
 class SlurmLauncher:
-    """The cluster whose sbatch is in the PATH. The runs' folder must be one that all nodes see."""
+    """Submits runs to the cluster whose sbatch is in PATH. All nodes must see the folder of runs."""
 
     def __init__(self, home: Home, config: SlurmConfig, options: tuple[str, ...] = ()) -> None:
-        """`options`: more of `assay train`, e.g. `--max-restarts 3`."""
+        """`options`: further options of `assay train`, e.g. `--max-restarts 3`."""
         self._home = home
         self._config = config
         self._options = options
 
     def start(self, run: Run, *, world_size: int) -> Launch:
-        """Submit a job; its name is Slurm's number for it.
+        """Submit a job; the launch's `job` is Slurm's job id.
 
-        A job of this run that waits or runs and is on no record was submitted by somebody who was killed before
-        he could write it down: that one is taken.
+        If the queue has a job of this run without a record, its launcher was killed before it wrote the record. That
+        job is recorded instead of submitting another one.
         """
         job = _unrecorded_job(run) or self._submit(run, world_size)
         log = str(slurm_folder(run) / f"job-{job}.log")
@@ -175,19 +173,19 @@ class SlurmLauncher:
         folder = slurm_folder(run)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "job.sh").write_text(script)
-        link_key(Path(run.run_dir), anew=True)  # now, so that no node has to wait for it
+        link_key(Path(run.run_dir), fresh=True)  # now, so that no node has to wait for it
         try:
             output = run_slurm("sbatch", "--parsable", str(folder / "job.sh"))
         except TrainingError as error:
             raise TrainingError(
-                f"{error}\nThe run is there, and waits: 'assay train --resume {run.run_id} --on slurm' with "
-                f"other options, or change {folder / 'job.sh'} and submit it yourself."
+                f"{error}\nThe run was created but not submitted: use 'assay train --resume {run.run_id} --on slurm' "
+                f"with other options, or edit {folder / 'job.sh'} and submit it yourself."
             ) from error
-        return output.strip().partition(";")[0]  # the rest names the cluster, where there are several
+        return output.strip().partition(";")[0]  # sbatch may append ";CLUSTER"
 
 
 def job_state(job: str) -> LaunchState:
-    """Slurm forgets a job some minutes after its end; then it has ended, too."""
+    """Return the state of a job. A job that Slurm does not know has ended: it forgets jobs after minutes."""
     try:
         states = run_slurm("squeue", "--noheader", "--format=%T", f"--jobs={job}").split()
     except TrainingError as error:
@@ -200,24 +198,24 @@ def job_state(job: str) -> LaunchState:
 
 
 def pending_reason(job: str) -> str:
-    """Slurm's word for what a job waits for, e.g. `Resources`; a job may have begun meanwhile."""
+    """Return Slurm's pending reason of a job, e.g. `Resources`; `None` if it has started meanwhile."""
     reasons = run_slurm("squeue", "--noheader", "--format=%r", f"--jobs={job}").split()
     return reasons[0] if reasons else "None"
 
 
 def cancel_job(job: str) -> None:
-    """Its ranks have the cluster's KillWait to commit and leave."""
+    """Cancel a job: its ranks get the cluster's KillWait to commit and exit."""
     run_slurm("scancel", _checked_job(job))
 
 
 def kill_job(job: str) -> None:
-    """Script and ranks end at once; nothing puts the job back into the queue."""
+    """Kill the script and the ranks of a job at once; it is not requeued."""
     run_slurm("scancel", "--full", "--signal=KILL", _checked_job(job))
 
 
 def _checked_job(job: str) -> str:
-    if not re.fullmatch(r"\d+(_\d+)?", job):  # it is read from a file, and scancel takes options
-        raise ConfigError(f"{job!r:.80} is no number of a job: the run's launches/*.json were changed.")
+    if not re.fullmatch(r"\d+(_\d+)?", job):  # it comes from a file and could be an option of scancel
+        raise ConfigError(f"{job!r:.80} is not a Slurm job id: the run's launches/*.json were edited.")
     return job
 
 
@@ -236,12 +234,12 @@ def _job_name(run: Run) -> str:
 
 
 def slurm_folder(run: Run) -> Path:
-    """Scripts and logs of a run's jobs."""
+    """Return the folder of a run's job scripts and logs."""
     return Path(run.run_dir) / "slurm"
 
 
 def run_slurm(*command: str, folder: str | None = None) -> str:
-    """What one of Slurm's commands prints, called in a folder."""
+    """Run a Slurm command, optionally in a folder; return what it prints."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
     except FileNotFoundError as error:

@@ -1,9 +1,9 @@
-"""Lends nodes of a Slurm cluster to a run that is led on another: each is a small job of its own.
+"""Lends nodes of a Slurm cluster to a run that another machine leads. Each node is a job of an array.
 
     assay join RUN --on slurm --nodes 3  ->  an array of three jobs of one node  ->  srun assay join RUN
 
-So each starts as soon as there is a node for it, and goes by itself. One that is preempted, out of time or on a
-node that is drained has the run commit, leaves, and goes back into the queue; when the run is over, it is.
+So each job starts as soon as a node is free, and ends by itself. If it is preempted, reaches its time limit, or its
+node is drained, the run commits, and the job exits and is requeued. When the run is over, the jobs end.
 """
 
 from pathlib import Path
@@ -31,7 +31,7 @@ exit $code
 
 
 def lend_script(home: Home, run: Run, config: SlurmConfig) -> str:
-    """The script that sbatch is given; `ConfigError` for a run that takes in no nodes now."""
+    """Return the job script; raises `ConfigError` if the run accepts no nodes now."""
     per_node = leader_address(Path(run.run_dir)).ranks_per_node
     directives = [
         f"--job-name=assay-join-{run.run_id}",
@@ -53,7 +53,7 @@ def lend_script(home: Home, run: Run, config: SlurmConfig) -> str:
 
 
 def lend(home: Home, run: Run, config: SlurmConfig) -> str:
-    """Submit it; Slurm's number for the array of jobs."""
+    """Submit the job array; return its Slurm job id."""
     script = lend_script(home, run, config)
     folder = slurm_folder(run)
     folder.mkdir(parents=True, exist_ok=True)

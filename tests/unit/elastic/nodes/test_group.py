@@ -95,7 +95,7 @@ def test_the_lead_gathers_those_who_know_the_key_though_strangers_come_first(por
 
 
 def test_a_node_that_does_not_come_is_named(port: int) -> None:
-    with pytest.raises(TrainingError, match=r"node 1, 2 did not come within 0 s"):
+    with pytest.raises(TrainingError, match=r"node 1, 2 did not connect within 0 s"):
         gathered(2, port, 0.3)
 
 
@@ -146,7 +146,7 @@ def test_all_nodes_get_the_same_key_and_nobody_else_can_read_it(tmp_path: Path) 
 
 def test_a_key_that_came_with_the_folder_is_replaced_when_a_job_is_submitted(tmp_path: Path) -> None:
     (tmp_path / "link.key").write_text("known to whoever wrote this run")
-    ours = link_key(tmp_path, anew=True)
+    ours = link_key(tmp_path, fresh=True)
     assert len(ours) == 64
     assert link_key(tmp_path) == ours
     assert stat.S_IMODE((tmp_path / "link.key").stat().st_mode) == 0o600
@@ -332,7 +332,7 @@ def test_a_node_that_is_lent_never_leads_and_the_run_ends(led_three) -> None:
 
 
 @pytest.mark.parametrize(
-    ("theirs", "is_other"),
+    ("peer_version", "is_other"),
     [
         ("0.1.0+gabc", False),
         ("0.1.0", False),
@@ -341,9 +341,9 @@ def test_a_node_that_is_lent_never_leads_and_the_run_ends(led_three) -> None:
         ("0.2.0", True),
     ],
 )
-def test_code_is_other_code_as_far_as_both_know(theirs: str, is_other: bool) -> None:
+def test_code_is_other_code_as_far_as_both_know(peer_version: str, is_other: bool) -> None:
     """A node without git knows its release."""
-    assert is_other_code(theirs, "0.1.0+gabc") is is_other_code("0.1.0+gabc", theirs) is is_other
+    assert is_other_code(peer_version, "0.1.0+gabc") is is_other_code("0.1.0+gabc", peer_version) is is_other
 
 
 def test_followers_with_other_code_are_refused_before_anything_is_begun(run, port, coming: Coming) -> None:
@@ -359,15 +359,15 @@ def test_where_a_run_takes_nodes_in_stands_in_its_folder_while_it_is_led(led, ru
     assert leader_address(Path(run.run_dir)).port == port
     group.close()
     assert link.receive(1.0) == Finished()
-    with pytest.raises(ConfigError, match=rf"takes in no nodes now.*{LEADER_FILE}"):
+    with pytest.raises(ConfigError, match=rf"accepts no nodes now.*{LEADER_FILE}"):
         leader_address(Path(run.run_dir))
 
 
-class _StopsWhenTold:
+class _StopsOnRequest:
     """Ranks that have committed and left as soon as they are told to."""
 
     def __init__(self, *_: object) -> None:
-        self.told: list[int] = []
+        self.stop_requests: list[int] = []
 
     def wait_for_news(self, timeout_s: float) -> None:
         time.sleep(0.01)
@@ -379,10 +379,10 @@ class _StopsWhenTold:
         return []
 
     def signal(self, number: int) -> None:
-        self.told.append(number)
+        self.stop_requests.append(number)
 
     def end(self) -> AttemptEnd | None:
-        return AttemptEnd("preempted", 1, message="left") if self.told else None
+        return AttemptEnd("preempted", 1, message="left") if self.stop_requests else None
 
     def stop(self) -> None: ...
 
@@ -392,12 +392,12 @@ def test_a_follower_that_is_asked_to_stop_says_so_before_its_ranks_end_and_leave
 ) -> None:
     handlers: list = []
     Path(run.run_dir).mkdir()
-    monkeypatch.setattr(nodes_module, "RankProcesses", _StopsWhenTold)
+    monkeypatch.setattr(nodes_module, "RankProcesses", _StopsOnRequest)
     monkeypatch.setattr(nodes_module, "fork_context", lambda: None)
     monkeypatch.setattr(signal, "signal", lambda number, handler: handlers.append((number, handler)))
     heard: list = []
 
-    def lead() -> None:
+    def run_leader() -> None:
         link = accept_link(server.accept()[0], link_key(Path(run.run_dir)))
         heard.append(link.first(5.0))
         link.send(a_start())
@@ -409,7 +409,7 @@ def test_a_follower_that_is_asked_to_stop_says_so_before_its_ranks_end_and_leave
         link.send(Dismiss())
 
     with socket.create_server(("127.0.0.1", port)) as server:
-        thread = in_thread(lead)
+        thread = in_thread(run_leader)
         Follower(run, node=1, host="127.0.0.1", port=port, clock=CLOCK).follow()
         thread.join(10)
     kinds = [item.type for item in heard if item is not None and item.type != "beats"]
@@ -428,12 +428,12 @@ def test_a_node_that_is_refused_says_why(run, port: int, monkeypatch: pytest.Mon
     monkeypatch.setattr(nodes_module, "fork_context", lambda: None)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
 
-    def lead() -> None:
+    def run_leader() -> None:
         link = accept_link(server.accept()[0], link_key(Path(run.run_dir)))
         link.first(5.0)
         link.send(Dismiss(refused="it has another processor"))
 
     with socket.create_server(("127.0.0.1", port)) as server:
-        in_thread(lead)
+        in_thread(run_leader)
         with pytest.raises(ConfigError, match="run 'r': it has another processor"):
             Follower(run, node=None, host="127.0.0.1", port=port, clock=CLOCK).follow()

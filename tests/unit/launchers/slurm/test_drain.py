@@ -24,13 +24,13 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, body in programs.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
         (tmp_path / name).chmod(0o755)
-    says(tmp_path, "mixed", "mixed", "allocated")
+    set_states(tmp_path, "mixed", "mixed", "allocated")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(slurm_drain, "LOOK_S", 0.02)
     return tmp_path
 
 
-def says(folder: Path, *states: str) -> None:
+def set_states(folder: Path, *states: str) -> None:
     (folder / "new").write_text("".join(f"n{number}|{state}\n" for number, state in enumerate(states, start=1)))
     (folder / "new").replace(folder / "states")
 
@@ -48,7 +48,7 @@ def until(is_so: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
-def asked() -> Iterator[list[int]]:
+def requested_steps() -> Iterator[list[int]]:
     """A supervisor that takes SIGTERM, and what it took."""
     acquired: list[int] = []
     previous = signal.signal(signal.SIGTERM, lambda number, _: acquired.append(number))
@@ -57,9 +57,9 @@ def asked() -> Iterator[list[int]]:
 
 
 def test_a_node_drains_while_it_works_and_when_it_is_idle_or_silent(slurm: Path) -> None:
-    says(slurm, "draining", "drained*", "drained")
+    set_states(slurm, "draining", "drained*", "drained")
     assert draining(NODES.names) == {"n1", "n2", "n3"}
-    says(slurm, "mixed", "down*", "idle")
+    set_states(slurm, "mixed", "down*", "idle")
     assert draining(NODES.names) == set()
 
 
@@ -71,12 +71,12 @@ def test_a_step_knows_its_nodes_and_a_process_outside_has_none(slurm: Path) -> N
 
 
 def test_the_job_gives_a_drained_node_up_once_and_only_when_its_supervisor_has_left(
-    slurm: Path, asked: list[int]
+    slurm: Path, requested_steps: list[int]
 ) -> None:
     expected: list[frozenset[int]] = []
     present = {0, 1, 2}
     with watching_drains(NODES, on_drained=expected.append, active_nodes=lambda: frozenset(present)):
-        says(slurm, "mixed", "draining", "mixed")
+        set_states(slurm, "mixed", "draining", "mixed")
         until(lambda: expected[-1:] == [frozenset({1})])
         time.sleep(0.1)
         assert updates(slurm) == [], "it is still at work"
@@ -84,21 +84,21 @@ def test_the_job_gives_a_drained_node_up_once_and_only_when_its_supervisor_has_l
         until(lambda: bool(updates(slurm)))
         time.sleep(0.1)
     assert updates(slurm) == ["update JobId=7 NodeList=n1,n3"]
-    assert asked == []
+    assert requested_steps == []
 
 
 def test_whose_own_node_is_drained_is_asked_to_stop_once_and_the_first_node_is_kept(
-    slurm: Path, asked: list[int]
+    slurm: Path, requested_steps: list[int]
 ) -> None:
-    says(slurm, "draining", "mixed", "mixed")
+    set_states(slurm, "draining", "mixed", "mixed")
     with watching_drains(NODES, active_nodes=lambda: frozenset({1, 2})):
-        until(lambda: bool(asked))
+        until(lambda: bool(requested_steps))
         time.sleep(0.1)
-    assert asked == [signal.SIGTERM] and updates(slurm) == []
+    assert requested_steps == [signal.SIGTERM] and updates(slurm) == []
 
 
 def test_who_would_die_of_the_signal_is_not_sent_it(slurm: Path) -> None:
-    says(slurm, "draining", "mixed", "mixed")
+    set_states(slurm, "draining", "mixed", "mixed")
     previous = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         with watching_drains(NODES):
@@ -108,10 +108,10 @@ def test_who_would_die_of_the_signal_is_not_sent_it(slurm: Path) -> None:
 
 
 @pytest.mark.parametrize("trouble", ["exit 1", "gone"])
-def test_a_cluster_that_does_not_answer_stops_nobody(slurm: Path, asked: list[int], trouble: str) -> None:
+def test_a_cluster_that_does_not_answer_stops_nobody(slurm: Path, requested_steps: list[int], trouble: str) -> None:
     (slurm / "sinfo").write_text(f"#!/bin/sh\n{trouble}\n")
     if trouble == "gone":
         (slurm / "sinfo").unlink()
     with watching_drains(NODES):
         time.sleep(0.1)
-    assert asked == []
+    assert requested_steps == []

@@ -92,7 +92,7 @@ def test_nothing_of_a_folders_name_is_run_and_sbatch_reads_it_whole(run: Run, tm
 @pytest.mark.parametrize("field", ["run_dir", "recipe"])
 def test_a_line_break_that_would_be_a_line_of_the_script_is_refused(run: Run, tmp_path: Path, field: str) -> None:
     hostile = f"{tmp_path}/x\ntouch {tmp_path}/it-ran\n#"
-    with pytest.raises((ConfigError, ValueError), match=r"cannot stand in a script|is not a valid name"):
+    with pytest.raises((ConfigError, ValueError), match=r"cannot be written into a script|is not a valid name"):
         if field == "recipe":
             recipe_of(run.model_copy(update={"recipe": {**run.recipe, "name": hostile}}))
         else:
@@ -104,7 +104,7 @@ def test_a_job_that_is_no_number_cancels_nothing(tmp_path: Path, monkeypatch: py
     (tmp_path / "scancel").write_text(f"#!/bin/sh\ntouch {tmp_path}/it-ran\n")
     (tmp_path / "scancel").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    with pytest.raises(ConfigError, match="is no number of a job"):
+    with pytest.raises(ConfigError, match="is not a Slurm job id"):
         cancel_job("--user=somebody")
     assert not (tmp_path / "it-ran").exists()
 
@@ -178,4 +178,4 @@ def test_an_option_of_slurm_needs_slurm(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").touch()
     response = CliRunner().invoke(cli, ["train", str(tmp_path / "recipe.yaml"), "--grace", "5"])
     assert response.exit_code == 2
-    assert "--grace is Slurm's: add '--on slurm'" in response.output
+    assert "--grace is an option of Slurm: add '--on slurm'" in response.output

@@ -77,7 +77,7 @@ def test_a_job_whose_node_was_taken_back_lends_another(run: Run, tmp_path: Path,
 
 def test_a_run_that_takes_in_no_nodes_is_refused_before_anything_is_submitted(run: Run, tmp_path: Path) -> None:
     Path(run.run_dir, LEADER_FILE).unlink()
-    with pytest.raises(ConfigError, match="takes in no nodes now"):
+    with pytest.raises(ConfigError, match="accepts no nodes now"):
         lend(Home.at(tmp_path / "the runs"), run, CONFIG)
     assert not Path(run.run_dir, "slurm").exists()
 
