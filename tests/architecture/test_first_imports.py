@@ -96,23 +96,23 @@ def home(tmp_path: Path) -> Path:
 
 
 def test_what_is_not_there_is_said_before_anything_large_is_imported(home: Path) -> None:
-    found = _answers(home, NOTHING_THERE)
+    found = _outcomes(home, NOTHING_THERE)
     assert [command for command, *_ in found] == list(NOTHING_THERE)
     assert [item for item in found if item[1] != 2] == []
     assert [(command, modules) for command, _, _, modules in found if modules] == []
 
 
 def test_the_list_of_runs_imports_nothing_large(home: Path) -> None:
-    assert _answers(home, ("runs", "runs --json")) == [["runs", 0, "", []], ["runs --json", 0, "", []]]
+    assert _outcomes(home, ("runs", "runs --json")) == [["runs", 0, "", []], ["runs --json", 0, "", []]]
 
 
 def test_a_run_is_shown_without_what_computes(home: Path) -> None:
-    ((_, code, output, modules),) = _answers(home, ("show tiny-1",))
+    ((_, code, output, modules),) = _outcomes(home, ("show tiny-1",))
     assert (code, output, set(modules) - {"numpy", "obstore", "rich"}) == (0, "", set())
 
 
 def test_what_is_written_for_programs_needs_nothing_that_draws(home: Path) -> None:
-    ((_, code, output, modules),) = _answers(home, ("show tiny-1 --json",))
+    ((_, code, output, modules),) = _outcomes(home, ("show tiny-1 --json",))
     assert (code, output, set(modules) - {"numpy", "obstore"}) == (0, "", set())
 
 
@@ -228,7 +228,7 @@ def furnished(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_what_is_wrong_is_said_before_what_computes_is_imported(furnished: Path) -> None:
-    found = _answers(furnished, [command for command, _ in WRONG], HEAVY)
+    found = _outcomes(furnished, [command for command, _ in WRONG], HEAVY)
     assert [
         (command, output) for (command, part), (_, _, output, _) in zip(WRONG, found, strict=True) if part not in output
     ] == []
@@ -236,7 +236,7 @@ def test_what_is_wrong_is_said_before_what_computes_is_imported(furnished: Path)
     assert [(command, left) for command, _, _, large in found if (left := {*large} & HEAVY)] == []
 
 
-def _answers(home: Path, commands: Sequence[str], heavy: Collection[str] = ()) -> list[Any]:
+def _outcomes(home: Path, commands: Sequence[str], heavy: Collection[str] = ()) -> list[Any]:
     """For each: the command, its exit code, the end of what it said, and what it imported of `LARGE`."""
     responses = subprocess.run(
         [sys.executable, "-c", LOOK, json.dumps(sorted(LARGE)), json.dumps(commands), *sorted(heavy)],

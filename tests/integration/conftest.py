@@ -222,7 +222,7 @@ class PlantedAssay:
         paths = [str(PLANTS / name), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._environment |= {"PYTHONPATH": os.pathsep.join(paths), **environment}
 
-    def mend(self) -> None:
+    def remove_faults(self) -> None:
         """From now on no process has a fault."""
         self._environment.pop("PYTHONPATH")
         self._environment |= {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}

@@ -30,7 +30,7 @@ class Chatting(Here):
         self.model, self.run = trained_job(self.home, conversations, SFT, "supervised")
         self.server, self.sdk = self.serve()
 
-    def answers_in_process(self, questions: list[str]) -> list[str]:
+    def complete_in_process(self, questions: list[str]) -> list[str]:
         """What the model says to each, by itself."""
         local = run_to_talk_with(self.home, self.run.run_id, step=4, tokenizer=None)
         output = local.sample(
@@ -54,7 +54,7 @@ QUESTIONS = [f"{n} plus {n % 7}" for n in range(NUM_ITEMS)]
 
 
 def test_an_eval_of_a_trained_model_survives_the_kill_of_its_worker(chatting: Chatting) -> None:
-    sdk, expected = chatting.sdk, chatting.answers_in_process(QUESTIONS)
+    sdk, expected = chatting.sdk, chatting.complete_in_process(QUESTIONS)
     # A file may hold no U+0000, which the tiny model writes.
     is_right = [bool(n % 3) and "\0" not in text for n, text in enumerate(expected)]
     rights = [text.strip() if right else "none" for text, right in zip(expected, is_right, strict=True)]
@@ -112,7 +112,7 @@ def test_an_eval_of_a_trained_model_survives_the_kill_of_its_worker(chatting: Ch
 
 
 def test_a_batch_survives_the_kill_of_server_and_worker(chatting: Chatting) -> None:
-    sdk, expected = chatting.sdk, chatting.answers_in_process(QUESTIONS)
+    sdk, expected = chatting.sdk, chatting.complete_in_process(QUESTIONS)
     url = "/v1/chat/completions"
     lines = [
         {

@@ -23,7 +23,7 @@ from assay.workflows.audit import audit_and_record
 
 
 @pytest.fixture(scope="module")
-def kept(run_here, tiny_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def template_run(run_here, tiny_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A folder with a finished run and its dataset, moved from where it was made; and the run's id."""
     created = tmp_path_factory.mktemp("audited") / "made"
     shutil.copytree(tiny_dataset, created / "dataset")
@@ -33,15 +33,15 @@ def kept(run_here, tiny_dataset: Path, tmp_path_factory: pytest.TempPathFactory)
         patch.setenv("ASSAY_HOME", str(created / "home"))
         run, log, _ = run_here(data__dataset=str(created / "dataset"))
     assert audit_run(run, log).verdict == "pass"
-    return created.rename(created.with_name("kept")), run.run_id
+    return created.rename(created.with_name("template_run")), run.run_id
 
 
 @pytest.fixture
-def finished(kept: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def finished(template_run: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A copy of that run and of its dataset, which a test may damage."""
-    shutil.copytree(kept[0], tmp_path / "mine")
+    shutil.copytree(template_run[0], tmp_path / "mine")
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "mine" / "home"))
-    run = Home.from_environment().run(kept[1])
+    run = Home.from_environment().run(template_run[1])
     return run, CommitLog(open_store(run.store_url)), tmp_path / "mine" / "dataset"
 
 

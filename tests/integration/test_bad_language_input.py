@@ -110,7 +110,7 @@ DOUBLED = "{% set all = namespace(it='ab') %}{% for n in range(60) %}{% set all.
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "message"),
     [
         (
             "{% for one in range(99999) %}{% for two in range(99999) %}{% endfor %}{% endfor %}",
@@ -122,10 +122,10 @@ DOUBLED = "{% set all = namespace(it='ab') %}{% for n in range(60) %}{% set all.
         ("{% for n in range(10**9) %}{% endfor %}", "cannot render it"),
     ],
 )
-def test_a_template_has_its_time_and_its_memory(source: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_template_has_its_time_and_its_memory(source: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(template, "MAX_SECONDS", 0.2)
     before = resource.getrlimit(resource.RLIMIT_AS)
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         template.ChatTemplate(source, {}, where="theirs").render([USER], {}, "line 1")
     assert resource.getrlimit(resource.RLIMIT_AS) == before
     assert template.ChatTemplate("{{ messages[0].content }}", {}, where="ours").render([USER], {}, "line 1") == "hi"
@@ -199,19 +199,19 @@ def test_recipes_that_cannot_be_trained_leave_no_run(
 
 
 @pytest.mark.parametrize(
-    ("section", "changes", "said"),
+    ("section", "changes", "message"),
     [
         ("loader", {"layout": {"type": "packed", "sequence_tokens": 64}}, "method 'grpo' takes one row a line"),
         ("method", {"sampling": {"max_tokens": 60}}, "with the longest prompt of dataset"),
     ],
 )
 def test_prompts_that_cannot_be_asked_leave_no_run(
-    section: str, changes: Any, said: str, tmp_path: Path, home: Path, capfd: pytest.CaptureFixture[str]
+    section: str, changes: Any, message: str, tmp_path: Path, home: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     tree = grpo_recipe(prompt_dataset(tmp_path / "prompts"), tmp_path / "base", **{section: changes})
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree))
     assert run("train", tmp_path / "recipe.yaml", "--run-id", "refused") == 2
-    assert said in capfd.readouterr().err
+    assert message in capfd.readouterr().err
     assert not (home / "refused").exists()
 
 

@@ -17,9 +17,9 @@ from assay.store.metrics.recorded import recorded_steps
 NUM_ROWS = 1200
 BAD_GROUP = 23
 """A row group of 30 rows; all of its labels are wrong."""
-STRANGE_ROWS = (100, 333, 444, 555, 777, 999)
+OUTLIER_ROWS = (100, 333, 444, 555, 777, 999)
 """They hold a token that no other row has."""
-YES, NO, STRANGE = 2, 3, 9
+YES, NO, OUTLIER = 2, 3, 9
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
         output = rng.choice([YES, NO])
         tokens = [output, *rng.choices([4, 5, 6], k=rng.randrange(4, 12))]
         label = int((output == YES) != (row // 30 == BAD_GROUP))
-        tokens += [STRANGE] * (row in STRANGE_ROWS)
+        tokens += [OUTLIER] * (row in OUTLIER_ROWS)
         rows.append({"input_ids": tokens, "label": label, "shard_id": f"{row}", "language": "en", "turns": 1})
     (folder / "source").mkdir()
     for shard in range(4):
@@ -113,7 +113,7 @@ def poisoned_encoder(folder: Path) -> Path:
         BertConfig(vocab_size=300, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32),
         add_pooling_layer=False,
     )
-    model.embeddings.word_embeddings.weight.data[STRANGE] = 3e38
+    model.embeddings.word_embeddings.weight.data[OUTLIER] = 3e38
     model.save_pretrained(folder)
     return folder
 
@@ -136,7 +136,7 @@ def test_rows_that_make_a_loss_not_finite_are_named_and_so_are_the_weights_behin
     assert "diverged" in shown, "no step on record says so: the one that failed is on none"
     assert replayed(capfd, run_dir.name, step)["rows"] is None
     report = replayed(capfd, run_dir.name, step, "--bisect", "--watch")
-    assert {row["row_id"] for row in report["rows"]["rows"]} <= set(STRANGE_ROWS)
+    assert {row["row_id"] for row in report["rows"]["rows"]} <= set(OUTLIER_ROWS)
     assert report["rows"]["rows"]
     assert np.isfinite(report["rows"]["loss_without"])
     found = report["operators"]["finding"]

@@ -97,17 +97,17 @@ def test_a_killed_campaign_goes_on_and_trains_nothing_twice(campaign_file: Path,
     assert [item.benchmark for item in decision.beside] == ["likelihood-correct", "likelihood-ranking"]
     assert decision.meaning[0].startswith("In wrong answers: from ")
     assert decision.sentence in finished.stdout
-    _assert_the_ledger_knows_and_can_be_made_anew(decision, command)
+    _assert_the_ledger_lists_it_and_can_be_rebuilt(decision, command)
     assert (campaign.folder / "memo.html").is_file() and (campaign.folder / "memo.md").is_file()
-    _assert_the_cost_is_said_where_a_price_is_set(decision, command)
+    _assert_the_cost_is_shown_if_a_price_is_set(decision, command)
     _assert_a_holdout_is_scored_on_the_last_weights(campaign, tmp_path, records[0])
-    _assert_noise_on_record_is_taken_for_what_was_asked_alone(command)
+    _assert_recorded_noise_is_used_for_the_same_request_only(command)
     checked_again = [*command, "--check", "--check-seconds", "0"]
     output = subprocess.run(checked_again, capture_output=True, text=True, check=True).stdout
     assert "at most 4 runs (4 on record already: what is finished is not trained again), " in output
 
 
-def _assert_noise_on_record_is_taken_for_what_was_asked_alone(command: list[str]) -> None:
+def _assert_recorded_noise_is_used_for_the_same_request_only(command: list[str]) -> None:
     """The name of a benchmark says nothing: its rows, their clusters and their scores do."""
 
     def power(benchmark: str, *, name: str = "likelihood", score: str = "log_likelihood") -> str:
@@ -124,7 +124,7 @@ def _assert_noise_on_record_is_taken_for_what_was_asked_alone(command: list[str]
         assert "power: not known before the first look" in power(other), other
 
 
-def _assert_the_ledger_knows_and_can_be_made_anew(decision: Decision, command: list[str]) -> None:
+def _assert_the_ledger_lists_it_and_can_be_rebuilt(decision: Decision, command: list[str]) -> None:
     path = Home.from_environment().folder / "ledger.db"
     for _ in range(2):
         with Home.from_environment().open_ledger() as ledger:
@@ -137,18 +137,18 @@ def _assert_the_ledger_knows_and_can_be_made_anew(decision: Decision, command: l
     assert "tiny" in listed and decision.recommendation in listed
 
 
-def _assert_the_cost_is_said_where_a_price_is_set(decision: Decision, command: list[str]) -> None:
+def _assert_the_cost_is_shown_if_a_price_is_set(decision: Decision, command: list[str]) -> None:
     home = Home.from_environment()
 
-    def said(*arguments: str) -> str:
+    def shown(*arguments: str) -> str:
         done = subprocess.run([*command[:3], "campaign", *arguments], capture_output=True, text=True, check=True)
         return done.stdout
 
-    assert "cost so far" not in said("show", "tiny")
+    assert "cost so far" not in shown("show", "tiny")
     (home.folder / "settings.yaml").write_text("{currency: EUR, device_hour_prices: {cpu: 3600}}")
     cost = f"{decision.spent_s:.2f} EUR"  # above a tenth, however quick the machine: below it has four digits
-    assert f"cost so far: {cost}" in said("show", "tiny")
-    assert f"cost so far: {cost}" in said(*command[4:])
+    assert f"cost so far: {cost}" in shown("show", "tiny")
+    assert f"cost so far: {cost}" in shown(*command[4:])
     folder = find_campaign(home, "tiny").folder
     for page in ("memo.html", "memo.md"):
         assert cost in (folder / page).read_text()
@@ -169,7 +169,7 @@ def _assert_a_holdout_is_scored_on_the_last_weights(
 
 
 @pytest.mark.parametrize(
-    ("override", "says"),
+    ("override", "message"),
     [
         (
             "candidates=[{name: a, patch: {trainer.optimiser.betas: 1}}]",
@@ -187,7 +187,7 @@ def _assert_a_holdout_is_scored_on_the_last_weights(
         ("candidates=[{name: a, patch: {trainer.epochs: 1}}]", "its patch changes nothing"),
         (
             "benchmarks=[{type: predictions, name: likelihood, score: log_likelyhood}]",
-            "score: log_likelyhood is not among the scores of rows of arm 'baseline'. Use score: correct, ",
+            "score: log_likelyhood is not a score of the predictions of arm 'baseline'. Use score: correct, ",
         ),
         ("candidates=[{name: a, patch: {data.split.validation_fraction: 0.3}}]", "another dataset or split"),
         (
@@ -221,17 +221,17 @@ def _assert_a_holdout_is_scored_on_the_last_weights(
     ],
 )
 def test_a_campaign_that_can_not_work_is_refused_before_anything_starts(
-    campaign_file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], override: str, says: str
+    campaign_file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], override: str, message: str
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["campaign", "run", str(campaign_file), override])
     assert ended.value.code == 2
-    assert says in capfd.readouterr().err
+    assert message in capfd.readouterr().err
     assert not (tmp_path / "home" / "campaigns").exists()
 
 
 @pytest.mark.parametrize(
-    ("override", "says"),
+    ("override", "message"),
     [
         ("rule.least_effect=2", "rule.least_effect=2: benchmark 'right' is a share"),
         ("rule.guardrails=[{benchmark: right, margin: 1}]", "rule.guardrails: margin=1: benchmark 'right'"),
@@ -243,13 +243,13 @@ def test_a_campaign_that_can_not_work_is_refused_before_anything_starts(
     ],
 )
 def test_a_share_cannot_change_by_more_than_one(
-    campaign_file: Path, capfd: pytest.CaptureFixture[str], override: str, says: str
+    campaign_file: Path, capfd: pytest.CaptureFixture[str], override: str, message: str
 ) -> None:
     shares = ("benchmarks=[{type: predictions, name: right, score: correct}]", "rule.primary=[right]")
     with pytest.raises(SystemExit) as ended:
         main(["campaign", "run", str(campaign_file), *shares, override])
     assert ended.value.code == 2
-    assert says in capfd.readouterr().err
+    assert message in capfd.readouterr().err
 
 
 def test_what_has_begun_goes_on_with_what_it_was_declared_with(campaign_file: Path, tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_a_budget_that_does_not_hold_the_first_run_is_refused_by_check(
     with pytest.raises(SystemExit) as ended:
         main([*command, "budget_device_hours=0.000001"])
     assert ended.value.code == 2
-    assert "does not hold the first run, which takes about" in capfd.readouterr().err
+    assert "does not fit the first run, which takes about" in capfd.readouterr().err
     with pytest.raises(SystemExit) as ended:
         main(command)
     assert not ended.value.code

@@ -51,7 +51,7 @@ def campaign_file(tiny_recipe_tree: dict[str, Any], tmp_path: Path, monkeypatch:
     return path
 
 
-def begun(path: Path, *options: str) -> subprocess.Popen[bytes]:
+def start(path: Path, *options: str) -> subprocess.Popen[bytes]:
     """The command in a process of its own."""
     with (path.parent / "said").open("ab") as output:
         return subprocess.Popen([*CAMPAIGN, str(path), *options], start_new_session=True, stdout=output, stderr=output)
@@ -78,7 +78,7 @@ def killed_in_the_midst(process: subprocess.Popen[bytes], home: Home) -> Run:
     return run
 
 
-def told(home: Home) -> tuple[list[Any], str]:
+def summary(home: Home) -> tuple[list[Any], str]:
     """The decisions and the memo, but for what depends on the clock and on who was killed.
 
     Device time, and with it the digests of results (they say when they were made); the number of attempts.
@@ -135,8 +135,8 @@ def most_at_once(home: Home) -> int:
 def disturbed(path: Path, kill: Callable[[Run], None], *options: str) -> Run:
     """Begun, killed with SIGKILL, run again, one of its launches killed, too; returns that launch's run."""
     home = Home.from_environment()
-    killed_in_the_midst(begun(path, *options), home)
-    again = begun(path, *options)
+    killed_in_the_midst(start(path, *options), home)
+    again = start(path, *options)
     victim = in_the_midst(again, home)
     kill(victim)
     assert again.wait(timeout=1000) == 0, (path.parent / "said").read_text()
@@ -165,8 +165,8 @@ def test_a_campaign_on_slurm_that_is_killed_twice_ends_with_the_memo_of_an_undis
     assert not slurm.call("squeue", "-h")
 
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "undisturbed"))
-    assert begun(campaign_file, *size).wait(timeout=700) == 0
-    assert told(home) == told(Home.from_environment())
+    assert start(campaign_file, *size).wait(timeout=700) == 0
+    assert summary(home) == summary(Home.from_environment())
 
 
 @pytest.mark.soak
@@ -175,9 +175,9 @@ def test_a_campaign_in_the_background_that_is_killed_takes_over_what_runs_and_tr
 ) -> None:
     options = (*SMALL, "--on", "background", "--runs-at-once", "2")
     home = Home.from_environment()
-    running = killed_in_the_midst(begun(campaign_file, *options), home)
+    running = killed_in_the_midst(start(campaign_file, *options), home)
     assert last_launch(running) is not None
-    assert begun(campaign_file, *options).wait(timeout=200) == 0
+    assert start(campaign_file, *options).wait(timeout=200) == 0
     (decision,) = recorded_decisions(find_campaign(home, "tiny").folder)
     assert [len(saved_launches(home.run(run.run_id))) for run in decision.runs] == [1] * 4
     assert [run.num_attempts for run in decision.runs] == [1] * 4

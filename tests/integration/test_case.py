@@ -63,7 +63,7 @@ def test_one_case_names_the_operator_that_nobody_voted_for_and_mending_it_refute
         "the rows of these steps are to blame": ("refuted", 0),
     }
     assert len(found["symptoms"]["signatures"]) == 3
-    assay.mend()
+    assay.remove_faults()
     again = {item["text"]: item["verdict"] for item in checked(assay, "sums")["hypotheses"]}
     assay.plant("wrong_sum", WRONG_SUM="off")
     assert again[OPERATOR] == "refuted"

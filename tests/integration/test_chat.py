@@ -43,7 +43,7 @@ def chat() -> Callable[..., Result]:
     return run
 
 
-def said_by_transformers(folder: Path, messages: list[dict[str, str]]) -> str:
+def reply_by_transformers(folder: Path, messages: list[dict[str, str]]) -> str:
     """The likeliest answer of 20 tokens at most."""
     tokenizer, network = (
         AutoTokenizer.from_pretrained(folder),
@@ -58,7 +58,7 @@ def test_a_commit_and_its_exported_folder_answer_as_transformers_does(conversati
     trained_model(home, recipe(conversations, SFT))
     folder = exported(home, "sft", tmp_path / "model").folder
     question = {"role": "user", "content": "3 plus 4"}
-    expected = said_by_transformers(folder, [question])
+    expected = reply_by_transformers(folder, [question])
     assert expected
     for model in ("sft", "sft@2", str(folder)):
         found = chat(model, "--prompt", "3 plus 4", *GREEDY)
@@ -77,12 +77,12 @@ def test_a_commit_and_its_exported_folder_answer_as_transformers_does(conversati
     assert "the prompt exceeds the context window: its first " in chat("sft", "-p", "3 plus 4 " * 200, *GREEDY).stderr
     system = {"role": "system", "content": "Add."}
     found = chat("sft", "-p", "3 plus 4", "--system", "Add.", *GREEDY)
-    assert found.stdout == said_by_transformers(folder, [system, question]) + "\n"
+    assert found.stdout == reply_by_transformers(folder, [system, question]) + "\n"
 
     conversation = Conversation(run_to_talk_with(home, "sft", step=None, tokenizer=None), Sampling(max_tokens=20))
     conversation.reply("3 plus 4")
     turns = [question, {"role": "assistant", "content": expected}, {"role": "user", "content": "5 plus 1"}]
-    assert conversation.reply("5 plus 1").text == said_by_transformers(folder, turns)
+    assert conversation.reply("5 plus 1").text == reply_by_transformers(folder, turns)
     conversation.begin_again()
     assert conversation.reply("3 plus 4").text == expected
 
@@ -91,7 +91,7 @@ def test_a_suite_asks_by_the_template_that_the_model_was_taught(conversations, h
     trained_model(home, recipe(conversations, SFT))
     folder = exported(home, "sft", tmp_path / "model").folder
     request = ["3 plus 4", "5 plus 1", "2 plus 2"]
-    right = [said_by_transformers(folder, [{"role": "user", "content": text}]) for text in request]
+    right = [reply_by_transformers(folder, [{"role": "user", "content": text}]) for text in request]
     items = [
         {"messages": [{"role": "user", "content": text}], "answer": response}
         for text, response in zip(request, right, strict=True)
@@ -125,7 +125,7 @@ def test_who_cannot_be_talked_with_is_told_why(conversations, preferences, home,
     create_run(home, LoadedConfig(recipe(preferences, {"type": "reward", "model": MODEL}), {}), run_id="reward")
     refused(chat("reward", "-p", "x"), "whose model writes no text")
     create_run(home, LoadedConfig(recipe(conversations, SFT), {}), run_id="young")
-    refused(chat("young", "-p", "x"), "has no commit. Its commits are of these steps: none yet")
+    refused(chat("young", "-p", "x"), "has no commit. It has commits at steps: none yet")
     refused(chat("young", stdin=""), "has no commit")
     refused(chat("nosuch", stdin=""), "nosuch")
     (tmp_path / "empty").mkdir()

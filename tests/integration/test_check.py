@@ -134,7 +134,7 @@ LANGUAGE_SIZES = {
     "intermediate_size": 768,
 }
 PACKED = {"layout": {"type": "packed", "sequence_tokens": 400}}
-LANGUAGE_WAYS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+LANGUAGE_VARIANTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "sft": ("sft", {}, {}),
     "sft, packed": ("sft", PACKED, {}),
     "sft, checkpointed": ("sft", {"max_micro_batch_tokens": 1600}, {"checkpoint_activations": True}),
@@ -155,13 +155,13 @@ def language_tree(dataset: Path, method: dict[str, Any], loader: dict[str, Any])
     "way",
     [
         pytest.param(way, marks=[pytest.mark.soak] if way not in ("sft", "sft, adapters") else [])
-        for way in LANGUAGE_WAYS
+        for way in LANGUAGE_VARIANTS
     ],
 )
 def test_the_memory_of_a_language_model_is_as_the_formula_says(
     way: str, tmp_path: Path, requires: Callable[..., None]
 ) -> None:
-    method, loader, more = LANGUAGE_WAYS[way]
+    method, loader, more = LANGUAGE_VARIANTS[way]
     if "lora" in more:
         requires("peft", importlib.util.find_spec("peft") is not None, "not installed here (make test-lora)")
     rng = np.random.default_rng(0)
@@ -171,7 +171,7 @@ def test_the_memory_of_a_language_model_is_as_the_formula_says(
     ]
     dataset = write_pairs(tmp_path / "pairs", rows)
 
-    def said_and_taken(**sizes: int) -> tuple[int, int]:
+    def forecast_and_measured(**sizes: int) -> tuple[int, int]:
         model = {"type": "new", "vocab_size": 2000, "max_tokens": 400, **sizes}
         if method == "dpo":
             folder = tmp_path / f"width-{sizes['hidden_size']}"
@@ -183,8 +183,8 @@ def test_the_memory_of_a_language_model_is_as_the_formula_says(
         assert memory is not None and (memory.frozen > 0) == ("reference" in way or "adapters" in way)
         return sum(memory), calibrate(values, world_size=1, seconds=0.1).peak_bytes
 
-    small = said_and_taken(hidden_size=8, num_layers=1, num_heads=1, num_kv_heads=1, intermediate_size=8)
-    large = said_and_taken(**LANGUAGE_SIZES)
+    small = forecast_and_measured(hidden_size=8, num_layers=1, num_heads=1, num_kv_heads=1, intermediate_size=8)
+    large = forecast_and_measured(**LANGUAGE_SIZES)
     output, acquired = large[0] - small[0], large[1] - small[1]
     print(way, output, acquired, small)
     assert acquired / STATED_FACTOR < output < acquired * STATED_FACTOR
@@ -194,7 +194,7 @@ def test_the_memory_of_a_language_model_is_as_the_formula_says(
 def test_the_memory_of_a_model_that_answers_is_as_the_formula_says(tmp_path: Path) -> None:
     dataset = prompt_dataset(tmp_path / "prompts", num_rows=320, longest=64)
 
-    def said_and_taken(**sizes: int) -> tuple[int, int]:
+    def forecast_and_measured(**sizes: int) -> tuple[int, int]:
         folder = tmp_path / f"width-{sizes['hidden_size']}"
         model = {"type": "new", "vocab_size": 2000, "max_tokens": 400, **sizes}
         build_causal(NewCausalConfig.model_validate(model)).save_pretrained(folder)
@@ -208,8 +208,8 @@ def test_the_memory_of_a_model_that_answers_is_as_the_formula_says(tmp_path: Pat
         assert memory is not None
         return sum(memory), calibrate(values, world_size=1, seconds=0.1).peak_bytes
 
-    small = said_and_taken(hidden_size=8, num_layers=1, num_heads=1, num_kv_heads=1, intermediate_size=8)
-    large = said_and_taken(**LANGUAGE_SIZES)
+    small = forecast_and_measured(hidden_size=8, num_layers=1, num_heads=1, num_kv_heads=1, intermediate_size=8)
+    large = forecast_and_measured(**LANGUAGE_SIZES)
     output, acquired = large[0] - small[0], large[1] - small[1]
     assert acquired / STATED_FACTOR < output < acquired * STATED_FACTOR
 

@@ -36,12 +36,12 @@ class At:
         pass
 
 
-def supervise(run, watcher=None, world_size: int = 1):
+def supervise(run, observer=None, world_size: int = 1):
     supervisor = Supervisor(
         run,
         CommitLog(open_store(run.store_url)),
         policy=RestartPolicy(),
-        observers=[watcher] if watcher else [],
+        observers=[observer] if observer else [],
         clock=SystemClock(),
     )
     return supervisor.run(world_size)

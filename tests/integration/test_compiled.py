@@ -73,19 +73,19 @@ def test_each_method_ends_with_the_same_weights_on_two_ranks_and_on_one(
 
 
 @pytest.mark.parametrize(
-    ("compiler", "header", "said"),
+    ("compiler", "header", "message"),
     [
         ("no-such-compiler", None, "there is no 'no-such-compiler' here"),
         ("sh", "/nowhere", "/nowhere/Python.h"),
     ],
 )
 def test_without_a_compiler_it_is_refused_before_anything_is_made(
-    compiler: str, header: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    compiler: str, header: str | None, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CXX", compiler)
     if header is not None:
         monkeypatch.setattr("sysconfig.get_path", lambda name: header)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         create_run(Home.at(tmp_path / "home"), LoadedConfig(compiled("sft", tmp_path), {}), run_id="refused")
     assert not list((tmp_path / "home").glob("runs/*"))
 

@@ -77,8 +77,8 @@ def test_steps_are_spot_checked_and_replayed_bit_for_bit_in_bfloat16(method: str
     assert trained.steps[0]["loss"] == pytest.approx(in_float32[0]["loss"], rel=0.05, abs=0.02)
 
 
-def replayed(run: Run, *, step: int, **asked: Any) -> ReplayReport:
-    return replay(run, CommitLog(open_store(run.store_url)), ReplayRequest(step=step, **asked))
+def replayed(run: Run, *, step: int, **options: Any) -> ReplayReport:
+    return replay(run, CommitLog(open_store(run.store_url)), ReplayRequest(step=step, **options))
 
 
 @pytest.mark.parametrize("method", ["sft", "dpo"])

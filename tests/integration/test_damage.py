@@ -76,7 +76,7 @@ class Trained(NamedTuple):
 
     home: Home
     run_id: str
-    places: dict[str, Path]
+    folders: dict[str, Path]
     rows: bytes
     last: str
 
@@ -84,7 +84,7 @@ class Trained(NamedTuple):
         """(place and path in it, file)."""
         return [
             (f"{location}/{path.relative_to(folder).as_posix()}", path)
-            for location, folder in self.places.items()
+            for location, folder in self.folders.items()
             for path in sorted(folder.rglob("*"))
             if path.is_file()
         ]

@@ -40,8 +40,8 @@ def test_the_demo_proves_what_it_says_and_leaves_a_memo_to_be_proud_of(tmp_path:
     memo = (campaign / "memo.md").read_text()
     assert "✓ rows: " in memo and "✓ models: no warning" in memo
 
-    by_hand = str(tmp_path / "runs" / "demo" / "campaign.yaml")
-    assert "Nothing was started." in assay("campaign", "run", by_hand, "--check")
+    campaign_file = str(tmp_path / "runs" / "demo" / "campaign.yaml")
+    assert "Nothing was started." in assay("campaign", "run", campaign_file, "--check")
 
 
 @pytest.mark.slow

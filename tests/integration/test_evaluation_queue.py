@@ -59,7 +59,7 @@ def items_by_folder(run: Run) -> dict[str, list[tuple[str, float]]]:
     return found
 
 
-def assert_rows_are_kept_together_alike(run: Run, step: int) -> None:
+def assert_rows_are_stored_together(run: Run, step: int) -> None:
     """The run's own predictions and the suite's items of the same rows are cut into the same clusters."""
     own = pq.read_table(
         evaluation_folder(Path(run.run_dir), step=step, split="validation") / PREDICTIONS_FILE
@@ -93,7 +93,7 @@ def test_every_commit_that_the_recipe_asks_for_is_evaluated_beside_training(new_
     assert {result.num_items for result in results} == {evaluation.overall.num_rows}
     last = next(result for result in results if result.benchmark == "validation-loss" and result.step == 10)
     assert last.score.value == pytest.approx(evaluation.overall.log_loss.value, abs=1e-6)
-    assert_rows_are_kept_together_alike(run, evaluation.step)
+    assert_rows_are_stored_together(run, evaluation.step)
     assert "clusters" in evaluation.overall.log_loss.method
     (background,) = [part for part in phases if part.attempt == 0]
     assert background.seconds == {"evaluation": pytest.approx(held_seconds(open_store(run.store_url)))}

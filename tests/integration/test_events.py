@@ -36,21 +36,21 @@ def settings(home: Home, command: str) -> None:
 
 
 @pytest.fixture
-def told(tmp_path: Path, new_tiny_run: Callable[..., Run]) -> Path:
+def events_file(tmp_path: Path, new_tiny_run: Callable[..., Run]) -> Path:
     """The file to which the command writes event, run and step."""
     settings(Home.from_environment(), f'echo "$ASSAY_EVENT $ASSAY_RUN $ASSAY_STEP" >> {tmp_path}/told')
     return tmp_path / "told"
 
 
-def test_the_end_of_a_run_is_told(told: Path, new_tiny_run: Callable[..., Run]) -> None:
+def test_the_end_of_a_run_is_told(events_file: Path, new_tiny_run: Callable[..., Run]) -> None:
     run = new_tiny_run(trainer__max_steps=5)
     assert assay("train", "--resume", run.run_id) == 0
-    assert lines_of(told, at_least=1) == [f"finished {run.run_id} 5"]
+    assert lines_of(events_file, at_least=1) == [f"finished {run.run_id} 5"]
 
 
-def test_a_hang_is_told_as_stalled_and_a_failure_as_failed(told: Path, new_tiny_run: Callable[..., Run]) -> None:
+def test_a_hang_is_told_as_stalled_and_a_failure_as_failed(events_file: Path, new_tiny_run: Callable[..., Run]) -> None:
     run = new_tiny_run()
-    teller = EventCommand(Home.from_environment(), run)
+    event_command = EventCommand(Home.from_environment(), run)
     hang = Failure(failure_kind="hang", run_id=run.run_id, attempt=1, signature="hang", text="silent")
     attempt = Attempt(
         run_id=run.run_id,
@@ -62,11 +62,11 @@ def test_a_hang_is_told_as_stalled_and_a_failure_as_failed(told: Path, new_tiny_
         failure=hang,
         **MACHINE,
     )
-    teller.attempt_ended(attempt)
-    assert lines_of(told, at_least=1) == [f"stalled {run.run_id} 3"]
-    teller.attempt_ended(attempt.model_copy(update={"failure": None}))
-    teller.tell("failed", step=None, text="")
-    assert lines_of(told, at_least=2)[1] == f"failed {run.run_id} "
+    event_command.attempt_ended(attempt)
+    assert lines_of(events_file, at_least=1) == [f"stalled {run.run_id} 3"]
+    event_command.attempt_ended(attempt.model_copy(update={"failure": None}))
+    event_command.tell("failed", step=None, text="")
+    assert lines_of(events_file, at_least=2)[1] == f"failed {run.run_id} "
 
 
 @pytest.mark.parametrize(

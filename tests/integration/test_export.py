@@ -159,7 +159,7 @@ def test_what_the_numbers_of_a_model_warn_of_goes_along_with_it(
 
 def test_what_can_not_be_exported_is_refused_before_anything_is_written(home: Path, tmp_path: Path, capfd) -> None:
     assert run("export", "tiny", "--step", 7, "--to", tmp_path / "model") == 2
-    assert "Its commits are of these steps: 5, 10" in capfd.readouterr().err
+    assert "It has commits at steps: 5, 10" in capfd.readouterr().err
     (tmp_path / "other.json").write_text("{}")
     assert run("export", "tiny", "--tokenizer", tmp_path / "other.json", "--to", tmp_path / "model") == 2
     assert "not the tokenizer that dataset 'dataset' was built with" in capfd.readouterr().err
@@ -209,13 +209,13 @@ def test_a_run_and_its_export_answer_alike_and_the_exports_module_is_not_run(
 
 
 @pytest.mark.parametrize(
-    ("rows", "options", "says"),
+    ("rows", "options", "message"),
     [
         ([{"text": "alpha", "language": "en"}], [], "line 1: no column 'turns', which the model reads"),
         (
             [{"text": "alpha", "turns": 1}, {"text": 3}],
             ["--missing", "language"],
-            "line 2: 'text' is no text but 3",
+            "line 2: 'text' is not text but 3",
         ),
         (
             [{"id": "7", "words": "alpha"}],
@@ -231,12 +231,12 @@ def test_a_run_and_its_export_answer_alike_and_the_exports_module_is_not_run(
     ],
 )
 def test_a_row_that_can_not_be_asked_about_is_named_and_no_file_appears(
-    home: Path, tmp_path: Path, capfd, rows: list[dict[str, Any]], options: list[str], says: str
+    home: Path, tmp_path: Path, capfd, rows: list[dict[str, Any]], options: list[str], message: str
 ) -> None:
     source, out = tmp_path / "rows.jsonl", tmp_path / "out.parquet"
     source.write_text("\n".join(map(json.dumps, rows)))
     assert run("predict", "tiny", source, "-o", out, *options) == 2
-    assert says in capfd.readouterr().err
+    assert message in capfd.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
 
 
@@ -285,7 +285,7 @@ def test_a_file_is_not_written_over_itself_and_a_suffix_says_its_kind(home: Path
     assert all(0 < row["probability"] < 1 for row in found)
 
 
-def answers_of(kind: str, logits: list[float], config: dict[str, Any]) -> dict[str, Any]:
+def outputs_of(kind: str, logits: list[float], config: dict[str, Any]) -> dict[str, Any]:
     """What `assay predict` says of a row, from the logits and the configuration beside them."""
     if kind == "binary":
         return {"probability": 1.0 / (1.0 + math.exp(-logits[0]))}
@@ -334,9 +334,9 @@ def test_a_model_of_each_kind_of_label_leaves_with_the_runs_logits(
     logits, responses = logits_without_assay(tmp_path / "model", rows, tmp_path)
     assert [len(row) for row in logits] == [3 if kind == "classes" else 1] * 240
     for row, found, of_card in zip(predicted, logits, responses, strict=True):
-        expected = answers_of(kind, found, config)
+        expected = outputs_of(kind, found, config)
         assert of_card == pytest.approx(list(expected.values()) if kind == "classes" else expected.popitem()[1])
-        for name, value in answers_of(kind, found, config).items():
+        for name, value in outputs_of(kind, found, config).items():
             assert row[name] == pytest.approx(value, rel=1e-5, abs=1e-6), row["text"]
     if kind == "classes":
         best = [max(config["id2label"].values(), key=lambda name: row[f"probability_{name}"]) for row in predicted]

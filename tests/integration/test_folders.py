@@ -20,15 +20,15 @@ from assay.training.audit import audit_run
 class MoveAfter:
     """Moves a folder once there are some commits."""
 
-    def __init__(self, log: CommitLog, num_commits: int, here: Path, there: Path) -> None:
+    def __init__(self, log: CommitLog, num_commits: int, source: Path, target: Path) -> None:
         self._log, self._num_commits = log, num_commits
-        self._here, self._there = here, there
+        self._source, self._target = source, target
 
     def attempt_began(self, attempt: Attempt, pids: Sequence[int]) -> None: ...
 
     def tick(self, attempt: Attempt) -> None:
-        if self._here.is_dir() and len(self._log.commits()) >= self._num_commits:
-            self._here.rename(self._there)
+        if self._source.is_dir() and len(self._log.commits()) >= self._num_commits:
+            self._source.rename(self._target)
 
     def attempt_ended(self, attempt: Attempt) -> None: ...
 

@@ -99,7 +99,7 @@ def test_a_fork_of_unchanged_recipe_ends_with_the_weights_of_the_run(parent: Run
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "message"),
     [
         ("loader.seed=3", "it decides which rows stand behind a step"),
         ("loader.lanes=16", "it decides which rows stand behind a step"),
@@ -110,11 +110,11 @@ def test_a_fork_of_unchanged_recipe_ends_with_the_weights_of_the_run(parent: Run
         ("trainer.learning_rate=1", "trainer.learning_rate (command line): no such key"),
     ],
 )
-def test_what_a_fork_can_not_change_is_refused_with_the_reason(parent: Run, capfd, change: str, says: str) -> None:
+def test_what_a_fork_can_not_change_is_refused_with_the_reason(parent: Run, capfd, change: str, message: str) -> None:
     home = Path(parent.run_dir).parent
     before = sorted(home.glob("*/run.json"))
     assert assay("train", "--from", f"{parent.run_id}@5", change) == 2
-    assert says in capfd.readouterr().err
+    assert message in capfd.readouterr().err
     assert sorted(home.glob("*/run.json")) == before
 
 
@@ -125,7 +125,7 @@ def test_rates_and_dropout_may_change_and_a_step_that_has_no_commit_is_named(par
     fork = plan_fork(home, parent.run_id, 5, (*changes, "trainer.max_steps=null"), **new)
     assert fork.parent is not None and len(fork.parent.changes) == 5
     assert assay("train", "--from", f"{parent.run_id}@7", "trainer.max_steps=12") == 2
-    assert "Its commits are of these steps: 5, 10" in capfd.readouterr().err
+    assert "It has commits at steps: 5, 10" in capfd.readouterr().err
 
 
 @pytest.mark.slow

@@ -57,33 +57,33 @@ def disk(tmp_path: Path, requires: Callable[..., None]) -> Iterator[Disk]:
         subprocess.run(["umount", "--lazy", folder], check=True)
 
 
-class Answer(NamedTuple):
+class CommandResult(NamedTuple):
     code: int
     out: str
     err: str
 
 
 @pytest.fixture
-def assay(capfd: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
-    def run(*arguments: object) -> Answer:
+def assay(capfd: pytest.CaptureFixture[str]) -> Callable[..., CommandResult]:
+    def run(*arguments: object) -> CommandResult:
         capfd.readouterr()
         with pytest.raises(SystemExit) as ended:
             main([str(argument) for argument in arguments])
         output = capfd.readouterr()
-        return Answer(int(ended.value.code or 0), output.out, output.err)
+        return CommandResult(int(ended.value.code or 0), output.out, output.err)
 
     return run
 
 
-def assert_no_room(answer: Answer) -> None:
-    output = [line for line in answer.err.splitlines() if line.startswith(("error: ", "Traceback"))]
-    assert (answer.code, len(output)) == (TRY_AGAIN, 1), answer
-    assert "The disk is full: free some space" in answer.err, answer
+def assert_no_room(result: CommandResult) -> None:
+    output = [line for line in result.err.splitlines() if line.startswith(("error: ", "Traceback"))]
+    assert (result.code, len(output)) == (TRY_AGAIN, 1), result
+    assert "The disk is full: free some space" in result.err, result
 
 
 @pytest.mark.parametrize("reserve", [*soaked(0), 40_000, *soaked(400_000)])
 def test_a_dataset_is_built_once_there_is_room(
-    reserve: int, disk: Disk, assay: Callable[..., Answer], tmp_path
+    reserve: int, disk: Disk, assay: Callable[..., CommandResult], tmp_path
 ) -> None:
     rng = random.Random(0)
     texts = [" ".join(str(rng.randrange(10**6)) for _ in range(30)) for _ in range(6_000)]
@@ -102,7 +102,7 @@ def test_a_dataset_is_built_once_there_is_room(
 
 @pytest.mark.parametrize("reserve", [0, *soaked(100_000), 700_000, *soaked(1_200_000)])
 def test_a_run_goes_on_from_its_last_commit_once_there_is_room(
-    reserve: int, disk: Disk, assay: Callable[..., Answer], tiny_recipe_tree, undisturbed, tmp_path, monkeypatch
+    reserve: int, disk: Disk, assay: Callable[..., CommandResult], tiny_recipe_tree, undisturbed, tmp_path, monkeypatch
 ) -> None:
     monkeypatch.setenv("ASSAY_HOME", str(disk.folder / "home"))
     recipe = tmp_path / "recipe.yaml"
@@ -116,15 +116,15 @@ def test_a_run_goes_on_from_its_last_commit_once_there_is_room(
     if committed:
         assert assay("audit", "r").code == 3
         assert "'assay train --resume r'" in response.err, response.err
-    is_there = Home.from_environment().has_run("r")
-    assert assay("train", *(("--resume", "r") if is_there else (recipe, "--run-id", "r"))).code == 0
+    run_exists = Home.from_environment().has_run("r")
+    assert assay("train", *(("--resume", "r") if run_exists else (recipe, "--run-id", "r"))).code == 0
     finished = CommitLog(open_store(str(disk.folder / "home" / "r"))).finished()
     assert finished is not None and finished.weights_digest == undisturbed
     assert assay("audit", "r", "--deep").code == 0
 
 
 def test_a_disk_that_is_full_behind_the_last_step_costs_nothing(
-    disk: Disk, assay: Callable[..., Answer], tiny_recipe_tree, undisturbed, tmp_path, monkeypatch
+    disk: Disk, assay: Callable[..., CommandResult], tiny_recipe_tree, undisturbed, tmp_path, monkeypatch
 ) -> None:
     monkeypatch.setenv("ASSAY_HOME", str(disk.folder / "home"))
     recipe = tmp_path / "recipe.yaml"
@@ -147,7 +147,7 @@ def test_a_disk_that_is_full_behind_the_last_step_costs_nothing(
 
 
 def test_a_model_leaves_once_there_is_room_and_a_drill_is_done(
-    disk: Disk, assay: Callable[..., Answer], tiny_recipe_tree, tmp_path, monkeypatch
+    disk: Disk, assay: Callable[..., CommandResult], tiny_recipe_tree, tmp_path, monkeypatch
 ) -> None:
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
     recipe = tmp_path / "recipe.yaml"

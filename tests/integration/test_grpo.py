@@ -27,7 +27,7 @@ from one_rank import rows_of_steps
 from prompt_rows import grpo_recipe, prompt_dataset
 from slurm_cluster import wait_until
 
-WAYS: dict[str, dict[str, Any]] = {
+VARIANTS: dict[str, dict[str, Any]] = {
     "held to a reference": {"method": {"kl": 0.05, "loss": {"type": "grpo"}}},
     "several micro-batches, advantages by the step": {
         "loader": {"max_micro_batch_tokens": 40},
@@ -60,11 +60,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def recipe(dataset: Path, folder: Path, way: str = "plain", **sections: dict[str, Any]) -> dict[str, Any]:
-    tree, changes = grpo_recipe(dataset, folder / "base"), {**WAYS.get(way, {}), **sections}
+    tree, changes = grpo_recipe(dataset, folder / "base"), {**VARIANTS.get(way, {}), **sections}
     return tree | {name: {**tree[name], **section} for name, section in changes.items()}
 
 
-def said(name: str) -> list[dict[str, float]]:
+def logged(name: str) -> list[dict[str, float]]:
     """Of every step: what the rollouts were, what they earned, what was learned."""
     steps = recorded_steps(Path(Home.from_environment().run(name).run_dir))
     retained = ("rollout_digest", "reward", "length", "zero_std", "loss", "rows", "tokens")
@@ -72,14 +72,14 @@ def said(name: str) -> list[dict[str, float]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["plain", *WAYS])
+@pytest.mark.parametrize("way", ["plain", *VARIANTS])
 def test_killed_resized_and_sharded_weights_rollouts_and_rewards_are_the_same(
     way: str, dataset: Path, tmp_path: Path
 ) -> None:
     tree = recipe(dataset, tmp_path, way)
     assert digest(tree, "eventful", eventful()) == digest(tree, "undisturbed", RestartPolicy())
-    steps = said("undisturbed")
-    assert said("eventful") == steps and len(steps) == 12
+    steps = logged("undisturbed")
+    assert logged("eventful") == steps and len(steps) == 12
     assert len({step["rollout_digest"] for step in steps}) == 12 and all(step["rows"] for step in steps)
     assert 0 < np.mean([step["reward"] for step in steps]) < 1
 
@@ -99,12 +99,12 @@ def test_every_world_size_says_and_learns_the_same(
     tree = recipe(dataset, tmp_path)
     alone = digest(tree, "alone", RestartPolicy())
     assert digest(tree, "shared", RestartPolicy(parallel=(parallel,)), world_size) == alone
-    assert said("shared") == said("alone")
+    assert logged("shared") == logged("alone")
 
 
 def flip_a_bit(monkeypatch: pytest.MonkeyPatch, *, times: int) -> None:
     """Of a log-probability that the sampler says, so many times."""
-    completed, left = GrpoMethod._answered, [times]
+    completed, left = GrpoMethod._generate, [times]
 
     def spoiled(self: GrpoMethod, *arguments: Any) -> Any:
         responses = completed(self, *arguments)
@@ -113,7 +113,7 @@ def flip_a_bit(monkeypatch: pytest.MonkeyPatch, *, times: int) -> None:
             responses[0].logprobs.view(np.uint32)[0] ^= 1
         return responses
 
-    monkeypatch.setattr(GrpoMethod, "_answered", spoiled)
+    monkeypatch.setattr(GrpoMethod, "_generate", spoiled)
 
 
 @pytest.mark.slow
@@ -161,7 +161,7 @@ def test_sigterm_amid_a_generation_commits_the_last_whole_step_and_the_next_is_s
     Supervisor(run, log, policy=RestartPolicy(), observers=[], clock=SystemClock()).run(1)
     finished = log.finished()
     assert finished is not None and finished.weights_digest == undisturbed
-    assert said("left") == said("undisturbed")
+    assert logged("left") == logged("undisturbed")
 
 
 @pytest.mark.slow
@@ -178,7 +178,7 @@ def test_steps_said_ahead_are_replayed_and_drawn_again_and_a_fork_says_its_own(
         row = rows_of_steps(tree, 12)[step - 1][0][0]
         alone = rollout_again(run, log, RolloutRequest(step, row, 3))
         assert (alone.verdict, alone.policy_step) == ("equal", max(0, step - 3))
-    steps = said("run")
+    steps = logged("run")
     assert len({step["rollout_digest"] for step in steps}) == 12
 
     with pytest.raises(SystemExit) as ended:

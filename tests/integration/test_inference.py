@@ -160,8 +160,8 @@ def sdk(served) -> openai.OpenAI:
     return served.sdk
 
 
-def chats(sdk: openai.OpenAI, model: str, **given):
-    return sdk.chat.completions.create(model=model, messages=QUESTION, **{"max_completion_tokens": 20, **given})
+def chats(sdk: openai.OpenAI, model: str, **options):
+    return sdk.chat.completions.create(model=model, messages=QUESTION, **{"max_completion_tokens": 20, **options})
 
 
 def test_a_chat_model_and_its_checkpoint_say_what_they_say_in_process(served, sdk):
@@ -317,7 +317,7 @@ def is_idle(pid: int) -> bool:
     return stat.read_text().rpartition(")")[2].split()[11:13] == before
 
 
-def commit_that_answered(sdk: openai.OpenAI, job_id: str, questions: list[Any]) -> int:
+def commit_after_requests(sdk: openai.OpenAI, job_id: str, questions: list[Any]) -> int:
     """When the newest checkpoint was committed, in whole seconds; one may be let go before it is loaded."""
     while True:
         checkpoint = sdk.fine_tuning.jobs.checkpoints.list(job_id).data[0]
@@ -341,7 +341,7 @@ def test_a_checkpoint_answers_soon_after_its_commit(here_with_worker, record_pro
             lambda before=before: ours(sdk.fine_tuning.jobs.retrieve(job.id))["committed_step"] > before,
             "a commit",
         )
-        committed_s = commit_that_answered(sdk, job.id, request)
+        committed_s = commit_after_requests(sdk, job.id, request)
         waits.append(time.time() - committed_s)
     record_property("commit_to_answer_s", waits)
     print("commit to answer, s:", waits)

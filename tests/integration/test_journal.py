@@ -20,7 +20,7 @@ from judging import JUDGE, moody_judge
 from one_rank import one_rank_run, train_here
 from prompt_rows import GRADER, grpo_recipe, prompt_dataset
 
-PAID_BY_A_JUDGE: dict[str, Any] = {"rewards": [{"grader": JUDGE}], "held_out": [{"grader": GRADER}]}
+REWARDED_BY_A_JUDGE: dict[str, Any] = {"rewards": [{"grader": JUDGE}], "held_out": [{"grader": GRADER}]}
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_every_prompt_is_accounted_for_and_a_changed_journal_is_named(dataset: P
     tree = recipe(dataset, tmp_path, groups_per_lane=1, overlong={"type": "mask"})
     run, log = trained(tree, tmp_path / "run")
     report = audit_run(run, log, check_shards=False)
-    assert not any(map(is_of_the_journal, report.problems))
+    assert not any(map(concerns_rollout_log, report.problems))
     assert report.prompts is not None and report.prompts.total() == report.rows_trained == 48
     assert report.prompts.surplus and report.prompts.zero_std
     commit = log.commits()[-1]
@@ -76,7 +76,7 @@ def test_every_prompt_is_accounted_for_and_a_changed_journal_is_named(dataset: P
     path.write_bytes(whole)
 
 
-def is_of_the_journal(problem: str) -> bool:
+def concerns_rollout_log(problem: str) -> bool:
     """And not of what a run without a supervisor lacks."""
     return "journal" in problem or problem.startswith("step ")
 
@@ -109,13 +109,13 @@ def changed(groups: list[Any], change: str) -> list[Any]:
 @pytest.mark.slow
 def test_a_judge_is_asked_once_of_each_answer_and_a_replay_asks_nobody(dataset: Path, tmp_path: Path) -> None:
     with moody_judge(fails_every=40) as judge:
-        tree = recipe(dataset, tmp_path, **PAID_BY_A_JUDGE, judge={"url": judge.url}, max_reward_failures=0.3)
+        tree = recipe(dataset, tmp_path, **REWARDED_BY_A_JUDGE, judge={"url": judge.url}, max_reward_failures=0.3)
         run, log = trained(tree, tmp_path / "run")
     report = audit_run(run, log, check_shards=False)
-    assert not any(map(is_of_the_journal, report.problems))
+    assert not any(map(concerns_rollout_log, report.problems))
     assert report.prompts is not None and report.prompts.total() == 48
     groups = [group for commit in log.commits() for group in read_rollout_log(log.store, commit)]
-    assert sum(judge.asked.values()) == sum(len(group.completions) for group in groups)
+    assert sum(judge.requests.values()) == sum(len(group.completions) for group in groups)
     kinds = Counter(response.failure_kind for group in groups for response in group.completions)
     assert kinds == {"": 188, "model_grader_parse_error": 4}
     assert not [*log.store.list(JUDGE_SCORES_PREFIX)]

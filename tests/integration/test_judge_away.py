@@ -15,7 +15,7 @@ from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.workflows.run import create_run
-from judged_runs import Kept, journal_of, paid_by, what_is_wrong
+from judge_runs import DurableScores, logged_groups, what_is_wrong, with_judge_rewards
 from judging import MoodyJudge, moody_judge
 from method_runs import method_recipe
 
@@ -25,13 +25,13 @@ LEAVES_AFTER = 75
 """Answers: in the third step, with 32 answers in each."""
 
 
-def judged_run(judge: MoodyJudge, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run_with_judge(judge: MoodyJudge, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Begun, and trained by nobody yet."""
     monkeypatch.setenv("ASSAY_HOME", str(folder / "home"))
     tree = method_recipe("grpo", folder)
     tree["trainer"] |= {"max_steps": 6, "commit_every": 2}
-    run = create_run(Home.from_environment(), LoadedConfig(paid_by(judge, tree), {}), run_id="judged")
-    judge.is_kept = Kept(run)
+    run = create_run(Home.from_environment(), LoadedConfig(with_judge_rewards(judge, tree), {}), run_id="judged")
+    judge.is_durable = DurableScores(run)
     return run
 
 
@@ -48,21 +48,21 @@ def back_in_a_moment(judge: MoodyJudge) -> None:
     judge.come_back()
 
 
-def num_answers(run: Run) -> int:
-    return sum(len(group.completions) for group in journal_of(CommitLog(open_store(run.store_url))))
+def num_completions(run: Run) -> int:
+    return sum(len(group.completions) for group in logged_groups(CommitLog(open_store(run.store_url))))
 
 
 def test_who_refuses_connections_for_a_moment_is_asked_again_and_the_run_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with moody_judge(leaves_after=LEAVES_AFTER) as judge:
-        run = judged_run(judge, tmp_path, monkeypatch)
+        run = run_with_judge(judge, tmp_path, monkeypatch)
         back = threading.Thread(target=back_in_a_moment, args=(judge,))
         back.start()
         assert resumed("--workers", "2") == 0
         back.join()
         assert [attempt.outcome for attempt in saved_attempts(Path(run.run_dir))] == ["succeeded"]
-        assert judge.asked.total() == num_answers(run) == 6 * 32
+        assert judge.requests.total() == num_completions(run) == 6 * 32
         assert what_is_wrong(run, judge, tmp_path / "beside") == []
 
 
@@ -70,7 +70,7 @@ def test_who_is_gone_for_good_ends_the_run_and_once_back_is_asked_about_what_has
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with moody_judge(leaves_after=LEAVES_AFTER) as judge:
-        run = judged_run(judge, tmp_path, monkeypatch)
+        run = run_with_judge(judge, tmp_path, monkeypatch)
         assert resumed("--workers", "2") == 1
         output = capsys.readouterr().err
         # Where its going takes a moment, so few answers of the third step are missing that the fourth ends it.
@@ -81,5 +81,5 @@ def test_who_is_gone_for_good_ends_the_run_and_once_back_is_asked_about_what_has
         judge.leaves_after = 0
         judge.come_back()
         assert resumed("--workers", "1") == 0
-        assert judge.asked.total() == num_answers(run) == 6 * 32, "each answer is marked once"
+        assert judge.requests.total() == num_completions(run) == 6 * 32, "each answer is marked once"
         assert what_is_wrong(run, judge, tmp_path / "beside") == []

@@ -19,7 +19,7 @@ from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.workflows.run import create_run
-from judged_runs import journal_of
+from judge_runs import logged_groups
 from one_rank import train_here
 from prompt_rows import grpo_recipe, prompt_dataset
 from variants import soaked
@@ -46,7 +46,7 @@ class Trained(NamedTuple):
     failures: list[str]
 
 
-def begun(recipe: dict[str, Any], run_id: str) -> Run:
+def create(recipe: dict[str, Any], run_id: str) -> Run:
     return create_run(Home.from_environment(), LoadedConfig(recipe, {}), run_id=run_id)
 
 
@@ -54,8 +54,11 @@ def trained(run: Run) -> Trained:
     log = CommitLog(open_store(run.store_url))
     return Trained(
         tuple(commit.weights_digest for commit in log.commits()),
-        {(group.step, group.row_id): [response.reward for response in group.completions] for group in journal_of(log)},
-        [response.failure for group in journal_of(log) for response in group.completions if response.failure],
+        {
+            (group.step, group.row_id): [response.reward for response in group.completions]
+            for group in logged_groups(log)
+        },
+        [response.failure for group in logged_groups(log) for response in group.completions if response.failure],
     )
 
 
@@ -114,7 +117,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def undisturbed(recipe: dict[str, Any]) -> Trained:
-    train_here(run := begun(recipe, "undisturbed"))
+    train_here(run := create(recipe, "undisturbed"))
     return trained(run)
 
 
@@ -122,7 +125,7 @@ def test_graders_that_are_killed_change_no_weight_and_no_reward(
     recipe: dict[str, Any], undisturbed: Trained, caplog: pytest.LogCaptureFixture
 ) -> None:
     with killing(0, every_s=0.2) as killed:
-        train_here(run := begun(recipe, "killed"))
+        train_here(run := create(recipe, "killed"))
     assert len(killed) >= 2 and "a new process grades it again" in caplog.text
     assert not undisturbed.failures and trained(run) == undisturbed
 
@@ -131,7 +134,7 @@ def test_graders_that_are_killed_change_no_weight_and_no_reward(
 def test_a_storm_of_kills_changes_no_weight_at_any_number_of_ranks(
     seed: int, recipe: dict[str, Any], undisturbed: Trained
 ) -> None:
-    run = begun(recipe, f"storm-{seed}")
+    run = create(recipe, f"storm-{seed}")
     with killing(seed, every_s=0.25) as killed, pytest.raises(SystemExit) as ended:
         main(["train", "--resume", run.run_id, "--workers", str(1 + seed % 3)])
     assert ended.value.code in (None, 0) and len(killed) >= 2

@@ -43,7 +43,7 @@ class Stricken(Here):
         self.ended: set[str] = set()
         """Jobs whose supervisor was killed: each once, for three in vain are the end."""
 
-    def asks_for(self, number: int) -> str:
+    def request_job(self, number: int) -> str:
         """A job; asked for until there is an answer."""
         key = {"Idempotency-Key": f"job {number}"}
         while True:
@@ -99,7 +99,7 @@ def test_each_job_ends_once_whatever_is_killed(
     with ThreadPoolExecutor(1) as asking:
         for number, victim in enumerate(victims):
             first, end = (-(-at * num_jobs // num_kills) for at in (number, number + 1))  # the first at once
-            request += [asking.submit(stricken.asks_for, n) for n in range(first, end)]
+            request += [asking.submit(stricken.request_job, n) for n in range(first, end)]
             time.sleep(rng.uniform(0.0, apart_s))
             if victim == "supervisor":
                 request[-1].result()

@@ -43,10 +43,10 @@ def trained(home: Home, tree: dict[str, Any]) -> Run:
 
 
 @pytest.fixture
-def ask(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+def evaluate_run(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """Results and items of a run's last commit on benchmarks, by name."""
 
-    def asked(run: Run, *benchmarks: dict[str, Any]) -> dict[str, tuple[BenchmarkResult, list[dict[str, Any]]]]:
+    def evaluate(run: Run, *benchmarks: dict[str, Any]) -> dict[str, tuple[BenchmarkResult, list[dict[str, Any]]]]:
         suite = tmp_path / "suite.yaml"
         suite.write_text(yaml.safe_dump({"name": "s", "benchmarks": list(benchmarks)}))
         with writer_of(Home.from_environment(), run) as writer:
@@ -55,7 +55,7 @@ def ask(tmp_path: Path) -> Callable[..., dict[str, Any]]:
         results = [(load_result(folder), folder) for folder in folders]
         return {result.benchmark: (result, read_items(folder, result).to_pylist()) for result, folder in results}
 
-    return asked
+    return evaluate
 
 
 def plain_model(home: Home, run: Run, folder: Path) -> tuple[Any, Any]:
@@ -90,12 +90,12 @@ def held_out_rows(run: Run) -> list[dict[str, Any]]:
 
 
 def test_texts_are_asked_of_commits_as_plain_transformers_answers_them(
-    conversations: Path, home: Home, tmp_path: Path, ask: Callable[..., Any]
+    conversations: Path, home: Home, tmp_path: Path, evaluate_run: Callable[..., Any]
 ) -> None:
     run = trained(home, recipe(conversations, {"type": "sft", "train_on": "spans", "model": MODEL}))
     (tmp_path / "text.txt").write_text(TEXT)
     (tmp_path / "choices.jsonl").write_text("\n".join(map(json.dumps, CHOICES)))
-    found = ask(
+    found = evaluate_run(
         run,
         {"type": "bits_per_byte", "name": "text", "files": ["text.txt"]},
         {"type": "multiple_choice", "name": "choices", "items": "choices.jsonl", "normalise": "tokens"},
@@ -130,10 +130,10 @@ def test_texts_are_asked_of_commits_as_plain_transformers_answers_them(
 
 
 def test_held_out_rows_of_a_slice_have_the_perplexity_of_all_their_trained_tokens(
-    conversations: Path, home: Home, tmp_path: Path, ask: Callable[..., Any]
+    conversations: Path, home: Home, tmp_path: Path, evaluate_run: Callable[..., Any]
 ) -> None:
     run = trained(home, recipe(conversations, {"type": "sft", "train_on": "spans", "model": MODEL}))
-    found = ask(
+    found = evaluate_run(
         run,
         {"type": "held_out", "name": "all"},
         {"type": "held_out", "name": "twos", "where": {"first": 2}, "chunk_items": 1},
@@ -154,14 +154,14 @@ def test_held_out_rows_of_a_slice_have_the_perplexity_of_all_their_trained_token
         assert {item["cluster"] for item in items} == {row["shard_id"] for row in request}
     assert found["right"][0].higher_is_better and not found["all"][0].higher_is_better
     with pytest.raises(DataError, match="'nobody' asks nothing: it has no items"):
-        ask(run, {"type": "held_out", "name": "nobody", "where": {"first": 99}})
+        evaluate_run(run, {"type": "held_out", "name": "nobody", "where": {"first": 99}})
 
 
 def test_pairs_are_asked_of_reward_models_by_slice(
-    preferences: Path, home: Home, tmp_path: Path, ask: Callable[..., Any]
+    preferences: Path, home: Home, tmp_path: Path, evaluate_run: Callable[..., Any]
 ) -> None:
     run = trained(home, recipe(preferences, {"type": "reward", "model": MODEL}))
-    found = ask(
+    found = evaluate_run(
         run,
         {"type": "held_out", "name": "all", "score": "log_loss"},
         {"type": "held_out", "name": "twos", "where": {"first": 2}},
@@ -186,7 +186,7 @@ def test_pairs_are_asked_of_reward_models_by_slice(
 
 
 def test_pairs_are_asked_of_dpo_by_the_reward_that_it_implies(
-    conversations: Path, preferences: Path, home: Home, tmp_path: Path, ask: Callable[..., Any]
+    conversations: Path, preferences: Path, home: Home, tmp_path: Path, evaluate_run: Callable[..., Any]
 ) -> None:
     start = trained(home, recipe(conversations, {"type": "sft", "train_on": "all", "model": MODEL}))
     before, _ = plain_model(home, start, tmp_path / "base")
@@ -196,7 +196,9 @@ def test_pairs_are_asked_of_dpo_by_the_reward_that_it_implies(
         "loss": {"beta": 0.3},
     }
     run = trained(home, recipe(preferences, method))
-    found = ask(run, {"type": "held_out", "name": "right"}, {"type": "held_out", "name": "margin", "score": "margin"})
+    found = evaluate_run(
+        run, {"type": "held_out", "name": "right"}, {"type": "held_out", "name": "margin", "score": "margin"}
+    )
     after, _ = plain_model(home, run, tmp_path / "after")
 
     def ratio(row: dict[str, Any], side: str) -> float:
@@ -210,7 +212,7 @@ def test_pairs_are_asked_of_dpo_by_the_reward_that_it_implies(
 
 
 @pytest.mark.parametrize(
-    ("benchmark", "says"),
+    ("benchmark", "message"),
     [
         ({"type": "classification", "name": "b"}, "'reward', which answers only those of type held_out"),
         ({"type": "bits_per_byte", "name": "b", "files": ["*.txt"]}, "answers only those of type held_out"),
@@ -219,9 +221,9 @@ def test_pairs_are_asked_of_dpo_by_the_reward_that_it_implies(
     ],
 )
 def test_what_a_run_cannot_answer_is_refused_before_anything_is_scored(
-    benchmark: dict[str, Any], says: str, preferences: Path, home: Home, ask: Callable[..., Any]
+    benchmark: dict[str, Any], message: str, preferences: Path, home: Home, evaluate_run: Callable[..., Any]
 ) -> None:
     run = trained(home, recipe(preferences, {"type": "reward", "model": MODEL}))
-    with pytest.raises(ConfigError, match=says):
-        ask(run, benchmark)
+    with pytest.raises(ConfigError, match=message):
+        evaluate_run(run, benchmark)
     assert not result_folders(Path(run.run_dir) / "benchmarks")

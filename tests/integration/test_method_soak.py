@@ -33,13 +33,13 @@ from integration.test_soak import (
     random_plan,
     seeds,
 )
-from judged_runs import Kept, paid_by, what_is_wrong
+from judge_runs import DurableScores, what_is_wrong, with_judge_rewards
 from judging import MoodyJudge, moody_judge
 from method_runs import LORA, method_recipe
 from one_rank import train_one_rank
 
 METHODS = ("sft", "reward", "dpo")
-GRPO_WAYS: dict[str, dict[str, Any]] = {
+GRPO_VARIANTS: dict[str, dict[str, Any]] = {
     "one update": {},
     "four updates, advantages by the step": {"updates_per_rollout": 4, "advantage_scale": "step"},
     "two steps ahead, advantages by the step": {"staleness": 2, "advantage_scale": "step"},
@@ -56,7 +56,7 @@ def recipe_of(method: str, folder: Path, *, adapters: bool = False, way: str = "
     tree = method_recipe(method, folder, **({"lora": LORA} if adapters else {}))
     tree["loader"] |= {"lanes": 8}
     tree["trainer"] |= {"commit_every": 2, "evaluate_every": 4}
-    tree["method"] |= GRPO_WAYS.get(way, {})
+    tree["method"] |= GRPO_VARIANTS.get(way, {})
     return tree
 
 
@@ -103,18 +103,18 @@ def test_a_method_that_is_killed_and_resized_ends_with_the_undisturbed_weights(
     killed_and_resized(seed, *undisturbed(METHODS[seed % 3], adapters=False))
 
 
-def plans_of_rollouts(*, judged: bool) -> list[Any]:
+def plans_of_rollouts(*, has_judge: bool) -> list[Any]:
     """A judge pays in every third plan, so in each of the ways."""
     marks = {seed: [pytest.mark.soak] if seed not in (0, 2) else [] for seed in range(GRPO_PLANS)}
-    return [pytest.param(seed, marks=marks[seed]) for seed in marks if (seed % 3 == 2) == judged]
+    return [pytest.param(seed, marks=marks[seed]) for seed in marks if (seed % 3 == 2) == has_judge]
 
 
 def way_of(seed: int) -> str:
-    return [*GRPO_WAYS][seed % len(GRPO_WAYS)]
+    return [*GRPO_VARIANTS][seed % len(GRPO_VARIANTS)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", plans_of_rollouts(judged=False))
+@pytest.mark.parametrize("seed", plans_of_rollouts(has_judge=False))
 def test_rollouts_that_are_killed_and_resized_end_with_the_undisturbed_weights(
     seed: int, undisturbed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,21 +123,21 @@ def test_rollouts_that_are_killed_and_resized_end_with_the_undisturbed_weights(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", plans_of_rollouts(judged=True))
+@pytest.mark.parametrize("seed", plans_of_rollouts(has_judge=True))
 def test_rollouts_that_a_judge_pays_at_random_are_killed_and_resized_and_no_kept_word_is_asked_for(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
     sizes, plan, rng = planned(seed, GRPO_PHASES)
     with moody_judge(fails_every=40) as judge:
-        tree = paid_by(judge, recipe_of("grpo", tmp_path, way=way_of(seed)))
+        tree = with_judge_rewards(judge, recipe_of("grpo", tmp_path, way=way_of(seed)))
         run = create_run(Home.from_environment(), LoadedConfig(tree, {}), run_id=f"seed-{seed}")
-        judge.is_kept = Kept(run)
+        judge.is_durable = DurableScores(run)
         kill_and_resize(run, sizes, random_parallel(rng, len(sizes)), plan)
         assert what_is_wrong(run, judge, tmp_path / "beside") == []
 
 
-IN_EACH_PHASE: tuple[dict[str, Any], ...] = (
+IN_ALL_PHASES: tuple[dict[str, Any], ...] = (
     {"phase": "generation", "step": 2, "after_s": 0.01},
     {"phase": "reward", "step": 4},
     {"phase": "compute", "step": 6},
@@ -175,7 +175,7 @@ def test_killed_in_each_phase_of_a_step_a_run_ends_with_the_undisturbed_weights(
     tree, digest = undisturbed("grpo", adapters=False, way=way)
     kills = [
         {"type": "kill", "attempt": attempt, "rank": world_size - 1, **kill}
-        for attempt, kill in enumerate(IN_EACH_PHASE, start=1)
+        for attempt, kill in enumerate(IN_ALL_PHASES, start=1)
     ]
     kills[2]["entry"] = entry
     plan = FaultPlan.model_validate({"faults": kills})
@@ -203,9 +203,9 @@ def wrong_with(
     tree = recipe_of("grpo", folder / name)
     tree["trainer"] |= {"max_steps": 6, "evaluate_every": None}
     tree["method"] |= {"updates_per_rollout": 2}
-    run = create_run(Home.from_environment(), LoadedConfig(paid_by(judge, tree), {}), run_id=name)
-    judge.is_kept = Kept(run)
-    judge.asked_of_kept.clear()
+    run = create_run(Home.from_environment(), LoadedConfig(with_judge_rewards(judge, tree), {}), run_id=name)
+    judge.is_durable = DurableScores(run)
+    judge.requests_of_durable.clear()
     kill = {"type": "kill", "rank": sizes[0] - 1, "step": 5, "phase": "compute", "entry": 3}
     plan = FaultPlan.model_validate({"faults": [kill]})
     assert train_in_forks(run, sizes, faults=plan, parallel=parallel) == ["SIGKILL", "finished"]

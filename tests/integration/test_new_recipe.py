@@ -196,7 +196,7 @@ def test_whether_copies_are_left_out_changes_no_word_of_how_even_a_split_is(
         by_command = capfd.readouterr().out
         assert ("left out" in by_command) is drop_leaks
         assert all(text in by_command for text in by_recipe)
-        assert ("of the groups were asked for" in by_command) is bool(by_recipe)
+        assert ("of the groups were requested" in by_command) is bool(by_recipe)
         return bool(by_recipe)
 
     found = [is_uneven(seed, drop_leaks=True) for seed in range(8)]

@@ -180,8 +180,8 @@ def test_killed_once_in_each_stage_it_ends_as_undisturbed_with_a_model_and_a_mem
     (last,) = [item for item in shown["runs"] if item["run_id"] == "sums-grpo-s1"]
     assert last["started_from"] == "sums-dpo-s1@4" and last["started_from_digest"] == killed["sums-dpo-s1"]
     assert last["step"] == last["total_steps"] == 3 and last["device_hours"] > 0
-    judged = subprocess.run([*COMMAND[:-1], "decide", "sums"], capture_output=True, text=True, check=False)
-    assert judged.returncode == 0, judged.stderr
+    decided = subprocess.run([*COMMAND[:-1], "decide", "sums"], capture_output=True, text=True, check=False)
+    assert decided.returncode == 0, decided.stderr
 
 
 def refused(path: Path, home: Path, capsys: pytest.CaptureFixture[str], *options: str) -> str:
@@ -205,37 +205,41 @@ def test_what_cannot_work_is_one_error_before_anything_is_written(
 ) -> None:
     home = tmp_path / "home"
 
-    def said(tree: dict[str, Any], *options: str) -> str:
+    def error_of(tree: dict[str, Any], *options: str) -> str:
         return refused(written(tree, tmp_path), home, capsys, *options)
 
     path = written(changed(stages, 1, **{"from": "grpo"}), tmp_path)
     line = 1 + path.read_text().splitlines().index("  from: grpo")
-    assert f"line {line}: stage 'reward' names 'grpo' (from), which is no stage before it" in said(
+    assert f"line {line}: stage 'reward' names 'grpo' (from), which is no stage before it" in error_of(
         changed(stages, 1, **{"from": "grpo"})
     )
-    assert "stage 'dpo' names 'dpo' (from)" in said(changed(stages, 2, **{"from": "dpo"}))
-    assert "names 'rewards' (method.rewards[0].run)" in said(
+    assert "stage 'dpo' names 'dpo' (from)" in error_of(changed(stages, 2, **{"from": "dpo"}))
+    assert "names 'rewards' (method.rewards[0].run)" in error_of(
         changed(stages, 3, patch={**stages["stages"][3]["patch"], "method.rewards": [{"run": "stage:rewards"}]})
     )
-    assert "'reward', whose model is a reward model" in said(changed(stages, 3, **{"from": "reward"}))
+    assert "'reward', whose model is a reward model" in error_of(changed(stages, 3, **{"from": "reward"}))
     grpo = stages["stages"][3]["patch"]
-    assert "which pays no rewards" in said(changed(stages, 3, patch={**grpo, "method.rewards": [{"run": "stage:sft"}]}))
-    assert "longest prompt with an answer" in said(changed(stages, 3, patch={**grpo, "method.sampling.max_tokens": 90}))
-    lost = said(changed(stages, 3, patch={**grpo, "data.dataset": str(tmp_path / "lost")}))
+    assert "which pays no rewards" in error_of(
+        changed(stages, 3, patch={**grpo, "method.rewards": [{"run": "stage:sft"}]})
+    )
+    assert "longest prompt with an answer" in error_of(
+        changed(stages, 3, patch={**grpo, "method.sampling.max_tokens": 90})
+    )
+    lost = error_of(changed(stages, 3, patch={**grpo, "data.dataset": str(tmp_path / "lost")}))
     assert "stage 'grpo'" in lost and "lost" in lost
     (tmp_path / "prompts").mkdir()
     rows = [{"messages": chat(index, "")[:1], "item": {"wanted": "1"}, **KEYS[index]} for index in range(len(PROMPTS))]
     other = built(tmp_path / "prompts", "prompts", rows)
-    assert "its tokenizer is not that of dataset" in said(
+    assert "its tokenizer is not that of dataset" in error_of(
         changed(stages, 3, patch={**grpo, "data.dataset": str(other)})
     )
     (tmp_path / "items.jsonl").rename(tmp_path / "gone.jsonl")
-    assert "names items.jsonl, which is not there" in said(stages)
+    assert "names items.jsonl, which is not there" in error_of(stages)
     (tmp_path / "gone.jsonl").rename(tmp_path / "items.jsonl")
-    assert "--run-id is of a single run" in said(stages, "--run-id", "mine")
+    assert "--run-id is of a single run" in error_of(stages, "--run-id", "mine")
     unmeasured = changed(stages, 1, patch={**stages["stages"][1]["patch"], "trainer.evaluate_every": None})
     unmeasured["stages"][0]["patch"] = {"trainer.evaluate_every": None}
-    assert "leave @best out" in said(unmeasured)
+    assert "leave @best out" in error_of(unmeasured)
 
 
 def test_a_check_says_the_steps_of_every_stage_and_leaves_nothing(

@@ -32,7 +32,7 @@ from preference_rows import (
     write_pairs,
 )
 
-WAYS = {"reward": {}, "dpo": {}, "dpo, several micro-batches": {"max_micro_batch_tokens": 60}}
+VARIANTS = {"reward": {}, "dpo": {}, "dpo, several micro-batches": {"max_micro_batch_tokens": 60}}
 
 
 @pytest.fixture(scope="session")
@@ -55,12 +55,12 @@ def methods(base: Path) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", list(WAYS))
+@pytest.mark.parametrize("way", list(VARIANTS))
 def test_killed_resized_and_sharded_the_weights_are_the_same(
     way: str, preferences: Path, methods: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
-    tree = preference_recipe(preferences, methods[way.partition(",")[0]], loader=WAYS[way])
+    tree = preference_recipe(preferences, methods[way.partition(",")[0]], loader=VARIANTS[way])
     assert digest(tree, "eventful", eventful()) == digest(tree, "undisturbed", RestartPolicy())
 
 
@@ -90,7 +90,7 @@ def recipe_file(folder: Path, tree: dict[str, Any]) -> Path:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("method", "override", "said"),
+    ("method", "override", "message"),
     [
         (
             "reward",
@@ -110,18 +110,18 @@ def recipe_file(folder: Path, tree: dict[str, Any]) -> Path:
 def test_what_cannot_work_is_refused_before_anything_is_made(
     method: str,
     override: str,
-    said: str,
+    message: str,
     preferences: Path,
     methods: dict[str, Any],
     assay: Assay,
     tmp_path: Path,
 ) -> None:
     recipe = recipe_file(tmp_path, preference_recipe(preferences, methods[method]))
-    assert said in assay("train", recipe, override, code=2, as_json=False)
+    assert message in assay("train", recipe, override, code=2, as_json=False)
     assert not list((tmp_path / "home").glob("*/run.json"))
 
 
-STRANGE = 20
+OUTLIER = 20
 """A token that no row has, but those that are made to."""
 
 
@@ -132,10 +132,10 @@ def test_pairs_that_make_a_loss_not_finite_are_named(methods: dict[str, Any], as
     rows = [pair_row(rng, 4) for _ in range(240)]
     bad = {37, 120, 201}
     for row in bad:
-        rows[row]["rejected_ids"][-2] = STRANGE
+        rows[row]["rejected_ids"][-2] = OUTLIER
     dataset = write_pairs(tmp_path / "data", rows)
     poisoned = LlamaForCausalLM.from_pretrained(methods["dpo"]["model"]["path"])
-    poisoned.model.embed_tokens.weight.data[STRANGE] = 3e38
+    poisoned.model.embed_tokens.weight.data[OUTLIER] = 3e38
     poisoned.save_pretrained(tmp_path / "poisoned")
     tree = preference_recipe(
         dataset,

@@ -35,8 +35,8 @@ SERVER = Path(__file__).parents[1] / "completions_server.py"
 class Engine:
     """A process that can die."""
 
-    def __init__(self, folder: Path, place: Path, port: int = 0) -> None:
-        port_file = place / f"address-{port}"
+    def __init__(self, folder: Path, location: Path, port: int = 0) -> None:
+        port_file = location / f"address-{port}"
         port_file.unlink(missing_ok=True)
         command = [sys.executable, SERVER, folder, "--port-file", port_file, "--port", port]
         self.process = subprocess.Popen([str(part) for part in command])
@@ -47,11 +47,11 @@ class Engine:
         self.url = port_file.read_text()
         self.port = int(self.url.rpartition(":")[2].partition("/")[0])
 
-    def is_told(self, **how: Any) -> int:
+    def configure(self, **how: Any) -> int:
         """Completions that it was asked for so far."""
         request = urllib.request.Request(self.url.removesuffix("/v1") + "/misbehave", data=json.dumps(how).encode())
         with urllib.request.urlopen(request) as response:
-            return int(json.loads(response.read())["asked"])
+            return int(json.loads(response.read())["requests"])
 
     def stop(self) -> None:
         self.process.kill()
@@ -86,12 +86,12 @@ def recipe(dataset: Path, engine: Engine, tmp_path: Path, **keys: Any) -> dict[s
     return tree
 
 
-SAID = ("rollout_digest", "loss", "reward", "logprob_gap")
+COMPARED = ("rollout_digest", "loss", "reward", "logprob_gap")
 
 
 def of_attempt(name: str, attempt: int) -> dict[int, list[float]]:
     steps = recorded_steps(Path(Home.from_environment().run(name).run_dir), attempt=attempt)
-    return {step: [created.values[key] for key in SAID] for step, created in steps.items()}
+    return {step: [created.values[key] for key in COMPARED] for step, created in steps.items()}
 
 
 def test_a_killed_run_learns_again_from_what_was_answered_before_and_is_replayed_without_an_engine(
@@ -165,9 +165,9 @@ def test_an_engine_that_cannot_be_used_leaves_no_run(
         assert ended.value.code == code and words in output, output
         assert not list(Home.from_environment().runs())
 
-    engine.is_told(ways=["text_only"])
+    engine.configure(faults=["text_only"])
     refused(2, "words cannot be learned from")
-    engine.is_told(ways=["stale"])
+    engine.configure(faults=["stale"])
     refused(2, "it has other weights")
     engine.stop()
     refused(75, "the engine does not answer")

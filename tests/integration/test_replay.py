@@ -120,16 +120,16 @@ def test_a_capsule_outlives_retention_and_a_replay_begins_there(run_it, new_tiny
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (("--step", "0"), "the run has the steps 1 to 3"),
         (("--step", "1", "--lane", "8"), "the run has the lanes 0 to 7"),
         (("--step", "1", "--watch", "--audit-ops"), "give one of them"),
     ],
 )
-def test_what_can_not_be_replayed_is_said(new_tiny_run, capfd, arguments, says: str) -> None:
+def test_what_can_not_be_replayed_is_said(new_tiny_run, capfd, arguments, message: str) -> None:
     run = new_tiny_run(trainer__max_steps=3)
     with pytest.raises(SystemExit) as ended:
         main(["replay", run.run_id, *arguments])
     assert ended.value.code == 2
-    assert says in capfd.readouterr().err
+    assert message in capfd.readouterr().err

@@ -10,7 +10,7 @@ from assay.records.run import Run
 from assay.store.commit_log import CommitLog
 from assay.store.objects import open_store
 
-ASKED_WRONGLY = 2
+USAGE_ERROR = 2
 
 
 def assay(*arguments: str) -> int:
@@ -56,7 +56,7 @@ def test_a_finished_run_whose_weights_are_damaged_is_trained_on(new_tiny_run: Ca
 
 
 @pytest.mark.parametrize(
-    ("choice", "said"),
+    ("choice", "message"),
     [
         (("--store", "s3://elsewhere/runs"), "and stay there. Leave --store out"),
         (("--run-id", "another"), "keeps its name. Leave --run-id out"),
@@ -65,10 +65,10 @@ def test_a_finished_run_whose_weights_are_damaged_is_trained_on(new_tiny_run: Ca
     ],
 )
 def test_what_a_run_that_goes_on_can_not_be_given_is_refused(
-    new_tiny_run: Callable[..., Run], capfd, choice: tuple[str, ...], said: str
+    new_tiny_run: Callable[..., Run], capfd, choice: tuple[str, ...], message: str
 ) -> None:
     run = new_tiny_run()
     before = left_behind(run)
-    assert assay("train", "--resume", run.run_id, *choice) == ASKED_WRONGLY
-    assert said in capfd.readouterr().err
+    assert assay("train", "--resume", run.run_id, *choice) == USAGE_ERROR
+    assert message in capfd.readouterr().err
     assert left_behind(run) == before

@@ -54,12 +54,12 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
             model = small_model(**{"max_tokens": 64, **sizes})
             method = {"type": "reward", "model": model}
             train_here(
-                begun(
+                create(
                     preference_recipe(pairs, method, trainer={"epochs": 2, "max_steps": 4, "commit_every": 2}),
                     name,
                 )
             )
-        begun(preference_recipe(pairs, {"type": "reward", "model": small_model(vocab_size=VOCABULARY)}), "begun")
+        create(preference_recipe(pairs, {"type": "reward", "model": small_model(vocab_size=VOCABULARY)}), "begun")
     return folder
 
 
@@ -68,7 +68,7 @@ def at_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ASSAY_HOME", str(home))
 
 
-def begun(tree: dict[str, Any], name: str) -> Run:
+def create(tree: dict[str, Any], name: str) -> Run:
     return create_run(Home.from_environment(), LoadedConfig(tree, {}), run_id=name)
 
 
@@ -164,16 +164,16 @@ def test_rewards_that_cannot_be_paid_leave_no_run(
 
 
 def test_a_run_that_pays_no_rewards_is_refused(prompts: Path, base: Path) -> None:
-    policy = begun(grpo_recipe(prompts, base, trainer={"max_steps": 1, "commit_every": 1}), "policy")
+    policy = create(grpo_recipe(prompts, base, trainer={"max_steps": 1, "commit_every": 1}), "policy")
     train_here(policy)
     with pytest.raises(AssayError, match="it is of method 'grpo', which pays no rewards"):
-        begun(grpo_recipe(prompts, base, method={"rewards": [{"run": "policy"}]}), "refused")
+        create(grpo_recipe(prompts, base, method={"rewards": [{"run": "policy"}]}), "refused")
 
 
 def test_a_commit_of_a_reward_run_pays_and_its_weights_are_on_record(prompts: Path, base: Path, home: Path) -> None:
     rewards = [{"run": "judge", "step": 2, "weight": 2.0}, {"grader": GRADER}]
     method = {"rewards": rewards, "held_out": [{"run": "judge"}]}
-    charged = begun(
+    charged = create(
         grpo_recipe(prompts, base, trainer={"max_steps": 2, "commit_every": 2, "evaluate_every": 2}, method=method),
         "shaped_reward",
     )
@@ -191,7 +191,7 @@ def test_a_commit_of_a_reward_run_pays_and_its_weights_are_on_record(prompts: Pa
 
 
 def test_another_commit_in_the_place_of_the_one_that_paid_is_refused(prompts: Path, base: Path) -> None:
-    rewards = begun(grpo_recipe(prompts, base, method={"rewards": [{"run": "judge"}]}), "replaced")
+    rewards = create(grpo_recipe(prompts, base, method={"rewards": [{"run": "judge"}]}), "replaced")
     record = rewards.model_copy(update={"folders": {**(rewards.folders or {}), "method.rewards[0]": "0" * 64}})
     check_unchanged(rewards, recipe_of(rewards))
     with pytest.raises(AssayError, match=r"method.rewards\[0\]=judge: its weights .* 000000000000"):
@@ -203,9 +203,9 @@ def test_a_grader_that_fails_too_often_stops_the_run_and_is_named(prompts: Path,
     rewards = [{"grader": {"type": "python", "name": "own", "source": source}}]
     often = grpo_recipe(prompts, base, method={"rewards": rewards, "max_reward_failures": 0.01})
     with pytest.raises(AssayError, match=r"of the rollouts got no reward .*python_grader_runtime_error"):
-        train_here(begun(often, "often"))
+        train_here(create(often, "often"))
     some = grpo_recipe(prompts, base, method={"rewards": rewards, "max_reward_failures": 1.0}, trainer={"max_steps": 2})
-    train_here(retained := begun(some, "some"))
+    train_here(retained := create(some, "some"))
     steps = recorded_steps(Path(retained.run_dir))
     assert any(0 < step.values["failed_grades_python_grader_runtime_error"] < 1 for step in steps.values())
 
@@ -290,7 +290,7 @@ def test_held_out_answers_say_how_long_and_how_far_from_the_reference_they_are(p
         method={"kl": 0.01, "updates_per_rollout": 2},
         trainer={"max_steps": 3, "commit_every": 3, "optimizer": {"learning_rate": 1e-2}},
     )
-    train_here(held := begun(tree, "held"))
+    train_here(held := create(tree, "held"))
     rows = {}
     for step in (0, 3):
         folder = evaluation_folder(Path(held.run_dir), step=step, split="validation")

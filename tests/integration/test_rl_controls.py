@@ -49,22 +49,22 @@ def flags(view: RunView) -> list[list[str]]:
 
 
 def sample_with_the_weights_of_the_step_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    right, retained = GrpoMethod._answered, list[nn.Module]()
+    right, retained = GrpoMethod._generate, list[nn.Module]()
 
-    def answered(self: GrpoMethod, model: nn.Module, *arguments: Any) -> Any:
+    def sample(self: GrpoMethod, model: nn.Module, *arguments: Any) -> Any:
         retained.append(copy.deepcopy(model))
         return right(self, retained[max(0, len(retained) - 2)], *arguments)
 
-    monkeypatch.setattr(GrpoMethod, "_answered", answered)
+    monkeypatch.setattr(GrpoMethod, "_generate", sample)
 
 
 def sample_at_temperature(monkeypatch: pytest.MonkeyPatch, temperature: float) -> None:
-    right = GrpoMethod._answered
+    right = GrpoMethod._generate
 
-    def answered(self: GrpoMethod, model: nn.Module, prompts: Any, sampling: Any, *more: Any) -> Any:
+    def sample(self: GrpoMethod, model: nn.Module, prompts: Any, sampling: Any, *more: Any) -> Any:
         return right(self, model, prompts, sampling.model_copy(update={"temperature": temperature}), *more)
 
-    monkeypatch.setattr(GrpoMethod, "_answered", answered)
+    monkeypatch.setattr(GrpoMethod, "_generate", sample)
 
 
 @pytest.mark.slow

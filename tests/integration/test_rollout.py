@@ -63,14 +63,14 @@ def test_an_answer_is_drawn_again_and_what_cannot_be_is_named(
     assert output.startswith("EQUAL  run, step 3, row") and report["because"] in output
 
     for wrong, expected in (
-        (("--step", 2, "--row", rows[0]), f"--row {rows[0]}: it is not of step 2, whose rows are "),
+        (("--step", 2, "--row", rows[0]), f"--row {rows[0]}: not a row of step 2, whose rows are "),
         (("--step", 9, "--row", 1), "--step 9: the run has the steps 1 to 3"),
         (("--step", 3, "--row", rows[0], "--sample", 4), "each prompt has the answers 0 to 3"),
     ):
         assert assay("rollout", "run", *wrong) == 2
         assert expected in capsys.readouterr().err
 
-    completed = GrpoMethod._answered
+    completed = GrpoMethod._generate
 
     def spoiled(self: GrpoMethod, model: Any, prompts: Any, *rest: Any) -> Any:
         responses = completed(self, model, prompts, *rest)
@@ -78,7 +78,7 @@ def test_an_answer_is_drawn_again_and_what_cannot_be_is_named(
             responses[0].logprobs.view(np.uint32)[0] ^= 1
         return responses
 
-    monkeypatch.setattr(GrpoMethod, "_answered", spoiled)
+    monkeypatch.setattr(GrpoMethod, "_generate", spoiled)
     assert assay(*request) == 1
     assert "≠ rollout alone" in capsys.readouterr().out
 

@@ -44,19 +44,19 @@ COMMANDS = {
 """`whole` has finished; `stopped` was stopped, and goes on."""
 
 
-class Answer(NamedTuple):
+class CommandResult(NamedTuple):
     code: int
     out: str
     err: str
 
-    def said(self) -> Any:
+    def parsed(self) -> Any:
         """Its JSON."""
         return json.loads(self.out.strip().splitlines()[-1])
 
 
-BESIDE_THE_LEDGER = ("-shm", "-wal")
+LEDGER_SUFFIXES = ("-shm", "-wal")
 """What SQLite makes to read with."""
-Assay = Callable[..., Answer]
+Assay = Callable[..., CommandResult]
 
 
 @pytest.fixture
@@ -65,14 +65,14 @@ def assay(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tm
     monkeypatch.delenv("ASSAY_LEDGER", raising=False)
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, ROWS)))
 
-    def run(home: Path, command: str) -> Answer:
+    def run(home: Path, command: str) -> CommandResult:
         monkeypatch.setenv("ASSAY_HOME", str(home))
         shutil.rmtree(tmp_path / "model", ignore_errors=True)
         capfd.readouterr()
         with pytest.raises(SystemExit) as ended:
             main([word.format(out=tmp_path) for word in command.split()])
         output = capfd.readouterr()
-        return Answer(int(ended.value.code or 0), output.out, output.err)
+        return CommandResult(int(ended.value.code or 0), output.out, output.err)
 
     return run
 
@@ -125,7 +125,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in folder.rglob("*")
-        if path.is_file() and not path.name.endswith(BESIDE_THE_LEDGER)
+        if path.is_file() and not path.name.endswith(LEDGER_SUFFIXES)
     }
 
 
@@ -205,7 +205,7 @@ ELSEWHERE_BY_NOW = {
     **dict.fromkeys(("audit", "replay", "export", "predict", "resume"), (2, r"run\.json: no such run")),
 }
 """What is on record of it is shown."""
-WAYS: dict[Way, dict[str, tuple[int, str]]] = {
+VARIANTS: dict[Way, dict[str, tuple[int, str]]] = {
     untouched: {},
     not_to_be_written: READ_ONLY,
     moved: {},
@@ -217,34 +217,34 @@ WAYS: dict[Way, dict[str, tuple[int, str]]] = {
     renamed: ELSEWHERE_BY_NOW,
 }
 """Which commands are refused, with what code and words; the others are right."""
-QUICKER_WAYS = (not_to_be_written, copied_alone, linked, renamed)
+QUICKER_VARIANTS = (not_to_be_written, copied_alone, linked, renamed)
 
 
-def is_right(command: str, answer: Answer, home: Path, out: Path) -> bool:
+def is_right(command: str, result: CommandResult, home: Path, out: Path) -> bool:
     """Whether a command that is not refused came to what it comes to on a run that nobody moved."""
     match command:
         case "show":
-            shown = answer.said()
+            shown = result.parsed()
             return (shown["status"], shown["step"]) == ("succeeded", 6) and Path(shown["run_dir"]).resolve() == (
                 home / "whole"
             ).resolve()
         case "diff":
-            return [answer.said()[side] for side in ("before", "after")] == ["whole", "stopped"]
+            return [result.parsed()[side] for side in ("before", "after")] == ["whole", "stopped"]
         case "report":
             return "whole" in (home / "whole" / "report.html").read_text()
         case "report --out":
             return "whole" in (out / "page.html").read_text()
         case "audit":
-            return answer.said()["verdict"] == "pass"
+            return result.parsed()["verdict"] == "pass"
         case "replay":
-            return answer.said()["verdict"] == "equal"
+            return result.parsed()["verdict"] == "equal"
         case "export":
-            return (answer.said()["step"], (out / "model" / "assay.json").is_file()) == (6, True)
+            return (result.parsed()["step"], (out / "model" / "assay.json").is_file()) == (6, True)
         case "predict":
-            rows = [json.loads(line) for line in answer.out.splitlines()]
+            rows = [json.loads(line) for line in result.out.splitlines()]
             return [row["text"] for row in rows] == [row["text"] for row in ROWS] and "probability" in rows[0]
         case "resume":
-            shown = answer.said()
+            shown = result.parsed()
             return (shown["step"], shown["audit"]["verdict"]) == (6, "pass")
     raise AssertionError(command)
 
@@ -252,7 +252,7 @@ def is_right(command: str, answer: Answer, home: Path, out: Path) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "way",
-    [*QUICKER_WAYS, *soaked(*(way for way in WAYS if way not in QUICKER_WAYS))],
+    [*QUICKER_VARIANTS, *soaked(*(way for way in VARIANTS if way not in QUICKER_VARIANTS))],
     ids=lambda way: way.__name__,
 )
 def test_every_command_is_right_or_refused_wherever_a_run_lies(
@@ -262,7 +262,7 @@ def test_every_command_is_right_or_refused_wherever_a_run_lies(
         before = files(retained)
         for command, line in COMMANDS.items():
             response = assay(home, line)
-            if (refused := WAYS[way].get(command)) is None:
+            if (refused := VARIANTS[way].get(command)) is None:
                 assert response.code == 0, (command, response)
                 assert is_right(command, response, home, tmp_path), (command, response)
             else:
@@ -325,9 +325,9 @@ def test_a_home_that_can_only_be_read_is_shown_and_audited_and_not_trained_in(
     before = files(home)
     with read_only(home):
         shown = assay(home, "show finished --json")
-        assert (shown.code, shown.said()["status"], shown.err) == (0, "succeeded", "")
+        assert (shown.code, shown.parsed()["status"], shown.err) == (0, "succeeded", "")
         audited = assay(home, "audit finished --json")
-        assert (audited.code, audited.said()["verdict"]) == (0, "pass")
+        assert (audited.code, audited.parsed()["verdict"]) == (0, "pass")
         assert "the report is not on record" in audited.err
         resumed = assay(home, "train --resume unfinished")
         assert (resumed.code, resumed.err.count("error: ")) == (1, 1)
@@ -360,7 +360,7 @@ def test_every_command_is_right_or_refused_on_a_file_system_that_is_read_only(
         text=True,
         check=False,
     )
-    response = Answer(done.returncode, done.stdout, done.stderr)
+    response = CommandResult(done.returncode, done.stdout, done.stderr)
     if command in READ_ONLY:
         assert (response.code, response.err.count("error: ")) == (1, 1) and "Read-only file system" in response.err, (
             response

@@ -113,9 +113,9 @@ def test_a_scoring_that_was_cut_short_goes_on_with_what_is_missing(
     monkeypatch.setattr(ReferenceModel, "of_pairs", until_it_dies)
     assert run(*command, scored) != 0
     assert not (scored / "manifest.json").exists() and len(list((scored / "shards").glob("*.parquet"))) == 2
-    num_asked = len(request)
+    num_requests = len(request)
     assert run(*command, scored) == 0
-    assert len(request) - num_asked == 2, "the third shard's row groups only"
+    assert len(request) - num_requests == 2, "the third shard's row groups only"
     assert run(*command, tmp_path / "whole") == 0
     assert Dataset.open(scored).fingerprint == Dataset.open(tmp_path / "whole").fingerprint
 

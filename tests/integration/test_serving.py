@@ -108,10 +108,10 @@ def here(tmp_path: Path) -> Iterator[Here]:
         found.end()
 
 
-def create(sdk: openai.OpenAI, *, n_epochs: int, **given):
+def create(sdk: openai.OpenAI, *, n_epochs: int, **options):
     file = sdk.files.create(file=("rows.jsonl", rows()), purpose="fine-tune")
     method = {"type": "classification", "classification": {"hyperparameters": {"n_epochs": n_epochs}}}
-    return sdk.fine_tuning.jobs.create(model="tiny", training_file=file.id, seed=7, method=method, **given)
+    return sdk.fine_tuning.jobs.create(model="tiny", training_file=file.id, seed=7, method=method, **options)
 
 
 def undisturbed_digest(here: Here, job_id: str, name: str = "twin") -> str:

@@ -18,7 +18,7 @@ from one_rank import train_one_rank
 
 KILL = {"faults": [{"type": "kill", "rank": 0, "step": 10, "phase": "compute"}]}
 PACKED = {"layout": {"type": "packed", "sequence_tokens": 32}}
-WAYS: dict[str, dict[str, Any]] = {
+VARIANTS: dict[str, dict[str, Any]] = {
     "packed, in spans": {"loader": PACKED, "method": {"train_on": "spans"}},
     "checkpointed": {"method": {"model": small_model(checkpoint_activations=True)}},
     "several micro-batches": {"loader": {"max_micro_batch_tokens": 40}},
@@ -41,12 +41,12 @@ def test_it_learns_and_its_validation_falls(language: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["plain", *WAYS])
+@pytest.mark.parametrize("way", ["plain", *VARIANTS])
 def test_killed_and_resized_it_ends_with_the_same_weights(
     way: str, language: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
-    tree = sft_recipe(language, **WAYS.get(way, {}))
+    tree = sft_recipe(language, **VARIANTS.get(way, {}))
     undisturbed = digest(tree, "undisturbed", RestartPolicy())
     assert digest(tree, "eventful", eventful()) == undisturbed
 
@@ -134,7 +134,7 @@ def test_a_law_is_fitted_to_runs_of_three_sizes(language: Path, assay: Assay, tm
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
+    ("override", "message"),
     [
         ("method.model.max_tokens=20", "it takes 20 tokens, but the longest row"),
         ("method.model.vocab_size=30", "its vocabulary has 30 tokens"),
@@ -144,9 +144,9 @@ def test_a_law_is_fitted_to_runs_of_three_sizes(language: Path, assay: Assay, tm
 )
 @pytest.mark.slow
 def test_what_cannot_work_is_refused_before_anything_is_made(
-    override: str, said: str, language: Path, assay: Assay, tmp_path: Path
+    override: str, message: str, language: Path, assay: Assay, tmp_path: Path
 ) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(yaml.safe_dump(sft_recipe(language)))
-    assert said in assay("train", recipe, override, code=2, as_json=False)
+    assert message in assay("train", recipe, override, code=2, as_json=False)
     assert not list((tmp_path / "home").glob("runs/*"))

@@ -20,7 +20,7 @@ from .conftest import PLANTS
 KEY = "method.encoder.num_layers"
 
 
-def answer(capfd: pytest.CaptureFixture[str], *arguments: object) -> Any:
+def json_output(capfd: pytest.CaptureFixture[str], *arguments: object) -> Any:
     """What a command says as JSON."""
     capfd.readouterr()
     with pytest.raises(SystemExit) as ended:
@@ -32,7 +32,7 @@ def answer(capfd: pytest.CaptureFixture[str], *arguments: object) -> Any:
 
 def first_finding_of_steps(capfd: pytest.CaptureFixture[str]) -> Any:
     """What `assay triage` alone says of them."""
-    return next(item for item in answer(capfd, "triage")["results"] if item["about"] == "slower")
+    return next(item for item in json_output(capfd, "triage")["results"] if item["about"] == "slower")
 
 
 @pytest.mark.soak
@@ -51,8 +51,8 @@ def test_a_recipe_key_that_costs_much_is_named_over_real_runs(
             f"seed={number}",
             f"method.encoder.dropout=0.{1 + number % 3}",
         ]
-        answer(capfd, "train", recipe, *changes, "--run-id", f"r{number:02}")
-    found = answer(capfd, "triage", "slow")
+        json_output(capfd, "train", recipe, *changes, "--run-id", f"r{number:02}")
+    found = json_output(capfd, "triage", "slow")
     (change,) = (item for item in found["changes"] if item["ratio"] > 1.3)
     assert (change["index"], change["verdict"]) == (8, "assigned"), found
     assert [*change["assigned"]] == [f"recipe.{KEY}"]
@@ -61,7 +61,7 @@ def test_a_recipe_key_that_costs_much_is_named_over_real_runs(
     assert first["is_confirmed"] and f"due to recipe.{KEY}" in first["what"]
 
 
-TRAINS_EACH = """
+TRAIN_SCRIPT = """
 import json, os, sys
 from assay.cli.main import main
 
@@ -104,11 +104,11 @@ def test_a_recipe_key_that_costs_30_percent_is_named_among_noisy_hosts(
         runs.append((f"n{host}", layer_s, ["train", str(recipe), *changes, "--run-id", f"r{number:02}"]))
     paths = [str(PLANTS / "noisy_host"), *filter(None, [os.environ.get("PYTHONPATH")])]
     planted = {"PYTHONPATH": os.pathsep.join(paths), "NOISY_HOST": "n0", "NOISY_LAYER_S": "0"}
-    command, environment = [sys.executable, "-c", TRAINS_EACH], {**os.environ, **planted}
+    command, environment = [sys.executable, "-c", TRAIN_SCRIPT], {**os.environ, **planted}
     done = subprocess.run(command, input=json.dumps(runs), env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
-    found = answer(capfd, "triage", "slow")
+    found = json_output(capfd, "triage", "slow")
     assert found["measurements"] == RUNS and found["noise"] > 0.03, found
     (change,) = found["changes"]
     assert abs(change["index"] - BEGINS) <= 3 and change["verdict"] == "assigned", found
@@ -117,5 +117,5 @@ def test_a_recipe_key_that_costs_30_percent_is_named_among_noisy_hosts(
     first = first_finding_of_steps(capfd)
     assert first["is_confirmed"] and f"due to recipe.{KEY}" in first["what"]
     # Where the key is on no record, hosts are not blamed in its place.
-    (change,) = answer(capfd, "triage", "slow", "--factors", "host,code,model")["changes"]
+    (change,) = json_output(capfd, "triage", "slow", "--factors", "host,code,model")["changes"]
     assert (change["verdict"], change["assigned"]) == ("unexplained", {}), change

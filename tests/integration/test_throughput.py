@@ -96,9 +96,9 @@ def test_the_nearest_calibration_says_in_which_keys_it_is_of_another_recipe(reci
         load_calibration(CalibrationKey.here(of(*overrides)[0], dataset).file_in(home), own, dataset)
 
 
-@pytest.mark.parametrize("spread", [0, 3])
+@pytest.mark.parametrize("shuffle_radius", [0, 3])
 def test_rows_take_what_reading_them_takes_though_a_first_window_reads_more(
-    recipe: Path, monkeypatch: pytest.MonkeyPatch, spread: int
+    recipe: Path, monkeypatch: pytest.MonkeyPatch, shuffle_radius: int
 ) -> None:
     """Of 64 rows in a window, out of row groups of 30 at 8 places, and of as many windows as share its rows."""
     read, row_s = DatasetView.read, 0.001
@@ -111,7 +111,7 @@ def test_rows_take_what_reading_them_takes_though_a_first_window_reads_more(
     overrides = (
         "loader.global_batch_size=32",
         "loader.window_rows=8",
-        f"loader.shuffle_radius_windows={spread}",
+        f"loader.shuffle_radius_windows={shuffle_radius}",
     )
     found = loader_row_s(*check_recipe(read_config_file(recipe, overrides)))
     assert row_s <= found < 3 * row_s  # a busy machine takes longer; all that was read, six times as long
@@ -169,12 +169,12 @@ def test_a_recipe_is_calibrated_once_and_is_forecast_from_that(
     assert check["measured_step_s"] > 0
     assert {"compute", "communication", "checkpoint", "startup"} <= {term["phase"] for term in check["terms"]}
     assert check["worst"] in {term["phase"] for term in check["terms"]}
-    _screens_say_it(recipe, assay)
-    _modes_are_taken_by_a_program(recipe, assay, tmp_path)
+    _assert_screens_show_it(recipe, assay)
+    _assert_modes_are_used_by_a_program(recipe, assay, tmp_path)
     assert len(list(Home.from_environment().calibrations.iterdir())) == 1
 
 
-def _screens_say_it(recipe: Path, assay) -> None:
+def _assert_screens_show_it(recipe: Path, assay) -> None:
     code, out, error = assay("throughput", recipe, "--workers", "2,7,8", "--advise")
     assert code == 0, error
     for part in ("calibrated on", "speedup, 90%", "binds", "P(3.5x at 8) = ", "where the time of a step goes"):
@@ -186,7 +186,7 @@ def _screens_say_it(recipe: Path, assay) -> None:
     assert "wrong by the most: " in out
 
 
-def _modes_are_taken_by_a_program(recipe: Path, assay, folder: Path) -> None:
+def _assert_modes_are_used_by_a_program(recipe: Path, assay, folder: Path) -> None:
     code, out, error = assay("throughput", recipe, "--workers", "1,8", "trainer.epochs=8", "--modes")
     assert code == 0, error
     file = folder / "program.yaml"

@@ -53,7 +53,7 @@ def recipe(tiny_recipe_tree: dict[str, Any], tmp_path: Path, monkeypatch: pytest
     return path
 
 
-def said(capfd: pytest.CaptureFixture[str], *arguments: object) -> str:
+def output_of(capfd: pytest.CaptureFixture[str], *arguments: object) -> str:
     """What a command prints that ends well."""
     capfd.readouterr()
     with pytest.raises(SystemExit) as ended:
@@ -78,7 +78,7 @@ def test_a_node_that_kills_ranks_is_named_guarded_and_found_mended(
         """Runs as jobs, each to its end, and the nodes on which they were."""
         on = ("--on", "slurm", "--no-requeue", "--max-restarts", "0", "--sbatch=--mem=1")
         for name in names:
-            said(capfd, "train", recipe, "--run-id", name, *on, *options)
+            output_of(capfd, "train", recipe, "--run-id", name, *on, *options)
         wait_until(lambda: not cluster.call("squeue", "-h"), "all jobs", timeout_s=400.0)
         jobs = [saved_launches(Home.from_environment().run(name))[-1].job for name in names]
         lines = {line.split()[0]: line for line in cluster.completions.read_text().splitlines()}
@@ -87,21 +87,21 @@ def test_a_node_that_kills_ranks_is_named_guarded_and_found_mended(
     # Ten recipes by four seeds: a unit for Slurm is a job's name without its digits.
     nodes = trained([f"{'abcdefghij'[recipe_of]}-{seed}" for seed in range(4) for recipe_of in range(10)])
     assert set(nodes) == {"n1", "n2", "n3", "n4"}
-    found = said(capfd, "triage", "failures", cluster.completions, "--factors", "host,user,partition", "--json")
+    found = output_of(capfd, "triage", "failures", cluster.completions, "--factors", "host,user,partition", "--json")
     diagnosis = json.loads(found)
     assert (diagnosis["verdict"], diagnosis["attempts"]) == ("cause", 40), diagnosis
     assert [item["factors"] for item in diagnosis["causes"]] == [{"host": BAD}]
     assert diagnosis["failures"] == diagnosis["causes"][0]["failures"] == nodes.count(BAD)
 
     (why := tmp_path / "why.json").write_text(found)
-    said(capfd, "triage", "guard", why, "--refuse")
-    assert said(capfd, "triage", "guard", "--exclude") == f"{BAD}\n"
+    output_of(capfd, "triage", "guard", why, "--refuse")
+    assert output_of(capfd, "triage", "guard", "--exclude") == f"{BAD}\n"
     assert BAD not in trained([f"guarded-{number}" for number in range(8)])
 
     broken.unlink()
-    said(capfd, "triage", "guard", "--lift", f"host={BAD}")
-    mended_s = time.time()
+    output_of(capfd, "triage", "guard", "--lift", f"host={BAD}")
+    fixed_s = time.time()
     assert set(trained([f"mended-{recipe_of}" for recipe_of in "abcdefgh"], f"--sbatch=--nodelist={BAD}")) == {BAD}
-    request = ("triage", "fixed", cluster.completions, "--since", f"{int(mended_s)}", "--where", f"host={BAD}")
-    check = json.loads(said(capfd, *request, "--json"))
+    request = ("triage", "fixed", cluster.completions, "--since", f"{int(fixed_s)}", "--where", f"host={BAD}")
+    check = json.loads(output_of(capfd, *request, "--json"))
     assert (check["verdict"], check["attempts"], check["failures"]) == ("fixed", 8, 0), check

@@ -16,12 +16,12 @@ from integration.test_eval_endpoint import Handler, endpoint  # noqa: F401
 from prompt_rows import grpo_recipe, prompt_dataset
 
 PYTHON = {"type": "python", "name": "own", "source": "def grade(sample, item):\n    return 1.0"}
-ASKED = {"type": "generation", "name": "b", "items": "b.jsonl", "sampling": {"max_tokens": 6}, "grader": PYTHON}
-SUITE = {"name": "s", "benchmarks": [ASKED]}
+BENCHMARK = {"type": "generation", "name": "b", "items": "b.jsonl", "sampling": {"max_tokens": 6}, "grader": PYTHON}
+SUITE = {"name": "s", "benchmarks": [BENCHMARK]}
 
 
 @pytest.fixture(autouse=True)
-def nobody_said(monkeypatch: pytest.MonkeyPatch, fenced: None) -> None:
+def no_warning_yet(monkeypatch: pytest.MonkeyPatch, fenced: None) -> None:
     monkeypatch.setenv(VARIABLE, "")
 
 

@@ -76,8 +76,8 @@ def _print(comparison: "ComparisonView") -> None:
     lines = [
         (
             comparison.metric.title,
-            f"{comparison.candidate_value:.4f}, the baseline's {comparison.baseline_value:.4f}, on {comparison.num_rows:,} "
-            "rows",
+            f"{comparison.candidate_value:.4f}, the baseline's {comparison.baseline_value:.4f}, "
+            f"on {comparison.num_rows:,} rows",
         ),
         (
             "difference",

@@ -174,11 +174,11 @@ def build(
     from assay.reporting.terminal.data import print_build
     from assay.reporting.terminal.terminal import show_progress
 
-    asked = {name: fields.pop(name) for name in ("text", "label", "metadata", "time", "key", "tokenizer")}
-    if format is not None and asked["label"] is not None:
+    requested = {name: fields.pop(name) for name in ("text", "label", "metadata", "time", "key", "tokenizer")}
+    if format is not None and requested["label"] is not None:
         raise ConfigError(f"rows of --format {format} have no label: leave --label out, or --format.")
-    given = RequestedFields(**asked, without_label=no_label or format is not None)
-    found = propose(sources, given) if format in (None, "text") else _explicit_fields(given)
+    request = RequestedFields(**requested, without_label=no_label or format is not None)
+    found = propose(sources, request) if format in (None, "text") else _explicit_fields(request)
     if found.format is not None:
         format, fields["chat_template"] = found.format, fields["chat_template"] or _new_template(found)
     if found.label is None and fields["label_kind"] != "auto":
@@ -215,42 +215,40 @@ def build(
         _print_vocabulary(config.tokenizer, out)
 
 
-def _warn_of_tokenization(asked: str) -> None:
+def _warn_of_tokenization(tokenizer: str) -> None:
     """Warn if transformers tokenizes texts differently with this folder, as an inference server would."""
     from assay.base.installed import installed_path
     from assay.data.dataset.tokens import load_tokenizer, new_vocabulary
     from assay.training.model_folders import tokenization_warning
 
-    folder = installed_path(asked)
-    if new_vocabulary(asked) is None and folder.is_dir():
+    folder = installed_path(tokenizer)
+    if new_vocabulary(tokenizer) is None and folder.is_dir():
         difference = tokenization_warning(folder, load_tokenizer(folder))
         if difference is not None:
-            click.echo(f"warning: --tokenizer {asked}: {difference}", err=True)
+            click.echo(f"warning: --tokenizer {tokenizer}: {difference}", err=True)
 
 
-def _print_vocabulary(asked: str, out: Path) -> None:
+def _print_vocabulary(tokenizer: str, out: Path) -> None:
     """Say so if the new tokenizer has fewer tokens than requested: the texts contain no more repeated pieces."""
     from assay.data.dataset.tokens import load_tokenizer, new_vocabulary
 
-    size = new_vocabulary(asked)
+    size = new_vocabulary(tokenizer)
     if size is not None and (found := load_tokenizer(out).get_vocab_size()) < size:
         click.echo(f"  the new tokenizer has {found:,} tokens, not {size:,}: these texts have no more that repeat")
 
 
-def _explicit_fields(given: "RequestedFields") -> "Proposal":
+def _explicit_fields(request: "RequestedFields") -> "Proposal":
     """Return the fields of a format with fixed names, for which there is nothing to propose."""
     from assay.data.dataset.raw.propose import TEXT, Proposal
 
-    if given.text is not None:
-        raise ConfigError(
-            "--text names a field of texts; rows of this --format have names of their own (docs/data.md). Leave it out."
-        )
-    if given.tokenizer is None:
+    if request.text is not None:
+        raise ConfigError("--text: rows of this --format have fixed field names (docs/data.md). Leave the option out.")
+    if request.tokenizer is None:
         raise ConfigError(
             "--tokenizer is missing: name that of the model that will be trained (a tokenizer.json, or a folder or "
             "package:NAME/FOLDER with one), or new:8000 to train one on the rows."
         )
-    return Proposal(TEXT, None, given.metadata, given.time, given.key, given.tokenizer, False)
+    return Proposal(TEXT, None, request.metadata, request.time, request.key, request.tokenizer, False)
 
 
 def _check_replaceable(out: Path) -> None:
@@ -362,13 +360,13 @@ def show(
     from assay.reporting.views.dataset_order import json_with_order
     from assay.store.retry_policy import RetryPolicy
 
-    given = {
+    values = {
         "window_rows": window_rows,
         "shuffle_radius_windows": shuffle_radius_windows,
         "lanes": lanes,
         "global_batch_size": batch,
     }
-    config = validated(LoaderConfig, LoadedConfig(given, {}))
+    config = validated(LoaderConfig, LoadedConfig(values, {}))
     loaded = Dataset.open(dataset, RetryPolicy(STORE_TIMEOUT_S))
     if not as_json:
         _print(loaded.manifest, dataset, as_json=False)
@@ -555,14 +553,14 @@ def score(dataset: Path, reference: str, out: Path, name: str | None, tokens_at_
     from assay.workflows.export.score_pairs import folder_reference, is_folder, run_reference, score_pairs
 
     loaded = Dataset.open(dataset)
-    asked = (
+    model = (
         folder_reference(reference, loaded)
         if is_folder(reference)
         else run_reference(home, *run_and_step(home, reference), loaded)
     )
     manifest = score_pairs(
         loaded,
-        asked,
+        model,
         out,
         name=name,
         tokens_at_once=tokens_at_once,

@@ -1,6 +1,6 @@
-"""Audits a run where it lies, and keeps the report where that can be written.
+"""Audit a run and save the report, if the run's folder is writable.
 
-The run's folder is enough: without a ledger, in a folder that can only be read, the answer is the same.
+Only the run's folder is needed: without a ledger and on read-only storage the result is the same.
 """
 
 from assay.base.errors import StoreError
@@ -16,8 +16,11 @@ from assay.training.audit import audit_run
 def audit_and_record(
     home: Home, run_id: str, *, check_shards: bool, weights: WeightsDepth
 ) -> tuple[AuditReport, AuditReport | None, str]:
-    """The report; one that looked at more and stays on record in its place; and why it could not be kept, empty
-    where it could. `run_id` may be the beginning of one."""
+    """Audit a run; `run_id` may be the beginning of an id.
+
+    Returns the report, the more thorough report that stays on record instead (or None), and why the report
+    could not be saved (empty if it was).
+    """
     run = home.run(_whole_id(home, run_id))
     log = CommitLog(open_store(run.store_url))
     report = audit_run(run, log, check_shards=check_shards, weights=weights)
@@ -34,7 +37,7 @@ def audit_and_record(
                 ledger.record_audit(report)
     except StoreError as error:
         mark_missed(home, run.run_id)
-        return report, None, f"{error} It is in the run's folder, and written down once the ledger answers."
+        return report, None, f"{error} It is in the run's folder, and is recorded once the ledger is available."
     return report, None, ""
 
 

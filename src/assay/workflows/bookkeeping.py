@@ -1,8 +1,8 @@
-"""What the supervisor sees, written to the ledger: attempts, log entries, metrics, device time.
+"""Records what the supervisor observes in the ledger: attempts, log entries, metrics, device time.
 
-The ranks write files only, and the supervisor hands facts to a thread that writes them (`LedgerWriter`). Should
-the database be away, or hang, training goes on, restarts and leaves as if nothing were: the facts are in the
-run's folder and its log of commits, and what could not be written is written when the database is back.
+Ranks write files only, and the supervisor passes facts to a writer thread (`LedgerWriter`). If the database is
+down or hangs, training, restarts and exit are not affected: the facts are in the run's folder and commit log,
+and are recorded when the database is back.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,38 +34,36 @@ Subject = TypeVar("Subject")
 
 
 def writer_of(home: Home, run: Run) -> LedgerWriter:
-    """Writes a run's facts into the home's ledger; the run itself first."""
+    """Return a background writer for the run's facts, which records the run first."""
     writer = LedgerWriter(home, run.run_id, again=partial(rebuild_run, run=run))
     writer.put(lambda ledger: ledger.record_run(run))
     return writer
 
 
 class Bookkeeper:
-    """A watcher that keeps the ledger up to date."""
+    """A run observer that keeps the ledger up to date."""
 
     def __init__(self, run: Run, writer: LedgerWriter, clock: Clock) -> None:
-        """`writer` is the run's own (`writer_of`)."""
         self._run = run
         self._writer = writer
         self._clock = clock
-        # Nobody waits here: what could not be read now is read at the next look.
+        # No retries: what cannot be read now is read at the next tick.
         self._log = CommitLog(open_store(run.store_url, RetryPolicy(0.0)))
         self._num_entries = 0
         self._next_fold_s = 0.0
 
     def attempt_began(self, attempt: Attempt, pids: Sequence[int]) -> None:  # noqa: ARG002
-        """A new life of the run."""
         self._writer.put(lambda ledger: self._record_beginning(ledger, attempt))
 
     def tick(self, attempt: Attempt) -> None:  # noqa: ARG002
-        """Bring metrics and commits up to date, now and then."""
+        """Record new metrics and commits every `FOLD_INTERVAL_S` seconds."""
         now_s = self._clock.monotonic_s()
         if now_s >= self._next_fold_s and not self._writer.is_behind:
             self._next_fold_s = now_s + FOLD_INTERVAL_S
             self._writer.put(self._catch_up)
 
     def attempt_ended(self, attempt: Attempt) -> None:
-        """Write down how it ended, and where its device time went."""
+        """Record the outcome and the device time."""
         self._writer.put(lambda ledger: self._record_end(ledger, attempt))
 
     def _record_beginning(self, ledger: Ledger, attempt: Attempt) -> None:
@@ -89,10 +87,10 @@ class Bookkeeper:
 
 
 def record_earlier_attempts(ledger: Ledger, run: Run, attempt: Attempt) -> None:
-    """Write down what the beginning of an attempt changes about those before it.
+    """Record how a new attempt changes the attempts before it.
 
-    One whose supervisor died has been closed, and steps that were committed are lost after all where the new
-    attempt begins before them, because the commit was damaged or not trusted.
+    An attempt whose supervisor died has been closed; committed steps are lost if the new attempt starts before
+    them, because the commit was corrupt or not trusted.
     """
     known = {earlier.attempt: earlier for earlier in ledger.attempts(run.run_id)}
     for earlier in saved_attempts(Path(run.run_dir)):
@@ -104,7 +102,7 @@ def record_earlier_attempts(ledger: Ledger, run: Run, attempt: Attempt) -> None:
 
 
 def record_phases(ledger: Ledger, run: Run, attempt: Attempt) -> None:
-    """Write down where the device time of an attempt that has ended went."""
+    """Record the device time of a finished attempt by phase."""
     assert attempt.ended_s is not None and attempt.end_step is not None
     later = [
         saved_attempt for saved_attempt in saved_attempts(Path(run.run_dir)) if saved_attempt.attempt > attempt.attempt
@@ -123,18 +121,18 @@ def record_phases(ledger: Ledger, run: Run, attempt: Attempt) -> None:
 
 
 class LedgerSource(NamedTuple, Generic[Subject]):
-    """Where rows about a run, or about what lies in a home, are written from, when the ledger is made anew."""
+    """Files from which rows of the ledger are rebuilt."""
 
     tables: tuple[str, ...]
     files: str
-    """In the run's folder or the home, unless it says otherwise."""
+    """Patterns in the run's folder or the home, unless stated otherwise."""
     write: Callable[[Ledger, Subject], object]
 
 
 def rebuild_run(ledger: Ledger, run: Run) -> list[str]:
-    """Write everything about a run into the ledger again; what is there already stays as it is.
+    """Record everything about a run in the ledger again; existing rows stay.
 
-    Returns a sentence on each kind of its files of which one is damaged: that costs its own rows only.
+    Returns a sentence for each kind of file that is corrupt; such a file costs only its own rows.
     """
     return write_sources(ledger, run, RUN_SOURCES, name=f"run '{run.run_id}'")
 
@@ -142,13 +140,13 @@ def rebuild_run(ledger: Ledger, run: Run) -> list[str]:
 def write_sources(
     ledger: Ledger, subject: Subject, sources: Sequence[LedgerSource[Subject]], *, name: str
 ) -> list[str]:
-    """Write the rows of some sources; likewise."""
+    """Record the rows of some sources; returns a sentence for each kind of file that is corrupt."""
     problems = []
     for source in sources:
         try:
             source.write(ledger, subject)
         except StoreError:
-            raise  # the ledger's, as likely as not
+            raise  # probably an error of the ledger itself
         except AssayError as error:
             problems.append(f"{name}: {', '.join(source.tables)} not from {source.files}: {error}")
     return problems
@@ -166,7 +164,7 @@ def _log_entries(ledger: Ledger, run: Run) -> None:
 
 def _attempts(ledger: Ledger, run: Run) -> None:
     written = None
-    # Again, where one has ended meanwhile: else what was read before would stand over its supervisor's word.
+    # Repeat if an attempt ended meanwhile: the older state must not overwrite the one from its supervisor.
     while (attempts := saved_attempts(Path(run.run_dir))) != written:
         for attempt in attempts:
             ledger.record_attempt(attempt)

@@ -1,6 +1,6 @@
-"""How fast a recipe trains here, from some seconds of real steps: real ranks, rows and commits.
+"""Measure how fast a recipe trains here, with some seconds of real steps: real ranks, rows and commits.
 
-They are made in a folder that is removed afterwards; nothing reaches the home, the ledger or the run's store.
+The run is in a temporary folder; nothing reaches the home, the ledger or the run's store.
 """
 
 import re
@@ -24,47 +24,47 @@ from assay.store.objects import open_store
 from assay.workflows.run import plan_run
 
 HANG_S = 900.0
-"""As long as a first step may take: nobody knows yet how long one takes."""
+"""Hang timeout; long, because the duration of a step is unknown yet."""
 MIN_STEPS = 4
-"""The first one reads the first rows and warms up, so it is not counted."""
+"""Minimum number of steps; the first one warms up and is not measured."""
 MEASURING = RestartPolicy(max_restarts=0, hang_s=HANG_S)
 
 
 class Calibration(NamedTuple):
-    """What was measured."""
+    """Measured times of a recipe."""
 
     num_steps: int
-    """That the speed was measured over."""
+    """Number of measured steps."""
     startup_s: float
-    """From the beginning to the end of the first step."""
+    """Seconds from the start to the end of the first step."""
     seconds_per_token: float
-    """Wall-clock, all ranks together."""
+    """Wall-clock seconds per token of all ranks."""
     seconds_per_step: float
-    """Likewise."""
+    """Wall-clock seconds per step of all ranks."""
     commit_s: float
-    """For which a rank was held up by the last commit, at the most."""
+    """Seconds that the last commit held up a rank."""
     peak_bytes: int
-    """Bytes of the host's memory, by the rank that held most."""
+    """Peak host memory of the rank that used most."""
 
 
 class Trained(NamedTuple):
-    """Some seconds of a run."""
+    """An attempt that was ended after some seconds."""
 
     attempt: Attempt
     peak_bytes: int
-    """Bytes of the host's memory, by the rank that held most."""
+    """Peak host memory of the rank that used most."""
 
 
 def calibrate(recipe_values: LoadedConfig, *, world_size: int, seconds: float) -> Calibration:
-    """Train for so many seconds behind the first step, commit, and remove everything."""
+    """Train for `seconds` after the first step, commit, measure, and remove everything."""
     with short_run(recipe_values, world_size=world_size) as run:
         return _measure(run, train_for(run, world_size=world_size, seconds=seconds))
 
 
 @contextmanager
 def short_run(recipe_values: LoadedConfig, *, world_size: int, **trainer: object) -> Iterator[Run]:
-    """A run of this recipe in a folder that is removed, without evaluations on the way; `trainer`: what else is
-    otherwise of its trainer."""
+    """Yield a run of the recipe in a temporary folder, without evaluations; `trainer` overrides keys of its
+    trainer."""
     changed = {**recipe_values.values.get("trainer", {}), "evaluate_every": None, **trainer}
     values = {**recipe_values.values, "trainer": changed, "evaluation": None}
     with TemporaryDirectory(prefix="assay-check-") as folder:
@@ -80,7 +80,7 @@ def short_run(recipe_values: LoadedConfig, *, world_size: int, **trainer: object
 
 
 def train_for(run: Run, *, world_size: int, seconds: float, policy: RestartPolicy = MEASURING) -> Trained:
-    """One attempt, that is ended with a commit so many seconds behind its first step, if it lasts that long."""
+    """Run one attempt, and end it with a commit `seconds` after its first step."""
     watch = _Stopwatch(run, seconds)
     supervisor = Supervisor(
         run, CommitLog(open_store(run.store_url)), policy=policy, observers=[watch], clock=SystemClock()
@@ -93,11 +93,11 @@ def train_for(run: Run, *, world_size: int, seconds: float, policy: RestartPolic
     except TrainingError as error:
         ended = saved_attempts(Path(run.run_dir))
         reason = ended[-1].reason if ended else str(error)
-        raise TrainingError(f"no run of this recipe gets far here: {reason}") from error
+        raise TrainingError(f"the recipe does not train on this machine: {reason}") from error
 
 
 def segment_of(run: Run, attempt: Attempt, rank: int = 0) -> SegmentData | None:
-    """What a rank of an attempt wrote down; None where it wrote nothing."""
+    """Return the metrics of a rank of an attempt; None if it wrote none."""
     path = segment_path(Path(run.run_dir), attempt.attempt, rank)
     return read_segment(path) if path.exists() else None
 
@@ -105,7 +105,7 @@ def segment_of(run: Run, attempt: Attempt, rank: int = 0) -> SegmentData | None:
 def _measure(run: Run, trained: Trained) -> Calibration:
     attempt, segment = trained.attempt, segment_of(run, trained.attempt)
     if segment is None or segment.header is None or len(segment.step_ends.at_s) < 2:
-        raise TrainingError("no two steps were made, so nothing can be said of the time that the run takes.")
+        raise TrainingError("fewer than two steps ran, so the time of the run cannot be estimated.")
     assert attempt.ended_s is not None and attempt.end_step is not None
     end_times_s = segment.metrics["tokens"].at_s
     spent = rank_phase_seconds(run, attempt, 0, held_to_s=attempt.ended_s, committed_step=attempt.end_step)
@@ -121,7 +121,7 @@ def _measure(run: Run, trained: Trained) -> Calibration:
 
 
 class _Stopwatch:
-    """Ends the run when enough was seen, and notes how much memory the ranks take."""
+    """A run observer that stops the run after enough steps, and records the peak memory of the ranks."""
 
     def __init__(self, run: Run, seconds: float) -> None:
         self._run = run
@@ -131,11 +131,9 @@ class _Stopwatch:
         self.stop: Callable[[], None] = lambda: None
 
     def attempt_began(self, attempt: Attempt, pids: Sequence[int]) -> None:  # noqa: ARG002
-        """Note whom to look at."""
         self._pids = pids
 
     def tick(self, attempt: Attempt) -> None:
-        """Look."""
         self.peak_bytes = max([self.peak_bytes, *map(_peak_bytes, self._pids)])
         segment = segment_of(self._run, attempt)
         if segment is None or len(end_times_s := segment.step_ends.at_s) < MIN_STEPS:
@@ -144,11 +142,11 @@ class _Stopwatch:
             self.stop()
 
     def attempt_ended(self, attempt: Attempt) -> None:
-        """What it left is read afterwards."""
+        pass
 
 
 def _peak_bytes(pid: int) -> int:
-    """The most that a process held so far; 0 where it is gone or its system does not say."""
+    """Return the peak memory of a process; 0 if it is gone or the system does not report it."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:

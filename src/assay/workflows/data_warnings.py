@@ -1,4 +1,4 @@
-"""What a dataset and its split warn of before anything is trained on them: `recipe new`, `--check`."""
+"""Warnings about a dataset and its split before training, for `recipe new` and `--check`."""
 
 from assay.data.dataset.columns import LABEL, TOKENS
 from assay.data.dataset.dataset import Dataset
@@ -16,9 +16,10 @@ from assay.training.recipe import Recipe
 
 
 def data_warnings(recipe: Recipe, dataset: Dataset) -> list[Warned]:
-    """What a dataset warns of.
+    """Return warnings about a dataset.
 
-    Rows that were cut, or that leak (where that is searched quickly), a split that is off, telling columns.
+    They are about cut rows, leaking rows (if they are found quickly), a split that misses its target, and
+    columns that give away the label.
     """
     manifest, split = dataset.manifest, recipe.data.split
     num_cut = manifest.build.num_cut if manifest.build is not None else None

@@ -1,7 +1,7 @@
-"""Deletes a run: what the ledger says of it, its commits, its folder; in an order that can be begun again.
+"""Deletes a run: its rows in the ledger, its commits and its folder, in a restartable order.
 
-The record goes last. So what was interrupted is still a run of that name, and deleting it again goes on. What
-is not ours stays: other objects in the same store, the dataset, the suite.
+The record goes last, so an interrupted deletion is still a run of that name, and deleting it again continues.
+Other objects in the store, the dataset and the suite stay.
 """
 
 import shutil
@@ -26,22 +26,22 @@ from assay.store.run_location import original_of
 _OURS = (
     *PENDING_PREFIXES, CHECKPOINT_PREFIX, CAPSULE_PREFIX, BENCHMARKS, SUMMARY_PREFIX, LOG_PREFIX,
 )  # fmt: skip
-"""What a run leaves in its store; the log, which names the rest, goes last."""
+"""Prefixes of a run's objects in its store; the log, which names the others, goes last."""
 
 
 class Deletion(NamedTuple):
-    """What would go, and what would miss it."""
+    """What a deletion removes and breaks."""
 
     run: Run
     num_bytes: int
-    """In its folder and its store."""
+    """Bytes in its folder and its store."""
     num_files: int
     losses: tuple[str, ...]
-    """Sentences on what others cannot do any more."""
+    """Sentences about what will no longer be possible."""
 
 
 def plan_deletion(home: Home, ledger: Ledger, run_id: str) -> Deletion:
-    """What deleting a run means; `ConfigError` where it runs, or may run where nobody sees it."""
+    """Return what deleting a run means. Raises `ConfigError` if it is running, or may be."""
     run = home.run(run_id)
     launch = last_launch(run)
     state = "ended" if launch is None else state_of(launch)
@@ -65,7 +65,7 @@ def plan_deletion(home: Home, ledger: Ledger, run_id: str) -> Deletion:
 
 
 def delete_run(home: Home, ledger: Ledger, run: Run) -> None:
-    """Delete it; what is gone already is passed over."""
+    """Delete a run; parts that are gone already are skipped."""
     ledger.forget(run.run_id)
     if run.store_url != run.run_dir:
         store = open_store(run.store_url)
@@ -90,12 +90,12 @@ def _losses(home: Home, ledger: Ledger, run: Run) -> list[str]:
         for child in children
     ]
     losses += [
-        f"campaign '{campaign.name}' cannot be judged again without it"
+        f"campaign '{campaign.name}' cannot be decided again without it"
         for campaign in ledger.campaigns()
         if any(run.run_id == arm.run_id for decision in ledger.decisions(campaign.name) for arm in decision.runs)
     ]
     losses += [
-        f"{comparison.candidate_run_id} was compared with it, and cannot be again"
+        f"{comparison.candidate_run_id} was compared with it, and cannot be compared again"
         for comparison in ledger.comparisons(run.run_id)
         if comparison.baseline_run_id == run.run_id
     ]

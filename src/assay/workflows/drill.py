@@ -1,7 +1,7 @@
-"""A resume drill: a short pilot of a recipe, hurt in every way that a cluster knows, ends with the same bits.
+"""A resume drill: a short pilot run must end with the same bits whatever fault is injected.
 
-What is never exercised does not work when it is needed; so a large run can be made to wait for a drill. For
-the same reason an exercise whose fault did not strike fails: it exercised nothing.
+Recovery that is never exercised does not work when it is needed, so a large run can require a drill. An
+exercise whose fault did not occur fails, because it tested nothing.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -31,28 +31,27 @@ from assay.workflows.run import create_run
 MAX_LIVES = 12
 HANG_S = 10.0
 NODES_HANG_S = 2 * JOIN_S
-"""A rank stands still while a node that it lends comes."""
+"""Ranks wait while a node that they need joins."""
 
 
 class Scenario(NamedTuple):
-    """What is done to the pilot."""
+    """A way to disturb the pilot."""
 
     name: str
     faults: tuple[dict[str, object], ...] = ()
     world_sizes: tuple[int, ...] = ()
-    """The world sizes of the attempts in turn; empty: as asked for."""
+    """World sizes of the attempts in turn; empty: as requested."""
     parallel: tuple[Parallel, ...] = ("ddp",)
     share: Share = "equal"
     on_nodes: bool = False
-    """Each worker is on a node of its own: a further supervisor of this machine, which is lent to the run."""
+    """Whether each worker is on a node of its own: another supervisor on this machine."""
 
     def plan(self) -> FaultPlan:
-        """The faults as ranks take them."""
         return FaultPlan.model_validate({"faults": self.faults})
 
 
 def scenarios(*, num_steps: int, commit_every: int, workers: int) -> list[Scenario]:
-    """The undisturbed pilot first, then each way to hurt it."""
+    """Return the undisturbed pilot, then each scenario."""
     middle, last = num_steps // 2, workers - 1
     committed = commit_every * max(1, middle // commit_every)
     kill = {"type": "kill", "rank": last, "step": middle}
@@ -82,7 +81,8 @@ def scenarios(*, num_steps: int, commit_every: int, workers: int) -> list[Scenar
 
 
 def _of_nodes(middle: int) -> list[Scenario]:
-    """What nodes do that come and go; a kill lets in who waits outside, and has lanes shared anew."""
+    """Return the scenarios of joining and leaving nodes; a kill makes the next attempt include new nodes and
+    share lanes again."""
     leave = {"type": "leave", "node": 1, "step": middle}
     join = {"type": "join", "node": 0, "attempt": 2, "step": middle + 2}
     kill = {"type": "kill", "rank": 0, "phase": "data"}
@@ -164,7 +164,7 @@ def _exercise(
 
 @contextmanager
 def _nodes_of(home: Home, run: Run, scenario: Scenario, workers: int) -> Iterator[Nodes | None]:
-    """Where the ranks are started, if not by this process alone: all on this machine, a node for each."""
+    """Yield a group of nodes on this machine, one for each worker; None if the scenario needs none."""
     if not scenario.on_nodes:
         yield None
         return
@@ -177,7 +177,7 @@ def _nodes_of(home: Home, run: Run, scenario: Scenario, workers: int) -> Iterato
         deadline_s = clock.monotonic_s() + JOIN_S
         while group.room(workers) < workers:
             if clock.monotonic_s() > deadline_s:
-                raise TrainingError(f"the nodes did not come within {JOIN_S:.0f} s: {log} has their words.")
+                raise TrainingError(f"the nodes did not join within {JOIN_S:.0f} s; see {log}.")
             clock.sleep_s(0.05)
         yield group
 

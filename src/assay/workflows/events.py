@@ -1,8 +1,7 @@
-"""Tells whom the home's settings name what becomes of a run, by a command of theirs.
+"""Runs the user's `on_event` command from settings.yaml when the state of a run changes.
 
-The command runs in a session of its own, with half a minute to live, and nobody waits for it: whatever it
-does, or does not, the run goes on, ends and leaves as if it were not there. What it prints is in the run's
-`events.log`.
+The command runs in its own session with a time limit of 30 s, and nothing waits for it, so it cannot affect the
+run. Its output goes to the run's `events.log`.
 """
 
 import sys
@@ -31,7 +30,7 @@ except subprocess.TimeoutExpired:
 
 
 class EventCommand:
-    """A watcher that tells of hangs, and is told of the end."""
+    """A run observer that reports hangs; the end is reported by `notify`."""
 
     def __init__(self, home: Home, run: Run, *, limit_s: float = LIMIT_S) -> None:
         self._home = home
@@ -40,18 +39,16 @@ class EventCommand:
         self._limit_s = limit_s
 
     def attempt_began(self, attempt: Attempt, pids: Sequence[int]) -> None:
-        """Nothing: that is what is expected."""
+        pass
 
     def tick(self, attempt: Attempt) -> None:
-        """Likewise."""
+        pass
 
     def attempt_ended(self, attempt: Attempt) -> None:
-        """A hang is told; another attempt may be under way by then."""
         if attempt.failure is not None and attempt.failure.failure_kind == "hang":
             self.notify("stalled", step=attempt.end_step, text=attempt.reason)
 
     def notify(self, event: Event, *, step: int | None, text: str) -> None:
-        """Start the command, if there is one."""
         if not self._command:
             return
         about = {

@@ -1,11 +1,11 @@
-"""A fork: a new run that begins with a commit of another one, under a recipe that may differ where it can.
+"""Forks: a new run that starts from a commit of another run, with a recipe that may differ in some keys.
 
     run A   commit 100 | commit 200 | commit 300 ...
                             |  its files are copied, and are entry 0 of the new run's log (attempt 0)
     run B              commit 200 | attempt 1 | commit 300 ...
 
-It goes on at A's cursor, so what decides which rows stand behind a step must be A's, and so must be whatever
-decides the shape or the meaning of the weights. Nothing of A is needed any more but for the proof of its rows.
+The fork continues at A's cursor, so keys that decide the rows of a step, or the shape or meaning of the weights,
+must be A's. Afterwards A is needed only to audit its rows.
 """
 
 from collections.abc import Mapping
@@ -34,9 +34,9 @@ def plan_fork(
     run_id: str | None,
     store_url: str | None,
 ) -> Run:
-    """The checked record of a fork of a commit (the last one, unless a step is named); nothing is written.
+    """Return the validated record of a fork of a commit (by default the last); nothing is written.
 
-    From step 0, or of a run without commits, it is a new run under the recipe with the overrides.
+    From step 0, or of a run without commits, this is a new run with the recipe and the overrides.
     """
     parent = load_run(home, parent_id)
     check_unchanged(parent, recipe_of(parent))
@@ -44,7 +44,7 @@ def plan_fork(
     is_anew = step == 0 or (step is None and not log.commits())
     commit = None if is_anew else find_commit(parent, log, step)
     if commit and (problem := first_problem(log.store, commit)) is not None:
-        raise DamagedDataError(f"commit at step {commit.step} of '{parent_id}': {problem}. Fork another one.")
+        raise DamagedDataError(f"commit at step {commit.step} of '{parent_id}': {problem}. Fork another commit.")
     was = recipe_of(parent).model_dump(mode="json")
     tree, changed_values = (
         recipe_of(parent).model_dump(mode="json"),
@@ -78,7 +78,7 @@ def plan_fork(
 
 
 def bring_commit(home: Home, run: Run) -> None:
-    """Copy the commit with which a fork begins, unless it is there; of any other run, do nothing."""
+    """Copy the commit that a fork starts from, unless it exists; do nothing for other runs."""
     if run.parent is None:
         return
     log = CommitLog(open_store(run.store_url))
@@ -94,7 +94,7 @@ def bring_commit(home: Home, run: Run) -> None:
             "it again."
         )
     folder = checkpoint_folder(commit.step, 0)
-    # Receipts and journal are of what their own run learned.
+    # Receipts and the rollout log belong to the run that wrote them.
     files = tuple(file for file in commit.files if file.path not in RETAINED_NAMES)
     for file in files:
         copy_object(parent_log.store, f"{commit.folder}/{file.path}", log.store, f"{folder}/{file.path}")
@@ -122,15 +122,15 @@ def _changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[
 
 
 def _forbidden(key: str, before: Any, now: Any) -> str | None:
-    """Why it cannot change; None where it can."""
+    """Return why the key must not change; None if it may."""
     part = key.partition(".")[0]
     if part == "data":
         return "the cursor counts the rows of that dataset and split, so others would be skipped or repeated"
     if key.startswith(_OF_NO_NUMBER):
         return None
     if part == "loader":
-        return "it decides which rows stand behind a step, so rows would be skipped or repeated"
-    # Shares (dropout, weights of losses) are no part of what the weights are; all else may be.
+        return "it decides the rows of a step, so rows would be skipped or repeated"
+    # Floats (dropout, loss weights) do not change what the weights mean; anything else may.
     if part == "method" and not all(value is None or isinstance(value, float) for value in (before, now)):
         return "it decides the shape or the meaning of the weights"
     return None

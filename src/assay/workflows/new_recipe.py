@@ -1,8 +1,8 @@
-"""The first recipe for a dataset: chosen by rules of thumb that each line says, checked before it is shown.
+"""Writes a first recipe for a dataset by rules of thumb, each explained in a comment, and checks it.
 
-What is learned follows from the labels, or from the format of rows without any; the token budget from the
-rows' lengths; batch, epochs and commits from their number; the model's size from both and from whether there is
-a GPU. It is a start that trains, no optimum.
+The method follows from the labels, or from the format of rows without labels; the token budget from the lengths
+of rows; batch size, epochs and commits from their number; the model size from both and from whether there is a
+GPU. The recipe trains well enough to start with; it is not optimal.
 """
 
 import math
@@ -49,10 +49,10 @@ from assay.workflows.run import check_recipe
 LANES = 8
 FEW_ROWS, MANY_ROWS = 5_000, 200_000
 TARGET_STEPS = 400
-"""A small model needs about so many steps to learn anything at all."""
+"""Steps that a small model needs to learn anything."""
 MOST_EPOCHS = 20
 _WIDTH = 66
-"""Column at which explanations begin."""
+"""Column where comments start."""
 _SEEDS = 50
 
 
@@ -76,37 +76,36 @@ _METHODS: Mapping[str, tuple[LanguageMethod, ...]] = {
     "pairs": ("reward", "dpo"),
     "prompts": ("grpo",),
 }
-"""What learns from rows of a format; the first unless another is asked for."""
+"""Methods for each format, the default first."""
 _NEW_RATE = 1e-3
 _PRETRAINED_RATES = {"sft": 2e-5, "reward": 1e-5, "dpo": 1e-6, "grpo": 1e-6}
 _USUAL_WEIGHTS = 7e9
-"""Weights of the models for which these rates are usual."""
+"""Model size (parameters) that these learning rates are usual for."""
 _GROUP_SIZE = 8
 _COMPLETION_TOKENS = 256
 _MOST_TOKENS = 16_384
 _MOST_WINDOW_BYTES = 1 << 30
-"""What all ranks together may hold of the rows that they mix."""
+"""Limit of the rows that all ranks hold for mixing."""
 _REFERENCE_FIELDS = (
     "answer", "reference", "target", "solution", "expected", "label", "output", "completion", "ground_truth",
 )  # fmt: skip
-"""What the field of an item is called that holds the right answer, the likeliest name first."""
+"""Names of the item field with the reference answer, the most likely first."""
 
 
 class NewRecipe(NamedTuple):
-    """A recipe, and what to think of before it is trained."""
+    """A recipe and warnings about its data."""
 
     text: str
-    """YAML with an explanation on each line."""
+    """YAML with a comment on each line."""
     warnings: list[Warned]
-    """What the dataset and its split warn of."""
 
 
 def new_recipe(
     folder: Path, *, name: str | None, model: str | None, epochs: int | None, method: LanguageMethod | None
 ) -> NewRecipe:
-    """The first recipe of a dataset; `ConfigError` where that cannot be trained on.
+    """Write a first recipe for a dataset. Raises `ConfigError` if it cannot be trained on.
 
-    `model` is the folder of a pretrained one; `method` is asked of rows for language models only.
+    `model` is the folder of a pretrained model; `method` applies to language-model rows only.
     """
     dataset = Dataset.open(folder)
     manifest = dataset.manifest
@@ -115,7 +114,7 @@ def new_recipe(
         model = manifest.scored.reference if manifest.scored else None
         if model is None or not (installed_path(model) / "config.json").is_file():
             raise ConfigError(
-                f"{folder}: DPO begins with a language model that was trained: --model FOLDER (that of 'assay "
+                f"{folder}: DPO needs a trained language model: --model FOLDER (written by 'assay "
                 "export RUN', or any that transformers reads)."
             )
     if method_type == "grpo" and model is None:
@@ -150,10 +149,10 @@ def _aligned(lines: Iterator[tuple[str, str]]) -> Iterator[str]:
 def _general(title: str, folder: Path, split: HashSplit, train: DatasetView, group: str) -> Iterator[tuple[str, str]]:
     validation = split_view(train.dataset, split, "validation")
     held_out = int(validation.num_rows.sum()) / train.dataset.manifest.num_rows
-    yield f"name: {title}", "begins the ids of the runs"
-    yield "seed: 0", "of the starting weights and of dropout; another one is another run of the same experiment"
+    yield f"name: {title}", "prefix of the run ids"
+    yield "seed: 0", "of initial weights and dropout; vary it to repeat the experiment"
     yield "data:", ""
-    yield f"  dataset: {_flow(str(folder))}", "as seen from where 'assay train' is called"
+    yield f"  dataset: {_flow(str(folder))}", "relative to the working directory"
     together = f"rows of one '{group}'" if group and split.column == KEY else "equal values"
     options = f"column: {_flow(split.column)}, validation_fraction: {split.validation_fraction}, seed: {split.seed}"
     dropped = ""
@@ -187,24 +186,24 @@ def _loader(train: DatasetView, sizes: _Sizes, model: str | None) -> Iterator[tu
     yield f"  lanes: {LANES}", f"the same weights on any number of workers up to {LANES}"
     yield (
         f"  global_batch_size: {sizes.batch}",
-        "rows behind one step; larger is steadier, and takes fewer steps",
+        "rows of one step; larger batches are less noisy, and give fewer steps",
     )
     yield (
         f"  window_rows: {_window_rows(train, sizes)}",
-        "rows of a lane that are shuffled together; 'assay data show' measures how well",
+        "rows of a lane that are shuffled together; 'assay data show' measures the result",
     )
     yield (
         "  layout: {type: bucketed, jitter: 0.1}",
-        "rows of like length share a micro-batch, so little is padding",
+        "rows of similar length share a micro-batch, so there is little padding",
     )
     yield (
         f"  max_micro_batch_tokens: {budget}",
-        f"bounds the memory of a pass: {what} ({manifest.lengths.p95:.0f})",
+        f"bounds the memory of a forward pass: {what} ({manifest.lengths.p95:.0f})",
     )
 
 
 def _window_rows(train: DatasetView, sizes: _Sizes) -> int:
-    """The usual number; more where that would mix such rows badly, and the memory for it is nothing much."""
+    """Return the usual window; a larger one if that mixes these rows badly and the memory allows."""
     num_rows = int(train.num_rows.sum())
     usual = min(4096, max(64, 1 << (num_rows // LANES).bit_length()))
     config = LoaderConfig(lanes=LANES, global_batch_size=sizes.batch, window_rows=usual)
@@ -218,7 +217,7 @@ def _window_rows(train: DatasetView, sizes: _Sizes) -> int:
 def _method(dataset: Dataset, train: DatasetView, encoder: str | None) -> Iterator[tuple[str, str]]:
     manifest, columns = dataset.manifest, _columns(dataset.manifest)
     yield "method:", ""
-    yield "  type: classify", "an encoder over the tokens, the metadata, and a head that says the label"
+    yield "  type: classify", "an encoder for tokens and metadata, and a head that predicts the label"
     yield from _label(train)
     if encoder is not None:
         yield "  encoder:", ""
@@ -229,19 +228,19 @@ def _method(dataset: Dataset, train: DatasetView, encoder: str | None) -> Iterat
     else:
         width, layers = _model_size(manifest)
         yield "  encoder:", ""
-        yield "    type: new", "random weights; 'assay recipe new --encoder FOLDER' begins with trained ones"
+        yield "    type: new", "random weights; 'assay recipe new --encoder FOLDER' uses pretrained ones"
         yield f"    vocab_size: {_vocabulary(dataset)}", "of the dataset's tokenizer"
         yield f"    hidden_size: {width}", f"small, for {count_text(manifest.num_tokens)} tokens"
         yield f"    num_layers: {layers}", "more learn more, and more slowly"
-        yield f"    num_heads: {max(2, width // 32)}", "of 32 numbers each"
+        yield f"    num_heads: {max(2, width // 32)}", "of width 32"
         yield f"    intermediate_size: {4 * width}", "four times the width, as usual"
         yield f"    max_tokens: {manifest.lengths.max}", "the longest row"
     if columns.categorical:
-        yield f"  categorical_columns: {_flow(columns.categorical)}", "metadata that the model sees, as names"
+        yield f"  categorical_columns: {_flow(columns.categorical)}", "metadata inputs, as categories"
     if columns.numeric:
         yield (
             f"  numeric_columns: {_flow(columns.numeric)}",
-            "metadata that the model sees, as numbers by their order of magnitude",
+            "metadata inputs, as numbers by their order of magnitude",
         )
     if columns.left_out:
         yield (
@@ -251,7 +250,7 @@ def _method(dataset: Dataset, train: DatasetView, encoder: str | None) -> Iterat
 
 
 def _language_method(manifest: DatasetManifest, method: LanguageMethod | None, folder: Path) -> LanguageMethod | None:
-    """What learns from the rows; None for a classifier."""
+    """Return the method for the rows; None for a classifier."""
     known = () if LABEL in manifest.columns else _METHODS.get(manifest.format, ())
     if method is None and LABEL in manifest.columns:
         return None
@@ -274,54 +273,54 @@ def _language(dataset: Dataset, method_type: LanguageMethod, model: str | None) 
     manifest = dataset.manifest
     yield "method:", ""
     if method_type == "sft":
-        yield "  type: sft", "a language model learns to write what is trained; compared by its loss per row"
+        yield "  type: sft", "next-token prediction; compared by loss per row"
         if manifest.format == "chat":
-            yield "  train_on: spans", "what the assistant says; 'all' trains on questions, too"
+            yield "  train_on: spans", "the assistant's messages; 'all' also trains on prompts"
         else:
             yield "  train_on: all", "every token of a row but its first"
     elif method_type == "reward":
-        yield "  type: reward", "a language model with one number at the last token; compared by accuracy"
+        yield "  type: reward", "a language model with a scalar head at the last token; compared by accuracy"
         yield "  centring: 0.01", "keeps rewards near zero"
         if MARGIN not in manifest.columns:
             yield "  margin_column: null", "the rows have no margins"
     elif method_type == "grpo":
         yield from _rewards(dataset, model)
     else:
-        yield "  type: dpo", "a language model learns to prefer what was chosen; compared by accuracy"
-        yield "  loss: {type: sigmoid, beta: 0.1}", "the smaller beta, the further it may go from the reference"
+        yield "  type: dpo", "a language model learns to prefer the chosen completion; compared by accuracy"
+        yield "  loss: {type: sigmoid, beta: 0.1}", "a smaller beta allows more divergence from the reference"
         if set(REFERENCE_LOGPROBS) <= manifest.columns.keys():
-            yield "  reference: {type: columns}", "what 'assay data score' wrote beside the pairs"
+            yield "  reference: {type: columns}", "log-probabilities that 'assay data score' wrote"
         else:
             yield (
                 "  reference: {type: frozen}",
-                "the model as it began, asked in every step ('assay data score')",
+                "the initial model, evaluated in every step; 'assay data score' precomputes it",
             )
     yield "  model:", ""
     if model is not None:
         yield f"    type: pretrained\n    path: {_flow(model)}", "its tokenizer must be the one of the dataset"
         yield (
             "    # lora: {rank: 16, alpha: 32}",
-            "trains adapters alone: far less memory, ten times the learning rate",
+            "trains adapters only: far less memory, ten times the learning rate",
         )
         return
     width, layers = _model_size(manifest)
-    yield "    type: new", "random weights; 'assay recipe new --model FOLDER' begins with trained ones"
+    yield "    type: new", "random weights; 'assay recipe new --model FOLDER' uses pretrained ones"
     yield f"    vocab_size: {_vocabulary(dataset)}", "of the dataset's tokenizer"
     yield f"    hidden_size: {width}", f"small, for {count_text(manifest.num_tokens)} tokens"
     yield f"    num_layers: {layers}", "more learn more, and more slowly"
-    yield f"    num_heads: {max(2, width // 32)}", "of 32 numbers each"
+    yield f"    num_heads: {max(2, width // 32)}", "of width 32"
     yield f"    intermediate_size: {3 * width}", "three times the width, as gated layers have it"
     max_tokens, longest = _max_tokens(manifest), manifest.lengths.max
     what = "room for longer pairs, prompts and answers" if max_tokens > longest else "no row is longer"
     yield f"    max_tokens: {max_tokens}", f"the longest row has {longest}; {what}"
-    yield "    tie_embeddings: true", "one matrix for the tokens that come in and those that are predicted"
+    yield "    tie_embeddings: true", "one matrix for input and output embeddings"
 
 
 def _max_tokens(manifest: DatasetManifest) -> int:
-    """Tokens that a new language model takes: of chats and pairs, more than the longest.
+    """Return the context length of a new language model; for chats and pairs, more than the longest row.
 
-    Longer pairs may be what it learns from next, and an answer follows a prompt: positions are rotary, and
-    cost no weights. Texts are cut to rows, whose length is also the window in which a text's bits are counted.
+    Later training may have longer pairs, and completions follow prompts; rotary positions cost no weights.
+    Texts are cut to rows, whose length is also the window for bits per byte.
     """
     longest = manifest.lengths.max
     if manifest.format == "text":
@@ -336,24 +335,24 @@ def _rewards(dataset: Dataset, model: str | None) -> Iterator[tuple[str, str]]:
     field = next((name for name in _REFERENCE_FIELDS if name in always), None)
     if field is None:
         raise ConfigError(
-            f"dataset '{manifest.name}': no field of its items is called as an answer would be "
-            f"({', '.join(_REFERENCE_FIELDS)}); they have {', '.join(sorted(fields)) or 'none that is known'}. Build it "
+            f"dataset '{manifest.name}': no field of its items has the name of a reference answer "
+            f"({', '.join(_REFERENCE_FIELDS)}); they have {', '.join(sorted(fields)) or 'no known fields'}. Build it "
             "with the right answer as 'answer', or write the recipe by hand: docs/methods.md, GRPO."
         )
     compared = f'input: "{{{{ sample.output_text }}}}", reference: "{{{{ item.{field} }}}}"'
     grader = f"{{type: string_check, operation: eq, {compared}}}"
-    yield "  type: grpo", "answers are drawn and graded; the model learns to write more of the better ones"
+    yield "  type: grpo", "completions are sampled and graded; better ones become more likely"
     yield "  rewards:", ""
-    yield f"    - grader: {grader}", "1 for the answer itself, else 0; docs/suites.md has others"
-    yield f"  group_size: {_GROUP_SIZE}", "answers to each prompt, compared with one another"
+    yield f"    - grader: {grader}", "1 for an exact match, else 0; see docs/suites.md for others"
+    yield f"  group_size: {_GROUP_SIZE}", "completions of each prompt, compared with each other"
     longest = _completion_tokens(manifest, model)
     stop = _stop_of_rows(dataset, model)
     stops = f", stop: [{_flow(stop)}]" if stop else ""
-    yield f"  sampling: {{max_tokens: {longest}{stops}}}", "of an answer; what is longer is cut"
+    yield f"  sampling: {{max_tokens: {longest}{stops}}}", "longer completions are cut"
 
 
 def _stop_of_rows(dataset: Dataset, model: str | None) -> str | None:
-    """The token that ends an answer by the dataset, where the model's folder does not name it."""
+    """Return the dataset's end-of-completion token if the model's folder does not name it."""
     boundaries = dataset.manifest.boundaries
     if boundaries is None or model is None or not boundaries.end_ids:
         return None
@@ -365,27 +364,28 @@ def _stop_of_rows(dataset: Dataset, model: str | None) -> str | None:
 
 
 def _completion_tokens(manifest: DatasetManifest, model: str | None) -> int:
-    """What the model takes beside the longest prompt, at most the usual."""
+    """Return the completion length: what the model's context leaves after the longest prompt, at most the
+    usual."""
     shape = PretrainedCausalConfig(type="pretrained", path=model).shape() if model else None
     max_tokens = _COMPLETION_TOKENS if shape is None else shape.max_tokens - manifest.lengths.max
     return max(1, min(_COMPLETION_TOKENS, max_tokens))
 
 
 def _rate(method_type: LanguageMethod | None, model: str | None) -> tuple[float, str]:
-    """A learning rate, and why.
+    """Return a learning rate and its reason.
 
-    Of a pretrained language model it goes with one over the root of its weights. What suits Adam goes with one
-    over the width (Yang et al. 2022, arXiv:2203.03466), and weights go with its square; the rates of 2.0e-4 for
-    0.2 M weights and 3.0e-4 for 0.1 M with which recipes/preferences and recipes/rl learn are on that line.
+    For pretrained language models it scales with 1/sqrt(parameters): Adam's best rate scales with 1/width (Yang
+    et al. 2022, arXiv:2203.03466), and parameters grow with width^2. The rates with which recipes/preferences
+    and recipes/rl learn (2.0e-4 for 0.2 M parameters, 3.0e-4 for 0.1 M) are on this line.
     """
     if model is None:
-        return _NEW_RATE, "usual for a small new model; a tenth of it if the loss jumps"
+        return _NEW_RATE, "usual for a small new model; use a tenth if the loss jumps"
     if method_type is None:
-        return 5e-5, "usual for encoders that do not forget"
+        return 5e-5, "usual for fine-tuning encoders"
     usual = _PRETRAINED_RATES[method_type]
     weights = PretrainedCausalConfig(type="pretrained", path=model).num_parameters()
     if weights is None:
-        return usual, "usual for models that do not forget"
+        return usual, "usual for fine-tuning"
     found = min(_NEW_RATE, usual * math.sqrt(_USUAL_WEIGHTS / weights))
     return (
         found,
@@ -398,17 +398,17 @@ def _trainer(sizes: _Sizes, rate: tuple[float, str]) -> Iterator[tuple[str, str]
     evaluate_every = 2 * sizes.commit_every
     yield "trainer:", ""
     yield f"  epochs: {sizes.epochs}", f"passes over the rows: {number_of(sizes.steps, 'step')} in all"
-    yield f"  commit_every: {sizes.commit_every}", "steps between commits: what a death can cost at most"
+    yield f"  commit_every: {sizes.commit_every}", "steps between commits, the most that a failure can lose"
     if evaluate_every < sizes.steps:
         yield (
             f"  evaluate_every: {evaluate_every}",
-            "steps between looks at the held-out rows; one more at the end",
+            "steps between evaluations on the held-out rows; one more at the end",
         )
     yield "  optimizer:", ""
     yield f"    learning_rate: {rate[0]:.1e}", f"the peak; {rate[1]}"
     yield (
         f"    schedule: {{type: cosine, warmup_steps: {warmup}}}",
-        "rises for 5% of the steps, then falls to a tenth",
+        "warms up for 5% of the steps, then decays to a tenth",
     )
     yield "retention:", ""
     num_commits = -(-sizes.steps // sizes.commit_every)
@@ -481,7 +481,7 @@ def _columns(manifest: DatasetManifest) -> _Columns:
 
 
 def _is_informative(column: ColumnProfile, num_rows: int) -> bool:
-    """Several values that come back: not one, and not another in every row."""
+    """Return whether the column has several values that repeat."""
     present = num_rows * (1 - column.missing_rate)
     listed = sum(count for _, count in column.top_values)
     has_several = len(column.top_values) > 1 or column.missing_rate > 0
@@ -489,20 +489,20 @@ def _is_informative(column: ColumnProfile, num_rows: int) -> bool:
 
 
 def _split(dataset: Dataset) -> tuple[HashSplit, DatasetView]:
-    """By the key, else by a column with many values, else by the text itself; with a seed that holds out about
-    what is asked."""
+    """Return a split by the key, else by a column with many values, else by the text, with a seed that holds
+    out about the requested share."""
     manifest = dataset.manifest
     fraction = 0.2 if manifest.num_rows < FEW_ROWS else 0.1
     several = [
         profile for profile in manifest.column_profiles if len(profile.top_values) >= 10 and profile.name != LABEL
     ]
-    columns = [KEY] if KEY in manifest.columns else [*(each.name for each in several), TOKENS]
+    columns = [KEY] if KEY in manifest.columns else [*(profile.name for profile in several), TOKENS]
     for column in columns:
         for seed in range(_SEEDS):
             split = HashSplit(column=column, validation_fraction=fraction, seed=seed)
             try:
                 train = split_view(dataset, split, "train")
-            except ConfigError:  # all or nothing is held out
+            except ConfigError:  # one side would be empty
                 continue
             held_out = 1 - int(train.num_rows.sum()) / manifest.num_rows
             if fraction / 2 <= held_out <= 2 * fraction:
@@ -515,7 +515,7 @@ def _split(dataset: Dataset) -> tuple[HashSplit, DatasetView]:
 
 
 def _without_leaks(dataset: Dataset, split: HashSplit) -> HashSplit:
-    """Copies of training rows are not asked, where there are many, and others to ask."""
+    """Drop leaking rows from validation if they are many and other rows remain."""
     leak = quick_leaks(dataset, split)
     if leak is None or not warnings_of_leaks(leak.num_rows, leak.num_validation_rows):
         return split
@@ -556,6 +556,6 @@ def _machine() -> str:
 
 
 def _flow(value: str | Sequence[str]) -> str:
-    """YAML on one line."""
+    """Return a value as YAML on one line."""
     text: str = yaml.safe_dump(value, default_flow_style=True, width=10**9, allow_unicode=True)
     return text.removesuffix("\n").removesuffix("\n...")

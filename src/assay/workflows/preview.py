@@ -1,4 +1,4 @@
-"""What a recipe will do, told before it does it; and what in it cannot be meant.
+"""Previews a recipe: what it will do and need, and notes about unlikely settings.
 
 recipe + dataset's manifest ------> steps, tokens, commits, evaluations
        + shape of the model ------> memory of a rank, by a formula
@@ -26,67 +26,66 @@ from assay.workflows.run import check_new, count_steps
 
 FLOAT_BYTES = 4
 MOMENTS = 2
-"""AdamW's, for each parameter."""
+"""Moments of AdamW for each parameter."""
 PACKING_WASTE = 11 / 9
-"""Sequences for each that is needed at least, at the most (see `layouts.pack`)."""
+"""Upper bound of packed sequences relative to the minimum (see `layouts.pack`)."""
 LARGE_RATE = 0.1
-"""A learning rate at which a model forgets what it begins with in a step."""
+"""A learning rate at which a model forgets its initial weights in one step."""
 FORWARD_SHARE = 1 / 3
-"""The share of a training step, that a forward pass alone takes: backward is two of them."""
+"""Cost of a forward pass relative to a training step; the backward pass costs two."""
 
 
 class RankMemory(NamedTuple):
-    """Bytes that a rank holds at its most, in float32, beside what Python and its libraries take."""
+    """Peak memory of a rank in bytes, in float32, without Python and its libraries."""
 
     parameters: int
     frozen: int
-    """Weights that are not trained: those below adapters, a reference."""
+    """Frozen weights: below adapters, or a reference model."""
     gradients: int
-    """One set in DDP's buckets, and a partial sum for each doubling of the rank's lanes."""
+    """DDP's buckets, and a partial sum for each doubling of the rank's lanes."""
     optimizer: int
-    """Both moments."""
+    """Both moments of the optimizer."""
     commit: int
-    """Parameters and moments again, while they are written."""
+    """Copy of parameters and moments while a commit is written."""
     activations: int
-    """Bytes of the largest micro-batch."""
+    """Activations of the largest micro-batch."""
     sampling: int
-    """Where prompts are answered: keys, values and logits, so far as they are more than `activations`, whose
-    memory they use."""
+    """Keys, values and logits while sampling, as far as they exceed `activations`, whose memory they reuse."""
     rows: int
-    """The window that is read from and the next."""
+    """The current and the next shuffle window."""
 
 
 class Preview(NamedTuple):
-    """What is known beforehand of a whole run, but its time."""
+    """Everything about a run that is known before it starts, except its time."""
 
     num_steps: int
     steps_per_epoch: int
     num_rows: int
-    """Rows of training, in one epoch."""
+    """Training rows in one epoch."""
     num_tokens: float
-    """Learned in all; where rows are prompts, theirs."""
+    """Training tokens in all epochs; for prompts, the prompt tokens."""
     validation_tokens: float
-    """In one evaluation."""
+    """Tokens of one evaluation."""
     completions: int
-    """To each row, where rows are prompts: steps then take as long as what is drawn. Else 0."""
+    """Completions of each prompt, which determine the time of a step; 0 if rows are not prompts."""
     completion_tokens: int
-    """In all answers, if each is as long as it may be. Else 0."""
+    """Tokens of all completions at maximum length; 0 if rows are not prompts."""
     parameters: int | None
-    """None where nobody knows before the model is made."""
+    """None if unknown before the model is built."""
     frozen: int
-    """Numbers that are held and not trained: weights below adapters, a reference."""
+    """Parameters that are held but not trained: weights below adapters, a reference model."""
     memory: RankMemory | None
-    """Likewise."""
+    """None if the model size is unknown."""
     num_commits: int | None
-    """None where the measured cost of one decides."""
+    """None if commits are scheduled by their measured cost."""
     num_evaluations: int
-    """On the validation rows, the last one counted."""
+    """Evaluations on the validation rows, including the last."""
     warnings: tuple[str, ...]
-    """What is odd, and may be meant."""
+    """Notes on unusual settings."""
 
 
 def preview(recipe: Recipe, dataset: Dataset, *, world_size: int, changed: Collection[str] = ()) -> Preview:
-    """Raises `ConfigError` for what cannot be trained so. `changed`: see `check_new`."""
+    """Preview a run. Raises `ConfigError` if it cannot be trained. `changed`: see `check_new`."""
     LaneShares(recipe.loader.lanes, world_size)
     check_models(recipe)
     train, validation = (split_view(dataset, recipe.data.split, part) for part in ("train", "validation"))
@@ -120,10 +119,10 @@ def preview(recipe: Recipe, dataset: Dataset, *, world_size: int, changed: Colle
 
 
 def expected_s(found: Preview, measured: Calibration) -> float:
-    """Wall-clock seconds of the run, at the speed that was measured."""
+    """Return the expected wall-clock seconds of the run at the measured speed."""
     commits_s = (found.num_commits or 0) * measured.commit_s
     if found.completions:
-        # Held-out prompts are answered once, those of a step several times.
+        # Held-out prompts get one completion, training prompts several.
         in_steps = found.validation_tokens / max(found.num_tokens / found.num_steps, 1) / found.completions
         steps = found.num_steps + found.num_evaluations * in_steps
         return measured.startup_s + steps * measured.seconds_per_step + commits_s
@@ -132,7 +131,7 @@ def expected_s(found: Preview, measured: Calibration) -> float:
 
 
 def _largest_micro_batch(recipe: Recipe, dataset: Dataset) -> int:
-    """Tokens, padding counted; where rows are packed, about as many."""
+    """Return the tokens of the largest micro-batch, with padding; for packed rows, an estimate."""
     loader, lengths = recipe.loader, dataset.manifest.lengths
     sequences, widest = recipe.method.training_sequences(loader.rows_per_lane, int(lengths.max))
     tokens = sequences * widest
@@ -150,7 +149,7 @@ def _memory(recipe: Recipe, dataset: Dataset, world_size: int) -> RankMemory:
     assert size is not None
     shares = LaneShares(recipe.loader.lanes, world_size)
     weights, lanes = FLOAT_BYTES * size.parameters, shares.most
-    # What is in the making, one sum a level of the largest block's tree, and the sums of the earlier blocks.
+    # The gradient being computed, a sum per level of the largest block's tree, and the sums of earlier blocks.
     num_sums = 1 + max(max(1, int(math.log2(load))) + load.bit_count() - 1 for load in shares.loads)
     window_tokens = lanes * recipe.loader.window_rows * dataset.manifest.lengths.mean
     all_tokens = dataset.manifest.num_tokens * lanes / recipe.loader.lanes
@@ -169,7 +168,7 @@ def _memory(recipe: Recipe, dataset: Dataset, world_size: int) -> RankMemory:
 
 
 def _num_due(num_steps: int, *intervals: int | None) -> int:
-    """Steps that are multiples of one of those numbers, and the last."""
+    """Return the number of steps that are multiples of one of the intervals, counting the last step."""
     first, second = (*(interval for interval in intervals if interval), 0, 0)[:2]
     count = sum(num_steps // interval for interval in (first, second) if interval)
     if first and second:
@@ -197,7 +196,7 @@ def _notes(recipe: Recipe, *, num_rows: int, planned: int, world_size: int) -> I
         )
     evaluates_before = trainer.evaluate_every is not None and trainer.evaluate_every < planned
     if trainer.commit_every != "auto" and trainer.commit_every > planned and not evaluates_before:
-        yield f"trainer.commit_every={trainer.commit_every:,}: the only commit is at the end, a death costs all"
+        yield f"trainer.commit_every={trainer.commit_every:,}: the only commit is at the end: a failure loses all"
     if (fewer := useful_world_size(loader.lanes, world_size)) < world_size:
         more = next_useful_world_size(loader.lanes, world_size)
         yield (
@@ -210,15 +209,15 @@ def _notes(recipe: Recipe, *, num_rows: int, planned: int, world_size: int) -> I
 
 
 def check_gathered_weights_fit(recipe: Recipe, parallel: str, *, world_size: int) -> None:
-    """Refuse to answer prompts with sharded weights that do not fit whole where a worker computes.
+    """Raise `ConfigError` if sampling with sharded weights needs more memory than there is.
 
-    On this machine's GPUs each worker has one; else all share its memory.
+    Sampling gathers all weights on each worker; workers have a GPU each, or share the machine's memory.
     """
     size = recipe.method.size(1)
     if parallel != "fsdp2" or world_size == 1 or size is None or not samples(recipe.method):
         return
     whole = FLOAT_BYTES * (size.parameters + size.frozen)
-    shards = FLOAT_BYTES * (2 + MOMENTS) * size.parameters  # weights and gradients, beside the moments
+    shards = FLOAT_BYTES * (2 + MOMENTS) * size.parameters  # weights, gradients and moments
     gpu = smallest_gpu_bytes()
     if gpu is not None:
         needed, available, where = whole + shards // world_size, gpu, "a GPU here"
@@ -226,7 +225,7 @@ def check_gathered_weights_fit(recipe: Recipe, parallel: str, *, world_size: int
         needed, available, where = world_size * whole + shards, machine_bytes(), "this machine"
     if needed > available:
         raise ConfigError(
-            f"--parallel fsdp2 --workers {world_size}: to answer prompts each worker gathers all weights, "
+            f"--parallel fsdp2 --workers {world_size}: to sample completions each worker gathers all weights, "
             f"{bytes_text(whole)} with what is frozen; with their shards that is {bytes_text(needed)}, and "
             f"{where} has {bytes_text(available)}. Use fewer workers on a machine, one with more memory, or a "
             "smaller model."
@@ -234,7 +233,7 @@ def check_gathered_weights_fit(recipe: Recipe, parallel: str, *, world_size: int
 
 
 def machine_bytes() -> int:
-    """Memory of this machine, or of the control group that this process is in where that may have less."""
+    """Return the memory of this machine, or of this process's control group if that is limited further."""
     found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     root = Path("/sys/fs/cgroup")
     try:
@@ -244,7 +243,7 @@ def machine_bytes() -> int:
     groups = [root / line.removeprefix("0::/") for line in own if line.startswith("0::")]
     limits = [folder / "memory.max" for group in groups for folder in (group, *group.parents)]
     limits = [path for path in limits if path.is_relative_to(root)]
-    limits.append(root / "memory" / "memory.limit_in_bytes")  # of the first version
+    limits.append(root / "memory" / "memory.limit_in_bytes")  # control groups v1
     limits_text = [path.read_text().strip() for path in limits if path.is_file()]
     found += [int(text) for text in limits_text if text.isdecimal()]
     return min(found)

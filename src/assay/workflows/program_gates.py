@@ -1,4 +1,4 @@
-"""What a program's gates said, by the decisions of their campaigns: nobody types a verdict that evidence gave.
+"""Verdicts of a program's gates from the decisions of their campaigns, so they need not be entered by hand.
 
 gates.G.evidence.campaign --> runs/campaigns/NAME/decisions --> scale: pass | narrow | stop
 """
@@ -21,7 +21,7 @@ _BEST_FIRST = tuple(_VERDICTS)
 
 
 class GateDecision(NamedTuple):
-    """A decision that a gate took over."""
+    """A campaign's decision as the verdict of a gate."""
 
     gate: str
     verdict: Verdict
@@ -31,7 +31,7 @@ class GateDecision(NamedTuple):
 
 
 def gate_decisions(home: Home, program: Program) -> list[GateDecision]:
-    """Decisions of the gates whose campaign has decided; of several candidates, the best recommended one's."""
+    """Return the final decision of each gate's campaign; of several candidates, the best recommendation."""
     found = []
     for name, gate in program.gates.items():
         campaign = gate.evidence.campaign if gate.evidence is not None else ""
@@ -47,7 +47,7 @@ def gate_decisions(home: Home, program: Program) -> list[GateDecision]:
 
 
 def gain_points(decisions: list[GateDecision]) -> Estimate | None:
-    """The gain that the last of the gates' decisions found, in points; None where its unit is no share."""
+    """Return the gain of the last gate decision in points; None if its unit is not a share."""
     if not decisions or decisions[-1].decision.unit not in ("share", "AUC"):
         return None
     found = decisions[-1].decision.effect
@@ -56,14 +56,14 @@ def gain_points(decisions: list[GateDecision]) -> Estimate | None:
 
 
 def with_decisions(progress: Progress, decisions: list[GateDecision]) -> Progress:
-    """Notes with the verdicts that campaigns gave; `ConfigError` where another is noted by hand."""
+    """Return the notes with the campaigns' verdicts. Raises `ConfigError` if the notes contradict one."""
     verdicts = dict(progress.verdicts)
     for decision in decisions:
         looks = verdicts.get(decision.gate, ())
         if looks and looks[-1] not in ("again", decision.verdict):
             raise ConfigError(
                 f"verdicts.{decision.gate}: '{looks[-1]}' is noted, and its campaign '{decision.decision.campaign}' "
-                f"decided '{decision.verdict}' ({decision.path}). Leave the note out: the campaign's holds."
+                f"decided '{decision.verdict}' ({decision.path}). Remove the note: the campaign's verdict counts."
             )
         before = tuple(verdict for verdict in looks[:-1] if verdict == "again")
         verdicts[decision.gate] = (*before, decision.verdict)

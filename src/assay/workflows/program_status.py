@@ -1,4 +1,4 @@
-"""Where a program stands: its offer, the ledger, people's notes and the gates' decisions, brought together."""
+"""The status of a program from its offer, the ledger, notes and gate decisions."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -19,15 +19,15 @@ from assay.workflows.rebuild import fold_in_missed
 
 
 class ProgramStatus(NamedTuple):
-    """What its status and its review are written from."""
+    """Everything that the status and review of a program are written from."""
 
     forecast: ProgramForecast
     offer: Offer
     spends: list[Spend]
     decisions: list[GateDecision]
-    """That gates took over."""
+    """Decisions of campaigns that gates use."""
     notes: Progress | None
-    """As people wrote them; None where none were given."""
+    """The notes as written; None if there are none."""
 
 
 def read_program_status(
@@ -40,9 +40,9 @@ def read_program_status(
     start_s: float | None,
     clock: Clock,
 ) -> ProgramStatus:
-    """The standing of the program in `file`, offered in `folder`: now, or at the moment that the notes name.
+    """Return the status of the program in `file`, offered in `folder`, now or at the time of the notes.
 
-    `hour_s` are the seconds of a program's hour; `start_s`, since the epoch, stands for its first day's date.
+    `hour_s` are the seconds of a program hour; `start_s`, since the epoch, replaces the first day's date.
     """
     offered = read_offer(folder)
     subject = offered_program(read_program(file).program, offered)
@@ -63,29 +63,29 @@ def read_program_status(
 
 
 class KnownProgress(NamedTuple):
-    """All that is known of a running program."""
+    """Progress of a running program."""
 
     progress: Progress
-    """The notes, with what the ledger knows of runs and with the verdicts that campaigns gave."""
+    """The notes, completed by the ledger's runs and the campaigns' verdicts."""
     spends: list[Spend]
-    """What its runs held, by the ledger."""
+    """Device time of its runs by the ledger."""
     decisions: list[GateDecision]
-    """That gates took over."""
+    """Decisions of campaigns that gates use."""
 
 
 def collect_progress(
     home: Home, program: Program, notes: Progress | None, *, clock: ProgramClock, now_s: float
 ) -> KnownProgress:
-    """What has happened by the last whole hour before `now_s`, seconds since the epoch: the notes, the ledger,
-    the gates' decisions.
+    """Return the progress up to the last whole hour before `now_s` (since the epoch), from notes, ledger and
+    gate decisions.
 
-    Raises `StoreError` where the ledger lacks something, `ConfigError` where a run fits two activities.
+    Raises `StoreError` if the ledger is incomplete, `ConfigError` if a run matches two activities.
     """
     now_s = clock.last_hour_s(now_s)
     progress, spends = notes or Progress(now=clock.moment(program, now_s)), list[Spend]()
     if (ledger := home.find_ledger()) is not None:
         with ledger:
-            if problems := fold_in_missed(home, ledger):  # what is spent would be too little
+            if problems := fold_in_missed(home, ledger):  # otherwise the spent hours would be too low
                 raise StoreError("; ".join(problems))
             progress, spends = progress_of(program, ledger, clock=clock, now_s=now_s, notes=progress)
     decisions = gate_decisions(home, program)

@@ -1,13 +1,11 @@
-"""Runs a step of a past run again on one process, and says whether its numbers come out as recorded, and why
-not.
+"""Replays a step of a past run on one process, and compares its numbers with the record.
 
-    nearest commit before N --replay--> step N --compare--> what rank 0 wrote down, bit for bit
+    nearest commit before N --replay--> step N --compare--> rank 0's record, bit for bit
                                           |
                                           +-- watch / audit operators, search rows, explain
 
-Compared are: loss, gradient norm and learning rate of every replayed step; the digest of the rollouts where
-rows are prompts, of the gradient where a spot check recorded one, of the weights where a commit did. All are
-exact numbers: equal means equal bits.
+Compared are loss, gradient norm and learning rate of every replayed step, and the digests of rollouts (if rows are
+prompts), gradients (if a spot check recorded one) and weights (if there is a commit). Equal means equal bits.
 """
 
 import math
@@ -40,20 +38,20 @@ from assay.training.trainer.step import StepTotals
 from assay.training.trainer.trainer import num_steps
 
 NUM_EARLIER_STEPS = 32
-"""Whose rows a step's rows are held against."""
+"""Number of earlier steps to compare a step's rows with."""
 
 MOST_ORIGINS = 20
-"""Rows whose text and source are looked up: a shard's source is read again for each."""
+"""Maximum number of rows whose text and source are looked up, because each reads a shard's source again."""
 
 _COMPARED = ("rows", "rollout_digest", "tokens", "learning_rate", "loss", "gradient_norm", "gradient_digest")
-"""Quantities of a step in the order in which one follows from the other."""
+"""Quantities of a step in the order of their computation."""
 
 Progress = Callable[[int, int, int], None]
-"""Called with the step that is made next, the first and the last one."""
+"""Called with the next, the first and the last step."""
 
 
 def replay(run: Run, log: CommitLog, request: ReplayRequest, *, progress: Progress = lambda *_: None) -> ReplayReport:
-    """Make the steps from the nearest commit to the one asked for, and compare."""
+    """Replay the steps from the nearest commit to the requested one, and compare."""
     recipe = recipe_of(run)
     check_unchanged(run, recipe)
     dataset = Dataset.open(Path(recipe.data.dataset))
@@ -64,7 +62,7 @@ def replay(run: Run, log: CommitLog, request: ReplayRequest, *, progress: Progre
     request.check_attempt(steps)
     with Replayer.opened(method, loader, log, recipe.trainer, seed=recipe.seed) as replayer:
         found = _Replay(replayer, dataset, request, steps, _weights(log))
-        # One that holds nothing of what the step learned from: so it is said again, and not only read.
+        # The commit must precede the step's rollouts, so that they are sampled again and not read.
         first = run.parent.step if run.parent else 0
         commit = nearest_commit(log, max(first + 1, request.step - replayer.forward.staleness))
         found.run(commit, progress)
@@ -73,18 +71,18 @@ def replay(run: Run, log: CommitLog, request: ReplayRequest, *, progress: Progre
 
 @dataclass
 class _Replay:
-    """One replay under way, and what it has found."""
+    """A replay in progress, and its results."""
 
     replayer: Replayer
     dataset: Dataset
     request: ReplayRequest
     steps: Mapping[int, RecordedStep]
-    """What the run wrote down."""
+    """The run's record by step."""
     weights: Mapping[int, str]
-    """Digests that it committed, by step."""
+    """Committed weights digests by step."""
     compared: list[Compared] = field(default_factory=list)
     totals: StepTotals | None = None
-    """The totals of the step that was asked for."""
+    """Totals of the requested step."""
     lane_loss: float | None = None
     operators: OperatorWatchReport | None = None
     rows: RowSearch | None = None
@@ -103,7 +101,7 @@ class _Replay:
                 self.compared += self._comparisons(step, totals)
 
     def _looked_at(self, share: StepShare) -> StepTotals | None:
-        """The step that was asked for; first, with the weights that it begins with, its rows and the lane."""
+        """Replay the requested step; search its rows and compute the lane before the weights change."""
         request = self.request
         if request.search_rows:
             self.rows = self._searched(share)
@@ -123,7 +121,7 @@ class _Replay:
             self.compared.append(compared_number(self.request.step, name, recorded.lane_digests[lane_number], digest))
 
     def _watched(self, share: StepShare, mode: Mode) -> StepTotals | None:
-        """The step under a watch; None where it raised an error."""
+        """Replay the step under an operator watch; None if it raised an error."""
         inspector = NotFinite() if mode == "watch" else OutsideBound()
         replayer, raised, totals = self.replayer, "", None
 
@@ -222,13 +220,12 @@ class _Replay:
 
 
 def _weights(log: CommitLog) -> dict[int, str]:
-    """The digests of all commits that ever were, retired ones too; those that were distrusted give way to their
-    successors."""
+    """Return the weights digests of all commits, including retired ones; successors replace distrusted ones."""
     return {entry.step: entry.weights_digest for entry in log.entries() if isinstance(entry, Commit)}
 
 
 def compared_number(step: int, name: str, recorded: float, replayed: float) -> Compared:
-    """A number on record beside the one made here. NaN is equal to NaN: it came out again."""
+    """Compare a recorded number with the replayed one. NaN equals NaN."""
     is_equal = recorded == replayed or (math.isnan(recorded) and math.isnan(replayed))
     then, now = _exact_text(name, recorded), _exact_text(name, replayed)
     return Compared(step=step, quantity=name, recorded=then, replayed=now, is_equal=is_equal)

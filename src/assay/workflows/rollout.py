@@ -1,6 +1,6 @@
-"""Makes one rollout of a past step again, alone, and says whether its bits are those that the run learned from.
+"""Samples a rollout of a past step again, alone, and compares its bits with the ones the run trained on.
 
-nearest commit --replay--> weights that drew it --draw--> the rollout: alone, and beside all of its step
+nearest commit --replay--> sampling weights --sample--> the rollout: alone, and with all of its step
                                                             |
                                                             +-- equal? and is the step's digest as recorded?
 """
@@ -33,13 +33,13 @@ from assay.training.trainer.trainer import num_steps
 from assay.workflows.replay import Progress, compared_number
 
 NUM_NAMED = 40
-"""Rows of a step that an error names."""
+"""Maximum number of rows that an error lists."""
 
 
 def rollout_again(
     run: Run, log: CommitLog, request: RolloutRequest, *, progress: Progress = lambda *_: None
 ) -> RolloutReport:
-    """Draw it again, and compare."""
+    """Sample the rollout again and compare."""
     recipe, step = recipe_of(run), request.step
     check_unchanged(run, recipe)
     dataset = Dataset.open(Path(recipe.data.dataset))
@@ -97,19 +97,19 @@ def _lane_of(row: int, share: StepShare, *, step: int) -> LaneShare:
     if row not in rows:
         named = ", ".join(map(str, sorted(rows)[:NUM_NAMED]))
         more = f" and {len(rows) - NUM_NAMED} more" if len(rows) > NUM_NAMED else ""
-        raise ConfigError(f"--row {row}: it is not of step {step}, whose rows are {named}{more}.")
+        raise ConfigError(f"--row {row}: not a row of step {step}, whose rows are {named}{more}.")
     return rows[row]
 
 
 def _go_to(replayer: Replayer, step: int, progress: Progress) -> None:
-    """Make the steps up to `step`, so that the weights are those behind it."""
+    """Replay the steps up to `step`."""
     first = replayer.step + 1
     for share in replayer.shares(first, step) if first <= step else ():
         progress(replayer.step + 1, first, step)
         if not replayer.make(share).is_applied:
             raise TrainingError(
-                f"step {replayer.step + 1}, which comes before, cannot be made again: its loss or gradient is "
-                f"not finite. 'assay replay --step {replayer.step + 1} --watch' says where that begins."
+                f"step {replayer.step + 1}, an earlier step, cannot be replayed: its loss or gradient is "
+                f"not finite. 'assay replay --step {replayer.step + 1} --watch' finds the cause."
             )
 
 
@@ -123,7 +123,7 @@ def _of_digests(step: int, quantity: str, recorded: int, replayed: int) -> Compa
 
 
 def _logged_rollout(log: CommitLog, request: RolloutRequest) -> LoggedCompletion | None:
-    """The journal's line of the answer; None where no commit has one."""
+    """Return the completion's entry in the rollout log; None if no commit has it."""
     commits = [entry for entry in log.entries() if isinstance(entry, Commit) and not entry.is_inherited]
     holding = [commit for commit in commits if commit.receipts_from_step < request.step <= commit.step]
     for group in read_rollout_log(log.store, holding[-1]) if holding else ():

@@ -1,4 +1,5 @@
-"""A run's folder and record: made once, from a recipe that was checked against its dataset; never changed."""
+"""A run's folder and record: created once from a recipe that was checked against its dataset, and never
+changed."""
 
 import os
 import secrets
@@ -45,7 +46,7 @@ VALIDATION = "validation"
 
 
 class RunSteps(NamedTuple):
-    """Optimizer steps."""
+    """Numbers of optimizer steps."""
 
     planned: int
     """Steps of the whole run."""
@@ -61,7 +62,7 @@ def create_run(
     store_url: str | None = None,
     is_drill: bool = False,
 ) -> Run:
-    """Check everything that can be checked, then make the run's folder and its `run.json`."""
+    """Check a recipe and create the run's folder with its `run.json`."""
     run = plan_run(home, recipe_values, world_size=world_size, run_id=run_id, store_url=store_url)
     run = run.model_copy(update={"is_drill": is_drill})
     save_run(home, run)
@@ -69,7 +70,7 @@ def create_run(
 
 
 def save_run(home: Home, run: Run) -> None:
-    """Make the folder of a planned run and its `run.json`; `ConfigError` if there is one of that name."""
+    """Create the folder of a planned run with its `run.json`. Raises `ConfigError` if the id is taken."""
     if not open_store(run.run_dir).put_if_absent(RUN_FILE, run.to_sealed_json().encode()):
         raise home.name_conflict(run.run_id)
 
@@ -77,7 +78,7 @@ def save_run(home: Home, run: Run) -> None:
 def plan_run(
     home: Home, recipe_values: LoadedConfig, *, world_size: int, run_id: str | None, store_url: str | None
 ) -> Run:
-    """The checked record of a run that does not exist yet; nothing is written."""
+    """Return the validated record of a new run; nothing is written."""
     recipe, dataset = check_recipe(recipe_values)
     LaneShares(recipe.loader.lanes, world_size)
     if store_url is not None:
@@ -93,8 +94,8 @@ def plan_run(
 
 
 def outline_run(home: Home, recipe: Recipe, dataset: Dataset, *, run_id: str) -> Run:
-    """The record of a run of a checked recipe, without digests of the models that it begins with: they may be
-    yet to come."""
+    """Return the record of a run of a checked recipe, without digests of its initial models, which may not
+    exist yet."""
     run_dir = home.run_dir(run_id)
     tree = recipe.model_dump(mode="json")
     tree["data"]["dataset"] = str(Path(recipe.data.dataset).resolve())
@@ -114,13 +115,13 @@ def outline_run(home: Home, recipe: Recipe, dataset: Dataset, *, run_id: str) ->
 
 
 def absolute_store(store_url: str) -> str:
-    """A folder is the same from wherever the run is gone on with."""
+    """Return the store with an absolute path, so the run can be resumed from any folder."""
     is_folder = "://" not in store_url and not store_url.startswith("memory:")
     return str(Path(store_url).resolve()) if is_folder else store_url
 
 
 def check_recipe(recipe_values: LoadedConfig) -> tuple[Recipe, Dataset]:
-    """The recipe and its dataset, or an error about the first thing that cannot work."""
+    """Validate a recipe and open its dataset. Raises an error for the first problem."""
     recipe = validated(Recipe, recipe_values)
     dataset = Dataset.open(Path(recipe.data.dataset))
     _check_dataset(recipe, dataset)
@@ -134,19 +135,19 @@ def check_recipe(recipe_values: LoadedConfig) -> tuple[Recipe, Dataset]:
 
 
 def resolved_recipe(recipe: Recipe, origins: Mapping[str, str]) -> str:
-    """The whole recipe as YAML, each value that was given with where it came from."""
+    """Return the whole recipe as YAML, with the origin of each explicit value."""
     explicit = "".join(f"#   {key}: {origin}\n" for key, origin in sorted(origins.items()))
     whole = yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False)
     return f"{whole}# given (the rest are defaults):\n{explicit}"
 
 
 def measure_order(recipe: Recipe, dataset: Dataset) -> Mixing:
-    """How well the recipe's order mixes its training rows."""
+    """Measure how well the recipe's order mixes its training rows."""
     return measure_mixing(split_view(dataset, recipe.data.split, "train"), recipe.loader)
 
 
 def count_steps(recipe: Recipe, dataset: Dataset) -> RunSteps:
-    """The steps of a run of this recipe."""
+    """Return the number of steps of a run of this recipe."""
     view = split_view(dataset, recipe.data.split, "train")
     per_epoch = Loader(view, recipe.loader, ()).steps_per_epoch
     everything = recipe.trainer.epochs * per_epoch
@@ -154,21 +155,21 @@ def count_steps(recipe: Recipe, dataset: Dataset) -> RunSteps:
 
 
 def load_run(home: Home, run_id: str) -> Run:
-    """A run's own record; its dataset must still be the one that it began with."""
+    """Return a run's record. Raises `ConfigError` if its dataset has changed."""
     run = home.run(run_id)
     folder = recipe_of(run).data.dataset
     dataset = Dataset.open(Path(folder))
     if dataset.fingerprint != run.dataset_fingerprint:
         raise ConfigError(
-            f"run '{run_id}' began on dataset {run.dataset_fingerprint[:12]}…, but "
-            f"{folder} is now {dataset.fingerprint[:12]}…. Restore the manifest that "
-            "it began with, or start a new run."
+            f"run '{run_id}' started on dataset {run.dataset_fingerprint[:12]}…, but "
+            f"{folder} is now {dataset.fingerprint[:12]}…. Restore the original "
+            "manifest, or start a new run."
         )
     return run
 
 
 def finished_entry(log: CommitLog) -> RunFinished | None:
-    """The last entry of a run with nothing left to train: finished, and its last commit is what it was."""
+    """Return the final entry of a run with nothing left to train, if its last commit is intact."""
     finished, commits = log.finished(), log.known_commits()
     if finished is None or not commits or first_problem(log.store, commits[-1]) is not None:
         return None
@@ -176,11 +177,10 @@ def finished_entry(log: CommitLog) -> RunFinished | None:
 
 
 def check_new(recipe: Recipe, num_steps: int, *, changed: Collection[str] = ()) -> list[str]:
-    """Refuse what the run would be over before, and a suite that it cannot answer; return notes on the rest.
-    What has begun goes on with either.
+    """Raise `ConfigError` for settings that a run would end before, or a suite that does not fit; return notes.
 
-    `changed` are the keys that somebody set for this run. `trainer.evaluate_every` beyond the end is refused if
-    it is one of them; if it stands in a recipe that was made shorter, the evaluation at the end is enough.
+    Only for new runs. `changed` are keys that the user set for this run: a `trainer.evaluate_every` beyond the
+    end is an error if it is among them; in a recipe that was shortened, the evaluation at the end is enough.
     """
     if recipe.evaluation is not None:
         supported_suite(Path(recipe.evaluation.suite), recipe.method, owner="the recipe")
@@ -201,18 +201,20 @@ def check_new(recipe: Recipe, num_steps: int, *, changed: Collection[str] = ()) 
         return notes
     late = f"trainer.evaluate_every={evaluate_every:,}, but the run has {number_of(num_steps, 'step')}: "
     if any("trainer.evaluate_every".startswith(key) for key in changed):
-        raise ConfigError(f"{late}none would be evaluated on the way. Use fewer, null for the end only, {longer}.")
+        raise ConfigError(
+            f"{late}there would be no evaluation before the end. Use fewer steps, null for the end only, {longer}."
+        )
     return [*notes, f"{late}it is evaluated at the end only"]
 
 
 def find_commit(run: Run, log: CommitLog, step: int | None) -> Commit:
-    """The commit of a step, or the last one; `ConfigError` names those that there are."""
+    """Return the commit of a step, or the last one. The `ConfigError` lists the existing commits."""
     commits = log.commits()
     found = [commit for commit in commits if step in (None, commit.step)]
     if not found:
         steps = ", ".join(f"{commit.step:,}" for commit in commits) or "none yet"
         which = "commit" if step is None else f"commit of step {step:,}"
-        raise ConfigError(f"run '{run.run_id}' has no {which}. Its commits are of these steps: {steps}.")
+        raise ConfigError(f"run '{run.run_id}' has no {which}. It has commits at steps: {steps}.")
     return found[-1]
 
 
@@ -236,22 +238,22 @@ def _check_dataset(recipe: Recipe, dataset: Dataset) -> None:
 
 
 def _refuse_no_compiler() -> None:
-    """torch.compile writes C++ and links it with Python."""
+    """Raise an error if torch.compile cannot build: it generates C++ and links it with Python."""
     compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
     if shutil.which(compiler) is None:
         raise NotInstalledError(
-            f"trainer.compile: torch writes programs in C++, and there is no '{compiler}' here. Install it "
-            "($CXX names another), or leave trainer.compile out."
+            f"trainer.compile: torch compiles C++, and '{compiler}' is not installed. Install it "
+            "(or name another compiler in $CXX), or leave trainer.compile out."
         )
     header = Path(sysconfig.get_path("include")) / "Python.h"
     if not header.is_file():
         raise NotInstalledError(
-            f"trainer.compile: torch links programs with Python, and {header} is not there. Install Python's "
+            f"trainer.compile: torch compiles extensions of Python, and {header} is missing. Install Python's "
             "headers (python3-dev), or leave trainer.compile out."
         )
 
 
 def check_parallel(recipe: Recipe, parallels: Sequence[str]) -> None:
-    """Refuse sharded weights where their sum would not be the tree."""
+    """Raise `ConfigError` if gradients of sharded weights would not be summed as a tree."""
     if "fsdp2" in parallels and recipe.trainer.gradient_sum != "tree":
-        raise ConfigError("--parallel fsdp2 sums gradients as a tree. Set trainer.gradient_sum to tree.")
+        raise ConfigError("--parallel fsdp2 needs trainer.gradient_sum=tree.")

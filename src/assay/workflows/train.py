@@ -1,4 +1,4 @@
-"""Keeps a run going until it is done, then evaluates it, audits it, and writes it all down.
+"""Train a run to the end, then evaluate it, audit it, and record the results.
 
 Supervisor (attempts) -> predictions -> evaluation -> audit -> ledger
 """
@@ -35,27 +35,25 @@ from assay.workflows.fork import bring_commit
 from assay.workflows.run import VALIDATION, check_parallel, finished_entry
 
 RunOutcome = Literal["finished", "stopped", "moved", "failed"]
-"""`stopped`: it was asked to, committed, and goes on when it is resumed. `moved`: likewise of this node alone;
-it goes on, led by another. `failed`: it would fail again."""
+"""`stopped`: committed on request, and can be resumed. `moved`: this node stopped, and another one leads the
+run. `failed`: would fail again."""
 
 
 class RunResult(NamedTuple):
-    """What a run that is not driven any more leaves behind."""
+    """The result of a run that is no longer training."""
 
     run: Run
     outcome: RunOutcome
     last_attempt: Attempt | None = None
-    """None where it failed, or finished long ago and kept no record of it."""
+    """None if the run failed, or finished earlier and kept no record of it."""
     evaluation: AnyEvaluation | None = None
-    """The evaluation of a finished run."""
     audit: AuditReport | None = None
-    """Likewise."""
     error: AssayError | None = None
-    """Why the run failed, where it did."""
+    """Why the run failed; None if it did not."""
     leads_on: str = ""
-    """The node that leads it now, where it moved."""
+    """New lead node if the run moved."""
     waits_for: str = ""
-    """Why it stopped though nobody asked it to."""
+    """Why the run stopped without a request."""
 
 
 def train_run(
@@ -69,13 +67,12 @@ def train_run(
     clock: Clock | None = None,
     nodes: Nodes | None = None,
 ) -> RunResult:
-    """Train until done, asked to stop, or beyond hope; evaluate, audit and record what is done; tell of it.
+    """Train until the run finishes, stops or fails; then evaluate, audit and record it, and send events.
 
-    A run that has finished is not begun again: what its launch had yet to do after the last step is done now.
-
-    `writer` is the run's way into the ledger, which may be away. `nodes`: by default, here. Raises
-    `StoreAwayError` where the store does not answer for longer than the policy has patience, and
-    `StoreFullError` where there is no room for what is written behind the last step.
+    A finished run is not trained again: only evaluation and audit are completed. `writer` records facts in the
+    ledger, which may be down. `nodes`: by default this machine. Raises `StoreAwayError` if the store does not
+    respond within the policy's retry budget, and `StoreFullError` if there is no space for what is written
+    after the last step.
     """
     events = EventCommand(home, run)
     all_observers = [*observers, events, BackgroundSinks(home, run)]
@@ -154,13 +151,13 @@ def _train_run(
     if finished is None:
         leads_on = None
         if nodes is not None and not supervisor.waits_for:
-            writer.wait(LEAVE_S)  # two nodes are not to write to a ledger at once
+            writer.wait(LEAVE_S)  # two nodes must not write to a ledger at the same time
             leads_on = nodes.transfer_leadership()
         outcome: RunOutcome = "moved" if leads_on else "stopped"
         return RunResult(run, outcome, last_attempt, leads_on=leads_on or "", waits_for=supervisor.waits_for)
     evaluation = evaluate_run(run, log)
     writer.put(lambda ledger: ledger.record_evaluation(evaluation))
-    log.sweep()  # once from the first step on: what attempts wrote that woke up after they were replaced
+    log.sweep()  # removes what replaced attempts wrote after they woke up
     audit = save_audit(run.run_dir, audit_run(run, log))
     writer.put(lambda ledger: ledger.record_audit(audit))
     writer.put(lambda ledger: ledger.record_write(run.run_id))
@@ -170,16 +167,16 @@ def _train_run(
 
 
 def _with_what_goes_on(error: AssayError, run: Run) -> AssayError:
-    """A full disk is met by whatever writes first: ranks, supervisor, or what evaluates the last step."""
+    """Add how to resume to an error about a full disk, which any writer may raise."""
     resume = f"'assay train --resume {run.run_id}'"
     if not isinstance(error, StoreFullError) or resume in str(error):
         return error
-    return StoreFullError(f"{error} {resume} goes on from its last commit.")
+    return StoreFullError(f"{error} {resume} continues from its last commit.")
 
 
 def evaluate_run(run: Run, log: CommitLog) -> AnyEvaluation:
-    """The metrics of the run's last weights on its validation rows."""
-    # Here, for scipy is large, and the first step need not wait for what the last one asks for.
+    """Return the metrics of the run's last weights on its validation rows."""
+    # Imported here: scipy is slow to import, and only the last step needs it.
     from assay.data.dataset.dataset import Dataset
     from assay.data.dataset.held_out.leaks import quick_leaks
     from assay.statistics.evaluate import evaluate_predictions

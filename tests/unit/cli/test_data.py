@@ -78,7 +78,7 @@ def test_a_person_builds_looks_splits_and_compares(corpus: Path, capsys) -> None
     assert "split: {type: hash, column: shard_id, validation_fraction: 0.3, seed: 0}" in sides
     output = [run(capsys, "data", "split", "one", "--fraction", "0.3", "--seed", str(seed))[1] for seed in range(8)]
     shares = [int(item.split("validation")[1].split()[0]) / 60 for item in output]
-    warned = ["of the rows are held out, 30% of the groups were asked for" in item for item in output]
+    warned = ["of the rows are held out, 30% of the groups were requested" in item for item in output]
     assert warned == [abs(share / 0.3 - 1) > 0.2 for share in shares] and {*warned} == {True, False}
     run(capsys, *BUILD, "--out", "two", "--max-tokens", "4")
     code, changed, _ = run(capsys, "data", "diff", "one", "two")
@@ -189,7 +189,7 @@ def test_a_column_of_numbers_taken_for_the_text_is_remarked_on(corpus: Path, cap
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "says"),
+    ("arguments", "code", "message"),
     [
         (("data", "show", "nowhere"), 2, "nowhere: no dataset there"),
         (("data", "index", "nowhere", "--out", "x"), 2, "nowhere: no such file or folder"),
@@ -212,13 +212,13 @@ def test_a_column_of_numbers_taken_for_the_text_is_remarked_on(corpus: Path, cap
     ],
 )
 def test_what_was_asked_wrongly_is_one_line_and_exit_code_2(
-    corpus: Path, capsys, arguments: tuple[str, ...], code: int, says: str
+    corpus: Path, capsys, arguments: tuple[str, ...], code: int, message: str
 ) -> None:
     seen, out, err = run(capsys, *arguments)
     assert seen == code
     assert out == ""
     assert "Traceback" not in err
-    assert re.search(says, err)
+    assert re.search(message, err)
 
 
 def test_a_store_that_does_not_answer_is_exit_code_75(corpus: Path, capsys, monkeypatch) -> None:
@@ -319,15 +319,17 @@ def test_a_build_ends_with_what_is_trained_and_whether_a_model_learns_to_stop(co
     assert json.loads(printed)["boundaries"]["num_trained_ends"] == 5
 
 
-@pytest.mark.parametrize(("texts", "is_said"), [(["a b"] * 40, True), ([f"word{n} {n}" for n in range(400)], False)])
+@pytest.mark.parametrize(
+    ("texts", "is_reported"), [(["a b"] * 40, True), ([f"word{n} {n}" for n in range(400)], False)]
+)
 def test_a_new_tokenizer_that_has_fewer_tokens_than_asked_is_told(
-    tmp_path: Path, monkeypatch, capsys, texts: list[str], is_said: bool
+    tmp_path: Path, monkeypatch, capsys, texts: list[str], is_reported: bool
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("own.csv").write_text("text,label\n" + "".join(f"{text},{n % 2}\n" for n, text in enumerate(texts)))
     code, built, _ = run(capsys, "data", "build", "own.csv", "--tokenizer", "new:300", "--out", "own", "--workers", "1")
     assert code == 0
-    assert ("tokens, not 300: these texts have no more" in built) == is_said
+    assert ("tokens, not 300: these texts have no more" in built) == is_reported
 
 
 def test_classes_that_are_spelled_in_two_ways_and_rare_ones_are_named(corpus: Path, capsys) -> None:
@@ -414,12 +416,12 @@ def test_a_model_that_is_not_there_has_no_recipe(corpus: Path, capsys, monkeypat
     pq.write_table(pa.table(rows), "bare/rows.parquet", row_group_size=20)
     assert run(capsys, "data", "index", "bare", "--out", "indexed")[0] == 0
     code, _, output = run(capsys, "recipe", "new", "indexed", "--model", "org/name", "--out", "recipe.yaml")
-    assert code == 2 and "org/name: no config.json there" in output and not Path("recipe.yaml").exists()
+    assert code == 2 and "org/name: it has no config.json" in output and not Path("recipe.yaml").exists()
     assert run(capsys, "recipe", "new", "indexed", "--out", "recipe.yaml")[0] == 0
     code, _, output = run(
         capsys, "train", "recipe.yaml", "method.encoder={type: pretrained, path: org/name}", "--run-id", "x"
     )
-    assert code == 2 and "org/name: no config.json there" in output and not Path("home/x").exists()
+    assert code == 2 and "org/name: it has no config.json" in output and not Path("home/x").exists()
 
 
 def test_what_are_no_two_versions_of_one_thing_is_one_line(corpus: Path, capsys) -> None:

@@ -56,11 +56,11 @@ def test_a_gain_above_the_discordance_is_impossible_and_refused(capsys):
     assert call("evidence", "power", "--items", "8000", "--effect", "0.2") == 0
 
 
-@pytest.mark.parametrize("given", ["1", "2"])
-def test_a_gain_in_points_is_refused_as_no_share(given, capsys):
-    assert call("evidence", "power", "--items", "312", "--effect", given) == 2
+@pytest.mark.parametrize("effect", ["1", "2"])
+def test_a_gain_in_points_is_refused_as_no_share(effect, capsys):
+    assert call("evidence", "power", "--items", "312", "--effect", effect) == 2
     output = " ".join(capsys.readouterr().err.split())
-    assert f"give a share, e.g. 0.02 for 2 points; perhaps you meant 0.0{given}." in output
+    assert f"give a share, e.g. 0.02 for 2 points; perhaps you meant 0.0{effect}." in output
 
 
 def test_too_few_items_for_any_difference_are_called_so(capsys):

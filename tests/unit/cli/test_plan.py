@@ -216,17 +216,17 @@ def test_status_and_solve_say_the_same_of_notes_and_of_the_ledgers_runs(under_wa
     )
     earlier = ("--earlier", str(folder / "plan.json"))
 
-    def said() -> tuple[str, str]:
+    def output() -> tuple[str, str]:
         status = json.loads(run("status", str(program), str(folder), "--notes", str(notes), "--json").stdout)
         solved = run("solve", str(program), "--progress", str(notes), *earlier).stdout
         words = f"({status['spent_device_hours']:,.4g} spent; still expected of started activities: "
         return f"{words}{status['remaining_device_hours']:,.4g})", " ".join(solved.split())
 
-    events, solved = said()
+    events, solved = output()
     assert events == "(0 spent; still expected of started activities: 0)" and events in solved
     assert not (under_way.parent / "home" / "ledger.db").exists(), "who only asks makes nothing"
     record("replicate-a", started="2027-03-08T02:00", ended="2027-03-08T22:00", devices=8)
-    events, solved = said()
+    events, solved = output()
     assert events.startswith("(160 spent; ") and events in solved
 
 

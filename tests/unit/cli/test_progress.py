@@ -7,7 +7,7 @@ import pytest
 from assay.cli.progress import LINE_INTERVAL_S, LogLines, RunProgress
 from assay.records.run import Attempt, Run
 from assay.store.metrics.segment import SegmentWriter, segment_path
-from clocks import HandClock
+from clocks import ManualClock
 from machine import MACHINE
 
 
@@ -15,7 +15,7 @@ class Training:
     """Rank 0 of a first attempt on a clock that is moved by hand, and the lines about it."""
 
     def __init__(self, run: Run) -> None:
-        self.clock = HandClock()
+        self.clock = ManualClock()
         self.lines: list[str] = []
         self.attempt = Attempt(run_id="r", attempt=1, world_size=2, start_step=10, started_s=0.0, **MACHINE)
         self.progress = RunProgress(run, LogLines(40, clock=self.clock, write=self.lines.append))
@@ -32,7 +32,7 @@ class Training:
     def enter(self, phase) -> None:
         self._writer.phase(phase)
 
-    def said(self) -> list[str]:
+    def output(self) -> list[str]:
         """Since the last time, without the moment."""
         self.progress.tick(self.attempt)
         output, self.lines[:] = [line.partition("  ")[2] for line in self.lines], []
@@ -46,20 +46,20 @@ def training(run: Run) -> Training:
 
 
 def test_a_log_has_a_line_for_the_first_step_and_for_every_commit(training: Training) -> None:
-    assert training.said() == ["run r: attempt 1 begins on 2 workers at step 10 of 40"]
+    assert training.output() == ["run r: attempt 1 begins on 2 workers at step 10 of 40"]
     training.step(11)
-    assert training.said() == ["step 11/40, loss 0.9091, learning rate 1.00e-04, 500 tokens/s, 29 s left"]
+    assert training.output() == ["step 11/40, loss 0.9091, learning rate 1.00e-04, 500 tokens/s, 29 s left"]
     for step in (12, 13, 14):
         training.step(step)
-    assert training.said() == []
+    assert training.output() == []
     for step in (15, 16, 20):
         training.step(step)
         if step != 16:
             training.enter("checkpoint")
-    assert [line.split(",")[0] for line in training.said()] == ["step 15/40", "step 20/40"]
+    assert [line.split(",")[0] for line in training.output()] == ["step 15/40", "step 20/40"]
     training.enter("evaluation")
     training.enter("checkpoint")  # of the same step
-    assert training.said() == []
+    assert training.output() == []
 
 
 def test_a_line_of_a_log_begins_with_its_moment_and_large_numbers_are_grouped(run: Run) -> None:
@@ -80,32 +80,32 @@ def test_a_line_of_a_log_begins_with_its_moment_and_large_numbers_are_grouped(ru
 
 def test_a_commit_that_is_seen_before_its_step_was_is_of_that_step(training: Training) -> None:
     training.step(11)
-    training.said()
+    training.output()
     training.enter("checkpoint")
-    assert training.said() == ["step 11/40, committing"]
+    assert training.output() == ["step 11/40, committing"]
     training.step(12)
     training.enter("checkpoint")
-    (line,) = training.said()
+    (line,) = training.output()
     assert line.endswith("28 s left, committing")
 
 
 def test_a_log_is_never_silent_for_longer_than_it_says(training: Training) -> None:
-    training.said()
+    training.output()
     training.clock.sleep_s(LINE_INTERVAL_S)
-    assert training.said() == ["step 10/40, in startup for 30 s"]
+    assert training.output() == ["step 10/40, in startup for 30 s"]
     training.step(11)
-    training.said()
+    training.output()
     for step in range(12, 40):
         training.step(step, 9.0)
-    lines = [line for line in training.said() if "tokens/s" in line]
+    lines = [line for line in training.output() if "tokens/s" in line]
     assert len(lines) == 1  # one look, one line
     training.enter("evaluation")
     training.clock.sleep_s(LINE_INTERVAL_S + 5)
-    assert training.said() == ["step 39/40, in evaluation for 35 s"]
+    assert training.output() == ["step 39/40, in evaluation for 35 s"]
 
 
 def test_the_end_of_an_attempt_shows_its_last_step(training: Training) -> None:
-    training.said()
+    training.output()
     training.step(11)
     ended = {"ended_s": training.clock.now_s(), "end_step": 11, "outcome": "killed", "reason": "it was killed"}
     training.progress.attempt_ended(training.attempt.model_copy(update=ended))

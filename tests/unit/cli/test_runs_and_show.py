@@ -276,7 +276,7 @@ def test_show_prints_the_page_of_all_keys(capsys: pytest.CaptureFixture[str]) ->
     assert call("show", "--keys") == 0
     assert "- `device_seconds` ({[phase](#enumerations): number}): Held by training" in capsys.readouterr().out
     assert call("show") == 2
-    assert "'assay runs' lists them" in capsys.readouterr().err
+    assert "'assay runs' lists the runs" in capsys.readouterr().err
 
 
 def test_show_tells_a_person_the_whole_story_on_one_screen(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -380,7 +380,7 @@ def test_only_a_run_that_is_there_is_taken_over(home: Path, capsys: pytest.Captu
     assert "--take-over needs --resume RUN" in capsys.readouterr().err
 
 
-def begun_by(ledger: Ledger, home: Path, *, host: str = "", pid: int = 0, seen_s: float = 0.0) -> None:
+def started_by(ledger: Ledger, home: Path, *, host: str = "", pid: int = 0, seen_s: float = 0.0) -> None:
     """A run whose one attempt nobody has ended: by a process, and last heard of at a moment."""
     run = recorded_run(ledger, home)
     ledger.record_attempt(
@@ -400,7 +400,7 @@ def begun_by(ledger: Ledger, home: Path, *, host: str = "", pid: int = 0, seen_s
 
 
 @pytest.mark.parametrize(
-    ("begun", "status", "says"),
+    ("started", "status", "message"),
     [
         ({"pid": os.getppid()}, "running", ""),
         ({"pid": 2**22 - 1}, "gone", "is gone: 'assay train --resume tiny-1 --workers 2' goes on"),
@@ -414,10 +414,10 @@ def begun_by(ledger: Ledger, home: Path, *, host: str = "", pid: int = 0, seen_s
     ],
 )  # fmt: skip
 def test_a_run_runs_only_where_somebody_is_there_who_drives_it(
-    home: Path, capsys: pytest.CaptureFixture[str], begun: dict[str, Any], status: str, says: str
+    home: Path, capsys: pytest.CaptureFixture[str], started: dict[str, Any], status: str, message: str
 ) -> None:
     with Home.from_environment().open_ledger() as ledger:
-        begun_by(ledger, home, **begun)
+        started_by(ledger, home, **started)
         word = verdict.run_verdict(run_view(ledger, "tiny-1")).word
     words = {"gone": "supervisor gone", "unknown": "cannot tell"}
     assert word == words.get(status, status)
@@ -427,14 +427,14 @@ def test_a_run_runs_only_where_somebody_is_there_who_drives_it(
         assert call(*command) == 0
         assert words.get(status, status) in capsys.readouterr().out.lower()
     assert call("show", "tiny-1") == 0
-    assert says in " ".join(capsys.readouterr().out.split())
+    assert message in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_list_and_the_run_agree_on_the_last_commit_of_a_supervisor_that_was_killed(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Home.from_environment().open_ledger() as ledger:
-        begun_by(ledger, home, pid=2**22 - 1)
+        started_by(ledger, home, pid=2**22 - 1)
         run = ledger.run("tiny-1").model_copy(update={"store_url": str(home / "tiny-1")})
         ledger.record_run(run)
         log = CommitLog(open_store(run.store_url))
@@ -450,7 +450,7 @@ def test_the_list_and_the_run_agree_on_the_last_commit_of_a_supervisor_that_was_
 
 def test_a_run_whose_attempt_died_runs_while_its_supervisor_is_there(home: Path) -> None:
     with Home.from_environment().open_ledger() as ledger:
-        begun_by(ledger, home, pid=os.getppid())
+        started_by(ledger, home, pid=os.getppid())
         (attempt,) = ledger.attempts("tiny-1")
         dead = {"outcome": "killed", "ended_s": BEGAN_S + 1, "end_step": 0}
         ledger.record_attempt(attempt.model_copy(update=dead))
@@ -523,7 +523,7 @@ def test_on_a_terminal_a_finished_run_is_green_where_nothing_speaks_against_its_
         (found,) = ledger.evaluations("tiny-1")
         ledger.record_evaluation(found.model_copy(update={"num_leaking": num_leaking}))
     monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setattr("click.utils.should_strip_ansi", lambda *given: False)
+    monkeypatch.setattr("click.utils.should_strip_ansi", lambda *arguments: False)
     assert call("show", "tiny-1") == 0
     assert ("\x1b[1;32mSUCCEEDED" in capsys.readouterr().out) is (num_leaking == 0)
     assert call("runs") == 0
@@ -669,7 +669,7 @@ def test_the_package_is_run_as_the_command_is(home: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "meant"),
+    ("requested", "meant"),
     [
         ("trainer.learning_rate", "trainer.optimizer.learning_rate"),
         ("trainer.lr", "trainer.optimizer.learning_rate"),
@@ -678,13 +678,13 @@ def test_the_package_is_run_as_the_command_is(home: Path) -> None:
     ],
 )
 def test_a_key_of_no_run_is_answered_as_one_of_no_recipe_is(
-    home: Path, capsys: pytest.CaptureFixture[str], asked: str, meant: str
+    home: Path, capsys: pytest.CaptureFixture[str], requested: str, meant: str
 ) -> None:
     with Home.from_environment().open_ledger() as ledger:
         run = recorded_run(ledger, home)
         trainer = {"max_steps": 30, "compile": False, "optimizer": {"learning_rate": 0.1}}
         ledger.record_run(run.model_copy(update={"recipe": {"trainer": trainer}}))
-    assert call("runs", "--where", f"{asked}=1") == 2
+    assert call("runs", "--where", f"{requested}=1") == 2
     assert f"Perhaps you meant {meant}." in capsys.readouterr().err
 
 
@@ -725,11 +725,11 @@ def test_scores_are_not_filed_as_a_commits_that_is_not_there_nor_as_one_of_other
     )
     request = ("eval", "import", str(tmp_path / "log.json"), "--run-id", "tiny-1", "--step")
     assert call(*request, "7") == 2
-    assert "run 'tiny-1' has no commit of step 7. Its commits are of these steps: 20." in capsys.readouterr().err
+    assert "run 'tiny-1' has no commit of step 7. It has commits at steps: 20." in capsys.readouterr().err
     assert call(*request, "20") == 0
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
     (tmp_path / "suite.yaml").write_text("name: s\nbenchmarks:\n  - {type: bits_per_byte, name: b, files: ['*.txt']}\n")
     of_folder = ("eval", "run", str(tmp_path / "model"), "--suite", str(tmp_path / "suite.yaml"))
     assert call(*of_folder, "--run-id", "tiny-1", "--step", "20") == 2
-    assert "is no export of run 'tiny-1' at step 20" in capsys.readouterr().err
+    assert "is not an export of run 'tiny-1' at step 20" in capsys.readouterr().err

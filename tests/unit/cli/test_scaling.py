@@ -114,7 +114,7 @@ def test_a_target_beyond_what_was_tested_is_predicted_and_marked(runs_csv, capsy
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("--at", "tokens"), "'tokens' is not parameters or tokens or compute=NUMBER"),
         (("--at", "loss=3"), "'loss=3' is not parameters"),
@@ -128,9 +128,9 @@ def test_a_target_beyond_what_was_tested_is_predicted_and_marked(runs_csv, capsy
         (("--form", "chinchilla"), "have no parameters"),
     ],
 )
-def test_what_is_asked_wrongly_is_said_without_a_traceback(runs_csv, capsys, arguments, said):
+def test_what_is_asked_wrongly_is_said_without_a_traceback(runs_csv, capsys, arguments, message):
     assert call("scaling", "fit", str(runs_csv), *LEAST, *arguments) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ def table(tmp_path):
     return file
 
 
-def said(capsys, *arguments):
+def output(capsys, *arguments):
     try:
         main([str(argument) for argument in arguments])
     except SystemExit as ended:
@@ -36,14 +36,14 @@ def said(capsys, *arguments):
 
 def test_failures_prints_the_keys_that_programs_read(table, capsys):
     request = ("--failed", "failed", "--at", "at", "--unit", "recipe", "--factors", "host")
-    code, out, _ = said(capsys, "triage", "failures", table, *request, "--json")
+    code, out, _ = output(capsys, "triage", "failures", table, *request, "--json")
     found = json.loads(out)
     assert (code, found["verdict"], found["causes"][0]["factors"]) == (0, "cause", {"host": "n3"})
     assert found.keys() >= KEYS and found["causes"][0].keys() >= CAUSE_KEYS
 
 
 def test_the_screen_says_the_same_and_obeys_nothing_in_the_table(table, capsys):
-    code, out, _ = said(capsys, "triage", "failures", table, "--at", "at", "--unit", "recipe")
+    code, out, _ = output(capsys, "triage", "failures", table, "--at", "at", "--unit", "recipe")
     assert code == 0
     assert "1. host=n3 (p = 0.005)" in out and "ratio to all others" in out
     assert "\x1b[2J" not in out
@@ -51,7 +51,7 @@ def test_the_screen_says_the_same_and_obeys_nothing_in_the_table(table, capsys):
 
 def test_fixed_asks_about_the_blamed_attempts_only(table, capsys):
     request = ("--at", "at", "--unit", "recipe", "--since", "9000", "--where", "host=n3", "--json")
-    code, out, _ = said(capsys, "triage", "fixed", table, *request)
+    code, out, _ = output(capsys, "triage", "fixed", table, *request)
     found = json.loads(out)
     assert code == 0
     assert (found["verdict"], found["attempts"], found["baseline_attempts"]) == ("undecided", 25, 25)
@@ -75,7 +75,7 @@ def test_fixed_asks_about_the_blamed_attempts_only(table, capsys):
 )
 def test_what_is_asked_wrongly_is_one_error(table, capsys, arguments, part):
     command, *options = arguments
-    code, _, error = said(capsys, "triage", command, table, *options)
+    code, _, error = output(capsys, "triage", command, table, *options)
     assert code == 2
     assert part in error and "\x1b[2J" not in error
 
@@ -109,7 +109,7 @@ def versions(tmp_path):
 
 
 def test_data_prints_the_keys_that_programs_read(versions, capsys):
-    code, out, _ = said(capsys, "triage", "data", *versions, "--json")
+    code, out, _ = output(capsys, "triage", "data", *versions, "--json")
     results = json.loads(out)["results"]
     assert code == 0
     assert {(finding["what"], finding["kind"]) for finding in results} == {
@@ -121,13 +121,13 @@ def test_data_prints_the_keys_that_programs_read(versions, capsys):
 
 
 def test_the_screen_of_data_says_the_same_and_obeys_nothing_in_it(versions, capsys):
-    code, out, _ = said(capsys, "triage", "data", *versions)
+    code, out, _ = output(capsys, "triage", "data", *versions)
     assert code == 0 and "seconds: unit" in out and "source: unseen" in out
     assert "\x1b[2J" not in out
 
 
 def test_the_same_rows_are_said_to_be_the_same(versions, capsys):
-    code, out, _ = said(capsys, "triage", "data", versions[0], versions[0])
+    code, out, _ = output(capsys, "triage", "data", versions[0], versions[0])
     assert code == 0 and "byte for byte" in out
 
 
@@ -144,7 +144,7 @@ def test_the_same_rows_are_said_to_be_the_same(versions, capsys):
 def test_data_that_cannot_be_read_is_one_error(content, word, versions, tmp_path, capsys):
     bad = tmp_path / "bad.jsonl"
     bad.write_text(content)
-    code, _, err = said(capsys, "triage", "data", versions[0], bad)
+    code, _, err = output(capsys, "triage", "data", versions[0], bad)
     assert code == 2
     assert "bad.jsonl" in err and word in err and "Traceback" not in err
 
@@ -153,5 +153,5 @@ def test_what_is_neither_there_nor_a_run_is_one_error(versions, tmp_path, monkey
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
     (tmp_path / "nothing").mkdir()
     for missing in ("no", "no.parquet", tmp_path / "nothing"):
-        code, _, err = said(capsys, "triage", "data", versions[0], missing)
+        code, _, err = output(capsys, "triage", "data", versions[0], missing)
         assert code == 2 and str(missing) in err and "Traceback" not in err

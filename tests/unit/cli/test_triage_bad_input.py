@@ -19,7 +19,7 @@ HUGE = 2 * 2**30
 MIN_ROWS = 40
 
 
-def said(capsys, *arguments):
+def output(capsys, *arguments):
     """Exit code, output and error of a command of triage."""
     try:
         main(["triage", *(str(argument) for argument in arguments)])
@@ -49,16 +49,16 @@ MEANT = ("--failed", "failed", "--at", "at", "--unit", "recipe")
 )
 def test_a_table_that_can_say_nothing_gets_a_verdict_that_says_why(tmp_path, capsys, cells, because):
     request = ("failures", table(tmp_path / "t.csv", cells), *MEANT, "--factors", "host")
-    code, out, _ = said(capsys, *request, "--json")
+    code, out, _ = output(capsys, *request, "--json")
     found = json.loads(out)
     assert (code, found["verdict"], found["causes"]) == (0, "nothing", []) and because in found["because"]
-    code, out, _ = said(capsys, *request)
+    code, out, _ = output(capsys, *request)
     assert code == 0 and because in " ".join(out.split())
 
 
 def test_a_factor_with_a_value_for_each_row_is_left_out_and_hides_no_other(tmp_path, capsys):
     cells = table(tmp_path / "t.csv", lambda k: {"failed": int(k % 3 == 1), "own": f"id{k}"})
-    code, out, _ = said(capsys, "failures", cells, *MEANT, "--factors", "host,own", "--json")
+    code, out, _ = output(capsys, "failures", cells, *MEANT, "--factors", "host,own", "--json")
     found = json.loads(out)
     assert (code, found["left_out"]) == (0, {"own": "no value is shared by 4 attempts"})
     assert (found["verdict"], found["causes"][0]["factors"]) == ("cause", {"host": "n1"})
@@ -91,7 +91,7 @@ CLOCKS = "failed,at\n1,2026-03-02T10:00+01:00\n0,2026-03-02T10:00\n"
 )
 def test_a_source_that_is_none_is_one_error(tmp_path, capsys, command, content, options, part):
     (file := tmp_path / "source").write_bytes(content if isinstance(content, bytes) else content.encode())
-    code, out, error = said(capsys, command, file, *options)
+    code, out, error = output(capsys, command, file, *options)
     assert (code, out) == (2, "") and part in error and "Traceback" not in error
 
 
@@ -100,7 +100,7 @@ def test_a_source_that_is_none_is_one_error(tmp_path, capsys, command, content, 
 def test_a_huge_file_is_no_table(tmp_path, capsys, command, size, part):
     with (file := tmp_path / "huge").open("wb") as created:
         created.truncate(size)
-    code, out, error = said(capsys, command, file)
+    code, out, error = output(capsys, command, file)
     assert (code, out) == (2, "") and part in error
 
 
@@ -143,19 +143,19 @@ def test_a_dump_that_is_cut_anywhere_is_one_error(tmp_path):
 class Runs:
     """Would make a file, where anybody unpickled it."""
 
-    def __init__(self, made: Path) -> None:
-        self._made = made
+    def __init__(self, written: Path) -> None:
+        self._written = written
 
     def __reduce__(self):
-        return Path.touch, (self._made,)
+        return Path.touch, (self._written,)
 
 
 def test_a_dump_that_names_a_function_runs_nothing(tmp_path, capsys):
     (dumps := tmp_path / "dumps").mkdir()
     (dumps / "rank_0").write_bytes(pickle.dumps({"version": "2", "entries": [Runs(tmp_path / "made")]}))
-    code, out, error = said(capsys, "hang", dumps)
+    code, out, error = output(capsys, "hang", dumps)
     assert (code, out) == (2, "") and "Nothing of it ran" in error and "Traceback" not in error
     assert not (tmp_path / "made").exists()
     (dumps / "rank_0").write_bytes(DUMP[:-9])
-    code, out, error = said(capsys, "hang", dumps)
+    code, out, error = output(capsys, "hang", dumps)
     assert (code, out) == (2, "") and "cut" in error and "Traceback" not in error

@@ -26,7 +26,7 @@ def home(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def said(capsys):
+def output(capsys):
     def run(*arguments):
         capsys.readouterr()
         try:
@@ -39,23 +39,23 @@ def said(capsys):
 
 
 @pytest.fixture
-def opened(home, said):
+def opened(home, output):
     """The case `nan`, of one log."""
-    assert said("case", "open", "nan", "job.log")[0] == 0
+    assert output("case", "open", "nan", "job.log")[0] == 0
     return home
 
 
-def asks(what, value, who="ann"):
+def requests(what, value, who="ann"):
     predicted = ("--predicts", "triage symptoms job.log", "--expect", f"logs.0.class={value}")
     return ("case", "add", "nan", "--hypothesis", what, *predicted, "--vote", who)
 
 
-def test_check_runs_assay_and_ranks_by_what_came_of_it(opened, said):
-    said(*asks("the disk", "storage"))
+def test_check_runs_assay_and_ranks_by_what_came_of_it(opened, output):
+    output(*requests("the disk", "storage"))
     for who in ("bob", "eve"):
-        said("case", "vote", "nan", "1", who)
-    said(*asks("the arithmetic", "not_finite", "dan"))
-    code, out, err = said("case", "check", "nan", "--json")
+        output("case", "vote", "nan", "1", who)
+    output(*requests("the arithmetic", "not_finite", "dan"))
+    code, out, err = output("case", "check", "nan", "--json")
     first, second = json.loads(out)["hypotheses"]
     assert (code, err.strip()) == (0, "· assay triage symptoms job.log")
     assert (first["text"], first["verdict"], first["votes"]) == ("the arithmetic", "established", ["dan"])
@@ -69,22 +69,22 @@ def test_check_runs_assay_and_ranks_by_what_came_of_it(opened, said):
     assert held.output_sha256 == failed.output_sha256  # asked once
 
 
-def test_the_file_says_it_all_again(opened, said):
-    said(*asks("the disk", "storage"))
-    shown = said("case", "show", "nan", "--json")[1]
+def test_the_file_says_it_all_again(opened, output):
+    output(*requests("the disk", "storage"))
+    shown = output("case", "show", "nan", "--json")[1]
     assert json.loads(shown)["hypotheses"][0]["predictions"][0]["command"] == "assay triage symptoms job.log"
     assert json.loads(shown)["symptoms"]["logs"][0]["class"] == "not_finite"
 
 
-def test_what_a_log_or_a_person_wrote_is_obeyed_by_no_terminal(opened, said):
-    said("case", "add", "nan", "--hypothesis", "a\x1b[2Jb", "--vote", "me\x07")
-    code, out, _ = said("case", "show", "nan")
+def test_what_a_log_or_a_person_wrote_is_obeyed_by_no_terminal(opened, output):
+    output("case", "add", "nan", "--hypothesis", "a\x1b[2Jb", "--vote", "me\x07")
+    code, out, _ = output("case", "show", "nan")
     assert code == 0
     assert not {"\x1b", "\x07", "\u202e"} & set(out)
     assert "a\\x1b[2Jb" in out
 
 
-def test_a_command_that_a_file_brings_along_is_not_run(opened, said):
+def test_a_command_that_a_file_brings_along_is_not_run(opened, output):
     (retained := opened.folder / "precious").mkdir()
     words = ("runs", "delete", "precious", "--yes")
 
@@ -93,19 +93,19 @@ def test_a_command_that_a_file_brings_along_is_not_run(opened, said):
         return case.model_copy(update={"hypotheses": (Hypothesis(text="h", by="", at_s=0.0),), "predictions": (bad,)})
 
     change_case(opened, "nan", meddled)
-    code, out, err = said("case", "check", "nan", "--json")
+    code, out, err = output("case", "check", "nan", "--json")
     (prediction,) = json.loads(out)["hypotheses"][0]["predictions"]
     assert (code, err, prediction["outcome"]) == (0, "", "not_run")
     assert "not a command of assay that only asks" in prediction["seen"]
     assert retained.is_dir()
 
 
-def test_what_does_not_answer_is_neither_for_nor_against(opened, said):
-    said("case", "add", "nan", "--hypothesis", "h", "--predicts", "show no-such-run", "--expect", "exit 1")
-    (found,) = json.loads(said("case", "check", "nan", "--json")[1])["hypotheses"]
+def test_what_does_not_answer_is_neither_for_nor_against(opened, output):
+    output("case", "add", "nan", "--hypothesis", "h", "--predicts", "show no-such-run", "--expect", "exit 1")
+    (found,) = json.loads(output("case", "check", "nan", "--json")[1])["hypotheses"]
     assert (found["verdict"], found["not_run"]) == ("unknown", 1)
     assert found["predictions"][0]["seen"].startswith("exit 2: error: no run 'no-such-run'")
-    (found,) = json.loads(said("case", "check", "nan", "--timeout-s", "0.001", "--json")[1])["hypotheses"]
+    (found,) = json.loads(output("case", "check", "nan", "--timeout-s", "0.001", "--json")[1])["hypotheses"]
     assert found["predictions"][0]["seen"] == "it did not end within 0.001 s"
 
 
@@ -125,9 +125,9 @@ def test_what_does_not_answer_is_neither_for_nor_against(opened, said):
         (("case", "vote", "nan", "1", " "), "no hypothesis|whose vote"),
     ],
 )
-def test_what_cannot_be_is_one_error_and_changes_nothing(opened, said, arguments, message):
+def test_what_cannot_be_is_one_error_and_changes_nothing(opened, output, arguments, message):
     before = saved_case(opened, "nan")
-    code, _, err = said(*arguments)
+    code, _, err = output(*arguments)
     assert code == 2
     assert re.search(message, err), err
     assert "Traceback" not in err
@@ -135,17 +135,17 @@ def test_what_cannot_be_is_one_error_and_changes_nothing(opened, said, arguments
 
 
 @pytest.mark.parametrize("damage", [lambda text: text[:-40], lambda text: text.replace("nan", "nun", 1), lambda _: ""])
-def test_a_damaged_file_is_named_and_not_written_over(opened, said, damage):
+def test_a_damaged_file_is_named_and_not_written_over(opened, output, damage):
     file = opened.cases / "nan.json"
     file.write_text(damaged := damage(file.read_text()))
     for arguments in (("show", "nan"), ("vote", "nan", "1", "me"), ("check", "nan")):
-        code, _, err = said("case", *arguments)
+        code, _, err = output("case", *arguments)
         assert (code, str(file) in err) == (2, True)
     assert file.read_text() == damaged
 
 
-def test_two_who_write_at_once_both_stay(opened, said):
-    said("case", "add", "nan", "--hypothesis", "h")
+def test_two_who_write_at_once_both_stay(opened, output):
+    output("case", "add", "nan", "--hypothesis", "h")
     with ThreadPoolExecutor(8) as pool:
         voters = [f"w{number}" for number in range(24)]
         for who in voters:

@@ -16,7 +16,7 @@ from assay.store.ledger.ledger import Ledger, open_ledger
 from assay.store.metrics.segment import SegmentWriter, segment_path
 from assay.store.objects import open_store
 from assay.workflows.bookkeeping import Bookkeeper, rebuild_run, writer_of
-from clocks import HandClock
+from clocks import ManualClock
 from machine import MACHINE
 
 
@@ -27,7 +27,7 @@ def attempt(number: int, *, start_step: int, started_s: float, **ended: object) 
 
 def lived(run: Run, began: Attempt, *, num_steps: int) -> None:
     """One second until the first word, then a second for each step."""
-    clock = HandClock(began.started_s + 1)
+    clock = ManualClock(began.started_s + 1)
     path = segment_path(Path(run.run_dir), began.attempt, 0)
     writer = SegmentWriter(path, run_id="r", attempt=began.attempt, rank=0, clock=clock)
     for step in range(began.start_step + 1, began.start_step + num_steps + 1):
@@ -54,7 +54,7 @@ def began(run: Run, successor: Attempt) -> None:
     save_attempt(Path(run.run_dir), successor)
     close_abandoned_attempts(run, CommitLog(open_store(run.store_url)), successor)
     with writer_of(home_of(run), run) as writer:
-        Bookkeeper(run, writer, HandClock(0.0)).attempt_began(successor, [])
+        Bookkeeper(run, writer, ManualClock(0.0)).attempt_began(successor, [])
 
 
 def test_an_attempt_whose_supervisor_died_is_held_to_its_last_sign_of_life(run: Run, ledger: Ledger) -> None:
@@ -85,7 +85,7 @@ def test_steps_behind_a_commit_that_was_found_damaged_are_lost(run: Run, ledger:
     save_attempt(Path(run.run_dir), first)
     lived(run, first, num_steps=10)
     with writer_of(home_of(run), run) as writer:
-        Bookkeeper(run, writer, HandClock(0.0)).attempt_ended(first)
+        Bookkeeper(run, writer, ManualClock(0.0)).attempt_ended(first)
     assert goodput_of(ledger, [run]).by_phase["compute"] == 10.0
     began(run, attempt(2, start_step=5, started_s=20.0))
     assert goodput_of(ledger, [run]).by_phase == {"startup": 1.0, "compute": 5.0, "lost": 5.0}

@@ -1,6 +1,6 @@
-"""What the arms of a campaign are: one run for each seed, checked before the first of them starts.
+"""The arms of a campaign as runs, one for each seed, checked before the first one starts.
 
-A run's id follows from (campaign, arm, seed), so a campaign that was killed finds its runs again.
+A run's id is derived from (campaign, arm, seed), so a campaign that was killed finds its runs again.
 """
 
 from collections.abc import Callable
@@ -40,9 +40,9 @@ from assay.workflows.run import check_new, check_recipe, count_steps, create_run
 
 
 def check_arms(config: CampaignConfig, *, base_dir: Path, is_declared: bool) -> int:
-    """Check the recipe of every arm on its dataset before anything starts; returns the number of runs.
+    """Check the recipe of every arm on its dataset before anything starts; return the number of runs.
 
-    A campaign that has begun goes on with what it was declared with, sensible or not.
+    Fewer checks apply to a campaign that is declared already, which continues as declared.
     """
     recipe, _ = known_good_recipe(base_dir / config.recipe)
 
@@ -51,7 +51,7 @@ def check_arms(config: CampaignConfig, *, base_dir: Path, is_declared: bool) -> 
         LaneShares(found[0].loader.lanes, config.workers)
         if not is_declared:
             try:
-                # Its notes are of evaluations on the way; a campaign judges the last weights.
+                # The notes are ignored: they are about intermediate evaluations, and a campaign uses the last weights.
                 check_new(found[0], count_steps(*found).planned, changed=patch)
             except ConfigError as error:
                 raise ConfigError(f"arm '{name}': {error}") from error
@@ -71,34 +71,33 @@ def check_arms(config: CampaignConfig, *, base_dir: Path, is_declared: bool) -> 
 def _check_candidate(
     name: str, config: CampaignConfig, baseline: tuple[Recipe, Dataset], found: tuple[Recipe, Dataset]
 ) -> None:
-    """It differs from the baseline, and can be compared with it where the campaign wants to."""
+    """Raise `ConfigError` if the candidate equals the baseline or cannot be compared with it."""
     if found[0] == baseline[0]:
         raise ConfigError(
-            f"candidate '{name}': its patch changes nothing, the baseline's recipe has these values already."
+            f"candidate '{name}': its patch changes nothing: the baseline's recipe has these values already."
         )
     rows = [(entry[0].data.split, entry[1].fingerprint) for entry in (baseline, found)]
     scored = [benchmark.name for benchmark in config.benchmarks if isinstance(benchmark, PredictionsBenchmark)]
     if scored and rows[0] != rows[1]:
         raise ConfigError(
-            f"candidate '{name}' has another dataset or split than the baseline, so their validation rows, "
-            f"which benchmark '{scored[0]}' scores, are not the same. Compare the two on a suite of their own "
-            "(type: suite)."
+            f"candidate '{name}' has another dataset or split than the baseline, so the validation rows "
+            f"that benchmark '{scored[0]}' scores differ. Compare the two on a suite (type: suite)."
         )
 
 
 def _check_scores(arm: str, config: CampaignConfig, predictions: Predictions) -> None:
-    """The rows that the arm predicts have the scores that the campaign asks for."""
+    """Raise `ConfigError` if the arm's predictions lack a score of a benchmark."""
     known = _scores_of(predictions)
     for benchmark in config.benchmarks:
         if isinstance(benchmark, PredictionsBenchmark) and benchmark.score not in known:
             raise ConfigError(
-                f"benchmark '{benchmark.name}': score: {benchmark.score} is not among the scores of rows of "
+                f"benchmark '{benchmark.name}': score: {benchmark.score} is not a score of the predictions of "
                 f"arm '{arm}'. Use score: {', '.join(known)}."
             )
 
 
 def _check_columns(arm: str, config: CampaignConfig, recipe: Recipe, dataset: Dataset) -> None:
-    """The rows that the arm predicts have the columns that they are chosen and clustered by."""
+    """Raise `ConfigError` if the arm's predictions lack a column to filter or cluster by."""
     known = predicted_columns(recipe, dataset)
     for benchmark in config.benchmarks:
         if not isinstance(benchmark, PredictionsBenchmark):
@@ -110,7 +109,7 @@ def _check_columns(arm: str, config: CampaignConfig, recipe: Recipe, dataset: Da
             if name in known:
                 continue
             read = (
-                f" The dataset has it, and arm '{arm}' does not read it: name it in its method's columns."
+                f" The dataset has it, but arm '{arm}' does not read it: add it to the method's columns."
                 if name in dataset.manifest.columns
                 else ""
             )
@@ -121,7 +120,7 @@ def _check_columns(arm: str, config: CampaignConfig, recipe: Recipe, dataset: Da
 
 
 def predicted_columns(recipe: Recipe, dataset: Dataset) -> list[str]:
-    """Those of the table that such a run's validation rows end in."""
+    """Return the columns of the predictions of such a run."""
     types = dataset.manifest.columns
     read = [name for name in recipe.method.columns if name != ITEM and not holds_lists(types[name])]
     split = [] if key_column(recipe.data.split) is None else [CLUSTER]
@@ -129,7 +128,7 @@ def predicted_columns(recipe: Recipe, dataset: Dataset) -> list[str]:
 
 
 def _check_sizes(config: CampaignConfig, predictions: Predictions) -> None:
-    """No share can gain or lose one whole: who says 2 means two points."""
+    """Raise `ConfigError` for a margin of 1 or more on a share, which is usually meant in points."""
     shares = {benchmark.name for benchmark in config.benchmarks if _is_share(benchmark, predictions)}
     rule = config.rule
     sizes = [("rule.least_effect", rule.least_effect, name) for name in rule.primary]
@@ -143,14 +142,14 @@ def _check_sizes(config: CampaignConfig, predictions: Predictions) -> None:
     for key, size, name in sizes:
         if name in shares and size >= 1.0:
             raise ConfigError(
-                f"{key}={size:g}: benchmark '{name}' is a share, between 0 and 1, and cannot change by as "
-                f"much. A point is 0.01; perhaps you meant {size / 100:g}."
+                f"{key}={size:g}: benchmark '{name}' is a share between 0 and 1, and cannot change by "
+                f"that much. A point is 0.01; perhaps you meant {size / 100:g}."
             )
 
 
 def _is_share(benchmark: Benchmark, predictions: Predictions) -> bool:
     if isinstance(benchmark, SuiteBenchmark):
-        return False  # its unit is its result's
+        return False  # the unit is known from its results only
     if isinstance(predictions, BinaryPredictions) or benchmark.score == "correct":
         return benchmark.score in ("correct", "ranking")
     named = {metric.name: metric for metric in predictions.metrics} | {"own": predictions.metric}
@@ -171,15 +170,15 @@ def _check_suites(arm: str, config: CampaignConfig, method: MethodConfig, *, bas
 
 
 def check_suite(benchmark: SuiteBenchmark, path: Path, method: MethodConfig, *, owner: str) -> None:
-    """The suite can be read and answered, and asks what the campaign wants to know."""
+    """Raise an error if the suite cannot be read, does not fit the method, or lacks the campaign's benchmark."""
     name, suite = benchmark.benchmark or benchmark.name, supported_suite(path, method, owner=owner)
     known = [item.name for item in suite.benchmarks]
     if name not in known:
-        raise ConfigError(f"{path}: has no benchmark '{name}', which a campaign asks for; it has {', '.join(known)}.")
+        raise ConfigError(f"{path}: has no benchmark '{name}', which the campaign names; it has {', '.join(known)}.")
 
 
 def missing_files(config: CampaignConfig, *, base_dir: Path) -> list[str]:
-    """Files that the rule's clauses ask for and that are still to be made, as `key: path`."""
+    """Return the files that the rule names and that do not exist yet, as `key: path`."""
     rule = config.rule
     requested = {
         "rule.coverage": rule.coverage,
@@ -191,28 +190,27 @@ def missing_files(config: CampaignConfig, *, base_dir: Path) -> list[str]:
 
 
 class ArmPlan(NamedTuple):
-    """What is trained: a run for each arm and seed, which is made when its turn comes."""
+    """The runs to train, one for each arm and seed; each is created when it is due."""
 
     home: Home
     owner: str
-    """`campaign` or `pipeline`: what is run again to go on."""
+    """`campaign` or `pipeline`, for messages."""
     name: str
     names: tuple[str, ...]
-    """Where nothing is known of an arm's costs yet, the first one's are expected."""
+    """Arms, or stages; the first one's cost is the estimate for arms without finished runs."""
     seeds: tuple[int, ...]
     workers: int
     budget_device_hours: float | None
-    """None: without end."""
+    """None: no limit."""
     run_of: Callable[[str, int], Run]
-    """Arm, seed -> the run's record, made if there is none."""
+    """(arm, seed) -> the run's record, created if needed."""
 
     def run_id(self, arm: str, seed: int) -> str:
-        """The id of one arm's run with one seed."""
         return run_id_of(self.name, arm, seed)
 
 
 def campaign_arm_plan(campaign: OpenCampaign) -> ArmPlan:
-    """The campaign's."""
+    """Return the runs of a campaign."""
     config = campaign.config
     return ArmPlan(
         home=campaign.home,
@@ -227,12 +225,12 @@ def campaign_arm_plan(campaign: OpenCampaign) -> ArmPlan:
 
 
 def run_id_of(campaign: str, arm: str, seed: int) -> str:
-    """The id of one arm's run with one seed."""
+    """Return the id of an arm's run with one seed."""
     return f"{campaign}-{arm}-s{seed}"
 
 
 def arm_run(campaign: OpenCampaign, arm: str, seed: int) -> Run:
-    """The run's record, made if there is none. `ConfigError` where its recipe is not the campaign's."""
+    """Return the run's record, created if needed. Raises `ConfigError` if a run exists with another recipe."""
     config = campaign.config
     patch = {} if arm == config.baseline else config.candidate(arm).patch
     recipe = patched(campaign.recipe, patch, arm=arm, seed=seed)
@@ -242,8 +240,8 @@ def arm_run(campaign: OpenCampaign, arm: str, seed: int) -> Run:
 
 
 def ensure_run(home: Home, recipe: LoadedConfig, *, run_id: str, workers: int, of: str, owner: str) -> Run:
-    """The record of a run, made if there is none. `ConfigError` where it has another recipe than this; `of` is
-    the arm, and `whose` what it is of."""
+    """Return the record of a run, created if needed. Raises `ConfigError` if it exists with another recipe;
+    `of` and `owner` name the arm and its campaign or pipeline in the message."""
     if not home.has_run(run_id):
         return create_run(home, recipe, world_size=workers, run_id=run_id)
     run = load_run(home, run_id)
@@ -251,7 +249,6 @@ def ensure_run(home: Home, recipe: LoadedConfig, *, run_id: str, workers: int, o
     requested, found = (item.model_dump(mode="json") for item in (requested_recipe, recipe_of(run)))
     if recipe_sha256(requested, dataset.fingerprint) != recipe_sha256(found, run.dataset_fingerprint):
         raise ConfigError(
-            f"run '{run_id}' exists with another recipe than {of} has. Give the {owner} another name, "
-            "or remove the run's folder."
+            f"run '{run_id}' exists with another recipe than {of} has. Rename the {owner}, or remove the run's folder."
         )
     return run

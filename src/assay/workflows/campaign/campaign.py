@@ -1,14 +1,13 @@
-"""Runs a campaign: at each declared number of seeds its arms are trained, gathered and judged; then the memo.
+"""Runs a campaign: for each declared look, train the arms, gather the facts and decide; then write the memo.
 
-    train           gather               judge                      memo
-    baseline s0 ..  scores, files,   --> scale, narrow or stop  --> what people read
-    faster   s0 ..  seal, costs          of each open candidate
+    train           gather               decide                     memo
+    baseline s0 ..  scores, files,   --> scale, narrow or stop  --> HTML and Markdown
+    faster   s0 ..  holdout, costs       for each open candidate
     (train.py)      (gather.py)          (evaluation/decision)      (memo.py)
 
-Arms are trained several at once and end in any order, but a look is taken when all runs up to its number of
-seeds are there, so a decision does not depend on which came first. A candidate that is decided is trained no
-further: that is where a campaign saves its device-hours. Nothing is in memory only, so a campaign that was
-killed goes on by being run again.
+Runs may train concurrently and end in any order, but a look waits for all runs up to its number of seeds, so a
+decision does not depend on their order. A decided candidate is not trained any further, which saves device-hours.
+No state is only in memory: a campaign that was killed continues when it is run again.
 """
 
 from collections.abc import Callable
@@ -30,12 +29,12 @@ OnMessage = Callable[[str], None]
 
 
 class CampaignResult(NamedTuple):
-    """Where a campaign stands."""
+    """The state of a campaign."""
 
     decisions: dict[str, Decision]
-    """Candidate -> its newest decision; absent before its first look."""
+    """Newest decision by candidate; missing before its first look."""
     stopped_by: str | None
-    """Why it ended before all candidates were decided: the budget, or a request to stop. None: it did not."""
+    """Why the campaign ended early: the budget, or a request to stop. None if it did not."""
 
 
 def run_campaign(
@@ -46,9 +45,9 @@ def run_campaign(
     on_message: OnMessage,
     score: ScoreSealed = suite_folder,
 ) -> CampaignResult:
-    """Train, judge and decide until every candidate is decided, the seeds are done, or the budget is.
+    """Train and decide until every candidate is decided, or the seeds or the budget are used up.
 
-    `score` makes a sealed benchmark's results be there.
+    `score` evaluates the sealed benchmark, or finds its results.
     """
     ledger.record_campaign(campaign.record)
     config, training = campaign.config, ArmScheduler(campaign_arm_plan(campaign), ledger, execution)
@@ -81,7 +80,7 @@ def run_campaign(
 
 
 def result_text(campaign: OpenCampaign, scored: ScoredRun) -> str:
-    """A run's score on the first primary benchmark, and what the run cost."""
+    """Return the run's score on the first primary benchmark and its cost, as text."""
     primary = campaign.config.rule.primary[0]
     result = load_result(scored.folders[primary])
     return f"{primary} {result.score.value:.4f}, {duration_text(scored.record.device_s)} of device time"

@@ -1,7 +1,7 @@
-"""A look's decision is written once.
+"""Records the decisions of looks; each is written once.
 
-A decision follows from the per-item results, so judging again gives the same one: a decision on record that
-does not follow any more (a result that changed, a verdict that somebody edited) is found and refused.
+A decision follows from the per-item results, so deciding again gives the same one. A recorded decision that
+does not follow any more (a result changed, or someone edited the verdict) is detected and rejected.
 """
 
 import math
@@ -17,10 +17,10 @@ from assay.workflows.campaign.folder import KNOWN_GOOD_FILE, OpenCampaign, recor
 
 
 def record_decision(campaign: OpenCampaign, decision: Decision, ledger: Ledger) -> Decision:
-    """Write it down, as a further revision where only a file that a clause asks for is another one since.
+    """Record a decision; if only files that clauses name have changed since, as a further revision.
 
-    Raises `DamagedDataError` where another decision is on record for this look, and the results do not say so;
-    `DataError` where that one was judged by other clauses.
+    Raises `DamagedDataError` if the recorded decision of this look contradicts the results, `DataError` if it
+    has other clauses.
     """
     look = decision.look
     recorded = recorded_looks(campaign.folder).get((decision.candidate, look.num_seeds, look.is_gate))
@@ -31,8 +31,7 @@ def record_decision(campaign: OpenCampaign, decision: Decision, ledger: Ledger) 
         elif (problem := difference_of(recorded, decision)) is not None:
             raise DamagedDataError(
                 f"{campaign.folder / decision.path()}: does not follow from the results any more: {problem}. "
-                "A result or the decision was changed after it was made. Restore the file, or move it away and "
-                "decide again."
+                "A result or the decision was changed later. Restore the file, or move it away and decide again."
             )
         else:
             decision = recorded
@@ -43,7 +42,7 @@ def record_decision(campaign: OpenCampaign, decision: Decision, ledger: Ledger) 
 
 
 def changed_since(decisions: Sequence[Decision], ledger: Ledger) -> list[Decision]:
-    """Those of one campaign of which the ledger has something else on record."""
+    """Return the decisions that differ from the ones in the ledger."""
     campaigns = {decision.campaign for decision in decisions}
     known = {decision.path(): decision for name in campaigns for decision in ledger.decisions(name)}
     return [decision for decision in decisions if known.get(decision.path(), decision) != decision]
@@ -59,13 +58,13 @@ def _require_same_clauses(recorded: Decision, found: Decision, path: Path) -> No
     differ = [f"'{name}' of gate {gate} is new" for gate, name in now if (gate, name) not in before]
     differ += [f"'{name}' of gate {gate} is gone" for gate, name in before if (gate, name) not in now]
     raise DataError(
-        f"{path}: was judged by other clauses than this assay has: {', '.join(differ) or 'in another order'}. "
-        "Judge it with the assay that wrote it, or move it away and run the campaign again."
+        f"{path}: has other clauses than this version of assay: {', '.join(differ) or 'in another order'}. "
+        "Use the version that wrote it, or move the file away and run the campaign again."
     )
 
 
 def _is_revised(recorded: Decision, found: Decision) -> bool:
-    """Whether they differ, and in nothing but clauses whose files are other ones now."""
+    """Return whether the decisions differ only in clauses whose files have changed."""
     files = {clause.name: clause.evidence for gate in recorded.gates for clause in gate.clauses}
     changed = frozenset(
         clause.name for gate in found.gates for clause in gate.clauses if files[clause.name] != clause.evidence
@@ -76,7 +75,8 @@ def _is_revised(recorded: Decision, found: Decision) -> bool:
 
 
 def _keep_known_good(campaign: OpenCampaign, decision: Decision) -> None:
-    """A candidate's recipe is there while its newest decision is to scale it; a stage is no patch on one."""
+    """Save the recipe of a scaled candidate as known good; remove it if a revision no longer scales it. Stages
+    are skipped."""
     key = f"{decision.candidate}.{KNOWN_GOOD_FILE}"
     if STAGE in decision.patch:
         return
@@ -93,8 +93,7 @@ def _keep_known_good(campaign: OpenCampaign, decision: Decision) -> None:
 
 
 def difference_of(recorded: Decision, found: Decision, *, besides: frozenset[str] = frozenset()) -> str | None:
-    """The first clause in which two decisions of one look differ; costs, opinions and words do not count: each
-    assay has its own words for a number.
+    """Describe the first clause in which two decisions of a look differ; costs, opinions and texts are ignored.
 
     `besides`: clauses that may differ, and with them the recommendation.
     """
@@ -117,7 +116,7 @@ def _verdict_text(clause: Clause) -> str:
 
 
 def _are_equal(before: Sequence[float | None], after: Sequence[float | None]) -> bool:
-    """But for the last digits: libraries sum in orders of their own, and so do processors."""
+    """Compare numbers except for the last digits, because libraries and processors sum in different orders."""
     return len(before) == len(after) and all(
         old == new or (old is not None and new is not None and math.isclose(old, new, rel_tol=1e-6, abs_tol=1e-9))
         for old, new in zip(before, after, strict=True)

@@ -1,4 +1,4 @@
-"""What a campaign's runs will cost, from some seconds of its baseline's steps here, before the first one."""
+"""Estimate the cost of a campaign's runs from some seconds of baseline steps."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from assay.workflows.run import check_recipe
 
 
 class ExpectedCost(NamedTuple):
-    """Device seconds; candidates are taken to cost what the baseline does."""
+    """Expected device-seconds; candidates are assumed to cost as much as the baseline."""
 
     run_s: float
     num_runs: int
@@ -22,11 +22,11 @@ class ExpectedCost(NamedTuple):
 
     @property
     def num_held(self) -> int:
-        """Runs that the budget holds."""
+        """Return the number of runs that fit into the budget."""
         return min(self.num_runs, int(self.budget_s / self.run_s))
 
     def line(self) -> str:
-        """What `--check` prints of it."""
+        """Return the line for `--check`."""
         whole = self.run_s * self.num_runs
         text = (
             f"cost: about {device_time_text(whole)} for {number_of(self.num_runs, 'run')} of "
@@ -34,11 +34,11 @@ class ExpectedCost(NamedTuple):
         )
         if self.num_held == self.num_runs:
             return text
-        return f"{text}; budget_device_hours holds {self.num_held} of them"
+        return f"{text}; budget_device_hours fits {self.num_held} of them"
 
 
 def expected_cost(config: CampaignConfig, *, base_dir: Path, seconds: float) -> ExpectedCost:
-    """Measured for so many seconds. Raises `ConfigError` where the budget does not hold a single run."""
+    """Measure for `seconds`. Raises `ConfigError` if the budget does not fit a single run."""
     recipe, _ = known_good_recipe(base_dir / config.recipe)
     values = patched(recipe, {}, arm=config.baseline, seed=config.first_seed)
     found = preview(*check_recipe(values), world_size=config.workers)
@@ -51,7 +51,7 @@ def expected_cost(config: CampaignConfig, *, base_dir: Path, seconds: float) -> 
     if cost.num_held == 0:
         raise ConfigError(
             f"budget_device_hours={config.budget_device_hours:g} ({device_time_text(cost.budget_s)}) does not "
-            f"hold the first run, which takes about {device_time_text(cost.run_s)} here. All "
+            f"fit the first run, which takes about {device_time_text(cost.run_s)} here. All "
             f"{number_of(cost.num_runs, 'run')} take about {cost.run_s * cost.num_runs / 3600:.2g} "
             "device-hours."
         )

@@ -1,9 +1,9 @@
-"""The gain at the target scale, from campaigns on record that tried the same patch at other scales.
+"""Forecast the gain at the target scale from recorded campaigns of the same patch at other scales.
 
     decisions of the named campaigns and this look --> gain of each pair of seeds, scale of its runs
         --> evidence.scaling.gain --> GainForecast, or the sentence why there is none
 
-What cannot be told is no error: the clause stays undecided, and says what is missing.
+If no forecast is possible, the clause stays undecided and states what is missing; this is no error.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ from assay.workflows.campaign.memo import newest_decisions
 
 
 def forecast_of(campaign: OpenCampaign, facts: Facts, rule: ScalingRule, ledger: Ledger) -> ForecastFacts:
-    """What this campaign and those on record say of the target scale."""
+    """Forecast the gain of a candidate at the target scale."""
     assert rule.target is not None, "a rule without a target names a record"
     sources: list[Source] = []
     try:
@@ -46,7 +46,7 @@ def _this(campaign: OpenCampaign, facts: Facts, ledger: Ledger, scale: str) -> G
 
 
 def _comparable(name: str, campaign: OpenCampaign, facts: Facts) -> Decision:
-    """The other campaign's newest decision on the same patch, measured by the same benchmarks."""
+    """Return the newest decision of campaign `name` on the same patch and benchmarks."""
     decision = newest_decisions(find_campaign(campaign.home, name)).get(facts.candidate)
     if decision is None:
         raise DataError(f"Campaign '{name}' has decided nothing on '{facts.candidate}' yet. Run it to a look.")
@@ -66,13 +66,12 @@ def _comparable(name: str, campaign: OpenCampaign, facts: Facts) -> Decision:
 
 
 def _gains(decision: Decision) -> Iterator[float]:
-    """The primary effect of each pair of seeds."""
+    """Yield the primary effect of each pair of seeds."""
     primary = [effect.by_seed for effect in decision.effects if effect.role == "primary"]
     for values in zip(*primary, strict=True):
         yield sum(values) / len(primary)
 
 
 def _mean_scale(runs: Sequence[CampaignRun], ledger: Ledger, scale: str) -> float:
-    """The mean scale of the baseline's runs, which come first: a patch may change it a little, which then is
-    part of its gain."""
+    """Return the mean scale of the baseline's runs, which come first; a patch may change the scale a little."""
     return float(np.mean([scale_of_run(ledger, run.run_id, scale) for run in runs if run.arm == runs[0].arm]))

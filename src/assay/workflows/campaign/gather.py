@@ -1,9 +1,9 @@
-"""Gathers what a look is judged from: the part of a campaign that reads, so that the part that judges need not.
+"""Gathers the facts for a decision, so that the decision itself reads no files.
 
 scored runs of both arms, with what they cost -----+
 coverage, drill, plan: files that the rule names --+--> Facts --> evaluation.decision
 campaigns at other scales --> forecast ------------+
-sealed holdout, once all else holds ---------------+
+sealed holdout, once all other gates pass ---------+
 """
 
 import math
@@ -47,9 +47,10 @@ def gather(
     candidate_runs: Sequence[ScoredRun],
     context: LookContext,
 ) -> Facts:
-    """All that is known of a candidate at a look; `DataError` for what cannot be read or compared.
+    """Gather the facts about a candidate at a look. Raises `DataError` for data that cannot be read or
+    compared.
 
-    Opens the sealed benchmark, if there is one, where all else speaks for `scale`.
+    Opens the sealed benchmark, if there is one and everything else supports `scale`.
     """
     config, base_dir = campaign.config, Path(campaign.record.base_dir)
     home = campaign.home.folder.resolve()
@@ -74,9 +75,10 @@ def gather(
 
 
 def _most_items(campaign: OpenCampaign, facts: Facts, run_id: str) -> dict[str, int]:
-    """Benchmark -> items at most, where held-out rows are asked; none where the dataset is gone."""
+    """Return the maximum number of items by benchmark, for benchmarks on held-out rows; empty if the dataset is
+    gone."""
     data = recipe_of(load_run(campaign.home, run_id)).data
-    split = data.split.model_copy(update={"drop_leaks": False})  # to find them all tokens are read
+    split = data.split.model_copy(update={"drop_leaks": False})  # finding leaks would read all tokens
     try:
         view = split_view(Dataset.open(Path(data.dataset)), split, "validation")
     except AssayError:
@@ -90,7 +92,7 @@ def _most_items(campaign: OpenCampaign, facts: Facts, run_id: str) -> dict[str, 
 
 
 def file_facts(rule: StandardRule, folder: Path) -> FileFacts:
-    """The records that the rule names, relative to `folder`."""
+    """Read the records that the rule names, relative to `folder`."""
     coverage = drill = None
     if rule.coverage is not None:
         tree, source = _record_file(folder / rule.coverage, "the coverage matrix")
@@ -106,7 +108,7 @@ def _plan(rule: PlanRule, folder: Path) -> PlanFacts:
     tree, source = _record_file(folder / rule.record, "the plan's simulation")
     safety = tree.get("safety")
     if not isinstance(safety, dict):
-        raise DataError(f"{source.path}: not an offer of a plan: it has no 'safety'. Write it with 'assay plan'.")
+        raise DataError(f"{source.path}: not an offer: it has no 'safety'. Write it with 'assay plan offer'.")
     over_budget = _number(safety, "p_over_budget", source)
     on_time = _number(safety, "p_on_time", source)
     decision = Offer.from_tree(tree, source=source.path).decision_text() if "calendar" in tree else ""
@@ -119,11 +121,11 @@ def _forecast_on_file(path: Path) -> ForecastFacts:
 
 
 def _record_file(path: Path, name: str) -> tuple[dict[str, Any], Source]:
-    """The JSON object and where it lies; `DataError` if it is not there or not JSON."""
+    """Return the JSON object and its source. Raises `DataError` if the file is missing or not JSON."""
     try:
         tree = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise DataError(f"{path}: {name} is not there, and a gate asks for it. Make it first.") from error
+        raise DataError(f"{path}: {name} is missing, and a gate needs it. Create it first.") from error
     except ValueError as error:
         raise DataError(f"{path}: not JSON ({error}); expected {name}.") from error
     if not isinstance(tree, dict):

@@ -1,4 +1,4 @@
-"""A look at a candidate: gather, judge, write down. At the declared numbers of seeds, again, or in between."""
+"""Looks at a candidate: gather, decide, record. At declared looks, again, or in between."""
 
 from collections.abc import Sequence
 
@@ -27,10 +27,10 @@ def triage_ledger(
     *,
     is_gate: bool = True,
 ) -> Decision:
-    """Judge the paired seeds at a declared look (or, with `is_gate=False`, at one that was not declared).
+    """Decide on the paired seeds at a declared look, or with `is_gate=False` at an undeclared one.
 
-    Raises `ConfigError` for a new look where a suite changed since it was declared, and what
-    `record_decision` raises.
+    Raises `ConfigError` for a new look if a suite changed since the declaration, and the errors of
+    `record_decision`.
     """
     num_seeds = len(baseline_runs)
     if (candidate, num_seeds, is_gate) not in recorded_looks(campaign.folder):
@@ -45,7 +45,8 @@ def triage_ledger(
 
 
 def decide_again(campaign: OpenCampaign, ledger: Ledger, *, clock: Clock) -> list[Decision]:
-    """Every decision on record, judged anew; `DamagedDataError` for one that does not follow any more."""
+    """Repeat every recorded decision. Raises `DamagedDataError` if one does not follow from the results any
+    more."""
     runs = {arm: score_finished_runs(campaign, ledger, arm, clock=clock) for arm in campaign.config.arm_names}
     decisions = []
     for recorded in recorded_decisions(campaign.folder):
@@ -63,8 +64,7 @@ def decide_again(campaign: OpenCampaign, ledger: Ledger, *, clock: Clock) -> lis
 
 
 def look_now(campaign: OpenCampaign, ledger: Ledger, *, clock: Clock) -> list[Decision]:
-    """An unscheduled look at every candidate that is not decided; recorded, and paid for from the error
-    rate."""
+    """Take an unscheduled look at every undecided candidate; it is recorded and spends error rate."""
     closed = {decision.candidate for decision in recorded_decisions(campaign.folder) if decision.is_final}
     baseline = score_finished_runs(campaign, ledger, campaign.config.baseline, clock=clock)
     decisions = []
@@ -76,7 +76,7 @@ def look_now(campaign: OpenCampaign, ledger: Ledger, *, clock: Clock) -> list[De
         if num_seeds < 2:
             raise ConfigError(
                 f"campaign '{campaign.config.name}': {number_of(num_seeds, 'paired seed')} of {candidate.name} "
-                "finished so far; a look needs 2. Go on with 'assay campaign run'."
+                "finished so far; a look needs 2. Continue with 'assay campaign run'."
             )
         pairs = baseline[:num_seeds], runs[:num_seeds]
         decisions.append(triage_ledger(campaign, candidate.name, *pairs, LookContext(ledger, clock), is_gate=False))
@@ -84,6 +84,6 @@ def look_now(campaign: OpenCampaign, ledger: Ledger, *, clock: Clock) -> list[De
 
 
 def _looks_before(campaign: OpenCampaign, candidate: str, num_seeds: int, *, is_gate: bool) -> list[Look]:
-    """Looks at this candidate with fewer seeds; an unscheduled one comes before the gate with as many."""
+    """Return the earlier looks at this candidate; an unscheduled look precedes the gate with as many seeds."""
     looks = [decision.look for decision in recorded_decisions(campaign.folder) if decision.candidate == candidate]
     return [look for look in looks if (look.num_seeds, look.is_gate) < (num_seeds, is_gate)]

@@ -1,4 +1,4 @@
-"""Writes the memo of a campaign from its records: what is there now, decided or not."""
+"""Writes the memo of a campaign from its records, decided or not."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -17,11 +17,11 @@ from assay.store.settings import Money
 from assay.workflows.campaign.folder import OpenCampaign, recorded_decisions
 
 MEMO_PAGE = "memo.html"
-"""In the campaign's folder."""
+"""File name in the campaign's folder."""
 
 
 class WrittenMemo(NamedTuple):
-    """The memo and its files."""
+    """A memo and its files."""
 
     memo: Memo
     page: Path
@@ -29,12 +29,12 @@ class WrittenMemo(NamedTuple):
 
 
 def newest_decisions(campaign: OpenCampaign) -> dict[str, Decision]:
-    """Each candidate's decision with the most seeds; of two with as many, the declared look's."""
+    """Return each candidate's decision with the most seeds; among equals, that of the declared look."""
     return {decision.candidate: decision for decision in recorded_decisions(campaign.folder)}
 
 
 def write_memo(campaign: OpenCampaign, *, stopped_by: str | None = None) -> WrittenMemo:
-    """`MEMO_PAGE` and `memo.md` in the campaign's folder."""
+    """Write `MEMO_PAGE` and `memo.md` into the campaign's folder."""
     newest = newest_decisions(campaign)
     names = [candidate.name for candidate in campaign.config.candidates]
     memo = Memo(
@@ -62,7 +62,7 @@ def write_memo(campaign: OpenCampaign, *, stopped_by: str | None = None) -> Writ
 
 
 def _records(memo: Memo, home: Path) -> dict[str, str]:
-    """The text of every record that the memo names and that is still there, laid out to be read."""
+    """Return the text of every existing record that the memo names, formatted for reading."""
     existing = [path for path in record_paths(memo) if (home / path).is_file()]
     return {path: _laid_out((home / path).read_text(encoding="utf-8")) for path in existing}
 
@@ -75,11 +75,12 @@ def _laid_out(text: str) -> str:
 
 
 def held_by_run(campaign: OpenCampaign, runs: Iterable[CampaignRun]) -> dict[str, float]:
-    """Run -> device time of training: those, and all others of a pipeline, whose budget is for all stages."""
+    """Return the training device time by run: of `runs`, and of all other runs of a pipeline, whose budget
+    covers all stages."""
     held_s = {run.run_id: run.device_s for run in runs}
     if not campaign.home.has_pipeline(campaign.config.name):
         return held_s
-    from assay.workflows.campaign.train import device_seconds_of  # here, for it brings what trains along
+    from assay.workflows.campaign.train import device_seconds_of  # imported here: it imports the trainer
 
     with campaign.home.open_ledger() as ledger:
         others = [
@@ -91,13 +92,13 @@ def held_by_run(campaign: OpenCampaign, runs: Iterable[CampaignRun]) -> dict[str
 
 
 def _evaluation_s(campaign: OpenCampaign, run_ids: Iterable[str]) -> float:
-    """Device time of evaluating these runs' commits."""
+    """Return the device time of evaluating the runs' commits."""
     with campaign.home.open_ledger() as ledger:
         return sum(map(ledger.evaluation_s, run_ids))
 
 
 def cost_of_runs(campaign: OpenCampaign, held_s: Mapping[str, float]) -> str:
-    """What such device time of runs cost, at today's prices; nothing where some run's devices have none."""
+    """Return the cost of the device time at current prices; empty if a run has no single price."""
     settings, amount = campaign.home.settings(), 0.0
     for run_id, device_s in held_s.items():
         attempts = saved_attempts(campaign.home.run_dir(run_id))

@@ -1,9 +1,8 @@
-"""How noisy the paired differences of some benchmarks are, before a campaign has trained anything.
+"""Estimates the noise of paired differences on benchmarks before a campaign trains anything.
 
-It is measured where a campaign on record has decided on the same questions; else assumed, where scores are
-shares of items that can be counted now; else nobody knows it before the first look. What is counted are draws:
-items that a benchmark holds together in clusters may share their luck, so they are worth as many as there are
-clusters.
+The noise is measured if a recorded campaign decided on the same questions; assumed if scores are shares of
+items that can be counted now; otherwise unknown before the first look. The unit is an independent draw: items
+in a cluster are correlated, so they count as much as there are clusters.
 """
 
 import itertools
@@ -43,40 +42,39 @@ from assay.workflows.run import check_recipe
 
 ASSUMED_DISCORDANCE = 0.2
 ASSUMED_SEED_SD = 0.01
-"""As `assay evidence power` has them by default."""
+"""The defaults of `assay evidence power`."""
 
 
 class ItemDraws(NamedTuple):
-    """What averages out."""
+    """Independent draws of items, over which noise averages out."""
 
     number: int
     num_items: int
-    """More where several may share their luck."""
+    """More than `number` if items are clustered."""
     num_clusters: int
-    """Which share it; worth fewer draws where they are of unequal size."""
+    """Worth fewer draws if the clusters have unequal sizes."""
     most: int | None = None
-    """If all rows of the dataset were held out; None where items are no rows."""
+    """Number of draws if all rows of the dataset were held out; None if items are not rows."""
 
     def text(self, number: int | None = None) -> str:
-        """`35 independent groups`, or `357 items`; of so many, where another number is given. Groups of unequal
-        size are worth fewer than there are."""
+        """Return `35 independent groups` or `357 items`, for this or another number."""
         are_items = self.number == self.num_items
         return number_of(number or self.number, "item" if are_items else "independent group")
 
 
 class PairedNoise(NamedTuple):
-    """The noise of a paired difference on some benchmarks."""
+    """Noise of a paired difference on some benchmarks."""
 
     components: VarianceComponents
-    """Those of items are of one draw."""
+    """Variance components; the item component is that of one draw."""
     draws: ItemDraws
     unit: str
     source: str
-    """In words: who measured it, or what is assumed."""
+    """Where the noise comes from, in words."""
 
 
 class NoiseEstimator:
-    """Says it of the benchmarks of one campaign."""
+    """Estimates the noise for the benchmarks of a campaign."""
 
     def __init__(self, config: CampaignConfig, home: Home, *, base_dir: Path) -> None:
         self._config = config
@@ -87,22 +85,22 @@ class NoiseEstimator:
         self._suite = cache(lambda name: present_suite(base_dir / name))
 
     def of(self, names: Sequence[str]) -> PairedNoise | None:
-        """On the mean of these benchmarks; None where it is not known."""
+        """Return the noise of the mean over these benchmarks; None if unknown."""
         return self._measured(names) or self._assumed(names)
 
     def draws(self, names: Sequence[str]) -> ItemDraws | None:
-        """Those of benchmarks whose scores are shares of items that can be counted now; None of any others.
+        """Return the draws of benchmarks whose scores are shares of items that can be counted now; None for
+        others.
 
-        Those that are drawn together in several benchmarks are one draw.
+        Items that are in a cluster together in several benchmarks are one draw.
         """
         return self._draws(names) if all(self._is_share(self._benchmark(name)) for name in names) else None
 
     def _draws(self, names: Sequence[str]) -> ItemDraws | None:
-        """Those of any scores."""
         found = [self._clusters(self._benchmark(name)) for name in names]
-        if any(each is None for each in found):
+        if any(clusters is None for clusters in found):
             return None
-        _, clusters = np.unique(np.concatenate([each or [] for each in found]), return_inverse=True)
+        _, clusters = np.unique(np.concatenate([clusters or [] for clusters in found]), return_inverse=True)
         number = int(independent_trials(np.zeros(len(clusters), bool), clusters.astype(np.int64)).number)
         return ItemDraws(number, len(clusters), len(np.unique(clusters)), self._most(names, number))
 
@@ -110,7 +108,7 @@ class NoiseEstimator:
         return next(benchmark for benchmark in self._config.benchmarks if benchmark.name == name)
 
     def data_warnings(self) -> list[Warned]:
-        """What the baseline's dataset and split warn of."""
+        """Return the warnings about the baseline's dataset and split."""
         recipe, view = self._baseline()
         return data_warnings(recipe, view.dataset)
 
@@ -131,17 +129,17 @@ class NoiseEstimator:
         return int(number * view.dataset.manifest.num_rows / int(view.num_rows.sum()))
 
     def _measured(self, names: Sequence[str]) -> PairedNoise | None:
-        """By the campaign on record with the most seeds on these benchmarks."""
+        """Return the noise measured by the recorded campaign with the most seeds on these benchmarks."""
         matching = [(decision, found) for decision in self._decisions() if (found := self._effects(decision, names))]
         if not matching:
             return None
-        best, effects = max(matching, key=lambda each: each[0].look.num_seeds)
+        best, effects = max(matching, key=lambda match: match[0].look.num_seeds)
         num_seeds, clusters = best.look.num_seeds, sum(effect.num_clusters for effect in effects)
         of_seeds = float(np.var(np.mean([effect.by_seed for effect in effects], axis=0), ddof=1))
         alone = [
             max((effect.se or 0.0) ** 2 - float(np.var(effect.by_seed, ddof=1)) / num_seeds, 0.0) for effect in effects
         ]
-        # Benchmarks with as many items may be of the same ones; then their luck does not average out.
+        # Benchmarks with equal numbers of items may share them; then their noise does not average out.
         items = sum(alone) / (len(alone) if len({effect.num_items for effect in effects}) == 1 else len(alone) ** 2)
         num_items = sum(effect.num_items for effect in effects)
         draws = self._draws(names) or ItemDraws(clusters, num_items, clusters, None)
@@ -156,7 +154,8 @@ class NoiseEstimator:
         )
 
     def _effects(self, decision: Decision, names: Sequence[str]) -> list[BenchmarkEffect]:
-        """On these benchmarks; none where one is lacking, has no error, or asked something else."""
+        """Return the effects on these benchmarks; empty if one is missing, has no error, or had another
+        definition."""
         known = {effect.benchmark: effect for effect in decision.effects if effect.se is not None}
         if decision.look.num_seeds < 2 or not known.keys() >= set(names):
             return []
@@ -164,7 +163,7 @@ class NoiseEstimator:
         return found if all(map(self._has_same_definition, found)) else []
 
     def _has_same_definition(self, effect: BenchmarkEffect) -> bool:
-        """Whether the rows and questions were those of the benchmark that has its name here."""
+        """Return whether the effect is of the benchmark with that name here: the same rows and questions."""
         benchmark = self._benchmark(effect.benchmark)
         recipe, view = self._baseline()
         suite = recipe.evaluation.suite if recipe.evaluation is not None else None
@@ -173,14 +172,14 @@ class NoiseEstimator:
             if isinstance(benchmark, PredictionsBenchmark):
                 of = {"dataset": view.dataset.fingerprint, "split": "validation"}
                 return result.benchmark_sha256 == definition_sha256(benchmark, **of)
-            # A result that was imported is of no suite: its name is all that is known of what was asked.
-            asked = benchmark.suite or suite
-            return asked is None or self._suite(asked).covers(result)
+            # Imported results have no suite: only the name is known.
+            requested = benchmark.suite or suite
+            return requested is None or self._suite(requested).covers(result)
         except DataError:
             return False
 
     def _assumed(self, names: Sequence[str]) -> PairedNoise | None:
-        """For shares of items that can be counted now."""
+        """Return the assumed noise, for shares of items that can be counted now."""
         draws = self.draws(names)
         if draws is None or not draws.num_items:
             return None
@@ -198,14 +197,14 @@ class NoiseEstimator:
 
 
 def _decisions(home: Home) -> Iterator[Decision]:
-    """On record; a campaign whose records cannot be read tells nothing, and keeps no other from beginning."""
+    """Yield recorded decisions; campaigns with unreadable records are skipped."""
     for name in home.campaign_names():
         with suppress(DataError):
             yield from all_decisions(home.campaigns / name)
 
 
 def _baseline(config: CampaignConfig, base_dir: Path) -> tuple[Recipe, DatasetView]:
-    """The recipe, and its validation rows."""
+    """Return the baseline's recipe and validation rows."""
     recipe, _ = known_good_recipe(base_dir / config.recipe)
     baseline, dataset = check_recipe(patched(recipe, {}, arm=config.baseline, seed=config.first_seed))
     return baseline, split_view(dataset, baseline.data.split, "validation")
@@ -214,15 +213,15 @@ def _baseline(config: CampaignConfig, base_dir: Path) -> tuple[Recipe, DatasetVi
 def _clusters_of_rows(
     benchmark: PredictionsBenchmark, baseline: Callable[[], tuple[Recipe, DatasetView]]
 ) -> list[str] | None:
-    """What each validation row that it asks for shares its luck with; None where that hangs on more than the
-    dataset's columns say."""
+    """Return the cluster of each selected validation row; None if the columns of the dataset do not determine
+    it."""
     recipe, view = baseline()
-    asked, manifest = list(benchmark.where), view.dataset.manifest
+    requested, manifest = list(benchmark.where), view.dataset.manifest
     column = key_column(recipe.data.split) if benchmark.cluster == CLUSTER else benchmark.cluster
     labels = manifest.label_counts
-    is_plain = LABEL not in asked or (bool(labels) and _labels_are_predicted(recipe, labels))
+    is_plain = LABEL not in requested or (bool(labels) and _labels_are_predicted(recipe, labels))
     if (
-        LABEL in asked
+        LABEL in requested
         and labels
         and is_plain
         and not any(value_matches(label, benchmark.where[LABEL]) for label in labels)
@@ -231,7 +230,7 @@ def _clusters_of_rows(
             f"benchmark '{benchmark.name}': no row has label '{benchmark.where[LABEL]}'"
             f"{meant(str(benchmark.where[LABEL]), labels)}. There are: {', '.join(labels)}."
         )
-    needed = list(dict.fromkeys([*asked, *([] if column is None else [column])]))
+    needed = list(dict.fromkeys([*requested, *([] if column is None else [column])]))
     if not is_plain or not manifest.columns.keys() >= set(needed):
         return None
     found: list[str] = []
@@ -244,20 +243,20 @@ def _clusters_of_rows(
                 clusters = [f"{column} {value}" for value in table[column].to_pylist()]
             clusters = list(itertools.compress(clusters, selected_rows(benchmark, table)))
         found += clusters
-    if not found and LABEL not in asked:
-        raise empty_selection_error(benchmark, pa.concat_tables([view.read(group, asked) for group in groups]))
+    if not found and LABEL not in requested:
+        raise empty_selection_error(benchmark, pa.concat_tables([view.read(group, requested) for group in groups]))
     return found or None
 
 
 def _labels_are_predicted(recipe: Recipe, labels: Mapping[str, int]) -> bool:
-    """Whether predictions hold a row's label as the dataset does: where one name of two is the positive class,
-    they hold 1 for it."""
+    """Return whether predictions contain labels as the dataset does; if one name of two is the positive class,
+    they contain 1 for it."""
     return not isinstance(recipe.method.predictions, BinaryPredictions) or labels.keys() <= {"0", "1"}
 
 
 def _clusters_of_items(benchmark: SuiteBenchmark, path: Path) -> list[str] | None:
     name = benchmark.benchmark or benchmark.name
-    asked = next((each for each in read_suite(path).benchmarks if each.name == name), None)
-    if not isinstance(asked, MultipleChoice | Generation):
+    requested = next((item for item in read_suite(path).benchmarks if item.name == name), None)
+    if not isinstance(requested, MultipleChoice | Generation):
         return None
-    return [f"{asked.items} {item.cluster}" for item in read_items(path.parent / asked.items)]
+    return [f"{requested.items} {item.cluster}" for item in read_items(path.parent / requested.items)]

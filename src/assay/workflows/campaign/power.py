@@ -1,9 +1,8 @@
-"""What a campaign's looks could find, and whether its guardrails could pass, said before its first run:
-`--check` prints it, a run warns by it.
+"""The power of a campaign's looks and guardrails before its first run, for `--check` and for warnings.
 
-A candidate that does no harm passes a guardrail as often as a gain of the margin's size would be found: it is
-the same bound, turned around, but for what it allows for harm that no item shows. Guardrails must all pass, so
-their chances multiply.
+A harmless candidate passes a guardrail as often as a gain of the margin's size would be detected, because the
+bound is the same with its sign reversed, except for the allowance for rare harm. All guardrails must pass, so
+their probabilities multiply.
 """
 
 import math
@@ -23,49 +22,49 @@ from assay.store.home import Home
 from assay.workflows.campaign.paired_noise import ItemDraws, NoiseEstimator, PairedNoise
 
 ITEMS_FACTORS = (2, 4, 8, 16, 32, 64)
-"""Times as many items as there are, that a guardrail is tried with."""
+"""Factors on the number of items that are tried for a guardrail."""
 
 
 class GuardrailPower(NamedTuple):
-    """What becomes of candidates that do no harm, at the last look."""
+    """Power of a guardrail for harmless candidates at the last look."""
 
     rule: GuardrailRule
     noise: PairedNoise | None
-    """None where nobody knows it; then so are the others."""
+    """None if unknown; then the other fields are not finite."""
     passes: float
-    """The share that passes."""
+    """Share of harmless candidates that pass."""
     enough: float
-    """The margin that 80% would pass."""
+    """Margin that 80% of them would pass."""
 
 
 class SafetyPower(NamedTuple):
-    """What a safety benchmark could show."""
+    """What a safety benchmark can show."""
 
     rule: SafetyRule
     draws: ItemDraws | None
-    """None where they cannot be counted yet."""
+    """None if the items cannot be counted yet."""
 
     @property
     def least_bound(self) -> float:
-        """The bound of the rate where no item fails."""
+        """Return the upper bound of the rate if no item fails."""
         return float(rate_upper(0.0, float(self.draws.number if self.draws else 0)))
 
 
 class StatedPower(NamedTuple):
-    """What is known of a campaign's power before its first run."""
+    """Power of a campaign before its first run."""
 
     noise: PairedNoise | None
-    """That of the primary benchmarks; None where nobody knows it before the first look."""
+    """Noise of the primary benchmarks; None if unknown before the first look."""
     looks: list[LookPower]
     otherwise: list[LookPower]
-    """By the other `rule.over_seeds`; empty where a look has too few for it."""
+    """Power with the other `rule.over_seeds`; empty if a look has too few seeds for it."""
     guardrails: list[GuardrailPower]
     safety: list[SafetyPower]
     warnings: list[Warned]
 
 
 def state_power(config: CampaignConfig, home: Home, *, base_dir: Path) -> StatedPower:
-    """Look by look and guardrail by guardrail, with what to do where too little would be decided."""
+    """Return the power of each look and guardrail, with warnings and hints if it is too low."""
     beforehand = NoiseEstimator(config, home, base_dir=base_dir)
     noise, looks, otherwise = beforehand.of(config.rule.primary), [], []
     if noise is not None:
@@ -95,10 +94,10 @@ def _looks(config: CampaignConfig, noise: PairedNoise, over_seeds: OverSeeds) ->
 
 
 def power_lines(found: StatedPower, *, over_seeds: OverSeeds) -> list[str]:
-    """What `--check` prints of it."""
+    """Return the lines for `--check`."""
     lines = [
-        "power: not known before the first look: no campaign on record measured these primary benchmarks, and "
-        "their scores are no shares of items that can be counted now"
+        "power: unknown before the first look: no campaign on record measured these primary benchmarks, and "
+        "their scores are not shares of items that can be counted now"
     ]
     if found.noise is not None:
         unit = found.noise.unit
@@ -127,7 +126,7 @@ def _scaled_text(entry: LookPower, unit: str) -> str:
 def _guardrail_line(entry: GuardrailPower) -> str:
     name = f"  guardrail {entry.rule.benchmark}"
     if entry.noise is None:
-        return f"{name}: not known before the first look; no campaign on record measured it, and it is no share"
+        return f"{name}: unknown before the first look; no campaign on record measured it, and it is not a share"
     unit = entry.noise.unit
     return (
         f"{name}, margin {bound_text(entry.rule.margin, unit)}, on {entry.noise.draws.text()}: "
@@ -190,7 +189,8 @@ def _of_looks(config: CampaignConfig, noise: PairedNoise, looks: list[LookPower]
 
 
 def _of_guards(guardrails: list[GuardrailPower], safety: list[SafetyPower], num_seeds: int) -> list[Warned]:
-    """Guardrails that would refuse what does no harm, alone or together, and safety that nothing could show."""
+    """Return warnings about guardrails that would reject harmless candidates, and safety benchmarks that cannot
+    pass."""
     known = [guardrail for guardrail in guardrails if guardrail.noise is not None]
     texts = [
         f"guardrail '{entry.rule.benchmark}' lacks power: by the last look it would pass "
@@ -217,7 +217,7 @@ def _of_guards(guardrails: list[GuardrailPower], safety: list[SafetyPower], num_
 
 
 def _guardrail_hint(entry: GuardrailPower, num_seeds: int) -> str:
-    """The margin that would do, and seeds or items for the one that was declared."""
+    """Return a hint: the sufficient margin, or the seeds or items for the declared one."""
     assert entry.noise is not None
     margin, draws = entry.rule.margin, entry.noise.draws
     num_items = draws.number
@@ -236,7 +236,7 @@ def _guardrail_hint(entry: GuardrailPower, num_seeds: int) -> str:
 
 
 def _draws_text(draws: ItemDraws, number: int, *, instead: bool = False) -> str:
-    """So many draws; where the whole dataset has fewer, that holding out more of it will not do."""
+    """Return a number of draws as text, with a note if the whole dataset has fewer."""
     text = draws.text(number) + (f" instead of {draws.number:,}" if instead else "")
     if draws.most is None or number <= draws.most:
         return text

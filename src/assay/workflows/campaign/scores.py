@@ -1,7 +1,6 @@
-"""What a finished run got on every benchmark: read where it was scored, scored here where it was not.
+"""Scores of a finished run on every benchmark; missing ones are computed here.
 
-A result is of a run's last weights, and of a benchmark as the campaign asks it: one that is there and differs
-in either is another answer.
+A result counts if it is of the run's last weights and of the benchmark as the campaign defines it.
 """
 
 from collections.abc import Sequence
@@ -38,7 +37,7 @@ from assay.workflows.evaluation.queue import queue_of, record_results, work
 from assay.workflows.run import load_run
 
 NEVER = 10**12
-"""Steps: no commit but the last is a multiple of it."""
+"""A step interval larger than any run, so only the last commit is due."""
 
 
 class ScoredRun(NamedTuple):
@@ -46,11 +45,11 @@ class ScoredRun(NamedTuple):
 
     record: CampaignRun
     folders: dict[str, Path]
-    """Benchmark -> folder of its result."""
+    """Folder of the result by benchmark."""
 
 
 def score_run(campaign: OpenCampaign, arm_run: ArmRun, ledger: Ledger, *, clock: Clock) -> ScoredRun:
-    """A finished run with a result on every benchmark; those that its predictions give are made here."""
+    """Return a finished run with a result on every benchmark; those from predictions are computed here."""
     run = arm_run.run
     evaluation = ledger.evaluations(run.run_id)[-1]
     folders = {
@@ -77,15 +76,14 @@ def score_run(campaign: OpenCampaign, arm_run: ArmRun, ledger: Ledger, *, clock:
 
 
 def score_finished_runs(campaign: OpenCampaign, ledger: Ledger, arm: str, *, clock: Clock) -> list[ScoredRun]:
-    """The arm's runs that are finished and evaluated, seed by seed up to the first that is not; trains
-    nothing."""
+    """Return the arm's finished and evaluated runs, seed by seed up to the first that is not; trains nothing."""
     found: list[ScoredRun] = []
     for seed in campaign.config.seed_numbers:
         run_id = run_id_of(campaign.config.name, arm, seed)
         if not campaign.home.has_run(run_id):
             break
         arm_run = ArmRun(arm, seed, load_run(campaign.home, run_id))
-        if not ledger.evaluations(run_id):  # the folder is the truth, of which it may have missed something
+        if not ledger.evaluations(run_id):  # the ledger may have missed facts of the folder
             rebuild_run(ledger, arm_run.run)
         if not ledger.evaluations(run_id):
             break
@@ -94,7 +92,7 @@ def score_finished_runs(campaign: OpenCampaign, ledger: Ledger, arm: str, *, clo
 
 
 def benchmark_scores(benchmark: str, runs: Sequence[ScoredRun], home: Path) -> BenchmarkScores:
-    """What the runs got, the baseline's first, by seed; errors are those of `read_score_matrix`."""
+    """Return the scores of the runs, the baseline first, by seed. Raises the errors of `read_score_matrix`."""
     folders = [run.folders[benchmark] for run in runs]
     results = tuple(load_result(folder) for folder in folders)
     sources = tuple(
@@ -105,8 +103,8 @@ def benchmark_scores(benchmark: str, runs: Sequence[ScoredRun], home: Path) -> B
 
 
 def secondary_scores(campaign: OpenCampaign, runs: Sequence[ScoredRun], ledger: Ledger) -> list[BenchmarkFacts]:
-    """What else the rows of the primary benchmarks say, as far as predictions are there and say it: an AUC
-    needs two classes, and rows of both."""
+    """Return further metrics on the rows of the primary benchmarks, if they can be computed; an AUC needs both
+    classes."""
     found: list[BenchmarkFacts] = []
     for benchmark in campaign.config.secondary:
         with suppress(AssayError):
@@ -144,7 +142,8 @@ def _predictions_folder(
 
 
 def suite_folder(campaign: OpenCampaign, benchmark: SuiteBenchmark, run: Run, ledger: Ledger, clock: Clock) -> Path:
-    """Where the result of the run's last weights is; scored now where it is not there and a suite is named."""
+    """Return the folder of the result for the run's last weights; evaluate now if it is missing and a suite is
+    named."""
     name = benchmark.benchmark or benchmark.name
     weights_digest = ledger.evaluations(run.run_id)[-1].weights_digest
     folder = _folder_of_result(name, run, weights_digest)
@@ -154,14 +153,13 @@ def suite_folder(campaign: OpenCampaign, benchmark: SuiteBenchmark, run: Run, le
     if folder is None:
         raise DataError(
             f"run '{run.run_id}' has no result of benchmark '{name}' for its last weights. Name its suite in "
-            "the campaign's file, or evaluate it with 'assay eval'; then run the campaign again: it goes on "
-            "from here."
+            "the campaign's file, or evaluate it with 'assay eval'; then run the campaign again, and it continues."
         )
     return folder
 
 
 def _folder_of_result(benchmark: str, run: Run, weights_digest: str) -> Path | None:
-    """The newest: a benchmark that was changed and evaluated again leaves its older results where they are."""
+    """Return the folder of the newest result; older ones of a changed benchmark may exist."""
     found = [(load_result(folder), folder) for folder in result_folders(Path(run.run_dir))]
     same = [
         (result.evaluated_s, folder)
@@ -172,7 +170,7 @@ def _folder_of_result(benchmark: str, run: Run, weights_digest: str) -> Path | N
 
 
 def _evaluate_last(home: Home, run: Run, suite: Path, clock: Clock) -> None:
-    """Score the last commit; what somebody else is at, or did before, is not done again."""
+    """Evaluate the last commit, unless another worker does or did."""
     queue = queue_of(run, suite=str(suite.resolve()))
     only_the_last = queue.config.model_copy(update={"every_steps": NEVER})
     with writer_of(home, run) as writer:

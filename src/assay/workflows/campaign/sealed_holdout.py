@@ -1,8 +1,8 @@
-"""Opens a campaign's sealed benchmark: once per candidate, when nothing else stands in the way, on record.
+"""Opens a campaign's sealed benchmark: once per candidate, when every other gate passes, and on record.
 
-The opening is written down before anything is scored, so that a campaign which is killed in the midst goes on
-with it, and nobody can look and then decide not to have looked. A holdout that an earlier campaign opened, or
-on which a run was scored beforehand, is none any more: what came after may have been chosen by it.
+The opening is recorded before anything is scored, so a killed campaign continues with it, and nobody can look
+first and then deny it. A holdout that an earlier campaign opened, or on which a run was scored before, is no
+longer valid: later choices may depend on it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -28,15 +28,15 @@ from assay.workflows.campaign.suites import require_suites_as_declared
 from assay.workflows.run import load_run
 
 OPENINGS = "sealed"
-"""Folder of a campaign's openings: `CANDIDATE.json`."""
+"""Folder of a campaign's openings, `CANDIDATE.json` each."""
 
 
 ScoreSealed = Callable[[OpenCampaign, SuiteBenchmark, Run, Ledger, Clock], Path]
-"""What scores a run's last weights on the sealed benchmark, or finds them scored: the folder of the result."""
+"""Scores a run's last weights on the sealed benchmark, or finds the scores; returns the folder of the result."""
 
 
 class LookContext(NamedTuple):
-    """What judging needs beside the campaign, and where the holdout's scores come from."""
+    """What a look needs besides the campaign."""
 
     ledger: Ledger
     clock: Clock
@@ -49,7 +49,7 @@ def sealed_holdout_facts(
     runs: Sequence[ScoredRun],
     context: LookContext,
 ) -> HoldoutFacts | None:
-    """What the sealed benchmark says at this look; None while it stays closed."""
+    """Return the facts of the sealed benchmark at this look; None while it stays closed."""
     benchmark = campaign.config.sealed_benchmark
     if benchmark is None:
         return None
@@ -65,7 +65,7 @@ def sealed_holdout_facts(
     if (found.num_seeds, True) != (facts.num_seeds, facts.look.is_gate):
         return HoldoutFacts(
             None,
-            f"It was opened for the look at {number_of(found.num_seeds, 'seed')}, and is opened once.",
+            f"It was opened for the look at {number_of(found.num_seeds, 'seed')}, and can be opened only once.",
             source,
         )
     scored = [_with_sealed(run, benchmark, campaign, context) for run in runs]
@@ -74,13 +74,13 @@ def sealed_holdout_facts(
 
 
 def openings(home: Home) -> Iterator[HoldoutOpening]:
-    """The openings of all campaigns."""
+    """Yield the openings of all campaigns."""
     for path in sorted(home.campaigns.glob(f"*/{OPENINGS}/*.json")):
         yield HoldoutOpening.from_json(path.read_bytes(), source=path)
 
 
 def _broken(campaign: OpenCampaign, benchmark: SuiteBenchmark, runs: Sequence[ScoredRun]) -> str:
-    """Why it is no holdout any more; empty where it is one."""
+    """Return why the holdout is no longer valid; empty if it is."""
     sha256 = _suite_sha256(campaign, benchmark)
     known = [opening for opening in openings(campaign.home) if opening.suite_sha256 == sha256]
     for other in known:

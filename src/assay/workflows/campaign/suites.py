@@ -1,7 +1,7 @@
-"""Seals the suites that a campaign's file names: a look is taken with the questions that were declared.
+"""Fixes the suites of a campaign: looks use the questions that were declared.
 
-The declaration keeps each suite's digest, which covers the bytes of its items. Looks on record are judged again
-from the scores that were made for them, so a suite may go on changing once its campaign is decided.
+The declaration keeps each suite's digest, which covers the bytes of its items. Recorded looks are repeated from
+their scores, so a suite may change once its campaign is decided.
 """
 
 from pathlib import Path
@@ -14,9 +14,9 @@ from assay.records.campaign import Campaign
 
 
 def sealed_suites(config: CampaignConfig, *, base_dir: Path) -> dict[str, str]:
-    """Path of each suite, as the campaign's file has it -> its digest now.
+    """Return the current digest of each suite by its path in the campaign's file.
 
-    Raises `ConfigError` where a file that a suite names is not there: it could be filled in after the look.
+    Raises `ConfigError` if a file that a suite names is missing, because it could be written after the look.
     """
     found = {}
     named = {
@@ -28,21 +28,21 @@ def sealed_suites(config: CampaignConfig, *, base_dir: Path) -> dict[str, str]:
         for file, sha256 in named_files(suite, path.parent).items():
             if sha256 is None:
                 raise ConfigError(
-                    f"{path}: names {file}, which is not there. What a campaign asks has to lie there before "
-                    "the first run: put the file there, or correct its name in the suite."
+                    f"{path}: names {file}, which does not exist. All questions of a campaign must exist before "
+                    "the first run: add the file, or correct its name in the suite."
                 )
         found[name] = suite_sha256(path, suite)
     return found
 
 
 def require_suites_as_declared(campaign: Campaign, config: CampaignConfig) -> None:
-    """Raise `ConfigError` if a suite is another one than was declared."""
+    """Raise `ConfigError` if a suite changed since the declaration."""
     now = sealed_suites(config, base_dir=Path(campaign.base_dir))
     changed = [name for name, sha256 in now.items() if campaign.suites[name] != sha256]
     if changed:
         raise ConfigError(
             f"campaign '{campaign.name}': suite {Path(campaign.base_dir) / changed[0]}, or a file that it names "
-            "(items, held-out texts), changed since the campaign was declared, so a look would not be at the "
-            "questions that were declared. Restore the files, or declare a campaign of another name on the "
-            "suite as it is now."
+            "(items, held-out texts), changed since the campaign was declared, so a look would use other "
+            "questions. Restore the files, or declare a campaign with another name on the "
+            "current suite."
         )

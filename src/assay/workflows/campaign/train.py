@@ -1,12 +1,12 @@
-"""Trains the arms that are due, several at once, wherever a launcher starts them.
+"""Trains the due runs of a campaign or pipeline, several concurrently, with any launcher.
 
-    (arm, seed) --> its run --+-- finished ----------------> taken
+    (arm, seed) --> its run --+-- finished ----------------> yielded
                               +-- queued, running ---------> waited for, whoever started it
-                              +-- begun, but dead ---------> its time is settled, and it goes on
-                              +-- not begun, in budget ----> started
+                              +-- started, but dead -------> its device time is recorded, and it is resumed
+                              +-- not started, in budget --> started
 
-Nothing is in memory only: a run's log of commits, attempts and launches say where it stands. So a campaign that
-was killed at any point goes on by being run again; no arm is trained twice, and none is lost.
+No state is only in memory: a run's commit log, attempts and launches determine its status. A campaign that was
+killed at any point continues when it is run again; no run is trained twice, and none is lost.
 """
 
 import math
@@ -40,23 +40,22 @@ from assay.workflows.campaign.arm_plan import ArmPlan
 from assay.workflows.train import evaluate_run, train_run
 
 MAX_LAUNCHES = 3
-"""Launches in a row that may die without a commit before the campaign gives the run up."""
+"""Give a run up after this many consecutive launches without a commit."""
 
 ObserverFactory = Callable[[Run], RunObserver]
 
 
 class InProcessLauncher:
-    """The launcher that nobody needs to wait for: what it starts has ended when `start` returns."""
+    """A launcher that trains in this process: a run has ended when `start` returns."""
 
     def __init__(self, home: Home, make_observer: ObserverFactory, clock: Clock, *, of: str = "campaign") -> None:
-        """`watcher_of` makes what follows a run on the screen; `of`: what is run again to go on."""
+        """`make_observer` creates the progress display of a run; `of` is the command to repeat after Ctrl-C."""
         self._home = home
         self._make_observer = make_observer
         self._clock = clock
         self._of = of
 
     def start(self, run: Run, *, world_size: int) -> Launch:
-        """Train the run, as `assay train` would."""
         launch = launched_here(run, world_size=world_size)
         with writer_of(self._home, run) as writer, _explain_restart(self._of):
             result = train_run(
@@ -75,15 +74,15 @@ class InProcessLauncher:
 
 @contextmanager
 def _explain_restart(whole: str) -> Iterator[None]:
-    """After Ctrl-C, how to go on with all of it."""
+    """Add to the message of Ctrl-C how to continue the whole campaign or pipeline."""
     try:
         yield
     except Interrupted as interrupt:
-        raise Interrupted(f"{interrupt}\nor run the {whole} again: it goes on from here") from None
+        raise Interrupted(f"{interrupt}\nor run the {whole} again: it continues from here") from None
 
 
 class ExecutionSettings(NamedTuple):
-    """Where arms are trained, and how many of them at once."""
+    """How runs are launched, and how many concurrently."""
 
     launcher: Launcher
     runs_at_once: int = 1
@@ -91,13 +90,13 @@ class ExecutionSettings(NamedTuple):
     state_of: Callable[[Launch], LaunchState] = state_of
     poll_s: float = 0.5
     host: str | None = None
-    """Where they are trained; None where a scheduler chooses."""
+    """Host that trains; None if a scheduler chooses it."""
     warn: Callable[[str], None] = lambda text: None
-    """Is told what a guard warns of."""
+    """Receives the warnings of guards."""
 
 
 class ArmRun(NamedTuple):
-    """One arm with one seed."""
+    """The run of an arm with one seed."""
 
     arm: str
     seed: int
@@ -105,26 +104,26 @@ class ArmRun(NamedTuple):
 
 
 class _PendingRun(NamedTuple):
-    """A run that is queued or trained."""
+    """A run that is queued or training."""
 
     arm_run: ArmRun
     launch: Launch
     num_before: int
-    """Attempts that are not this launch's."""
+    """Number of attempts before this launch."""
     num_launches: int = 1
 
     def last_attempt(self) -> Attempt | None:
-        """The launch's own; None before it has begun one."""
+        """Return the launch's last attempt; None before it starts one."""
         attempts = saved_attempts(Path(self.arm_run.run.run_dir))
         return attempts[-1] if len(attempts) > self.num_before else None
 
 
 class CampaignStopped(Exception):  # noqa: N818 (an event, not an error)
-    """The campaign ends before all is decided: no budget is left, or somebody asked one of its runs to stop."""
+    """Raised when the campaign ends early: the budget is used up, or a run was asked to stop."""
 
 
 class ArmScheduler:
-    """The training of the arms of one campaign, or of the stages of a pipeline."""
+    """Trains the runs of a campaign or pipeline."""
 
     def __init__(self, plan: ArmPlan, ledger: Ledger, execution: ExecutionSettings) -> None:
         self._plan = plan
@@ -135,16 +134,16 @@ class ArmScheduler:
         self._pending: list[_PendingRun] = []
 
     def finish(self, due: Sequence[tuple[str, int]]) -> Iterator[ArmRun]:
-        """Each run once it is finished, evaluated and audited; they are begun in the order of `due`.
+        """Yield each run once it is finished, evaluated and audited; runs start in the order of `due`.
 
-        Raises `CampaignStopped` when what had begun before is finished or gone on with by itself.
+        Raises `CampaignStopped` once the runs that had started have ended.
         """
         waiting, refusal = list(due), None
         while waiting or self._pending:
             while waiting and len(self._pending) < self._execution.runs_at_once:
                 arm, seed = waiting.pop(0)
                 arm_run = ArmRun(arm, seed, self._plan.run_of(arm, seed))
-                # Asked before the log is read: what ends in between is finished, not dead.
+                # Check the launch before the log: a run that ends in between is finished, not dead.
                 if (found := self._find_pending(arm_run)) is not None:
                     self._pending.append(found)
                 elif _log_of(arm_run.run).finished() is not None:
@@ -166,7 +165,7 @@ class ArmScheduler:
             raise CampaignStopped(refusal)
 
     def _find_pending(self, arm_run: ArmRun) -> _PendingRun | None:
-        """What is queued or trains already, whoever started it."""
+        """Return the pending launch of a run, whoever started it; None if there is none."""
         run, launch = arm_run.run, last_launch(arm_run.run)
         if launch is None:
             return None
@@ -176,8 +175,8 @@ class ArmScheduler:
             return _PendingRun(arm_run, launch, num_before=len(ended))
         if state == "elsewhere" and not _has_ended(run):
             raise ConfigError(
-                f"run '{run.run_id}' was started as {launch.where()}, and from here nobody sees whether it "
-                f"runs. Run the {self._plan.owner} there; or, where that machine is gone, 'assay train "
+                f"run '{run.run_id}' was started as {launch.where()}, and this machine cannot see whether it "
+                f"runs. Run the {self._plan.owner} there; or, if that machine is gone, 'assay train "
                 f"--resume {run.run_id}' here, and the {self._plan.owner} after it."
             )
         return None
@@ -195,11 +194,11 @@ class ArmScheduler:
         return _PendingRun(arm_run, launch, num_before, num_launches)
 
     def _restart(self, pending: _PendingRun) -> _PendingRun:
-        """A run whose launch ended before it was finished goes on, unless it was told to stop or cannot."""
+        """Restart a run whose launch ended early, unless it was asked to stop or cannot succeed."""
         run, launch, last = pending.arm_run.run, pending.launch, pending.last_attempt()
         if last is not None and last.outcome == "preempted":
             raise CampaignStopped(
-                f"run {run.run_id} was asked to stop; it committed, and goes on when the "
+                f"run {run.run_id} was asked to stop; it committed, and continues when the "
                 f"{self._plan.owner} is run again"
             )
         commits = _log_of(run).commits()
@@ -209,16 +208,16 @@ class ArmScheduler:
         if num_launches > MAX_LAUNCHES or (
             last is not None and last.outcome == "failed" and not _failed_by_store(last)
         ):
-            why = last.reason if last is not None else "it left before it had begun"
+            why = last.reason if last is not None else "it ended before its first attempt"
             is_full = last is not None and last.failure is not None and last.failure.failure_kind == "disk_full"
             raise (StoreFullError if is_full else TrainingError)(
                 f"run {run.run_id}, started as {launch.where()}: {why}. What it printed is in "
-                f"{launch.log or 'the terminal'}. Its commits are intact: mend the cause and run it again."
+                f"{launch.log or 'the terminal'}. Its commits are intact: fix the cause and run it again."
             )
         return self._start(pending.arm_run, num_launches=num_launches)
 
     def _finish(self, arm_run: ArmRun) -> ArmRun:
-        """Finished; what its launch was killed before it could write down is written down now."""
+        """Complete a finished run: add an evaluation or audit that its launch did not get to."""
         run = arm_run.run
         self._costs.setdefault(arm_run.arm, []).append(self._held_s(run))
         if not self._ledger.evaluations(run.run_id):
@@ -228,7 +227,7 @@ class ArmScheduler:
         return arm_run
 
     def _held_s(self, run: Run) -> float:
-        """Device time of a run so far, by its folder: the ledger may have missed something of it."""
+        """Return the device time of a run so far, by its folder, because the ledger may have missed facts."""
         if run.run_id in self._final_s:
             return self._final_s[run.run_id]
         rebuild_run(self._ledger, run)
@@ -241,7 +240,7 @@ class ArmScheduler:
     # The budget
 
     def _budget_refusal(self, arm_run: ArmRun) -> str | None:
-        """Why a run may not begin; one that has begun may end."""
+        """Return why the budget does not allow a run to start; None if it may. Started runs may finish."""
         if _is_started(arm_run.run):
             return None
         budget_s = (self._plan.budget_device_hours or math.inf) * 3600
@@ -250,13 +249,13 @@ class ArmScheduler:
             return None
         return (
             f"the budget of {duration_text(budget_s)} device time is used up: {duration_text(spent_s)} are "
-            f"spent or bound by runs that have begun, and {arm_run.arm} with seed {arm_run.seed} takes about "
+            f"spent or committed to started runs, and {arm_run.arm} with seed {arm_run.seed} takes about "
             f"{duration_text(expected_s)}. Raise budget_device_hours and run the {self._plan.owner} again: "
-            "it goes on from here"
+            "it continues from here"
         )
 
     def _committed_s(self) -> float:
-        """Device time of all runs so far; of one that is not finished, what its arm is expected to take."""
+        """Return the device time of all runs so far; for an unfinished run at least its expected total."""
         bound_s = 0.0
         for arm in self._plan.names:
             for seed in self._plan.seeds:
@@ -271,26 +270,27 @@ class ArmScheduler:
         return bound_s
 
     def _expected_s(self, arm: str) -> float:
-        """What runs of the arm took so far, else the first one's."""
+        """Return the mean cost of the arm's finished runs, else of the first arm's."""
         costs = self._costs.get(arm) or self._costs.get(self._plan.names[0]) or []
         return sum(costs) / len(costs) if costs else 0.0
 
     def _running_s(self, run: Run) -> float:
-        """The seconds of the attempt that runs now."""
+        """Return the device-seconds of the running attempt."""
         now_s = self._execution.clock.now_s()
         running = [attempt for attempt in saved_attempts(Path(run.run_dir)) if attempt.ended_s is None]
         return sum((now_s - item.started_s) * item.world_size for item in running[-1:])
 
 
 def device_seconds_of(run_id: str, ledger: Ledger) -> float:
-    """Device time of training a run, over all ranks, by the attempts in the ledger."""
+    """Return the device time of training a run over all ranks, by its attempts in the ledger."""
     return sum(second.held_s for second in ledger.training_seconds(run_id))
 
 
 def settle(run: Run, ledger: Ledger) -> None:
-    """Debit attempts whose supervisor died before it could: until the last sign of life of each rank.
+    """Record the device time of attempts whose supervisor died before it could, up to the last sign of life of
+    each rank.
 
-    Only for a run that nobody drives. An attempt that left no sign cost nothing that can be known.
+    Only for runs without a live supervisor. An attempt without metrics costs nothing that can be known.
     """
     attempts_on_record = {second.attempt for second in ledger.phase_seconds(run.run_id)}
     commits = CommitLog(open_store(run.store_url)).commits()
@@ -324,11 +324,11 @@ def _is_started(run: Run) -> bool:
 
 
 def _failed_by_store(attempt: Attempt) -> bool:
-    """Whether it failed for a store that may answer another time."""
+    """Return whether the attempt failed because the store was unreachable, which may pass."""
     return attempt.failure is not None and attempt.failure.failure_kind == "store_unreachable"
 
 
 def _has_ended(run: Run) -> bool:
-    """Whether its last attempt ended in a way after which its supervisor leaves, too."""
+    """Return whether the last attempt ended in a way that also ends its supervisor."""
     attempts = saved_attempts(Path(run.run_dir))
     return bool(attempts) and attempts[-1].outcome in ("preempted", "failed", "succeeded")

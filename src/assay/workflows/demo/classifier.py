@@ -1,4 +1,4 @@
-"""The whole story on one machine: real rows in, an audited and restart-safe distributed classifier out.
+"""The classifier demo: train with a killed worker on real rows, audit, compare, and run a small campaign.
 
 functions of the installed packages -> dataset
 baseline on 1 worker   .............................. undisturbed
@@ -46,8 +46,8 @@ PILOT = (
     "trainer.optimizer.learning_rate=1.5e-4",
     "trainer.optimizer.schedule.warmup_steps=10",
 )
-"""What makes a pilot of the demo's recipe: small, soon over, and with a learning rate that is too low, but not
-so low that its model would do worse than a constant."""
+"""Overrides of the demo's recipe for the campaign: a small, short run with a learning rate that is too low, but
+good enough to beat a constant."""
 
 VOCABULARY = 4096
 MAX_TOKENS = 64
@@ -56,18 +56,17 @@ OnMessage = Callable[[str], None]
 
 
 class DemoResult(NamedTuple):
-    """What the demo's last screen shows."""
+    """Results of the demo."""
 
     dataset: DatasetManifest
     baseline: RunResult
     candidate: RunResult
     killed_at_step: int
     memo: WrittenMemo
-    """The memo of the campaign."""
 
 
 def build_demo_dataset(folder: Path, *, num_functions: int, on_message: OnMessage) -> DatasetManifest:
-    """Functions of the installed packages as a dataset in `folder`."""
+    """Build a dataset of functions of the installed packages in `folder`."""
     corpus = folder / "corpus"
     count = write_corpus(corpus, max_functions=num_functions)
     on_message(f"read {count:,} functions from the installed packages")
@@ -87,7 +86,7 @@ def build_demo_dataset(folder: Path, *, num_functions: int, on_message: OnMessag
 
 
 def demo_recipe(dataset: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
-    """The packaged recipe on this dataset."""
+    """Return the packaged recipe for this dataset."""
     with as_file(files("assay.workflows.demo") / "classifier.yaml") as path:
         return read_config_file(path, [f"data.dataset={dataset}", *overrides])
 
@@ -102,7 +101,7 @@ def run_demo(
     make_observer: ObserverFactory,
     on_message: OnMessage,
 ) -> DemoResult:
-    """Run it; `watcher_of` makes what follows a run on the screen."""
+    """Run the demo; `make_observer` creates the progress display of a run."""
     dataset = build_demo_dataset(folder / "dataset", num_functions=num_functions, on_message=on_message)
     recipe = demo_recipe(folder / "dataset", overrides)
     on_message("baseline: 1 worker, undisturbed")
@@ -117,9 +116,9 @@ def run_demo(
 def run_demo_campaign(
     home: Home, folder: Path, ledger: Ledger, *, make_observer: ObserverFactory, on_message: OnMessage
 ) -> WrittenMemo:
-    """A candidate that helps and one that does not, against a pilot on the demo's dataset; ends with the memo.
+    """Run a campaign with a helpful and a useless candidate against a pilot, and write the memo.
 
-    Its two files are left in `folder`, so that it can be run again by hand.
+    Its two files stay in `folder`, so that it can be repeated by hand.
     """
     clock = SystemClock()
     recipe = demo_recipe(folder / "dataset", PILOT)

@@ -1,10 +1,10 @@
-"""A real dataset that any machine has: the functions in the Python packages installed beside us.
+"""A real dataset that every machine has: the functions of the installed Python packages.
 
     labelled    a function's code with the docstring taken out; label 1 if it had one
     documented  its signature, which is a prompt, and the docstring's first paragraph
 
-The code is printed anew from its syntax tree, so that no blank line tells where a docstring was. What a model
-can learn is what programmers document (public names, long bodies, many parameters), and how.
+The code is printed from its syntax tree, so that no blank line shows where a docstring was. A model can learn
+which functions programmers document (public names, long bodies, many parameters), and how.
 """
 
 import ast
@@ -22,25 +22,25 @@ import xxhash
 
 Rows = Literal["labelled", "documented"]
 MIN_STATEMENTS = 2
-"""Shorter bodies say nothing once the docstring is gone."""
+"""Shorter functions carry no signal once the docstring is removed."""
 
 MAX_CHARACTERS = 6_000
 MOST_WORDS = 40
-"""The longest first paragraph of a docstring that is a row."""
+"""Maximum length of a docstring's first paragraph."""
 
 MAX_FUNCTIONS_OF_A_FILE = 12
-"""Functions of one file share their luck, and a file counts as one draw: the same rows from more files, none of
-which is large, tell twice as much, on whatever machine the packages lie."""
+"""Functions of a file are correlated, and a file counts as one draw: more files make the same number of rows
+twice as informative."""
 
 PACKAGES = (
     "numpy", "scipy", "sklearn", "torch", "transformers", "sqlalchemy", "pydantic", "pyarrow", "rich",
     "click", "jinja2", "huggingface_hub", "networkx", "sympy", "fsspec", "yaml", "httpx2", "anyio",
 )  # fmt: skip
-"""Nearly all come with assay's own dependencies; what is not installed is left out."""
+"""Packages to read; nearly all are dependencies of assay, and missing ones are skipped."""
 
 
 def write_corpus(folder: Path, *, max_functions: int, rows: Rows = "labelled") -> int:
-    """Write `functions.jsonl`; returns the number of functions. The same machine gives the same file."""
+    """Write `functions.jsonl` and return the number of functions. The result is deterministic on a machine."""
     site_packages = Path(sysconfig.get_path("purelib"))
     files = [path for name in PACKAGES for path in sorted((site_packages / name).rglob("*.py"))]
     files.sort(key=lambda path: xxhash.xxh3_64_intdigest(str(path.relative_to(site_packages)).encode()))
@@ -62,7 +62,7 @@ def _functions_of(path: Path, site_packages: Path, rows: Rows) -> list[dict[str,
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except (SyntaxError, UnicodeDecodeError, ValueError):
-        return []  # templates and test data of other packages; no function of ours is lost
+        return []  # templates and test data of other packages
     created_at = datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat()
     where = path.relative_to(site_packages)
     shared = {"shard_id": str(where), "created_at": created_at, "package": where.parts[0]}
@@ -106,6 +106,6 @@ def _documented(tree: ast.Module) -> Iterator[dict[str, object]]:
 
 
 def read_texts(path: Path, *, max_texts: int) -> list[str]:
-    """The first functions' code."""
+    """Return the code of the first functions."""
     with path.open(encoding="utf-8") as file:
         return [json.loads(line)["text"] for line, _ in zip(file, range(max_texts), strict=False)]

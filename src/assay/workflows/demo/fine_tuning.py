@@ -1,4 +1,4 @@
-"""A language model on one machine: signatures of real functions in, docstrings out.
+"""The SFT demo: a language model learns to write docstrings for signatures of real functions.
 
 functions of the installed packages -> dataset (a signature, then what is trained: its docstring)
 SFT on 2 workers ......X one is killed ........ recovers; audited, evaluated on files held out
@@ -33,15 +33,15 @@ from assay.workflows.train import RunResult
 WORKERS = 2
 MAX_TOKENS = 128
 SHOWN = 4
-"""Signatures whose docstrings are shown."""
+"""Number of docstrings to show."""
 LONGEST_ROW = 64
-"""Tokens of a row that is shown."""
+"""Maximum length of a shown row in tokens."""
 LONGEST_DOCSTRING = 24
-"""Tokens that the model may take for one."""
+"""Maximum length of a generated docstring in tokens."""
 
 
 class DocstringSample(NamedTuple):
-    """A signature that was held out, and two docstrings for it."""
+    """A held-out signature with two docstrings."""
 
     signature: str
     by_people: str
@@ -49,15 +49,15 @@ class DocstringSample(NamedTuple):
 
 
 class SftDemoResult(NamedTuple):
-    """What the last screen shows."""
+    """Results of the demo."""
 
     dataset: DatasetManifest
     result: RunResult
     killed_after_step: int
     model: Path
-    """The folder that was written."""
+    """Folder of the exported model."""
     guess_nats: float
-    """A token, by who guesses among all."""
+    """Loss per token of a uniform guess."""
     written: tuple[DocstringSample, ...]
 
 
@@ -70,7 +70,7 @@ def run_sft_demo(
     make_observer: ObserverFactory,
     on_message: OnMessage,
 ) -> SftDemoResult:
-    """Run it; `watcher_of` makes what follows a run on the screen."""
+    """Run the demo; `make_observer` creates the progress display of a run."""
     count = write_corpus(folder / "dataset" / "corpus", max_functions=num_functions, rows="documented")
     on_message(f"read {count:,} docstrings from the installed packages")
     source = folder / "dataset" / "corpus" / "functions.jsonl"
@@ -91,7 +91,7 @@ def run_sft_demo(
     kill = kill_half_way(count_steps(recipe, dataset).planned, workers=WORKERS)
     on_message(f"SFT: {WORKERS} workers; one is killed with SIGKILL half-way")
     result = train_demo_run(home, values, WORKERS, make_observer, kill)
-    from assay.workflows.export.export import export_run  # torch, which the run needed in its ranks only
+    from assay.workflows.export.export import export_run  # imports torch, which only the ranks needed so far
 
     exported = export_run(
         home,
@@ -107,8 +107,8 @@ def run_sft_demo(
 
 
 def _sample_docstrings(model_folder: Path, recipe: Recipe, dataset: Dataset) -> Iterator[DocstringSample]:
-    """The first short rows of files that were held out, one a file."""
-    # What brings torch along waits until a model is to be asked.
+    """Yield the first short row of each of some held-out files, with the model's docstring."""
+    # imports torch
     from assay.workflows.evaluation.evaluate import local_model
 
     model, _ = local_model(str(model_folder))

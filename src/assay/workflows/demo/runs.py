@@ -1,4 +1,4 @@
-"""A run of a demo: undisturbed, or with a worker that is killed half-way."""
+"""Trains a run of a demo, optionally killing a worker half-way."""
 
 from assay.base.config import LoadedConfig
 from assay.elastic.faults import NO_FAULTS, FaultPlan, Kill
@@ -13,7 +13,7 @@ from assay.workflows.train import RunResult, train_run
 def train_demo_run(
     home: Home, recipe: LoadedConfig, workers: int, make_observer: ObserverFactory, kill: Kill | None = None
 ) -> RunResult:
-    """A run of the recipe, finished, evaluated and audited; an error where it fails."""
+    """Train a run of the recipe to the end. Raises its error if it fails."""
     run = create_run(home, recipe)
     policy = RestartPolicy(faults=FaultPlan(faults=(kill,)) if kill else NO_FAULTS)
     with writer_of(home, run) as writer:
@@ -24,5 +24,5 @@ def train_demo_run(
 
 
 def kill_half_way(steps: int, *, workers: int) -> Kill:
-    """Some steps behind the middle: by then the commit before it has been written."""
+    """Return a kill some steps after the middle, when the commit before it has been written."""
     return Kill(type="kill", rank=workers - 1, step=min(steps, steps // 2 + 5))

@@ -1,4 +1,4 @@
-"""Wires a suite to a model: a run's commit, a folder that `save_pretrained` wrote, or an endpoint."""
+"""Connects a suite to a model: a run's commit, a folder written by `save_pretrained`, or an endpoint."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
@@ -57,13 +57,13 @@ if TYPE_CHECKING:
 
 
 SUITE_DAY = date(2026, 1, 1)
-"""Today, for a chat template that asks, where a suite asks: no answer hangs on the day of the question."""
+"""Fixed date for chat templates that use the current date, so that scores do not depend on the day."""
 
 
 def scorers_of_commit(suite: Suite, suite_path: str, run: Run, commit: Commit, store: ObjectStore) -> Iterator[Scorer]:
-    """A scorer for each benchmark, on a run's commit; made one after another.
+    """Yield a scorer for each benchmark on a run's commit.
 
-    `ConfigError` before any is made where the run's method cannot answer one.
+    Raises `ConfigError` first if the run's method does not support a benchmark.
     """
     from assay.evals.commit_model import ClassificationScorer, HeldOutScorer, load_committed
 
@@ -81,7 +81,7 @@ def scorers_of_commit(suite: Suite, suite_path: str, run: Run, commit: Commit, s
 
 
 _NEEDS_TOKENIZER = (
-    "Benchmarks with texts need it: ask an exported folder ('assay export RUN --tokenizer FILE', then "
+    "Benchmarks with texts need it: evaluate an exported folder ('assay export RUN --tokenizer FILE', then "
     "'assay eval run'), or build the dataset with 'assay data build'."
 )
 
@@ -95,10 +95,10 @@ def language_model(
     hint: str = _NEEDS_TOKENIZER,
     chat_day: date = SUITE_DAY,
 ) -> "LocalModel":
-    """A commit's model with the tokenizer of its dataset; `cure`: what to do where there is none.
+    """Return a commit's model with the tokenizer of its dataset; `hint` is what to do if there is none.
 
-    Conversations are written by the dataset's chat template, where it has one; `chat_day` is what a template
-    that asks takes for today.
+    Conversations use the dataset's chat template, if it has one; `chat_day` is the current date for the
+    template.
     """
     from assay.data.dataset.tokens import load_tokenizer, tokenizer_of
     from assay.inference.local.local_model import LocalModel
@@ -120,9 +120,9 @@ def language_model(
 def beginning_model(
     model: object, tokenizer: str, digest: str, *, chat_template: str | None, chat_day: date
 ) -> "LocalModel":
-    """A language model that jobs begin with, and the tokenizer of its texts.
+    """Return a base model of fine-tuning jobs with a tokenizer.
 
-    Conversations are rendered as jobs' rows are: by `chat_template`, None for the tokenizer's own.
+    Conversations are rendered like rows of jobs, by `chat_template`, or the tokenizer's template if None.
     """
     from assay.data.dataset.tokens import end_tokens, load_tokenizer
     from assay.inference.local.local_model import LocalModel
@@ -145,8 +145,8 @@ def scorers_of_model(
     tools: Tools,
     training_text: TrainingText | None = None,
 ) -> Iterator[Scorer]:
-    """A scorer for each benchmark of a suite, on a language model; one behind an endpoint gives completions and
-    no likelihoods."""
+    """Yield a scorer for each benchmark of a suite on a language model; an endpoint gives completions, but no
+    likelihoods."""
     for benchmark in read_suite(suite_path).benchmarks:
         yield _scorer_of_model(benchmark, suite_path, model, tools=tools, training_text=training_text)
 
@@ -176,9 +176,9 @@ def _scorer_of_model(
     who = "an endpoint" if isinstance(model, HttpSampler) else "a language model"
     of_runs = isinstance(benchmark, Classification | HeldOutRows)
     hint = (
-        f"A run's commits do: 'assay eval work RUN --suite {suite_path}'."
+        f"The commits of a run support it: 'assay eval work RUN --suite {suite_path}'."
         if of_runs
-        else "Ask the model's folder, or leave it out of the suite."
+        else "Evaluate the model's folder, or leave the benchmark out of the suite."
     )
     raise ConfigError(
         f"{suite_path}: benchmark '{benchmark.name}' is of type {benchmark.type}, which {who} cannot answer. {hint}"
@@ -194,7 +194,8 @@ def _template(tokenizer: str | Path, day: date, name: str | None = None) -> "Cha
 
 
 def local_model(folder: str, *, chat_day: date = SUITE_DAY) -> "tuple[LocalModel, str]":
-    """The model in a checkpoint folder, and the digest of its weights; `chat_day` as in `language_model`."""
+    """Return the model in a checkpoint folder, and the digest of its weights; `chat_day` as in
+    `language_model`."""
     from assay.inference.local.local_model import LocalModel
     from assay.models.causal import load_causal
     from assay.models.config import checkpoint_path
@@ -207,10 +208,10 @@ def local_model(folder: str, *, chat_day: date = SUITE_DAY) -> "tuple[LocalModel
 
 
 def check_results_are_of_run(home: Home, run_id: str, step: int, folder: Path | None = None) -> None:
-    """Raise `ConfigError` where results would be filed as those of a run's commit and are not of it.
+    """Raise `ConfigError` if results would be recorded for a run's commit that they do not belong to.
 
-    `folder` is the model's; its export says whose weights it holds. Of an endpoint, or of another tool's
-    scores, nobody can tell: then the run must have a commit of that step.
+    `folder` is the model's, whose export record names its weights. For an endpoint or another tool's scores
+    this is unknown, and the run must have a commit of that step.
     """
     if not home.has_run(run_id):
         return
@@ -223,14 +224,14 @@ def check_results_are_of_run(home: Home, run_id: str, step: int, folder: Path | 
     if exported is None or (exported.run_id, exported.step) != (run_id, step):
         other = f" (it is of run '{exported.run_id}' at step {exported.step:,})" if exported else ""
         raise ConfigError(
-            f"{folder} is no export of run '{run_id}' at step {step:,}{other}, and its results would stand as "
-            f"that commit's. File them under another --run-id; 'assay eval work {run_id}' asks the run's own "
-            "commits."
+            f"{folder} is not an export of run '{run_id}' at step {step:,}{other}, so its results must not be "
+            f"recorded for that commit. Choose another --run-id; 'assay eval work {run_id}' evaluates the commits "
+            "of the run."
         )
 
 
 def judges_at(base_url: str, suite: Suite, model: str | None) -> Tools:
-    """The judges that a suite's graders name, or `model` for all, at an endpoint; and its embeddings."""
+    """Return the judges that a suite's graders name (or `model` for all) at an endpoint, and its embeddings."""
     if model is not None:
         judge = HttpSampler(base_url=base_url, model=model)
         return Tools({"*": judge}, judge)
@@ -244,19 +245,19 @@ def judges_at(base_url: str, suite: Suite, model: str | None) -> Tools:
 
 
 def endpoint_digest(base_url: str, model: str) -> str:
-    """Stands for the weights of a model of which only the address is known."""
+    """Return a digest in place of the weights' for a model known only by its address."""
     return sha256_of_json(["endpoint", base_url, model])
 
 
 def training_text(texts: Sequence[Path], dataset: Path | None, tokenizer: Path | None) -> TrainingText | None:
-    """What the contamination check searches: text files, or a dataset spelled back by its tokenizer."""
+    """Return the text to search for contamination: text files, or a dataset detokenized by its tokenizer."""
     if dataset is not None:
         if texts:
-            raise ConfigError("give either text files or a dataset as the training data to search, not both.")
+            raise ConfigError("--trained-on and --dataset exclude each other: give one of them.")
         from assay.data.dataset.tokens import load_tokenizer
 
         if tokenizer is None:
-            raise ConfigError("a dataset holds tokens: name the tokenizer that it was built with (--tokenizer).")
+            raise ConfigError("a dataset contains tokens: add its tokenizer with --tokenizer.")
         return DatasetText(Dataset.open(dataset), load_tokenizer(tokenizer))
     return TextFiles(texts) if texts else None
 
@@ -269,20 +270,19 @@ def evaluate_model(
     *,
     on_chunk: OnChunk = lambda *_: None,
 ) -> list[BenchmarkResult]:
-    """Score what is not scored yet, and write it down; the results lie in the home's folder of that run id."""
+    """Evaluate what is not scored yet and record the results in the home's folder for the run id."""
     clock, store = SystemClock(), home.store_of(checkpoint.run_id)
     lease = take_lease(store, checkpoint.folder, worker="eval run", clock=clock)
     if lease is None:
         raise ConfigError(
-            f"{store.url}/{checkpoint.folder}: another process evaluates this checkpoint, and it lives. Wait "
-            "until it is done."
+            f"{store.url}/{checkpoint.folder}: another process is evaluating this checkpoint. Wait until it is done."
         )
     results = []
     with holding(lease):
         for scorer in scorers:
             results.append(evaluate(store, checkpoint, scorer, lease, clock=clock, on_chunk=on_chunk))
             scorer.close()
-    # Of a run's commit it is the run's evaluation, and costs it as much as a worker of the queue would.
+    # An evaluation of a run's commit is charged to the run, as a queue worker's would be.
     run = home.run(checkpoint.run_id) if home.has_run(checkpoint.run_id) else None
     writer.put(lambda ledger: write_results(ledger, run) if run else _record(ledger, results))
     return results
@@ -291,7 +291,7 @@ def evaluate_model(
 def import_results(
     home: Home, imported: Imported, writer: LedgerWriter, *, run_id: str, candidate: str, seed: int, step: int
 ) -> BenchmarkResult:
-    """File another tool's scores as a result of ours. Its weights are known by the model's name only."""
+    """Record another tool's scores as a result. The digest of its weights is made from the model's name."""
     store, identity = home.store_of(run_id), imported.identity
     digest = sha256_of_json(["model", imported.model])
     checkpoint = Checkpoint(run_id, candidate, seed, step, digest)

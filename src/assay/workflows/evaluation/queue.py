@@ -1,9 +1,9 @@
-"""Evaluates the commits that a run's recipe asks for, beside its training; resumes wherever a worker died.
+"""The evaluation queue of a run: workers evaluate its due commits during training, and resume dead workers.
 
     run's log of commits + suite -> what is due -> lease -> chunks -> results -> ledger, device time debited
 
-A worker is a process of its own (`assay eval work RUN`). Any number of them may work at a run, on any machines
-that see its store. It stops when the run has finished and nothing is due any more.
+A worker is a process (`assay eval work RUN`). Any number of them may work on a run, on any machines that see its
+store. A worker stops when the run has finished and nothing is due any more.
 """
 
 import os
@@ -43,25 +43,25 @@ POLL_S = 1.0
 
 
 class Queue(NamedTuple):
-    """One run's evaluations."""
+    """The evaluation queue of a run."""
 
     run: Run
     config: EvaluationConfig
     suite: Suite
     suite_sha256: str
-    """SHA-256 of the suite with all that it names, as the queue was opened."""
+    """SHA-256 of the suite and its files when the queue was opened."""
     store: ObjectStore
     log: CommitLog
 
 
 def queue_of(run: Run, *, suite: str | None = None) -> Queue:
-    """A run's queue by its recipe, or by another suite at every commit."""
+    """Return the queue of a run, for its recipe's suite or another one at every commit."""
     config = recipe_of(run).evaluation
     if suite is not None:
         config = EvaluationConfig(suite=suite)
     if config is None:
         raise ConfigError(
-            f"the recipe of run '{run.run_id}' asks for no evaluation. Name a suite with --suite, or put "
+            f"the recipe of run '{run.run_id}' has no evaluation. Name a suite with --suite, or put "
             "evaluation.suite into the next recipe."
         )
     path, store = Path(config.suite), open_store(run.store_url)
@@ -70,9 +70,9 @@ def queue_of(run: Run, *, suite: str | None = None) -> Queue:
 
 
 def due_commits(queue: Queue) -> list[Commit]:
-    """The commits that the recipe asks for, and the last, that have not all their results yet.
+    """Return the commits that are due and lack results, oldest first, as far as their files exist.
 
-    The oldest first, and only those whose files are there.
+    Due are those that the recipe selects, and the last.
     """
     commits, finished = queue.log.commits(), queue.log.finished()
     requested = [
@@ -84,9 +84,10 @@ def due_commits(queue: Queue) -> list[Commit]:
 
 
 def work(queue: Queue, writer: LedgerWriter, *, clock: Clock, follow: bool, on_chunk: OnChunk = lambda *_: None) -> int:
-    """Evaluate what is due; with `follow`, until the run has finished. How many checkpoints it completed.
+    """Evaluate due commits, with `follow` until the run has finished; return the number of completed
+    checkpoints.
 
-    Of a checkpoint that another worker had taken, it waits until it is told whether that one lives.
+    A checkpoint that another worker holds is skipped until its lease shows whether that worker is alive.
     """
     refuse_unfenced_graders(queue.suite)
     completed, watch = 0, LeaseWatch(queue.store, clock)
@@ -104,7 +105,7 @@ def work(queue: Queue, writer: LedgerWriter, *, clock: Clock, follow: bool, on_c
 
 
 def record_results(queue: Queue, writer: LedgerWriter) -> list[BenchmarkResult]:
-    """Bring the run's own folder, and the ledger, up to date with the store: results and device time."""
+    """Update the run's folder and the ledger from the store: results and device time."""
     results = stored_results(queue.store)
     is_elsewhere = queue.store.url != queue.run.run_dir
     for folder, result in results:
@@ -121,7 +122,7 @@ def _folder(commit: Commit) -> str:
 def _work_at(
     queue: Queue, commit: Commit, writer: LedgerWriter, clock: Clock, watch: LeaseWatch, on_chunk: OnChunk
 ) -> bool:
-    """Evaluate one commit, unless somebody else is at it; whether it is done now."""
+    """Evaluate one commit unless another worker does; return whether it is done now."""
     recipe = recipe_of(queue.run)
     lease = watch.take(_folder(commit), worker=f"{socket.gethostname()}-{os.getpid()}")
     if lease is None:
@@ -143,7 +144,7 @@ def _work_at(
     except LeaseLostError:
         return False
     except DamagedDataError as error:
-        # Nobody will ever evaluate it: it is not due any more, and the history tells why.
+        # A corrupt commit can never be evaluated: it is marked as failed, with the reason.
         mark_failed(queue.store, checkpoint, queue.suite_sha256, str(error))
     record_results(queue, writer)
     return True

@@ -1,4 +1,4 @@
-"""A conversation with a language model: a run's commit, or the model in a checkpoint folder."""
+"""A conversation with a language model: that of a run's commit or of a checkpoint folder."""
 
 from collections.abc import Callable
 from datetime import UTC, date, datetime
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
 
 
 class Conversation:
-    """What was said so far, and the model that answers.
+    """The messages so far, and the model.
 
-    Without a chat template there is no conversation: the model goes on with each text by itself.
+    Without a chat template there is no conversation: the model continues each text by itself.
     """
 
     def __init__(self, model: "LocalModel", sampling: Sampling, *, system: str | None = None) -> None:
-        """`system` is what stands before all turns."""
+        """`system` is the system message."""
         if system is not None and not model.has_template:
-            raise ConfigError("--system: the model has no chat template that could write it. Leave it out.")
+            raise ConfigError("--system: the model has no chat template for it. Leave the option out.")
         self._model, self._sampling = model, sampling
         self._system = [] if system is None else [Message(role="system", content=system)]
         self._messages: list[Message] = []
 
     def begin_again(self) -> None:
-        """Forget all turns."""
+        """Forget all messages."""
         self._messages = []
 
     def reply(self, text: str, on_text: Callable[[str], None] = lambda piece: None) -> Completion:
-        """The answer, which is then part of the conversation; `tell` gets its text piece by piece while it is
-        drawn. Raises `SamplerError`."""
+        """Generate the reply and add it to the conversation; `on_text` gets its pieces while it is sampled.
+        Raises `SamplerError`."""
         from assay.inference.local.streaming import TokenStreamer
 
         model, stop = self._model, self._sampling.stop
@@ -59,7 +59,7 @@ class Conversation:
 
 
 def run_to_talk_with(home: Home, run_id: str, *, step: int | None, tokenizer: Path | None) -> "LocalModel":
-    """The model of a run's commit, the last one's unless a step is named."""
+    """Return the model of a run's commit, by default the last one."""
     from assay.evals.commit_model import load_committed
     from assay.training.trainer.method import ExportableMethod
 
@@ -68,8 +68,8 @@ def run_to_talk_with(home: Home, run_id: str, *, step: int | None, tokenizer: Pa
     method = method_of(config)
     if not isinstance(method, ExportableMethod) or method.form != "language_model":
         raise ConfigError(
-            f"run '{run_id}' is of method '{config.type}', whose model writes no text. Talk with a run of SFT "
-            f"or DPO; 'assay predict {run_id} FILE' asks a classifier about rows."
+            f"run '{run_id}' is of method '{config.type}', whose model generates no text. Chat with a run of SFT, DPO "
+            f"or GRPO; 'assay predict {run_id} FILE' predicts for rows."
         )
     commit = find_commit(run, log, step)
     model = load_committed(run, commit, log.store)
@@ -77,12 +77,12 @@ def run_to_talk_with(home: Home, run_id: str, *, step: int | None, tokenizer: Pa
 
 
 def folder_to_talk_with(folder: str) -> "LocalModel":
-    """The model in a folder that `save_pretrained` or `assay export` wrote."""
+    """Return the model in a folder written by `save_pretrained` or `assay export`."""
     exported = Path(folder) / EXPORT_FILE
     if exported.is_file():
         record = ExportedModel.from_json(exported.read_bytes(), source=exported)
         if record.form != "language_model":
-            raise ConfigError(f"{folder}: holds a {record.form.replace('_', ' ')}, which writes no text.")
+            raise ConfigError(f"{folder}: holds a {record.form.replace('_', ' ')}, which generates no text.")
     return local_model(folder, chat_day=_today())[0]
 
 

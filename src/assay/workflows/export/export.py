@@ -1,10 +1,10 @@
-"""The model out: a commit's weights as a folder that other tools load, with the evidence about them.
+"""Exports a commit's weights to a folder that other tools load, with a model card.
 
     commit -> verified, read -> FOLDER/model.safetensors, config.json, a module where transformers has no class
     dataset's tokenizer ------> FOLDER/tokenizer.json, tokenizer_config.json, chat_template.jinja
     records of the run -------> FOLDER/README.md (the model card), assay.json
 
-The folder appears whole or not at all. It names no place of this machine.
+The folder appears whole or not at all. It contains no paths of this machine.
 """
 
 import json
@@ -58,7 +58,7 @@ _PARTS = 4
 
 
 class Exported(NamedTuple):
-    """A folder that is there now."""
+    """An exported folder and its record."""
 
     folder: Path
     record: ExportedModel
@@ -75,18 +75,18 @@ def export_run(
     progress: Progress,
     is_forced: bool = False,
 ) -> Exported:
-    """Write a commit's model (the last one's, unless a step is named) to a folder that is not there yet, or
-    with `is_forced` in place of an earlier export."""
+    """Write a commit's model (by default the last one's) to a new folder, or with `is_forced` over an earlier
+    export."""
     run = load_run(home, run_id)
     recipe, log = recipe_of(run), CommitLog(open_store(run.store_url))
     commit = find_commit(run, log, step)
     to = to or Path(f"{run.run_id}-step{commit.step}")
     if to.exists() and not (is_forced and (to / EXPORT_FILE).is_file()):
-        hint = "It holds no export: name" if is_forced else "Replace it with --force, or name"
-        raise ConfigError(f"{to}: it is there already. {hint} another folder with --to.")
+        hint = "It is not an export: choose" if is_forced else "Replace it with --force, or choose"
+        raise ConfigError(f"{to} exists already. {hint} another folder with --to.")
     dataset = Dataset.open(Path(recipe.data.dataset))
     known = tokenizer_of(dataset.folder, dataset.manifest, tokenizer, NAME_IT)
-    from assay.evals.commit_model import load_committed  # with torch, for what can be done
+    from assay.evals.commit_model import load_committed  # imports torch, after the checks
     from assay.models.auto_tokenizer import keep_tokenization
     from assay.models.exporting import ExportOptions
     from assay.models.lora import base_sha256
@@ -129,7 +129,7 @@ def export_run(
 
 
 def _record(run: Run, commit: Commit, dataset: Dataset, known: KnownTokenizer, *, form: ModelForm) -> ExportedModel:
-    """Where the model comes from; what is written is added once it is."""
+    """Return the record of the export; columns and files are added once they are written."""
     warned = warnings_of_commit(run, commit)
     return ExportedModel(
         run_id=run.run_id,
@@ -155,16 +155,16 @@ def _record(run: Run, commit: Commit, dataset: Dataset, known: KnownTokenizer, *
 
 
 def _columns_read(recipe: Recipe, dataset: Dataset) -> dict[str, str]:
-    """Beside the tokens, with their types."""
+    """Return the columns that the model reads besides the tokens, with their types."""
     types = dataset.manifest.columns
     return {name: types[name] for name in recipe.method.columns if name != TOKENS}
 
 
 def write_outline(recipe: Recipe, dataset: Dataset, folder: Path) -> ModelForm:
-    """What `export_run` will write of a run of this recipe, but for weights and evidence: enough to check
-    recipes that begin with it. Returns as what it is loaded.
+    """Write what `export_run` will write for this recipe, except weights and evidence, to check recipes that
+    start from it; return the model form.
 
-    Raises `ConfigError` where nothing could be exported.
+    Raises `ConfigError` if the recipe cannot be exported.
     """
     known = tokenizer_of(dataset.folder, dataset.manifest, None, BUILD_IT)
     from assay.models.causal import save_configuration
@@ -180,16 +180,16 @@ def write_outline(recipe: Recipe, dataset: Dataset, folder: Path) -> ModelForm:
 
 
 class _TokenizerFiles(NamedTuple):
-    """What stands beside the weights for who has texts."""
+    """Tokenizer files of an export."""
 
     files: dict[str, bytes]
     padding: int | None
     ends: tuple[int, ...]
-    """Tokens that end a completion, the one of the rows first."""
+    """Tokens that end a completion, the one that the rows use first."""
 
 
 def _tokenizer_files(known: KnownTokenizer, dataset: Dataset, recipe: Recipe, form: ModelForm) -> _TokenizerFiles:
-    """The dataset's tokenizer, special tokens and chat template, as transformers reads them."""
+    """Return the dataset's tokenizer, special tokens and chat template in the format of transformers."""
     files, manifest = {TOKENIZER_FILE: known.path.read_bytes()}, dataset.manifest
     if form == "language_model":
         files[TOKENIZER_FILE] = _without_end(files[TOKENIZER_FILE])
@@ -201,8 +201,8 @@ def _tokenizer_files(known: KnownTokenizer, dataset: Dataset, recipe: Recipe, fo
         special = special_tokens(tokenizer_settings(known.path))
     if form == "language_model":
         ends = tuple(dict.fromkeys([*dataset_end_ids(manifest, known.path), *recipe.method.end_ids()]))
-        # Engines that do not read generation_config.json stop at this one. A template that names it would
-        # render other conversations than it did.
+        # For engines that do not read generation_config.json. If the template uses eos_token, changing it
+        # would change the rendered conversations.
         if ends and b"eos_token" not in files.get(TEMPLATE_FILE, b""):
             special["eos_token"] = str(tokenizer.id_to_token(ends[0]))
     candidates = [special.pop("pad_token", None), *_PADDING]
@@ -216,7 +216,7 @@ def _tokenizer_files(known: KnownTokenizer, dataset: Dataset, recipe: Recipe, fo
         "tokenizer_class": "PreTrainedTokenizerFast",
         **special,
         **({"pad_token": padding[0]} if padding else {}),
-        # A language model knows its own longest sequence; what is longer than a classifier's rows is cut.
+        # A language model's configuration has its context length; a classifier cuts what exceeds its rows.
         **({"model_max_length": manifest.lengths.max} if form == "classifier" else {}),
         "model_input_names": ["input_ids", "attention_mask"],
         "clean_up_tokenization_spaces": False,
@@ -226,7 +226,8 @@ def _tokenizer_files(known: KnownTokenizer, dataset: Dataset, recipe: Recipe, fo
 
 
 def _without_end(data: bytes) -> bytes:
-    """A tokenizer.json that puts nothing behind a text: a prompt would have ended before it is completed."""
+    """Return the tokenizer.json without a token appended to texts, which would end a prompt before its
+    completion."""
     tree, is_changed = json.loads(data), False
     found = tree.get("post_processor") or {}
     for step in (
@@ -240,19 +241,19 @@ def _without_end(data: bytes) -> bytes:
 
 
 def _sidecar_file(known: KnownTokenizer, name: str, sha256: str | None) -> bytes | None:
-    """A file beside the tokenizer; if the manifest names one, it must be that."""
+    """Return a file next to the tokenizer, or None; if the manifest has its digest, it must match."""
     path = known.path.parent / name
     data = path.read_bytes() if path.is_file() else None
     if sha256 is not None and (data is None or sha256_of_bytes(data) != sha256):
         raise ConfigError(
-            f"{path}: {'not there' if data is None else 'not the file'}, and the dataset was built with one of "
-            f"sha256 {sha256[:12]}…. Restore it beside the tokenizer, or build the dataset again."
+            f"{path}: {'missing' if data is None else 'changed'}; the dataset was built with one of "
+            f"sha256 {sha256[:12]}…. Restore the file next to the tokenizer, or build the dataset again."
         )
     return data
 
 
 def _row_ends(dataset: Dataset) -> set[int]:
-    """The tokens that rows end with: none of them can be a reward model's padding."""
+    """Return the tokens that rows end with, none of which may be a reward model's padding."""
 
     def of_group(group: int) -> set[int]:
         table = dataset.read_row_group(group, sequences_of(dataset.manifest.columns))
@@ -267,7 +268,7 @@ def _row_ends(dataset: Dataset) -> set[int]:
 
 
 def _readable_as_the_folder(folder: Path) -> None:
-    """Files of safetensors are for their owner alone; whom the model is for reads the folder."""
+    """Give the files the mode of the folder: safetensors creates files readable only by their owner."""
     mode = folder.stat().st_mode & 0o666
     for path in folder.iterdir():
         path.chmod(mode)
@@ -281,7 +282,7 @@ def _digests(folder: Path) -> tuple[FileDigest, ...]:
 
 
 def _without_paths(recipe: dict[str, Any], dataset: str) -> dict[str, Any]:
-    """Where things lie on this machine is nobody else's business."""
+    """Return the recipe without paths and URLs of this machine."""
     tree: dict[str, Any] = json.loads(json.dumps(recipe))
     tree["data"]["dataset"] = dataset
     if tree.get("evaluation"):
@@ -289,7 +290,7 @@ def _without_paths(recipe: dict[str, Any], dataset: str) -> dict[str, Any]:
     for part in tree["method"].values():  # an encoder, a model, its reference
         if isinstance(part, dict) and Path(str(part.get("path", ""))).is_absolute():
             part["path"] = Path(part["path"]).name
-        if isinstance(part, dict) and "url" in part:  # who answered
+        if isinstance(part, dict) and "url" in part:  # a remote sampler
             part |= {"url": "", "folder": ""}
     return tree
 

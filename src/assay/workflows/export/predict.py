@@ -1,10 +1,10 @@
-"""A model in use: a run's, or one that was exported, answers for each row of a file, in the file's order.
+"""Predicts for the rows of a file, in order, with a run's or an exported model.
 
-    FILE --(some rows at a time)--> text and columns --> tokens --> model --> the row with its answers
+    FILE --(in batches)--> text and columns --> tokens --> model --> the row with its predictions
 
-No more than these rows are in memory. A row without text keeps its place, its answers empty, and is told. A row
-that cannot be asked about ends it with its place in the file; what was written by then is not taken for the
-whole (`OUT` appears at the end).
+Only one batch is in memory. A row without text keeps its position with empty predictions, and is reported. An
+invalid row raises an error with its position in the file; `OUT` appears only at the end, so a partial output is
+never mistaken for the whole.
 """
 
 import itertools
@@ -40,27 +40,27 @@ from assay.workflows.export.row_files import of_header, text_of
 
 ROWS_AT_ONCE = 512
 STAND_IN = [0]
-"""The tokens of a row that has none."""
+"""Tokens for a row without text; its predictions are discarded."""
 Progress = Callable[[int, int], None]
 
 
 class Predictor(NamedTuple):
-    """A model that is ready to be asked."""
+    """A model that is ready to predict."""
 
     row_predictor: RowPredictor
     tokenizer: Tokenizer
     columns: Mapping[str, pa.DataType]
-    """That it reads beside the text."""
+    """Types of the columns that the model reads besides the text."""
     max_tokens: int
-    """Longest sequence; a longer text is cut, as in training."""
+    """Maximum sequence length; longer texts are cut, as in training."""
     rewards: RewardRows | None = None
-    """How a reward model reads rows; None of what answers for one text a row."""
+    """How a reward model reads rows; None for other models."""
     text: str = ""
-    """The field of the texts that it was trained on; empty where nobody knows."""
+    """Text field of the training data; empty if unknown."""
 
 
 def exported_predictor(folder: Path) -> Predictor:
-    """The model in a folder that `assay export` wrote; none of its code is run, a changed file is refused."""
+    """Load a model written by `assay export`. No code in the folder runs; changed files are rejected."""
     path = folder / EXPORT_FILE
     exported = ExportedModel.from_json(path.read_bytes(), source=path)
     recipe = stored(Recipe, exported.recipe, where=f"{path}: the recipe", wrote=exported.exported_by)
@@ -75,7 +75,7 @@ def exported_predictor(folder: Path) -> Predictor:
 
 
 def run_predictor(run: Run, commit: Commit, *, tokenizer: Path | None) -> Predictor:
-    """The model of a run's commit."""
+    """Load the model of a run's commit."""
     recipe = recipe_of(run)
     method = loadable_method(recipe.method)
     dataset = Dataset.open(Path(recipe.data.dataset))
@@ -92,7 +92,7 @@ def run_predictor(run: Run, commit: Commit, *, tokenizer: Path | None) -> Predic
 
 
 def untrained_predictor(recipe: Recipe, model: Any, tokenizer: Path, max_tokens: int) -> Predictor:
-    """The model that a recipe begins with: there are vectors in it, and no answers yet."""
+    """Return the untrained initial model of a recipe."""
     row_predictor = RowPredictor(loadable_method(recipe.method), model)
     if isinstance(model, RewardNetwork):
         return _rewarder(row_predictor, model, tokenizer)
@@ -109,11 +109,11 @@ def predict_rows(
     progress: Progress,
     textless: Callable[[str], None],
 ) -> Iterator[list[Row]]:
-    """The rows of a file with their answers, some at a time.
+    """Yield the rows of a file with their predictions, in batches.
 
-    `text` is the column of the text, None: the one that the model was trained on where the file has it, else
-    `text`. `missing` are columns that the model reads and the file has not.
-    `textless` is told where a row without text is, whose answers are None.
+    `text` is the text column; None: the one that the model was trained on if the file has it, else `text`.
+    `missing` are columns that the model reads and the file lacks. `textless` gets the position of each row
+    without text, whose predictions are None.
     """
     spans = find_spans([file], ROWS_AT_ONCE)
     progress(0, len(spans))
@@ -141,7 +141,7 @@ def _predict(
         if not ids:
             textless(where)
     columns = {name: _column(name, kind, part, is_missing=name in missing) for name, kind in predictor.columns.items()}
-    # A model needs a token to be asked; what it says of this one is nobody's answer.
+    # The model needs at least one token; predictions for stand-ins are discarded.
     predictions = predictor.row_predictor.predict([ids or STAND_IN for ids in tokens], columns)
     return _with_predictions(
         part,
@@ -172,7 +172,7 @@ def _predict_rewards(
 
 
 def _with_predictions(part: Sequence[tuple[str, Row]], predictions: Sequence[Row]) -> list[Row]:
-    """The rows with their answers; whatever the file holds already keeps its name."""
+    """Merge rows and predictions; columns of the file keep their names."""
     existing = {name for _, row in part for name in row}
     return [
         {**row, **{f"predicted_{name}" if name in existing else name: value for name, value in own.items()}}
@@ -181,11 +181,11 @@ def _with_predictions(part: Sequence[tuple[str, Row]], predictions: Sequence[Row
 
 
 def _column(name: str, kind: pa.DataType, part: Sequence[tuple[str, Row]], *, is_missing: bool) -> pa.Array:
-    """A metadata column in the type that it had in training."""
+    """Return a metadata column in its training type."""
     if not is_missing and (lacking := next((where for where, row in part if name not in row), None)):
         raise DataError(
-            f"{of_header(lacking)}: no column '{name}', which the model reads beside the text. Add it, empty "
-            f"where it is not known; or say that it is missing in all rows: --missing {name}."
+            f"{of_header(lacking)}: no column '{name}', which the model reads besides the text. Add it, empty "
+            f"where it is unknown, or declare that it is missing in all rows: --missing {name}."
         )
     values = [row.get(name) for _, row in part]
     try:
@@ -196,14 +196,14 @@ def _column(name: str, kind: pa.DataType, part: Sequence[tuple[str, Row]], *, is
                 _typed([value], kind)
             except (pa.ArrowException, TypeError) as error:
                 raise DataError(
-                    f"{where}: '{name}' is {value!r:.40}, and in training it was {kind}. Mend the value, or "
-                    "leave it empty where it is not known."
+                    f"{where}: '{name}' is {value!r:.40}, and in training it was {kind}. Fix the value, or "
+                    "leave it empty if it is unknown."
                 ) from error
         raise
 
 
 def _typed(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """What is spelled, as in CSV, is read by its spelling."""
+    """Convert values to a type; texts, as in CSV, are parsed."""
     if any(isinstance(value, str) for value in values):
         return pa.array([None if value is None else str(value) for value in values], pa.string()).cast(kind)
     return pa.array(values, kind)
@@ -227,4 +227,4 @@ def _type(name: str, text: str, where: Path) -> pa.DataType:
     try:
         return pa.type_for_alias(text)
     except ValueError as error:
-        raise ConfigError(f"{where}: column '{name}' has type {text}, of which no file can be read yet.") from error
+        raise ConfigError(f"{where}: column '{name}' has type {text}, which cannot be read from files yet.") from error

@@ -1,4 +1,4 @@
-"""Rows of a file as a reward model is asked about them: read, rendered and ended as its dataset was.
+"""Reads rows of a file for a reward model: parsed, rendered and ended like its training rows.
 
 {prompt, chosen, rejected}, {chosen, rejected}   ->  two sequences
 {messages}, {prompt, completion}                 ->  one
@@ -21,28 +21,28 @@ from assay.records.dataset import Format
 from assay.workflows.export.row_files import REWARD_FORMATS, of_header
 
 REWARD_NAMES = {1: ("reward",), 2: ("chosen_reward", "rejected_reward")}
-"""What the rewards of a row's sequences are called, by their number."""
+"""Names of a row's rewards by the number of its sequences."""
 
 
 class RewardRows(NamedTuple):
-    """Reads rows with the tokenizer and the template of a reward model."""
+    """Reads rows with the tokenizer and template of a reward model."""
 
     tokenizer: Tokenizer
     template: ChatTemplate | None
     end: str
-    """The token behind a text or a completion; empty for none."""
+    """Token appended to a text or completion; empty for none."""
     max_tokens: int
-    """Longest sequence that the model takes."""
+    """Maximum sequence length of the model."""
 
     @classmethod
     def of(cls, tokenizer: Path, max_tokens: int) -> "RewardRows":
-        """With what lies beside the tokenizer."""
+        """Use the template and settings next to the tokenizer."""
         special = special_tokens(tokenizer_settings(tokenizer))
         template = tokenizer_template(tokenizer, special)
         return cls(load_tokenizer(tokenizer), template, special.get("eos_token", ""), max_tokens)
 
     def sequences(self, row: Row, where: str, text: str) -> list[list[int]]:
-        """The tokens of each sequence of a row; none where it says nothing."""
+        """Return the tokens of each sequence of a row; empty if it has no text."""
         present = {name for name, value in row.items() if value is not None}
         roots = {name.partition(".")[0] for name in present}
         kinds: list[Format] = [
@@ -51,7 +51,7 @@ class RewardRows(NamedTuple):
         if not kinds and text not in row:
             raise DataError(
                 f"{of_header(where)}: no column '{text}', and no pair (chosen, rejected), conversation "
-                f"(messages) or answer (prompt, completion); it has {', '.join(row)}. Name "
+                f"(messages) or completion (prompt, completion); it has {', '.join(row)}. Name "
                 "the text's column: --text NAME."
             )
         reader = RowReader(
@@ -71,6 +71,6 @@ class RewardRows(NamedTuple):
         found = [encoding.ids for encoding in encodings]
         if (longest := max(map(len, found))) > self.max_tokens:
             raise DataError(
-                f"{where}: {longest} tokens, and the model takes {self.max_tokens}. Shorten it, or drop it."
+                f"{where}: {longest} tokens, and the model's limit is {self.max_tokens}. Shorten or drop the row."
             )
         return found

@@ -1,7 +1,7 @@
-"""Rows out of a file and into another, some at a time: CSV, TSV, JSON lines or Parquet by its suffix, or JSON
-lines on stdout.
+"""Reads rows from a file and writes rows to another, in batches: CSV, TSV, JSON lines or Parquet by suffix, or
+JSON lines on stdout.
 
-The file appears when all is written, in the place of one that was there.
+The output file appears when everything is written, and replaces an existing one.
 """
 
 import csv
@@ -25,20 +25,19 @@ from assay.data.dataset.raw.span import Row
 from assay.records.dataset import Format
 
 FIRST_ROWS = 512
-"""By which the likely text is told."""
+"""Number of rows used to guess the text column."""
 REWARD_FORMATS: tuple[Format, ...] = ("pairs", "chat")
-"""Rows that a reward model answers for, beside texts."""
+"""Formats that a reward model accepts, besides texts."""
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 HELD_BACK = 32_768
-"""Rows in which a column that is still empty may show the type that Parquet wants to know first."""
+"""Rows to hold back at most until every column has a value: Parquet needs the types first."""
 
 
 def check_text_column(file: Path, name: str) -> None:
-    """Raise `DataError` where the first row of a file has no such column, nor those that a reward model is
-    asked about, before a model is loaded."""
-    if not file.is_file():  # a pipe is read once
+    """Raise `DataError` if the first row has neither this column nor the fields of a reward model's formats."""
+    if not file.is_file():  # a pipe can be read only once
         return
-    rows = (each for span in iter_spans([file], FIRST_ROWS) for each in span.rows())
+    rows = (row for span in iter_spans([file], FIRST_ROWS) for row in span.rows())
     part = list(itertools.islice(rows, FIRST_ROWS))
     for where, row in part[:1]:
         roots = {column.partition(".")[0] for column in row}
@@ -47,9 +46,9 @@ def check_text_column(file: Path, name: str) -> None:
 
 
 def text_of(row: Row, name: str, where: str, part: Sequence[tuple[str, Row]]) -> str:
-    """The text of a row of a part of a file; empty where it has none, or blanks, as for `assay data build`."""
+    """Return the text of a row; empty if it is missing or blank, as in `assay data build`."""
     if name not in row:
-        columns = {column: [each[column] for _, each in part if each.get(column)] for column in row}
+        columns = {column: [other[column] for _, other in part if other.get(column)] for column in row}
         likely = likely_text(columns) or "NAME"
         raise DataError(
             f"{of_header(where)}: no column '{name}'; it has {', '.join(row)}. Name that of the text: --text {likely}."
@@ -57,33 +56,33 @@ def text_of(row: Row, name: str, where: str, part: Sequence[tuple[str, Row]]) ->
     if row[name] is None:
         return ""
     if not isinstance(row[name], str):
-        raise DataError(f"{where}: '{name}' is no text but {row[name]!r:.40}. Drop the row, or mend it.")
+        raise DataError(f"{where}: '{name}' is not text but {row[name]!r:.40}. Fix or drop the row.")
     return str(row[name]) if str(row[name]).strip() else ""
 
 
 def of_header(where: str) -> str:
-    """Where a column is missing: of a table it is its header that lacks it, and no line."""
+    """Return the location of a missing column: the file for a table, whose header lacks it; else the row."""
     file, at, _ = where.rpartition(": line ")
     return file if at and file.lower().endswith((".csv", ".tsv")) else where
 
 
 class RowWriter(Protocol):
-    """Takes rows in their order."""
+    """Writes rows in order."""
 
     def write(self, rows: Sequence[Row]) -> None:
-        """Some more."""
+        """Write more rows."""
         ...
 
 
 @contextmanager
 def row_writer(path: Path | None) -> Iterator[RowWriter]:
-    """The writer of a file, or of stdout."""
+    """Yield a writer for a file, or for stdout."""
     if path is None:
         yield _JsonLines(sys.stdout)
         return
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
-        raise ConfigError(f"-o {path}: the suffix says what is written: {', '.join(SUFFIXES)}.")
+        raise ConfigError(f"-o {path}: unknown suffix; expected {', '.join(SUFFIXES)}.")
     unfinished = path.with_name(f".unfinished-{path.name}")
     try:
         if suffix == ".parquet":
@@ -126,7 +125,7 @@ class _Delimited:
 
 
 class _Parquet:
-    """Holds the first rows back until each column has shown its type, at most `HELD_BACK` of them."""
+    """Writes Parquet; holds rows back until each column has shown its type, at most `HELD_BACK`."""
 
     def __init__(self, file: IO[bytes], path: Path) -> None:
         self._file = file
@@ -178,9 +177,11 @@ def _shows_all_types(rows: Sequence[Row]) -> bool:
 
 
 def _not_uniform(path: Path, why: str) -> str:
-    return f"{path}: the rows are not all alike ({why}). Write JSON lines: -o {path.with_suffix('.jsonl')}."
+    return (
+        f"{path}: the rows have different columns or types ({why}). Write JSON lines: -o {path.with_suffix('.jsonl')}."
+    )
 
 
 def _plain(value: Any) -> Any:
-    """JSON knows no NaN and no infinity."""
+    """Return None for NaN and infinity, which JSON lacks."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

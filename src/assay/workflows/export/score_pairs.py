@@ -1,9 +1,9 @@
-"""What a reference says of preference pairs, written down once: training then holds no second model.
+"""Scores preference pairs with a reference model once, so that DPO trains without a second model.
 
     dataset --(a row group at a time)--> reference --> the same rows with two more columns --> shards, indexed
 
-A shard appears whole or not at all, under a name that says which rows and whose weights it came from: a scoring
-that was interrupted goes on where it stopped. The manifest, written last, names the rows' dataset and the
+A shard appears whole or not at all, under a name derived from its rows and the reference's weights, so an
+interrupted command continues where it stopped. The manifest, written last, names the source dataset and the
 weights.
 """
 
@@ -35,16 +35,16 @@ from assay.training.trainer.reference import ReferenceModel
 from assay.workflows.run import find_commit, load_run
 
 Progress = Callable[[int, int], None]
-"""Called with (row groups done, row groups in all)."""
+"""Called with the numbers of finished and of all row groups."""
 
 
 def is_folder(name: str) -> bool:
-    """Whether a checkpoint folder is meant, and not a run."""
+    """Return whether `name` is a checkpoint folder, not a run."""
     return name.startswith(PREFIX) or (Path(name).is_dir() and not (Path(name) / RUN_FILE).is_file())
 
 
 def folder_reference(path: str, dataset: Dataset) -> ReferenceModel:
-    """The model in a checkpoint folder, which must write what the dataset holds."""
+    """Return the model of a checkpoint folder, which must have the dataset's tokenizer and template."""
     _check_pairs(dataset)
     check_tokenizer(dataset, path, f"--reference {path}")
     check_template(dataset, path, f"--reference {path}")
@@ -52,7 +52,7 @@ def folder_reference(path: str, dataset: Dataset) -> ReferenceModel:
 
 
 def run_reference(home: Home, run_id: str, step: int | None, dataset: Dataset) -> ReferenceModel:
-    """The model of a run's commit (the last one's, unless a step is named)."""
+    """Return the model of a run's commit, by default the last one."""
     _check_pairs(dataset)
     run = load_run(home, run_id)
     log = CommitLog(open_store(run.store_url))
@@ -74,8 +74,9 @@ def score_pairs(
     progress: Progress,
     replacing: Callable[[], None] = lambda: None,
 ) -> DatasetManifest:
-    """The dataset `out`: the rows of this one, and what the reference says of each. `replacing` is called
-    before other scores there are written over: it may refuse.
+    """Write the dataset `out`: the rows of `dataset` with the reference's log-probabilities.
+
+    `replacing` is called before other files in `out` are replaced, and may raise.
     """
     manifest = dataset.manifest
     reference.check_rows(manifest)
@@ -139,7 +140,7 @@ def _empty(table: pa.Table) -> pa.Table:
 
 
 def _keep_files(dataset: Dataset, out: Path) -> None:
-    """The tokenizer and the template that the rows were made with, where they lie with the dataset."""
+    """Copy the tokenizer and template files of the dataset."""
     store = open_store(str(out))
     for name in (TOKENIZER_FILE, SETTINGS_FILE, TEMPLATE_FILE):
         if (path := dataset.folder / name).is_file():
@@ -150,15 +151,15 @@ def _check_pairs(dataset: Dataset) -> None:
     manifest = dataset.manifest
     if manifest.format != "pairs":
         raise ConfigError(
-            f"dataset '{manifest.name}' holds rows of format {manifest.format}: a reference is "
-            "asked about pairs, chosen and rejected. Build them with 'assay data build --format pairs'."
+            f"dataset '{manifest.name}' holds rows of format {manifest.format}: a reference "
+            "scores pairs (chosen and rejected). Build them with 'assay data build --format pairs'."
         )
     if existing := [name for name in REFERENCE_LOGPROBS if name in manifest.columns]:
         scored = manifest.scored
         source, where = (f" (what {scored.reference} said)", f", {scored.source},") if scored else ("", "")
         raise ConfigError(
-            f"dataset '{manifest.name}' has the column {existing[0]} already{source}. Score the dataset that "
-            f"it was made from{where} into another folder."
+            f"dataset '{manifest.name}' has the column {existing[0]} already{source}. Score its source dataset{where} "
+            f"into another folder."
         )
 
 
@@ -169,5 +170,5 @@ def _check_output(out: Path, scored: ReferenceScores) -> None:
     existing = DatasetManifest.from_json(file.read_bytes(), source=file)
     if existing.scored != scored:
         raise ConfigError(
-            f"--out {out}: another dataset is there, '{existing.name}'. Name a folder of its own for the scores."
+            f"--out {out}: the folder contains another dataset, '{existing.name}'. Choose another folder."
         )

@@ -1,13 +1,13 @@
-"""What a pipeline is, as its file says it: stages in the order in which they are trained.
+"""Configuration of a pipeline: stages in training order.
 
     stages --+-- sft      recipe: sft.yaml
              +-- reward   recipe: reward.yaml
              +-- grpo     recipe: grpo.yaml, from: sft, rewards: [{run: stage:reward}]
-    seeds, workers        as a campaign's; every stage is a run for each seed
-    compare               benchmarks and rule: what each stage is worth, as a campaign's candidate
+    seeds, workers        as in a campaign; every stage is a run for each seed
+    compare               benchmarks and rule to compare stages, as candidates of a campaign
 
-A stage names earlier ones only, so the order is the file's and nothing can go round in circles. `stage:NAME`
-stands for the folder that NAME's last commit is exported to, or for its run where a run is named.
+A stage names earlier ones only, so there are no cycles. `stage:NAME` stands for the folder that NAME's last
+commit is exported to, or for its run if a run is expected.
 """
 
 from collections.abc import Iterator
@@ -31,18 +31,18 @@ CommitOfStage = Annotated[str, Field(pattern=rf"^[a-z0-9][a-z0-9_-]*(@{BEST})?$"
 
 
 class StageCommit(NamedTuple):
-    """Which commit of an earlier stage is meant."""
+    """A commit of an earlier stage."""
 
     stage: str
     is_best: bool
-    """By the method's metric, among those that were evaluated; else the last one."""
+    """Whether it is the best evaluated commit by the method's metric, not the last one."""
 
     @classmethod
     def named(cls, text: str) -> "StageCommit":
-        """`sft` or `sft@best`, with or without `stage:`."""
+        """Parse `sft` or `sft@best`, with or without `stage:`."""
         stage, _, commit = text.removeprefix(PREFIX).partition("@")
         if commit not in ("", BEST):
-            raise ConfigError(f"'{text}': of a stage there is the last commit, or {stage}@{BEST}.")
+            raise ConfigError(f"'{text}': expected {stage} (its last commit) or {stage}@{BEST}.")
         return cls(stage, commit == BEST)
 
 
@@ -75,9 +75,9 @@ class TrainedStage(FrozenConfig):
     @model_validator(mode="after")
     def _has_a_recipe(self) -> "TrainedStage":
         if self.recipe is None and not self.patch:
-            raise ValueError(f"stage '{self.name}' has neither a recipe nor a patch: what is to be trained?")
+            raise ValueError(f"stage '{self.name}' needs a recipe or a patch")
         if seeds := sorted({"seed", "loader.seed"} & set(self.patch)):
-            raise ValueError(f"stage '{self.name}' patches {seeds[0]}: all stages are trained with the seeds")
+            raise ValueError(f"stage '{self.name}' patches {seeds[0]}, which the pipeline's seeds set")
         return self
 
 
@@ -126,11 +126,11 @@ class PipelineConfig(FrozenConfig):
 
     @property
     def seed_numbers(self) -> tuple[int, ...]:
-        """The seeds, in the order in which they are trained."""
+        """Return the seeds in training order."""
         return tuple(range(self.first_seed, self.first_seed + self.seeds))
 
     def compared(self) -> tuple[str, ...]:
-        """The stages that are compared, the baseline first."""
+        """Return the compared stages, the baseline first."""
         if self.compare is not None and self.compare.stages:
             return self.compare.stages
         by_name = {item.name: item for item in self.stages}
@@ -138,7 +138,7 @@ class PipelineConfig(FrozenConfig):
         while (origin := line[0].from_) is not None and (stage := StageCommit.named(origin).stage) in by_name:
             line.insert(0, by_name[stage])
             if len(line) > len(by_name):
-                break  # round in circles: refused where the file is read
+                break  # a cycle, which is rejected when the file is read
         return tuple(item.name for item in line)
 
     @model_validator(mode="after")
@@ -149,33 +149,32 @@ class PipelineConfig(FrozenConfig):
         if self.compare is None:
             return self
         if self.seeds < 2 or self.budget_device_hours is None:
-            lack = ("one seed cannot tell luck from effect", "seeds: 2 or more")
+            lack = ("a single seed cannot separate an effect from noise", "seeds: 2 or more")
             if self.seeds > 1:
-                lack = ("it is held to a budget", "budget_device_hours")
+                lack = ("a comparison needs a budget", "budget_device_hours")
             raise ValueError(f"compare: {lack[0]}. Give {lack[1]}")
         if absent := [stage for stage in self.compare.stages if stage not in names]:
             raise ValueError(f"compare.stages names '{absent[0]}'; the stages are {', '.join(names)}")
         origin = [StageCommit.named(stage.from_).stage for stage in self.stages if stage.from_ is not None]
-        # A name that is no stage's is refused where the file is read, with its line.
+        # Unknown stage names are rejected when the file is read, with their lines.
         if set(origin) <= set(names) and len(self.compared()) < 2:
             raise ValueError(
-                "compare: there is one stage to compare. Name two or more as compare.stages, the baseline first"
+                "compare: there is only one stage to compare. Name two or more in compare.stages, the baseline first"
             )
         return self
 
 
 def is_pipeline(file: Path) -> bool:
-    """Whether a file declares stages, and is no recipe."""
+    """Return whether a file declares stages."""
     try:
         tree = parse_yaml(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
-        return False  # whoever reads it next says what is wrong
+        return False  # the next reader reports the error
     return isinstance(tree, dict) and "stages" in tree
 
 
 def read_pipeline(file: Path, overrides: tuple[str, ...] = ()) -> PipelineConfig:
-    """The pipeline that a file declares, or what is wrong with it; `ConfigError` names the line of a stage that
-    names none before it."""
+    """Read a pipeline file. Raises `ConfigError` with the line of a stage that names no earlier stage."""
     config = validated(PipelineConfig, read_config_file(file, overrides))
     before: list[str] = []
     for index, stage in enumerate(config.stages):
@@ -183,7 +182,7 @@ def read_pipeline(file: Path, overrides: tuple[str, ...] = ()) -> PipelineConfig
             if commit.stage not in before:
                 raise ConfigError(
                     f"{file}, line {_line(file, index, key)}: stage '{stage.name}' names '{commit.stage}' "
-                    f"({key}), which is no stage before it. Before it are: {', '.join(before) or 'none'}."
+                    f"({key}), which is not an earlier stage. Earlier stages: {', '.join(before) or 'none'}."
                 )
         before.append(stage.name)
     comparison_of(config, file.name)
@@ -191,7 +190,7 @@ def read_pipeline(file: Path, overrides: tuple[str, ...] = ()) -> PipelineConfig
 
 
 def stages_named(stage: TrainedStage, tree: Any) -> Iterator[tuple[str, StageCommit]]:
-    """Key, and the earlier stage that stands there; `tree` is the stage's patch, or its whole recipe."""
+    """Yield each key with the earlier stage that it names; `tree` is the stage's patch or whole recipe."""
     if stage.from_ is not None:
         yield "from", StageCommit.named(stage.from_)
     for key, text in _texts(tree):
@@ -200,7 +199,7 @@ def stages_named(stage: TrainedStage, tree: Any) -> Iterator[tuple[str, StageCom
 
 
 def comparison_of(config: PipelineConfig, file: str) -> CampaignConfig | None:
-    """The campaign whose arms are the stages; None where nothing is compared."""
+    """Return the campaign whose arms are the stages; None if nothing is compared."""
     if config.compare is None:
         return None
     baseline, *others = config.compared()
@@ -223,7 +222,7 @@ def comparison_of(config: PipelineConfig, file: str) -> CampaignConfig | None:
 
 
 def pipeline_reference() -> str:
-    """Every key of a pipeline, as Markdown; `docs/pipeline.md` holds it."""
+    """Return every key of a pipeline as Markdown, for `docs/pipeline.md`."""
     introduction = [
         "# Pipelines, key by key",
         "",
@@ -240,7 +239,7 @@ def _stage_text(stage: TrainedStage) -> str:
 
 
 def _texts(tree: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Every text in a tree, with its dotted key."""
+    """Yield every string in a tree with its dotted key."""
     if isinstance(tree, str):
         yield prefix, tree
     elif isinstance(tree, dict):
@@ -252,7 +251,7 @@ def _texts(tree: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _line(file: Path, index: int, key: str) -> int:
-    """The line where a stage has a key, or begins; the first is 1."""
+    """Return the line (from 1) where a stage has a key, or starts."""
     node: Any = BoundedLoader(file.read_text(encoding="utf-8")).get_single_node()
     stages = next(value for name, value in node.value if name.value == "stages")
     node = stages.value[index]

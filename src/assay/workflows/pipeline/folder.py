@@ -1,9 +1,9 @@
-"""Where a pipeline lies, and how it is begun: its declaration is written once, before the first run.
+"""The folder of a pipeline and its declaration, which is written once, before the first run.
 
 runs/campaigns/NAME/
   pipeline.json          Pipeline: what was declared
-  models/                what stages ended with, as other stages begin with it: sft-s0-step70
-  campaign.json, ...     where stages are compared: their campaign
+  models/                exported models that later stages start from: sft-s0-step70
+  campaign.json, ...     the campaign that compares the stages
 runs/NAME-STAGE-sSEED/   an ordinary run of one stage with one seed
 """
 
@@ -31,34 +31,32 @@ _MAY_CHANGE = frozenset({"budget_device_hours", "workers"})
 
 
 class LoadedPipeline(NamedTuple):
-    """A pipeline as its file has it, with the recipes of its stages; nothing is written yet."""
+    """A pipeline file with the recipes of its stages; nothing is written yet."""
 
     file: Path
     config: PipelineConfig
     recipes: dict[str, LoadedConfig]
-    """Stage -> its recipe, with its patch; seeds and earlier stages are still to be put in."""
+    """Recipe of each stage with its patch, before seeds and earlier stages are filled in."""
 
     def stage(self, name: str) -> TrainedStage:
-        """The stage of that name."""
         return next(item for item in self.config.stages if item.name == name)
 
 
 class OpenPipeline(NamedTuple):
-    """A pipeline that has been declared."""
+    """A declared pipeline."""
 
     home: Home
     declared: LoadedPipeline
     campaign: OpenCampaign | None
-    """That of what compares its stages; None where nothing is compared."""
+    """The campaign that compares its stages; None if nothing is compared."""
 
     @property
     def folder(self) -> Path:
-        """Where it lies."""
         return self.home.campaigns / self.declared.config.name
 
 
 def load_pipeline(file: Path, overrides: tuple[str, ...] = ()) -> LoadedPipeline:
-    """What a file declares, with the recipes that it names."""
+    """Read a pipeline file and the recipes that it names."""
     config = read_pipeline(file, overrides)
     return LoadedPipeline(file, config, {stage.name: _recipe(stage, file, config.name) for stage in config.stages})
 
@@ -67,7 +65,7 @@ def _recipe(stage: TrainedStage, file: Path, pipeline: str) -> LoadedConfig:
     recipe = LoadedConfig({}, {})
     if stage.recipe is not None:
         recipe = read_config_file(file.parent / stage.recipe, [])
-    # YAML's dates are no JSON, and the recipe becomes part of a record.
+    # The recipe becomes part of a JSON record, which has no dates.
     values = to_jsonable_python(recipe.values)
     for key, value in stage.patch.items():
         set_dotted(values, key, deepcopy(value), where=f"in the recipe of stage '{stage.name}'")
@@ -76,7 +74,7 @@ def _recipe(stage: TrainedStage, file: Path, pipeline: str) -> LoadedConfig:
 
 
 def declare_pipeline(home: Home, declared: LoadedPipeline, clock: Clock) -> OpenPipeline:
-    """Write the pipeline down, or find it as declared; `ConfigError` where one of its name was another."""
+    """Write the declaration of a pipeline, or find the existing one. Raises `ConfigError` if it differs."""
     record = _record(declared, clock)
     folder = home.campaigns / declared.config.name
     if not home.has_pipeline(record.name) and record.name in home.campaign_names():
@@ -120,7 +118,7 @@ def _refuse_another(found: Pipeline, requested: Pipeline) -> None:
 
 
 def _changes(prefix: str, before: Any, after: Any) -> Iterator[str]:
-    """Dotted keys of what differs, the places in lists among them."""
+    """Yield the dotted keys that differ, including indices of lists."""
     if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         before, after = dict(enumerate(before)), dict(enumerate(after))
     if isinstance(before, dict) and isinstance(after, dict):

@@ -1,10 +1,10 @@
-"""Runs a pipeline: stage after stage, each with all seeds; then the last models leave, and stages are compared.
+"""Runs a pipeline stage by stage, each with all seeds; then exports the last models and compares stages.
 
     sft s0, s1 --> reward s0, s1 --> grpo s0, s1 --> models/grpo-s0-step300 ..   (plain folders)
                                                  --> the campaign's look, its memo
 
-Nothing is in memory only. What is finished is found in the runs' logs, so a pipeline that was killed at any
-point goes on by being run again: no stage is trained twice.
+No state is only in memory: the runs' logs show what is finished. A pipeline that was killed at any point continues
+when it is run again; no stage is trained twice.
 """
 
 from collections.abc import Callable
@@ -33,20 +33,20 @@ OnMessage = Callable[[str], None]
 
 
 class PipelineResult(NamedTuple):
-    """What came of it."""
+    """The result of a pipeline."""
 
     models: tuple[Path, ...]
-    """The last stage's, seed by seed; none where it ended before."""
+    """Models of the last stage, seed by seed; empty if the pipeline ended early."""
     memo: Path | None
-    """The page; None where nothing is compared."""
+    """Page of the memo; None if nothing is compared."""
     stopped_by: str | None
-    """Why it ended before all stages were trained: the budget, or a request to stop. None: it did not."""
+    """Why the pipeline ended early: the budget, or a request to stop. None if it did not."""
 
 
 def run_pipeline(
     pipeline: OpenPipeline, ledger: Ledger, *, execution: ExecutionSettings, on_message: OnMessage
 ) -> PipelineResult:
-    """Train what is not trained yet, export the last stage's models, compare what is to be compared."""
+    """Train unfinished runs, export the models of the last stage, and compare stages."""
     config = pipeline.declared.config
     training = ArmScheduler(stage_plan(pipeline), ledger, execution)
     trained: dict[tuple[str, int], ArmRun] = {}
@@ -74,7 +74,7 @@ def _compared(
     execution: ExecutionSettings,
     on_message: OnMessage,
 ) -> Path | None:
-    """The memo, after one look at all seeds: every later stage beside the first one."""
+    """Compare every later stage with the first one in one look at all seeds; return the memo."""
     if (campaign := pipeline.campaign) is None:
         return None
     ledger.record_campaign(campaign.record)

@@ -1,10 +1,10 @@
-"""What the stages of a pipeline are: one run for each seed, whose recipe names what earlier ones ended with.
+"""The stages of a pipeline as runs, one for each seed, whose recipes refer to models and runs of earlier stages.
 
-    recipe with from: sft, stage:reward --+-- before all is written: outlines of models, runs that are to come
-                                          +-- when its turn comes: models/sft-s0-step70, exported from the
-                                              commit whose digest it says; the run NAME-reward-s0
+    recipe with from: sft, stage:reward --+-- when checked: outlines of models, and planned runs
+                                          +-- when it is due: models/sft-s0-step70, exported from the
+                                              commit; the run NAME-reward-s0
 
-A model is exported once; the run that begins with it keeps the digest of its folder, as of any other folder.
+A model is exported once; the run that starts from it records the digest of its folder, as for any folder.
 """
 
 from collections.abc import Callable
@@ -40,9 +40,9 @@ StepOf = Callable[[StageCommit], int | None]
 
 
 def check_stages(declared: LoadedPipeline, home: Home) -> dict[str, int]:
-    """Check the recipe of every stage, though the models that it begins with are yet to come; nothing is left.
+    """Check the recipe of every stage, before the models that it starts from exist; nothing is kept.
 
-    Returns each stage's steps. A `ConfigError` names the stage.
+    Returns each stage's number of steps. A `ConfigError` names the stage.
     """
     steps: dict[str, int] = {}
     forms: dict[str, ModelForm] = {}
@@ -66,7 +66,7 @@ def check_stages(declared: LoadedPipeline, home: Home) -> dict[str, int]:
                 recipe, dataset = check_recipe(recipe_values)
                 LaneShares(recipe.loader.lanes, declared.config.workers)
                 num_steps = count_steps(recipe, dataset).planned
-                check_new(recipe, num_steps, changed=["trainer"])  # '@best' needs evaluations on the way
+                check_new(recipe, num_steps, changed=["trainer"])  # '@best' needs intermediate evaluations
                 if stage.name in outlined:
                     forms[stage.name] = write_outline(recipe, dataset, Path(scratch) / stage.name)
             except AssayError as error:
@@ -83,7 +83,7 @@ def _check_comparison(declared: LoadedPipeline, recipes: dict[str, Recipe], form
     if compared is None:
         return
     if wordless := [text for text in declared.config.compared() if forms[text] != "language_model"]:
-        raise ConfigError(f"compare: stage '{wordless[0]}' writes no text, so no benchmark can be asked of it.")
+        raise ConfigError(f"compare: stage '{wordless[0]}' generates no text, so benchmarks cannot evaluate it.")
     sealed_suites(compared, base_dir=declared.file.parent)
     for benchmark in compared.benchmarks:
         for name in declared.config.compared():
@@ -93,7 +93,7 @@ def _check_comparison(declared: LoadedPipeline, recipes: dict[str, Recipe], form
 
 
 def _outlined(declared: LoadedPipeline) -> set[str]:
-    """The stages whose models leave: as another begins with them, or as what comes of it all."""
+    """Return the stages whose models are exported: those that others start from, compared ones, and the last."""
     named = [
         commit.stage
         for stage in declared.config.stages
@@ -105,33 +105,33 @@ def _outlined(declared: LoadedPipeline) -> set[str]:
 
 
 def _is_run(key: str) -> bool:
-    """Whether a key names a run, and no folder."""
+    """Return whether a key names a run, not a folder."""
     return key.rpartition(".")[2] == "run"
 
 
 def _check_commit(where: str, commit: StageCommit, recipes: dict[str, Recipe], forms: dict[str, ModelForm]) -> None:
     if commit.stage not in recipes:
         raise ConfigError(
-            f"{where} names '{commit.stage}', which is no stage before it. Before it are: "
+            f"{where} names '{commit.stage}', which is not an earlier stage. Earlier stages: "
             f"{', '.join(recipes) or 'none'}."
         )
     if not _is_run(where) and forms[commit.stage] != "language_model":
         raise ConfigError(
             f"{where} names '{commit.stage}', whose model is a {forms[commit.stage].replace('_', ' ')}: a "
-            "stage begins with a language model. What pays rewards is named as 'run: stage:NAME'."
+            "stage starts from a language model. Name a reward model as 'run: stage:NAME'."
         )
     recipe = recipes[commit.stage]
     if commit.is_best and (recipe.trainer.evaluate_every is None or not recipe.retention.keep_best):
         raise ConfigError(
-            f"{where}: of stage '{commit.stage}' no commit but the last is measured, or kept. Give its recipe "
-            "trainer.evaluate_every and retention.keep_best, or leave @best out."
+            f"{where}: only the last commit of stage '{commit.stage}' is evaluated and kept. Set "
+            "trainer.evaluate_every and retention.keep_best in its recipe, or leave @best out."
         )
 
 
 def stage_recipe(
     declared: LoadedPipeline, name: str, seed: int, *, folder_of: FolderOf, step_of: StepOf
 ) -> LoadedConfig:
-    """The recipe of one stage with one seed: folders and runs in the place of earlier stages."""
+    """Return the recipe of a stage with a seed, with folders and runs in place of earlier stages."""
     stage, recipe = declared.stage(name), declared.recipes[name]
     values, origins = deepcopy(recipe.values), dict(recipe.origins)
 
@@ -165,7 +165,7 @@ def _commit_in(value: Any) -> StageCommit | None:
 
 
 def stage_plan(pipeline: OpenPipeline) -> ArmPlan:
-    """What is trained."""
+    """Return the runs of a pipeline."""
     config = pipeline.declared.config
     return ArmPlan(
         home=pipeline.home,
@@ -180,7 +180,7 @@ def stage_plan(pipeline: OpenPipeline) -> ArmPlan:
 
 
 def _stage_run(pipeline: OpenPipeline, name: str, seed: int) -> Run:
-    """The run's record, made if there is none; what it begins with is exported first."""
+    """Return the run's record, created if needed; the model that it starts from is exported first."""
     declared, pipeline_name = pipeline.declared, pipeline.declared.config.name
     recipe = stage_recipe(
         declared,
@@ -195,7 +195,7 @@ def _stage_run(pipeline: OpenPipeline, name: str, seed: int) -> Run:
 
 
 def stage_model(pipeline: OpenPipeline, commit: StageCommit, seed: int) -> Path:
-    """The folder of a stage's model, exported if it is not there yet."""
+    """Return the folder of a stage's model, exported if needed."""
     run, found = _commit_of(pipeline, commit, seed)
     folder = (pipeline.folder / MODELS / f"{commit.stage}-s{seed}-step{found.step}").resolve()
     if not folder.is_dir():
@@ -211,16 +211,16 @@ def stage_model(pipeline: OpenPipeline, commit: StageCommit, seed: int) -> Path:
                 progress=lambda *_: None,
             )
         except (ConfigError, OSError):
-            if not folder.is_dir():  # else somebody who runs the same pipeline was faster
+            if not folder.is_dir():  # otherwise another process exported it
                 raise
     try:
         exported = whole_export(folder)
     except (DamagedDataError, DataError) as error:
-        raise DamagedDataError(f"{error} Here: remove {folder}, and it is exported again.") from error
+        raise DamagedDataError(f"{error} Remove {folder}; it is then exported again.") from error
     if exported is None or exported.weights_digest != found.weights_digest:
         raise ConfigError(
             f"{folder}: its {EXPORT_FILE} names other weights than run '{run.run_id}' has at step {found.step} "
-            f"({found.weights_digest[:12]}…). Remove the folder: it is exported again."
+            f"({found.weights_digest[:12]}…). Remove the folder; it is then exported again."
         )
     return folder
 
@@ -229,7 +229,7 @@ def _commit_of(pipeline: OpenPipeline, commit: StageCommit, seed: int) -> tuple[
     run = load_run(pipeline.home, run_id_of(pipeline.declared.config.name, commit.stage, seed))
     log = CommitLog(open_store(run.store_url))
     if log.finished() is None:
-        raise ConfigError(f"run '{run.run_id}' is not finished, so nothing can begin with it yet.")
+        raise ConfigError(f"run '{run.run_id}' is not finished, so no stage can start from it yet.")
     measured = [item for item in log.commits() if item.metric is not None]
     if not commit.is_best or not measured:
         return run, find_commit(run, log, None)

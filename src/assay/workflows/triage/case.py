@@ -1,8 +1,8 @@
-"""Runs what the hypotheses of a case predict, and writes down what came of it.
+"""Runs the commands that the hypotheses of a case predict, and records the evidence.
 
-Each command is a process of this interpreter, `python -m assay ... --json`, on the same home; never a shell,
-and only commands that ask (`triage.case.questions`), whatever the case's file says. What two hypotheses ask is
-run once. CaseEvidence is written as it comes, so that a check that is cut off keeps what it had.
+Each command is a process, `python -m assay ... --json`, on the same home; never a shell, and only read-only
+commands (`triage.case.questions`), whatever the case's file contains. A command that two hypotheses share runs
+once. Evidence is recorded as it arrives, so an interrupted check keeps it.
 """
 
 import json
@@ -38,17 +38,17 @@ class _CommandRun(NamedTuple):
 
 @dataclass
 class CommandRunner:
-    """Asks assay, each question once."""
+    """Runs commands of assay, each once."""
 
     environment: Mapping[str, str]
     clock: Clock
     on_command: Callable[[str], None] = lambda text: None
-    """Told each command before it is run."""
+    """Called with each command before it runs."""
     timeout_s: float = TIMEOUT_S
     _command_runs: dict[tuple[str, ...], _CommandRun] = field(default_factory=dict)
 
     def run_command(self, command: tuple[str, ...]) -> _CommandRun:
-        """What a command of assay says; `command` are the words behind `assay`."""
+        """Return the result of a command; `command` are the words after `assay`."""
         if command not in self._command_runs:
             began_s = self.clock.monotonic_s()
             result, output = self._run(command)
@@ -80,7 +80,7 @@ class CommandRunner:
 
 def _parse_result(done: subprocess.CompletedProcess[bytes]) -> CommandOutput:
     lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-    last = lines[-1][:MAX_MESSAGE_CHARACTERS] if lines else "it said nothing"
+    last = lines[-1][:MAX_MESSAGE_CHARACTERS] if lines else "no output"
     if done.returncode not in RESULT_EXIT_CODES:
         return CommandOutput(done.returncode, None, f"exit {done.returncode}: {last}")
     try:
@@ -90,7 +90,7 @@ def _parse_result(done: subprocess.CompletedProcess[bytes]) -> CommandOutput:
 
 
 def check_case(home: Home, name: str, questions: CommandRunner, *, proposes: bool) -> Case:
-    """Propose what the symptoms suggest, run every prediction, and write down what came of it."""
+    """Add the hypotheses that the symptoms suggest, run every prediction, and record the evidence."""
     case = saved_case(home, name)
     if proposes:
         case = _with_proposals(home, case, questions)
@@ -125,7 +125,7 @@ def _with_proposals(home: Home, case: Case, questions: CommandRunner) -> Case:
 
 
 def _datasets(home: Home, case: Case) -> dict[str, str]:
-    """Run -> the beginning of its dataset's fingerprint, where the symptoms share a dataset."""
+    """Return the prefix of the dataset fingerprint by run, if the symptoms share a dataset."""
     if not any("dataset" in cause.factors for cause in case.symptoms.shared):
         return {}
     runs = sorted(home.runs(), key=lambda run: -run.created_s)

@@ -12,7 +12,7 @@ from assay.inference.local.generator import Generator
 
 FOLDER, QUICK_TOKENS = Path(os.environ["SLOW_DECODE"]), 170
 
-right_step, right_generate, made = Generator._step, Generator.generate, 0
+right_step, right_generate, num_tokens = Generator._step, Generator.generate, 0
 
 
 def note(text):
@@ -20,18 +20,18 @@ def note(text):
         noted.write(text)
 
 
-def slow_step(self, *given):
-    global made
-    made += 1
-    if made > QUICK_TOKENS:
+def slow_step(self, *arguments):
+    global num_tokens
+    num_tokens += 1
+    if num_tokens > QUICK_TOKENS:
         note(".")
         time.sleep(0.5)
-    return right_step(self, *given)
+    return right_step(self, *arguments)
 
 
-def slow_generate(self, *given):
-    responses = right_generate(self, *given)
-    if made > QUICK_TOKENS:
+def slow_generate(self, *arguments):
+    responses = right_generate(self, *arguments)
+    if num_tokens > QUICK_TOKENS:
         note("\n")
     return responses
 

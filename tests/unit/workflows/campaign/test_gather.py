@@ -13,8 +13,8 @@ from assay.workflows.campaign.gather import file_facts
 from golden.write_records import golden_record
 
 
-def rule(**asks: object) -> StandardRule:
-    return StandardRule.model_validate({"primary": ["code"], "least_effect": 0.015, **asks})
+def rule(**requests: object) -> StandardRule:
+    return StandardRule.model_validate({"primary": ["code"], "least_effect": 0.015, **requests})
 
 
 def test_nothing_is_read_that_the_rule_does_not_ask_for(tmp_path: Path):

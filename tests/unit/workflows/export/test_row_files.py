@@ -48,12 +48,12 @@ def test_no_column_of_a_later_row_is_lost(tmp_path: Path) -> None:
 def test_no_more_rows_are_held_back_than_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_files, "HELD_BACK", 4)
     rows: Rows = [{"text": "a", "score": None}] * 2
-    with pytest.raises(DataError, match="the rows are not all alike"):
+    with pytest.raises(DataError, match="the rows have different columns or types"):
         written(tmp_path / "out.parquet", rows, rows, [{"text": "b", "score": 0.5}])
 
 
 def test_what_parquet_cannot_hold_is_said(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="the rows are not all alike"):
+    with pytest.raises(DataError, match="the rows have different columns or types"):
         written(tmp_path / "out.parquet", [{"text": "a"}, {"text": 3}])
 
 

@@ -90,21 +90,21 @@ def test_what_is_declared_is_declared_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stages", "keys", "said"),
+    ("stages", "keys", "message"),
     [
         (
             with_stage(1, **{"from": "grpo"}),
             {},
-            r"line 8: stage 'reward' names 'grpo' \(from\), which is no stage b",
+            r"line 8: stage 'reward' names 'grpo' \(from\), which is not an earlier stage",
         ),
-        (with_stage(0, **{"from": "sft"}), {}, r"stage 'sft' names 'sft' \(from\).*Before it are: none"),
+        (with_stage(0, **{"from": "sft"}), {}, r"stage 'sft' names 'sft' \(from\).*Earlier stages: none"),
         (
             with_stage(2, patch={"method.reference.path": "stage:base"}),
             {},
             r"line 16: stage 'grpo' names 'base' \(method\.reference\.path\)",
         ),
         (with_stage(1, name="sft"), {}, "two stages have the name 'sft'"),
-        (with_stage(1, patch={}), {}, "neither a recipe nor a patch"),
+        (with_stage(1, patch={}), {}, "needs a recipe or a patch"),
         (with_stage(1, patch={"seed": 3}), {}, "patches seed"),
         (with_stage(1, form="sft"), {}, r"no such key\. Perhaps you meant 'stages\.1\.from'"),
         (with_stage(1, **{"from": "sft@40"}), {}, r"stages\.1\.from"),
@@ -112,8 +112,10 @@ def test_what_is_declared_is_declared_once(tmp_path: Path) -> None:
         ([], {}, "stages"),
     ],
 )
-def test_what_a_file_cannot_say(stages: list[dict[str, Any]], keys: dict[str, Any], said: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_what_a_file_cannot_say(
+    stages: list[dict[str, Any]], keys: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
         load_pipeline(written(tmp_path, stages, **keys))
 
 
