@@ -225,7 +225,7 @@ class SegmentData(NamedTuple):
     spans: tuple[TimedSpan, ...]
     next: Position
     """Position to continue from once the file has grown."""
-    damaged_bytes: int
+    corrupt_bytes: int
     """Skipped bytes that are not frames although frames follow; 0 unless the file is corrupt."""
 
     def last_at_s(self) -> float:
@@ -270,7 +270,7 @@ _Logged = dict[str | None, list[tuple[npt.NDArray[np.int64], Points]]]
 
 
 def _decode(data: bytes, after: Position) -> SegmentData:
-    frames, end, damaged_bytes = _whole_frames(data)
+    frames, end, corrupt_bytes = _whole_frames(data)
     header = after.header
     # Each life of the writer begins with a header and its own definitions: almost always there is only one.
     lives = np.cumsum(frames["kind"] == _HEADER)
@@ -297,14 +297,14 @@ def _decode(data: bytes, after: Position) -> SegmentData:
         events=tuple(TimedText(at_s, text) for at_s, text in _timed(data, frames, _EVENT)),
         spans=tuple(TimedSpan(name, began_s, at_s) for at_s, (name, began_s) in _timed(data, frames, _SPAN)),
         next=Position(after.offset + end, header, tuple(defined)),
-        damaged_bytes=damaged_bytes,
+        corrupt_bytes=corrupt_bytes,
     )
 
 
 def _whole_frames(data: bytes) -> tuple[_Frames, int, int]:
     """Return all valid frames, the end of the last one, and the number of corrupt bytes in between."""
     parts: list[_Frames] = []
-    start, end, damaged_bytes = 0, 0, 0
+    start, end, corrupt_bytes = 0, 0, 0
     while True:
         frames = _checked(data, _walk(data, start))
         parts.append(frames)
@@ -312,8 +312,8 @@ def _whole_frames(data: bytes) -> tuple[_Frames, int, int]:
             end = int(frames["offset"][-1] + frames["size"][-1])
         resumed = _next_frame(data, end)
         if resumed is None:
-            return np.concatenate(parts), end, damaged_bytes
-        damaged_bytes += resumed - end
+            return np.concatenate(parts), end, corrupt_bytes
+        corrupt_bytes += resumed - end
         start = resumed
 
 
@@ -357,10 +357,10 @@ def _rows(data: bytes, offsets: npt.NDArray[np.int64], num_bytes: int) -> npt.ND
     return np.ascontiguousarray(rows).view(np.uint8)
 
 
-def _next_frame(data: bytes, damaged_from: int) -> int | None:
+def _next_frame(data: bytes, corrupt_from: int) -> int | None:
     """Return the offset of the next valid frame at or after corrupt bytes; None if there is none."""
     words = np.frombuffer(data, "<u4", len(data) // 8 * 2).reshape(-1, 2)
-    first = damaged_from // 8
+    first = corrupt_from // 8
     sizes = words[first:-1, 1].astype(np.int64)
     kinds = words[first + 1 :, 0]
     ends = (first + np.arange(len(sizes))) * 8 + sizes

@@ -92,7 +92,7 @@ def test_a_segment_cut_at_any_byte_gives_its_whole_frames_and_the_rest_when_comp
         first = read_segment(cut)
         cut.write_bytes(whole)
         rest = read_segment(cut, Position.from_json(first.next.to_json()))
-        assert first.damaged_bytes == 0
+        assert first.corrupt_bytes == 0
         assert flat(first, rest) == expected, num_bytes
         assert rest.next.offset == len(whole)
 
@@ -119,7 +119,7 @@ def test_a_flipped_byte_costs_one_frame_and_is_counted(tmp_path: Path) -> None:
     path.write_bytes(whole)
     data = read_segment(path)
     assert data.metrics["loss"].steps.tolist() == [1, 3, 4]
-    assert data.damaged_bytes == 48
+    assert data.corrupt_bytes == 48
     assert data.next.offset == len(whole)
 
 
@@ -134,7 +134,7 @@ def test_reopening_drops_the_torn_tail_and_goes_on(tmp_path: Path) -> None:
     data = read_segment(path)
     assert data.metrics["loss"].steps.tolist() == [1, 2, 3, 4, 10]
     assert data.metrics["other"].values.tolist() == [9.0]
-    assert data.damaged_bytes == 0
+    assert data.corrupt_bytes == 0
 
 
 @settings(max_examples=50, deadline=None)
@@ -179,7 +179,7 @@ def test_a_full_disk_is_one_clear_error_and_leaves_whole_frames(
     writer.log(3, {"loss": 3.0})
     data = read_segment(tmp_path / "a.seg")
     assert data.metrics["loss"].steps.tolist() == [1, 3]
-    assert data.damaged_bytes == 0
+    assert data.corrupt_bytes == 0
 
 
 def test_a_segment_that_shrank_is_refused(tmp_path: Path) -> None:
