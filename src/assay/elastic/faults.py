@@ -74,8 +74,8 @@ class _At(_Moment):
 
     rank: NonNegativeInt = 0
 
-    def who(self) -> str:
-        """Whom it strikes, in words."""
+    def target(self) -> str:
+        """Return the target in words."""
         return f"rank {self.rank}"
 
 
@@ -84,8 +84,8 @@ class _AtNode(_Moment):
 
     node: NonNegativeInt
 
-    def who(self) -> str:
-        """Whom it strikes, in words."""
+    def target(self) -> str:
+        """Return the target in words."""
         return f"node {self.node}"
 
 
@@ -253,14 +253,14 @@ def have_struck(plan: FaultPlan, run_dir: Path) -> list[Struck]:
 
 def describe_fault(fault: Fault) -> str:
     """Return one sentence that says which planned fault struck, and where."""
-    return f"'{fault.type}' struck {fault.who()} in {_moment(fault)}, as its fault plan says"
+    return f"'{fault.type}' struck {fault.target()} in {_moment(fault)}, as its fault plan says"
 
 
 def _why_not(fault: Fault, last_attempt: int) -> str:
     if fault.attempt > last_attempt:
         return f"it is planned for attempt {fault.attempt}, but the last one was attempt {last_attempt}."
     what = " with a target for the fault" if isinstance(fault, Store | Damage) else ""
-    return f"attempt {fault.attempt} never reached {_moment(fault)} on {fault.who()}{what}."
+    return f"attempt {fault.attempt} never reached {_moment(fault)} on {fault.target()}{what}."
 
 
 def _moment(fault: Fault) -> str:

@@ -127,19 +127,15 @@ class RankProcesses:
 
     @property
     def num_ranks(self) -> int:
-        """Number of ranks on this machine."""
         return len(self._ranks)
 
     def beats(self) -> list[Beat]:
-        """Return the last heartbeat of each rank on this machine."""
         return self._heartbeats.read()[self._ranks.start : self._ranks.stop]
 
     def hosts(self) -> list[str]:
-        """Return this host's name for each of its ranks."""
         return [socket.gethostname()] * len(self._ranks)
 
     def devices(self) -> list[RankDevice]:
-        """Return the devices of this machine's ranks."""
         return list(self._devices)
 
     def take_stacks(self, rank: int) -> str:
@@ -159,7 +155,6 @@ class RankProcesses:
         return state
 
     def wait_for_news(self, timeout_s: float) -> None:
-        """Return when a rank has ended or reported something, or after `timeout_s`."""
         open_pipes = [pipe for pipe in self._pipes if not pipe.closed]
         running = [process.sentinel for process in self._processes if process.exitcode is None]
         wait([*running, *open_pipes], timeout_s)
@@ -177,7 +172,6 @@ class RankProcesses:
             self._reports[index] = message
 
     def end(self) -> AttemptEnd | None:
-        """Return how the attempt ended; None while it runs."""
         codes = [process.exitcode for process in self._processes]
         dead = [rank for rank, code in enumerate(codes) if code not in (None, 0)]
         if dead:
@@ -229,13 +223,11 @@ class RankProcesses:
         )
 
     def signal(self, number: int) -> None:
-        """Send a signal to every running rank."""
         for process in self._processes:
             if process.exitcode is None and process.pid is not None:
                 send_signal(process.pid, number)
 
     def stop(self) -> None:
-        """Kill the ranks that still run."""
         for process in self._processes:
             if process.exitcode is None:
                 process.kill()

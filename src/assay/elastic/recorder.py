@@ -69,19 +69,15 @@ class RankRecorder:
         self._part_began_s = now_s
 
     def event(self, text: str) -> None:
-        """See `SegmentWriter`."""
         self._segment.event(text)
 
     def span(self, name: str, began_s: float, ended_s: float) -> None:
-        """See `SegmentWriter`."""
         self._segment.span(name, began_s, ended_s)
 
     def sync(self) -> None:
-        """See `SegmentWriter`."""
         self._segment.sync()
 
     def close(self) -> None:
-        """Close the segment and the heartbeat page."""
         self._segment.close()
         self._heartbeats.close()
 

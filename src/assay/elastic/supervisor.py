@@ -202,7 +202,6 @@ class ThisMachine:
         self.processor = processor_here()
 
     def other_environments(self) -> dict[str, NodeEnvironment]:
-        """Return nothing: there are no other nodes."""
         return {}
 
     def fitting(self, world_size: int) -> int:
@@ -218,11 +217,9 @@ class ThisMachine:
         return ()
 
     def hosts(self, world_size: int) -> list[str]:
-        """Return this host's name for each rank."""
         return [socket.gethostname()] * world_size
 
     def start(self, orders: Orders) -> AttemptRanks:
-        """Fork the ranks of an attempt."""
         rendezvous = Path(self._run.run_dir) / "rendezvous" / f"attempt-{orders.attempt.attempt:04d}"
         rendezvous.parent.mkdir(parents=True, exist_ok=True)
         rendezvous.unlink(missing_ok=True)  # a stale file of a killed attempt would break the rendezvous
@@ -288,7 +285,7 @@ class Supervisor:
         if self._is_interrupted and last.outcome == "preempted":
             commit = f"Its last commit is of step {last.end_step}" if last.end_step else "It has no commit yet"
             raise Interrupted(
-                f"run {self._run.run_id}: {last.reason}. {commit}; go on with:\n  {last.resume_command()}"
+                f"run {self._run.run_id}: {last.reason}. {commit}; continue with:\n  {last.resume_command()}"
             )
         return last
 
@@ -318,7 +315,7 @@ class Supervisor:
             if isinstance(end.error, StoreFullError):  # the next attempt would find no more room
                 resume = f"'assay train --resume {self._run.run_id}'"
                 at = f"from step {attempt.end_step}" if attempt.end_step else "from the start: it has no commit yet"
-                raise StoreFullError(f"{end.error} {resume} goes on {at}.")
+                raise StoreFullError(f"{end.error} {resume} continues {at}.")
             if end.error is not None and not isinstance(end.error, StoreError | WrongArithmeticError):
                 raise end.error
             assert end.failure is not None, "an attempt that failed has a failure"
@@ -438,9 +435,7 @@ class Supervisor:
         except StoreAwayError as error:  # record the end anyway, with the last commit that is known
             away = error
         # Without commits of a later attempt: another supervisor may have fenced this one.
-        commits = [
-            known_commit for known_commit in self._log.known_commits() if known_commit.attempt <= attempt.attempt
-        ]
+        commits = [known for known in self._log.known_commits() if known.attempt <= attempt.attempt]
         ended = attempt.model_copy(
             update={
                 "ended_s": self._clock.now_s(),
@@ -616,13 +611,9 @@ class Supervisor:
 
     def _notice_other_code(self, attempt: Attempt) -> None:
         """Record an incident if the code version changed: the weights may differ from those of the older code."""
-        earlier = [
-            saved_attempt
-            for saved_attempt in saved_attempts(Path(self._run.run_dir))
-            if saved_attempt.attempt < attempt.attempt
-        ]
-        versions = [self._run.code_version, *(saved_attempt.code_version for saved_attempt in earlier)]
-        was = versions[-1]
+        saved = saved_attempts(Path(self._run.run_dir))
+        earlier = [known.code_version for known in saved if known.attempt < attempt.attempt]
+        was = earlier[-1] if earlier else self._run.code_version
         if was != attempt.code_version:
             text = (
                 f"assay is {attempt.code_version} now and was {was}: the weights equal those of the older code "

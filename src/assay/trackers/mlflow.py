@@ -58,7 +58,6 @@ class MlflowSink:
         """See `Sink`; MLflow keeps rolled-back points under the same steps."""
 
     def write(self, points: Sequence[Point]) -> None:
-        """See `Sink`."""
         metrics = [self._metric(point.name, point.value, int(point.at_s * 1000), point.step) for point in points]
         for first in range(0, len(metrics), _AT_ONCE):
             self._client.log_batch(self._run_id, metrics=metrics[first : first + _AT_ONCE])
@@ -67,7 +66,6 @@ class MlflowSink:
         """See `Sink`; calls are synchronous."""
 
     def close(self, *, failed: bool | None) -> None:
-        """See `Sink`."""
         if failed is None:
             return
         self._client.set_terminated(self._run_id, status="FAILED" if failed else "FINISHED")

@@ -25,16 +25,13 @@ class TensorBoardSink:
         self._writer.add_event(self._event(step=step + 1, wall_time=at_s, session_log=start))
 
     def write(self, points: Sequence[Point]) -> None:
-        """See `Sink`."""
         for point in points:
             value = self._summary.Value(tag=point.name, simple_value=point.value)
             summary = self._summary(value=[value])
             self._writer.add_event(self._event(step=point.step, wall_time=point.at_s, summary=summary))
 
     def flush(self) -> None:
-        """See `Sink`."""
         self._writer.flush()
 
     def close(self, *, failed: bool | None) -> None:  # noqa: ARG002
-        """See `Sink`."""
         self._writer.close()

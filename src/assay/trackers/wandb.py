@@ -37,7 +37,6 @@ class WandbSink:
         """See `Sink`; W&B keeps rolled-back points under the same steps."""
 
     def write(self, points: Sequence[Point]) -> None:
-        """See `Sink`."""
         for step, of_step in groupby(points, key=lambda point: point.step):
             self._run.log({STEP: step, **{point.name: point.value for point in of_step}})
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import arguments, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.base.clock import SystemClock
@@ -218,7 +218,7 @@ def test_a_node_that_never_stops_talking_does_not_keep_the_lead_from_its_work() 
 
 
 @settings(deadline=None, max_examples=50)
-@arguments(st.lists(st.binary(max_size=200), min_size=1, max_size=5))
+@given(st.lists(st.binary(max_size=200), min_size=1, max_size=5))
 def test_bytes_that_somebody_slips_in_end_the_link_or_wait_for_more(pieces: list[bytes]) -> None:
     leader, node = linked()
     for piece in pieces:

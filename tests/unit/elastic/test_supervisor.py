@@ -141,7 +141,7 @@ def test_who_is_asked_to_stop_while_no_rank_runs_starts_none(sigterm_in, num_sta
 def test_a_full_disk_costs_one_attempt_and_says_how_to_go_on(run) -> None:
     nodes, clock, log = FullNodes(), ClockThatStops("nothing"), CommitLog(open_store("memory:"))
     supervisor = Supervisor(run, log, policy=RestartPolicy(), observers=[], clock=clock, nodes=nodes)
-    with pytest.raises(StoreFullError, match=r"No space left.*'assay train --resume .*' goes on") as raised:
+    with pytest.raises(StoreFullError, match=r"No space left.*'assay train --resume .*' continues") as raised:
         supervisor.run(1)
     assert (raised.value.exit_code, nodes.num_starts, clock.at_s) == (75, 1, 0.0)
 

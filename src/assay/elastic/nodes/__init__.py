@@ -1,1 +1,1 @@
-"""The supervisors of several nodes: who leads, how they talk, who succeeds."""
+"""The supervisors of a run on several nodes: leadership, messages and handover."""

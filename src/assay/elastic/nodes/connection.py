@@ -274,7 +274,6 @@ class Link:
         return address
 
     def close(self) -> None:
-        """Close the connection."""
         self._socket.close()
 
     __del__ = close  # the other end must notice when this one drops the link

@@ -59,8 +59,8 @@ from assay.elastic.nodes.server import (
     MESSAGES_AT_ONCE,
     LeaderAddress,
     NodeServer,
-    Outside,
     Peer,
+    WaitingPeers,
     dismiss,
     gather,
     leader_address,
@@ -143,9 +143,9 @@ class NodeGroup:
         except BaseException:
             self._server.close()
             raise
-        others += successor.come_over(clock) if successor else []
+        others += successor.gather_peers(clock) if successor else []
         self._last_number = max(self._node, *self._peers, *(successor.others if successor else ()), 0)
-        self._outside = Outside(self._server, partial(_refusal, self.processor, self._name), others)
+        self._waiting_peers = WaitingPeers(self._server, partial(_refusal, self.processor, self._name), others)
         address = LeaderAddress(host=host, port=self._server.port, ranks_per_node=ranks_per_node)
         open_store(run.run_dir).put(LEADER_FILE, address.model_dump_json().encode())
 
@@ -161,14 +161,13 @@ class NodeGroup:
             _refuse_other_code(name, peer, self._name)
 
     def other_environments(self) -> dict[str, NodeEnvironment]:
-        """Return the environment of every connected follower, by host."""
         return {peer.host: peer.environment for _, peer in sorted(self._peers.items())}
 
     def fitting(self, world_size: int) -> int:
         """Return `world_size`, or fewer if the nodes have fewer slots. Dismisses leaving nodes, admits waiting ones."""
         self._busy.clear()
         self._poll_idle()
-        for peer in self._outside.let_in():
+        for peer in self._waiting_peers.admit():
             number = peer.node or self._last_number + 1
             self._last_number = max(number, self._last_number)
             self.lose(number)  # a node that returns may still have its old, broken link here
@@ -187,7 +186,7 @@ class NodeGroup:
     def room(self, world_size: int) -> int:
         """Return `world_size`, or fewer if the nodes would have fewer slots with all waiting nodes admitted."""
         self._poll_idle()
-        waiting = self._outside.waiting()
+        waiting = self._waiting_peers.waiting()
         numbers = {peer.node for peer in waiting if peer.node is not None}
         lent = sum(peer.node is None for peer in waiting)
         active_nodes = len((self._peers.keys() - self._leaving) | numbers) + lent
@@ -202,7 +201,6 @@ class NodeGroup:
         return frozenset({self._node, *(peer.node for peer in [*self._peers.values()] if peer.node is not None)})
 
     def leaving(self) -> list[str]:
-        """Return the names of the nodes that were asked to stop."""
         self._leaving |= {node for node, peer in self._peers.items() if peer.node in self._drained}
         return [f"node {node} ({self._peers[node].host})" for node in sorted(self._leaving & self._peers.keys())]
 
@@ -242,7 +240,7 @@ class NodeGroup:
         """Make another node the leader, except those that are to stop as well; return its name, or None."""
         self.leaving()
         staying = {node: peer for node, peer in self._peers.items() if node not in self._leaving and stays(peer)}
-        outside = self._outside.let_in()
+        outside = self._waiting_peers.admit()
         successor = transfer_leadership(staying, outside, self._clock)
         self._is_handed_over = successor is not None
         for peer in [*outside, *(self._peers.values() if self._is_handed_over else ())]:
@@ -256,7 +254,7 @@ class NodeGroup:
         if not self._is_handed_over:
             (Path(self._run.run_dir) / LEADER_FILE).unlink(missing_ok=True)
         self._server.close()
-        for peer in self._outside.let_in():
+        for peer in self._waiting_peers.admit():
             dismiss(peer)
         for node, peer in list(self._peers.items()):
             try:
@@ -317,7 +315,6 @@ class _RemoteRanks:
         self.send(Start(orders=orders, first_rank=ranks.start, num_ranks=len(ranks), rendezvous=rendezvous))
 
     def send(self, message: Message) -> None:
-        """Send a message to the follower if it is still connected."""
         if not self.is_stopped:
             try:
                 self._link.send(message)
@@ -399,7 +396,6 @@ class _GroupRanks:
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of this node's ranks."""
         return self._local.pids
 
     def wait_for_news(self, timeout_s: float) -> None:
@@ -440,7 +436,6 @@ class _GroupRanks:
         return self._local.beats() + [beat for ranks in self._remote for beat in ranks.beats]
 
     def hosts(self) -> list[str]:
-        """Return the host of each rank."""
         return self._local.hosts() + [ranks.host for ranks in self._remote for _ in ranks.ranks]
 
     def devices(self) -> list[RankDevice]:
@@ -460,13 +455,11 @@ class _GroupRanks:
         return state
 
     def signal(self, number: int) -> None:
-        """Send a signal to the ranks of every node."""
         for ranks in self._remote:
             ranks.send(Signal(number=number))
         self._local.signal(number)
 
     def stop(self) -> None:
-        """Kill the ranks of all nodes at the same time."""
         for ranks in self._remote:
             ranks.send(Stop())
         self._local.stop()

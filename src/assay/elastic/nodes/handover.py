@@ -39,14 +39,14 @@ class Successor(NamedTuple):
     num_lent: int
     """Number of lent nodes that will connect."""
 
-    def come_over(self, clock: Clock) -> list[Peer]:
+    def gather_peers(self, clock: Clock) -> list[Peer]:
         """Return the peers that connect within `COME_OVER_S`."""
-        come: list[Peer] = []
+        peers: list[Peer] = []
         deadline_s = clock.monotonic_s() + COME_OVER_S
-        while len(come) < len(self.others) + self.num_lent and clock.monotonic_s() < deadline_s:
-            if (peer := self.server.come(ACCEPT_S)) is not None:
-                come.append(peer)
-        return come
+        while len(peers) < len(self.others) + self.num_lent and clock.monotonic_s() < deadline_s:
+            if (peer := self.server.next_peer(ACCEPT_S)) is not None:
+                peers.append(peer)
+        return peers
 
 
 def transfer_leadership(peers: Mapping[int, Peer], outside: Sequence[Peer], clock: Clock) -> str | None:

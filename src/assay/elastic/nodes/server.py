@@ -68,10 +68,10 @@ class NodeServer:
         """`port`: 0 picks a free port."""
         self._listener = _listen(port)
         self._key = key
-        self._come: queue.SimpleQueue[Peer] = queue.SimpleQueue()
+        self._arrivals: queue.SimpleQueue[Peer] = queue.SimpleQueue()
         self._is_open = True
-        self._keeper = threading.Thread(target=self._keep, name="node-server", daemon=True)
-        self._keeper.start()
+        self._accept_thread = threading.Thread(target=self._accept_loop, name="node-server", daemon=True)
+        self._accept_thread.start()
 
     @property
     def port(self) -> int:
@@ -79,20 +79,20 @@ class NodeServer:
         port: int = self._listener.getsockname()[1]
         return port
 
-    def come(self, timeout_s: float = 0.0) -> Peer | None:
+    def next_peer(self, timeout_s: float = 0.0) -> Peer | None:
         """Return the next node that has connected, or None."""
         try:
-            return self._come.get(timeout=timeout_s) if timeout_s else self._come.get_nowait()
+            return self._arrivals.get(timeout=timeout_s) if timeout_s else self._arrivals.get_nowait()
         except queue.Empty:
             return None
 
     def close(self) -> None:
         """Stop accepting connections."""
         self._is_open = False
-        self._keeper.join()  # a blocked `accept` would keep the port in use
+        self._accept_thread.join()  # a blocked `accept` would keep the port in use
         self._listener.close()
 
-    def _keep(self) -> None:
+    def _accept_loop(self) -> None:
         self._listener.settimeout(ACCEPT_S)
         while self._is_open:
             try:
@@ -109,7 +109,7 @@ class NodeServer:
         hello = link.first(INTRODUCTION_S) if link else None
         if link is not None and isinstance(hello, Hello):
             about = (hello.host, hello.processor, hello.code_version, hello.environment, hello.node)
-            self._come.put(Peer(link, *about))
+            self._arrivals.put(Peer(link, *about))
         elif link is not None:
             link.close()
 
@@ -122,7 +122,7 @@ def gather(
     others: list[Peer] = []
     deadline_s = clock.monotonic_s() + timeout_s
     while len(peers) < num_followers:
-        peer = server.come(ACCEPT_S)
+        peer = server.next_peer(ACCEPT_S)
         if peer is not None and peer.node is not None and peer.node <= num_followers:
             peers[peer.node] = peer
         elif peer is not None:
@@ -132,7 +132,7 @@ def gather(
     return peers, others
 
 
-class Outside:
+class WaitingPeers:
     """Nodes that have connected and wait for the next attempt."""
 
     def __init__(self, server: NodeServer, refusal: Callable[[Peer], str | None], first: list[Peer]) -> None:
@@ -145,15 +145,15 @@ class Outside:
 
     def waiting(self) -> list[Peer]:
         """Return the nodes that can be admitted now, without those that are gone or were asked to stop."""
-        while (peer := self._server.come()) is not None:
+        while (peer := self._server.next_peer()) is not None:
             self._screen(peer)
         self._waiting = [peer for peer in self._waiting if stays(peer)]
         return self._waiting
 
-    def let_in(self) -> list[Peer]:
+    def admit(self) -> list[Peer]:
         """Return the waiting nodes and forget them: the caller owns them now."""
-        come, self._waiting = self.waiting(), []
-        return come
+        admitted, self._waiting = self.waiting(), []
+        return admitted
 
     def _screen(self, peer: Peer) -> None:
         if (refused := self._refusal(peer)) is None:

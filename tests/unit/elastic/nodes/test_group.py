@@ -261,7 +261,7 @@ def test_who_waits_outside_may_leave_and_a_link_that_breaks_there_is_no_loss(led
 def test_a_node_that_comes_back_takes_its_own_place(led, coming: Coming) -> None:
     group, first = led
     again = coming.comes(1, "b")
-    until(lambda: group.room(8) == 4 and len(group._outside.waiting()) == 1)
+    until(lambda: group.room(8) == 4 and len(group._waiting_peers.waiting()) == 1)
     assert group.fitting(8) == 4
     with pytest.raises(LinkLost):
         first.receive(1.0)
