@@ -25,7 +25,7 @@ from assay.planning.program.new import new_program
 from assay.records.run import Run
 from assay.store.home import Home
 from assay.workflows.run import create_run
-from commands import NEEDS_NOTHING, NOTHING_THERE
+from commands import EMPTY_HOME_COMMANDS, NEEDS_NOTHING
 from tiny_recipe import tiny_recipe
 
 LARGE = {
@@ -66,7 +66,7 @@ the commands before it imported, but for one of the modules that these name: the
 
 
 def test_every_command_is_asked_for_something_that_is_not_there() -> None:
-    request = {*NOTHING_THERE, *NEEDS_NOTHING}
+    request = {*EMPTY_HOME_COMMANDS, *NEEDS_NOTHING}
     leaves = set(_leaves(cli, []))
     assert {leaf for leaf in leaves if not any(f"{text} ".startswith(f"{leaf} ") for text in request)} == set()
 
@@ -96,8 +96,8 @@ def home(tmp_path: Path) -> Path:
 
 
 def test_what_is_not_there_is_said_before_anything_large_is_imported(home: Path) -> None:
-    found = _outcomes(home, NOTHING_THERE)
-    assert [command for command, *_ in found] == list(NOTHING_THERE)
+    found = _outcomes(home, EMPTY_HOME_COMMANDS)
+    assert [command for command, *_ in found] == list(EMPTY_HOME_COMMANDS)
     assert [item for item in found if item[1] != 2] == []
     assert [(command, modules) for command, _, _, modules in found if modules] == []
 

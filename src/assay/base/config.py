@@ -53,7 +53,7 @@ class LoadedConfig(NamedTuple):
     lines: Mapping[str, int] = MappingProxyType({})
     """Dotted key -> its line in the file, also for list elements."""
 
-    def place(self, key: str) -> str:
+    def origin_text(self, key: str) -> str:
         """Return ` (recipe.yaml:12)` or ` (command line)`; empty for a key of unknown origin."""
         parts = key.split(".")
         around = [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
@@ -207,10 +207,10 @@ def _problems(config_class: type[FrozenConfig], errors: list[ErrorDetails], load
         error = alike[0]
         raised = error.get("ctx", {}).get("error")
         if isinstance(raised, WrongKeyError):
-            yield f"{raised.key}{loaded.place(raised.key)}: {raised}."
+            yield f"{raised.key}{loaded.origin_text(raised.key)}: {raised}."
             continue
         is_known = key in loaded.origins or error["type"] == "extra_forbidden"
-        place = loaded.place(key) if is_known else ""
+        place = loaded.origin_text(key) if is_known else ""
         if error["type"] == "extra_forbidden":
             guess = closest_key(config_class, error["loc"])
             known = ", ".join(keys_below(config_class, error["loc"][:-1]))

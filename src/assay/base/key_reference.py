@@ -100,5 +100,5 @@ def _as_yaml(value: Any) -> str:
 def _form(annotation: Any, text: str = "") -> str:
     """Return the permitted values of a literal type, unless `text` names all of them."""
     choices = [f"`{choice}`" for choice in get_args(annotation) if get_origin(annotation) is Literal]
-    is_told = len(choices) < 2 or all(choice in text for choice in choices)
-    return "" if is_told else f"One of {', '.join(choices)}."
+    is_described = len(choices) < 2 or all(choice in text for choice in choices)
+    return "" if is_described else f"One of {', '.join(choices)}."

@@ -51,7 +51,6 @@ class GraderReward(FrozenConfig):
 
     @property
     def name(self) -> str:
-        """Name of its own metric."""
         return self.grader.name
 
 
@@ -92,7 +91,6 @@ class RunReward(FrozenConfig):
 
     @property
     def name(self) -> str:
-        """Name of its own metric."""
         return self.run
 
 
@@ -122,16 +120,16 @@ def judge_concurrency(reward: GraderReward, endpoint: JudgeEndpoint, group_size:
 
 def judge_tools(endpoint: JudgeEndpoint, rewards: Sequence[GraderReward]) -> Tools:
     """Return the samplers of the judges' models; raises `ConfigError` if no endpoint is configured."""
-    judged_rewards = [reward for reward in rewards if uses_judge(reward)]
-    if not judged_rewards:
+    judge_rewards = [reward for reward in rewards if uses_judge(reward)]
+    if not judge_rewards:
         return Tools()
     if (url := endpoint.address()) is None:
         raise ConfigError(
-            f"grader '{judged_rewards[0].name}' calls an endpoint, and none is configured. Set method.judge.url, or "
+            f"grader '{judge_rewards[0].name}' calls an endpoint, and none is configured. Set method.judge.url, or "
             "$ASSAY_JUDGE_URL if it may change between attempts."
         )
     sampler = partial(HttpSampler, base_url=url, timeout_s=endpoint.timeout_s, concurrency=endpoint.concurrency)
-    singles = [single for reward in judged_rewards for single in single_graders(reward.grader)]
+    singles = [single for reward in judge_rewards for single in single_graders(reward.grader)]
     named = {single.model for single in singles if isinstance(single, ScoreModel | LabelModel)}
     return Tools({name: sampler(model=name) for name in sorted(named)}, sampler(model=endpoint.embeddings))
 
