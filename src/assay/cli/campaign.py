@@ -85,7 +85,7 @@ def run(
         raise click.UsageError("a campaign supports '--on here', '--on background' and '--on slurm' only.")
     if target.on == "here" and runs_at_once > 1:
         raise click.UsageError("--runs-at-once: this process trains one run at a time. Add '--on background'.")
-    from assay.cli.progress import RunProgress
+    from assay.cli.progress import ProgressObserver
     from assay.decision.sentences import device_time_text
     from assay.store.ledger.writer import marking
     from assay.workflows.campaign.arm_plan import check_arms, missing_files
@@ -115,7 +115,7 @@ def run(
         return
     open_campaign = declare(home, config, base_dir=file.parent, clock=SystemClock())
     with writable_ledger(home) as ledger, marking(home, config.name):
-        launcher = target.launcher(home, ()) or InProcessLauncher(home, RunProgress, SystemClock())
+        launcher = target.launcher(home, ()) or InProcessLauncher(home, ProgressObserver, SystemClock())
         result = run_campaign(
             open_campaign,
             ledger,

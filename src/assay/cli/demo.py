@@ -49,7 +49,7 @@ def _print_status(text: str) -> None:
 
 
 def _classify(home: "Home", folder: Path, functions: int, overrides: tuple[str, ...]) -> None:
-    from assay.cli.progress import RunProgress
+    from assay.cli.progress import ProgressObserver
     from assay.reporting.documents.render import render_comparison_page, render_run_page
     from assay.reporting.views.comparison import comparison_page
     from assay.reporting.views.run_page import run_page
@@ -63,7 +63,7 @@ def _classify(home: "Home", folder: Path, functions: int, overrides: tuple[str, 
             ledger,
             num_functions=functions,
             overrides=overrides,
-            make_observer=RunProgress,
+            make_observer=ProgressObserver,
             on_message=_print_status,
         )
         run_id = result.candidate.run.run_id
@@ -77,12 +77,17 @@ def _classify(home: "Home", folder: Path, functions: int, overrides: tuple[str, 
 
 
 def _fine_tune(home: "Home", folder: Path, functions: int, overrides: tuple[str, ...]) -> None:
-    from assay.cli.progress import RunProgress
+    from assay.cli.progress import ProgressObserver
     from assay.workflows.demo.fine_tuning import run_sft_demo
 
     start_s = time.monotonic()
     result = run_sft_demo(
-        home, folder, num_functions=functions, overrides=overrides, make_observer=RunProgress, on_message=_print_status
+        home,
+        folder,
+        num_functions=functions,
+        overrides=overrides,
+        make_observer=ProgressObserver,
+        on_message=_print_status,
     )
     click.echo(_sft_summary(result, seconds=time.monotonic() - start_s))
     if not result.result.audit or result.result.audit.verdict != "pass":

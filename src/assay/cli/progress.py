@@ -57,7 +57,7 @@ class Display(Protocol):
         ...
 
 
-class RunProgress:
+class ProgressObserver:
     """A run observer that shows rank 0's metrics, events, and how attempts end."""
 
     def __init__(self, run: Run, display: Display | None = None) -> None:

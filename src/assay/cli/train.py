@@ -544,7 +544,7 @@ def _run_training(
     home: "Home", run: "Run", workers: int, policy: "RestartPolicy", nodes: "Nodes | None" = None
 ) -> tuple["RunResult", bool]:
     """Train the run; return its result, and whether the ledger is still behind."""
-    from assay.cli.progress import RunProgress
+    from assay.cli.progress import ProgressObserver
     from assay.workflows.bookkeeping import writer_of
     from assay.workflows.train import train_run
 
@@ -554,7 +554,7 @@ def _run_training(
             where = f"in run {earlier_run}, step {suspect.step}"
             warning = f"warning: {suspect.device} of this node {finding} {where}. Test it before further use."
             click.secho(warning, err=True, fg="yellow")
-        with RunProgress(run) as progress:
+        with ProgressObserver(run) as progress:
             result = train_run(home, run, writer, world_size=workers, policy=policy, observers=[progress], nodes=nodes)
         if result.error is not None:
             raise result.error

@@ -21,7 +21,7 @@ def train_pipeline(
 ) -> None:
     """Check every stage, then train or continue the pipeline, and print the results."""
     _check_options()
-    from assay.cli.progress import RunProgress
+    from assay.cli.progress import ProgressObserver
     from assay.store.ledger.writer import marking
     from assay.workflows.campaign.train import ExecutionSettings, InProcessLauncher
     from assay.workflows.pipeline.folder import declare_pipeline, load_pipeline
@@ -50,7 +50,7 @@ def train_pipeline(
     with writable_ledger(home) as ledger, marking(home, config.name):
         from assay.cli.launch_target import print_warning
 
-        launcher = target.launcher(home, ()) or InProcessLauncher(home, RunProgress, SystemClock(), of="pipeline")
+        launcher = target.launcher(home, ()) or InProcessLauncher(home, ProgressObserver, SystemClock(), of="pipeline")
         result = run_pipeline(
             open_pipeline,
             ledger,

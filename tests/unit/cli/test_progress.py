@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.cli.progress import LINE_INTERVAL_S, LogLines, RunProgress
+from assay.cli.progress import LINE_INTERVAL_S, LogLines, ProgressObserver
 from assay.records.run import Attempt, Run
 from assay.store.metrics.segment import SegmentWriter, segment_path
 from clocks import ManualClock
@@ -18,7 +18,7 @@ class Training:
         self.clock = ManualClock()
         self.lines: list[str] = []
         self.attempt = Attempt(run_id="r", attempt=1, world_size=2, start_step=10, started_s=0.0, **MACHINE)
-        self.progress = RunProgress(run, LogLines(40, clock=self.clock, write=self.lines.append))
+        self.progress = ProgressObserver(run, LogLines(40, clock=self.clock, write=self.lines.append))
         self.progress.attempt_began(self.attempt, ())
         path = segment_path(Path(run.run_dir), 1, 0)
         self._writer = SegmentWriter(path, run_id="r", attempt=1, rank=0, clock=self.clock)
@@ -69,7 +69,7 @@ def test_a_line_of_a_log_begins_with_its_moment_and_large_numbers_are_grouped(ru
     display.begin(training.attempt.model_copy(update={"start_step": 0, "attempt": 2, "loads": (5, 3)}))
     assert training.lines[-1].endswith("attempt 2 begins on 2 workers with 5, 3 lanes at step 0 of 12,000")
     display.begin(training.attempt.model_copy(update={"start_step": 1_499, "attempt": 2, "loads": (4, 4)}))
-    training.progress = RunProgress(run, display)
+    training.progress = ProgressObserver(run, display)
     training.step(1_500, seconds=2.0)
     training.progress.tick(training.attempt)
     assert training.lines[-2:] == [
