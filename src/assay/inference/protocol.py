@@ -1,15 +1,15 @@
-"""What is asked of a model, and what it says: the engine's protocol, as values that travel as lines of JSON.
+"""The engine's protocol: requests and responses, as values that travel as lines of JSON.
 
-    load    -> ready                          once, before all else
-    generate-> read   piece ...  done         pieces in the order in which they are drawn, of all choices
-    score   -> scored            done         how likely each token of a prompt was, given those before it
+    load    -> ready                          first of all, once
+    generate-> read   piece ...  done         chunks of all choices, in the order of sampling
+    score   -> scored            done         logprob of each prompt token given those before it
     embed   -> embedded          done         a vector for each text
-    classify-> classified        done         what a classifier or reward model answers
-    spell   -> spelled           done         text to tokens, or tokens to text
-    any     -> refused                        it cannot be asked so: what is wrong, and of which parameter
+    classify-> classified        done         predictions of a classifier or reward model
+    tokenize-> tokenized         done         text to tokens, or tokens to text
+    any     -> rejected                       what is wrong, and with which parameter
 
-An ask that is given up is told (`abort`), and nothing more comes of it. Whoever answers, here or on another
-machine, in our engine or in another's, says these.
+A request can be cancelled; then no response follows. All engines use this protocol: ours and others', in this process
+or on another machine.
 """
 
 from collections.abc import AsyncGenerator
@@ -26,24 +26,24 @@ class _Wire(BaseModel):
 
 
 class ModelSource(_Wire):
-    """Which weights: a commit of a run, or those that a base model's recipe begins with."""
+    """The model to load: a commit of a run, or a base model's initial weights."""
 
     type: Literal["load"] = "load"
     run_id: str | None = None
     step: int | None = None
-    """With `run_id`."""
+    """Step of the commit, with `run_id`."""
     tokenizer: str | None = None
-    """A base model's,"""
+    """Tokenizer of a base model."""
     chat_template: str | None = None
-    """what renders its messages where the tokenizer's own does not, with"""
+    """Chat template of a base model; None: the tokenizer's own."""
     recipe: dict[str, Any] | None = None
-    """its recipe, without `name` and `data`; and"""
+    """Recipe of a base model, without `name` and `data`."""
     max_tokens: int | None = None
-    """where its texts are cut."""
+    """Length to which a base model's texts are truncated."""
 
 
 class PromptInput(_Wire):
-    """One of text, tokens or a conversation."""
+    """A prompt: text, tokens or a conversation."""
 
     text: str | None = None
     tokens: tuple[int, ...] | None = None
@@ -51,26 +51,26 @@ class PromptInput(_Wire):
 
 
 class GenerateRequest(_Wire):
-    """Complete prompts, each `n` times; a prompt's choices stand together."""
+    """Generates `n` completions of each prompt; a prompt's choices are consecutive."""
 
     type: Literal["generate"] = "generate"
     prompts: tuple[PromptInput, ...]
     n: int = 1
     max_tokens: int | None = None
-    """None: as many as the model has room for."""
+    """None: up to the model's context length."""
     temperature: float = 1.0
     top_p: float = 1.0
     seed: int | None = None
-    """None: nobody will repeat it."""
+    """None: not reproducible."""
     stop: tuple[str, ...] = ()
     top_logprobs: int | None = None
-    """Log-probabilities of what is drawn, and so many tokens beside each; None for neither."""
+    """Number of alternatives for each token; None: no logprobs."""
     is_streamed: bool = False
-    """Pieces while they are drawn; else one for each choice."""
+    """Send chunks during sampling; else one for each choice."""
 
 
 class ScoreRequest(_Wire):
-    """How likely prompts are, token by token."""
+    """Scores each token of prompts."""
 
     type: Literal["score"] = "score"
     prompts: tuple[PromptInput, ...]
@@ -78,31 +78,31 @@ class ScoreRequest(_Wire):
 
 
 class EmbedRequest(_Wire):
-    """Vectors of texts."""
+    """Computes embeddings of texts."""
 
     type: Literal["embed"] = "embed"
     prompts: tuple[PromptInput, ...]
 
 
 class ClassifyRequest(_Wire):
-    """What a classifier or a reward model answers for each."""
+    """Predicts with a classifier or reward model."""
 
     type: Literal["classify"] = "classify"
     prompts: tuple[PromptInput, ...]
 
 
 class TokenizeRequest(_Wire):
-    """Either to tokens, or back."""
+    """Converts text to tokens, or tokens to text."""
 
-    type: Literal["spell"] = "spell"
+    type: Literal["tokenize"] = "tokenize"
     text: str | None = None
     has_start: bool = False
-    """Whether the model's start token stands before the text's."""
+    """Prepend the model's start token."""
     tokens: tuple[int, ...] | None = None
 
 
 class TopLogprob(_Wire):
-    """A token that might have stood there."""
+    """An alternative token with its logprob."""
 
     text: str
     text_bytes: tuple[int, ...] | None
@@ -110,110 +110,109 @@ class TopLogprob(_Wire):
 
 
 class TokenLogprob(_Wire):
-    """A token that stands there."""
+    """A token with its logprob."""
 
     text: str
     text_bytes: tuple[int, ...] | None
-    """Where it is part of a character, and the tokenizer tells."""
+    """Its bytes if it is part of a character; None if the tokenizer does not tell."""
     logprob: float | None
-    """In nats; None for the first of a sequence, which nothing stands before."""
+    """In nats; None for the first token of a sequence."""
     top_logprobs: tuple[TopLogprob, ...] = ()
-    """The likeliest first."""
+    """In descending order."""
     is_end: bool = False
-    """The token that ended a completion, and is no part of its text."""
+    """True for the end token, which is not part of the text."""
 
 
 class Ready(_Wire):
-    """The model is there."""
+    """The model is loaded."""
 
     type: Literal["ready"] = "ready"
     kind: ModelKind
     digest: str
-    """That of its weights."""
+    """Digest of its weights."""
     window_tokens: int
     """Longest sequence, completion included."""
     start_token: str | None = None
     end_token: str | None = None
     template: str | None = None
-    """Jinja of its conversations."""
+    """Jinja chat template."""
     classes: tuple[str, ...] = ()
-    """Names of a classifier's classes; none where it says how likely one thing is, or a number."""
+    """Class names of a classifier; empty for a binary classifier or a number."""
     is_predicate: bool = False
-    """A classifier that says how likely one thing is."""
+    """True for a binary classifier."""
     resident_bytes: int = 0
     """Memory of its process."""
 
 
 class PromptsRead(_Wire):
-    """The prompts are read."""
+    """The prompts are tokenized."""
 
     type: Literal["read"] = "read"
     prompt_tokens: tuple[int, ...]
 
 
 class CompletionChunk(_Wire):
-    """More of a choice."""
+    """More text of a choice."""
 
     type: Literal["piece"] = "piece"
     choice: int
     text: str
     tokens: tuple[TokenLogprob, ...] = ()
     num_tokens: int = 0
-    """Drawn since the last piece."""
+    """Tokens since the last chunk."""
     reason: Reason | None = None
-    """Why it is the last one; None while it is not."""
+    """Set in the last chunk."""
 
 
 class Scored(_Wire):
-    """Token by token."""
+    """Scores of each prompt's tokens."""
 
     type: Literal["scored"] = "scored"
     prompts: tuple[tuple[TokenLogprob, ...], ...]
 
 
 class Embedded(_Wire):
-    """In the order of the texts."""
+    """Embeddings in the order of the texts."""
 
     type: Literal["embedded"] = "embedded"
     vectors: tuple[tuple[float, ...], ...]
     num_tokens: int
     num_cut: int = 0
-    """Inputs that were cut to what the model takes, as in training."""
+    """Number of inputs that were truncated, as in training."""
 
 
 class Classified(_Wire):
-    """In the order of the texts: columns by name, as `assay predict` has them."""
+    """Predictions in the order of the texts: columns by name, as `assay predict` writes them."""
 
     type: Literal["classified"] = "classified"
     predictions: tuple[dict[str, Any], ...]
     num_tokens: int
     num_cut: int = 0
-    """See `Embedded`."""
 
 
 class Tokenized(_Wire):
-    """The other form."""
+    """The converted text or tokens."""
 
-    type: Literal["spelled"] = "spelled"
+    type: Literal["tokenized"] = "tokenized"
     text: str | None = None
     tokens: tuple[int, ...] | None = None
 
 
 class Done(_Wire):
-    """All was said."""
+    """All responses of the request were sent."""
 
     type: Literal["done"] = "done"
 
 
 class RequestRejected(_Wire):
-    """It cannot be asked so."""
+    """The request is invalid or failed."""
 
-    type: Literal["refused"] = "refused"
+    type: Literal["rejected"] = "rejected"
     message: str
     code: str
     param: str | None = None
     is_ours: bool = False
-    """A mistake of the engine's."""
+    """True for an internal error."""
 
 
 EngineRequest = ModelSource | GenerateRequest | ScoreRequest | EmbedRequest | ClassifyRequest | TokenizeRequest
@@ -223,15 +222,15 @@ EngineResponse = (
 
 
 class RequestLine(_Wire):
-    """To an engine: an ask, or that an earlier one is given up."""
+    """A line to an engine: a request, or the cancellation of an earlier one."""
 
     number: int
     request: Annotated[EngineRequest, Field(discriminator="type")] | None = None
-    """None: it is given up."""
+    """None cancels the request."""
 
 
 class ResponseLine(_Wire):
-    """From an engine."""
+    """A line from an engine."""
 
     number: int
     response: Annotated[EngineResponse, Field(discriminator="type")]
@@ -242,16 +241,14 @@ RESPONSE_LINE: TypeAdapter[ResponseLine] = TypeAdapter(ResponseLine)
 
 
 class Engine(Protocol):
-    """A model that answers."""
+    """A loaded model."""
 
     @property
-    def ready(self) -> Ready:
-        """What it is."""
-        ...
+    def ready(self) -> Ready: ...
 
     def stream(self, request: EngineRequest) -> AsyncGenerator[EngineResponse, None]:
-        """What it says, without `done`; closing the iterator gives the ask up.
+        """Yield the responses without `done`; closing the iterator cancels the request.
 
-        `RefusedError` where it cannot be asked so, or where its process died.
+        Raises `ApiError` if the request is rejected or the process died.
         """
         ...
