@@ -94,11 +94,11 @@ def simulate_campaigns(
             level = _level(design.looks, gate_index if is_gate else None, number)
             evidence = _evidence(design, scores[:, :seeds, checkpoint], level=level, is_gate=is_gate)
             found = judge(evidence._replace(also_needed=needed, also_stops=stops), design.rule)
-            judged = found.recommendation
-            ends = is_open & ((judged != "narrow") | found.is_inconclusive)
-            recommendation[ends], num_seeds[ends] = judged[ends], seeds
+            recommended = found.recommendation
+            ends = is_open & ((recommended != "narrow") | found.is_inconclusive)
+            recommendation[ends], num_seeds[ends] = recommended[ends], seeds
             num_looks[ends] = gate_index * design.num_checkpoints + checkpoint + 1
-            unscheduled |= ends & (judged == "scale") & (not is_gate)
+            unscheduled |= ends & (recommended == "scale") & (not is_gate)
             gain_seen = np.where(is_open, evidence.effect.mean, gain_seen)
             is_open &= ~ends
     return CampaignOutcomes(

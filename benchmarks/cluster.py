@@ -60,7 +60,7 @@ class Setting(NamedTuple):
     """As many workers on each, one more on the first ones where that does not come out even."""
     lanes: int = 32
     lane_s: float = 0.1
-    spread: float = 0.1
+    step_time_sd: float = 0.1
     gradient_bytes: int = 1_000_000
     num_stages: int = 4
     row_s: float = 0.0
@@ -101,8 +101,8 @@ class MeasuredSteps(NamedTuple):
 class Cluster:
     """A run and the nodes that train it."""
 
-    def __init__(self, folder: Path, places: Sequence[Node], setting: Setting) -> None:
-        self.folder, self.places, self._setting = folder, places, setting
+    def __init__(self, folder: Path, slots: Sequence[Node], setting: Setting) -> None:
+        self.folder, self.slots, self._setting = folder, slots, setting
         self.run_dir = folder / "home" / RUN_ID
         self.nodes: dict[int, subprocess.Popen[bytes]] = {}
         """By number."""
@@ -125,9 +125,9 @@ class Cluster:
         for number in range(self._setting.nodes):
             self.nodes[number] = self._started(number, self._train(), self._step(number))
 
-    def lend(self, place: int) -> "subprocess.Popen[bytes]":
+    def lend(self, slot: int) -> "subprocess.Popen[bytes]":
         """Start 'assay join' at this place."""
-        self.lent.append(self._started(place, ["join", RUN_ID], {}))
+        self.lent.append(self._started(slot, ["join", RUN_ID], {}))
         return self.lent[-1]
 
     def wait(self, timeout_s: float) -> None:
@@ -138,9 +138,9 @@ class Cluster:
             if code not in (0, -9):
                 raise RuntimeError(f"node {number} ended with exit code {code}:\n{self.words(number)}")
 
-    def words(self, place: int) -> str:
+    def words(self, slot: int) -> str:
         """What a place printed."""
-        return self._words(place).read_text(errors="replace")
+        return self._words(slot).read_text(errors="replace")
 
     def close(self) -> None:
         """Nobody is left."""
@@ -212,24 +212,24 @@ class Cluster:
             "NTASKS": self._setting.nodes,
             "STEP_NUM_NODES": self._setting.nodes,
             "JOB_ID": 1,
-            "LAUNCH_NODE_IPADDR": self.places[0].address,
+            "LAUNCH_NODE_IPADDR": self.slots[0].address,
         }
         return {f"SLURM_{name}": str(value) for name, value in values.items()}
 
-    def _started(self, place: int, command: Sequence[str], variables: Mapping[str, str]) -> "subprocess.Popen[bytes]":
-        slowness = str(self._setting.slowness.get(place, 1.0))
+    def _started(self, slot: int, command: Sequence[str], variables: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+        slowness = str(self._setting.slowness.get(slot, 1.0))
         environment = {**self._environment, **variables, "ASSAY_LINK_PORT": str(LINK_PORT)}
-        with self._words(place).open("ab") as words:
+        with self._words(slot).open("ab") as words:
             return subprocess.Popen(
                 [sys.executable, "-m", "assay", *command],
                 env={**environment, "ASLEEP_SLOWNESS": slowness},
                 stdout=words,
                 stderr=words,
-                preexec_fn=self.places[place].enter,
+                preexec_fn=self.slots[slot].enter,
             )
 
-    def _words(self, place: int) -> Path:
-        return self.folder / f"node-{place}.log"
+    def _words(self, slot: int) -> Path:
+        return self.folder / f"node-{slot}.log"
 
     def _python(self, program: str, *arguments: str) -> str:
         command = [sys.executable, "-c", program, *arguments]
@@ -293,7 +293,7 @@ def _recipe(folder: Path, setting: Setting) -> dict[str, object]:
             "type": "asleep",
             "lane_s": setting.lane_s,
             "lane_rows": setting.rows_per_lane,
-            "spread": setting.spread,
+            "step_time_sd": setting.step_time_sd,
             "gradient_bytes": setting.gradient_bytes,
             "num_stages": setting.num_stages,
         },
@@ -389,7 +389,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--nodes", type=int, help="namespaces that they are spread over; by default, one each")
     parser.add_argument("--lanes", type=int, default=32)
     parser.add_argument("--lane-s", type=float, default=0.1, help="mean seconds of a lane's forward and backward")
-    parser.add_argument("--spread", type=float, default=0.1, help="of its logarithm: the time is lognormal")
+    parser.add_argument("--step-time-sd", type=float, default=0.1, help="of its logarithm: the time is lognormal")
     parser.add_argument("--bytes", type=int, default=1_000_000, help="of the gradient")
     parser.add_argument("--stages", type=int, default=4, help="parts whose gradients are ready one after another")
     parser.add_argument("--rate", default="100mbit", help="of each node's link, each way, as tc has it")
@@ -417,7 +417,7 @@ def main() -> None:
         nodes=options.nodes or options.workers,
         lanes=options.lanes,
         lane_s=options.lane_s,
-        spread=options.spread,
+        step_time_sd=options.step_time_sd,
         gradient_bytes=options.bytes,
         num_stages=options.stages,
         rate=options.rate,

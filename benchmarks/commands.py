@@ -41,7 +41,7 @@ OFFER_LIMIT_S = 30.0
 FIRST_STEP_LIMITS_S = {1: 5.0, 2: 6.0}
 """Wall-clock seconds, by workers."""
 
-NOTHING_THERE = (
+EMPTY_HOME_COMMANDS = (
     "data index no/folder --out out",
     "data build no.jsonl --out out --tokenizer no.json",
     "data show no",
@@ -309,7 +309,7 @@ def main() -> None:
             ("show", f"show {run_id} --json"),
         ):
             measure(kind, command, home)
-        for command in NOTHING_THERE:
+        for command in EMPTY_HOME_COMMANDS:
             measure("nothing there", command, home, exit_codes=(1, 2))
     print("the shipped program")
     measure("plan check", f"plan check {PROGRAM}", demo)

@@ -31,19 +31,19 @@ from campaign_simulation import (
     simulate_campaigns,
 )
 from evidence_coverage import (
-    answers_in_clusters,
     beliefs,
     clusters_of_unequal_size,
     coverage,
     coverage_of_failure_rates,
     coverage_of_few,
     guardrails,
+    responses_in_clusters,
 )
 from evidence_kinds import items_of_all_kinds, power_as_stated, seeds_of_all_kinds
 from evidence_plots import looks_chart, outcomes_chart
 from evidence_scaling import chinchilla, chinchilla_file
 
-WANTED_POWER = 0.8
+TARGET_POWER = 0.8
 GAINS = tuple(point / 100 for point in (0.0, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0))
 
 
@@ -67,7 +67,7 @@ def main() -> None:
         **seeds_of_all_kinds(options.tables),
         **power_as_stated(options.tables // 5),
         **clusters_of_unequal_size(options.tables // 10),
-        **answers_in_clusters(options.tables // 20),
+        **responses_in_clusters(options.tables // 20),
         **coverage_of_failure_rates(options.tables // 10),
         **guardrails(options.tables // 20),
         **scaling_laws(),
@@ -80,14 +80,14 @@ def campaigns(design: CampaignDesign, count: int, folder: Path) -> dict[str, flo
     started = time.perf_counter()
     null = _simulated(design, count)
     small = _simulated(design.model_copy(update={"items_per_benchmark": 500}), count)
-    planned = detectable_effect(design, target_power=WANTED_POWER)
+    planned = detectable_effect(design, target_power=TARGET_POWER)
     at_plan = _simulated(design, count, gain=planned)
     curve = [_simulated(design, count, gain=gain) for gain in GAINS]
     elapsed = time.perf_counter() - started
     seeds = ", ".join(map(str, design.looks.gate_seeds))
     print(
         f"gates at {seeds} seed pairs, {design.num_benchmarks} x {design.items_per_benchmark} items, "
-        f"{design.num_checkpoints} checkpoints; detectable with {WANTED_POWER:.0%}: {planned:.2%}\n"
+        f"{design.num_checkpoints} checkpoints; detectable with {TARGET_POWER:.0%}: {planned:.2%}\n"
     )
     _print_outcomes(design, curve)
     _print_awkward(design, count)

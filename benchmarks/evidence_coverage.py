@@ -39,7 +39,7 @@ SIZES = {
 """Items of each cluster, by what is printed."""
 FEWEST_DEGREES = 12
 """Of freedom, for the claim that 95% intervals cover 93 to 97%; with fewer they may cover more."""
-ANSWERS = {
+RESPONSES = {
     "20% differ": (0.1, 0.1),
     "10% differ, all worse": (0.1, 0.0),
     "saturated, 1% worse": (0.01, 0.0),
@@ -127,19 +127,19 @@ def clusters_of_unequal_size(num_tables: int) -> dict[str, float]:
     }
 
 
-def answers_in_clusters(num_tables: int) -> dict[str, float]:
+def responses_in_clusters(num_tables: int) -> dict[str, float]:
     """How often 95% intervals hold the truth, and how wide they are, where clusters are of right and wrong
     answers."""
     rng = np.random.default_rng(16)
     print("\n95% intervals of right and wrong answers in clusters, of unrelated items to items all alike: covered")
     print("in percent of tables; median half-width of unrelated ones in points")
-    names = list(ANSWERS)
+    names = list(RESPONSES)
     print(f"  {'clusters':22} {'   '.join(f'{name:>30}' for name in names)}")
     covered = []
     for name, sizes in SIZES.items():
         cells = []
-        for worse, better in ANSWERS.values():
-            found = [_answers_covered(rng, sizes, worse, better, alike, num_tables) for alike in LIKENESS]
+        for worse, better in RESPONSES.values():
+            found = [_responses_covered(rng, sizes, worse, better, alike, num_tables) for alike in LIKENESS]
             rates, width = [rate for rate, _ in found], found[0][1]
             covered += rates
             cells.append(f"{100 * min(rates):5.1f} to {100 * max(rates):5.1f}  {100 * width:5.1f}".rjust(30))
@@ -189,12 +189,12 @@ def guardrails(num_tables: int) -> dict[str, float]:
 def _covered(
     rng: np.random.Generator, seeds: int, items: int, parts: tuple[float, float, float], num_tables: int
 ) -> float:
-    of_seed, of_item, of_both = parts
+    of_seed, of_item, of_seed_and_item = parts
     inside = 0
     for _ in range(0, num_tables, 1000):
         tables = np.sqrt(of_seed * seeds) * rng.normal(size=(1000, seeds, 1))
         tables = tables + np.sqrt(of_item * items) * rng.normal(size=(1000, 1, items))
-        tables = tables + np.sqrt(of_both * seeds * items) * rng.normal(size=(1000, seeds, items))
+        tables = tables + np.sqrt(of_seed_and_item * seeds * items) * rng.normal(size=(1000, seeds, items))
         effect = paired_effect(tables, largest=np.inf)
         inside += int(np.count_nonzero((effect.lower(0.975) < 0.0) & (effect.upper(0.975) > 0.0)))
     return inside / (1000 * len(range(0, num_tables, 1000)))
@@ -210,12 +210,12 @@ def _covered_in_clusters(
 ) -> tuple[float, float]:
     """Degrees of freedom, and the share of tables that is covered."""
     clusters, items = np.repeat(np.arange(sizes.size), sizes), int(sizes.sum())
-    of_seed, of_item, of_both = parts
+    of_seed, of_item, of_seed_and_item = parts
     error = np.sqrt(alike * np.square(sizes).sum() + (1.0 - alike) * items) / items
     inside, degrees, batch = 0, 0.0, 200
     for _ in range(0, num_tables, batch):
         tables = np.sqrt(of_seed * seeds) * rng.normal(size=(batch, seeds, 1))
-        for variance, copies in ((of_item, 1), (of_both * seeds, seeds)):
+        for variance, copies in ((of_item, 1), (of_seed_and_item * seeds, seeds)):
             common = rng.normal(size=(batch, copies, sizes.size))[..., clusters]
             own = rng.normal(size=(batch, copies, items))
             random_draws = np.sqrt(alike) * common + np.sqrt(1.0 - alike) * own
@@ -226,7 +226,7 @@ def _covered_in_clusters(
     return degrees, inside / (batch * len(range(0, num_tables, batch)))
 
 
-def _answers_covered(
+def _responses_covered(
     rng: np.random.Generator,
     sizes: Int[np.ndarray, " cluster"],
     worse: float,

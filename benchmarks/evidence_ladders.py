@@ -91,7 +91,7 @@ def _without_contradictions(runs: Runs) -> Bool[np.ndarray, " point"]:
     return ~is_better
 
 
-def _kept(runs: Runs, tail: tuple[str, ...]) -> Bool[np.ndarray, " point"]:
+def _selected(runs: Runs, tail: tuple[str, ...]) -> Bool[np.ndarray, " point"]:
     return np.array([not name.endswith(tail) for name in runs.names])
 
 
@@ -103,9 +103,9 @@ PARTS: Mapping[str, Callable[[Runs], Bool[np.ndarray, " point"]]] = {
         runs.parameters * runs.tokens > np.quantile(runs.parameters * runs.tokens, 0.25)
     ),
     "without contradictions": _without_contradictions,
-    "without the late lot": lambda runs: _kept(runs, LATE_LOT),
+    "without the late lot": lambda runs: _selected(runs, LATE_LOT),
     "both of the last, and 6 tokens": lambda runs: (
-        _kept(runs, LATE_LOT) & _without_contradictions(runs) & (runs.tokens > 6 * runs.parameters)
+        _selected(runs, LATE_LOT) & _without_contradictions(runs) & (runs.tokens > 6 * runs.parameters)
     ),
 }
 
@@ -118,7 +118,7 @@ def forecast(form: str, scales: tuple[float, ...], fitted: Runs, at: Runs) -> Po
     for start in range(NUM_STARTS):
         begin = np.array(first) * (1.0 + (0.5 * rng.standard_normal(len(first)) if start else 0.0))
         best = min(best, _optimum(law, begin.tolist(), scales, fitted), key=lambda item: item[0])
-    errors: Points = np.exp(_said(law, best[1], at)) / at.loss - 1.0
+    errors: Points = np.exp(_predicted(law, best[1], at)) / at.loss - 1.0
     return errors
 
 
@@ -128,7 +128,7 @@ def _optimum(
     """What is reached from theta, its cost first; `last`: parameters that stay as they are."""
 
     def residuals(now: Any) -> Any:
-        found = _said(law, [*now, *last], runs) - np.log(runs.loss)
+        found = _predicted(law, [*now, *last], runs) - np.log(runs.loss)
         return np.where(np.isfinite(found), found, 10.0)
 
     cost = np.inf
@@ -138,7 +138,7 @@ def _optimum(
     return cost, [*theta, *last]
 
 
-def _said(law: Law, theta: list[float], runs: Runs) -> Points:
+def _predicted(law: Law, theta: list[float], runs: Runs) -> Points:
     with np.errstate(all="ignore"):
         return law(theta, np.log(runs.parameters / 1e8), np.log(runs.tokens / 5e9))
 
@@ -180,7 +180,7 @@ def along_the_exponent() -> dict[str, float]:
         small = small.where(PARTS[part](small))
         for exponent in np.linspace(0.15, 0.6, 91).tolist():
             theta = _optimum(law, first[:3], SOFT, small, last=(exponent,))[1]
-            errors = np.exp(_said(law, theta, larger)) / larger.loss - 1.0
+            errors = np.exp(_predicted(law, theta, larger)) / larger.loss - 1.0
             best = min(best, (float(np.abs(errors).max()), exponent))
         found |= {f"{name}_largest_error": best[0], f"{name}_exponent": best[1]}
     return found
@@ -190,11 +190,11 @@ def _summarise(tested: Points, errors: Float64[np.ndarray, "law run"]) -> None:
     sizes = np.abs(errors)
     is_near = sizes < 0.02
     all_nine = is_near.all(axis=1)
-    as_wanted = all_nine & (sizes[:, OF_THE_PAPER] < 0.005).all(axis=1)
+    as_expected = all_nine & (sizes[:, OF_THE_PAPER] < 0.005).all(axis=1)
     found = {
         "laws": len(errors),
         "laws_with_all_nine_within_2_percent": int(all_nine.sum()),
-        "laws_as_wanted": int(as_wanted.sum()),
+        "laws_as_wanted": int(as_expected.sum()),
         "laws_with_c4_within_2_percent": int(is_near[:, :3].all(axis=1).sum()),
         "laws_with_the_other_eight": int(np.delete(is_near, 2, axis=1).all(axis=1).sum()),
         "least_largest_error": float(sizes.max(axis=1).min()),

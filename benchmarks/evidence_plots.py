@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from assay.reporting.charts.svg import Axis, Chart, chart, text
+from assay.reporting.charts.svg import Axis, PlotArea, plot_area, text
 
 WIDTH, HEIGHT = 640, 340
 COLOURS = {"scale": "s1", "narrow": "s2", "stop": "s3"}
@@ -39,8 +39,8 @@ def outcomes_chart(
         text("stated power (a lower bound)", area.x(3.5), area.y(0.3), class_="tick"),
     ]
     label = text("worth scaling", area.x(least_effect) + 5, area.y(0.95), class_="tick")
-    body = [area.upright(least_effect, "guide"), label, *lines, *names]
-    return area.drawing(f"<style>{STYLE}</style>", *body, label="Outcomes by gain")
+    body = [area.vline(least_effect, "guide"), label, *lines, *names]
+    return area.svg_root(f"<style>{STYLE}</style>", *body, label="Outcomes by gain")
 
 
 def looks_chart(looks: Sequence[int], *, naive: Sequence[float], ours: Sequence[float]) -> str:
@@ -53,12 +53,12 @@ def looks_chart(looks: Sequence[int], *, naive: Sequence[float], ours: Sequence[
         text("one seed, best benchmark, items' error", at, area.y(naive[-1] + 0.05), class_="name s3"),
         text("the rule", at, area.y(0.05), class_="name s1"),
     ]
-    return area.drawing(f"<style>{STYLE}</style>", *body, label="False claims by number of looks")
+    return area.svg_root(f"<style>{STYLE}</style>", *body, label="False claims by number of looks")
 
 
-def _chart(x_name: str, low: float, high: float) -> Chart:
+def _chart(x_name: str, low: float, high: float) -> PlotArea:
     across = Axis(x_name, (low, high), lambda x: f"{x:g}")
-    return chart(WIDTH, HEIGHT, across, Axis("share of campaigns", (0.0, 1.0), _percent))
+    return plot_area(WIDTH, HEIGHT, across, Axis("share of campaigns", (0.0, 1.0), _percent))
 
 
 def _percent(share: float) -> str:

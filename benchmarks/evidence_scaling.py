@@ -94,7 +94,7 @@ def published_ladders() -> dict[str, float]:
     }
 
 
-def what_ladders_tell(num_worlds: int) -> dict[str, float]:
+def ladder_recall(num_simulations: int) -> dict[str, float]:
     """How well anybody who knows the law's form can forecast those runs: ladders drawn anew from the law that
     was fitted to each, with its own residuals; the share of draws in which all three are within 2%."""
     found, rng = {}, np.random.default_rng(1)
@@ -103,7 +103,7 @@ def what_ladders_tell(num_worlds: int) -> dict[str, float]:
         truth, at = fit_scaling_law(points, FORMS["over-training"]), read_points(path).variables
         expected, residuals = truth.log_loss(points.variables), truth.residuals()
         errors = []
-        for _ in range(num_worlds):
+        for _ in range(num_simulations):
             variables: dict[str, Any] = dict(points.variables)
             world = scaling_points(np.exp(expected + rng.choice(residuals, points.num_points)), **variables)
             fit = fit_scaling_law(world, truth.form, num_starts=8)
@@ -115,34 +115,36 @@ def what_ladders_tell(num_worlds: int) -> dict[str, float]:
     return found
 
 
-def simulated_bands(num_worlds: int) -> dict[str, float]:
+def simulated_bands(num_simulations: int) -> dict[str, float]:
     """The same over made-up ladders of 60 runs: the law is right, or bends, or each size has its own luck."""
     found = {}
     for name, spoil in SPOILERS.items():
         rng = np.random.default_rng(11)
-        checks = [check_bands(_ladder(rng, spoil), FORMS["chinchilla"], delta=HUBER_DELTA) for _ in range(num_worlds)]
+        checks = [
+            check_bands(_ladder(rng, spoil), FORMS["chinchilla"], delta=HUBER_DELTA) for _ in range(num_simulations)
+        ]
         found[f"bands_90_{name}"] = float(np.mean([check.covered for check in checks]))
         print(f"{name}: {found[f'bands_90_{name}']:.3f}", flush=True)
     return found
 
 
-def interval_coverage(num_worlds: int, path: Path | None = None) -> dict[str, float]:
+def interval_coverage(num_simulations: int, path: Path | None = None) -> dict[str, float]:
     """Share of nominal 95% intervals that hold the truth: losses drawn anew on the design of Hoffmann."""
     points = read_points(path or chinchilla_file()).without_highest_losses(5)
     truth = fit_scaling_law(points)
     expected, residuals = truth.log_loss(points.variables), truth.residuals()
     rng, hits = np.random.default_rng(7), dict.fromkeys(truth.parameters(), 0)
-    for _ in range(num_worlds):
+    for _ in range(num_simulations):
         loss = np.exp(expected + rng.choice(residuals - np.median(residuals), points.num_points))
         variables: dict[str, Any] = dict(points.variables)
         world = scaling_points(loss, **variables)
         fit = fit_scaling_law(world, num_starts=8)
         law = scaling_law(fit, bootstrap(fit, resample_counts(world.groups, WORLD_RESAMPLES, rng)))
         for parameter in law.parameters:
-            hits[parameter.name] += (
-                parameter.estimate.low <= truth.parameters()[parameter.name] <= parameter.estimate.high
-            )  # type: ignore[operator]
-    covered = {f"interval_95_{name}": count / num_worlds for name, count in hits.items()}
+            low, high = parameter.estimate.low, parameter.estimate.high
+            assert low is not None and high is not None, "a bootstrap gives an interval"
+            hits[parameter.name] += low <= truth.parameters()[parameter.name] <= high
+    covered = {f"interval_95_{name}": count / num_simulations for name, count in hits.items()}
     return {**covered, "interval_95_mean": float(np.mean(list(covered.values())))}
 
 
@@ -172,7 +174,7 @@ def _bend(rng: np.random.Generator, parameters: np.ndarray, tokens: np.ndarray) 
     return bend
 
 
-def _luck_of_sizes(rng: np.random.Generator, parameters: np.ndarray, _: np.ndarray) -> np.ndarray:
+def _noise_of_sizes(rng: np.random.Generator, parameters: np.ndarray, _: np.ndarray) -> np.ndarray:
     size = np.unique(parameters, return_inverse=True)[1]
     random_draws: np.ndarray = rng.normal(0.0, 0.004, size.max() + 1)[size]
     return random_draws
@@ -181,7 +183,7 @@ def _luck_of_sizes(rng: np.random.Generator, parameters: np.ndarray, _: np.ndarr
 SPOILERS: dict[str, Callable[..., np.ndarray]] = {
     "right_law": lambda rng, parameters, tokens: np.zeros(len(parameters)),
     "bent_law": _bend,
-    "lucky_sizes": _luck_of_sizes,
+    "lucky_sizes": _noise_of_sizes,
 }
 
 
@@ -198,7 +200,7 @@ def main() -> None:
     found: dict[str, Any] = {**chinchilla(options.chinchilla), **band_coverage(options.chinchilla)}
     found |= published_ladders() | many_points()
     if options.worlds:
-        found |= what_ladders_tell(options.worlds)
+        found |= ladder_recall(options.worlds)
     if options.band_worlds:
         found |= simulated_bands(options.band_worlds)
     if options.worlds:

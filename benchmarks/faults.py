@@ -260,13 +260,13 @@ def main() -> None:
 
 def protection_cost(*, quick: bool) -> dict[str, float]:
     """Of each protection and of all together as a share of a bare step; and whole steps beside bare ones."""
-    from trainer import FULL, QUICK, Bench, against_bare_ddp, cost_of_each
+    from trainer import FULL, QUICK, TrainerBenchmark, against_bare_ddp, protection_costs
 
     plan = replace(QUICK, world_sizes=FULL.world_sizes) if quick else FULL
     with tempfile.TemporaryDirectory(prefix="assay-bench-") as name:
-        holdout = Bench(Path(name), plan)
+        holdout = TrainerBenchmark(Path(name), plan)
         print("\nCPU of each protection, per step of all ranks:")
-        costs = cost_of_each(holdout)
+        costs = protection_costs(holdout)
         print("whole steps, but for the spot check:")
         return costs | against_bare_ddp(holdout)
 

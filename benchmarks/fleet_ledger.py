@@ -49,8 +49,8 @@ def recorded_fleet(
                 )
             )  # fmt: skip
             has_failed = rng.random() < fails(number, host)
-            each_s = step_s(number) * np.exp(noise * rng.normal())
-            held_s = 100 * each_s + 50.0
+            step_times_s = step_s(number) * np.exp(noise * rng.normal())
+            held_s = 100 * step_times_s + 50.0
             ledger.record_attempt(
                 Attempt(
                     run_id=run_id, attempt=1, world_size=8, start_step=0, started_s=began_s,
@@ -64,7 +64,7 @@ def recorded_fleet(
                 )
             )  # fmt: skip
             for rank in range(8):
-                seconds = {"startup": 50.0, "compute": 90 * each_s, "communication": 10 * each_s}
+                seconds = {"startup": 50.0, "compute": 90 * step_times_s, "communication": 10 * step_times_s}
                 ledger.record_phase_seconds(
                     PhaseSeconds(run_id=run_id, attempt=1, rank=rank, held_s=held_s, seconds=seconds)
                 )

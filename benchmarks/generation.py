@@ -30,7 +30,7 @@ BATCH = 64
 NUM_PROMPTS, SAMPLES = 32, 8
 PROMPT_TOKENS = 20
 LONGEST, EVEN = 256, 8
-MEDIAN, SPREAD = 24, 1.0
+MEDIAN, SIGMA = 24, 1.0
 END = 1
 VOCAB_SIZE = 1024
 SIZES = {"d64": (64, 2), "d128": (128, 4), "d768": (768, 12)}
@@ -49,7 +49,7 @@ def hazards(*, is_mixed: bool) -> torch.Tensor:
     """[tokens before]: the chance that an answer so long ends here; log-normal lengths, or none ends."""
     if not is_mixed:
         return torch.zeros(LONGEST + 1)
-    edges = (np.log(np.arange(1, LONGEST + 2)) - math.log(MEDIAN)) / SPREAD
+    edges = (np.log(np.arange(1, LONGEST + 2)) - math.log(MEDIAN)) / SIGMA
     beyond = np.array([0.5 * math.erfc(edge / math.sqrt(2)) for edge in edges])
     return torch.from_numpy(1 - beyond[1:] / beyond[:-1]).float()
 
@@ -57,11 +57,11 @@ def hazards(*, is_mixed: bool) -> torch.Tensor:
 def end_as_planned(network: Any, chances: torch.Tensor) -> None:
     """Whoever draws with it, behind `PROMPT_TOKENS`: an answer ends with these chances, by its length."""
 
-    def hook(_: Any, __: Any, given: dict[str, Any], output: Any) -> None:
-        if given.get("past_key_values") is None or torch.is_grad_enabled():
+    def hook(_: Any, __: Any, inputs: dict[str, Any], output: Any) -> None:
+        if inputs.get("past_key_values") is None or torch.is_grad_enabled():
             return  # nobody draws from these
         logits = output.logits[:, -1]
-        drawn = (given["position_ids"][:, -1] - PROMPT_TOKENS + 1).clamp(min=0, max=len(chances) - 1)
+        drawn = (inputs["position_ids"][:, -1] - PROMPT_TOKENS + 1).clamp(min=0, max=len(chances) - 1)
         logits[:, END] = -torch.inf
         logits[:, END] = torch.logsumexp(logits, dim=-1) + torch.logit(chances.to(drawn.device)[drawn])
 
@@ -100,7 +100,7 @@ def ours(network: Any, rows: torch.Tensor, longest: int) -> Callable[[int], int]
     return complete
 
 
-def theirs(network: Any, rows: torch.Tensor, longest: int) -> Callable[[int], int]:
+def transformers_generate(network: Any, rows: torch.Tensor, longest: int) -> Callable[[int], int]:
     settings = {
         "use_cache": True,  # which a model that is made for training does not ask for
         "do_sample": True,
@@ -128,7 +128,10 @@ def compared(size: str, *, is_mixed: bool, rounds: int, device: str) -> dict[str
     network = new_network(*SIZES[size], is_mixed=is_mixed, device=device)
     longest = LONGEST if is_mixed else EVEN
     rows = torch.randint(2, VOCAB_SIZE, (NUM_PROMPTS, PROMPT_TOKENS)).repeat_interleave(SAMPLES, 0)
-    contenders = {"ours": ours(network, rows, longest), "transformers.generate": theirs(network, rows, longest)}
+    contenders = {
+        "ours": ours(network, rows, longest),
+        "transformers.generate": transformers_generate(network, rows, longest),
+    }
     turns: dict[str, list[Turn]] = {name: [] for name in contenders}
     for round_ in range(rounds + 1):
         for name in list(contenders)[:: 1 if round_ % 2 else -1]:

@@ -165,12 +165,12 @@ def of_trl(folder: Path, held_out: Rows) -> float:
     return nats_of_model(CausalNetwork(PretrainedCausalConfig(type="pretrained", path=str(folder))), held_out)
 
 
-def apart(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, float]:
+def apart(ours: Sequence[float], reference: Sequence[float]) -> dict[str, float]:
     """The difference of the means, and how large the luck of seeds alone makes it, 95 times in 100 (Welch)."""
-    parts = [statistics.variance(side) / len(side) for side in (ours, theirs)]
+    parts = [statistics.variance(side) / len(side) for side in (ours, reference)]
     freedom = sum(parts) ** 2 / sum(part**2 / (len(ours) - 1) for part in parts)
     limit = float(student_t.ppf(0.975, freedom)) * sum(parts) ** 0.5
-    return {"difference": statistics.mean(ours) - statistics.mean(theirs), "seed_noise": limit}
+    return {"difference": statistics.mean(ours) - statistics.mean(reference), "seed_noise": limit}
 
 
 def main() -> None:
@@ -198,19 +198,19 @@ def main() -> None:
     print(json.dumps(figures))
 
 
-def measured(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
+def measured(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Everything, in nats a token."""
-    tree = recipe_tree(write_dataset(folder), given.epochs, given.evaluate_every)
+    tree = recipe_tree(write_dataset(folder), options.epochs, options.evaluate_every)
     (recipe := folder / "recipe.yaml").write_text(yaml.safe_dump(tree))
     training, held_out = rows_of(tree, "train"), rows_of(tree, "validation")
     print(f"{len(training)} rows of {sum(map(len, training))} tokens; held out {len(held_out)}, of other files")
-    seeds = range(given.seeds)
+    seeds = range(options.seeds)
     figures: dict[str, Any] = {}
     for order in ORDERS:
         by_token, by_row = nats_of_ngram(training, held_out, order)
         print(f"  interpolated {order}-gram: {by_token:.3f}; by row {by_row:.3f}")
         figures |= {f"ngram_{order}": by_token, f"ngram_{order}_by_row": by_row}
-    with ThreadPoolExecutor(given.jobs) as jobs:
+    with ThreadPoolExecutor(options.jobs) as jobs:
         created = [jobs.submit(train_ours, recipe, seed) for seed in seeds]
         if importlib.util.find_spec("trl") is not None:
             created += [jobs.submit(_trl_apart, recipe, seed, folder / f"trl-{seed}") for seed in seeds]

@@ -35,7 +35,7 @@ AT_MOST_S = 180.0
 FIRST, LAST = 0.4, 0.9
 
 
-class Learned(NamedTuple):
+class TrainingCurve(NamedTuple):
     """By one seed."""
 
     drawn: dict[int, float]
@@ -59,7 +59,7 @@ def dataset(folder: Path, which: str, *options: str) -> None:
     )
 
 
-def learned(folder: Path, seed: int, workers: int, changes: list[str]) -> Learned:
+def train_once(folder: Path, seed: int, workers: int, changes: list[str]) -> TrainingCurve:
     """Both runs of a seed."""
     warm_up, run_id, model = f"warm-up-{seed}", f"grpo-{seed}", folder / f"model-{seed}"
     own = [f"data.dataset={folder}/datasets/digits-shown", f"seed={seed}", "--run-id", warm_up]
@@ -85,7 +85,7 @@ def learned(folder: Path, seed: int, workers: int, changes: list[str]) -> Learne
     drawn = {end: statistics.mean(value for step, value in rewards if end - WINDOW < step <= end) for end in ends}
     name = "validation_reward"
     held_out = {step: created.values[name] for step, created in sorted(steps.items()) if name in created.values}
-    return Learned(drawn, held_out, wall_s)
+    return TrainingCurve(drawn, held_out, wall_s)
 
 
 def curve(values: dict[int, float]) -> str:
@@ -103,7 +103,7 @@ def main() -> None:
     os.environ["ASSAY_HOME"] = str(folder / "home")
     try:
         dataset(folder, "shown", "--format", "chat", "--tokenizer", f"new:{vocabulary()}")
-        found = [learned(folder, seed, arguments.workers, arguments.changes) for seed in range(arguments.seeds)]
+        found = [train_once(folder, seed, arguments.workers, arguments.changes) for seed in range(arguments.seeds)]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     for seed, element in enumerate(found):

@@ -49,7 +49,7 @@ def main() -> None:
     for round_index in range(options.rounds):
         # Every other round goes backwards, so that a drift of the machine favours nobody.
         for name in names if round_index % 2 == 0 else reversed(names):
-            _say(f"round {round_index + 1}: {name}")
+            _log(f"round {round_index + 1}: {name}")
             results[name].append(_child("epoch", name, options.folder))
             assert results[name][-1]["rows"] == options.rows or READERS[name].kind == "native", name
             if READERS[name].resumed is not None:
@@ -131,7 +131,7 @@ def _prepared(names: list[str], folder: Path) -> tuple[list[str], dict[str, floa
         if PREPARED.get(name) in spent:
             spent[name] = spent[PREPARED[name]]
         else:
-            _say(f"prepare: {name}")
+            _log(f"prepare: {name}")
             try:
                 spent[name] = _child("prepare", name, folder)["cpu_s"]
                 _child("epoch", name, folder)
@@ -241,7 +241,7 @@ def _uniform_variance(num_rows: float) -> float:
     return 1 + 31 * ROW_GROUP_ROWS / num_rows
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 

@@ -58,9 +58,11 @@ def variance_over_uniform(loader: Loader, group_rows: int) -> float:
     return 1 + (geometry.rows_per_lane - 1) * float(np.mean(same))
 
 
-def figures(window_rows: int, spread: int, *, lanes: int, batch: int) -> dict[str, float]:
+def figures(window_rows: int, shuffle_radius: int, *, lanes: int, batch: int) -> dict[str, float]:
     """Of one setting."""
-    config = LoaderConfig(lanes=lanes, global_batch_size=batch, window_rows=window_rows, shuffle_radius_windows=spread)
+    config = LoaderConfig(
+        lanes=lanes, global_batch_size=batch, window_rows=window_rows, shuffle_radius_windows=shuffle_radius
+    )
     loader = Loader(Groups(GROUP_ROWS, NUM_GROUPS), config, ())
     geometry = loader.geometry
     middle = geometry.slices_of_window(geometry.num_windows // 2)
@@ -75,10 +77,10 @@ def figures(window_rows: int, spread: int, *, lanes: int, batch: int) -> dict[st
     )
     return {
         "window_rows": window_rows,
-        "shuffle_radius_windows": spread,
+        "shuffle_radius_windows": shuffle_radius,
         "variance": round(variance_over_uniform(loader, GROUP_ROWS), 2),
         "kept_kb_per_token_of_a_row": round(config.buffer_bytes_per_token * window_rows / 1000, 1),
-        "first_step_rows": len({portion.segment for portion in middle}) * window_rows,
+        "first_step_rows": len({part.segment for part in middle}) * window_rows,
         "reads": round(reads.total() / NUM_GROUPS, 3),
     }
 

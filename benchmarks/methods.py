@@ -42,7 +42,7 @@ import torch
 from generation import EVEN, LONGEST, generate_vs_hf
 from methods_process import LANES, MARK, Method, Task, Turn, Who
 from methods_rows import (
-    WANTED,
+    TARGET,
     num_tokens,
     pair_rows,
     prompt_rows,
@@ -150,24 +150,25 @@ DPO = (
     TRL,
     Contender("TRL, grouped, precomputed", "trl", {**BY_LENGTH_OF_PAIRS, "precompute_ref_log_probs": True}),
 )
-ANSWERS_PER_PROMPT = 8
+COMPLETIONS_PER_PROMPT = 8
 SHAPED_REWARD = {
     "type": "string_check",
     "name": "wanted",
     "input": "{{ sample.output_text }}",
     "operation": "like",
 }
-SHAPED_REWARD |= {"reference": f"{{{{ item.{WANTED} }}}}"}
+SHAPED_REWARD |= {"reference": f"{{{{ item.{TARGET} }}}}"}
 
 
 def grpo_contenders(longest: int) -> tuple[Contender, ...]:
     """Ours, and TRL as it is and with activations kept; answers of at most so many tokens."""
     usual = {
-        "num_generations": ANSWERS_PER_PROMPT, "max_completion_length": longest, "temperature": 1.0, "top_k": 0,
-        "gradient_accumulation_steps": LANES * ANSWERS_PER_PROMPT,
+        "num_generations": COMPLETIONS_PER_PROMPT, "max_completion_length": longest, "temperature": 1.0, "top_k": 0,
+        "gradient_accumulation_steps": LANES * COMPLETIONS_PER_PROMPT,
     }  # fmt: skip
     settings = {
-        "group_size": ANSWERS_PER_PROMPT, "sampling": {"max_tokens": longest}, "rewards": [{"grader": SHAPED_REWARD}],
+        "group_size": COMPLETIONS_PER_PROMPT, "sampling": {"max_tokens": longest},
+        "rewards": [{"grader": SHAPED_REWARD}],
     }  # fmt: skip
     return (
         Contender("ours", "ours", settings),
@@ -224,16 +225,18 @@ class Comparison:
         )
         rounds = plan.wide_rounds if is_wide else plan.rounds
         steps = plan.grpo_steps if method == "grpo" else len(rows) // (LANES * plan.micro_batch_rows)
-        self._turns = (WARM_UP_STEPS, *[steps] * rounds)
+        self._steps_per_turn = (WARM_UP_STEPS, *[steps] * rounds)
 
     def of(self, contenders: Sequence[Contender]) -> dict[str, Measured]:
         """Everybody starts at once and then takes turns, in the other order every other time."""
         processes = {contender.name: self._start(contender) for contender in contenders}
         turns: dict[str, list[Turn]] = {contender.name: [] for contender in contenders}
-        for index in range(len(self._turns)):
+        for index in range(len(self._steps_per_turn)):
             for name in list(processes)[:: 1 if index % 2 else -1]:
                 turns[name].append(turn := _turn(processes[name], name))
-                print(f"    turn {index} of {len(self._turns) - 1}, {name}: {turn.wall_s:.1f} s", file=sys.stderr)
+                print(
+                    f"    turn {index} of {len(self._steps_per_turn) - 1}, {name}: {turn.wall_s:.1f} s", file=sys.stderr
+                )
         for process in processes.values():
             process.communicate()
         return {name: _measured(name, of_name[1:]) for name, of_name in turns.items()}
@@ -249,7 +252,7 @@ class Comparison:
             dataset=str(self._dataset if contender.who.startswith("ours") else self._folder / "rows.json"),
             model=str(self._model),
             folder=str(folder),
-            turns=self._turns,
+            turns=self._steps_per_turn,
             micro_batch_rows=self._plan.micro_batch_rows,
             micro_batch_tokens=self._plan.micro_batch_tokens,
             on_gpu=self._plan.on_gpu,

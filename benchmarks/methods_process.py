@@ -46,7 +46,7 @@ from assay.store.objects import open_store
 from assay.training.recipe import Recipe, recipe_sha256
 from assay.training.trainer.step import Stepper, StepTotals
 from generation import end_as_planned, hazards
-from methods_rows import SPLIT, WANTED, Row, num_tokens, words
+from methods_rows import SPLIT, TARGET, Row, num_tokens, words
 
 LANES = 4
 COMMIT_EVERY = 32
@@ -110,22 +110,22 @@ class Turn:
         return json.dumps(asdict(self))
 
 
-class Turns:
+class Interleaver:
     """Lets steps begin when it is this process's turn."""
 
-    def __init__(self, task: Task, learned: Callable[[int], int]) -> None:
+    def __init__(self, task: Task, trained_after: Callable[[int], int]) -> None:
         """`learned`: tokens learned in so many steps, asked when these have been made."""
         self._on_gpu = task.on_gpu
         self._left = list(task.turns)
-        self._learned = learned
-        self._num_begun = self._end = 0
+        self._trained_after = trained_after
+        self._num_started = self._end = 0
         self._began = (0.0, 0.0, 0)
 
     def step_begins(self) -> None:
         """Returns when the step may begin; ends the process where there is nothing more to do."""
-        if self._num_begun == self._end:
+        if self._num_started == self._end:
             self._wait()
-        self._num_begun += 1
+        self._num_started += 1
 
     def _wait(self) -> None:
         if self._end:
@@ -140,12 +140,12 @@ class Turns:
     def _now(self) -> tuple[float, float, int]:
         if self._on_gpu:
             torch.cuda.synchronize()
-        return time.monotonic(), time.process_time(), self._learned(self._num_begun)
+        return time.monotonic(), time.process_time(), self._trained_after(self._num_started)
 
     is_set = False
     """What ours asks now and then: whether to stop."""
 
-    def before_each(self, step: Callable[..., StepTotals]) -> Callable[..., StepTotals]:
+    def wrap_step(self, step: Callable[..., StepTotals]) -> Callable[..., StepTotals]:
         """The trainer's step, once it is this process's turn."""
 
         def in_turn(*arguments: Any, **keys: Any) -> StepTotals:
@@ -165,14 +165,14 @@ def main() -> None:
     task = Task(**json.loads(sys.argv[1]))
     torch.set_num_threads(1)
     if task.method == "grpo":
-        every_answer_ends_as_planned(is_mixed=task.is_mixed)
+        end_completions_as_planned(is_mixed=task.is_mixed)
         Generator.generate = count_drawn  # type: ignore[method-assign, assignment]
     if task.who == "ours_unordered":
         rank_device._add_in_one_order = lambda: None
     {"ours": ours, "ours_unordered": ours, "trl": trl, "bare": bare}[task.who](task)
 
 
-def every_answer_ends_as_planned(*, is_mixed: bool) -> None:
+def end_completions_as_planned(*, is_mixed: bool) -> None:
     """Of every Llama that this process makes, ours or TRL's."""
     created, chances = LlamaForCausalLM.__init__, hazards(is_mixed=is_mixed)
 
@@ -210,7 +210,7 @@ def ours(task: Task) -> None:
     )  # fmt: skip
     CommitLog(open_store(task.folder)).begin_attempt(world_size=1, now_s=now_s)
     Heartbeats.create(folder / "heartbeats", 1).close()
-    trained = drawn_so_far if task.method == "grpo" else _learned_after(recipe, sum(task.turns)).__getitem__
+    trained = drawn_so_far if task.method == "grpo" else tokens_trained_after(recipe, sum(task.turns)).__getitem__
     attempt = Attempt(
         run_id=run.run_id, attempt=1, world_size=1, start_step=0, started_s=now_s, folder=task.folder,
         code_version=code_version(), processor=processor_here(), environment=environment_here(),
@@ -222,8 +222,8 @@ def ours(task: Task) -> None:
         run=run, orders=orders, rank=0, rendezvous=f"file://{folder}/rendezvous", environment={},
         heartbeats=str(folder / "heartbeats"), supervisor_pid=0,
     )  # fmt: skip
-    turns = Turns(task, trained)
-    Stepper.step = turns.before_each(Stepper.step)  # type: ignore[method-assign]
+    turns = Interleaver(task, trained)
+    Stepper.step = turns.wrap_step(Stepper.step)  # type: ignore[method-assign]
     train_rank(rank, turns)  # type: ignore[arg-type]
 
 
@@ -232,14 +232,14 @@ def drawn_so_far(_: int) -> int:
     return NUM_DRAWN[0]
 
 
-def count_drawn(generator: Generator, *asked: Any) -> Any:
+def count_drawn(generator: Generator, *arguments: Any) -> Any:
     """In place of `Generator.generate`."""
-    found = GENERATE(generator, *asked)
+    found = GENERATE(generator, *arguments)
     NUM_DRAWN[0] += sum(len(rollout.tokens) for rollout in found)
     return found
 
 
-def _learned_after(recipe: Recipe, num_steps: int) -> list[int]:
+def tokens_trained_after(recipe: Recipe, num_steps: int) -> list[int]:
     """Tokens after each step, from none on."""
     view = split_view(Dataset.open(Path(recipe.data.dataset)), recipe.data.split, "train")
     shares = Loader(view, recipe.loader, recipe.method.columns).shares(Cursor(), range(LANES), num_steps)
@@ -281,7 +281,7 @@ def trl(task: Task) -> None:
     )  # fmt: skip
     load = AutoModelForSequenceClassification if task.method == "reward" else AutoModelForCausalLM
     keys = {"num_labels": 1} if task.method == "reward" else {}
-    rewards = {"reward_funcs": names_what_is_wanted} if task.method == "grpo" else {}
+    rewards = {"reward_funcs": names_target} if task.method == "grpo" else {}
     trainer = trainer_of(
         model=load.from_pretrained(task.model, dtype=torch.float32, **keys),
         args=config,
@@ -293,7 +293,7 @@ def trl(task: Task) -> None:
     is_counted = task.method != "grpo"
     if is_counted:
         trainer.data_collator = counted
-    turns = Turns(task, (lambda _: counted.num_learned) if is_counted else drawn_so_far)
+    turns = Interleaver(task, (lambda _: counted.num_trained) if is_counted else drawn_so_far)
 
     class Turned(transformers.TrainerCallback):  # type: ignore[misc]
         def on_step_begin(self, *_: object, **__: object) -> None:
@@ -301,11 +301,11 @@ def trl(task: Task) -> None:
 
         def on_substep_end(self, *_: object, **__: object) -> None:
             if is_counted:
-                counted.learned()
+                counted.trained_after()
 
         def on_step_end(self, *_: object, **__: object) -> None:
             if is_counted:
-                counted.learned()
+                counted.trained_after()
 
     trainer.add_callback(Turned())
     trainer.train()
@@ -319,7 +319,7 @@ def bare(task: Task) -> None:
     steps = [order[first : first + task.batch_rows] for first in range(0, len(order), task.batch_rows)]
     model = LlamaForCausalLM.from_pretrained(task.model, dtype=torch.float32).to(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.0, fused=task.on_gpu)
-    turns = Turns(task, [0, *accumulate(sum(map(len, step)) for step in steps)].__getitem__)
+    turns = Interleaver(task, [0, *accumulate(sum(map(len, step)) for step in steps)].__getitem__)
     for step in [*steps, []]:
         turns.step_begins()
         step.sort(key=len)
@@ -337,12 +337,12 @@ def bare(task: Task) -> None:
         optimizer.zero_grad()
 
 
-def names_what_is_wanted(
-    completions: list[str], completion_ids: list[list[int]], wanted: list[str], **_: object
+def names_target(
+    completions: list[str], completion_ids: list[list[int]], target: list[str], **_: object
 ) -> list[float]:
     """What our grader pays; counts tokens, too."""
     NUM_DRAWN[0] += sum(map(len, completion_ids))
-    return [float(item in text) for text, item in zip(completions, wanted, strict=True)]
+    return [float(item in text) for text, item in zip(completions, target, strict=True)]
 
 
 def _for_trl(row: Row, method: Method) -> Row:
@@ -350,7 +350,7 @@ def _for_trl(row: Row, method: Method) -> Row:
     if method == "sft":
         return row
     if method == "grpo":
-        return {"prompt": words(row["input_ids"]), WANTED: json.loads(row["item"])[WANTED]}
+        return {"prompt": words(row["input_ids"]), TARGET: json.loads(row["item"])[TARGET]}
     whole = {"chosen": row["input_ids"], "rejected": row["rejected_ids"]}
     if method == "reward":
         return {name: words(tokens) for name, tokens in whole.items()} | {"length": num_tokens(row)}
@@ -365,16 +365,16 @@ class _Counted:
     def __init__(self, collator: Callable[[list[Row]], Any]) -> None:
         self._collator = collator
         self._ahead: deque[int] = deque()
-        self.num_learned = 0
+        self.num_trained = 0
         """Tokens, so far."""
 
     def __call__(self, rows: list[Row]) -> Any:
         self._ahead.append(sum(map(_trl_tokens, rows)))
         return self._collator(rows)
 
-    def learned(self) -> None:
+    def trained_after(self) -> None:
         """A micro-batch more has gone through."""
-        self.num_learned += self._ahead.popleft()
+        self.num_trained += self._ahead.popleft()
 
 
 def _trl_tokens(row: Row) -> int:

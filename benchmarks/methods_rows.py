@@ -26,11 +26,11 @@ from assay.models.causal_config import PretrainedCausalConfig
 from assay.models.token_scores import CausalNetwork
 from generation import PROMPT_TOKENS
 
-SPREAD = 0.8
+SIGMA = 0.8
 MEDIAN_TOKENS, MEDIAN_PROMPT, MEDIAN_COMPLETION = 64, 24, 40
 SHORTEST, MAX_TOKENS = 4, 512
 PAD, END, FIRST = 0, 1, 2
-WANTED = "wanted"
+TARGET = "wanted"
 """The field of a prompt's item that graders read."""
 ROWS_PER_GROUP = 32
 
@@ -71,14 +71,14 @@ def prompt_rows(num_rows: int, vocab_size: int) -> list[Row]:
     return [
         {
             "input_ids": [int(token) for token in rng.integers(FIRST, vocab_size, PROMPT_TOKENS)],
-            "item": json.dumps({WANTED: f"t{10 + row % 90}"}),
+            "item": json.dumps({TARGET: f"t{10 + row % 90}"}),
         }
         for row in range(num_rows)
     ]
 
 
 def _tokens(rng: np.random.Generator, median: int, longest: int, vocab_size: int) -> list[int]:
-    length = int(np.clip(np.exp(rng.normal(np.log(median), SPREAD)), SHORTEST, longest))
+    length = int(np.clip(np.exp(rng.normal(np.log(median), SIGMA)), SHORTEST, longest))
     return [int(token) for token in rng.integers(FIRST, vocab_size, length)]
 
 

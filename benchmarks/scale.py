@@ -269,7 +269,7 @@ class LostNode(NamedTuple):
 
 def lost_node(steps: int) -> LostNode:
     """A real cluster loses a node, goes on with those that are left; and one of four nodes, for comparison."""
-    setting = Setting(8, 8, lane_s=LOST_NODE_LANE_S, spread=0.05, rate=RATE, steps=2 * steps, commit_every=steps)
+    setting = Setting(8, 8, lane_s=LOST_NODE_LANE_S, step_time_sd=0.05, rate=RATE, steps=2 * steps, commit_every=steps)
     with cluster(setting) as created:
         created.start()
         created.until(lambda: created.last_commit() >= steps)

@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 
 from scale42_epoch import Rank, peak_rss_kb, read_epoch, read_lanes
 
-ROWS_PER_SHARD, ROWS_PER_GROUP, NUM_MADE = 100_000, 2_000, 10
+ROWS_PER_SHARD, ROWS_PER_GROUP, NUM_BUILT = 100_000, 2_000, 10
 HELD_OUT_SHARE = 50_000 / 42_000_000
 LANES, BATCH = 64, 2048
 FROM = "2026-10-01"
@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000, help="a multiple of 100,000")
     parser.add_argument("--folder", type=Path, default=Path("build/scale42"))
     parser.add_argument("--shards", help="where the rows lie, if not in the folder: s3://bucket/prefix")
-    parser.add_argument("--made", type=int, default=NUM_MADE, help="shards that differ; the others repeat them")
+    parser.add_argument("--made", type=int, default=NUM_BUILT, help="shards that differ; the others repeat them")
     parser.add_argument("--kills", type=int, default=20, help="in the epoch of all rows")
     parser.add_argument("--steps", type=int, default=40, help="that are trained, killed and resized on the way")
     parser.add_argument("--job", help=argparse.SUPPRESS)
@@ -53,7 +53,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     found: dict[str, dict[str, float]] = {}
 
-    def say(name: str, figures: dict[str, float]) -> None:
+    def print_figures(name: str, figures: dict[str, float]) -> None:
         found[name] = figures
         shown = ", ".join(f"{key} {value:,.2f}".removesuffix(".00") for key, value in figures.items())
         print(f"{name}: {shown}", file=sys.stderr, flush=True)
@@ -61,14 +61,14 @@ def main() -> None:
     def command(rank: Rank) -> list[str]:
         return _command(f"rank:{','.join(map(str, rank))}", folder, shards)
 
-    say("rows", _cpu(lambda: make_rows(shards, options.rows, options.made)))
+    print_figures("rows", _cpu(lambda: make_rows(shards, options.rows, options.made)))
     for name in ("index", "split", "held_out_before", "hold_out", "held_out_after"):
-        say(name, _child(name, folder, shards))
+        print_figures(name, _child(name, folder, shards))
     num_steps = int(_child("steps", folder, shards)["steps"])
-    say("epoch", read_epoch(folder, num_steps, command, kills=options.kills, seed=SEED))
-    say("audit", _child("audit", folder, shards))
+    print_figures("epoch", read_epoch(folder, num_steps, command, kills=options.kills, seed=SEED))
+    print_figures("audit", _child("audit", folder, shards))
     if options.steps:
-        say("train", train(folder, options.steps))
+        print_figures("train", train(folder, options.steps))
     peaks = [found[name]["peak_mb"] for name in ("held_out_after", "epoch", "train") if name in found]
     print(
         json.dumps(
@@ -96,7 +96,7 @@ def _job(name: str, folder: Path, shards: str) -> None:
     print(json.dumps({**figures, "peak_mb": peak_rss_kb(os.getpid()) / 1024}))
 
 
-def make_rows(shards: str, num_rows: int, num_made: int) -> None:
+def make_rows(shards: str, num_rows: int, num_built: int) -> None:
     """`part-NNNNN.parquet`, each of 100,000 rows; beyond some, the same again."""
     from assay.store.objects import open_store
 
@@ -104,10 +104,10 @@ def make_rows(shards: str, num_rows: int, num_made: int) -> None:
     present = {item.key for item in store.list("")}
     names = [f"part-{shard:05d}.parquet" for shard in range(num_rows // ROWS_PER_SHARD)]
     for shard, name in enumerate(names):
-        same = names[shard % num_made]
+        same = names[shard % num_built]
         if name in present:
             continue
-        if shard < num_made:
+        if shard < num_built:
             table = rows_of_shard(np.random.default_rng([SEED, shard]), ROWS_PER_SHARD)
             data = pa.BufferOutputStream()
             pq.write_table(table, data, row_group_size=ROWS_PER_GROUP, compression="zstd")

@@ -104,7 +104,7 @@ def read_epoch(
         found = _attempt(receipts, ranks, steps, command, ends.pop(0) if ends else None, rng)
         committed += _files(receipts, ranks[0], at, found.stop)
         at, attempts, peak_kb = found.stop, attempts + 1, max(peak_kb, found.peak_kb)
-        _say(f"attempt {attempts}: {world_size} ranks to step {at:,} of {steps:,}, {peak_kb / 1024:.0f} MB")
+        _log(f"attempt {attempts}: {world_size} ranks to step {at:,} of {steps:,}, {peak_kb / 1024:.0f} MB")
     _gather(committed, folder / "receipts.npz")
     return {
         "wall_s": time.monotonic() - began[0],
@@ -184,5 +184,5 @@ def _children_cpu_s() -> float:
     return times.children_user + times.children_system
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     print(text, file=sys.stderr, flush=True)

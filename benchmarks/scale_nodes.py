@@ -45,13 +45,13 @@ def turn(setting: Setting) -> Turn:
         created.start()
         created.until(lambda: created.last_commit() >= STEPS_BETWEEN)
         created.nodes[setting.nodes - 1].terminate()
-        left = _begun(created, 2)
+        left = _started(created, 2)
         behind = created.last_commit() + STEPS_BETWEEN  # so many steps tell whether joining pays
         created.until(lambda: created.last_commit() >= behind)
         created.lend(setting.nodes)
         created.until(lambda: WAITS_OUTSIDE in created.words(setting.nodes))
         is_up_s = time.time()
-        joined = _begun(created, 3)
+        joined = _started(created, 3)
         assert [attempt.world_size for attempt in created.attempts()] == [
             setting.nodes,
             setting.nodes - 1,
@@ -62,16 +62,16 @@ def turn(setting: Setting) -> Turn:
     return Turn(left - last_step_s, joined - commit_s, joined - is_up_s)
 
 
-def _begun(made: Cluster, attempt: int) -> float:
+def _started(launched: Cluster, attempt: int) -> float:
     """When its first step began, once it is over."""
-    made.until(lambda: len(made.attempts()) >= attempt)
-    begun_at = made.last_commit()
-    made.until(lambda: made.last_commit() > begun_at)
-    return made.first_step_s(made.attempts()[attempt - 1])
+    launched.until(lambda: len(launched.attempts()) >= attempt)
+    started_at = launched.last_commit()
+    launched.until(lambda: launched.last_commit() > started_at)
+    return launched.first_step_s(launched.attempts()[attempt - 1])
 
 
-def _commits_s(made: Cluster) -> list[float]:
-    log = CommitLog(open_store(str(made.run_dir)))
+def _commits_s(launched: Cluster) -> list[float]:
+    log = CommitLog(open_store(str(launched.run_dir)))
     return [entry.committed_s for entry in log.entries() if isinstance(entry, Commit)]
 
 

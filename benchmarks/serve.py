@@ -191,7 +191,7 @@ def retrieve_s(server: Server, secret: str, job_ids: list[str], seconds: float) 
     clients = threading.local()
     began_s = time.perf_counter() + 0.5
 
-    def ask(number: int) -> float:
+    def retrieve_one(number: int) -> float:
         if not hasattr(clients, "one"):
             clients.one = Client(server.url, secret)
         due_s = began_s + number / REQUESTS_PER_S
@@ -200,7 +200,7 @@ def retrieve_s(server: Server, secret: str, job_ids: list[str], seconds: float) 
         return time.perf_counter() - due_s
 
     with ThreadPoolExecutor(CLIENTS) as pool:
-        return [*pool.map(ask, range(int(seconds * REQUESTS_PER_S)))]
+        return [*pool.map(retrieve_one, range(int(seconds * REQUESTS_PER_S)))]
 
 
 def median_ms(call: Callable[[], object], rounds: int) -> float:
@@ -213,7 +213,7 @@ def median_ms(call: Callable[[], object], rounds: int) -> float:
     return statistics.median(took) * 1e3
 
 
-def asked(name: str, call: Callable[[], object], rounds: int, server: Server) -> dict[str, float]:
+def timed(name: str, call: Callable[[], object], rounds: int, server: Server) -> dict[str, float]:
     """What a client waits for, the median; and what the server's processor takes, the mean."""
     before_s = cpu_s(server.process.pid)
     wall_ms = median_ms(call, rounds)
@@ -233,9 +233,9 @@ def measure_http(server: Server, home: Home, seconds: float, rounds: int) -> dic
     long_job = f"{jobs}/{(home.folder / LONG_JOB_FILE).read_text()}/events"
     cursors = [event["id"] for event in page(long_job)]
     found = {
-        **asked("jobs_page", lambda: page(jobs, after=rng.choice(job_ids[200:])), rounds, server),
-        **asked("jobs_page_again", lambda: page(jobs), rounds, server),
-        **asked("events_page", lambda: page(long_job, after=rng.choice(cursors)), rounds, server),
+        **timed("jobs_page", lambda: page(jobs, after=rng.choice(job_ids[200:])), rounds, server),
+        **timed("jobs_page_again", lambda: page(jobs), rounds, server),
+        **timed("events_page", lambda: page(long_job, after=rng.choice(cursors)), rounds, server),
     }
     before_s = cpu_s(server.process.pid)
     took = sorted(retrieve_s(server, secret, job_ids, seconds))
@@ -253,7 +253,7 @@ def measure_create(sdk: openai.OpenAI, server: Server, rounds: int) -> dict[str,
     def create() -> None:
         created.append(sdk.fine_tuning.jobs.create(model="tiny", training_file=file.id).id)
 
-    found = asked("create", create, rounds, server)
+    found = timed("create", create, rounds, server)
     for job_id in created:
         sdk.fine_tuning.jobs.cancel(job_id)
     return found

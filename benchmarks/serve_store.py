@@ -31,13 +31,13 @@ PROJECT = "bench"
 APART_S = 300.0
 """Between two jobs: a hundred thousand are those of a year."""
 LONG_JOB_STEPS, STEPS_A_COMMIT = 10_000, 100
-SECRET_FILE, LONG_JOB_FILE, MADE_FILE = "secret", "long_job", "made"
+SECRET_FILE, LONG_JOB_FILE, CREATED_FILE = "secret", "long_job", "made"
 
 
 def make_home(folder: Path, num_jobs: int, models: Path) -> Home:
     """The home with so many jobs, and one of ten thousand steps; made once."""
     home = Home.at(folder)
-    created = folder / MADE_FILE
+    created = folder / CREATED_FILE
     if created.exists() and int(created.read_text()) == num_jobs:
         return home
     if folder.exists():

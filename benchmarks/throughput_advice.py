@@ -76,15 +76,15 @@ def followed(name: str, case: Case, seconds: float) -> list[Followed]:
     with cluster(setting._replace(workers=1, nodes=1, steps=WHOLE_RUN)) as created:
         forecasts = Forecasts(created, seconds)
         link = between_nodes(setting.rate)
-        events = forecasts.asked(case.workers, link, "--advise").advice
+        events = forecasts.full_forecast(case.workers, link, "--advise").advice
     now = measured(setting)
     print(f"  as it is: {described(now)}", flush=True)
     found = []
     for advice in events:
         if advice.time_saved <= 0:
             continue
-        then = measured(as_told := changed(case, advice))
-        gained = 1 - row_s(then, as_told) / row_s(now, setting)
+        then = measured(advised := changed(case, advice))
+        gained = 1 - row_s(then, advised) / row_s(now, setting)
         found.append(Followed(100 * advice.time_saved, 100 * gained))
         print(f"  {advice.change}: {found[-1].promised:.1f} points promised, {found[-1].gained:.1f} gained")
         print(f"    {described(then)}", flush=True)

@@ -41,14 +41,14 @@ WORKERS = (4, 7, 8, 16, 32)
 PORT = 29_555
 TIMEOUT_S = 600.0
 WITHIN = 0.05
-BASE = Setting(0, 0, lane_s=0.25, spread=0.1, gradient_bytes=250_000, rate="6mbit", steps=14)
+BASE = Setting(0, 0, lane_s=0.25, step_time_sd=0.1, gradient_bytes=250_000, rate="6mbit", steps=14)
 """Workers and nodes are filled in. A message of 32 nodes takes 5 ms of two processors: links have to be so slow
 that a share of a gradient takes longer."""
 CASES: dict[str, Setting] = {
     "compute": BASE,
-    "network": BASE._replace(lane_s=0.15, spread=0.05, gradient_bytes=2_000_000, rate="40mbit"),
+    "network": BASE._replace(lane_s=0.15, step_time_sd=0.05, gradient_bytes=2_000_000, rate="40mbit"),
     "buckets": BASE._replace(gradient_bytes=2_000_000, rate="16mbit"),
-    "stragglers": BASE._replace(spread=0.3, steps=50),
+    "stragglers": BASE._replace(step_time_sd=0.3, steps=50),
     "loader": BASE._replace(
         lane_s=0.05,
         row_s=0.0125,
@@ -102,7 +102,7 @@ def between_nodes(rate: str) -> NetworkLink:
             meeting = f"tcp://{nodes[0].address}:{PORT}"
             ranks = Ranks.join(rank=rank, world_size=2, rendezvous=meeting, num_threads=1)
             assert ranks.outer is not None
-            link_probe.WARMING, link_probe.TURNS = 1, 5  # four megabytes take seconds
+            link_probe.WARMUP_ROUNDS, link_probe.ROUNDS = 1, 5  # four megabytes take seconds
             spans = [
                 span
                 for span in link_probe.probe_links(ranks.outer, torch.device("cpu"))
@@ -122,26 +122,28 @@ def between_nodes(rate: str) -> NetworkLink:
 class Forecasts:
     """By the command, with a calibration that is made for the case."""
 
-    def __init__(self, made: Cluster, seconds: float) -> None:
-        self._made, self._recipe = made, str(made.folder / "recipe.yaml")
-        calibration = made.folder / "calibration.json"
-        made.assay("throughput", self._recipe, "--workers", "1", "--seconds", str(seconds), "--out", str(calibration))
+    def __init__(self, launched: Cluster, seconds: float) -> None:
+        self._launched, self._recipe = launched, str(launched.folder / "recipe.yaml")
+        calibration = launched.folder / "calibration.json"
+        launched.assay(
+            "throughput", self._recipe, "--workers", "1", "--seconds", str(seconds), "--out", str(calibration)
+        )
         self.calibration = ThroughputCalibration.from_json(calibration.read_bytes(), source=calibration)
         assert self.calibration.two_workers is not None, "two workers fit on two processors"
         self._here = measured_link(self.calibration.two_workers)
 
     def of(self, workers: int, link: NetworkLink, *options: str) -> WorldForecast:
         """A node each."""
-        [found] = self.asked(workers, link, *options).sizes
+        [found] = self.full_forecast(workers, link, *options).sizes
         return found
 
-    def asked(self, workers: int, link: NetworkLink, *options: str) -> ThroughputForecast:
+    def full_forecast(self, workers: int, link: NetworkLink, *options: str) -> ThroughputForecast:
         """Likewise, all that the command says."""
         # What a message costs on this machine the forecast adds by itself.
         latency_s = max(0.0, link.latency_s - self._here.latency_s)
         network = f"{link.bytes_per_s / 1e6:.3f}MB/s,{latency_s * 1e6:.0f}us"
         request = ("--workers", str(workers), "--devices-per-node", "1", "--network", network, *options)
-        shown = self._made.assay("throughput", self._recipe, *request, "--json")
+        shown = self._launched.assay("throughput", self._recipe, *request, "--json")
         return ThroughputForecast.from_json(shown, source="assay throughput")
 
 

@@ -97,7 +97,7 @@ COMMIT_EVERY = 50
 """Steps over which the cost of a commit is spread; half of a recipe's default, so twice its cost."""
 
 
-class Bench:
+class TrainerBenchmark:
     """Starts processes and gathers what they report."""
 
     def __init__(self, folder: Path, plan: Plan) -> None:
@@ -184,19 +184,19 @@ def per_step(times: npt.NDArray[np.float64]) -> float:
     return float(np.median(times, axis=0).mean())
 
 
-def against_bare_ddp(bench: Bench) -> dict[str, float]:
+def against_bare_ddp(benchmark: TrainerBenchmark) -> dict[str, float]:
     """Ratios of step times, ours / bare, by world size."""
-    steps = bench.plan.steps
+    steps = benchmark.plan.steps
     runs: dict[tuple[Who, int], list[list[Report]]] = {
-        (who, size): [] for size in bench.plan.world_sizes for who in ("bare_ddp", "ours")
+        (who, size): [] for size in benchmark.plan.world_sizes for who in ("bare_ddp", "ours")
     }
-    for turn in range(bench.plan.rounds):
+    for turn in range(benchmark.plan.rounds):
         for who, size in sorted(runs, reverse=bool(turn % 2)):
-            task = bench.task(who, steps=WARM_UP_STEPS + steps + 1)
+            task = benchmark.task(who, steps=WARM_UP_STEPS + steps + 1)
             task = replace(task, commit_every=WARM_UP_STEPS + steps // 2)
-            runs[who, size].append(bench.run(task, size))
+            runs[who, size].append(benchmark.run(task, size))
     figures: dict[str, float] = {}
-    for size in bench.plan.world_sizes:
+    for size in benchmark.plan.world_sizes:
         ours = StepTimes.of(runs["ours", size], steps)
         bare = StepTimes.of(runs["bare_ddp", size], steps)
         wall, cpu = per_step(ours.wall) / per_step(bare.wall), per_step(ours.cpu) / per_step(bare.cpu)
@@ -211,16 +211,16 @@ def against_bare_ddp(bench: Bench) -> dict[str, float]:
     return figures
 
 
-def cost_of_each(bench: Bench) -> dict[str, float]:
+def protection_costs(benchmark: TrainerBenchmark) -> dict[str, float]:
     """CPU of each protection, and of all together, as a share of the bare step.
 
     The whole steps of `against_bare_ddp` have all of them but the spot check, which none of so few is due for.
     """
-    steps = WARM_UP_STEPS + bench.plan.protected_steps
+    steps = WARM_UP_STEPS + benchmark.plan.protected_steps
     figures: dict[str, float] = {}
-    for size in bench.plan.world_sizes:
-        task = replace(bench.task("protections", steps=steps), commit_every=COMMIT_EVERY)
-        reports = bench.run(task, size)
+    for size in benchmark.plan.world_sizes:
+        task = replace(benchmark.task("protections", steps=steps), commit_every=COMMIT_EVERY)
+        reports = benchmark.run(task, size)
         costs = {name: sum(report.costs_ms[name] for report in reports) for name in reports[0].costs_ms}
         bare = costs.pop("bare")
         line = [f"{name} {ms:+.2f} ms ({ms / bare:+.2%})" for name, ms in costs.items()]
@@ -242,17 +242,17 @@ def processes(count: int) -> str:
 # Ours beside HF Trainer and Lightning.
 
 
-def against_peers(bench: Bench) -> dict[str, float]:
+def against_peers(benchmark: TrainerBenchmark) -> dict[str, float]:
     """Ratios of samples/s over an epoch, ours / theirs."""
-    batch_rows = bench.plan.peer_batch_rows
-    steps = bench.plan.peer_rows // batch_rows
+    batch_rows = benchmark.plan.peer_batch_rows
+    steps = benchmark.plan.peer_rows // batch_rows
     names: list[Who] = ["ours", *(name for name in PEERS if is_installed(name))]
     seconds: dict[Who, list[float]] = {name: [] for name in names}
     cpu_s: dict[Who, list[float]] = {name: [] for name in names}
     counts: dict[Who, Report] = {}
-    for turn in range(bench.plan.peer_rounds):
+    for turn in range(benchmark.plan.peer_rounds):
         for name in names if turn % 2 == 0 else names[::-1]:
-            report = bench.run(bench.task(name, steps=steps, batch_rows=batch_rows))[0]
+            report = benchmark.run(benchmark.task(name, steps=steps, batch_rows=batch_rows))[0]
             seconds[name].append(report.wall_s[-1] - report.wall_s[0])
             cpu_s[name].append(report.cpu_s[-1] - report.cpu_s[0])
             counts[name] = report
@@ -282,23 +282,23 @@ def is_installed(name: Who) -> bool:
 # One worker and two.
 
 
-def two_workers(bench: Bench) -> dict[str, float]:
+def two_workers(benchmark: TrainerBenchmark) -> dict[str, float]:
     """Ratio of samples/s, two processes / one; and where the rest went."""
-    plan = bench.plan
+    plan = benchmark.plan
     steps = plan.worker_steps
     task = replace(
-        bench.task("ours", steps=WARM_UP_STEPS + steps + 1, batch_rows=plan.worker_batch_rows),
+        benchmark.task("ours", steps=WARM_UP_STEPS + steps + 1, batch_rows=plan.worker_batch_rows),
         hidden_size=plan.worker_hidden_size,
         num_layers=plan.worker_layers,
         commit_every=WARM_UP_STEPS + steps // 2,
     )
     one, two, apart = [], [], []
     for turn in range(plan.worker_rounds):
-        one.append(bench.run(task))
-        two.append(bench.run(task, 2))
+        one.append(benchmark.run(task))
+        two.append(benchmark.run(task, 2))
         if plan.measures_ceiling and turn % 2 == 0:
-            pair = [bench.start(task), bench.start(task)]
-            apart += [bench.finish(processes) for processes in pair]
+            pair = [benchmark.start(task), benchmark.start(task)]
+            apart += [benchmark.finish(processes) for processes in pair]
     one_ms, two_ms = (per_step(StepTimes.of(runs, steps).wall) for runs in (one, two))
     figures = {"workers_2_vs_1": one_ms / two_ms}
     rate = 1000 * plan.worker_batch_rows
@@ -336,7 +336,7 @@ class Part(NamedTuple):
     name: str
     title: str
     """With the plan's fields."""
-    measure: Callable[[Bench], dict[str, float]]
+    measure: Callable[[TrainerBenchmark], dict[str, float]]
 
 
 PARTS = (
@@ -345,7 +345,7 @@ PARTS = (
         "Step time against a bare DDP loop, equal batches, a commit in {plan.steps} steps:",
         against_bare_ddp,
     ),
-    Part("protections", "CPU of each protection, per step of all ranks:", cost_of_each),
+    Part("protections", "CPU of each protection, per step of all ranks:", protection_costs),
     Part(
         "peers",
         "{plan.peer_rows} rows of very different lengths, {plan.peer_batch_rows} a step, 1 process:",
@@ -407,7 +407,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="assay-bench-"))
     figures: dict[str, float] = {}
     try:
-        holdout = Bench(folder, plan)
+        holdout = TrainerBenchmark(folder, plan)
         print(
             f"Rows of 4 to 512 tokens; {plan.num_layers} layers of {plan.hidden_size}; "
             f"{plan.batch_rows} rows a step in {LANES} lanes; 1 thread a process"

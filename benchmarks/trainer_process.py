@@ -155,7 +155,7 @@ class Protected:
         method = method_of(task)
         self.loader = loader_of(task, method.config.columns)
         self.config = TrainerConfig(max_steps=task.num_steps, commit_every=task.commit_every, optimizer=OPTIMIZER)
-        self.check_each_step: bool | None = None
+        self.checks_all_steps: bool | None = None
         """None checks as often as the recipe's default says."""
         model = initial_model(method, seed=SEED, device=ranks.device)
         optimizer = build_optimizer(model, OPTIMIZER)
@@ -199,7 +199,7 @@ class Protected:
         return RankRecorder(segment, heartbeats, task.rank, self.clock, start_step=0, at_moment=faults.at_moment)
 
     def is_spot_checked(self, step: int) -> bool:
-        return self.config.is_spot_checked(step) if self.check_each_step is None else self.check_each_step
+        return self.config.is_spot_checked(step) if self.checks_all_steps is None else self.checks_all_steps
 
     def close(self) -> None:
         self.saver.close()
@@ -214,7 +214,7 @@ def ours(task: Task) -> Report:
     parts = Protected(task, ranks)
     stopwatch = Stopwatch()
 
-    def asked_before_each_step() -> bool:
+    def count_step() -> bool:
         stopwatch.note()
         return False
 
@@ -228,7 +228,7 @@ def ours(task: Task) -> Report:
         config=parts.config,
         schedule=CommitSchedule(parts.config, parts.clock, failure_s=3600.0),
         evaluate=lambda step: None,
-        stop_requested=asked_before_each_step,
+        stop_requested=count_step,
     )
     trainer.train(TrainingPosition(0, Cursor()))
     stopwatch.note()
@@ -299,7 +299,7 @@ def protections(task: Task) -> Report:
         seconds[name].append(time.process_time() - start_s)
 
     def protected(share: StepShare, step: int, *, checked: bool) -> None:
-        parts.check_each_step = checked
+        parts.checks_all_steps = checked
         parts.stepper.step(share, step=step, stop_requested=False)
 
     # Everything is read before the clock runs: the loader's threads would be counted with whoever is at work.
@@ -326,9 +326,9 @@ def protections(task: Task) -> Report:
     return Report(costs_ms=costs_ms, cost_error_ms=1000 * _error_of_median(seconds["lanes_and_tree"][2:]))
 
 
-def _error_of_median(values: Sequence[float], repeats: int = 1000) -> float:
+def _error_of_median(values: Sequence[float], num_resamples: int = 1000) -> float:
     """Standard error, by the bootstrap."""
-    drawn = np.random.default_rng(0).choice(np.array(values), size=(repeats, len(values)))
+    drawn = np.random.default_rng(0).choice(np.array(values), size=(num_resamples, len(values)))
     return float(np.median(drawn, axis=1).std())
 
 
@@ -361,10 +361,10 @@ def _write_down(recorder: SegmentWriter | RankRecorder, step: int) -> None:
     recorder.log(step, dict.fromkeys(names, 1.0))
 
 
-def _commit_cpu_s(parts: Protected, receipts: LaneReceipts, repeats: int = 4) -> float:
+def _commit_cpu_s(parts: Protected, receipts: LaneReceipts, num_resamples: int = 4) -> float:
     """CPU seconds of a whole commit, the saving thread's included; the first, which warms up, is left out."""
     costs = []
-    for commit in range(1, repeats + 1):
+    for commit in range(1, num_resamples + 1):
         start_s = time.process_time()
         parts.recorder.sync()
         parts.saver.begin(

@@ -16,7 +16,7 @@ from assay.data.dataset.split import DatasetView, whole_view
 
 VOCAB_SIZE = 4096
 MAX_TOKENS = 512
-MEDIAN_TOKENS, SPREAD = 90, 0.7
+MEDIAN_TOKENS, SIGMA = 90, 0.7
 ROWS_PER_SHARD, ROWS_PER_GROUP = 512, 128
 
 
@@ -25,7 +25,7 @@ def write_rows(folder: Path, num_rows: int) -> Path:
     rng = np.random.default_rng(0)
     for first in range(0, num_rows, ROWS_PER_SHARD):
         count = min(ROWS_PER_SHARD, num_rows - first)
-        lengths = np.clip(np.exp(rng.normal(np.log(MEDIAN_TOKENS), SPREAD, count)), 4, MAX_TOKENS).astype(int)
+        lengths = np.clip(np.exp(rng.normal(np.log(MEDIAN_TOKENS), SIGMA, count)), 4, MAX_TOKENS).astype(int)
         tokens = [rng.integers(1, VOCAB_SIZE, length, dtype=np.int32) for length in lengths]
         table = pa.table(
             {

@@ -48,7 +48,7 @@ from assay.triage.failures.scan import scan
 from assay.triage.slow.detect import find_levels
 from assay.triage.symptoms.logs import read_log
 from fleet_ledger import recorded_fleet
-from triage_fleets import CULPRITS, FACTORS, Fleet, made_fleet
+from triage_fleets import CULPRITS, FACTORS, Fleet, random_fleet
 from triage_peers import (
     LEVEL,
     LineClassifier,
@@ -155,7 +155,7 @@ def _print_named(name: str, found: Sequence[_Named]) -> None:
 
 
 def _named(culprit: tuple[str, ...], unit_sd: float, seed: int) -> _Named:
-    fleet = made_fleet(500, culprit, unit_sd=unit_sd, rng=np.random.default_rng(seed))
+    fleet = random_fleet(500, culprit, unit_sd=unit_sd, rng=np.random.default_rng(seed))
     table = _table(fleet)
     found, peer = _diagnosis(table), g_test(table)
     first = [found.causes[0].factors, *found.causes[0].ties] if found.causes else []
@@ -170,7 +170,7 @@ def _named(culprit: tuple[str, ...], unit_sd: float, seed: int) -> _Named:
 
 def _accused(number: int, unit_sd: float, seed: int) -> tuple[bool, bool, bool, bool]:
     """Whether a table without a culprit has one: ours, ours without naming it, the naive scan, the G-test."""
-    table = _table(made_fleet(number, (), unit_sd=unit_sd, rng=np.random.default_rng(500_000 + seed)))
+    table = _table(random_fleet(number, (), unit_sd=unit_sd, rng=np.random.default_rng(500_000 + seed)))
     verdict = _diagnosis(table).verdict
     alone = scan(of_independent_attempts(table), None, rng=np.random.default_rng(0))
     is_naive = bool(alone.regions) and alone.p_value(alone.regions[0].score) <= LEVEL
@@ -193,7 +193,7 @@ def size(quick: int) -> dict[str, float]:
     number = 100_000 // quick
     costs = []
     for culprit in ((), ("host",), ("image", "driver")):
-        fleet = made_fleet(number, culprit, unit_sd=USUAL_SD, rng=np.random.default_rng(1))
+        fleet = random_fleet(number, culprit, unit_sd=USUAL_SD, rng=np.random.default_rng(1))
         cpu_s, peak_gb, verdict = _scanned(fleet)
         what = "+".join(culprit) or "nothing"
         print(f"  {number:,} attempts, {what} at fault: {cpu_s:.1f} CPU-seconds, {peak_gb:.2f} GB, '{verdict}'")
@@ -305,9 +305,9 @@ def _alarms(name: str, noise: Callable[[np.random.Generator, int], Series], numb
     return _print_shares(f"alarms: {name}, {number} values", lambda detect: [bool(detect(values)) for values in drawn])
 
 
-def _print_shares(name: str, asked: Callable[[Detector], list[bool]]) -> float:
+def _print_shares(name: str, rate_of: Callable[[Detector], list[bool]]) -> float:
     """One line; the share of ours."""
-    shares = [float(np.mean(asked(detect))) for detect in _detectors().values()]
+    shares = [float(np.mean(rate_of(detect))) for detect in _detectors().values()]
     print(f"  {name:44} " + "".join(f"{share:14.1%}" for share in shares), flush=True)
     return shares[0]
 
@@ -347,7 +347,7 @@ def _classified(texts: dict[str, list[str]], marked: dict[str, int], name: str) 
     """By a classifier that has seen all logs but this one."""
     others = [text for text in marked if text != name]
     classifier = LineClassifier([texts[text] for text in others], [marked[text] for text in others])
-    return classifier.likeliest(texts[name])
+    return classifier.most_likely(texts[name])
 
 
 def _lines_per_cpu_s(files: Sequence[Path], times: int) -> float:

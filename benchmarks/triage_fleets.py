@@ -32,7 +32,7 @@ class Fleet(NamedTuple):
         return "\n".join([",".join(self.columns), *(",".join(row) for row in rows)]) + "\n"
 
 
-def made_fleet(num_attempts: int, culprit: Sequence[str], *, unit_sd: float, rng: np.random.Generator) -> Fleet:
+def random_fleet(num_attempts: int, culprit: Sequence[str], *, unit_sd: float, rng: np.random.Generator) -> Fleet:
     """`culprit`: the factors at fault, one of whose values is drawn; none where it is empty. `unit_sd`: how
     much the log-odds of recipes differ."""
     driver_of_rack = rng.integers(len(DRIVERS), size=RACKS)

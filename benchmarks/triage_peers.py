@@ -115,7 +115,7 @@ class LineClassifier:
         is_marked = [number == m for log, m in zip(logs, marked, strict=True) for number in _numbers(log)]
         self._classifier.fit(self._words.fit_transform([line for log in logs for line in log]), is_marked)
 
-    def likeliest(self, lines: Sequence[str]) -> list[int]:
+    def most_likely(self, lines: Sequence[str]) -> list[int]:
         """Numbers (from 1) of the three likeliest lines."""
         scores: Any = self._classifier.decision_function(self._words.transform(lines))
         return [int(index) + 1 for index in np.argsort(-scores, kind="stable")[:3]]

@@ -1,7 +1,7 @@
 """A clock that a test moves."""
 
 
-class HandClock:
+class ManualClock:
     """Stands still but where somebody sleeps, or a test moves it."""
 
     def __init__(self, at_s: float = 0.0) -> None:

@@ -37,14 +37,14 @@ class CompletionsServer(ThreadingHTTPServer):
     def __init__(self, folder: Path, *, model: str = "policy", port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), _Handler)
         self.model = model
-        self.ways: set[str] = set()
+        self.faults: set[str] = set()
         self.failures = 0
         """So many questions are answered with 500 first."""
         self.slow_s = 0.0
-        self.num_asked = 0
+        self.num_requests = 0
         """Completions."""
         self.lock = threading.Lock()
-        self.told = "default"
+        self.version = "default"
         self.started_from = str(folder)
         self._load(self.started_from)
 
@@ -54,12 +54,12 @@ class CompletionsServer(ThreadingHTTPServer):
 
     @property
     def named(self) -> str:
-        if self.told == "loading" or "lying" in self.ways:
-            return self.told
+        if self.version == "loading" or "lying" in self.faults:
+            return self.version
         return self._digest
 
     def reload(self, folder: str) -> None:
-        if not self.ways & {"stale", "lying"}:
+        if not self.faults & {"stale", "lying"}:
             self._load(folder)
 
     def _load(self, folder: str) -> None:
@@ -72,19 +72,19 @@ class CompletionsServer(ThreadingHTTPServer):
 
     def complete(self, body: dict[str, Any]) -> dict[str, Any]:
         time.sleep(self.slow_s)
-        if "dying" in self.ways:
+        if "dying" in self.faults:
             os._exit(9)
         with self.lock:
-            self.num_asked += 1
+            self.num_requests += 1
             choices = self._choices(body)
-            if "changing" in self.ways:
+            if "changing" in self.faults:
                 self._digest = "another" * 9 + "s"
         return {"model": self.model, "choices": choices}
 
     @torch.no_grad()
     def _choices(self, body: dict[str, Any]) -> list[dict[str, Any]]:
         assert (body["top_p"], body["top_k"]) == (1.0, -1), "only these are drawn here"
-        temperature = HOT if "hot" in self.ways else body["temperature"]
+        temperature = HOT if "hot" in self.faults else body["temperature"]
         output = self._network.generate(
             torch.tensor([body["prompt"]] * body["n"]), do_sample=True, temperature=temperature, top_k=0,
             top_p=1.0, max_new_tokens=body["max_tokens"], eos_token_id=body["stop_token_ids"] or None,
@@ -109,7 +109,7 @@ class CompletionsServer(ThreadingHTTPServer):
             "logprobs": {"token_logprobs": logprobs[: len(tokens)]}, "token_ids": tokens,
             "prompt_token_ids": body["prompt"],
         }  # fmt: skip
-        return choice if "text_only" not in self.ways else {**choice, "token_ids": None, "logprobs": None}
+        return choice if "text_only" not in self.faults else {**choice, "token_ids": None, "logprobs": None}
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -117,35 +117,35 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path == "/v1/models":
-            self._answer(200, {"data": [{"id": self.server.model, "max_model_len": 64}]})
-        elif self.path == "/weight_info" and "unnamed" not in self.server.ways:
-            self._answer(200, {"weight_version": self.server.named})
+            self._respond(200, {"data": [{"id": self.server.model, "max_model_len": 64}]})
+        elif self.path == "/weight_info" and "unnamed" not in self.server.faults:
+            self._respond(200, {"weight_version": self.server.named})
         else:
-            self._answer(404, {"detail": "Not Found"})
+            self._respond(404, {"detail": "Not Found"})
 
     def do_POST(self) -> None:
         body, server = json.loads(self.rfile.read(int(self.headers["Content-Length"]))), self.server
         if server.failures:
             server.failures -= 1
-            self._answer(500, {"detail": "told to"})
+            self._respond(500, {"detail": "told to"})
         elif self.path == "/v1/completions":
-            self._answer(200, server.complete(body))
+            self._respond(200, server.complete(body))
         elif self.path == "/update_weight_version":
-            server.told = body["new_version"]
-            self._answer(200, {"success": True})
+            server.version = body["new_version"]
+            self._respond(200, {"success": True})
         elif self.path == "/collective_rpc":
             server.reload(body["kwargs"]["weights_path"])
-            self._answer(200, {"results": [None]})
+            self._respond(200, {"results": [None]})
         elif self.path == "/reset_prefix_cache":
-            self._answer(200, None)
+            self._respond(200, None)
         elif self.path == "/misbehave":  # a test's own
-            server.ways, server.failures = set(body.get("ways", ())), body.get("failures", 0)
+            server.faults, server.failures = set(body.get("faults", ())), body.get("failures", 0)
             server.slow_s = body.get("slow_s", 0.0)
-            self._answer(200, {"asked": server.num_asked})
+            self._respond(200, {"requests": server.num_requests})
         else:
-            self._answer(404, {"detail": "Not Found"})
+            self._respond(404, {"detail": "Not Found"})
 
-    def _answer(self, status: int, body: Any) -> None:
+    def _respond(self, status: int, body: Any) -> None:
         data = b"" if body is None else json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
@@ -176,10 +176,10 @@ if __name__ == "__main__":
     parser.add_argument("--port-file", type=Path, required=True)
     parser.add_argument("--model", default="policy")
     parser.add_argument("--port", type=int, default=0)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
-    served = CompletionsServer(given.folder, model=given.model, port=given.port)
-    unfinished = given.port_file.with_suffix(".unfinished")
+    served = CompletionsServer(arguments.folder, model=arguments.model, port=arguments.port)
+    unfinished = arguments.port_file.with_suffix(".unfinished")
     unfinished.write_text(served.url)
-    unfinished.rename(given.port_file)
+    unfinished.rename(arguments.port_file)
     served.serve_forever()

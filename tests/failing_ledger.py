@@ -74,7 +74,7 @@ class Troubles:
             self._make_late()
         if trouble == "twice":
             with begin() as connection:
-                request.say_again(connection)
+                request.repeat_on(connection)
         if trouble == "lost":
             raise StoreAwayError("ledger: lost")
 
@@ -119,7 +119,7 @@ class Heard:
         """`dies_at`: the answer to statement number n, or to the commit if there are fewer, stays out."""
         self._connection = connection
         self._dies_at = dies_at
-        self._said: list[Statement] = []
+        self._executed: list[Statement] = []
 
     def execute(self, statement: str, values: Values = {}) -> list[tuple[Any, ...]]:  # noqa: B006 (not changed)
         """See `Connection`."""
@@ -137,15 +137,15 @@ class Heard:
         if self._dies_at is not None:
             raise StoreAwayError("ledger: the connection was lost")
 
-    def say_again(self, connection: Connection) -> None:
+    def repeat_on(self, connection: Connection) -> None:
         """Every statement, in another transaction."""
-        for statement, values in self._said:
+        for statement, values in self._executed:
             if isinstance(values, Mapping):
                 connection.execute(statement, values)
             else:
                 connection.execute_all(statement, values)
 
     def _hear(self, statement: str, values: Values | Sequence[Values]) -> None:
-        if len(self._said) == self._dies_at:
+        if len(self._executed) == self._dies_at:
             raise StoreAwayError("ledger: the answer ends too early")
-        self._said.append((statement, values))
+        self._executed.append((statement, values))

@@ -24,12 +24,12 @@ from assay.base.errors import StoreAwayError
 from assay.store.keys import ObjectInfo, require_key, require_prefix
 from assay.store.objects import ObjectStore, RetryingStore
 from assay.store.retry_policy import CallMaker, RetryPolicy
-from clocks import HandClock
+from clocks import ManualClock
 
 Trouble = Literal["error", "lost", "hang", "late", "twice", "truncated", "slow"]
 TROUBLES: tuple[Trouble, ...] = get_args(Trouble)
 OUTAGE_S = 20.0
-Answer = TypeVar("Answer")
+Response = TypeVar("Response")
 
 
 class FailingStore:
@@ -39,7 +39,7 @@ class FailingStore:
         self,
         inner: ObjectStore,
         troubles: Mapping[int, Trouble],
-        clock: HandClock,
+        clock: ManualClock,
         *,
         outage_s: float = OUTAGE_S,
     ) -> None:
@@ -59,40 +59,40 @@ class FailingStore:
     def get(self, key: str) -> bytes:
         """See `ObjectStore`; so for all that follows."""
         require_key(self.url, key)
-        return self._ask(lambda: self._inner.get(key))
+        return self._call(lambda: self._inner.get(key))
 
     def get_ranges(self, key: str, starts: Sequence[int], ends: Sequence[int]) -> list[memoryview]:
         require_key(self.url, key)
-        return self._ask(lambda: self._inner.get_ranges(key, starts, ends))
+        return self._call(lambda: self._inner.get_ranges(key, starts, ends))
 
     def put(self, key: str, data: bytes | memoryview) -> None:
         require_key(self.url, key)
         whole = bytes(data)
-        self._ask(lambda: self._inner.put(key, whole))
+        self._call(lambda: self._inner.put(key, whole))
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
         require_key(self.url, key)
         whole = bytes(data)
-        return self._ask(lambda: self._inner.put_if_absent(key, whole))
+        return self._call(lambda: self._inner.put_if_absent(key, whole))
 
     def list(self, prefix: str, after: str = "", limit: int | None = None) -> Iterator[ObjectInfo]:
         require_prefix(self.url, prefix)
-        return iter(self._ask(lambda: [*self._inner.list(prefix, after, limit)]))
+        return iter(self._call(lambda: [*self._inner.list(prefix, after, limit)]))
 
     def exists(self, key: str) -> bool:
         require_key(self.url, key)
-        return self._ask(lambda: self._inner.exists(key))
+        return self._call(lambda: self._inner.exists(key))
 
     def num_bytes(self, key: str) -> int:
         require_key(self.url, key)
-        return self._ask(lambda: self._inner.num_bytes(key))
+        return self._call(lambda: self._inner.num_bytes(key))
 
     def delete(self, key: str) -> None:
         require_key(self.url, key)
-        self._ask(lambda: self._inner.delete(key))
+        self._call(lambda: self._inner.delete(key))
 
     def sweep_unfinished(self, is_dead: Callable[[str, float], bool], is_swept: Callable[[str], bool]) -> None:
-        self._ask(lambda: self._inner.sweep_unfinished(is_dead, is_swept))
+        self._call(lambda: self._inner.sweep_unfinished(is_dead, is_swept))
 
     @contextmanager
     def open_reader(self, key: str) -> Iterator[IO[bytes]]:
@@ -108,7 +108,7 @@ class FailingStore:
             self._clock.sleep_s(60.0)
             raise StoreAwayError(f"{self.url}/{key}: no answer.") from None
 
-    def _ask(self, call: Callable[[], Answer]) -> Answer:
+    def _call(self, call: Callable[[], Response]) -> Response:
         trouble = self._trouble_now()
         late, self._late = self._late, []
         try:
@@ -128,7 +128,7 @@ class FailingStore:
             return None
         return self._outage[0]
 
-    def _in_trouble(self, trouble: Trouble | None, call: Callable[[], Answer]) -> Answer:
+    def _in_trouble(self, trouble: Trouble | None, call: Callable[[], Response]) -> Response:
         if trouble is None:
             return call()
         if trouble == "slow":
@@ -150,17 +150,17 @@ class Silence(BaseException):
     """There will be no answer."""
 
 
-def patient(store: ObjectStore, clock: HandClock, *, budget_s: float = 900.0) -> RetryingStore:
+def patient(store: ObjectStore, clock: ManualClock, *, budget_s: float = 900.0) -> RetryingStore:
     """As `open_store` wraps a store, but in simulated time and one thread."""
-    return RetryingStore(store, RetryPolicy(budget_s, clock=clock, notify=said.append, make_call=_simulated(clock)))
+    return RetryingStore(store, RetryPolicy(budget_s, clock=clock, notify=messages.append, make_call=_simulated(clock)))
 
 
-said: list[str] = []
+messages: list[str] = []
 """What was told to people."""
 
 
-def _simulated(clock: HandClock) -> CallMaker:
-    def make_call(call: Callable[[], Answer], look: Callable[[], None]) -> Answer:
+def _simulated(clock: ManualClock) -> CallMaker:
+    def make_call(call: Callable[[], Response], look: Callable[[], None]) -> Response:
         try:
             return call()
         except Silence:

@@ -172,7 +172,7 @@ def _bound(port: int) -> socket.socket:
     return listener
 
 
-class _Answer(NamedTuple):
+class _Response(NamedTuple):
     status: int
     headers: list[tuple[str, str]]
     data: bytes
@@ -198,11 +198,11 @@ class HttpWire(Wire):
         """Of a request that has come."""
         return self.next_trouble()
 
-    def ask(self, method: str, path: str, headers: "Message[str, str]", body: bytes) -> _Answer:
+    def forward(self, method: str, path: str, headers: "Message[str, str]", body: bytes) -> _Response:
         """The server's own answer."""
         with self._sent(method, path, headers, body) as connection:
             response = connection.getresponse()
-            return _Answer(response.status, response.getheaders(), response.read())
+            return _Response(response.status, response.getheaders(), response.read())
 
     def leave(self, method: str, path: str, headers: "Message[str, str]", body: bytes) -> None:
         """Send a request, or the beginning of its body, and be gone."""
@@ -249,14 +249,14 @@ class _Exchange(BaseHTTPRequestHandler):
                 self.close_connection = True
                 self.server.leave(*request, body[: len(body) // 2] if trouble == "torn" else body)
             else:
-                self._in_trouble(trouble, lambda: self.server.ask(*request, body))
+                self._in_trouble(trouble, lambda: self.server.forward(*request, body))
         finally:
             for item in late:
                 item()
 
     do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _pass_on
 
-    def _in_trouble(self, trouble: Trouble | None, call: Callable[[], _Answer]) -> None:
+    def _in_trouble(self, trouble: Trouble | None, call: Callable[[], _Response]) -> None:
         self.close_connection = trouble in ("refused", "hang", "lost", "late", "truncated", "closed")
         if trouble == "refused":
             return
@@ -267,7 +267,7 @@ class _Exchange(BaseHTTPRequestHandler):
             self.server.put_late(call)
             return
         if trouble == "error":
-            self._answer(_Answer(503, [("Content-Type", "text/plain")], b"SlowDown"))
+            self._send_response(_Response(503, [("Content-Type", "text/plain")], b"SlowDown"))
             return
         if trouble == "slow":
             time.sleep(SLOW_S)
@@ -275,19 +275,19 @@ class _Exchange(BaseHTTPRequestHandler):
             call()
         response = call()
         if trouble == "truncated":
-            self._answer(response, num_bytes=len(response.data) // 2)
+            self._send_response(response, num_bytes=len(response.data) // 2)
         elif trouble != "lost":
-            self._answer(response)
+            self._send_response(response)
 
-    def _answer(self, answer: _Answer, num_bytes: int | None = None) -> None:
+    def _send_response(self, reply: _Response, num_bytes: int | None = None) -> None:
         """Or its first `num_bytes`."""
-        data = answer.data if num_bytes is None else answer.data[:num_bytes]
-        self.send_response_only(answer.status)
-        for name, value in answer.headers:
+        data = reply.data if num_bytes is None else reply.data[:num_bytes]
+        self.send_response_only(reply.status)
+        for name, value in reply.headers:
             if name.lower() not in ("connection", "content-length", "transfer-encoding"):
                 self.send_header(name, value)
-        events = {name.lower(): value for name, value in answer.headers}.get("content-length", "0")
-        self.send_header("Content-Length", events if self.command == "HEAD" else str(len(answer.data)))
+        events = {name.lower(): value for name, value in reply.headers}.get("content-length", "0")
+        self.send_header("Content-Length", events if self.command == "HEAD" else str(len(reply.data)))
         self.end_headers()
         for begin in range(0, len(data), _BLOCK):
             block = data[begin : begin + _BLOCK]
@@ -328,10 +328,12 @@ class DatabaseWire(Wire):
                         item.shutdown(socket.SHUT_RDWR)
                 back.join()
 
-    def _carry_forth(self, connection: socket.socket, server: socket.socket, answers: list[Trouble | None]) -> None:
+    def _carry_forth(
+        self, connection: socket.socket, server: socket.socket, current_trouble: list[Trouble | None]
+    ) -> None:
         while message := connection.recv(_BLOCK):
             trouble = self.next_trouble()
-            answers[0] = trouble
+            current_trouble[0] = trouble
             if trouble == "hang":
                 self.wait_out()
             if trouble in ("refused", "error", "hang"):
@@ -340,14 +342,16 @@ class DatabaseWire(Wire):
                 time.sleep(SLOW_S)
             server.sendall(message)
 
-    def _carry_back(self, server: socket.socket, connection: socket.socket, answers: list[Trouble | None]) -> None:
+    def _carry_back(
+        self, server: socket.socket, connection: socket.socket, current_trouble: list[Trouble | None]
+    ) -> None:
         with suppress(OSError):
             while response := server.recv(_BLOCK):
                 if self.trouble_now() == "hang":
                     self.wait_out()
-                if answers[0] == "truncated":
+                if current_trouble[0] == "truncated":
                     connection.sendall(response[: len(response) // 2])
-                if answers[0] in ("truncated", "lost"):
+                if current_trouble[0] in ("truncated", "lost"):
                     break
                 connection.sendall(response)
         with suppress(OSError):

@@ -20,7 +20,7 @@ from assay.store.commit_log import CommitLog
 from assay.store.heartbeat import Heartbeats
 from assay.store.objects import open_store
 from machine import MACHINE
-from one_rank import NeverAsked
+from one_rank import UnusedConnection
 
 RETRY_BUDGET_S = 120
 
@@ -93,7 +93,7 @@ def _be_rank(task: RankTask) -> NoReturn:
     with _traceback_of(task).open("w") as file:
         faulthandler.dump_traceback_later(RETRY_BUDGET_S, exit=True, file=file)
         try:
-            train_rank(task, NeverAsked())  # type: ignore[arg-type]
+            train_rank(task, UnusedConnection())  # type: ignore[arg-type]
         except BaseException:
             traceback.print_exc(file=file)
             file.flush()

@@ -32,11 +32,11 @@ class MoodyJudge(ThreadingHTTPServer):
         """Connections are refused."""
         self.rng = random.Random(7)
         self.lock = threading.Lock()
-        self.asked = Counter[str]()
+        self.requests = Counter[str]()
         """By what was asked: number of the prompt, and answer."""
-        self.is_kept: Callable[[int], bool] = lambda number: False
+        self.is_durable: Callable[[int], bool] = lambda number: False
         """Whether what was said of all answers to the prompt of that number is durable."""
-        self.asked_of_kept: list[str] = []
+        self.requests_of_durable: list[str] = []
         """Questions about answers to such a prompt: none may be asked."""
 
     @property
@@ -61,12 +61,12 @@ class MoodyJudge(ThreadingHTTPServer):
         self.server_activate()
         self.begin()
 
-    def said(self, question: str) -> str:
+    def reply(self, question: str) -> str:
         with self.lock:
-            self.asked[question] += 1
-            if self.asked.total() == self.leaves_after:
+            self.requests[question] += 1
+            if self.requests.total() == self.leaves_after:
                 threading.Thread(target=self.leave).start()
-            if self.fails_every and sum(self.asked.values()) % self.fails_every == 0:
+            if self.fails_every and sum(self.requests.values()) % self.fails_every == 0:
                 return "I would rather not say"
             return json.dumps({"result": round(self.rng.random(), 3)})
 
@@ -77,11 +77,11 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         question = body["messages"][0]["content"]
-        if self.server.is_kept(int(question.partition("|")[0])):
+        if self.server.is_durable(int(question.partition("|")[0])):
             if self._asker_is_gone():  # killed, and somebody else has asked and kept since
                 return
-            self.server.asked_of_kept.append(question)
-        output = self.server.said(question)
+            self.server.requests_of_durable.append(question)
+        output = self.server.reply(question)
         response = json.dumps({"choices": [{"message": {"content": output}}]}).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(response)))

@@ -51,7 +51,7 @@ class NoisyRegression:
         return Loss(error.square().sum(), {"error": MetricSum(error.abs().sum(), len(points)), "seldom": seldom})
 
 
-class SaysRows(NoisyRegression):
+class PromptRows(NoisyRegression):
     """Later updates weigh a loss by what the first one found."""
 
     metrics = (*NoisyRegression.metrics, "shaped_reward")
@@ -93,7 +93,7 @@ class SaysRows(NoisyRegression):
         rows = [self.sampled_tokens(model, row, seed) for row in prompts]
         rewards = MetricSum(torch.tensor(float(sum(rows)), dtype=torch.float64), len(rows))
         rollout_log = [
-            LoggedGroup(step, lane.lane, row, "trained", "[]", (answer_of(output),))
+            LoggedGroup(step, lane.lane, row, "trained", "[]", (completion_of(output),))
             for row, output in zip(prompts, rows, strict=True)
         ]
         trained = LaneShare(lane.lane, (micro_batch(rows),) if rows else ())
@@ -130,7 +130,7 @@ def micro_batch(rows: Sequence[int]) -> MicroBatch:
     return MicroBatch(np.array(rows, np.uint64), {"input_ids": Ragged(np.ones((len(rows), 3), np.int64), lengths)}, {})
 
 
-def answer_of(row: int) -> LoggedCompletion:
+def completion_of(row: int) -> LoggedCompletion:
     """As the journal holds it."""
     return LoggedCompletion(
         digest=row, num_tokens=1, is_cut=False, reward=float(row), scores=(float(row),), advantage=0.5

@@ -27,7 +27,7 @@ from assay.training.trainer.step import initial_model
 from machine import MACHINE
 
 
-class NeverAsked:
+class UnusedConnection:
     """The flag of a rank that nobody asks to stop."""
 
     is_set = False
@@ -61,7 +61,7 @@ def train_here(run: Run) -> None:
     Heartbeats.create(folder / "heartbeats", 1).close()
     threads = torch.get_num_threads()
     try:
-        train_rank(_task(run, folder), NeverAsked())  # type: ignore[arg-type]
+        train_rank(_task(run, folder), UnusedConnection())  # type: ignore[arg-type]
     finally:
         torch.set_num_threads(threads)
         torch.compiler.set_stance("default")

@@ -28,9 +28,9 @@ from assay.serving.engines.errors import engine_lost
 
 
 def token(text: str, logprob: float | None = -0.5, *, is_end: bool = False) -> TokenLogprob:
-    likeliest = () if logprob is None else (TopLogprob(text="?", text_bytes=(63,), logprob=-0.25),)
+    top_logprobs = () if logprob is None else (TopLogprob(text="?", text_bytes=(63,), logprob=-0.25),)
     return TokenLogprob(
-        text=text, text_bytes=tuple(text.encode()), logprob=logprob, top_logprobs=likeliest, is_end=is_end
+        text=text, text_bytes=tuple(text.encode()), logprob=logprob, top_logprobs=top_logprobs, is_end=is_end
     )
 
 
@@ -46,8 +46,8 @@ class ParrotEngine:
         size: int = 0,
     ) -> None:
         self.is_over = False
-        self.asked: list[EngineRequest] = []
-        self.given_up = 0
+        self.requests: list[EngineRequest] = []
+        self.num_abandoned = 0
         self.dies_after: int | None = None
         """So many things said."""
         self.source: ModelSource | None = None
@@ -73,7 +73,7 @@ class ParrotEngine:
         self.is_over = True
 
     async def stream(self, request: EngineRequest) -> AsyncGenerator[EngineResponse, None]:
-        self.asked.append(request)
+        self.requests.append(request)
         is_whole = False
         try:
             await self.waits.wait()
@@ -85,16 +85,16 @@ class ParrotEngine:
                 yield output
             is_whole = True
         finally:
-            self.given_up += not is_whole
+            self.num_abandoned += not is_whole
 
-    def _responses(self, ask: EngineRequest) -> Iterator[EngineResponse]:
-        match ask:
+    def _responses(self, request: EngineRequest) -> Iterator[EngineResponse]:
+        match request:
             case GenerateRequest():
-                yield PromptsRead(prompt_tokens=tuple(len(words(prompt)) for prompt in ask.prompts))
-                for choice in range(len(ask.prompts) * ask.n):
-                    output = [f" {word.upper()}" for word in words(ask.prompts[choice // ask.n])]
-                    pieces = output if ask.is_streamed else ["".join(output)]
-                    has_tokens = ask.top_logprobs is not None
+                yield PromptsRead(prompt_tokens=tuple(len(words(prompt)) for prompt in request.prompts))
+                for choice in range(len(request.prompts) * request.n):
+                    output = [f" {word.upper()}" for word in words(request.prompts[choice // request.n])]
+                    pieces = output if request.is_streamed else ["".join(output)]
+                    has_tokens = request.top_logprobs is not None
                     for location, text in enumerate(pieces, 1):
                         tokens = [token(f" {word}") for word in text.split()] if has_tokens else []
                         is_last = location == len(pieces)
@@ -103,11 +103,11 @@ class ParrotEngine:
                         yield CompletionChunk(choice=choice, text=text, tokens=tuple(tokens), num_tokens=num,
                                     reason="stop" if is_last else None)  # fmt: skip
             case ScoreRequest():
-                of = [words(prompt) for prompt in ask.prompts]
+                of = [words(prompt) for prompt in request.prompts]
                 yield Scored(prompts=tuple(tuple(token(w, -0.5 if i else None) for i, w in enumerate(item))
                                            for item in of))  # fmt: skip
             case EmbedRequest():
-                yield Embedded(vectors=tuple((0.5, float(len(words(e)))) for e in ask.prompts), num_tokens=3)
+                yield Embedded(vectors=tuple((0.5, float(len(words(e)))) for e in request.prompts), num_tokens=3)
             case ClassifyRequest():
                 predictions: dict[str, float | str] = (
                     {"probability": 0.75} if self._ready.is_predicate else {"reward": 1.5}
@@ -116,10 +116,10 @@ class ParrotEngine:
                     predictions = {"predicted": "b", "probability_a": 0.25, "probability_b": 0.75}
                 yield Classified(predictions=(predictions,), num_tokens=4)
             case TokenizeRequest():
-                if ask.tokens is not None:
-                    yield Tokenized(text=" ".join(map(str, ask.tokens)))
+                if request.tokens is not None:
+                    yield Tokenized(text=" ".join(map(str, request.tokens)))
                 else:
-                    yield Tokenized(tokens=tuple(range(len((ask.text or "").split()))))
+                    yield Tokenized(tokens=tuple(range(len((request.text or "").split()))))
 
 
 def words(prompt: PromptInput) -> list[str]:

@@ -37,13 +37,13 @@ class ParrotModels:
 class SlowModels(ParrotModels):
     """Each ask takes some seconds."""
 
-    def __init__(self, clock: ManualClock, ask_s: float) -> None:
+    def __init__(self, clock: ManualClock, request_s: float) -> None:
         super().__init__()
         self._clock = clock
-        self._ask_s = ask_s
+        self._request_s = request_s
 
     def run(self, source: ModelSource, work: Callable[[Engine], Awaitable[ResultT]]) -> ResultT:
-        self._clock.sleep_s(self._ask_s)
+        self._clock.sleep_s(self._request_s)
         return super().run(source, work)
 
 

@@ -36,11 +36,11 @@ class SampleProjects:
 
     def copy_to(self, folder: Path, *, campaign: bool = False) -> Path:
         """Copy the project to a folder that does not exist yet; returns its home."""
-        shutil.copytree(self._made(campaign), folder, dirs_exist_ok=True)
+        shutil.copytree(self._built(campaign), folder, dirs_exist_ok=True)
         _write_files(folder)
         return folder / "runs"
 
-    def _made(self, campaign: bool) -> Path:
+    def _built(self, campaign: bool) -> Path:
         whole = self._folder / ("with-campaign" if campaign else "without-campaign")
         self._folder.mkdir(exist_ok=True)
         with (self._folder / f"{whole.name}.lock").open("w") as lock:

@@ -37,7 +37,7 @@ def write_talker(models: Path, *, with_weights: bool = False) -> Path:
     """`talker.yaml`, and the folder that it names: tokenizer, and weights where anybody trains."""
     talker = models / "talker"
     talker.mkdir(parents=True, exist_ok=True)
-    texts = [message["content"] for method in METHODS for row in rows(method, 20) for message in _said(row)]
+    texts = [message["content"] for method in METHODS for row in rows(method, 20) for message in _messages(row)]
     tokenizer = train_tokenizer(texts, vocab_size=SIZES["vocab_size"], special=MARKS)
     tokenizer.save(str(talker / "tokenizer.json"))
     (talker / "tokenizer_config.json").write_text(json.dumps({"eos_token": MARKS[1], "pad_token": "[PAD]"}))
@@ -81,7 +81,7 @@ def _row(method: str, words: list[str], rng: random.Random) -> dict[str, Any]:
     return {"input": {"messages": [request]}, "preferred_output": [good], "non_preferred_output": [bad]}
 
 
-def _said(row: dict[str, Any]) -> list[dict[str, str]]:
+def _messages(row: dict[str, Any]) -> list[dict[str, str]]:
     if "messages" in row:
         return list(row["messages"])
     return [*row["input"]["messages"], *row["preferred_output"], *row["non_preferred_output"]]

@@ -67,21 +67,21 @@ class _Request(BaseHTTPRequestHandler):
         return endpoint
 
     def do_PUT(self) -> None:
-        key, query = self._asked()
+        key, query = self._request()
         part = self._received()
         endpoint = self._endpoint
         with endpoint.lock:
             if "uploadId" in query:
                 endpoint.uploads[query["uploadId"]][int(query["partNumber"])] = part
             elif self.headers.get("If-None-Match") == "*" and key in endpoint.objects:
-                self._answer(412)
+                self._respond(412)
                 return
             else:
                 endpoint.objects[key] = [part]
-        self._answer(200, ETag=f'"{part.path.name}"')
+        self._respond(200, ETag=f'"{part.path.name}"')
 
     def do_POST(self) -> None:
-        key, query = self._asked()
+        key, query = self._request()
         body, endpoint = self._received().path, self._endpoint
         with endpoint.lock:
             if "delete" in query:
@@ -89,30 +89,30 @@ class _Request(BaseHTTPRequestHandler):
                 for text in gone:
                     endpoint.objects.pop(text, None)
                 xml = "".join(f"<Deleted><Key>{escape(text)}</Key></Deleted>" for text in gone)
-                self._answer(200, f"<DeleteResult>{xml}</DeleteResult>")
+                self._respond(200, f"<DeleteResult>{xml}</DeleteResult>")
                 return
             if "uploadId" not in query:
                 upload = endpoint.new_file().name
                 endpoint.uploads[upload] = {}
                 xml = f"<UploadId>{upload}</UploadId>"
-                self._answer(200, f"<InitiateMultipartUploadResult>{xml}</InitiateMultipartUploadResult>")
+                self._respond(200, f"<InitiateMultipartUploadResult>{xml}</InitiateMultipartUploadResult>")
                 return
             parts = endpoint.uploads.pop(query["uploadId"])
             endpoint.objects[key] = [parts[number] for number in sorted(parts)]
         xml = f'<ETag>"{query["uploadId"]}"</ETag>'
-        self._answer(200, f"<CompleteMultipartUploadResult>{xml}</CompleteMultipartUploadResult>")
+        self._respond(200, f"<CompleteMultipartUploadResult>{xml}</CompleteMultipartUploadResult>")
 
     def do_HEAD(self) -> None:
         self.do_GET()
 
     def do_GET(self) -> None:
-        key, query = self._asked()
+        key, query = self._request()
         if "list-type" in query:
             self._list(query.get("prefix", ""))
             return
         parts = self._endpoint.objects.get(key)
         if parts is None:
-            self._answer(404)
+            self._respond(404)
             return
         size = sum(part.num_bytes for part in parts)
         first, _, last = self.headers.get("Range", "").removeprefix("bytes=").partition("-")
@@ -135,9 +135,9 @@ class _Request(BaseHTTPRequestHandler):
             '<LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>"x"</ETag></Contents>'
             for key, parts in found
         )
-        self._answer(200, f"<ListBucketResult>{contents}<IsTruncated>false</IsTruncated></ListBucketResult>")
+        self._respond(200, f"<ListBucketResult>{contents}<IsTruncated>false</IsTruncated></ListBucketResult>")
 
-    def _asked(self) -> tuple[str, dict[str, str]]:
+    def _request(self) -> tuple[str, dict[str, str]]:
         url = urlsplit(self.path)
         return unquote(url.path).removeprefix(f"/{BUCKET}/"), dict(parse_qsl(url.query, keep_blank_values=True))
 
@@ -155,7 +155,7 @@ class _Request(BaseHTTPRequestHandler):
                 left -= len(block)
         return _Part(path, num_bytes)
 
-    def _answer(self, status: int, xml: str = "", **headers: str) -> None:
+    def _respond(self, status: int, xml: str = "", **headers: str) -> None:
         data = xml.encode()
         self.send_response(status)
         for name, value in headers.items():

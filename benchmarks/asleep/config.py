@@ -22,7 +22,7 @@ class AsleepConfig(MethodConfig):
     lane_rows: PositiveInt | None = None
     """Rows that a lane has in that time: one with fewer or more takes its share of it. None: any number."""
 
-    spread: NonNegativeFloat = 0.1
+    step_time_sd: NonNegativeFloat = 0.1
     """Standard deviation of the logarithm of that time, which is lognormal: drawn for each lane and step."""
 
     gradient_bytes: PositiveInt = 1_000_000

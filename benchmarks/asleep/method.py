@@ -66,7 +66,7 @@ class AsleepMethod:
 
     def _drawn_s(self, tensors: Mapping[str, Tensor]) -> float:
         """Lognormal, with the mean that the configuration says."""
-        shuffle_radius, lane_rows = self.config.spread, self.config.lane_rows
-        drawn = math.exp(shuffle_radius * float(torch.randn(())) - shuffle_radius**2 / 2)
+        sigma, lane_rows = self.config.step_time_sd, self.config.lane_rows
+        drawn = math.exp(sigma * float(torch.randn(())) - sigma**2 / 2)
         share = len(tensors["log_lengths"]) / lane_rows if lane_rows else 1.0
         return self.config.lane_s * share * drawn * self._slowness

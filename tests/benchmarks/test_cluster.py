@@ -12,7 +12,7 @@ SETTING = Setting(
     nodes=3,
     lanes=8,
     lane_s=0.05,
-    spread=0.2,
+    step_time_sd=0.2,
     gradient_bytes=250_000,
     rate="40mbit",
     steps=30,
@@ -38,8 +38,8 @@ def test_what_leaves_a_node_is_counted_and_each_has_a_name_of_its_own(netns) -> 
         assert before >= 0
 
 
-def digest_of(made: Cluster) -> str:
-    shown = json.loads(made.assay("show", "asleep", "--json"))
+def digest_of(launched: Cluster) -> str:
+    shown = json.loads(launched.assay("show", "asleep", "--json"))
     assert shown["status"] == "succeeded" and shown["audit"]["verdict"] == "pass"
     return shown["weights_digest"]
 

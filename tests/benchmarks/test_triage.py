@@ -49,7 +49,7 @@ def test_the_peers_of_logs_name_lines_by_number() -> None:
     log = ["ok", "Error: one", "fine", "an error again", "bye"]
     assert last_error(log) == [4, 2]
     trained = LineClassifier([["step done", "disk exploded badly"], ["disk exploded", "step done"]], [2, 1])
-    assert trained.likeliest(["step", "step done", "disk exploded"])[0] == 3
+    assert trained.most_likely(["step", "step done", "disk exploded"])[0] == 3
 
 
 @pytest.mark.soak

@@ -55,7 +55,7 @@ if __name__ == "__main__":
     sdk: Any = openai.OpenAI if manner == "sync" else openai.AsyncOpenAI
     client = sdk(base_url=url, api_key="any")
     if manner == "crowd":
-        made = asyncio.run(at_once(client, file, int(number), *(key or [""])))
+        created = asyncio.run(at_once(client, file, int(number), *(key or [""])))
     else:
-        made = asyncio.run(create_sequentially(Awaited(client) if manner == "sync" else client, file, int(number)))
-    print(json.dumps(made))
+        created = asyncio.run(create_sequentially(Awaited(client) if manner == "sync" else client, file, int(number)))
+    print(json.dumps(created))

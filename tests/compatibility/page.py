@@ -66,14 +66,14 @@ def section() -> str:
     return "\n".join([*lines, "", _the_rest(present, is_served, names)]) + "\n"
 
 
-def _the_rest(there: dict[str, dict[str, str]], is_served: dict[str, bool], names: list[str]) -> str:
+def _the_rest(requests: dict[str, dict[str, str]], is_served: dict[str, bool], names: list[str]) -> str:
     """Say how many calls have no goal and are refused."""
-    expected = {_nameless(there[item][name]) for item in RELEASES for name in names if name in there[item]}
+    expected = {_nameless(requests[item][name]) for item in RELEASES for name in names if name in requests[item]}
     counts = []
     for release in RELEASES:
-        others = [name for name, request in there[release].items() if _nameless(request) not in expected]
-        assert not [name for name in others if is_served[there[release][name]]], "it has no goal"
-        counts.append(f"{len(others)} of {len(there[release])} in {release}")
+        others = [name for name, request in requests[release].items() if _nameless(request) not in expected]
+        assert not [name for name in others if is_served[requests[release][name]]], "it has no goal"
+        counts.append(f"{len(others)} of {len(requests[release])} in {release}")
     return f'Every other call is a 404 with `code: "{NOT_SERVED}"`: {", ".join(counts)}.'
 
 

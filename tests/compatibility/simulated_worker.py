@@ -39,7 +39,7 @@ class SimulatedWorker:
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)
 
-    def __enter__(self) -> "PlayedWorker":
+    def __enter__(self) -> "SimulatedWorker":
         self._thread.start()
         return self
 

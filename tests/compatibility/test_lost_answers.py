@@ -37,9 +37,9 @@ class Served(Here):
         self.url = str(self.sdk.base_url).removesuffix("/v1/")
         self.file = self.sdk.files.create(file=("rows.jsonl", b"1"), purpose="fine-tune").id
 
-    def answered(self, python: str, wire: HttpWire, manner: str, *asked: str) -> list[list[Any]]:
+    def create_over(self, python: str, wire: HttpWire, manner: str, *arguments: str) -> list[list[Any]]:
         """What the script was answered with, over the wire."""
-        script = [python, "-m", "compatibility.creates", manner, f"{wire.url}/v1", self.file, *asked]
+        script = [python, "-m", "compatibility.creates", manner, f"{wire.url}/v1", self.file, *arguments]
         done = subprocess.run(script, capture_output=True, text=True, env=ALONE, cwd=HERE.parent)
         assert done.returncode == 0, done.stderr[-3000:]
         found: list[list[Any]] = json.loads(done.stdout)
@@ -72,7 +72,7 @@ def test_what_is_asked_for_again_is_made_once(
     """Every cut of a create, of an upload's end, and of the one request of a file."""
     uploads = chain.from_iterable((entry, (), entry) for entry in cuts)  # create, its part, complete
     with HttpWire(served.url, strikes_of([*cuts, *cuts, *uploads])) as wire:
-        created = served.answered(python_with(f"openai-{release}", requires), wire, manner, str(len(cuts)))
+        created = served.create_over(python_with(f"openai-{release}", requires), wire, manner, str(len(cuts)))
         assert wire.num_requests == num_requests([*cuts] * 4) + len(cuts)
     ids = {
         kind: [resource_id for a_kind, _, resource_id, _ in created if a_kind == kind]
@@ -85,18 +85,18 @@ def test_what_is_asked_for_again_is_made_once(
     assert served.complains() == ""
 
 
-def strikes_of(asked: list[Cuts]) -> Iterator[Strike]:
+def strikes_of(arguments: list[Cuts]) -> Iterator[Strike]:
     """The strikes by which each of these is cut as often, one after the other."""
     at = 0
-    for cuts in asked:
+    for cuts in arguments:
         for location, cut in enumerate(cuts):
             yield Strike(at + location, cut)
         at += num_requests([cuts])
 
 
-def num_requests(asked: list[Cuts]) -> int:
+def num_requests(arguments: list[Cuts]) -> int:
     """So many are sent till all are answered: what is cut behind its answer is not sent again."""
-    return sum(1 + len([cut for cut in cuts if cut != "closed"]) for cuts in asked)
+    return sum(1 + len([cut for cut in cuts if cut != "closed"]) for cuts in arguments)
 
 
 class FirstsCut(HttpWire):
@@ -115,7 +115,7 @@ def test_of_many_who_ask_at_once_each_has_its_own_though_a_third_is_cut(
     strikes = [Strike(at, CUTS[location % len(CUTS)]) for location, at in enumerate(range(0, number, 3))]
     with FirstsCut(served.url, strikes) as wire:
         python = python_with(f"openai-{RELEASES[0]}", requires)
-        created = served.answered(python, wire, "crowd", str(number), *filter(None, [key]))
+        created = served.create_over(python, wire, "crowd", str(number), *filter(None, [key]))
         assert wire.num_requests == number
     ids = {resource_id for _, _, resource_id, _ in created}
     assert len(ids) == number

@@ -44,14 +44,14 @@ SFT = {
 }  # fmt: skip
 SUMS = PROMPTS[::5]
 TEXTS = [
-    f"<|im_start|>user\n{sum_}<|im_end|>\n<|im_start|>assistant\n{('', 'that', 'that is')[place % 3]}"
-    for place, sum_ in enumerate(SUMS)
+    f"<|im_start|>user\n{sum_}<|im_end|>\n<|im_start|>assistant\n{('', 'that', 'that is')[index % 3]}"
+    for index, sum_ in enumerate(SUMS)
 ]
 """The same questions as texts to go on with, some of them in the midst of an answer."""
 NOWHERE = "http://127.0.0.1:9"
 
 
-class Asked:
+class ServedTools:
     """A served model, the same in this process, and a folder from which tools ask it."""
 
     def __init__(self, folder: Path, bin_folder: Path, conversations: Path) -> None:
@@ -109,22 +109,22 @@ class Asked:
 
 
 @pytest.fixture(scope="module")
-def asked(
+def tools(
     tmp_path_factory: pytest.TempPathFactory,
     conversations: Path,
     requires: Callable[[str, bool, str], None],
-) -> Iterator[Asked]:
+) -> Iterator[ServedTools]:
     python = Path(python_with("peers", requires, part="peers", on_top_of_ours=True))
-    found = Asked(tmp_path_factory.mktemp("asked"), python.parent, conversations)
+    found = ServedTools(tmp_path_factory.mktemp("asked"), python.parent, conversations)
     try:
         yield found
     finally:
         found.here.end()
 
 
-def half_right(said: list[str]) -> list[str]:
+def half_right(texts: list[str]) -> list[str]:
     """What is said at each second place, and something else at the others."""
-    return [text if location % 2 else f"not {text}" for location, text in enumerate(said)]
+    return [text if location % 2 else f"not {text}" for location, text in enumerate(texts)]
 
 
 def ranked_here(model: LocalModel, question: str, choice: str) -> tuple[float, bool, int]:
@@ -132,19 +132,19 @@ def ranked_here(model: LocalModel, question: str, choice: str) -> tuple[float, b
     bits, num_tokens = model.continuation_bits(question, choice)
     tokens = torch.tensor([model.tokens_of(question + choice)[-(WINDOW - 1) :]])
     with torch.inference_mode():
-        likeliest = model.network(input_ids=tokens).logits[0, :-1].argmax(-1)
-    is_greedy = bool((likeliest == tokens[0, 1:])[-num_tokens:].all())
+        most_likely = model.network(input_ids=tokens).logits[0, :-1].argmax(-1)
+    is_greedy = bool((most_likely == tokens[0, 1:])[-num_tokens:].all())
     return -bits * math.log(2), is_greedy, num_tokens
 
 
-def test_lm_eval_finds_the_log_likelihoods_and_texts_of_this_process(asked: Asked) -> None:
-    output = [asked.goes_on(text, MAX_TOKENS).partition("\n")[0] for text in TEXTS]
+def test_lm_eval_finds_the_log_likelihoods_and_texts_of_this_process(tools: ServedTools) -> None:
+    output = [tools.goes_on(text, MAX_TOKENS).partition("\n")[0] for text in TEXTS]
     assert len({*output}) == 3  # one of each beginning of an answer
     too_long = "once more, " * WINDOW + TEXTS[0]
     questions = [*TEXTS, *SUMS, too_long]
     choices = [[" is", f"that is {location}", f"that is {location + 1}"] for location in range(len(TEXTS))]
     choices = [[*choices[location], output[location]] for location in range(len(TEXTS))] * 2 + [choices[0]]
-    asked.put_lines(
+    tools.put_lines(
         "ranked.jsonl",
         [
             {"question": question, "choices": item, "answer": location % 3}
@@ -152,23 +152,25 @@ def test_lm_eval_finds_the_log_likelihoods_and_texts_of_this_process(asked: Aske
         ],
     )
     responses = half_right(output)
-    asked.put_lines(
+    tools.put_lines(
         "written.jsonl",
         [{"question": text, "answer": response} for text, response in zip(TEXTS, responses, strict=True)],
     )
 
-    asked.run("lm-eval")
+    tools.run("lm-eval")
 
-    (found,) = asked.folder.glob("lm-eval/*/results_*.json")
+    (found,) = tools.folder.glob("lm-eval/*/results_*.json")
     results = json.loads(found.read_text())["results"]
     assert results["written"]["exact_match,none"] == pytest.approx(len(TEXTS) // 2 / len(TEXTS))
-    assert [item["resps"][0][0] for item in samples_of(asked, "written")] == output
+    assert [item["resps"][0][0] for item in samples_of(tools, "written")] == output
     worst, num_correct, num_greedy = 0.0, 0, 0
-    for location, sample in enumerate(samples_of(asked, "ranked")):
-        expected = [ranked_here(asked.local, questions[location], choice) for choice in choices[location]]
-        for (nats, is_greedy, num_tokens), ((events, is_told_greedy),) in zip(expected, sample["resps"], strict=True):
+    for location, sample in enumerate(samples_of(tools, "ranked")):
+        expected = [ranked_here(tools.local, questions[location], choice) for choice in choices[location]]
+        for (nats, is_greedy, num_tokens), ((events, is_reported_greedy),) in zip(
+            expected, sample["resps"], strict=True
+        ):
             worst = max(worst, abs(float(events) - nats) / num_tokens)
-            assert (is_told_greedy == "True") is is_greedy
+            assert (is_reported_greedy == "True") is is_greedy
             num_greedy += is_greedy
         num_correct += max(range(len(expected)), key=lambda choice: expected[choice][0]) == location % 3
     print(f"lm-eval: at most {worst:.1e} nats a token from ours")
@@ -177,19 +179,19 @@ def test_lm_eval_finds_the_log_likelihoods_and_texts_of_this_process(asked: Aske
     assert results["ranked"]["acc,none"] == pytest.approx(num_correct / len(questions))
 
 
-def samples_of(asked: Asked, task: str) -> list[dict[str, Any]]:
+def samples_of(tools: ServedTools, task: str) -> list[dict[str, Any]]:
     """What lm-eval wrote down of each row of a task, in the rows' order."""
-    (found,) = asked.folder.glob(f"lm-eval/*/samples_{task}_*.jsonl")
+    (found,) = tools.folder.glob(f"lm-eval/*/samples_{task}_*.jsonl")
     lines = [json.loads(line) for line in found.read_text().splitlines()]
     return sorted(lines, key=lambda line: int(line["doc_id"]))
 
 
-def test_inspect_reads_the_chats_of_this_process(asked: Asked) -> None:
+def test_inspect_reads_the_chats_of_this_process(tools: ServedTools) -> None:
     sampling = Sampling(max_tokens=MAX_TOKENS)
-    responses = asked.local.sample([[{"role": "user", "content": item}] for item in SUMS], sampling)
+    responses = tools.local.sample([[{"role": "user", "content": item}] for item in SUMS], sampling)
     output = [response.text for response in responses if not isinstance(response, Exception)]
     targets = half_right(output)
-    asked.put_lines(
+    tools.put_lines(
         "asked.jsonl",
         [
             {"id": location, "input": sum_, "target": target}
@@ -197,9 +199,9 @@ def test_inspect_reads_the_chats_of_this_process(asked: Asked) -> None:
         ],
     )
 
-    asked.run("inspect")
+    tools.run("inspect")
 
-    (found,) = asked.folder.glob("inspect/*.json")
+    (found,) = tools.folder.glob("inspect/*.json")
     log = json.loads(found.read_text())
     assert log["status"] == "success"
     samples = sorted(log["samples"], key=lambda sample: int(sample["id"]))
@@ -208,14 +210,14 @@ def test_inspect_reads_the_chats_of_this_process(asked: Asked) -> None:
     assert log["results"]["scores"][0]["metrics"]["mean"]["value"] == len(SUMS) // 2 / len(SUMS)
 
 
-def test_oaieval_matches_the_texts_of_this_process(asked: Asked) -> None:
-    output = [asked.goes_on(text, 16) for text in TEXTS]  # the API's own default
+def test_oaieval_matches_the_texts_of_this_process(tools: ServedTools) -> None:
+    output = [tools.goes_on(text, 16) for text in TEXTS]  # the API's own default
     samples = [{"input": text, "ideal": ideal} for text, ideal in zip(TEXTS, half_right(output), strict=True)]
-    asked.put_lines("registry/data/said/samples.jsonl", samples)
+    tools.put_lines("registry/data/said/samples.jsonl", samples)
 
-    asked.run("oaieval")
+    tools.run("oaieval")
 
-    events = [json.loads(line) for line in asked.path("oaieval.jsonl").read_text().splitlines()]
+    events = [json.loads(line) for line in tools.path("oaieval.jsonl").read_text().splitlines()]
     found = {event["data"]["prompt"]: event["data"]["sampled"] for event in events if event.get("type") == "sampling"}
     assert found == {text: [item] for text, item in zip(TEXTS, output, strict=True)}
     (report,) = [event["final_report"] for event in events if "final_report" in event]

@@ -27,7 +27,7 @@ from served_talker import lines, rows, write_talker
 
 HERE = Path(__file__).parent
 MANNERS = ("sync", "async")
-GRADED, ANSWERED = ["pass", "fail", "pass"], ["r0", "r1", "r2"]
+GRADED, VECTORS = ["pass", "fail", "pass"], ["r0", "r1", "r2"]
 ALONE = {"PATH": "/usr/bin:/bin"}
 """Nothing of this environment's."""
 
@@ -50,7 +50,7 @@ class Life:
         self._script.kill()
         self._script.__exit__(None, None, None)
 
-    def says(self) -> str:
+    def next_line(self) -> str:
         """The next line, which a script that failed never says."""
         assert self._script.stdout is not None
         line = self._script.stdout.readline().strip()
@@ -59,7 +59,7 @@ class Life:
 
     def seen(self) -> dict[str, Any]:
         """What it saw, once it has gone on to its end."""
-        found: dict[str, Any] = json.loads(self.says())
+        found: dict[str, Any] = json.loads(self.next_line())
         assert self._script.wait() == 0
         return found
 
@@ -99,7 +99,7 @@ def test_the_calls_of_a_release_are_those_that_are_kept(python: str, release: st
 
 
 @pytest.fixture
-def played(tmp_path: Path) -> Iterator[str]:
+def simulated_server(tmp_path: Path) -> Iterator[str]:
     """The address of a server whose jobs a played worker does, and whose models are parrots."""
 
     async def begin() -> ParrotEngine:
@@ -120,13 +120,15 @@ def played(tmp_path: Path) -> Iterator[str]:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("manner", MANNERS)
-def test_a_release_reads_all_that_the_script_asks_for(played: str, python: str, manner: str, tmp_path: Path) -> None:
-    with Life(python, manner, played, tmp_path) as life:
-        assert life.says() == "paused"
+def test_a_release_reads_all_that_the_script_asks_for(
+    simulated_server: str, python: str, manner: str, tmp_path: Path
+) -> None:
+    with Life(python, manner, simulated_server, tmp_path) as life:
+        assert life.next_line() == "paused"
         life.go_on()
         seen = life.seen()
     assert (seen["weights"], seen["checkpoints"]) == ("w20", [20, 15, 10, 5])
-    assert (seen["graded"], seen["vectors"]) == (GRADED, ANSWERED)
+    assert (seen["graded"], seen["vectors"]) == (GRADED, VECTORS)
     assert seen["said"] == " ALPHA BETA GAMMA DELTA"
     assert seen["measured_steps"] == [*range(20, 0, -1)]
     paused = [item for item in seen["messages"] if item.startswith("Paused at step ")]
@@ -151,7 +153,7 @@ def test_one_script_drives_whole_lives_though_server_and_worker_are_killed(
     worker = here.work("--runs-at-once", "2")
     with ExitStack() as living:
         lives = [living.enter_context(Life(python, manner, str(sdk.base_url), tmp_path)) for manner in manners]
-        assert {life.says() for life in lives} == {"paused"}
+        assert {life.next_line() for life in lives} == {"paused"}
         here.kill(server, worker)
         here.serve(port=sdk.base_url.port or 0)
         here.work("--runs-at-once", "2")
@@ -168,6 +170,6 @@ def test_one_script_drives_whole_lives_though_server_and_worker_are_killed(
         steps = seen["measured_steps"]
         assert steps == [*range(steps[0], 0, -1)]  # each once, page by page
         assert seen["messages"].count("Fine-tuning job started") == 1
-        assert (seen["graded"], seen["vectors"]) == (GRADED, ANSWERED)
+        assert (seen["graded"], seen["vectors"]) == (GRADED, VECTORS)
         assert seen["checkpoints"] == sorted(set(seen["checkpoints"]), reverse=True)
     assert len({seen["said"] for seen in ends}) == 1

@@ -22,7 +22,7 @@ FILLERS: tuple[Any, ...] = (b"x", [], {}, "x", 1)
 """What is given for a parameter that is no text; one after the other, until the SDK takes it."""
 
 
-class AskedError(Exception):
+class RequestSentError(Exception):
     """A request that is about to leave."""
 
 
@@ -30,7 +30,7 @@ class Stopped(openai.OpenAI):
     """A client whose requests never leave."""
 
     def request(self, _: Any, options: Any, **__: Any) -> Any:  # type: ignore[override]
-        raise AskedError(f"{options.method.upper()} {unquote(options.url)}")
+        raise RequestSentError(f"{options.method.upper()} {unquote(options.url)}")
 
 
 def calls() -> dict[str, str]:
@@ -40,7 +40,7 @@ def calls() -> dict[str, str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name, method in _methods(client, ""):
-            if (request := _asked(method)) is not None:
+            if (request := _request_of(method)) is not None:
                 found[name] = request
     return dict(sorted(found.items()))
 
@@ -57,7 +57,7 @@ def _methods(holder: Any, prefix: str) -> Iterator[tuple[str, Any]]:
             yield from _methods(below, f"{prefix}{name}.")
 
 
-def _asked(method: Any) -> str | None:
+def _request_of(method: Any) -> str | None:
     parameters = inspect.signature(method).parameters.values()
     needed = [
         parameter for parameter in parameters if parameter.default is parameter.empty and parameter.kind not in (2, 4)
@@ -66,8 +66,8 @@ def _asked(method: Any) -> str | None:
         arguments = {item.name: f"{{{item.name}}}" if _is_text(item.annotation) else filler for item in needed}
         try:
             method(**arguments)
-        except AskedError as asked:
-            return re.sub(r"\?.*", "", str(asked))
+        except RequestSentError as error:
+            return re.sub(r"\?.*", "", str(error))
         except Exception:
             continue
         return None

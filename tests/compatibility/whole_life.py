@@ -35,8 +35,8 @@ class Awaited:
     def __getattr__(self, name: str) -> "Awaited":
         return Awaited(getattr(self._part, name))
 
-    async def __call__(self, *given: Any, **named: Any) -> Any:
-        return self._part(*given, **named)
+    async def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self._part(*arguments, **named)
 
 
 class Hook(ThreadingHTTPServer):
@@ -45,7 +45,7 @@ class Hook(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, unwrap: Callable[..., Any]) -> None:
-        super().__init__(("127.0.0.1", 0), _Told)
+        super().__init__(("127.0.0.1", 0), _WebhookHandler)
         self._unwrap = unwrap
         self.secret = ""
         self.events: list[tuple[str, str]] = []
@@ -61,7 +61,7 @@ class Hook(ThreadingHTTPServer):
             self.events.append((event.type, event.data.id))
 
 
-class _Told(BaseHTTPRequestHandler):
+class _WebhookHandler(BaseHTTPRequestHandler):
     server: Hook
 
     def do_POST(self) -> None:
@@ -110,11 +110,11 @@ async def whole_life(client: Any, hook: Hook, model: str, name: str) -> dict[str
         await client.files.retrieve(training)
     except openai.NotFoundError as error:
         assert error.code == "not_found"
-    output = await answer(client, checkpoint, "alpha beta gamma delta")
+    output = await complete(client, checkpoint, "alpha beta gamma delta")
     run, passes = await graded(client, job.fine_tuned_model)
     batch, completed = await vectors(client, job.fine_tuned_model)
     ended = dict(zip(ENDS, (job.id, run, batch), strict=True))
-    await until(partial(told, hook), lambda now: now >= set(ended.items()), f"word of {ended}")
+    await until(partial(webhook_events, hook), lambda now: now >= set(ended.items()), f"word of {ended}")
     return {
         "openai": openai.__version__,
         "job": job.id,
@@ -152,7 +152,7 @@ async def uploaded(client: Any, path: Path) -> str:
     return str(upload.file.id)
 
 
-async def answer(client: Any, model: str, question: str) -> str:
+async def complete(client: Any, model: str, question: str) -> str:
     """What a model says to a question: at once, and piece by piece."""
     request = {"model": model, "messages": [{"role": "user", "content": question}], **SAMPLING}
     whole = await client.chat.completions.create(**request)
@@ -192,7 +192,7 @@ async def graded(client: Any, model: str) -> tuple[str, list[str]]:
     assert (await client.evals.update(evaluation.id, name="renamed")).name == "renamed"
     assert evaluation.id in [element.id for element in await all_of(client.evals.list(limit=1))]
     questions = ["beta alpha", "return yield", "class import"]
-    rights = [await answer(client, model, question) for question in questions]
+    rights = [await complete(client, model, question) for question in questions]
     rights[1] = "0123456789"  # it was not said
     rows = [{"item": {"asked": request, "right": right}} for request, right in zip(questions, rights, strict=True)]
     source = {
@@ -246,7 +246,7 @@ async def vectors(client: Any, model: str) -> tuple[str, list[str]]:
     return batch.id, [item["custom_id"] for item in found]
 
 
-async def told(hook: Hook) -> set[tuple[str, str]]:
+async def webhook_events(hook: Hook) -> set[tuple[str, str]]:
     """What webhooks were told until now."""
     return {*hook.events}
 
@@ -256,16 +256,16 @@ def committed(job: Any) -> int:
     return int(job.x_assay["committed_step"])
 
 
-async def all_of(asked: Any) -> list[Any]:
+async def all_of(resources: Any) -> list[Any]:
     """All that is listed, page by page, or said, piece by piece."""
-    found = await asked
+    found = await resources
     return [item async for item in found] if hasattr(found, "__aiter__") else [*found]
 
 
-async def until(ask: Callable[[], Awaitable[Any]], has_come: Callable[[Any], object], what: str) -> Any:
+async def until(poll: Callable[[], Awaitable[Any]], has_come: Callable[[Any], object], what: str) -> Any:
     """What is answered once it has come; in vain for ten minutes."""
     for _ in range(3000):
-        if has_come(found := await ask()):
+        if has_come(found := await poll()):
             return found
         await asyncio.sleep(0.2)
     raise SystemExit(f"waited in vain for {what}")
@@ -274,5 +274,5 @@ async def until(ask: Callable[[], Awaitable[Any]], has_come: Callable[[Any], obj
 if __name__ == "__main__":
     manner, base_url, key, *rest = sys.argv[1:]
     sdk: Any = {"sync": openai.OpenAI, "async": openai.AsyncOpenAI}[manner](base_url=base_url, api_key=key)
-    asked = Awaited(sdk) if manner == "sync" else sdk
-    print(json.dumps(asyncio.run(whole_life(asked, Hook(sdk.webhooks.unwrap), *rest))))
+    resources = Awaited(sdk) if manner == "sync" else sdk
+    print(json.dumps(asyncio.run(whole_life(resources, Hook(sdk.webhooks.unwrap), *rest))))

@@ -202,7 +202,7 @@ class TestLedger:
         assert ledger.run("tiny-1").run_id == "tiny-1"
 
     @pytest.mark.parametrize(
-        ("wanted", "message"),
+        ("query", "message"),
         [
             ("tiny", "begins the ids of 2 runs: tiny-1, tiny-2"),
             ("tinny-1", "Perhaps you meant tiny-1"),
@@ -211,11 +211,11 @@ class TestLedger:
             ("", "no run ''"),
         ],
     )
-    def test_an_unclear_run_is_refused_with_what_may_be_meant(self, ledger: Ledger, wanted: str, message: str) -> None:
+    def test_an_unclear_run_is_refused_with_what_may_be_meant(self, ledger: Ledger, query: str, message: str) -> None:
         ledger.record_run(run("tiny-1"))
         ledger.record_run(run("tiny-2"))
         with pytest.raises(ConfigError, match=message):
-            ledger.run(wanted)
+            ledger.run(query)
 
     def test_an_empty_ledger_says_so(self, ledger: Ledger) -> None:
         with pytest.raises(ConfigError, match="holds no runs"):

@@ -28,7 +28,7 @@ TEMPLATE = """\
 {%- endfor %}
 {%- if add_generation_prompt %}{{ 'assistant:\\n' }}{% endif %}
 """
-ASK = [{"role": "system", "content": "Write docstrings."}, {"role": "user", "content": "def grüß(name: str):"}]
+REQUEST = [{"role": "system", "content": "Write docstrings."}, {"role": "user", "content": "def grüß(name: str):"}]
 GOOD = [{"role": "assistant", "content": "Return a greeting."}]
 BAD = [{"role": "assistant", "content": "greeting a Return."}]
 ROWS: dict[str, list[dict[str, Any]]] = {
@@ -37,24 +37,24 @@ ROWS: dict[str, list[dict[str, Any]]] = {
     "chat": [
         {
             "messages": [
-                *ASK,
+                *REQUEST,
                 *GOOD,
                 {"role": "user", "content": "Again."},
                 {**BAD[0], "weight": 0},
-                *ASK[1:],
+                *REQUEST[1:],
                 *GOOD,
             ]
         },
         {"prompt": "def f(x):", "completion": "\n    return x"},
-        {"prompt": ASK, "completion": GOOD},
-        {"messages": [*ASK, {"role": "assistant", "content": "far too long " * 50}]},
+        {"prompt": REQUEST, "completion": GOOD},
+        {"messages": [*REQUEST, {"role": "assistant", "content": "far too long " * 50}]},
     ],
     "pairs": [
         {"prompt": "def f(x): re", "chosen": "turn x", "rejected": "turns", "margin": 0.5},
-        {"chosen": [*ASK, *GOOD], "rejected": [*ASK, *BAD]},
-        {"input": {"messages": ASK}, "preferred_output": GOOD, "non_preferred_output": BAD},
+        {"chosen": [*REQUEST, *GOOD], "rejected": [*REQUEST, *BAD]},
+        {"input": {"messages": REQUEST}, "preferred_output": GOOD, "non_preferred_output": BAD},
     ],
-    "prompts": [{"prompt": ASK, "answer": "4"}, {"prompt": "2 + 2 =", "item": {"answer": 4}}],
+    "prompts": [{"prompt": REQUEST, "answer": "4"}, {"prompt": "2 + 2 =", "item": {"answer": 4}}],
 }
 
 

@@ -1,6 +1,7 @@
 """Each kind of record is written as its golden line has it, and a golden line is read whole."""
 
 import json
+from typing import Any
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ def test_a_golden_record_is_written_read_and_named_as_before(kind: str) -> None:
 
 
 def test_before_release_1_everything_stored_is_at_version_1() -> None:
-    classes = [*record_kinds().values(), Recipe, CampaignConfig]
+    classes: list[Any] = [*record_kinds().values(), Recipe, CampaignConfig]
     assert {class_.__name__: class_.version for class_ in classes if class_.version != 1} == {}
 
 

@@ -24,10 +24,10 @@ MOMENTS = ("now", "started", "ended", "expected_end", "events")
 
 def golden_record(record_class: type[Record]) -> Record:
     """Of this kind, with something in every field."""
-    return record_class.model_validate(given(record_class.kind) or sample(record_class))
+    return record_class.model_validate(overrides(record_class.kind) or sample(record_class))
 
 
-def given(kind: str) -> dict[str, Any] | None:
+def overrides(kind: str) -> dict[str, Any] | None:
     """Of kinds whose fields must fit one another."""
     if kind == "program":
         from assay.planning.program.file import read_program

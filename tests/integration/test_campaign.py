@@ -94,7 +94,7 @@ def test_a_killed_campaign_goes_on_and_trains_nothing_twice(campaign_file: Path,
     # One is scored from the run's predictions, the other by a suite, and less is better there.
     assert effects["loss"].by_seed == pytest.approx(effects["likelihood"].by_seed, abs=1e-5)
     assert effects["loss"].baseline_score > 0 > effects["likelihood"].baseline_score
-    assert [item.benchmark for item in decision.beside] == ["likelihood-correct", "likelihood-ranking"]
+    assert [item.benchmark for item in decision.secondary] == ["likelihood-correct", "likelihood-ranking"]
     assert decision.meaning[0].startswith("In wrong answers: from ")
     assert decision.sentence in finished.stdout
     _assert_the_ledger_lists_it_and_can_be_rebuilt(decision, command)

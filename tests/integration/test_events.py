@@ -65,7 +65,7 @@ def test_a_hang_is_told_as_stalled_and_a_failure_as_failed(events_file: Path, ne
     event_command.attempt_ended(attempt)
     assert lines_of(events_file, at_least=1) == [f"stalled {run.run_id} 3"]
     event_command.attempt_ended(attempt.model_copy(update={"failure": None}))
-    event_command.tell("failed", step=None, text="")
+    event_command.notify("failed", step=None, text="")
     assert lines_of(events_file, at_least=2)[1] == f"failed {run.run_id} "
 
 
@@ -87,7 +87,7 @@ def test_a_command_that_hangs_is_killed_with_all_that_it_started(
 ) -> None:
     settings(Home.from_environment(), f"sleep 1000 & echo $! > {tmp_path}/pid; wait")
     run = new_tiny_run()
-    EventCommand(Home.from_environment(), run, limit_s=0.5).tell("finished", step=1, text="")
+    EventCommand(Home.from_environment(), run, limit_s=0.5).notify("finished", step=1, text="")
     pid = int(lines_of(tmp_path / "pid", at_least=1)[0])
     assert "killed after 0.5 s" in lines_of(Path(run.run_dir) / "events.log", at_least=1)[0]
     with pytest.raises(ProcessLookupError):

@@ -138,7 +138,7 @@ def test_a_disk_that_is_full_behind_the_last_step_costs_nothing(
         patch.setattr("assay.workflows.train.evaluate_run", full)
         response = assay("train", recipe, "--run-id", "r")
     assert_no_room(response)
-    assert "'assay train --resume r' goes on from its last commit" in response.err
+    assert "'assay train --resume r' continues from its last commit" in response.err
     disk.make_room()
     assert assay("train", "--resume", "r").code == 0
     assert assay("audit", "r", "--deep").code == 0

@@ -306,7 +306,7 @@ def test_a_budget_stops_a_job_its_costs_are_the_ledgers_and_its_end_is_told(here
     paused = ours(jobs.retrieve(job.id))
     assert paused["budget_spent"] == "job"
     assert budget_s <= paused["charged_device_hours"] * 3600 <= budget_s + 15
-    with pytest.raises(openai.BadRequestError, match="Raise x_assay.budget_device_hours"):
+    with pytest.raises(openai.BadRequestError, match=r"Raise x_assay\.budget_device_hours"):
         jobs.resume(job.id)
     jobs.cancel(job.id)
 

@@ -50,7 +50,7 @@ from mutants.rooms import (
     report,
     sampled,
     share_killed,
-    told,
+    survivor_lines,
 )
 
 TESTS = (
@@ -60,7 +60,7 @@ TESTS = (
 QUIET = ("-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning")
 """jaxtyping, which is a plugin of pytest, has to be there before any module of assay is."""
 SLOWEST_TEST_S = 15.0
-PATIENCE_S = 10.0
+RETRY_BUDGET_S = 10.0
 """Of tests in their clean time that a mutant may survive before we leave it."""
 MAX_PARAMETERS = 8
 """Of one test: the hundredth seed of a simulation hardly kills what the first ones let live. Lines of a table
@@ -68,7 +68,7 @@ are quick, and each says something of its own: they all run."""
 QUICK_S = 0.05
 MEMORY_BYTES = 6 << 30
 KILLED = 3
-KEPT = ("mutants", "shapes")
+KEEP_LOADED = ("mutants", "shapes")
 """Modules that are not imported anew: a second finder of shapes would import the right code again. None are
 checked then, see `run_anew`."""
 TIMERS = {signal.SIGALRM, signal.SIGPROF}
@@ -274,7 +274,7 @@ class Driver:
                 tests = self._tests_of(mutants[index], clean)
                 if not tests:
                     verdicts[index] = Verdict("untested")
-                    for line in told(mutants[index], verdicts[index]):
+                    for line in survivor_lines(mutants[index], verdicts[index]):
                         print(line, flush=True)
                     continue
                 child = self._fork(partial(self._attack, mutants[index], tests, clean.seconds))
@@ -287,8 +287,8 @@ class Driver:
             index = running.pop(child)
             verdicts[index] = self._verdict(child, status)
             if verdicts[index].test:
-                self._killers[mutants[index].path, mutants[index].place.function][verdicts[index].test] += 1
-            for line in told(mutants[index], verdicts[index]):
+                self._killers[mutants[index].path, mutants[index].location.function][verdicts[index].test] += 1
+            for line in survivor_lines(mutants[index], verdicts[index]):
                 print(line, flush=True)
             shutil.rmtree(self._work / str(child), ignore_errors=True)
             if index % 100 == 99:
@@ -298,22 +298,22 @@ class Driver:
     def _tests_of(self, mutant: Mutant, clean: Run) -> list[str]:
         """Those that run the line; of a line that runs as a module is made, those that run the module."""
         lines = clean.lines.get(str(mutant.path.resolve()), {})
-        if mutant.place.function:
+        if mutant.location.function:
             found = {node for line in mutant.lines for node in lines.get(line, ())}
         else:
             found = {node for nodes in lines.values() for node in nodes}
             found |= {node for node in clean.seconds if node.startswith("tests/docs")}
             mirror = Path("tests/unit") / mutant.path.relative_to(SOURCE).parent
-            found |= {node for node in clean.seconds if _is_beside(node, mirror)}
+            found |= {node for node in clean.seconds if _is_sibling(node, mirror)}
             found &= clean.anew
-        killers = self._killers[mutant.path, mutant.place.function]
+        killers = self._killers[mutant.path, mutant.location.function]
         ordered = sorted(found, key=lambda node: (-killers[node], clean.seconds[node]))
         spent, chosen = 0.0, []
         parameters: Counter[str] = Counter()
         for node in ordered:
             test = node.partition("[")[0]
             parameters[test] += clean.seconds[node] > QUICK_S
-            if parameters[test] <= MAX_PARAMETERS and (spent := spent + clean.seconds[node]) <= PATIENCE_S:
+            if parameters[test] <= MAX_PARAMETERS and (spent := spent + clean.seconds[node]) <= RETRY_BUDGET_S:
                 chosen.append(node)
         return chosen
 
@@ -323,7 +323,7 @@ class Driver:
         into = self._work / str(os.getpid()) / "killer"
         try:
             code = mutant.code()
-            is_in = bool(mutant.place.function) and self._put_in(code, mutant)
+            is_in = bool(mutant.location.function) and self._put_in(code, mutant)
         except SyntaxError:
             into.write_text("syntax")
             return
@@ -345,7 +345,7 @@ class Driver:
 
     def _put_in(self, module: CodeType, mutant: Mutant) -> bool:
         """Give the living functions that the mutant changes its code; False where that cannot be done."""
-        name = mutant.place.function
+        name = mutant.location.function
         codes = {code.co_firstlineno: code for code in _codes(module) if code.co_qualname == name}
         functions = self._functions.get((str(mutant.path.resolve()), name), [])
         for function in functions:
@@ -367,7 +367,7 @@ class Driver:
         return Verdict("killed", killer.read_text()) if killer.exists() else Verdict("survived")
 
 
-def _is_beside(node: str, mirror: Path) -> bool:
+def _is_sibling(node: str, mirror: Path) -> bool:
     """In the folder that mirrors the module's, or around it: a recipe's tests stand above its sections'."""
     folder = Path(node.partition("::")[0]).parent
     return folder.is_relative_to(mirror) or mirror.is_relative_to(folder)
@@ -437,7 +437,7 @@ def run_anew(codes: dict[Path, CodeType], tests: Sequence[str], *options: str, p
     shapes.ROOMS = ()
     ours = (str(ROOT / "src"), str(ROOT / "tests"))
     for name, module in list(sys.modules.items()):
-        if (getattr(module, "__file__", None) or "").startswith(ours) and not name.startswith(KEPT):
+        if (getattr(module, "__file__", None) or "").startswith(ours) and not name.startswith(KEEP_LOADED):
             del sys.modules[name]
     sys.meta_path.insert(0, _Changed(codes))
     arguments = [*QUIET, "--timeout=0", "--basetemp", tempfile.mkdtemp()]

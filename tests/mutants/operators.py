@@ -28,7 +28,7 @@ COMPOUND = (ast.FunctionDef, ast.ClassDef, ast.If, ast.For, ast.While, ast.With,
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """A node of a module's tree, and what holds it."""
 
     holder: ast.AST
@@ -53,7 +53,7 @@ class Mutant:
 
     path: Path
     tree: ast.Module
-    place: Place
+    location: Location
     change: ast.AST
     was: str
     now: str
@@ -61,30 +61,30 @@ class Mutant:
     @property
     def key(self) -> tuple[str, str, str, str]:
         """Names it wherever its lines go."""
-        return (str(self.path), self.place.function, self.was, self.now)
+        return (str(self.path), self.location.function, self.was, self.now)
 
     @property
     def lines(self) -> range:
         """Of the changed statement without its body."""
-        statement = self.place.statement
+        statement = self.location.statement
         body = getattr(statement, "body", None) if isinstance(statement, COMPOUND) else None
         stop = body[0].lineno if body else (statement.end_lineno or statement.lineno) + 1
         return range(statement.lineno, max(stop, statement.lineno + 1))
 
     def code(self) -> CodeType:
         """The module with the change."""
-        self.place.put(self.change)
+        self.location.put(self.change)
         try:
             return compile(ast.fix_missing_locations(self.tree), str(self.path.resolve()), "exec")
         finally:
-            self.place.put(self.place.node)
+            self.location.put(self.location.node)
 
 
 def mutants_of(path: Path) -> list[Mutant]:
     """All of a module, in the order of their places; changes that read alike are one."""
     tree = ast.parse(path.read_text())
     found: dict[tuple[object, ...], Mutant] = {}
-    for location in _places(tree, None, ""):
+    for location in _locations(tree, None, ""):
         for change in _changes(location.node):
             ast.copy_location(change, location.node)
             was = _shown(location.statement)
@@ -97,7 +97,7 @@ def mutants_of(path: Path) -> list[Mutant]:
     return list(found.values())
 
 
-def _places(holder: ast.AST, statement: ast.stmt | None, function: str) -> Iterator[Place]:
+def _locations(holder: ast.AST, statement: ast.stmt | None, function: str) -> Iterator[Location]:
     for field, value in ast.iter_fields(holder):
         if field in NO_PROGRAM_FIELDS:
             continue
@@ -110,8 +110,8 @@ def _places(holder: ast.AST, statement: ast.stmt | None, function: str) -> Itera
             around = node if isinstance(node, ast.stmt) else statement
             if around is not None:
                 name = inside.rstrip(".") if is_function or not inside.endswith(".") else ""
-                yield Place(holder, field, index, node, around, name)
-            yield from _places(node, around, inside)
+                yield Location(holder, field, index, node, around, name)
+            yield from _locations(node, around, inside)
 
 
 def _inside(function: str, holder: ast.FunctionDef | ast.ClassDef) -> str:

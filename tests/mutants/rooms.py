@@ -59,7 +59,7 @@ def sampled(options: argparse.Namespace) -> Mutants:
     """Of each room as many as asked for, drawn by the seed, in the order of the source."""
     rooms: dict[str, list[Mutant]] = defaultdict(list)
     for path, room in modules(options).items():
-        rooms[room] += [mutant for mutant in mutants_of(path) if path != HARMFUL or mutant.place.function]
+        rooms[room] += [mutant for mutant in mutants_of(path) if path != HARMFUL or mutant.location.function]
     rng = random.Random(options.seed)
     for room, mutants in rooms.items():
         if not options.all and len(mutants) > options.sample:
@@ -67,14 +67,14 @@ def sampled(options: argparse.Namespace) -> Mutants:
     return rooms
 
 
-def told(mutant: Mutant, verdict: Verdict) -> Iterator[str]:
+def survivor_lines(mutant: Mutant, verdict: Verdict) -> Iterator[str]:
     """A survivor as the change of a line; nothing of one that died or that no test could tell."""
     location = f"{mutant.path}:{mutant.lines[0]}"
     if mutant.key in _equivalent():
         if verdict.test:
             yield f"\n{location}: equivalent.toml says that no test can tell, but {verdict.test} does"
     elif verdict.outcome in ("survived", "untested"):
-        yield f"\n{location} {mutant.place.function} {verdict.outcome}"
+        yield f"\n{location} {mutant.location.function} {verdict.outcome}"
         yield from (f"  - {line}" for line in mutant.was.splitlines())
         yield from (f"  + {line}" for line in mutant.now.splitlines())
 

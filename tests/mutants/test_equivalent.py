@@ -9,7 +9,7 @@ from mutants.rooms import EQUIVALENT, ROOT, SOURCE
 def test_every_mutant_that_is_listed_as_equivalent_is_one_of_the_code_as_it_is() -> None:
     entries = tomllib.loads(EQUIVALENT.read_text())["equivalent"]
     mutants = {
-        (file, mutant.place.function, mutant.was, mutant.now)
+        (file, mutant.location.function, mutant.was, mutant.now)
         for file in {entry["file"] for entry in entries}
         for mutant in mutants_of(ROOT / SOURCE / file)
     }

@@ -42,7 +42,7 @@ from variants import slow, soaked
 
 DIGITS = "0" * 24
 ITEMS, AT_ONCE, LOOK_S, MAX_LOOKS = 5, 2, 7.0, 400
-ASK_S, NOON_S = 40_000.0, 43_200.0
+REQUEST_S, NOON_S = 40_000.0, 43_200.0
 """What an ask takes: so long that most chunks are made over midnight. When a world begins."""
 WEBHOOK = WebhookCreated(
     webhook_id="webhook-" + DIGITS, project="p", name="w", url="https://w.example", event_types=EVENT_TYPES,
@@ -76,7 +76,7 @@ class EvalWorld:
     def __init__(self, work_class: type[EvalRunHandler] = EvalRunHandler) -> None:
         self.inner = open_store("memory:")
         self.clock = ManualClock(NOON_S)
-        self.models: ParrotModels = SlowModels(self.clock, ASK_S)
+        self.models: ParrotModels = SlowModels(self.clock, REQUEST_S)
         self.work_class = work_class
         WebhookRepository(self.inner, self.clock).put(WEBHOOK)
 
@@ -119,11 +119,11 @@ class EvalWorld:
         assert state is not None
         return state
 
-    def asked(self) -> Counter[str]:
+    def requests(self) -> Counter[str]:
         """How often each question was put."""
         return Counter(
             prompt.messages[0]["content"]
-            for request in self.models.engine.asked
+            for request in self.models.engine.requests
             if isinstance(request, GenerateRequest)
             for prompt in request.prompts
             if prompt.messages
@@ -159,15 +159,15 @@ def check_eval(world: EvalWorld, *, cuts: int, cancels: bool) -> None:
     costs = charged(world)
     assert {(cost.project, cost.resource_id) for cost in costs} == {("p", RUN.run_id)}
     assert cancels or len(costs) > 1  # over midnight
-    assert sum(cost.device_s for cost in costs) == pytest.approx(len(state.graded) * ASK_S, rel=1e-12)
-    for number, times in world.asked().items():
+    assert sum(cost.device_s for cost in costs) == pytest.approx(len(state.graded) * REQUEST_S, rel=1e-12)
+    for number, times in world.requests().items():
         assert times <= 1 + cuts, (number, times)
     assert [*world.inner.list("open/evalrun/")] == []
     (message,) = Outbox(world.inner, world.clock).due()
     assert message.due.event_type == f"eval.run.{'canceled' if cancels else 'succeeded'}"
 
 
-def played(world: Any, cuts: list[int], seed: int, *, cancels: bool = False) -> Any:
+def simulate(world: Any, cuts: list[int], seed: int, *, cancels: bool = False) -> Any:
     """A world in which the power is cut at these writes of its lives, in turn, and then no more."""
     rng = random.Random(seed)
     for cut in [*cuts, 100_000]:
@@ -190,14 +190,14 @@ def test_the_power_is_cut_at_every_write_of_an_eval_runs_life(cancels: bool) -> 
     writes = num_writes(EvalWorld, cancels=cancels)
     assert writes > 15
     for cut in range(writes):
-        check_eval(played(EvalWorld(), [cut], cut, cancels=cancels), cuts=1, cancels=cancels)
+        check_eval(simulate(EvalWorld(), [cut], cut, cancels=cancels), cuts=1, cancels=cancels)
 
 
 @pytest.mark.parametrize("seed", [*range(2), *soaked(*range(2, 300))])
 def test_the_power_is_cut_at_several_writes_of_an_eval_run(seed: int) -> None:
     rng = random.Random(seed)
     cuts = [rng.randrange(25) for _ in range(rng.randrange(2, 5))]
-    check_eval(played(EvalWorld(), cuts, seed), cuts=len(cuts), cancels=False)
+    check_eval(simulate(EvalWorld(), cuts, seed), cuts=len(cuts), cancels=False)
 
 
 BATCH = BatchCreated(
@@ -232,7 +232,7 @@ class BatchWorld:
     def __init__(self) -> None:
         self.inner = open_store("memory:")
         self.clock = ManualClock(NOON_S)
-        self.models = OneRefusing(self.clock, ASK_S)
+        self.models = OneRefusing(self.clock, REQUEST_S)
         WebhookRepository(self.inner, self.clock).put(WEBHOOK)
         files = FileRepository(self.inner, self.clock)
         sink = files.sink(FILE.content)
@@ -271,9 +271,9 @@ class BatchWorld:
         )
         return ChunkProcessor(work, self.clock)
 
-    def asked(self) -> Counter[str | None]:
+    def requests(self) -> Counter[str | None]:
         """How often each question was put."""
-        return Counter(prompt.text for request in self.models.engine.asked for prompt in request.prompts)
+        return Counter(prompt.text for request in self.models.engine.requests for prompt in request.prompts)
 
     def state(self) -> BatchState:
         state = BatchRepository(self.inner, self.clock).find(BATCH.batch_id, "p")
@@ -296,8 +296,8 @@ def check_batch(world: BatchWorld, *, cuts: int, cancels: bool) -> None:
     assert cancels or state.num_processed == ITEMS
     texts = [element["response"]["body"]["choices"][0]["text"] for element in output]
     assert texts == [f" Q{n}" for n in completed if n != 1]
-    assert max(world.asked().values()) <= 1 + cuts
-    took_s = ASK_S * (state.num_processed - 1)  # one was refused at once
+    assert max(world.requests().values()) <= 1 + cuts
+    took_s = REQUEST_S * (state.num_processed - 1)  # one was refused at once
     assert sum(element.device_s for element in charged(world)) == pytest.approx(took_s, rel=1e-12)
     assert files.logs.ids() == sorted({FILE.file_id, *filter(None, ids)})  # none is left beside them
     left = [
@@ -313,14 +313,14 @@ def test_the_power_is_cut_at_every_write_of_a_batchs_life(cancels: bool) -> None
     writes = num_writes(BatchWorld, cancels=cancels)
     assert writes > 15
     for cut in range(writes):
-        check_batch(played(BatchWorld(), [cut], cut, cancels=cancels), cuts=1, cancels=cancels)
+        check_batch(simulate(BatchWorld(), [cut], cut, cancels=cancels), cuts=1, cancels=cancels)
 
 
 @pytest.mark.parametrize("seed", [*range(2), *soaked(*range(2, 300))])
 def test_the_power_is_cut_at_several_writes_of_a_batch(seed: int) -> None:
     rng = random.Random(seed)
     cuts = [rng.randrange(30) for _ in range(rng.randrange(2, 5))]
-    check_batch(played(BatchWorld(), cuts, seed), cuts=len(cuts), cancels=False)
+    check_batch(simulate(BatchWorld(), cuts, seed), cuts=len(cuts), cancels=False)
 
 
 class EntryFirst(EvalRunHandler):
@@ -354,7 +354,7 @@ class Forgetful(EvalRunHandler):
 def test_a_worker_that_is_known_to_be_bad_is_caught(bad: type[EvalRunHandler]) -> None:
     def is_caught(cut: int) -> bool:
         try:
-            check_eval(played(EvalWorld(bad), [cut], cut), cuts=1, cancels=False)
+            check_eval(simulate(EvalWorld(bad), [cut], cut), cuts=1, cancels=False)
         except AssertionError:
             return True
         return False
@@ -410,10 +410,10 @@ def test_what_a_chunk_has_is_not_asked_for_again(
         num_chunks = sum(1 for _ in world.inner.list(chunks))
         if num_chunks > kinds(world.inner, log)[kind]:
             cut_so += 1
-            request = world.asked()
+            request = world.requests()
             assert len(request) <= num_chunks * AT_ONCE
             world.lives(world.inner, cancels=False)
-            assert {item: world.asked()[item] for item in request} == dict(request)
+            assert {item: world.requests()[item] for item in request} == dict(request)
     assert cut_so > 0
 
 

@@ -74,16 +74,16 @@ def undisturbed() -> list[BenchmarkResult]:
     return one_life(open_store("memory:"), TickingClock(), Counter())
 
 
-@pytest.mark.parametrize("writes_each", range(22))
-def test_wherever_a_worker_dies_each_item_is_recorded_once_with_the_same_score(writes_each: int):
-    rng, store, clock = random.Random(writes_each), open_store("memory:"), TickingClock()
+@pytest.mark.parametrize("num_writes", range(22))
+def test_wherever_a_worker_dies_each_item_is_recorded_once_with_the_same_score(num_writes: int):
+    rng, store, clock = random.Random(num_writes), open_store("memory:"), TickingClock()
     scored: Counter[str] = Counter()
     lives = 0
     while not is_done(store, CHECKPOINT.step, CHECKPOINT.weights_digest, "suite"):
         lives += 1
         try:
             one_life(
-                PowerCutStore(store, writes_left=writes_each if lives == 1 else 3 + lives, rng=rng),
+                PowerCutStore(store, writes_left=num_writes if lives == 1 else 3 + lives, rng=rng),
                 clock,
                 scored,
             )

@@ -48,7 +48,7 @@ STEPS, STEPS_A_COMMIT, MAX_LIVES = 6, 2, 60
 LOOK_S = 7.0
 
 
-class PlayedRuns:
+class SimulatedRuns:
     """Runs as `RunsOfHome` has them: what they write goes through the store, what they do goes on without
     it."""
 
@@ -56,13 +56,13 @@ class PlayedRuns:
         self.store: ObjectStore = open_store("memory:")
         self.step = 0
         self.living: int | None = None
-        self.was_asked = False
+        self.stop_requested = False
 
     def goes_on(self) -> None:
         """One step further, or out."""
         if self.living is not None:
-            self.step += 0 if self.was_asked and self.step % STEPS_A_COMMIT == 0 else 1
-            is_over = self.step >= STEPS or (self.was_asked and self.step % STEPS_A_COMMIT == 0)
+            self.step += 0 if self.stop_requested and self.step % STEPS_A_COMMIT == 0 else 1
+            is_over = self.step >= STEPS or (self.stop_requested and self.step % STEPS_A_COMMIT == 0)
             self.living = None if is_over else self.living
 
     def dies(self) -> None:
@@ -109,11 +109,11 @@ class PlayedRuns:
         assert self.living is None, "a second supervisor beside a living one"
         number = self.next_launch("r")
         assert self.store.put_if_absent(f"run/launches/{number:04d}", b"")
-        self.living, self.was_asked = number, False
+        self.living, self.stop_requested = number, False
         return self._launch(number)
 
     def stop(self, launch: Launch) -> None:
-        self.was_asked = True
+        self.stop_requested = True
 
     def end(self, launch: Launch) -> None:
         self.dies()
@@ -145,7 +145,7 @@ class PlayedRuns:
         )
 
 
-class ForgetfulRuns(PlayedRuns):
+class ForgetfulRuns(SimulatedRuns):
     """Known to be bad: begins a run without looking whether one lives."""
 
     def start(self, created: JobCreated, run_id: str) -> Launch:
@@ -172,7 +172,7 @@ def _points(step: int) -> tuple[MetricPoint, ...]:
 class World:
     """One store and its runs, over as many lives of server and worker as it takes."""
 
-    def __init__(self, runs: PlayedRuns) -> None:
+    def __init__(self, runs: SimulatedRuns) -> None:
         self.inner = open_store("memory:")
         self.clock = ManualClock()
         self.runs = runs
@@ -214,7 +214,7 @@ class World:
         return state
 
 
-def played(cuts: list[int], seed: int, *, runs: type[PlayedRuns] = PlayedRuns, cancels: bool = False) -> World:
+def simulate(cuts: list[int], seed: int, *, runs: type[SimulatedRuns] = SimulatedRuns, cancels: bool = False) -> World:
     """A world in which the power is cut at these writes of its lives, in turn, and then no more."""
     rng, world = random.Random(seed), World(runs())
     for cut in [*cuts, 10_000]:
@@ -254,7 +254,7 @@ def check(world: World) -> None:
 
 def num_writes(*, cancels: bool = False) -> int:
     """Of a life that nothing disturbs."""
-    world = World(PlayedRuns())
+    world = World(SimulatedRuns())
     counting = PowerCutStore(world.inner, writes_left=10_000, rng=random.Random(0))
     world.lives(counting, cancels=cancels)
     check(world)
@@ -267,14 +267,14 @@ def test_the_power_is_cut_at_every_write_of_a_jobs_life(cancels: bool) -> None:
     assert writes > 15
     for cut in range(writes):
         for seed in range(2):
-            check(played([cut], seed, cancels=cancels))
+            check(simulate([cut], seed, cancels=cancels))
 
 
 @pytest.mark.parametrize("seed", [*range(20), *soaked(*range(20, 500))])
 def test_the_power_is_cut_at_several_writes(seed: int) -> None:
     rng = random.Random(seed)
     cancels = rng.random() < 0.3
-    check(played([rng.randrange(40) for _ in range(rng.randrange(2, 6))], seed, cancels=cancels))
+    check(simulate([rng.randrange(40) for _ in range(rng.randrange(2, 6))], seed, cancels=cancels))
 
 
 MOMENTS = ("prepare", "next_launch", "launch_from", "start", "progress", "commits_after", "result")
@@ -285,16 +285,16 @@ MOMENTS = ("prepare", "next_launch", "launch_from", "start", "progress", "commit
 def test_what_a_client_asks_in_the_midst_of_a_look_has_its_way(
     monkeypatch: pytest.MonkeyPatch, moment: str, verb: str
 ) -> None:
-    world, request = World(PlayedRuns()), []
-    inside = getattr(PlayedRuns, moment)
+    world, request = World(SimulatedRuns()), []
+    inside = getattr(SimulatedRuns, moment)
 
-    def and_asked(runs: PlayedRuns, *given):
-        found = inside(runs, *given)
+    def with_request(runs: SimulatedRuns, *arguments):
+        found = inside(runs, *arguments)
         if not request:
             request.append(getattr(JobRepository(world.inner, world.clock), verb)(JOB).status)
         return found
 
-    monkeypatch.setattr(PlayedRuns, moment, and_asked)
+    monkeypatch.setattr(SimulatedRuns, moment, with_request)
     world.lives(PowerCutStore(world.inner, writes_left=10_000, rng=random.Random(0)), cancels=False)
     assert request == ["cancelled"] if verb == "cancel" else request in (["pausing"], ["paused"])
     check(world)
@@ -303,7 +303,7 @@ def test_what_a_client_asks_in_the_midst_of_a_look_has_its_way(
 def test_a_worker_that_forgets_what_it_launched_is_caught() -> None:
     def is_caught(cut: int) -> bool:
         try:
-            played([cut], 3, runs=ForgetfulRuns)
+            simulate([cut], 3, runs=ForgetfulRuns)
         except AssertionError as error:
             return "second supervisor" in str(error)
         return False
@@ -311,7 +311,7 @@ def test_a_worker_that_forgets_what_it_launched_is_caught() -> None:
     assert any(is_caught(cut) for cut in range(30))
 
 
-class DamagedRuns(PlayedRuns):
+class DamagedRuns(SimulatedRuns):
     """Their logs cannot be read."""
 
     def commits_after(self, run_id: str, step: int) -> list[RunCommit]:
@@ -324,11 +324,11 @@ def test_a_job_that_fails_while_it_is_watched_leaves_no_run_behind() -> None:
     state = world.state()
     assert state.status == "failed" and state.failed is not None
     assert (state.failed.code, state.failed.message) == ("cannot_train", "its log was changed")
-    assert world.runs.was_asked
+    assert world.runs.stop_requested
 
 
 def test_a_worker_whose_lease_was_lost_can_append_nothing_more() -> None:
-    world = World(PlayedRuns())
+    world = World(SimulatedRuns())
     world.runs.store = world.inner
     repositories = [JobRepository(world.inner, world.clock) for _ in range(2)]
     slow, quick = (
@@ -371,7 +371,7 @@ def test_a_worker_says_how_each_job_ended_and_why() -> None:
 
 
 def test_what_another_worker_recorded_meanwhile_is_recorded_once() -> None:
-    world = World(PlayedRuns())
+    world = World(SimulatedRuns())
     world.runs.store = world.inner
     worker = Worker(world.inner, JobRepository(world.inner, world.clock), world.runs, name="w", clock=world.clock)
     JobRepository(world.inner, world.clock).put(CREATED)
@@ -390,7 +390,7 @@ def test_what_another_worker_recorded_meanwhile_is_recorded_once() -> None:
     worker.leave()
 
 
-class LackingRuns(PlayedRuns):
+class LackingRuns(SimulatedRuns):
     """A machine without the program, until it is installed."""
 
     is_installed = False
@@ -402,11 +402,12 @@ class LackingRuns(PlayedRuns):
 
 
 def test_a_job_is_left_to_others_by_a_worker_that_lacks_the_program() -> None:
-    world, other, output = World(LackingRuns()), PlayedRuns(), list[str]()
+    world, other, output = World(LackingRuns()), SimulatedRuns(), list[str]()
     world.runs.store = other.store = world.inner
     lacking, able = (
         Worker(
-            world.inner, JobRepository(world.inner, world.clock), runs, name="w", clock=world.clock, run_in_background=at_once,
+            world.inner, JobRepository(world.inner, world.clock), runs, name="w", clock=world.clock,
+            run_in_background=at_once,
             notify=output.append,
         )
         for runs in (world.runs, other)

@@ -94,10 +94,10 @@ def test_the_power_is_cut_at_any_write(seed: int) -> None:
         check(inner, texts)
 
 
-def played(seed: int) -> tuple[ObjectStore, dict[str, bytes]]:
+def simulate(seed: int) -> tuple[ObjectStore, dict[str, bytes]]:
     """Three servers by turns, each with its files, all of them of the same bytes; they may stop anywhere."""
     rng = random.Random(seed)
-    stage = Stage(seed, tick_s=0.01, num_turns=rng.choice([60, 200, 10_000]), nap_s=0.5)
+    stage = Stage(seed, tick_s=0.01, num_steps=rng.choice([60, 200, 10_000]), nap_s=0.5)
     store = open_store("memory:")
     for number in range(3):
         own = [("put", FILES[number], b"same"), ("remove", FILES[number], b"same")]
@@ -118,7 +118,7 @@ def played(seed: int) -> tuple[ObjectStore, dict[str, bytes]]:
 
 @pytest.mark.parametrize("seed", [*range(60), *soaked(*range(60, 2000))])
 def test_servers_take_turns_at_equal_bytes(seed: int) -> None:
-    check(*played(seed))
+    check(*simulate(seed))
 
 
 def test_whoever_takes_bytes_that_were_released_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +136,7 @@ def test_whoever_takes_bytes_that_were_released_is_caught(monkeypatch: pytest.Mo
 
     def is_caught(seed: int) -> bool:
         try:
-            check(*played(seed))
+            check(*simulate(seed))
         except FileDamagedError as error:
             return "are gone" in str(error)
         return False

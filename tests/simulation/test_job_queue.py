@@ -259,7 +259,7 @@ def test_a_job_over_its_budget_holds_its_device_for_at_most_15_s_more(stays) -> 
     state = yard.jobs.logs.state(job_id)
     assert (state.status, state.budget_spent.of, state.charged_s) == ("paused", "job", held_s)
     for budget in (None, 60 / 3600, held_s / 3600):
-        with pytest.raises(ApiError, match="Raise x_assay.budget_device_hours"):
+        with pytest.raises(ApiError, match=r"Raise x_assay\.budget_device_hours"):
             yard.jobs.resume(job_id, budget)
     yard.jobs.resume(job_id, 1.0)
     yard.runs.stays = False

@@ -51,13 +51,13 @@ MOST_WRITES = (20, 90)
 REWARD = GraderReward.model_validate({"grader": JUDGE})
 
 
-class Paid(nn.Module):
+class RewardWeights(nn.Module):
     """Weights that remember how often each row was learned, and what it was paid in all."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.times_learned = nn.Parameter(torch.zeros(NUM_ROWS))
-        self.paid = nn.Parameter(torch.zeros(NUM_ROWS, dtype=torch.float64))
+        self.times_trained = nn.Parameter(torch.zeros(NUM_ROWS))
+        self.reward_sums = nn.Parameter(torch.zeros(NUM_ROWS, dtype=torch.float64))
 
 
 class Judge:
@@ -66,11 +66,11 @@ class Judge:
     def __init__(self, store: ObjectStore, rng: random.Random) -> None:
         self._store = store
         self._rng = rng
-        self.asked_twice: list[tuple[int, int, int, str]] = []
+        self.repeated_requests: list[tuple[int, int, int, str]] = []
 
     def grade(self, step: int, row: int, samples: list[tuple[int, str]]) -> list[Grade]:
         marked = self._marked(step, row)
-        self.asked_twice += [(step, row, *sample) for sample in samples if sample in marked]
+        self.repeated_requests += [(step, row, *sample) for sample in samples if sample in marked]
         broken = Grade(None, ItemFailure("model_grader_server_error", "silent"))
         return [broken if self._rng.random() < 0.05 else Grade(self._rng.random()) for _ in samples]
 
@@ -83,10 +83,10 @@ class Judge:
         }
 
 
-class JudgedStepper:
+class RewardStepper:
     """Learns each row by what a judge paid for two answers to it."""
 
-    def __init__(self, weights: Paid, reward_cache: RewardCache, judge: Judge, rng: random.Random) -> None:
+    def __init__(self, weights: RewardWeights, reward_cache: RewardCache, judge: Judge, rng: random.Random) -> None:
         self._weights = weights
         self._reward_cache = reward_cache
         self._judge = judge
@@ -96,24 +96,26 @@ class JudgedStepper:
     def step(self, share: StepShare, *, step: int, stop_requested: bool, commit_requested: bool = False) -> StepTotals:
         groups = [group for lane in share.lanes for group in self._groups(lane, step)]
         for group in groups:
-            self._weights.times_learned[group.row_id] += 1
-            self._weights.paid[group.row_id] += sum(item.reward or 0.0 for item in group.completions)
+            self._weights.times_trained[group.row_id] += 1
+            self._weights.reward_sums[group.row_id] += sum(item.reward or 0.0 for item in group.completions)
         events: dict[str, Any] = dict.fromkeys(set(StepTotals._fields) - StepTotals._field_defaults.keys(), 0)
         events |= {"num_rows": len(groups), "stop_requested": self._rng.random() < 0.03, "bad_lanes": ()}
         return StepTotals(**events, rollout_log=tuple(groups))
 
     def _groups(self, lane: LaneShare, step: int) -> list[LoggedGroup]:
         rows = [int(row) for batch in lane.micro_batches for row in batch.row_ids]
-        version = float(self._weights.paid.sum())
+        version = float(self._weights.reward_sums.sum())
         digests = [derive_key(step, row, sample, str(version)) for row in rows for sample in range(SIZE)]
 
-        def ask(places: list[int]) -> list[Grade]:
+        def grade(locations: list[int]) -> list[Grade]:
             return self._judge.grade(
-                step, rows[places[0] // SIZE], [(location % SIZE, f"{digests[location]:016x}") for location in places]
+                step,
+                rows[locations[0] // SIZE],
+                [(location % SIZE, f"{digests[location]:016x}") for location in locations],
             )
 
         request = JudgeBatch(step, rows, digests, self._reward_cache)
-        grades = cached_grades(request, REWARD, index=0, ask=ask, at_once=1) if rows else []
+        grades = cached_grades(request, REWARD, index=0, grade_indices=grade, at_once=1) if rows else []
         return [
             LoggedGroup(
                 step, lane.lane, row, "trained", "[]",
@@ -129,7 +131,7 @@ class JudgedStepper:
         ]  # fmt: skip
 
 
-class JournalAfter(Saver):
+class RolloutLogAfter(Saver):
     """Wrong on purpose: the journal is put when the commit is there."""
 
     def _put_accounts(self, folder: str, parts: list[LaneReceipts]) -> list[FileDigest]:
@@ -147,18 +149,18 @@ class JournalAfter(Saver):
 class Forgetful(RewardCache):
     """Wrong on purpose: what judges say is kept with the commit only."""
 
-    def said(self, *_: Any, **__: Any) -> list[Any]:
+    def grades(self, *_: Any, **__: Any) -> list[Any]:
         return []
 
 
 def attempt(store: ObjectStore, wrong: type | None, ranks: Ranks, judge: Judge, rng: random.Random) -> bool:
     """One life of the run; whether it is done."""
     saver_type = wrong if wrong is not None and issubclass(wrong, Saver) else Saver
-    book_type = wrong if wrong is not None and issubclass(wrong, RewardCache) else RewardCache
+    cache_type = wrong if wrong is not None and issubclass(wrong, RewardCache) else RewardCache
     log = CommitLog(store)
     number = log.begin_attempt(world_size=1, now_s=0.0)
     log.sweep_abandoned()
-    weights, clock = Paid(), SystemClock()
+    weights, clock = RewardWeights(), SystemClock()
     optimizer = torch.optim.SGD(weights.parameters(), lr=0.0)
     saver = saver_type(training_parts(weights, optimizer), ranks, log, RetentionConfig(keep_last=2), clock)
     location = TrainingPosition(0, Cursor())
@@ -166,8 +168,8 @@ def attempt(store: ObjectStore, wrong: type | None, ranks: Ranks, judge: Judge, 
         saver.restore(commit)
         location = TrainingPosition(commit.step, commit.cursor)
         if isinstance(saver, CursorApart):
-            location = saver.place_of(commit)
-    stepper = JudgedStepper(weights, book_type(store, attempt=number), judge, rng)
+            location = saver.position_of(commit)
+    stepper = RewardStepper(weights, cache_type(store, attempt=number), judge, rng)
     trainer = trainer_of(stepper, saver, clock, lambda step: rng.random())  # type: ignore[arg-type]
     try:
         return trainer.train(location) == "finished"
@@ -187,7 +189,7 @@ def problems(seed: int, ranks: Ranks, wrong: type | None = None, *, only_cut: in
         faulty = PowerCutStore(store, writes_left=writes, rng=rng)
         try:
             if attempt(faulty, wrong, ranks, judge, rng):
-                return [*unaccounted(store, ranks), *(f"asked twice: {item}" for item in judge.asked_twice)]
+                return [*unaccounted(store, ranks), *(f"asked twice: {item}" for item in judge.repeated_requests)]
         except BaseException as error:
             if not was_cut(error):
                 raise
@@ -196,7 +198,7 @@ def problems(seed: int, ranks: Ranks, wrong: type | None = None, *, only_cut: in
 
 def unaccounted(store: ObjectStore, ranks: Ranks) -> list[str]:
     """Where the last weights and the journals, by their bytes alone, do not say the same of every prompt."""
-    log, weights = CommitLog(store), Paid()
+    log, weights = CommitLog(store), RewardWeights()
     commits = effective_commits(log)
     optimizer = torch.optim.SGD(weights.parameters(), lr=0.0)
     reader = Saver(training_parts(weights, optimizer), ranks, log, RetentionConfig(), SystemClock())
@@ -212,9 +214,9 @@ def unaccounted(store: ObjectStore, ranks: Ranks) -> list[str]:
             lines[line["row_id"]] += 1
             rewards[line["row_id"]] += line["reward"] or 0.0
     found = [f"row {row} has {lines[row]} lines" for row in range(NUM_ROWS) if lines[row] != SIZE]
-    if not np.allclose(rewards, weights.paid.detach().numpy()):
+    if not np.allclose(rewards, weights.reward_sums.detach().numpy()):
         found.append("the weights learned by other rewards than the journal has")
-    times = weights.times_learned.tolist()
+    times = weights.times_trained.tolist()
     return found + [f"row {row} was learned {times[row]} times" for row in range(NUM_ROWS) if times[row] != 1]
 
 
@@ -229,6 +231,6 @@ def test_likewise_where_it_is_cut_once_at_any_write(num_writes: int, ranks: Rank
     assert problems(num_writes, ranks, only_cut=num_writes) == []
 
 
-@pytest.mark.parametrize("wrong", [JournalAfter, *slow(Forgetful, CursorApart, CursorAhead)])
+@pytest.mark.parametrize("wrong", [RolloutLogAfter, *slow(Forgetful, CursorApart, CursorAhead)])
 def test_the_simulation_finds_a_program_that_accounts_or_asks_wrongly(wrong: type, ranks: Ranks) -> None:
     assert any(problems(seed, ranks, wrong) for seed in range(6))

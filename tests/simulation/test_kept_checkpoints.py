@@ -28,7 +28,7 @@ CLOCK = ManualClock()
 class Run:
     """A run with one commit, which the next one makes superfluous."""
 
-    kept_class = RetainedCheckpoints
+    retention_class = RetainedCheckpoints
 
     def __init__(self) -> None:
         self.inner = open_store("memory:")
@@ -46,11 +46,11 @@ class Run:
             files=(digest_of("weights", weights),), weights_digest=str(step),
             receipts_from_step=0, rows_trained=1,
         )  # fmt: skip
-        commit_and_retire(log, commit, LAST_ONE, retire=self.kept_class(store, CLOCK).retire)
+        commit_and_retire(log, commit, LAST_ONE, retire=self.retention_class(store, CLOCK).retire)
         if is_last:
             log.append(RunFinished(attempt=log.attempt, step=step, weights_digest=str(step)))
 
-    def is_kept_for(self, who: str, store: ObjectStore | None = None) -> bool:
+    def claim(self, who: str, store: ObjectStore | None = None) -> bool:
         return CheckpointRetention(lambda _: store or self.inner, CLOCK).retain(RUN, STEP, who)
 
     def has_it(self) -> bool:
@@ -67,7 +67,7 @@ class Peeking(RetainedCheckpoints):
 
 
 class PeekingRun(Run):
-    kept_class = Peeking
+    retention_class = Peeking
 
 
 class InterruptedStore:
@@ -93,17 +93,17 @@ class InterruptedStore:
         return self._left < 0
 
 
-def told(run_class: type[Run], at: int, *, first: str, is_last: bool) -> tuple[bool, bool, bool]:
+def race_once(run_class: type[Run], at: int, *, first: str, is_last: bool) -> tuple[bool, bool, bool]:
     """What somebody is told, what is so in the end, and whether the one that was `first` came so far."""
     run, responses = run_class(), list[bool]()
 
     def commits(store: ObjectStore) -> None:
         run.commits(store, STEP + 1, is_last=is_last)
 
-    def asks(store: ObjectStore) -> None:
-        responses.append(run.is_kept_for("x", store))
+    def claims(store: ObjectStore) -> None:
+        responses.append(run.claim("x", store))
 
-    sides = {"commits": (commits, asks), "asks": (asks, commits)}
+    sides = {"commits": (commits, claims), "claims": (claims, commits)}
     own, expected = sides[first]
     store = InterruptedStore(run.inner, at, lambda: expected(run.inner))
     own(store)  # type: ignore[arg-type]
@@ -112,31 +112,31 @@ def told(run_class: type[Run], at: int, *, first: str, is_last: bool) -> tuple[b
     return responses[0], run.has_it(), store.was_early
 
 
-def all_told(run_class: type[Run], *, first: str, is_last: bool) -> list[tuple[bool, bool]]:
+def race_at_all_points(run_class: type[Run], *, first: str, is_last: bool) -> list[tuple[bool, bool]]:
     found = []
     for at in range(200):
-        response, is_there, was_early = told(run_class, at, first=first, is_last=is_last)
-        found.append((response, is_there))
+        response, exists, was_early = race_once(run_class, at, first=first, is_last=is_last)
+        found.append((response, exists))
         if not was_early:
             return found
     raise AssertionError("no end")
 
 
 @pytest.mark.parametrize("is_last", [False, True])
-@pytest.mark.parametrize("first", ["commits", "asks"])
+@pytest.mark.parametrize("first", ["commits", "claims"])
 def test_whoever_is_told_yes_has_the_checkpoint_whatever_comes_between(first: str, is_last: bool) -> None:
-    found = all_told(Run, first=first, is_last=is_last)
+    found = race_at_all_points(Run, first=first, is_last=is_last)
     assert len(found) > 5
-    assert all(response == is_there for response, is_there in found), found
+    assert all(response == exists for response, exists in found), found
     assert {response for response, _ in found} == {True, False}  # there is a race to be lost
 
 
 def test_a_run_that_only_looks_is_caught() -> None:
-    found = all_told(PeekingRun, first="commits", is_last=False)
+    found = race_at_all_points(PeekingRun, first="commits", is_last=False)
     assert (True, False) in found
 
 
-def played(cut: int, *, of_run: bool) -> tuple[bool, bool]:
+def cut_power(cut: int, *, of_run: bool) -> tuple[bool, bool]:
     """The power is cut at a write of the run, or of whoever asks; both try again. Was it told, and is it so?"""
     run, rng = Run(), random.Random(cut)
     store = PowerCutStore(run.inner, writes_left=cut, rng=rng)
@@ -144,25 +144,25 @@ def played(cut: int, *, of_run: bool) -> tuple[bool, bool]:
         if of_run:
             run.commits(store, STEP + 1)
         else:
-            run.is_kept_for("x", store)
+            run.claim("x", store)
     if not of_run:
         run.commits(run.inner, STEP + 1)
-        return run.is_kept_for("x"), run.has_it()
-    response = run.is_kept_for("x")
+        return run.claim("x"), run.has_it()
+    response = run.claim("x")
     run.commits(run.inner, STEP + 2)
     return response, run.has_it()
 
 
 @pytest.mark.parametrize("of_run", [False, True])
 def test_the_power_is_cut_at_every_write(of_run: bool) -> None:
-    found = [played(cut, of_run=of_run) for cut in range(12 if of_run else 4)]
-    assert all(is_there for response, is_there in found if response), found
+    found = [cut_power(cut, of_run=of_run) for cut in range(12 if of_run else 4)]
+    assert all(exists for response, exists in found if response), found
     assert {response for response, _ in found} == {True, False}
 
 
 def test_a_checkpoint_goes_once_nobody_relies_on_it_any_more() -> None:
     run = Run()
-    assert run.is_kept_for("x") and run.is_kept_for("y") and run.is_kept_for("x")
+    assert run.claim("x") and run.claim("y") and run.claim("x")
     keeper = CheckpointRetention(lambda _: run.inner, CLOCK)
     for step, who in ((STEP + 1, "x"), (STEP + 2, "y")):
         run.commits(run.inner, step)
@@ -170,7 +170,7 @@ def test_a_checkpoint_goes_once_nobody_relies_on_it_any_more() -> None:
         keeper.release(RUN, STEP, who)
     assert run.has_it()
     run.commits(run.inner, STEP + 3)
-    assert not run.has_it() and not run.is_kept_for("z")
+    assert not run.has_it() and not run.claim("z")
 
 
 def test_a_run_that_nobody_else_asks_writes_nothing_about_it() -> None:

@@ -8,7 +8,7 @@ import pytest
 from assay.base.errors import FencedError
 from assay.store.leases import Lease, LeaseWatch, leases
 from assay.store.objects import ObjectStore, open_store
-from turns import OffClock, Stage
+from interleaving import OffClock, Stage
 from variants import slow
 
 TERM_S, BEAT_S, NUM_ENTRIES = 60.0, 5.0, 12
@@ -92,9 +92,9 @@ def worker(take: Take, add: Add, held: list[int]) -> Callable[[OffClock, ObjectS
     return body
 
 
-def played(seed: int, *, take: Take = by_watching, add: Add = fenced, nap_s: float) -> list[int]:
+def simulate(seed: int, *, take: Take = by_watching, add: Add = fenced, nap_s: float) -> list[int]:
     """Whose lease added each entry, in the order of the log."""
-    stage, store, held = Stage(seed, tick_s=0.4, num_turns=20_000, nap_s=nap_s), open_store("memory:"), []
+    stage, store, held = Stage(seed, tick_s=0.4, num_steps=20_000, nap_s=nap_s), open_store("memory:"), []
     for ahead_s in (stage.rng.uniform(-3600, 3600), 0.0):
         clock = OffClock(stage, ahead_s=ahead_s, rate=stage.rng.uniform(0.9, 1.1), jumps_s=120.0)
         stage.add(worker(take, add, held), store, clock)
@@ -107,19 +107,19 @@ def played(seed: int, *, take: Take = by_watching, add: Add = fenced, nap_s: flo
 
 @pytest.mark.parametrize("seed", [*range(10), *slow(*range(10, 100))])
 def test_who_lives_keeps_the_job_whatever_the_clocks_say(seed: int) -> None:
-    assert played(seed, nap_s=0)[:NUM_ENTRIES] == [1] * NUM_ENTRIES
+    assert simulate(seed, nap_s=0)[:NUM_ENTRIES] == [1] * NUM_ENTRIES
 
 
 @pytest.mark.parametrize("seed", [*range(10), *slow(*range(10, 200))])
 def test_who_slept_through_its_term_adds_nothing_behind_its_successor(seed: int) -> None:
-    holders = played(seed, nap_s=200)
+    holders = simulate(seed, nap_s=200)
     assert holders == sorted(holders)
 
 
 def test_the_simulation_finds_leases_that_compare_clocks() -> None:
-    assert any(played(seed, take=by_comparing_clocks, nap_s=0)[:NUM_ENTRIES] != [1] * 12 for seed in range(10))
+    assert any(simulate(seed, take=by_comparing_clocks, nap_s=0)[:NUM_ENTRIES] != [1] * 12 for seed in range(10))
 
 
 def test_the_simulation_finds_who_looks_before_it_writes() -> None:
-    logs = (played(seed, add=look_before_you_write, nap_s=200) for seed in range(100))
+    logs = (simulate(seed, add=look_before_you_write, nap_s=200) for seed in range(100))
     assert any(holders != sorted(holders) for holders in logs)

@@ -27,7 +27,7 @@ from assay.store.metrics.segment import SegmentWriter, segment_path
 from assay.store.objects import ObjectStore, open_store
 from assay.workflows.bookkeeping import Bookkeeper, writer_of
 from assay.workflows.rebuild import fold_in
-from clocks import HandClock
+from clocks import ManualClock
 from failing_ledger import TROUBLES, Strike, Trouble
 from failing_ledger import strike as strike
 from failing_store import TROUBLES as OF_STORE
@@ -49,7 +49,7 @@ class MeasuredRanks(RanksHere):
         self._to_ledger = to_ledger
         number = orders.attempt.attempt
         path = segment_path(Path(run.run_dir), number, 0)
-        self._segment = SegmentWriter(path, run_id="r", attempt=number, rank=0, clock=HandClock())
+        self._segment = SegmentWriter(path, run_id="r", attempt=number, rank=0, clock=ManualClock())
         self._measure(1, "loss")
 
     def wait_for_news(self, timeout_s: float) -> None:
@@ -84,7 +84,7 @@ class Scene:
 
     def drive(self, ranks: Ranks, of_store: Mapping[int, OfStore]) -> None:
         """One life of the supervisor, with its books."""
-        clock = HandClock()
+        clock = ManualClock()
         store = patient(FailingStore(self.store, of_store, clock, outage_s=1e6), clock)
         with writer_of(self.home, self.run) as to_ledger:
             Supervisor(

@@ -30,7 +30,7 @@ def many_summaries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit_log, "SUMMARY_EVERY", 3)
 
 
-class LosesAnswers(FlakyStore):
+class LosesResponses(FlakyStore):
     """Now and then says of what it has put that it was taken: the answer to the first try got lost."""
 
     def __init__(self, inner: ObjectStore, rng: random.Random) -> None:
@@ -89,7 +89,7 @@ def play(seed: int, log_type: type[CommitLog] = CommitLog) -> None:
     heard: list[LogEntry] = []
     for _ in range(NUM_ACTIONS):
         if not writers or rng.random() < 0.1:
-            store = PowerCutStore(LosesAnswers(inner, rng), writes_left=rng.randrange(1, 80), rng=rng)
+            store = PowerCutStore(LosesResponses(inner, rng), writes_left=rng.randrange(1, 80), rng=rng)
             writers.append(log_type(store))
         log = rng.choice(writers[-3:])
         try:
@@ -104,7 +104,7 @@ def play(seed: int, log_type: type[CommitLog] = CommitLog) -> None:
 def act(log: CommitLog, rng: random.Random) -> Iterator[LogEntry]:
     """One thing that a writer does; gives the entries of which it knows that they are durable."""
     if not log.attempt:
-        yield begun(log)
+        yield first_entry(log)
         return
     commits = log.commits()
     match rng.choice(["commit"] * 8 + ["quarantine", "finish"]):
@@ -116,16 +116,16 @@ def act(log: CommitLog, rng: random.Random) -> Iterator[LogEntry]:
             entry = CommitQuarantined(attempt=log.attempt, folder=bad.folder, step=bad.step, reason="torn")
             log.append(entry)
             yield entry
-            yield begun(log)
+            yield first_entry(log)
         case "finish" if commits:
             last = commits[-1]
             end = RunFinished(attempt=log.attempt, step=last.step, weights_digest=last.weights_digest)
             log.append(end)
             yield end
-            yield begun(log)
+            yield first_entry(log)
 
 
-def begun(log: CommitLog) -> LogEntry:
+def first_entry(log: CommitLog) -> LogEntry:
     """As a supervisor begins an attempt."""
     log.begin_attempt(world_size=1, now_s=0.0)
     began = log._known[-1].entry

@@ -78,8 +78,8 @@ class World:
     def advance(self, part: "SimulatedRanks") -> None:
         with self.lock:
             life = part.life
-            are_all_there = sum(len(item.ranks) for item in life.parts if not item.is_gone)
-            if life.outcome or part.ranks.start or are_all_there < life.attempt.world_size:
+            num_present = sum(len(item.ranks) for item in life.parts if not item.is_gone)
+            if life.outcome or part.ranks.start or num_present < life.attempt.world_size:
                 return
             if life.step == TARGET - 1 and not self.may_finish and not life.stop_requested:
                 return
@@ -166,17 +166,17 @@ class SimulatedRanks:
 class Node:
     """A follower in a thread of its own."""
 
-    def __init__(self, run: Run, node: int | None, host: str, port: int, lead: "Leading") -> None:
+    def __init__(self, run: Run, node: int | None, host: str, port: int, leading: "Leading") -> None:
         self.follower = Follower(run, node=node, host=host, port=port, clock=CLOCK)
         self.error: AssayError | None = None
-        self._lead = lead
+        self._leading = leading
         self.thread = threading.Thread(target=self._follow, daemon=True)
         self.thread.start()
 
     def _follow(self) -> None:
         try:
             if (successor := self.follower.follow()) is not None:
-                self._lead.by_heir(successor, is_asked_to_stop=self.follower.stop_requested)
+                self._leading.run_successor(successor, stops=self.follower.stop_requested)
         except AssayError as error:
             self.error = error
 
@@ -195,27 +195,27 @@ class Leading:
 
     def __init__(self, world: World, run: Run, num_nodes: int) -> None:
         self._world, self._run, self._num_nodes = world, run, num_nodes
-        self.watcher: ComeAndGo
+        self.observer: ComeAndGo
         self.group: NodeGroup
         self.supervisor: Supervisor
         self.last: Attempt | None = None
         self.error: BaseException | None = None
         self.is_over = threading.Event()
 
-    def by_heir(self, successor: Successor, *, is_asked_to_stop: bool) -> None:
+    def run_successor(self, successor: Successor, *, stops: bool) -> None:
         port = successor.server.port
         group = NodeGroup(
             self._run, num_nodes=1, host=successor.host, port=port, ranks_per_node=1, clock=CLOCK, successor=successor
         )
-        self.lead(group, is_asked_to_stop=is_asked_to_stop)
+        self.supervise(group, stops=stops)
 
-    def lead(self, group: NodeGroup, *, is_asked_to_stop: bool = False) -> None:
+    def supervise(self, group: NodeGroup, *, stops: bool = False) -> None:
         self.group = group
         log = CommitLog(self._world.store)
         self.supervisor = Supervisor(
-            self._run, log, policy=RestartPolicy(), observers=[self.watcher], clock=CLOCK, nodes=group
+            self._run, log, policy=RestartPolicy(), observers=[self.observer], clock=CLOCK, nodes=group
         )
-        if is_asked_to_stop:
+        if stops:
             self.supervisor.request_stop()
         successor = None
         try:
@@ -234,15 +234,15 @@ class ComeAndGo:
     """Does what its seed says, one thing an attempt, each once that attempt has made a commit or waits for its
     last step."""
 
-    def __init__(self, world: World, run: Run, lead: Leading, there: dict[int, Node], seed: int) -> None:
-        self.world, self.run, self.lead, self.there = world, run, lead, there
+    def __init__(self, world: World, run: Run, leading: Leading, nodes_present: dict[int, Node], seed: int) -> None:
+        self.world, self.run, self.leading, self.nodes_present = world, run, leading, nodes_present
         self.rng, self.did = random.Random(seed), list[str]()
         self.attempts: list[Attempt] = []
         self.left: list[Node] = []
 
     @property
     def group(self) -> NodeGroup:
-        return self.lead.group
+        return self.leading.group
 
     def attempt_began(self, attempt: Attempt, pids: object) -> None:
         self.attempt, self.is_done = attempt, False
@@ -258,24 +258,24 @@ class ComeAndGo:
         self.world.may_finish = len(self.did) >= NUM_EVENTS
 
     def _do(self) -> None:
-        peers = sorted((self.group._busy - {self.group._node}) & self.there.keys())
+        peers = sorted((self.group._busy - {self.group._node}) & self.nodes_present.keys())
         what = self.rng.choice(["leave", "leave", "kill", "cut", "join", "kill a rank of the lead", "lead leaves"])
         if what == "lead leaves" and any(self.group._peers[peer].node is not None for peer in peers):
             self.did.append(what)
             # Those that are lent get other numbers from the next lead: nothing more is done to them.
-            lent = {number for number, node in self.there.items() if node.follower._node is None}
-            for number in {self.group._node, *lent} & self.there.keys():
-                del self.there[number]
-            self.lead.supervisor.request_stop()
+            lent = {number for number, node in self.nodes_present.items() if node.follower._node is None}
+            for number in {self.group._node, *lent} & self.nodes_present.keys():
+                del self.nodes_present[number]
+            self.leading.supervisor.request_stop()
             return
         if what == "join":
             leader = leader_address(Path(self.run.run_dir))
             before, node = (
-                self.group.add_receive_slot(99),
-                Node(self.run, None, leader.host, leader.port, self.lead),
+                self.group.room(99),
+                Node(self.run, None, leader.host, leader.port, self.leading),
             )
-            until(lambda: self.group.add_receive_slot(99) > before)
-            self.there[self.group._last_number + 1] = node  # its number, where nobody else comes before it
+            until(lambda: self.group.room(99) > before)
+            self.nodes_present[self.group._last_number + 1] = node  # its number, where nobody else comes before it
         if what in ("join", "kill a rank of the lead", "lead leaves") or not peers:
             self.did.append(what)
             parts = self.world.lives[self.attempt.attempt].parts
@@ -283,7 +283,7 @@ class ComeAndGo:
             return
         number = self.rng.choice(peers)
         self.did.append(f"{what} {number}")
-        node = self.there.pop(number)
+        node = self.nodes_present.pop(number)
         if what == "cut":
             self.group._peers[number].link.close()
         elif what == "leave":
@@ -340,8 +340,8 @@ def test_whatever_nodes_come_and_go_each_step_is_made_once_and_by_all(seed: int,
         threading.Thread(target=come, args=(node,), daemon=True).start()
     group = NodeGroup(run, num_nodes=num_nodes, host="127.0.0.1", port=port, ranks_per_node=1, clock=CLOCK)
     until(lambda: len(present) == num_nodes - 1)
-    leader.watcher = life = ComeAndGo(world, run, leader, present, seed)
-    leader.lead(group)
+    leader.observer = life = ComeAndGo(world, run, leader, present, seed)
+    leader.supervise(group)
     assert leader.is_over.wait(60), life.did
     assert leader.error is None and leader.last is not None, life.did
     assert leader.last.outcome == "succeeded" and len(life.did) == NUM_EVENTS, life.did

@@ -94,8 +94,8 @@ class Memory(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.times_learned = nn.Parameter(torch.zeros(NUM_ROWS))
-        self.learned_in = nn.Parameter(torch.zeros(NUM_ROWS))
+        self.times_trained = nn.Parameter(torch.zeros(NUM_ROWS))
+        self.trained_at = nn.Parameter(torch.zeros(NUM_ROWS))
 
 
 class RememberingStepper:
@@ -108,8 +108,8 @@ class RememberingStepper:
     @torch.no_grad()
     def step(self, share: StepShare, *, step: int, stop_requested: bool, commit_requested: bool = False) -> StepTotals:
         rows = [int(row) for lane in share.lanes for batch in lane.micro_batches for row in batch.row_ids]
-        self._memory.times_learned[rows] += 1
-        self._memory.learned_in[rows] = step
+        self._memory.times_trained[rows] += 1
+        self._memory.trained_at[rows] = step
         events: dict[str, Any] = dict.fromkeys(set(StepTotals._fields) - StepTotals._field_defaults.keys(), 0)
         events |= {"num_rows": len(rows), "stop_requested": self._rng.random() < 0.03, "bad_lanes": ()}
         return StepTotals(**events)
@@ -130,7 +130,7 @@ class CursorApart(Saver):
         self._log.store.put("place", f"{step} {cursor.epoch} {cursor.step_in_epoch}".encode())
         super().begin(step=step, cursor=cursor, **rest)
 
-    def place_of(self, commit: Commit) -> TrainingPosition:
+    def position_of(self, commit: Commit) -> TrainingPosition:
         match self._log.store.get("place").split():
             case [step, epoch, step_in_epoch]:
                 return TrainingPosition(int(step), Cursor(epoch=int(epoch), step_in_epoch=int(step_in_epoch)))
@@ -175,7 +175,7 @@ def attempt(store: ObjectStore, saver_type: type[Saver], ranks: Ranks, rng: rand
         saver.restore(commit)
         location = TrainingPosition(commit.step, commit.cursor)
         if isinstance(saver, CursorApart):
-            location = saver.place_of(commit)
+            location = saver.position_of(commit)
     trainer = trainer_of(RememberingStepper(memory, rng), saver, clock, lambda step: rng.random())
     try:
         return memory if trainer.train(location) == "finished" else None
@@ -215,17 +215,17 @@ def simulate(seed: int, ranks: Ranks, saver_type: type[Saver] = Saver) -> Memory
 
 def undisturbed() -> torch.Tensor:
     """The step in which each row is learned when nothing happens."""
-    rows, learned_in = loader(), torch.zeros(NUM_ROWS)
+    rows, trained_at = loader(), torch.zeros(NUM_ROWS)
     for step, share in enumerate(rows.shares(Cursor(), LANES, rows.steps_per_epoch), start=1):
         for lane in share.lanes:
             for batch in lane.micro_batches:
-                learned_in[batch.row_ids.astype(np.int64)] = step
-    return learned_in
+                trained_at[batch.row_ids.astype(np.int64)] = step
+    return trained_at
 
 
 def is_right(memory: Memory) -> bool:
-    once = torch.equal(memory.times_learned, torch.ones(NUM_ROWS))
-    return once and torch.equal(memory.learned_in, undisturbed())
+    once = torch.equal(memory.times_trained, torch.ones(NUM_ROWS))
+    return once and torch.equal(memory.trained_at, undisturbed())
 
 
 @pytest.mark.parametrize("seed", [*range(3), *slow(*range(3, 30))])

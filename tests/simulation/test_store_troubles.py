@@ -43,8 +43,8 @@ from assay.training.checkpoint.store_files import cause_of
 from assay.training.recipe import recipe_sha256
 from assay.training.trainer.step import StepTotals
 from assay.training.trainer.trainer import TrainingPosition
-from clocks import HandClock
-from failing_store import OUTAGE_S, TROUBLES, Answer, FailingStore, Trouble, patient, said
+from clocks import ManualClock
+from failing_store import OUTAGE_S, TROUBLES, FailingStore, Response, Trouble, messages, patient
 from simulation.test_power_cuts import (
     Memory,
     RememberingStepper,
@@ -59,7 +59,7 @@ from variants import slow, soaked
 RETENTION = RetentionConfig(keep_last=2, keep_best=1)
 
 
-class NeverAsked(random.Random):
+class UnusedRandom(random.Random):
     """Nobody asks to stop."""
 
     def random(self) -> float:
@@ -95,21 +95,21 @@ class RanksHere:
             return AttemptEnd("failed", 0, failure=self._failure("store_unreachable", str(cause)), error=cause)
         except WrongArithmeticError as error:
             return AttemptEnd("failed", 1, failure=self._failure("wrong_arithmetic", str(error)), error=error)
-        return AttemptEnd("succeeded", 1, said="done")
+        return AttemptEnd("succeeded", 1, message="done")
 
     def _failure(self, kind: FailureKind, text: str) -> Failure:
         number = self._orders.attempt.attempt
         return Failure(failure_kind=kind, run_id="r", attempt=number, signature=kind, text=text)
 
     def stepper(self, memory: Memory) -> RememberingStepper:
-        return RememberingStepper(memory, NeverAsked())
+        return RememberingStepper(memory, UnusedRandom())
 
     def _train(self) -> None:
         """As `train_rank` wires it."""
         log = CommitLog(self._store, attempt=self._orders.attempt.attempt)
         memory, clock = Memory(), SystemClock()
         parts = training_parts(memory, torch.optim.SGD(memory.parameters(), lr=0.0))
-        saver = Saver(parts, self._ranks, log, RETENTION, clock, verify_every=3, say=said.append)
+        saver = Saver(parts, self._ranks, log, RETENTION, clock, verify_every=3, warn=messages.append)
         location = TrainingPosition(0, Cursor())
         try:
             if (commit := self._orders.commit) is not None:
@@ -131,13 +131,13 @@ class DoubtedRanks(RanksHere):
         failing = self._store._inner
 
         class Checked(RememberingStepper):
-            def step(self, share: StepShare, *, step: int, **asked: bool) -> StepTotals:
+            def step(self, share: StepShare, *, step: int, **options: bool) -> StepTotals:
                 if step == 7:
                     failing.go_away()
                     raise WrongArithmeticError("rank 0 computes wrongly", ())
-                return super().step(share, step=step, **asked)
+                return super().step(share, step=step, **options)
 
-        return Checked(memory, NeverAsked())
+        return Checked(memory, UnusedRandom())
 
 
 class NodesHere:
@@ -197,7 +197,7 @@ def drive(
     ranks_type: type[RanksHere] = RanksHere,
 ) -> int:
     """One life of the supervisor, as `drive` wires it; the number of calls that it and its rank made."""
-    clock = HandClock()
+    clock = ManualClock()
     failing = store_type(inner, troubles, clock, outage_s=outage_s)
     store = patient(failing, clock)
     supervisor = Supervisor(
@@ -291,9 +291,9 @@ def test_what_reads_back_as_something_else_is_not_committed(ranks: Ranks, tmp_pa
 
 
 def test_a_store_that_is_too_slow_for_the_commits_is_said_once(ranks: Ranks, tmp_path: Path) -> None:
-    said.clear()
+    messages.clear()
     drive(open_store("memory:"), run_in(tmp_path / "r"), ranks, {}, store_type=SlowStore)
-    (text,) = said
+    (text,) = messages
     assert text.startswith("s3://simulated is too slow: a commit took 1.")
     assert "trainer.commit_every" in text
 
@@ -350,15 +350,15 @@ def test_a_run_survives_two_troubles_of_its_store(
         check(troubles, rng.choice([OUTAGE_S, 1e6]), ranks, next(folders))
 
 
-class AskedToStop(FailingStore):
+class StopsAtTrouble(FailingStore):
     """SIGTERM comes with the first trouble."""
 
     supervisor: Supervisor | None = None
-    asked_at_s: float | None = None
+    stop_requested_s: float | None = None
 
-    def _in_trouble(self, trouble: Trouble | None, call: Callable[[], Answer]) -> Answer:
-        if trouble is not None and self.asked_at_s is None and self.supervisor is not None:
-            self.asked_at_s = self._clock.at_s
+    def _in_trouble(self, trouble: Trouble | None, call: Callable[[], Response]) -> Response:
+        if trouble is not None and self.stop_requested_s is None and self.supervisor is not None:
+            self.stop_requested_s = self._clock.at_s
             self.supervisor.request_stop()
         return super()._in_trouble(trouble, call)
 
@@ -366,8 +366,8 @@ class AskedToStop(FailingStore):
 def heeds_sigterm(trouble: Trouble, number: int, ranks: Ranks, folder: Path) -> bool:
     """Whether SIGTERM at a call of the supervisor's, that is in trouble for good, was heeded in time; False
     where it makes no such call."""
-    inner, run, clock = open_store("memory:"), run_in(folder), HandClock()
-    failing = AskedToStop(inner, {number: trouble}, clock, outage_s=1e9)
+    inner, run, clock = open_store("memory:"), run_in(folder), ManualClock()
+    failing = StopsAtTrouble(inner, {number: trouble}, clock, outage_s=1e9)
     store = patient(failing, clock)
     failing.supervisor = Supervisor(
         run,
@@ -382,10 +382,10 @@ def heeds_sigterm(trouble: Trouble, number: int, ranks: Ranks, folder: Path) -> 
         failing.supervisor.run(1)
     except StoreAwayError as error:
         assert error.exit_code == 75
-    if failing.asked_at_s is None:
+    if failing.stop_requested_s is None:
         return False
-    took_s = clock.at_s - failing.asked_at_s
-    assert took_s <= SLOW_ANSWER_S[trouble] + LEAVE_S, (trouble, number, took_s)
+    took_s = clock.at_s - failing.stop_requested_s
+    assert took_s <= SLOW_RESPONSE_S[trouble] + LEAVE_S, (trouble, number, took_s)
     drive(inner, run, ranks, {})
     assert is_whole(inner, ranks), (trouble, number)
     return True
@@ -395,7 +395,7 @@ class WaitingRanks(RanksHere):
     """Their commit waits for a store that went away at their first news, with which SIGTERM came."""
 
     supervisor: Supervisor
-    clock: HandClock
+    clock: ManualClock
 
     def wait_for_news(self, timeout_s: float) -> None:
         assert isinstance(self._store, RetryingStore) and isinstance(self._store._inner, FailingStore)
@@ -414,7 +414,7 @@ class WaitingRanks(RanksHere):
 
 
 def test_sigterm_is_heeded_in_time_while_ranks_wait_for_a_store_that_is_away(ranks: Ranks, tmp_path: Path) -> None:
-    inner, run, clock = open_store("memory:"), run_in(tmp_path / "r"), HandClock()
+    inner, run, clock = open_store("memory:"), run_in(tmp_path / "r"), ManualClock()
     store = patient(FailingStore(inner, {}, clock), clock)
     WaitingRanks.clock = clock
     supervisor = WaitingRanks.supervisor = Supervisor(
@@ -434,7 +434,7 @@ def test_sigterm_is_heeded_in_time_while_ranks_wait_for_a_store_that_is_away(ran
     assert (attempt.outcome, attempt.failure.failure_kind) == ("preempted", "store_unreachable")
 
 
-SLOW_ANSWER_S: Mapping[Trouble, float] = {trouble: 60.0 if trouble == "slow" else 0.0 for trouble in TROUBLES}
+SLOW_RESPONSE_S: Mapping[Trouble, float] = {trouble: 60.0 if trouble == "slow" else 0.0 for trouble in TROUBLES}
 """What was asked before is waited for, if an answer comes."""
 LEAVE_S = 2 * HURRIED_S
 """One call that was under way, and one more."""

@@ -25,7 +25,7 @@ from assay.training.recipe import EvaluationConfig
 from assay.workflows.audit import audit_and_record
 from assay.workflows.bookkeeping import writer_of
 from assay.workflows.evaluation.queue import Queue, due_commits, work
-from clocks import HandClock
+from clocks import ManualClock
 from failing_ledger import TROUBLES as OF_LEDGER
 from failing_ledger import Strike
 from failing_ledger import Trouble as TroubleOfLedger
@@ -81,7 +81,7 @@ def folders(tmp_path: Path) -> Iterator[Path]:
 
 def evaluates(finished: Finished, inner: ObjectStore, troubles: Troubles, outage_s: float, folder: Path) -> int:
     """One life of a worker; the number of its calls."""
-    clock = HandClock(1e9)
+    clock = ManualClock(1e9)
     failing = FailingStore(inner, troubles, clock, outage_s=outage_s)
     store = patient(failing, clock)
     config = EvaluationConfig(suite=str(finished.suite), every_steps=ONLY_THE_LAST)
@@ -115,7 +115,7 @@ def undisturbed(finished: Finished, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def audited(finished: Finished, troubles: Troubles, outage_s: float) -> tuple[AuditReport, int]:
-    clock = HandClock()
+    clock = ManualClock()
     failing = FailingStore(open_store(finished.run.run_dir), troubles, clock, outage_s=outage_s)
     return audit_run(finished.run, CommitLog(patient(failing, clock)), weights="all"), failing.num_calls
 

@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from assay.inference.local.local_model import LocalModel
     from assay.models.causal import CausalModel
 
-Answer = Callable[[Sequence[Message]], str | SamplerError]
+Reply = Callable[[Sequence[Message]], str | SamplerError]
 
 
 class ScriptedSampler:
     """Answers by a function of the conversation, and remembers what it was asked."""
 
-    def __init__(self, answer: Answer | str, name: str = "scripted") -> None:
+    def __init__(self, reply: Reply | str, name: str = "scripted") -> None:
         self.name = name
-        self._answer = answer
-        self.asked: list[list[Message]] = []
+        self._reply = reply
+        self.requests: list[list[Message]] = []
 
     def sample(self, prompts: Sequence[Sequence[Message]], sampling: Sampling) -> list[Completion | SamplerError]:
-        self.asked += [list(prompt) for prompt in prompts]
-        texts = [self._answer if isinstance(self._answer, str) else self._answer(prompt) for prompt in prompts]
+        self.requests += [list(prompt) for prompt in prompts]
+        texts = [self._reply if isinstance(self._reply, str) else self._reply(prompt) for prompt in prompts]
         return [text if isinstance(text, SamplerError) else Completion(text) for text in texts]
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:

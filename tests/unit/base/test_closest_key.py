@@ -3,9 +3,9 @@
 from typing import Annotated, ClassVar, Literal
 
 import pytest
-from assay.base.closest_key import closest_key, written_key
 from pydantic import Field
 
+from assay.base.closest_key import closest_key, written_key
 from assay.base.config import FrozenConfig
 
 
@@ -35,7 +35,7 @@ class Whole(FrozenConfig):
 
 
 @pytest.mark.parametrize(
-    ("place", "meant"),
+    ("path", "meant"),
     [
         (("width",), "part.width"),
         (("breadth",), "part.width"),
@@ -51,8 +51,8 @@ class Whole(FrozenConfig):
         (("colour",), None),
     ],
 )
-def test_the_nearest_key_that_is_called_so_is_meant(place: tuple[str | int, ...], meant: str | None) -> None:
-    assert closest_key(Whole, place) == meant
+def test_the_nearest_key_that_is_called_so_is_meant(path: tuple[str | int, ...], meant: str | None) -> None:
+    assert closest_key(Whole, path) == meant
 
 
 def test_a_key_is_said_as_a_file_has_it() -> None:

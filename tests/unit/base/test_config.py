@@ -23,7 +23,7 @@ class Section(FrozenConfig):
 
 class Rule(FrozenConfig):
     names: tuple[int, ...] = Field(min_length=1)
-    every: PositiveInt | Literal["auto"] = "auto"
+    interval: PositiveInt | Literal["auto"] = "auto"
     rate: float = Field(default=0.5, gt=0.0, le=1.0)
 
 
@@ -41,7 +41,7 @@ class Whole(FrozenConfig):
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         (
             {"count": "many"},
@@ -51,17 +51,17 @@ class Whole(FrozenConfig):
         ({"section": [1, 2]}, "section: expected keys with values (low, high)"),
         ({"names": {"a": 1}}, "names: expected a list, in brackets"),
         (
-            {"rule": {"names": [1], "every": "autoo"}},
-            "rule.every: expected a whole number or 'auto' (given: 'autoo')",
+            {"rule": {"names": [1], "interval": "autoo"}},
+            "rule.interval: expected a whole number or 'auto' (given: 'autoo')",
         ),
-        ({"rule": {"names": [1], "every": 0}}, "rule.every: expected more than 0 or 'auto' (given: 0)"),
+        ({"rule": {"names": [1], "interval": 0}}, "rule.interval: expected more than 0 or 'auto' (given: 0)"),
         (
-            {"rule": {"names": [1], "every": "1_0 k"}},
-            "rule.every: expected a whole number without separator or unit; perhaps 10 or 'auto' (given: '1_0 k')",
+            {"rule": {"names": [1], "interval": "1_0 k"}},
+            "rule.interval: expected a whole number without separator or unit; perhaps 10 or 'auto' (given: '1_0 k')",
         ),
         ({"rule": {"names": ["a"]}}, "rule.names.0: expected a whole number (given: 'a')"),
         ({"rule": {"names": []}}, "rule.names: expected 1 item or more"),
-        ({"rule": "yes"}, "rule: expected keys with values (names, every, rate) (given: 'yes')"),
+        ({"rule": "yes"}, "rule: expected keys with values (names, interval, rate) (given: 'yes')"),
         (
             {"rule": {"names": [1], "rate": "5%"}},
             "rule.rate: expected a number without separator or unit; perhaps 0.05 (given: '5%')",
@@ -70,14 +70,14 @@ class Whole(FrozenConfig):
         ({"names": ["a"], "count": 2}, "the whole: fewer names than the count"),
     ],
 )
-def test_a_wrong_value_is_shown_and_a_whole_section_is_not(values, said):
+def test_a_wrong_value_is_shown_and_a_whole_section_is_not(values, message):
     with pytest.raises(ConfigError) as raised:
         validated(Whole, LoadedConfig(values, {}))
-    assert str(raised.value) == f"the whole is not valid:\n  {said}"
+    assert str(raised.value) == f"the whole is not valid:\n  {message}"
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "said"),
+    ("text", "line", "message"),
     [
         ("a:\n  b: 1\n c: 2\n", 3, "not indented like the lines around it.\n     c: 2"),
         (" a: 1\nb: 2\n", 2, "not indented like the lines around it.\n    b: 2"),
@@ -92,13 +92,13 @@ def test_a_wrong_value_is_shown_and_a_whole_section_is_not(values, said):
         ("a: *x\n", 1, "found undefined alias 'x'"),
     ],
 )
-def test_what_is_no_yaml_is_named_at_its_line_with_what_is_meant(tmp_path: Path, text, line, said):
+def test_what_is_no_yaml_is_named_at_its_line_with_what_is_meant(tmp_path: Path, text, line, message):
     path = tmp_path / "recipe.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError) as raised:
         read_config_file(path, ())
     assert str(raised.value).startswith(f"{path}:{line}: not readable as YAML: ")
-    assert said in str(raised.value)
+    assert message in str(raised.value)
     assert "<" not in str(raised.value), "a parser's words tell of its blocks and tokens"
 
 
@@ -116,17 +116,17 @@ class Fork(FrozenConfig):
 
 
 @pytest.mark.parametrize(
-    ("way", "said"),
+    ("way", "message"),
     [
         ({"type": "up"}, "way.type: 'up' is none of these: left, right."),
         ({}, "way.type: required, and not given."),
         ({"type": "right", "depth": 3}, "way.depth: no such key. Another 'type' of that section has it."),
     ],
 )
-def test_a_kind_that_there_is_not_is_told_from_those_that_there_are(way, said):
+def test_a_kind_that_there_is_not_is_told_from_those_that_there_are(way, message):
     with pytest.raises(ConfigError) as raised:
         validated(Fork, LoadedConfig({"way": way}, {}))
-    assert str(raised.value) == f"the fork is not valid:\n  {said}"
+    assert str(raised.value) == f"the fork is not valid:\n  {message}"
 
 
 @pytest.mark.parametrize(
@@ -149,16 +149,16 @@ def test_what_is_not_valid_is_called_by_its_file_and_not_by_our_class():
 
 
 def test_a_wrong_key_in_a_list_is_told_with_its_line_and_the_keys_that_there_are(tmp_path: Path) -> None:
-    class Ways(FrozenConfig):
+    class Directions(FrozenConfig):
         variants: tuple[Annotated[Left | Right, Field(discriminator="type")], ...]
 
-    file = tmp_path / "ways.yaml"
-    file.write_text("ways:\n  - {type: right}\n  - type: left\n    metric: 1\n")
+    file = tmp_path / "variants.yaml"
+    file.write_text("variants:\n  - {type: right}\n  - type: left\n    metric: 1\n")
     with pytest.raises(ConfigError) as raised:
-        validated(Ways, read_config_file(file, ()))
-    assert str(raised.value).splitlines()[1] == f"  ways.1.metric ({file}:4): no such key. Known here: type, depth."
-    with pytest.raises(ConfigError, match=r"ways\.0\.metric \(command line\): no such key"):
-        validated(Ways, read_config_file(file, ["ways=[{type: left, metric: 1}]"]))
+        validated(Directions, read_config_file(file, ()))
+    assert str(raised.value).splitlines()[1] == f"  variants.1.metric ({file}:4): no such key. Known here: type, depth."
+    with pytest.raises(ConfigError, match=r"variants\.0\.metric \(command line\): no such key"):
+        validated(Directions, read_config_file(file, ["variants=[{type: left, metric: 1}]"]))
 
 
 def test_what_a_check_of_the_whole_finds_wrong_with_a_key_is_told_with_that_key_and_its_line(

@@ -12,7 +12,7 @@ class LibraryError(Exception):
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         (
             OSError(errno.ENOSPC, "No space left on device", "a.csv"),
@@ -23,10 +23,10 @@ class LibraryError(Exception):
         (LibraryError("I/O error: No space left on device (os error 28)"), "The disk is full"),
     ],
 )
-def test_no_room_is_an_error_that_a_person_can_act_on_and_that_says_try_again(error: Exception, said: str) -> None:
+def test_no_room_is_an_error_that_a_person_can_act_on_and_that_says_try_again(error: Exception, message: str) -> None:
     found = known_error(error)
     assert isinstance(found, StoreFullError) and found.exit_code == 75
-    with pytest.raises(StoreFullError, match=said):
+    with pytest.raises(StoreFullError, match=message):
         raise found
 
 

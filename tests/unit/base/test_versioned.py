@@ -59,7 +59,7 @@ def test_the_first_version_of_a_nested_record_is_written_without_one():
 
 
 @pytest.mark.parametrize(
-    ("stored", "said"),
+    ("stored", "message"),
     [
         ('{"kind":"outer","version":2,"inner":[]}', "it has version 2, and this assay reads up to version 1"),
         ('{"kind":"outer","version":1,"inner":[],"colour":"red"}', "key 'colour' is unknown here"),
@@ -75,12 +75,12 @@ def test_the_first_version_of_a_nested_record_is_written_without_one():
         ('{"kind":"outer","version":1,"inner":[],"note":3}', "key 'note': expected a text"),
     ],
 )
-def test_what_can_not_be_read_is_one_sentence_with_file_kind_key_and_cure(stored, said):
+def test_what_can_not_be_read_is_one_sentence_with_file_kind_key_and_cure(stored, message):
     with pytest.raises(DataError) as raised:
         Outer.from_json(stored, source="runs/a/outer.json")
     sentence = str(raised.value)
     assert sentence.startswith("runs/a/outer.json: a 'outer' record, version ")
-    assert said in sentence
+    assert message in sentence
     assert f"this is assay {code_version()}: use the assay that wrote it" in sentence
     assert "pydantic" not in sentence and "\n" not in sentence
 

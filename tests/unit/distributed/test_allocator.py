@@ -42,11 +42,11 @@ class Glibc:
     """Notes what it is asked; refuses a parameter if told to."""
 
     def __init__(self, refused: int | None = None) -> None:
-        self.asked: dict[int, int] = {}
+        self.parameters: dict[int, int] = {}
         self._refused = refused
 
     def mallopt(self, parameter: int, value: int) -> int:
-        self.asked[parameter] = value
+        self.parameters[parameter] = value
         return int(parameter != self._refused)
 
 
@@ -57,8 +57,8 @@ def test_glibc_is_asked_to_trim_never_and_to_map_only_the_largest_blocks(monkeyp
     monkeypatch.setattr(ctypes, "CDLL", {None: glibc}.get)
     monkeypatch.setattr(sys, "platform", "linux")
     assert allocator.retain_freed_memory() is retained
-    assert glibc.asked.items() <= {-1: 2**31 - 1, -3: 32 << 20}.items()
-    assert len(glibc.asked) == (1 if refused == -1 else 2)
+    assert glibc.parameters.items() <= {-1: 2**31 - 1, -3: 32 << 20}.items()
+    assert len(glibc.parameters) == (1 if refused == -1 else 2)
 
 
 @pytest.mark.parametrize(("platform", "library"), [("linux", object()), ("darwin", Glibc())])

@@ -51,7 +51,7 @@ def test_a_rank_on_a_gpu_says_all_that_torch_knows(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr("assay.distributed.rank_device._nccl_version", lambda: (2, 27, 3))
     for exists, nccl in ((True, "2.27.3"), (False, "")):
-        monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda is_there=exists: exists)
+        monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda exists=exists: exists)
         assert rank_device(gpu) == RankDevice("cuda:3", f"GPU-{UUID}", "13.0", nccl)
     monkeypatch.setattr(torch.version, "cuda", None)
     assert rank_device(gpu).cuda == ""

@@ -127,10 +127,10 @@ class Asking(values._ValueUnpickler):
 
     def __init__(self, message: Any) -> None:
         super().__init__(io.BytesIO(pickle.dumps(message)))
-        self.asked: set[str] = set()
+        self.read_names: set[str] = set()
 
     def find_class(self, module: str, name: str, /) -> Any:
-        self.asked.add(f"{module}.{name}")
+        self.read_names.add(f"{module}.{name}")
         return super().find_class(module, name)
 
 
@@ -138,7 +138,7 @@ class Asking(values._ValueUnpickler):
 def test_a_value_that_ranks_may_say_is_admitted_by_name(requested: str) -> None:
     hearing = Asking(REQUESTED[requested])
     heard = hearing.load()
-    assert requested in hearing.asked
+    assert requested in hearing.read_names
     assert type(heard) is type(REQUESTED[requested]) and np.all(heard == REQUESTED[requested])
 
 

@@ -222,8 +222,8 @@ def test_a_model_graded_eval_asks_the_model_then_the_judge(registry, scripted):
         scripted(lambda prompt: "Reasons.\nY\n\nY" if "say" in prompt[0]["content"] else "?"),
     )
     items = registry("closed.dev.v0", model, Tools({"*": judge})).score_chunk(0)
-    assert model.asked[0] == [{"role": "system", "content": "say {x}"}]
-    assert judge.asked[0][0]["content"] == "[Task]: say {{x}} [Submission]: sub{mission} Y or N?"
+    assert model.requests[0] == [{"role": "system", "content": "say {x}"}]
+    assert judge.requests[0][0]["content"] == "[Task]: say {{x}} [Submission]: sub{mission} Y or N?"
     assert [item.score for item in items] == [1.0, 0.0]
     assert mean_details(items) == {"counts/Y": 1, "counts/__invalid__": 1, "metascore": 0.5}
 
@@ -236,7 +236,7 @@ def test_a_spec_without_scores_counts_its_choices(registry, scripted):
 def test_several_completions_are_numbered_for_the_judge(registry, scripted):
     judge = scripted("1")
     (first, _) = registry("several.dev.v0", scripted("answer"), Tools({"*": judge})).score_chunk(0)
-    assert judge.asked[0][0]["content"].startswith("Which of 2? 1. answer\n2. answer\n\nAnswer the question")
+    assert judge.requests[0][0]["content"].startswith("Which of 2? 1. answer\n2. answer\n\nAnswer the question")
     assert first.score == 1.0
 
 

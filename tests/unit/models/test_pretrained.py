@@ -119,7 +119,7 @@ def test_a_prefix_before_all_names_is_named_with_its_cause(changed, prefix) -> N
         (lambda w: {**w, "score.weight": torch.ones(1, 16)}, r"1 tensor \(score.weight\) is unknown"),
         (lambda w: {**w, "model.layers.0.q_proj.lora_A.weight": torch.ones(2, 2)}, "adapters: merge them"),
         (lambda w: {**w, "model.norm.weight": torch.full((16,), torch.nan)}, "model.norm.weight.*not finite"),
-        (lambda w: {**w, "model.norm.weight": torch.tensor([torch.inf] + [1.0] * 15)}, "norm.weight.*not finite"),  # noqa: E501
+        (lambda w: {**w, "model.norm.weight": torch.tensor([torch.inf] + [1.0] * 15)}, "norm.weight.*not finite"),
         (lambda w: {**w, "model.norm.weight": torch.ones(16).to(torch.int8)}, "stored as I8: quantized"),
         (lambda w: {**w, "lm_head.weight": w["lm_head.weight"].to(torch.float8_e4m3fn)}, "F8_E4M3: quantized"),
         (lambda w: {**w, "scale": torch.ones(())}, r"1 tensor \(scale\) is unknown"),

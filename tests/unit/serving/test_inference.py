@@ -37,7 +37,7 @@ class Parrots:
 
     @property
     def requested(self):
-        return next(engine for engine in self.engines if engine.source).asked[-1]
+        return next(engine for engine in self.engines if engine.source).requests[-1]
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +144,7 @@ def test_benchmarks_find_every_token_of_the_prompt_and_exactly_those_that_were_d
 
 def test_no_token_may_be_asked_for_where_only_the_prompt_counts(parrots):
     reply = parrots.sdk.completions.create(model="tiny", prompt="a b", echo=True, logprobs=0, max_tokens=0)
-    assert isinstance(parrots.engines[0].asked[-2], ScoreRequest)
+    assert isinstance(parrots.engines[0].requests[-2], ScoreRequest)
     (choice,) = reply.choices
     assert (choice.text, choice.finish_reason, choice.logprobs.tokens) == ("a b", "length", ["a", "b"])
     assert choice.logprobs.top_logprobs is None

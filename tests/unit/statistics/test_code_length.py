@@ -17,7 +17,7 @@ from assay.store.ledger.ledger import Ledger, open_ledger
 from assay.store.metrics.fold import fold_run
 from assay.store.metrics.segment import SegmentWriter, segment_path
 from assay.training.recipe import recipe_sha256
-from clocks import HandClock
+from clocks import ManualClock
 from machine import MACHINE
 from tiny_recipe import tiny_recipe
 
@@ -73,7 +73,7 @@ def record(
             )
         )
         path = segment_path(Path(run.run_dir), number, 0)
-        writer = SegmentWriter(path, run_id=run_id, attempt=number, rank=0, clock=HandClock(1.8e9))
+        writer = SegmentWriter(path, run_id=run_id, attempt=number, rank=0, clock=ManualClock(1.8e9))
         for step, loss in losses.items():
             values = {"loss": loss, "rows": 8.0 if step % 4 else 3.0}
             writer.log(step, values | ({"weight": weights[step]} if step in weights else {}))

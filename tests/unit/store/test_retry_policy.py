@@ -20,12 +20,12 @@ from failing_store import FailingStore, patient
 @pytest.mark.parametrize("trouble", ["error", "hang"])
 def test_an_outage_is_waited_for_and_said(trouble: failing_store.Trouble) -> None:
     clock = ManualClock()
-    failing_store.said.clear()
+    failing_store.messages.clear()
     store = patient(FailingStore(open_store("memory:"), {0: trouble}, clock), clock)
     store.put("key", b"bytes")
     assert store.get("key") == b"bytes"
     assert clock.at_s >= failing_store.OUTAGE_S
-    waiting, *_, completed = failing_store.said
+    waiting, *_, completed = failing_store.messages
     assert waiting.startswith("waiting for s3://simulated (write key), 5")
     assert "of at most 15 min" in waiting
     assert completed.startswith("s3://simulated (write key): answered after")

@@ -41,7 +41,7 @@ def test_in_a_warm_up_both_rates_are_named_the_recipes_first():
 
 @pytest.mark.parametrize(("num_bad", "cause"), [(32, "divergence"), (17, "divergence"), (3, "bad data")])
 def test_where_most_rows_are_not_finite_the_weights_are_to_blame_and_not_the_rows(num_bad, cause):
-    rows = tuple(RowFinding(row_id=row, place="p", lane=0, loss=None) for row in range(num_bad))
+    rows = tuple(RowFinding(row_id=row, location="p", lane=0, loss=None) for row in range(num_bad))
     found = report(2, None, None).model_copy(update={"rows": NO_ROW.model_copy(update={"rows": rows})})
     assert explain(found, recorded(0.69)).cause == cause
 
@@ -62,7 +62,7 @@ def test_rows_that_a_wrong_operator_makes_bad_are_not_to_blame():
         inputs=(), output="", detail="", lane=None, row_ids=(7,),
     )  # fmt: skip
     watched = OperatorWatchReport(mode="audit-ops", finding=finding, num_calls=1, num_operators=1, not_audited={})
-    rows = NO_ROW.model_copy(update={"rows": (RowFinding(row_id=7, place="p", lane=0, loss=None),)})
+    rows = NO_ROW.model_copy(update={"rows": (RowFinding(row_id=7, location="p", lane=0, loss=None),)})
     found = report(2, None, None).model_copy(update={"rows": rows})
     assert explain(found, recorded(0.69)).cause == "bad data"
     audited = found.model_copy(update={"operators": watched})

@@ -23,13 +23,13 @@ from assay.scoring.registry.registry import Registry
 from assay.workflows.pipeline.config import is_pipeline
 
 
-@given(wrappers=st.lists(st.booleans(), max_size=3 * MAX_DEPTH), beside=st.lists(st.integers(), max_size=5))
-@example(wrappers=[True] * MAX_DEPTH, beside=[])
-@example(wrappers=[False] * (MAX_DEPTH + 1), beside=[1])
-def test_json_and_yaml_are_read_to_the_same_depth(wrappers: list[bool], beside: list[int]) -> None:
+@given(wrappers=st.lists(st.booleans(), max_size=3 * MAX_DEPTH), siblings=st.lists(st.integers(), max_size=5))
+@example(wrappers=[True] * MAX_DEPTH, siblings=[])
+@example(wrappers=[False] * (MAX_DEPTH + 1), siblings=[1])
+def test_json_and_yaml_are_read_to_the_same_depth(wrappers: list[bool], siblings: list[int]) -> None:
     text = "1"
     for is_list in wrappers:
-        text = f"[{', '.join([text, *map(str, beside)])}]" if is_list else f'{{"a": {text}}}'
+        text = f"[{', '.join([text, *map(str, siblings)])}]" if is_list else f'{{"a": {text}}}'
     if len(wrappers) <= MAX_DEPTH:
         assert parse_json(text) == json.loads(text) == parse_yaml(text)
         return

@@ -17,7 +17,7 @@ from tokenizers.processors import TemplateProcessing
 
 from assay.base.errors import AssayError, ConfigError, DataError
 from assay.data.dataset import build
-from assay.data.dataset.build import _column_plan, _check_usable, _write_shard, build_dataset
+from assay.data.dataset.build import _check_usable, _column_plan, _write_shard, build_dataset
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.fields import BuildConfig, check_span
 from assay.data.dataset.index import index_dataset
@@ -395,5 +395,5 @@ def test_where_the_inputs_lie_does_not_change_the_dataset(tmp_path: Path, config
     moved_config = config.model_copy(update={"tokenizer": str(moved)})
     copied = write(tmp_path / "elsewhere" / "rows.jsonl", encoded())
     os.utime(copied, (1.0, 1.0))
-    moved = build_dataset([copied], tmp_path / "there", moved_config, workers=1)
-    assert moved.fingerprint == here.fingerprint
+    rebuilt = build_dataset([copied], tmp_path / "there", moved_config, workers=1)
+    assert rebuilt.fingerprint == here.fingerprint

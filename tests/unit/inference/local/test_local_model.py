@@ -111,7 +111,9 @@ def test_a_completion_ends_before_its_stop_text(tiny_model):
 
 def test_a_completion_that_leaves_no_room_for_a_prompt_is_refused(tiny_model):
     requested = [[Message(role="user", content="def")]]
-    with pytest.raises(ConfigError, match=r"may have 16 tokens \(sampling\.max_tokens\), but the model.s context of 16"):
+    with pytest.raises(
+        ConfigError, match=r"may have 16 tokens \(sampling\.max_tokens\), but the model.s context of 16"
+    ):
         tiny_model.sample(requested, Sampling(max_tokens=16))
     (completion,) = tiny_model.sample(requested, Sampling(max_tokens=15))
     assert completion.prompt_tokens == 1

@@ -139,7 +139,7 @@ def test_every_fault_has_its_line_and_nothing_is_answered(app, sdk):
     batch = batch_of(sdk, [line(0), b"", *[fault for fault, *_ in FAULTS]])
     work(worker_of(app, models))
     batch = sdk.batches.retrieve(batch.id)
-    assert (batch.status, batch.output_file_id, models.engine.asked) == ("failed", None, [])
+    assert (batch.status, batch.output_file_id, models.engine.requests) == ("failed", None, [])
     found = [(item.line, item.code, item.param) for item in batch.errors.data]
     assert found == [(n, code, param) for n, (_, code, param) in enumerate(FAULTS, start=3)]
     assert batch.failed_at is not None and batch.errors.object == "list"

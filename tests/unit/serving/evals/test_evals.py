@@ -155,7 +155,7 @@ def test_a_model_is_asked_by_a_template_and_what_it_took_is_counted(app, sdk):
     (usage,) = run.per_model_usage
     assert (usage.model_name, usage.invocation_count, usage.prompt_tokens) == ("tiny", 2, 4)
     assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
-    (send,) = models.engine.asked  # one for both
+    (send,) = models.engine.requests  # one for both
     assert (send.seed, send.temperature, send.max_tokens, len(send.prompts)) == (7, 0, 9, 2)
     first = items_of(sdk, run)[0].sample
     assert first.input[0].content == "hello my friend" and first.output[0].content == " HELLO MY FRIEND"

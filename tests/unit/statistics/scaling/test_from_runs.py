@@ -12,7 +12,7 @@ from assay.store.ledger.ledger import Ledger, open_ledger
 from assay.store.metrics.fold import fold_run
 from assay.store.metrics.segment import SegmentWriter, segment_path
 from assay.training.recipe import Recipe, recipe_sha256
-from clocks import HandClock
+from clocks import ManualClock
 from machine import MACHINE
 from tiny_recipe import tiny_recipe
 
@@ -36,7 +36,7 @@ def record(ledger: Ledger, home: Path, run_id: str, *, width: int, loss: float |
     ledger.record_run(run)
     ledger.record_attempt(Attempt(run_id=run_id, attempt=1, world_size=1, start_step=0, started_s=0.0, **MACHINE))
     path = segment_path(Path(run.run_dir), 1, 0)
-    writer = SegmentWriter(path, run_id=run_id, attempt=1, rank=0, clock=HandClock(1.8e9))
+    writer = SegmentWriter(path, run_id=run_id, attempt=1, rank=0, clock=ManualClock(1.8e9))
     for step in range(1, 7):
         writer.log(step, {"tokens": 100.0})
     writer.close()

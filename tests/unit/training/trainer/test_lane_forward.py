@@ -17,7 +17,7 @@ from assay.training.trainer.lane_forward import LaneForward, means_of
 from assay.training.trainer.lane_recomputer import LaneRecomputer, ShardedLaneRecomputer
 from assay.training.trainer.method import LaneSamples, Loss, MetricSum
 from assay.training.trainer.rollout_buffer import BufferedLane
-from noisy_regression import NoisyRegression, SaysRows, micro_batch
+from noisy_regression import NoisyRegression, PromptRows, micro_batch
 
 CPU = torch.device("cpu")
 SEED = 11
@@ -78,7 +78,7 @@ def test_what_is_left_out_of_a_rollout_means_none() -> None:
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_method_is_given_all_that_it_needs_to_answer(is_recomputation: bool | None, precision: str) -> None:
     """Who makes a lane again asks no judge; nobody is asked whether to stop who may not abandon."""
-    method, model, reward_cache = SaysRows(), model_of(), FakeRewardCache()
+    method, model, reward_cache = PromptRows(), model_of(), FakeRewardCache()
     choices = {"max_micro_batch_tokens": 64, "reward_cache": reward_cache, "is_stopping": lambda: True}
     forward = forward_of(method, precision=precision, **choices)
     entered: list[str] = []
@@ -101,25 +101,25 @@ def test_a_method_is_given_all_that_it_needs_to_answer(is_recomputation: bool | 
 
 
 def test_without_a_book_there_is_none_to_read() -> None:
-    method = SaysRows()
+    method = PromptRows()
     forward_of(method).training_samples(model_of, [prompts(0, 1)], step=1, is_recomputation=True)
     assert method.requested[0]["reward_cache"] is None and method.requested[0]["max_tokens"] is None
 
 
 @pytest.mark.parametrize("staleness", [0, 1])
 def test_a_rank_that_is_asked_to_stop_abandons_what_it_may(staleness: int) -> None:
-    stopping = forward_of(SaysRows(staleness=staleness), is_stopping=lambda: True)
+    stopping = forward_of(PromptRows(staleness=staleness), is_stopping=lambda: True)
     for _ in range(2):
         with pytest.raises(GenerationCancelledError):
             stopping.training_samples(model_of, [prompts(0, 1)], step=1, is_cancellable=True)
     assert stopping.training_samples(model_of, [prompts(0, 1)], step=1), "nobody may abandon it"
-    going = forward_of(SaysRows(staleness=staleness))
+    going = forward_of(PromptRows(staleness=staleness))
     assert going.training_samples(model_of, [prompts(0, 1)], step=1, is_cancellable=True), "nobody asks it to stop"
 
 
 @pytest.mark.parametrize("staleness", [1, 2])
 def test_what_is_learned_was_said_so_many_steps_before(staleness: int) -> None:
-    method, last = SaysRows(staleness=staleness), 6
+    method, last = PromptRows(staleness=staleness), 6
     forward = forward_of(method, lanes=(0, 1), reward_cache=FakeRewardCache())
     of_step = {step: [prompts(lane, 10 * step + lane) for lane in (0, 1)] for step in range(1, last + 1)}
     for step in range(1, last + 1):
@@ -147,7 +147,7 @@ def test_the_weights_are_gathered_once_for_all_that_is_missing() -> None:
         gathered.append(model_of())
         return gathered[-1]
 
-    method = SaysRows(staleness=2)
+    method = PromptRows(staleness=2)
     forward = forward_of(method)
     entered: list[str] = []
     ahead = [[prompts(0, 2)], [prompts(0, 3)]]
@@ -157,7 +157,7 @@ def test_the_weights_are_gathered_once_for_all_that_is_missing() -> None:
 
 def test_a_step_whose_lanes_were_answered_in_part_is_answered_anew() -> None:
     """As where a rank took over lanes of others whose answers were lost."""
-    method = SaysRows(staleness=1)
+    method = PromptRows(staleness=1)
     forward = forward_of(method)
     forward.training_samples(model_of, [prompts(0, 1)], step=1)
     method.requested.clear()
@@ -172,7 +172,7 @@ def steps_held(forward: LaneForward) -> list[int]:
 
 def test_what_an_abandoned_step_said_is_not_learned_later() -> None:
     is_requested = iter([False, False, False, False, True])
-    forward = forward_of(SaysRows(staleness=2), is_stopping=lambda: next(is_requested))
+    forward = forward_of(PromptRows(staleness=2), is_stopping=lambda: next(is_requested))
     lanes = {step: [prompts(0, step)] for step in range(1, 6)}
     forward.training_samples(model_of, lanes[1], step=1, ahead=[lanes[2], lanes[3]], is_cancellable=True)
     assert steps_held(forward) == [1, 2, 3]
@@ -182,7 +182,7 @@ def test_what_an_abandoned_step_said_is_not_learned_later() -> None:
 
 
 def test_abandoning_a_step_forgets_what_its_weights_said() -> None:
-    forward = forward_of(SaysRows(staleness=1))
+    forward = forward_of(PromptRows(staleness=1))
     forward.training_samples(model_of, [prompts(0, 1)], step=1, ahead=[[prompts(0, 2)]])
     forward.training_samples(model_of, [prompts(0, 2)], step=2, ahead=[[prompts(0, 3)]])
     forward.cancel(step=2)
@@ -192,12 +192,12 @@ def test_abandoning_a_step_forgets_what_its_weights_said() -> None:
 
 
 def test_another_rank_says_again_what_a_lane_said_ahead() -> None:
-    method, model = SaysRows(staleness=1), model_of(4)
+    method, model = PromptRows(staleness=1), model_of(4)
     forward = forward_of(method)
     share = StepShare(Cursor(), (prompts(0, 1), prompts(3, 2)), ahead=((prompts(0, 5), prompts(3, 6)),))
     trained = forward.training_samples(lambda: model, share.lanes, step=1, ahead=share.ahead)
     checked = forward.for_recomputation(share, step=1)
-    other = forward_of(SaysRows(staleness=1), reward_cache=FakeRewardCache(), is_stopping=lambda: True)
+    other = forward_of(PromptRows(staleness=1), reward_cache=FakeRewardCache(), is_stopping=lambda: True)
     for lane, result, position in zip(checked.lanes, trained, range(2), strict=True):
         assert isinstance(lane, BufferedLane)
         assert [step for step, _ in lane.ahead] == [1, 2] and lane.micro_batches == result.lane.micro_batches
@@ -227,21 +227,21 @@ class Sharded:
 
 def test_who_says_a_lane_again_asks_no_judge() -> None:
     lane = BufferedLane(0, (), ahead=((4, prompts(0, 5)),), rollout_digests=(1,))
-    method = SaysRows(staleness=1)
+    method = PromptRows(staleness=1)
     forward_of(method, reward_cache=FakeRewardCache()).regenerated_digests(model_of, lane)
     assert [(requested["step"], requested["reward_cache"]) for requested in method.requested] == [(4, "read only")]
-    method = SaysRows()
+    method = PromptRows()
     LaneRecomputer(forward_of(method, reward_cache=FakeRewardCache()), model_of()).training_samples(
         prompts(0, 5), step=2
     )
     assert [(requested["step"], requested["reward_cache"]) for requested in method.requested] == [(2, "read only")]
-    method, sharded = SaysRows(), Sharded(model_of())
+    method, sharded = PromptRows(), Sharded(model_of())
     ShardedLaneRecomputer(forward_of(method, reward_cache=FakeRewardCache()), sharded).digest(prompts(0, 5), step=2)  # type: ignore[arg-type]
     assert [(requested["step"], requested["reward_cache"]) for requested in method.requested] == [(2, "read only")]
 
 
 def test_an_answer_by_itself_is_made_as_the_lane_makes_it() -> None:
-    method, model, reward_cache = SaysRows(), model_of(), FakeRewardCache()
+    method, model, reward_cache = PromptRows(), model_of(), FakeRewardCache()
     forward = forward_of(method, precision="bfloat16", reward_cache=reward_cache)
     message = forward.rollout(model, prompts(2, 4, 5), step=3, row_id=5, sample=1)
     assert message == method.sampled_tokens(model, 5, seed_of(3))
@@ -263,7 +263,7 @@ def with_others(heard: list[Any]) -> Callable[[list[list[float]]], list[list[flo
 
 
 def test_lanes_are_settled_by_the_means_of_all_and_again_by_those_of_their_step() -> None:
-    forward, heard = forward_of(SaysRows(step_statistics=("shaped_reward",))), []
+    forward, heard = forward_of(PromptRows(step_statistics=("shaped_reward",))), []
     result = forward.training_samples(model_of, [prompts(0, 1, 2), prompts(1, 3)], step=2)
     rewards = [sum(rows_of(item.lane)) for item in result]
     shift = round((sum(rewards) + 30) / (3 + 4))
@@ -278,7 +278,7 @@ def test_lanes_are_settled_by_the_means_of_all_and_again_by_those_of_their_step(
         forward.normalize_advantages(result, step=3)
 
 
-@pytest.mark.parametrize("method", [NoisyRegression(), SaysRows()])
+@pytest.mark.parametrize("method", [NoisyRegression(), PromptRows()])
 def test_where_no_mean_is_wanted_nobody_is_asked_for_it(method: Any) -> None:
     heard: list[Any] = []
     result = [LaneSamples(prompts(0, 1))]
@@ -290,7 +290,7 @@ def test_where_no_mean_is_wanted_nobody_is_asked_for_it(method: Any) -> None:
 def test_what_no_step_settled_cannot_be_made_again() -> None:
     for step in (1, 2):
         with pytest.raises(AssertionError):
-            forward_of(SaysRows(step_statistics=("shaped_reward",))).normalize_advantages(
+            forward_of(PromptRows(step_statistics=("shaped_reward",))).normalize_advantages(
                 [LaneSamples(prompts(0, 1))], step=step
             )
 
@@ -303,7 +303,7 @@ def test_means_are_of_sums_in_the_order_of_lanes_over_what_weighs_something() ->
 
 
 def test_a_method_may_refuse_a_step_by_its_metrics() -> None:
-    method = SaysRows()
+    method = PromptRows()
     forward_of(method).check_step({"shaped_reward": 1.0}, step=4)
     assert method.checked == [(4, {"shaped_reward": 1.0})]
 
@@ -317,7 +317,7 @@ def error_of(model: nn.Module, rows: Sequence[int], *key: Any) -> torch.Tensor:
 
 
 def test_a_later_update_has_noise_of_its_own_and_what_the_first_one_found() -> None:
-    forward, model, lane = forward_of(SaysRows(updates_per_rollout=3)), model_of(), prompts(2, 4, 5)
+    forward, model, lane = forward_of(PromptRows(updates_per_rollout=3)), model_of(), prompts(2, 4, 5)
     two = LaneShare(2, (*lane.micro_batches, micro_batch([6])))
     first = [forward.loss(model, two, index, step=7).sum.item() for index in (0, 1)]
     assert first == pytest.approx([error_of(model, [4, 5], 7, 2, 0).item(), error_of(model, [6], 7, 2, 1).item()])
@@ -330,7 +330,7 @@ def test_a_later_update_has_noise_of_its_own_and_what_the_first_one_found() -> N
 
 
 def test_nothing_is_kept_of_a_step_that_makes_one_update() -> None:
-    forward = forward_of(SaysRows())
+    forward = forward_of(PromptRows())
     forward.loss(model_of(), prompts(2, 4), 0, step=7)
     assert not forward._carried
 

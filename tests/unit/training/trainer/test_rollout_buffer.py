@@ -19,7 +19,7 @@ from assay.records.rollout_log import LoggedGroup
 from assay.training.trainer.method import LaneSamples, MetricSum
 from assay.training.trainer.numerics import combined_digest
 from assay.training.trainer.rollout_buffer import RolloutBuffer, digest_with_rollouts, with_lookahead
-from noisy_regression import answer_of, micro_batch
+from noisy_regression import completion_of, micro_batch
 from payloads import Payload
 
 ROWS = st.lists(
@@ -49,7 +49,7 @@ def prompts(lane: int, *rows: int) -> LaneShare:
 
 
 def became(lane: int, digest: int = 0, *batches: MicroBatch) -> LaneSamples:
-    rollout_log = (LoggedGroup(1, lane, digest, "trained", "[]", (answer_of(digest), answer_of(7))),)
+    rollout_log = (LoggedGroup(1, lane, digest, "trained", "[]", (completion_of(digest), completion_of(7))),)
     metrics = {"shaped_reward": MetricSum(torch.tensor(0.1 * digest, dtype=torch.float64), 3.0)}
     return LaneSamples(LaneShare(lane, batches), metrics, digest, rollout_log)
 

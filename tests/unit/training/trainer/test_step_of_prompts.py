@@ -26,7 +26,7 @@ from assay.training.trainer.optimizer import build_optimizer
 from assay.training.trainer.spot_check import SpotCheck
 from assay.training.trainer.step import StepCancelledError, Stepper, StepTotals, initial_model
 from forked_ranks import on_ranks
-from noisy_regression import NoisyRegression, SaysRows, micro_batch
+from noisy_regression import NoisyRegression, PromptRows, micro_batch
 from shared_lanes import lane_sum_of
 from variants import slow
 
@@ -71,7 +71,7 @@ def weights_of(model: nn.Module) -> list[float]:
     return whole[0].tolist()
 
 
-def two_steps(ranks: Ranks, method: SaysRows, **choices: Any) -> list[tuple[StepTotals, list[float]]]:
+def two_steps(ranks: Ranks, method: PromptRows, **choices: Any) -> list[tuple[StepTotals, list[float]]]:
     parts, found = stepper_of(ranks, method, **choices), []
     for step in (1, 2):
         share = StepShare(Cursor(), lanes_of(ranks, more=step), ahead=(lanes_of(ranks, more=step + 1),))
@@ -85,7 +85,7 @@ def test_a_step_of_prompts_is_that_of_the_rows_that_the_model_answers(tmp_path: 
     """And its digest is that of all lanes' answers, by lane."""
 
     def pair(ranks: Ranks) -> Any:
-        method, share = SaysRows(), StepShare(Cursor(), lanes_of(ranks))
+        method, share = PromptRows(), StepShare(Cursor(), lanes_of(ranks))
         prompted, plain = stepper_of(ranks, method), stepper_of(ranks, NoisyRegression())
         result = prompted.forward.training_samples(lambda: prompted.model, share.lanes, step=1)
         totals = portable(prompted.stepper.step(share, step=1, stop_requested=False))
@@ -123,10 +123,10 @@ CASES = {
 @pytest.mark.parametrize("case", ["a step ahead", *slow("at once", "by the means of all", "three updates")])
 def test_ranks_make_the_steps_of_prompts_that_one_rank_makes_and_check_them(case, tmp_path: Path) -> None:
     keys = CASES[case]
-    [alone] = on_ranks(1, lambda ranks: two_steps(ranks, SaysRows(**keys)), tmp_path / "1")
+    [alone] = on_ranks(1, lambda ranks: two_steps(ranks, PromptRows(**keys)), tmp_path / "1")
     for is_sharded in (False, True):
         of_ranks = on_ranks(
-            2, lambda ranks: two_steps(ranks, SaysRows(**keys), checks=True), tmp_path / f"2{is_sharded}",
+            2, lambda ranks: two_steps(ranks, PromptRows(**keys), checks=True), tmp_path / f"2{is_sharded}",
             shards_weights=is_sharded,
         )  # fmt: skip
         for found in of_ranks:
@@ -143,7 +143,7 @@ def test_ranks_make_the_steps_of_prompts_that_one_rank_makes_and_check_them(case
 
 def test_later_updates_of_a_step_go_on_from_the_first(tmp_path: Path) -> None:
     def updates(ranks: Ranks) -> Any:
-        parts = stepper_of(ranks, SaysRows(updates_per_rollout=2))
+        parts = stepper_of(ranks, PromptRows(updates_per_rollout=2))
         share = StepShare(Cursor(), (LaneShare(0, (micro_batch([4]),)),))
         model = initial_model(NoisyRegression(), seed=SEED, device=ranks.device)
         [result] = parts.forward.training_samples(lambda: model, share.lanes, step=1)
@@ -176,7 +176,7 @@ def manually(model: nn.Module, row: int) -> float:
     return losses[-1]
 
 
-class Diverges(SaysRows):
+class Diverges(PromptRows):
     """The loss of its second pass, and of all that follow, is no number."""
 
     num_passes = 0
@@ -199,7 +199,7 @@ def test_after_an_update_that_is_not_made_no_other_is_tried(tmp_path: Path) -> N
     assert on_ranks(1, diverges, tmp_path) == [(False, (0,), 2, True, 1)]
 
 
-class Ticking(SaysRows):
+class Ticking(PromptRows):
     """Its forward passes take three seconds, its backward passes five, by a clock that else stands still."""
 
     now = 100.0
@@ -238,7 +238,7 @@ def test_rows_that_are_no_prompts_cost_nothing_to_answer(tmp_path: Path) -> None
 
 
 def phases(ranks: Ranks) -> list[str]:
-    parts, entered = stepper_of(ranks, SaysRows()), list[str]()
+    parts, entered = stepper_of(ranks, PromptRows()), list[str]()
     parts.lane_sum.enter_phase = entered.append
     parts.stepper.step(StepShare(Cursor(), lanes_of(ranks)), step=1, stop_requested=False)
     return entered
@@ -257,7 +257,7 @@ def test_a_step_of_prompts_says_what_it_does(is_sharded: bool, tmp_path: Path) -
 def requested_of_one(ranks: Ranks) -> Any:
     """Rank 1 is asked to stop as it answers ahead, in the second step."""
     requested: Iterator[bool] = iter([False, False, ranks.rank == 1])
-    parts = stepper_of(ranks, SaysRows(staleness=1), is_stopping=lambda: next(requested))
+    parts = stepper_of(ranks, PromptRows(staleness=1), is_stopping=lambda: next(requested))
     steps = [lanes_of(ranks, more=step) for step in range(3)]
     parts.stepper.step(StepShare(Cursor(), steps[0], ahead=(steps[1],)), step=1, stop_requested=False)
     before = weights_of(parts.model)

@@ -26,7 +26,7 @@ from assay.training.trainer.commit_schedule import CommitSchedule
 from assay.training.trainer.config import TrainerConfig
 from assay.training.trainer.step import StepCancelledError, StepTotals
 from assay.training.trainer.trainer import Trainer, TrainingPosition, num_steps
-from noisy_regression import answer_of
+from noisy_regression import completion_of
 
 LANES = range(2, 4)
 """Of a rank that has the second half of four."""
@@ -223,7 +223,7 @@ def test_a_step_is_given_the_prompts_of_those_that_it_answers_ahead(staleness: i
 
 
 def test_a_commit_has_the_journal_of_its_steps_and_what_was_quarantined() -> None:
-    group = LoggedGroup(1, 2, 9, "trained", "[]", (answer_of(7),))
+    group = LoggedGroup(1, 2, 9, "trained", "[]", (completion_of(7),))
     rank = Rank(completions={step: {"rollout_log": (group._replace(step=step),)} for step in (1, 2, 3, 5)})
     trained(rank, reader=Damaged(Source(), LoaderConfig(**SIZES), ("input_ids",)), max_steps=6)
     steps = [[table["step"].to_pylist() for table in commit["receipts"].rollout_log] for commit in rank.commits]

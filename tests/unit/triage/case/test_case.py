@@ -213,7 +213,7 @@ def test_what_symptoms_share_is_asked_of_the_scan_and_a_dataset_of_the_one_befor
     found = proposals([], [], (host, data, moment), {"late": "new", "early": "old"})
     assert [item.text for item in found] == ["host n3 at fault", "dataset new at fault"]
     assert found[0].predicted == (Predicted("triage failures", "causes.*.factors.host=n3"),)
-    assert found[1].predicted[1] == Predicted("triage data early late", "findings.*.what!=null")
+    assert found[1].predicted[1] == Predicted("triage data early late", "results.*.what!=null")
 
 
 @pytest.mark.parametrize("name", ["0", "3", "the dat", "", "-1"])

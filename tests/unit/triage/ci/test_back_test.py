@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import norm
 
 from assay.cli.main import main
-from import_worlds import ImportWorld, commit_all, git
+from import_world import ImportWorld, commit_all, git
 
 
 def back_test_of(capsys, repo, *arguments):

@@ -17,7 +17,7 @@ from assay.triage.ci.import_graph import ImportGraph
 from assay.triage.ci.python_source import PythonSource
 from assay.triage.ci.repository import SourceTree
 from assay.triage.ci.select_tests import select_tests
-from import_worlds import ImportWorld, commit_all, git, write_files
+from import_world import ImportWorld, commit_all, git, write_files
 from variants import slow
 
 CHECKOUT = Path(__file__).parents[4]

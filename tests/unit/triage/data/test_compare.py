@@ -133,8 +133,8 @@ def test_what_was_done_to_the_rows_is_named_alone(num_rows, is_fresh, plant, wha
     old = before(num_rows)
     rows = drawn(np.random.default_rng(2), num_rows) if is_fresh else [dict(row) for row in old]
     found = compared(tmp_path, old, plant(np.random.default_rng(3), rows))
-    print(*found.findings, sep="\n")
-    ((named, how),) = [(finding.what, finding.kind) for finding in found.findings]
+    print(*found.results, sep="\n")
+    ((named, how),) = [(finding.what, finding.kind) for finding in found.results]
     assert named == what
     assert how in ((kind,) if isinstance(kind, str) else kind)
 
@@ -146,6 +146,6 @@ def test_fresh_draws_of_the_same_have_next_to_no_findings(num_rows, tmp_path):
     for seed in range({300: 20, 2_000: 6}.get(num_rows, 10)):
         rows = [rendered(drawn(np.random.default_rng(100 * seed + side), num_rows)) for side in (0, 1)]
         found = compared(tmp_path, *rows)
-        print(*found.findings, sep="\n")
-        counts.append(len(found.findings))
+        print(*found.results, sep="\n")
+        counts.append(len(found.results))
     assert np.mean(counts) <= (0.34 if num_rows == 2_000 else 0.2)

@@ -66,7 +66,7 @@ def written(folder: Path, rows: dict[str, Column], suffixes: tuple[str, ...]) ->
 
 def found(before: Path, after: Path) -> list[tuple[str, str]]:
     changes = compare_data(before, after, np.random.default_rng(0))
-    return [(finding.what, finding.kind) for finding in changes.findings]
+    return [(finding.what, finding.kind) for finding in changes.results]
 
 
 @given(rows=columns())

@@ -11,7 +11,7 @@ from assay.triage.attempts.build import ColumnNames
 from assay.triage.attempts.moments import TimeWindow
 from assay.triage.attempts.sources import read_attempts
 from assay.triage.failures.diagnose import diagnose, explained_away
-from triage_fleets import CULPRITS, FACTORS, made_fleet
+from triage_fleets import CULPRITS, FACTORS, random_fleet
 from variants import slow
 
 NAMES = ColumnNames(failed="failed", at="at", unit="recipe", factors=FACTORS)
@@ -25,7 +25,7 @@ def diagnosis_of(tmp_path, text, names=NAMES, window=None, baseline=None):
 
 
 def of_fleet(tmp_path, culprit, seed, unit_sd=0.5, size=500):
-    fleet = made_fleet(size, culprit, unit_sd=unit_sd, rng=np.random.default_rng(seed))
+    fleet = random_fleet(size, culprit, unit_sd=unit_sd, rng=np.random.default_rng(seed))
     return fleet, diagnosis_of(tmp_path, fleet.csv())
 
 

@@ -53,7 +53,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CompletionsServ
 @pytest.fixture
 def engine(server: CompletionsServer) -> CompletionsServer:
     """With weights of its own."""
-    server.ways, server.failures, server.told = set(), 0, "default"
+    server.faults, server.failures, server.version = set(), 0, "default"
     server.reload(server.started_from)
     return server
 
@@ -105,13 +105,13 @@ def test_answers_are_of_the_weights_that_were_handed_over(
 def test_what_was_answered_is_taken_again_by_whoever_makes_the_step(
     config: GrpoConfig, store: ObjectStore, engine: CompletionsServer
 ) -> None:
-    first, requested = rolled_out(config, store, rows=[1, 2]), engine.num_asked
+    first, requested = rolled_out(config, store, rows=[1, 2]), engine.num_requests
     again = rolled_out(config, store, rows=[2, 1], attempt=2)
     replayed = rolled_out(config, store, rows=[1, 2], attempt=0, is_read_only=True)
-    assert (engine.num_asked, replayed.digest) == (requested, first.digest)
+    assert (engine.num_requests, replayed.digest) == (requested, first.digest)
     assert replayed.lane.micro_batches[0].columns == first.lane.micro_batches[0].columns
     assert again.lane.num_rows == first.lane.num_rows
-    assert rolled_out(config, store, rows=[1, 3], attempt=2) is not None and engine.num_asked == requested + 1
+    assert rolled_out(config, store, rows=[1, 3], attempt=2) is not None and engine.num_requests == requested + 1
     with pytest.raises(DataError, match=r"step 3, row 4: the completions of .* are not stored"):
         rolled_out(config, store, rows=[4], is_read_only=True)
 
@@ -121,17 +121,17 @@ def test_what_was_answered_with_other_weights_is_asked_for_anew(
 ) -> None:
     rolled_out(config, store, rows=[1])
     other = save_tiny(LlamaForCausalLM, tmp_path / "other", seed=9)
-    requested = engine.num_asked
+    requested = engine.num_requests
     changed = config.model_copy(update={"model": config.model.model_copy(update={"path": str(other)})})
     rolled_out(changed, store, rows=[1], attempt=2)
-    assert engine.num_asked == requested + 1
+    assert engine.num_requests == requested + 1
     assert load_groups(store, 3, [1])[1].policy == engine.named
 
 
 def test_an_engine_with_stale_weights_is_named_and_only_by_the_digest(
     config: GrpoConfig, store: ObjectStore, engine: CompletionsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine.ways = {"stale"}
+    engine.faults = {"stale"}
     with pytest.raises(EngineError, match=r"it has other weights: they are to have digest .* names"):
         rolled_out(config, store, rows=[1])
     assert not load_groups(store, 3, [1])
@@ -142,7 +142,7 @@ def test_an_engine_with_stale_weights_is_named_and_only_by_the_digest(
 def test_answers_behind_which_the_weights_change_are_not_kept(
     config: GrpoConfig, store: ObjectStore, engine: CompletionsServer
 ) -> None:
-    engine.ways = {"changing"}
+    engine.faults = {"changing"}
     with pytest.raises(EngineError, match="behind its answers it names another"):
         rolled_out(config, store, rows=[1])
     assert not load_groups(store, 3, [1])
@@ -196,7 +196,7 @@ def test_an_engine_that_draws_otherwise_is_named_by_the_gap_and_by_nothing_else(
     honest = run_with(tree, tmp_path / "honest")
     assert all(step["logprob_gap"] < 2e-6 for step in honest)
     engine.reload(engine.started_from)
-    engine.ways = {way}
+    engine.faults = {way}
     with pytest.raises(EngineError, match=r"step 1: .* nats apart per token, more than .*bound=0.05"):
         run_with(tree, tmp_path / "refused")
     assert not list(open_store(str(tmp_path / "refused")).list("made/"))
@@ -207,7 +207,7 @@ def test_an_engine_that_draws_otherwise_is_named_by_the_gap_and_by_nothing_else(
 def test_a_step_that_is_corrected_weighs_tokens_that_are_apart(
     dataset: Path, base: Path, engine: CompletionsServer, tmp_path: Path
 ) -> None:
-    engine.ways = {"hot"}
+    engine.faults = {"hot"}
     steps = run_with(recipe(dataset, base, engine, tmp_path, on_excess="truncate"), tmp_path / "run")
     assert len(steps) == 2 and all(step["weighed"] > 0.5 for step in steps)
 
@@ -238,12 +238,12 @@ def test_an_engine_that_could_not_be_learned_from_is_refused_before_there_is_a_r
 ) -> None:
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
     home = Home.from_environment()
-    engine.ways = {way}
+    engine.faults = {way}
     tree = LoadedConfig(recipe(dataset, base, engine, tmp_path), {})
     options: dict[str, Any] = {"world_size": 1, "run_id": "refused", "store_url": None}
     with pytest.raises(ConfigError, match=REFUSED[way]):
         plan_run(home, tree, **options)
-    engine.ways = set()
+    engine.faults = set()
     assert plan_run(home, tree, **options).run_id == "refused"
 
 

@@ -1,7 +1,7 @@
 """What commands cost beside another checkout of this repository, in turn: no machine's speed changes the ratio.
 
     git worktree add ../older REVISION
-    python benchmarks/commands_beside.py ../older [--rounds 9] [--no-offer] [--home build/commands]
+    python benchmarks/commands_compared.py ../older [--rounds 9] [--no-offer] [--home build/commands]
 
 Each checkout makes a demo's home of its own once, and keeps it there; both run with this environment. Medians
 of CPU seconds; of the offer, once, wall-clock seconds. The last line of the output is one JSON object.
@@ -46,12 +46,12 @@ def main() -> None:
     )
     found = {}
     for words in COMMANDS:
-        ours_s, theirs_s = in_turn(sides, words, rounds=arguments.rounds)
-        found[words] = shown(words, ours_s, theirs_s, "CPU")
+        newer_s, older_s = in_turn(sides, words, rounds=arguments.rounds)
+        found[words] = shown(words, newer_s, older_s, "CPU")
     if arguments.offer:
         words = "plan offer PROGRAM"
-        ours_s, theirs_s = (call(side.command(words), side.home, side.checkout).wall_s for side in sides)
-        found[words] = shown(words, ours_s, theirs_s, "wall")
+        newer_s, older_s = (call(side.command(words), side.home, side.checkout).wall_s for side in sides)
+        found[words] = shown(words, newer_s, older_s, "wall")
     print(json.dumps(found))
 
 
@@ -64,11 +64,11 @@ def in_turn(sides: tuple[Side, Side], words: str, *, rounds: int) -> list[float]
     return [statistics.median(costs) for costs in spent_s]
 
 
-def shown(words: str, ours_s: float, theirs_s: float, clock: str) -> float:
+def shown(words: str, newer_s: float, older_s: float, clock: str) -> float:
     """How many times the other's; a line about it."""
-    ratio = ours_s / theirs_s
+    ratio = newer_s / older_s
     print(
-        f"  {ours_s:6.2f} s {clock}, there {theirs_s:6.2f} s: {ratio:.2f} times that   assay {words}",
+        f"  {newer_s:6.2f} s {clock}, there {older_s:6.2f} s: {ratio:.2f} times that   assay {words}",
         flush=True,
     )
     return round(ratio, 3)

@@ -23,9 +23,9 @@ class Stage:
     """Where programs take turns. Time passes by `tick_s` at most with every turn; before one call in ten a
     program sleeps for up to `nap_s`."""
 
-    def __init__(self, seed: int, *, tick_s: float, num_turns: int, nap_s: float) -> None:
+    def __init__(self, seed: int, *, tick_s: float, num_steps: int, nap_s: float) -> None:
         self.at_s = 0.0
-        self.turns_left = num_turns
+        self.steps_left = num_steps
         self.rng = random.Random(seed)
         self.errors: list[BaseException] = []
         self.nap_s = nap_s
@@ -42,8 +42,8 @@ class Stage:
         for program in self._programs:
             program.thread.start()
             self._done.acquire()
-        while self.turns_left > 0 and (awake := self._awake()):
-            self.turns_left -= 1
+        while self.steps_left > 0 and (awake := self._awake()):
+            self.steps_left -= 1
             self.at_s += self.rng.random() * self._tick_s
             self.rng.choice(awake).run_a_turn(self._done)
         for program in self._programs:

@@ -24,7 +24,7 @@ from one_rank import one_rank_run, rows_of_steps, train_here
 from prompt_rows import GRADER
 
 
-def paid_by(judge: MoodyJudge, tree: dict[str, Any]) -> dict[str, Any]:
+def with_judge_rewards(judge: MoodyJudge, tree: dict[str, Any]) -> dict[str, Any]:
     """The recipe, with `judge` in the place of its grader; held-out answers are graded without one."""
     keys = {
         "rewards": [{"grader": JUDGE}],
@@ -35,7 +35,7 @@ def paid_by(judge: MoodyJudge, tree: dict[str, Any]) -> dict[str, Any]:
     return {**tree, "method": {**tree["method"], **keys}}
 
 
-class Kept:
+class DurableScores:
     """What of a judge's words is durable in a run, by the bytes of its store."""
 
     def __init__(self, run: Run) -> None:
@@ -59,8 +59,8 @@ class Kept:
             since = self._scored_since(store, row)
             before = [
                 self._scored_since(store, item)
-                for each_step in range(committed + 1, step)
-                for item in self._rows_of[each_step]
+                for earlier_step in range(committed + 1, step)
+                for item in self._rows_of[earlier_step]
             ]
         except StoreError:  # deleted since it was listed: a commit holds that step
             return self(row)
@@ -82,26 +82,26 @@ class Kept:
 def what_is_wrong(run: Run, judge: MoodyJudge, folder: Path) -> list[str]:
     """With the end of a run whose words `judge` watched over by `Kept`; `folder`: for the run beside it."""
     log = CommitLog(open_store(run.store_url))
-    found = [f"asked though it was kept: {question}" for question in judge.asked_of_kept]
+    found = [f"asked though it was kept: {question}" for question in judge.requests_of_durable]
     audit = audit_run(run, log)
     if audit.verdict != "pass":
         found += [f"audit: {problem}" for problem in (audit.verdict, *audit.problems)]
-    groups, num_asked = journal_of(log), judge.asked.total()
+    groups, num_requests = logged_groups(log), judge.requests.total()
     background = one_rank_run(run.recipe, folder)
     _keep(groups, RewardCache(open_store(background.store_url), attempt=0), run)
-    judge.is_kept = lambda row: False
+    judge.is_durable = lambda row: False
     train_here(background)
     again = CommitLog(open_store(background.store_url))
-    if judge.asked.total() > num_asked:
-        found.append(f"{judge.asked.total() - num_asked} answers of an undisturbed run were not paid")
-    if journal_of(again) != groups:
+    if judge.requests.total() > num_requests:
+        found.append(f"{judge.requests.total() - num_requests} answers of an undisturbed run were not paid")
+    if logged_groups(again) != groups:
         found.append("an undisturbed run that is paid the same has another journal")
     if again.commits()[-1].weights_digest != log.commits()[-1].weights_digest:
         found.append("an undisturbed run that is paid the same ends with other weights")
     return found
 
 
-def journal_of(log: CommitLog) -> list[LoggedGroup]:
+def logged_groups(log: CommitLog) -> list[LoggedGroup]:
     """Of all steps that a run has learned."""
     return [group for commit in effective_commits(log) for group in read_rollout_log(log.store, commit)]
 
