@@ -210,16 +210,16 @@ def _problems(config_class: type[FrozenConfig], errors: list[ErrorDetails], load
             yield f"{raised.key}{loaded.origin_text(raised.key)}: {raised}."
             continue
         is_known = key in loaded.origins or error["type"] == "extra_forbidden"
-        place = loaded.origin_text(key) if is_known else ""
+        origin = loaded.origin_text(key) if is_known else ""
         if error["type"] == "extra_forbidden":
             guess = closest_key(config_class, error["loc"])
             known = ", ".join(keys_below(config_class, error["loc"][:-1]))
             hint = f" Perhaps you meant '{guess}'." if guess else f" Known here: {known}."
             hint = " Another 'type' of that section has it." if guess == key else hint
-            yield f"{key}{place}: no such key.{hint}"
+            yield f"{key}{origin}: no such key.{hint}"
         elif error["type"] == "union_tag_invalid":
             tag, named = error["ctx"]["tag"], error["ctx"]["expected_tags"].replace("'", "")
-            yield f"{key}.type{place}: '{tag}' is none of these: {named}."
+            yield f"{key}.type{origin}: '{tag}' is none of these: {named}."
         elif error["type"] == "union_tag_not_found":
             yield f"{key}.type: required, and not given."
         elif error["type"] == "missing":
@@ -227,22 +227,22 @@ def _problems(config_class: type[FrozenConfig], errors: list[ErrorDetails], load
         elif error["type"] in SECTION:
             inside = ", ".join(keys_below(config_class, error["loc"]))
             seen = input_text(error["input"])
-            yield f"{key or 'the whole'}{place}: expected keys with values ({inside}){seen}"
+            yield f"{key or 'the whole'}{origin}: expected keys with values ({inside}){seen}"
         else:
             # A union reports one error for each of its types.
             message = " or ".join(dict.fromkeys(filter(None, map(expected, alike)))) if len(alike) > 1 else ""
             message = f"expected {message}" if message else message_of(error)
-            yield f"{key or 'the whole'}{place}: {message}{input_text(error['input'])}"
+            yield f"{key or 'the whole'}{origin}: {message}{input_text(error['input'])}"
 
 
 def _by_key(values: Mapping[str, Any], errors: list[ErrorDetails]) -> dict[str, list[ErrorDetails]]:
     """Group errors by the dotted key in the file. A list with invalid elements is not also reported as too short."""
     found: dict[str, list[ErrorDetails]] = {}
     for error in errors:
-        place = error["loc"]
-        inside = [item for item in errors if item["loc"][: len(place)] == place and item["loc"] != place]
+        loc = error["loc"]
+        inside = [item for item in errors if item["loc"][: len(loc)] == loc and item["loc"] != loc]
         if error["type"] != "too_short" or not inside:
-            key = written_key(values, place, is_lacking=error["type"] == "missing")
+            key = written_key(values, loc, is_lacking=error["type"] == "missing")
             found.setdefault(key, []).append(error)
     return found
 

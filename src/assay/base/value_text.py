@@ -55,7 +55,7 @@ def kind_text(value: Any) -> str:
 
 
 def expected(found: ErrorDetails) -> str | None:
-    """Return what was expected, e.g. `more than 0`, with the fix if it is evident; None if pydantic's message is clear."""
+    """Return what was expected, e.g. `more than 0`, with an evident fix; None if pydantic's message is clear."""
     kind, context = found["type"], found.get("ctx", {})
     if kind in ("int_parsing", "int_from_float", "float_parsing"):
         return _number(str(found["input"]), whole=kind != "float_parsing")
