@@ -97,7 +97,6 @@ class FlatLayout(NamedTuple):
         return cls(tuple(indices), view_layouts, (buffer.numel(), buffer.dtype, buffer.device))
 
     def empty(self) -> Float[Tensor, "number"]:
-        """Return an uninitialized flat buffer."""
         length, dtype, device = self.like
         return torch.empty(length, dtype=dtype, device=device)
 

@@ -97,8 +97,7 @@ class ExchangePlan(NamedTuple):
 def exchange_plan(shares: LaneShares, *, early: bool = True) -> ExchangePlan:
     """Return the verified plan for these shares.
 
-    With `early`, blocks that are done first are sent first, in stages; a rank with one block sends nothing
-    then.
+    With `early`, blocks that are done first are sent first, in stages; a rank with one block sends nothing then.
     """
     planner = _Planner(shares)
     if early:

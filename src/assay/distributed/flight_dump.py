@@ -7,8 +7,7 @@ from torch.distributed.distributed_c10d import _world
 
 
 def flight_dump(rank: int) -> bytes:
-    """Return the dump as JSON for `assay triage hang`; callable in any thread while another waits in a
-    collective.
+    """Return the dump as JSON for `assay triage hang`; callable in any thread while another waits in a collective.
 
     The ranks of each group are added, which gloo's recorder leaves out.
     """

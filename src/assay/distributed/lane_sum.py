@@ -134,7 +134,6 @@ class LaneSum:
         self.module.register_comm_hook(ref(self), _reduce_bucket)
 
     def whole_model(self) -> nn.Module:
-        """Return the unwrapped model."""
         model: nn.Module = self.module.module
         return model
 
@@ -149,7 +148,6 @@ class LaneSum:
         return self._num_passes
 
     def buckets(self) -> list[BucketReady]:
-        """Return the buckets of the finished step."""
         sizes = [layout.like[0] * layout.like[1].itemsize for layout in self._last_layouts]
         return [
             BucketReady(size, self._ready_s[-1] - ready_s) for size, ready_s in zip(sizes, self._ready_s, strict=True)
@@ -218,7 +216,6 @@ class LaneSum:
         return time.monotonic() - self._ready_s[-1]
 
     def close(self) -> None:
-        """Stop the exchange thread."""
         self._exchanger.shutdown()
 
     def reduce_bucket(self, bucket: GradBucket) -> Future[Tensor]:

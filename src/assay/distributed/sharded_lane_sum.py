@@ -72,7 +72,6 @@ class TreeReduceScatter:
     def allocate(
         self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device
     ) -> Shaped[Tensor, "..."]:
-        """Return a buffer for the exchange."""
         return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(

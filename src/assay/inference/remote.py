@@ -1,10 +1,9 @@
-"""An engine of another process: tokens in and out of an OpenAI-compatible `/completions`, as vLLM has it.
+"""An engine in another process: tokens in and out of an OpenAI-compatible `/completions`, as in vLLM.
 
-    folder of weights --> engine --names their digest--> answers to each group --names it again--> rollouts
+    folder of weights --> engine --reports their digest--> completions of each group --reports it again--> rollouts
 
-What it answers cannot be made again here, so it is kept by whoever asks. Of whose weights the answers are is
-asked before and after them; that the engine draws as it was told shows in how likely it finds its tokens.
-Knows no torch.
+Its completions cannot be reproduced here, so the caller stores them. The weights' digest is checked before and after
+the completions; that the engine samples as configured shows in its logprobs. The module imports no torch.
 """
 
 import math
@@ -23,36 +22,36 @@ from assay.inference.rollout import GenerationCancelledError, Rollout
 from assay.scoring.endpoint import Endpoint
 from assay.scoring.sampler import SamplerError, Sampling
 
-HOW = "docs/generation.md says how it is started"
+HOW = "docs/generation.md describes how to start it"
 POLL_S = 0.2
 _LOADING = "loading"
-"""What the engine names while its weights are replaced: those of nobody."""
+"""The digest that the engine reports while weights are replaced."""
 _WHOLE = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0}
-"""Else an engine takes what `generation_config.json` says; the trainer computes the whole distribution."""
+"""Without these, the engine would use `generation_config.json`; the trainer needs the whole distribution."""
 
 
 class EngineError(AssayError):
-    """What a remote engine answers cannot be learned from."""
+    """The remote engine's completions cannot be trained on."""
 
 
 class EngineAwayError(AssayError):
-    """A remote engine that does not answer, and may again."""
+    """The remote engine does not respond; it may respond later."""
 
     exit_code = 75
 
 
 class PromptGroup(NamedTuple):
-    """A prompt that is to be answered several times."""
+    """A prompt with the number of its completions."""
 
     row_id: int
     tokens: Sequence[int] | Int64[np.ndarray, "token"]
     size: int
     key: int
-    """Names what is drawn, as far as the engine can repeat a draw."""
+    """Seed of the samples, as far as the engine is deterministic."""
 
 
 class RemoteEngine:
-    """One engine, as one rank sees it."""
+    """One engine, used by one rank."""
 
     def __init__(
         self,
@@ -62,21 +61,21 @@ class RemoteEngine:
         ends: Collection[int],
         clock: Clock | None = None,
     ) -> None:
-        """`ends` are tokens that end a completion."""
+        """`ends` are end tokens."""
         self._config = config
         self._sampling = sampling
         self._ends = frozenset(ends)
         self._clock = clock or SystemClock()
         options: dict[str, Any] = {"timeout_s": config.timeout_s, "max_retries": config.max_retries}
         self._api = Endpoint(config.url, **options, clock=self._clock)
-        # What vLLM adds to the API for trainers is not below its version.
+        # vLLM's endpoints for trainers are not below /v1.
         self._control = Endpoint(self._api.base_url.removesuffix("/v1"), **options, clock=self._clock)
         self._where = f"method.sampler.url={config.url}"
 
     def check(self, longest: int) -> None:
-        """Refuse an engine that could not be learned from, before there is a run.
+        """Raise `ConfigError` if the engine cannot be used, before the run is created.
 
-        `longest` is the most tokens that a prompt has with its completion.
+        `longest` is the largest number of tokens of a prompt with its completion.
         """
         served = self._call(lambda: self._api.get("/models"))
         listed = served.get("data") if isinstance(served, dict) else None
@@ -100,18 +99,18 @@ class RemoteEngine:
             raise ConfigError(str(error)) from error
 
     def named(self) -> str:
-        """The digest of the weights that the engine says it has."""
+        """Return the digest of the weights that the engine reports."""
         try:
             found = self._call(lambda: self._control.get("/weight_info"))
             return str(found["weight_version"])
         except (EngineError, KeyError, TypeError) as error:
             raise EngineError(
-                f"{self._where}: it does not name its weights (GET /weight_info): nobody would know of whose "
-                f"weights its answers are. {HOW}."
+                f"{self._where}: it does not report its weights (GET /weight_info), so the weights behind "
+                f"its completions are unknown. {HOW}."
             ) from error
 
     def load(self, digest: str, folder: Path) -> None:
-        """Have the weights in a folder loaded, if they are not those that it has."""
+        """Make the engine load the weights of a folder, unless it has them."""
         if self.named() == digest:
             return
         reload = {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}}
@@ -119,21 +118,21 @@ class RemoteEngine:
         self._post("/collective_rpc", reload)
         self._post("/reset_prefix_cache", {})
         self._post("/update_weight_version", {"new_version": digest})
-        self.check_weights(digest, "after it was told to load them")
+        self.check_weights(digest, "after it was asked to load them")
 
     def await_weights(self, digest: str) -> None:
-        """Return when the engine has weights that another rank has it load."""
+        """Wait until the engine has the weights that another rank makes it load."""
         until_s = self._clock.monotonic_s() + self._config.timeout_s
         while self.named() != digest and self._clock.monotonic_s() < until_s:
             self._clock.sleep_s(POLL_S)
         self.check_weights(digest, f"after {self._config.timeout_s:g} s")
 
     def check_weights(self, digest: str, when: str) -> None:
-        """Raise where the weights are not those."""
+        """Raise `EngineError` if the engine has other weights."""
         if (named := self.named()) != digest:
             raise EngineError(
-                f"{self._where}: it has other weights: they are to have digest {digest[:12]}…, and {when} it "
-                f"names {named[:12]}…. Its answers were not learned from, and what is committed is intact. "
+                f"{self._where}: it has other weights: expected digest {digest[:12]}…, but {when} it "
+                f"reports {named[:12]}…. Its completions were not used, and commits are intact. "
                 f"Does it see method.sampler.folder={self._config.folder}, and does another run use it? {HOW}."
             )
 
@@ -144,17 +143,17 @@ class RemoteEngine:
         keep: Callable[[PromptGroup, list[Rollout]], None],
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> dict[int, list[Rollout]]:
-        """Row -> its answers, each group `keep`t as soon as it is there and known to be of those weights."""
+        """Return row id -> rollouts; each group is passed to `keep` once its weights are verified."""
 
         def generate_group(group: PromptGroup) -> tuple[int, list[Rollout]]:
             if is_stopping():
                 raise GenerationCancelledError
             rollouts = self._rollouts(group, self._sampling)
-            self.check_weights(digest, "behind its answers")
+            self.check_weights(digest, "after its completions")
             keep(group, rollouts)
             return group.row_id, rollouts
 
-        self.check_weights(digest, "before it is asked")
+        self.check_weights(digest, "before generation")
         pool = ThreadPoolExecutor(self._config.concurrency, thread_name_prefix="engine")
         try:
             return dict(pool.map(generate_group, groups))
@@ -177,21 +176,21 @@ class RemoteEngine:
             "logprobs": 1,
             "return_token_ids": True,
         }
-        generate = self._call(lambda: self._api.post("/completions", body))
+        response = self._call(lambda: self._api.post("/completions", body))
         try:
-            choices = sorted(generate["choices"], key=lambda choice: int(choice["index"]))
+            choices = sorted(response["choices"], key=lambda choice: int(choice["index"]))
             found = [self._rollout(choice, sampling) for choice in choices]
             prompt_ids = [choice.get("prompt_token_ids") or tokens for choice in choices]
-            model = generate.get("model", self._config.model)
+            model = response.get("model", self._config.model)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise EngineError(
-                f"{self._where}: its answer has no tokens with their log-probabilities (token_ids, logprobs), "
-                f"and words cannot be learned from: {generate!r:.200}. {HOW}."
+                f"{self._where}: its response has no tokens with logprobs (token_ids, logprobs), which training needs: "
+                f"{response!r:.200}. {HOW}."
             ) from error
         if len(found) != group.size or prompt_ids != [tokens] * group.size or model != self._config.model:
             raise EngineError(
-                f"{self._where}: not {group.size} answers of '{self._config.model}' to the prompt that was "
-                f"sent, but {len(found)} of '{model}'; is it vLLM 0.10.2 or newer? {HOW}."
+                f"{self._where}: it returned {len(found)} completions of '{model}', not {group.size} of "
+                f"'{self._config.model}' to the prompt that was sent; is it vLLM 0.10.2 or newer? {HOW}."
             )
         return found
 
@@ -200,7 +199,7 @@ class RemoteEngine:
         logprobs = np.array([float(logprob) for logprob in choice["logprobs"]["token_logprobs"]], np.float32)
         reason, num = choice["finish_reason"], len(tokens)
         if num != len(logprobs) or not all(math.isfinite(prob) and prob < 1e-3 for prob in logprobs):
-            raise ValueError("log-probabilities that are none, or of other tokens")
+            raise ValueError("logprobs are missing, not finite or of other tokens")
         is_cut = reason == "length" and num == sampling.max_tokens
         if is_cut:
             return Rollout(tokens, logprobs, "length")
@@ -208,21 +207,21 @@ class RemoteEngine:
             return Rollout(tokens, logprobs, "stop")
         last = f", the last of which is {tokens[-1]}" if num else ""
         raise EngineError(
-            f"{self._where}: an answer ended ('{reason}') behind {num:,} of {sampling.max_tokens:,} tokens"
-            f"{last}. method.model ends answers with {sorted(self._ends)}. Is there room for prompt and answer "
+            f"{self._where}: a completion ended ('{reason}') after {num:,} of {sampling.max_tokens:,} tokens"
+            f"{last}. method.model ends completions with {sorted(self._ends)}. Do prompt and completion fit "
             "(--max-model-len), and is the model of the same family?"
         )
 
     def _post(self, path: str, body: dict[str, Any]) -> None:
         self._call(lambda: self._control.post(path, body))
 
-    def _call(self, question: Callable[[], Any]) -> Any:
+    def _call(self, request: Callable[[], Any]) -> Any:
         try:
-            return question()
+            return request()
         except SamplerError as error:
             if error.kind == "request":
                 raise EngineError(f"{self._where}: {error}. {HOW}.") from error
             raise EngineAwayError(
-                f"{self._where}: the engine does not answer: {error}. What is committed is intact. Start the "
-                f"engine ({HOW}), then give the same command again."
+                f"{self._where}: the engine does not respond: {error}. Commits are intact. Start the "
+                f"engine ({HOW}), then run the same command again."
             ) from error

@@ -1,4 +1,4 @@
-"""What a user chooses about who answers: the engine of this process, or one of another; imports no torch."""
+"""The configuration of the sampler: this process, or a remote engine; imports no torch."""
 
 from pathlib import Path
 from typing import ClassVar, Literal

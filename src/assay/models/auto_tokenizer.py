@@ -1,7 +1,7 @@
-"""Whether transformers' AutoTokenizer reads a model's folder as training did: token by token, on given texts.
+"""Checks that transformers' AutoTokenizer reads a model's folder as training did, token by token.
 
 transformers chooses a tokenizer's class by the model's architecture. Some classes load `tokenizer.json` as it
-is; others rebuild it with a normalizer and a pre-tokenizer of their own, whatever its settings name.
+is; others rebuild it with their own normalizer and pre-tokenizer, whatever its settings say.
 """
 
 import json
@@ -30,12 +30,13 @@ class TokenizerAsSaved(PreTrainedTokenizerFast):
 
 
 def tokenization_difference(folder: Path, tokenizer: Tokenizer, texts: Sequence[str]) -> str | None:
-    """The first text that the folder's AutoTokenizer encodes otherwise than `tokenizer`, in words."""
+    """Describe the first text that the folder's AutoTokenizer encodes differently from `tokenizer`; None if
+    there is none."""
     verbosity = hf_logging.get_verbosity()
     try:
-        hf_logging.set_verbosity_error()  # it warns of a `model_type` of ours, which is none of its own
+        hf_logging.set_verbosity_error()  # it warns about our own `model_type`
         auto = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
-    except Exception as error:  # transformers raises what its many readers do
+    except Exception as error:  # transformers' readers raise many types
         return f"transformers' AutoTokenizer cannot load it ({error!s:.200})"
     finally:
         hf_logging.set_verbosity(verbosity)
@@ -52,11 +53,11 @@ def tokenization_difference(folder: Path, tokenizer: Tokenizer, texts: Sequence[
 
 
 def keep_tokenization(folder: Path, tokenizer: Tokenizer, texts: Sequence[str]) -> None:
-    """Have AutoTokenizer load an exported folder's `tokenizer.json` as it is, or raise `ConfigError`."""
+    """Make AutoTokenizer load an exported folder's `tokenizer.json` as it is; raise `ConfigError` if that fails."""
     if tokenization_difference(folder, tokenizer, texts) is None:
         return
-    # With a class of its own, the folder is read as its tokenizer_config.json says, in versions that mistrust
-    # what it says of this architecture; trusted or not, the class loads the file.
+    # Some versions of transformers ignore tokenizer_config.json for this architecture unless auto_map names a class.
+    # The class loads tokenizer.json with and without trust_remote_code.
     settings = json.loads((folder / SETTINGS_FILE).read_text(encoding="utf-8"))
     settings["auto_map"] = {"AutoTokenizer": [None, f"{Path(MODULE_FILE).stem}.TokenizerAsSaved"]}
     (folder / SETTINGS_FILE).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")

@@ -1,7 +1,6 @@
-"""Causal language models: new ones from a few numbers, or any Hugging Face checkpoint folder.
+"""Causal language models: new ones from a configuration, or Hugging Face checkpoint folders.
 
-A folder is what `save_pretrained` writes, with `tokenizer.json` beside it where texts are asked of it: the form
-in which checkpoints of language models travel between tools.
+A folder is what `save_pretrained` writes, with `tokenizer.json` if texts are generated.
 """
 
 from pathlib import Path
@@ -24,29 +23,29 @@ _OPTIONS = MappingProxyType({"dtype": torch.float32, "attn_implementation": "sdp
 
 
 class CausalModel(NamedTuple):
-    """A language model and the tokenizer that it was trained with."""
+    """A language model with its tokenizer."""
 
     network: Any
     """`input_ids -> logits`, a Hugging Face model."""
     tokenizer: Tokenizer
     max_tokens: int
-    """Longest sequence that it takes."""
+    """Longest sequence."""
 
 
 def load_causal(path: str) -> CausalModel:
-    """The model in a checkpoint folder, ready to be asked; `package:NAME/FOLDER` is one in a Python package."""
+    """Load a checkpoint folder for inference; `package:NAME/FOLDER` is one in a Python package."""
     folder = checkpoint_path(path)
     return causal_model(load_pretrained(CAUSAL, folder), load_tokenizer(folder), where=path)
 
 
 def causal_model(network: Any, tokenizer: Tokenizer, *, where: str = "the model") -> CausalModel:
-    """A transformers model and its tokenizer, ready to be asked; `where` names them in errors."""
+    """Return a transformers model with its tokenizer, for inference; `where` names them in errors."""
     check_embeddings(tokenizer, network.get_input_embeddings().num_embeddings, where=where)
     return CausalModel(network.eval(), tokenizer, longest_sequence(network.config))
 
 
 def end_ids(network: Any) -> tuple[int, ...]:
-    """The end tokens that a model's configurations name; chat models often have several."""
+    """Return the end tokens of the model's configurations; chat models often have several."""
     named = [getattr(network.config, "eos_token_id", None)]
     named.append(getattr(getattr(network, "generation_config", None), "eos_token_id", None))
     ends = [end for eos in named for end in (eos if isinstance(eos, list) else [eos])]
@@ -54,14 +53,14 @@ def end_ids(network: Any) -> tuple[int, ...]:
 
 
 def longest_sequence(config: Any) -> int:
-    """Tokens that a transformers model of this configuration takes."""
+    """Return the longest sequence of a transformers configuration."""
     return int(next((getattr(config, name) for name in LONGEST if hasattr(config, name)), 1024))
 
 
 def build_causal(config: NewCausalConfig | PretrainedCausalConfig, *, with_head: bool = True) -> Any:
-    """The Hugging Face model to be trained, in float32: `input_ids, position_ids -> logits`.
+    """Return the Hugging Face model to train, in float32: `input_ids, position_ids -> logits`.
 
-    Without its head it gives `last_hidden_state`: for a head of another kind.
+    Without its head it returns `last_hidden_state`, for a head of another kind.
     """
     if not with_head:
         return build_decoder(config)[0]
@@ -73,7 +72,7 @@ def build_causal(config: NewCausalConfig | PretrainedCausalConfig, *, with_head:
 
 
 def build_decoder(config: NewCausalConfig | PretrainedCausalConfig) -> tuple[Any, nn.Linear | None]:
-    """Such a model without its head; and the head of the reward model, where its folder holds one."""
+    """Return the model without its head, and the reward head if its folder holds one."""
     if isinstance(config, NewCausalConfig):
         network = AutoModel.from_config(_architecture(config), attn_implementation="sdpa")
         return _prepared(network, config), None
@@ -86,7 +85,7 @@ def _prepared(network: Any, config: NewCausalConfig | PretrainedCausalConfig) ->
     if config.lora is not None:
         attach_adapters(network, config.lora)
     if config.checkpoint_activations:
-        name = "activation_checkpointing_enable"  # older transformers have it under another name
+        name = "activation_checkpointing_enable"  # renamed in newer versions of transformers
         enable = getattr(network, name, None) or network.gradient_checkpointing_enable
         enable({"use_reentrant": False})
     return network
@@ -95,8 +94,7 @@ def _prepared(network: Any, config: NewCausalConfig | PretrainedCausalConfig) ->
 def save_configuration(
     config: NewCausalConfig | PretrainedCausalConfig, folder: Path, *, ends: tuple[int, ...]
 ) -> None:
-    """Write the `config.json` that the model's folder will have; `ends`: tokens that end a completion beside
-    those that the model names."""
+    """Write the `config.json` of the exported model; `ends`: end tokens besides those that the model names."""
     if isinstance(config, NewCausalConfig):
         found = _architecture(config)
     else:
@@ -116,7 +114,7 @@ def _architecture(config: NewCausalConfig) -> Any:
         "tie_word_embeddings": config.tie_embeddings,
         "attention_dropout": 0.0,
         "use_cache": False,
-        # Which token begins, ends or pads a text, the dataset knows.
+        # Special tokens are the dataset's.
         "bos_token_id": None,
         "eos_token_id": None,
         "pad_token_id": None,

@@ -1,4 +1,4 @@
-"""What a user chooses about a causal language model, and how large that is; imports no torch."""
+"""The configuration of a causal language model, and its size; imports no torch."""
 
 from importlib.util import find_spec
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
@@ -20,10 +20,10 @@ from assay.models.config import (
 from assay.records.dataset import DatasetManifest
 
 Architecture = Literal["llama", "mistral", "qwen2", "qwen3", "olmo2", "gpt2"]
-"""What transformers calls them (`model_type`)."""
+"""The `model_type` of transformers."""
 
 PACKS = frozenset({"llama", "mistral", "qwen2", "qwen3", "olmo2", "gpt2", "gemma", "gpt_neox", "smollm3"})
-"""Architectures whose attention stops at the borders that position ids draw, each seen to do so by a test."""
+"""Architectures whose attention respects the boundaries given by position ids; a test checks each."""
 
 
 class LoraConfig(FrozenConfig):
@@ -53,7 +53,6 @@ class LoraConfig(FrozenConfig):
     """Names of the matrices (`q_proj`); none: all of attention and feed-forward layers."""
 
     def adapts(self, name: str) -> bool:
-        """Whether a matrix of this name has an adapter."""
         return any(name == target or name.endswith(f".{target}") for target in self.targets or USUAL_TARGETS)
 
 
@@ -61,19 +60,19 @@ USUAL_TARGETS = (
     "q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj", "gate_proj", "up_proj", "gate_up_proj", "down_proj",
     "c_attn", "c_fc", "c_proj", "query_key_value", "attention.dense", "dense_h_to_4h", "dense_4h_to_h",
 )  # fmt: skip
-"""What architectures call the matrices of attention and of the feed-forward layers."""
+"""Names of the attention and feed-forward matrices in the supported architectures."""
 
 
 class CausalShape(NamedTuple):
-    """How large a language model is, as far as its rows are concerned."""
+    """The limits that a language model sets to its rows."""
 
     vocab_size: int
     max_tokens: int
-    """Longest sequence that it takes."""
+    """Longest sequence."""
 
 
 class DecoderShape(NamedTuple):
-    """How large a decoder is."""
+    """The dimensions of a decoder."""
 
     hidden_size: int
     num_layers: int
@@ -84,11 +83,10 @@ class DecoderShape(NamedTuple):
     def activation_numbers(self, num_tokens: int, *, checkpointed: bool) -> int:
         """Numbers that a forward pass over so many tokens, padding counted, keeps for the backward pass.
 
-        Of a layer and token: its input, that normed, and what goes on to the projections; queries, keys,
-        values, what attention gives (twice: as it is, and laid out for the projection); the same three
-        around the second norm; and the feed-forward layer: its gate before and behind its non-linearity,
-        its other half, and their product. Around the layers: the last norm's three, the states that go to
-        a head, and their gradient.
+        Of a layer and token: its input, that normed, and what goes on to the projections; queries, keys, values, what
+        attention gives (twice: as it is, and laid out for the projection); the same three around the second norm; and
+        the feed-forward layer: its gate before and behind its non-linearity, its other half, and their product. Around
+        the layers: the last norm's three, the states that go to a head, and their gradient.
         """
         width, wide = self.hidden_size, self.intermediate_size
         a_layer = 9 * width + 2 * self.kv_size + 4 * wide
@@ -96,13 +94,13 @@ class DecoderShape(NamedTuple):
         return num_tokens * (activations + 6 * width + 2 * wide)
 
     def adapter_numbers(self) -> int:
-        """Numbers that adapters beside all matrices take of a token besides, as measured: what they say, and
-        its sum with what the matrix says."""
+        """Return the numbers that adapters add for each token, as measured: each adapter's output, and its sum
+        with the matrix's output."""
         return 2 * self.num_layers * (3 * self.hidden_size + 2 * self.kv_size + 2 * self.intermediate_size)
 
 
 HEAD_NUMBERS = 1 << 22
-"""Logits that a head makes at once on a CPU (see `head`): 16 MB, which glibc keeps for the next."""
+"""Logits of one chunk on a CPU (see `head`): 16 MB, which glibc retains for the next chunk."""
 
 
 class NewCausalConfig(FrozenConfig):
@@ -152,20 +150,17 @@ class NewCausalConfig(FrozenConfig):
 
     @property
     def kv_heads(self) -> int:
-        """Heads of keys and values."""
         return self.num_kv_heads or self.num_heads
 
     @property
     def packs(self) -> bool:
-        """Whether rows may share a sequence."""
         return self.architecture in PACKS
 
     def shape(self) -> CausalShape:
-        """What its rows must fit."""
         return CausalShape(self.vocab_size, self.max_tokens)
 
     def linear_sizes(self) -> dict[str, int]:
-        """The matrices that adapters can stand beside, in a layer: numbers that go in and come out together."""
+        """Matrices that can have adapters, in one layer: name -> input plus output width."""
         width, wide = self.hidden_size, self.intermediate_size
         if self.architecture == "gpt2":
             of_attention = {"attn.c_attn": 4 * width, "attn.c_proj": 2 * width}
@@ -175,7 +170,7 @@ class NewCausalConfig(FrozenConfig):
         return of_attention | dict.fromkeys(("gate_proj", "up_proj", "down_proj"), width + wide)
 
     def num_parameters(self) -> int:
-        """All trained numbers; an embedding that is also the head counts once."""
+        """Return the number of trained parameters; a tied embedding counts once."""
         if self.lora is not None:
             adapted = [size for name, size in self.linear_sizes().items() if self.lora.adapts(name)]
             return self.num_layers * self.lora.rank * sum(adapted)
@@ -206,11 +201,10 @@ class NewCausalConfig(FrozenConfig):
         return self
 
     def matrices(self) -> list[str]:
-        """Names that adapters can be beside."""
         return list(self.linear_sizes())
 
     def decoder(self) -> DecoderShape:
-        """How large it is."""
+        """The dimensions of a decoder."""
         kv = self.kv_heads * (self.hidden_size // self.num_heads)
         return DecoderShape(self.hidden_size, self.num_layers, self.intermediate_size, kv)
 
@@ -221,8 +215,7 @@ class PretrainedCausalConfig(FrozenConfig):
     type: Literal["pretrained"]
 
     path: str
-    """Folder with `config.json` and the weights; `package:NAME/FOLDER` is a folder of an installed Python
-    package."""
+    """Folder with `config.json` and the weights; `package:NAME/FOLDER` is a folder of an installed Python package."""
 
     lora: LoraConfig | None = None
     """Train only adapters; null trains all weights."""
@@ -232,23 +225,22 @@ class PretrainedCausalConfig(FrozenConfig):
 
     @property
     def packs(self) -> bool:
-        """Whether rows may share a sequence; where the folder is gone, that was known when the run began."""
+        """True if rows may share a sequence. If the folder is gone, that was checked when the run began."""
         folder = installed_path(self.path)
         return not (folder / "config.json").is_file() or self._tree().get("model_type") in PACKS
 
     def shape(self) -> CausalShape | None:
-        """What its rows must fit; None where its folder has other words for it."""
+        """Return the limits for its rows; None if its `config.json` uses unknown names."""
         tree = self._tree()
         tokens = next((tree[name] for name in LONGEST if isinstance(tree.get(name), int)), None)
         vocabulary = tree.get("vocab_size")
         return CausalShape(vocabulary, tokens) if isinstance(vocabulary, int) and tokens else None
 
     def end_ids(self) -> tuple[int, ...]:
-        """The tokens that its folder says end a completion."""
         return folder_end_ids(checkpoint_path(self.path))
 
     def num_parameters(self) -> int | None:
-        """Trained numbers; None where the weights in its folder are no single file of safetensors."""
+        """Return the number of trained parameters; None if the weights are no single safetensors file."""
         if self.lora is None:
             return PretrainedEncoderConfig(type="pretrained", path=self.path).num_parameters()
         shapes = weight_shapes(self.path)
@@ -258,14 +250,15 @@ class PretrainedCausalConfig(FrozenConfig):
         return self.lora.rank * sum(map(sum, adapted))
 
     def matrices(self) -> list[str] | None:
-        """Names that adapters can be beside; None where the weights are no single file of safetensors."""
+        """Return the names of the matrices that can have adapters; None if the weights are no single
+        safetensors file."""
         shapes = weight_shapes(self.path)
         if shapes is None:
             return None
         return [name.removesuffix(".weight") for name, shape in shapes.items() if len(shape) == 2]
 
     def decoder(self) -> DecoderShape | None:
-        """How large it is; None where its folder has other words for it."""
+        """Return the dimensions; None if its `config.json` uses unknown names."""
         tree = self._tree()
         named = [next((tree[name] for name in names if isinstance(tree.get(name), int)), None) for names in _SIZES]
         width, layers, wide, heads = named
@@ -284,23 +277,23 @@ _SIZES = (
     ("intermediate_size", "n_inner"),
     ("num_attention_heads", "n_head"),
 )
-"""What folders call the sizes of a decoder."""
+"""Keys for the dimensions in `config.json`."""
 NO_PEFT = "{where}.lora: PEFT is not installed. pip install 'assay[lora]'"
 LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len")
-"""What folders call the longest sequence."""
+"""Keys for the longest sequence in `config.json`."""
 
 
 CausalConfig = Annotated[NewCausalConfig | PretrainedCausalConfig, Field(discriminator="type")]
 
 
 LOGIT_COPIES = 3
-"""What of them is there at the same time: themselves, their exponentials, and what becomes of them."""
+"""Copies of the logits that exist at once: logits, exponentials, and the result."""
 
 
 def model_size(
     model: NewCausalConfig | PretrainedCausalConfig, num_tokens: int, *, copies: int = 0, has_head: bool = True
 ) -> ModelSize | None:
-    """What training it holds, beside so many frozen copies; None where only the weights know."""
+    """Return what training holds in memory, with `copies` frozen models; None if only the weights tell."""
     whole = model.model_copy(update={"lora": None}).num_parameters()
     trained, decoder, shape = model.num_parameters(), model.decoder(), model.shape()
     if whole is None or trained is None or decoder is None or shape is None:
@@ -314,7 +307,8 @@ def model_size(
 
 
 def check_rows(model: NewCausalConfig | PretrainedCausalConfig, manifest: DatasetManifest, where: str) -> None:
-    """Refuse rows that the model cannot take, and adapters of nothing; `where` is the model's key."""
+    """Raise `ConfigError` for rows that the model cannot take and adapters that match nothing; `where` is the
+    model's key."""
     _check_adapter_targets(model, where)
     shape = model.shape()
     if shape is None:

@@ -1,13 +1,13 @@
-"""Layers of a transformer as programs, by `torch.compile`: one for a single line of tokens, one for several.
+"""Compiles the layers of a transformer with `torch.compile`: one program for a single line of tokens, one for several.
 
-What a layer computes must not hang on what came before: a restart, another rank, a replay begin elsewhere. So
-all programs are made before the first step, from the same sizes in the same order, and take any number of
-lines and tokens; none is made later:
+The bits of a layer must not depend on the process's history, because restarts, other ranks and replays start elsewhere.
+So all programs are compiled before the first step, from the same shapes in the same order, with dynamic sizes of lines
+and tokens; later calls never recompile:
 
     a layer in training, several tokens  --a program fits-->  the program
-    anything else                        ------------------>  the layer as it is written
+    anything else                        ------------------>  the eager layer
 
-Programs are made before weights are shared out, and know nothing of that.
+Layers are compiled before the weights are sharded.
 """
 
 import copy
@@ -30,29 +30,30 @@ from assay.models.causal import longest_sequence
 from assay.models.token_scores import hidden_states
 
 NUM_LINES = (1, 3)
-"""Programs are made from so many. One is apart: what torch makes of a size of 1 takes no other."""
+"""Lines of the inputs that programs are compiled from. torch specializes on size 1, so a single line has its
+own program."""
 NUM_TOKENS = 61
-"""Prime, so that no width of a model is taken for it."""
+"""Tokens of these inputs: a prime, so that no model width equals it."""
 MAX_PROGRAMS = 64
-"""For layers of one class; torch's own limit is 8, and it says nothing there."""
+"""Limit for layers of one class; torch's own is 8, and it falls back to eager without an error."""
 
 
 def compile_layers(model: nn.Module, autocast: AbstractContextManager[object]) -> None:
-    """Have a language model's layers run as programs in training, and make these under `autocast`.
+    """Compile a language model's layers for training, under `autocast`.
 
-    It trains all of its weights on rows that share no line. It is not wrapped yet, and alone in its process.
+    The model trains all weights on rows that are not packed, is not wrapped yet, and is the only one in its process.
     """
     backbone = next(module for module in model.modules() if isinstance(module, PreTrainedModel)).base_model
     layers = [module for module in backbone.modules() if isinstance(module, GradientCheckpointingLayer)]
     num_tokens = min(NUM_TOKENS, longest_sequence(backbone.config))
     _configure(num_tokens)
     for layer in layers:
-        # FSDP2 will give the layer another class, which no program would fit: programs see a twin of its parts.
+        # FSDP2 changes the class of the layer, which would invalidate the program: it gets a shallow copy.
         program = _program(inspect.unwrap(type(layer).forward))
         layer.forward = partial(_forward, layer, copy.copy(layer), program)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns of its own doings
+            warnings.simplefilter("ignore")  # torch warns about its own internals
             with torch.compiler.set_stance("default"), _sizes_marked(layers):
                 _compute(backbone, num_tokens, autocast)
             with torch.compiler.set_stance("fail_on_recompile"):
@@ -60,45 +61,45 @@ def compile_layers(model: nn.Module, autocast: AbstractContextManager[object]) -
     except RuntimeError as error:
         reason = next(filter(str.strip, str(error).splitlines()), type(error).__name__).strip()
         raise ConfigError(
-            f"trainer.compile: torch makes no program of {type(layers[0]).__name__} that takes any number of "
+            f"trainer.compile: torch cannot compile {type(layers[0]).__name__} for any number of "
             f"tokens: {reason} Leave trainer.compile out."
         ) from error
     torch.compiler.set_stance("eager_on_recompile")
 
 
 def disable_compiled_layers() -> None:
-    """What this process computes next is computed as it is written.
+    """Run all further computations of this process in eager mode.
 
-    torch hands a layer's program to every layer of its class once there is one, where activations are not kept:
-    also to a model that was to have none.
+    Once a layer is compiled, torch runs the program for all layers of its class if activations are not
+    checkpointed, also for models that should not be compiled.
     """
     torch.compiler.set_stance("default")
 
 
 def eager_layers() -> AbstractContextManager[None]:
-    """Layers are computed as they are written, in here."""
+    """Run layers in eager mode within this context."""
     as_written: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
     return as_written
 
 
 def _configure(num_tokens: int) -> None:
-    # Imported where it is wanted: a second and more that other runs need not wait for.
+    # Imported here because it takes more than a second.
     import torch._dynamo.config as dynamo
     import torch._inductor.config as inductor
     import torch.compiler.config as compiler
 
-    dynamo.automatic_dynamic_shapes = False  # only what is marked may vary, whatever was seen before
+    dynamo.automatic_dynamic_shapes = False  # only marked sizes are dynamic, whatever shapes came before
     dynamo.recompile_limit = MAX_PROGRAMS
-    inductor.compile_threads = 1  # more would be processes beside the rank
-    inductor.deterministic = True  # no kernel is chosen by a stopwatch
-    # torch keeps programs for later processes, by what they compute: never those made from other sizes, nor for
-    # another width of the processor's vectors, which write beyond their buffers.
+    inductor.compile_threads = 1  # more would start processes
+    inductor.deterministic = True  # no choice of kernels by timing
+    # torch caches programs across processes. The key separates other sizes, and other vector widths, whose programs
+    # write beyond their buffers.
     compiler.cache_key_tag = f"assay-{num_tokens}-{torch.backends.cpu.get_cpu_capability()}"
 
 
 @cache
 def _program(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """One for all layers of a class: their weights are its inputs."""
+    """Compile a forward function once for all layers of a class; weights are inputs."""
     program: Callable[..., Any] = torch.compile(forward, fullgraph=True)
     return program
 
@@ -120,7 +121,7 @@ def _forward(
 
 
 def _compute(backbone: Any, num_tokens: int, autocast: AbstractContextManager[object]) -> None:
-    """Forward and backward: the program of the latter is made with its first use."""
+    """Run forward and backward: the backward program is compiled at its first use."""
     weights = list(backbone.parameters())
     for num_lines in NUM_LINES:
         ids = torch.zeros(num_lines, num_tokens, dtype=torch.int64, device=weights[0].device)
@@ -131,7 +132,7 @@ def _compute(backbone: Any, num_tokens: int, autocast: AbstractContextManager[ob
 
 @contextmanager
 def _sizes_marked(layers: Sequence[nn.Module]) -> Iterator[None]:
-    """Lines and tokens of what goes into a layer may be any number, but for a single line."""
+    """Mark the sizes of lines and tokens of all layer inputs as dynamic."""
     hooks = [layer.register_forward_pre_hook(_mark, with_kwargs=True) for layer in layers]
     try:
         yield
@@ -141,7 +142,6 @@ def _sizes_marked(layers: Sequence[nn.Module]) -> Iterator[None]:
 
 
 def _mark(_: nn.Module, arguments: Any, keywords: Any) -> None:
-    """[line, token, ...]."""
     import torch._dynamo as dynamo
 
     for tensor in tree_leaves((arguments, keywords)):

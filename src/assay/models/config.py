@@ -1,4 +1,4 @@
-"""What a user chooses about an encoder, and how large that is; imports no torch."""
+"""The configuration of an encoder, and its size; imports no torch."""
 
 import math
 from pathlib import Path
@@ -15,18 +15,18 @@ from assay.data.dataset.tokens import json_object
 
 
 class ModelSize(NamedTuple):
-    """Numbers that a model holds while it is trained."""
+    """Numbers that training holds in memory."""
 
     parameters: int
-    """Those that are trained."""
+    """Trained parameters."""
     activations: int
-    """Kept by the forward pass of one micro-batch for its backward pass."""
+    """Activations of one micro-batch that the backward pass needs."""
     frozen: int = 0
-    """Weights below adapters, and those of a reference."""
+    """Weights below adapters and of reference models."""
 
 
 class EncoderShape(NamedTuple):
-    """How large an encoder is."""
+    """The dimensions of an encoder."""
 
     hidden_size: int
     num_layers: int
@@ -87,8 +87,7 @@ class NewEncoderConfig(FrozenConfig):
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
 
     attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Dropout of attention weights. A value other than 0 disables the fast kernel (on a CPU: twice the
-    step)."""
+    """Dropout of attention weights. A value other than 0 disables the fast kernel (on a CPU: twice the step)."""
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> "NewEncoderConfig":
@@ -98,7 +97,6 @@ class NewEncoderConfig(FrozenConfig):
 
     @property
     def shape(self) -> EncoderShape:
-        """How large it is."""
         return EncoderShape(self.hidden_size, self.num_layers, self.intermediate_size)
 
 
@@ -116,14 +114,14 @@ class PretrainedEncoderConfig(FrozenConfig):
 
     @property
     def shape(self) -> EncoderShape | None:
-        """How large it is, as its folder says; None where that has other words for it."""
+        """The dimensions in its `config.json`; None if it uses unknown names."""
         tree = json_object(checkpoint_path(self.path) / "config.json")
         named = [next((tree[name] for name in names if name in tree), None) for names in _SIZES]
         sizes = [size for size in named if isinstance(size, int)]
         return EncoderShape(*sizes) if len(sizes) == len(named) else None
 
     def num_parameters(self) -> int | None:
-        """Entries of the weights in its folder, but for a pooling layer; None where they are no safetensors."""
+        """Return the number of parameters without a pooling layer; None if the weights are not safetensors."""
         shapes = weight_shapes(self.path)
         if shapes is None:
             return None
@@ -133,21 +131,21 @@ class PretrainedEncoderConfig(FrozenConfig):
 _FLOATS = ("F64", "F32", "F16", "BF16")
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _SIZES = (("hidden_size", "dim"), ("num_hidden_layers", "n_layers"), ("intermediate_size", "hidden_dim"))
-"""What folders call the sizes of a shape."""
+"""Keys for the dimensions in `config.json`."""
 
 
 EncoderConfig = Annotated[NewEncoderConfig | PretrainedEncoderConfig, Field(discriminator="type")]
 
 
 def weight_shapes(path: str) -> dict[str, list[int]] | None:
-    """Shapes of the weights in a checkpoint folder by name; None where they are no safetensors."""
+    """Return name -> shape of the weights in a checkpoint folder; None if they are not safetensors."""
     return stored_tensors(checkpoint_path(path))
 
 
 def stored_tensors(folder: Path) -> dict[str, list[int]] | None:
-    """Name -> shape of the tensors in a folder's file or shards, by their headers; None where it has none.
+    """Return name -> shape of the tensors in a folder's file or shards, from their headers; None if there are none.
 
-    Raises `ConfigError` for a file that cannot be read, and where nothing says which tensor is meant.
+    Raises `ConfigError` for an unreadable file, and if both a file and an index exist.
     """
     index, files = folder / _INDEX, [_WEIGHTS] if (folder / _WEIGHTS).is_file() else []
     if index.is_file():
@@ -173,14 +171,14 @@ def stored_tensors(folder: Path) -> dict[str, list[int]] | None:
                     stored[name] = tensor.get_shape()
         except (OSError, SafetensorError) as error:
             raise ConfigError(
-                f"{folder / file}: cannot be read: {error}. It is missing, damaged or cut short: copy it again."
+                f"{folder / file}: cannot be read: {error}. It is missing, corrupt or truncated: copy it again."
             ) from error
     return stored if files else None
 
 
 def checkpoint_path(path: str) -> Path:
-    """The checkpoint folder behind a path or a `package:NAME/FOLDER`."""
+    """Return the checkpoint folder of a path or a `package:NAME/FOLDER`."""
     folder = installed_path(path)
     if not (folder / "config.json").is_file():
-        raise ConfigError(f"{folder}: no config.json there. Name a folder that save_pretrained wrote.")
+        raise ConfigError(f"{folder}: it has no config.json. Name a folder that save_pretrained wrote.")
     return folder

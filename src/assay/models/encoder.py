@@ -1,4 +1,4 @@
-"""Transformer encoders: new ones from a few numbers, or any Hugging Face checkpoint folder."""
+"""Transformer encoders: new ones from a configuration, or Hugging Face checkpoint folders."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from assay.models.pretrained import ENCODER, load_config, load_pretrained
 
 
 def build_encoder(config: NewEncoderConfig | PretrainedEncoderConfig) -> Any:
-    """The Hugging Face model: `input_ids, attention_mask, position_ids -> last_hidden_state`."""
+    """Return the Hugging Face model: `input_ids, attention_mask, position_ids -> last_hidden_state`."""
     if isinstance(config, PretrainedEncoderConfig):
         return _pretrained(config)
     return BertModel(

@@ -1,9 +1,9 @@
-"""A language model, or a reward model on one, as a folder that plain transformers loads.
+"""Exports a language model or reward model as a folder that plain transformers loads.
 
-    merged   weights under transformers' own names, adapters added into the matrices that they stand beside
-    apart    the adapters alone, as PEFT has them: whoever loads them brings the model below
+    merged   weights under transformers' names, adapters merged into the matrices
+    apart    the adapters alone in PEFT's format; the base model is loaded separately
 
-Neither needs anything of assay, or names a place of this machine.
+The folder needs nothing of assay and holds no path of this machine.
 """
 
 from collections.abc import Mapping
@@ -24,15 +24,15 @@ _WEIGHTS = "adapter_model.safetensors"
 
 
 class ExportOptions(NamedTuple):
-    """How a model leaves."""
+    """Options of an export."""
 
     padding: int | None = None
-    """The number of the tokenizer's padding, if it has one."""
+    """Id of the padding token, if the tokenizer has one."""
     ends: tuple[int, ...] = ()
-    """Tokens that end a completion, the one of the rows first."""
+    """End tokens of completions, the one of the rows first."""
     adapters: Adapters = "merged"
     columns: Mapping[str, str] = MappingProxyType({})
-    """Columns that a classifier reads beside the tokens -> their Arrow types in training."""
+    """Metadata columns of a classifier -> their Arrow types in training."""
 
 
 def save_model(
@@ -42,9 +42,9 @@ def save_model(
     options: ExportOptions,
     heads: tuple[str, ...] = (),
 ) -> None:
-    """Write a transformers model, which is the folder's from here on.
+    """Write a transformers model; do not use it afterwards.
 
-    `heads`: modules of it that are trained whole beside adapters.
+    `heads`: modules that are trained as a whole in addition to adapters.
     """
     hf_logging.disable_progress_bar()
     sampling = None if heads else getattr(model, "generation_config", None)
@@ -66,20 +66,17 @@ def save_model(
 
 
 def all_ends(ends: tuple[int, ...], model: Any) -> int | list[int] | None:
-    """`eos_token_id` of a model that ends completions with `ends`, and with those that it names itself."""
+    """Return the `eos_token_id` of a model that ends completions with `ends` and with its own end tokens."""
     found = list(dict.fromkeys([*ends, *end_ids(model)]))
     return found if len(found) > 1 else next(iter(found), None)
 
 
 def _check_separable(config: NewCausalConfig | PretrainedCausalConfig) -> None:
     if config.lora is None:
-        raise ConfigError(
-            "--adapters apart: the run has no adapters (method.model.lora); all of its weights were trained. "
-            "Leave the option out."
-        )
+        raise ConfigError("--adapters apart: the run has no adapters (method.model.lora). Leave the option out.")
     if isinstance(config, NewCausalConfig):
         raise ConfigError(
-            "--adapters apart: the weights below the adapters were drawn from the run's seed, and nobody else "
+            "--adapters apart: the base weights are random and come from the run's seed, so nobody else "
             "has them. Leave the option out: the adapters are then added to them."
         )
 
@@ -87,7 +84,7 @@ def _check_separable(config: NewCausalConfig | PretrainedCausalConfig) -> None:
 def _save_adapters(model: Any, folder: Path, heads: tuple[str, ...]) -> None:
     adapters = next(module.peft_config for module in model.modules() if hasattr(module, "peft_config"))["default"]
     adapters.task_type = "SEQ_CLS" if heads else "CAUSAL_LM"
-    adapters.base_model_name_or_path = None  # a place of this machine
+    adapters.base_model_name_or_path = None  # a path of this machine
     adapters.inference_mode = True
     adapters.modules_to_save = list(heads) or None
     adapters.save_pretrained(str(folder))

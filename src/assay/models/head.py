@@ -1,11 +1,10 @@
-"""The head of a language model, a few tokens at a time: what was said, how surely, and nothing as wide as the
-vocabulary is kept.
+"""The head of a language model, computed in chunks of tokens, so that no tensor of tokens x vocabulary is stored.
 
-    states [token, width], W [entry, width]  --chunk by chunk-->  log p(target), entropy, was it the likeliest?
-    backward                                 --chunk by chunk-->  logits once more, their gradient, that of W
+    states [token, width], W [entry, width]  --chunk by chunk-->  log p(target), entropy, is the target the argmax?
+    backward                                 --chunk by chunk-->  logits again, their gradient, the gradient of W
 
-Kept for the backward pass are the states, and two numbers a token. A chunk's logits are gone before the next
-one's are made: 4096 tokens of a vocabulary of 50,000 would be 820 MB, and as much again for their gradient.
+The backward pass needs the states and two numbers for each token. A chunk's logits are freed before the next chunk:
+4096 tokens of a vocabulary of 50,000 would take 820 MB, and as much again for their gradient.
 """
 
 from typing import Any, NamedTuple
@@ -17,20 +16,20 @@ from assay.base.shapes import Bool, Float, Int
 from assay.models.causal_config import HEAD_NUMBERS
 
 CHUNK_NUMBERS = {"cpu": HEAD_NUMBERS}
-"""Logits of one chunk, by the kind of device (see also `parallel.allocator`)."""
+"""Logits of one chunk by device type (see also `distributed.allocator`)."""
 DEFAULT_CHUNK_NUMBERS = 1 << 27
-"""On a GPU: large enough to keep it busy. Part of the numbers, as the device is."""
+"""On a GPU: large enough to keep it busy. Changing it changes the bits."""
 
 
 class HeadScores(NamedTuple):
-    """What the head says of each target."""
+    """The head's scores of each target."""
 
     logprobs: Float[Tensor, "token"]
     """In nats."""
     entropies: Float[Tensor, "token"]
-    """The entropy of the distribution that it was drawn from, in nats."""
+    """Entropy of the predicted distribution, in nats."""
     is_argmax: Bool[Tensor, "token"]
-    """No other entry had a higher probability."""
+    """True if no other entry has a higher probability."""
 
 
 def head_scores(
@@ -39,7 +38,7 @@ def head_scores(
     bias: Float[Tensor, "entry"] | None,
     targets: Int[Tensor, "token"],
 ) -> HeadScores:
-    """What the head says of the targets; both log-probabilities and entropies have gradients."""
+    """Return the scores of the targets; logprobs and entropies have gradients."""
     kind = states.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
     scores: HeadScores = _Head.apply(states, weight, bias, targets, dtype)  # type: ignore[no-untyped-call]
@@ -113,7 +112,7 @@ class _Head(torch.autograd.Function):
 
 
 def _chunks(states: Float[Tensor, "token width"], weight: Float[Tensor, "entry width"]) -> list[slice]:
-    """Runs of tokens whose logits are made together."""
+    """Return slices of tokens whose logits are computed together."""
     size = max(1, CHUNK_NUMBERS.get(states.device.type, DEFAULT_CHUNK_NUMBERS) // len(weight))
     return [slice(start, start + size) for start in range(0, len(states), size)]
 
@@ -123,7 +122,7 @@ def _logits(
     head: Float[Tensor, "entry width"],
     bias: Float[Tensor, "entry"] | None,
 ) -> Float[Tensor, "token entry"]:
-    """In memory of their own, and at least in float32."""
+    """Return the logits in newly allocated memory, at least in float32."""
     with torch.autocast(states.device.type, enabled=False):
         logits = states.to(head.dtype) @ head.T
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))

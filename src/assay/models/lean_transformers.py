@@ -1,9 +1,8 @@
-"""transformers, imported without what training has no use for, and without reading all of it.
+"""Imports transformers faster, without SciPy and without parsing all of its model files.
 
-It imports SciPy, where that is installed, for losses of models that find things in pictures: a tenth of all
-that a rank imports. And it reads the source of all its models, 2,500 files, twice, to learn which names they
-export: as much again. The answer is kept where Python keeps our bytecode, under the sizes and times of those
-files, as bytecode is: what is changed is read again.
+transformers imports SciPy, if it is installed, for losses of object detection: a tenth of a rank's import time.
+It also reads the source of all 2,500 model files, twice, to find their exports: another tenth. The result is
+cached next to our bytecode, with the files' sizes and times as the key, so changed files are read again.
 """
 
 import json
@@ -20,18 +19,18 @@ from typing import Any
 
 READER = "transformers.utils.import_utils"
 READ_FUNCTION = "define_import_structure"
-"""Its function that says what a package of modules exports."""
+"""The function that finds the exports of a package."""
 
 Exported = Mapping[frozenset[str], Mapping[str, set[str]]]
-"""Packages that are needed -> module -> names that it exports, as transformers has it."""
+"""Required packages -> module -> exported names, in transformers' format."""
 
 
 @contextmanager
 def lean_transformers() -> Iterator[None]:
-    """In here transformers may be imported for the first time; afterwards all is there for who asks for it."""
+    """Import transformers for the first time within this context; afterwards everything can be imported."""
     hides_scipy = "scipy" not in sys.modules
     if hides_scipy:
-        sys.modules["scipy"] = None  # type: ignore[assignment]  # who looks for it finds that it is not there
+        sys.modules["scipy"] = None  # type: ignore[assignment]  # import machinery reports it as not installed
     finder = _Finder()
     sys.meta_path.insert(0, finder)
     try:
@@ -42,11 +41,11 @@ def lean_transformers() -> Iterator[None]:
             del sys.modules["scipy"]
         looked: Any = getattr(sys.modules.get(READER), "is_scipy_available", None)
         if hasattr(looked, "cache_clear"):
-            looked.cache_clear()  # a model that is loaded later may want it
+            looked.cache_clear()  # a model loaded later may need SciPy
 
 
 class _Finder:
-    """Finds the module in which transformers reads its models."""
+    """Finds the module in which transformers reads its model files."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG004
@@ -62,14 +61,14 @@ class _Loader(SourceFileLoader):
         super().exec_module(module)
         cache_file = Path(cache_from_source(__file__)).with_suffix(".models.json")
         names = vars(module)
-        if READ_FUNCTION in names:  # another transformers may have another way
+        if READ_FUNCTION in names:  # other versions of transformers may differ
             names[READ_FUNCTION] = cached_reader(names[READ_FUNCTION], Path(self.path), cache_file)
 
 
 def cached_reader(read: Callable[..., Exported], reader: Path, cache_file: Path) -> Callable[..., Exported]:
-    """Who reads as transformers' `read` does (the file `reader` has its source), but all models once only.
+    """Return a function like transformers' `read` that reads all models only once.
 
-    `cache_file`: the file that keeps the answer from one process to the next, where it can be written.
+    `reader` is the source file of `read`; `cache_file` stores the result across processes if it can be written.
     """
     structures: dict[str, list[Any]] = {}
 
@@ -92,7 +91,7 @@ def cached_reader(read: Callable[..., Exported], reader: Path, cache_file: Path)
 
 
 def _key(folder: Path, reader: Path) -> str:
-    """Stands for all that the answer hangs on: names, sizes and times of the files."""
+    """Return a digest of everything that the result depends on: names, sizes and times of the files."""
     about = reader.stat()
     found = [f"{reader} {about.st_mtime_ns} {about.st_size}", *sorted(_files(str(folder)))]
     return sha256("\n".join(found).encode()).hexdigest()
@@ -127,7 +126,7 @@ def _store(cache_file: Path, key: str, exported: Exported) -> list[Any]:
             cache_file.parent.mkdir(parents=True, exist_ok=True)
             unfinished.write_text(json.dumps({"key": key, "exported": structure}), encoding="utf-8")
             unfinished.replace(cache_file)
-        except OSError:  # it is read again next time
+        except OSError:  # the next process reads the files again
             with suppress(OSError):
                 unfinished.unlink()
     return structure

@@ -1,7 +1,7 @@
-"""Low-rank adapters in a language model, by PEFT: what is trained is small, and the weights below it stay.
+"""LoRA adapters by PEFT: only the adapters are trained, and the base weights are frozen.
 
-A commit holds what is trained, and the digest of what is not: `base_sha256`, a buffer among the weights. Who
-loads a commit into a model with another base is told so. With the adapters switched off, the model is its base.
+A commit holds the adapters and the digest of the base (`base_sha256`, a buffer). Loading a commit into a model
+with another base raises an error. With the adapters disabled, the model is its base.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ BASE = "base_sha256"
 
 
 def attach_adapters(network: Any, config: LoraConfig) -> None:
-    """Put adapters into a transformers model, draw their weights, and freeze the others."""
+    """Add adapters to a transformers model, initialize them, and freeze all other weights."""
     try:
         from peft import LoraConfig as PeftLoraConfig
         from peft import inject_adapter_in_model
@@ -32,18 +32,18 @@ def attach_adapters(network: Any, config: LoraConfig) -> None:
         lora_alpha=config.alpha,
         lora_dropout=config.dropout,
         target_modules=names,
-        fan_in_fan_out=network.config.model_type == "gpt2",  # whose matrices are stored the other way round
+        fan_in_fan_out=network.config.model_type == "gpt2",  # gpt2 stores its matrices transposed
     )
     try:
         inject_adapter_in_model(adapters, network)
-    except ValueError as error:  # not said before where the names are in no header
+    except ValueError as error:  # not checked before if no header lists the names
         raise ConfigError(f"method.model.lora.targets: {str(error).splitlines()[0]}") from error
     network.register_load_state_dict_post_hook(_check_base(network))
 
 
 @contextmanager
 def adapters_off(model: nn.Module) -> Iterator[None]:
-    """The model as its base was: a reference that costs no weights."""
+    """Disable the adapters within this context, so that the model is its own reference."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     layers = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
@@ -58,7 +58,7 @@ def adapters_off(model: nn.Module) -> Iterator[None]:
 
 
 def merge_adapters(model: nn.Module) -> None:
-    """Add what adapters say to the matrices that they stand beside, and take them away; if there are any."""
+    """Merge a model's adapters, if there are any, into its matrices and remove them."""
     bases = [module for module in model.modules() if BASE in module._buffers]
     if not bases:
         return
@@ -73,7 +73,7 @@ def merge_adapters(model: nn.Module) -> None:
 
 
 def base_sha256(model: nn.Module) -> str | None:
-    """The digest of the weights below a model's adapters; None where it has none."""
+    """Return the digest of the weights below a model's adapters; None if it has none."""
     found = [buffer for name, buffer in model.named_buffers() if name.rpartition(".")[2] == BASE]
     return bytes(found[0].tolist()).hex() if found else None
 

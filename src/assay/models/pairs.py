@@ -1,7 +1,7 @@
-"""Preference pairs as arrays: both completions of a row stand in one batch, so that one pass sees them.
+"""Preference pairs as arrays: one batch holds both completions of each row, for one forward pass.
 
-line i, i < n    the prompt of row i, then what was chosen
-line n + i       the same prompt, then what was rejected
+line i, i < n    the prompt of row i, then the chosen completion
+line n + i       the same prompt, then the rejected completion
 """
 
 from typing import NamedTuple
@@ -14,22 +14,22 @@ from assay.data.loader.batch import MicroBatch
 
 
 class Pairs(NamedTuple):
-    """Chosen before rejected."""
+    """Pairs as lines, chosen ones first."""
 
     input_ids: Int64[np.ndarray, "line token"]
     lengths: Int32[np.ndarray, "line"]
     prompt_tokens: Int32[np.ndarray, "line"]
-    """The leading tokens that are the prompt's alone, and so stand in both lines of a row."""
+    """Prompt tokens of each line; both lines of a row begin with them."""
 
     def in_completion(self) -> Bool[np.ndarray, "line target"]:
-        """Which tokens but a line's first, which nothing stands before, are a completion's."""
+        """Return which tokens, except a line's first, belong to a completion."""
         positions = np.arange(1, self.input_ids.shape[1])
         inside: np.ndarray = (positions >= self.prompt_tokens[:, None]) & (positions < self.lengths[:, None])
         return inside
 
 
 def pairs_of(batch: MicroBatch) -> Pairs:
-    """The rows' pairs."""
+    """Return the pairs of the rows."""
     sides, num_rows = (batch.tokens, batch.ragged[REJECTED]), len(batch.row_ids)
     lines = np.zeros((2 * num_rows, max(side.values.shape[1] for side in sides)), np.int64)
     for first, side in zip((0, num_rows), sides, strict=True):

@@ -1,7 +1,7 @@
-"""Models from checkpoint folders: every weight is the folder's, and every tensor of the folder is used.
+"""Loads models from checkpoint folders and checks that model and folder have the same tensors.
 
-transformers draws weights that a folder lacks at random, drops tensors that fit nothing, and logs both. Here
-both are errors that name the tensors. Of an exported folder each file's SHA-256 is compared first.
+transformers initializes missing weights at random, drops unexpected tensors, and only logs both; here both are
+errors that name the tensors. For an exported folder, the SHA-256 of each file is checked first.
 """
 
 import logging
@@ -21,24 +21,23 @@ from assay.models.config import stored_tensors
 from assay.store.model_folder import whole_export
 
 NUM_NAMED = 3
-"""Tensors that an error names of each sort."""
+"""Tensors that an error names for each problem."""
 _ADAPTERS = "adapter_config.json"
 _MASK = re.compile(r"\.att(?:n|ention)\.(?:masked_)?bias$")
 """Causal masks, which earlier versions of transformers stored among the weights."""
 
-# Its table of such tensors is logged before they are an error here.
+# transformers logs a table of such tensors before the error is raised here.
 logging.getLogger("transformers.modeling_utils").addFilter(lambda line: "LOAD REPORT" not in line.getMessage())
 
 
 class ModelKind(NamedTuple):
-    """What a folder is loaded as."""
+    """The kind of model that a folder is loaded as."""
 
     loader: Any
     """One of transformers' Auto classes, or a model class."""
     name: str
     replaces_head: bool = False
-    """Tensors around the base model stay in the folder, and its pooling layer may be missing: both are heads of
-    other tasks, which nothing reads."""
+    """Ignore tensors outside the base model and a missing pooling layer: both are heads of other tasks."""
 
 
 CAUSAL = ModelKind(AutoModelForCausalLM, "a causal language model")
@@ -48,12 +47,12 @@ ENCODER = ModelKind(AutoModel, "an encoder", replaces_head=True)
 
 
 def load_config(folder: Path, kind: ModelKind) -> Any:
-    """The configuration in a checkpoint folder."""
+    """Return the configuration of a checkpoint folder."""
     return _from_folder(AutoConfig, folder, kind.name)
 
 
 def declared_kind(folder: Path) -> ModelKind:
-    """A language model, a decoder without its head or a reward model: as the folder's configuration has it."""
+    """Return the kind that the folder's configuration names: language model, decoder without head, or reward model."""
     name = (load_config(folder, CAUSAL).architectures or ["LMHeadModel"])[0]
     if name.endswith("ForSequenceClassification"):
         return _REWARD
@@ -61,10 +60,10 @@ def declared_kind(folder: Path) -> ModelKind:
 
 
 def load_pretrained(kind: ModelKind, folder: Path, **options: Any) -> Any:
-    """The model in a checkpoint folder, of which no code is run.
+    """Load the model of a checkpoint folder without running code from it.
 
-    Raises `ConfigError` where its tensors are not the model's, `DamagedDataError` for an exported folder with a
-    file that changed.
+    Raises `ConfigError` if its tensors do not match the model, `DamagedDataError` if a file of an exported
+    folder changed.
     """
     whole_export(folder)
     stored = _stored(folder)
@@ -73,22 +72,22 @@ def load_pretrained(kind: ModelKind, folder: Path, **options: Any) -> Any:
     )
     _check_tensors(kind, folder, model, info, stored)
     _check_tied_head(folder, model)
-    # A sum is not finite if one number of it is not; no other memory is taken.
+    # The sum is not finite if one number is not, and needs no further memory.
     totals = {name: weight.detach().sum(dtype=torch.float64) for name, weight in model.named_parameters()}
     if not_finite := [name for name, total in totals.items() if not torch.isfinite(total)]:
         raise ConfigError(
-            f"{folder}: {_some(not_finite)} not finite (NaN or infinite). The file is damaged, or the run that "
+            f"{folder}: {_some(not_finite)} not finite (NaN or infinite). The file is corrupt, or the run that "
             "wrote it diverged: take an earlier checkpoint."
         )
     return model
 
 
 def check_pretrained(kind: ModelKind, folder: Path) -> None:
-    """Raise what `load_pretrained` would about names and shapes, by the headers of files: no weight is read."""
+    """Raise what `load_pretrained` would about names and shapes, from the file headers; no weight is read."""
     if not (stored := _stored(folder)):
         return
     config = load_config(folder, kind)
-    # One number stands for all of a tensor, so that a large model takes no memory.
+    # Expanded zeros: a large model needs no memory.
     numbers = {name: torch.zeros(()).expand(shape) for name, shape in stored.items()}
     options = {"config": config, "state_dict": numbers, "ignore_mismatched_sizes": True}
     with _as_config_error(folder, kind.name):
@@ -108,8 +107,8 @@ def _as_config_error(folder: Path, name: str) -> Iterator[None]:
     hf_logging.disable_progress_bar()
     try:
         yield
-    except Exception as error:  # another's files, read by another's library: it raises what it likes
-        whole_export(folder)  # a file that changed is named rather than what its bytes led to
+    except Exception as error:  # third-party files in a third-party library: any type is raised
+        whole_export(folder)  # name a changed file instead of the error that it caused
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ConfigError(f"{folder}: not {name}: {' '.join(map(str.strip, lines[:2]))}") from error
 
@@ -117,13 +116,13 @@ def _as_config_error(folder: Path, name: str) -> Iterator[None]:
 def _stored(folder: Path) -> dict[str, list[int]]:
     if (folder / _ADAPTERS).is_file():
         raise ConfigError(
-            f"{folder}: {_ADAPTERS} lies there: adapters, whose base this folder need not hold. Merge them "
+            f"{folder}: it holds adapters ({_ADAPTERS}) and perhaps not their base. Merge them "
             "into it (PEFT: merge_and_unload; assay: export without --adapters apart), and name that folder."
         )
     stored = stored_tensors(folder)
     if stored is None and not any(folder.glob("*.bin")):
         raise ConfigError(
-            f"{folder}: no weights there: neither model.safetensors, nor shards and their index, nor "
+            f"{folder}: it has no weights: neither model.safetensors, nor shards and their index, nor "
             "pytorch_model.bin. Save the model with save_pretrained, or copy the files again."
         )
     return stored or {}
@@ -160,7 +159,8 @@ def _check_tensors(
 
 
 def _check_tied_head(folder: Path, model: Any) -> None:
-    """Transformers keeps a tied head that is stored with other numbers; other engines read the embedding."""
+    """Raise if a tied head is stored with other numbers: transformers would use the head, other engines the
+    embedding."""
     head = model.get_output_embeddings()
     is_tied = head is not None and model.config.tie_word_embeddings
     if is_tied and head.weight is not model.get_input_embeddings().weight:
@@ -177,7 +177,7 @@ def _some(names: list[str]) -> str:
 
 
 def _cause(missing: list[str], unexpected: list[str]) -> str:
-    """The likely cause and its fix, by how the names differ."""
+    """Return the likely cause and its fix, from the differences of the names."""
     if any(".lora_" in name for name in unexpected):
         return "They are those of adapters: merge them into their base first (PEFT: merge_and_unload)."
     prefixes = {name.removesuffix(own) for name in unexpected[:NUM_NAMED] for own in missing if name.endswith(own)}

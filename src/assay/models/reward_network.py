@@ -1,4 +1,4 @@
-"""A reward model: a decoder's state at a sequence's last token, through one row of weights."""
+"""A reward model: the decoder's state at a sequence's last token, through a linear head."""
 
 from typing import Any
 
@@ -13,9 +13,9 @@ from assay.models.token_scores import hidden_states
 
 
 class RewardNetwork(nn.Module):
-    """Sequences in, padded on the right; out one number each.
+    """Maps sequences, padded on the right, to one reward each.
 
-    The head is drawn, unless the model's folder is a reward model, which has one.
+    The head is initialized at random unless the model's folder is a reward model.
     """
 
     def __init__(self, config: NewCausalConfig | PretrainedCausalConfig) -> None:
@@ -33,14 +33,14 @@ class RewardNetwork(nn.Module):
             self.head.load_state_dict(head.state_dict())
 
     def forward(self, input_ids: Int[Tensor, "line token"], lengths: Int[Tensor, "line"]) -> Float[Tensor, "line"]:
-        """In float32."""
+        """Return the rewards in float32."""
         rewards: Tensor = self.head(self.last_states(input_ids, lengths))
         return rewards.squeeze(-1).float()
 
     def last_states(
         self, input_ids: Int[Tensor, "line token"], lengths: Int[Tensor, "line"]
     ) -> Float[Tensor, "line width"]:
-        """The states at the last tokens."""
+        """Return the states at the last tokens."""
         states = hidden_states(self.decoder, input_ids)
         lines = torch.arange(len(lengths), device=lengths.device)
         return states[lines, lengths - 1]

@@ -1,9 +1,9 @@
-"""A causal language model that says of each token how likely it was, given those before it in its row.
+"""A causal language model that returns logprobs and entropies instead of logits.
 
-    input_ids [row, token]  --decoder-->  states  --head, where it is asked (see `head`)-->  TokenScores
+    input_ids [row, token]  --decoder-->  states  --head, for scored tokens only (see `head`)-->  TokenScores
 
-Rows are padded on the right, so that attention, which looks back only, needs no mask; or several stand in one
-sequence, and position ids that begin anew at each keep them apart.
+Rows are padded on the right, so causal attention needs no mask; or several rows share a sequence, separated by position
+ids that restart at 0.
 """
 
 from typing import Any, NamedTuple
@@ -18,22 +18,22 @@ from assay.models.causal_config import NewCausalConfig, PretrainedCausalConfig
 from assay.models.head import head_scores
 
 TOLERANCE = 1e-3
-"""Nats by which two ways to the same log-probabilities may differ; another head differs by more."""
+"""Largest difference, in nats, between two computations of the same logprobs; a different head exceeds it."""
 
 
 class TokenScores(NamedTuple):
-    """What the model says of each token but the first, [row, token - 1]; 0 where it was not asked."""
+    """Scores of each token but the first, [row, token - 1]; 0 for tokens that are not scored."""
 
     logprobs: Float[Tensor, "row target"]
-    """The log-probability of the token that is there, in nats."""
+    """Log-probability of the token, in nats."""
     entropies: Float[Tensor, "row target"]
-    """The entropy of what might have been there, in nats."""
+    """Entropy of the predicted distribution, in nats."""
     is_argmax: Bool[Tensor, "row target"]
-    """Nothing else was more likely there."""
+    """True if no other token is more probable."""
 
 
 class CausalNetwork(nn.Module):
-    """A Hugging Face model behind a forward pass that no array as wide as the vocabulary lives through."""
+    """A Hugging Face model whose forward pass stores no tensor of tokens x vocabulary."""
 
     def __init__(self, config: NewCausalConfig | PretrainedCausalConfig) -> None:
         super().__init__()
@@ -48,10 +48,9 @@ class CausalNetwork(nn.Module):
         *,
         temperature: float = 1.0,
     ) -> TokenScores:
-        """Scores of the tokens that `scored` marks, or of all; what pads costs the head nothing if it is not.
+        """Return the scores of the tokens marked by `scored`, or of all; the head computes nothing for other tokens.
 
-        `position_ids` are needed where rows are packed: they begin anew at every row. Logits are divided by
-        `temperature`.
+        `position_ids` are needed for packed rows: they restart at each row. Logits are divided by `temperature`.
         """
         states = hidden_states(self.network.base_model, input_ids, position_ids)[:, :-1].flatten(0, 1)
         targets = input_ids[:, 1:].flatten()
@@ -72,7 +71,7 @@ class CausalNetwork(nn.Module):
 def sequence_logprobs(
     model: nn.Module, input_ids: Int[Tensor, "row token"], scored: Bool[Tensor, "row target"]
 ) -> Float[Tensor, "row"]:
-    """Log-probabilities of all that is scored in a row, given what stands before it."""
+    """Return the sum of the logprobs of each row's scored tokens."""
     scores: TokenScores = model(input_ids, None, scored)
     return scores.logprobs.sum(dim=1)
 
@@ -80,14 +79,14 @@ def sequence_logprobs(
 def hidden_states(
     decoder: Any, input_ids: Int[Tensor, "row token"], position_ids: Int[Tensor, "row token"] | None = None
 ) -> Float[Tensor, "row token width"]:
-    """The last layer's, of a model without its head (`build_causal(config, with_head=False)`)."""
+    """Return the last layer's states of a model without head (`build_causal(config, with_head=False)`)."""
     states: Tensor = decoder(input_ids=input_ids, position_ids=position_ids, use_cache=False).last_hidden_state
     return states
 
 
 @torch.no_grad()
 def _check_plain_head(model: CausalNetwork) -> None:
-    """A head that does more than a linear map (soft-capped or scaled logits) would be another model's."""
+    """Raise if the head is not a plain linear map (e.g. soft-capped or scaled logits)."""
     was_training = model.training
     model.eval()
     tokens = torch.arange(4)[None] % model.network.config.vocab_size
@@ -97,7 +96,7 @@ def _check_plain_head(model: CausalNetwork) -> None:
     model.train(was_training)
     if not difference < TOLERANCE:
         raise ConfigError(
-            f"{type(model.network).__name__}: its head is more than a matrix (the logits of this architecture "
-            f"are scaled or capped; they differ by {difference:.2g} nats), which assay does not compute. Use "
+            f"{type(model.network).__name__}: its head is not a plain matrix (this architecture's logits "
+            f"are scaled or capped; they differ by {difference:.2g} nats), which is not supported. Use "
             "an architecture with a plain head: llama, mistral, qwen2, qwen3, olmo2, gpt2."
         )

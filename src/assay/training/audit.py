@@ -1,12 +1,11 @@
-"""The proof that each row was learned exactly once, or the list of the rows that were not.
+r"""Proves that each row was trained exactly once, or lists the rows that were not.
 
-    commits -> receipts (step, lane, rows, digest)  \\
+    commits -> receipts (step, lane, rows, digest)  \
                                                      compare, window by window -> verdict
     manifest -> order(fingerprint, seed, epoch)     /
 
-The order is computed anew from the manifest. Nothing that the run says about itself is believed but its
-receipts, and those only where their file has the digest that the commit names. What a run's weights, log and
-records must be is the business of `audit_files`.
+The order is recomputed from the manifest. Of what the run says about itself, only receipts are used, and only if their
+file has the digest in the commit. Weights, log and records of a run are checked by `audit_files`.
 """
 
 import io
@@ -38,11 +37,11 @@ from assay.training.audit_rollouts import audit_rollout_log
 from assay.training.recipe import recipe_of
 
 MAX_NAMED_ROWS = 100
-"""Rows that a report names at most; it counts them all."""
+"""Largest number of rows that a report names; all are counted."""
 
 
 class _Receipts(NamedTuple):
-    """The receipts of all committed steps, one entry per step and lane."""
+    """Receipts of all committed steps, one entry for each step and lane."""
 
     step: Int64[np.ndarray, "receipt"]
     lane: Int32[np.ndarray, "receipt"]
@@ -51,8 +50,8 @@ class _Receipts(NamedTuple):
 
 
 class _ReceiptsByLane:
-    """Receipts sorted once, so that those of a stretch of a lane are a slice: there are thousands of windows,
-    and millions of receipts."""
+    """Receipts sorted once, so that those of a range of steps of a lane are a slice: there are thousands of
+    windows and millions of receipts."""
 
     def __init__(self, receipts: _Receipts) -> None:
         order = np.lexsort((receipts.step, receipts.lane))
@@ -62,7 +61,7 @@ class _ReceiptsByLane:
         self._bounds = dict(zip(lanes.tolist(), segments, strict=True))
 
     def between(self, lane: int, after: int, last: int) -> _Receipts:
-        """Those of a lane's steps behind `after`, up to `last`."""
+        """Return the receipts of a lane's steps after `after`, up to `last`."""
         begin, end = self._bounds.get(lane, (0, 0))
         steps = self._sorted.step[begin:end]
         first, stop = begin + np.searchsorted(steps, [after, last], side="right")
@@ -70,23 +69,23 @@ class _ReceiptsByLane:
 
 
 class _Window(NamedTuple):
-    """A stretch of one lane that is checked as a whole: the committed steps of one window."""
+    """The committed steps of one window of a lane, which are checked together."""
 
     epoch: int
     lane: int
     window_index: int
-    """The place of the window in its lane."""
+    """Index of the window in its lane."""
     steps_before: int
-    """The steps of the run before the window."""
+    """Steps of the run before the window."""
     num_steps: int
-    """Committed."""
+    """Committed steps."""
     is_whole: bool
-    """False where the window has more steps: the run has not got further, or was forked in its midst."""
+    """False if the window has more steps: the run has not got further, or was forked within it."""
 
 
 @dataclass
 class _Rows:
-    """What is found about rows."""
+    """Counts and names of rows."""
 
     epochs: int = 0
     expected: int = 0
@@ -96,11 +95,11 @@ class _Rows:
 
 
 def audit_run(run: Run, log: CommitLog, *, check_shards: bool = True, weights: WeightsDepth = "last") -> AuditReport:
-    """Check every committed step, and the weights of the commits that `weights` names; with `check_shards`
-    also that the shards are still what was indexed.
+    """Check each committed step, and the weights of the commits that `weights` selects; with `check_shards`
+    also that the shards are unchanged.
 
-    Writes nothing but a split that nobody kept. Where the dataset is not there, the run's own files are
-    checked, and the report says so.
+    Writes nothing but a missing split. If the dataset is missing, only the run's own files are checked, and the
+    report says so.
     """
     recipe = recipe_of(run)
     commits = effective_commits(log)
@@ -109,7 +108,7 @@ def audit_run(run: Run, log: CommitLog, *, check_shards: bool = True, weights: W
         parent_id, parent_exists = run.parent.run_id, Path(run.run_dir).with_name(run.parent.run_id).is_dir()
         where = f"'assay audit {parent_id}'" if parent_exists else "it is not here any more, so nothing proves them"
         not_checked.append(
-            f"which rows were learned up to step {run.parent.step}: run '{parent_id}' learned them, before "
+            f"which rows were trained up to step {run.parent.step}: run '{parent_id}' trained them before "
             f"this one was forked from it ({where})"
         )
     problems += _problems_of_lineage(run, commits)
@@ -123,7 +122,7 @@ def audit_run(run: Run, log: CommitLog, *, check_shards: bool = True, weights: W
         )
     except (AssayError, OSError) as error:
         is_damaged = dataset is None and (folder / MANIFEST_FILE).is_file()
-        (problems if is_damaged else not_checked).append(f"which rows were learned: {error}")
+        (problems if is_damaged else not_checked).append(f"which rows were trained: {error}")
         is_proved = False
     else:
         auditor = _Auditor(dataset, loader, commits, rows, problems)
@@ -165,7 +164,7 @@ def _goes_on(run: Run, commits: Sequence[Commit]) -> str:
 
 
 def _dataset_of(run: Run, folder: Path) -> Dataset:
-    """Raises `DataError` where another one is there: a run's receipts say nothing of other rows."""
+    """Open the run's dataset; raises `DataError` if the folder holds another one."""
     dataset = Dataset.open(folder)
     if dataset.fingerprint != run.dataset_fingerprint:
         raise DataError(
@@ -200,7 +199,7 @@ def _problems_of_lineage(run: Run, commits: list[Commit]) -> Iterator[str]:
 
 
 class _Auditor:
-    """Compares what was learned with the order."""
+    """Compares receipts with the order."""
 
     def __init__(
         self, dataset: Dataset, loader: Loader, commits: list[Commit], found: _Rows, problems: list[str]
@@ -214,7 +213,7 @@ class _Auditor:
         self._problems = problems
 
     def check_receipts(self, receipts: _Receipts) -> None:
-        """Every window of every lane, as far as the run got."""
+        """Check each window of each lane, as far as the run got."""
         last_step = self._commits[-1].step if self._commits else 0
         per_epoch = self._loader.steps_per_epoch
         self._found.epochs = -(-last_step // per_epoch) - self._first_step // per_epoch
@@ -231,9 +230,9 @@ class _Auditor:
             self._check_window(window, by_lane.between(window.lane, after, after + window.num_steps))
 
     def check_shards(self) -> list[str]:
-        """Read every shard again; one that changed is a problem unless its damage was quarantined.
+        """Read each shard again; a changed one is a problem unless its damage was quarantined.
 
-        Says what could not be read: where no shard is to be had, the data is elsewhere and not damaged.
+        Returns what could not be checked: if no shard can be read, the data is elsewhere and not corrupt.
         """
         known = {
             self._dataset.shard_path(quarantined_group.row_group)
@@ -281,7 +280,7 @@ class _Auditor:
         self._check_steps(window, receipts)
 
     def _check_steps(self, window: _Window, receipts: _Receipts) -> None:
-        """Step by step, to name rows, and where a window is not done."""
+        """Check step by step, to name rows, or if a window is not complete."""
         trained: dict[int, Receipt] = {}
         for step, num_rows, digest in zip(
             receipts.step.tolist(), receipts.num_rows.tolist(), receipts.digest.tolist(), strict=True
@@ -299,7 +298,7 @@ class _Auditor:
             self._problems.append(f"the rows of lane {window.lane} cannot be named: {error}")
 
     def _rows_of_steps(self, window: _Window) -> Iterator[UInt64[np.ndarray, "row"]]:
-        """Those of the window's committed steps; reads their lengths where the steps hang on them."""
+        """Yield the rows of the window's committed steps; reads row lengths if the steps depend on them."""
         steps = self._loader.rows_of_steps(window.epoch, window.lane, window.window_index)
         if steps is not None:
             yield from steps[: window.num_steps]
@@ -312,9 +311,9 @@ class _Auditor:
             yield np.concatenate([np.zeros(0, np.uint64), *(batch.row_ids for batch in batches)])
 
     def _are_trained(self, rows: UInt64[np.ndarray, "row"], trained: Receipt, first: int, last: int) -> bool:
-        """Whether the steps learned all of `rows`, but perhaps those of groups that were damaged *then*.
+        """Return whether the steps trained all of `rows`, apart from groups that were quarantined *then*.
 
-        Damage that was found in a later attempt takes nothing away from what was learned before.
+        Damage found in a later attempt does not change what was trained before.
         """
         present = self._without_quarantined(rows, first, last)
         if trained not in (receipt(present), receipt(rows)):
@@ -326,7 +325,7 @@ class _Auditor:
     def _without_quarantined(
         self, rows: UInt64[np.ndarray, "row"], first: int, last: int
     ) -> UInt64[np.ndarray, "kept"]:
-        """Ids of rows that the steps `first` to `last` learned: of groups that no commit of them skipped."""
+        """Return the ids of rows that the steps `first` to `last` trained, without quarantined groups."""
         damaged = self._damaged(first, last)
         if not damaged:
             return rows
@@ -335,7 +334,7 @@ class _Auditor:
         return rows[~np.isin(groups, sorted(damaged))]
 
     def _damaged(self, first: int, last: int) -> set[int]:
-        """The row groups that the commits of the steps `first` to `last` went without."""
+        """Return the row groups that the commits of the steps `first` to `last` skipped."""
         return {
             quarantined_group.row_group
             for commit in self._with_damage
@@ -368,21 +367,21 @@ def _read_receipts(commits: list[Commit], log: CommitLog, problems: list[str]) -
         try:
             data = log.store.get(key)
             digest = next((file.sha256 for file in commit.files if file.path == RECEIPTS_NAME), None)
-            if sha256_of_bytes(data) != digest:  # still compared: it may tell which row somebody took out
+            if sha256_of_bytes(data) != digest:  # still compared: it may show which row was removed
                 problems.append(
                     f"{key} is not what was committed (its sha256 differs): the file was changed. The steps "
                     f"{commit.receipts_from_step + 1} to {commit.step} are not proved"
                 )
             parts.append(_parse_receipts(data))
         except StoreAwayError:
-            raise  # it says nothing about the file
+            raise  # the file may be fine
         except Exception as error:  # a changed file's bytes can fail in any way
             problems.append(f"the steps up to {commit.step} are not proved: {key}: {error}")
     return _Receipts(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
 def _by_lane(receipts: _Receipts) -> dict[tuple[int, int], Receipt]:
-    """By step and lane."""
+    """Return receipts by step and lane."""
     found: dict[tuple[int, int], Receipt] = {}
     for step, lane, num_rows, digest in zip(*(column.tolist() for column in receipts), strict=True):
         found[step, lane] = found.get((step, lane), Receipt(0, 0)).plus(Receipt(num_rows, digest))

@@ -1,10 +1,10 @@
-"""Whether the files of a run are what was committed: the half of an audit that needs no data.
+"""Checks that the files of a run are what was committed: the part of an audit that needs no data.
 
-    log          every attempt that left something is in it; its end names the last commit's weights
-    weights      of the newest commit, or of every one that can be resumed from: each file by its digest
-    records      of attempts: they can be read
+    log          all attempts that left something are in it; its end names the last commit's weights
+    weights      of the newest commit, or of all that can be resumed from: each file by its digest
+    records      of attempts can be read
 
-Metrics, incidents, stacks and predictions are accounts for people. They prove nothing, and are not looked at.
+Metrics, notices, stacks and predictions are for people. They prove nothing and are not checked.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,11 +28,11 @@ from assay.store.commit_log import (
 )
 from assay.store.missing_log import missing_log
 
-ACCOUNTS = "metrics, incidents, launches, stacks, predictions: accounts for people, on which no row or weight rests"
+ACCOUNTS = "metrics, incidents, launches, stacks, predictions: for people only; no row or weight depends on them"
 
 
 class FileProblems(NamedTuple):
-    """Sentences; those who go on checking add theirs."""
+    """Problems as sentences; further checks append theirs."""
 
     problems: list[str]
     not_checked: list[str]
@@ -40,7 +40,7 @@ class FileProblems(NamedTuple):
 
 
 def check_files(run: Run, log: CommitLog, commits: Sequence[Commit], weights: WeightsDepth) -> FileProblems:
-    """What is wrong with a run's files, its weights standing on `commits`; receipts are not judged here."""
+    """Return the problems of a run's files and of the weights of `commits`; receipts are not checked here."""
     problems = [*_problems_of_log(run, log, commits), *_problems_of_attempts(Path(run.run_dir), commits)]
     retained = log.commits()
     read = {"none": [], "last": retained[-1:], "all": retained}[weights]
@@ -48,11 +48,11 @@ def check_files(run: Run, log: CommitLog, commits: Sequence[Commit], weights: We
         try:
             problem = first_problem(log.store, commit)
         except StoreAwayError:
-            raise  # it says nothing about the files
+            raise  # the files may be fine
         except AssayError as error:
             problem = str(error)
         if problem is not None:
-            problems.append(f"the commit of step {commit.step} is not what it was: {problem}")
+            problems.append(f"the commit of step {commit.step} has changed: {problem}")
     not_checked = [ACCOUNTS]
     if left := [str(commit.step) for commit in retained if commit not in read]:
         commits_of = "commit of step" if len(left) == 1 else "commits of steps"
@@ -72,7 +72,7 @@ def _problems_of_log(run: Run, log: CommitLog, commits: Sequence[Commit]) -> Ite
 
 
 def _problems_of_attempts(run_dir: Path, commits: Sequence[Commit]) -> Iterator[str]:
-    """An attempt is written down before its ranks are started, so one that committed has a record."""
+    """Yield attempts without a record: it is written before ranks start, so each attempt that committed has one."""
     yield from unreadable_attempts(run_dir)
     for number in sorted({commit.attempt for commit in commits if not commit.is_inherited}):
         if not (path := attempt_path(run_dir, number)).is_file():

@@ -1,8 +1,8 @@
-"""Whether each prompt that a run learned from is accounted for: its journal against its receipts and its rule.
+"""Checks that each prompt is accounted for: the rollout log against the receipts, and against the rule of outcomes.
 
 receipts (step, lane, rows, digest)  \\
-                                          of a step and lane: the same rows, outcomes that follow from rewards
-journal  (step, lane, row, outcome)  /
+                                          for each step and lane: the same rows, outcomes that follow from rewards
+rollout log  (step, lane, row, outcome) /
 """
 
 from collections.abc import Sequence
@@ -22,10 +22,10 @@ from assay.training.trainer.method_config import MethodConfig
 
 
 class Account(NamedTuple):
-    """What the journals of a run come to."""
+    """The result of auditing rollout logs."""
 
     prompts: PromptCounts | None
-    """None where no commit has a journal."""
+    """None if no commit has a rollout log."""
     problems: list[str]
 
 
@@ -35,7 +35,7 @@ def audit_rollout_log(
     receipts: dict[tuple[int, int], Receipt],
     method: MethodConfig,
 ) -> Account:
-    """The account of the commits' steps; `receipts`: the receipt of each step and lane."""
+    """Audit the rollout logs of the commits; `receipts`: the receipt of each step and lane."""
     counts, problems = None, list[str]()
     if all(commit.prompts is None for commit in commits):
         return Account(counts, problems)
@@ -44,16 +44,16 @@ def audit_rollout_log(
             continue
         prompt_counts = commit.prompts or PromptCounts()
         if commit.prompts is None or all(file.path != ROLLOUT_LOG_NAME for file in commit.files):
-            problems.append(f"{commit.folder}: the commit has no journal, and others of the run have one")
+            problems.append(f"{commit.folder}: the commit has no rollout log, but others of the run have one")
             continue
         counts = prompt_counts if counts is None else counts.plus(prompt_counts)
         try:
             groups = read_rollout_log(store, commit)
         except StoreAwayError:
-            raise  # it says nothing about the file
+            raise  # the file may be fine
         except Exception as error:  # a changed file's bytes can fail in any way
             problems.append(
-                f"what became of the prompts of steps {commit.receipts_from_step + 1} to {commit.step} is not "
+                f"the outcomes of the prompts of steps {commit.receipts_from_step + 1} to {commit.step} are not "
                 f"proved: {error}"
             )
             continue
@@ -81,18 +81,14 @@ def _problems(
         if (found := receipt(rows)) != expected_receipt:
             apart = explain(rows, expected_receipt)
             named = [f"row {row} has no entry" for row in apart.repeated]
-            named += [f"row {row} was not learned there" for row in apart.missing if apart.is_certain]
+            named += [f"row {row} was not trained there" for row in apart.missing if apart.is_certain]
             problems.append(
-                f"step {step}, lane {lane}: the journal accounts for {found.num_rows} prompts, and the receipt "
-                f"is of {expected_receipt.num_rows}: {', '.join(named) or 'of others'}"
+                f"step {step}, lane {lane}: the rollout log has {found.num_rows} prompts, but the receipt "
+                f"has {expected_receipt.num_rows}: {', '.join(named) or 'others'}"
             )
         problems += method.rollout_log_problems(of_lane)
-    counts = PromptCounts(**_counted(groups))
-    if counts != commit.prompts:
-        problems.append(f"{commit.folder}: the commit says of its prompts: {commit.prompts}; its journal: {counts}")
-    return problems
-
-
-def _counted(groups: Sequence[LoggedGroup]) -> dict[str, int]:
     outcomes = [group.outcome for group in groups]
-    return {name: outcomes.count(name) for name in set(outcomes)}
+    counts = PromptCounts(**{name: outcomes.count(name) for name in set(outcomes)})
+    if counts != commit.prompts:
+        problems.append(f"{commit.folder}: prompts in the commit: {commit.prompts}; in its rollout log: {counts}")
+    return problems

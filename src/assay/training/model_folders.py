@@ -1,10 +1,10 @@
-"""The checkpoint folders that a recipe begins with: whether they go with the rows, and stay what they were.
+"""Checks the checkpoint folders that a recipe names: they must fit the rows and must not change.
 
     recipe --> method.model.path, method.reference.path, ... --> digests, in the run's record
                                                              --> tokenizer and chat template: the dataset's own?
 
-A commit holds what is trained. What is not (a frozen reference, the weights below adapters) is read from its
-folder at every start, so a folder that changed would change the run in its midst.
+A commit holds trained weights only. Frozen ones (a reference, the base of adapters) are read from their folder at every
+start, so a changed folder would change the run.
 """
 
 from collections.abc import Sequence
@@ -35,19 +35,19 @@ from assay.training.recipe import Recipe
 from assay.training.trainer.method_config import samples
 
 _SETTINGS = ": settings"
-"""Behind a recipe's key: the digest of the tokenizer and other settings in its folder."""
+"""Suffix of a recipe key: the digest of tokenizer and settings in its folder."""
 
 
 def checkpoint_folders(recipe: Recipe) -> dict[str, str]:
-    """Key of the recipe -> the folder that it names."""
+    """Return recipe key -> folder."""
     leaves = dotted_leaves({"method": recipe.method.model_dump(mode="json")})
     return {key: value for key, value in leaves if key.endswith(".path") and isinstance(value, str)}
 
 
 def digests_of(recipe: Recipe) -> dict[str, str]:
-    """Key of the recipe -> SHA-256 over weights and configuration in its folder, or of a commit's weights.
+    """Return recipe key -> SHA-256 over weights and configuration of its folder, or of a commit's weights.
 
-    Where the run samples, so have the tokenizer and settings of the folder: they decide what it learns from.
+    If the run samples, also over tokenizer and settings of the folder, which decide the rollouts.
     """
     folders: dict[str, str] = {}
     for key, path in checkpoint_folders(recipe).items():
@@ -58,7 +58,7 @@ def digests_of(recipe: Recipe) -> dict[str, str]:
 
 
 def check_unchanged(run: Run, recipe: Recipe) -> None:
-    """Raise `DamagedDataError` where a folder is not what it was when the run was made."""
+    """Raise `DamagedDataError` if a folder has changed since the run was created."""
     for key, now in digests_of(recipe).items():
         if (was := run.folders.get(key)) not in (None, now):
             name = key.removesuffix(_SETTINGS)
@@ -66,20 +66,20 @@ def check_unchanged(run: Run, recipe: Recipe) -> None:
             what = "weights and configuration" if name == key else "tokenizer and settings"
             raise DamagedDataError(
                 f"{name}={path}: its {what} have sha256 {now[:12]}…, and had {was[:12]}… "
-                f"when run '{run.run_id}' was made: it would go on with another model. Restore the folder or "
+                f"when run '{run.run_id}' was created: it would continue with another model. Restore the folder or "
                 "the run, or train a new one."
             )
 
 
 def check_models(recipe: Recipe) -> None:
-    """Raise where a folder that the recipe names is a damaged export, or its tensors are not the model's."""
+    """Raise if a folder of the recipe is a corrupt export, or its tensors do not match the model."""
     for path in checkpoint_folders(recipe).values():
         whole_export(installed_path(path))
     check_tensors(recipe)
 
 
 def check_tensors(recipe: Recipe) -> None:
-    """Raise `ConfigError` where the tensors of a folder are not those of the model that the recipe trains."""
+    """Raise `ConfigError` if the tensors of a folder do not match the model that the recipe trains."""
     if not (folders := checkpoint_folders(recipe)):
         return
     from assay.models.pretrained import CAUSAL, ENCODER, check_pretrained, declared_kind
@@ -91,9 +91,9 @@ def check_tensors(recipe: Recipe) -> None:
 
 
 def check_tokenizer(dataset: Dataset, path: str, named: str) -> None:
-    """Raise `ConfigError` where the folder's tokenizer writes other tokens than the dataset holds.
+    """Raise `ConfigError` if the folder's tokenizer maps tokens differently than the dataset's.
 
-    A folder without a tokenizer, or a dataset without its own beside it, says nothing.
+    Nothing is checked if the folder or the dataset has no tokenizer.
     """
     folder_file, ours = installed_path(path) / TOKENIZER_FILE, _dataset_file(dataset, TOKENIZER_FILE)
     if ours is None or not folder_file.is_file() or folder_file.read_bytes() == ours.read_bytes():
@@ -110,8 +110,8 @@ def check_tokenizer(dataset: Dataset, path: str, named: str) -> None:
 
 
 def check_vocabulary(dataset: Dataset, recipe: Recipe) -> None:
-    """Raise `ConfigError` where a model has no embedding for a token of the dataset's tokenizer, or ends
-    texts at one of its words."""
+    """Raise `ConfigError` if a model has no embedding for a token of the dataset's tokenizer, or if its end
+    token is an ordinary word of it."""
     ours = _dataset_file(dataset, TOKENIZER_FILE)
     if ours is None:
         return
@@ -124,7 +124,7 @@ def check_vocabulary(dataset: Dataset, recipe: Recipe) -> None:
         for end in configured_end_ids(installed_path(path)) if rows and key == "method.model.path" else ():
             if end not in added and end not in rows:
                 raise ConfigError(
-                    f"{key}={path}: its configuration ends texts at token {end} (eos_token_id): "
+                    f"{key}={path}: its configuration has the end token {end} (eos_token_id): "
                     f"{tokenizer.id_to_token(end)!r}, a word of dataset '{dataset.manifest.name}': the rows "
                     f"end with {tokenizer.id_to_token(rows[0])!r}. Put {rows[0]} as 'eos_token_id' into its "
                     "config.json and generation_config.json."
@@ -132,9 +132,9 @@ def check_vocabulary(dataset: Dataset, recipe: Recipe) -> None:
 
 
 def check_tokenization(dataset: Dataset, path: str) -> None:
-    """Raise `ConfigError` where transformers' AutoTokenizer would tokenize the rows otherwise than they are.
+    """Raise `ConfigError` if transformers' AutoTokenizer would tokenize the rows differently.
 
-    What assay exported is exempt: it was trained as its tokenizer.json says.
+    Exported folders are exempt: they were trained with their tokenizer.json.
     """
     folder, ours = installed_path(path), _dataset_file(dataset, TOKENIZER_FILE)
     if ours is not None and not (folder / EXPORT_FILE).is_file():
@@ -144,7 +144,7 @@ def check_tokenization(dataset: Dataset, path: str) -> None:
 
 
 def tokenization_warning(folder: Path, tokenizer: Tokenizer, texts: Sequence[str] = DIFFICULT) -> str | None:
-    """How a model folder's AutoTokenizer differs from a tokenizer, and what to do; None where it does not."""
+    """Describe how a model folder's AutoTokenizer differs from a tokenizer, with a fix; None if it does not."""
     if not (folder / "config.json").is_file() or not (folder / TOKENIZER_FILE).is_file():
         return None
     from assay.models.auto_tokenizer import tokenization_difference  # imports transformers
@@ -152,26 +152,26 @@ def tokenization_warning(folder: Path, tokenizer: Tokenizer, texts: Sequence[str
     difference = tokenization_difference(folder, tokenizer, texts)
     return difference and (
         f"{difference}. assay uses tokenizer.json as it is, so the model would be trained on other tokens than "
-        "it was made with, if that was transformers. Save it as transformers reads it "
+        "it was trained on with transformers. Save it as transformers reads it "
         "(AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)) and build the dataset again; or have "
         "transformers read it as it is: docs/models.md, 'One tokenizer'."
     )
 
 
 def check_template(dataset: Dataset, path: str, named: str) -> None:
-    """Raise `ConfigError` where the folder's chat template is not the one that rendered the rows."""
+    """Raise `ConfigError` if the folder's chat template is not the one that rendered the rows."""
     folder, ours = installed_path(path), _dataset_file(dataset, TEMPLATE_FILE)
     folder_file = tokenizer_template(folder, {}) if ours and (folder / TOKENIZER_FILE).is_file() else None
     if ours and folder_file and folder_file.source.strip() != ours.read_text(encoding="utf-8").strip():
         raise ConfigError(
             f"{named}: its chat template is not the one that rendered dataset '{dataset.manifest.name}': it "
-            f"would be asked about conversations that are written otherwise. Build the dataset with the "
+            f"would see conversations in another format. Build the dataset with the "
             f"model's own (--tokenizer {path}, without --chat-template), or put {ours} into the folder."
         )
 
 
 def _dataset_file(dataset: Dataset, name: str) -> Path | None:
-    """A file that the dataset was built with, if it lies there as it was."""
+    """Return a file that the dataset was built with, if it is unchanged."""
     manifest = dataset.manifest
     sha256 = {TOKENIZER_FILE: manifest.tokenizer_sha256, TEMPLATE_FILE: manifest.chat_template_sha256}[name]
     for path in (dataset.folder / name, dataset.folder.resolve().parent / name):
@@ -181,6 +181,6 @@ def _dataset_file(dataset: Dataset, name: str) -> Path | None:
 
 
 def _words(tokenizer: Tokenizer) -> dict[int, str]:
-    """Number -> token, but for special ones: those that a model has to spare are given names of one's own."""
+    """Return id -> token without special tokens: unused ones of a model are often renamed."""
     special = {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
     return {number: word for word, number in tokenizer.get_vocab().items() if number not in special}

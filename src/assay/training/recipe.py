@@ -1,6 +1,6 @@
 """A recipe: everything that decides what a run computes. Equal recipes on equal data give equal weights.
 
-The number of ranks is not in it, nor where it runs: those may change at every restart.
+It does not contain the number of ranks or where they run: both may change at each restart.
 """
 
 from collections.abc import Mapping
@@ -44,11 +44,10 @@ class EvaluationConfig(FrozenConfig):
     one always is."""
 
     max_waiting: PositiveInt = 8
-    """Checkpoints that are kept beyond `retention` until they are evaluated; beyond that the oldest is
-    dropped."""
+    """Checkpoints that are kept beyond `retention` until they are evaluated; beyond that the oldest is dropped."""
 
     def is_evaluated(self, step: int) -> bool:
-        """Whether a commit of this step is evaluated, be it the last or not."""
+        """Return whether a commit of this step is evaluated, apart from the last one."""
         return self.every_steps is None or step % self.every_steps == 0
 
 
@@ -85,7 +84,7 @@ class Recipe(FrozenConfig):
     def _the_method_takes_the_layout(self) -> "Recipe":
         if self.loader.layout.type == "packed" and not self.method.takes_packed_rows:
             raise ValueError(
-                f"loader.layout.type=packed: method '{self.method.type}' takes one row a line. Use bucketed instead"
+                f"loader.layout.type=packed: method '{self.method.type}' does not support it. Use bucketed"
             )
         return self
 
@@ -93,8 +92,8 @@ class Recipe(FrozenConfig):
     def _programs_are_exact(self) -> "Recipe":
         if self.trainer.compile and (self.loader.layout.type == "packed" or not self.method.may_compile):
             raise ValueError(
-                "trainer.compile: it is known to be exact for sft, reward and dpo that train all weights (no "
-                "lora), on rows that are not packed. Leave it out"
+                "trainer.compile: it is only known to be exact for sft, reward and dpo without lora, on rows that "
+                "are not packed. Leave it out"
             )
         return self
 
@@ -110,10 +109,9 @@ class Recipe(FrozenConfig):
 
 
 def recipe_of(run: Run) -> Recipe:
-    """What a run was asked to do, as its record says.
+    """Return the recipe in a run's record.
 
-    A `ConfigError` names the key that cannot be read here, and the version that can; or says that the recipe
-    is not the one that the run began with.
+    Raises `ConfigError` if a key cannot be read by this version, or if the recipe was changed after the run began.
     """
     where = f"run '{run.run_id}': its recipe"
     recipe = stored(Recipe, run.recipe, where=where, wrote=run.code_version)
@@ -128,13 +126,13 @@ def recipe_of(run: Run) -> Recipe:
 
 
 def recipe_sha256(tree: Mapping[str, Any], dataset_fingerprint: str) -> str:
-    """SHA-256 of what decides the weights: not where the dataset lies, nor what is evaluated on the way."""
+    """Return the SHA-256 of what decides the weights: without the dataset's location and the evaluation."""
     decisive = {key: value for key, value in tree.items() if key != "evaluation"}
     return sha256_of_json({**decisive, "data": {**tree["data"], "dataset": dataset_fingerprint}})
 
 
 def recipe_reference() -> str:
-    """Every key of a recipe, as Markdown; `docs/recipe.md` holds it."""
+    """Return all keys of a recipe as Markdown; `docs/recipe.md` holds it."""
     introduction = [
         "# Recipes, key by key",
         "",

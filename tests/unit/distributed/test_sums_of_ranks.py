@@ -496,7 +496,7 @@ def test_the_whole_model_has_the_weights_of_all_ranks_as_they_are_now(tmp_path: 
 
 
 def test_the_room_of_all_weights_is_taken_only_where_they_are_gathered(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="nobody said that weights would be gathered"):
+    with pytest.raises(AssertionError, match="constructed without `gathers`"):
         on_ranks(
             2,
             lambda ranks: ShardedLaneSum(Network(), ranks, shares_of(ranks, NUM_LANES)).whole_model(),

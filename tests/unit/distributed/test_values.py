@@ -40,7 +40,7 @@ def heard_from_rank_1(message: Any) -> Any:
 @pytest.mark.parametrize("wrap", [lambda item: item, lambda item: [item], lambda item: StoreError(item)])
 def test_a_payload_that_a_rank_sends_does_not_run(tmp_path: Path, wrap: Any) -> None:
     payload = Payload(tmp_path / "it ran")
-    with pytest.raises(pickle.UnpicklingError, match=r"no value: it asks for (posix|nt)\.mkdir"):
+    with pytest.raises(pickle.UnpicklingError, match=r"no plain value: (posix|nt)\.mkdir"):
         on_ranks(2, heard_from_rank_1(wrap(payload)), tmp_path / "ranks")
     assert not payload.ran()
 
@@ -158,7 +158,7 @@ def test_nothing_is_admitted_that_no_value_asks_for() -> None:
 )  # fmt: skip
 def test_what_is_no_value_is_not_admitted(requested: str) -> None:
     module, _, name = requested.rpartition(".")
-    with pytest.raises(pickle.UnpicklingError, match=f"no value: it asks for {requested}"):
+    with pytest.raises(pickle.UnpicklingError, match=f"no plain value: {requested}"):
         Asking(None).find_class(module, name)
 
 

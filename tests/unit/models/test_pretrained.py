@@ -227,7 +227,7 @@ def test_pickled_weights_are_held_against_the_model_too(base, tmp_path) -> None:
 def test_adapters_beside_weights_are_refused(base, tmp_path) -> None:
     shutil.copytree(base, tmp_path / "both")
     (tmp_path / "both" / "adapter_config.json").write_text("{}")
-    with pytest.raises(ConfigError, match=r"adapter_config.json lies there"):
+    with pytest.raises(ConfigError, match=r"holds adapters \(adapter_config.json\)"):
         build_causal(config(tmp_path / "both"))
 
 
@@ -297,7 +297,7 @@ def test_masks_that_earlier_versions_of_transformers_stored_are_no_weights(chang
     [
         ("model.safetensors.index.json", '{"weight_map": {"a": 3}}', "/3: cannot be read"),
         ("model.safetensors.index.json", '{"weight_map": ' + "[" * 9999, "not an index of shards"),
-        ("unrelated.pt", "", "no weights there"),
+        ("unrelated.pt", "", "it has no weights"),
     ],
 )
 def test_a_folder_without_its_weights_is_refused_before_it_is_loaded(changed, file, text, shows) -> None:

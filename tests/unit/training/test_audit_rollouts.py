@@ -55,5 +55,5 @@ def test_a_run_whose_rows_are_no_prompts_has_no_journal() -> None:
 def test_a_commit_without_a_journal_is_a_problem_if_others_have_one(missing: int) -> None:
     found = account(*(step != missing for step in (1, 2, 3)))
     assert found.problems == [
-        f"checkpoints/{missing:08d}-0001: the commit has no journal, and others of the run have one"
+        f"checkpoints/{missing:08d}-0001: the commit has no rollout log, but others of the run have one"
     ]

@@ -1,7 +1,7 @@
-"""Who decodes in which slot: arrays with an entry for each slot, and the prompts that wait for one.
+"""Slots of a decoding batch: arrays with an entry for each slot, and a queue of prompts.
 
-Python goes through prompts when they come in and when they leave; from token to token whole arrays move. Knows
-no network: prefixes come from a function, logits are somebody else's.
+Python handles prompts when they enter and leave; between tokens only whole arrays move. The module knows no
+network: prefixes come from a function, logits from the caller.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,11 +19,11 @@ from assay.inference.rollout import Prompt, Rollout
 
 BLANK = -1
 Prefill = Callable[[Sequence[Prompt]], Iterator[tuple[list[int], Prefix]]]
-"""Prompts -> which of them, and the prefix whose rows are theirs; prompts of a single token have none."""
+"""Maps prompts to (their indices, the prefix with a row for each); prompts of one token have none."""
 
 
 class Admitted(NamedTuple):
-    """Prompts that come into the tile: their slots, and where their prefix is."""
+    """Prompts that enter the tile, with their slots and prefix rows."""
 
     prompts: list[int]
     slots: list[int]
@@ -32,7 +32,7 @@ class Admitted(NamedTuple):
 
 
 class PromptQueue:
-    """Prompts that have no slot yet, in their order; prefilled some ahead, each group once."""
+    """Prompts without a slot, in order; each group is prefilled once, some groups in advance."""
 
     def __init__(self, prompts: Sequence[Prompt], prefill: Prefill, *, at_once: int) -> None:
         self._prompts, self._prefill, self._at_once = prompts, prefill, at_once
@@ -43,13 +43,13 @@ class PromptQueue:
         self._num_prefilled = 0
         """Groups."""
         self._prefixes: dict[int, tuple[Prefix | None, int]] = {}
-        """Group -> its prefix and its row there, while some of its members have not come in."""
+        """Group -> prefix and row, while members of the group are waiting."""
 
     def __bool__(self) -> bool:
         return self._next < len(self._prompts)
 
     def next(self, free: Sequence[int]) -> list[Admitted]:
-        """As many as there are free slots, those of one prefix together."""
+        """Return a prompt for each free slot, those of one prefix together."""
         occupied = range(self._next, min(len(self._prompts), self._next + len(free)))
         self._next = occupied.stop
         by_prefix: dict[int, Admitted] = {}
@@ -74,23 +74,22 @@ class PromptQueue:
 
 
 class DecodeTile:
-    """The sequences that decode together, an entry of each array for each slot; the first `rows` take part."""
+    """The sequences that decode together: an entry of each array for each slot; the first `rows` take part."""
 
     def __init__(self, num_slots: int, max_tokens: int) -> None:
         self.rows = num_slots
         self.prompt = np.full(num_slots, BLANK)
         self.key = np.zeros(num_slots, np.uint64)
         self.last = np.zeros(num_slots, np.int64)
-        """The newest token, which goes in next,"""
+        """The newest token, which is the next input."""
         self.position = np.zeros(num_slots, np.int64)
-        """and its position in the sequence."""
+        """The newest token's position in the sequence."""
         self.count = np.zeros(num_slots, np.int64)
-        """Tokens drawn."""
+        """Tokens sampled."""
         self.tokens = np.zeros((num_slots, max_tokens), np.int64)
         self.logprobs = np.zeros((num_slots, max_tokens), np.float32)
 
     def free(self) -> list[int]:
-        """Slots without a prompt."""
         found: list[int] = np.flatnonzero(self.prompt == BLANK).tolist()
         return found
 
@@ -101,7 +100,6 @@ class DecodeTile:
         cache: SlotCache,
         device: torch.device,
     ) -> None:
-        """Begin prompts in their slots."""
         for prompt_indices, slots, prefix, rows in admitted:
             if prefix is not None:
                 cache.load(torch.tensor(slots, device=device), prefix, torch.tensor(rows, device=device))
@@ -112,7 +110,7 @@ class DecodeTile:
             self.count[slots] = 0
 
     def shrink(self, cache: SlotCache) -> None:
-        """Where fewer rows do, carry the last sequences to the free slots before them."""
+        """If fewer rows suffice, move the last sequences to free slots before them."""
         occupied = np.flatnonzero(self.prompt != BLANK)
         rows = tile_rows(len(occupied))
         if rows >= self.rows:
@@ -129,7 +127,7 @@ class DecodeTile:
         self.rows = rows
 
     def advance(self, sampled: SampledTokens, ends: Ends) -> dict[int, Rollout]:
-        """Take a token for each row; the rollouts that it completes, by their prompts, leave their slots."""
+        """Add a token to each row; return the completed rollouts by prompt and free their slots."""
         slots = np.flatnonzero(self.prompt[: self.rows] != BLANK)
         tokens, logprobs = sampled.tokens.cpu().numpy()[slots], sampled.logprobs.cpu().numpy()[slots]
         self.tokens[slots, self.count[slots]] = tokens
@@ -156,7 +154,7 @@ class DecodeTile:
 
 
 def groups_of(prompts: Sequence[Prompt]) -> list[Sequence[Prompt]]:
-    """Consecutive prompts with equal tokens."""
+    """Return consecutive prompts with equal tokens as groups."""
     pairs = enumerate(pairwise(prompts), start=1)
     firsts = [index for index, (one, next_) in pairs if not np.array_equal(one.tokens, next_.tokens)]
     bounds = [0, *firsts, len(prompts)] if prompts else [0]

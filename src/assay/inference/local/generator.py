@@ -1,18 +1,17 @@
-"""The engine: many prompts are completed together, and each as if it were alone.
+"""The local engine: prompts decode together, with the same bits as if each decoded alone.
 
-    prompts --distinct ones of one padded length together--> prefixes --a slot that is free--> tile
-    tile: one token of every slot a step --draw--> the next --end token, stop string, max_tokens--> Rollout
+    prompts --distinct ones of one padded length together--> prefixes --a free slot--> tile
+    tile: one token of each slot a step --sample--> the next --end token, stop string, max_tokens--> Rollout
 
-The network is transformers' own behind a cache of slots. Whatever changes from token to token is an array with
-an entry for each slot; Python sees a prompt when it comes in and when it goes. A prompt is prefilled without
-its last token, which is the first that the tile takes: so all logits come from the tile.
+The network is transformers' own with a cache of slots. All state that changes from token to token is an array with an
+entry for each slot. A prompt is prefilled without its last token, which is the tile's first input, so all logits come
+from the tile.
 
-Whom a row shares its tile with must not change its bits. Matrix products give a row the same bits in any
-company where there are enough rows, and attention where widths are multiples of 32: tiles have 16 rows times a
-power of two, blanks fill them. That is so with AVX-512, and not with AVX2; an engine tries it on its own
-network. Where it is not so, it tries tiles of one size: on a CPU, where blanks cost, the smallest, on a GPU
-what a prompt of this length has room for. And where rows know of each other even there, each group of equal
-prompts decodes by itself: nothing else is in its program.
+The other rows of a tile must not change a row's bits. Matrix products give a row the same bits in any batch if there
+are enough rows, and attention if widths are multiples of 32: tiles have 16 rows times a power of two, filled with
+blanks. That holds with AVX-512 and not with AVX2, so the engine tests it on its own network. If it does not hold, tiles
+of one fixed size are tested: the smallest on a CPU, where blanks cost time; on a GPU the largest that memory allows for
+the prompt's length. If rows still depend on each other, each group of equal prompts decodes alone.
 """
 
 import time
@@ -55,18 +54,17 @@ _PROBE_LENGTHS = (7, 45, 20, 150)
 
 @dataclass
 class Cost:
-    """What a generation took, in seconds of this process."""
+    """Seconds and rows of a generation in this process."""
 
     prefill_s: float = 0.0
     decode_s: float = 0.0
-    """All the rest: decoding, and who decodes where."""
+    """Everything but prefilling."""
     num_rows: int = 0
-    """Rows of the tile, over all of its steps,"""
+    """Rows of the tile, summed over its steps."""
     num_tokens: int = 0
-    """and those of them that were somebody's: tokens drawn."""
+    """Sampled tokens: rows that were not blank."""
 
     def metrics(self) -> Mapping[str, float]:
-        """By name."""
         return {
             "prefill_s": self.prefill_s,
             "decode_s": self.decode_s,
@@ -77,7 +75,7 @@ class Cost:
 
 @runtime_checkable
 class DrawObserver(Protocol):
-    """Who looks on while completions are made; what it does changes none."""
+    """Observes sampling without changing it."""
 
     def drew(
         self,
@@ -85,24 +83,22 @@ class DrawObserver(Protocol):
         logits: Float[Tensor, "row entry"],
         tokens: Int64[Tensor, "row"],
     ) -> None:
-        """A token was drawn for each row; -1 in the place of a prompt: the row is nobody's."""
+        """Called for each step's tokens; -1 in place of a prompt marks a blank row."""
         ...
 
-    def ended(self, prompt: int, rollout: Rollout) -> None:
-        """A prompt's completion is whole."""
-        ...
+    def ended(self, prompt: int, rollout: Rollout) -> None: ...
 
 
 class BatchInvariance(Enum):
-    """In whose company a row has the same bits."""
+    """The batches in which a row has the same bits."""
 
     ANY_SIZE = "in a tile of any size"
-    FIXED_SIZE = "in a tile as large, whoever is in it"
-    GROUP_ONLY = "beside its own group of equal prompts"
+    FIXED_SIZE = "in a tile of the same size, with any other rows"
+    GROUP_ONLY = "with its own group of equal prompts only"
 
 
 class Generator:
-    """Completes prompts with a network's present weights."""
+    """Generates completions with a network's current weights."""
 
     def __init__(
         self,
@@ -112,10 +108,10 @@ class Generator:
         tokenizer: Tokenizer | None = None,
         slots: int = SLOTS,
     ) -> None:
-        """`network` is a transformers model; `ends` are tokens that end a completion.
+        """`network` is a transformers model; `ends` are end tokens.
 
-        `slots` are sequences that decode together; how many changes no rollout. The tokenizer spells
-        completions where `sampling.stop` asks for it.
+        `slots` sequences decode together; their number changes no rollout. The tokenizer detokenizes
+        completions if `sampling.stop` needs it.
         """
         self._network = network
         self._ends = frozenset(ends)
@@ -124,18 +120,18 @@ class Generator:
         self._stop_strings: dict[tuple[str, ...], StopStrings] = {}
         self._batch_invariance: BatchInvariance | None = None
         self.cost = Cost()
-        """What the last generation took."""
+        """Cost of the last generation."""
 
     @property
     def batch_invariance(self) -> BatchInvariance:
-        """In which a rollout of this network has the same bits, as far as trying it tells."""
+        """The batches in which a rollout of this network has the same bits, as tested."""
         if self._batch_invariance is None:
             self._batch_invariance = self._probe_invariance()
         return self._batch_invariance
 
     @property
     def rows_are_independent(self) -> bool:
-        """Whether a rollout has the same bits with whatever prompts it is asked for."""
+        """True if a rollout has the same bits whatever other prompts are generated with it."""
         return self.batch_invariance is not BatchInvariance.GROUP_ONLY
 
     def generate(
@@ -145,10 +141,10 @@ class Generator:
         is_stopping: Callable[[], bool] = lambda: False,
         observer: DrawObserver | None = None,
     ) -> list[Rollout]:
-        """A rollout for each prompt; consecutive prompts with equal tokens are a group, and prefilled once.
+        """Return a rollout for each prompt; consecutive prompts with equal tokens are a group and prefilled once.
 
-        `sampling.seed` is not read: a prompt's key says what is drawn. Between tokens `is_stopping` is asked:
-        then a `GenerationCancelledError` comes in the place of all rollouts.
+        `sampling.seed` is not used: a prompt's key determines its samples. `is_stopping` is called between tokens; if
+        true, `GenerationCancelledError` is raised.
         """
         prompts = [Prompt(np.asarray(prompt.tokens, np.int64), prompt.key) for prompt in prompts]
         self._check_lengths(prompts, sampling)
@@ -166,7 +162,7 @@ class Generator:
     def _decode_groups(
         self, prompts: Sequence[Prompt], sampling: Sampling
     ) -> list[tuple[Int64[np.ndarray, "member"], int | None]]:
-        """Which prompts decode together, and in a tile of how many rows; None: as many as it takes."""
+        """Return which prompts decode together, and the tile's rows; None: as many as needed."""
         all_indices = np.arange(len(prompts))
         match self.batch_invariance:
             case BatchInvariance.ANY_SIZE:
@@ -208,7 +204,7 @@ class Generator:
         return device
 
     def _probe_invariance(self) -> BatchInvariance:
-        """Whether prompts have the same bits alone and in companies, of each size or of one."""
+        """Test whether prompts have the same bits alone and in batches, of any size or of a fixed one."""
         sampling, lengths = Sampling(temperature=1.0, max_tokens=_PROBE_TOKENS), self._probe_lengths
         words = mix64(np.arange(max(lengths), dtype=np.uint64)) % np.uint64(self._vocab_size)
         batch_invariance = [
@@ -239,14 +235,14 @@ class Generator:
         return max(self._probe_lengths) - 1 + _PROBE_TOKENS
 
     def _size_for(self, positions: int) -> int:
-        """Rows of a tile of one size, by what the longest sequence of its prompt takes."""
+        """Return the rows of a fixed-size tile for the longest sequence of its prompts."""
         if self._device.type == "cpu":
             return SMALLEST_TILE
         return self._affordable_slots(max(positions, self._probe_positions))
 
     @property
     def _prefilled_at_once(self) -> int:
-        """Prompts of a pass of one size."""
+        """Prompts of one prefill pass of fixed size."""
         return 1 if self._device.type == "cpu" else SMALLEST_TILE
 
     @torch.no_grad()
@@ -260,7 +256,7 @@ class Generator:
         *,
         rows: int | None = None,
     ) -> list[Rollout]:
-        """Rollouts of prompts that share a tile, always of so many rows, or of as many as it takes."""
+        """Return rollouts of prompts that share a tile, of a fixed number of rows or of as many as needed."""
         if not prompts:
             return []
         began_s, prefilled_s = time.monotonic(), self.cost.prefill_s
@@ -298,7 +294,7 @@ class Generator:
     def _step(
         self, tile: DecodeTile, cache: SlotCache, sampling: Sampling, observer: DrawObserver | None
     ) -> SampledTokens:
-        """One forward pass of the tile, and a token for each of its rows."""
+        """Run one forward pass of the tile; return a token for each row."""
         rows, device = slice(tile.rows), self._device
         positions = torch.from_numpy(tile.position[rows]).to(device)
         width = padded(int(tile.position[rows].max()) + 1)
@@ -317,8 +313,8 @@ class Generator:
         return sampled
 
     def _prefixes(self, prompts: Sequence[Prompt], *, most: int | None = None) -> Iterator[tuple[list[int], Prefix]]:
-        """Keys and values of all tokens of prompts but their last (see `Prefill`); at most `most` of them in a
-        pass, which blanks fill up."""
+        """Yield keys and values of all prompt tokens but the last (see `Prefill`); at most `most` prompts in a
+        pass, filled with blanks."""
         by_width: dict[int, list[int]] = {}
         for index, prompt in enumerate(prompts):
             if len(prompt.tokens) > 1:
@@ -332,7 +328,7 @@ class Generator:
     def _prefix(
         self, beginnings: Sequence[Sequence[int] | Int64[np.ndarray, "_"]], width: int, *, num_rows: int
     ) -> Prefix:
-        """Keys and values of beginnings of sequences, padded below and, where no token looks, on the right."""
+        """Return keys and values of prefixes, padded with rows below and, where no token attends, on the right."""
         began_s = time.monotonic()
         tokens = np.zeros((num_rows, width), np.int64)
         for row, beginning in enumerate(beginnings):
@@ -350,7 +346,7 @@ class Generator:
 
 
 class _MemberObserver:
-    """A watcher of some of all prompts."""
+    """Maps an observer's prompt indices for a subset of the prompts."""
 
     def __init__(self, observer: DrawObserver, members: Int64[np.ndarray, "member"]) -> None:
         self._observer, self._members = observer, members
@@ -368,13 +364,13 @@ class _MemberObserver:
 
 
 def _num_positions(prompts: Sequence[Prompt], sampling: Sampling) -> int:
-    """Places of the longest sequence that may come."""
+    """Return the positions of the longest possible sequence."""
     return max(len(prompt.tokens) for prompt in prompts) - 1 + sampling.max_tokens
 
 
 @contextmanager
 def _in_evaluation(network: Any) -> Iterator[None]:
-    """Without dropout, and with caches where activations are checkpointed."""
+    """Disable dropout and activation checkpointing, which would disable caches."""
     was_training = network.training
     network.eval()
     try:
@@ -386,9 +382,9 @@ def _in_evaluation(network: Any) -> Iterator[None]:
 def _masks(
     network: Any, positions: Int64[Tensor, "row"], width: int
 ) -> Float[Tensor, "row 1 1 width"] | dict[str, Float[Tensor, "row 1 1 width"]]:
-    """What attention adds to its scores: 0 for a row's own tokens, minus infinity for the rest of its slot.
+    """Return attention masks: 0 for a row's own tokens, minus infinity for the rest of its slot.
 
-    Where layers look back on a window only, their mask is narrower; where some do, each kind has its own.
+    Layers with a sliding window have a narrower mask; if a model has both kinds, each has its own.
     """
     columns = torch.arange(width, device=positions.device)
     seen = columns <= positions[:, None]

@@ -1,7 +1,7 @@
-"""A causal language model of this process: how likely it finds texts, and what it says.
+"""A causal language model in this process: scores texts and generates completions.
 
-Log-likelihoods are in bits. Each text is computed by itself, so a number does not depend on which others were
-asked for together with it; completions come from the engine (`generator`), which promises the same.
+Log-likelihoods are in bits. Each text is computed alone, so a number does not depend on other requests;
+completions come from `generator`, which guarantees the same.
 """
 
 import math
@@ -29,17 +29,17 @@ from assay.scoring.sampler import Completion, Message, SamplerError, Sampling, a
 
 
 class TextBits(NamedTuple):
-    """A text as the model sees it."""
+    """The bits of a text's tokens."""
 
     bits: Float64[np.ndarray, "token"]
-    """[token]: -log2 of its probability given what stands before it."""
+    """[token]: -log2 of its probability given the tokens before it."""
     starts: Int64[np.ndarray, "token"]
-    """[token]: the byte of the text where it starts."""
+    """[token]: the byte of the text at which it starts."""
     num_bytes: int
 
 
 class LocalModel:
-    """Answers as a `Sampler` and as a judge of likelihood."""
+    """Implements `Sampler`, and scores texts."""
 
     def __init__(
         self,
@@ -50,11 +50,10 @@ class LocalModel:
         ends: Collection[int] = (),
         template: ChatTemplate | None = None,
     ) -> None:
-        """`name` is what digests call it, e.g. the digest of its weights.
+        """`name` identifies the model in digests, e.g. the digest of its weights.
 
-        A completion ends with the tokens that the model names, with the one that ends a turn of the `template`,
-        or with one of `ends`. Texts begin with the tokens that the tokenizer adds. With a `template`,
-        conversations are rendered by it; without, they are plain text.
+        A completion ends with an end token of the model, with the end-of-turn token of `template`, or with one of
+        `ends`. Texts begin with the tokens that the tokenizer adds. Without a `template`, conversations are plain text.
         """
         self.name = name
         self._device = device or device_of()
@@ -64,27 +63,26 @@ class LocalModel:
         self.window_tokens: Final[int] = model.max_tokens
         """Longest sequence, completion included."""
         self.begin: Final = begin_ids(model.tokenizer)
-        """The tokens that every text begins with."""
+        """Tokens that each text begins with."""
         named = (*ends, *end_ids(model.network), *turn_end_ids(template, model.tokenizer))
         self.ends: Final = tuple(dict.fromkeys(named))
-        """The tokens that end a completion, the one of the trained rows first."""
+        """Tokens that end a completion, the one of the trained rows first."""
         self.template: Final = template
         self.has_template: Final = template is not None
         self.control: Final = pattern_of(control_tokens(model.tokenizer, template))
         self._generator = Generator(self.network, ends=self.ends, tokenizer=self.tokenizer)
 
     def text_bits(self, text: str, *, window_tokens: int | None = None) -> TextBits:
-        """Bits of every token, each predicted from at least half a window (or all) of the text before it.
+        """Return the bits of each token, predicted from at least half a window (or all) of the text before it.
 
-        The first token of a text costs what the model says after the tokens that begin texts; without any, it
-        costs log2 of the vocabulary. `ConfigError` where the tokenizer cannot
-        spell the text.
+        The first token is predicted from the tokens that begin texts; without any, it costs log2 of the
+        vocabulary. Raises `ConfigError` if the tokenizer cannot reproduce the text.
         """
         text, plain = guarded(text, self.control), text
         encoded = encode_guarded(self.tokenizer, text, add_special_tokens=False)
         if self.tokenizer.decode(encoded.ids, skip_special_tokens=False) != plain:
             raise ConfigError(
-                "the tokenizer does not spell this text back as it was, so its bits are of another text. Bits "
+                "the tokenizer does not reproduce this text, so its bits would be of another text. Bits "
                 "per byte need a lossless tokenizer, e.g. a byte-level BPE."
             )
         window = min(window_tokens or self.window_tokens, self.window_tokens)
@@ -93,9 +91,9 @@ class LocalModel:
         return TextBits(self._token_bits(encoded.ids, window), starts, int(bytes_before[-1]))
 
     def continuation_bits(self, prompt: str, continuation: str) -> tuple[float, int]:
-        """Bits of a continuation given a prompt, and its tokens.
+        """Return the bits of a continuation of a prompt, and its number of tokens.
 
-        White space at the prompt's end belongs to the continuation, as tokenizers would have it.
+        White space at the prompt's end belongs to the continuation, as tokenizers expect it.
         """
         bare = prompt.rstrip()
         continuation = prompt[len(bare) :] + continuation
@@ -123,9 +121,9 @@ class LocalModel:
         sampling: Sampling,
         observer: DrawObserver | None = None,
     ) -> list[Completion | SamplerError]:
-        """One completion for each conversation; draws follow from `sampling.seed` and the prompt alone.
+        """Return a completion of each conversation; samples depend on `sampling.seed` and the prompt only.
 
-        Raises `ConfigError` where `sampling.max_tokens` leaves no room for any prompt.
+        Raises `ConfigError` if `sampling.max_tokens` leaves no room for a prompt.
         """
         check_prompt_budget(self.window_tokens, sampling)
         prompts_or_errors = [self._prompt(messages, sampling) for messages in prompts]
@@ -143,7 +141,7 @@ class LocalModel:
         ]
 
     def conversation(self, messages: Sequence[Message]) -> tuple[str, list[int]]:
-        """A conversation that waits for an answer: its text, and its tokens."""
+        """Return the text and tokens of a conversation that waits for a completion."""
         if self.template is None:
             text = as_text(messages)
             return text, self.tokens_of(text)
@@ -151,7 +149,7 @@ class LocalModel:
         return text.replace(GUARD, ""), self._ids(text)  # the template writes the begin itself
 
     def tokens_of(self, text: str, *, has_start: bool = True, keeps_control: bool = False) -> list[int]:
-        """A text's tokens, behind those that begin texts; control tokens in it are text, or kept."""
+        """Return a text's tokens after those that begin texts; control tokens in it are plain text unless kept."""
         tokens = self._ids(text if keeps_control else guarded(text, self.control))
         return [*self.begin, *tokens] if has_start else tokens
 
@@ -159,7 +157,7 @@ class LocalModel:
         return encode_guarded(self.tokenizer, text, add_special_tokens=False).ids
 
     def _prompt(self, messages: Sequence[Message], sampling: Sampling) -> tuple[Prompt, int] | SamplerError:
-        """What stands before the completion: the end of it, where not all fits; and how many tokens do not."""
+        """Return the prompt, truncated from the left if it is too long, and the number of tokens cut."""
         room = self.window_tokens - sampling.max_tokens
         text, tokens = self.conversation(messages)
         if not tokens:
@@ -174,7 +172,7 @@ class LocalModel:
 
     @torch.inference_mode()
     def _token_bits(self, ids: Sequence[int], window: int) -> Float64[np.ndarray, "token"]:
-        """Bits of each of `ids`, over overlapping windows."""
+        """Return the bits of `ids`, over overlapping windows."""
         begin = len(self.begin)
         sequence = torch.tensor([*self.begin, *ids], dtype=torch.long)
         found = np.zeros(len(sequence), np.float64)
@@ -190,7 +188,8 @@ class LocalModel:
 
 
 def _windows(sequence: Int64[Tensor, "token"], window: int) -> Iterator[tuple[int, Int64[Tensor, "_"], int]]:
-    """(index of the first new token, the window's tokens, new tokens at its end); the very first is given."""
+    """Yield (index of the first new token, the window's tokens, number of new tokens at its end); the first
+    token is not predicted."""
     length, done, stride = len(sequence), 1, max(1, window // 2)
     while done < length:
         stop = min(length, window if done == 1 else done + stride)

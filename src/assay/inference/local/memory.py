@@ -1,8 +1,8 @@
-"""How much room it takes to draw answers; imports no torch, for who plans with it.
+"""Memory of sampling; imports no torch, so that planning can use it.
 
-slots x places x heads     keys and values of all layers, for every sequence that decodes
-prompts x places x heads   those of prompts that wait for a slot
-rows x entries             logits of the tile, and what a draw makes of them
+slots x positions x heads     keys and values of all layers, for each decoding sequence
+prompts x positions x heads   those of prompts that wait for a slot
+rows x entries                logits of the tile, and copies of them while sampling
 """
 
 from assay.models.causal_config import DecoderShape
@@ -10,24 +10,24 @@ from assay.models.causal_config import DecoderShape
 SLOTS = 64
 """Sequences that decode together."""
 WIDTH_MULTIPLE = 32
-"""Widths of caches and of prefilled prompts are multiples of this: the same bits whatever the width."""
+"""Widths of caches and prefilled prompts are multiples of this, so that bits do not depend on the width."""
 SMALLEST_TILE = 16
 PREFILL_TOKENS = 16_384
-"""In one forward pass over prompts."""
+"""Tokens of one forward pass over prompts."""
 MAX_CACHE_BYTES = 4 << 30
-"""A cache that would be larger has fewer slots."""
+"""A larger cache has fewer slots."""
 _FLOAT_BYTES = 4
 _DRAW_COPIES = 6
-"""Logits, scaled, log-probabilities, probabilities, and their sums in double precision."""
+"""Logits, scaled logits, logprobs, probabilities, and their sums in double precision."""
 
 
 def padded(num_positions: int) -> int:
-    """Rounded up to a multiple of `WIDTH_MULTIPLE`, and one at least."""
+    """Return `num_positions` rounded up to a multiple of `WIDTH_MULTIPLE`, at least one."""
     return max(WIDTH_MULTIPLE, -(-num_positions // WIDTH_MULTIPLE) * WIDTH_MULTIPLE)
 
 
 def tile_rows(num_rows: int) -> int:
-    """Rows of the smallest tile that has room."""
+    """Return the rows of the smallest tile that fits."""
     rows = SMALLEST_TILE
     while rows < num_rows:
         rows *= 2
@@ -35,12 +35,12 @@ def tile_rows(num_rows: int) -> int:
 
 
 def tile_sizes(most: int) -> list[int]:
-    """Rows of every tile up to one of so many."""
+    """Return the rows of each tile size up to `most`."""
     return [SMALLEST_TILE << power for power in range((most // SMALLEST_TILE).bit_length())]
 
 
 def affordable_slots(slots: int, bytes_of_one: int) -> int:
-    """At most `slots`, and as many as a cache has room for."""
+    """Return the largest number of slots, at most `slots`, whose cache fits."""
     sizes = [size for size in tile_sizes(slots) if size * bytes_of_one <= MAX_CACHE_BYTES]
     return max([SMALLEST_TILE, *sizes])
 
@@ -48,7 +48,8 @@ def affordable_slots(slots: int, bytes_of_one: int) -> int:
 def sampling_numbers(
     decoder: DecoderShape, vocab_size: int, *, prompts: int, samples: int, longest: int, max_tokens: int
 ) -> int:
-    """Numbers that are held while `prompts` of at most `longest` tokens are answered, so many times each."""
+    """Return the numbers in memory while `samples` completions of each of `prompts` prompts, of at most
+    `longest` tokens, are generated."""
     numbers_per_position = 2 * decoder.num_layers * decoder.kv_size
     numbers_per_slot = numbers_per_position * padded(longest - 1 + max_tokens)
     slots = min(tile_rows(prompts * samples), SLOTS, affordable_slots(SLOTS, _FLOAT_BYTES * numbers_per_slot))

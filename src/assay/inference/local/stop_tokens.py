@@ -1,7 +1,7 @@
-"""What ends a completion: a token, or a text that it comes to hold.
+"""End of completions: end tokens, and stop strings.
 
-A stop string may begin in one token and end in another. Of every token of the vocabulary it is known beforehand
-whether a stop string can end inside it; only rows that drew such a token are detokenized.
+A stop string may begin in one token and end in another. For each token of the vocabulary it is precomputed
+whether a stop string can end inside it; only rows that sampled such a token are detokenized.
 """
 
 import re
@@ -15,13 +15,13 @@ from assay.base.shapes import Bool, Int64
 from assay.data.dataset.checkpoint_tokens import num_token_ids, special_token_ids
 
 _UNFINISHED = "\ufffd"
-"""How a character looks of which some bytes are in another token."""
+"""A decoded character with missing bytes."""
 
 
 class CompletionText:
-    """Detokenizes completions: without special tokens, the token that ended one, and its first stop string.
+    """Detokenizes completions without special tokens, end token and stop string.
 
-    A stop string that names special tokens is searched for in the text with them: it matches whole ones only.
+    A stop string that names special tokens is searched for in the text with them: it matches only whole special tokens.
     """
 
     def __init__(self, tokenizer: Tokenizer, stops: Sequence[str], ends: Collection[int] = ()) -> None:
@@ -36,27 +36,25 @@ class CompletionText:
         self._beginnings = of_all - set(stops)
 
     def of(self, tokens: Sequence[int]) -> str:
-        """The text that a reader gets."""
         text: str = self._tokenizer.decode(tokens[:-1] if tokens and tokens[-1] in self._ends else tokens)
         return text[: self._stop_index(tokens, text)]
 
     def is_stopped(self, tokens: Sequence[int]) -> bool:
-        """Whether a stop string is in it."""
         return self._stop_index(tokens, self._tokenizer.decode(tokens)) is not None
 
     def stable_prefix(self, text: str) -> str:
-        """The part of an unfinished completion's text that no further token can change."""
+        """Return the prefix of an unfinished completion that later tokens cannot change."""
         text = text.rstrip(_UNFINISHED)
         held = max((len(beginning) for beginning in self._beginnings if text.endswith(beginning)), default=0)
         return text[: len(text) - held]
 
     def _stop_index(self, tokens: Sequence[int], text: str) -> int | None:
-        """Where in the text without special tokens the first stop string begins."""
+        """Return where the first stop string begins in the text without special tokens."""
         found = [index for stop in self._stops if (index := text.find(stop)) >= 0]
         return min([*found, *self._special_stop_index(tokens)], default=None)
 
     def _special_stop_index(self, tokens: Sequence[int]) -> Iterator[int]:
-        """Likewise, of the first that holds whole special tokens, if there is one."""
+        """Yield the same for the first stop string with special tokens."""
         if not self._special_stops:
             return
         whole = self._tokenizer.decode(tokens, skip_special_tokens=False)
@@ -79,12 +77,12 @@ class CompletionText:
 
 
 class StopStrings:
-    """The texts that end a completion."""
+    """The stop strings of a completion."""
 
     def __init__(self, stops: Sequence[str], tokenizer: Tokenizer, vocab_size: int) -> None:
         self._text = CompletionText(tokenizer, stops)
         self.may_complete: Bool[np.ndarray, "entry"] = np.zeros(vocab_size, np.bool_)
-        # Behind another token: the first word of a text has no space before it in some tokenizers.
+        # After another token: some tokenizers omit the space before a text's first word.
         before = tokenizer.encode("a", add_special_tokens=False).ids
         known = min(vocab_size, num_token_ids(tokenizer))
         detokenized = tokenizer.decode_batch([[*before, token] for token in range(known)], skip_special_tokens=False)
@@ -94,18 +92,17 @@ class StopStrings:
             self.may_complete[token] = not text.startswith(start) or any(_ends_inside(stop, own) for stop in stops)
 
     def completed(self, tokens: Int64[np.ndarray, "token"]) -> bool:
-        """Whether the completion holds a stop string."""
         return self._text.is_stopped(tokens.tolist())
 
 
 def _ends_inside(stop: str, text: str) -> bool:
-    """Whether a stop string can have its end in this piece of a text."""
+    """Return whether a stop string can end inside this text."""
     beginnings = (text[:length] for length in range(1, min(len(text), len(stop)) + 1))
     return stop in text or _UNFINISHED in text or any(map(stop.endswith, beginnings))
 
 
 class Ends:
-    """What ends a completion before `max_tokens`."""
+    """The ends of a completion before `max_tokens`."""
 
     def __init__(self, ends: Collection[int], vocab_size: int, strings: StopStrings | None = None) -> None:
         self._is_end = np.zeros(vocab_size, np.bool_)
@@ -117,7 +114,7 @@ class Ends:
         newest: Int64[np.ndarray, "row"],
         completion: Callable[[int], Int64[np.ndarray, "token"]],
     ) -> Bool[np.ndarray, "row"]:
-        """Which rows are at their end; `completion` gives the tokens of a row, for the few that are spelled."""
+        """Return which rows have ended; `completion` returns a row's tokens, for the few that are detokenized."""
         found: Bool[np.ndarray, "row"] = self._is_end[newest]
         if self._strings is not None:
             for row in np.flatnonzero(self._strings.may_complete[newest] & ~found).tolist():

@@ -1,10 +1,9 @@
-"""What a language model says, told piece by piece while it is drawn; and how likely it finds what is given.
+"""Streams completions while they are sampled, and scores given tokens.
 
-    generator --a token of every choice--> what was seen --text that cannot change any more--> pieces
+    generator --a token of each choice--> TokenStreamer --text that cannot change any more--> StreamChunk
 
-Text is told once it is settled: a character whose last byte is missing waits for it, and so does what may be
-the beginning of a stop string. The pieces of a choice are together the text that would have been told at its
-end.
+Text is emitted once it is final: a character with missing bytes waits for them, and so does a possible beginning of a
+stop string. The chunks of a choice together are the text that would be returned at its end.
 """
 
 from collections import defaultdict
@@ -24,41 +23,40 @@ from assay.models.token_scores import hidden_states
 
 
 class ScoredToken(NamedTuple):
-    """A token, and how likely the model found it."""
+    """A token with its logprob."""
 
     token: int
     logprob: float | None
-    """In nats, whatever was drawn from; None where nothing stands before it."""
+    """In nats, before temperature and truncation; None for the first token of a sequence."""
     top_logprobs: tuple[tuple[int, float], ...]
-    """Tokens with their log-probabilities, the likeliest first."""
+    """The most probable tokens with their logprobs, in descending order."""
 
 
 class StreamChunk(NamedTuple):
-    """More of a choice."""
+    """More text of a choice."""
 
     choice: int
     text: str
     num_tokens: int
-    """Drawn since the last piece."""
+    """Tokens since the last chunk."""
     tokens: tuple[ScoredToken, ...]
-    """These, where log-probabilities were asked for."""
+    """These tokens, if logprobs are requested."""
     reason: Literal["stop", "length"] | None
-    """Why it is the last; None while it is not."""
+    """Set in the last chunk."""
 
 
 @dataclass
 class _Choice:
     tokens: list[int] = field(default_factory=list)
     seen: list[ScoredToken] = field(default_factory=list)
-    """Since the last piece."""
+    """Tokens since the last chunk."""
     num_emitted: int = 0
-    """Tokens."""
     text: str = ""
-    """Told."""
+    """Emitted text."""
 
 
 class TokenStreamer:
-    """Looks on while choices are drawn, and tells of them; a `DrawObserver`."""
+    """Emits chunks of choices while they are sampled; a `DrawObserver`."""
 
     def __init__(
         self,
@@ -70,8 +68,8 @@ class TokenStreamer:
         top_logprobs: int | None = None,
         is_streamed: bool = False,
     ) -> None:
-        """`top_logprobs`: see `ScoredToken`; None: no log-probabilities. Not `is_streamed`: a choice is one
-        piece."""
+        """`top_logprobs`: number of alternatives for each token; None: no logprobs. If not `is_streamed`, a
+        choice is one chunk."""
         self._emit = emit
         self._completion = CompletionText(tokenizer, stop, ends)
         self._top_logprobs = top_logprobs
@@ -84,7 +82,6 @@ class TokenStreamer:
         logits: Float[Tensor, "row entry"],
         tokens: Int64[Tensor, "row"],
     ) -> None:
-        """See `DrawObserver`."""
         rows = np.flatnonzero(prompts >= 0).tolist()
         sampled = tokens.cpu().tolist()
         if self._top_logprobs is not None:
@@ -99,10 +96,9 @@ class TokenStreamer:
                 self._emit_stable(int(prompts[row]), choice)
 
     def ended(self, prompt: int, rollout: Rollout) -> None:
-        """See `DrawObserver`."""
         choice = self._choices.pop(prompt)
         text = self._completion.of(rollout.tokens.tolist())
-        # What was told stands, should a tokenizer spell the whole otherwise than its beginning.
+        # Emitted text stays, even if the tokenizer decodes the whole differently from its prefix.
         rest = text[len(choice.text) :]
         self._emit(self._piece(prompt, choice, rest, rollout.reason))
 
@@ -121,7 +117,7 @@ class TokenStreamer:
 def seen_tokens(
     logprobs: Float32[Tensor, "token entry"], tokens: Int64[Tensor, "token"], top_logprobs: int
 ) -> list[ScoredToken]:
-    """The tokens with their log-probabilities, each in its own distribution."""
+    """Return the tokens with their logprobs, each in its own distribution."""
     own = logprobs.gather(1, tokens[:, None])[:, 0].tolist()
     if not top_logprobs:
         return [ScoredToken(token, logprob, ()) for token, logprob in zip(tokens.tolist(), own, strict=True)]
@@ -135,7 +131,7 @@ def seen_tokens(
 
 @torch.inference_mode()
 def scored(network: Any, tokens: Sequence[int], *, top_logprobs: int = 0) -> list[ScoredToken]:
-    """How likely each token is given those before it, in one pass over them alone; the first is not known."""
+    """Return each token's logprob given those before it, from one pass over them alone; None for the first."""
     sequence = torch.tensor(list(tokens), dtype=torch.long, device=network.device)
     first = ScoredToken(int(tokens[0]), None, ())
     if len(tokens) == 1:
@@ -146,7 +142,7 @@ def scored(network: Any, tokens: Sequence[int], *, top_logprobs: int = 0) -> lis
 
 @torch.inference_mode()
 def mean_state(network: Any, tokens: Sequence[int]) -> list[float]:
-    """The mean of the last layer's states over the tokens: a text as a vector."""
+    """Return the mean of the last layer's states over the tokens: an embedding of the text."""
     sequence = torch.tensor([list(tokens)], dtype=torch.long, device=network.device)
     states = hidden_states(network.base_model, sequence)[0]
     vector: list[float] = states.double().mean(dim=0).tolist()

@@ -1,4 +1,4 @@
-"""How single tokens of a vocabulary are spelled: as text, or as bytes where they are part of a character."""
+"""Texts of single tokens, or their bytes if they are part of a character."""
 
 import re
 from functools import lru_cache
@@ -8,25 +8,25 @@ from tokenizers import Tokenizer
 
 _UNFINISHED = "\ufffd"
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-"""How tokenizers with byte fallback name a byte."""
+"""Name of a byte in tokenizers with byte fallback."""
 
 
 class TokenText(NamedTuple):
-    """One token by itself."""
+    """The text of a single token."""
 
     text: str
-    """No two tokens that are parts of characters share it: these are named by their bytes."""
+    """Unique among tokens that are parts of characters: these are named by their bytes."""
     text_bytes: bytes | None
-    """None where the tokenizer does not tell."""
+    """None if the tokenizer does not tell."""
 
 
 class TokenTexts:
-    """Spells the tokens of one tokenizer."""
+    """Detokenizes single tokens of a tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._special = {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
-        # Behind another token: the first word of a text has no space before it in some tokenizers.
+        # After another token: some tokenizers omit the space before a text's first word.
         self._before = tokenizer.encode("a", add_special_tokens=False).ids
         self._start = tokenizer.decode(self._before)
         self.of = lru_cache(maxsize=1 << 16)(self._of)
@@ -47,7 +47,7 @@ class TokenTexts:
 
 
 def _bytes_of(name: str) -> bytes | None:
-    """The bytes that a token's name in the vocabulary stands for."""
+    """Return the bytes that a token's name in the vocabulary stands for."""
     if (match := _BYTE.fullmatch(name)) is not None:
         return bytes([int(match[1], 16)])
     if any(character not in _BYTE_OF for character in name):
@@ -56,8 +56,8 @@ def _bytes_of(name: str) -> bytes | None:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """The characters by which byte-level vocabularies name bytes: printable ones themselves, the others 256
-    on (Radford et al. 2019)."""
+    """Return the characters that name bytes in byte-level vocabularies: printable ones themselves, the others
+    from 256 on (Radford et al. 2019)."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + n): other for n, other in enumerate(others)}

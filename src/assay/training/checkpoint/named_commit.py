@@ -1,7 +1,6 @@
-"""A commit of another run that a recipe asks: found by the run's id, fit to be read; imports no torch.
+"""References to commits of other runs in a recipe, found by run id and step; imports no torch.
 
-Without a step it is the last one, of a run that is finished: whose last commit is yet to come says something
-else tomorrow.
+Without a step, the last commit of a finished run is used: the last commit of a running one would change.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,7 +20,7 @@ _PLANNED: ContextVar[Mapping[str, Run]] = ContextVar("planned", default={})  # n
 
 @contextmanager
 def to_come(planned: Mapping[str, Run]) -> Iterator[None]:
-    """Let recipes be checked that name runs which are yet to come, by their ids."""
+    """Allow recipes within this context to reference planned runs by their ids."""
     token = _PLANNED.set(planned)
     try:
         yield
@@ -30,7 +29,7 @@ def to_come(planned: Mapping[str, Run]) -> Iterator[None]:
 
 
 class NamedCommit(NamedTuple):
-    """Whose it is, and where its files are."""
+    """A commit with its run and store."""
 
     run: Run
     commit: Commit
@@ -38,7 +37,7 @@ class NamedCommit(NamedTuple):
 
 
 class CommitName(NamedTuple):
-    """As a recipe has it."""
+    """A reference to a commit in a recipe."""
 
     run: str
     step: int | None = None
@@ -48,11 +47,11 @@ class CommitName(NamedTuple):
         return self.run if self.step is None else f"{self.run}@{self.step}"
 
     def run_of(self, key: str) -> Run:
-        """Whose it is, or will be."""
+        """Return the run, or the planned run."""
         return _PLANNED.get().get(self.run) or self.found(key).run
 
     def found(self, key: str) -> NamedCommit:
-        """The commit; `key` is where the recipe names it, for the `ConfigError` where there is none."""
+        """Return the commit; raises `ConfigError` if there is none. `key` is the reference's recipe key."""
         home = Home.from_environment()
         if not home.has_run(self.run):
             raise ConfigError(
@@ -64,7 +63,7 @@ class CommitName(NamedTuple):
         steps = ", ".join(f"{commit.step:,}" for commit in commits) or "none yet"
         if self.step is None and log.finished() is None:
             raise ConfigError(
-                f"{key}.run={self.run}: it is not finished, so its last commit is yet to come. Name one: "
+                f"{key}.run={self.run}: it is not finished, so it has no last commit yet. Name one: "
                 f"{key}.step, of {steps}."
             )
         found = [commit for commit in commits if self.step in (None, commit.step)]
@@ -73,7 +72,7 @@ class CommitName(NamedTuple):
         return NamedCommit(run, found[-1], log.store)
 
     def checked(self, key: str) -> NamedCommit:
-        """Likewise, each of its files read and found to be what was committed."""
+        """Return the commit after checking each of its files."""
         named = self.found(key)
         if (problem := first_problem(named.store, named.commit)) is not None:
             raise DamagedDataError(

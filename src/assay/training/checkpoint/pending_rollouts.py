@@ -1,11 +1,11 @@
-"""Keeps what a remote engine answered from the moment that it is there until a commit holds it.
+"""Stores a remote engine's completions until a commit holds them.
 
-    made/STEP/ROW-ATTEMPT.json    a `GeneratedGroup`, put by the rank that asked
+    made/STEP/ROW-ATTEMPT.json    a `GeneratedGroup`, put by the rank that requested it
                 |  a commit holds STEP
                 v
-    checkpoints/STEP-ATTEMPT/journal.parquet      tokens and log-probabilities stand there; these are deleted
+    checkpoints/STEP-ATTEMPT/journal.parquet      holds tokens and logprobs; the files above are deleted
 
-A step that is made again takes them, and so does who checks another rank's lane.
+They are read if a step is run again, and by ranks that check another rank's lane.
 """
 
 from collections.abc import Collection
@@ -30,7 +30,7 @@ def load_groups(store: ObjectStore, step: int, row_ids: Collection[int]) -> dict
             continue
         try:
             group = GeneratedGroup.from_json(store.get(key), source=key)
-        except DataError:  # nothing was learned from it yet, so the engine can be asked again
+        except DataError:  # not trained on yet, so the engine can generate it again
             continue
         found[group.row_id] = group
     return found

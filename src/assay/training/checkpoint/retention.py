@@ -1,5 +1,4 @@
-"""Which commits stay: the newest few, the newest verified one, the best few by the recipe's metric, and what
-others rely on."""
+"""Decides which commits are retained: the newest, the newest verified one, the best by metric, and those in use."""
 
 from collections.abc import Callable, Sequence
 from typing import ClassVar
@@ -31,17 +30,16 @@ def folders_to_retire(
     higher_is_better: bool = True,
     awaited: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """Folders that may go once `newest` is visible; `commits` are those before it, oldest first.
+    """Return the folders of earlier `commits` (oldest first) that can be deleted once `newest` is visible.
 
-    `higher_is_better` is of their metric. `awaited` are folders that somebody else still needs: commits whose
-    evaluation is due.
+    `higher_is_better` is the metric's direction. `awaited` are folders that are still needed, e.g. for an evaluation.
     """
     everything = [*commits, newest]
     retained = set(awaited)
     retained |= {commit.folder for commit in everything[-retention.keep_last :]}
-    retained |= {commit.folder for commit in everything if commit.is_inherited}  # nothing makes it again
+    retained |= {commit.folder for commit in everything if commit.is_inherited}  # cannot be made again
     verified = [commit for commit in everything if commit.is_verified]
-    retained |= {commit.folder for commit in verified[-1:]}  # where a run goes back to after wrong arithmetic
+    retained |= {commit.folder for commit in verified[-1:]}  # the run goes back to it after wrong arithmetic
     measured = sorted(
         ((commit.metric, commit.folder) for commit in everything if commit.metric is not None),
         key=lambda pair: pair[0],
@@ -60,10 +58,10 @@ def commit_and_retire(
     awaited: Callable[[Sequence[Commit]], Sequence[str]] = lambda commits: (),
     retire: Callable[[str], bool] = lambda folder: True,
 ) -> Commit:
-    """Make a commit visible, and delete what it makes superfluous; the commit as it is in the log.
+    """Append a commit to the log and delete the commits that it makes superfluous; return it as logged.
 
-    `awaited` says which of the commits' folders must not be retired yet; `retire`, asked of each that would
-    be, whether nobody else relies on it: from then on nobody can.
+    `awaited` returns the folders that must not be deleted yet; `retire` is called with each folder to delete
+    and returns whether nobody needs it: afterwards nobody can claim it.
     """
     before = log.commits()
     superfluous = folders_to_retire(

@@ -1,13 +1,13 @@
-"""What judges behind endpoints said: durable as soon as they said it, and taken from here ever after.
+"""Stores the grades of external judges: durable as soon as they arrive, and read from here afterwards.
 
-    judged/STEP/ROW-REWARD-ATTEMPT.json    a `JudgeScoreGroup`, put if absent by the rank that asked
+    judged/STEP/ROW-REWARD-ATTEMPT.json    a `JudgeScoreGroup`, put if absent by the rank that called the judge
                 |  a commit holds STEP
                 v
-    checkpoints/STEP-ATTEMPT/journal.parquet      the scores stand there; what was judged so is deleted
+    checkpoints/STEP-ATTEMPT/journal.parquet      holds the scores; the files above are deleted
 
-A judge may answer otherwise the next time, so it is asked once: a step that is made again, on whichever ranks,
-takes what was said of the same answer. Where it failed it may be asked again by a later attempt, since nothing
-was learned by a failure that no commit holds.
+A judge may grade differently the next time, so it is called once: a step that is run again, on any rank, reads the
+stored grade of the same completion. After a failure, a later attempt may call the judge again, because nothing was
+trained with an uncommitted failure.
 """
 
 from collections.abc import Collection, Iterator
@@ -47,8 +47,7 @@ class RewardCache:
         return type(self)(self.store, attempt=self.attempt, is_read_only=True)
 
     def grades(self, step: int, row_ids: Collection[int], *, reward: int) -> list[CachedGrade]:
-        """Return all stored grades by reward number `reward` for completions of these prompts, the oldest
-        first."""
+        """Return all stored grades by reward number `reward` for completions of these prompts, the oldest first."""
         rows, folder = set(row_ids), _folder(step)
         found = list(self._committed(step, rows, reward))
         keys = [item.key for item in self.store.list(folder)]

@@ -1,11 +1,9 @@
-"""The account of every prompt that a run learned from, as a file of the commit that holds its step.
+"""The log of all prompts and their rollouts, a file of the commit that holds their step.
 
-    journal.parquet    a line for every answer: step, lane, row_id, sample | what it was, what it was paid, or
-                       why not
+    journal.parquet    a line for each completion: step, lane, row_id, sample | digest, reward or failure, ...
 
-Lines come in the order of step, lane and the lane's own rows, so the file is the same at every world size. It
-stands among the commit's files: durable before the commit, named there by its digest, and kept when the
-commit's weights are retired.
+Lines are in the order of step, lane and the lane's rows, so the file is the same at every world size. It is durable
+before the commit, which names it with its digest, and it stays when the commit's weights are deleted.
 """
 
 import io
@@ -47,14 +45,14 @@ _SCHEMA = pa.schema({**_GROUP_COLUMNS, "sample": pa.int32(), **_ROLLOUT_COLUMNS}
 
 
 def rollout_log_table(groups: Iterable[LoggedGroup]) -> pa.Table:
-    """A line for every answer."""
+    """Return a table with a row for each completion."""
     lines = [(*group[:-1], sample, *rollout) for group in groups for sample, rollout in enumerate(group.completions)]
     columns = zip(*lines, strict=True) if lines else [()] * len(_SCHEMA)
     return pa.table([pa.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)], _SCHEMA)
 
 
 def rollout_log_file(tables: Sequence[pa.Table]) -> bytes:
-    """Those of several ranks and steps as one file."""
+    """Return the tables of several ranks and steps as one file."""
     table = pa.concat_tables([_SCHEMA.empty_table(), *tables])
     buffer = io.BytesIO()
     pq.write_table(table.sort_by([("step", "ascending"), ("lane", "ascending")]), buffer, compression="zstd")
@@ -62,7 +60,7 @@ def rollout_log_file(tables: Sequence[pa.Table]) -> bytes:
 
 
 def parse_rollout_log(data: bytes) -> list[LoggedGroup]:
-    """What is in a file."""
+    """Return the groups of a file."""
     lines = pq.read_table(io.BytesIO(data)).cast(_SCHEMA).to_pylist()
     return [
         LoggedGroup._make([*key, tuple(map(_parse_rollout, of_group))])
@@ -71,14 +69,13 @@ def parse_rollout_log(data: bytes) -> list[LoggedGroup]:
 
 
 def counted(tables: Iterable[pa.Table]) -> PromptCounts:
-    """The prompts in them, by outcome."""
+    """Return the number of prompts by outcome."""
     outcomes = [name for table in tables for name in _group_outcomes(table)]
     return PromptCounts(**{name: outcomes.count(name) for name in set(outcomes)})
 
 
 def read_rollout_log(store: ObjectStore, commit: Commit) -> list[LoggedGroup]:
-    """That of a commit's steps; empty where it has none, `DamagedDataError` where it is not what was
-    committed."""
+    """Return a commit's rollout log; empty if it has none. Raises `DamagedDataError` if its digest differs."""
     digest = next((file.sha256 for file in commit.files if file.path == ROLLOUT_LOG_NAME), None)
     if digest is None:
         return []

@@ -1,11 +1,11 @@
-"""Makes the state of a run durable while training goes on.
+"""Makes the state of a run durable while training continues.
 
     training thread        copy the parts (weights, moments, ...) to memory ---> next steps ...
     saving thread, each rank             write its files (DCP), hash them
     saving thread, rank 0                gather digests and receipts, then append the commit to the log
 
-The commit's entry in the log is written last, so a death at any moment leaves either the whole commit or none.
-One save is under way at a time; the next one waits for it.
+The commit's entry in the log is written last, so a crash leaves either the whole commit or none. Saves do not overlap:
+the next one waits for the last.
 """
 
 import io
@@ -41,21 +41,21 @@ from assay.training.checkpoint.rollout_log import counted, rollout_log_file
 from assay.training.checkpoint.store_files import StoreWriter, cause_of, read_commit
 
 SLOW_SHARE = 0.1
-"""The share of the time since the last commit, waited for it to be written, from which that is said."""
+"""Warn if waiting for the last commit takes more than this share of the time since its start."""
 
 
 @dataclass
 class LaneReceipts:
-    """What a rank's lanes learned in each step since the last commit."""
+    """Receipts of a rank's lanes for the steps since the last commit."""
 
     rows: list[tuple[int, int, int, int]] = field(default_factory=list)
-    """(step, lane, number of rows, digest), as `add` was told."""
+    """(step, lane, number of rows, digest)."""
     quarantined: list[Quarantined] = field(default_factory=list)
     rollout_log: list[pa.Table] = field(default_factory=list)
-    """One of each step, where rows are prompts (`rollout_log_table`)."""
+    """A table for each step, if rows are prompts (`rollout_log_table`)."""
 
     def add(self, *, step: int, lane: int, num_rows: int, digest: int) -> None:
-        """One lane's share of one step: the number of rows, and the sum of their keyed hashes mod 2^64."""
+        """Add one lane of one step: its number of rows, and the sum of their keyed hashes mod 2^64."""
         self.rows.append((step, lane, num_rows, digest))
 
 
@@ -99,7 +99,7 @@ class Saver:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="saving")
         self._under_way: Future[Commit | None] | None = None
         self.weights_digest = ""
-        """The digest of the newest commit; known on rank 0 only."""
+        """Digest of the newest commit; known on rank 0 only."""
 
     def begin(
         self,
@@ -131,7 +131,7 @@ class Saver:
         self._under_way = self._thread.submit(self._save, copied, receipts, folder, commit)
 
     def wait(self) -> None:
-        """Return when nothing is under way; raises what the last save raised."""
+        """Wait until no save is in progress; raise the error of the last one."""
         if self._under_way is not None:
             under_way, self._under_way = self._under_way, None
             try:
@@ -140,12 +140,12 @@ class Saver:
                 raise type(error)(f"the commit of step {self._step} was not made: {error}") from error
 
     def raise_failed(self) -> None:
-        """Raise what a save that is over has raised; steps behind a commit that failed are lost."""
+        """Raise the error of a finished save; steps after a failed commit are lost."""
         if self._under_way is not None and self._under_way.done() and self._under_way.exception() is not None:
             self.wait()
 
     def restore(self, commit: Commit) -> None:
-        """Load a commit, at any world size, into the parts in place."""
+        """Load a commit into the parts in place, at any world size."""
         restored = {name: part for name, part in self._parts.items() if name != ROLLOUTS or not commit.is_inherited}
         state = {name: part.state() for name, part in restored.items()}
         read_commit(state, self._log.store, commit, self._ranks.saving)
@@ -153,14 +153,13 @@ class Saver:
             part.restore(state[name])
 
     def close(self) -> None:
-        """Wait for what is under way and stop the thread."""
         try:
             self.wait()
         finally:
             self._thread.shutdown()
 
     def _notice_waiting(self, requested_s: float) -> None:
-        """Say, once, that a commit is not through when the next is due."""
+        """Warn once if a commit is not written when the next one is due."""
         now_s = self._clock.monotonic_s()
         if self._began_s is not None and now_s - requested_s > max(1.0, SLOW_SHARE * (now_s - self._began_s)):
             if self._ranks.rank == 0 and not self._has_warned:
@@ -178,7 +177,7 @@ class Saver:
     def _save(
         self, state: dict[str, Any], receipts: LaneReceipts, folder: str, committed: Callable[..., Commit]
     ) -> Commit | None:
-        """`committed` makes the commit of what is only known when its files are written."""
+        """Write the files; `committed` builds the commit from what is only known afterwards."""
         writer = StoreWriter(self._log.store, folder)
         try:
             save(state, storage_writer=writer, process_group=self._ranks.saving)
@@ -218,21 +217,21 @@ class Saver:
         return commit
 
     def _verify(self, commit: Commit) -> None:
-        """Read a commit back once in a while, before anybody relies on it."""
+        """Read some commits back before they become visible."""
         is_due = self._verify_every > 0 and self._num_saved % self._verify_every == 0
         self._num_saved += 1
         if is_due and (problem := first_problem(self._log.store, commit)) is not None:
             raise StoreError(
-                f"{self._log.store.url}: what was just written reads back as something else: {problem}. "
-                "The step was not committed; the store, or what lies between, changes bytes: have it repaired."
+                f"{self._log.store.url}: a commit reads back differently than it was written: {problem}. "
+                "The step was not committed. The store or the connection corrupts data: have it repaired."
             )
 
     def _hashes(self, state: dict[str, Any]) -> bool:
-        """Rank 0 has every whole tensor; sharded ones take all ranks."""
+        """Return whether this rank hashes weights: rank 0 has whole tensors; sharded ones take all ranks."""
         return self._ranks.rank == 0 or any(isinstance(tensor, DTensor) for tensor in state[MODEL].values())
 
     def _put_accounts(self, folder: str, parts: list[LaneReceipts]) -> list[FileDigest]:
-        """The receipts, and the journal where there is one: what the audit goes by."""
+        """Store receipts and rollout log, which the audit reads."""
         accounts = {RECEIPTS_NAME: self._receipts(parts)}
         if rollout_log := [table for part in parts for table in part.rollout_log]:
             accounts[ROLLOUT_LOG_NAME] = rollout_log_file(rollout_log)
@@ -252,10 +251,9 @@ class Saver:
 
 
 def weights_digest(model_state: Mapping[str, Any], saving: dist.ProcessGroup | None = None) -> str:
-    """SHA-256 over the names and bytes of a model's tensors, in the order of the names; on rank 0.
+    """Return the SHA-256 over names and bytes of a model's tensors, in the order of the names; on rank 0.
 
-    Whole tensors are hashed where they are; of sharded ones, rank 0 hashes the shards in their order. All
-    ranks call it if tensors are sharded; `saving` is only needed then.
+    Of sharded tensors, rank 0 hashes the shards in order; then all ranks call this together, and `saving` is needed.
     """
 
     def parts() -> Iterator[Any]:
@@ -269,7 +267,7 @@ def weights_digest(model_state: Mapping[str, Any], saving: dist.ProcessGroup | N
 
 
 def _shards(tensor: Shaped[Tensor, "..."], saving: dist.ProcessGroup | None) -> Iterator[Shaped[Tensor, "..."]]:
-    """All shards of a tensor on rank 0, in order; elsewhere nothing that counts."""
+    """Yield all shards of a tensor on rank 0, in order; on other ranks, the values are unused."""
     if not isinstance(tensor, DTensor):
         yield tensor
         return

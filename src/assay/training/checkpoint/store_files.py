@@ -1,10 +1,8 @@
-"""DCP's files in any of our stores: what DCP asks of a file system, answered by an `ObjectStore`.
+"""Implements DCP's file system on an `ObjectStore`.
 
-Each file is hashed while it is written, so that the commit's manifest costs no second read.
-
-A commit may come from anywhere, and DCP keeps its metadata as a pickle, which runs whatever it names. So
-nothing is unpickled here but the few classes that metadata is made of, numbers and tensors, and only files that
-the commit names are read.
+Each file is hashed while it is written, so the commit's manifest needs no second read. Commits may come from
+anywhere, and DCP stores its metadata as a pickle, which runs whatever it names. So only the few classes of that
+metadata, numbers and tensors are unpickled, and only files that the commit names are read.
 """
 
 import hashlib
@@ -58,11 +56,11 @@ _ADMITTED = {
         )
     ),
 }
-"""What DCP's metadata is made of, besides the types of elements. None does anything when it is called."""
+"""Classes in DCP's metadata, besides dtypes. None runs code when it is constructed."""
 
 
 class _HashingStream(io.RawIOBase):
-    """Passes bytes on and remembers their count and SHA-256."""
+    """Passes bytes on; computes their count and SHA-256."""
 
     def __init__(self, target: Any) -> None:
         self._target = target
@@ -84,7 +82,7 @@ class _HashingStream(io.RawIOBase):
 
 
 class StoreFileSystem(FileSystemBase):
-    """The file system of one checkpoint folder; `written` has the digest of each file that it wrote."""
+    """The file system of one checkpoint folder; `written` has the digest of each written file."""
 
     def __init__(self, store: ObjectStore, folder: str) -> None:
         self._store = store
@@ -94,12 +92,12 @@ class StoreFileSystem(FileSystemBase):
 
     @property
     def written(self) -> tuple[FileDigest, ...]:
-        """Files that this process wrote, by path."""
+        """Digests of the files that this process wrote, by path."""
         return tuple(self._written[path] for path in sorted(self._written))
 
     @contextmanager
     def create_stream(self, path: PathLike, mode: str) -> Iterator[io.IOBase]:
-        """Open a file to read (seekable) or to write (front to back)."""
+        """Open a file to read (seekable) or to write (sequentially)."""
         if mode == "rb":
             with self._store.open_reader(os.fspath(path)) as reader:
                 yield cast(io.IOBase, reader)
@@ -117,11 +115,10 @@ class StoreFileSystem(FileSystemBase):
             self._written[name] = digest
 
     def concat_path(self, path: PathLike, suffix: str) -> str:
-        """Join."""
         return f"{os.fspath(path)}/{suffix}"
 
     def rename(self, path: PathLike, new_path: PathLike) -> None:
-        """Move one of our own files; DCP does so with its metadata only, which is small."""
+        """Rename a file by copying it; DCP renames only its small metadata."""
         old, new = os.fspath(path), os.fspath(new_path)
         self._store.put(new, self._store.get(old))
         self._store.delete(old)
@@ -131,23 +128,19 @@ class StoreFileSystem(FileSystemBase):
             self._written[name] = digest.model_copy(update={"path": name})
 
     def init_path(self, path: PathLike) -> PathLike:
-        """Nothing to prepare."""
         return path
 
     def mkdir(self, path: PathLike) -> None:
-        """Folders come into being with their files."""
+        """Do nothing: folders exist with their files."""
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: PathLike) -> bool:  # noqa: ARG003
-        """Any text names a folder."""
         return True
 
     def exists(self, path: PathLike) -> bool:
-        """Whether the file is there."""
         return self._store.exists(os.fspath(path))
 
     def rm_file(self, path: PathLike) -> None:
-        """Delete."""
         self._store.delete(os.fspath(path))
 
 
@@ -155,7 +148,7 @@ class StoreWriter(FileSystemWriter):
     """Writes one checkpoint folder of an `ObjectStore`."""
 
     def __init__(self, store: ObjectStore, folder: str) -> None:
-        # The store makes files durable when they are closed; DCP's own way without a file number is os.sync().
+        # The store makes files durable on close; DCP would call os.sync() for files without a descriptor.
         super().__init__(folder, sync_files=False)
         self.files = StoreFileSystem(store, folder)
         self.fs = self.files  # type: ignore[assignment]
@@ -167,7 +160,7 @@ def read_commit(
 ) -> None:
     """Fill a state in place from a commit's files, at any world size; all ranks of `group` call it together.
 
-    Raises a `DamagedDataError` for files that no assay writes, whatever their digests say.
+    Raises `DamagedDataError` for files that assay does not write, whatever their digests are.
     """
     reader = _StoreReader(store, commit)
     try:
@@ -186,13 +179,13 @@ def read_commit(
             raise cause from error
         first = next(failure for failure, _ in error.failures.values())
         raise DamagedDataError(
-            f"{commit.folder}: cannot be read into the model of this recipe: {first}. Its files are those that "
-            "were committed, so another version of assay made it, or somebody by hand."
+            f"{commit.folder}: cannot be read into the model of this recipe: {first}. Its files have the "
+            "committed digests, so another version of assay or another tool wrote it."
         ) from error
 
 
 def cause_of(error: CheckpointException) -> BaseException:
-    """What went wrong on the first rank that failed: a full disk is worth more than DCP's word for it."""
+    """Return the error of the first rank that failed: a full disk says more than DCP's own error."""
     return next((failure for failure, _ in error.failures.values() if isinstance(failure, AssayError)), error)
 
 
@@ -203,11 +196,11 @@ class _StoreReader(FileSystemReader):
         super().__init__(commit.folder)
         self.fs = StoreFileSystem(store, commit.folder)  # type: ignore[assignment]
         self.path = commit.folder
-        # At once: DCP would tell an error here as a file that is not there.
+        # Read eagerly: DCP would report an error here as a missing file.
         self._metadata = _metadata_of(store.get(f"{commit.folder}/{METADATA_NAME}"), commit)
 
     def read_metadata(self) -> dcp.Metadata:
-        """Without DCP's other kind of metadata, one file a rank, which is not ours."""
+        """Return the metadata; DCP's other form, one file a rank, is not used."""
         return self._metadata
 
     def _slice_file(self, file: IO[bytes], sinfo: Any) -> IO[bytes]:
@@ -224,7 +217,7 @@ class _MetadataUnpickler(pickle.Unpickler):
 
 
 def _metadata_of(data: bytes, commit: Commit) -> dcp.Metadata:
-    """What DCP wrote down; nothing else comes to life."""
+    """Unpickle DCP's metadata without running code."""
     name = f"{commit.folder}/{METADATA_NAME}"
     files = {file.path for file in commit.files}
     try:
@@ -233,8 +226,8 @@ def _metadata_of(data: bytes, commit: Commit) -> dcp.Metadata:
         is_plain = all(info.transform_descriptors is None for info in metadata.storage_data.values())
     except Exception as error:  # a pickle's bytes can fail in any way
         raise DamagedDataError(
-            f"{name}: not what assay writes: {error}. Nothing of it was run. Somebody made it by hand or with "
-            "another tool: do not use this run, and ask whoever gave it to you."
+            f"{name}: not written by assay: {error}. No code of it was run. Another tool wrote it: do not "
+            "use this run, and ask the person who gave it to you."
         ) from error
     if unexpected or not is_plain:
         what = f"{min(unexpected)!r} is no file of this commit" if unexpected else "its tensors were transformed"
@@ -243,7 +236,7 @@ def _metadata_of(data: bytes, commit: Commit) -> dcp.Metadata:
 
 
 class _PlainValues(DefaultLoadPlanner):
-    """Values that are no tensors (a learning rate, flags) are read without running anything, too."""
+    """Loads values other than tensors (a learning rate, flags) without running code."""
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         name = read_item.dest_index.fqn

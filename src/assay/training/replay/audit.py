@@ -1,7 +1,7 @@
-"""Holds every operator against its float64 reference: finds arithmetic that is wrong without being infinite.
+"""Compares each operator with a float64 reference, to find arithmetic that is wrong without being infinite.
 
-A kernel with a wrong corner (one shape, one stride, one value in a million) shows itself far away: as NaN in
-the loss, as a metric that is a little off, as an index out of range. Here it shows where it is.
+A kernel with a wrong corner case (one shape, one stride, one value in a million) shows itself far away: as NaN
+in the loss, as a metric that is slightly off, as an index out of range. Here it shows where it is.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,10 +23,10 @@ class OutsideBound:
 
     def __init__(self) -> None:
         self.not_audited: dict[str, str] = {}
-        """Operators without a reference, and why."""
+        """Operators without a reference -> reason."""
 
     def before(self, call: Call) -> Callable[[Sequence[Tensor]], BadOutput | None]:
-        """Keep the inputs, those copied that the operator changes."""
+        """Save the inputs; those that the operator changes are copied."""
         written = {id(tensor) for tensor in call.written()}
 
         def copied(leaf: object) -> object:
@@ -36,7 +36,7 @@ class OutsideBound:
         return partial(self._first_too_far_off, Call(call.operator, arguments, keywords))
 
     def _first_too_far_off(self, call: Call, outputs: Sequence[Tensor]) -> BadOutput | None:
-        """The first output with a number too far off; `call` holds the inputs as they were."""
+        """Return the first output with a number outside its bound; `call` holds the original inputs."""
         found = references(call, outputs)
         if isinstance(found, NotAudited):
             self.not_audited[str(call.operator)] = found.reason
@@ -66,7 +66,7 @@ def _compared(output: Tensor, reference: Reference) -> BadOutput | None:
 
 
 def _is_comparable(output: Tensor, reference: Reference) -> Numbers:
-    """Not where the truth is no number, or too large for the output's type."""
+    """Return a mask of numbers whose reference is finite and fits the output's type."""
     if not output.is_floating_point():
         return np.ones(reference.value.shape, bool)
     comparable: Numbers = np.abs(reference.value) < torch.finfo(output.dtype).max

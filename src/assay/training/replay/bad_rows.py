@@ -1,11 +1,10 @@
-"""Which rows make a step bad: by halving where numbers are not finite, by comparison where they are only
-high.
+"""Finds the rows that make a step bad: by bisection if numbers are not finite, by comparison if the loss is too high.
 
 Not finite: a set of rows is bad if its loss or its gradient is. Sets are halved until single rows are left.
 
-Too high: the step's rows are held against the rows of the steps before *with the same weights*. If those are
-fine and these are not, it is the data: the rows whose losses make the difference are named. If the earlier
-rows have got worse too, it is the weights, and no row is named.
+Too high: the step's rows are compared with the rows of earlier steps *with the same weights*. If those have a normal
+loss, the cause is the data, and the rows with the losses that make the difference are named. If the earlier rows have
+got worse too, the cause is the weights, and no row is named.
 """
 
 import math
@@ -23,61 +22,60 @@ from assay.training.replay.replayer import Replayer
 from assay.training.trainer.numerics import added_in_order
 
 SIGMAS = 6.0
-"""Robust standard deviations of the earlier steps' mean losses by which a step must exceed their median to be
-the data's doing."""
+"""A step's loss is the data's fault if it exceeds the median of earlier steps by this many robust standard
+deviations."""
 MIN_DEVIATION_SHARE = 0.1
-"""Least spread as a share of the median: steps that are alike by chance do not make every other one bad."""
+"""Smallest deviation as a share of the median, so that steps with equal losses by chance do not flag all others."""
 
 
 class RowLocation(NamedTuple):
-    """A row in its micro-batch."""
+    """The location of a row in a step."""
 
     lane: int
     micro_batch: int
     row: int
-    """In the micro-batch."""
+    """Index in the micro-batch."""
     row_id: int
 
 
 class RowLosses(NamedTuple):
-    """What rows add to a step, each alone."""
+    """Loss sums and weights of rows, each computed alone."""
 
     sums: Float64[np.ndarray, "row"]
-    """[row]: NaN where the forward pass raised an error."""
+    """[row]: NaN if the forward pass raised an error."""
     weights: Float64[np.ndarray, "row"]
-    """[row]: what each counts in the step's mean."""
+    """[row]: weight in the step's mean."""
 
     def where(self, chosen: Bool[np.ndarray, "row"] | Int[np.ndarray, "chosen"]) -> "RowLosses":
-        """Some of the rows."""
         return RowLosses(self.sums[chosen], self.weights[chosen])
 
     def means(self) -> Float64[np.ndarray, "row"]:
-        """[row]: loss per weight; 0 for a row that weighs nothing."""
+        """Return [row]: loss per weight; 0 for a row of zero weight."""
         means: np.ndarray = np.divide(self.sums, self.weights, out=np.zeros_like(self.sums), where=self.weights > 0)
         return means
 
     def mean(self) -> float:
-        """The weighted mean of all together; NaN where nothing weighs."""
+        """Return the weighted mean; NaN for zero weight."""
         weight = float(self.weights.sum())
         return float(self.sums.sum()) / weight if weight else math.nan
 
 
 class SuspectRows(NamedTuple):
-    """What a search found."""
+    """The result of a search."""
 
     rows: list[RowLocation]
     losses: list[float]
-    """The losses of `rows`, in nats, without dropout."""
+    """Losses of `rows`, in nats, without dropout."""
     criterion: str
     num_passes: int
     step_loss: float
-    """Mean over the step's rows, without dropout; so for those below."""
+    """Mean over the step's rows, without dropout; also below."""
     loss_without: float
     earlier_loss: float
 
 
 def narrow(rows: Sequence[RowLocation], is_bad: Callable[[Sequence[RowLocation]], bool]) -> list[RowLocation]:
-    """The rows that are bad by themselves; a set that is bad only together is returned whole.
+    """Return the rows that are bad alone; a set that is only bad together is returned whole.
 
     Takes about 2 b log2(n / b) calls for b bad rows among n.
     """
@@ -91,7 +89,7 @@ def narrow(rows: Sequence[RowLocation], is_bad: Callable[[Sequence[RowLocation]]
 
 
 def row_locations(lanes: Sequence[LaneShare]) -> list[RowLocation]:
-    """All rows of a step, lane by lane; of a prompt each answer by itself."""
+    """Return all rows of a step, lane by lane; for RL methods, each completion."""
     return [
         RowLocation(lane.lane, number, row, int(row_id))
         for lane in lanes
@@ -101,7 +99,7 @@ def row_locations(lanes: Sequence[LaneShare]) -> list[RowLocation]:
 
 
 class RowSearcher:
-    """Searches one step with the weights that its replayer stands at: those before the step."""
+    """Searches one step with the weights before it."""
 
     def __init__(self, replayer: Replayer, share: StepShare) -> None:
         self._replayer = replayer
@@ -112,7 +110,7 @@ class RowSearcher:
         self.num_passes = 0
 
     def not_finite(self) -> SuspectRows:
-        """Rows with a loss or a gradient that is not finite, or that raise an error."""
+        """Return the rows whose loss or gradient is not finite, or that raise an error."""
         bad = [
             row
             for lane in self._lanes
@@ -124,7 +122,7 @@ class RowSearcher:
         return self._suspects(is_bad, losses, "a loss or a gradient that is not finite", math.nan)
 
     def too_high(self, earlier: Sequence[StepShare]) -> SuspectRows:
-        """Rows whose losses lift the step above what the rows of the `earlier` steps have now."""
+        """Return the rows whose losses raise the step above what the `earlier` steps' rows have now."""
         losses = self._losses(self._rows)
         first = self._step - len(earlier)
         before = np.array([self._mean_loss(share, step) for step, share in enumerate(earlier, first)])
@@ -138,7 +136,7 @@ class RowSearcher:
         return self._suspects(is_high, losses, criterion, median)
 
     def _training_lanes(self, share: StepShare, step: int) -> list[LaneShare]:
-        """What the step learns from, with the weights as they are."""
+        """Return the step's training samples, with the current weights."""
         forward, model = self._replayer.forward, self._replayer.model
         recorded = forward.training_samples(lambda: model, share.lanes, step=step)
         return [
@@ -163,7 +161,7 @@ class RowSearcher:
 
     @torch.no_grad()
     def _mean_loss(self, share: StepShare, step: int) -> float:
-        """The mean loss of a step's rows, with the replayer's weights and without dropout."""
+        """Return the mean loss of a step's rows, without dropout."""
         forward, model = self._replayer.forward, self._replayer.model
         batches = [batch for lane in self._training_lanes(share, step) for batch in lane.micro_batches]
         self.num_passes += len(batches)
@@ -188,7 +186,7 @@ class RowSearcher:
 
     @torch.no_grad()
     def _losses(self, rows: Sequence[RowLocation]) -> RowLosses:
-        """The loss of each row alone, without dropout."""
+        """Return the loss of each row alone, without dropout."""
         forward, model = self._replayer.forward, self._replayer.model
         sums, weights = np.full(len(rows), math.nan), np.zeros(len(rows))
         with _without_dropout(model):
@@ -204,7 +202,7 @@ class RowSearcher:
 
 
 def lifting(losses: RowLosses, limit: float) -> list[int]:
-    """The fewest rows, highest losses first, without which the mean is at most `limit`."""
+    """Return the fewest rows, highest losses first, without which the mean is at most `limit`."""
     order = np.argsort(-losses.means(), kind="stable")
     for count in range(len(order)):
         if losses.where(order[count:]).mean() <= limit:

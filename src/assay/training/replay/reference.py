@@ -1,8 +1,7 @@
-"""What an operator should have given: a float64 reference and how far rounding may take the result from it.
+"""Reference outputs of operators in float64, with bounds on the rounding error.
 
-Sums, means and matrix products are computed anew by NumPy, which shares no kernel with torch; of everything
-else the same operator is run in float64, on contiguous copies, which takes another path through it. The
-bounds:
+Sums, means and matrix products are recomputed by NumPy, which shares no kernel with torch; all other operators are run
+in float64 on contiguous copies, which uses another kernel. The bounds:
 
     sums over n numbers       g(n) eps sum|x|           g(n) = min(n, 8 sqrt(n)): the worst case is n eps; with
     matrix products           g(k) eps |A| |B|          probability 1 - 2 n exp(-128) no order of summation
@@ -10,8 +9,8 @@ bounds:
     copies                    none: the same bits
     all others                (g(n) + 64) eps max|y|    n: numbers of the largest input
 
-plus one rounding to the output's type. `eps` is that of the type in which an operator accumulates: float32
-for bfloat16 and float16.
+plus one rounding to the output's type. `eps` is that of the type in which an operator accumulates: float32 for bfloat16
+and float16.
 """
 
 import math
@@ -41,28 +40,29 @@ class Reference(NamedTuple):
     """The reference of one output."""
 
     value: Numbers
-    """float64; int64 where the output is of integers."""
+    """float64; int64 for integer outputs."""
     bound: Numbers
-    """On |output - value|; broadcasts against it. 0: the same bits."""
+    """Bound on |output - value|, broadcastable; 0: the same bits."""
     basis: str
-    """Which bound, in words."""
+    """Name of the bound."""
 
 
 class NotAudited(NamedTuple):
-    """There is no reference."""
+    """The operator has no reference."""
 
     reason: str
 
 
 def growth(num_terms: int) -> float:
-    """How many eps rounding adds to a sum of so many numbers, relative to the sum of their magnitudes."""
+    """Return the factor of eps by which rounding can change a sum of so many numbers, relative to the sum of
+    magnitudes."""
     return min(float(num_terms), 8 * math.sqrt(num_terms))
 
 
 def references(call: Call, outputs: Sequence[Tensor]) -> list[Reference | None] | NotAudited | None:
-    """One per output, None for outputs that hold no arithmetic; None if the whole operator does none.
+    """Return a reference for each output (None without arithmetic), or None if the whole operator has none.
 
-    `call` holds the inputs as they were before the operator ran.
+    `call` holds the inputs from before the operator ran.
     """
     name = call.operator._schema.name
     if name in _EXACT:
@@ -85,7 +85,7 @@ def references(call: Call, outputs: Sequence[Tensor]) -> list[Reference | None] 
 
 
 def float64_of(tensor: Tensor) -> Numbers:
-    """Exact, in float64; integers and booleans in int64."""
+    """Return the numbers exactly in float64; integers and booleans in int64."""
     wide = tensor.detach().to(torch.float64 if tensor.is_floating_point() else torch.int64)
     values: Numbers = wide.cpu().numpy()
     return values
@@ -143,7 +143,7 @@ _EXACT: dict[str, Callable[[dict[str, Any], Tensor], Reference]] = {
     "aten::addmm": _product,
     "aten::baddbmm": _product,
 }
-"""Operators that NumPy computes anew."""
+"""Operators that NumPy recomputes."""
 
 
 def _reference(call: Call, output: Tensor, again: Tensor) -> Reference:
@@ -164,7 +164,7 @@ def _reference(call: Call, output: Tensor, again: Tensor) -> Reference:
 
 
 def _in_float64(call: Call) -> list[Tensor]:
-    """Outputs, and what is changed in place, of the operator run on float64 copies."""
+    """Return the outputs and in-place results of the operator, run on float64 copies."""
 
     def copied(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
@@ -180,7 +180,7 @@ def _in_float64(call: Call) -> list[Tensor]:
 
 
 def _is_view(call: Call) -> bool:
-    """Returns another look at its input's memory, and writes nothing."""
+    """Return whether the operator only returns a view of its input."""
     returned = call.operator._schema.returns
     return any(result.alias_info is not None and not result.alias_info.is_write for result in returned)
 

@@ -1,8 +1,8 @@
-"""One process that makes a run's steps again, whatever world size made them first.
+"""Runs a run's steps again in one process, for any original world size.
 
-It holds every lane, so its partial sums are the whole tree over lanes; and rows, dropout and learning rate
-are functions of the step. So loss, gradients and weights come out with the same bits on the same kind of
-device, with as many threads per rank. Weights begin at a commit, or where the run itself began.
+The process holds all lanes, so its partial sums are the whole tree over lanes; rows, dropout and learning rate
+are functions of the step. So loss, gradients and weights have the same bits on the same kind of device, with as
+many threads per rank. Weights come from a commit, or from the start of the run.
 """
 
 import tempfile
@@ -37,7 +37,7 @@ from assay.training.trainer.trainer import TrainingPosition, num_steps
 
 
 class Replayer:
-    """Stands at one step of a run and makes the next ones."""
+    """Holds a run's state at one step and runs the next ones."""
 
     def __init__(
         self, method: Method, loader: Loader, ranks: Ranks, log: CommitLog, config: TrainerConfig, *, seed: int
@@ -47,7 +47,7 @@ class Replayer:
         self._ranks = ranks
         self.model = trained_model(method, config, seed=seed, device=ranks.device)
         self.is_compiled = config.compile
-        """Layers run as programs, in which no operator is seen."""
+        """True if layers are compiled: their operators are not visible."""
         self.forward = LaneForward(
             method,
             device=ranks.device,
@@ -78,7 +78,7 @@ class Replayer:
             spot_check=check,
         )
         self.step = 0
-        """Updates behind the weights."""
+        """Optimizer steps done."""
         self._restored = TrainingPosition(0, Cursor())
 
     @classmethod
@@ -86,7 +86,7 @@ class Replayer:
     def opened(
         cls, method: Method, loader: Loader, log: CommitLog, config: TrainerConfig, *, seed: int
     ) -> Iterator[Self]:
-        """With the starting weights, as the only rank of a process group that ends with the context."""
+        """Yield a replayer with the initial weights, as the only rank of a process group."""
         with tempfile.TemporaryDirectory() as folder:
             ranks = Ranks.join(
                 rank=0,
@@ -109,13 +109,12 @@ class Replayer:
                     disable_compiled_layers()
 
     def restore(self, commit: Commit) -> None:
-        """Go to a commit."""
         self._saver.restore(commit)
         self.step = commit.step
         self._restored = TrainingPosition.after(commit, self.loader)
 
     def shares(self, first_step: int, last_step: int) -> Iterator[StepShare]:
-        """All lanes' rows of the steps from `first_step` to `last_step`."""
+        """Yield all lanes' rows of the steps from `first_step` to `last_step`."""
         lanes = LaneShares.alone(self.loader.config.lanes).of_rank(0)
         index = self._restored
         if first_step - 1 != index.step:
@@ -125,14 +124,15 @@ class Replayer:
             yield from islice(with_lookahead(shares, self.forward.staleness), steps)
 
     def make(self, share: StepShare) -> StepTotals:
-        """Make the next step from its rows. Where it is not finite, the weights stay as they were."""
+        """Run the next step on its rows. If it is not finite, the weights stay as they were."""
         totals = self._stepper.step(share, step=self.step + 1, stop_requested=False)
         if totals.is_applied:
             self.step += 1
         return totals
 
     def as_written(self) -> AbstractContextManager[None]:
-        """Operators can be seen, in here; where the run has programs of its layers, the bits are others."""
+        """Run layers in eager mode within this context, so that operators are visible; for compiled layers the
+        bits differ."""
         if not self.is_compiled:
             return nullcontext()
         from assay.models.compiled import eager_layers
@@ -140,9 +140,8 @@ class Replayer:
         return eager_layers()
 
     def training_samples(self, share: StepShare, *, step: int) -> list[LaneSamples]:
-        """What each lane learns from in update number `step`."""
         return self.forward.training_samples(lambda: self.model, share.lanes, step=step)
 
     def weights_digest(self) -> str:
-        """The digest of the weights as they are, as commits record it."""
+        """Return the digest of the current weights, as commits record it."""
         return weights_digest(model_state(self.model), self._ranks.saving)

@@ -1,9 +1,8 @@
-"""Looks at every operator of a step as torch dispatches it, and stops at the first that goes wrong.
+"""Inspects each operator of a step as torch dispatches it, and stops at the first bad one.
 
 A dispatch mode sees each operator below autograd, forward and backward, with its real inputs and outputs,
-whatever module or library called it. What `wrong` means is an `Inspector`'s to say; this module knows
-*where*: the module of the model (in backward: the module whose forward made the node that runs), the lane,
-the rows.
+whatever library called it. An `Inspector` decides what is bad; this module knows *where*: the module of the
+model (in backward: the module whose forward created the autograd node), the lane, the rows.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,18 +26,18 @@ MAX_NAMED_ROWS = 20
 
 
 class Call(NamedTuple):
-    """One operator at work."""
+    """A call of an operator."""
 
     operator: OpOverload
     arguments: tuple[Any, ...]
     keywords: dict[str, Any]
 
     def tensors(self) -> list[Tensor]:
-        """All inputs, those in lists too."""
+        """Return all input tensors, those in lists too."""
         return [leaf for leaf in tree_leaves((self.arguments, self.keywords)) if isinstance(leaf, Tensor)]
 
     def named(self) -> dict[str, Any]:
-        """Arguments by the schema's names, defaults included."""
+        """Return the arguments by the schema's names, defaults included."""
         schema = self.operator._schema.arguments
         values = {argument.name: argument.default_value for argument in schema if argument.has_default_value()}
         positional = [argument.name for argument in schema if not argument.kwarg_only]
@@ -46,7 +45,7 @@ class Call(NamedTuple):
         return values | self.keywords
 
     def written(self) -> list[Tensor]:
-        """Inputs that the operator changes in place."""
+        """Return the inputs that the operator changes in place."""
         named = self.named()
         changed = [
             named.get(argument.name)
@@ -56,35 +55,35 @@ class Call(NamedTuple):
         return [leaf for leaf in tree_leaves(changed) if isinstance(leaf, Tensor)]
 
     def outputs(self, result: Any) -> list[Tensor]:
-        """What it returned, and what it changed in place."""
+        """Return the returned tensors and those changed in place."""
         returned = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
         return returned + [tensor for tensor in self.written() if all(tensor is not one for one in returned)]
 
 
 class BadOutput(NamedTuple):
-    """What is wrong with an output."""
+    """A bad output of an operator."""
 
     output: Tensor
     wrong: Tensor
-    """Which of the output's numbers are wrong; the output's shape."""
+    """Mask of the bad numbers; the output's shape."""
     detail: str
     is_origin: bool = True
-    """False: an input brought it along. No finding by itself, but where to look if there is no origin."""
+    """False: an input was bad already. Reported only if no origin is found."""
 
 
 class Inspector(Protocol):
-    """Decides whether an operator went wrong."""
+    """Decides whether an operator's output is bad."""
 
     problem: Any
-    """Name of what it looks for, as `OperatorFinding.problem`."""
+    """Name of the problem, as in `OperatorFinding.problem`."""
 
     def before(self, call: Call) -> Callable[[Sequence[Tensor]], BadOutput | None]:
-        """Look at the inputs, some of which the operator may change; what is returned judges its outputs."""
+        """Called with the inputs, some of which the operator may change; returns a function that checks the outputs."""
         ...
 
 
 class OperatorWatch(TorchDispatchMode):
-    """Active inside `with`; `finding` is the first wrong operator, or None."""
+    """Active within `with`; `finding` is the first bad operator, or None."""
 
     def __init__(
         self,
@@ -95,8 +94,8 @@ class OperatorWatch(TorchDispatchMode):
         frozen_models: Mapping[str, nn.Module] = MappingProxyType({}),
         is_forward: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`where` says the lane and the micro-batch that are being computed; `frozen_models`: models that are asked
-        beside the one under training; `is_forward`: whether a loss is being computed, between modules too."""
+        """`where` returns the current lane and micro-batch; `frozen_models`: models besides the trained one;
+        `is_forward`: whether a loss is being computed, between modules too."""
         super().__init__()  # type: ignore[no-untyped-call]
         models = {"": model, **frozen_models}
         self._named = {
@@ -117,7 +116,7 @@ class OperatorWatch(TorchDispatchMode):
         }
         self.finding: OperatorFinding | None = None
         self.carried: OperatorFinding | None = None
-        """The first operator to which an input brought the trouble: weights that were bad before the step."""
+        """The first operator with a bad input: weights that were bad before the step."""
         self.num_calls = 0
         self.operators: set[str] = set()
 
@@ -143,7 +142,7 @@ class OperatorWatch(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run the operator; look at it unless something was found already."""
+        """Run the operator; inspect it unless something was found already."""
         del types
         if self.finding is not None:
             return func(*args, **(kwargs or {}))
@@ -166,7 +165,7 @@ class OperatorWatch(TorchDispatchMode):
         if node is not None:
             return self._module_of_node.get(node._sequence_nr(), ""), "backward"
         module = self._modules[-1] if self._modules else ""
-        # Autograd numbers its nodes; the one that this operator belongs to, if any, was the last to be made.
+        # Autograd numbers its nodes; this operator's node, if any, is the newest.
         self._module_of_node.setdefault(torch._C._autograd._get_sequence_nr() - 1, module)
         has_graph = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in call.tensors())
         return module, "forward" if module or has_graph or self._is_forward() else "update"
@@ -191,16 +190,15 @@ class OperatorWatch(TorchDispatchMode):
 
 
 class NotFinite:
-    """Finds where the first NaN or infinity *comes from*: an operator that makes it of finite inputs.
+    """Finds the origin of the first NaN or infinity: an operator that produces it from finite inputs.
 
-    Infinities that were asked for (a mask filled with -inf) and what follows from them are no finding, nor is
-    memory that nobody has written yet.
+    Intended infinities (a mask filled with -inf) and their consequences are not reported, nor is uninitialized memory.
     """
 
     problem = "not finite"
 
     def before(self, call: Call) -> Callable[[Sequence[Tensor]], BadOutput | None]:
-        """Whether an input is NaN, and whether one is infinite."""
+        """Record whether an input is NaN or infinite."""
         inputs = [tensor for tensor in call.tensors() if tensor.is_floating_point()]
         had_nan = any(bool(tensor.isnan().any()) for tensor in inputs)
         had_inf = had_nan or any(bool(tensor.isinf().any()) for tensor in inputs)
@@ -209,8 +207,7 @@ class NotFinite:
     def _first_not_finite(
         self, call: Call, had_nan: bool, had_inf: bool, outputs: Sequence[Tensor]
     ) -> BadOutput | None:
-        """The first output with a NaN or an infinity; it is the origin unless an input has such numbers
-        too."""
+        """Return the first output with a NaN or an infinity; it is the origin unless an input has such numbers too."""
         if "empty" in call.operator._schema.name or _takes_infinity(call):
             return None
         for output in outputs:
@@ -231,7 +228,7 @@ class NotFinite:
 
 
 def _largest(call: Call) -> str:
-    """How far from overflow the inputs were that were not written over: updates before made what is huge."""
+    """Describe how close to overflow the inputs were; those changed in place are excluded."""
     written = {tensor.data_ptr() for tensor in call.written()}
     sizes = [
         float(tensor.abs().max())
@@ -247,8 +244,7 @@ def _takes_infinity(call: Call) -> bool:
 
 
 def _rows(wrong: Tensor, micro_batch: MicroBatch, phase: str) -> tuple[int, ...]:
-    """The rows that wrong numbers belong to, where the output is cut by lines or tokens; else all of the
-    micro-batch."""
+    """Return the rows of the bad numbers if the output is indexed by lines or tokens; else all of the micro-batch."""
     row_ids = micro_batch.row_ids
     if phase == "forward" and wrong.dim():
         row_of = _row_of_tokens(micro_batch)
@@ -264,7 +260,7 @@ def _rows(wrong: Tensor, micro_batch: MicroBatch, phase: str) -> tuple[int, ...]
 
 
 def _row_of_tokens(batch: MicroBatch) -> Int[np.ndarray, "line token"]:
-    """Which of the rows is where: packed, or a line each; of pairs, all that is chosen, then all rejected."""
+    """Return the row index of each token: packed, or a line each; for pairs, chosen lines before rejected ones."""
     if batch.packing is not None:
         begins = (batch.packing.position_ids == 0) & (batch.packing.segment_ids > 0)
         packed: np.ndarray = np.maximum(begins.cumsum().reshape(begins.shape) - 1, 0)

@@ -119,8 +119,7 @@ class TrainerConfig(FrozenConfig):
     """CPU threads of a rank. Another number gives other bits."""
 
     def is_spot_checked(self, step: int) -> bool:
-        """Return whether step `step` is spot-checked: every `spot_check_every` steps, rounded to steps that
-        commit."""
+        """Return whether step `step` is spot-checked: every `spot_check_every` steps, rounded to steps that commit."""
         check_interval, commit_every = self.spot_check_every, self.commit_every
         if check_interval is None:
             return False

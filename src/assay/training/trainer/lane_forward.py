@@ -22,7 +22,6 @@ from assay.training.checkpoint.reward_cache import RewardCache
 from assay.training.trainer.config import Precision
 from assay.training.trainer.method import (
     EnterPhase,
-    FrozenModels,
     LaneSamples,
     Loss,
     Method,
@@ -54,7 +53,9 @@ class LaneForward:
         `lanes` are this rank's."""
         self._method = method
         self._rollout_method = method if isinstance(method, RolloutMethod) else None
-        self.frozen_models = _frozen(method.build_frozen_models(), device)
+        self.frozen_models = {
+            name: model.to(device).eval().requires_grad_(False) for name, model in method.build_frozen_models().items()
+        }
         """Frozen models that the loss reads, such as a reference model."""
         self._device = device
         self._autocast = autocast(precision, device)
@@ -241,7 +242,6 @@ class LaneForward:
         return self._rollout_method.rollout_costs if self._rollout_method else None
 
     def check_step(self, metrics: Mapping[str, float], *, step: int) -> None:
-        """Raise if the method does not allow an update with these metrics."""
         if self._rollout_method is not None:
             self._rollout_method.check_step(metrics, step=step)
 
@@ -309,7 +309,3 @@ def _numbers(samples: LaneSamples, names: Sequence[str]) -> list[float]:
     """Return the lane index, then sum and weight of each metric."""
     found = [samples.metrics[name] for name in names]
     return [samples.lane.lane, *(float(part) for metric in found for part in metric)]
-
-
-def _frozen(frozen_models: FrozenModels, device: torch.device) -> FrozenModels:
-    return {name: frozen_model.to(device).eval().requires_grad_(False) for name, frozen_model in frozen_models.items()}

@@ -73,8 +73,7 @@ class ShardedLaneRecomputer:
         self._lane_sum = lane_sum
 
     def digest(self, lane: LaneShare, *, step: int) -> int:
-        """Return the digest of the gradients of the lane's passes, as `ShardedLaneSum.on_own_gradients` sees
-        them."""
+        """Return the digest of the gradients of the lane's passes, as `ShardedLaneSum.on_own_gradients` sees them."""
         samples = self._forward.training_samples(self._lane_sum.whole_model, [lane], step=step, is_recomputation=True)
         own_lane = self._forward.normalize_advantages(samples, step=step)[0].lane
         digest = GradientDigest()

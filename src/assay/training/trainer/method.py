@@ -156,13 +156,12 @@ class RolloutMethod(PredictingMethod, Protocol):
     ) -> list[LaneSamples]:
         """Generate and grade rollouts for optimizer step `step`; return the training samples of each lane.
 
-        The result is a function of weights, rows and `seed` (one for each step): a lane has the same bits alone
-        and beside others, because checks and replays recompute single lanes. `model` has all weights.
-        `max_tokens` is `LoaderConfig.max_micro_batch_tokens`. Grades of external judges are stored in
-        `reward_cache` and read from it.
+        The result is a function of weights, rows and `seed` (one for each step): a lane has the same bits alone and
+        beside others, because checks and replays recompute single lanes. `model` has all weights. `max_tokens` is
+        `LoaderConfig.max_micro_batch_tokens`. Grades of external judges are stored in `reward_cache` and read from it.
 
-        If `is_stopping()` becomes true, raises `GenerationCancelledError` and changes nothing. `enter_phase` is
-        called when generation and grading begin.
+        If `is_stopping()` becomes true, raises `GenerationCancelledError` and changes nothing. `enter_phase` is called
+        when generation and grading begin.
         """
         ...
 
@@ -173,8 +172,7 @@ class RolloutMethod(PredictingMethod, Protocol):
 
     @property
     def step_statistics(self) -> Sequence[str]:
-        """Metrics of rollouts whose means over the step `normalize_advantages` needs; empty if it is not
-        needed."""
+        """Metrics of rollouts whose means over the step `normalize_advantages` needs; empty if it is not needed."""
         ...
 
     def normalize_advantages(self, lane: LaneShare, totals: Mapping[str, float]) -> LaneShare:

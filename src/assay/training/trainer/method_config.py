@@ -25,7 +25,6 @@ class BinaryPredictions(NamedTuple):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns of the table of predictions."""
         return ("label", "probability")
 
     @property
@@ -48,7 +47,6 @@ class RowScores(NamedTuple):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns of the table of predictions."""
         return (*(metric.name for metric in self.metrics), *([self.counted] if self.counted else []))
 
     @property
@@ -64,22 +62,18 @@ class ClassPredictions(NamedTuple):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns of the table of predictions."""
         return ("predicted", *(metric.name for metric in self.metrics))
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """Means over rows."""
         return (ACCURACY, LOG_LOSS)
 
     @property
     def ranges(self) -> Mapping[str, tuple[float, float]]:
-        """See `RowScores`."""
         return {LOG_LOSS.name: (0.0, math.inf)}
 
     @property
     def metric(self) -> Metric:
-        """Selects the best commits and compares runs."""
         return ACCURACY
 
 
@@ -91,12 +85,10 @@ class NumberPredictions(NamedTuple):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns of the table of predictions."""
         return ("prediction", *(metric.name for metric in self.metrics))
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """Means over rows."""
         unit = self.unit or "units of the label"
         return (
             Metric(name="absolute_error", unit=unit, higher_is_better=False),
@@ -105,12 +97,10 @@ class NumberPredictions(NamedTuple):
 
     @property
     def ranges(self) -> Mapping[str, tuple[float, float]]:
-        """See `RowScores`."""
         return {metric.name: (0.0, math.inf) for metric in self.metrics}
 
     @property
     def metric(self) -> Metric:
-        """Selects the best commits and compares runs."""
         return self.metrics[0]
 
 
@@ -134,8 +124,7 @@ class MethodConfig(FrozenConfig, ABC):
 
     @property
     def coded(self) -> str | None:
-        """What the training loss is the code length of, in nats (`labels`, `preferences`); None if it is no
-        -log p."""
+        """What the training loss is the code length of, in nats (`labels`, `preferences`); None if it is no -log p."""
         return None
 
     @property
@@ -209,8 +198,7 @@ class MethodConfig(FrozenConfig, ABC):
         return 0
 
     def size(self, num_tokens: int) -> ModelSize | None:  # noqa: ARG002
-        """Return the model size for micro-batches of `num_tokens` tokens, padding counted; None if it is
-        unknown."""
+        """Return the model size for micro-batches of `num_tokens` tokens, padding counted; None if it is unknown."""
         return None
 
 

@@ -21,8 +21,7 @@ DIGEST_BITS = 52
 
 
 def seed_generators(key: int) -> None:
-    """Seed the generators like `torch.manual_seed`, a hundred times faster: only the backends in use are
-    seeded."""
+    """Seed the generators like `torch.manual_seed`, a hundred times faster: only the backends in use are seeded."""
     torch.default_generator.manual_seed(key)
     if torch.cuda.is_available():
         torch.cuda.manual_seed(key)

@@ -57,7 +57,6 @@ class ReferenceModel:
 
     @classmethod
     def from_folder(cls, path: str) -> "ReferenceModel":
-        """Load the model of a checkpoint folder."""
         return cls(_from_folder(path), name=path)
 
     def check_rows(self, manifest: DatasetManifest) -> None:

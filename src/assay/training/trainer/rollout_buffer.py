@@ -58,11 +58,9 @@ class RolloutBuffer:
         """(step, lane) -> rollouts to train on in that step."""
 
     def has(self, step: int, lane: int) -> bool:
-        """Return whether the rollouts of a step and lane are buffered."""
         return (step, lane) in self._buffered
 
     def put(self, step: int, lanes: Sequence[LaneShare], samples: Sequence[LaneSamples], *, policy_step: int) -> None:
-        """Buffer the samples of `lanes`."""
         for lane, lane_samples in zip(lanes, samples, strict=True):
             self._buffered[step, lane.lane] = BufferedRollouts(lane_samples, policy_step, _row_ids(lane))
 
@@ -78,8 +76,7 @@ class RolloutBuffer:
         return buffered.samples
 
     def for_recomputation(self, step: int, lane: LaneShare, ahead: Mapping[int, LaneShare]) -> BufferedLane:
-        """Return the lane's work in step `step` for another rank; `ahead`: its prompts by step, `step`
-        included."""
+        """Return the lane's work in step `step` for another rank; `ahead`: its prompts by step, `step` included."""
         buffered = [
             (future_step, entry.samples.digest)
             for (future_step, of), entry in sorted(self._buffered.items())

@@ -101,8 +101,7 @@ class SpotCheck:
         self._own = GradientDigest()
 
     def begin(self, share: StepShare, *, step: int) -> None:
-        """Call before the step's first lane, so that the gradient of the checked lane is digested during
-        backward."""
+        """Call before the step's first lane, so that the gradient of the checked lane is digested during backward."""
         choices = self._lane_sum.seen_alone(len(share.lanes))
         self._position = choices[derive_key(self._seed, "spot check", step, self._ranks.rank) % len(choices)]
         self._own = GradientDigest()
@@ -156,7 +155,6 @@ class SpotCheck:
         raise WrongArithmeticError(_message(list(suspects.values()), step), tuple(suspects.values()))
 
     def _gathered(self, reported: Any) -> list[Any]:
-        """Return all ranks' values, by rank."""
         if self._ranks.world_size == 1:
             return [reported]
         everyone = [None] * self._ranks.world_size

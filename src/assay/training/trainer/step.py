@@ -72,7 +72,6 @@ class StepTotals(NamedTuple):
     """Log of the prompts of this rank's lanes; None if rows are no prompts."""
 
     def requests_commit(self) -> bool:
-        """Return whether this update must be committed."""
         return self.stop_requested or self.commit_requested
 
     @property
@@ -82,7 +81,6 @@ class StepTotals(NamedTuple):
 
     @property
     def loss(self) -> float:
-        """Mean loss over the step's weight."""
         return self.loss_sum / max(1, self.weight)
 
 
@@ -118,9 +116,7 @@ class LaneGradients(Protocol):
     """True if `whole_model` is a collective."""
 
     @property
-    def module(self) -> nn.Module:
-        """The wrapped model."""
-        ...
+    def module(self) -> nn.Module: ...
 
     def whole_model(self) -> nn.Module:
         """Return the unwrapped model with all weights; all ranks must call this together."""
@@ -181,8 +177,7 @@ class Stepper:
     def step(self, share: StepShare, *, step: int, stop_requested: bool, commit_requested: bool = False) -> StepTotals:
         """Run optimizer step `step` (from 1) on this rank's share.
 
-        If the method makes several updates of a share, the totals are the last update's; the first is
-        spot-checked.
+        If the method makes several updates of a share, the totals are the last update's; the first is spot-checked.
         """
         check = self._spot_check if self._spot_check and self._spot_check.is_due(step) else None
         rollouts = self._collect_rollouts(share, step)
@@ -281,7 +276,8 @@ class Stepper:
             commit_requested=any(lane.commit_requested for lane in lanes),
             exchange_s=exchange_s,
             bad_lanes=tuple(int(lane.lane) for lane in lanes if not math.isfinite(lane.loss)),
-            metrics=self._metrics(lanes),
+            # Added in lane order, then divided.
+            metrics=means_of(self._forward.metrics, [[lane.lane, *lane.metrics] for lane in lanes]),
             digests=self._rollout_digests(lanes),
         )
         if totals.bad_lanes:
@@ -306,10 +302,6 @@ class Stepper:
 
     def _gradients(self) -> list[Float[Tensor, "..."]]:
         return [p.grad for p in self._trained if p.grad is not None]
-
-    def _metrics(self, lanes: list[_LaneTotals]) -> dict[str, float]:
-        """Return means: sums and weights are added in lane order, then divided."""
-        return means_of(self._forward.metrics, [[lane.lane, *lane.metrics] for lane in lanes])
 
     def _timed_backward(
         self, samples: LaneSamples, position: int, num_passes: int, *, step: int, update: int

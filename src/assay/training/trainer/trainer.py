@@ -50,13 +50,9 @@ Evaluate = Callable[[int], float | None]
 class Recorder(Protocol):
     """Receives phases and metrics of the rank; see `store.metrics.segment`."""
 
-    def phase(self, name: Phase) -> None:
-        """Record that the device enters a phase."""
-        ...
+    def phase(self, name: Phase) -> None: ...
 
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Log the metrics of a step."""
-        ...
+    def log(self, step: int, values: Mapping[str, float]) -> None: ...
 
     def sync(self) -> None:
         """Return when all logged metrics are durable."""

@@ -72,7 +72,7 @@ def test_a_smaller_window_costs_no_fewer_tokens(tiny_model):
 def test_a_tokenizer_that_loses_something_gives_no_bits_per_byte(tiny_causal):
     lossy = Tokenizer(models.WordLevel({"[UNK]": 0, "def": 1}, unk_token="[UNK]"))
     lossy.pre_tokenizer = pre_tokenizers.Whitespace()
-    with pytest.raises(ConfigError, match="does not spell this text back"):
+    with pytest.raises(ConfigError, match="does not reproduce this text"):
         LocalModel(CausalModel(tiny_causal.network, lossy, 16), name="x").text_bits("def   f")
 
 
@@ -126,7 +126,7 @@ def test_a_saved_checkpoint_says_what_it_said(tiny_causal, tiny_model, tmp_path)
 
 
 def test_a_folder_without_a_model_is_named(tmp_path):
-    with pytest.raises(ConfigError, match=r"no config\.json there"):
+    with pytest.raises(ConfigError, match=r"has no config\.json"):
         load_causal(str(tmp_path))
 
 

@@ -1,1 +1,1 @@
-"""What a text with metadata is labelled with: 0 or 1, one of several classes, or a number."""
+"""Classification and regression of texts with metadata: 0 or 1, one of several classes, or a number."""

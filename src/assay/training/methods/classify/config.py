@@ -12,8 +12,7 @@ from assay.training.methods.classify.label_config import BinaryLabel, LabelConfi
 from assay.training.trainer.method_config import MethodConfig, Predictions
 
 NUMERIC_BUCKETS = 129
-"""Buckets by quarter octaves of |x| + 1: 0 for missing values, 1 to 64 for negative numbers, 65 to 128 for
-others."""
+"""Buckets by quarter octaves of |x| + 1: 0 for missing values, 1 to 64 for negative numbers, 65 to 128 for others."""
 _TOKEN_TYPES = 2
 
 
@@ -40,7 +39,6 @@ class ClassifyConfig(MethodConfig):
 
     @property
     def metadata_columns(self) -> tuple[str, ...]:
-        """All metadata columns that the model reads."""
         return (*self.categorical_columns, *self.numeric_columns)
 
     @property

@@ -44,7 +44,6 @@ class BinaryLabel(FrozenConfig):
         return f"'label' is {label!r:.60}, and this model's are 0 and 1"
 
     def check_dataset(self, manifest: DatasetManifest) -> None:
-        """Raise `ConfigError` for labels of another kind."""
         known = {"0", "1"} if self.positive is None else manifest.label_counts.keys()
         if self.positive is not None and self.positive not in manifest.label_counts:
             raise ConfigError(
@@ -89,7 +88,6 @@ class ClassesLabel(FrozenConfig):
         return f"'label' is {label!r:.60}, and this model's are {_some(self.names)}"
 
     def check_dataset(self, manifest: DatasetManifest) -> None:
-        """Raise `ConfigError` for labels of another kind."""
         if not manifest.label_counts:
             raise ConfigError(
                 f"the labels of dataset '{manifest.name}' are numbers, and method.label is classes. {_hint(manifest)}"
@@ -103,9 +101,8 @@ class ClassesLabel(FrozenConfig):
 
 
 class NumberLabel(FrozenConfig):
-    """Labels that are numbers. The loss is the squared error of (label - mean) / scale; runs are compared
-    by the mean absolute error, in the label's unit.
-    """
+    """Labels that are numbers. The loss is the squared error of (label - mean) / scale; runs are compared by the mean
+    absolute error, in the label's unit."""
 
     type: Literal["number"]
 
@@ -132,7 +129,6 @@ class NumberLabel(FrozenConfig):
         return f"'label' is {label!r:.60}, and this model's are numbers"
 
     def check_dataset(self, manifest: DatasetManifest) -> None:
-        """Raise `ConfigError` for labels of another kind."""
         kind = manifest.columns.get(LABEL, "")
         if not kind.startswith((*_FRACTIONS, "int", "uint", "bool")):
             raise ConfigError(

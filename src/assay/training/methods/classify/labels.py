@@ -109,8 +109,7 @@ class ClassTargets(Labels):
         return torch.zeros(1, dtype=torch.int64, device=device)
 
     def loss(self, outputs: Float[Tensor, "row class"], targets: Int[Tensor, "row"]) -> Loss:
-        """Return the sum of cross-entropies in nats; `accuracy`: share of rows whose class is the most
-        probable."""
+        """Return the sum of cross-entropies in nats; `accuracy`: share of rows whose class is the most probable."""
         is_right = outputs.detach().argmax(dim=1) == targets
         return Loss(class_cross_entropy_sum(outputs, targets), {"accuracy": MetricSum(is_right.sum(), len(targets))})
 

@@ -1,1 +1,1 @@
-"""Preferences taught to a language model directly, without a reward model: DPO and its relatives."""
+"""Direct preference optimization: DPO and its variants."""

@@ -79,9 +79,8 @@ class FrozenReference(FrozenConfig):
 
 
 class ColumnReference(FrozenConfig):
-    """Precomputed log-probabilities: the columns `ref_chosen_logps` and `ref_rejected_logps` that `assay
-    data score` writes.
-    """
+    """Precomputed log-probabilities: the columns `ref_chosen_logps` and `ref_rejected_logps` that `assay data score`
+    writes."""
 
     type: Literal["columns"]
 

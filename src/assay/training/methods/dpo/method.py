@@ -78,8 +78,7 @@ class DpoMethod:
         return len(micro_batch.row_ids)
 
     def tensors(self, micro_batch: MicroBatch, device: torch.device) -> Mapping[str, Shaped[Tensor, "..."]]:
-        """Return `input_ids` [2 pair, token], `scored` [2 pair, token - 1]; `reference` [2 pair] if columns
-        hold it."""
+        """Return `input_ids` [2 pair, token], `scored` [2 pair, token - 1]; `reference` [2 pair] if columns hold it."""
         pairs = pairs_of(micro_batch)
         arrays = {"input_ids": pairs.input_ids, "scored": pairs.in_completion()}
         if isinstance(self.config.reference, ColumnReference):

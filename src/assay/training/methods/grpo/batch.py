@@ -40,7 +40,6 @@ class TrainingSample(NamedTuple):
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of prompt and completion."""
         return len(self.row.tokens) + len(self.rollout.tokens)
 
 

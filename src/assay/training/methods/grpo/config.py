@@ -130,8 +130,7 @@ class BnpoLoss(_Clipped):
 
 
 class GspoLoss(_Clipped):
-    """One ratio per completion, the geometric mean of its tokens' ratios, clipped as a whole; mean over
-    completions.
+    """One ratio per completion, the geometric mean of its tokens' ratios, clipped as a whole; mean over completions.
 
     Zheng et al. 2025, arXiv:2507.18071, eq. 5 and 7.
     """
@@ -205,7 +204,7 @@ def _check_reference(reference: PretrainedCausalConfig, *, longest: int, vocab_s
     where = f"method.reference.path={reference.path}"
     if longest > shape.max_tokens:
         raise ConfigError(
-            f"{where}: it takes {shape.max_tokens} tokens, but the longest prompt with an answer of "
+            f"{where}: it takes {shape.max_tokens} tokens, but the longest prompt with a completion of "
             f"method.sampling.max_tokens has {longest}. Use a smaller method.sampling.max_tokens, or another "
             "reference."
         )
@@ -217,9 +216,8 @@ def _check_reference(reference: PretrainedCausalConfig, *, longest: int, vocab_s
 
 
 class GrpoConfig(MethodConfig):
-    """A causal language model completes each prompt several times and is trained towards the completions
-    that earned more than their group's mean.
-    """
+    """A causal language model completes each prompt several times and is trained towards the completions that earned
+    more than their group's mean."""
 
     also_called: ClassVar = {
         "num_generations": "group_size",
@@ -395,7 +393,7 @@ class GrpoConfig(MethodConfig):
         named = f"ends completions with token {', '.join(map(str, ends))}" if ends else "names no end token"
         rows = f", and turns of dataset '{manifest.name}' end with token {expected[0]}" if expected else ""
         raise ConfigError(
-            f"method.model.path={self.model.path}: it {named} (eos_token_id){rows}: every answer would run to "
+            f"method.model.path={self.model.path}: it {named} (eos_token_id){rows}: every completion would run to "
             "method.sampling.max_tokens. Name the token as 'eos_token_id' in its generation_config.json, or "
             'its text in method.sampling.stop, e.g. ["<|im_end|>"].'
         )
@@ -458,7 +456,7 @@ class GrpoConfig(MethodConfig):
     @model_validator(mode="after")
     def _settings_fit(self) -> "GrpoConfig":
         if self.reference.path is not None and not self.kl:
-            raise ValueError("method.reference.path: nobody asks it while method.kl is 0. Give kl a weight")
+            raise ValueError("method.reference.path: unused while method.kl is 0. Set method.kl, or leave the path out")
         overlong = self.overlong
         if isinstance(overlong, ShapeOverlong) and overlong.buffer_tokens > self.sampling.max_tokens:
             raise ValueError(

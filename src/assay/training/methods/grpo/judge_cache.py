@@ -1,4 +1,4 @@
-"""Calls external judges once for each completion: grades are read from the run's reward cache, and new ones stored there.
+"""Calls external judges once for each completion; grades are stored in the run's reward cache.
 
 completion --(row, sample, rollout digest) in the cache?--> yes: cached grade | no: call the judge, store, then use
 """
@@ -28,7 +28,6 @@ class JudgeBatch(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Completions in a group."""
         return len(self.digests) // max(1, len(self.row_ids))
 
 
@@ -42,8 +41,7 @@ def cached_grades(
 ) -> list[Grade]:
     """Return the grades of all completions by reward number `index`.
 
-    `grade_indices` calls the judge for the completions at some indices; `at_once` groups are graded
-    concurrently.
+    `grade_indices` calls the judge for the completions at some indices; `at_once` groups are graded concurrently.
     """
     cached, reward_cache, size = _cached_grades(groups, index), groups.reward_cache, groups.size
 

@@ -11,13 +11,12 @@
     gspo          - min(s A, c(s) A)                                  over the step's completions
     cispo         - sum_t stop_gradient(min(r_t, max_ratio)) A log pi over the step's tokens
 
-Sources are in the configuration of each loss. `kl` times a divergence may be added to a token's loss: that of pi
-from pi_ref, estimated by r_t k3, k3 = pi_ref / pi - log(pi_ref / pi) - 1 (Schulman 2020, "Approximating KL
-divergence"). Without r_t, which is 1 at first, its slope would be that of another divergence (DeepSeek-V3.2
-2025, arXiv:2512.02556, section 3.1).
+Sources are in the configuration of each loss. `kl` times a divergence may be added to a token's loss: that of pi from
+pi_ref, estimated by r_t k3, k3 = pi_ref / pi - log(pi_ref / pi) - 1 (Schulman 2020, "Approximating KL divergence").
+Without r_t, which is 1 at first, its slope would be that of another divergence (DeepSeek-V3.2 2025, arXiv:2512.02556,
+section 3.1).
 
-The divisor (tokens or completions) is counted over the whole step, so lanes and micro-batches do not change the
-mean.
+The divisor (tokens or completions) is counted over the whole step, so lanes and micro-batches do not change the mean.
 """
 
 from typing import NamedTuple
@@ -68,8 +67,7 @@ def divergences(
     old_logprobs: Float[Tensor, "row target"],
     reference: Float[Tensor, "row target"],
 ) -> Float[Tensor, "row target"]:
-    """Return k3 of each token times its ratio, so that mean and gradient are unbiased for tokens of any
-    sampler."""
+    """Return k3 of each token times its ratio, so that mean and gradient are unbiased for tokens of any sampler."""
     differences = reference - logprobs
     return (logprobs - old_logprobs).exp() * (differences.exp() - differences - 1)
 
@@ -97,11 +95,9 @@ def importance_weights(gaps: Float[Tensor, "row target"], gap: LogprobGap) -> Fl
 
 
 def group_advantages(rewards: Float64[np.ndarray, "rollout"], *, by_deviation: bool) -> Float32[np.ndarray, "rollout"]:
-    """Return the rewards of one prompt's rollouts minus their mean, divided by their deviation if
-    `by_deviation`.
+    """Return the rewards of one prompt's rollouts minus their mean, divided by their deviation if `by_deviation`.
 
-    A failed grade (NaN) is left out of the mean and keeps NaN. If all rewards are equal, advantages are exactly
-    zero.
+    A failed grade (NaN) is left out of the mean and keeps NaN. If all rewards are equal, advantages are exactly zero.
     """
     graded = rewards[~np.isnan(rewards)]
     if len(graded) == 0 or (graded == graded[0]).all():

@@ -94,7 +94,6 @@ class GrpoMethod:
 
     @property
     def metrics(self) -> Sequence[str]:
-        """Names of the metrics that are logged with each step."""
         of_loss = ["entropy", self._gap_name]
         of_loss += ["weighed"] if self._truncated else []
         of_loss += ["kl"] if self.config.kl else []
@@ -228,8 +227,7 @@ class GrpoMethod:
         return scaled_lane(lane, totals)
 
     def check_step(self, metrics: Mapping[str, float], *, step: int) -> None:
-        """Raise if too many completions have no grade, or if a remote engine's logprobs differ from the
-        trainer's."""
+        """Raise if too many completions have no grade, or if a remote engine's logprobs differ from the trainer's."""
         most, example = self.config.max_reward_failures, self._rewards.last_failure
         check_failure_rate(metrics, most, step=step, example=example)
         if self._remote is not None:
@@ -241,7 +239,6 @@ class GrpoMethod:
         return num_completion_tokens(micro_batch) if is_over_tokens else len(micro_batch.row_ids)
 
     def tensors(self, micro_batch: MicroBatch, device: torch.device) -> Mapping[str, Shaped[Tensor, "..."]]:
-        """Return `completion_arrays` or, for prompts, `prompt_arrays` as tensors."""
         arrays = (completion_arrays if has_completions(micro_batch) else prompt_arrays)(micro_batch)
         return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
 
@@ -255,7 +252,6 @@ class GrpoMethod:
         }
 
     def loss(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]], frozen_models: FrozenModels) -> Loss:
-        """Return the policy loss of the completions."""
         loss_mask, scores = tensors["loss_mask"], self._scores(model, tensors)
         logprobs, num_tokens = scores.logprobs, loss_mask.sum()
         first, drawn = tensors.get(OLD, logprobs.detach()), tensors["sampler_logprobs"]
@@ -341,7 +337,6 @@ class GrpoMethod:
 
     @cached_property
     def _ends(self) -> frozenset[int]:
-        """Tokens that end a completion."""
         return frozenset(self.config.end_ids())
 
     @property
@@ -480,6 +475,6 @@ class GrpoMethod:
         return CompletionText(self._tokenizer, self.config.sampling.stop, self._ends).of(rollout.tokens.tolist())
 
 
-def _numbers(graded: Sequence[Graded]) -> Float64[np.ndarray, "answer"]:
+def _numbers(graded: Sequence[Graded]) -> Float64[np.ndarray, "rollout"]:
     """Return the rewards; NaN for a failed grade."""
     return np.array([np.nan if grade.reward is None else grade.reward for grade in graded], np.float64)

@@ -1,7 +1,7 @@
 """The outcome of a prompt, given the rewards of its completions. The audit checks rollout logs by this rule. No torch.
 
 rewards --minus overlong penalties--> no grade: failed | all equal: zero_std | lane is full: surplus
-                                      | all with a gradient were cut and masked: overlong | else: learned
+                                      | all with a gradient were cut and masked: overlong | else: trained
 """
 
 import json

@@ -116,14 +116,14 @@ class RemoteRollouts:
         if allowed.on_excess != "refuse" or gap <= allowed.bound:
             return
         if self._last is not None and not self._last[0].is_read_only:
-            reward_cache, generate = self._last
-            delete_groups(reward_cache.store, generate)
+            reward_cache, last_step = self._last
+            delete_groups(reward_cache.store, last_step)
         raise EngineError(
             f"step {step}: method.sampler.url={self._sampler.url} and the trainer are {gap:.3g} nats apart per "
-            f"token, more than method.sampler.logprob_gap.bound={allowed.bound:g}: it draws with other "
-            "weights than it names, at another temperature, leaves tokens out, or says how likely they are "
-            "before all that (vLLM: --logprobs-mode processed_logprobs). No update was made, and what is "
-            f"committed is intact. Mend the engine ({HOW}) and go on with assay train --resume; or weigh such "
+            f"token, more than method.sampler.logprob_gap.bound={allowed.bound:g}: it samples with other "
+            "weights than it reports, at another temperature or from a truncated distribution, or reports logprobs "
+            "before these are applied (vLLM: --logprobs-mode processed_logprobs). No update was made, and commits "
+            f"are intact. Fix the engine ({HOW}) and continue with assay train --resume; or weight such "
             "tokens: assay train --from RUN method.sampler.logprob_gap.on_excess=truncate."
         )
 
@@ -204,7 +204,7 @@ def _merged(network: CausalNetwork) -> CausalNetwork:
 
 
 def _write(network: CausalNetwork, config: PretrainedCausalConfig, folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)  # of an earlier attempt: nobody knows whether it is whole
+    shutil.rmtree(folder, ignore_errors=True)  # of an earlier attempt, perhaps incomplete
     unfinished = folder.parent / f"{_UNFINISHED}{folder.name}"
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir()
@@ -214,7 +214,7 @@ def _write(network: CausalNetwork, config: PretrainedCausalConfig, folder: Path)
         if (file := tokenizer.parent / name).is_file():
             shutil.copyfile(file, unfinished / name)
     for file in unfinished.iterdir():
-        file.chmod(0o644)  # the engine may be somebody else's
+        file.chmod(0o644)  # the engine may run as another user
     unfinished.rename(folder)
 
 

@@ -205,7 +205,7 @@ def _check_run(run: Run, where: str, longest: int, vocab_size: int | None) -> No
     if vocab_size is not None and vocab_size > shape.vocab_size:
         raise ConfigError(
             f"{where}.run={run.run_id}: its vocabulary has {shape.vocab_size} tokens, and that of method.model "
-            f"{vocab_size}: it could not be asked about all that may be written. Train a reward model with as "
+            f"{vocab_size}: it could not score all that the policy may generate. Train a reward model with as "
             "many."
         )
     if longest > shape.max_tokens:

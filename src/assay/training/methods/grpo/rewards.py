@@ -199,7 +199,7 @@ def check_failure_rate(metrics: Mapping[str, float], most: float, *, step: int, 
         hint = "Fix the grader and train a new run"
         if kinds[KILLED]:
             hint = (
-                "Processes of graders were killed from outside, which says nothing of the rollouts: go on with "
+                "Processes of graders were killed from outside, so the rollouts may be fine: continue with "
                 "assay train --resume, and the step is graded again. If the kernel killed them because memory "
                 "ran out, start fewer ranks on the machine, or have the grader take less"
             )

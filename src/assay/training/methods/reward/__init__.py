@@ -1,1 +1,1 @@
-"""How good a completion is, as one number, learned from pairs of which one was preferred."""
+"""Reward modelling from preference pairs."""

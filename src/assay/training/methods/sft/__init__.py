@@ -1,1 +1,1 @@
-"""Supervised fine-tuning: a language model learns the tokens that it is shown."""
+"""Supervised fine-tuning of language models."""

@@ -112,7 +112,7 @@ def manifest(kind: str, **counts: int) -> DatasetManifest:
             r"other than 0 and 1: '2'.*type: classes, names: \[0, 2\]\}",
         ),
         (BinaryLabel(), manifest("double"), r"\(numbers\).*method.label=\{type: number\}"),
-        (BinaryLabel(positive="spam"), manifest("string", ham=2), "no row .* labelled so; there are: 'ham'"),
+        (BinaryLabel(positive="spam"), manifest("string", ham=2), "no row .* has this label. It has: 'ham'"),
         (
             CLASSES,
             manifest("string", ham=1, bacon=1),
@@ -135,7 +135,7 @@ def test_a_dataset_of_other_labels_is_refused_with_the_cure(label: Any, dataset,
 
 
 def test_names_differ_and_are_several() -> None:
-    with pytest.raises(ValidationError, match="'a' stands there twice"):
+    with pytest.raises(ValidationError, match="'a' is listed twice"):
         ClassesLabel(type="classes", names=("a", "b", "a"))
     with pytest.raises(ValidationError, match="at least 2 items"):
         ClassesLabel(type="classes", names=("a",))

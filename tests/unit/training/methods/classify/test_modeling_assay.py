@@ -101,7 +101,7 @@ def test_a_row_without_a_column_is_refused_by_its_place_and_none_is_missing() ->
     found = AssayClassifier.buckets_of(model, [whole, {"language": None, "turns": None}])
     assert found.tolist() == [[bucket_of(whole[column["name"]], column) for column in COLUMNS], [0, 0]]
     assert AssayClassifier.buckets_of(model, []).shape == (0, 2)
-    text = "row 1: no column 'language', which the model reads; it has lang, turns. Give it, or None"
+    text = "row 1: no column 'language', which the model needs; it has lang, turns. Give it, or None"
     with pytest.raises(ValueError, match=text):
         AssayClassifier.buckets_of(model, [whole, {"lang": "en", "turns": 2}])
 

@@ -132,7 +132,7 @@ def test_an_engine_with_stale_weights_is_named_and_only_by_the_digest(
     config: GrpoConfig, store: ObjectStore, engine: CompletionsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.faults = {"stale"}
-    with pytest.raises(EngineError, match=r"it has other weights: they are to have digest .* names"):
+    with pytest.raises(EngineError, match=r"it has other weights: expected digest .* reports"):
         rolled_out(config, store, rows=[1])
     assert not load_groups(store, 3, [1])
     monkeypatch.setattr(RemoteEngine, "check_weights", lambda *_: None)
@@ -143,7 +143,7 @@ def test_answers_behind_which_the_weights_change_are_not_kept(
     config: GrpoConfig, store: ObjectStore, engine: CompletionsServer
 ) -> None:
     engine.faults = {"changing"}
-    with pytest.raises(EngineError, match="behind its answers it names another"):
+    with pytest.raises(EngineError, match="after its completions it reports another"):
         rolled_out(config, store, rows=[1])
     assert not load_groups(store, 3, [1])
 
@@ -222,7 +222,7 @@ def test_a_weight_is_the_ratio_of_both_cut_at_the_largest_and_one_within_the_bou
 
 REFUSED = {
     "text_only": "its answer has no tokens with their log-probabilities",
-    "unnamed": "it does not name its weights",
+    "unnamed": "it does not report its weights",
     "stale": "it has other weights",
 }
 
