@@ -1,8 +1,8 @@
 """Each kind of record is written as its golden line has it, and a golden line is read whole."""
 
 import json
-from typing import Any
 from pathlib import Path
+from typing import Any
 
 import pytest
 
