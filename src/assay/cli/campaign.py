@@ -11,7 +11,15 @@ import click
 from assay.base.clock import SystemClock
 from assay.base.units import number_of
 from assay.cli.launch_target import LaunchTarget, launch_target_options, print_warning
-from assay.cli.parameters import CAMPAIGN, FILE, CommandGroup, current_home, readable_ledger, writable_ledger
+from assay.cli.parameters import (
+    CAMPAIGN,
+    FILE,
+    CommandGroup,
+    current_home,
+    print_status,
+    readable_ledger,
+    writable_ledger,
+)
 
 if TYPE_CHECKING:
     from assay.decision.config import CampaignConfig
@@ -120,7 +128,7 @@ def run(
             open_campaign,
             ledger,
             execution=ExecutionSettings(launcher, runs_at_once, host=target.host(), warn=print_warning),
-            on_message=lambda text: click.secho(f"· {text}", fg="cyan", err=True),
+            on_message=print_status,
         )
     written = write_memo(open_campaign, stopped_by=result.stopped_by)
     print_decisions(written.memo.decisions, as_json=as_json)

@@ -110,7 +110,6 @@ def chat(
 
 
 def _print_completion(conversation: "Conversation", text: str) -> "Completion":
-    """Print the completion while it is generated, and a warning if the prompt was cut."""
     completion = conversation.reply(text, lambda piece: click.echo(piece, nl=False))
     if completion.prompt_tokens_cut:
         tokens = number_of(completion.prompt_tokens_cut, "token")

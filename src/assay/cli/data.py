@@ -311,7 +311,6 @@ def _confirm_proposal(found: "Proposal", sources: tuple[Path, ...], out: Path, o
 
 
 def _other_labels_text(found: "Proposal") -> str:
-    """Return a sentence about other columns that may be the label."""
     others = [f"{name} ({count:,})" for name, count in found.could_be_label.items() if name != found.label]
     if not others:
         return ""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from assay.base.units import count_text, duration_text
-from assay.cli.parameters import FOLDER, current_home
+from assay.cli.parameters import FOLDER, current_home, print_status
 
 if TYPE_CHECKING:
     from assay.reporting.views.comparison import ComparisonView
@@ -44,10 +44,6 @@ def demo(overrides: tuple[str, ...], sft: bool, functions: int, out: Path | None
         _classify(home, out or home.folder / "demo", functions, overrides)
 
 
-def _print_status(text: str) -> None:
-    click.secho(f"· {text}", fg="cyan", err=True)
-
-
 def _classify(home: "Home", folder: Path, functions: int, overrides: tuple[str, ...]) -> None:
     from assay.cli.progress import ProgressObserver
     from assay.reporting.documents.render import render_comparison_page, render_run_page
@@ -64,7 +60,7 @@ def _classify(home: "Home", folder: Path, functions: int, overrides: tuple[str, 
             num_functions=functions,
             overrides=overrides,
             make_observer=ProgressObserver,
-            on_message=_print_status,
+            on_message=print_status,
         )
         run_id = result.candidate.run.run_id
         (folder / "run.html").write_text(render_run_page(run_page(ledger, run_id)), encoding="utf-8")
@@ -87,7 +83,7 @@ def _fine_tune(home: "Home", folder: Path, functions: int, overrides: tuple[str,
         num_functions=functions,
         overrides=overrides,
         make_observer=ProgressObserver,
-        on_message=_print_status,
+        on_message=print_status,
     )
     click.echo(_sft_summary(result, seconds=time.monotonic() - start_s))
     if not result.result.audit or result.result.audit.verdict != "pass":
@@ -174,6 +170,5 @@ def _audit_text(result: "RunResult") -> str:
 
 
 def _relative_to_cwd(path: Path) -> Path:
-    """Return the path relative to the working directory if it is below it."""
     cwd = Path.cwd()
     return path.relative_to(cwd) if path.is_relative_to(cwd) else path

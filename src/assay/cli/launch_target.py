@@ -48,7 +48,6 @@ class LaunchTarget:
             Allocation.from_environment(os.environ)
 
     def num_nodes(self) -> int:
-        """Return the number of nodes at the start."""
         if self.on == "allocation":
             from assay.launchers.slurm.allocation import Allocation
 
@@ -60,7 +59,6 @@ class LaunchTarget:
         return None if self.on == "slurm" else socket.gethostname()
 
     def slurm_config(self) -> "SlurmConfig":
-        """Return the validated Slurm options."""
         from assay.base.config import LoadedConfig, validated
         from assay.launchers.slurm.launcher import SlurmConfig
 

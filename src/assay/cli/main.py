@@ -60,7 +60,6 @@ class _LazyGroup(click.Group):
         return list(_COMMANDS)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Exit with code 130 after Ctrl-C, and print the message of the interrupt."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as interrupt:

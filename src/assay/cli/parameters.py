@@ -85,7 +85,6 @@ class _RunOrPipeline(_Run):
     """The name of a declared pipeline, or a run."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the name, or the run's whole id."""
         if current_home().has_pipeline(value):
             return str(value)
         return super().convert(value, param, ctx)
@@ -95,7 +94,6 @@ class _FileOrRun(_Run):
     """A YAML or CSV file, or a run."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the path as it is, or the run's whole id."""
         if Path(value).suffix.lower() in (".yaml", ".yml", ".csv") or Path(value).is_file():
             return str(FILE.convert(value, param, ctx))
         return super().convert(value, param, ctx)
@@ -164,7 +162,6 @@ class _FileOrChange(InputFile):
     """A file to read, or `key=value`."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path, or the override as it is."""
         is_change = "=" in str(value) and not Path(value).exists()
         return Path(value) if is_change else super().convert(value, param, ctx)
 
@@ -296,6 +293,11 @@ force_option = click.option(
     callback=lambda context, _, value: context.meta.update({_FORCE: value}),
     help="Replace existing files.",
 )
+
+
+def print_status(text: str) -> None:
+    """Print a progress message on stderr."""
+    click.secho(f"· {text}", fg="cyan", err=True)
 
 
 def is_forced() -> bool:

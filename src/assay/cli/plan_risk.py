@@ -9,7 +9,7 @@ import click
 
 from assay.base.clock import SystemClock
 from assay.base.units import sampled_percent_text
-from assay.cli.parameters import FILE, FOLDER, PATH, current_home, writable_ledger
+from assay.cli.parameters import FILE, FOLDER, PATH, current_home, print_status, writable_ledger
 
 if TYPE_CHECKING:
     from assay.planning.program.offer import Offer, Safety
@@ -84,9 +84,9 @@ def offer(
         rates=_rates(subject, rates_from),
         num_samples=num_samples,
         seed=seed,
-        report_progress=_print_status,
+        report_progress=print_status,
     )
-    report = build_offer_report(result, questions=not quick, report_progress=_print_status)
+    report = build_offer_report(result, questions=not quick, report_progress=print_status)
     price = current_home().settings().planned_price()
     pages = write_offer(report, out or Path("plans") / subject.name, price)
     if as_json:
@@ -321,7 +321,3 @@ def _print_tornado(drivers: "list[Driver]") -> None:
         low, high = (sampled_percent_text(end.p_on_time, DRIVER_SAMPLES) for end in (driver.low, driver.high))
         ends = f"{low:>6} ({driver.low_text}) to {high:>6} ({driver.high_text})"
         click.echo(f"    {driver.title:<60} {ends}")
-
-
-def _print_status(text: str) -> None:
-    click.secho(f"· {text}", fg="cyan", err=True)

@@ -81,7 +81,6 @@ class ProgressObserver:
         self._display.begin(attempt)
 
     def tick(self, attempt: Attempt) -> None:
-        """Show new steps and events."""
         events = read_incidents(Path(self._run.run_dir))
         for event in events[self._num_events :]:
             self._display.show_message(f"{event.incident}: {event.text}")
@@ -94,7 +93,6 @@ class ProgressObserver:
         self._display.wait()
 
     def attempt_ended(self, attempt: Attempt) -> None:
-        """Show the last steps and the outcome."""
         self.tick(attempt)
         self._display.show_message(describe(attempt))
 
@@ -146,7 +144,6 @@ class LogLines:
     def __init__(
         self, num_steps: int, *, clock: Clock | None = None, write: Callable[[str], None] | None = None
     ) -> None:
-        """`write`: by default prints to stderr."""
         self._num_steps = num_steps
         self._clock = clock or SystemClock()
         self._write = write or (lambda line: click.echo(line, err=True))
@@ -199,7 +196,6 @@ class LogLines:
         self._write(f"{utc_text(self._clock.now_s())}  {text}")
 
     def _record_step(self, metrics: dict[str, Points], index: int, time_s: float) -> None:
-        """Take over a finished step's metrics."""
         self._step = int(metrics["loss"].steps[index])
         self._loss, self._rate, tokens, seconds = (
             float(metrics[name].values[index]) for name in ("loss", "learning_rate", "tokens", "step_s")

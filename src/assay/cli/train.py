@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 
 def _print_keys(context: click.Context, option: click.Parameter, is_set: bool) -> None:
-    """Print the reference of a recipe or a pipeline, and exit."""
     if not is_set:
         return
     if option.name == "keys":
@@ -326,7 +325,6 @@ def _has_finished(run: "Run") -> bool:
 
 
 def _is_pipeline(file: Path) -> bool:
-    """Return whether the file is a pipeline, not a recipe."""
     if not file.is_file() or "stages" not in file.read_text(encoding="utf-8", errors="replace"):
         return False
     from assay.workflows.pipeline.config import is_pipeline

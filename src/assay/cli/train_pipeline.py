@@ -8,7 +8,7 @@ import click
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
 from assay.base.units import number_of
-from assay.cli.parameters import current_home, is_on_command_line, ledger_with_runs, writable_ledger
+from assay.cli.parameters import current_home, is_on_command_line, ledger_with_runs, print_status, writable_ledger
 
 if TYPE_CHECKING:
     from assay.cli.launch_target import LaunchTarget
@@ -58,7 +58,7 @@ def train_pipeline(
             execution=ExecutionSettings(
                 launcher, config.seeds if target.on == "slurm" else 1, host=target.host(), warn=print_warning
             ),
-            on_message=lambda text: click.secho(f"· {text}", fg="cyan", err=True),
+            on_message=print_status,
         )
     print_pipeline(config.name, as_json=as_json)
     if as_json:
@@ -85,7 +85,6 @@ def print_pipeline(name: str, *, as_json: bool) -> None:
 
 
 def _check_options() -> None:
-    """Raise `ConfigError` for options of a single run."""
     context = click.get_current_context()
     for option in context.command.params:
         name = str(option.name)

@@ -63,7 +63,6 @@ class Bookkeeper:
             self._writer.put(self._catch_up)
 
     def attempt_ended(self, attempt: Attempt) -> None:
-        """Record the outcome and the device time."""
         self._writer.put(lambda ledger: self._record_end(ledger, attempt))
 
     def _record_beginning(self, ledger: Ledger, attempt: Attempt) -> None:

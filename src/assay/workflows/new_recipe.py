@@ -250,7 +250,6 @@ def _method(dataset: Dataset, train: DatasetView, encoder: str | None) -> Iterat
 
 
 def _language_method(manifest: DatasetManifest, method: LanguageMethod | None, folder: Path) -> LanguageMethod | None:
-    """Return the method for the rows; None for a classifier."""
     known = () if LABEL in manifest.columns else _METHODS.get(manifest.format, ())
     if method is None and LABEL in manifest.columns:
         return None
@@ -556,6 +555,5 @@ def _machine() -> str:
 
 
 def _flow(value: str | Sequence[str]) -> str:
-    """Return a value as YAML on one line."""
     text: str = yaml.safe_dump(value, default_flow_style=True, width=10**9, allow_unicode=True)
     return text.removesuffix("\n").removesuffix("\n...")

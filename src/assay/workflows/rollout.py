@@ -102,7 +102,6 @@ def _lane_of(row: int, share: StepShare, *, step: int) -> LaneShare:
 
 
 def _go_to(replayer: Replayer, step: int, progress: Progress) -> None:
-    """Replay the steps up to `step`."""
     first = replayer.step + 1
     for share in replayer.shares(first, step) if first <= step else ():
         progress(replayer.step + 1, first, step)

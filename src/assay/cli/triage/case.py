@@ -7,7 +7,7 @@ import click
 
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
-from assay.cli.parameters import SOURCE_OR_RUN, CommandGroup, current_home
+from assay.cli.parameters import SOURCE_OR_RUN, CommandGroup, current_home, print_status
 from assay.cli.triage.parameters import JSON
 from assay.cli.triage.symptoms import symptoms_of
 
@@ -117,7 +117,7 @@ def check(name: str, no_proposals: bool, timeout_s: float, as_json: bool) -> Non
     saved_case(home, name)  # raises if there is no such case, before the imports
     from assay.workflows.triage.case import CommandRunner, check_case
 
-    questions = CommandRunner(home.environment(), SystemClock(), on_command=_print_status, timeout_s=timeout_s)
+    questions = CommandRunner(home.environment(), SystemClock(), on_command=print_status, timeout_s=timeout_s)
     _print(check_case(home, name, questions, proposes=not no_proposals), as_json)
 
 
@@ -129,10 +129,6 @@ def show(name: str, as_json: bool) -> None:
     from assay.store.triage.cases import saved_case
 
     _print(saved_case(current_home(), name), as_json)
-
-
-def _print_status(text: str) -> None:
-    click.secho(f"· {text}", fg="cyan", err=True)
 
 
 def _print(case: "Case", as_json: bool) -> None:

@@ -38,7 +38,6 @@ class CommitRange(NamedTuple):
     """Whether each commit changes the package."""
 
     def line(self) -> CommitLine:
-        """Return the commits as text, for messages and records."""
         shas, subjects, _ = zip(*self.commits, strict=True)
         return CommitLine(self.good.sha, shas, subjects, int((~self.may_be).sum()))
 
@@ -134,7 +133,6 @@ class _GoodComparer:
         return sum(map(len, self.blocks.values()))
 
     def device_s(self) -> float:
-        """Return the device-seconds of all blocks that ran."""
         return sum(block.device_s for some in self.blocks.values() for block in some)
 
     def _variant(self, index: int) -> Variant:

@@ -98,7 +98,6 @@ class Checkouts:
         self._folder.cleanup()
 
     def source_of(self, commit: CodeCommit) -> Path:
-        """Return the source folder of a commit's checkout."""
         if not self._clone.exists():
             top = self._repository.top
             _git(top, "clone", "--quiet", "--bare", "--shared", str(top), str(self._clone))

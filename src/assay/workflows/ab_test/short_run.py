@@ -142,7 +142,6 @@ class ShortRun:
         self._intervals.append((start_s, self._clock.monotonic_s()))
 
     def num_steps(self) -> int:
-        """Return the number of finished steps."""
         segment = self._segment()
         return 0 if segment is None else int(segment.step_ends.steps.max(initial=0))
 
@@ -183,14 +182,12 @@ class ShortRun:
             return None
 
     def _signal(self, number: signal.Signals) -> None:
-        """Send a signal to all processes of the run."""
         try:
             os.killpg(self._process.pid, number)
         except ProcessLookupError:
             return
 
     def _failure_reason(self) -> str:
-        """Return the first error of the run."""
         ended = saved_attempts(self._run_dir)
         if ended and ended[0].reason:
             return ended[0].reason

@@ -22,11 +22,9 @@ class ExpectedCost(NamedTuple):
 
     @property
     def num_held(self) -> int:
-        """Return the number of runs that fit into the budget."""
         return min(self.num_runs, int(self.budget_s / self.run_s))
 
     def line(self) -> str:
-        """Return the line for `--check`."""
         whole = self.run_s * self.num_runs
         text = (
             f"cost: about {device_time_text(whole)} for {number_of(self.num_runs, 'run')} of "

@@ -66,7 +66,6 @@ def _comparable(name: str, campaign: OpenCampaign, facts: Facts) -> Decision:
 
 
 def _gains(decision: Decision) -> Iterator[float]:
-    """Yield the primary effect of each pair of seeds."""
     primary = [effect.by_seed for effect in decision.effects if effect.role == "primary"]
     for values in zip(*primary, strict=True):
         yield sum(values) / len(primary)

@@ -92,7 +92,6 @@ def held_by_run(campaign: OpenCampaign, runs: Iterable[CampaignRun]) -> dict[str
 
 
 def _evaluation_s(campaign: OpenCampaign, run_ids: Iterable[str]) -> float:
-    """Return the device time of evaluating the runs' commits."""
     with campaign.home.open_ledger() as ledger:
         return sum(map(ledger.evaluation_s, run_ids))
 

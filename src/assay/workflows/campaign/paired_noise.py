@@ -108,7 +108,6 @@ class NoiseEstimator:
         return next(benchmark for benchmark in self._config.benchmarks if benchmark.name == name)
 
     def data_warnings(self) -> list[Warned]:
-        """Return the warnings about the baseline's dataset and split."""
         recipe, view = self._baseline()
         return data_warnings(recipe, view.dataset)
 
@@ -204,7 +203,6 @@ def _decisions(home: Home) -> Iterator[Decision]:
 
 
 def _baseline(config: CampaignConfig, base_dir: Path) -> tuple[Recipe, DatasetView]:
-    """Return the baseline's recipe and validation rows."""
     recipe, _ = known_good_recipe(base_dir / config.recipe)
     baseline, dataset = check_recipe(patched(recipe, {}, arm=config.baseline, seed=config.first_seed))
     return baseline, split_view(dataset, baseline.data.split, "validation")

@@ -119,7 +119,6 @@ def _with_sealed(run: ScoredRun, benchmark: SuiteBenchmark, campaign: OpenCampai
 
 
 def _suite_sha256(campaign: OpenCampaign, benchmark: SuiteBenchmark) -> str:
-    """The digest of the suite with the files that it names."""
     assert benchmark.suite is not None, "a sealed benchmark names its suite"
     path = Path(campaign.record.base_dir) / benchmark.suite
     return suite_sha256(path, read_suite(path))

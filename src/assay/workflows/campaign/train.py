@@ -275,7 +275,6 @@ class ArmScheduler:
         return sum(costs) / len(costs) if costs else 0.0
 
     def _running_s(self, run: Run) -> float:
-        """Return the device-seconds of the running attempt."""
         now_s = self._execution.clock.now_s()
         running = [attempt for attempt in saved_attempts(Path(run.run_dir)) if attempt.ended_s is None]
         return sum((now_s - item.started_s) * item.world_size for item in running[-1:])

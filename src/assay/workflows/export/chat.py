@@ -29,7 +29,6 @@ class Conversation:
     """
 
     def __init__(self, model: "LocalModel", sampling: Sampling, *, system: str | None = None) -> None:
-        """`system` is the system message."""
         if system is not None and not model.has_template:
             raise ConfigError("--system: the model has no chat template for it. Leave the option out.")
         self._model, self._sampling = model, sampling
@@ -37,7 +36,6 @@ class Conversation:
         self._messages: list[Message] = []
 
     def begin_again(self) -> None:
-        """Forget all messages."""
         self._messages = []
 
     def reply(self, text: str, on_text: Callable[[str], None] = lambda piece: None) -> Completion:

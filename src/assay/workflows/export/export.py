@@ -155,7 +155,6 @@ def _record(run: Run, commit: Commit, dataset: Dataset, known: KnownTokenizer, *
 
 
 def _columns_read(recipe: Recipe, dataset: Dataset) -> dict[str, str]:
-    """Return the columns that the model reads besides the tokens, with their types."""
     types = dataset.manifest.columns
     return {name: types[name] for name in recipe.method.columns if name != TOKENS}
 

@@ -181,7 +181,6 @@ def _with_predictions(part: Sequence[tuple[str, Row]], predictions: Sequence[Row
 
 
 def _column(name: str, kind: pa.DataType, part: Sequence[tuple[str, Row]], *, is_missing: bool) -> pa.Array:
-    """Return a metadata column in its training type."""
     if not is_missing and (lacking := next((where for where, row in part if name not in row), None)):
         raise DataError(
             f"{of_header(lacking)}: no column '{name}', which the model reads besides the text. Add it, empty "

@@ -140,7 +140,6 @@ def _empty(table: pa.Table) -> pa.Table:
 
 
 def _keep_files(dataset: Dataset, out: Path) -> None:
-    """Copy the tokenizer and template files of the dataset."""
     store = open_store(str(out))
     for name in (TOKENIZER_FILE, SETTINGS_FILE, TEMPLATE_FILE):
         if (path := dataset.folder / name).is_file():

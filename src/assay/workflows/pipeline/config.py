@@ -126,7 +126,6 @@ class PipelineConfig(FrozenConfig):
 
     @property
     def seed_numbers(self) -> tuple[int, ...]:
-        """Return the seeds in training order."""
         return tuple(range(self.first_seed, self.first_seed + self.seeds))
 
     def compared(self) -> tuple[str, ...]:
@@ -239,7 +238,6 @@ def _stage_text(stage: TrainedStage) -> str:
 
 
 def _texts(tree: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield every string in a tree with its dotted key."""
     if isinstance(tree, str):
         yield prefix, tree
     elif isinstance(tree, dict):

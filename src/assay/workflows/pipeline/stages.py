@@ -105,7 +105,6 @@ def _outlined(declared: LoadedPipeline) -> set[str]:
 
 
 def _is_run(key: str) -> bool:
-    """Return whether a key names a run, not a folder."""
     return key.rpartition(".")[2] == "run"
 
 
