@@ -4,7 +4,7 @@ An audit *proves* that each row was trained on once; that says nothing about whe
 thousand times the right learning rate passes its audit as well as any. Both are therefore reported separately, and the
 warnings name what is certainly wrong.
 
-This module reads no ledger and no files; callers pass the numbers. docs/operations.md holds the table of all rules.
+This module reads no ledger and no files; callers pass the numbers. docs/operations.md lists all rules.
 """
 
 import math

@@ -193,7 +193,9 @@ def test_benchmarks_that_count_by_different_columns_are_named():
 def test_the_list_in_the_documents_holds_every_warning_with_its_rule():
     text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
     lines = text[text.index("For each warning:") :].splitlines()[2:]
-    assert lines == [line for name, rule in RULES.items() for line in (f"- **{name}**: {rule.holds}", f"  - {rule.hint}")]
+    assert lines == [
+        line for name, rule in RULES.items() for line in (f"- **{name}**: {rule.holds}", f"  - {rule.hint}")
+    ]
     assert set(RULES) == set(get_args(RuleName))
 
 
