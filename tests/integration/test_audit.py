@@ -255,7 +255,7 @@ def test_a_quick_audit_says_what_a_deeper_one_has_found(finished, capfd: pytest.
             1,
             f"PASS of what was checked; FAIL on record  {run.run_id}",
         )
-        assert f"an audit that looked at more stays there, fail up to step {log.commits()[-1].step}" in err
+        assert f"the record keeps a more thorough audit, fail up to step {log.commits()[-1].step}" in err
     assert f"'assay audit {run.run_id} --deep' names them" in called("show", run.run_id)[1]
 
 

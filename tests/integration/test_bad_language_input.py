@@ -257,7 +257,7 @@ def test_shards_of_gradients_that_are_summed_otherwise_leave_no_run(
     tree = sft_recipe(language, trainer={"gradient_sum": "all_reduce"})
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree))
     assert run("train", tmp_path / "recipe.yaml", "--run-id", "refused", "--parallel", "fsdp2") == 2
-    assert "--parallel fsdp2 sums gradients as a tree" in capfd.readouterr().err
+    assert "--parallel fsdp2 needs trainer.gradient_sum=tree" in capfd.readouterr().err
     by_speed = "--run-id", "refused", "--parallel", "fsdp2", "--share", "speed"
     assert run("train", tmp_path / "recipe.yaml", *by_speed) == 2
     assert "--share speed: with --parallel fsdp2" in capfd.readouterr().err

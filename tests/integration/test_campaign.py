@@ -121,7 +121,7 @@ def _assert_recorded_noise_is_used_for_the_same_request_only(command: list[str])
     (counted,), (measured,) = re.findall(r"20% of (\d+) ind", fresh), re.findall(r"2 seeds and (\d+) ", output)
     assert counted == measured, "the same rows are as many independent ones, whoever counts"
     for other in (", where: {language: de}", ", cluster: null", ", cluster: language"):
-        assert "power: not known before the first look" in power(other), other
+        assert "power: unknown before the first look" in power(other), other
 
 
 def _assert_the_ledger_lists_it_and_can_be_rebuilt(decision: Decision, command: list[str]) -> None:
@@ -237,8 +237,8 @@ def test_a_campaign_that_can_not_work_is_refused_before_anything_starts(
         ("rule.guardrails=[{benchmark: right, margin: 1}]", "rule.guardrails: margin=1: benchmark 'right'"),
         (
             "gates=[{name: harm, then: stop, conditions: [{type: harm, benchmark: right, margin: 3}]}]",
-            "gate 'harm': margin=3: benchmark 'right' is a share, between 0 and 1, and cannot change by as "
-            "much. A point is 0.01; perhaps you meant 0.03.",
+            "gate 'harm': margin=3: benchmark 'right' is a share, between 0 and 1, and cannot change by "
+            "that much. A point is 0.01; perhaps you meant 0.03.",
         ),
     ],
 )
@@ -345,7 +345,7 @@ def test_a_file_that_a_clause_will_ask_for_is_missed_before_anything_is_spent(
     with pytest.raises(SystemExit) as ended:
         main(["campaign", "run", str(campaign_file), "rule.drill=drill.json", "--check", "--check-seconds", "0"])
     assert not ended.value.code
-    assert "drill.json is not there yet" in capfd.readouterr().err
+    assert "drill.json does not exist yet" in capfd.readouterr().err
 
 
 def test_the_power_of_each_look_is_said_before_anything_runs(

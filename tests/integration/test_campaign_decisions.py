@@ -536,7 +536,7 @@ def test_a_decided_campaign_may_be_judged_again_when_its_suite_has_changed(itemi
 
 def test_a_campaign_on_items_that_are_not_there_is_not_declared(itemised_file, tmp_path) -> None:
     (tmp_path / "fresh.jsonl").unlink()
-    with pytest.raises(ConfigError, match=r"names fresh\.jsonl, which is not there"):
+    with pytest.raises(ConfigError, match=r"names fresh\.jsonl, which does not exist"):
         decided(itemised_file, SimulatedTrainer(GOOD))
 
 
@@ -748,7 +748,7 @@ class Mortal(SimulatedTrainer):
 def test_a_run_whose_launch_died_goes_on_and_one_that_dies_again_and_again_is_given_up(campaign_file) -> None:
     trainer = Mortal(GOOD)
     trainer.deaths = 3
-    with pytest.raises(TrainingError, match=r"pilot-treated-s1, started as process 1 .*: it left before it had"):
+    with pytest.raises(TrainingError, match=r"pilot-treated-s1, started as process 1 .*: it ended before its first"):
         decided(campaign_file(), trainer)
     trainer.deaths = 2
     _, result = decided(campaign_file(), trainer)
@@ -837,7 +837,7 @@ def test_a_decision_that_somebody_edited_is_shown_with_that(campaign_file, capfd
             main(arguments)
         output = capfd.readouterr()
         assert "All is well." in output.out
-        assert f"{path}: is not the decision that was made" in output.err
+        assert f"{path}: differs from the decision that the ledger" in output.err
     path.write_text(json.dumps(tree))
     main_exit(["campaign", "show", "pilot"])
 
@@ -878,7 +878,7 @@ def test_a_decision_that_was_judged_by_other_clauses_is_refused_with_their_names
         pytest.raises(DataError, match="is new, 'of old' of gate scale is gone") as output,
     ):
         decide_again(pilot(), ledger, clock=SystemClock())
-    assert "treated-3.json: was judged by other clauses" in str(output.value)
+    assert "treated-3.json: has other clauses" in str(output.value)
 
 
 @pytest.mark.slow

@@ -72,8 +72,8 @@ def test_a_commit_and_its_exported_folder_answer_as_transformers_does(conversati
         streaming = Conversation(run_to_talk_with(home, "sft", step=None, tokenizer=None), sampling)
         output = streaming.reply("3 plus 4", pieces.append)
         assert "".join(pieces) == output.text and len(pieces) > 1
-    refused(chat("sft", stdin=""), "nothing is asked: there is no terminal")
-    assert "did not read" not in found.stderr
+    refused(chat("sft", stdin=""), "there is no prompt: stdin is empty and not a terminal")
+    assert "exceeds the context window" not in found.stderr
     assert "the prompt exceeds the context window: its first " in chat("sft", "-p", "3 plus 4 " * 200, *GREEDY).stderr
     system = {"role": "system", "content": "Add."}
     found = chat("sft", "-p", "3 plus 4", "--system", "Add.", *GREEDY)
@@ -123,13 +123,13 @@ def refused(found: Result, words: str) -> None:
 
 def test_who_cannot_be_talked_with_is_told_why(conversations, preferences, home, tmp_path, chat):
     create_run(home, LoadedConfig(recipe(preferences, {"type": "reward", "model": MODEL}), {}), run_id="reward")
-    refused(chat("reward", "-p", "x"), "whose model writes no text")
+    refused(chat("reward", "-p", "x"), "whose model generates no text")
     create_run(home, LoadedConfig(recipe(conversations, SFT), {}), run_id="young")
     refused(chat("young", "-p", "x"), "has no commit. It has commits at steps: none yet")
     refused(chat("young", stdin=""), "has no commit")
     refused(chat("nosuch", stdin=""), "nosuch")
     (tmp_path / "empty").mkdir()
-    refused(chat(str(tmp_path / "empty"), "-p", "x"), "no config.json there")
+    refused(chat(str(tmp_path / "empty"), "-p", "x"), "it has no config.json")
     refused(chat(str(tmp_path / "empty"), "-p", "x", "--step", "3"), "--step: ")
 
 

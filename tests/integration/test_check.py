@@ -231,7 +231,7 @@ def test_sharded_weights_that_do_not_fit_gathered_are_refused_before_a_run_is_ma
     needed = 4 * numbers * 2 + 4 * numbers * 4
     monkeypatch.setattr("assay.workflows.preview.machine_bytes", lambda: needed - 1)
     assert run("train", recipe, "--parallel", "fsdp2", "--workers", "2") == 2
-    assert "to answer prompts each worker gathers all weights" in capfd.readouterr().err
+    assert "to sample completions each worker gathers all weights" in capfd.readouterr().err
     assert not list((tmp_path / "home").glob("runs/*"))
     monkeypatch.setattr("assay.workflows.preview.machine_bytes", lambda: needed)
     check_gathered_weights_fit(check_recipe(LoadedConfig(tree, {}))[0], "fsdp2", world_size=2)

@@ -58,7 +58,7 @@ def test_train_show_audit_report_and_compare_from_the_command_line(recipe: Path,
             "trainer.optimizer.schedule.warmup_steps=500",
             "the run has 20 steps: the learning rate would never reach",
         ),
-        ("trainer.evaluate_every=21", "the run has 20 steps: none would be evaluated on the way"),
+        ("trainer.evaluate_every=21", "the run has 20 steps: there would be no evaluation before the end"),
         ("trainer.lr=1e-3", "Perhaps you meant 'trainer.optimizer.learning_rate'"),
     ],
 )

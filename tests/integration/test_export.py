@@ -166,7 +166,7 @@ def test_what_can_not_be_exported_is_refused_before_anything_is_written(home: Pa
     assert run("export", "tiny", "--to", tmp_path) == 2
     assert "it exists already. Replace it with --force" in capfd.readouterr().err
     assert run("export", "tiny", "--to", tmp_path, "--force") == 2
-    assert "It holds no export" in capfd.readouterr().err
+    assert "It is not an export" in capfd.readouterr().err
     assert (tmp_path / "other.json").is_file()
     assert not (tmp_path / "model").exists()
     assert not list(tmp_path.glob(".unfinished*"))

@@ -101,8 +101,8 @@ def test_a_fork_of_unchanged_recipe_ends_with_the_weights_of_the_run(parent: Run
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("loader.seed=3", "it decides which rows stand behind a step"),
-        ("loader.lanes=16", "it decides which rows stand behind a step"),
+        ("loader.seed=3", "it decides the rows of a step"),
+        ("loader.lanes=16", "it decides the rows of a step"),
         ("data.split.validation_fraction=0.2", "counts the rows of that dataset and split"),
         ("method.encoder.hidden_size=32", "the shape or the meaning of the weights"),
         ("method.categorical_columns=[]", "the shape or the meaning of the weights"),

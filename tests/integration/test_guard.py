@@ -63,7 +63,7 @@ def test_a_run_that_is_warned_of_is_trained(recipe: Path, tmp_path: Path, capfd:
     [
         (["no.json"], "no.json: no such file. 'assay triage failures --json > no.json' writes one"),
         (["recipe.yaml"], "not JSON"),
-        (["--refuse"], "are of a DIAGNOSIS"),
+        (["--refuse"], "need a DIAGNOSIS"),
         (["--exclude", "--lift", "x"], "give one of these"),
         (["--lift", "x"], "no guard 'x'. There is: none"),
     ],

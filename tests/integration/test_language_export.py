@@ -199,7 +199,7 @@ def test_predict_gives_rewards_of_pairs_conversations_and_texts_from_a_run_and_f
     request.write_text("".join(json.dumps(row) + "\n" for row in rows))
     for model in ("reward", folder):
         assert run_command("predict", model, request, "-o", tmp_path / "out.jsonl", "--force") == 0
-        assert "1 row without text: kept, with no answer" in capfd.readouterr().err
+        assert "1 row without text: kept, without a prediction" in capfd.readouterr().err
         found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
         for row, responses, output in zip(rows, target, found, strict=True):
             assert {name: output[name] for name in row} == row
@@ -245,7 +245,7 @@ def test_what_cannot_leave_so_is_refused_before_anything_is_written(
     (tmp_path / "alone").mkdir()
     alone = tmp_path / "alone" / "tokenizer.json"
     alone.write_bytes((conversations / "tokenizer.json").read_bytes())
-    with pytest.raises(ConfigError, match=r"chat_template.jinja: not there, and the dataset was built with one"):
+    with pytest.raises(ConfigError, match=r"chat_template.jinja: missing; the dataset was built with one"):
         exported(home, "sft", tmp_path / "model", tokenizer=alone)
     assert not (tmp_path / "model").exists() and not list(tmp_path.glob(".unfinished*"))
 

@@ -44,7 +44,7 @@ def test_an_audit_is_in_its_folder_and_comes_into_the_ledger_later(home: Home, a
     with locked(home):
         code, out, err = assay("audit", "unfinished", "--json")
     assert (code, json.loads(out)["verdict"]) == (3, "incomplete")
-    assert "database is locked" in err and "written down once the ledger answers" in err
+    assert "database is locked" in err and "recorded once the ledger is available" in err
     assert list(missed_subjects(home)) == ["unfinished"]
     code, out, _ = assay("show", "unfinished", "--json")
     assert (code, json.loads(out)["audit"]["verdict"]) == (0, "incomplete")

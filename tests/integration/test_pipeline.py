@@ -210,7 +210,7 @@ def test_what_cannot_work_is_one_error_before_anything_is_written(
 
     path = written(changed(stages, 1, **{"from": "grpo"}), tmp_path)
     line = 1 + path.read_text().splitlines().index("  from: grpo")
-    assert f"line {line}: stage 'reward' names 'grpo' (from), which is no stage before it" in error_of(
+    assert f"line {line}: stage 'reward' names 'grpo' (from), which is not an earlier stage" in error_of(
         changed(stages, 1, **{"from": "grpo"})
     )
     assert "stage 'dpo' names 'dpo' (from)" in error_of(changed(stages, 2, **{"from": "dpo"}))
@@ -234,7 +234,7 @@ def test_what_cannot_work_is_one_error_before_anything_is_written(
         changed(stages, 3, patch={**grpo, "data.dataset": str(other)})
     )
     (tmp_path / "items.jsonl").rename(tmp_path / "gone.jsonl")
-    assert "names items.jsonl, which is not there" in error_of(stages)
+    assert "names items.jsonl, which does not exist" in error_of(stages)
     (tmp_path / "gone.jsonl").rename(tmp_path / "items.jsonl")
     assert "--run-id is of a single run" in error_of(stages, "--run-id", "mine")
     unmeasured = changed(stages, 1, patch={**stages["stages"][1]["patch"], "trainer.evaluate_every": None})
@@ -275,7 +275,7 @@ def test_a_stage_model_that_rotted_between_two_stages_is_refused_and_exported_ag
     data[len(data) // 2] ^= 0x40
     file.write_bytes(data)
     code, output = train()
-    assert code == 1 and f"{file}" in output and f"remove {file.parent}, and it is exported again" in output
+    assert code == 1 and f"{file}" in output and f"Remove {file.parent}; it is then exported again" in output
     assert not (home / "sums-dpo-s0").exists()
     shutil.rmtree(file.parent)
     assert train()[0] == 0 and weights(home) == undisturbed

@@ -58,9 +58,9 @@ def test_a_finished_run_whose_weights_are_damaged_is_trained_on(new_tiny_run: Ca
 @pytest.mark.parametrize(
     ("choice", "message"),
     [
-        (("--store", "s3://elsewhere/runs"), "and stay there. Leave --store out"),
-        (("--run-id", "another"), "keeps its name. Leave --run-id out"),
-        (("--check",), "--check is for a RECIPE"),
+        (("--store", "s3://elsewhere/runs"), "and cannot move. Leave --store out"),
+        (("--run-id", "another"), "keeps its id. Leave --run-id out"),
+        (("--check",), "--check needs a RECIPE"),
         (("trainer.epochs=9", "seed=2"), "trainer.epochs=9 seed=2'."),
     ],
 )

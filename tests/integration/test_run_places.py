@@ -328,7 +328,7 @@ def test_a_home_that_can_only_be_read_is_shown_and_audited_and_not_trained_in(
         assert (shown.code, shown.parsed()["status"], shown.err) == (0, "succeeded", "")
         audited = assay(home, "audit finished --json")
         assert (audited.code, audited.parsed()["verdict"]) == (0, "pass")
-        assert "the report is not on record" in audited.err
+        assert "the report was not recorded" in audited.err
         resumed = assay(home, "train --resume unfinished")
         assert (resumed.code, resumed.err.count("error: ")) == (1, 1)
         assert "launches/0002.json: cannot write it: Permission denied" in resumed.err

@@ -140,7 +140,7 @@ def test_scores_that_a_run_learned_from_are_not_written_over(
     before = Dataset.open(scored).fingerprint
     assert run(*command) == 0
     assert run(*command, "--tokens-at-once", 1) == 2
-    assert "run 'learned' learned the rows there" in capfd.readouterr().err
+    assert "run 'learned' was trained on the rows in this folder" in capfd.readouterr().err
     assert Dataset.open(scored).fingerprint == before and not Dataset.open(scored).changed_shards()
 
 
@@ -175,11 +175,11 @@ def test_what_cannot_be_asked_is_refused_before_anything_is_written(
     empty.mkdir()
     for dataset, reference, out, output in (
         (pairs, small, "out", "it takes 9 tokens, but the longest row"),
-        (chats, base, "out", "a reference is asked about pairs"),
+        (chats, base, "out", "a reference scores pairs"),
         (scored, base, "out", "has the column ref_chosen_logps already"),
         (pairs, small, "scored", "it takes 9 tokens"),
-        (pairs, base, "pairs/dataset", "another dataset is there"),
-        (pairs, empty, "out", "no config.json there"),
+        (pairs, base, "pairs/dataset", "the folder contains another dataset"),
+        (pairs, empty, "out", "it has no config.json"),
         (pairs, "nobody", "out", "nobody"),
     ):
         capfd.readouterr()

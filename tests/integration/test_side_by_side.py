@@ -189,10 +189,10 @@ def wrong(repository: CodeRepository) -> Path:
     [
         ("slow --ab no HEAD RECIPE", "there is no file 'no', and"),
         ("slow --ab HEAD DATASET RECIPE", "Name two of one kind"),
-        ("slow --ab HEAD HEAD", "with which RECIPE"),
+        ("slow --ab HEAD HEAD", "need a RECIPE"),
         ("slow --ab HEAD HEAD RECIPE RECIPE", "one RECIPE is run"),
-        ("slow --ab HEAD HEAD RECIPE --value x", "--value: a table has that"),
-        ("slow --workers 2", "--workers: that is for runs of --ab"),
+        ("slow --ab HEAD HEAD RECIPE --value x", "--value: these options describe a table"),
+        ("slow --workers 2", "--workers: these options need --ab"),
         ("slow --ab HEAD HEAD RECIPE --least 1.5", "--least 1.5: expected a share"),
         ("slow --ab RECIPE WRONG", "wrong.yaml: column 'no_such' (in method) is not in dataset"),
         ("bisect HEAD HEAD RECIPE", "have the same code in src/assay"),
