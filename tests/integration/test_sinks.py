@@ -94,7 +94,7 @@ def test_mlflow_has_the_recipe_and_every_point_once(run: Run, tmp_path: Path, re
     folder = tmp_path / "ml runs"
     for where in (folder, f"{tmp_path}/x/../ml runs"):
         done = command("sink", "r", f"mlflow:{where}", "--once")
-        assert (done.returncode, "points handed over" in done.stdout) == (0, True), done.stderr
+        assert (done.returncode, "points sent to" in done.stdout) == (0, True), done.stderr
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     from mlflow.tracking import MlflowClient
 
@@ -195,7 +195,7 @@ def test_a_run_that_has_ended_is_followed_to_its_end_by_the_command(run: Run, tm
     with pytest.raises(SystemExit) as ended:
         main(["sink", "r", f"tensorboard:{tmp_path / 'events'}"])
     assert not ended.value.code
-    assert "tensorboard: 4 points handed over" in capfd.readouterr().out
+    assert "tensorboard: 4 points sent to" in capfd.readouterr().out
     (retained,) = (Path(run.run_dir) / "sinks").glob("tensorboard-*.json")
     assert json.loads(retained.read_text())["positions"]
 
@@ -229,7 +229,7 @@ def test_a_run_is_followed_by_the_sinks_that_the_settings_name(
         main(["train", "--resume", trained.run_id])
     assert not ended.value.code
     log, deadline_s = Path(trained.run_dir) / "sinks.log", time.monotonic() + 120
-    while "points handed over" not in log.read_text():
+    while "points sent to" not in log.read_text():
         assert time.monotonic() < deadline_s, log.read_text()
         time.sleep(0.1)
     events = EventAccumulator(str(tmp_path / "events" / trained.run_id))

@@ -151,13 +151,13 @@ class NodesHere:
         self._ranks_type = ranks_type
         self.processor = processor_here({})
 
-    def elsewhere(self) -> dict[str, NodeEnvironment]:
+    def other_environments(self) -> dict[str, NodeEnvironment]:
         return {}
 
     def fitting(self, world_size: int) -> int:
         return world_size
 
-    def add_receive_slot(self, world_size: int) -> int:
+    def room(self, world_size: int) -> int:
         return world_size
 
     def leaving(self) -> list[str]:

@@ -61,7 +61,7 @@ def test_a_variable_that_a_sample_lacks_is_a_failure_not_a_zero():
 
 def test_cosine_asks_the_embedder(scripted):
     tree = {"type": "text_similarity", "evaluation_metric": "cosine", **TEXT}
-    assert grade(tree, "ab", Tools(embedder=scripted("")), reply="aabb").score == pytest.approx(1.0)
+    assert grade(tree, "ab", Tools(embedder=scripted("")), answer="aabb").score == pytest.approx(1.0)
     with pytest.raises(ConfigError, match="cosine similarity needs an endpoint"):
         grade(tree)
 
@@ -196,7 +196,7 @@ def test_white_space_around_an_answer_is_no_part_of_it(output):
 )
 def test_string_check_of_foreign_and_empty_texts(operation, output, reference, score):
     tree = {"type": "string_check", "operation": operation, **TEXT}
-    assert grade(tree, output, reply=reference).score == score
+    assert grade(tree, output, answer=reference).score == score
 
 
 @pytest.mark.parametrize("output", ["[" * 100_000, '{"a":' * 100_000, "9" * 10_000, "\ud800", "\0"])
@@ -208,7 +208,7 @@ def test_an_answer_that_no_parser_likes_has_a_score(output):
 @settings(max_examples=100, deadline=None)
 @given(output=st.text(max_size=50), reference=st.text(max_size=50))
 def test_every_answer_gets_the_marks_of_its_operation(output, reference):
-    scores = {name: grade({**EXACT, "operation": name}, output, reply=reference).score for name in OPERATIONS}
+    scores = {name: grade({**EXACT, "operation": name}, output, answer=reference).score for name in OPERATIONS}
     assert scores["eq"] + scores["ne"] == 1.0
     assert scores["like"] <= scores["ilike"]
 
