@@ -287,7 +287,7 @@ def _more(name: str, config: CampaignConfig, facts: Facts, rule: CampaignRule) -
     # for the gain.
     if name in ("gain", "worth", "replication") or not would_help(more):
         return more
-    return more.model_copy(update={"chance": None})
+    return more.model_copy(update={"probability": None})
 
 
 def _requirement(name: str, config: CampaignConfig, facts: Facts, rule: CampaignRule) -> str:
