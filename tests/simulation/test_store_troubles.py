@@ -283,7 +283,7 @@ class SlowStore(FailingStore):
 
 def test_what_reads_back_as_something_else_is_not_committed(ranks: Ranks, tmp_path: Path) -> None:
     inner, run = open_store("memory:"), run_in(tmp_path / "r")
-    with pytest.raises(StoreError, match="what was just written reads back as something else"):
+    with pytest.raises(StoreError, match="a commit reads back differently than it was written"):
         drive(inner, run, ranks, {}, store_type=FlippingStore)
     assert CommitLog(inner).commits() == []
     drive(inner, run, ranks, {})

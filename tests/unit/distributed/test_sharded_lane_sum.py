@@ -19,10 +19,10 @@ def test_gradients_packed_as_fsdp2_packs_them_come_out_whole(shapes, world_size)
 
 
 def test_the_exchange_has_room_of_the_kind_that_is_asked_for() -> None:
-    add_receive_slot = TreeReduceScatter(lambda packed: None).allocate(
+    receive_buffers = TreeReduceScatter(lambda packed: None).allocate(
         (3, 2), dtype=torch.bfloat16, device=torch.device("meta")
     )
-    assert (add_receive_slot.shape, add_receive_slot.dtype, add_receive_slot.device.type) == (
+    assert (receive_buffers.shape, receive_buffers.dtype, receive_buffers.device.type) == (
         (3, 2),
         torch.bfloat16,
         "meta",

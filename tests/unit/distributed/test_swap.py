@@ -52,16 +52,16 @@ def to_the_next(ranks: Ranks) -> tuple[list[str], bool]:
         batches.append([operation.op.__name__ for operation in operations])
         return make(operations)
 
-    add_receive_slot = [torch.full((size,), -1.0) for size in SIZES]
+    receive_buffers = [torch.full((size,), -1.0) for size in SIZES]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dist, "batch_isend_irecv", seen)
         sent = [torch.full((size,), float(ranks.rank)) for size in SIZES]
         swap(
             [Transfer(after, tensor) for tensor in sent],
-            [Transfer(before, tensor) for tensor in add_receive_slot],
+            [Transfer(before, tensor) for tensor in receive_buffers],
             group,
         )
-    return batches[0], all(bool((tensor == before).all()) for tensor in add_receive_slot)
+    return batches[0], all(bool((tensor == before).all()) for tensor in receive_buffers)
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
@@ -87,15 +87,15 @@ def test_rounds_bring_what_the_backends_own_all_to_all_brings(world_size: int, t
 
 
 def unequal(ranks: Ranks) -> list[float]:
-    add_receive_slot = [torch.full((size,), -1.0) for size in (2, 0, 3)]
+    receive_buffers = [torch.full((size,), -1.0) for size in (2, 0, 3)]
     sent = [torch.full((size,), 10.0 * size + ranks.rank) for size in (2, 0, 3)]
     peer = 1 - ranks.rank
     swap(
         [Transfer(peer, tensor) for tensor in sent],
-        [Transfer(peer, tensor) for tensor in add_receive_slot],
+        [Transfer(peer, tensor) for tensor in receive_buffers],
         ranks.control,
     )
-    return torch.cat(add_receive_slot).tolist()
+    return torch.cat(receive_buffers).tolist()
 
 
 def test_messages_between_two_ranks_keep_their_order_and_empty_ones_take_no_part(tmp_path: Path) -> None:
