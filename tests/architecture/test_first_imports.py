@@ -146,7 +146,7 @@ WRONG = (
     ("replay RUN --step 2 --lane 8", "the lanes 0 to 7"),
     ("replay RUN --step 2 --attempt 7", "--attempt 7"),
     ("replay RUN --step 2 --watch --audit-ops", "give one of them"),
-    ("rollout RUN --step 2 --row 0", "learns from the rows of its dataset"),
+    ("rollout RUN --step 2 --row 0", "trains on the rows of its dataset"),
     ("train recipe.yaml --run-id RUN", "exists in"),
     ("train recipe.yaml --run-id a/b", "a/b"),
     ("train recipe.yaml --workers 9", "--workers 9"),

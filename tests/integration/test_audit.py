@@ -201,7 +201,7 @@ def test_the_last_commits_weights_are_audited_and_with_deep_those_of_all(finishe
     flip(Path(run.run_dir) / earlier.folder / earlier.files[0].path)
     assert audit_run(run, log).verdict == "pass"
     (problem,) = audit_run(run, log, weights="all").problems
-    assert f"the commit of step {earlier.step} is not what it was" in problem
+    assert f"the commit of step {earlier.step} has changed" in problem
     weights = Path(run.run_dir) / last.folder / "__0_0.distcp"
     weights.unlink()
     (problem,) = audit_run(run, log).problems
@@ -274,7 +274,7 @@ def test_an_audit_needs_neither_data_nor_ledger_nor_a_folder_to_write_to(finishe
     dataset.rename(dataset.with_name("gone"))
     report, _, _ = audit_and_record(home, run.run_id, check_shards=True, weights="last")
     assert (report.verdict, report.problems) == ("incomplete", ())
-    assert any("which rows were learned" in line for line in report.not_checked)
+    assert any("which rows were trained" in line for line in report.not_checked)
     with pytest.raises(SystemExit) as ended:
         main(["audit", run.run_id])
     shown = capsys.readouterr().out

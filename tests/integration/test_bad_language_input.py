@@ -161,7 +161,7 @@ RECIPES: dict[str, tuple[str, dict[str, Any], str]] = {
     "packed pairs": (
         "pairs",
         {"loader": {"layout": {"type": "packed", "sequence_tokens": 64}}},
-        "takes one row a line",
+        "does not support it",
     ),
     "pairs for sft's spans": ("pairs", {"type": "sft", "train_on": "spans"}, "assay data build --format chat"),
     "chats for a reward model": ("language", {"type": "reward"}, "assay data build --format pairs"),
@@ -201,7 +201,7 @@ def test_recipes_that_cannot_be_trained_leave_no_run(
 @pytest.mark.parametrize(
     ("section", "changes", "message"),
     [
-        ("loader", {"layout": {"type": "packed", "sequence_tokens": 64}}, "method 'grpo' takes one row a line"),
+        ("loader", {"layout": {"type": "packed", "sequence_tokens": 64}}, "method 'grpo' does not support it"),
         ("method", {"sampling": {"max_tokens": 60}}, "with the longest prompt of dataset"),
     ],
 )

@@ -139,7 +139,7 @@ def test_what_was_scored_before_is_not_scored_again(checkpoints, suite, tmp_path
     ("arguments", "message"),
     [
         (["{model}", "--suite", "missing.yaml"], "missing.yaml: no such file"),
-        (["nowhere", "--suite", "{suite}"], "no config.json there"),
+        (["nowhere", "--suite", "{suite}"], "it has no config.json"),
         (["{model}", "--suite", "{suite}", "--judge-model", "x"], "--judge-model needs --judge"),
         (["m", "--endpoint", "http://x/v1", "--suite", "{suite}"], "which an endpoint cannot answer"),
     ],

@@ -52,7 +52,7 @@ def test_train_show_audit_report_and_compare_from_the_command_line(recipe: Path,
         ("data.split.column=day", "data.split.column 'day' is not in dataset"),
         ("data.dataset=nowhere", "no dataset there"),
         ("trainer.optimizer.learning_rate=fast", "trainer.optimizer.learning_rate (command line)"),
-        ("loader.layout={type: packed, sequence_tokens: 128}", "method 'classify' takes one row a line"),
+        ("loader.layout={type: packed, sequence_tokens: 128}", "method 'classify' does not support it"),
         ("nonsense", "'nonsense' is not an override"),
         (
             "trainer.optimizer.schedule.warmup_steps=500",

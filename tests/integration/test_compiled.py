@@ -101,5 +101,5 @@ def test_without_a_compiler_it_is_refused_before_anything_is_made(
 def test_what_is_not_known_to_be_exact_is_refused(method: str, more: dict[str, Any], tmp_path: Path) -> None:
     tree = compiled(method, tmp_path)
     tree |= {name: {**tree[name], **section} for name, section in more.items()}
-    with pytest.raises(ConfigError, match="known to be exact for sft, reward and dpo"):
+    with pytest.raises(ConfigError, match="only known to be exact for sft, reward and dpo"):
         create_run(Home.at(tmp_path / "home"), LoadedConfig(tree, {}), run_id="refused")

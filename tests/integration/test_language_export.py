@@ -230,7 +230,7 @@ def test_predict_of_a_language_model_names_the_command_that_serves(
     assert run_command("predict", "sft", tmp_path / "rows.jsonl") == 2
     output = capfd.readouterr().err
     assert (
-        "a model of method 'sft' has no answer for the rows of a file" in output
+        "a model of method 'sft' makes no predictions for rows of a file" in output
         and "'assay chat RUN'" in output
         and "assay export RUN" in output
     )

@@ -104,7 +104,7 @@ def recipe_file(folder: Path, tree: dict[str, Any]) -> Path:
         ("dpo", "method.loss.label_smoothing=0.5", "less than 0.5"),
         ("dpo", "method.model={type: new, vocab_size: 16}", "random weights"),
         ("dpo", "method.beta=0.2", "Perhaps you meant 'method.loss'"),
-        ("dpo", "method.reference.path=/nowhere", "/nowhere: no config.json there"),
+        ("dpo", "method.reference.path=/nowhere", "/nowhere: it has no config.json"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_made(

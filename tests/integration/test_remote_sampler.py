@@ -170,4 +170,4 @@ def test_an_engine_that_cannot_be_used_leaves_no_run(
     engine.configure(faults=["stale"])
     refused(2, "it has other weights")
     engine.stop()
-    refused(75, "the engine does not answer")
+    refused(75, "the engine does not respond")

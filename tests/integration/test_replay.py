@@ -62,8 +62,8 @@ def test_a_spot_check_of_sharded_weights_records_the_digests_of_whole_ones(new_t
     ("options", "words"),
     [
         (("--attempt", 7), "--attempt 7 --step 3: it has no step on record"),
-        (("--through", 2), "--through 2: it goes on from --step 3, so it is one of 3 to 4"),
-        (("--through", 9), "--through 9: it goes on from --step 3, so it is one of 3 to 4"),
+        (("--through", 2), "--through 2: it must be from --step 3 to 4"),
+        (("--through", 9), "--through 9: it must be from --step 3 to 4"),
     ],
 )
 def test_what_can_not_be_compared_is_refused_by_name(one_short_run, options, words, capfd) -> None:
@@ -76,7 +76,7 @@ def test_an_attempt_is_compared_with_up_to_the_step_it_died_in(one_short_run, ca
     recorded = recorded_steps(Path(one_short_run.run_dir))
     died_in_5 = {step: created for step, created in recorded.items() if step < 5}
     ReplayRequest(step=5, attempt=1).check_attempt(died_in_5)
-    with pytest.raises(ConfigError, match="it made the steps 1 to 4"):
+    with pytest.raises(ConfigError, match="it ran steps 1 to 4"):
         ReplayRequest(step=6, attempt=1).check_attempt(died_in_5)
 
 

@@ -118,12 +118,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a stop that every answer has": ({"sampling": {"max_tokens": 6, "stop": [""]}}, "method.sampling.stop.0"),
     "prompt and answer beyond the reference": (
         {"kl": 0.1, "reference": {"path": "SHORT"}, "sampling": {"max_tokens": 40}},
-        "it takes 32 tokens, but the longest prompt with an answer of method.sampling.max_tokens has 4",
+        "it takes 32 tokens, but the longest prompt with a completion of method.sampling.max_tokens has 4",
     ),
     "prompt and answer beyond the model": ({"sampling": {"max_tokens": 60}}, "method.sampling.max_tokens=60"),
     "a judge behind an endpoint": (
         {"rewards": [{"grader": {"type": "score_model", "model": "g", "input": [{"role": "user", "content": "?"}]}}]},
-        "asks an endpoint",
+        "calls an endpoint",
     ),
     "a run that is not there": ({"rewards": [{"run": "nobody"}]}, "method.rewards[0].run=nobody: no such run"),
     "a run that is not finished": ({"rewards": [{"run": "begun"}]}, "it is not finished"),

@@ -65,7 +65,7 @@ def test_an_answer_is_drawn_again_and_what_cannot_be_is_named(
     for wrong, expected in (
         (("--step", 2, "--row", rows[0]), f"--row {rows[0]}: not a row of step 2, whose rows are "),
         (("--step", 9, "--row", 1), "--step 9: the run has the steps 1 to 3"),
-        (("--step", 3, "--row", rows[0], "--sample", 4), "each prompt has the answers 0 to 3"),
+        (("--step", 3, "--row", rows[0], "--sample", 4), "each prompt has the samples 0 to 3"),
     ):
         assert assay("rollout", "run", *wrong) == 2
         assert expected in capsys.readouterr().err

@@ -190,7 +190,7 @@ def test_adapters_leave_alone_and_peft_joins_them_to_their_base(method: str, tmp
 @pytest.mark.usefixtures("peft")
 def test_adapters_beside_weights_that_nobody_else_has_do_not_leave_alone(tmp_path: Path) -> None:
     model = network(lora={"rank": 2})
-    with pytest.raises(ConfigError, match="drawn from the run's seed"):
+    with pytest.raises(ConfigError, match="random and come from the run's seed"):
         save_model(model.network, config(lora={"rank": 2}), tmp_path, ExportOptions(adapters="apart"))
 
 

@@ -127,5 +127,5 @@ class StepShare:
 
     cursor: Cursor
     lanes: tuple[LaneShare, ...]
-    ahead: tuple[tuple[LaneShare, ...], ...] = ()
+    upcoming: tuple[tuple[LaneShare, ...], ...] = ()
     """Lane shares of the next steps, for methods that generate rollouts ahead."""

@@ -86,7 +86,7 @@ class LaneForward:
         lanes: Sequence[LaneShare],
         *,
         step: int,
-        ahead: Sequence[Sequence[LaneShare]] = (),
+        upcoming: Sequence[Sequence[LaneShare]] = (),
         is_cancellable: bool = False,
         is_recomputation: bool = False,
         enter_phase: EnterPhase = lambda phase: None,
@@ -97,7 +97,7 @@ class LaneForward:
         `enter_phase` is called when generation and grading begin. If `is_cancellable`, raises
         `GenerationCancelledError` when this rank receives SIGTERM. `is_recomputation` says that another rank
         already generated the samples, so grades are read from the reward cache. With `staleness`, missing
-        rollouts of this step and of those `ahead` are generated.
+        rollouts of this step and of those `upcoming` are generated.
         """
         if self._rollout_method is None:
             return [LaneSamples(lane) for lane in lanes]
@@ -114,7 +114,7 @@ class LaneForward:
             return [LaneSamples(lane) for lane in lanes]
         missing = [
             (future_step, step_lanes)
-            for future_step, step_lanes in enumerate([lanes, *ahead], step)
+            for future_step, step_lanes in enumerate([lanes, *upcoming], step)
             if not all(self._rollout_buffer.has(future_step, lane.lane) for lane in step_lanes)
         ]
         model = whole_model() if missing else None
@@ -132,11 +132,11 @@ class LaneForward:
 
     def regenerated_digests(self, whole_model: Callable[[], nn.Module], lane: LaneShare) -> list[int]:
         """Generate again what a lane generated for later steps in this step; return the digests."""
-        ahead = lane.ahead if isinstance(lane, BufferedLane) else ()
-        model = whole_model() if ahead else None
+        upcoming = lane.upcoming if isinstance(lane, BufferedLane) else ()
+        model = whole_model() if upcoming else None
         return [
             self._generate(model, [prompts], step=future_step, is_recomputation=True)[0].digest
-            for future_step, prompts in ahead
+            for future_step, prompts in upcoming
             if model is not None
         ]
 
@@ -144,7 +144,7 @@ class LaneForward:
         """Return the share with all that another rank needs to recompute its lanes."""
         if not self.staleness:
             return share
-        steps = list(enumerate([share.lanes, *share.ahead], step))
+        steps = list(enumerate([share.lanes, *share.upcoming], step))
         lanes = [
             self._rollout_buffer.for_recomputation(
                 step, lane, {future_step: step_lanes[index] for future_step, step_lanes in steps}

@@ -33,7 +33,7 @@ from assay.training.trainer.numerics import combined_digest
 class BufferedLane(LaneShare):
     """A lane of buffered rollouts with all that another rank needs to recompute it."""
 
-    ahead: tuple[tuple[int, LaneShare], ...] = ()
+    upcoming: tuple[tuple[int, LaneShare], ...] = ()
     """Later steps and their prompts, for which this step generated rollouts."""
     rollout_digests: tuple[int, ...] = ()
     """Digests of these rollouts."""
@@ -75,17 +75,17 @@ class RolloutBuffer:
             )
         return buffered.samples
 
-    def for_recomputation(self, step: int, lane: LaneShare, ahead: Mapping[int, LaneShare]) -> BufferedLane:
-        """Return the lane's work in step `step` for another rank; `ahead`: its prompts by step, `step` included."""
+    def for_recomputation(self, step: int, lane: LaneShare, upcoming: Mapping[int, LaneShare]) -> BufferedLane:
+        """Return the lane's work in step `step` for another rank; `upcoming`: its prompts by step, `step` included."""
         buffered = [
             (future_step, entry.samples.digest)
-            for (future_step, of), entry in sorted(self._buffered.items())
-            if of == lane.lane and entry.policy_step == step - 1 and future_step in ahead
+            for (future_step, owner), entry in sorted(self._buffered.items())
+            if owner == lane.lane and entry.policy_step == step - 1 and future_step in upcoming
         ]
         return BufferedLane(
             lane.lane,
             self.of(step, lane).lane.micro_batches,
-            ahead=tuple((future_step, ahead[future_step]) for future_step, _ in buffered),
+            upcoming=tuple((future_step, upcoming[future_step]) for future_step, _ in buffered),
             rollout_digests=tuple(digest for _, digest in buffered),
         )
 
@@ -124,7 +124,7 @@ def with_lookahead(shares: Iterator[StepShare], num_steps: int) -> Iterator[Step
     window = deque(islice(shares, num_steps + 1))
     while window:
         share = window.popleft()
-        yield replace(share, ahead=tuple(later.lanes for later in window)) if window else share
+        yield replace(share, upcoming=tuple(later.lanes for later in window)) if window else share
         window.extend(islice(shares, 1))
 
 

@@ -140,8 +140,8 @@ class SpotCheck:
         suspects: dict[int, Suspect] = {}
         for owner, votes in disputed.items():
             witness = witnesses[owner]
-            again = self._gathered(self._recomputer.digest(witness.lane, step=step))
-            votes += [_Vote(rank, digest) for rank, digest in enumerate(again)]
+            revotes = self._gathered(self._recomputer.digest(witness.lane, step=step))
+            votes += [_Vote(rank, digest) for rank, digest in enumerate(revotes)]
             wrong, is_certain = outvoted(votes)
             for rank in wrong:
                 suspects[rank] = Suspect(

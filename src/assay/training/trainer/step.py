@@ -227,7 +227,7 @@ class Stepper:
                 self._whole_model,
                 share.lanes,
                 step=step,
-                ahead=share.ahead,
+                upcoming=share.upcoming,
                 is_cancellable=True,
                 enter_phase=self._lane_sum.enter_phase,
             )

@@ -123,16 +123,18 @@ def test_what_is_learned_was_said_so_many_steps_before(staleness: int) -> None:
     forward = forward_of(method, lanes=(0, 1), reward_cache=FakeRewardCache())
     of_step = {step: [prompts(lane, 10 * step + lane) for lane in (0, 1)] for step in range(1, last + 1)}
     for step in range(1, last + 1):
-        ahead = [of_step[item] for item in range(step + 1, min(step + staleness, last) + 1)]
+        upcoming = [of_step[item] for item in range(step + 1, min(step + staleness, last) + 1)]
         method.requested.clear()
-        trained = forward.training_samples(lambda step=step: model_of(step), of_step[step], step=step, ahead=ahead)
+        trained = forward.training_samples(
+            lambda step=step: model_of(step), of_step[step], step=step, upcoming=upcoming
+        )
         new = range(1, staleness + 2) if step == 1 else range(step + staleness, last + 1)[:1]
         assert [requested["step"] for requested in method.requested] == list(new)
         assert all(isinstance(requested["reward_cache"], FakeRewardCache) for requested in method.requested)
         policy = model_of(max(1, step - staleness))
         for result, lane in zip(trained, of_step[step], strict=True):
             assert rows_of(result.lane) == [method.sampled_tokens(policy, row, seed_of(step)) for row in rows_of(lane)]
-        assert forward.training_samples(nobody, of_step[step], step=step, ahead=ahead) == trained, "it is there"
+        assert forward.training_samples(nobody, of_step[step], step=step, upcoming=upcoming) == trained, "it is there"
         forward.release(step=step)
         held = forward.parts[ROLLOUTS]
         assert [item for item in of_step if held.has(item, 1)] == list(  # type: ignore[attr-defined]
@@ -150,8 +152,8 @@ def test_the_weights_are_gathered_once_for_all_that_is_missing() -> None:
     method = PromptRows(staleness=2)
     forward = forward_of(method)
     entered: list[str] = []
-    ahead = [[prompts(0, 2)], [prompts(0, 3)]]
-    forward.training_samples(whole_model, [prompts(0, 1)], step=1, ahead=ahead, enter_phase=entered.append)
+    upcoming = [[prompts(0, 2)], [prompts(0, 3)]]
+    forward.training_samples(whole_model, [prompts(0, 1)], step=1, upcoming=upcoming, enter_phase=entered.append)
     assert len(gathered) == 1 and len(method.requested) == 3 and entered == ["generation"] * 3
 
 
@@ -174,17 +176,19 @@ def test_what_an_abandoned_step_said_is_not_learned_later() -> None:
     is_requested = iter([False, False, False, False, True])
     forward = forward_of(PromptRows(staleness=2), is_stopping=lambda: next(is_requested))
     lanes = {step: [prompts(0, step)] for step in range(1, 6)}
-    forward.training_samples(model_of, lanes[1], step=1, ahead=[lanes[2], lanes[3]], is_cancellable=True)
+    forward.training_samples(model_of, lanes[1], step=1, upcoming=[lanes[2], lanes[3]], is_cancellable=True)
     assert steps_held(forward) == [1, 2, 3]
     with pytest.raises(GenerationCancelledError):
-        forward.training_samples(model_of, lanes[2], step=2, ahead=[lanes[3], lanes[4], lanes[5]], is_cancellable=True)
+        forward.training_samples(
+            model_of, lanes[2], step=2, upcoming=[lanes[3], lanes[4], lanes[5]], is_cancellable=True
+        )
     assert steps_held(forward) == [1, 2, 3], "step 4 was said, step 5 was not"
 
 
 def test_abandoning_a_step_forgets_what_its_weights_said() -> None:
     forward = forward_of(PromptRows(staleness=1))
-    forward.training_samples(model_of, [prompts(0, 1)], step=1, ahead=[[prompts(0, 2)]])
-    forward.training_samples(model_of, [prompts(0, 2)], step=2, ahead=[[prompts(0, 3)]])
+    forward.training_samples(model_of, [prompts(0, 1)], step=1, upcoming=[[prompts(0, 2)]])
+    forward.training_samples(model_of, [prompts(0, 2)], step=2, upcoming=[[prompts(0, 3)]])
     forward.cancel(step=2)
     assert steps_held(forward) == [1, 2]
     forward.cancel(step=1)
@@ -194,18 +198,18 @@ def test_abandoning_a_step_forgets_what_its_weights_said() -> None:
 def test_another_rank_says_again_what_a_lane_said_ahead() -> None:
     method, model = PromptRows(staleness=1), model_of(4)
     forward = forward_of(method)
-    share = StepShare(Cursor(), (prompts(0, 1), prompts(3, 2)), ahead=((prompts(0, 5), prompts(3, 6)),))
-    trained = forward.training_samples(lambda: model, share.lanes, step=1, ahead=share.ahead)
+    share = StepShare(Cursor(), (prompts(0, 1), prompts(3, 2)), upcoming=((prompts(0, 5), prompts(3, 6)),))
+    trained = forward.training_samples(lambda: model, share.lanes, step=1, upcoming=share.upcoming)
     checked = forward.for_recomputation(share, step=1)
     other = forward_of(PromptRows(staleness=1), reward_cache=FakeRewardCache(), is_stopping=lambda: True)
     for lane, result, position in zip(checked.lanes, trained, range(2), strict=True):
         assert isinstance(lane, BufferedLane)
-        assert [step for step, _ in lane.ahead] == [1, 2] and lane.micro_batches == result.lane.micro_batches
-        assert lane.ahead[0][1] is share.lanes[position] and lane.ahead[1][1] is share.ahead[0][position]
+        assert [step for step, _ in lane.upcoming] == [1, 2] and lane.micro_batches == result.lane.micro_batches
+        assert lane.upcoming[0][1] is share.lanes[position] and lane.upcoming[1][1] is share.upcoming[0][position]
         assert other.regenerated_digests(lambda: model, lane) == list(lane.rollout_digests)
         assert other.regenerated_digests(lambda: model_of(5), lane) != list(lane.rollout_digests)
         assert other.training_samples(nobody, [lane], step=1) == [LaneSamples(lane)], "it was answered"
-    assert checked.cursor == share.cursor and checked.ahead == share.ahead
+    assert checked.cursor == share.cursor and checked.upcoming == share.upcoming
     assert other.regenerated_digests(nobody, BufferedLane(0, ())) == []
 
 
@@ -226,7 +230,7 @@ class Sharded:
 
 
 def test_who_says_a_lane_again_asks_no_judge() -> None:
-    lane = BufferedLane(0, (), ahead=((4, prompts(0, 5)),), rollout_digests=(1,))
+    lane = BufferedLane(0, (), upcoming=((4, prompts(0, 5)),), rollout_digests=(1,))
     method = PromptRows(staleness=1)
     forward_of(method, reward_cache=FakeRewardCache()).regenerated_digests(model_of, lane)
     assert [(requested["step"], requested["reward_cache"]) for requested in method.requested] == [(4, "read only")]

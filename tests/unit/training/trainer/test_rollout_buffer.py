@@ -128,17 +128,17 @@ def test_a_lane_is_checked_with_what_it_said_in_the_same_step(order: int) -> Non
     held = holding(2, *buffered)
     other = became(3, 1)
     held.put(6, [prompts(3, 6)], [other], policy_step=4)
-    ahead = {step: prompts(2, step) for step in (3, 4, 5, 6)}
-    checked = held.for_recomputation(5, prompts(2, 5), ahead)
+    upcoming = {step: prompts(2, step) for step in (3, 4, 5, 6)}
+    checked = held.for_recomputation(5, prompts(2, 5), upcoming)
     assert checked.lane == 2 and checked.micro_batches == ()
-    assert checked.ahead == ((4, ahead[4]), (6, ahead[6])) and checked.rollout_digests == (404, 604)
+    assert checked.upcoming == ((4, upcoming[4]), (6, upcoming[6])) and checked.rollout_digests == (404, 604)
 
 
 def test_a_checked_lane_learns_what_its_prompts_became() -> None:
     held, batch = RolloutBuffer((2,)), completions([(1, [4], 0.5)])
     held.put(5, [prompts(2, 5)], [became(2, 7, batch)], policy_step=2)
     checked = held.for_recomputation(5, prompts(2, 5), {})
-    assert checked.micro_batches == (batch,) and checked.ahead == () and checked.rollout_digests == ()
+    assert checked.micro_batches == (batch,) and checked.upcoming == () and checked.rollout_digests == ()
 
 
 def test_a_digest_of_a_lane_that_said_nothing_is_its_gradients() -> None:
@@ -202,7 +202,7 @@ def test_a_share_knows_so_many_that_follow_and_no_more_are_read(num_steps: int) 
     for index, share in enumerate(with_lookahead(reading(), num_steps)):
         assert len(read) == min(index + num_steps + 1, len(shares))
         assert (share.cursor, share.lanes) == (shares[index].cursor, shares[index].lanes)
-        assert share.ahead == tuple(item.lanes for item in shares[index + 1 : index + 1 + num_steps])
+        assert share.upcoming == tuple(item.lanes for item in shares[index + 1 : index + 1 + num_steps])
     assert index == len(shares) - 1
 
 

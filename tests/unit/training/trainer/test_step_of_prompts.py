@@ -74,8 +74,8 @@ def weights_of(model: nn.Module) -> list[float]:
 def two_steps(ranks: Ranks, method: PromptRows, **choices: Any) -> list[tuple[StepTotals, list[float]]]:
     parts, found = stepper_of(ranks, method, **choices), []
     for step in (1, 2):
-        share = StepShare(Cursor(), lanes_of(ranks, more=step), ahead=(lanes_of(ranks, more=step + 1),))
-        share = share if method.staleness else replace(share, ahead=())
+        share = StepShare(Cursor(), lanes_of(ranks, more=step), upcoming=(lanes_of(ranks, more=step + 1),))
+        share = share if method.staleness else replace(share, upcoming=())
         totals = parts.stepper.step(share, step=step, stop_requested=False)
         found.append((portable(totals), weights_of(parts.model)))
     return found
@@ -259,10 +259,10 @@ def requested_of_one(ranks: Ranks) -> Any:
     requested: Iterator[bool] = iter([False, False, ranks.rank == 1])
     parts = stepper_of(ranks, PromptRows(staleness=1), is_stopping=lambda: next(requested))
     steps = [lanes_of(ranks, more=step) for step in range(3)]
-    parts.stepper.step(StepShare(Cursor(), steps[0], ahead=(steps[1],)), step=1, stop_requested=False)
+    parts.stepper.step(StepShare(Cursor(), steps[0], upcoming=(steps[1],)), step=1, stop_requested=False)
     before = weights_of(parts.model)
     with pytest.raises(StepCancelledError):
-        parts.stepper.step(StepShare(Cursor(), steps[1], ahead=(steps[2],)), step=2, stop_requested=False)
+        parts.stepper.step(StepShare(Cursor(), steps[1], upcoming=(steps[2],)), step=2, stop_requested=False)
     held, own = parts.forward.parts[ROLLOUTS], steps[0][0].lane
     return [step for step in range(5) if held.has(step, own)], weights_of(parts.model) == before
 

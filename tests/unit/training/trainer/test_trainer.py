@@ -219,7 +219,7 @@ def test_a_step_is_given_the_prompts_of_those_that_it_answers_ahead(staleness: i
     trained(rank, staleness=staleness, max_steps=5)
     lanes = [share.lanes for share in rank.shares]
     for step, share in enumerate(rank.shares):
-        assert share.ahead == tuple(lanes[step + 1 : step + 1 + (staleness or 0)])
+        assert share.upcoming == tuple(lanes[step + 1 : step + 1 + (staleness or 0)])
 
 
 def test_a_commit_has_the_journal_of_its_steps_and_what_was_quarantined() -> None:

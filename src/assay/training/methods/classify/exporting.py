@@ -16,7 +16,7 @@ from assay.training.methods.classify.network import ClassifierNetwork
 MODULE_FILE = "modeling_assay.py"
 """Name of the model code in an exported folder; the source is the module of that name in this folder."""
 
-_PORTABLE = ModelKind(AssayClassifier, "a classifier")
+_CLASSIFIER = ModelKind(AssayClassifier, "a classifier")
 _PATH_KEY = "_name_or_path"
 """Key with the path of a pretrained encoder on this machine, which is not exported."""
 
@@ -24,7 +24,7 @@ _PATH_KEY = "_name_or_path"
 def save_exported(network: ClassifierNetwork, config: ClassifyConfig, folder: Path, types: Mapping[str, str]) -> None:
     """Write `model.safetensors`, `config.json` and the model code; `types`: Arrow type of each metadata column."""
     with torch.device("meta"):
-        model = AssayClassifier(_portable_config(network, config, types))
+        model = AssayClassifier(_exported_config(network, config, types))
     model.encoder, model.metadata, model.head = network.encoder, network.metadata, network.head
     hf_logging.disable_progress_bar()
     model.save_pretrained(folder)
@@ -34,11 +34,11 @@ def save_exported(network: ClassifierNetwork, config: ClassifyConfig, folder: Pa
 
 def load_exported(folder: Path) -> ClassifierNetwork:
     """Load an exported classifier with our own copy of its code: no code of the folder is run."""
-    model = load_pretrained(_PORTABLE, folder, use_safetensors=True)
+    model = load_pretrained(_CLASSIFIER, folder, use_safetensors=True)
     return ClassifierNetwork.of_parts(model.encoder, model.metadata, model.head)
 
 
-def _portable_config(
+def _exported_config(
     network: ClassifierNetwork, config: ClassifyConfig, types: Mapping[str, str]
 ) -> AssayClassifierConfig:
     kinds = {name: "number" if name in config.numeric_columns else "category" for name in config.metadata_columns}

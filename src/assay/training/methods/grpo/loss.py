@@ -72,7 +72,7 @@ def divergences(
     return (logprobs - old_logprobs).exp() * (differences.exp() - differences - 1)
 
 
-def summed(
+def reduced_loss(
     token_losses: Float[Tensor, "row target"],
     loss_mask: Bool[Tensor, "row target"],
     loss: AnyLoss,

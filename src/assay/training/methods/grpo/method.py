@@ -46,7 +46,7 @@ from assay.training.methods.grpo.batch import (
 )
 from assay.training.methods.grpo.config import KL, LENGTH, REWARD, TRUNCATED, GrpoConfig
 from assay.training.methods.grpo.judge_cache import JudgeBatch
-from assay.training.methods.grpo.loss import TOKEN_MEANS, divergences, importance_weights, policy_loss, summed
+from assay.training.methods.grpo.loss import TOKEN_MEANS, divergences, importance_weights, policy_loss, reduced_loss
 from assay.training.methods.grpo.remote import RemoteRollouts
 from assay.training.methods.grpo.rewards import Graded, Rewards, check_failure_rate
 from assay.training.methods.grpo.rollouts import (
@@ -62,8 +62,8 @@ from assay.training.methods.grpo.rollouts import (
     prompts_of,
     rollout_digest,
     rollout_log_entries,
+    rollout_metrics,
     scaled_lane,
-    tallies,
     training_lane,
 )
 from assay.training.trainer.method import (
@@ -154,7 +154,8 @@ class GrpoMethod:
         for lane, lane_rows in zip(lanes, rows_by_lane, strict=True):
             own = list(islice(groups, len(lane_rows)))
             sums = {
-                name: MetricSum(torch.tensor(float(tally.sum)), tally.weight) for name, tally in tallies(own).items()
+                name: MetricSum(torch.tensor(float(metric.sum)), metric.weight)
+                for name, metric in rollout_metrics(own).items()
             }
             if self.step_statistics:
                 sums |= {
@@ -254,11 +255,14 @@ class GrpoMethod:
     def loss(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]], frozen_models: FrozenModels) -> Loss:
         loss_mask, scores = tensors["loss_mask"], self._scores(model, tensors)
         logprobs, num_tokens = scores.logprobs, loss_mask.sum()
-        first, drawn = tensors.get(OLD, logprobs.detach()), tensors["sampler_logprobs"]
-        old = drawn if self.staleness else first
-        policy = policy_loss(logprobs, old, tensors["advantages"], loss_mask, self.config.loss)
+        sampler_logprobs = tensors["sampler_logprobs"]
+        # Logprobs of the step's first update: in that update the policy's own, so its ratios are exactly 1.
+        first_logprobs = tensors.get(OLD, logprobs.detach())
+        # Stale rollouts come from older weights, so their ratios are to the sampler in every update.
+        old_logprobs = sampler_logprobs if self.staleness else first_logprobs
+        policy = policy_loss(logprobs, old_logprobs, tensors["advantages"], loss_mask, self.config.loss)
         token_losses = policy.token_losses
-        gaps = first - drawn
+        gaps = first_logprobs - sampler_logprobs
         metrics = {
             "entropy": MetricSum(scores.entropies.detach().sum(), num_tokens),
             self._gap_name: MetricSum((gaps.abs() * loss_mask).sum(), num_tokens),
@@ -268,7 +272,7 @@ class GrpoMethod:
         if self.config.kl:
             with torch.no_grad(), adapters_off(model) if self._is_base else nullcontext():
                 reference_logprobs = self._scores(frozen_models.get(REFERENCE, model), tensors).logprobs
-            divergence = divergences(logprobs, old, reference_logprobs)
+            divergence = divergences(logprobs, old_logprobs, reference_logprobs)
             token_losses = token_losses + self.config.kl * divergence
             metrics["kl"] = MetricSum((divergence.detach() * loss_mask).sum(), num_tokens)
         if self._truncated:
@@ -276,7 +280,9 @@ class GrpoMethod:
             token_losses = token_losses * weights
             metrics["weighed"] = MetricSum(((weights != 1) & loss_mask).sum(), num_tokens)
         longest = self.config.sampling.max_tokens
-        return Loss(summed(token_losses, loss_mask, self.config.loss, max_tokens=longest), metrics, {OLD: first})
+        return Loss(
+            reduced_loss(token_losses, loss_mask, self.config.loss, max_tokens=longest), metrics, {OLD: first_logprobs}
+        )
 
     def predictions(
         self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]
@@ -285,17 +291,17 @@ class GrpoMethod:
         reference; nothing for a blank."""
         if "items" not in tensors:
             return {}
-        rows, judges = rows_from_tensors(tensors), self._validation_rewards
+        rows, rewards = rows_from_tensors(tensors), self._validation_rewards
         # The same keys in each evaluation, so that only the model differs.
         prompts = [Prompt(row.tokens, derive_key("validation", row.row_id)) for row in rows]
         own = self.config.validation_temperature
         sampling = self._sampling if own is None else self._sampling.model_copy(update={"temperature": own})
         rollouts = self._generate(model, prompts, sampling)
-        frozen_models = {name: network.to(tensors["input_ids"].device) for name, network in judges.networks().items()}
-        earned = _numbers(self._grade(judges, rows, rollouts, frozen_models))
+        frozen_models = {name: network.to(tensors["input_ids"].device) for name, network in rewards.networks().items()}
+        rewards_of_rows = _numbers(self._grade(rewards, rows, rollouts, frozen_models))
         cut = torch.tensor([rollout.reason == "length" for rollout in rollouts], dtype=torch.float64)
         lengths = torch.tensor([len(rollout.tokens) for rollout in rollouts], dtype=torch.float64)
-        found = {REWARD.name: torch.from_numpy(earned), TRUNCATED.name: cut, LENGTH.name: lengths}
+        found = {REWARD.name: torch.from_numpy(rewards_of_rows), TRUNCATED.name: cut, LENGTH.name: lengths}
         return found | ({KL.name: self._divergence(model, rows, rollouts)} if self.config.kl else {})
 
     def save_exported(self, model: nn.Module, folder: Path, options: ExportOptions) -> None:

@@ -47,7 +47,7 @@ class RolloutGroup(NamedTuple):
         return bool(np.nan_to_num(self.advantages).any())
 
 
-class Tally(NamedTuple):
+class WeightedSum(NamedTuple):
     """A sum with its weight."""
 
     sum: float
@@ -127,17 +127,17 @@ def outcomes(groups: Sequence[RolloutGroup], config: GrpoConfig) -> list[list[Ou
     ]
 
 
-def tallies(groups: Sequence[RolloutGroup]) -> dict[str, Tally]:
+def rollout_metrics(groups: Sequence[RolloutGroup]) -> dict[str, WeightedSum]:
     """Return the metrics `NAMES` of a lane's rollouts, whether they are trained on or not."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     num_distinct = [len({rollout.tokens.tobytes() for rollout in group.rollouts}) for group in groups]
     deviations = [float(np.nanstd(group.rewards)) for group in groups if not np.isnan(group.rewards).all()]
     sums = (
-        Tally(sum(len(rollout.tokens) for rollout in rollouts), len(rollouts)),
-        Tally(sum(rollout.reason == "length" for rollout in rollouts), len(rollouts)),
-        Tally(sum(num_distinct), len(rollouts)),
-        Tally(added_in_order(deviations), len(deviations)),
-        Tally(sum(not group.has_signal for group in groups), len(groups)),
+        WeightedSum(sum(len(rollout.tokens) for rollout in rollouts), len(rollouts)),
+        WeightedSum(sum(rollout.reason == "length" for rollout in rollouts), len(rollouts)),
+        WeightedSum(sum(num_distinct), len(rollouts)),
+        WeightedSum(added_in_order(deviations), len(deviations)),
+        WeightedSum(sum(not group.has_signal for group in groups), len(groups)),
     )
     return dict(zip(NAMES, sums, strict=True))
 
@@ -149,12 +149,12 @@ def rollout_digest(rollout: Rollout) -> int:
     return digest.intdigest()
 
 
-def moments(groups: Sequence[RolloutGroup]) -> dict[str, Tally]:
+def moments(groups: Sequence[RolloutGroup]) -> dict[str, WeightedSum]:
     """Return the sums behind `SHAPED_REWARD` and `SHAPED_REWARD_SQUARE`."""
     shaped_rewards = [reward for group in groups for reward in group.shaped_rewards.tolist() if not math.isnan(reward)]
     return {
-        SHAPED_REWARD: Tally(math.fsum(shaped_rewards), len(shaped_rewards)),
-        SHAPED_REWARD_SQUARE: Tally(
+        SHAPED_REWARD: WeightedSum(math.fsum(shaped_rewards), len(shaped_rewards)),
+        SHAPED_REWARD_SQUARE: WeightedSum(
             math.fsum(shaped_reward * shaped_reward for shaped_reward in shaped_rewards), len(shaped_rewards)
         ),
     }

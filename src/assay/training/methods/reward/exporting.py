@@ -24,12 +24,12 @@ WEIGHTS = "model.safetensors"
 
 def save_exported(network: RewardNetwork, config: RewardConfig, folder: Path, options: ExportOptions) -> None:
     """Write weights and configuration, or adapters and head."""
-    portable = deepcopy(network.decoder.config)
-    portable.id2label, portable.label2id = {0: "reward"}, {"reward": 0}
-    portable.problem_type = "regression"
-    portable.pad_token_id = options.padding
+    exported_config = deepcopy(network.decoder.config)
+    exported_config.id2label, exported_config.label2id = {0: "reward"}, {"reward": 0}
+    exported_config.problem_type = "regression"
+    exported_config.pad_token_id = options.padding
     with torch.device("meta"):
-        model: nn.Module = AutoModelForSequenceClassification.from_config(portable)
+        model: nn.Module = AutoModelForSequenceClassification.from_config(exported_config)
     setattr(model, str(model.base_model_prefix), network.decoder)
     setattr(model, HEAD, network.head)
     save_model(model, config.model, folder, options, heads=(HEAD,))

@@ -24,7 +24,7 @@ from assay.training.methods.grpo.loss import (
     divergences,
     group_advantages,
     policy_loss,
-    summed,
+    reduced_loss,
 )
 from assay.training.methods.grpo.outcomes import overlong_penalties
 
@@ -44,7 +44,7 @@ def loss_at(loss: AnyLoss, *ratios: list[float]) -> tuple[float, list[list[float
     """The sum, and its slope at each token's log-probability."""
     logprobs, old = at(*ratios)
     token_losses = policy_loss(logprobs, old, ADVANTAGES, TRAINED, loss).token_losses
-    total = summed(token_losses, TRAINED, loss, max_tokens=MAX_TOKENS)
+    total = reduced_loss(token_losses, TRAINED, loss, max_tokens=MAX_TOKENS)
     total.backward()
     assert logprobs.grad is not None
     return float(total.detach()), logprobs.grad.tolist()

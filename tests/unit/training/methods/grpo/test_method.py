@@ -30,8 +30,8 @@ from assay.training.methods.grpo.rollouts import (
     grouped,
     moments,
     outcomes,
+    rollout_metrics,
     scaled_lane,
-    tallies,
     training_lane,
 )
 from assay.training.trainer.lane_forward import LaneForward
@@ -158,7 +158,7 @@ def test_the_first_groups_with_spread_are_learned_and_all_are_counted(base: Path
     config = grpo_config(base, groups_per_lane=2)
     groups = completions([[1, 2]] * 5, [[1, 1], [0, 1], [0, 0], [1, 0], [0, 1]], config)
     assert {row for row, _ in trained(groups, config)} == {1, 3}
-    counted = tallies(groups)
+    counted = rollout_metrics(groups)
     assert counted["zero_std"] == (2, 5) and counted["length"] == (15, 10) and counted["distinct"] == (10, 10)
     assert counted["truncated"] == (0, 10) and counted["reward_std"] == (1.5, 5)
 
@@ -353,7 +353,7 @@ def test_a_step_whose_answers_nobody_could_grade_is_refused(base: Path) -> None:
     ("keys", "message"),
     [
         ({"group_size": 1}, "greater than or equal to 2"),
-        ({"reference": {"path": "somewhere"}}, "nobody asks it while method.kl is 0"),
+        ({"reference": {"path": "somewhere"}}, "unused while method.kl is 0"),
         ({"overlong": {"buffer_tokens": 7}}, "buffer_tokens=7 is more than"),
         ({"rewards": []}, "at least 1"),
         ({"model": {"type": "new", "vocab_size": 32}}, "pretrained"),

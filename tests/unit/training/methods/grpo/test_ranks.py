@@ -198,8 +198,8 @@ def test_what_is_said_ahead_is_the_same_on_ranks_and_behind_a_commit(
     )
     assert of_ranks == [alone] * 2
     [at_once] = on_ranks(1, lambda ranks: steps_on(ranks, base, **keys | {"staleness": 0}), tmp_path / "0")
-    ahead, fresh = ([step[5]["rollout_digest"] for step in steps] for steps, _ in (alone, at_once))
-    assert ahead[0] == fresh[0] and not set(ahead[1:]) & set(fresh[1:]), "by the weights of before"
+    upcoming, fresh = ([step[5]["rollout_digest"] for step in steps] for steps, _ in (alone, at_once))
+    assert upcoming[0] == fresh[0] and not set(upcoming[1:]) & set(fresh[1:]), "by the weights of before"
 
 
 @any_parallel

@@ -155,7 +155,7 @@ def test_a_question_is_asked_again_where_the_answer_may_pass(
     engine.failures = 1
     assert rolled_out(config, store, rows=[2]).lane.num_rows
     engine.failures = 2
-    with pytest.raises(EngineAwayError, match=r"does not answer: .* answered 500: .*give the same command again"):
+    with pytest.raises(EngineAwayError, match=r"does not respond: .* answered 500: .*run the same command again"):
         rolled_out(config, store, rows=[3])
 
 
@@ -221,7 +221,7 @@ def test_a_weight_is_the_ratio_of_both_cut_at_the_largest_and_one_within_the_bou
 
 
 REFUSED = {
-    "text_only": "its answer has no tokens with their log-probabilities",
+    "text_only": "its response has no tokens with logprobs",
     "unnamed": "it does not report its weights",
     "stale": "it has other weights",
 }
@@ -255,7 +255,7 @@ def test_an_engine_that_is_away_serves_another_model_or_has_no_room_is_refused(
         check_engine(config.sampler.model_copy(update=keys), config.model, sampling, longest)
 
     refused()
-    with pytest.raises(EngineAwayError, match="does not answer"):
+    with pytest.raises(EngineAwayError, match="does not respond"):
         refused(url="http://127.0.0.1:9/v1", max_retries=0)
     with pytest.raises(ConfigError, match=r"method.sampler.model=other: .* serves policy"):
         refused(model="other")

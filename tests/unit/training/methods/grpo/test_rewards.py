@@ -116,7 +116,7 @@ def test_where_a_judge_is_silent_the_error_says_how_to_go_on_once_it_answers():
 
 def test_where_graders_were_killed_the_error_says_that_a_resume_goes_on():
     killed = {"failed_grades": 0.5, "failed_grades_python_grader_killed": 0.5}
-    with pytest.raises(TooManyFailuresError, match=r"50.0% python_grader_killed.*go on with assay train --res"):
+    with pytest.raises(TooManyFailuresError, match=r"50.0% python_grader_killed.*continue with assay train --res"):
         check_failure_rate(killed, 0.4, step=7)
 
 
