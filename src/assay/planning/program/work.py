@@ -156,7 +156,7 @@ class Activity(FrozenConfig):
         return self
 
 
-class GuardrailRule(FrozenConfig):
+class ProgramGuardrail(FrozenConfig):
     """A benchmark on which a candidate must not be worse."""
 
     benchmark: str
@@ -165,7 +165,7 @@ class GuardrailRule(FrozenConfig):
     """Points that a candidate may lose; the upper bound of the loss must be smaller."""
 
 
-class SafetyRule(FrozenConfig):
+class ProgramSafetyRule(FrozenConfig):
     """A failure mode that must be rare, whatever the baseline's rate is."""
 
     benchmark: str
@@ -207,10 +207,10 @@ class GateRule(FrozenConfig):
     over_seeds: Literal["mean", "trimmed"] = "mean"
     """`trimmed`: leave out the best and the worst seed, at looks of five seeds or more."""
 
-    guardrails: tuple[GuardrailRule, ...] = ()
+    guardrails: tuple[ProgramGuardrail, ...] = ()
     """All must pass for the gate to pass."""
 
-    safety: tuple[SafetyRule, ...] = ()
+    safety: tuple[ProgramSafetyRule, ...] = ()
     """All must pass; a rate certainly above its limit stops the program."""
 
 

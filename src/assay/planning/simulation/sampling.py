@@ -102,7 +102,7 @@ def _sobol_points(num_samples: int, seed: int, num_axes: int) -> Float[np.ndarra
     return points
 
 
-class Sampler:
+class QuasiRandom:
     """Quasi-random numbers for `num_samples` samples; each name has its own axis."""
 
     def __init__(self, *, num_samples: int, seed: int, num_axes: int = _AXES) -> None:
@@ -169,7 +169,7 @@ def triangular_quantile(least: float, likely: float, most: float, share: Array) 
 
 def sample_program(compiled: CompiledProgram, *, num_samples: int, seed: int = 0) -> ProgramSamples:
     """Sample everything. Raises `ConfigError` if a gate reads an effect and the program has no pilot."""
-    program, sampler = compiled.program, Sampler(num_samples=num_samples, seed=seed)
+    program, sampler = compiled.program, QuasiRandom(num_samples=num_samples, seed=seed)
     gate_results = _gate_results(_gate_query(compiled, num_samples=num_samples, seed=seed))
     active_risks = {
         name: gate_results.lost[name] if name in gate_results.lost else sampler.uniform("risk", name) < risk.probability
@@ -189,7 +189,7 @@ def sample_program(compiled: CompiledProgram, *, num_samples: int, seed: int = 0
 
 def p_pass(compiled: CompiledProgram, gate: str, gain: float, *, num_samples: int, seed: int = 0) -> float:
     """Return the probability that the first look of a gate passes if the true gain is `gain` points."""
-    sampler = Sampler(num_samples=num_samples, seed=derive_key(seed, "if"), num_axes=_GATE_AXES)
+    sampler = QuasiRandom(num_samples=num_samples, seed=derive_key(seed, "if"), num_axes=_GATE_AXES)
     active = np.ones((len(compiled.items), num_samples), bool)
     found = _look(compiled, gate, sampler, np.full(num_samples, gain), active, 0, is_last=True)
     return float((found.verdict == "pass").mean())
@@ -212,7 +212,7 @@ def baseline_replay_samples(compiled: CompiledProgram) -> ReplaySamples:
 # How long things take
 
 
-def _duration(program: Program, item: NetworkItem, sampler: Sampler, active_risks: Mapping[str, Flags]) -> Array:
+def _duration(program: Program, item: NetworkItem, sampler: QuasiRandom, active_risks: Mapping[str, Flags]) -> Array:
     if item.kind in ("event", "join"):
         return np.zeros(sampler.num_samples)
     noise, name, hours = program.noise, item.name, item.planned_h
@@ -227,7 +227,7 @@ def _duration(program: Program, item: NetworkItem, sampler: Sampler, active_risk
     return hours * factor + sampler.poisson_sum(rate, *noise.interrupt_loss_hours, "interrupts", name)
 
 
-def _interrupt_rate(program: Program, sampler: Sampler) -> Array:
+def _interrupt_rate(program: Program, sampler: QuasiRandom) -> Array:
     """Per device-hour, the same for all runs of a sample."""
     rate, shape = program.noise.interrupts_per_device_hour, program.noise.interrupts_known_from
     if shape is None:
@@ -235,7 +235,7 @@ def _interrupt_rate(program: Program, sampler: Sampler) -> Array:
     return np.asarray(rate * gammaincinv(shape, sampler.uniform("interrupt rate")) / shape)
 
 
-def _risk_factor(program: Program, item: NetworkItem, sampler: Sampler, active_risks: Mapping[str, Flags]) -> Array:
+def _risk_factor(program: Program, item: NetworkItem, sampler: QuasiRandom, active_risks: Mapping[str, Flags]) -> Array:
     """Return the factor by which active risks lengthen an item; one value for everything that a risk
     affects."""
     factor = np.ones(sampler.num_samples)
@@ -250,7 +250,7 @@ def _risk_factor(program: Program, item: NetworkItem, sampler: Sampler, active_r
     return factor
 
 
-def _delays(compiled: CompiledProgram, sampler: Sampler, active_risks: Mapping[str, Flags]) -> Array:
+def _delays(compiled: CompiledProgram, sampler: QuasiRandom, active_risks: Mapping[str, Flags]) -> Array:
     delay_h = np.zeros((len(compiled.items), sampler.num_samples))
     for name, risk in compiled.program.risks.items():
         if isinstance(risk.effect, Late):
@@ -261,7 +261,9 @@ def _delays(compiled: CompiledProgram, sampler: Sampler, active_risks: Mapping[s
     return delay_h
 
 
-def _reductions(compiled: CompiledProgram, sampler: Sampler, active_risks: Mapping[str, Flags]) -> tuple[Array, Array]:
+def _reductions(
+    compiled: CompiledProgram, sampler: QuasiRandom, active_risks: Mapping[str, Flags]
+) -> tuple[Array, Array]:
     """Return start and end of each capacity reduction, in each sample."""
     program, num_samples = compiled.program, sampler.num_samples
     start, end = (np.repeat(hours, num_samples, axis=1) for hours in compiled.planned_reductions())
@@ -321,7 +323,7 @@ def _gate_results(query: _GateQuery) -> _GateResults:
     compiled, num_samples = query.compiled, query.num_samples
     program = compiled.program
     count = _CANDIDATES * (1 << (num_samples - 1).bit_length())
-    sampler = Sampler(num_samples=count, seed=derive_key(query.seed, "gates"), num_axes=_GATE_AXES)
+    sampler = QuasiRandom(num_samples=count, seed=derive_key(query.seed, "gates"), num_axes=_GATE_AXES)
     lost = {
         name: sampler.uniform("risk", name) < risk.probability
         for name, risk in program.risks.items()
@@ -371,7 +373,7 @@ def _initials(verdict: Verdicts) -> NDArray[np.uint8]:
     return letters[:, 0].astype(np.uint8)
 
 
-def _true_gain(program: Program, sampler: Sampler, active_risks: Mapping[str, Flags]) -> Array:
+def _true_gain(program: Program, sampler: QuasiRandom, active_risks: Mapping[str, Flags]) -> Array:
     if program.pilot is None:
         return np.full(sampler.num_samples, np.nan)
     gain = quantile_of_belief(program.pilot, sampler.uniform("gain"))
@@ -393,7 +395,7 @@ def quantile_of_belief(pilot: Pilot, share: Array) -> Array:
     return gains
 
 
-def _walk_gates(compiled: CompiledProgram, sampler: Sampler, gain: Array) -> tuple[Gates, Flags]:
+def _walk_gates(compiled: CompiledProgram, sampler: QuasiRandom, gain: Array) -> tuple[Gates, Flags]:
     """Sample every gate's looks in order, and switch nodes on and off by their verdicts."""
     program = compiled.program
     is_first = np.array([[item.repeat == 0] for item in compiled.items])
@@ -418,7 +420,7 @@ def _walk_gates(compiled: CompiledProgram, sampler: Sampler, gain: Array) -> tup
 def _look(
     compiled: CompiledProgram,
     name: str,
-    sampler: Sampler,
+    sampler: QuasiRandom,
     gain: Array,
     active: Flags,
     repeat: int,
@@ -466,7 +468,7 @@ def _by_thresholds(evidence: Evidence, estimate: Array, *, is_last: bool) -> Ver
     return np.where(estimate >= pass_at, "pass", np.where(estimate < stop_below, "stop", between))
 
 
-def _seed_deviations(sampler: Sampler, runs: str, num_seeds: int) -> Float[np.ndarray, "seed sample"]:
+def _seed_deviations(sampler: QuasiRandom, runs: str, num_seeds: int) -> Float[np.ndarray, "seed sample"]:
     """Return each seed's deviation from the mean of the seeds, in standard deviations of one seed."""
     normal = [sampler.normal("seed", runs, number) for number in range(num_seeds)]
     seeds = np.reshape(normal, (num_seeds, sampler.num_samples))

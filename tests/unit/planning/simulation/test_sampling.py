@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from assay.base.errors import ConfigError
 from assay.planning.simulation.compile import compile_program
 from assay.planning.simulation.greedy_schedule import greedy_schedule
-from assay.planning.simulation.sampling import Sampler, sample_program, triangular_quantile
+from assay.planning.simulation.sampling import QuasiRandom, sample_program, triangular_quantile
 
 
 def sampled(program, **options):
@@ -36,13 +36,13 @@ def test_a_triangle_stays_inside_its_ends_and_keeps_its_mean(ends):
 
 
 def test_interrupts_cost_as_often_and_as_much_as_stated():
-    lost = Sampler(num_samples=50_000, seed=0).poisson_sum(0.8, 1.0, 2.0, "x")
+    lost = QuasiRandom(num_samples=50_000, seed=0).poisson_sum(0.8, 1.0, 2.0, "x")
     assert lost.mean() == pytest.approx(0.8 * 1.5, rel=0.02)
     assert (lost == 0).mean() == pytest.approx(np.exp(-0.8), abs=0.01)
 
 
 def test_many_interrupts_cost_as_much_as_stated_in_as_little_memory():
-    lost = Sampler(num_samples=50_000, seed=0).poisson_sum(1e6, 1.0, 2.0, "x")
+    lost = QuasiRandom(num_samples=50_000, seed=0).poisson_sum(1e6, 1.0, 2.0, "x")
     assert lost.mean() == pytest.approx(1.5e6, rel=1e-4)
     assert lost.std() == pytest.approx(np.sqrt(1e6 * 7 / 3), rel=0.02)  # rate times the mean square of a part
 
@@ -112,7 +112,7 @@ def test_each_path_through_the_gates_has_its_share_and_gains_of_its_own(small):
 
 
 def test_names_beyond_the_last_axis_are_drawn_at_random():
-    sampler = Sampler(num_samples=1000, seed=0, num_axes=4)
+    sampler = QuasiRandom(num_samples=1000, seed=0, num_axes=4)
     columns = [sampler.uniform("x", number) for number in range(8)]
     assert np.abs(np.corrcoef(columns) - np.eye(8)).max() < 0.15
     np.testing.assert_array_equal(columns[7], sampler.uniform("x", 7))

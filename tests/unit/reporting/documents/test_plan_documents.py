@@ -13,7 +13,7 @@ from assay.planning.actuals import Spend
 from assay.planning.program.file import read_program
 from assay.planning.program.offer import EvaluatedScope, Move
 from assay.planning.program.progress import Progress
-from assay.planning.program.work import GateRule, GuardrailRule, SafetyRule
+from assay.planning.program.work import GateRule, ProgramGuardrail, ProgramSafetyRule
 from assay.planning.simulation.forecast import Alarm, forecast
 from assay.planning.simulation.offer import baseline_of, make_offer
 from assay.planning.simulation.offer_report import build_offer_report
@@ -131,8 +131,8 @@ def test_a_gate_says_what_each_verdict_leads_to(documents):
 def test_a_gate_of_a_campaign_says_what_may_not_get_worse_and_what_must_be_rare():
     rule = GateRule(
         least_effect=1.0,
-        guardrails=(GuardrailRule(benchmark="refusals", margin=1.5),),
-        safety=(SafetyRule(benchmark="leaks", max_rate=0.005),),
+        guardrails=(ProgramGuardrail(benchmark="refusals", margin=1.5),),
+        safety=(ProgramSafetyRule(benchmark="leaks", max_rate=0.005),),
     )
     _, guardrail, safety = _campaign_text(rule)
     assert guardrail == "Passes only if 'refusals' has lost less than 1.5 points, surely."
