@@ -811,7 +811,7 @@ def test_a_decision_follows_from_its_numbers_in_whatever_words_an_assay_said_the
     tree = json.loads(path.read_text())
     clauses = [clause for gate in tree["gates"] for clause in gate["clauses"]]
     for clause in clauses:
-        clause["seen"] = clause["reason"] = clause["asks"] = "in other words"
+        clause["seen"] = clause["reason"] = clause["requirement"] = "in other words"
     path.write_text(json.dumps(tree))
     with Home.from_environment().open_ledger() as ledger:
         decide_again(pilot(), ledger, clock=SystemClock())

@@ -78,7 +78,7 @@ def test_every_prompt_is_accounted_for_and_a_changed_journal_is_named(dataset: P
 
 def concerns_rollout_log(problem: str) -> bool:
     """And not of what a run without a supervisor lacks."""
-    return "journal" in problem or problem.startswith("step ")
+    return "rollout log" in problem or problem.startswith("step ")
 
 
 def problems_with(run: Run, log: CommitLog, commit: Any) -> tuple[str, ...]:

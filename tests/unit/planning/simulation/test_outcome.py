@@ -45,7 +45,7 @@ def assert_stable(program, baseline, seeds):
 
 
 def quantiles(safety):
-    spreads = (safety.decision_day, safety.device_hours, *safety.given.values())
+    spreads = (safety.decision_day, safety.device_hours, *safety.by_verdict.values())
     return [value for sampler in spreads for value in vars(sampler).values()]
 
 
