@@ -38,7 +38,7 @@ class Candidate(FrozenConfig):
     """Part of its runs' ids."""
 
     because: str = ""
-    """Why it might help; for the memo's reader."""
+    """Why it might help, for the memo."""
 
     patch: dict[str, Any]
     """Dotted key of the recipe -> value, e.g. `trainer.optimizer.learning_rate: 2e-3`. Use one key: the effect of
@@ -62,7 +62,7 @@ class PredictionsBenchmark(FrozenConfig):
     type: Literal["predictions"]
 
     name: Name
-    """For the rule, the gates and the memo."""
+    """In rule and memo."""
 
     score: str = "correct"
     """Score of a row. For classifiers: `correct` (1 if the class is right, at 0.5), `ranking` (two classes; the row's
@@ -71,8 +71,7 @@ class PredictionsBenchmark(FrozenConfig):
     `kl` of completions of held-out prompts."""
 
     where: dict[str, str | bool | int | None] = Field(default_factory=dict)
-    """Only rows whose metadata columns have these values, e.g. `{kind: method}`, `{is_async: true}`; `label` is one,
-    too."""
+    """Only rows whose metadata columns or `label` have these values, e.g. `{kind: method}`, `{is_async: true}`."""
 
     cluster: str | None = "split_cluster"
     """Column of the predictions that defines clusters (a source, a file). Default: the rows that the split kept
@@ -85,10 +84,10 @@ class SuiteBenchmark(FrozenConfig):
     type: Literal["suite"]
 
     name: Name
-    """For the rule, the gates and the memo."""
+    """In rule and memo."""
 
     benchmark: str | None = None
-    """The benchmark's name in the suite, if it is not `name`."""
+    """Its name in the suite, if not `name`."""
 
     suite: str | None = None
     """The suite's file, for missing results; relative to the campaign's file. Null: the recipe's `evaluation.suite`
@@ -99,7 +98,7 @@ Benchmark = Annotated[PredictionsBenchmark | SuiteBenchmark, Field(discriminator
 
 
 class GuardrailRule(FrozenConfig):
-    """A benchmark that must not get worse by more than a margin."""
+    """A benchmark that must not get worse."""
 
     benchmark: Name
     """One of `benchmarks`."""
@@ -167,7 +166,7 @@ class PlanRule(FrozenConfig):
 
 
 class StandardRule(FrozenConfig):
-    """Thresholds of the standard rule (docs/decide.md): each becomes a clause of the gate `scale` or `stop`."""
+    """The standard rule (docs/decide.md): each key becomes a clause of the gate `scale` or `stop`."""
 
     primary: tuple[Name, ...] = Field(min_length=1)
     """Benchmarks that are averaged to the effect. With several, no single one may carry it."""
@@ -205,8 +204,7 @@ class StandardRule(FrozenConfig):
     """As guardrails, with exact bounds of a failure rate."""
 
     coverage: str | None = None
-    """File of a coverage matrix (docs/suites.md) without holes. Relative to the campaign's file, like the files
-    below."""
+    """File of a coverage matrix (docs/suites.md) without holes. Files are relative to the campaign's."""
 
     drill: str | None = "audit"
     """`audit`: every run's receipts must prove that each row was learned once. Or a file of `assay drill RECIPE --out
@@ -263,7 +261,7 @@ class SpentCondition(FrozenConfig):
     type: Literal["spent"]
 
     device_hours: PositiveFloat
-    """The device-hours of baseline and candidate together."""
+    """Of baseline and candidate together."""
 
 
 Condition = Annotated[HarmCondition | RateCondition | SpentCondition, Field(discriminator="type")]
@@ -279,10 +277,9 @@ class Gate(FrozenConfig):
     """Action if it passes. `rollback` returns a recipe that is already in use to its parent."""
 
     when: Literal["all", "any"] = "any"
-    """How many of the conditions must hold."""
 
     conditions: tuple[Condition, ...] = Field(min_length=1)
-    """Conditions of the gate."""
+    """Combined by `when`."""
 
 
 class CampaignConfig(FrozenConfig):
@@ -292,37 +289,37 @@ class CampaignConfig(FrozenConfig):
     """Part of its runs' ids; its folder is `runs/campaigns/NAME`."""
 
     question: str
-    """What the memo answers, in a sentence."""
+    """What the memo answers."""
 
     recipe: str
     """The known-good recipe: a YAML file, or the `known_good.json` of an earlier campaign. Relative to the campaign's
     file."""
 
     baseline: Name = BASELINE
-    """Name of the arm without a patch; part of its runs' ids."""
+    """The arm without a patch; part of its runs' ids."""
 
     candidates: tuple[Candidate, ...] = Field(min_length=1)
-    """The candidates, all compared with one baseline."""
+    """Compared with the baseline."""
 
     seeds: PositiveInt
-    """Paired seeds at the last look. A claim about a recipe needs several."""
+    """Paired seeds at the last look."""
 
     looks: tuple[PositiveInt, ...] = ()
-    """Earlier numbers of seeds at which the gates are judged; all looks share one error. Seeds are assumed independent,
-    and gains normal; if candidates crash now and then, or seeds are correlated, gains are claimed too often
-    (docs/evidence.md)."""
+    """Earlier numbers of seeds at which the gates are judged; all looks share one error. If candidates crash now
+    and then, or seeds are correlated, gains are claimed too often (docs/evidence.md).
+    """
 
     first_seed: int = Field(default=0, ge=0)
-    """Number of the first seed; start a replication after the first campaign's last seed."""
+    """A replication starts after the first campaign's last seed."""
 
     workers: PositiveInt = 1
     """Ranks of each run."""
 
     budget_device_hours: PositiveFloat
-    """Device-hours for training all runs. No run begins that would exceed it. Evaluation is reported separately."""
+    """For training all runs. No run begins that would exceed it. Evaluation is reported separately."""
 
     benchmarks: tuple[Benchmark, ...] = Field(min_length=1)
-    """Where per-item scores come from."""
+    """Sources of per-item scores."""
 
     rule: StandardRule
     """The decision rule."""
@@ -331,10 +328,10 @@ class CampaignConfig(FrozenConfig):
     """Further conditions to stop or roll back."""
 
     dissent: tuple[str, ...] = ()
-    """Objections by people; the memo prints them with those from the numbers."""
+    """Objections by people, for the memo."""
 
     owner: str = ""
-    """Owner of the next step; printed in the memo."""
+    """Owner of the next step."""
 
     least_effect_because: str = ""
     """Why a smaller gain than `rule.least_effect` is not worth it."""

@@ -12,8 +12,8 @@ class LogprobGap(FrozenConfig):
     """How far the log-probabilities of engine and trainer may differ for the same tokens and weights."""
 
     bound: PositiveFloat = 0.05
-    """Nats per token. In bfloat16 two implementations differ by thousandths; other temperatures or weights
-    by tenths."""
+    """Nats per token. In bfloat16, implementations differ by thousandths; other temperatures or weights by tenths.
+    """
 
     on_excess: Literal["refuse", "truncate"] = "refuse"
     """`refuse`: if the step's mean exceeds the bound, the run stops without the update. `truncate`: each
@@ -41,14 +41,15 @@ class RemoteSampler(FrozenConfig):
     """E.g. `http://engine:8000/v1`; its key, if it needs one, is $OPENAI_API_KEY."""
 
     model: str
-    """The model's name at the engine."""
+    """Name at the engine."""
 
     folder: str
-    """Where each step's weights are handed over: an existing folder of this run alone, under the same
-    absolute path on both sides."""
+    """Hands each step's weights over: an existing folder of this run alone, with the same absolute path on both
+    sides.
+    """
 
     logprob_gap: LogprobGap = LogprobGap()
-    """What happens if engine and trainer disagree."""
+    """Allowed disagreement."""
 
     concurrency: PositiveInt = 64
     """Groups in flight per rank."""

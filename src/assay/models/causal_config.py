@@ -50,7 +50,7 @@ class LoraConfig(FrozenConfig):
     """Dropout of an adapter's input."""
 
     targets: tuple[str, ...] = ()
-    """Names of the matrices (`q_proj`); none: all of attention and feed-forward layers."""
+    """Names of matrices (`q_proj`); none: all of attention and feed-forward layers."""
 
     def adapts(self, name: str) -> bool:
         return any(name == target or name.endswith(f".{target}") for target in self.targets or USUAL_TARGETS)
@@ -120,7 +120,7 @@ class NewCausalConfig(FrozenConfig):
     """The `model_type` of transformers."""
 
     vocab_size: PositiveInt
-    """Number of tokens of the dataset's tokenizer."""
+    """Size of the dataset's tokenizer."""
 
     hidden_size: PositiveInt = 128
     """Width of the residual stream."""
@@ -133,20 +133,19 @@ class NewCausalConfig(FrozenConfig):
     """Heads of keys and values, shared by groups of query heads (Ainslie et al. 2023); null: `num_heads`."""
 
     intermediate_size: PositiveInt = 384
-    """Width of the feed-forward layers, which are gated except in `gpt2`."""
+    """Width of the feed-forward layers; gated except in `gpt2`."""
 
     max_tokens: PositiveInt = 2048
     """Longest sequence."""
 
     tie_embeddings: bool = False
-    """Use one matrix for input embeddings and output logits."""
+    """Use one matrix for embeddings and logits."""
 
     lora: LoraConfig | None = None
     """Train only adapters; null trains all weights."""
 
     checkpoint_activations: bool = False
-    """Keep only each layer's input and recompute the layer in the backward pass: far less memory for a
-    third more time."""
+    """Recompute each layer in the backward pass: far less memory for a third more time."""
 
     @property
     def kv_heads(self) -> int:

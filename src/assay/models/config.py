@@ -69,7 +69,7 @@ class NewEncoderConfig(FrozenConfig):
     type: Literal["new"] = "new"
 
     vocab_size: PositiveInt
-    """Number of tokens of the dataset's tokenizer."""
+    """Size of the dataset's tokenizer."""
 
     hidden_size: PositiveInt = 128
     """Width of the residual stream."""
@@ -82,12 +82,12 @@ class NewEncoderConfig(FrozenConfig):
     """Width of the feed-forward layers."""
 
     max_tokens: PositiveInt = 2048
-    """Longest sequence; the size of the position table."""
+    """Longest sequence."""
 
     dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
 
     attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Dropout of attention weights. A value other than 0 disables the fast kernel (on a CPU: twice the step)."""
+    """Not 0 disables the fast kernel (on a CPU: twice the step)."""
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> "NewEncoderConfig":

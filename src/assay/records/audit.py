@@ -15,21 +15,21 @@ _OPTIONS: Mapping[WeightsDepth, str] = {"none": " --quick", "last": "", "all": "
 
 
 class AuditReport(Record):
-    """A run's receipts compared with the dataset's row order, and its files with their digests."""
+    """A comparison of a run's receipts with the row order, and of its files with their digests."""
 
     run_id: str
     verdict: Literal["pass", "fail", "incomplete"]
-    """`incomplete`: no error, but the run is unfinished or some rows could not be checked."""
+    """`incomplete`: no error, but the run is unfinished or something could not be checked."""
     step: NonNegativeInt
-    """Step of the last audited commit."""
+    """The last audited commit."""
     weights: WeightsDepth = "last"
-    """Which commits' weights were read."""
+    """Read from which commits."""
     epochs: NonNegativeInt
     rows_expected: NonNegativeInt
     """Over all epochs."""
     rows_trained: NonNegativeInt
     rows_quarantined: NonNegativeInt
-    """Skipped because their bytes are corrupt."""
+    """Skipped: corrupt."""
     prompts: PromptCounts | None = None
     missing: tuple[str, ...] = ()
     """E.g. `epoch 0 row 1234 (a.parquet, row 34)`."""
@@ -37,7 +37,7 @@ class AuditReport(Record):
     problems: tuple[str, ...] = ()
     """Other reasons to fail."""
     not_checked: tuple[str, ...] = ()
-    """What was skipped, and why."""
+    """With reasons."""
     forked_from: str = ""
     """`RUN@STEP`; only later steps are audited."""
     strays: tuple[str, ...] = ()

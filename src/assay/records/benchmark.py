@@ -16,32 +16,32 @@ from assay.records.record import Record
 
 
 class DetectableEffect(Record):
-    """The power of a paired comparison on these items."""
+    """The power of a paired comparison."""
 
     effect: NonNegativeFloat
     """Smallest difference found with `power`."""
     power: float = 0.8
     confidence: float = 0.95
     correlation: float = 0.0
-    """Between two checkpoints' item scores."""
+    """Of two checkpoints' item scores."""
 
 
 class Contamination(Record):
-    """Overlap of a benchmark with the training data."""
+    """Overlap with the training data."""
 
     dataset_fingerprint: str
     unit: str
     """What n-grams consist of."""
     ngram: PositiveInt
     num_ngrams: NonNegativeInt
-    """In the benchmark; 0 if it is too short to search."""
+    """In the benchmark; 0 if it is too short."""
     num_found: NonNegativeInt
-    """Those in the training data."""
+    """In the training data."""
     num_items: NonNegativeInt
     num_items_searched: NonNegativeInt
-    """Items long enough for an n-gram."""
+    """Those long enough for an n-gram."""
     items_found: tuple[str, ...] = ()
-    """Up to 100 items with at least `item_threshold` of their n-grams found."""
+    """Up to 100 with at least `item_threshold` of their n-grams found."""
     num_items_found: NonNegativeInt = 0
     item_threshold: float = 0.5
     score_without: float | None = None
@@ -59,29 +59,28 @@ class BenchmarkResult(Record):
     run_id: str
     """Empty for an external checkpoint."""
     candidate: str
-    """Recipe name, shared by all seeds."""
+    """Recipe name."""
     seed: NonNegativeInt = 0
-    """Seed of the training run."""
+    """Of training."""
     step: NonNegativeInt
     weights_digest: str
     benchmark: str
     benchmark_sha256: str
-    """SHA-256 of the definition with its items."""
+    """Over definition and items."""
     grader_sha256: str
-    """SHA-256 of the grading rule."""
     prompt_sha256: str
-    """SHA-256 of all prompts and the sampling settings."""
+    """Over prompts and sampling settings."""
     num_items: PositiveInt
     num_failed: NonNegativeInt
-    """Items without a score, due to infrastructure."""
+    """Without score, due to infrastructure."""
     failures: dict[str, int] = Field(default_factory=dict)
-    """Items by kind of failure."""
+    """By kind."""
     incomplete_reason: str = ""
-    """Why items are missing; such a result is not compared."""
+    """Such a result is not compared."""
     num_prompts_cut: NonNegativeInt | None = None
-    """Prompts truncated to the context length."""
+    """To the context length."""
     num_completions_cut: NonNegativeInt | None = None
-    """Completions cut at `max_tokens`."""
+    """At `max_tokens`."""
     score: Estimate
     """Weighted mean; the interval is clustered."""
     higher_is_better: bool = True
@@ -96,7 +95,7 @@ class BenchmarkResult(Record):
     source: str = "assay"
     """`assay`, `lm-evaluation-harness`, `inspect-ai` or `openai-evals`."""
     items_sha256: str
-    """SHA-256 of `items.parquet`."""
+    """Of `items.parquet`."""
 
     def version_sha256(self) -> str:
         """What results must share to be comparable: benchmark, grader and prompts."""

@@ -31,7 +31,7 @@ class CampaignRun(Record):
     """A run of one arm and seed."""
 
     arm: str
-    """`baseline` or the candidate."""
+    """`baseline` or candidate."""
     seed: NonNegativeInt
     run_id: str
     recipe_sha256: str
@@ -40,7 +40,6 @@ class CampaignRun(Record):
     num_attempts: PositiveInt
     device_s: NonNegativeFloat
     warnings: tuple[str, ...] = ()
-    """Warnings about the model's metrics."""
     warning_rules: tuple[str, ...] = ()
 
 

@@ -88,7 +88,6 @@ class PredictionStatus(Record):
 
     command: str
     expect: str
-    """Expected output."""
     is_shared: bool
     """Another hypothesis predicts the same."""
     outcome: Outcome | None
@@ -118,7 +117,7 @@ class CaseStatus(Record):
     name: str
     opened_s: float
     verdict: CaseVerdict
-    """The first hypothesis's verdict."""
+    """The first hypothesis's."""
     because: str
     symptoms: Symptoms
     hypotheses: tuple[HypothesisStatus, ...]

@@ -18,7 +18,7 @@ class FlakyTest(Record):
 
     test: str
     rate: NonNegativeFloat
-    """Median failure rate (Jeffreys prior)."""
+    """Of failures (Jeffreys prior)."""
     low: NonNegativeFloat
     high: NonNegativeFloat
     failures: PositiveInt
@@ -45,7 +45,6 @@ class FirstFailure(Record):
     """Median seconds until the first failure."""
 
     recorded_s: NonNegativeFloat
-    """In the recorded order."""
     ordered_s: NonNegativeFloat
     """In an order learned from other commits."""
     runs: PositiveInt
@@ -95,13 +94,13 @@ class CiReport(Record):
     """Statistics of CI runs."""
 
     wall_s: NonNegativeFloat | None
-    """Median; a run takes as long as its longest file."""
+    """Median."""
     runs: NonNegativeInt
     commits: NonNegativeInt
     tests: NonNegativeInt
     spans: CiSpans
     floor_s: NonNegativeFloat | None
-    """Duration of the longest test."""
+    """Of the longest test."""
     floor_test: str | None
     bound_s: NonNegativeFloat | None
     """Lower bound for the requested shards."""
@@ -111,7 +110,7 @@ class CiReport(Record):
     """Most frequent first."""
     flaky_because: str
     order: tuple[str, ...]
-    """Tests in the order that fails earliest."""
+    """The order that fails earliest."""
     first_failure: FirstFailure | None
     left_out: dict[str, str]
     """What was skipped, and why."""

@@ -18,7 +18,7 @@ from assay.records.rollout_log import PromptCounts
 
 
 class FileDigest(Record):
-    """One file of a checkpoint."""
+    """A file with its digest."""
 
     kind: ClassVar[str] = "file"
 

@@ -14,7 +14,7 @@ class SuspectCommit(Record):
     subject: str
     probability: float
     ratio: float | None
-    """Seconds per step, over GOOD."""
+    """Over GOOD."""
     blocks: NonNegativeInt
 
 
@@ -36,7 +36,7 @@ class CommitBisection(Record):
     probability: float | None
     """That it is one of them."""
     ratio: float
-    """Seconds per step after / before."""
+    """After / before."""
     low: float | None
     high: float | None
     least: float
@@ -50,11 +50,10 @@ class CommitBisection(Record):
     unchanged: NonNegativeInt
     """Commits that do not change the package."""
     blocks: PositiveInt
-    """Paired runs of GOOD and another commit."""
+    """Paired runs."""
     steps: PositiveInt
-    """Measured steps per run."""
+    """Measured per run, after `warm_up`."""
     warm_up: NonNegativeInt
-    """Steps before those."""
     workers: PositiveInt
     apart: bool
     """Run one after the other."""

@@ -15,12 +15,12 @@ class CoverageCell(Record):
     suite: str
     benchmark: str
     state: CellState
-    """`too small`: insufficient power. `another version`: run with other items, prompts or grader."""
+    """`too small`: insufficient power. `another version`: of items, prompts or grader."""
     num_items: int | None = None
     could_detect: float | None = None
-    """Smallest regression it detects."""
+    """Smallest regression that it detects."""
     items_needed: int | None = None
-    """Independent items that would suffice."""
+    """Independent ones."""
     result_sha256: str | None = None
 
 
@@ -41,7 +41,7 @@ class Coverage(Record):
 
     modes: tuple[CoveredMode, ...]
     power: float
-    """Required to detect `least_effect`."""
+    """To detect `least_effect`."""
 
     @property
     def holes(self) -> tuple[CoveredMode, ...]:

@@ -36,7 +36,7 @@ class DataFinding(Versioned):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     what: str
-    """The column, or `duplicates` for whole rows."""
+    """The column; `duplicates` for whole rows."""
     kind: DataChangeKind
     before: float
     """Share of rows, or a median."""
@@ -72,24 +72,23 @@ class MovedMetric(Versioned):
     metric: str
     overall: MovedSlice
     slices: tuple[MovedSlice, ...]
-    """Significant ones, largest first."""
+    """Significant ones."""
     num_slices: NonNegativeInt
     ablation: str
     """A run that would prove the cause."""
     device_hours: float | None
-    """Cost of that run."""
+    """Of that run."""
 
 
 class DataChanges(Record):
-    """Changes between two versions of the data."""
+    """Changes between two datasets."""
 
     because: str
     rows_before: NonNegativeInt
     rows_after: NonNegativeInt
     results: tuple[DataFinding, ...]
-    """Causes first, most certain first."""
+    """Causes first."""
     columns: dict[str, str]
     """Column to its inferred type."""
     sources: dict[str, str]
     moved: MovedMetric | None = None
-    """Metric changes."""

@@ -39,14 +39,14 @@ class LengthProfile(Record):
 
 
 class ColumnProfile(Record):
-    """Values of a metadata or split column."""
+    """A metadata or split column."""
 
     name: str
     type: str
     missing_rate: float
-    """Share of rows with null or NaN."""
+    """Null or NaN."""
     top_values: tuple[tuple[str, int], ...] = ()
-    """Up to 20 values with their row counts."""
+    """Up to 20, with row counts."""
     minimum: str | None = None
     maximum: str | None = None
     mean: float | None = None
@@ -65,7 +65,7 @@ class BuildSummary(Record):
     num_conflicting: NonNegativeInt = 0
     """Rows whose text has several labels."""
     num_shared: NonNegativeInt = 0
-    """Rows whose text is in several groups, so that a split by group leaks them."""
+    """Rows whose text is in several groups; a split by group leaks them."""
     num_dropped: NonNegativeInt = 0
     """By `drop`."""
     drop: tuple[str, ...] = ()
@@ -75,30 +75,30 @@ class BuildSummary(Record):
     num_split: NonNegativeInt = 0
     """Texts split into several rows."""
     num_long: NonNegativeInt = 0
-    """Dropped because longer than `max_tokens`."""
+    """Dropped: longer than `max_tokens`."""
     first_long: str = ""
     num_unusable: NonNegativeInt = 0
-    """Dropped because unreadable or without trained tokens."""
+    """Dropped: unreadable or without trained tokens."""
     first_unusable: str = ""
     num_reasoning_dropped: NonNegativeInt = 0
-    """Reasoning messages that the chat template omits."""
+    """Messages that the template omits."""
     num_altered: NonNegativeInt = 0
     """Rows whose tokens do not decode to their text."""
     first_altered: str = ""
     unread_fields: tuple[str, ...] = ()
-    """Source fields that were ignored."""
+    """Ignored."""
     num_numbers: NonNegativeInt = 0
-    """Labelled rows whose text is a number."""
+    """Rows whose text is a number."""
     group: str = ""
-    """Field behind `shard_id`; empty for a digest of the text."""
+    """Field behind `shard_id`; empty: text digest."""
     text: str = ""
 
 
 class ReferenceScores(Record):
-    """The reference model whose log-probabilities a dataset stores."""
+    """The reference model of stored log-probabilities."""
 
     source: str
-    """Name of the dataset with the same rows."""
+    """Dataset with the same rows."""
     source_fingerprint: str
     reference: str
     """Folder or run commit."""
@@ -109,16 +109,15 @@ class HeldOutOf(Record):
     """The parent of a held-out dataset."""
 
     name: str
-    """The parent's name."""
     fingerprint: str
     split: dict[str, Any]
-    """`data.split` of recipes that evaluate on it."""
+    """For recipes that evaluate on it."""
     split_sha256: str
-    """SHA-256 of the parent's fingerprint and the split."""
+    """Over parent and split."""
 
 
 class BoundaryTokens(Record):
-    """The special tokens around the texts of a language-model dataset."""
+    """The special tokens around texts."""
 
     begin_ids: tuple[NonNegativeInt, ...] = ()
     end_ids: tuple[NonNegativeInt, ...] = ()
@@ -139,11 +138,9 @@ class DatasetManifest(Record):
     """URL or path of the shards."""
     relative_source: str = ""
     fingerprint: str
-    """SHA-256 over shards and schema; identifies the dataset."""
+    """Over shards and schema."""
     row_groups_sha256: str
-    """SHA-256 of `row_groups.parquet`."""
     footers_sha256: str
-    """SHA-256 of `footers.arrow`, the shards' Parquet footers."""
     columns: dict[str, str]
     """Arrow types."""
     shards: tuple[Shard, ...]
@@ -153,10 +150,8 @@ class DatasetManifest(Record):
     max_token_id: NonNegativeInt
     lengths: LengthProfile
     label_counts: dict[str, int]
-    """Rows of each class."""
     column_profiles: tuple[ColumnProfile, ...]
     tokenizer_sha256: str | None = None
-    """SHA-256 of `tokenizer.json`."""
     build: BuildSummary | None = None
     """Null for indexed shards."""
     format: Format
@@ -165,11 +160,9 @@ class DatasetManifest(Record):
     tokenizer_config_sha256: str | None = None
     chat_template_sha256: str | None = None
     scored: ReferenceScores | None = None
-    """Origin of the reference log-probabilities."""
     held_out_of: HeldOutOf | None = None
-    """The dataset that these rows were held out of."""
     item_fields: dict[str, int] | None = None
-    """Grader field to the number of rows that have it."""
+    """Rows with each grader field."""
     boundaries: BoundaryTokens | None = None
 
     @property

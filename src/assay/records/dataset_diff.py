@@ -12,9 +12,9 @@ class ChangedShard(Record):
     rows_before: NonNegativeInt
     rows_after: NonNegativeInt
     columns: tuple[str, ...]
-    """Those whose bytes differ."""
+    """Those that differ."""
     num_row_groups: NonNegativeInt
-    """Row groups that differ."""
+    """Those that differ."""
 
 
 class Shift(Record):
@@ -49,12 +49,12 @@ class DatasetDiff(Record):
     shards_added: tuple[str, ...]
     shards_removed: tuple[str, ...]
     shards_renamed: tuple[tuple[str, str], ...]
-    """Old and new path of equal bytes."""
+    """Old and new path."""
     shards_changed: tuple[ChangedShard, ...]
     columns_added: tuple[str, ...]
     columns_removed: tuple[str, ...]
     columns_retyped: tuple[tuple[str, str, str], ...]
-    """Name, old type, new type."""
+    """Name, old and new type."""
     shifts: tuple[Shift, ...]
     """Largest relative difference first."""
     length_distance: NonNegativeFloat

@@ -39,7 +39,7 @@ class MoreEvidence(Record):
 
     what: str
     num_seeds: NonNegativeInt = 0
-    """Additional seeds per arm."""
+    """Additional ones per arm."""
     device_s: NonNegativeFloat | None = None
     probability: float | None = None
     """That the clause then passes."""
@@ -63,7 +63,6 @@ class Clause(Record):
     """Compared with `value`."""
     reason: str
     benchmarks: tuple[str, ...] = ()
-    """Whose results it uses."""
     evidence: tuple[Source, ...] = ()
     """Other records it uses."""
     is_thin: bool = False
@@ -72,20 +71,20 @@ class Clause(Record):
 
 
 class GateResult(Record):
-    """A gate's verdict on one candidate."""
+    """A gate's verdict on a candidate."""
 
     gate: str
     then: GateKind
-    """Action if it passes."""
+    """If it passes."""
     verdict: GateVerdict
     reason: str
     clauses: tuple[Clause, ...]
     more: MoreEvidence | None = None
-    """Cheapest evidence that could decide it."""
+    """Cheapest evidence to decide it."""
 
 
 class BenchmarkEffect(Record):
-    """Candidate minus baseline on one benchmark; positive is better."""
+    """Candidate minus baseline on a benchmark; positive is better."""
 
     benchmark: str
     role: Literal["primary", "guardrail", "safety", "sealed", "other"]
@@ -93,13 +92,12 @@ class BenchmarkEffect(Record):
     candidate_score: float
     effect: Estimate
     se: NonNegativeFloat | None
-    """Standard error over seeds and items."""
+    """Over seeds and items."""
     by_seed: tuple[float, ...]
-    """Effect of each seed."""
     num_items: PositiveInt
     num_clusters: PositiveInt
     num_dropped: NonNegativeInt
-    """Items without a score in some run."""
+    """Without score in some run."""
     could_detect: float | None
     """Smallest effect found with 80% power."""
     unit: str
@@ -115,7 +113,7 @@ class Decision(Record):
 
     campaign: str
     campaign_sha256: str
-    """SHA-256 of the resolved campaign file."""
+    """Of the resolved file."""
     question: str
     candidate: str
     because: str
@@ -124,12 +122,12 @@ class Decision(Record):
     recommendation: Recommendation
     sentence: str
     decided_by: str
-    """The deciding gate or clause."""
+    """Gate or clause."""
     is_final: bool
-    """No declared look remains."""
+    """No look remains."""
     look: Look
     undeclared: tuple[str, ...] = ()
-    """Checks that the campaign could have required but did not."""
+    """Checks that the campaign does not require."""
     look_number: NonNegativeInt
     """From 1; 0 if undeclared."""
     num_looks: PositiveInt
@@ -146,21 +144,18 @@ class Decision(Record):
     """The effect in sentences."""
     gates: tuple[GateResult, ...]
     cheapest: MoreEvidence | None
-    """For `narrow`: the cheapest experiment that could lead to `scale`."""
+    """For `narrow`: cheapest experiment towards `scale`."""
     blocking: str | None
-    """For `narrow`: the failed or open clause."""
+    """For `narrow`: failed or open clause."""
     runs: tuple[CampaignRun, ...]
     spent_s: NonNegativeFloat
-    """Device time of baseline and candidate."""
+    """Of baseline and candidate."""
     next_s: NonNegativeFloat | None
-    """Device time of the recommended step."""
+    """Of the recommended step."""
     next_wall_s: NonNegativeFloat | None = None
-    """Its wall time with the campaign's workers."""
     budget_s: NonNegativeFloat
-    """Device time of the campaign."""
     owner: str = ""
     would_change: tuple[str, ...]
-    """What would change the recommendation."""
     risks: tuple[str, ...]
     dissent: tuple[str, ...]
     """Evidence and comments against it."""
@@ -168,7 +163,7 @@ class Decision(Record):
     baseline_recipe_sha256: str
     candidate_recipe_sha256: str
     revision: PositiveInt = 1
-    """Increments when a clause's file changes but the results do not."""
+    """Increments when files change but results do not."""
 
     def path(self) -> str:
         """Return its path in the campaign's folder, e.g. `decisions/faster-3.json`."""

@@ -57,9 +57,9 @@ class DrillReport(Record):
     """The exercises of one recipe; the first is the undisturbed run."""
 
     recipe_sha256: str
-    """SHA-256 of the shortened recipe."""
+    """Of the shortened recipe."""
     parts: dict[str, Any]
-    """Settings that another recipe must share for the drill to apply."""
+    """Settings that another recipe must share."""
     workers: PositiveInt
     exercises: tuple[Exercise, ...]
     verdict: Literal["pass", "fail"]

@@ -13,14 +13,13 @@ from assay.records.record import Record, record_of_kind
 
 
 class Estimate(Record):
-    """A value with its confidence interval."""
+    """A value with its interval."""
 
     value: float
     low: float | None = None
     high: float | None = None
     confidence: float = 0.95
     method: str = ""
-    """E.g. `DeLong`."""
 
 
 ROW_MEANS = {"nats_per_token": "loss per row", "token_accuracy": "token accuracy per row"}
@@ -37,7 +36,6 @@ class Metric(Record):
     """A metric and its direction."""
 
     name: str
-    """E.g. `auc`."""
     unit: str
     """E.g. `nats per row`."""
     higher_is_better: bool
@@ -66,7 +64,7 @@ TRAINED_TOKENS = "trained_tokens"
 
 
 class CalibrationBin(Record):
-    """Rows in one bin of predicted probability."""
+    """A bin of predicted probability."""
 
     num_rows: PositiveInt
     mean_predicted: float
@@ -74,7 +72,7 @@ class CalibrationBin(Record):
 
 
 class ClassifierMetrics(Record):
-    """Metrics of a binary classifier; AUC and AP are null without both classes."""
+    """Binary metrics; AUC and AP are null without both classes."""
 
     num_rows: NonNegativeInt
     num_positive: NonNegativeInt
@@ -82,7 +80,7 @@ class ClassifierMetrics(Record):
     average_precision: Estimate | None
     log_loss: Estimate
     expected_calibration_error: float
-    """Over bins of equal counts."""
+    """Over equal-count bins."""
     calibration: tuple[CalibrationBin, ...]
 
     @property
@@ -101,14 +99,14 @@ class ClassScore(Record):
     name: str
     num_rows: NonNegativeInt
     predicted_as: tuple[int, ...]
-    """Its rows by predicted class, in the order of `classes`."""
+    """By predicted class, in the order of `classes`."""
     precision: float | None
     recall: float | None
     f1: float
 
 
 class NumberBin(Record):
-    """Rows in one bin of predicted numbers."""
+    """A bin of predicted numbers."""
 
     num_rows: PositiveInt
     mean_predicted: float
@@ -124,11 +122,11 @@ class NumberFit(Record):
     bias: float
     """Mean of prediction minus label."""
     bins: tuple[NumberBin, ...]
-    """By prediction, lowest first."""
+    """Lowest prediction first."""
 
 
 class ScoreMetrics(Record):
-    """Means over a set of rows."""
+    """Means over rows."""
 
     num_rows: NonNegativeInt
     measured: tuple[Measured, ...]
@@ -158,7 +156,7 @@ class SliceMetrics(Record):
 
 
 class ScoreSlice(Record):
-    """Mean scores of the rows with one metadata value."""
+    """Scores of the rows with one metadata value."""
 
     column: str
     value: str
@@ -176,11 +174,10 @@ class Evaluation(Record):
     dataset_fingerprint: str
     split: str
     predictions_sha256: str
-    """SHA-256 of the Parquet file of predictions."""
     overall: ClassifierMetrics | ScoreMetrics
     slices: tuple[SliceMetrics, ...] | tuple[ScoreSlice, ...]
     num_leaking: NonNegativeInt | None = None
-    """Rows with the tokens of a training row."""
+    """Rows with tokens of a training row."""
 
     @property
     def headline(self) -> Measured:
@@ -208,7 +205,7 @@ class ScoreEvaluation(Evaluation):
 
 
 class Comparison(Record):
-    """A candidate compared with its baseline on the same rows."""
+    """A comparison on the same rows."""
 
     kind: ClassVar[str] = ""  # likewise
 
@@ -216,9 +213,9 @@ class Comparison(Record):
     candidate_run_id: str
     num_rows: PositiveInt
     difference: Estimate
-    """Candidate minus baseline, paired by row."""
+    """Candidate minus baseline, paired."""
     allowed_loss: float
-    """Non-inferiority margin in the metric's unit."""
+    """Margin in the metric's unit."""
     verdict: str
     """`pass`, `fail` or `undecided`."""
     weights_equal: bool

@@ -17,5 +17,5 @@ class Look(Record):
     level: float
     """One-sided confidence required."""
     spent: NonNegativeFloat
-    """Type I error of this look."""
+    """Type I error."""
     spent_so_far: NonNegativeFloat

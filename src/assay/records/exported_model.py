@@ -14,7 +14,7 @@ ModelForm = Literal["classifier", "language_model", "reward_model"]
 
 
 class ExportedModel(Record):
-    """Result of `assay export`."""
+    """The record of an exported model."""
 
     run_id: str
     step: NonNegativeInt
@@ -22,15 +22,14 @@ class ExportedModel(Record):
     recipe: dict[str, Any]
     recipe_sha256: str
     dataset: str
-    """Its name."""
     dataset_fingerprint: str
     columns: dict[str, str]
-    """Extra input columns and their Arrow types."""
+    """Arrow types of additional inputs."""
     tokenizer_sha256: str
     is_tokenizer_proved: bool
-    """The dataset's manifest names this tokenizer."""
+    """The dataset names this tokenizer."""
     max_tokens: PositiveInt
-    """Length of the longest training row; a classifier truncates longer texts."""
+    """Of the longest training row."""
     code_version: str
     exported_by: str
     """Version of assay."""
@@ -38,9 +37,8 @@ class ExportedModel(Record):
     files: tuple[FileDigest, ...]
     form: ModelForm = "classifier"
     base_sha256: str | None = None
-    """Digest of the base weights, if only adapters were exported."""
+    """For adapters alone."""
     warnings: tuple[str, ...] = ()
-    """About the model's metrics."""
     warning_rules: tuple[str, ...] = ()
     text: str = ""
     """Text field of the dataset's source."""

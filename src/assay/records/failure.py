@@ -58,12 +58,11 @@ class Failure(Record):
     device: str = ""
     phase: Phase | None = None
     step: NonNegativeInt | None = None
-    """The step in progress."""
     signature: str
     """Equal for similar failures."""
     text: str
     file: str = ""
-    """Traceback or stacks, relative to the run's folder."""
+    """Traceback or stacks, relative to the run."""
 
     def headline(self) -> str:
         """What happened to whom, without what else was seen: `rank 1 hung in 'compute' of step 7`."""

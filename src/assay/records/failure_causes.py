@@ -17,7 +17,6 @@ class AdjustedRatio(Record):
     """A failure-rate ratio within strata."""
 
     within: tuple[str, ...]
-    """Stratified by these factors."""
     ratio: float
     """Mantel-Haenszel."""
     low: float
@@ -25,29 +24,27 @@ class AdjustedRatio(Record):
 
 
 class FailureCause(Record):
-    """A region of attempts that fail too often."""
+    """A region with too many failures."""
 
     factors: dict[str, str]
-    """Together they define the region."""
     is_confirmed: bool
-    """Significant in the scan at 5%."""
+    """Significant at 5%."""
     p_value: float
     """Tests the whole scan."""
     attempts: NonNegativeInt
     failures: NonNegativeInt
     units: NonNegativeInt
     rate: float
-    """Per attempt, or per unit of `--exposure`."""
     rate_low: float
     rate_high: float
     elsewhere_rate: float
     """Outside the region."""
     adjusted_ratio: float | None
-    """Failure-rate ratio to similar attempts outside."""
+    """Failure rate over that of similar attempts outside."""
     adjusted_low: float | None
     adjusted_high: float | None
     adjustments: tuple[AdjustedRatio, ...]
-    """Stepwise: unadjusted, other factors, time."""
+    """Unadjusted, for other factors, for time."""
     share_of_excess: float
     """Share of excess failures explained."""
     evidence: float
@@ -87,15 +84,13 @@ class FailureDiagnosis(Record):
     rate: float
     """Per attempt, or per unit of `--exposure`."""
     baseline_rate: float | None
-    """In the baseline window."""
     units: NonNegativeInt
-    """Independent ones."""
     unit_correlation: float
-    """Correlation of outcomes within a unit."""
+    """Of outcomes within a unit."""
     causes: tuple[FailureCause, ...]
     """Confirmed first."""
     ruled_out: tuple[RuledOut, ...]
     """Regions explained by other factors or time."""
     left_out: dict[str, str]
-    """Factor to the reason why it was not scanned."""
+    """Factor to the reason."""
     sources: dict[str, str]

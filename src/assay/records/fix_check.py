@@ -19,16 +19,14 @@ class FixCheck(Record):
     worse_e_value: float
     """Evidence for a higher rate."""
     baseline_rate: float | None
-    """Before the fix."""
     baseline_low: float
     baseline_high: float
     baseline_attempts: NonNegativeInt
     rate: float | None
-    """Since the fix."""
     attempts: NonNegativeInt
     failures: NonNegativeInt
     more_attempts: NonNegativeInt | None
-    """Attempts without failure that would decide it."""
+    """Those without failure that would decide it."""
     unit_correlation: float
-    """Correlation of outcomes within a unit."""
+    """Of outcomes within a unit."""
     sources: dict[str, str]

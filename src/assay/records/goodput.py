@@ -19,7 +19,7 @@ def useful_share(seconds: Mapping[Phase, float]) -> float | None:
 
 
 class Interruption(Record):
-    """What ended an attempt early, and its cost."""
+    """An early end of an attempt."""
 
     run_id: str
     attempt: PositiveInt
@@ -41,22 +41,21 @@ class Goodput(Record):
 
     run_ids: tuple[str, ...]
     num_open_attempts: NonNegativeInt
-    """Not counted: still running, or no recorded end."""
+    """Not counted: no recorded end."""
     held_device_s: NonNegativeFloat
     by_phase: dict[Phase, NonNegativeFloat]
     """Device-seconds."""
     interruptions: tuple[Interruption, ...]
     num_commits: NonNegativeInt
     commit_s: NonNegativeFloat | None
-    """Mean time a rank is blocked by a commit."""
+    """Mean blocking of a rank by a commit."""
     failure_s: NonNegativeFloat | None
     """Mean wall time between interruptions."""
     optimal_commit_s: NonNegativeFloat | None
-    """Commit interval by Daly's formula."""
+    """By Daly's formula."""
     step_s: NonNegativeFloat | None
     """Mean wall time of a kept step."""
     cost: NonNegativeFloat | None = None
-    """At the configured prices."""
     currency: str = ""
     evaluation_device_s: NonNegativeFloat = 0.0
 

@@ -8,19 +8,17 @@ from assay.records.record import Record
 
 
 class Guard(Record):
-    """An accepted cause of failures; matching runs are warned or rejected."""
+    """An accepted cause; matching runs are warned or refused."""
 
     name: Name
     factors: dict[str, str]
     """A run matches if all hold."""
     is_refusing: bool
     accepted_s: float
-    """When it was accepted."""
     accepted_by: str
     rate: NonNegativeFloat
-    """Share of matching attempts that failed."""
+    """Of matching attempts."""
     elsewhere_rate: NonNegativeFloat
-    """Failure rate of all others."""
     diagnosis_sha256: str
 
 
@@ -29,6 +27,6 @@ class GuardStatus(Record):
 
     guard: Guard
     has_lapsed: bool
-    """The cause is fixed, so it no longer applies."""
+    """The cause is fixed."""
     since: FixCheck | None
     """Attempts before and after acceptance."""

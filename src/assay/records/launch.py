@@ -11,25 +11,24 @@ LaunchKind = Literal["here", "background", "slurm"]
 
 
 class Launch(Record):
-    """A start of a run; it may cover several attempts and Slurm requeues."""
+    """A start of a run, with all its attempts and requeues."""
 
     run_id: str
     number: PositiveInt
-    """From 1."""
     launcher: LaunchKind
     job: str
     """Process id or job number."""
     host: str
-    """Host of the process; for a job, where it was submitted."""
+    """For a job, where it was submitted."""
     process: str = ""
-    """Identifies the process if its number is reused."""
+    """Identifies the process if `job` is reused."""
     started_by: str
     started_s: float
     requested_s: float | None = None
-    """When the command started, if it started only this run."""
+    """Start of the command, if it started only this run."""
     world_size: PositiveInt
     log: str
-    """File with its output; empty for a terminal."""
+    """Empty for a terminal."""
 
     def where(self) -> str:
         """`Slurm job 12`, `process 345 on node7`."""

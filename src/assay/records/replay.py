@@ -28,18 +28,17 @@ class OperatorFinding(Record):
     """The first operator with a wrong result."""
 
     operator: str
-    """E.g. `aten.sum.dim_IntList`."""
     problem: Literal["not finite", "outside its error bound"]
     module: str
     """Path in the model; empty outside it."""
     phase: Literal["forward", "backward", "update"]
     inputs: tuple[str, ...]
-    """Types and shapes, e.g. `float32[8, 40, 16]`."""
+    """E.g. `float32[8, 40, 16]`."""
     output: str
     detail: str
     lane: NonNegativeInt | None
     row_ids: tuple[NonNegativeInt, ...]
-    """Affected rows, or all of the micro-batch."""
+    """Affected, or the whole micro-batch."""
 
 
 class OperatorWatchReport(Record):
@@ -50,15 +49,13 @@ class OperatorWatchReport(Record):
     mode: Literal["watch", "audit-ops"]
     finding: OperatorFinding | None
     num_calls: NonNegativeInt
-    """Operator calls checked."""
     num_operators: NonNegativeInt
-    """Distinct operators."""
     not_audited: dict[str, str]
-    """Operators without a reference, and why."""
+    """Operator to the reason."""
     raised: str = ""
     """Error that ended the step."""
     as_written: bool = False
-    """Compiled layers ran eagerly, so later values are not compared."""
+    """Compiled layers ran eagerly; later values are not compared."""
 
 
 class RowFinding(Record):
@@ -70,7 +67,7 @@ class RowFinding(Record):
     loss: float | None
     """In nats, without dropout."""
     text: str = ""
-    """The beginning of the row."""
+    """Its beginning."""
     origin: str = ""
     """Source file and line."""
 
@@ -82,13 +79,13 @@ class RowSearch(Record):
     rows: tuple[RowFinding, ...]
     num_rows: NonNegativeInt
     num_passes: NonNegativeInt
-    """Forward passes of the search."""
+    """Forward passes."""
     step_loss: float | None
     """Mean without dropout."""
     loss_without: float | None
-    """`step_loss` without the rows found."""
+    """Without the rows found."""
     earlier_loss: float | None
-    """Mean loss of earlier steps' rows with the same weights."""
+    """Of earlier steps' rows, same weights."""
 
 
 class Explanation(Record):
@@ -99,27 +96,26 @@ class Explanation(Record):
 
 
 class ReplayReport(Record):
-    """A replay of one or more steps."""
+    """A replay of steps."""
 
     run_id: str
     step: PositiveInt
     through_step: PositiveInt
     from_step: NonNegativeInt
-    """Step of the commit that it started from, or 0."""
+    """Commit that it started from, or 0."""
     attempt: NonNegativeInt
-    """Attempt whose values were compared; 0 for none."""
+    """The recorded one; 0: none."""
     recorded_code_version: str
     code_version: str
     verdict: Verdict
     compared: NonNegativeInt
-    """Number of comparisons."""
     at_step: tuple[Compared, ...]
-    """Comparisons at the step and after."""
+    """At the step and after."""
     first_difference: Compared | None
     loss: float | None
     gradient_norm: float | None
     lane_loss: float | None = None
-    """Mean over the requested lane."""
+    """Of `--lane`."""
     operators: OperatorWatchReport | None = None
     rows: RowSearch | None = None
     explanation: Explanation | None = None

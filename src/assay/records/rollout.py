@@ -9,7 +9,7 @@ from assay.records.replay import Compared, Verdict
 
 
 class RolloutReport(Record):
-    """A rollout of a past step, generated again."""
+    """A rollout, generated again."""
 
     run_id: str
     step: PositiveInt
@@ -17,12 +17,12 @@ class RolloutReport(Record):
     row_id: NonNegativeInt
     row_location: str
     sample: NonNegativeInt
-    """Index within the prompt's group."""
+    """Index within the group."""
     lane: NonNegativeInt
     policy_step: NonNegativeInt
-    """Updates behind the sampling weights."""
+    """Updates of the sampling weights."""
     from_step: NonNegativeInt
-    """Step of the commit that generation started from, or 0."""
+    """Commit that generation started from, or 0."""
     recorded_code_version: str
     code_version: str
     verdict: Verdict
@@ -31,13 +31,12 @@ class RolloutReport(Record):
     completion: str
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
-    """Sampler log-probabilities of `tokens`."""
+    """The sampler's, of `tokens`."""
     ended_by: Literal["stop", "length"]
     reward: float | None
     failure: str | None
     """Why it has no reward."""
     group_rewards: tuple[float | None, ...]
-    """Rewards of the whole group."""
     advantage: float | None
     outcome: str
     because: str

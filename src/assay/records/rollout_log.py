@@ -54,7 +54,7 @@ class LoggedGroup(NamedTuple):
 
 
 class PromptCounts(Record):
-    """Number of prompts by outcome."""
+    """Prompts by outcome."""
 
     trained: NonNegativeInt = 0
     zero_std: NonNegativeInt = 0

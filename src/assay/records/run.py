@@ -24,13 +24,13 @@ DRILL_PREFIX = "drill-"
 
 
 class ForkedFrom(Record):
-    """The commit of another run whose weights a fork starts from."""
+    """The commit that a fork starts from."""
 
     run_id: Name
     step: NonNegativeInt
     weights_digest: str
     changes: dict[str, tuple[Any, Any]]
-    """Recipe key to its values in the parent and in the fork."""
+    """Recipe key to values in parent and fork."""
 
     def __str__(self) -> str:
         return f"{self.run_id}@{self.step}"

@@ -4,7 +4,7 @@ from assay.records.record import Record
 
 
 class Note(Record):
-    """A note on a run (`assay runs note`)."""
+    """A note on a run."""
 
     at_s: float
     by: str

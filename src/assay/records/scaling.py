@@ -21,7 +21,6 @@ class ScalingLaw(Record):
     """`chinchilla`, `over-training`, `compute` or `tokens`."""
     formula: str
     points_sha256: str
-    """SHA-256 of the fitted points."""
     num_points: PositiveInt
     huber_delta: PositiveFloat
     """In log loss."""
@@ -39,13 +38,13 @@ class ScalingPrediction(Record):
     target: dict[str, PositiveFloat]
     loss: Estimate
     times_beyond_data: PositiveFloat
-    """Target scale over the largest fitted."""
+    """Over the largest fitted scale."""
     times_supported: PositiveFloat
     """Largest ratio that the back-test covers."""
 
 
 class BandCheck(Record):
-    """Coverage of the prediction bands on held-out runs."""
+    """Coverage of the bands on held-out runs."""
 
     confidence: float
     num_predictions: NonNegativeInt

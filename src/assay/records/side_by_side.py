@@ -11,7 +11,7 @@ class VariantBlock(Record):
     """One run of each variant."""
 
     ratio: float
-    """Seconds per step, B / A."""
+    """B / A."""
     a_s: dict[str, float]
     """By phase."""
     b_s: dict[str, float]
@@ -46,14 +46,13 @@ class SideBySide(Record):
     error: float
     """Probability that the interval misses the ratio."""
     noise: NonNegativeFloat | None
-    """Relative standard deviation between blocks."""
+    """Between blocks, relative."""
     phase: str | None
     """With the largest difference."""
     phases: dict[str, PhaseDifference]
     steps: PositiveInt
-    """Measured steps per run."""
+    """Measured per run, after `warm_up`."""
     warm_up: NonNegativeInt
-    """Steps before those."""
     workers: PositiveInt
     apart: bool
     """Run one after the other."""

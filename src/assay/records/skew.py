@@ -8,14 +8,14 @@ from assay.records.record import Record
 
 
 class SkewEffect(Record):
-    """A location or a piece of work with other durations."""
+    """A location or work with other durations."""
 
     side: Literal["location", "work"]
     operation: str
     """As in `--kind`."""
     factors: dict[str, str]
     ratio: float
-    """Its durations over the others'."""
+    """Over the others'."""
     low: float
     """Lower end of a 99.9% interval."""
     high: float
@@ -23,10 +23,9 @@ class SkewEffect(Record):
 
 
 class Skew(Record):
-    """Durations split into effects of location and work."""
+    """Effects of location and work on durations."""
 
     verdict: Literal["location", "work", "even"]
-    """Which causes more variation."""
     because: str
     location_sd: NonNegativeFloat
     work_sd: NonNegativeFloat

@@ -14,20 +14,20 @@ class SlowChange(Record):
     """First measurement after it."""
     at: str
     before: float
-    """Mean level."""
+    """Mean."""
     after: float
     ratio: float | None
     """`after` / `before`."""
     low: float | None
     high: float | None
     p_value: float
-    """Probability of such a step under noise."""
+    """Probability under noise."""
     phase: str | None
     """With the largest difference."""
     verdict: Literal["assigned", "unidentifiable", "unexplained"]
     because: str
     changed: dict[str, tuple[str, str]]
-    """Factor to its values before and after."""
+    """Factor to both values."""
     assigned: dict[str, float]
     """Factor to its own ratio."""
     next: str
@@ -39,9 +39,9 @@ class SlowChanges(Record):
     value: str
     measurements: NonNegativeInt
     noise: NonNegativeFloat
-    """Relative standard deviation within segments."""
+    """Within segments, relative."""
     correlation: NonNegativeFloat
-    """Correlation of neighbours within segments."""
+    """Of neighbours within segments."""
     changes: tuple[SlowChange, ...]
     because: str
     sources: dict[str, str]

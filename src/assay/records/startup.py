@@ -11,7 +11,7 @@ class StartupSpan(Record):
     median_s: NonNegativeFloat
     p90_s: NonNegativeFloat
     share: NonNegativeFloat
-    """Share of all startup time."""
+    """Of all startup time."""
 
 
 class GrownSpan(Record):
@@ -37,7 +37,7 @@ class Startup(Record):
     """Time from launch or failure to the first step."""
 
     attempts: PositiveInt
-    """Those with a first step."""
+    """With a first step."""
     total_s: NonNegativeFloat
     """Median."""
     unaccounted_s: NonNegativeFloat

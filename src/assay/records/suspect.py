@@ -17,14 +17,12 @@ class Suspect(Record):
 
     rank: NonNegativeInt
     node: str
-    """Host name."""
     device: str
-    """E.g. `cuda:3`."""
     step: PositiveInt
     lane: NonNegativeInt
-    """Rank whose gradient differed on recomputation."""
+    """Whose gradient differed."""
     is_certain: bool
-    """False if there was no majority; then all disagreeing ranks are listed."""
+    """False: no majority, so all disagreeing ranks are listed."""
 
 
 class WrongArithmeticError(AssayError):

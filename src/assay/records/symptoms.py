@@ -46,7 +46,6 @@ class LogSymptom(Record):
     path: str
     sha256: str
     line: PositiveInt | None = None
-    """From 1."""
     symptom_class: SymptomClass = Field(alias="class")
     key: str = ""
     """The line with numbers, paths and addresses masked."""
@@ -54,7 +53,7 @@ class LogSymptom(Record):
     """Among logs of the same folder."""
     num_lines: NonNegativeInt = 0
     candidates: tuple[LogCandidate, ...] = ()
-    """Up to three, likeliest first."""
+    """Up to three."""
 
 
 class RecordedSymptom(Record):
@@ -69,11 +68,10 @@ class RecordedSymptom(Record):
     step: NonNegativeInt | None = None
     """In progress, or with an outlying loss."""
     at_s: float
-    """When the attempt started or the incident was recorded."""
+    """Start of the attempt, or time of the incident."""
     seen_by: Literal["failure", "incident", "loss"]
     symptom_class: SymptomClass = Field(alias="class")
     key: str
-    """The text with numbers, paths and addresses masked."""
     text: str
 
 
@@ -94,7 +92,6 @@ class SharedCause(Record):
     """Signatures that may have one cause."""
 
     signatures: tuple[str, ...]
-    """Their keys."""
     factors: dict[str, str]
     """Common to their attempts."""
     onset_s: float | None = None
@@ -104,14 +101,13 @@ class SharedCause(Record):
 
 
 class Symptoms(Record):
-    """Failures in logs and recorded runs."""
+    """Failures in logs and runs."""
 
     logs: tuple[LogSymptom, ...]
     """In reading order."""
     failures: tuple[RecordedSymptom, ...] = ()
-    """First attempt first."""
     signatures: tuple[Signature, ...]
     """Most frequent first."""
     shared: tuple[SharedCause, ...] = ()
-    """Signatures with a common cause, most certain first."""
+    """Most certain first."""
     shared_because: str = ""

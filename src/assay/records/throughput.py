@@ -154,9 +154,9 @@ class WorldForecast(Record):
     nodes: tuple[PositiveInt, ...]
     """Workers per node."""
     max_lanes: PositiveInt
-    """Lanes of the worker with the most."""
+    """Of the worker with the most."""
     step_s: Estimate
-    """Mean, without commits, evaluations and restarts."""
+    """Without commits, evaluations and restarts."""
     speedup: Estimate
     """Over one worker."""
     efficiency: Estimate
@@ -167,17 +167,17 @@ class WorldForecast(Record):
     phases: dict[str, NonNegativeFloat]
     """Seconds per step of the mean worker."""
     sent_bytes: NonNegativeInt
-    """Maximum of a worker per step."""
+    """Maximum per worker and step."""
     inter_node_bytes: NonNegativeInt
     """Maximum leaving a node."""
     commit_every_steps: PositiveFloat
     failures: NonNegativeFloat
-    """Expected in the run."""
+    """Expected number."""
     run_s: Estimate
-    """Wall time of the whole run."""
+    """Wall time."""
     device_hours: Estimate
     extrapolation_factor: PositiveFloat
-    """World size over the largest measured."""
+    """Over the largest measured world size."""
 
 
 class SpeedupTarget(Record):
@@ -193,7 +193,7 @@ class ThroughputAdvice(Record):
 
     change: str
     overrides: tuple[str, ...]
-    """`key=value`, or options of `assay train`."""
+    """`key=value`, or options."""
     world_size: PositiveInt
     time_saved: float
     """Share of the wall time."""
@@ -224,7 +224,7 @@ class ThroughputForecast(Record):
 
 
 class CheckedTerm(Record):
-    """Forecast and measurement of one phase."""
+    """Forecast and measurement of a phase."""
 
     phase: str
     count: PositiveInt
@@ -250,7 +250,7 @@ class ThroughputCheck(Record):
     """Forecast."""
     measured_step_s: PositiveFloat
     is_within: bool
-    """Measured step inside the forecast's interval."""
+    """The measured step is in the forecast's interval."""
     terms: tuple[CheckedTerm, ...]
     worst: str
     """Phase with the largest error."""

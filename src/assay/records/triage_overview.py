@@ -14,9 +14,9 @@ class Finding(Record):
     """`spent`: device time that produced no steps."""
     what: str
     is_confirmed: bool
-    """Shown by the records; otherwise suspected."""
+    """Shown by the records, not only suspected."""
     device_hours_a_week: NonNegativeFloat | None
-    """Mean cost; total if less than a week is recorded."""
+    """Total if less than a week is recorded."""
     next: str
 
 
@@ -25,14 +25,14 @@ class TriageOverview(Record):
 
     runs: NonNegativeInt
     attempts: NonNegativeInt
-    """Ended and not preempted."""
+    """Ended, not preempted."""
     failures: NonNegativeInt
     days: NonNegativeFloat
-    """From the first start to the last end."""
+    """First start to last end."""
     device_hours: NonNegativeFloat
     results: tuple[Finding, ...]
     not_looked_at: dict[str, str]
-    """Check to the reason why it was skipped."""
+    """Check to the reason."""
 
     @property
     def is_of_weeks(self) -> bool:

@@ -45,7 +45,7 @@ class StringCheck(FrozenConfig):
 
     type: Literal["string_check"] = "string_check"
     name: str = "string_check"
-    """In metrics and messages."""
+    """In metrics."""
 
     input: Template
     """A template, as `{{ sample.output_text }}`."""
@@ -54,7 +54,7 @@ class StringCheck(FrozenConfig):
     """A template, as `{{ item.answer }}`."""
 
     operation: Literal["eq", "ne", "like", "ilike"]
-    """Equal, not equal, contains, contains in any case."""
+    """`like`: contains; `ilike`: in any case."""
 
 
 class TextSimilarity(FrozenConfig):
@@ -62,7 +62,7 @@ class TextSimilarity(FrozenConfig):
 
     type: Literal["text_similarity"] = "text_similarity"
     name: str = "text_similarity"
-    """In metrics and messages."""
+    """In metrics."""
 
     input: Template
     """A template."""
@@ -72,7 +72,7 @@ class TextSimilarity(FrozenConfig):
 
     evaluation_metric: Measure
     pass_threshold: float | None = None
-    """Score from which a sample passes."""
+    """Least passing score."""
 
 
 class MathAnswer(FrozenConfig):
@@ -83,7 +83,7 @@ class MathAnswer(FrozenConfig):
 
     type: Literal["math_answer"] = "math_answer"
     name: str = "math_answer"
-    """In metrics and messages."""
+    """In metrics."""
 
     input: Template
     """A template."""
@@ -97,15 +97,15 @@ class PythonGrader(FrozenConfig):
 
     type: Literal["python"] = "python"
     name: str = "python"
-    """In metrics and messages."""
+    """In metrics."""
 
     source: str
-    """Python source that defines `grade(sample, item)`."""
+    """Python source."""
 
     image_tag: str | None = None
-    """Accepted and ignored: this machine's Python runs the source."""
+    """Ignored: this machine's Python runs the source."""
     pass_threshold: float | None = None
-    """Score from which a sample passes."""
+    """Least passing score."""
 
     @field_validator("source")
     @classmethod
@@ -156,7 +156,7 @@ class JudgeSampling(FrozenConfig):
     """Null: 1024."""
 
     reasoning_effort: str | None = None
-    """Accepted and ignored."""
+    """Ignored."""
 
 
 class ScoreModel(FrozenConfig):
@@ -164,21 +164,21 @@ class ScoreModel(FrozenConfig):
 
     type: Literal["score_model"] = "score_model"
     name: str = "score_model"
-    """In metrics and messages."""
+    """In metrics."""
 
     model: str
-    """The judge's name at its endpoint."""
+    """Name at the endpoint."""
 
     input: tuple[GraderMessage, ...] = Field(min_length=1)
-    """The judge's messages, as templates."""
+    """Messages, as templates."""
 
     range: tuple[float, float] = (0.0, 1.0)
     """Lowest and highest score; a number outside is a failure."""
     sampling_params: JudgeSampling = JudgeSampling()
-    """Sampling of the judge."""
+    """Of the judge."""
 
     pass_threshold: float | None = None
-    """Score from which a sample passes."""
+    """Least passing score."""
 
     @model_validator(mode="after")
     def _range_rises(self) -> "ScoreModel":
@@ -192,22 +192,22 @@ class LabelModel(FrozenConfig):
 
     type: Literal["label_model"] = "label_model"
     name: str = "label_model"
-    """In metrics and messages."""
+    """In metrics."""
 
     model: str
-    """The judge's name at its endpoint."""
+    """Name at the endpoint."""
 
     input: tuple[GraderMessage, ...] = Field(min_length=1)
-    """The judge's messages, as templates."""
+    """Messages, as templates."""
 
     labels: tuple[str, ...] = Field(min_length=1)
-    """The labels to choose from."""
+    """The possible labels."""
 
     passing_labels: tuple[str, ...]
-    """The labels that score 1."""
+    """Those that score 1."""
 
     sampling_params: JudgeSampling = JudgeSampling()
-    """Sampling of the judge."""
+    """Of the judge."""
 
     @model_validator(mode="after")
     def _passing_labels_are_labels(self) -> "LabelModel":
@@ -240,16 +240,16 @@ class Multi(FrozenConfig):
 
     type: Literal["multi"] = "multi"
     name: str = "multi"
-    """In metrics and messages."""
+    """In metrics."""
 
     graders: Annotated[dict[str, SingleGrader], BeforeValidator(_by_name)] = Field(min_length=1)
-    """The graders, by their names in the formula."""
+    """By name."""
 
     calculate_output: str
-    """The formula, e.g. `0.5 * exact + 0.5 * similar`."""
+    """E.g. `0.5 * exact + 0.5 * similar`."""
 
     pass_threshold: float | None = None
-    """Score from which a sample passes."""
+    """Least passing score."""
 
     @model_validator(mode="after")
     def _formula_uses_its_graders(self) -> "Multi":

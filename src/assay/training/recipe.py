@@ -37,14 +37,13 @@ class EvaluationConfig(FrozenConfig):
     """Evaluation of commits on a suite, during training."""
 
     suite: str
-    """The suite's file (docs/suites.md)."""
+    """File (docs/suites.md)."""
 
     every_steps: PositiveInt | None = None
-    """Steps between evaluated commits, a multiple of `trainer.commit_every`; null: every commit. The last
-    one always is."""
+    """A multiple of `trainer.commit_every`; null: every commit. The last one is always evaluated."""
 
     max_waiting: PositiveInt = 8
-    """Checkpoints that are kept beyond `retention` until they are evaluated; beyond that the oldest is dropped."""
+    """Most checkpoints that wait beyond `retention`; then the oldest is dropped."""
 
     def is_evaluated(self, step: int) -> bool:
         """Return whether a commit of this step is evaluated, apart from the last one."""
@@ -62,10 +61,10 @@ class Recipe(FrozenConfig):
     }
 
     name: Name
-    """A name for people; part of the run's id."""
+    """Part of the run's id."""
 
     seed: NonNegativeInt = 0
-    """Seed of the initial weights and of dropout. `loader.seed` is the seed of the row order."""
+    """Seed of the initial weights and of dropout."""
 
     data: DataConfig
 
@@ -78,7 +77,7 @@ class Recipe(FrozenConfig):
     retention: RetentionConfig = RetentionConfig()
 
     evaluation: EvaluationConfig | None = None
-    """Evaluation of commits during training; null: the validation split only."""
+    """Null: the validation split only."""
 
     @model_validator(mode="after")
     def _the_method_takes_the_layout(self) -> "Recipe":

@@ -50,15 +50,16 @@ class HashSplit(FrozenConfig):
 
     column: str = "shard_id"
     """The key. All rows with one value are on one side; null is a value. `input_ids` keeps copies of a text
-    together."""
+    together.
+    """
 
     validation_fraction: float = Field(default=0.1, gt=0.0, lt=1.0)
-    """Share of the keys that is held out, approximately."""
+    """Share of the keys, approximately."""
 
     seed: int = 0
 
     drop_leaks: bool = False
-    """Leave out validation rows with exactly the tokens of a training row. Reads all rows once."""
+    """Leave out validation rows with the tokens of a training row. Reads all rows once."""
 
 
 class TimeSplit(FrozenConfig):
@@ -72,7 +73,7 @@ class TimeSplit(FrozenConfig):
     """Time of the first validation row; UTC if it names no time zone."""
 
     drop_leaks: bool = False
-    """Leave out validation rows with exactly the tokens of a training row. Reads all rows once."""
+    """Leave out validation rows with the tokens of a training row. Reads all rows once."""
 
 
 class ColumnSplit(FrozenConfig):
@@ -88,7 +89,7 @@ class ColumnSplit(FrozenConfig):
     """Values that mark a held-out row, as text (`true` for a boolean). Rows without a value are trained on."""
 
     drop_leaks: bool = False
-    """Leave out validation rows with exactly the tokens of a training row. Reads all rows once."""
+    """Leave out validation rows with the tokens of a training row. Reads all rows once."""
 
 
 SplitConfig = Annotated[HashSplit | TimeSplit | ColumnSplit, Field(discriminator="type")]

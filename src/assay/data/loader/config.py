@@ -14,15 +14,16 @@ class PaddedLayout(FrozenConfig):
 
 
 class BucketedLayout(FrozenConfig):
-    """Rows of similar length share a micro-batch, so there is little padding. All lanes have the same
-    length in a step, so ranks stay balanced.
+    """Rows of similar length share a micro-batch: little padding. In a step all lanes have the same length, so
+    ranks stay balanced.
     """
 
     type: Literal["bucketed"] = "bucketed"
 
     jitter: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """For bucketing, row lengths change at random by up to this share in every epoch. 0.1 lets rows meet
-    two to three times as many others, for 5 to 8% more padding."""
+    """For bucketing, row lengths change at random by up to this share in every epoch. 0.1 lets rows meet two to
+    three times as many others, for 5 to 8% more padding.
+    """
 
 
 class PackedLayout(FrozenConfig):
@@ -65,13 +66,15 @@ class LoaderConfig(FrozenConfig):
     """Rows per optimizer step, over all lanes; a multiple of `lanes`."""
 
     window_rows: PositiveInt = 4096
-    """Rows of a lane that are shuffled (and bucketed or packed) together. More mix better, make the first
-    step slower, and take more memory: over all ranks (shuffle_radius_windows + 2) x lanes x window_rows x mean
-    tokens x 2 bytes, 4 bytes if token ids exceed 65,535."""
+    """Rows of a lane that are shuffled (and bucketed or packed) together. More mix better, make the first step
+    slower, and take more memory: over all ranks (shuffle_radius_windows + 2) x lanes x window_rows x mean
+    tokens x 2 bytes, 4 if token ids exceed 65,535.
+    """
 
     shuffle_radius_windows: NonNegativeInt = 3
-    """Shuffle radius: windows on each side over which the rows of a file segment are distributed. With 3, a
-    window has rows of seven times as many row groups. More mix better but cost memory and a slower first step."""
+    """Windows on each side over which the rows of a file segment are distributed. With 3, a window has rows of
+    seven times as many row groups. More mix better, with the same costs.
+    """
 
     layout: Layout = BucketedLayout()
 
@@ -80,12 +83,14 @@ class LoaderConfig(FrozenConfig):
     longer row goes alone. Null: one micro-batch per lane and step."""
 
     on_damage: Literal["fail", "quarantine"] = "fail"
-    """If a row group's bytes are not those that were indexed: `fail` stops the run; `quarantine` skips the
-    rows, counts them in every commit and lists them in the audit."""
+    """If a row group's bytes changed since indexing: `fail` stops the run; `quarantine` skips the rows, counts
+    them in every commit and lists them in the audit.
+    """
 
     prefetch_steps: NonNegativeInt = 0
-    """Steps for which another thread prepares batches ahead. Windows are decoded ahead in any case, so 0 is
-    usually the cheapest."""
+    """Steps for which a thread prepares batches ahead. Windows are decoded ahead in any case, so 0 is usually the
+    cheapest.
+    """
 
     threads: PositiveInt = 2
     """Threads that read and decode."""

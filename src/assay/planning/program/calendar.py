@@ -58,16 +58,14 @@ class Calendar(FrozenConfig):
     """First day of week 1."""
 
     weeks: Annotated[int, Field(gt=0, le=520)]
-    """Last week that the schedule may reach (at most ten years); leave room after the decision's date."""
+    """Last week that the schedule may reach (at most ten years); leave room after the decision."""
 
     working_days: tuple[Weekday, ...] = ("mon", "tue", "wed", "thu", "fri")
-    """Days on which people work."""
 
     working_hours: tuple[NonNegativeInt, PositiveInt] = (9, 17)
-    """Start and end, an even number of hours: the first half is the morning, the second the afternoon."""
+    """Start and end, an even number of hours: half is the morning, half the afternoon."""
 
     holidays: tuple[date, ...] = ()
-    """Days on which nobody works."""
 
     @model_validator(mode="after")
     def _hours_make_two_halves(self) -> Self:
@@ -143,7 +141,7 @@ class Absence(FrozenConfig):
     since: Moment
     until: Moment
     fte: Fte | None = None
-    """How many of the role are away; null: all."""
+    """Null: all."""
 
 
 class Role(FrozenConfig):
@@ -166,22 +164,18 @@ class Role(FrozenConfig):
 
 
 class Booking(FrozenConfig):
-    """A part of the cluster that is unavailable for a while: another project's booking, or maintenance."""
+    """A part of the cluster that is unavailable: another project's booking, or maintenance."""
 
     title: str = ""
     share: Share
-    """Its share of all devices."""
+    """Of all devices."""
 
     since: Moment
     until: Moment
 
 
 class FairUse(FrozenConfig):
-    """'No job may hold more than 20% of training capacity for more than 24 hours', with its readings.
-
-    The sentence leaves three things open, and each is a field: 20% of what, what is a job, and may a job that
-    gives way go on afterwards.
-    """
+    """The rule 'No job may hold more than 20% of training capacity for more than 24 hours', with its readings."""
 
     share: Share = 0.2
     """Share of capacity above which a job's hours are limited."""
@@ -193,27 +187,25 @@ class FairUse(FrozenConfig):
     """Share of all devices, or of those that no booking holds in that hour."""
 
     job: Literal["run", "activity"] = "run"
-    """What counts as a job: one run, or all runs of an activity."""
+    """One run, or all runs of an activity."""
 
     segments: Literal["forbidden", "chained"] = "forbidden"
     """`chained`: a run may checkpoint after `max_hours`, pause, and continue after `gap_hours`."""
 
     gap_hours: PositiveInt = 2
-    """Hours of the pause."""
 
 
 class Capacity(FrozenConfig):
     """The cluster, as this program may use it."""
 
     devices: PositiveInt
-    """Devices of the whole training cluster."""
+    """Of the whole cluster."""
 
     device: str = "H100"
 
     fair_use: FairUse | None = None
 
     bookings: dict[str, Booking] = Field(default_factory=dict)
-    """Reservations by others, and maintenance."""
 
     def free_devices(self, calendar: Calendar) -> list[int]:
         """Return the devices that no booking holds, for each hour of the horizon."""

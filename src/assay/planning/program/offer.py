@@ -31,11 +31,10 @@ class Safety(FrozenConfig):
     """A plan's simulated risk."""
 
     num_programs: PositiveInt
-    """Simulations."""
     p_on_time: Probability
-    """Probability of deciding by the date."""
+    """Decision by its date."""
     p_over_budget: Probability
-    """Probability of exceeding the device-hour budget."""
+    """More device-hours than the budget."""
     decision_day: Quantiles
     """Days from the start."""
     device_hours: Quantiles
@@ -49,7 +48,7 @@ class Safety(FrozenConfig):
 
 
 class Move(FrozenConfig):
-    """An option or mitigation in the offer."""
+    """An option or mitigation."""
 
     name: str
     title: str
@@ -73,7 +72,7 @@ class Offer(Record):
 
     program: str
     program_sha256: str
-    """Digest of the program at full scope."""
+    """At full scope."""
     seed: NonNegativeInt
     target_on_time: Probability
     target_over_budget: Probability

@@ -27,13 +27,13 @@ class Planned(FrozenConfig):
 
     name: str
     mode: NonNegativeInt
-    """Index of the chosen alternative."""
+    """Index of the alternative."""
 
     start_h: NonNegativeInt
     end_h: PositiveInt
 
     people: dict[str, float] = Field(default_factory=dict)
-    """Full-time equivalents by role or person."""
+    """Full-time equivalents."""
 
     runs: tuple[PlannedRun, ...] = ()
 
@@ -60,7 +60,7 @@ def peak_devices(runs: Iterable[PlannedRun]) -> int:
 
 
 class ObjectiveResult(FrozenConfig):
-    """An objective of the schedule, in lexicographic order."""
+    """An objective, in lexicographic order."""
 
     name: Literal["decision_h", "device_hours", "peak_devices", "late_h", "changes_h", "start_h"]
     value: float
@@ -80,11 +80,10 @@ class Plan(Record):
     program_sha256: str
 
     decision_h: PositiveInt
-    """Hours until the decision date."""
 
     device_hours: NonNegativeInt
     peak_devices: NonNegativeInt
-    """Maximum in any hour."""
+    """In any hour."""
 
     items: tuple[Planned, ...]
     """By start."""

@@ -36,7 +36,7 @@ class Stakeholder(FrozenConfig):
 
     title: str
     wants: str = ""
-    """What they expect from the plan; printed in the RACI document."""
+    """Expectations, for the RACI document."""
 
     @model_validator(mode="before")
     @classmethod
@@ -64,7 +64,6 @@ class Stage(FrozenConfig):
 
     title: str
     question: str = ""
-    """The question that it answers."""
 
     owners: Owners
 
@@ -76,20 +75,19 @@ class DecisionPoint(FrozenConfig):
     """The activity or gate whose end is the decision."""
 
     by: Moment
-    """The latest date of the decision."""
+    """The latest date."""
 
     review: Moment | None = None
-    """Date of the presentation."""
+    """Of the presentation."""
 
 
 class Program(Record):
-    """Activities, people, capacity, budget, dates, gates, risks: what planning starts from."""
+    """Everything that planning starts from."""
 
     name: Name
     title: str
     calendar: Calendar
     team: dict[Name, Role]
-    """Who does the work."""
 
     stakeholders: dict[Name, Stakeholder] = Field(default_factory=dict)
     """People outside the team who own, approve or are informed."""

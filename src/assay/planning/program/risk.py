@@ -20,7 +20,7 @@ Changes = dict[str, Any]
 
 
 class Noise(FrozenConfig):
-    """Scatter of durations and runs around the plan. State the rates, or fit them to the ledger."""
+    """Scatter of durations and runs around the plan."""
 
     work_factor: Annotated[float, Field(gt=0, le=1000)] = 1.1
     """Median of (days that people's work takes) / (days planned)."""
@@ -35,17 +35,18 @@ class Noise(FrozenConfig):
     """Hardware (Llama 3's 419 in 54 days on 16,384 devices) and software together."""
 
     interrupts_known_from: PositiveFloat | None = None
-    """Number of interrupts behind this rate: each simulated program draws its own rate, Gamma-distributed
-    with this shape. Null: the rate is fixed. `--rates-from` fits both to the ledger."""
+    """Interrupts behind this rate: each simulated program draws its own, Gamma-distributed with this shape. Null:
+    fixed. `--rates-from` fits both to the ledger.
+    """
 
     interrupt_loss_hours: tuple[NonNegativeFloat, NonNegativeFloat] = (1.0, 2.0)
-    """Hours lost at each interrupt, uniform between the two."""
+    """Uniform between the two."""
 
     rerun_probability: Probability = 0.08
-    """Probability that a run must be repeated, in part or whole, because of a mistake."""
+    """A run must be repeated, in part or whole, because of a mistake."""
 
     rerun_fraction: tuple[Share, Share] = (0.2, 1.0)
-    """Share of the run that is repeated, uniform between the two."""
+    """Uniform between the two."""
 
 
 class Late(FrozenConfig):
@@ -78,7 +79,7 @@ class MoreWork(FrozenConfig):
     """Names of activities, or of stages."""
 
     fraction: Triangular
-    """Share of their runs' device-hours that is repeated: `[least, likely, most]`."""
+    """Share of their device-hours: `[least, likely, most]`."""
 
 
 class BookingOverruns(FrozenConfig):
@@ -91,7 +92,7 @@ class BookingOverruns(FrozenConfig):
 
 
 class CapacityLost(FrozenConfig):
-    """A part of the cluster is down, from a random day of the program on."""
+    """A part of the cluster is down, from a random day on."""
 
     type: Literal["capacity_lost"] = "capacity_lost"
     share: Share
@@ -100,7 +101,7 @@ class CapacityLost(FrozenConfig):
 
 
 class Away(FrozenConfig):
-    """A person is absent, from a random day of the program on."""
+    """A person is absent, from a random day on."""
 
     type: Literal["away"] = "away"
     role: str
@@ -132,7 +133,7 @@ class Mitigation(FrozenConfig):
 
 
 class Risk(FrozenConfig):
-    """One line of the risk register."""
+    """A line of the risk register."""
 
     title: str
     probability: Probability
@@ -161,7 +162,7 @@ class Benchmark(FrozenConfig):
     """Standard deviation over seeds of a run's score, in points (100 = all items)."""
 
     margin: PositiveFloat | None = None
-    """For a guardrail: points that a candidate may lose."""
+    """For a guardrail."""
 
     failure_rate: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """For a failure mode with a limit: the expected share of failed items. Seeds are assumed to fail on
@@ -175,7 +176,7 @@ class Benchmark(FrozenConfig):
 
 
 class Pilot(FrozenConfig):
-    """What is known of the effect before the program begins."""
+    """What is known before the program begins."""
 
     benchmark: str
     gains: tuple[float, ...]
@@ -188,11 +189,11 @@ class Pilot(FrozenConfig):
     """Standard deviation of true gains of such ideas around zero, in points."""
 
     note: str = ""
-    """How it was run and its caveats; printed in the stage gates document."""
+    """For the stage gates document."""
 
 
 class StopCondition(FrozenConfig):
-    """A condition that ends or narrows the program at any time, not only at a gate."""
+    """A condition that ends or narrows the program at any time."""
 
     title: str
     watch: str
@@ -202,7 +203,7 @@ class StopCondition(FrozenConfig):
     """In the unit of what is watched: device-hours, days since the start, a share (0.1), points."""
 
     below: float | None = None
-    """The same; give one of the two."""
+    """Give one of the two."""
 
     then: Literal["stop", "narrow", "review"] = "review"
     owner: str
@@ -220,7 +221,7 @@ class Option(FrozenConfig):
     title: str
     changes: Changes
     gives_up: str = ""
-    """What is lost, for the document."""
+    """What is lost."""
 
 
 class WhatIf(FrozenConfig):

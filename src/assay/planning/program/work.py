@@ -33,10 +33,9 @@ class Dependency(FrozenConfig):
     """An activity, a gate or an event."""
 
     lag_hours: int = 0
-    """Hours to wait after it; negative if the two may overlap."""
+    """Negative if the two may overlap."""
 
     of: Literal["end", "start"] = "end"
-    """Counted from its end, or from its start."""
 
     @model_validator(mode="before")
     @classmethod
@@ -52,10 +51,10 @@ class Work(FrozenConfig):
     """One alternative for people."""
 
     days: HalfDays
-    """Working days from start to end."""
+    """Working days."""
 
     people: dict[str, Fte]
-    """Role or person -> full-time equivalents, from start to end."""
+    """Role or person -> full-time equivalents."""
 
 
 class RunMode(FrozenConfig):
@@ -71,7 +70,7 @@ class Runs(FrozenConfig):
     Give `modes`, or `device_hours` and the `devices` to choose from."""
 
     count: PositiveInt = 1
-    """Number of runs; they may run in parallel or one after the other."""
+    """Runs may be parallel or one after the other."""
 
     modes: tuple[RunMode, ...] = ()
 
@@ -84,14 +83,14 @@ class Runs(FrozenConfig):
     """Share of additional device-hours for twice the devices."""
 
     people: dict[str, Fte] = Field(default_factory=dict)
-    """People who watch each run, around the clock."""
+    """Who watch each run, around the clock."""
 
     resume_hours: NonNegativeInt = 1
-    """Hours lost each time that a run pauses and continues."""
+    """Lost each time that a run pauses and continues."""
 
     ids: str = ""
-    """Pattern of run ids in the ledger (`pilot-again-*`). Empty: ids that begin with the activity's name and
-    a dash, with underscores written as dashes."""
+    """Pattern of run ids (`pilot-again-*`). Empty: the activity's name, with dashes for underscores, and a dash.
+    """
 
     @model_validator(mode="after")
     def _one_way_of_saying_it(self) -> Self:
@@ -131,7 +130,7 @@ class Activity(FrozenConfig):
     after: tuple[Dependency, ...] = ()
 
     work: Annotated[tuple[Work, ...], BeforeValidator(_one_is_a_list)] = ()
-    """Alternatives: the solver chooses one."""
+    """The solver chooses one."""
 
     runs: Runs | None = None
 
@@ -140,14 +139,15 @@ class Activity(FrozenConfig):
     """Latest end."""
 
     optional: bool = False
-    """The simulation may leave the activity out. An option of the program that removes it, and says what
-    that gives up, replaces this."""
+    """The simulation may leave the activity out. An option that removes it, with what that gives up, replaces
+    this.
+    """
 
     owners: Owners | None = None
     """Owners, if they differ from the stage's."""
 
     changes: tuple[str, ...] = ()
-    """For runs: what differs from the known-good recipe. Change one thing at a time."""
+    """For runs: what differs from the known-good recipe."""
 
     @model_validator(mode="after")
     def _people_or_devices(self) -> Self:
@@ -160,7 +160,7 @@ class ProgramGuardrail(FrozenConfig):
     """A benchmark on which a candidate must not be worse."""
 
     benchmark: str
-    """A benchmark of the program; its items and noise give the power."""
+    """Its items and noise give the power."""
     margin: PositiveFloat
     """Points that a candidate may lose; the upper bound of the loss must be smaller."""
 
@@ -169,7 +169,7 @@ class ProgramSafetyRule(FrozenConfig):
     """A failure mode that must be rare, whatever the baseline's rate is."""
 
     benchmark: str
-    """A benchmark of the program; its items and `failure_rate` give the power."""
+    """Its items and `failure_rate` give the power."""
     max_rate: Annotated[float, Field(gt=0.0, lt=1.0)]
     """Share of items that the exact 95% upper bound of the worst seed's rate must not exceed."""
 
@@ -181,7 +181,7 @@ class GateRule(FrozenConfig):
     """The smallest gain worth having, in points."""
 
     prior_sd: PositiveFloat | None = None
-    """Standard deviation of true effects of such candidates; null: 4/3 of `least_effect`."""
+    """As in a campaign's."""
 
     looks: tuple[Annotated[int, Field(ge=2)], ...] = ()
     """Seeds of each arm at the declared looks; the last look uses all runs of the activity."""
@@ -189,13 +189,9 @@ class GateRule(FrozenConfig):
     confidence: Annotated[float, Field(gt=0.5, lt=1.0)] = 0.95
     """This and the four below as in a campaign's own `rule`."""
     probability: Annotated[float, Field(gt=0.5, lt=1.0)] = 0.80
-    """Probability that the gain is worth having, and that a replication would find one."""
     stop_probability: Annotated[float, Field(gt=0.0, lt=0.5)] = 0.20
-    """Stop if the probability of a gain worth having is below this."""
     least_predictive_power: Annotated[float, Field(ge=0.0, lt=0.5)] = 0.02
-    """End if the probability of `scale` by the last look is below this."""
     unscheduled_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
-    """Share of the error reserved for undeclared looks."""
 
     candidates: PositiveInt = 1
     """Number of candidates that share the error."""
@@ -205,10 +201,10 @@ class GateRule(FrozenConfig):
     campaign's file: all arms, or one candidate's two, as its `count` says."""
 
     over_seeds: Literal["mean", "trimmed"] = "mean"
-    """`trimmed`: leave out the best and the worst seed, at looks of five seeds or more."""
+    """As in a campaign's."""
 
     guardrails: tuple[ProgramGuardrail, ...] = ()
-    """All must pass for the gate to pass."""
+    """All must pass."""
 
     safety: tuple[ProgramSafetyRule, ...] = ()
     """All must pass; a rate certainly above its limit stops the program."""
@@ -285,14 +281,13 @@ class Narrow(FrozenConfig):
     """Continue with a smaller scope."""
 
     drops: tuple[str, ...] = ()
-    """Activities that are dropped."""
+    """Activities to drop."""
 
 
 class Again(FrozenConfig):
     """Reproduce once more, then judge once more on all runs together."""
 
     activities: tuple[str, ...]
-    """Activities that are repeated."""
 
     at_most: PositiveInt = 1
 
@@ -309,15 +304,15 @@ class ProgramGate(FrozenConfig):
     people: dict[str, Fte] = Field(default_factory=dict)
 
     evidence: Evidence | None = None
-    """Set it if the verdict follows from a measured effect."""
+    """If the verdict follows from a measured effect."""
 
     probabilities: dict[Verdict, Probability] = Field(default_factory=dict)
-    """Otherwise: the probability of each verdict."""
+    """Otherwise: of each verdict."""
 
     narrow: Narrow = Narrow()
     again: Again | None = None
     stop_goes_to: tuple[str, ...] = ()
-    """Activities that are done even after a stop (the memo); others that have not begun are dropped."""
+    """Activities done even after a stop (the memo); others that have not begun are dropped."""
 
     not_before: Moment | None = None
     due: Moment | None = None

@@ -10,7 +10,6 @@ class HistoryLine(BenchmarkResult):
     """A result with the best value so far."""
 
     is_best_so_far: bool
-    """Better than all earlier checkpoints."""
     best_value: float
 
 

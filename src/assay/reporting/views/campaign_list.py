@@ -17,7 +17,7 @@ class CampaignLine(View):
     """Null before the first look."""
     recommendation: Recommendation | None = None
     is_final: bool | None = None
-    """No declared look remains."""
+    """No look remains."""
     seeds: int | None = None
     """Pairs."""
     effect: float | None = None

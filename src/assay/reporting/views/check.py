@@ -7,17 +7,17 @@ from assay.reporting.views.view import View
 
 
 class CalibrationView(View):
-    """Measured steps on this machine."""
+    """Measured steps."""
 
     num_steps: int
     startup_s: float
-    """Until the end of the first step."""
+    """Until the first step's end."""
     seconds_per_token: float
-    """Wall-clock, all ranks together."""
+    """Wall-clock, all ranks."""
     commit_s: float
-    """Time a rank was blocked, at most."""
+    """Maximum blocking of a rank."""
     peak_bytes: int
-    """Host memory of the largest rank."""
+    """Of the largest rank."""
 
 
 class CheckView(View):
@@ -29,12 +29,12 @@ class CheckView(View):
     num_tokens: float
     """Trained tokens of the whole run; for prompts, prompt tokens."""
     completion_tokens: int
-    """If every completion has the maximum length; 0 without prompts."""
+    """If all have the maximum length; 0 without prompts."""
     validation_tokens: float
     """Per evaluation."""
     parameters: int | None
     memory_bytes: dict[str, int] | None
-    """Estimated float32 memory of a rank, by part."""
+    """Estimate for a rank, by part."""
     num_commits: int | None
     num_evaluations: int
     warnings: tuple[str, ...]
@@ -44,6 +44,6 @@ class CheckView(View):
     measured: CalibrationView | None
     """Null with `--check-seconds 0`."""
     order: OrderView
-    """How well the rows are shuffled."""
+    """Quality of the shuffle."""
     recipe: dict[str, Any]
-    """Resolved, with defaults."""
+    """Resolved."""

@@ -35,9 +35,9 @@ class ComparisonView(Comparison):
     """Set if the metric is the AUC."""
     candidate_auc: float | None
     throughput_ratio: float | None
-    """Rows per second, candidate over baseline."""
+    """Rows per second."""
     baseline_device_s: float
-    """Training, over all ranks and attempts."""
+    """Training."""
     candidate_device_s: float
     baseline_evaluation_s: float = 0.0
     candidate_evaluation_s: float = 0.0
@@ -45,7 +45,6 @@ class ComparisonView(Comparison):
     candidate_world_sizes: tuple[int, ...]
     warnings: tuple[WarningView, ...] = ()
     changes: tuple[RecipeChange, ...] = ()
-    """Differences between the recipes."""
     page: str
     """The HTML file written."""
 

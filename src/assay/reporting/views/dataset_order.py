@@ -13,7 +13,7 @@ class TraitView(View):
     name: str
     """A column or `tokens a row`."""
     variation: float
-    """Standard deviation per step, over that of a uniform shuffle."""
+    """Standard deviation per step, over a uniform shuffle's."""
     neighbours: float
     """Correlation of successive steps."""
 
@@ -24,18 +24,18 @@ class OrderFixView(View):
     window_rows: int
     """Value of `loader.window_rows`."""
     rows_per_group: int
-    """Rows per row group of rewritten shards."""
+    """Of rewritten shards."""
 
 
 class OrderView(View):
     """How well the row order is shuffled."""
 
     position_correlation: float
-    """Correlation of a row's steps in two epochs."""
+    """Of a row's steps in two epochs."""
     traits: tuple[TraitView, ...]
     """Worst first."""
     pair_recurrence: float
-    """How often two rows share a step again in the next epoch, over chance."""
+    """How often two rows meet again in the next epoch, over chance."""
     fix: OrderFixView | None
     """Either change suffices."""
 

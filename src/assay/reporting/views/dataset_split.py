@@ -8,21 +8,21 @@ from assay.reporting.views.view import View
 
 
 class SideView(View):
-    """Rows of one side."""
+    """One side of a split."""
 
     num_rows: int
     num_positive: int | None
-    """Rows with label 1, if labels are 0 and 1."""
+    """With label 1."""
 
 
 class LeakView(View):
     """Validation rows that are also in training."""
 
     num_rows: int
-    """Rows with the tokens of a training row."""
+    """With the tokens of a training row."""
     num_validation_rows: int
     examples: tuple[int, ...]
-    """Up to five row ids."""
+    """Up to five ids."""
 
 
 class SplitView(View):

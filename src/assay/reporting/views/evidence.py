@@ -39,7 +39,7 @@ class PowerView(View):
 
 
 class ProxyScaleView(View):
-    """One scale compared with the largest."""
+    """A scale compared with the largest."""
 
     scale: float
     num_recipes: int

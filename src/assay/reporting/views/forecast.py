@@ -18,9 +18,9 @@ class StageView(View):
     low: float
     """10% quantile at completion."""
     middle: float
-    """Median at completion."""
+    """Median."""
     high: float
-    """90% quantile at completion."""
+    """90% quantile."""
     limit: float | None
     """From the program."""
 
@@ -30,7 +30,7 @@ class AlarmView(View):
 
     level: Literal["act", "watch"]
     what: str
-    """The promise, activity or risk."""
+    """Promise, activity or risk."""
     text: str
 
 
@@ -41,9 +41,9 @@ class ForecastView(View):
     """In the program's calendar."""
     spent_device_hours: float
     remaining_device_hours: float
-    """Remaining for activities in progress."""
+    """Of activities in progress."""
     forecast: Safety
-    """At completion, spent device-hours included."""
+    """Spent device-hours included."""
     stages: tuple[StageView, ...]
     alarms: tuple[AlarmView, ...]
     spent_cost: float | None

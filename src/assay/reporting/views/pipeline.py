@@ -14,7 +14,7 @@ from assay.store.model_folder import weights_and_config_digest
 
 
 class StageRun(View):
-    """One stage with one seed."""
+    """A stage with one seed."""
 
     stage: str
     seed: int
@@ -23,9 +23,9 @@ class StageRun(View):
     step: int = 0
     total_steps: int | None = None
     started_from: str | None = None
-    """`RUN@STEP` of the earlier stage."""
+    """`RUN@STEP`."""
     started_from_digest: str | None = None
-    """SHA-256 of those weights."""
+    """Of those weights."""
     device_hours: float = 0.0
 
 
@@ -35,7 +35,7 @@ class PipelineView(View):
     pipeline: str
     created: UtcTime
     runs: tuple[StageRun, ...]
-    """In the file's order of stages, then by seed."""
+    """In the file's order, then by seed."""
     device_hours: float
 
 

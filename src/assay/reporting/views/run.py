@@ -50,20 +50,19 @@ class AttemptView(View):
     """One attempt of a run."""
 
     attempt: int
-    """From 1."""
     world_size: int
     started: UtcTime
     ended: UtcTime | None
     held_s: float | None
     """Wall-clock."""
     start_step: int
-    """Step of the commit that it resumed from, or 0."""
+    """Commit that it resumed from, or 0."""
     end_step: int | None
-    """Step of its last commit."""
+    """Its last commit."""
     reached_step: int
-    """Last step computed, committed or not."""
+    """Last computed, committed or not."""
     lost_steps: int
-    """Steps after its last commit, rolled back."""
+    """Rolled back."""
     outcome: Literal["running", "succeeded", "failed", "preempted", "killed"]
     reason: str
     failure: Annotated[Failure, AsWritten] | None
@@ -74,7 +73,7 @@ class AttemptView(View):
     loads: tuple[int, ...]
     """Lanes of each rank; empty if the weights are sharded."""
     processor: str
-    """Processor type and PyTorch version."""
+    """Type and PyTorch version."""
     code_version: str
     suspects: tuple[Suspect, ...]
     """Devices that computed wrong results."""
@@ -83,7 +82,7 @@ class AttemptView(View):
 
 
 class WarningView(View):
-    """A warning about a model or comparison; docs/operations.md lists the rules."""
+    """A warning; docs/operations.md lists the rules."""
 
     rule: RuleName
     text: str
@@ -101,26 +100,26 @@ class CommitView(View):
     """In the run's store."""
     num_bytes: int
     weights_digest: str
-    """SHA-256, independent of the world size."""
+    """Independent of the world size."""
     rows_trained: int
-    """Since the previous commit."""
+    """Since the previous one."""
     metric: float | None
-    """The recipe's `keep_best` metric at this step."""
+    """The `keep_best` metric."""
     is_verified: bool
-    """All ranks passed a spot check at this step."""
+    """All ranks passed a spot check."""
     is_quarantined: bool
     """Corrupt, and never used again."""
     quarantine_reason: str
     is_retired: bool
     """Files deleted by the retention policy."""
     is_evaluated: bool
-    """`flags` cover an evaluation, not only training metrics."""
+    """`flags` cover an evaluation."""
     flags: tuple[WarningView, ...]
-    """Warnings at the time of the commit."""
+    """At the time of the commit."""
 
 
 class MetricSummaryView(View):
-    """One metric of rank 0 over all attempts."""
+    """One metric of rank 0."""
 
     last_step: int
     last: float | None
@@ -131,7 +130,7 @@ class MetricSummaryView(View):
 
 
 class SpeedView(View):
-    """Throughput of the steps that were kept, over all ranks."""
+    """Throughput of kept steps, over all ranks."""
 
     steps_per_s: float
     rows_per_s: float | None
@@ -148,12 +147,13 @@ class EventView(View):
 
 
 class IncidentView(View):
-    """An incident that was detected during the run."""
+    """An incident during the run."""
 
     at: UtcTime
     incident: IncidentKind
-    """`fault` was injected by the fault plan. `repeated_failure` stopped the restarts. `other_code`: the
-    version of assay changed."""
+    """`fault` is of the fault plan. `repeated_failure` stopped the restarts. `other_code`: the version of assay
+    changed.
+    """
     attempt: int
     rank: int | None
     step: int | None
@@ -165,15 +165,14 @@ class RunView(RunHead):
     """A run."""
 
     recipe: dict[str, Any]
-    """Resolved, with defaults."""
+    """Resolved."""
     recipe_sha256: str
     dataset_fingerprint: str
     code_version: str
-    """assay's version and git commit."""
     run_dir: str
     store_url: str
     weights_digest: str | None
-    """SHA-256 of the weights of the last intact commit."""
+    """Of the last intact commit."""
     parent: Annotated[ForkedFrom, AsWritten] | None
     attempts: tuple[AttemptView, ...]
     launches: tuple[Annotated[Launch, AsWritten], ...]
@@ -181,32 +180,31 @@ class RunView(RunHead):
     commits: tuple[CommitView, ...]
     """Oldest first, corrupt ones included."""
     device_seconds: DeviceSeconds
-    """Held by training, over all ranks and attempts. `lost` is work that was rolled back."""
+    """Of training, over ranks and attempts; `lost`: rolled back."""
     evaluation_device_seconds: DeviceSeconds
-    """Held by evaluation outside training (`assay eval work`, `assay eval run`)."""
+    """Of `assay eval work` and `assay eval run`."""
     cost: float | None
-    """Training, at the configured prices (docs/settings.md)."""
+    """Training; prices: docs/settings.md."""
     evaluation_cost: float | None
     currency: str | None
     goodput: float | None
-    """Share of training device time spent on steps that were kept."""
+    """Share of training device time spent on kept steps."""
     lost_steps: int
-    """Steps rolled back, over all attempts."""
+    """Over all attempts."""
     prompts: Annotated[PromptCounts, AsWritten] | None
-    """Outcomes of the prompts of committed steps."""
+    """Of committed steps."""
     speed: SpeedView | None
     metrics: dict[str, MetricSummaryView]
     """From rank 0."""
     evaluation: Annotated[AnyEvaluation, AsWritten] | None
     """The last one."""
     audit: Annotated[AuditReport, AsWritten] | None
-    """The last report."""
+    """The last one."""
     warnings: tuple[WarningView, ...]
-    """Warnings about the model's metrics."""
     incidents: tuple[IncidentView, ...]
     """The last twenty, newest last."""
     events: tuple[EventView, ...]
-    """The last twenty log messages of ranks, newest last."""
+    """The last twenty, newest last."""
     notes: tuple[Annotated[Note, AsWritten], ...]
     """Oldest first."""
 

@@ -30,7 +30,7 @@ class DifferenceView(View):
 
 
 class LossAtStepView(View):
-    """The loss of both runs at one step."""
+    """The loss of both runs at a step."""
 
     step: int
     before: float
@@ -41,20 +41,18 @@ class RunDiffView(View):
     """A comparison of two runs."""
 
     before: str
-    """Id of the first run."""
     after: str
-    """Id of the second run."""
     recipe: tuple[DifferenceView, ...]
     """Without the dataset's location."""
     is_dataset_equal: bool
-    """The fingerprints are equal."""
+    """By fingerprint."""
     dataset: Annotated[DatasetDiff, AsWritten] | None
     environment: tuple[DifferenceView, ...]
     """Code, PyTorch, devices, hosts, workers and parent run."""
     weights_equal: bool
-    """The last commits are bitwise equal."""
+    """Bitwise, of the last commits."""
     first_different_step: int | None
-    """First common step whose loss differs."""
+    """Its loss differs."""
     loss: tuple[LossAtStepView, ...]
     """At some common steps."""
     outcome: tuple[DifferenceView, ...]

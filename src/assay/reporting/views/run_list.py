@@ -21,24 +21,24 @@ Sorting = Literal["age", "cost", "name", "seen", "status", "step", "value"]
 
 
 class RunHead(View):
-    """The keys that a list of runs and a run share."""
+    """The keys of every run."""
 
     run_id: str
     name: str | None
-    """From the recipe."""
     status: RunStatus
-    """`gone`: unfinished, and its supervisor died. `unknown`: no sign of life for 15 minutes, and the
-    supervisor cannot be checked from here."""
+    """`gone`: unfinished, and its supervisor died. `unknown`: no sign of life for 15 minutes, and the supervisor
+    cannot be checked.
+    """
     failure_kind: FailureKind | None = None
-    """Why the last attempt failed."""
+    """Of the last attempt."""
     created: UtcTime
     step: int
-    """Step of the last intact commit."""
+    """Of the last intact commit."""
     total_steps: int
     world_sizes: tuple[int, ...]
-    """Ranks of each attempt."""
+    """By attempt."""
     last_seen: UtcTime | None
-    """Last sign of life of any rank."""
+    """Of any rank."""
     tags: tuple[str, ...]
 
     def status_text(self) -> str:
@@ -58,9 +58,9 @@ class RunLine(RunHead):
 
     attempts: int
     metric: str | None
-    """The metric by which runs of this method are compared, e.g. `AUC`."""
+    """Metric that compares such runs, e.g. `AUC`."""
     value: float | None
-    """Its value in the last evaluation."""
+    """In the last evaluation."""
     higher_is_better: bool | None
     auc: float | None
     """`value` if the metric is the AUC."""
@@ -74,9 +74,9 @@ class RunLine(RunHead):
     note: str | None
     """The last one."""
     written: UtcTime | None = None
-    """When the ledger's row was last updated."""
+    """Last update of the row."""
     written_by: str = ""
-    """Process and host of the update."""
+    """By process and host."""
     is_stale: bool = False
     """The row may be out of date."""
 

@@ -18,11 +18,11 @@ class TargetPredictionView(View):
     """Parameters, tokens or compute."""
     prediction: Annotated[ScalingPrediction, AsWritten] | None
     score: Annotated[Estimate, AsWritten] | None
-    """Downstream score; null without `--score`."""
+    """Null without `--score`."""
     is_untested: bool
     """Beyond the range of the back-test."""
     error: str | None
-    """Why there is no prediction or score."""
+    """Why there is no prediction."""
 
 
 class ScalingView(View):
@@ -34,9 +34,9 @@ class ScalingView(View):
     predictions: tuple[TargetPredictionView, ...]
     """One per `--at`."""
     band_multiplier: float | None
-    """Factor on standard errors found by the back-test."""
+    """Factor on standard errors from the back-test."""
     score_level: float | None
-    """Score floor, if clearly above `--chance`."""
+    """Floor, if clearly above `--chance`."""
     untested: str | None
     """Why there is no back-test."""
     left_out: tuple[str, ...]
@@ -47,7 +47,7 @@ class ScalingView(View):
 
 
 class CodeLengthView(View):
-    """Online code length of a run's labels."""
+    """Code length of a run's labels."""
 
     run_id: str
     bits: float

@@ -16,10 +16,10 @@ class RetentionConfig(FrozenConfig):
     also_called: ClassVar = {"save_total_limit": "keep_last", "keep": "keep_last", "save_top_k": "keep_best"}
 
     keep_last: PositiveInt = 2
-    """Newest commits to keep. At least 2 lets a resume fall back if the newest is damaged."""
+    """At least 2 lets a resume fall back if the newest is damaged."""
 
     keep_best: int = 1
-    """Commits with the best evaluation metric to keep besides."""
+    """Those with the best evaluation metric, in addition."""
 
 
 def folders_to_retire(

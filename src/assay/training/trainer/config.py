@@ -23,7 +23,7 @@ class ScheduleConfig(FrozenConfig):
     type: Literal["constant", "linear", "cosine"] = "cosine"
 
     warmup_steps: NonNegativeInt = 0
-    """Optimizer steps until the peak."""
+    """Steps until the peak."""
 
     final_fraction: float = Field(default=0.1, ge=0.0, le=1.0)
     """Share of the peak at the last step; unused by `constant`."""
@@ -55,10 +55,10 @@ class OptimizerConfig(FrozenConfig):
     epsilon: PositiveFloat = 1e-8
 
     weight_decay: NonNegativeFloat = 0.01
-    """Applies to matrices, never to biases, norms and other vectors."""
+    """Of matrices, never of vectors such as biases and norms."""
 
     max_gradient_norm: PositiveFloat | None = 1.0
-    """Gradients are scaled down to this 2-norm; null never clips."""
+    """Gradients are scaled down to this 2-norm; null: never."""
 
     schedule: ScheduleConfig = ScheduleConfig()
 
@@ -89,7 +89,7 @@ class TrainerConfig(FrozenConfig):
     epochs: PositiveInt = 1
 
     max_steps: PositiveInt | None = None
-    """Stop after this many optimizer steps."""
+    """Limit in optimizer steps."""
 
     optimizer: OptimizerConfig = OptimizerConfig()
 
@@ -97,23 +97,23 @@ class TrainerConfig(FrozenConfig):
     """`auto`: `bfloat16` autocast on a GPU that supports it, else `float32`. Weights stay float32."""
 
     compile: bool = False
-    """Compile the model's layers with `torch.compile` when a worker starts. Changes the bits, equally at
-    every world size."""
+    """Compile the layers with `torch.compile`. Changes the bits, equally at every world size."""
 
     gradient_sum: Literal["tree", "all_reduce"] = "tree"
     """`tree` gives the same bits at every world size; `all_reduce` is the backend's sum, for comparison."""
 
     commit_every: PositiveInt | Literal["auto"] = 100
-    """Optimizer steps between commits: the most that a death can cost. `auto` weighs the cost of a commit
-    against how often the run has died."""
+    """Steps between commits: the most that a death can cost. `auto` weighs the cost of a commit against how often
+    the run has died.
+    """
 
     evaluate_every: PositiveInt | None = None
-    """Optimizer steps between evaluations, each with a commit; null: only at the end."""
+    """Steps between evaluations, each with a commit; null: only at the end."""
 
     spot_check_every: PositiveInt | None = 200
-    """Optimizer steps between spot checks, in which each rank recomputes a lane of another and compares the
-    bits (docs/replay.md); rounded to coincide with commits. If a device computes wrongly, the run goes
-    back to a checked commit. Null: none."""
+    """Steps between spot checks (docs/replay.md); rounded to coincide with commits. If a device computes wrongly,
+    the run goes back to a checked commit. Null: none.
+    """
 
     threads_per_rank: PositiveInt = 1
     """CPU threads of a rank. Another number gives other bits."""

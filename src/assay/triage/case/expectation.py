@@ -2,7 +2,7 @@
 
     exit 1                                   the command's exit code
     operators.finding.operator=aten::sum     a path in its JSON, and the value there
-    findings.*.what!=null                    any element, any other value
+    results.*.what!=null                     any element, any other value
 
 An operator name with `::` matches any overload. A path inside null is null. A key that the output does not have is
 a mistake in the prediction, which then counts neither for nor against.

@@ -88,7 +88,7 @@ class StageComparison(FrozenConfig):
     """Compared stages, the baseline first. Empty: the stages on the path to the last one, by `from`."""
 
     question: str = "What is each stage worth?"
-    """What the memo answers, in a sentence."""
+    """What the memo answers."""
 
     benchmarks: tuple[SuiteBenchmark, ...] = Field(min_length=1)
     """Benchmarks of suites, the same for every stage."""
@@ -97,7 +97,7 @@ class StageComparison(FrozenConfig):
     """Rule that decides whether a stage is worth it."""
 
     dissent: tuple[str, ...] = ()
-    """Objections by people; the memo prints them with those from the numbers."""
+    """Objections by people, for the memo."""
 
 
 class PipelineConfig(FrozenConfig):

@@ -27,13 +27,13 @@ class ClassifyConfig(MethodConfig):
     """What is predicted: 0 or 1, one of several classes, or a number."""
 
     categorical_columns: tuple[str, ...] = ()
-    """Metadata columns that hold names. Each value is hashed into one of `category_buckets`."""
+    """Metadata columns with names, each hashed into one of `category_buckets`."""
 
     numeric_columns: tuple[str, ...] = ()
-    """Metadata columns that hold numbers; embedded by order of magnitude (quarter octaves)."""
+    """Metadata columns with numbers; embedded by order of magnitude (quarter octaves)."""
 
     category_buckets: PositiveInt = 256
-    """Embeddings per categorical column."""
+    """Embeddings per column."""
 
     head_dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
 

@@ -22,7 +22,7 @@ _FRACTIONS = ("halffloat", "float", "double")
 
 
 class BinaryLabel(FrozenConfig):
-    """Labels 0 and 1. The model predicts the probability of 1; runs are compared by AUC."""
+    """Labels 0 and 1; runs are compared by AUC."""
 
     type: Literal["binary"] = "binary"
 
@@ -60,12 +60,12 @@ class BinaryLabel(FrozenConfig):
 
 
 class ClassesLabel(FrozenConfig):
-    """Labels that are names. The model predicts a probability for each; runs are compared by accuracy."""
+    """Labels that are names; runs are compared by accuracy."""
 
     type: Literal["classes"]
 
     names: tuple[str, ...] = Field(min_length=2)
-    """All class names of the dataset, in the order of the model's outputs."""
+    """All class names, in the order of the model's outputs."""
 
     @field_validator("names")
     @classmethod
@@ -107,10 +107,10 @@ class NumberLabel(FrozenConfig):
     type: Literal["number"]
 
     mean: float = 0.0
-    """Approximate mean of the labels."""
+    """Of the labels, approximately."""
 
     scale: PositiveFloat = 1.0
-    """Approximate standard deviation of the labels."""
+    """Standard deviation of the labels, approximately."""
 
     unit: str = ""
     """Unit of the labels, for reports: `EUR`, `days`."""

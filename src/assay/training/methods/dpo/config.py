@@ -34,14 +34,15 @@ class SigmoidLoss(FrozenConfig):
     also_called: ClassVar = {"conservative": "label_smoothing", "epsilon": "label_smoothing"}
 
     type: Literal["sigmoid", "sigmoid_norm"] = "sigmoid"
-    """`sigmoid` takes sums over a completion's tokens, `sigmoid_norm` means, so that length earns nothing;
-    its beta is larger by about the length."""
+    """`sigmoid` sums over a completion's tokens; `sigmoid_norm` takes means, so length earns nothing and beta is
+    larger by about the length.
+    """
 
     beta: PositiveFloat = 0.1
     """How strongly the policy is held to the reference."""
 
     label_smoothing: float = Field(default=0.0, ge=0.0, lt=0.5)
-    """Share of pairs that are assumed to be labelled the wrong way round (conservative DPO)."""
+    """Assumed share of wrongly labelled pairs (conservative DPO)."""
 
 
 class RobustLoss(FrozenConfig):
@@ -55,7 +56,7 @@ class RobustLoss(FrozenConfig):
     """As for `sigmoid`."""
 
     label_smoothing: float = Field(default=0.1, ge=0.0, lt=0.5)
-    """Share of pairs that are labelled the wrong way round."""
+    """Share of wrongly labelled pairs."""
 
 
 class IpoLoss(FrozenConfig):
@@ -106,7 +107,7 @@ Reference = Annotated[
 
 
 class DpoConfig(MethodConfig):
-    """A causal language model is trained to prefer chosen completions over rejected ones."""
+    """A causal language model learns to prefer chosen completions."""
 
     also_called: ClassVar = {
         "beta": "loss",
@@ -121,19 +122,18 @@ class DpoConfig(MethodConfig):
     type: Literal["dpo"] = "dpo"
 
     model: CausalConfig
-    """The language model that is trained."""
 
     loss: DpoLoss = SigmoidLoss()
-    """The loss as a function of the log-ratios of policy and reference."""
+    """A function of the log-ratios."""
 
     reference: Reference = FrozenReference()
     """The reference model."""
 
     sft_weight: float = Field(default=0.0, ge=0.0)
-    """Weight of the chosen completion's negative log-likelihood per token, which is added to a pair's loss."""
+    """Weight of the chosen completion's negative log-likelihood per token, added to the loss."""
 
     slice_columns: tuple[str, ...] = ()
-    """Metadata columns by which the evaluation is sliced."""
+    """Metadata columns that slice the evaluation."""
 
     @property
     def columns(self) -> tuple[str, ...]:

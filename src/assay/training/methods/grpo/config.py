@@ -60,10 +60,10 @@ class RolloutSampling(FrozenConfig):
     }
 
     temperature: PositiveFloat = 1.0
-    """Divides the logits. The loss is of the policy at temperature 1, so another value trains off-policy."""
+    """The loss is of the policy at temperature 1, so another value trains off-policy."""
 
     max_tokens: PositiveInt = 256
-    """Longest completion; a longer one is cut and counts as truncated."""
+    """Longest completion; longer ones are truncated."""
 
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """Texts that end a completion; one that is a special token acts like `eos_token_id`."""
@@ -89,7 +89,7 @@ class _Clipped(FrozenConfig):
     """Ratios below 1 - clip_low have no gradient at negative advantages."""
 
     clip_high: PositiveFloat = 0.2
-    """Ratios above 1 + clip_high have no gradient at positive advantages."""
+    """Likewise above 1 + clip_high at positive advantages."""
 
 
 class DapoLoss(_Clipped):
@@ -162,7 +162,7 @@ AnyLoss = DapoLoss | GrpoLoss | DrGrpoLoss | BnpoLoss | GspoLoss | CispoLoss
 
 
 class KeepOverlong(FrozenConfig):
-    """They are graded and trained on like any other."""
+    """They are graded and trained on."""
 
     type: Literal["keep"] = "keep"
 
@@ -216,8 +216,9 @@ def _check_reference(reference: PretrainedCausalConfig, *, longest: int, vocab_s
 
 
 class GrpoConfig(MethodConfig):
-    """A causal language model completes each prompt several times and is trained towards the completions that earned
-    more than their group's mean."""
+    """A causal language model completes each prompt several times and learns from the completions that earned more
+    than their group's mean.
+    """
 
     also_called: ClassVar = {
         "num_generations": "group_size",
@@ -252,49 +253,50 @@ class GrpoConfig(MethodConfig):
     (`eos_token_id`, or its chat template's)."""
 
     rewards: tuple[AnyReward, ...] = Field(min_length=1)
-    """What completions are rewarded for; several rewards are summed."""
+    """Several are summed."""
 
     held_out: tuple[AnyReward, ...] = ()
-    """What grades completions of held-out prompts; none: `rewards`."""
+    """Graders of held-out prompts; none: `rewards`."""
 
     judge: JudgeEndpoint = JudgeEndpoint()
-    """The endpoint of judges, if graders of `rewards` or `held_out` use any."""
+    """The endpoint of judges."""
 
     group_size: int = Field(default=8, ge=2)
     """Completions per prompt."""
 
     sampling: RolloutSampling = RolloutSampling()
-    """How completions are sampled."""
+    """For training."""
 
     sampler: Annotated[
         LocalSampler | RemoteSampler,
         Field(discriminator="type"),
         BeforeValidator(partial(_with_type, usual="remote")),
     ] = LocalSampler()
-    """What samples them. Held-out prompts are always completed by the training process."""
+    """Held-out prompts are always completed by the training process."""
 
     loss: Annotated[AnyLoss, Field(discriminator="type"), BeforeValidator(partial(_with_type, usual="dapo"))] = (
         DapoLoss()
     )
-    """The loss and what it is averaged over."""
+    """The loss and its average."""
 
     advantage_scale: Literal["group", "step", "none"] = "group"
-    """What advantages are divided by: the standard deviation of the rewards of the `group` or of the
-    `step`, or nothing (`none`). `group` gives prompts that are nearly always right or wrong as much
-    weight as open ones; `step` gives them less."""
+    """Divides advantages: the standard deviation of the rewards of the `group` or `step`, or nothing (`none`).
+    `group` gives prompts that are nearly always right or wrong as much weight as open ones; `step` gives them
+    less.
+    """
 
     overlong: Annotated[
         KeepOverlong | MaskOverlong | ShapeOverlong,
         Field(discriminator="type"),
         BeforeValidator(partial(_with_type, usual="shape")),
     ] = KeepOverlong()
-    """What happens to completions that `sampling.max_tokens` cut."""
+    """For completions that `sampling.max_tokens` cut."""
 
     groups_per_lane: PositiveInt | None = None
     """Train on this many groups of each lane, the first with non-zero advantages; null: all."""
 
     updates_per_rollout: PositiveInt = 1
-    """Updates from one step's completions, each from all of them. Clipping matters from the second on."""
+    """Updates from one step's completions. Clipping matters from the second on."""
 
     staleness: NonNegativeInt = 0
     """Steps of delay: the completions of step s are sampled with the weights after step s - 1 - staleness.
@@ -308,14 +310,15 @@ class GrpoConfig(MethodConfig):
     """The reference model, if `kl` is not 0."""
 
     max_reward_failures: float = Field(default=0.05, ge=0.0, le=1.0)
-    """Largest share of a step's completions without a grade; beyond it the run stops without the update."""
+    """Largest share of ungraded completions in a step; beyond it the run stops without the update."""
 
     validation_temperature: NonNegativeFloat | None = None
-    """Temperature for held-out prompts; null: `sampling.temperature`, so that training and validation
-    rewards are of one policy. 0 is greedy, which may get worse while the sampled policy improves."""
+    """For held-out prompts; null: `sampling.temperature`, so that both rewards are of one policy. 0 is greedy,
+    which may get worse while the sampled policy improves.
+    """
 
     slice_columns: tuple[str, ...] = ()
-    """Metadata columns by which the evaluation is sliced."""
+    """Metadata columns that slice the evaluation."""
 
     @property
     def columns(self) -> tuple[str, ...]:

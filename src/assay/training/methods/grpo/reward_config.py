@@ -44,7 +44,7 @@ class GraderReward(FrozenConfig):
     type: Literal["grader"] = "grader"
 
     grader: Grader
-    """As in a suite's benchmark (docs/suites.md)."""
+    """As in docs/suites.md."""
 
     weight: float = 1.0
     """Factor of the score."""
@@ -62,13 +62,13 @@ class JudgeEndpoint(FrozenConfig):
     $OPENAI_API_KEY."""
 
     embeddings: str = "embeddings"
-    """Name of its embedding model."""
+    """Its embedding model."""
 
     concurrency: PositiveInt = 16
-    """Requests in flight per rank."""
+    """In flight per rank."""
 
     timeout_s: PositiveFloat = 60.0
-    """Longest wait for one response."""
+    """Limit of one response."""
 
     def address(self) -> str | None:
         """Return the current URL of the judges."""
@@ -81,10 +81,10 @@ class RunReward(FrozenConfig):
     type: Literal["run"]
 
     run: str
-    """The run's id. Its dataset must have the tokenizer of the prompts."""
+    """Its dataset must have the tokenizer of the prompts."""
 
     step: PositiveInt | None = None
-    """The step of the commit; null: the last one of a finished run."""
+    """Null: the last commit of a finished run."""
 
     weight: float = 1.0
     """Factor of the reward."""

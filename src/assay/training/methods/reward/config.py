@@ -17,7 +17,7 @@ MARGIN_OF_REWARDS = Metric(name="margin", unit="rewards", higher_is_better=True)
 
 
 class RewardConfig(MethodConfig):
-    """A causal language model with one output, the reward, at the last token of a sequence."""
+    """A causal language model whose one output at a sequence's last token is the reward."""
 
     also_called: ClassVar = {
         "center_rewards_coefficient": "centring",
@@ -38,7 +38,7 @@ class RewardConfig(MethodConfig):
     """Weight of (chosen reward + rejected reward)^2, which keeps rewards near zero; 0.01 is usual."""
 
     slice_columns: tuple[str, ...] = ()
-    """Metadata columns by which the evaluation is sliced."""
+    """Metadata columns that slice the evaluation."""
 
     @property
     def columns(self) -> tuple[str, ...]:

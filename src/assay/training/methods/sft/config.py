@@ -16,7 +16,7 @@ TOKEN_ACCURACY = Metric(name="token_accuracy", unit="share", higher_is_better=Tr
 
 
 class SftConfig(MethodConfig):
-    """A causal language model is trained to predict the tokens of rows."""
+    """A causal language model learns to predict the tokens of rows."""
 
     also_called: ClassVar = {
         "completion_only_loss": "train_on",
@@ -34,7 +34,7 @@ class SftConfig(MethodConfig):
     """`all`: every token but the first. `spans`: those inside `trained_spans`, a column of the dataset."""
 
     slice_columns: tuple[str, ...] = ()
-    """Metadata columns by which the evaluation is sliced."""
+    """Metadata columns that slice the evaluation."""
 
     @property
     def columns(self) -> tuple[str, ...]:
