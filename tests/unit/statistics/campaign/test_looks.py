@@ -35,14 +35,14 @@ def test_gates_grow_milder_and_the_last_is_close_to_a_single_test():
 @settings(max_examples=40, deadline=None)
 def test_no_sequence_of_looks_spends_more_than_the_error_rate(looks, share):
     plan = LookPlan(gate_seeds=(3, 5, 8), unscheduled_share=round(share, 1))
-    looks, gates = [], list(plan.gate_seeds)
+    past_looks, gates = [], list(plan.gate_seeds)
     for is_gate in looks:
         if is_gate and not gates:
             continue
         seeds = gates.pop(0) if is_gate else 2
-        looks.append(take_look(plan, looks, name="look", num_seeds=seeds, is_gate=is_gate))
-    assert sum(look.spent for look in looks) <= plan.error_rate + 1e-12
-    assert not looks or looks[-1].spent_so_far == pytest.approx(sum(look.spent for look in looks))
+        past_looks.append(take_look(plan, past_looks, name="look", num_seeds=seeds, is_gate=is_gate))
+    assert sum(look.spent for look in past_looks) <= plan.error_rate + 1e-12
+    assert not past_looks or past_looks[-1].spent_so_far == pytest.approx(sum(look.spent for look in past_looks))
 
 
 def test_each_further_unscheduled_look_must_show_more():
