@@ -141,7 +141,7 @@ def test_a_run_whose_engine_dies_stops_whole_and_goes_on_when_there_is_one(
 
     run = create_run(Home.from_environment(), LoadedConfig(recipe(dataset, engine, tmp_path), {}), run_id="alone")
     log = CommitLog(open_store(run.store_url))
-    with pytest.raises(EngineAwayError, match="What is committed is intact"):
+    with pytest.raises(EngineAwayError, match="Commits are intact"):
         Supervisor(run, log, policy=RestartPolicy(), observers=[Kills()], clock=SystemClock()).run(2)
     assert log.commits() and log.finished() is None
     another = Engine(tmp_path / "base", tmp_path, port=engine.port)
@@ -166,7 +166,7 @@ def test_an_engine_that_cannot_be_used_leaves_no_run(
         assert not list(Home.from_environment().runs())
 
     engine.configure(faults=["text_only"])
-    refused(2, "words cannot be learned from")
+    refused(2, "has no tokens with logprobs")
     engine.configure(faults=["stale"])
     refused(2, "it has other weights")
     engine.stop()
