@@ -247,8 +247,8 @@ def test_where_no_campaign_on_this_data_would_answer_what_would_is_named(
     facts, rng = facts_of(config, {"code": 0.007}), np.random.default_rng(5)
     clusters, benchmarks = np.repeat(np.arange(len(sizes)), sizes), {}
     for name, benchmark in facts.benchmarks.items():
-        noise = noise * rng.normal(size=len(sizes))[clusters] + 0.02 * rng.normal(size=(3, 1))
-        benchmarks[name] = benchmark._replace(candidate=benchmark.candidate + noise, clusters=clusters)
+        errors = noise * rng.normal(size=len(sizes))[clusters] + 0.02 * rng.normal(size=(3, 1))
+        benchmarks[name] = benchmark._replace(candidate=benchmark.candidate + errors, clusters=clusters)
         benchmarks[name] = benchmarks[name].of_seeds(np.ones(3, bool))
     facts = facts._replace(
         benchmarks=benchmarks,
