@@ -167,7 +167,7 @@ def test_a_worker_that_is_told_to_leave_leaves_soon_and_without_its_models(chatt
         },
     )  # fmt: skip
     worker = chatting.work()
-    assert worker.stderr is not None and worker.stderr.readline().startswith("working at")
+    assert worker.stderr is not None and worker.stderr.readline().startswith("processing jobs of ")
     wait_until(
         lambda: sdk.evals.runs.retrieve(run.id, eval_id=evaluation.id).status == "in_progress",
         "its rows",

@@ -260,5 +260,5 @@ def test_shards_of_gradients_that_are_summed_otherwise_leave_no_run(
     assert "--parallel fsdp2 needs trainer.gradient_sum=tree" in capfd.readouterr().err
     by_speed = "--run-id", "refused", "--parallel", "fsdp2", "--share", "speed"
     assert run("train", tmp_path / "recipe.yaml", *by_speed) == 2
-    assert "--share speed: with --parallel fsdp2" in capfd.readouterr().err
+    assert "--share speed does not work with --parallel fsdp2: all workers gather" in capfd.readouterr().err
     assert not (home / "refused").exists()

@@ -125,7 +125,7 @@ def test_rows_that_make_a_loss_not_finite_are_named_and_so_are_the_weights_behin
 
     encoder = {"type": "pretrained", "path": str(poisoned_encoder(tmp_path / "encoder"))}
     home = tmp_path / "home"
-    with pytest.raises(TrainingError, match=r"is not finite.*kept as a capsule.*--explain'") as failed:
+    with pytest.raises(TrainingError, match=r"is not finite.*saved as a capsule.*--explain'") as failed:
         run_it(data__dataset=str(dataset), method__encoder=encoder)
     (run_dir,) = [path for path in home.iterdir() if path.is_dir()]
     step = int(str(failed.value).split("step ")[1].split(":")[0])

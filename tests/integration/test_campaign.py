@@ -177,7 +177,7 @@ def _assert_a_holdout_is_scored_on_the_last_weights(
         ),
         ("candidates=[{name: baseline, patch: {trainer.epochs: 2}}]", "give the candidate another name"),
         ("candidates=[{name: a, patch: {seed: 2}}]", "all arms are trained with the campaign"),
-        ("rule.primary=[likelyhood]", "benchmark 'likelyhood' is asked for"),
+        ("rule.primary=[likelyhood]", "benchmark 'likelyhood' is named by the rule or a gate"),
         ("seeds=1", "cannot separate noise from effect"),
         ("looks=[3]", "not before the last one"),
         ("workers=9", "can be shared by 1 to 8 workers"),
@@ -237,7 +237,7 @@ def test_a_campaign_that_can_not_work_is_refused_before_anything_starts(
         ("rule.guardrails=[{benchmark: right, margin: 1}]", "rule.guardrails: margin=1: benchmark 'right'"),
         (
             "gates=[{name: harm, then: stop, conditions: [{type: harm, benchmark: right, margin: 3}]}]",
-            "gate 'harm': margin=3: benchmark 'right' is a share, between 0 and 1, and cannot change by "
+            "gate 'harm': margin=3: benchmark 'right' is a share between 0 and 1, and cannot change by "
             "that much. A point is 0.01; perhaps you meant 0.03.",
         ),
     ],

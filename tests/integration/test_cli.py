@@ -142,8 +142,8 @@ def test_an_unreachable_store_is_exit_code_75(recipe: Path, capfd, monkeypatch: 
     ("store", "message"),
     [
         ("s3://KEY:hush@bucket/run", "AWS_SECRET_ACCESS_KEY"),
-        ("s3://bucket/run?token=hush", "goes on record"),
-        ("s3://bucket/run\x1b[2J", "cannot be seen"),
+        ("s3://bucket/run?token=hush", "the URL is recorded, and everybody who reads the record can read it"),
+        ("s3://bucket/run\x1b[2J", "it holds invisible characters"),
     ],
 )
 def test_a_store_whose_url_is_no_ones_to_read_is_refused_before_it_is_on_record(

@@ -75,7 +75,7 @@ def test_each_method_ends_with_the_same_weights_on_two_ranks_and_on_one(
 @pytest.mark.parametrize(
     ("compiler", "header", "message"),
     [
-        ("no-such-compiler", None, "there is no 'no-such-compiler' here"),
+        ("no-such-compiler", None, "'no-such-compiler' is not installed"),
         ("sh", "/nowhere", "/nowhere/Python.h"),
     ],
 )

@@ -122,11 +122,11 @@ def test_the_card_says_what_the_records_say(home: Path, tmp_path: Path) -> None:
         json.loads((home / "tiny" / "run.json").read_text())["dataset_fingerprint"],
         "**pass** of the run as a whole: 320 of 320 rows learned once, 0 quarantined, in 1 epoch.",
         "Held out: type hash, ",
-        "no record says anything of them",
+        "## Not on record\n\nThe licence, the intended use, possible harms, ",
     ):
         assert fact in card, fact
     assert run("export", "tiny@5", "--to", tmp_path / "earlier") == 0
-    assert "None of these weights" in (tmp_path / "earlier" / "README.md").read_text()
+    assert "These weights were not evaluated: the run evaluated other commits" in (tmp_path / "earlier" / "README.md").read_text()
 
 
 @pytest.mark.slow
@@ -164,7 +164,7 @@ def test_what_can_not_be_exported_is_refused_before_anything_is_written(home: Pa
     assert run("export", "tiny", "--tokenizer", tmp_path / "other.json", "--to", tmp_path / "model") == 2
     assert "not the tokenizer that dataset 'dataset' was built with" in capfd.readouterr().err
     assert run("export", "tiny", "--to", tmp_path) == 2
-    assert "it exists already. Replace it with --force" in capfd.readouterr().err
+    assert f"{tmp_path} exists already. Replace it with --force" in capfd.readouterr().err
     assert run("export", "tiny", "--to", tmp_path, "--force") == 2
     assert "It is not an export" in capfd.readouterr().err
     assert (tmp_path / "other.json").is_file()
@@ -266,7 +266,7 @@ def test_a_row_without_text_keeps_its_place_with_no_answer_and_is_told(home: Pat
     assert [row["probability"] is None for row in rows] == [False, True, False, True]
     assert f"2 rows without text: kept, without a prediction (the first: {source}: line 2)" in err
     assert run("predict", "tiny", source, *missing, "--out", tmp_path / "said.csv") == 0
-    assert f"2 rows answered, in {tmp_path / 'said.csv'}" in capfd.readouterr().err
+    assert f"2 rows predicted, in {tmp_path / 'said.csv'}" in capfd.readouterr().err
     source.write_text("\n".join(json.dumps({"n": n, "text": texts[n]}) for n in (0, 2)))
     assert run("predict", "tiny", source, *missing) == 0
     alone = [json.loads(line) for line in capfd.readouterr().out.splitlines()]

@@ -161,7 +161,7 @@ def test_what_is_proposed_after_a_loss_that_is_not_finite_works(recipe: Path, ca
     assert assay("train", recipe, "--run-id", "wild", *too_high) == 1
     output = capfd.readouterr().err
     command = "assay train --from wild@0 trainer.optimizer.learning_rate=0.0001"
-    assert f"Nothing is committed yet. If the learning rate made it so, '{command}'" in output
+    assert f"Nothing is committed yet. If the learning rate is too high, '{command}'" in output
     assert "is intact" not in output and "--resume" not in output
     assert assay("show", "wild") == 0
     shown = " ".join(capfd.readouterr().out.split())

@@ -61,10 +61,10 @@ def test_a_run_that_is_warned_of_is_trained(recipe: Path, tmp_path: Path, capfd:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["no.json"], "no.json: no such file. 'assay triage failures --json > no.json' writes one"),
+        (["no.json"], "no.json: no such file. Create one with 'assay triage failures --json > no.json'"),
         (["recipe.yaml"], "not JSON"),
         (["--refuse"], "need a DIAGNOSIS"),
-        (["--exclude", "--lift", "x"], "give one of these"),
+        (["--exclude", "--lift", "x"], "give only one of: a DIAGNOSIS, --lift NAME, --exclude"),
         (["--lift", "x"], "no guard 'x'. There is: none"),
     ],
 )
