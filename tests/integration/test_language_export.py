@@ -219,7 +219,7 @@ def test_predict_gives_rewards_of_pairs_conversations_and_texts_from_a_run_and_f
         assert output["reward"] == pytest.approx(expected(wide), abs=1e-6)
         request.write_text(json.dumps({"text": "that is " * 99}) + "\n")
         assert run_command("predict", model, request) == 2
-        assert "tokens, and the model's limit is 96. Shorten it" in capfd.readouterr().err
+        assert "tokens, and the model's limit is 96. Shorten or drop the row" in capfd.readouterr().err
 
 
 def test_predict_of_a_language_model_names_the_command_that_serves(

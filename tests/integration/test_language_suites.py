@@ -153,7 +153,7 @@ def test_held_out_rows_of_a_slice_have_the_perplexity_of_all_their_trained_token
         assert result.metrics["perplexity"] == pytest.approx(math.exp(nats / tokens), rel=1e-5)
         assert {item["cluster"] for item in items} == {row["shard_id"] for row in request}
     assert found["right"][0].higher_is_better and not found["all"][0].higher_is_better
-    with pytest.raises(DataError, match="'nobody' asks nothing: it has no items"):
+    with pytest.raises(DataError, match="benchmark 'nobody' has no items"):
         evaluate_run(run, {"type": "held_out", "name": "nobody", "where": {"first": 99}})
 
 

@@ -95,7 +95,7 @@ def test_a_run_with_a_link_is_not_gone_on_with(stranger: Path, ours: Path, assay
         code, output = assay(stranger.parent, "train", "--resume", "unfinished")
     assert (code, output.count("error: ")) == (2, 1)
     assert f"error: {stranger / name} is a link to {target}: " in output
-    assert "remove it, or put what it leads to in its place" in output
+    assert "remove it, or replace it by what it refers to" in output
     assert sorted(stranger.rglob("*")) == before
     assert [(path.name, path.read_text()) for path in ours.iterdir()] == [("file", "precious")]
 

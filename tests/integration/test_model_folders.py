@@ -56,7 +56,7 @@ def test_a_policy_that_cannot_stop_gets_the_stop_of_its_rows_and_is_refused_with
     capsys.readouterr()
     assert run("train", "r.yaml", "--check", "method.sampling.stop=[]") == 2
     found = capsys.readouterr().err
-    assert f"ends answers with token {END}" in found and f"end with token {TURN_END}" in found
+    assert f"ends completions with token {END}" in found and f"end with token {TURN_END}" in found
     # The template beside a policy says how its turns end.
     Path("base/chat_template.jinja").write_text(Path(prompts, "chat_template.jinja").read_text())
     assert run("train", "r.yaml", "--check", "method.sampling.stop=[]") == 0

@@ -126,7 +126,7 @@ def test_no_command_makes_or_reads_a_run_outside_of_its_home(project: Path, name
     for command in (new, ("train", "--resume", name), ("audit", name), ("replay", name, "--step", "1")):
         response = CliRunner().invoke(cli, command)
         assert isinstance(response.exception, ConfigError), response.output
-        assert re.search("is not a valid name|folder of all campaigns|^no run", str(response.exception))
+        assert re.search("is not a valid name|is the folder of all campaigns|^no run", str(response.exception))
     assert sorted(project.rglob("*")) == before
 
 

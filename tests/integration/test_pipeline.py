@@ -219,10 +219,10 @@ def test_what_cannot_work_is_one_error_before_anything_is_written(
     )
     assert "'reward', whose model is a reward model" in error_of(changed(stages, 3, **{"from": "reward"}))
     grpo = stages["stages"][3]["patch"]
-    assert "which pays no rewards" in error_of(
+    assert "which computes no rewards" in error_of(
         changed(stages, 3, patch={**grpo, "method.rewards": [{"run": "stage:sft"}]})
     )
-    assert "longest prompt with an answer" in error_of(
+    assert "longest prompt with a completion" in error_of(
         changed(stages, 3, patch={**grpo, "method.sampling.max_tokens": 90})
     )
     lost = error_of(changed(stages, 3, patch={**grpo, "data.dataset": str(tmp_path / "lost")}))
@@ -236,7 +236,7 @@ def test_what_cannot_work_is_one_error_before_anything_is_written(
     (tmp_path / "items.jsonl").rename(tmp_path / "gone.jsonl")
     assert "names items.jsonl, which does not exist" in error_of(stages)
     (tmp_path / "gone.jsonl").rename(tmp_path / "items.jsonl")
-    assert "--run-id is of a single run" in error_of(stages, "--run-id", "mine")
+    assert "--run-id applies to a single run" in error_of(stages, "--run-id", "mine")
     unmeasured = changed(stages, 1, patch={**stages["stages"][1]["patch"], "trainer.evaluate_every": None})
     unmeasured["stages"][0]["patch"] = {"trainer.evaluate_every": None}
     assert "leave @best out" in error_of(unmeasured)

@@ -95,9 +95,9 @@ def recipe_file(folder: Path, tree: dict[str, Any]) -> Path:
         (
             "reward",
             "loader.layout={type: packed, sequence_tokens: 64}",
-            "packed: method 'reward' takes one row",
+            "packed: method 'reward' does not support it",
         ),
-        ("dpo", "loader.layout={type: packed, sequence_tokens: 64}", "packed: method 'dpo' takes one row"),
+        ("dpo", "loader.layout={type: packed, sequence_tokens: 64}", "packed: method 'dpo' does not support it"),
         ("reward", "method.model.max_tokens=9", "it takes 9 tokens, but the longest row"),
         ("reward", "method.margin_column=gain", "column 'gain' (in method) is not in dataset"),
         ("dpo", "method.reference={type: columns}", "column 'ref_chosen_logps' (in method) is not in dataset"),
@@ -148,7 +148,7 @@ def test_pairs_that_make_a_loss_not_finite_are_named(methods: dict[str, Any], as
         trainer={"max_steps": 14},
     )
     output = assay("train", recipe_file(tmp_path, tree), "--run-id", "dies", code=1, as_json=False)
-    step = int(output.split("All that step ")[1].split()[0])
+    step = int(output.split(" is saved as a capsule")[0].split(" Step ")[-1])
     report = assay("replay", "dies", "--step", step, "--bisect", "--watch", code=1)
     assert report["rows"]["rows"] and {row["row_id"] for row in report["rows"]["rows"]} <= bad
     found = report["operators"]["finding"]

@@ -112,7 +112,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
                 "logprob_gap": {"bound": 0.1, "on_excess": "refuse"},
             },
         },
-        "method.staleness: not with a remote sampler",
+        "method.staleness: not supported with a remote sampler",
     ),
     "nothing that pays": ({"rewards": []}, "method.rewards"),
     "a stop that every answer has": ({"sampling": {"max_tokens": 6, "stop": [""]}}, "method.sampling.stop.0"),
@@ -166,7 +166,7 @@ def test_rewards_that_cannot_be_paid_leave_no_run(
 def test_a_run_that_pays_no_rewards_is_refused(prompts: Path, base: Path) -> None:
     policy = create(grpo_recipe(prompts, base, trainer={"max_steps": 1, "commit_every": 1}), "policy")
     train_here(policy)
-    with pytest.raises(AssayError, match="it is of method 'grpo', which pays no rewards"):
+    with pytest.raises(AssayError, match="it is of method 'grpo', which computes no rewards"):
         create(grpo_recipe(prompts, base, method={"rewards": [{"run": "policy"}]}), "refused")
 
 

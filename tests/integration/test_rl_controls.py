@@ -75,7 +75,7 @@ def test_a_sampler_with_the_weights_of_an_earlier_step_is_named_where_they_had_c
     view = trained(grpo_recipe(dataset, tmp_path / "base", trainer=SHORT))
     [warning] = view.warnings
     assert warning.rule == "sampler mismatch" and "at step 2" in warning.text
-    assert "in 3 of 4 steps" in warning.text and "weights of an earlier step" in warning.text
+    assert "in 3 of 4 steps" in warning.text and "sampled with stale weights" in warning.text
     assert flags(view) == [[], *[["sampler mismatch"]] * 3], "the first commit is a good one to go back to"
 
 

@@ -196,7 +196,7 @@ def not_to_be_written(project: Path, elsewhere: Path) -> Iterator[tuple[Path, Pa
 
 
 READ_ONLY = {
-    "report": (1, r"report\.html: cannot write it: Permission denied\..* name another file: --out\."),
+    "report": (1, r"report\.html: cannot write it: Permission denied\..* Or name another file with --out\."),
     "resume": (1, r"runs/stopped/launches/0002\.json: cannot write it: Permission denied\."),
 }
 A_COPY = {"resume": (2, r"is a copy of run 'stopped', which exists in .*/project/runs/stopped")}
