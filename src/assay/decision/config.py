@@ -41,8 +41,9 @@ class Candidate(FrozenConfig):
     """Why it might help, for the memo."""
 
     patch: dict[str, Any]
-    """Dotted key of the recipe -> value, e.g. `trainer.optimizer.learning_rate: 2e-3`. Use one key: the effect of
-    several changes cannot be credited to one (allowed, with a warning)."""
+    """Dotted key of the recipe -> value, e.g. `trainer.optimizer.learning_rate: 2e-3`. Several keys cause a
+    warning.
+    """
 
     @model_validator(mode="after")
     def _is_a_candidate(self) -> "Candidate":
@@ -114,37 +115,37 @@ class SafetyRule(FrozenConfig):
     """Its items score 1 if the failure mode did not occur, else less."""
 
     max_rate: Share
-    """The largest share of items; the exact 95% upper bound must be below."""
+    """The exact 95% upper bound must be below."""
 
 
 class SealedRule(FrozenConfig):
     """A holdout that is not scored before the decision, so nothing is tuned on it."""
 
     benchmark: Name
-    """One of `benchmarks`, of type `suite`, in its own suite file. It is scored once per candidate, at the declared
-    look at which every other clause of `scale` holds; the opening is recorded. If it was opened or scored before, the
-    clause fails."""
+    """One of `benchmarks`, of type `suite`, in its own suite file. It is scored once per candidate, at the
+    declared look at which every other clause of `scale` holds. If it was scored before, the clause fails.
+    """
 
     least_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
-    """The share of the gain on the primary benchmarks that the sealed one must show."""
+    """Share of the primary gain that it must show."""
 
 
 class ScalingRule(FrozenConfig):
     """Requirement on the gain at the target scale."""
 
     target: PositiveFloat | None = None
-    """The target scale. The gain there is forecast from this campaign and `campaigns` (five scales or more), with an
-    80% lower bound calibrated by back-test."""
+    """The gain there is forecast from this campaign and `campaigns` (five scales or more), with an 80% lower bound
+    calibrated by back-test.
+    """
 
     scale: Literal["parameters", "tokens", "compute"] = "compute"
     """Quantity of `target`; compute in FLOP (6 N D)."""
 
     campaigns: tuple[Name, ...] = ()
-    """Earlier campaigns with the same patch and candidate name at other scales."""
+    """With the same patch and candidate name at other scales."""
 
     record: str | None = None
-    """Instead of a forecast: file of a JSON object with `low` (80% lower bound) and `value` of the gain at the target
-    scale."""
+    """Instead of a forecast: a JSON file with `low` (80% lower bound) and `value` of that gain."""
 
     @model_validator(mode="after")
     def _has_one_source(self) -> "ScalingRule":
@@ -160,23 +161,24 @@ class PlanRule(FrozenConfig):
     """File of the offer with the simulated probabilities (`safety`)."""
 
     p_on_time: Share = 0.80
-    """Least probability that the program ends by its date."""
+    """Least probability of ending by its date."""
     p_in_budget: Share = 0.90
-    """Least probability that it stays within its device-hours."""
+    """Least probability of staying within device-hours."""
 
 
 class StandardRule(FrozenConfig):
     """The standard rule (docs/decide.md): each key becomes a clause of the gate `scale` or `stop`."""
 
     primary: tuple[Name, ...] = Field(min_length=1)
-    """Benchmarks that are averaged to the effect. With several, no single one may carry it."""
+    """Averaged to the effect. With several, no single one may carry it."""
 
     least_effect: PositiveFloat
-    """The smallest gain worth having, in the primary benchmarks' unit (0.01 of a share: one point)."""
+    """The smallest gain worth having, in the primary benchmarks' unit."""
 
     prior_sd: PositiveFloat | None = None
-    """Standard deviation around 0 of true effects of such candidates, for shrinkage. Null: 4/3 of `least_effect`;
-    better: fitted to past campaigns."""
+    """Standard deviation of true effects of such candidates around 0. Null: 4/3 of `least_effect`; better: fitted
+    to past campaigns.
+    """
 
     confidence: Share = 0.95
     """Probability, over all looks and candidates, that no gain is claimed if there is none (one-sided)."""
@@ -191,8 +193,9 @@ class StandardRule(FrozenConfig):
     """End the campaign if `scale` by the last look is less probable than this."""
 
     over_seeds: OverSeeds = "mean"
-    """`trimmed` leaves out the best and the worst seed (five seeds or more at every look). It tolerates a crashed run
-    and needs more seeds otherwise; guardrails and safety count every seed. `--check` prints both powers."""
+    """`trimmed` leaves out the best and the worst seed (five seeds or more at every look). It tolerates a crashed
+    run and needs more seeds otherwise; guardrails and safety count every seed.
+    """
 
     unscheduled_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
     """Share of the error reserved for undeclared looks (`assay decide NAME --now`)."""
@@ -250,9 +253,9 @@ class RateCondition(FrozenConfig):
     type: Literal["rate_above"]
 
     benchmark: Name
-    """One of `benchmarks`; its items score 1 if the failure mode did not occur."""
+    """As for `safety`."""
     max_rate: Share
-    """The largest rate of its items, in the candidate's worst seed."""
+    """In the candidate's worst seed."""
 
 
 class SpentCondition(FrozenConfig):

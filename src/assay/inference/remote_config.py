@@ -16,9 +16,9 @@ class LogprobGap(FrozenConfig):
     """
 
     on_excess: Literal["refuse", "truncate"] = "refuse"
-    """`refuse`: if the step's mean exceeds the bound, the run stops without the update. `truncate`: each
-    token beyond it is weighted by min(trainer / engine, `max_weight`) (truncated importance sampling:
-    Ionides 2008, J. Comput. Graph. Stat. 17(2))."""
+    """`refuse`: if the step's mean exceeds the bound, the run stops without the update. `truncate`: each token
+    beyond it is weighted by min(trainer / engine, `max_weight`) (Ionides 2008, J. Comput. Graph. Stat. 17(2)).
+    """
 
     max_weight: float = Field(default=2.0, ge=1.0)
     """Largest weight of `truncate`."""

@@ -32,7 +32,6 @@ class AuditReport(Record):
     """Skipped: corrupt."""
     prompts: PromptCounts | None = None
     missing: tuple[str, ...] = ()
-    """E.g. `epoch 0 row 1234 (a.parquet, row 34)`."""
     repeated: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     """Other reasons to fail."""

@@ -31,7 +31,6 @@ class Contamination(Record):
 
     dataset_fingerprint: str
     unit: str
-    """What n-grams consist of."""
     ngram: PositiveInt
     num_ngrams: NonNegativeInt
     """In the benchmark; 0 if it is too short."""
@@ -93,7 +92,6 @@ class BenchmarkResult(Record):
     """Without loading."""
     evaluated_s: float
     source: str = "assay"
-    """`assay`, `lm-evaluation-harness`, `inspect-ai` or `openai-evals`."""
     items_sha256: str
     """Of `items.parquet`."""
 

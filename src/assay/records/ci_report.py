@@ -10,7 +10,6 @@ class CiShard(Record):
 
     seconds: NonNegativeFloat
     tests: tuple[str, ...]
-    """Longest first."""
 
 
 class FlakyTest(Record):
@@ -18,7 +17,6 @@ class FlakyTest(Record):
 
     test: str
     rate: NonNegativeFloat
-    """Of failures (Jeffreys prior)."""
     low: NonNegativeFloat
     high: NonNegativeFloat
     failures: PositiveInt
@@ -63,13 +61,11 @@ class CiBackTest(Record):
 
     failures: NonNegativeInt
     selected: NonNegativeInt
-    """Failures found."""
     low: NonNegativeFloat | None
     high: NonNegativeFloat | None
     missed: tuple[MissedFailure, ...]
     commits: NonNegativeInt
     selected_share: NonNegativeFloat | None
-    """Mean share of test files selected."""
     left_out: dict[str, int]
     """Reason to the number of skipped failures."""
 
@@ -100,7 +96,6 @@ class CiReport(Record):
     tests: NonNegativeInt
     spans: CiSpans
     floor_s: NonNegativeFloat | None
-    """Of the longest test."""
     floor_test: str | None
     bound_s: NonNegativeFloat | None
     """Lower bound for the requested shards."""

@@ -14,7 +14,6 @@ class SuspectCommit(Record):
     subject: str
     probability: float
     ratio: float | None
-    """Over GOOD."""
     blocks: NonNegativeInt
 
 
@@ -52,11 +51,9 @@ class CommitBisection(Record):
     blocks: PositiveInt
     """Paired runs."""
     steps: PositiveInt
-    """Measured per run, after `warm_up`."""
     warm_up: NonNegativeInt
     workers: PositiveInt
     apart: bool
-    """Run one after the other."""
     device_hours: NonNegativeFloat
     suspects: tuple[SuspectCommit, ...]
     """Likeliest first."""

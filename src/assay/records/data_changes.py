@@ -48,7 +48,7 @@ class DataFinding(Versioned):
     p_value: float
     description: str
     consequences: tuple[str, ...] = ()
-    """Changes (`column: kind`) that it explains."""
+    """`column: kind`."""
 
 
 class MovedSlice(Versioned):

@@ -70,7 +70,7 @@ class BuildSummary(Record):
     """By `drop`."""
     drop: tuple[str, ...] = ()
     num_cut: NonNegativeInt = 0
-    """Rows truncated to `max_tokens`."""
+    """To `max_tokens`."""
     num_cut_tokens: NonNegativeInt = 0
     num_split: NonNegativeInt = 0
     """Texts split into several rows."""

@@ -25,7 +25,6 @@ class Shift(Record):
     before: float
     after: float
     is_share: bool
-    """It is a share of the rows."""
 
 
 class RowDiff(Record):

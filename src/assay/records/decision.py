@@ -39,7 +39,7 @@ class MoreEvidence(Record):
 
     what: str
     num_seeds: NonNegativeInt = 0
-    """Additional ones per arm."""
+    """Per arm."""
     device_s: NonNegativeFloat | None = None
     probability: float | None = None
     """That the clause then passes."""
@@ -52,12 +52,9 @@ class Clause(Record):
 
     name: str
     type: str
-    """As in the campaign file."""
     verdict: GateVerdict
     requirement: str
-    """In words."""
     seen: str
-    """In words."""
     value: float | None = None
     bound: float | None = None
     """Compared with `value`."""
@@ -80,7 +77,6 @@ class GateResult(Record):
     reason: str
     clauses: tuple[Clause, ...]
     more: MoreEvidence | None = None
-    """Cheapest evidence to decide it."""
 
 
 class BenchmarkEffect(Record):
@@ -122,7 +118,6 @@ class Decision(Record):
     recommendation: Recommendation
     sentence: str
     decided_by: str
-    """Gate or clause."""
     is_final: bool
     """No look remains."""
     look: Look

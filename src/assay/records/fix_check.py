@@ -28,5 +28,4 @@ class FixCheck(Record):
     more_attempts: NonNegativeInt | None
     """Those without failure that would decide it."""
     unit_correlation: float
-    """Of outcomes within a unit."""
     sources: dict[str, str]

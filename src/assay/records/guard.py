@@ -17,7 +17,6 @@ class Guard(Record):
     accepted_s: float
     accepted_by: str
     rate: NonNegativeFloat
-    """Of matching attempts."""
     elsewhere_rate: NonNegativeFloat
     diagnosis_sha256: str
 

@@ -13,7 +13,6 @@ class HungGroup(Record):
     sequence: NonNegativeInt
     """Number of the unfinished collective."""
     collective: str
-    """E.g. `gloo:all_reduce`."""
     waiting: tuple[NonNegativeInt, ...]
     """Ranks in it."""
     absent: tuple[NonNegativeInt, ...]

@@ -79,7 +79,6 @@ class RowSearch(Record):
     rows: tuple[RowFinding, ...]
     num_rows: NonNegativeInt
     num_passes: NonNegativeInt
-    """Forward passes."""
     step_loss: float | None
     """Mean without dropout."""
     loss_without: float | None

@@ -13,11 +13,9 @@ class RolloutReport(Record):
 
     run_id: str
     step: PositiveInt
-    """The update it was generated for."""
     row_id: NonNegativeInt
     row_location: str
     sample: NonNegativeInt
-    """Index within the group."""
     lane: NonNegativeInt
     policy_step: NonNegativeInt
     """Updates of the sampling weights."""

@@ -11,7 +11,6 @@ class SlowChange(Record):
     """A level change."""
 
     index: NonNegativeInt
-    """First measurement after it."""
     at: str
     before: float
     """Mean."""

@@ -50,7 +50,7 @@ class LogSymptom(Record):
     key: str = ""
     """The line with numbers, paths and addresses masked."""
     role: Role | None = None
-    """Among logs of the same folder."""
+    """In its folder."""
     num_lines: NonNegativeInt = 0
     candidates: tuple[LogCandidate, ...] = ()
     """Up to three."""
@@ -66,9 +66,7 @@ class RecordedSymptom(Record):
     rank: NonNegativeInt | None = None
     host: str = ""
     step: NonNegativeInt | None = None
-    """In progress, or with an outlying loss."""
     at_s: float
-    """Start of the attempt, or time of the incident."""
     seen_by: Literal["failure", "incident", "loss"]
     symptom_class: SymptomClass = Field(alias="class")
     key: str

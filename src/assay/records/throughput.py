@@ -198,7 +198,6 @@ class ThroughputAdvice(Record):
     time_saved: float
     """Share of the wall time."""
     device_hours_saved: float
-    """Share."""
     changes_learning: bool
     """The weights will differ."""
 

@@ -132,7 +132,7 @@ RULES: Mapping[str, Rule] = {
         f"a step's loss is over {LOSS_TIMES:g} times and its gradient over {GRADIENT_TIMES:g} times the "
         f"median of the {SPIKE_STEPS} steps before, both came down again, and the log ratios are over "
         f"{SPIKE_GAP:g} times those of any other step; RL methods use only the gradient",
-        "`assay replay RUN --step N --bisect` names the rows, their text and their origin",
+        "`assay replay RUN --step N --bisect` names the rows",
         "had steps that stand far out",
     ),
     "one score": Rule(
@@ -154,14 +154,13 @@ RULES: Mapping[str, Rule] = {
         f"the training reward rose (by its intervals over {ENDS} steps), and the interval of the last "
         "held-out reward is below that of an earlier evaluation",
         "the policy exploits the grader: read its completions (`assay chat RUN`), fix the grader, and "
-        "continue from the better commit; leave out `method.validation_temperature`, which evaluates another "
-        "policy",
+        "continue from the better commit; leave out `method.validation_temperature`",
         "earned more in training and less on held-out prompts",
     ),
     "completions collapsed": Rule(
         f"completions within a group differ less than {SHRUNK:g} times as often as in the first {ENDS} steps, "
         "and the reward did not rise",
-        "lower `trainer.optimizer.learning_rate`, or add a penalty on the distance to a reference (`method.kl`)",
+        "lower `trainer.optimizer.learning_rate`, or raise `method.kl`",
         "came to one completion",
     ),
     "groups without variance": Rule(
@@ -210,7 +209,7 @@ RULES: Mapping[str, Rule] = {
     ),
     "guardrail at zero": Rule(
         "baseline and candidate score 0 on every item of a guardrail",
-        "choose items that the baseline can solve: a score of 0 cannot fall",
+        "choose items that the baseline can solve",
     ),
     "leaking rows": Rule(
         f"at least {LEAK_SHARE:.0%} of the validation rows have the tokens of a training row",
@@ -224,7 +223,7 @@ RULES: Mapping[str, Rule] = {
     "uneven split": Rule(
         f"a split by hash holds out a share that is more than {SPLIT_SLACK:.0%} off the requested one, "
         "because groups that stay together are few or unequal",
-        "choose another `data.split.seed` or a column with more values; or accept it",
+        "choose another `data.split.seed` or a column with more values",
     ),
     "label leakage": Rule(
         f"a metadata column that the model reads is wrong on at most {LABEL_LEAK_SHARE:.0%} of the rows that "
@@ -257,8 +256,7 @@ RULES: Mapping[str, Rule] = {
     "underdispersed seeds": Rule(
         "two seeds of an arm ended with equal weights; or the gains of three seeds or more scatter less than "
         "their own items allow (a test that errs in one memo of a hundred)",
-        "find what the seeds share (a seed that nothing reads, a common initial commit): they count only as "
-        "far as they are independent",
+        "find what the seeds share, e.g. a seed that nothing reads or a common initial commit",
     ),
     "several changes": Rule("a candidate's patch has more than one key", "make one candidate per key"),
 }

@@ -52,7 +52,7 @@ class Budget(FrozenConfig):
     """Share that the plan leaves unused, for failures and reruns."""
 
     stages: dict[Name, PositiveFloat] = Field(default_factory=dict)
-    """Most device-hours of a stage; other stages are limited by the whole budget only."""
+    """Most device-hours of a stage; others share the whole budget."""
 
     def plannable_device_hours(self) -> float:
         """Return the device-hours that a plan may use."""
@@ -60,7 +60,7 @@ class Budget(FrozenConfig):
 
 
 class Stage(FrozenConfig):
-    """A part of the program, with the owners of all that is in it."""
+    """A part of the program, with its owners."""
 
     title: str
     question: str = ""
@@ -90,7 +90,6 @@ class Program(Record):
     team: dict[Name, Role]
 
     stakeholders: dict[Name, Stakeholder] = Field(default_factory=dict)
-    """People outside the team who own, approve or are informed."""
 
     capacity: Capacity
     budget: Budget

@@ -128,8 +128,7 @@ class Mitigation(FrozenConfig):
 
     title: str
     changes: Changes = Field(default_factory=dict)
-    """Patch of the program: additional work, a lower probability (`risks.data_late.probability`), another
-    order."""
+    """Patch of the program, e.g. of `risks.data_late.probability`."""
 
 
 class Risk(FrozenConfig):
@@ -148,7 +147,7 @@ class Risk(FrozenConfig):
 
 
 class Benchmark(FrozenConfig):
-    """A benchmark that a gate may read, with the numbers that determine its power."""
+    """A benchmark that a gate may read, with its noise."""
 
     title: str = ""
     role: Literal["primary", "guardrail", "safety"] = "primary"

@@ -144,7 +144,7 @@ class Activity(FrozenConfig):
     """
 
     owners: Owners | None = None
-    """Owners, if they differ from the stage's."""
+    """If they differ from the stage's."""
 
     changes: tuple[str, ...] = ()
     """For runs: what differs from the known-good recipe."""
@@ -285,7 +285,7 @@ class Narrow(FrozenConfig):
 
 
 class Again(FrozenConfig):
-    """Reproduce once more, then judge once more on all runs together."""
+    """Reproduce, then judge all runs together."""
 
     activities: tuple[str, ...]
 
