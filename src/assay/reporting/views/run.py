@@ -180,9 +180,9 @@ class RunView(RunHead):
     commits: tuple[CommitView, ...]
     """Oldest first, corrupt ones included."""
     device_seconds: DeviceSeconds
-    """Of training, over ranks and attempts; `lost`: rolled back."""
+    """Held by training, over ranks and attempts; `lost`: rolled back."""
     evaluation_device_seconds: DeviceSeconds
-    """Of `assay eval work` and `assay eval run`."""
+    """Held by `assay eval work` and `assay eval run`."""
     cost: float | None
     """Training; prices: docs/settings.md."""
     evaluation_cost: float | None
