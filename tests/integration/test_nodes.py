@@ -224,7 +224,7 @@ def test_the_lead_is_told_to_stop_and_another_node_leads_on_to_the_undisturbed_w
     nodes = [start_follower(run, port, node, 3, options=("--faults", str(plan))) for node in range(3)]
     assert [node.wait(600) for node in nodes] == [0, 0, 0]
     words = [(tmp_path / f"node-{node}.log").read_text() for node in range(3)]
-    assert f"run {run.run_id} goes on: node 1 (" in words[0] and "node 2 (" in words[1]
+    assert f"run {run.run_id} continues: node 1 (" in words[0] and "node 2 (" in words[1]
     assert not any("--resume" in text for text in words), "nobody is asked to do anything"
     assert "audit           pass" in words[2] and not any("Traceback" in text for text in words)
     log, attempts = CommitLog(open_store(run.store_url)), saved_attempts(Path(run.run_dir))

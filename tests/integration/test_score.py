@@ -79,7 +79,7 @@ def test_rows_stay_as_they_were_and_the_manifest_names_whose_words_they_have(
 ) -> None:
     scored = tmp_path / "scored"
     assert run("data", "score", pairs, "--reference", base, "--out", scored, "--tokens-at-once", 1) == 0
-    assert f"with what {base} (weights " in capfd.readouterr().out.replace("\n", "")
+    assert f"with logprobs of {base} (weights " in capfd.readouterr().out.replace("\n", "")
     before, after = Dataset.open(pairs), Dataset.open(scored)
     assert after.manifest.scored is not None
     assert after.manifest.scored.source_fingerprint == before.fingerprint
