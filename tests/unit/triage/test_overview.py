@@ -240,7 +240,7 @@ def test_the_command_prints_json_and_a_page_and_says_where_nothing_is(
     assert assay("triage") == 0
     assert f"1. {found['results'][0]['device_hours_a_week']:,.1f} device-h a week" in capsys.readouterr().out
     assert assay("triage", "--json", "failures") == 2
-    assert "behind 'failures'" in capsys.readouterr().err
+    assert "after 'failures'" in capsys.readouterr().err
     assert assay("triage", "--junit", str(tmp_path)) == 2
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "nothing"))
     assert assay("triage") == 2

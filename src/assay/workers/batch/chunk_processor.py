@@ -233,7 +233,7 @@ class ChunkProcessor(Generic[EntryT, TaskStateT]):
         except AssayError as error:
             return TaskFailure(self._work.cannot, str(error))
         except Exception as error:
-            logging.getLogger("assay.workflows").error("%s", task_id, exc_info=error)
+            logging.getLogger("assay.workers").error("%s", task_id, exc_info=error)
             return TaskFailure("server_error", "Internal server error.")
         return None
 

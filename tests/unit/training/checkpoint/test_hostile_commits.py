@@ -54,7 +54,7 @@ def commit_of(values: StatefulPart, ranks: Ranks, folder: Path) -> tuple[CommitL
 def refused(ranks: Ranks, log: CommitLog, commit: Commit, *, expected: Any) -> str:
     """What is said where a commit is restored whose `values` should be the expected ones."""
     saver = saver_of(Values(value=expected), ranks, log)
-    with pytest.raises(DamagedDataError, match=r"not what assay writes|cannot be read into") as raised:
+    with pytest.raises(DamagedDataError, match=r"not written by assay|cannot be read into") as raised:
         saver.restore(commit)
     saver.close()
     return str(raised.value)
