@@ -244,7 +244,7 @@ def test_a_page_made_with_notes_is_not_replaced_by_one_without(under_way: Path) 
         assert "No notes" not in run(command, str(program), str(folder), "--notes", str(notes)).stdout
         retained = [path.read_text() for path in paths]
         assert "No notes" not in retained[1]
-        with pytest.raises(ConfigError, match=rf"{page}\.html is kept as it is: .* notes of 2027-03-09.*--notes"):
+        with pytest.raises(ConfigError, match=rf"{page}\.html was not overwritten: .* notes of 2027-03-09.*--notes"):
             run(*request)
         assert [path.read_text() for path in paths] == retained
         notes.write_text("now: 2027-03-10\n")
@@ -313,4 +313,4 @@ def test_device_hours_of_a_plan_cost_what_a_home_says(
     assert status["currency"] == "EUR" and status["spent_cost"] == 0
     assert status["expected_cost"] == pytest.approx(2 * status["forecast"]["device_hours"]["p50"])
     assert "device-hour of H100" in (folder / "weekly-status.md").read_text()
-    assert "0.00 EUR; to come" in run("status", str(program), str(folder)).stdout
+    assert "0.00 EUR; still expected" in run("status", str(program), str(folder)).stdout

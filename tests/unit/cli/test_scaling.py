@@ -97,11 +97,11 @@ def test_a_refused_target_comes_after_what_can_be_said_and_exits_with_2(runs_csv
     assert call("scaling", "fit", str(runs_csv), *LEAST, *targets, "--strict", "--json") == 2
     out, err = capsys.readouterr()
     granted, refused, too_small = json.loads(out)["predictions"]
-    assert too_small["refused"] in err and "below the smallest run" in err
+    assert too_small["error"] in err and "below the smallest run" in err
     assert granted["prediction"]["loss"]["low"] < granted["prediction"]["loss"]["value"]
     assert refused["prediction"] is None
-    assert "A back-test on these points can check predictions up to" in refused["refused"]
-    assert refused["refused"] in err
+    assert "A back-test on these points can check predictions up to" in refused["error"]
+    assert refused["error"] in err
 
 
 @pytest.mark.slow
