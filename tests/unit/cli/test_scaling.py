@@ -110,7 +110,7 @@ def test_a_target_beyond_what_was_tested_is_predicted_and_marked(runs_csv, capsy
     assert "Untested: it is 1e11 times beyond the largest run" in capsys.readouterr().out
     assert call("scaling", "fit", str(runs_csv), *LEAST, "--at", "tokens=1e20", "--json") == 0
     (found,) = json.loads(capsys.readouterr().out)["predictions"]
-    assert found["is_untested"] and found["refused"] is None
+    assert found["is_untested"] and found["error"] is None
 
 
 @pytest.mark.parametrize(

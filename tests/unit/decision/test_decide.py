@@ -1,7 +1,6 @@
 """What a decision says: of the candidate, and of its own power to answer."""
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,12 +11,8 @@ from assay.decision.facts import Facts
 from assay.decision.gates import judge_gates
 from assay.decision.sensitivity import Flips, variations
 from assay.records.campaign import Campaign
-from assay.records.decision import Decision
 from assay.statistics.composite import breadth
 from assay.statistics.power import detectable_by
-from assay.store.home import Home
-from assay.workflows.campaign.decisions import record_decision
-from assay.workflows.campaign.folder import OpenCampaign
 
 UNSURE = {"code": 0.022, "prose": 0.022}
 
@@ -142,32 +137,6 @@ def test_that_slices_of_one_split_agree_is_no_breadth(config_of, facts_of, kind:
     config = config_of(benchmarks=[{"type": kind, "name": name} for name in ("code", "prose", "refusals")])
     decision = decide(config, campaign_of(config), facts_of(config, {"code": 0.05, "prose": 0.05}, num_seeds=5))
     assert any("one split's rows" in risk for risk in decision.risks) == is_listed
-
-
-def as_written_before(decision: Decision) -> Decision:
-    """By an assay that said stop for want of power."""
-    stop = decision.gates[1]
-    clauses = tuple(
-        clause.model_copy(update={"verdict": "pass"}) if clause.name == "no way" else clause for clause in stop.clauses
-    )
-    gates = (
-        decision.gates[0],
-        stop.model_copy(update={"verdict": "pass", "clauses": clauses}),
-        *decision.gates[2:],
-    )
-    return decision.model_copy(update={"recommendation": "stop", "sentence": "Stop.", "gates": gates})
-
-
-@pytest.mark.slow
-def test_a_stop_for_want_of_power_that_is_on_record_still_follows_from_its_results(unsure, tmp_path: Path):
-    config, facts = unsure
-    found = decide(config, campaign_of(config), facts)
-    home = Home.at(tmp_path)
-    campaign = OpenCampaign(home, campaign_of(config), config, None)
-    before = as_written_before(found)
-    campaign.store.put(before.path(), before.to_json().encode())
-    with home.open_ledger() as ledger:
-        assert record_decision(campaign, found, ledger) == before
 
 
 def test_a_guardrail_that_is_zero_on_both_sides_is_warned_of(config_of, facts_of):

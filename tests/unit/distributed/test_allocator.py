@@ -11,13 +11,13 @@ from assay.distributed import allocator
 ONE_BLOCK = """
 import os, sys
 import torch
-from assay.distributed.allocator import keep_freed_memory
+from assay.distributed.allocator import retain_freed_memory
 
 def resident_mib():
     return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 if sys.argv[1] == "keeps":
-    assert keep_freed_memory()
+    assert retain_freed_memory()
 before = resident_mib()
 block = torch.ones(6 << 20)  # 24 MiB
 del block
