@@ -139,11 +139,14 @@ def test_a_page_or_a_report_replaces_a_link_that_has_its_name(
 
 
 @pytest.mark.slow
-def test_the_memo_of_a_campaign_replaces_a_link_that_has_its_name(stranger: Path, ours: Path, assay: Assay) -> None:
+def test_the_memo_of_a_campaign_replaces_a_link_that_has_its_name(
+    tmp_path: Path, ours: Path, assay: Assay, sample_projects: SampleProjects
+) -> None:
+    home = sample_projects.copy_to(tmp_path / "stranger", campaign=True)
     for name in ("memo.html", "memo.md"):
-        page = stranger.parent / "campaigns" / "small" / name
+        page = home / "campaigns" / "small" / name
         page.unlink(missing_ok=True)
         page.symlink_to(ours / "file")
-    code, output = assay(stranger.parent, "decide", "small")
+    code, output = assay(home, "decide", "small")
     assert code == 0, output
     assert (ours / "file").read_text() == "precious"
