@@ -117,7 +117,7 @@ import re, threading, time
 from multiprocessing.shared_memory import SharedMemory
 import __main__, ctypes
 # What Python itself refuses is switched off: the kernel's fence must hold alone.
-__main__._REFUSED_EVENTS = ('nothing',)
+__main__._BLOCKED_EVENTS = ('nothing',)
 libc = ctypes.CDLL(None, use_errno=True)
 
 def grade(sample, item):
