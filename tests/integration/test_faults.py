@@ -84,7 +84,7 @@ class StopAfterSilence:
 
 @pytest.mark.slow
 def test_a_stopped_rank_is_named_with_its_stacks_and_replaced(suffer, undisturbed) -> None:
-    ends_anyway = {"watchers": lambda run: [StopAfterSilence(run, 5 * HANG_S)], "grace_s": 0.5}
+    ends_anyway = {"observers": lambda run: [StopAfterSilence(run, 5 * HANG_S)], "grace_s": 0.5}
     run, log, _ = suffer(HANG, hang_s=HANG_S, **ends_anyway)
     assert_as_if_nothing_had_happened(run, log, undisturbed)
     fault, incident = read_incidents(Path(run.run_dir))
