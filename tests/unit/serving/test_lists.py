@@ -49,7 +49,7 @@ def a_file(app: AppState, project: str = "default") -> str:
     now_s = app.clock.now_s()
     created = FileCreated(
         file_id=new_id("file", now_s), project=project, at_s=now_s, filename="f", purpose="evals", num_bytes=0,
-        sha256="", content="",
+        sha256="ab" * 32, content=new_id("file", now_s),
     )  # fmt: skip
     app.files.logs.begin(created.file_id, created)
     return created.file_id

@@ -87,5 +87,5 @@ def _of_region(factors: Mapping[str, str], runs: Mapping[str, str]) -> ProposedH
         other_run = next((run_id for run_id, read in runs.items() if read != dataset), None)
         if ours is not None and other_run is not None:
             command = shlex.join(("triage", "data", other_run, ours))
-            predicted.append(Predicted(command, "findings.*.what!=null"))
+            predicted.append(Predicted(command, "results.*.what!=null"))
     return ProposedHypothesis(f"{text} at fault", tuple(predicted))

@@ -69,7 +69,7 @@ def compare_data(before: Path, after: Path, rng: np.random.Generator) -> DataCha
         because=_reason(ranked, old, new),
         rows_before=old.num_rows,
         rows_after=new.num_rows,
-        findings=ranked,
+        results=ranked,
         columns=dict[str, str](kinds),
         sources={old.name: old.digest, new.name: new.digest},
     )
