@@ -15,7 +15,6 @@ import pytest
 import shapes
 from assay.base.errors import ConfigError
 from assay.scoring.python_process import PythonProcess
-from sample_project import SampleProjects, session_folder
 from slurm_cluster import SlurmCluster, missing_program
 
 shapes.install()
@@ -62,12 +61,6 @@ def requires() -> Callable[[str, bool, str], None]:
 def fenced() -> None:
     """The kernel keeps python graders in."""
     require("landlock", not UNFENCED, UNFENCED)
-
-
-@pytest.fixture(scope="session")
-def sample_projects(tmp_path_factory: pytest.TempPathFactory) -> SampleProjects:
-    """A project with runs, to be copied."""
-    return SampleProjects(session_folder(tmp_path_factory))
 
 
 @pytest.fixture(scope="session")

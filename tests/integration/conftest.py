@@ -23,6 +23,7 @@ from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.workflows.run import create_run
+from sample_project import SampleProjects, session_folder
 
 NUM_ROWS = 700
 WORDS = ["alpha", "beta", "gamma", "delta", "return", "yield", "import", "class", "lambda", "pass"]
@@ -260,3 +261,9 @@ def planted_assay(tiny_dataset: Path, tmp_path: Path) -> PlantedAssay:
 def shared_planted_assay(tiny_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> PlantedAssay:
     """The same for the tests of one file, that look at one faulty run in several ways."""
     return PlantedAssay(tmp_path_factory.mktemp("planted"), tiny_recipe(tiny_dataset).values)
+
+
+@pytest.fixture(scope="session")
+def sample_projects(tmp_path_factory: pytest.TempPathFactory) -> SampleProjects:
+    """A project with runs, to be copied."""
+    return SampleProjects(session_folder(tmp_path_factory))
