@@ -80,7 +80,7 @@ def bisect_range(
             lambda found: on_message(f"block {len(found.blocks)}: BAD takes {change_text(found.effect)} than GOOD"),
         )
         if ends.verdict not in ("slower", "faster"):
-            return no_bisection(ends, line, rules, plan._asdict(), sources)
+            return no_bisection(ends, line, rules, plan.record_fields(), sources)
         found = bisect_commits(
             commits.may_be,
             [block.log_ratio for block in ends.blocks],
@@ -89,7 +89,7 @@ def bisect_range(
             can_continue=lambda: rules.allow(comparer.num_blocks(), comparer.device_s()),
             on_update=lambda found: on_message(f"block {comparer.num_blocks()}: {suspect_text(found, line)}"),
         )
-        return bisection(found, comparer.blocks, line, rules, plan._asdict(), sources)
+        return bisection(found, comparer.blocks, line, rules, plan.record_fields(), sources)
 
 
 class _GoodComparer:

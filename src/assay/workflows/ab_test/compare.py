@@ -32,6 +32,10 @@ class BlockPlan(NamedTuple):
     sequential: bool = False
     """Run one variant after the other, if both do not fit at the same time."""
 
+    def record_fields(self) -> dict[str, int]:
+        """Return the plan as fields of `SideBySide` and `CommitBisection`."""
+        return {"steps": self.steps, "warm_up": self.warm_up, "workers": self.workers, "apart": self.sequential}
+
 
 def compare_variants(
     sides: VariantPair,
@@ -50,7 +54,7 @@ def compare_variants(
         what=sides.kind,
         a=sides.a.name.removeprefix("A "),
         b=sides.b.name.removeprefix("B "),
-        plan=plan._asdict(),
+        plan=plan.record_fields(),
         sources=sides.sources,
     )
 
