@@ -126,7 +126,8 @@ def test_the_card_says_what_the_records_say(home: Path, tmp_path: Path) -> None:
     ):
         assert fact in card, fact
     assert run("export", "tiny@5", "--to", tmp_path / "earlier") == 0
-    assert "These weights were not evaluated: the run evaluated other commits" in (tmp_path / "earlier" / "README.md").read_text()
+    card = (tmp_path / "earlier" / "README.md").read_text()
+    assert "These weights were not evaluated: the run evaluated other commits" in card
 
 
 @pytest.mark.slow
