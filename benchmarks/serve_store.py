@@ -18,6 +18,7 @@ from assay.records.fine_tuning_job import (
     LaunchStarted,
     MetricPoint,
 )
+from assay.serving.admin.projects import ProjectRepository
 from assay.serving.base_models import read_base_models
 from assay.serving.ids import index_key, new_id
 from assay.serving.job import JOB_LOG
@@ -53,6 +54,7 @@ def make_home(folder: Path, num_jobs: int, models: Path) -> Home:
         home.api, long_id,
         [*_life(long_id, base, now_s, num_steps=LONG_JOB_STEPS, steps_a_commit=STEPS_A_COMMIT)],
     )  # fmt: skip
+    ProjectRepository(open_store(str(home.api)), SystemClock()).ensure(PROJECT, by="")
     key = KeyRepository(open_store(str(home.api)), SystemClock()).make(
         project=PROJECT, name="bench", scopes=("read", "write"), lives_s=None
     )
