@@ -264,7 +264,7 @@ class SpentCondition(FrozenConfig):
     type: Literal["spent"]
 
     device_hours: PositiveFloat
-    """Of baseline and candidate together."""
+    """For baseline and candidate together."""
 
 
 Condition = Annotated[HarmCondition | RateCondition | SpentCondition, Field(discriminator="type")]

@@ -23,7 +23,7 @@ class DetectableEffect(Record):
     power: float = 0.8
     confidence: float = 0.95
     correlation: float = 0.0
-    """Of two checkpoints' item scores."""
+    """For two checkpoints' item scores."""
 
 
 class Contamination(Record):
@@ -60,7 +60,7 @@ class BenchmarkResult(Record):
     candidate: str
     """Recipe name."""
     seed: NonNegativeInt = 0
-    """Of training."""
+    """For training."""
     step: NonNegativeInt
     weights_digest: str
     benchmark: str
@@ -93,7 +93,7 @@ class BenchmarkResult(Record):
     evaluated_s: float
     source: str = "assay"
     items_sha256: str
-    """Of `items.parquet`."""
+    """For `items.parquet`."""
 
     def version_sha256(self) -> str:
         """What results must share to be comparable: benchmark, grader and prompts."""

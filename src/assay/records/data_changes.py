@@ -77,7 +77,7 @@ class MovedMetric(Versioned):
     ablation: str
     """A run that would prove the cause."""
     device_hours: float | None
-    """Of that run."""
+    """For that run."""
 
 
 class DataChanges(Record):

@@ -109,7 +109,7 @@ class Decision(Record):
 
     campaign: str
     campaign_sha256: str
-    """Of the resolved file."""
+    """For the resolved file."""
     question: str
     candidate: str
     because: str
@@ -144,9 +144,9 @@ class Decision(Record):
     """For `narrow`: failed or open clause."""
     runs: tuple[CampaignRun, ...]
     spent_s: NonNegativeFloat
-    """Of baseline and candidate."""
+    """For baseline and candidate."""
     next_s: NonNegativeFloat | None
-    """Of the recommended step."""
+    """For the recommended step."""
     next_wall_s: NonNegativeFloat | None = None
     budget_s: NonNegativeFloat
     owner: str = ""

@@ -57,7 +57,7 @@ class DrillReport(Record):
     """The exercises of one recipe; the first is the undisturbed run."""
 
     recipe_sha256: str
-    """Of the shortened recipe."""
+    """For the shortened recipe."""
     parts: dict[str, Any]
     """Settings that another recipe must share."""
     workers: PositiveInt

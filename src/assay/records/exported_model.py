@@ -29,7 +29,7 @@ class ExportedModel(Record):
     is_tokenizer_proved: bool
     """The dataset names this tokenizer."""
     max_tokens: PositiveInt
-    """Of the longest training row."""
+    """For the longest training row."""
     code_version: str
     exported_by: str
     """Version of assay."""

@@ -86,7 +86,7 @@ class FailureDiagnosis(Record):
     baseline_rate: float | None
     units: NonNegativeInt
     unit_correlation: float
-    """Of outcomes within a unit."""
+    """For outcomes within a unit."""
     causes: tuple[FailureCause, ...]
     """Confirmed first."""
     ruled_out: tuple[RuledOut, ...]

@@ -84,7 +84,7 @@ class RowSearch(Record):
     loss_without: float | None
     """Without the rows found."""
     earlier_loss: float | None
-    """Of earlier steps' rows, same weights."""
+    """For earlier steps' rows, same weights."""
 
 
 class Explanation(Record):
@@ -114,7 +114,7 @@ class ReplayReport(Record):
     loss: float | None
     gradient_norm: float | None
     lane_loss: float | None = None
-    """Of `--lane`."""
+    """For `--lane`."""
     operators: OperatorWatchReport | None = None
     rows: RowSearch | None = None
     explanation: Explanation | None = None

@@ -40,7 +40,7 @@ class SlowChanges(Record):
     noise: NonNegativeFloat
     """Within segments, relative."""
     correlation: NonNegativeFloat
-    """Of neighbours within segments."""
+    """For neighbours within segments."""
     changes: tuple[SlowChange, ...]
     because: str
     sources: dict[str, str]

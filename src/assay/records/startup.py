@@ -11,7 +11,7 @@ class StartupSpan(Record):
     median_s: NonNegativeFloat
     p90_s: NonNegativeFloat
     share: NonNegativeFloat
-    """Of all startup time."""
+    """For all startup time."""
 
 
 class GrownSpan(Record):

@@ -154,7 +154,7 @@ class WorldForecast(Record):
     nodes: tuple[PositiveInt, ...]
     """Workers per node."""
     max_lanes: PositiveInt
-    """Of the worker with the most."""
+    """For the worker with the most."""
     step_s: Estimate
     """Without commits, evaluations and restarts."""
     speedup: Estimate

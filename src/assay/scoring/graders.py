@@ -175,7 +175,7 @@ class ScoreModel(FrozenConfig):
     range: tuple[float, float] = (0.0, 1.0)
     """Lowest and highest score; a number outside is a failure."""
     sampling_params: JudgeSampling = JudgeSampling()
-    """Of the judge."""
+    """For the judge."""
 
     pass_threshold: float | None = None
     """Least passing score."""
@@ -207,7 +207,7 @@ class LabelModel(FrozenConfig):
     """Those that score 1."""
 
     sampling_params: JudgeSampling = JudgeSampling()
-    """Of the judge."""
+    """For the judge."""
 
     @model_validator(mode="after")
     def _passing_labels_are_labels(self) -> "LabelModel":

@@ -168,7 +168,7 @@ class Booking(FrozenConfig):
 
     title: str = ""
     share: Share
-    """Of all devices."""
+    """For all devices."""
 
     since: Moment
     until: Moment
@@ -199,7 +199,7 @@ class Capacity(FrozenConfig):
     """The cluster, as this program may use it."""
 
     devices: PositiveInt
-    """Of the whole cluster."""
+    """For the whole cluster."""
 
     device: str = "H100"
 

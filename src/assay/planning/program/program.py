@@ -78,7 +78,7 @@ class DecisionPoint(FrozenConfig):
     """The latest date."""
 
     review: Moment | None = None
-    """Of the presentation."""
+    """For the presentation."""
 
 
 class Program(Record):

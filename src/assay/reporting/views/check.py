@@ -17,7 +17,7 @@ class CalibrationView(View):
     commit_s: float
     """Maximum blocking of a rank."""
     peak_bytes: int
-    """Of the largest rank."""
+    """For the largest rank."""
 
 
 class CheckView(View):

@@ -24,14 +24,14 @@ class OrderFixView(View):
     window_rows: int
     """Value of `loader.window_rows`."""
     rows_per_group: int
-    """Of rewritten shards."""
+    """For rewritten shards."""
 
 
 class OrderView(View):
     """How well the row order is shuffled."""
 
     position_correlation: float
-    """Of a row's steps in two epochs."""
+    """For a row's steps in two epochs."""
     traits: tuple[TraitView, ...]
     """Worst first."""
     pair_recurrence: float

@@ -41,7 +41,7 @@ class ForecastView(View):
     """In the program's calendar."""
     spent_device_hours: float
     remaining_device_hours: float
-    """Of activities in progress."""
+    """For activities in progress."""
     forecast: Safety
     """Spent device-hours included."""
     stages: tuple[StageView, ...]

@@ -25,7 +25,7 @@ class StageRun(View):
     started_from: str | None = None
     """`RUN@STEP`."""
     started_from_digest: str | None = None
-    """Of those weights."""
+    """For those weights."""
     device_hours: float = 0.0
 
 

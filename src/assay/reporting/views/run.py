@@ -172,7 +172,7 @@ class RunView(RunHead):
     run_dir: str
     store_url: str
     weights_digest: str | None
-    """Of the last intact commit."""
+    """For the last intact commit."""
     parent: Annotated[ForkedFrom, AsWritten] | None
     attempts: tuple[AttemptView, ...]
     launches: tuple[Annotated[Launch, AsWritten], ...]
@@ -192,7 +192,7 @@ class RunView(RunHead):
     lost_steps: int
     """Over all attempts."""
     prompts: Annotated[PromptCounts, AsWritten] | None
-    """Of committed steps."""
+    """For committed steps."""
     speed: SpeedView | None
     metrics: dict[str, MetricSummaryView]
     """From rank 0."""

@@ -30,15 +30,15 @@ class RunHead(View):
     cannot be checked.
     """
     failure_kind: FailureKind | None = None
-    """Of the last attempt."""
+    """For the last attempt."""
     created: UtcTime
     step: int
-    """Of the last intact commit."""
+    """For the last intact commit."""
     total_steps: int
     world_sizes: tuple[int, ...]
     """By attempt."""
     last_seen: UtcTime | None
-    """Of any rank."""
+    """For any rank."""
     tags: tuple[str, ...]
 
     def status_text(self) -> str:

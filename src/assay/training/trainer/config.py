@@ -55,7 +55,7 @@ class OptimizerConfig(FrozenConfig):
     epsilon: PositiveFloat = 1e-8
 
     weight_decay: NonNegativeFloat = 0.01
-    """Of matrices, never of vectors such as biases and norms."""
+    """For matrices, never of vectors such as biases and norms."""
 
     max_gradient_norm: PositiveFloat | None = 1.0
     """Gradients are scaled down to this 2-norm; null: never."""

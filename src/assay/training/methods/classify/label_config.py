@@ -107,7 +107,7 @@ class NumberLabel(FrozenConfig):
     type: Literal["number"]
 
     mean: float = 0.0
-    """Of the labels, approximately."""
+    """For the labels, approximately."""
 
     scale: PositiveFloat = 1.0
     """Standard deviation of the labels, approximately."""
