@@ -231,7 +231,7 @@ def _metadata_of(data: bytes, commit: Commit) -> dcp.Metadata:
         ) from error
     if unexpected or not is_plain:
         what = f"{min(unexpected)!r} is no file of this commit" if unexpected else "its tensors were transformed"
-        raise DamagedDataError(f"{name}: not what assay writes: {what}.")
+        raise DamagedDataError(f"{name}: not written by assay: {what}.")
     return metadata
 
 
@@ -246,6 +246,6 @@ class _PlainValues(DefaultLoadPlanner):
             found = torch.load(value, weights_only=True)
         except Exception as error:
             raise DamagedDataError(
-                f"'{name}' in a commit: not what assay writes: {str(error).splitlines()[0]}. Nothing of it was run."
+                f"'{name}' in a commit: not written by assay: {str(error).splitlines()[0]}. Nothing of it was run."
             ) from error
         set_element(self.original_state_dict, self.mappings[name], found)
