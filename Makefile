@@ -86,7 +86,6 @@ bench: .venv-bench-loader/.installed .venv-bench-trainer/.installed .venv-bench-
 	$(BIN)/python benchmarks/generation.py
 	$(BIN)/python benchmarks/evidence.py
 	$(BIN)/python benchmarks/evidence_scaling.py
-	$(BIN)/python benchmarks/evidence_ladders.py
 	$(BIN)/python benchmarks/plan.py
 	$(BIN)/python benchmarks/triage.py
 	$(BIN)/python benchmarks/faults.py

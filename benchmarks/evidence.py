@@ -9,8 +9,7 @@ must cover 93 to 97%, of items in clusters of unequal size at least 93%, one-sid
 rates at least 93%. Harm of twice a guardrail's margin must pass in at most 5%, at any number of items
 (`evidence_coverage.py`). Items that hardly differ or differ by very much, runs that crash or scatter otherwise,
 and the power that is stated, are looked at from 20 to 2,000 items and 2 to 8 seeds (`evidence_kinds.py`). The
-scaling laws of `evidence_scaling.py` are measured with them. Drawings go to build/bench-evidence; the last line
-printed is one JSON object.
+scaling laws of `evidence_scaling.py` are measured with them. The last line printed is one JSON object.
 """
 
 import argparse
@@ -18,7 +17,6 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,7 +38,6 @@ from evidence_coverage import (
     responses_in_clusters,
 )
 from evidence_kinds import items_of_all_kinds, power_as_stated, seeds_of_all_kinds
-from evidence_plots import looks_chart, outcomes_chart
 from evidence_scaling import chinchilla, chinchilla_file
 
 TARGET_POWER = 0.8
@@ -51,14 +48,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--campaigns", type=int, default=2000)
     parser.add_argument("--tables", type=int, default=20_000, help="simulated comparisons for each coverage")
-    parser.add_argument("--folder", type=Path, default=Path("build/bench-evidence"))
     parser.add_argument("--quick", action="store_true", help="a tenth of both: minutes, and two points of luck")
     options = parser.parse_args()
     if options.quick:
         options.campaigns, options.tables = options.campaigns // 10, options.tables // 10
     design = CampaignDesign()
     found = {
-        **campaigns(design, options.campaigns, options.folder),
+        **campaigns(design, options.campaigns),
         **families(design, options.campaigns),
         **coverage(options.tables),
         **coverage_of_few(options.tables),
@@ -75,7 +71,7 @@ def main() -> None:
     print(json.dumps({key: round(value, 5) for key, value in found.items()}))
 
 
-def campaigns(design: CampaignDesign, count: int, folder: Path) -> dict[str, float]:
+def campaigns(design: CampaignDesign, count: int) -> dict[str, float]:
     """The rule under no effect, under the effect that it was planned for, and over a range of gains."""
     started = time.perf_counter()
     null = _simulated(design, count)
@@ -91,7 +87,6 @@ def campaigns(design: CampaignDesign, count: int, folder: Path) -> dict[str, flo
     )
     _print_outcomes(design, curve)
     _print_awkward(design, count)
-    _draw(design, null, curve, folder)
     return {
         "null_scale_rate": null.share("scale"),
         "null_stop_rate": null.share("stop"),
@@ -153,27 +148,6 @@ def _print_awkward(design: CampaignDesign, count: int) -> None:
 
 def _shares(found: CampaignOutcomes) -> str:
     return "  ".join(f"{100 * found.share(word):5.1f}%" for word in ("scale", "narrow", "stop"))
-
-
-def _draw(design: CampaignDesign, null: CampaignOutcomes, curve: Sequence[CampaignOutcomes], folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    points = [100 * gain for gain in GAINS]
-    shares = {word: [item.share(word) for item in curve] for word in ("scale", "narrow", "stop")}
-    (folder / "outcomes.svg").write_text(
-        outcomes_chart(
-            points,
-            shares,
-            stated=[stated_power(design, gain) for gain in GAINS],
-            least_effect=100 * design.rule.least_effect,
-        )
-    )
-    looks = range(1, design.num_checkpoints + 1)
-    claims = null.naive_claim_at
-    naive = [float(np.mean((claims > 0) & (claims <= look))) for look in looks]
-    scaled = null.recommendation == "scale"
-    ours = [float(np.mean(scaled & (null.num_looks <= look))) for look in looks]
-    (folder / "looks.svg").write_text(looks_chart(list(looks), naive=naive, ours=ours))
-    print(f"\ndrawn: {folder / 'outcomes.svg'}, {folder / 'looks.svg'}")
 
 
 if __name__ == "__main__":

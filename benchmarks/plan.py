@@ -1,13 +1,12 @@
-"""The schedule against the clock, against plain CP-SAT and against a solver made for the textbook's projects.
+"""The schedule against the clock, and against plain CP-SAT on the textbook's projects.
 
     python benchmarks/plan.py                     # the case, J30, 24 of J60, 12 of J120; a quarter of an hour
     python benchmarks/plan.py --sets j30 --all    # every instance of a set; all three: hours
 
 The case must be proved optimal within ten seconds. J30 is solved by ours alone: each instance gets
 `--seconds`, and what is not proved by then a second try of `--longer` seconds. J60's and J120's are solved in
-turn by ours, by plain CP-SAT (the same model without our first schedule) and by CP-SAT between two searches
-by justification (`justified_schedules.py`, which knows no calendars): the same cores and the same wall time,
-building the model included. The gap is that of the makespan to the best known one. `p_on_time` and
+turn by ours and by plain CP-SAT (the same model without our first schedule): the same cores and the same wall
+time, building the model included. The gap is that of the makespan to the best known one. `p_on_time` and
 `p_over_budget` are those of the plan that the simulation offers for the case. The last line is one JSON
 object.
 """
@@ -29,7 +28,6 @@ from assay.planning.problem import Problem
 from assay.planning.program.file import read_program
 from assay.planning.schedule import OBJECTIVES, Effort, new_solver, objective_expression, schedule, solve
 from assay.planning.simulation.offer import make_offer
-from justified_schedules import solve_classical
 from psplib import read_psplib
 
 ROOT = Path(__file__).parents[1]
@@ -125,10 +123,10 @@ def _j30(paths: Sequence[Path], best: Mapping[str, int], effort: Effort, longer:
 
 
 def _side_by_side(name: str, paths: Sequence[Path], best: Mapping[str, int], effort: Effort) -> dict[str, object]:
-    draws: dict[str, list[Result]] = {"": [], "plain_": [], "justified_": []}
+    draws: dict[str, list[Result]] = {"": [], "plain_": []}
     for number, path in enumerate(paths, start=1):
         problem = read_psplib(path)
-        in_turn = [("", _ours), ("plain_", _plain), ("justified_", _justified)]
+        in_turn = [("", _ours), ("plain_", _plain)]
         for who, solve_one in in_turn if number % 2 else reversed(in_turn):
             draws[who].append(solve_one(problem, effort))
         _progress(number, len(paths), path, best, *(results[-1] for results in draws.values()))
@@ -144,7 +142,7 @@ def _side_by_side(name: str, paths: Sequence[Path], best: Mapping[str, int], eff
 def _progress(number: int, count: int, path: Path, best: Mapping[str, int], *results: Result) -> None:
     shown = "; ".join(
         f"{who} {item.makespan:g} {'proved' if item.proved else 'not proved'} in {item.took_s:.1f} s"
-        for who, item in zip(("ours", "plain", "justified"), results, strict=False)
+        for who, item in zip(("ours", "plain"), results, strict=False)
     )
     print(f"{number}/{count} {path.name}: best known {best[path.name]}; {shown}", flush=True)
 
@@ -164,12 +162,6 @@ def _ours(problem: Problem, effort: Effort) -> Result:
     began = time.monotonic()
     found, objective_results = solve(problem, objectives=OBJECTIVES[:1], effort=effort)
     return Result(found[problem.decision].end_h, objective_results[0].proved, round(time.monotonic() - began, 2))
-
-
-def _justified(problem: Problem, effort: Effort) -> Result:
-    began = time.monotonic()
-    found, result = solve_classical(problem, effort)
-    return Result(found[problem.decision].end_h, result.proved, round(time.monotonic() - began, 2))
 
 
 def _plain(problem: Problem, effort: Effort) -> Result:

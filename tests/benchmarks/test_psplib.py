@@ -7,7 +7,6 @@ import pytest
 
 from assay.base.errors import DataError
 from assay.planning.schedule import Effort, solve
-from justified_schedules import justified_schedule, lower_bound
 from psplib import read_psplib
 
 
@@ -20,22 +19,6 @@ def test_small_instances_are_solved_to_the_published_optimum(published_data: Pat
     found, (result,) = solve(problem, objectives=("decision_h",), effort=Effort(seconds=15, workers=1))
     assert result.proved
     assert found[problem.decision].end_h == best[f"{name}.sm"]
-
-
-def test_a_justified_schedule_keeps_order_and_resources(published_data: Path) -> None:
-    problem = read_psplib(published_data / "psplib" / "j120" / "j12038_1.sm")
-    found = justified_schedule(problem, seconds=0.2, seed=1)
-    assert found[problem.decision].end_h >= lower_bound(problem)
-    for link in problem.links:
-        assert found[link.after].start_h >= found[link.before].end_h
-    for name, resource in problem.resources.items():
-        for hour in range(found[problem.decision].end_h):
-            used = sum(
-                problem.groups[task].modes[0].demands.get(name, 0)
-                for task, scheduled in found.items()
-                if scheduled.start_h <= hour < scheduled.end_h
-            )
-            assert used <= resource.units
 
 
 def test_a_file_that_is_no_instance_is_refused(tmp_path: Path) -> None:
