@@ -31,7 +31,8 @@ import yaml
 from assay.records.run import Attempt
 from assay.store.attempts import saved_attempts
 from assay.store.metrics.segment import SegmentData, read_segment, segment_path
-from network_links import Node, linked_nodes, missing
+from harness import options_of
+from network_links import Node, linked_nodes, require_namespaces
 
 HERE = Path(__file__).parent
 SRC = HERE.parent / "src"
@@ -126,7 +127,7 @@ class Cluster:
             self.nodes[number] = self._started(number, self._train(), self._step(number))
 
     def lend(self, slot: int) -> "subprocess.Popen[bytes]":
-        """Start 'assay join' at this place."""
+        """Start 'assay train join' at this place."""
         self.lent.append(self._started(slot, ["join", RUN_ID], {}))
         return self.lent[-1]
 
@@ -384,7 +385,7 @@ def described(found: MeasuredSteps) -> str:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--workers", type=int, default=8, help="ranks")
     parser.add_argument("--nodes", type=int, help="namespaces that they are spread over; by default, one each")
     parser.add_argument("--lanes", type=int, default=32)
@@ -408,8 +409,7 @@ def _options() -> argparse.Namespace:
 def main() -> None:
     """Train and print."""
     options = _options()
-    if (reason := missing()) is not None:
-        sys.exit(f"benchmarks/cluster.py: {reason}; run it as root where namespaces can be made")
+    require_namespaces()
     everything = options.commit_every
     faults = ("--faults", str(Path(options.faults).resolve())) if options.faults else ()
     setting = Setting(

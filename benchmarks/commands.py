@@ -8,8 +8,6 @@ the end of their first step, in turn with bare PyTorch (`commands_bare.py`), whi
 last line of the output is one JSON object.
 """
 
-import argparse
-import json
 import os
 import shutil
 import statistics
@@ -28,9 +26,9 @@ from assay.records.run import Run
 from assay.store.home import Home
 from assay.store.ledger.ledger import Ledger
 from assay.store.metrics.segment import read_segment, segment_paths
+from harness import CHECKOUT, options_of, print_result
 
 NUM_RUNS = 1_000
-CHECKOUT = Path(__file__).parents[1]
 AS_INSTALLED = "from assay.cli.main import main; main()"
 """What the script `assay` does."""
 PROGRAM = CHECKOUT / "programs" / "helpfulness.yaml"
@@ -92,11 +90,6 @@ EMPTY_HOME_COMMANDS = (
     "evidence proxy no.csv",
     "triage ci no.xml",
     "triage guard no.json",
-    "triage case add no --hypothesis x",
-    "triage case check no",
-    "triage case open no no-run",
-    "triage case show no",
-    "triage case vote no 1 me",
     "triage failures no.csv",
     "triage fixed no.csv --since 0",
     "triage startup no-run",
@@ -281,7 +274,7 @@ def _bare_s(workers: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="of each command; of what is not there, at most 3")
     parser.add_argument("--starts", type=int, default=3, help="runs for each number of workers")
     parser.add_argument("--no-offer", dest="offer", action="store_false", help="leave 'assay plan offer' out")
@@ -333,7 +326,7 @@ def main() -> None:
         "bare_first_step_s": bare_s[1],
         "bare_first_step_2_s": bare_s[2],
     }
-    print(json.dumps({name: round(value, 3) for name, value in result.items() if value is not None}))
+    print_result({name: value for name, value in result.items() if value is not None}, digits=3)
 
 
 if __name__ == "__main__":

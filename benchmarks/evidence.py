@@ -12,8 +12,6 @@ and the power that is stated, are looked at from 20 to 2,000 items and 2 to 8 se
 scaling laws of `evidence_scaling.py` are measured with them. The last line printed is one JSON object.
 """
 
-import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -39,13 +37,14 @@ from evidence_coverage import (
 )
 from evidence_kinds import items_of_all_kinds, power_as_stated, seeds_of_all_kinds
 from evidence_scaling import chinchilla, chinchilla_file
+from harness import options_of, print_result
 
 TARGET_POWER = 0.8
 GAINS = tuple(point / 100 for point in (0.0, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--campaigns", type=int, default=2000)
     parser.add_argument("--tables", type=int, default=20_000, help="simulated comparisons for each coverage")
     parser.add_argument("--quick", action="store_true", help="a tenth of both: minutes, and two points of luck")
@@ -68,7 +67,7 @@ def main() -> None:
         **guardrails(options.tables // 20),
         **scaling_laws(),
     }
-    print(json.dumps({key: round(value, 5) for key, value in found.items()}))
+    print_result(found, digits=5)
 
 
 def campaigns(design: CampaignDesign, count: int) -> dict[str, float]:

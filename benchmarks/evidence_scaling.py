@@ -7,8 +7,6 @@ Takes about five minutes on one core. The last line is one JSON object. The poin
 read from $ASSAY_DATA (by default the folder `../shared/data` of the checkout).
 """
 
-import argparse
-import json
 import os
 import time
 from collections.abc import Callable
@@ -23,6 +21,7 @@ from assay.statistics.scaling.fit import HUBER_DELTA, LEAST_ABSOLUTE_DELTA, fit_
 from assay.statistics.scaling.forms import FORMS
 from assay.statistics.scaling.points import ScalingPoints, read_points, scaling_points
 from assay.statistics.scaling.study import study
+from harness import options_of, print_result
 
 CHECKOUT = Path(__file__).parents[1]
 # Besiroglu et al. 2024, arXiv 2404.10102, with the digits that are given.
@@ -192,7 +191,7 @@ def _largest_error(found: dict[str, float], published: dict[str, float]) -> floa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = options_of(__doc__)
     parser.add_argument("--worlds", type=int, default=200, help="Simulated data sets; 0 leaves simulation out.")
     parser.add_argument("--band-worlds", type=int, default=6, help="Simulated ladders of each kind.")
     parser.add_argument("--chinchilla", type=Path, help="The published points.")
@@ -205,7 +204,7 @@ def main() -> None:
         found |= simulated_bands(options.band_worlds)
     if options.worlds:
         found |= interval_coverage(options.worlds, options.chinchilla)
-    print(json.dumps({name: round(value, 5) for name, value in found.items()}))
+    print_result(found, digits=5)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@
 The last line printed is one JSON object.
 """
 
-import argparse
 import json
 import multiprocessing
 import os
@@ -42,6 +41,7 @@ from assay.store.ledger.goodput import goodput_of
 from assay.store.metrics.segment import read_segment, segment_path
 from assay.store.objects import open_store
 from assay.workflows.run import create_run
+from harness import options_of, print_result
 
 TORCHRUN_LOOP = Path(__file__).with_name("faults_torchrun.py")
 TORCHRUN_LIMIT_S = 60.0
@@ -219,7 +219,7 @@ def best_goodput(found: Goodput, *, every_s: float) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--minutes", type=float, default=10.0, help="of the run that is killed once a minute")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="one round, one minute with a kill every 15 s")
@@ -255,7 +255,7 @@ def main() -> None:
         figures |= {"goodput": found.goodput(), "goodput_best": best, "num_kills": float(kills)}
         figures["phases_off"] = abs(total_s / found.held_device_s - 1)
         figures |= protection_cost(quick=options.quick)
-    print(json.dumps({name: None if value is None else round(value, 4) for name, value in figures.items()}))
+    print_result(figures)
 
 
 def protection_cost(*, quick: bool) -> dict[str, float]:

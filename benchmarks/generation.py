@@ -8,12 +8,11 @@ from the same distribution, and take turns, in the other order every other time.
 Figures are drawn tokens a second. The last line printed is one JSON object: ratios, ours / theirs.
 """
 
-import argparse
-import json
 import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +23,7 @@ from assay.inference.rollout import Prompt
 from assay.models.causal import build_causal
 from assay.models.causal_config import NewCausalConfig
 from assay.scoring.sampler import Sampling
-from trainer import Target, describe_machine
+from harness import Target, describe_machine, in_turn, options_of, print_result
 
 BATCH = 64
 NUM_PROMPTS, SAMPLES = 32, 8
@@ -80,10 +79,10 @@ def new_network(hidden_size: int, num_layers: int, *, is_mixed: bool, device: st
     return network
 
 
-def timed(complete: Callable[[], int]) -> Turn:
+def timed(complete: Callable[[int], int], round_number: int) -> Turn:
     """Both contenders have their tokens on the CPU in the end, so whatever a GPU did is done."""
     began, cpu = time.perf_counter(), time.process_time()
-    num_tokens = complete()
+    num_tokens = complete(round_number)
     return Turn(num_tokens, time.perf_counter() - began, time.process_time() - cpu)
 
 
@@ -132,14 +131,11 @@ def compared(size: str, *, is_mixed: bool, rounds: int, device: str) -> dict[str
         "ours": ours(network, rows, longest),
         "transformers.generate": transformers_generate(network, rows, longest),
     }
-    turns: dict[str, list[Turn]] = {name: [] for name in contenders}
-    for round_ in range(rounds + 1):
-        for name in list(contenders)[:: 1 if round_ % 2 else -1]:
-            turns[name].append(timed(lambda name=name, round_=round_: contenders[name](round_)))  # type: ignore[misc]
+    turns = in_turn({name: partial(timed, contender) for name, contender in contenders.items()}, rounds, warm_ups=1)
     lengths = "log-normal lengths" if is_mixed else f"answers of {EVEN} tokens"
     print(f"\n{size}, {sum(parameter.numel() for parameter in network.parameters()):,} parameters, {lengths}:")
     rates = {}
-    for name, (_, *counted) in turns.items():  # the first allocates
+    for name, counted in turns.items():
         by_wall = [turn.num_tokens / turn.wall_s for turn in counted]
         by_cpu = statistics.median(turn.num_tokens / turn.cpu_s for turn in counted)
         rates[name] = (statistics.median(by_wall), by_cpu)
@@ -164,15 +160,13 @@ def generate_vs_hf(*, rounds: int, sizes: Sequence[str], device: str = "cpu") ->
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--quick", action="store_true", help="one round of the smaller model")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     describe_machine()
     figures = generate_vs_hf(rounds=1 if arguments.quick else 5, sizes=("d64",) if arguments.quick else ("d64", "d128"))
-    print("\nTarget:")
-    print(Target("generate_vs_hf", 3.0, at_most=False).line(figures["generate_vs_hf"]))
-    print(json.dumps({name: round(value, 4) for name, value in figures.items()}))
+    print_result(figures, [Target("generate_vs_hf", 3.0, at_most=False)])
 
 
 if __name__ == "__main__":

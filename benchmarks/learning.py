@@ -15,12 +15,9 @@ import argparse
 import importlib.util
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -45,9 +42,9 @@ from assay.store.metrics.recorded import recorded_steps
 from assay.store.objects import open_store
 from assay.training.recipe import Recipe
 from assay.workflows.run import load_run
+from harness import CHECKOUT, assay, options_of, print_result, workspace
 from ngrams import NGram
 
-REPOSITORY = Path(__file__).parents[1]
 VOCABULARY = 2000
 BATCH_ROWS, WARM_UP_STEPS, RATE = 32, 50, 3e-3
 ORDERS = (2, 3, 5)
@@ -59,7 +56,7 @@ Rows = list[list[int]]
 
 def recipe_tree(dataset: Path, epochs: int, evaluate_every: int) -> dict[str, Any]:
     """The shipped recipe, on all tokens of a row, and rows at random."""
-    tree: dict[str, Any] = yaml.safe_load((REPOSITORY / "recipes/sft/docstrings.yaml").read_text())
+    tree: dict[str, Any] = yaml.safe_load((CHECKOUT / "recipes/sft/docstrings.yaml").read_text())
     tree["data"]["dataset"] = str(dataset)
     tree["method"]["train_on"] = "all"
     # As TRL deals them by default: rows of one length together learn a little less here, ours and TRL's alike.
@@ -70,7 +67,7 @@ def recipe_tree(dataset: Path, epochs: int, evaluate_every: int) -> dict[str, An
 
 def write_dataset(folder: Path) -> Path:
     """Signatures with their docstrings as rows of text."""
-    script = REPOSITORY / "recipes/sft/docstrings.py"
+    script = CHECKOUT / "recipes/sft/docstrings.py"
     created = subprocess.run([sys.executable, str(script)], check=True, capture_output=True, text=True).stdout
     rows = [json.loads(line) for line in created.splitlines()]
     texts = [{"text": row["prompt"] + row["completion"], "file": row["file"]} for row in rows]
@@ -78,13 +75,6 @@ def write_dataset(folder: Path) -> Path:
     options = ["--format", "text", "--tokenizer", f"new:{VOCABULARY}", "--group-by", "file"]
     assay("data", "build", str(folder / "rows.jsonl"), *options, "--out", str(folder / "dataset"))
     return folder / "dataset"
-
-
-def assay(*arguments: str) -> None:
-    """The command itself."""
-    done = subprocess.run([sys.executable, "-m", "assay", *arguments], capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"assay {' '.join(arguments)}:\n{done.stdout}{done.stderr}")
 
 
 def rows_of(tree: dict[str, Any], part: Part) -> Rows:
@@ -178,7 +168,7 @@ def main() -> None:
         _, _, recipe, seed, out = sys.argv
         train_with_trl(Path(recipe), int(seed), Path(out))
         return
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--evaluate-every", type=int, default=100)
@@ -186,16 +176,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="where the figures go as JSON, too")
     arguments = parser.parse_args()
     os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    began_s, folder = time.monotonic(), Path(tempfile.mkdtemp(prefix="assay-learning-"))
-    os.environ["ASSAY_HOME"] = str(folder / "home")
-    try:
+    with workspace() as folder:
         figures = measured(folder, arguments)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    print(f"after {time.monotonic() - began_s:.0f} s")
     if arguments.out:
         arguments.out.write_text(json.dumps(figures, indent=1))
-    print(json.dumps(figures))
+    print_result(figures)
 
 
 def measured(folder: Path, options: argparse.Namespace) -> dict[str, Any]:

@@ -9,14 +9,10 @@ Wanted: drawn answers earn at most 0.4 at first and 0.9 at last, within 3 minute
 object.
 """
 
-import argparse
-import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,9 +22,9 @@ import yaml
 from assay.store.home import Home
 from assay.store.metrics.recorded import recorded_steps
 from assay.workflows.run import load_run
-from learning import REPOSITORY, assay
+from harness import CHECKOUT, assay, options_of, print_result, workspace
 
-RECIPES = REPOSITORY / "recipes/rl"
+RECIPES = CHECKOUT / "recipes/rl"
 WINDOW = 10
 """Steps whose rewards are averaged: of 32 prompts each, a single one says little."""
 AT_MOST_S = 180.0
@@ -93,19 +89,15 @@ def curve(values: dict[int, float]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("changes", nargs="*", help="of the recipe of GRPO, as for assay train")
     arguments = parser.parse_args()
     os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    folder = Path(tempfile.mkdtemp(prefix="assay-learning-"))
-    os.environ["ASSAY_HOME"] = str(folder / "home")
-    try:
+    with workspace() as folder:
         dataset(folder, "shown", "--format", "chat", "--tokenizer", f"new:{vocabulary()}")
         found = [train_once(folder, seed, arguments.workers, arguments.changes) for seed in range(arguments.seeds)]
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     for seed, element in enumerate(found):
         print(f"seed {seed}: drawn {curve(element.drawn)}; held out {curve(element.held_out)}; {element.wall_s:.0f} s")
     reached = all(
@@ -114,7 +106,7 @@ def main() -> None:
     )
     print(f"from at most {FIRST} to {LAST} within {AT_MOST_S:.0f} s by every seed: {'yes' if reached else 'no'}")
     figures: dict[str, Any] = {f"seed_{seed}": element._asdict() for seed, element in enumerate(found)}
-    print(json.dumps({**figures, "reached": reached}))
+    print_result({**figures, "reached": reached})
 
 
 def vocabulary() -> int:

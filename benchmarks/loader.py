@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from harness import options_of, peak_rss_mb
 from loader_rows import ROW_GROUP_ROWS, write_shards
 
 PREPARED = {"assay bucketed": "assay padded"}
@@ -27,7 +28,7 @@ PREPARED = {"assay bucketed": "assay padded"}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=Path("build/bench-loader"))
@@ -94,7 +95,7 @@ def _measured_epoch(reader: Any, folder: Path) -> dict[str, float]:
         "rows_per_s": len(served) / wall,
         "first_batch_s": first_s,
         "padding": 1 - tokens / padded,
-        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "peak_mb": peak_rss_mb(),
         "mixing": float(np.mean([len(count) for count in counts])),
         "variance": float(np.mean([(count**2).sum() / count.sum() for count in counts])),
     }

@@ -8,7 +8,6 @@ for its first step; and how often a row group is read. `loader.py` measures its 
 last line printed is one JSON object.
 """
 
-import argparse
 import json
 from collections import Counter
 from typing import Any
@@ -20,6 +19,7 @@ from assay.base.seeds import mix64
 from assay.data.loader.config import LoaderConfig
 from assay.data.loader.loader import Loader
 from assay.data.loader.order import WindowIndex
+from harness import options_of
 
 GROUP_ROWS, NUM_GROUPS = 1500, 700
 CASES = [(4096, 0), (16_384, 0), (32_768, 0), (2048, 3), (4096, 1), (4096, 2), (4096, 3), (4096, 5), (8192, 3)]
@@ -86,7 +86,7 @@ def figures(window_rows: int, shuffle_radius: int, *, lanes: int, batch: int) ->
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--lanes", type=int, default=8)
     parser.add_argument("--batch", type=int, default=256)
     options = parser.parse_args()

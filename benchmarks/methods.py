@@ -21,17 +21,13 @@ The last line printed is one JSON object: ratios, ours / TRL's, above 1 where ou
 largest ratio of any pair that is compared, below 1 where ours holds less.
 """
 
-import argparse
 import importlib.metadata
 import importlib.util
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,6 +36,7 @@ from typing import Any, NamedTuple
 import torch
 
 from generation import EVEN, LONGEST, generate_vs_hf
+from harness import Target, describe_machine, options_of, print_result, workspace
 from methods_process import LANES, MARK, Method, Task, Turn, Who
 from methods_rows import (
     TARGET,
@@ -51,7 +48,6 @@ from methods_rows import (
     write_model,
     write_rows,
 )
-from trainer import Target, describe_machine
 
 PROCESS = Path(__file__).with_name("methods_process.py")
 GROUPED = {"train_sampling_strategy": "group_by_length", "gradient_checkpointing": False}
@@ -331,7 +327,7 @@ TARGETS = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--quick", action="store_true", help="a minute or so; shows that it runs, no more")
     size.add_argument("--gpu", action="store_true", help="on the machine's first GPU, in bfloat16")
@@ -341,7 +337,6 @@ def main() -> None:
     if importlib.util.find_spec("trl") is None:
         raise SystemExit("trl is not installed here: 'make bench' installs it, in .venv-bench-trl")
     torch.set_num_threads(1)
-    began_s = time.monotonic()
     describe_machine()
     print(
         f"trl {importlib.metadata.version('trl')}; {plan.num_layers} layers of {plan.hidden_size}, "
@@ -349,8 +344,7 @@ def main() -> None:
         f"micro-batches of {plan.micro_batch_rows}; 1 process, {device_here() if plan.on_gpu else '1 thread'}"
     )
     figures: dict[str, float] = {}
-    folder = Path(tempfile.mkdtemp(prefix="assay-bench-"))
-    try:
+    with workspace() as folder:
         for part in arguments.only or PARTS:
             if part == "generate":
                 sizes = ("d768",) if arguments.gpu else ("d64",) if arguments.quick else ("d64", "d128")
@@ -362,15 +356,9 @@ def main() -> None:
             key = {"wide": f"{method}_vs_trl_50k", "short": f"{method}_short_vs_trl"}.get(kind, f"{method}_vs_trl")
             contenders = SFT_ON_GPU if arguments.gpu and method == "sft" else CONTENDERS[part]
             figures |= ratios(comparison.of(contenders), key)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     if memory := [value for name, value in figures.items() if "_vs_trl" in name and name.endswith("_memory")]:
         figures["memory_vs_trl"] = max(memory)
-    print(f"\nTargets, after {time.monotonic() - began_s:.0f} s:")
-    for target in TARGETS:
-        if target.name in figures:
-            print(target.line(figures[target.name]))
-    print(json.dumps({name: round(value, 4) for name, value in figures.items()}))
+    print_result(figures, TARGETS)
 
 
 if __name__ == "__main__":

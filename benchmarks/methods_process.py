@@ -46,6 +46,7 @@ from assay.store.objects import open_store
 from assay.training.recipe import Recipe, recipe_sha256
 from assay.training.trainer.step import Stepper, StepTotals
 from generation import end_as_planned, hazards
+from harness import peak_rss_mb
 from methods_rows import SPLIT, TARGET, Row, num_tokens, words
 
 LANES = 4
@@ -130,7 +131,7 @@ class Interleaver:
     def _wait(self) -> None:
         if self._end:
             wall_s, cpu_s, trained = (now - then for now, then in zip(self._now(), self._began, strict=True))
-            peak = torch.cuda.max_memory_allocated() / 2**20 if self._on_gpu else peak_mb()
+            peak = torch.cuda.max_memory_allocated() / 2**20 if self._on_gpu else peak_rss_mb()
             print(MARK + Turn(wall_s, cpu_s, int(trained), peak).to_json(), flush=True)
         if not self._left or not sys.stdin.readline():
             os._exit(0)
@@ -153,12 +154,6 @@ class Interleaver:
             return step(*arguments, **keys)
 
         return in_turn
-
-
-def peak_mb() -> float:
-    """The largest resident set so far."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
 def main() -> None:

@@ -75,6 +75,12 @@ def missing() -> str | None:
     return None
 
 
+def require_namespaces() -> None:
+    """Exit with the reason if there can be no such nodes here."""
+    if (reason := missing()) is not None:
+        raise SystemExit(f"{reason}; run this as root where namespaces can be made")
+
+
 @contextmanager
 def linked_nodes(num_nodes: int, rate: str, delay: str = "") -> Iterator[list[Node]]:
     """So many nodes, whose links carry `rate` (as tc has it: 100mbit) each way, `delay` (5ms) late."""

@@ -11,9 +11,7 @@ time, building the model included. The gap is that of the makespan to the best k
 object.
 """
 
-import argparse
 import csv
-import json
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -28,10 +26,10 @@ from assay.planning.problem import Problem
 from assay.planning.program.file import read_program
 from assay.planning.schedule import OBJECTIVES, Effort, new_solver, objective_expression, schedule, solve
 from assay.planning.simulation.offer import make_offer
+from harness import CHECKOUT, PUBLISHED_DATA, options_of, print_result
 from psplib import read_psplib
 
-ROOT = Path(__file__).parents[1]
-CASE = ROOT / "programs" / "helpfulness.yaml"
+CASE = CHECKOUT / "programs" / "helpfulness.yaml"
 SAMPLE = {"j30": 480, "j60": 24, "j120": 12}
 
 
@@ -45,7 +43,7 @@ class Result(NamedTuple):
 
 def main() -> None:
     """Measure, print, and end with the figures as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = options_of(__doc__)
     parser.add_argument("--all", action="store_true", help="every instance")
     parser.add_argument("--seconds", type=float, default=10.0, help="wall time of one instance (10)")
     parser.add_argument("--longer", type=float, default=120.0, help="of a second try on J30 (120)")
@@ -61,7 +59,7 @@ def main() -> None:
     counts = dict(zip(SAMPLE, map(int, arguments.sample.split(",")), strict=True))
     for name in filter(None, arguments.sets.split(",")):
         figures |= _psplib(name, None if arguments.all else counts[name], effort, arguments.longer)
-    print(json.dumps(figures))
+    print_result(figures)
 
 
 def _case(effort: Effort) -> dict[str, object]:
@@ -94,7 +92,7 @@ def _stay_on(cores: int) -> None:
 
 
 def _psplib(name: str, count: int | None, effort: Effort, longer: float) -> dict[str, object]:
-    folder = Path(os.environ.get("ASSAY_DATA", ROOT.parent / "shared" / "data")) / "psplib"
+    folder = PUBLISHED_DATA / "psplib"
     with (folder / "best_known.csv").open() as file:
         best = {row["instance"]: int(row["upper_bound"]) for row in csv.DictReader(file)}
     paths = _quantiles(sorted((folder / name).glob("*.sm")), count)

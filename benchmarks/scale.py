@@ -17,11 +17,9 @@ The last line printed is one JSON object: `exchange_vs_all_reduce` is the worst 
 `node_bytes_*` are over the bytes of a ring. `--only PART` measures a part.
 """
 
-import argparse
 import json
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -38,8 +36,8 @@ from assay.distributed.exchange_plan import ExchangePlan, exchange_plan
 from assay.distributed.lane_sum import LaneSum
 from assay.distributed.ranks import Ranks
 from cluster import Setting, cluster, described, trained
-from network_links import INTERFACE, forked_at, linked_nodes, missing
-from trainer import describe_machine
+from harness import describe_machine, options_of, print_result
+from network_links import INTERFACE, forked_at, linked_nodes, require_namespaces
 
 RATE, BITS_PER_S = "100mbit", 100e6
 NUM_BYTES = 4_000_000
@@ -339,18 +337,17 @@ PARTS: dict[str, Callable[[int], dict[str, float]]] = {
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--quick", action="store_true", help="three turns instead of seven")
     parser.add_argument("--only", action="append", choices=[*PARTS], help="a part; may be repeated")
     options = parser.parse_args()
-    if (reason := missing()) is not None:
-        sys.exit(f"benchmarks/scale.py: {reason}; run it as root where namespaces can be made")
+    require_namespaces()
     describe_machine()
     rounds = 3 if options.quick else 7
     figures: dict[str, float] = {}
     for name in options.only or PARTS:
         figures |= PARTS[name](rounds)
-    print(json.dumps({name: round(value, 3) for name, value in figures.items()}))
+    print_result(figures, digits=3)
 
 
 if __name__ == "__main__":

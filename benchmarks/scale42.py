@@ -26,7 +26,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scale42_epoch import Rank, peak_rss_kb, read_epoch, read_lanes
+from harness import cost_of, options_of, peak_rss_mb
+from scale42_epoch import Rank, read_epoch, read_lanes
 
 ROWS_PER_SHARD, ROWS_PER_GROUP, NUM_BUILT = 100_000, 2_000, 10
 HELD_OUT_SHARE = 50_000 / 42_000_000
@@ -36,7 +37,7 @@ SEED = 42
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000, help="a multiple of 100,000")
     parser.add_argument("--folder", type=Path, default=Path("build/scale42"))
     parser.add_argument("--shards", help="where the rows lie, if not in the folder: s3://bucket/prefix")
@@ -61,7 +62,7 @@ def main() -> None:
     def command(rank: Rank) -> list[str]:
         return _command(f"rank:{','.join(map(str, rank))}", folder, shards)
 
-    print_figures("rows", _cpu(lambda: make_rows(shards, options.rows, options.made)))
+    print_figures("rows", cost_of(lambda: make_rows(shards, options.rows, options.made)))
     for name in ("index", "split", "held_out_before", "hold_out", "held_out_after"):
         print_figures(name, _child(name, folder, shards))
     num_steps = int(_child("steps", folder, shards)["steps"])
@@ -93,7 +94,7 @@ def _job(name: str, folder: Path, shards: str) -> None:
         read_lanes(_loader(folder, "train"), Rank(*map(int, location.split(","))), folder / "receipts")
         return
     figures = index(folder, shards) if what == "index" else JOBS[what](folder)
-    print(json.dumps({**figures, "peak_mb": peak_rss_kb(os.getpid()) / 1024}))
+    print(json.dumps({**figures, "peak_mb": peak_rss_mb()}))
 
 
 def make_rows(shards: str, num_rows: int, num_built: int) -> None:
@@ -173,7 +174,7 @@ def index(folder: Path, shards: str) -> dict[str, float]:
     """As `assay data index`."""
     from assay.data.dataset.index import index_dataset
 
-    return _cpu(lambda: index_dataset(shards, folder / "dataset"))
+    return cost_of(lambda: index_dataset(shards, folder / "dataset"))
 
 
 def split(folder: Path) -> dict[str, float]:
@@ -182,7 +183,7 @@ def split(folder: Path) -> dict[str, float]:
 
     for path in (folder / "dataset" / "splits").glob("*.bits"):
         path.unlink()
-    return _cpu(lambda: split_view(_dataset(folder), _split(), "train"))
+    return cost_of(lambda: split_view(_dataset(folder), _split(), "train"))
 
 
 def steps(folder: Path) -> dict[str, float]:
@@ -205,7 +206,9 @@ def audit(folder: Path) -> dict[str, float]:
     )  # fmt: skip
     rows = audits._Rows()
     problems: list[str] = []
-    figures = _cpu(lambda: audits._Auditor(_dataset(folder), loader, [last], rows, problems).check_receipts(receipts))
+    figures = cost_of(
+        lambda: audits._Auditor(_dataset(folder), loader, [last], rows, problems).check_receipts(receipts)
+    )
     assert not (problems or rows.missing or rows.repeated), (problems[:3], rows.missing[:3])
     assert rows.expected == loader.geometry.num_rows, (rows.expected, loader.geometry.num_rows)
     return {**figures, "rows": rows.expected, "receipts": len(receipts.step)}
@@ -222,7 +225,7 @@ def held_out(folder: Path) -> dict[str, float]:
         for share in loader.shares(Cursor(), range(LANES), loader.steps_per_epoch):
             num_rows += sum(len(batch.row_ids) for lane in share.lanes for batch in lane.micro_batches)
 
-    figures = _cpu(read)
+    figures = cost_of(read)
     return {**figures, "rows": num_rows}
 
 
@@ -238,7 +241,7 @@ def hold_out(folder: Path) -> dict[str, float]:
     """As `assay data hold-out`."""
     from assay.data.dataset.held_out.write import hold_out as write
 
-    return _cpu(lambda: write(_dataset(folder), _split(), lambda done, total: None))
+    return cost_of(lambda: write(_dataset(folder), _split(), lambda done, total: None))
 
 
 JOBS = {
@@ -269,10 +272,10 @@ def train(folder: Path, num_steps: int) -> dict[str, float]:
     began = time.monotonic()
     command = [sys.executable, "-m", "assay", "train", str(recipe), "--run-id", run, "--workers"]
     process = subprocess.Popen([*command, "2"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    peak_kb, killed = 0, False
+    peak_mb, killed = 0.0, False
     log = folder / "home" / run / "log"
     while process.poll() is None:
-        peak_kb = max(peak_kb, *(peak_rss_kb(pid) for pid in _below(process.pid)), 0)
+        peak_mb = max(peak_mb, *(peak_rss_mb(pid) for pid in _below(process.pid)), 0)
         if not killed and log.is_dir() and len(list(log.iterdir())) >= 2:
             process.kill()
             killed = True
@@ -281,7 +284,7 @@ def train(folder: Path, num_steps: int) -> dict[str, float]:
     again = [sys.executable, "-m", "assay", "train", "--resume", run, "--workers", "1"]
     process = subprocess.Popen(again, env=environment, stdout=subprocess.DEVNULL)
     while process.poll() is None:
-        peak_kb = max(peak_kb, *(peak_rss_kb(pid) for pid in _below(process.pid)), 0)
+        peak_mb = max(peak_mb, *(peak_rss_mb(pid) for pid in _below(process.pid)), 0)
         time.sleep(0.1)
     assert process.returncode == 0, f"train --resume {run}"
     audited = subprocess.run(
@@ -292,7 +295,7 @@ def train(folder: Path, num_steps: int) -> dict[str, float]:
     )
     report = json.loads(audited.stdout)
     assert report["verdict"] == "pass", report
-    return {"wall_s": time.monotonic() - began, "peak_mb": peak_kb / 1024, "rows": report["rows_trained"]}
+    return {"wall_s": time.monotonic() - began, "peak_mb": peak_mb, "rows": report["rows_trained"]}
 
 
 def _below(pid: int) -> list[int]:
@@ -305,12 +308,6 @@ def _below(pid: int) -> list[int]:
             except OSError:
                 continue
     return found
-
-
-def _cpu(work: Any) -> dict[str, float]:
-    began, cpu = time.monotonic(), time.process_time()
-    work()
-    return {"cpu_s": time.process_time() - cpu, "wall_s": time.monotonic() - began}
 
 
 def _command(job: str, folder: Path, shards: str) -> list[str]:

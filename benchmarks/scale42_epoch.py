@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from harness import peak_rss_mb
+
 WORLD_SIZES = (3, 8, 1, 5, 2, 7, 4, 6)
 """In turn, one for each attempt."""
 COMMITS = 320
@@ -41,7 +43,7 @@ class Attempt(NamedTuple):
 
     stop: int
     """The last step that was committed."""
-    peak_kb: int
+    peak_mb: float
 
 
 def read_lanes(loader: Any, rank: Rank, folder: Path) -> None:
@@ -96,21 +98,21 @@ def read_epoch(
     for path in receipts.iterdir():
         path.unlink()
     ends = sorted(rng.sample(range(1, steps), min(kills, steps - 1)))
-    at, committed, attempts, peak_kb = 0, list[Path](), 0, 0
+    at, committed, attempts, peak_mb = 0, list[Path](), 0, 0.0
     began = time.monotonic(), _children_cpu_s()
     while at < steps:
         world_size = WORLD_SIZES[attempts % len(WORLD_SIZES)]
         ranks = [Rank(attempts, number, world_size, at) for number in range(world_size)]
         found = _attempt(receipts, ranks, steps, command, ends.pop(0) if ends else None, rng)
         committed += _files(receipts, ranks[0], at, found.stop)
-        at, attempts, peak_kb = found.stop, attempts + 1, max(peak_kb, found.peak_kb)
-        _log(f"attempt {attempts}: {world_size} ranks to step {at:,} of {steps:,}, {peak_kb / 1024:.0f} MB")
+        at, attempts, peak_mb = found.stop, attempts + 1, max(peak_mb, found.peak_mb)
+        _log(f"attempt {attempts}: {world_size} ranks to step {at:,} of {steps:,}, {peak_mb:.0f} MB")
     _gather(committed, folder / "receipts.npz")
     return {
         "wall_s": time.monotonic() - began[0],
         "cpu_s": _children_cpu_s() - began[1],
         "attempts": attempts,
-        "peak_mb": peak_kb / 1024,
+        "peak_mb": peak_mb,
     }
 
 
@@ -124,10 +126,10 @@ def _attempt(
 ) -> Attempt:
     """Until the epoch's end, or until some step is committed and a little later one of the ranks is killed."""
     processes = [subprocess.Popen(command(rank)) for rank in ranks]
-    at, peak_kb = ranks[0].start, 0
+    at, peak_mb = ranks[0].start, 0.0
     try:
         while any(process.poll() is None for process in processes):
-            peak_kb = max(peak_kb, *(peak_rss_kb(process.pid) for process in processes))
+            peak_mb = max(peak_mb, *(peak_rss_mb(process.pid) for process in processes))
             if any(process.poll() for process in processes):
                 raise RuntimeError(f"a rank of {ranks[0]} ended by itself, with an error")
             at = _committed(receipts, ranks, steps, at)
@@ -141,7 +143,7 @@ def _attempt(
         for process in processes:
             process.kill()
             process.wait()
-    return Attempt(_committed(receipts, ranks, steps, at), peak_kb)
+    return Attempt(_committed(receipts, ranks, steps, at), peak_mb)
 
 
 def _committed(receipts: Path, ranks: list[Rank], steps: int, at: int) -> int:
@@ -168,15 +170,6 @@ def _gather(files: list[Path], to: Path) -> None:
         with np.load(path) as columns:
             parts.append({name: columns[name] for name in columns.files})
     np.savez(to, **{name: np.concatenate([part[name] for part in parts]) for name in parts[0]})  # type: ignore[arg-type]
-
-
-def peak_rss_kb(pid: int) -> int:
-    """The most memory that a process has had; 0 where it is gone."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("VmHWM")), 0)
 
 
 def _children_cpu_s() -> float:

@@ -9,10 +9,8 @@ has lanes of.
 The last line printed is one JSON object: the medians, and the longest.
 """
 
-import argparse
 import json
 import statistics
-import sys
 import time
 from typing import NamedTuple
 
@@ -21,8 +19,8 @@ from assay.records.commit import Commit
 from assay.store.commit_log import CommitLog
 from assay.store.objects import open_store
 from cluster import Cluster, Setting, cluster
-from network_links import missing
-from trainer import describe_machine
+from harness import describe_machine, options_of
+from network_links import require_namespaces
 
 NODES = 4
 SETTING = Setting(NODES, NODES, lane_s=0.05, rate="100mbit", steps=1000, commit_every=10)
@@ -77,11 +75,10 @@ def _commits_s(launched: Cluster) -> list[float]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--turns", type=int, default=5)
     options = parser.parse_args()
-    if (reason := missing()) is not None:
-        sys.exit(f"benchmarks/scale_nodes.py: {reason}; run it as root where namespaces can be made")
+    require_namespaces()
     describe_machine()
     turns = []
     for _ in range(options.turns):

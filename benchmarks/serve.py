@@ -1,7 +1,7 @@
 """The API before a store of very many jobs: `benchmarks/serve.py [--jobs 100000] [--train] [--seconds 20]`.
 
 A home with so many jobs that have ended is made once under `--home`. `assay serve` answers real HTTP, with a
-key, from a process of its own; with `--train` a job of the same API is trained beside it by `assay worker`, on
+key, from a process of its own; with `--train` a job of the same API is trained beside it by `assay serve worker`, on
 one rank. Clients are threads of this process, so what they take of the machine is in the times.
 
 `retrieve`: any of the jobs, at 100 requests/s, from the moment that each was due. `jobs_page`: a hundred jobs
@@ -13,7 +13,6 @@ hundred of the ten thousand of one job. `create`: by the SDK, one after another,
 one JSON object.
 """
 
-import argparse
 import http.client
 import json
 import os
@@ -41,9 +40,9 @@ from assay.scoring.python_process import PythonProcess
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
+from harness import CHECKOUT, options_of
 from serve_store import LONG_JOB_FILE, SECRET_FILE, make_home
 
-CHECKOUT = Path(__file__).parents[1]
 LIMITS = {
     "retrieve_p99_ms": 20.0, "jobs_page_ms": 30.0, "events_page_ms": 30.0, "create_ms": 50.0, "idle_mb": 300.0,
     "start_cpu_s": 3.0, "checkpoint_ready_s": 5.0, "checkpoint_warm_s": 1.0,
@@ -299,7 +298,7 @@ def measure_grader(rounds: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--jobs", type=int, default=100_000)
     parser.add_argument("--train", action="store_true", help="train a job beside it")
     parser.add_argument("--seconds", type=float, default=20.0, help="of retrieving")

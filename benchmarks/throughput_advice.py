@@ -8,19 +8,17 @@ The last line printed is one JSON object: how many changes were followed, `advic
 `advice_first_is_best`, the share of cases whose first change gained the most, to `SAME` points.
 """
 
-import argparse
 import json
 import statistics
-import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from assay.records.throughput import ThroughputAdvice
 from cluster import MeasuredSteps, Setting, cluster, described
-from network_links import missing
+from harness import describe_machine, options_of
+from network_links import require_namespaces
 from throughput_forecast import BASE, Forecasts, between_nodes, measured
 from throughput_forecast import CASES as FORECAST
-from trainer import describe_machine
 
 WHOLE_RUN = 5_000
 """Steps of the recipe that is forecast: beside so many the start of a run is nothing."""
@@ -98,12 +96,11 @@ def first_is_best(found: Sequence[Followed]) -> bool:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--only", action="append", choices=CASES, help="a case; may be repeated")
     parser.add_argument("--seconds", type=float, default=60.0, help="that a calibration measures each")
     options = parser.parse_args()
-    if (reason := missing()) is not None:
-        sys.exit(f"benchmarks/throughput_advice.py: {reason}; run it as root where namespaces can be made")
+    require_namespaces()
     describe_machine()
     by_case = {name: followed(name, CASES[name], options.seconds) for name in options.only or CASES}
     errors = [abs(item.gained - item.promised) for found in by_case.values() for item in found]

@@ -10,10 +10,8 @@ shares of the cells, `forecast_worst_error` is that of a step, `device_hours_wor
 ranks die.
 """
 
-import argparse
 import json
 import statistics
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,8 +32,8 @@ from assay.records.throughput import (
 )
 from assay.throughput.cluster import measured_link
 from cluster import Cluster, MeasuredSteps, Setting, cluster, described, trained
-from network_links import forked_at, linked_nodes, missing
-from trainer import describe_machine
+from harness import describe_machine, options_of, print_result
+from network_links import forked_at, linked_nodes, require_namespaces
 
 WORKERS = (4, 7, 8, 16, 32)
 PORT = 29_555
@@ -243,13 +241,12 @@ def device_hours_errors(seconds: float) -> list[float]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--only", action="append", choices=[*CASES, "kills"], help="a case; may be repeated")
     parser.add_argument("--workers", default=",".join(map(str, WORKERS)), help="numbers of workers")
     parser.add_argument("--seconds", type=float, default=60.0, help="that a calibration measures each")
     options = parser.parse_args()
-    if (reason := missing()) is not None:
-        sys.exit(f"benchmarks/throughput_forecast.py: {reason}; run it as root where namespaces can be made")
+    require_namespaces()
     describe_machine()
     sizes = [int(item) for item in options.workers.split(",")]
     request = options.only or [*CASES, "kills"]
@@ -265,7 +262,7 @@ def main() -> None:
         }
     if "kills" in request:
         figures["device_hours_worst_error"] = max(map(abs, device_hours_errors(options.seconds)))
-    print(json.dumps({name: round(value, 3) for name, value in figures.items()}))
+    print_result(figures, digits=3)
 
 
 if __name__ == "__main__":

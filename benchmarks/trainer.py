@@ -13,19 +13,13 @@ all competitors in turn, so that a change of the machine's mood meets everybody.
 The last line printed is one JSON object.
 """
 
-import argparse
 import importlib.metadata
 import importlib.util
-import json
 import math
 import os
-import platform
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,6 +32,7 @@ from assay.base.clock import SystemClock
 from assay.store.commit_log import CommitLog
 from assay.store.heartbeat import Heartbeats, heartbeat_path
 from assay.store.objects import open_store
+from harness import Target, describe_machine, options_of, print_result, workspace
 from trainer_rows import write_rows
 from trainer_task import LANES, Report, Task, Who
 
@@ -359,20 +354,6 @@ PARTS = (
 )
 
 
-class Target(NamedTuple):
-    """What a figure should be."""
-
-    name: str
-    bound: float
-    at_most: bool
-
-    def line(self, value: float) -> str:
-        reached = value <= self.bound if self.at_most else value >= self.bound
-        expected = f"{'at most' if self.at_most else 'at least'} {self.bound}"
-        away = "reached" if reached else f"{abs(value / self.bound - 1):.1%} away"
-        return f"  {self.name:<35}{value:7.4f}   {expected}: {away}"
-
-
 TARGETS = (
     Target("vs_bare_ddp", 1.03, at_most=True),
     Target("protection_cost", 0.03, at_most=True),
@@ -382,31 +363,15 @@ TARGETS = (
 )
 
 
-def describe_machine() -> None:
-    model = platform.processor()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        names = [line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
-        model = names[0] if names else model
-    print(f"{model}, {os.cpu_count()} cores; Python {platform.python_version()}")
-    packages = ["torch", "assay", "transformers", "accelerate", "lightning", "numpy", "pyarrow"]
-    found = [name for name in packages if importlib.util.find_spec(name)]
-    print(", ".join(f"{name} {importlib.metadata.version(name)}" for name in found))
-    load = os.getloadavg()[0]
-    print(f"load average {load:.2f}" + (": NOT QUIET, do not quote these figures" if load > 0.5 else ""))
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument("--quick", action="store_true", help="under a minute; shows that it runs, no more")
     parser.add_argument("--only", choices=[part.name for part in PARTS], help="one question by itself")
     options = parser.parse_args()
     plan = QUICK if options.quick else FULL
-    began_s = time.monotonic()
     describe_machine()
-    folder = Path(tempfile.mkdtemp(prefix="assay-bench-"))
     figures: dict[str, float] = {}
-    try:
+    with workspace() as folder:
         holdout = TrainerBenchmark(folder, plan)
         print(
             f"Rows of 4 to 512 tokens; {plan.num_layers} layers of {plan.hidden_size}; "
@@ -416,13 +381,7 @@ def main() -> None:
             if options.only in (None, part.name):
                 print("\n" + part.title.format(plan=plan))
                 figures |= part.measure(holdout)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    print(f"\nTargets, after {time.monotonic() - began_s:.0f} s:")
-    for target in TARGETS:
-        if target.name in figures:
-            print(target.line(figures[target.name]))
-    print(json.dumps({name: round(value, 4) for name, value in figures.items()}))
+    print_result(figures, TARGETS)
 
 
 if __name__ == "__main__":

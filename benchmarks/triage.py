@@ -16,7 +16,6 @@ Times are CPU-seconds, which other work on the machine disturbs least. What need
 out and named where $ASSAY_DATA is not there. The last line printed is one JSON object.
 """
 
-import argparse
 import csv
 import json
 import math
@@ -48,6 +47,7 @@ from assay.triage.failures.scan import scan
 from assay.triage.slow.detect import find_levels
 from assay.triage.symptoms.logs import read_log
 from fleet_ledger import recorded_fleet
+from harness import CHECKOUT, PUBLISHED_DATA, options_of, print_result
 from triage_fleets import CULPRITS, FACTORS, Fleet, random_fleet
 from triage_peers import (
     LEVEL,
@@ -62,7 +62,6 @@ from triage_peers import (
 )
 from triage_series import NOISES, benchmark_histories, with_step
 
-CHECKOUT = Path(__file__).parents[1]
 RECIPE = CHECKOUT / "recipes" / "production.yaml"
 COLUMNS = ColumnNames(failed="failed", at="at", unit="recipe", factors=FACTORS)
 FLEETS_OF_SD = {0.0: 70, 0.5: 100, 1.5: 70}
@@ -80,7 +79,7 @@ Detector = Callable[[Series], list[int]]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options_of(__doc__)
     parser.add_argument(
         "--quick", type=int, nargs="?", default=1, const=40, metavar="N",
         help="an N-th of all tries; without N a fortieth, to see that it works",
@@ -98,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         began_s = time.process_time()
         found |= PARTS[part](options.quick)
         print(f"  ({time.process_time() - began_s:.0f} CPU-seconds)", flush=True)
-    print(json.dumps({key: round(value, 4) for key, value in found.items()}))
+    print_result(found, digits=4)
 
 
 def failures(quick: int) -> dict[str, float]:
@@ -392,11 +391,10 @@ def _one_by_one(failed: Float64[np.ndarray, " attempt"]) -> AttemptTable:
 
 
 def _published() -> Path | None:
-    """The folder of published data, where it is."""
-    folder = Path(os.environ.get("ASSAY_DATA", CHECKOUT.parent / "shared" / "data"))
-    if (folder / "triage").is_dir():
-        return folder
-    print(f"left out: {folder / 'triage'} is not there; set ASSAY_DATA", file=sys.stderr)
+    """Return the folder of published data, if it is here."""
+    if (PUBLISHED_DATA / "triage").is_dir():
+        return PUBLISHED_DATA
+    print(f"left out: {PUBLISHED_DATA / 'triage'} is not there; set ASSAY_DATA", file=sys.stderr)
     return None
 
 
