@@ -77,7 +77,7 @@ READS_ENVIRONMENT = {
     "elastic/rank.py": "likewise",
     "elastic/processor.py": "limits of instruction sets, and which GPUs are visible",
     "elastic/environment.py": "the scheduler's job and the container's image",
-    "workflows/triage/case.py": "what a process is started with",
+    "workflows/triage.py": "what a process is started with",
     "workflows/run.py": "the compiler of torch.compile",
     "trackers/mlflow.py": "what MLflow needs to take a folder",
 }

@@ -91,11 +91,13 @@ class SharedCause(Record):
 
     signatures: tuple[str, ...]
     factors: dict[str, str]
-    """Common to their attempts."""
+    """Common to their attempts, or what replays of their steps name: `operator`, or `explanation`."""
+    runs: tuple[str, ...] = ()
+    """Whose replays name it."""
     onset_s: float | None = None
     """When they became more frequent."""
-    p_value: float
-    """Under no common cause."""
+    p_value: float | None
+    """Under no common cause; null if replays show it."""
 
 
 class Symptoms(Record):

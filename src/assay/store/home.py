@@ -3,7 +3,6 @@
     $ASSAY_HOME, else runs/
       RUN/                 a run's folder: run.json and all that the run left
       campaigns/NAME/      a campaign's
-      cases/NAME.json      an investigation's notebook
       api/                 files and jobs of `assay serve`
       api.db               a table of those jobs, which may be deleted
       calibrations/        what forecasts of other world sizes follow from
@@ -33,9 +32,8 @@ if TYPE_CHECKING:
     from assay.store.settings import Settings
 
 CAMPAIGNS = "campaigns"
-CASES = "cases"
 API = "api"
-"""What `assay serve` and `assay worker` keep: files, jobs, datasets."""
+"""What `assay serve` and `assay serve worker` keep: files, jobs, datasets."""
 CALIBRATIONS = "calibrations"
 """What `assay throughput` has measured."""
 CAMPAIGN_FILE = "campaign.json"
@@ -72,7 +70,7 @@ class Home:
 
     def run_dir(self, run_id: str) -> Path:
         """Return the folder of a run or of results under such a name; it may not exist."""
-        if run_id in (CAMPAIGNS, CASES, API, CALIBRATIONS):
+        if run_id in (CAMPAIGNS, API, CALIBRATIONS):
             of = "the API" if run_id == API else f"all {run_id}"
             raise ConfigError(f"'{run_id}' is the folder of {of}, not a run. Choose another name.")
         return (self.folder / checked_name(run_id, of="the run's id")).resolve()
@@ -175,7 +173,7 @@ class Home:
         folder = self.campaigns / checked_name(name, of="the campaign's name")
         if not (folder / CAMPAIGN_FILE).is_file():
             known = ", ".join(self.campaign_names()) or "none"
-            raise ConfigError(f"{folder}: no such campaign; there is {known}. 'assay campaign run FILE' begins one.")
+            raise ConfigError(f"{folder}: no such campaign; there is {known}. 'assay decide run FILE' begins one.")
         return folder
 
     def has_pipeline(self, name: str) -> bool:
@@ -188,11 +186,6 @@ class Home:
 
         path = self.campaigns / name / PIPELINE_FILE
         return Pipeline.from_json(path.read_bytes(), source=path)
-
-    @property
-    def cases(self) -> Path:
-        """Folder of cases; it may not exist."""
-        return (self.folder / CASES).resolve()
 
     @property
     def calibrations(self) -> Path:

@@ -15,15 +15,7 @@ from assay.cli.parameters import (
     force_option,
     ledger_with_runs,
 )
-from assay.cli.triage.ab_test import bisect
-from assay.cli.triage.case import case
-from assay.cli.triage.ci import ci
-from assay.cli.triage.data import data
-from assay.cli.triage.failures import failures, fixed
-from assay.cli.triage.guard import guard
 from assay.cli.triage.parameters import JSON
-from assay.cli.triage.slow import skew, slow, startup
-from assay.cli.triage.symptoms import hang, symptoms
 
 if TYPE_CHECKING:
     from assay.triage.overview import Fleet
@@ -32,24 +24,39 @@ MOST_STARTS = 100
 """Maximum number of runs, the newest, whose startup is read for a page."""
 
 
-@click.group(cls=CommandGroup, invoke_without_command=True)
+_MODULES = {
+    "overview": "assay.cli.triage.group",
+    "failures": "assay.cli.triage.failures",
+    "symptoms": "assay.cli.triage.symptoms",
+    "fixed": "assay.cli.triage.failures",
+    "guard": "assay.cli.triage.guard",
+    "slow": "assay.cli.triage.slow",
+    "bisect": "assay.cli.triage.ab_test",
+    "skew": "assay.cli.triage.slow",
+    "hang": "assay.cli.triage.symptoms",
+    "startup": "assay.cli.triage.slow",
+    "data": "assay.cli.triage.data",
+    "ci": "assay.cli.triage.ci",
+}
+
+
+@click.group(cls=CommandGroup, modules=_MODULES, default="overview")
+def triage() -> None:
+    """Find out why runs fail, hang or slow down, which data changed, and whether a fix worked.
+
+    Without a command: the overview of all runs on record.
+    """
+
+
+@triage.command()
 @click.option("--page", type=OUT_PAGE, help="Write the overview as an HTML page.")
 @force_option
 @click.option(
     "--junit", multiple=True, type=SOURCE_PATH, help="With --page: CI results, as for 'triage ci'. May be repeated."
 )
 @JSON
-@click.pass_context
-def triage(context: click.Context, page: Path | None, junit: tuple[Path, ...], as_json: bool) -> None:
-    """Find out why attempts fail, what their logs show, what symptoms share, what slowed down or hangs, which
-    data changed, where startup and CI lose time, and whether a fix worked; keep runs away from broken parts.
-
-    Without a command: what to look at first, over all runs on record, by device-hours lost per week.
-    """
-    if context.invoked_subcommand is not None:
-        if page is not None or as_json:
-            raise ConfigError(f"put --page and --json after '{context.invoked_subcommand}', if it has them.")
-        return
+def overview(page: Path | None, junit: tuple[Path, ...], as_json: bool) -> None:
+    """Show what to look at first, over all runs on record, by device-hours lost per week."""
     if junit and page is None:
         raise ConfigError("--junit needs --page FILE.")
     from assay.reporting.terminal.triage_overview import print_triage_overview
@@ -81,7 +88,3 @@ def _write_page(fleet: "Fleet", page: Path, junit: tuple[Path, ...]) -> None:
     document = triage_document(fleet, startup, ci_report, created_s=SystemClock().now_s())
     write_file(page, render_document(document))
     click.echo(f"page: {page}", err=True)
-
-
-for command in (failures, symptoms, case, fixed, guard, slow, bisect, skew, hang, startup, data, ci):
-    triage.add_command(command)

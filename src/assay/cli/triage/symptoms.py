@@ -5,17 +5,28 @@ from typing import TYPE_CHECKING
 
 import click
 
-from assay.cli.parameters import SOURCE_OR_RUN, current_home, ledger_with_runs, run_and_step
+from assay.base.errors import DataError
+from assay.cli.parameters import SOURCE_OR_RUN, current_home, ledger_with_runs, print_status, run_and_step
 from assay.cli.triage.parameters import JSON
 
 if TYPE_CHECKING:
-    from assay.records.symptoms import Symptoms
+    from assay.records.symptoms import SharedCause, Symptoms
 
 
 @click.command()
 @click.argument("sources", nargs=-1, type=SOURCE_OR_RUN, metavar="[RUN|LOG]...")
+@click.option(
+    "--replay", is_flag=True, help="Replay the failed step of each run, to name a wrong operator that several share."
+)
+@click.option(
+    "--timeout-s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=3_600.0,
+    show_default=True,
+    help="Time limit of each replay, in seconds.",
+)
 @JSON
-def symptoms(sources: tuple[Path | str, ...], as_json: bool) -> None:
+def symptoms(sources: tuple[Path | str, ...], replay: bool, timeout_s: float, as_json: bool) -> None:
     """Find the line at which each LOG failed and its class, group similar failures, and list which may share a
     cause.
 
@@ -25,14 +36,16 @@ def symptoms(sources: tuple[Path | str, ...], as_json: bool) -> None:
     """
     from assay.reporting.terminal.symptoms import print_symptoms
 
-    found = symptoms_of(sources)
+    found = _symptoms_of(sources)
+    if replay:
+        found = found.model_copy(update={"shared": (*_replayed_causes(found, timeout_s), *found.shared)})
     if as_json:
         click.echo(found.to_json())
     else:
         print_symptoms(found)
 
 
-def symptoms_of(sources: tuple[Path | str, ...]) -> "Symptoms":
+def _symptoms_of(sources: tuple[Path | str, ...]) -> "Symptoms":
     """Return the symptoms of logs (paths) and runs (ids, `RUN@STEP`); without any, of all runs on record."""
     from assay.triage.symptoms.combine import read_symptoms
     from assay.triage.symptoms.recorded import RunSelection, failures_of_runs, failures_on_record
@@ -52,6 +65,21 @@ def symptoms_of(sources: tuple[Path | str, ...]) -> "Symptoms":
         shared = shared_causes(ledger, failures, np.random.default_rng(0))
     found = read_symptoms(logs, failures)
     return found.model_copy(update={"shared": shared.causes, "shared_because": shared.because})
+
+
+def _replayed_causes(found: "Symptoms", timeout_s: float) -> "tuple[SharedCause, ...]":
+    """Replay the failed step of each run. A step that cannot be replayed is named on stderr."""
+    from assay.triage.symptoms.shared import causes_of_replays, steps_to_replay
+    from assay.workflows.triage import audited_replay
+
+    steps, reports, environment = steps_to_replay(found.failures), {}, current_home().environment()
+    for run_id, symptom in steps.items():
+        print_status(f"replay of step {symptom.step} of run '{run_id}'")
+        try:
+            reports[run_id] = audited_replay(run_id, symptom.step or 0, environment=environment, timeout_s=timeout_s)
+        except DataError as error:
+            click.secho(f"warning: {error}", err=True, fg="yellow")
+    return causes_of_replays(steps, reports)
 
 
 @click.command()

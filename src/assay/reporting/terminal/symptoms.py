@@ -47,9 +47,11 @@ def _print_failure(failure: RecordedSymptom) -> None:
 def _print_shared(shared: SharedCause) -> None:
     named = [f"{name}={value}" for name, value in shared.factors.items()]
     named += [f"since {utc_text(shared.onset_s)}"] if shared.onset_s is not None else []
+    evidence = f"replays of {', '.join(shared.runs)}" if shared.p_value is None else f"p = {shared.p_value:.2g}"
+    certainty = "have" if shared.p_value is None else "may have"
     click.secho(
-        f"{len(shared.signatures)} signatures may have one cause, {one_line(' + '.join(named))} "
-        f"(p = {shared.p_value:.2g}):",
+        f"{len(shared.signatures)} signatures {certainty} one cause, {one_line(' + '.join(named))} "
+        f"({one_line(evidence)}):",
         fg="red",
         bold=True,
     )

@@ -16,7 +16,6 @@ from assay.planning.program.offer import Offer, Safety
 from assay.planning.program.plan import Plan
 from assay.records.audit import AuditReport
 from assay.records.benchmark import BenchmarkResult
-from assay.records.case import CaseStatus
 from assay.records.ci_report import CiReport
 from assay.records.commit_bisection import CommitBisection
 from assay.records.coverage import Coverage
@@ -57,7 +56,7 @@ from assay.reporting.views.scaling import CodeLengthsView, ScalingView
 
 HEAD = """# The keys of `--json`
 
-This page is what `assay show --keys` prints. Keys are added, never renamed.
+This page is what `assay runs show --keys` prints. Keys are added, never renamed.
 
 `T?` is `T` or null, `T[]` a list, `{T}` an object with names as keys. Null means unknown, not measured or not
 applicable; infinity and NaN are null, too. `time` is ISO 8601 in UTC. A key in `_s` holds seconds (of a point
@@ -78,19 +77,19 @@ class Printed(NamedTuple):
 
 PRINTED = (
     Printed("assay runs", "a list, the newest run first", RunLine),
-    Printed("assay show, assay train", "one object; `train` prints it once the run is done", RunView),
-    Printed("assay show PIPELINE, assay train PIPELINE", "one object", PipelineView),
+    Printed("assay runs show, assay train", "one object; `train` prints it once the run is done", RunView),
+    Printed("assay runs show PIPELINE, assay train PIPELINE", "one object", PipelineView),
     Printed("assay train --check", "one object", CheckView),
-    Printed("assay diff", "one object", RunDiffView),
+    Printed("assay runs diff", "one object", RunDiffView),
     Printed("assay train --on background, assay train --on slurm", "one object, at once", Launch),
-    Printed("assay audit", "one object", AuditReport),
-    Printed("assay goodput RUN...", "one object", Goodput),
-    Printed("assay goodput PROGRAM", "one object", ProgramGoodput),
-    Printed("assay export", "one object", ExportedModel),
-    Printed("assay compare", "a list, one object a candidate", ComparisonView),
-    Printed("assay replay", "one object", ReplayReport),
-    Printed("assay rollout", "one object", RolloutReport),
-    Printed("assay drill", "one object", DrillReport),
+    Printed("assay runs audit", "one object", AuditReport),
+    Printed("assay runs goodput RUN...", "one object", Goodput),
+    Printed("assay runs goodput PROGRAM", "one object", ProgramGoodput),
+    Printed("assay runs export", "one object", ExportedModel),
+    Printed("assay decide compare", "a list, one object a candidate", ComparisonView),
+    Printed("assay runs replay", "one object", ReplayReport),
+    Printed("assay runs rollout", "one object", RolloutReport),
+    Printed("assay train drill", "one object", DrillReport),
     Printed(
         "assay data index, assay data build, assay data hold-out, assay data score",
         "one object",
@@ -107,24 +106,18 @@ PRINTED = (
     Printed("assay eval run, assay eval work, assay eval import", "one object a line", BenchmarkResult),
     Printed("assay eval history", "a list, benchmark by benchmark, each by step", HistoryLine),
     Printed("assay eval coverage", "one object", Coverage),
-    Printed("assay campaign list", "a list, the newest campaign first", CampaignLine),
-    Printed("assay campaign run, assay campaign show, assay decide", "a list, one object a candidate", Decision),
+    Printed("assay decide list", "a list, the newest campaign first", CampaignLine),
+    Printed("assay decide run, assay decide show, assay decide again", "a list, one object a candidate", Decision),
     Printed("assay throughput", "one object", ThroughputForecast),
     Printed("assay throughput --check", "one object", ThroughputCheck),
     Printed("assay scaling fit", "one object", ScalingView),
     Printed("assay scaling code-length", "one object", CodeLengthsView),
-    Printed("assay evidence power", "one object", PowerView),
-    Printed("assay evidence proxy", "one object", ProxyView),
+    Printed("assay decide power", "one object", PowerView),
+    Printed("assay decide proxy", "one object", ProxyView),
     Printed("assay triage", "one object", TriageOverview),
     Printed("assay triage failures", "one object", FailureDiagnosis),
     Printed("assay triage guard", "a list, by name", GuardStatus),
     Printed("assay triage symptoms", "one object", Symptoms),
-    Printed(
-        "assay triage case open, assay triage case add, assay triage case vote, assay triage case check, "
-        "assay triage case show",
-        "one object",
-        CaseStatus,
-    ),
     Printed("assay triage ci", "one object", CiReport),
     Printed("assay triage data", "one object", DataChanges),
     Printed("assay triage slow", "one object", SlowChanges),

@@ -7,9 +7,13 @@
 A region that only one signature supports is no shared cause, hence the last step: either all other signatures
 together, for many rare ones, or one by one (Benjamini & Heller's partial conjunction, 2008), for few frequent ones.
 Signatures are listed if their p-value there is at most 0.2.
+
+Replays of the failed steps are stronger evidence: symptoms of any kind share a cause if the operator audit of each
+run's step names the same operator, whatever most people would guess.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -20,6 +24,7 @@ from scipy.stats import binom
 from assay.base.errors import ConfigError
 from assay.base.shapes import Bool, Float64, Int64
 from assay.base.units import number_of
+from assay.records.replay import ReplayReport
 from assay.records.symptoms import RecordedSymptom, SharedCause
 from assay.store.ledger.ledger import Ledger
 from assay.triage.attempts.build import ColumnNames, built
@@ -36,6 +41,7 @@ NUM_MOMENTS = 40
 """Number of tested onsets, spread over the attempts."""
 TWICE = 2
 """Bonferroni factor: regions and onsets are tested."""
+MAX_REPLAYS = 12
 NAMED = 0.2
 """Signatures with at most this p-value are listed as sharing the cause."""
 
@@ -164,3 +170,37 @@ def _with_onsets(found: Sequence[SharedCause]) -> list[SharedCause]:
     if not same:
         return [*regions, onset]
     return [region.model_copy(update={"onset_s": onset.onset_s}) if region in same else region for region in regions]
+
+
+def steps_to_replay(failures: Sequence[RecordedSymptom]) -> dict[str, RecordedSymptom]:
+    """Return run -> its first symptom with a step, for at most `MAX_REPLAYS` runs."""
+    first: dict[str, RecordedSymptom] = {}
+    for failure in failures:
+        if failure.step:
+            first.setdefault(failure.run_id, failure)
+    return dict(list(first.items())[:MAX_REPLAYS])
+
+
+def causes_of_replays(
+    symptoms: Mapping[str, RecordedSymptom], reports: Mapping[str, ReplayReport]
+) -> tuple[SharedCause, ...]:
+    """Return what the audited replays of several runs name in common: an operator, or else bad rows. Both
+    arguments are by run."""
+    runs = defaultdict[tuple[str, str], list[str]](list)
+    for run_id, report in reports.items():
+        finding = report.operators.finding if report.operators is not None else None
+        if finding is not None:
+            namespace, name, *_ = finding.operator.split(".")  # overloads of one operator share its code
+            runs["operator", f"{namespace}::{name}"].append(run_id)
+        elif report.explanation is not None and report.explanation.cause == "bad data":
+            runs["explanation", "bad data"].append(run_id)
+    shared = sorted((item for item in runs.items() if len(item[1]) > 1), key=lambda item: -len(item[1]))
+    return tuple(
+        SharedCause(
+            signatures=tuple(dict.fromkeys(symptoms[run_id].key for run_id in named if symptoms[run_id].key)),
+            factors={kind: value},
+            runs=tuple(named),
+            p_value=None,
+        )
+        for (kind, value), named in shared
+    )

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from assay.records.replay import Explanation, OperatorFinding, OperatorWatchReport, ReplayReport
+from assay.records.symptoms import RecordedSymptom
 from assay.triage.attempts.build import ColumnNames, built
 from assay.triage.attempts.columns import columns_of
-from assay.triage.symptoms.shared import SIGNATURE, shared_in
+from assay.triage.symptoms.shared import SIGNATURE, causes_of_replays, shared_in, steps_to_replay
 
 NUM_ATTEMPTS, NUM_UNITS, NUM_HOSTS, NUM_SIGNATURES = 500, 60, 12, 6
 EVERYWHERE = 0.05
@@ -80,3 +82,41 @@ def test_where_nothing_tells_attempts_apart_that_is_said():
     found = shared([{**row, "host": "n01", "dataset": "d"} for row in fleet(4)][:40])
     assert found.causes == ()
     assert "all attempts have one value" in found.because
+
+
+def symptom(run_id, key, step=7):
+    return RecordedSymptom(
+        run_id=run_id, step=step, at_s=0.0, seen_by="failure", symptom_class="unknown", key=key, text=key
+    )
+
+
+def replayed(run_id, *, operator=None, cause="ordinary"):
+    """An audited replay with what the audit and the explanation name."""
+    finding = None if operator is None else OperatorFinding(
+        operator=operator, problem="outside its error bound", module="", phase="forward", inputs=(), output="",
+        detail="", lane=None, row_ids=(),
+    )  # fmt: skip
+    watched = OperatorWatchReport(mode="audit-ops", num_calls=9, num_operators=3, finding=finding, not_audited={})
+    return ReplayReport(
+        run_id=run_id, step=7, through_step=7, from_step=0, attempt=1, code_version="1", recorded_code_version="1",
+        verdict="equal", compared=1, at_step=(), first_difference=None, loss=1.0, gradient_norm=1.0,
+        operators=watched, explanation=Explanation(cause=cause, because="."),
+    )  # fmt: skip
+
+
+def test_runs_whose_audits_name_one_operator_share_it_whatever_their_symptoms():
+    failures = [symptom("dies", "nan"), symptom("falls", "index"), symptom("off", "doubt"), symptom("no", "x", None)]
+    steps = steps_to_replay([*failures, symptom("dies", "later")])
+    assert list(steps) == ["dies", "falls", "off"] and steps["dies"].key == "nan"
+    audits = {
+        "dies": replayed("dies", operator="aten.sum.dim_IntList"),
+        "falls": replayed("falls", operator="aten.sum.default", cause="bad data"),
+        "off": replayed("off", cause="bad data"),
+    }
+    (shared,) = causes_of_replays(steps, audits)
+    assert (shared.factors, shared.runs) == ({"operator": "aten::sum"}, ("dies", "falls"))
+    assert (shared.signatures, shared.p_value) == (("nan", "index"), None)
+    assert causes_of_replays(steps, {**audits, "falls": replayed("falls")}) == ()
+    audits["falls"] = replayed("falls", cause="bad data")
+    (shared,) = causes_of_replays(steps, audits)
+    assert (shared.factors, shared.runs) == ({"explanation": "bad data"}, ("falls", "off"))

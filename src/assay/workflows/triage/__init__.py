@@ -1,1 +1,0 @@
-"""What triage starts: the commands that a hypothesis predicts."""
