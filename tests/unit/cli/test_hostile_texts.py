@@ -21,19 +21,11 @@ from assay.base.digest import sha256_of_bytes
 from assay.base.errors import AssayError
 from assay.cli.main import main
 from assay.records.record import Record
-from assay.reporting.charts.figure import Table
-from assay.reporting.documents.document import (
-    Document,
-    DocumentSection,
-    Listing,
-    Paragraph,
-    TitledTable,
-    markdown,
-)
+from assay.reporting.document import Document, Fact, Listing, Paragraph, Section, Table, TitledTable, Verdict
+from assay.reporting.documents.markdown import markdown
 from assay.reporting.documents.memo_markdown import memo_markdown
 from assay.reporting.documents.model_card import ModelFacts, model_card
 from assay.reporting.views.memo import Memo
-from assay.reporting.views.verdict import Tile, Verdict
 from assay.statistics.predictions import PREDICTIONS_FILE, evaluation_folder
 from assay.store.home import Home
 from golden.write_records import golden_record
@@ -51,8 +43,8 @@ HOSTILE = (
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 COLOURS = re.compile("\x1b\\[[0-9;]*m")
 SCREENS = (
-    "runs", "show r", "diff r s", "goodput", "goodput r s", "campaign list", "eval history r",
-    "runs --json", "show r --json", "diff r s --json", "eval history r --json",
+    "runs", "runs show r", "runs diff r s", "runs goodput", "runs goodput r s", "decide list", "eval history r",
+    "runs --json", "runs show r --json", "runs diff r s --json", "eval history r --json",
 )  # fmt: skip
 PAGES = ("report r", "report --live", "report --campaigns")
 
@@ -167,7 +159,7 @@ def test_a_screen_shows_hostile_texts_and_obeys_none(
     output = capfd.readouterr()
     assert code == 0, output.err
     assert not OBEYED.findall(COLOURS.sub("", output.out + output.err))
-    if command.startswith("show"):
+    if command.startswith("runs show"):
         assert "[/nothing]" in output.out.replace("\n", "")
     if "--json" in command:
         json.loads(output.out)
@@ -264,8 +256,8 @@ def document_of(text: str) -> str:
             kind=text,
             subtitle=text,
             verdict=Verdict("good", text, text),
-            tiles=[Tile(text, text, text)],
-            sections=[DocumentSection(text, blocks)],
+            tiles=[Fact(text, text, text)],
+            sections=[Section(text, blocks)],
             footer=text,
         )
     )

@@ -22,6 +22,7 @@ from assay.base.errors import DataError
 from assay.records.evaluation import ScoreEvaluation, evaluation_from_json
 from assay.reporting.charts.label_plots import confusion_figure, fit_figure
 from assay.reporting.charts.run_figures import metrics_table
+from assay.reporting.document import FULL, NARROW
 from assay.statistics.evaluate import compare_evaluations, evaluate_predictions
 from assay.statistics.mean_scores import share_estimate
 from assay.statistics.predictions import PREDICTIONS_FILE, evaluation_folder
@@ -199,13 +200,14 @@ def test_classes_that_are_guessed_worse_than_by_their_shares_are_warned_of(tmp_p
 def test_class_names_and_the_fit_are_on_the_page(tmp_path: Path) -> None:
     overall = evaluated(tmp_path / "a", classes_table(0, skill=2.0)[0], ClassPredictions(NAMES)).overall
     drawn = confusion_figure(overall.classes)
-    assert "spam" in drawn.wide and "never &lt;seen&gt;" in drawn.wide and "never <seen>" not in drawn.wide
+    wide, narrow = drawn.chart.svg(FULL), drawn.chart.svg(NARROW)
+    assert "spam" in wide and "never &lt;seen&gt;" in wide and "never <seen>" not in wide
     counts = [f">{count}</text>" for class_ in overall.classes for count in class_.predicted_as if count]
-    assert drawn.narrow is not None and all(count in drawn.narrow and count in drawn.wide for count in counts)
+    assert all(count in narrow and count in wide for count in counts)
     assert "Most often" in drawn.caption and len(drawn.table.rows) == 4
     assert any(row[0] == "macro F1" for row in metrics_table(overall).rows)
     overall = evaluated(tmp_path / "b", numbers_table(1.0)[0], NumberPredictions("days")).overall
-    assert overall.fit is not None and fit_figure(overall.fit).wide.count("<circle") == 10
+    assert overall.fit is not None and fit_figure(overall.fit).chart.svg(NARROW).count("<circle") == 10
     assert [row[0] for row in metrics_table(overall).rows][:3] == [
         "absolute error (days)", "squared error (days squared)", "R²",
     ]  # fmt: skip

@@ -13,9 +13,9 @@ from assay.reporting.charts.evidence_plots import (
     is_worse,
     roc_plot,
 )
-from assay.reporting.charts.figure import Figure, Table, figure, legend_of
 from assay.reporting.charts.plots import PHASES
 from assay.reporting.charts.run_figures import series_figure
+from assay.reporting.document import Drawing, Figure, Table, figure, legend_of
 from assay.reporting.views.comparison import ComparedRun, ComparisonPage, ComparisonView
 from assay.reporting.views.run_page import RunPage
 from assay.reporting.views.series import Series
@@ -184,7 +184,8 @@ def _quality(page: ComparisonPage) -> Iterator[Figure]:
         yield Figure(
             title="Ranking",
             caption="ROC curves on the same rows; the higher curve ranks better.",
-            wide=roc_plot(curves, label="ROC curves of all runs"),
+            chart=Drawing(lambda _: roc_plot(curves, label="ROC curves of all runs")),
+            has_one_width=True,
             legend=legend,
             table=Table.of(
                 evaluations,
@@ -197,9 +198,12 @@ def _quality(page: ComparisonPage) -> Iterator[Figure]:
         yield Figure(
             title="Calibration",
             caption="Points on the dashed line: probabilities are calibrated.",
-            wide=calibration_plot(
-                [evaluation.overall.calibration for evaluation in evaluations], label="Calibration of all runs"
+            chart=Drawing(
+                lambda _: calibration_plot(
+                    [evaluation.overall.calibration for evaluation in evaluations], label="Calibration of all runs"
+                )
             ),
+            has_one_width=True,
             legend=legend,
             table=Table.of(
                 evaluations,

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from assay.base.units import count_text, number_of, percent_text
 from assay.records.evaluation import ClassScore, NumberBin, NumberFit
-from assay.reporting.charts.figure import Figure, Table, figure
 from assay.reporting.charts.plots import number_text
 from assay.reporting.charts.svg import Axis, domain, plot_area, svg_root, tag, text, title
+from assay.reporting.document import Drawing, Figure, Table, figure
 
 MAX_CLASSES = 12
 """Number of the most frequent classes that are drawn; the table has all."""
@@ -62,9 +62,12 @@ def fit_figure(fit: NumberFit) -> Figure:
     return Figure(
         title="Predicted and true",
         caption=f"Points on the dashed line: rows with prediction 10 have a mean label of 10.{explained}",
-        wide=area.svg_root(
-            area.line([low, high], [low, high], "guide"), *markers, label="Mean label over mean prediction, by bin"
+        chart=Drawing(
+            lambda _: area.svg_root(
+                area.line([low, high], [low, high], "guide"), *markers, label="Mean label over mean prediction, by bin"
+            )
         ),
+        has_one_width=True,
         table=Table.of(
             fit.bins,
             ("rows", lambda bin_: f"{bin_.num_rows:,}"),

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from assay.decision.sentences import interval_words
 from assay.reporting.charts.evidence_plots import ForestRow, forest_plot, is_worse
-from assay.reporting.charts.figure import Figure, Table, figure
+from assay.reporting.document import Figure, Table, figure
 from assay.reporting.views.memo import EFFECT_COLUMNS, Memo, all_effects, effect_row
 
 BENCHMARKS_CAPTION = (

@@ -10,9 +10,9 @@ from assay.base.units import number_of
 from assay.planning.explain import critical_chain
 from assay.planning.program.plan import Plan, Planned
 from assay.planning.program.program import Program
-from assay.reporting.charts.figure import FULL, NARROW
 from assay.reporting.charts.plots import number_text
 from assay.reporting.charts.svg import FONT_WIDTH, Axis, Scale, path, plot_area, svg_root, tag, text, title
+from assay.reporting.document import FULL, NARROW
 
 ROW = 19
 HEAD = 26

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -95,57 +96,77 @@ def bucketed(steps: Sequence[float], values: Sequence[float], *, buckets: int = 
     )
 
 
-def series_plot(
-    series: Sequence[Series],
-    *,
-    width: int,
-    y_label: str,
-    label: str,
-    zero_based: bool = False,
-    dots: bool = False,
-) -> str:
-    """Plot metrics over steps: mean lines in bands from minimum to maximum; rolled-back points as dots."""
-    drawn = [item.committed_points() for item in series]
-    thinned = [bucketed(*entry, buckets=MAX_BUCKETS if width > 400 else 60) for entry in drawn]
-    extremes = [value for bucket in thinned for value in (*bucket.lows, *bucket.highs)]
-    steps = [step for item in series for step in item.steps]
-    first, last = min(steps, default=0.0), max(steps, default=1.0)
-    is_log = spans_decades(extremes) and not zero_based
-    range_ = log_domain(extremes) if is_log else domain(_without_outliers(extremes), floor=0.0 if zero_based else None)
-    area = plot_area(
-        width,
-        280 if width > 400 else 250,
-        Axis("step", (first, max(last, first + 1)), number_text),
-        Axis(f"{y_label}, logarithmic" if is_log else y_label, range_, number_text, is_log=is_log),
-    )
-    # Bands below lines, whichever series they belong to.
-    bands = [
-        area.band(line.steps, _inside(line.lows, area), _inside(line.highs, area), f"band s{index}")
-        for index, line in enumerate(thinned, 1)
-    ]
-    lost = [_lost_points(item, area) for item in series]
-    lines = [
-        _line(line, area, f"s{index + 1}{under(index, len(series))}", dots=dots) for index, line in enumerate(thinned)
-    ]
-    probes = _probes(thinned, [item.name for item in series], area) if width > 400 else ""
-    return area.svg_root(*bands, *lost, *lines, probes, label=label)
+@dataclass(frozen=True)
+class LineChart:
+    """Metrics over steps: mean lines in bands from minimum to maximum; rolled-back points as dots."""
+
+    series: Sequence[Series]
+    label: str
+    """For screen readers."""
+    y_label: str
+    zero_based: bool = False
+    dots: bool = False
+    limits: tuple[float, float] = (-math.inf, math.inf)
+    """The axis does not go beyond these values, such as 0 and 1 for shares."""
+    number: str = ".4f"
+    """Format of a value beside the curve on a terminal."""
+
+    def svg(self, width: int) -> str:
+        """Return the plot."""
+        series = self.series
+        drawn = [item.committed_points() for item in series]
+        thinned = [bucketed(*entry, buckets=MAX_BUCKETS if width > 400 else 60) for entry in drawn]
+        steps = [step for item in series for step in item.steps]
+        first, last = min(steps, default=0.0), max(steps, default=1.0)
+        x_axis = Axis("step", (first, max(last, first + 1)), number_text)
+        area = plot_area(width, 280 if width > 400 else 250, x_axis, self._y_axis(thinned))
+        # Bands below lines, whichever series they belong to.
+        bands = [
+            area.band(line.steps, _inside(line.lows, area), _inside(line.highs, area), f"band s{index}")
+            for index, line in enumerate(thinned, 1)
+        ]
+        lost = [_lost_points(item, area) for item in series]
+        lines = [
+            _line(line, area, f"s{index + 1}{under(index, len(series))}", dots=self.dots)
+            for index, line in enumerate(thinned)
+        ]
+        probes = _probes(thinned, [item.name for item in series], area) if width > 400 else ""
+        return area.svg_root(*bands, *lost, *lines, probes, label=self.label)
+
+    def value_text(self, value: float) -> str:
+        """Return a value as it stands beside the curve on a terminal."""
+        return format(value, self.number)
+
+    def _y_axis(self, thinned: Sequence[Bucketed]) -> Axis:
+        extremes = [value for bucket in thinned for value in (*bucket.lows, *bucket.highs)]
+        if spans_decades(extremes) and not self.zero_based and self.limits[1] == math.inf:
+            return Axis(f"{self.y_label}, logarithmic", log_domain(extremes), number_text, is_log=True)
+        low, high = domain(_without_outliers(extremes), floor=0.0 if self.zero_based else None)
+        return Axis(self.y_label, (max(low, self.limits[0]), min(high, self.limits[1])), number_text)
+
+
+@dataclass(frozen=True)
+class StackedBars:
+    """Device time by phase: a bar for the whole run and for each attempt."""
+
+    bars: Sequence[PhaseTotal]
+    label: str
+    """For screen readers."""
+
+    def svg(self, width: int) -> str:
+        """Return the bars."""
+        bars = self.bars if len(self.bars) <= MAX_BARS else self.bars[:1]
+        longest = max((sum(seconds.values()) for _, seconds in bars), default=0.0) or 1.0
+        left = 78.0
+        scale = Scale(0.0, longest, left, width - 74)
+        drawn = [_phase_bar(name, seconds, scale, y=8 + 34 * index) for index, (name, seconds) in enumerate(bars)]
+        return svg_root(*drawn, width=width, height=8 + 34 * len(bars), label=self.label)
 
 
 def under(index: int, count: int) -> str:
     """Return the class of the first of several lines: broad and pale, so that an equal line does not hide
     it."""
     return " under" if index == 0 and count > 1 else ""
-
-
-def phase_bars(totals: Sequence[PhaseTotal], *, width: int, label: str) -> str:
-    """Plot a bar of device time by phase for the whole run and for each attempt."""
-    if len(totals) > MAX_BARS:
-        totals = totals[:1]
-    longest = max((sum(seconds.values()) for _, seconds in totals), default=0.0) or 1.0
-    left = 78.0
-    scale = Scale(0.0, longest, left, width - 74)
-    bars = [_phase_bar(name, seconds, scale, y=8 + 34 * index) for index, (name, seconds) in enumerate(totals)]
-    return svg_root(*bars, width=width, height=8 + 34 * len(totals), label=label)
 
 
 def phase_totals(run: RunView) -> list[PhaseTotal]:

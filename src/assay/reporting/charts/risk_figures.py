@@ -9,9 +9,9 @@ from assay.base.units import percent_text, sampled_percent_text
 from assay.planning.program.calendar import Calendar
 from assay.planning.simulation.drivers import Driver
 from assay.planning.simulation.network import Array
-from assay.reporting.charts.figure import Figure, Table, figure, legend_of
 from assay.reporting.charts.plots import number_text, percent_number
 from assay.reporting.charts.svg import FONT_WIDTH, Axis, Scale, plot_area, svg_root, tag, text, title
+from assay.reporting.document import Figure, Table, figure, legend_of
 
 ROW = 30
 

@@ -1,11 +1,12 @@
 """The figures of a run's page: timeline, learning curves, model quality."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 from assay.base.clock import utc_text
-from assay.base.units import duration_text, number_of, percent_text
+from assay.base.units import duration_text, number_of, percent_text, tenths_text
 from assay.records.evaluation import (
     AnyEvaluation,
     ClassifierEvaluation,
@@ -28,10 +29,10 @@ from assay.reporting.charts.evidence_plots import (
     roc_plot,
     score_plot,
 )
-from assay.reporting.charts.figure import Figure, Size, Table, figure, legend_of
 from assay.reporting.charts.label_plots import confusion_figure, fit_figure
-from assay.reporting.charts.plots import PHASES, bucketed, phase_bars, phase_totals, series_plot
+from assay.reporting.charts.plots import PHASES, LineChart, StackedBars, bucketed, phase_totals
 from assay.reporting.charts.timeline_plot import timeline_plot
+from assay.reporting.document import Drawing, Figure, Size, Table, figure, legend_of, number
 from assay.reporting.views.run import RunView
 from assay.reporting.views.run_page import RunPage
 from assay.reporting.views.series import RunSeries, Series
@@ -214,7 +215,7 @@ def _name_with_unit(metric: Metric) -> str:
 
 
 def series_figure(
-    series: list[Series],
+    series: Sequence[Series],
     *,
     title: str,
     caption: str,
@@ -224,21 +225,19 @@ def series_figure(
     size: Size = "full",
 ) -> Figure:
     """Return a figure of metrics over steps."""
-    names = ", ".join(curve.name for curve in series)
-    label = f"{title} over steps: {names}"
-    rows = []
-    for curve in series:
-        thinned = bucketed(curve.steps, curve.values, buckets=TABLE_ROWS)
-        rows += [
-            (curve.name, f"{step:,.0f}", f"{mean:.5g}", f"{low:.5g}", f"{high:.5g}")
-            for step, mean, low, high in zip(*thinned, strict=True)
-        ]
-    return figure(
-        lambda width: series_plot(series, width=width, y_label=y_label, label=label, zero_based=zero_based, dots=dots),
+    rows = [
+        (curve.name, f"{step:,.0f}", f"{mean:.5g}", f"{low:.5g}", f"{high:.5g}")
+        for curve in series
+        for step, mean, low, high in zip(*bucketed(curve.steps, curve.values, buckets=TABLE_ROWS), strict=True)
+    ]
+    label = f"{title} over steps: {', '.join(curve.name for curve in series)}"
+    limits = (0.0, 1.0) if y_label == "share" else (-math.inf, math.inf)
+    return Figure(
         title=title,
         caption=caption,
+        chart=LineChart(series, label, y_label, zero_based=zero_based, dots=dots, limits=limits),
         legend=legend_of(curve.name for curve in series) if len(series) > 1 else (),
-        table=Table(("series", "step (mean)", "mean", "min", "max"), rows),
+        table=Table(("series", *map(number, ("step (mean)", "mean", "min", "max"))), rows),
         size=size,
     )
 
@@ -303,11 +302,12 @@ def _phases(run: RunView) -> Figure:
         )
         for name, seconds in totals
     ]
-    return figure(
-        lambda width: phase_bars(totals, width=width, label=label),
+    held_s = sum(totals[0][1].values())
+    return Figure(
         title="Where the device time went",
         caption=phase_figure_caption(run),
-        legend=[(f"phase {name}", name) for name in present],
+        chart=StackedBars(totals, label),
+        legend=[(f"phase {name}", f"{name} {tenths_text(totals[0][1][name] / held_s)}") for name in present],
         table=Table(("", *present, "held"), rows),
     )
 
@@ -316,7 +316,8 @@ def _ranking(roc: RocCurve, auc: Estimate) -> Figure:
     return Figure(
         title="Ranking",
         caption=f"The ROC curve. The dashed line is chance. The area below it is {estimate_text(auc)}.",
-        wide=roc_plot([roc], label=f"ROC curve with area {auc.value:.4f}"),
+        chart=Drawing(lambda _: roc_plot([roc], label=f"ROC curve with area {auc.value:.4f}")),
+        has_one_width=True,
         table=Table.of(
             list(zip(*roc, strict=True))[:: max(1, len(roc[0]) // 20)],
             ("false positive rate", lambda point: f"{point[0]:.3f}"),
@@ -332,10 +333,13 @@ def _calibration(evaluation: ClassifierEvaluation) -> Figure:
         title="Calibration",
         caption="Points on the dashed line: of rows with predicted probability 30%, 30% are positive. "
         f"The mean distance is {overall.expected_calibration_error:.3f}.",
-        wide=calibration_plot(
-            [overall.calibration],
-            label=f"Calibration diagram, expected calibration error {overall.expected_calibration_error:.4f}",
+        chart=Drawing(
+            lambda _: calibration_plot(
+                [overall.calibration],
+                label=f"Calibration diagram, expected calibration error {overall.expected_calibration_error:.4f}",
+            )
         ),
+        has_one_width=True,
         table=Table.of(
             overall.calibration,
             ("rows", lambda calibration_bin: f"{calibration_bin.num_rows:,}"),
@@ -355,7 +359,8 @@ def _scores(histogram: ScoreHistogram) -> Figure:
     return Figure(
         title="Scores by class",
         caption="Distribution of scores for each class. Less overlap is better.",
-        wide=score_plot(histogram, label="Histogram of predicted probabilities for both classes"),
+        chart=Drawing(lambda _: score_plot(histogram, label="Histogram of predicted probabilities for both classes")),
+        has_one_width=True,
         legend=[("negatives", "label 0"), ("positives", "label 1")],
         table=Table(("probability", "rows of label 0", "rows of label 1"), rows),
         size="third",

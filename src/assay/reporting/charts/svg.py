@@ -11,6 +11,9 @@ from assay.base.visible import written_out
 FONT_WIDTH = 6.2
 """Mean width of a character in pixels at the plots' font size."""
 
+LOG_RATIO = 15.0
+"""A curve that spans this factor is drawn on a log axis."""
+
 
 def tag(name: str, /, *children: str, **attributes: str | float | None) -> str:
     """Return an element. `class_` becomes `class`, `a_b` becomes `a-b`, None is left out. Children are markup,
@@ -96,9 +99,9 @@ def decades(low: float, high: float, target: int) -> list[float]:
 
 
 def spans_decades(values: Sequence[float]) -> bool:
-    """Return whether a log axis fits: all values are positive and the largest is 100 times the smallest."""
+    """Return whether a log axis fits: all values are positive, and the largest is 15 times the smallest or more."""
     finite = [value for value in values if math.isfinite(value)]
-    return bool(finite) and 1e-200 < 100.0 * min(finite) <= max(finite) < 1e200
+    return bool(finite) and 1e-200 < LOG_RATIO * min(finite) <= max(finite) < 1e200
 
 
 def log_domain(values: Sequence[float]) -> tuple[float, float]:

@@ -11,9 +11,9 @@ from assay.records.evaluation import Estimate
 from assay.records.failure_causes import FailureCause, FailureDiagnosis, RuledOut
 from assay.records.slow_changes import SlowChanges
 from assay.reporting.charts.evidence_plots import ForestRow, forest_plot
-from assay.reporting.charts.figure import Figure, Table, figure
 from assay.reporting.charts.plots import number_text, percent_number
 from assay.reporting.charts.svg import FONT_WIDTH, Axis, Scale, domain, plot_area, svg_root, tag, text, title
+from assay.reporting.document import Figure, Table, figure
 from assay.statistics.interval import normal_quantile, wilson_interval
 
 DAY_S = 86_400.0

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from assay.decision.sentences import device_time_text, effect_text
 from assay.records.decision import Clause, Decision, GateResult
-from assay.reporting.charts.figure import Table
+from assay.reporting.document import Table
 from assay.reporting.documents.markdown import code, markdown_table, plain, quoted
 from assay.reporting.views import memo as view
 from assay.reporting.views.memo import Memo

@@ -13,7 +13,7 @@ from assay.records.dataset import DatasetManifest
 from assay.records.evaluation import AnyEvaluation
 from assay.records.exported_model import ExportedModel
 from assay.records.run import Attempt, Run
-from assay.reporting.charts.figure import Table
+from assay.reporting.document import Table
 from assay.reporting.documents.markdown import code, fenced, markdown_table, plain, quoted
 from assay.reporting.views.verdict import device_hours_text, estimate_text
 
@@ -129,7 +129,7 @@ def _use_of_classifier(exported: ExportedModel) -> Iterator[str]:
         yield f"`rows` are mappings with {named}, None where it is not known; without them all is missing."
     yield (
         "transformers has no class of this shape, so the folder brings a module, which needs torch and "
-        "transformers only: read `modeling_assay.py` before you trust it. `assay predict FOLDER FILE` runs "
+        "transformers only: read `modeling_assay.py` before you trust it. `assay eval predict FOLDER FILE` runs "
         f"none of it. Texts of more than {exported.max_tokens:,} tokens are cut, as none longer was trained on."
     )
 
@@ -205,7 +205,7 @@ def _audit(facts: ModelFacts) -> Iterator[str]:
         f"what was learned behind {plain(audit.forked_from)}" if audit and audit.forked_from else "the run as a whole"
     )
     if audit is None:
-        command = code(f"assay audit {facts.run.run_id}")
+        command = code(f"assay runs audit {facts.run.run_id}")
         yield f"No audit on record: it is not proved that each row was used once ({command})."
         return
     yield (

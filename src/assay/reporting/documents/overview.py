@@ -8,13 +8,23 @@ from assay.base.units import count_text, duration_text, number_of, tenths_text
 from assay.decision.sentences import device_time_text, interval_words
 from assay.records.evaluation import Estimate
 from assay.reporting.charts.evidence_plots import ForestRow, forest_plot, is_worse
-from assay.reporting.charts.figure import Figure, Table, figure
 from assay.reporting.charts.run_figures import series_figure
-from assay.reporting.documents.document import Block, Document, DocumentSection, Paragraph, TitledTable
+from assay.reporting.document import (
+    Block,
+    Document,
+    Fact,
+    Figure,
+    Paragraph,
+    Section,
+    Table,
+    TitledTable,
+    Verdict,
+    figure,
+)
 from assay.reporting.views.campaign_list import CampaignLine
 from assay.reporting.views.live import LiveRun
 from assay.reporting.views.series import Series
-from assay.reporting.views.verdict import Tile, Verdict, device_hours_text, run_verdict
+from assay.reporting.views.verdict import device_hours_text, run_verdict
 
 NOT_DECIDED = "not yet decided"
 
@@ -39,11 +49,11 @@ def campaigns_document(lines: Sequence[CampaignLine], *, memos: Sequence[tuple[s
             + f"; {number_of(len(open_lines), 'candidate')} with a pending look.",
         ),
         tiles=[
-            Tile("campaigns", str(len(campaigns)), f"{number_of(len(lines), 'candidate')}"),
-            *(Tile(f"to {word}", str(count), "by the newest decision") for word, count in counts.items()),
-            Tile("device time", device_hours_text(spent_s), "of the runs that were judged"),
+            Fact("campaigns", str(len(campaigns)), f"{number_of(len(lines), 'candidate')}"),
+            *(Fact(f"to {word}", str(count), "by the newest decision") for word, count in counts.items()),
+            Fact("device time", device_hours_text(spent_s), "of the runs that were judged"),
         ],
-        sections=[DocumentSection(name, list(_campaign(campaign_lines_))) for name, campaign_lines_ in campaigns],
+        sections=[Section(name, list(_campaign(campaign_lines_))) for name, campaign_lines_ in campaigns],
         footer="Read from the ledger; a campaign's memo says where each number comes from. Regenerate with: "
         "assay report --campaigns",
         links=memos,
@@ -116,12 +126,12 @@ def live_document(runs: Sequence[LiveRun], *, now_s: float) -> Document:
             _summary(running, bad, runs),
         ),
         tiles=[
-            Tile("running", str(len(running)), number_of(sum(_ranks(run) for run in running), "rank")),
-            Tile("failed or left", str(len(bad)), "within a day"),
-            Tile("stopped", str(len(runs) - len(running) - len(bad) - unknown), "within a day"),
-            Tile("next to finish", duration_text(min(left)) if left else "—", "at the speed so far"),
+            Fact("running", str(len(running)), number_of(sum(_ranks(run) for run in running), "rank")),
+            Fact("failed or left", str(len(bad)), "within a day"),
+            Fact("stopped", str(len(runs) - len(running) - len(bad) - unknown), "within a day"),
+            Fact("next to finish", duration_text(min(left)) if left else "—", "at the speed so far"),
         ],
-        sections=[DocumentSection(run.view.run_id, list(_live_run(run, now_s))) for run in runs],
+        sections=[Section(run.view.run_id, list(_live_run(run, now_s))) for run in runs],
         footer="Regenerate with: assay report --live. With --every 30 it is written, and read, every 30 s.",
         links=[],
     )

@@ -16,11 +16,21 @@ from assay.planning.simulation.offer_report import OfferReport
 from assay.planning.simulation.outcome import Outcome
 from assay.planning.simulation.questions import SimulatedWhatIf
 from assay.planning.simulation.scope import SEARCH_SAMPLES
-from assay.reporting.charts.figure import Figure, Table, figure
 from assay.reporting.charts.plan_figures import capacity_profile, gantt
 from assay.reporting.charts.risk_figures import Distribution, probability_figure, tornado_figure
-from assay.reporting.documents.document import Block, Document, DocumentSection, Listing, Paragraph, TitledTable
-from assay.reporting.views.verdict import Tile, Verdict
+from assay.reporting.document import (
+    Block,
+    Document,
+    Fact,
+    Figure,
+    Listing,
+    Paragraph,
+    Section,
+    Table,
+    TitledTable,
+    Verdict,
+    figure,
+)
 from assay.store.settings import HourPrice
 
 DOCUMENT_LINKS = (
@@ -51,11 +61,11 @@ def execution_plan(report: OfferReport, price: HourPrice | None = None) -> Docum
         tiles=safety_tiles(program, offer.safety, price),
         sections=[
             *_what_breaks(report),
-            DocumentSection("The weeks", list(_weeks(report))),
-            DocumentSection("What was chosen", list(_chosen(report.offered))),
-            DocumentSection("Who does what, when", [_activities(program, offer)]),
-            DocumentSection("Which experiment next", list(_ladder(report))),
-            DocumentSection("What if", list(_questions(report))),
+            Section("The weeks", list(_weeks(report))),
+            Section("What was chosen", list(_chosen(report.offered))),
+            Section("Who does what, when", [_activities(program, offer)]),
+            Section("Which experiment next", list(_ladder(report))),
+            Section("What if", list(_questions(report))),
         ],
         footer=FOOT,
         links=DOCUMENT_LINKS,
@@ -80,7 +90,7 @@ def stage_gates(report: OfferReport) -> Document:
         subtitle=date_range_text(program),
         verdict=Verdict("open", number_of(len(gates), "gate"), sentence),
         tiles=[
-            Tile(
+            Fact(
                 program.gates[item.name].title.split(":")[0],
                 program.calendar.day_text(item.end_h),
                 _shares(report, item.name),
@@ -89,9 +99,9 @@ def stage_gates(report: OfferReport) -> Document:
         ],
         sections=[
             *_pilot(program),
-            DocumentSection("What each gate is worth", list(_worth(report))),
-            *(DocumentSection(program.gates[item.name].title, list(_gate(report, item))) for item in gates),
-            DocumentSection("Conditions that end it at any time", [_stops(program)]),
+            Section("What each gate is worth", list(_worth(report))),
+            *(Section(program.gates[item.name].title, list(_gate(report, item))) for item in gates),
+            Section("Conditions that end it at any time", [_stops(program)]),
         ],
         footer=FOOT,
         links=DOCUMENT_LINKS,
@@ -114,12 +124,12 @@ def raci(report: OfferReport) -> Document:
             f"{', '.join(sorted(program.title_of(name) for name in accountable))}.",
         ),
         tiles=[
-            Tile(program.title_of(name), f"{role.fte:g}", "full-time equivalents")
+            Fact(program.title_of(name), f"{role.fte:g}", "full-time equivalents")
             for name, role in program.team.items()
         ],
         sections=[
-            DocumentSection("The matrix", list(_matrix(program))),
-            DocumentSection("Who watches which risk", [_risk_owners(program)]),
+            Section("The matrix", list(_matrix(program))),
+            Section("Who watches which risk", [_risk_owners(program)]),
         ],
         footer=FOOT,
         links=DOCUMENT_LINKS,
@@ -205,22 +215,22 @@ def broken_promises(offer: Offer) -> list[str]:
     return [what for what, broken in is_broken.items() if broken]
 
 
-def safety_tiles(program: Program, safety: Safety, price: HourPrice | None) -> list[Tile]:
+def safety_tiles(program: Program, safety: Safety, price: HourPrice | None) -> list[Fact]:
     """Return tiles for date, device-hours and their risks, with the cost if the price is known."""
     day, hours = quantile_dates(program, safety.decision_day), safety.device_hours
     return [
-        Tile(
+        Fact(
             "decision by its date",
             safety.probability_text(safety.p_on_time),
             f"by the {deadline_text(program)}",
         ),
-        Tile(
+        Fact(
             "over budget",
             safety.probability_text(safety.p_over_budget),
             f"of simulations spend more than {program.budget.device_hours:,.0f} device-hours",
         ),
-        Tile("decision", day.p50, f"median; 80% of simulations: {day.p10} to {day.p90}"),
-        Tile(
+        Fact("decision", day.p50, f"median; 80% of simulations: {day.p10} to {day.p90}"),
+        Fact(
             "device-hours",
             f"{hours.p50:,.0f}",
             f"median; 80% of simulations: {hours.p10:,.0f} to {hours.p90:,.0f}{cost_note(price, hours.p50)}",
@@ -236,14 +246,14 @@ def cost_note(price: HourPrice | None, device_hours: float) -> str:
 # The promises
 
 
-def _what_breaks(report: OfferReport) -> Iterator[DocumentSection]:
+def _what_breaks(report: OfferReport) -> Iterator[Section]:
     """Yield figures of each missed target and its drivers."""
     offer = report.offered.offer
     draw = {"date": date_figure, "budget": money_figure}
     figures: list[Block] = [draw[what](report) for what in broken_promises(offer)]
     if figures:
         figures.append(tornado_figure(report.drivers, now=offer.safety.p_on_time, num_samples=report.num_few_samples))
-        yield DocumentSection("What breaks the promise", figures)
+        yield Section("What breaks the promise", figures)
 
 
 def date_figure(report: OfferReport) -> Figure:
@@ -533,12 +543,10 @@ def _worth(report: OfferReport) -> Iterator[Block]:
     )
 
 
-def _pilot(program: Program) -> Iterator[DocumentSection]:
+def _pilot(program: Program) -> Iterator[Section]:
     if program.pilot is not None and program.pilot.note:
         gains = ", then ".join(f"{gain:+g}" for gain in program.pilot.gains)
-        yield DocumentSection(
-            "What is known before", [Paragraph(f"{program.pilot.note} Gains so far: {gains} points.")]
-        )
+        yield Section("What is known before", [Paragraph(f"{program.pilot.note} Gains so far: {gains} points.")])
 
 
 def _gate(report: OfferReport, item: Planned) -> Iterator[Block]:

@@ -13,7 +13,8 @@ from assay.base.errors import ConfigError
 from assay.planning.program.offer import Offer
 from assay.planning.program.progress import Progress
 from assay.planning.simulation.offer_report import OfferReport
-from assay.reporting.documents.document import Document, markdown
+from assay.reporting.document import Document
+from assay.reporting.documents.markdown import markdown
 from assay.reporting.documents.plan_documents import execution_plan, raci, stage_gates
 from assay.reporting.documents.render import render_document, write_file
 from assay.reporting.documents.risk_document import risk_register

@@ -1,6 +1,7 @@
 """Rendering of pages as self-contained HTML files that need no network and no script."""
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cache
@@ -22,7 +23,6 @@ from assay.reporting.charts.comparison_figures import (
     difference_figures,
     overlay_figures,
 )
-from assay.reporting.charts.figure import Figure
 from assay.reporting.charts.run_figures import (
     learning_figures,
     life_figures,
@@ -31,13 +31,10 @@ from assay.reporting.charts.run_figures import (
     metrics_table,
     quality_figures,
 )
-from assay.reporting.documents.document import Document
+from assay.reporting.document import FULL, HALF, NARROW, SIGNS, Cell, Document, Fact, Figure, Section, Verdict
 from assay.reporting.views.comparison import ComparisonPage, ComparisonView
 from assay.reporting.views.run_page import RunPage
 from assay.reporting.views.verdict import (
-    SIGNS,
-    Tile,
-    Verdict,
     comparison_verdict,
     device_hours_text,
     interval_text,
@@ -47,7 +44,7 @@ from assay.reporting.views.verdict import (
 )
 from assay.store.objects import open_store
 
-Section = tuple[str, Iterable[Figure]]
+FigureSection = tuple[str, Iterable[Figure]]
 """Heading and figures."""
 
 
@@ -101,9 +98,20 @@ def render_document(document: Document, *, refresh_s: float | None = None) -> st
         subtitle=document.subtitle,
         verdict=document.verdict,
         tiles=document.tiles,
+        tags=document.tags,
         document=document,
+        contents=_contents(document.sections),
         refresh_s=refresh_s,
     )
+
+
+def _contents(sections: Sequence[Section]) -> list[tuple[str, str]]:
+    """Return an anchor and the name of each section."""
+    anchors: list[str] = []
+    for section in sections:
+        anchor = section.anchor or re.sub(r"[^a-z0-9]+", "-", section.name.lower()).strip("-") or "section"
+        anchors.append(anchor if anchor not in anchors else f"{anchor}-{len(anchors)}")
+    return [(anchor, section.name) for anchor, section in zip(anchors, sections, strict=True)]
 
 
 def render_page(
@@ -112,16 +120,19 @@ def render_page(
     title: str,
     kind: str,
     subtitle: str,
-    verdict: Verdict,
-    tiles: Sequence[Tile],
-    sections: Iterable[Section] = (),
+    verdict: Verdict | None,
+    tiles: Sequence[Fact],
+    sections: Iterable[FigureSection] = (),
+    tags: Sequence[str] = (),
     **facts: Any,
 ) -> str:
     """Return a page with the shared header and the template's own `facts`. Sections without figures are left
     out."""
     shown = [(name, drawn) for name, figures in sections if (drawn := list(figures))]
     page = _environment().get_template(template)
-    return page.render(title=title, kind=kind, subtitle=subtitle, verdict=verdict, tiles=tiles, sections=shown, **facts)
+    return page.render(
+        title=title, kind=kind, subtitle=subtitle, verdict=verdict, tiles=tiles, tags=tags, sections=shown, **facts
+    )
 
 
 def write_file(path: Path, text: str) -> None:
@@ -155,7 +166,7 @@ def write_page(text: str, out: Path | None, *, default: Path) -> Path:
     return default
 
 
-def _comparison_tiles(comparison: ComparisonView) -> list[Tile]:
+def _comparison_tiles(comparison: ComparisonView) -> list[Fact]:
     difference, ratio = comparison.difference, comparison.throughput_ratio
     evaluated = (comparison.baseline_evaluation_s, comparison.candidate_evaluation_s)
     evaluation = f"; evaluation apart: {' and '.join(map(device_hours_text, evaluated))}" if any(evaluated) else ""
@@ -164,15 +175,15 @@ def _comparison_tiles(comparison: ComparisonView) -> list[Tile]:
     held = (comparison.baseline_device_s, comparison.candidate_device_s)
     interval = interval_text(difference, signed=True).strip()
     return [
-        Tile(f"difference of {comparison.metric.title}", f"{difference.value:+.4f}", interval or "no interval"),
-        Tile("rule", comparison.verdict, f"may lose {comparison.allowed_loss:g}"),
-        Tile("throughput", f"{ratio:.2f}x" if ratio else "—", f"rows/s, {sizes} ranks"),
-        Tile(
+        Fact(f"difference of {comparison.metric.title}", f"{difference.value:+.4f}", interval or "no interval"),
+        Fact("rule", comparison.verdict, f"may lose {comparison.allowed_loss:g}"),
+        Fact("throughput", f"{ratio:.2f}x" if ratio else "—", f"rows/s, {sizes} ranks"),
+        Fact(
             "training",
             f"{held[1] / held[0]:.2f}x" if all(held) else "—",
             f"of the baseline's device time{evaluation}",
         ),
-        Tile("weights", "equal" if comparison.weights_equal else "differ", "bit for bit, by digest"),
+        Fact("weights", "equal" if comparison.weights_equal else "differ", "bit for bit, by digest"),
     ]
 
 
@@ -190,5 +201,7 @@ def _environment() -> Environment:
     style = files("assay.reporting").joinpath("templates/page.css").read_text(encoding="utf-8")
     environment.globals["style"] = Markup(style)
     environment.globals["signs"] = SIGNS
+    environment.globals["widths"] = {"full": FULL, "half": HALF, "third": HALF, "narrow": NARROW}
+    environment.globals["as_cell"] = lambda value: value if isinstance(value, Cell) else Cell(value)
     environment.filters["drawn"] = Markup
     return environment

@@ -8,9 +8,8 @@ from assay.base.units import number_of, percent_text
 from assay.planning.program.program import Program
 from assay.planning.simulation.drivers import RegisterLine
 from assay.planning.simulation.offer_report import OfferReport
-from assay.reporting.charts.figure import Table
 from assay.reporting.charts.risk_figures import tornado_figure
-from assay.reporting.documents.document import Block, Document, DocumentSection, TitledTable
+from assay.reporting.document import Block, Document, Section, Table, TitledTable, Verdict
 from assay.reporting.documents.plan_documents import (
     DOCUMENT_LINKS,
     FOOT,
@@ -19,7 +18,7 @@ from assay.reporting.documents.plan_documents import (
     money_figure,
     safety_tiles,
 )
-from assay.reporting.views.verdict import Verdict, signed_text
+from assay.reporting.views.verdict import signed_text
 from assay.store.settings import HourPrice
 
 
@@ -34,13 +33,13 @@ def risk_register(report: OfferReport, price: HourPrice | None = None) -> Docume
         verdict=_verdict(report),
         tiles=safety_tiles(program, offer.safety, price),
         sections=[
-            DocumentSection("How sure are date and money", [date_figure(report), money_figure(report)]),
-            DocumentSection("The register", [_register(program, report.register), *_mitigations(report)]),
-            DocumentSection(
+            Section("How sure are date and money", [date_figure(report), money_figure(report)]),
+            Section("The register", [_register(program, report.register), *_mitigations(report)]),
+            Section(
                 "What date and budget depend on",
                 [tornado_figure(report.drivers, now=offer.safety.p_on_time, num_samples=report.num_few_samples)],
             ),
-            DocumentSection("Where the device-hours go", [_stages(report)]),
+            Section("Where the device-hours go", [_stages(report)]),
         ],
         footer=FOOT,
         links=DOCUMENT_LINKS,

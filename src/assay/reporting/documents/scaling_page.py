@@ -5,10 +5,9 @@ from collections.abc import Callable, Iterator
 from assay.base.clock import utc_text
 from assay.base.units import count_text, number_of, power_text
 from assay.records.scaling import BandCheck, LawParameter, ScalingPrediction
-from assay.reporting.charts.figure import Figure, Table, figure
 from assay.reporting.charts.scaling_plots import back_test_plot, loss_plot
+from assay.reporting.document import Fact, Figure, Table, Verdict, figure
 from assay.reporting.documents.render import render_page
-from assay.reporting.views.verdict import Tile, Verdict
 from assay.statistics.scaling.study import ExtrapolatedTarget, ScalingStudy
 
 
@@ -144,17 +143,17 @@ def _extrapolation_text(prediction: ScalingPrediction) -> str:
     return f"{beyond}x the data; {supported}x was tested"
 
 
-def _tiles(scaling: ScalingStudy, check: BandCheck | None) -> list[Tile]:
+def _tiles(scaling: ScalingStudy, check: BandCheck | None) -> list[Fact]:
     scale = scaling.fit.points.variables[scaling.fit.form.scale]
     unit = " FLOP" if scaling.fit.form.scale == "compute" else ""
     tiles = [
-        Tile(
+        Fact(
             "runs",
             str(scaling.law.num_points),
             f"{power_text(scale.min(), digits=2)} to {power_text(scale.max(), digits=2)}{unit}",
         ),
         *(
-            Tile(
+            Fact(
                 parameter.name,
                 f"{parameter.estimate.value:.4g}",
                 f"± {parameter.standard_error:.2g} (standard error)",
@@ -165,10 +164,10 @@ def _tiles(scaling: ScalingStudy, check: BandCheck | None) -> list[Tile]:
     ]
     if scaling.back_test is not None:
         factor = f"{scaling.back_test.multiplier(scaling.confidence):.2f}"
-        tiles.append(Tile("band", f"{factor} s", f"calibrated at {len(scaling.back_test.origins)} origins"))
+        tiles.append(Fact("band", f"{factor} s", f"calibrated at {len(scaling.back_test.origins)} origins"))
     if check is not None:
         note = f"nominal {check.confidence:.0%}; bootstrap alone {check.covered_by_bootstrap_alone:.0%}"
-        tiles.append(Tile("bands held", f"{check.covered:.0%}", note))
+        tiles.append(Fact("bands held", f"{check.covered:.0%}", note))
     return tiles
 
 

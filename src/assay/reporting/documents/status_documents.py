@@ -22,11 +22,21 @@ from assay.planning.simulation.forecast import (
 )
 from assay.planning.simulation.recommended_action import RecommendedAction, left_to_do, recommended_action
 from assay.records.decision import Decision
-from assay.reporting.charts.figure import Table
 from assay.reporting.charts.risk_figures import BudgetSeries, budget_figure
-from assay.reporting.documents.document import Block, Document, DocumentSection, Listing, Paragraph, TitledTable
+from assay.reporting.document import (
+    Block,
+    Document,
+    Fact,
+    Listing,
+    Paragraph,
+    Section,
+    Table,
+    TitledTable,
+    Tone,
+    Verdict,
+    worst,
+)
 from assay.reporting.documents.plan_documents import cost_note, criterion_text, deadline_text
-from assay.reporting.views.verdict import Tile, Tone, Verdict, worst
 from assay.store.settings import HourPrice
 
 FOOT = (
@@ -57,9 +67,9 @@ def weekly_status(
         verdict=_status_verdict(found, offer),
         tiles=_tiles(found, price),
         sections=[
-            DocumentSection("What to act on", [_alarms(found), *_limits(found, notes)]),
-            DocumentSection("Device-hours", [_burn_down(found, spends), *_hours_tables(found)]),
-            DocumentSection("Work", list(_work(found))),
+            Section("What to act on", [_alarms(found), *_limits(found, notes)]),
+            Section("Device-hours", [_burn_down(found, spends), *_hours_tables(found)]),
+            Section("Work", list(_work(found))),
         ],
         footer=FOOT,
     )
@@ -78,11 +88,11 @@ def review(found: ProgramForecast, offer: Offer, decisions: Sequence[tuple[Decis
         verdict=_recommendation(found),
         tiles=_review_tiles(found, offer),
         sections=[
-            DocumentSection("What to act on", [_alarms(found)]),
-            DocumentSection("What the gates said", [_gate_table(found)]),
-            *([DocumentSection("The evidence", evidence)] if evidence else []),
-            DocumentSection("What it cost", list(_costs(found))),
-            DocumentSection("What was not done", list(_not_done(found))),
+            Section("What to act on", [_alarms(found)]),
+            Section("What the gates said", [_gate_table(found)]),
+            *([Section("The evidence", evidence)] if evidence else []),
+            Section("What it cost", list(_costs(found))),
+            Section("What was not done", list(_not_done(found))),
         ],
         footer=FOOT,
     )
@@ -129,27 +139,27 @@ def _act_text(alarms: Sequence[Alarm]) -> str:
     return f"{number_of(len(alarms), 'alarm')}: act"
 
 
-def _tiles(found: ProgramForecast, price: HourPrice | None) -> list[Tile]:
+def _tiles(found: ProgramForecast, price: HourPrice | None) -> list[Fact]:
     program, outcome = found.program, found.outcome
     days = [program.calendar.day_text(24 * day) for day in outcome.decision_days(0.1, 0.5, 0.9)]
     low, middle, high = np.quantile(outcome.device_hours, (0.1, 0.5, 0.9))
     budget = program.budget.device_hours
     done = sum(actual.ended is not None for actual in found.progress.activities.values())
     return [
-        Tile("decision", days[1], f"median; 80% of simulations: {days[0]} to {days[2]}"),
-        Tile("on time", outcome.probability_text(outcome.p_on_time()), f"by the {deadline_text(program)}"),
-        Tile(
+        Fact("decision", days[1], f"median; 80% of simulations: {days[0]} to {days[2]}"),
+        Fact("on time", outcome.probability_text(outcome.p_on_time()), f"by the {deadline_text(program)}"),
+        Fact(
             "spent",
             f"{found.spent:,.4g}",
             f"of {budget:,.0f} device-hours; {found.to_come:,.4g} to come of what goes on"
             + cost_note(price, found.spent),
         ),
-        Tile(
+        Fact(
             "at completion",
             f"{middle:,.0f}",
             f"median; 80% of simulations: {low:,.0f} to {high:,.0f}{cost_note(price, middle)}",
         ),
-        Tile("done", f"{done} of {len(program.nodes())}", "activities and gates"),
+        Fact("done", f"{done} of {len(program.nodes())}", "activities and gates"),
     ]
 
 
@@ -317,7 +327,7 @@ def _not_over(found: ProgramForecast) -> Iterator[str]:
         yield f"On {moment.day} {moment:%B %Y} the program is not over: {what}."
 
 
-def _review_tiles(found: ProgramForecast, offer: Offer) -> list[Tile]:
+def _review_tiles(found: ProgramForecast, offer: Offer) -> list[Fact]:
     runs = _runs(found.progress)
     failed, attempts = sum(run.num_failed for run in runs), sum(run.num_attempts for run in runs)
     lost = sum(run.device_hours_lost for run in runs)
@@ -325,10 +335,10 @@ def _review_tiles(found: ProgramForecast, offer: Offer) -> list[Tile]:
     calendar = found.program.calendar
     last = calendar.day_text(max(map(calendar.hour_of, ends))) if ends else "—"
     return [
-        Tile("device-hours", f"{found.spent:,.4g}", f"planned {offer.plan.device_hours:,}"),
-        Tile("last finished", last, f"decision planned: {calendar.day_text(offer.plan.decision_h)}"),
-        Tile("runs", str(len(runs)), f"{number_of(attempts, 'attempt')}, {failed} killed or failed"),
-        Tile("lost work", f"{lost:,.3g}", "device-hours rolled back"),
+        Fact("device-hours", f"{found.spent:,.4g}", f"planned {offer.plan.device_hours:,}"),
+        Fact("last finished", last, f"decision planned: {calendar.day_text(offer.plan.decision_h)}"),
+        Fact("runs", str(len(runs)), f"{number_of(attempts, 'attempt')}, {failed} killed or failed"),
+        Fact("lost work", f"{lost:,.3g}", "device-hours rolled back"),
     ]
 
 

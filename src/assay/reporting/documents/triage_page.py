@@ -9,8 +9,7 @@ from assay.records.ci_report import CiReport
 from assay.records.startup import Startup
 from assay.records.triage_overview import Finding
 from assay.reporting.charts.triage_figures import rates_figure, scan_figure, seconds_figure, speed_figure
-from assay.reporting.documents.document import Block, Document, DocumentSection, Paragraph, TitledTable
-from assay.reporting.views.verdict import Tile, Verdict
+from assay.reporting.document import Block, Document, Fact, Paragraph, Section, TitledTable, Verdict
 from assay.triage.overview import Fleet
 
 HOUR_S = 3_600.0
@@ -22,11 +21,11 @@ def triage_document(fleet: Fleet, startup: Startup | None, ci: CiReport | None, 
     dearest = max(overview.results, key=lambda finding: finding.device_hours_a_week or 0.0, default=None)
     rate = overview.failures / overview.attempts if overview.attempts else 0.0
     sections = [
-        DocumentSection("What to look at first", list(_first(fleet))),
-        DocumentSection("Failures", list(_failures(fleet))),
-        DocumentSection("Speed", list(_speed(fleet))),
-        DocumentSection("Startup", list(_startup(startup))),
-        DocumentSection("CI", list(_ci(ci))),
+        Section("What to look at first", list(_first(fleet))),
+        Section("Failures", list(_failures(fleet))),
+        Section("Speed", list(_speed(fleet))),
+        Section("Startup", list(_startup(startup))),
+        Section("CI", list(_ci(ci))),
     ]
     return Document(
         name="triage",
@@ -35,9 +34,9 @@ def triage_document(fleet: Fleet, startup: Startup | None, ci: CiReport | None, 
         subtitle=f"{number_of(overview.runs, 'run')} on record, {utc_text(created_s)}",
         verdict=_verdict(overview.results),
         tiles=[
-            Tile("attempts that failed", percent_text(rate), f"{overview.failures:,} of {overview.attempts:,}"),
-            Tile("held", device_time_text(overview.device_hours * HOUR_S), f"in {days_text(overview.days)}"),
-            Tile("dearest", "—" if dearest is None else _hours_text(dearest), _lost(fleet)),
+            Fact("attempts that failed", percent_text(rate), f"{overview.failures:,} of {overview.attempts:,}"),
+            Fact("held", device_time_text(overview.device_hours * HOUR_S), f"in {days_text(overview.days)}"),
+            Fact("dearest", "—" if dearest is None else _hours_text(dearest), _lost(fleet)),
         ],
         sections=[section for section in sections if section.blocks],
         footer="Regenerate with: assay triage --page FILE. The same facts as JSON: assay triage --json.",

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from assay.base.visible import terminal_of
 from assay.records.run import RunStatus
-from assay.reporting.charts import figure
+from assay.reporting import document
 from assay.reporting.terminal.formatting import STATUS_STYLES, STATUS_WORDS
 
 RECOMMENDATION_STYLES = {"scale": "green", "narrow": "yellow", "stop": "blue"}
@@ -105,11 +105,12 @@ def print_list(
         screen.print(f"no room for: {', '.join(left_out)} (a wider terminal, or a pipe, has them)", style="dim")
 
 
-def print_table(found: figure.Table) -> None:
+def print_table(found: document.Table) -> None:
     """Print a page's table: names in the first column, numbers in the others."""
-    table = Table(found.header[0], *map(number, found.header[1:]), box=None, pad_edge=False, header_style="bold")
+    first, *others = (column.heading for column in found.columns)
+    table = Table(first, *map(number, others), box=None, pad_edge=False, header_style="bold")
     for row in found.rows:
-        table.add_row(*row)
+        table.add_row(*map(document.text_of, row))
     stdout().print(table)
 
 

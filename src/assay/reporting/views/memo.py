@@ -21,7 +21,7 @@ from assay.decision.sentences import (
 )
 from assay.records.campaign import CampaignRun
 from assay.records.decision import BenchmarkEffect, Clause, Decision, GateResult, MoreEvidence, Recommendation
-from assay.reporting.views.verdict import SIGNS, Mark, Tile, Tone, Verdict, worst
+from assay.reporting.document import SIGNS, Fact, Mark, Tone, Verdict, worst
 
 WORDS: dict[Recommendation, str] = {"scale": "Scale", "narrow": "Narrow", "stop": "Stop"}
 TONES: dict[Recommendation, Tone] = {"scale": "good", "narrow": "open", "stop": "ended"}
@@ -116,7 +116,7 @@ def models_text(runs: Sequence[CampaignRun]) -> str:
     return " ".join(texts)
 
 
-def memo_tiles(memo: Memo) -> list[Tile]:
+def memo_tiles(memo: Memo) -> list[Fact]:
     """Return effect, certainty and evidence of the first candidate, and the campaign's cost."""
     if not memo.decisions:
         return [_cost_tile(memo)]
@@ -126,17 +126,17 @@ def memo_tiles(memo: Memo) -> list[Tile]:
     worth = next(clause for clause in clauses if clause.name == "worth")
     return [
         _gain_tile(first),
-        Tile(
+        Fact(
             f"sure of {bound_text(first.least_effect, first.unit)} or more",
             chance_text(worth.value or 0.0),
             "probability, after shrinkage",
         ),
-        Tile(
+        Fact(
             "clauses that hold",
             f"{sum(clause.verdict == 'pass' for clause in declared)} of {len(declared)}",
             f"decided by {first.decided_by}{_unasked_count(first)}",
         ),
-        Tile(
+        Fact(
             "evidence",
             number_of(len(memo.runs()), "run"),
             f"{number_of(first.look.num_seeds, 'paired seed')}, {look_words(first)}",
@@ -364,18 +364,18 @@ def look_words(decision: Decision) -> str:
     return f"look {decision.look_number} of {decision.num_looks}"
 
 
-def _gain_tile(decision: Decision) -> Tile:
+def _gain_tile(decision: Decision) -> Fact:
     value, _, unit = effect_text(decision.effect.value, decision.unit).partition(" ")
     words = interval_words(decision.effect, decision.unit)
     interval = f" {words[words.index('[') :]}" if "[" in words else ""
-    return Tile(f"gain of {decision.candidate}", value, f"{unit}{interval}")
+    return Fact(f"gain of {decision.candidate}", value, f"{unit}{interval}")
 
 
 def cost_note(memo: Memo) -> str:
     """Explain which runs the costs cover."""
     evaluation = _evaluation_text(memo)
     if any(STAGE in decision.patch for decision in memo.decisions):
-        stage_costs = f"'assay show {memo.campaign}' has each stage's cost"
+        stage_costs = f"'assay runs show {memo.campaign}' has each stage's cost"
         return f"That is of all stages{_others_text(memo)}; {stage_costs}{evaluation}."
     return f"Candidates share the baseline's runs{evaluation}."
 
@@ -391,13 +391,13 @@ def _unasked_count(decision: Decision) -> str:
     return f"; {count} more {'was' if count == 1 else 'were'} not declared" if count else ""
 
 
-def _cost_tile(memo: Memo) -> Tile:
+def _cost_tile(memo: Memo) -> Fact:
     # The tile's name says the rest.
     spent, agreed = (
         device_time_text(seconds).removesuffix(" of device time") for seconds in (memo.spent_s(), memo.budget_s)
     )
     cost = f"; {memo.cost}" if memo.cost else ""
-    return Tile(
+    return Fact(
         "device time of training",
         spent,
         f"of {agreed} agreed{cost}{_others_text(memo)}{_evaluation_text(memo)}",

@@ -1,58 +1,17 @@
 """The verdict sentence and the tiles at the top of a page."""
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from assay.base.units import count_text, duration_text, number_of, percent_text
 from assay.records.evaluation import AUC, Estimate
 from assay.records.failure import FROM_OUTSIDE
 from assay.records.run import slower_command
+from assay.reporting.document import Fact, Mark, Tone, Verdict, worst
 from assay.reporting.views.run import RunView
 
 if TYPE_CHECKING:  # it draws on what a comparison computes with, which is large
     from assay.reporting.views.comparison import ComparisonPage, ComparisonView
-
-Tone = Literal["good", "ended", "open", "bad"]
-"""`ended`: a clear result that nothing further is done; it is not a failure."""
-
-
-class Mark(NamedTuple):
-    """A judgement of one aspect, such as `rows: proved` or `model: diverged`."""
-
-    about: str
-    tone: Tone
-    word: str
-
-    def text(self) -> str:
-        """Return the mark with its sign, which does not depend on colour."""
-        return f"{SIGNS[self.tone]} {self.about}: {self.word}"
-
-
-class Verdict(NamedTuple):
-    """The result in words."""
-
-    tone: Tone
-    word: str
-    """One or two words, which do not depend on colour."""
-    sentence: str
-    marks: tuple[Mark, ...] = ()
-    """The aspects of which `tone` is the worst; empty if there is only one."""
-
-
-SIGNS: dict[Tone, str] = {"good": "✓", "ended": "■", "open": "○", "bad": "✕"}
-
-
-def worst(tones: Iterable[Tone]) -> Tone:
-    """Return the worst tone; good if there is none."""
-    return max(tones, key=tuple(SIGNS).index, default="good")
-
-
-class Tile(NamedTuple):
-    """A key figure."""
-
-    name: str
-    value: str
-    note: str
 
 
 def estimate_text(estimate: Estimate | None, *, digits: int = 4, signed: bool = False) -> str:
@@ -158,7 +117,7 @@ def run_verdict(run: RunView) -> Verdict:
     return Verdict("bad" if run.warnings else "open", word, f"{sentence}{_state(run)}{warned}")
 
 
-def run_tiles(run: RunView) -> list[Tile]:
+def run_tiles(run: RunView) -> list[Fact]:
     """Return tiles for quality, rows, cost and attempts."""
     evaluation = run.evaluation
     headline = evaluation.headline if evaluation else None
@@ -168,24 +127,24 @@ def run_tiles(run: RunView) -> list[Tile]:
     commit = run.last_commit()
     audit = run.audit
     return [
-        Tile(
+        Fact(
             f"{headline.metric.title} on {evaluation.split}" if evaluation and headline else "quality",
             f"{estimate.value:.4f}" if estimate else "—",
             f"95%:{interval_text(estimate)}" if estimate else "not evaluated",
         ),
-        Tile(
+        Fact(
             "rows learned",
             count_text(audit.rows_trained) if audit else "—",
             _audit_text(run),
         ),
-        Tile(
+        Fact(
             "device time of training",
             device_hours_text(device_s) if device_s else "—",
             (f"goodput {percent_text(useful)}" if useful is not None else "no phases recorded")
             + (f"; evaluation apart: {device_hours_text(run.evaluation_s())}" if run.evaluation_s() else ""),
         ),
-        Tile("attempts", str(len(run.attempts)), _world_sizes(run.world_sizes)),
-        Tile(
+        Fact("attempts", str(len(run.attempts)), _world_sizes(run.world_sizes)),
+        Fact(
             "last commit",
             f"step {commit.step:,}" if commit else "—",
             f"weights {commit.weights_digest[:12]}" if commit else "nothing committed",
@@ -212,15 +171,17 @@ def next_commands(run: RunView) -> list[tuple[str, str]]:
         commands.append(("or change its recipe", f"assay train --from {run.run_id}@{step} KEY=VALUE"))
     if any(warning.rule == "diverged" for warning in run.warnings):
         step = max((attempt.reached_step for attempt in run.attempts), default=0) + int(kind == "loss_not_finite")
-        commands.append(("find out why", f"assay replay {run.run_id} --step {max(step, 1)} --explain"))
+        commands.append(("find out why", f"assay runs replay {run.run_id} --step {max(step, 1)} --explain"))
     spikes = [step for warning in run.warnings if warning.rule == "spikes" for step in warning.steps]
     if spikes:
-        commands.append(("find the rows behind the spike", f"assay replay {run.run_id} --step {spikes[0]} --bisect"))
+        commands.append(
+            ("find the rows behind the spike", f"assay runs replay {run.run_id} --step {spikes[0]} --bisect")
+        )
     if run.audit is None and run.status == "succeeded":
-        commands.append(("prove its rows", f"assay audit {run.run_id}"))
+        commands.append(("prove its rows", f"assay runs audit {run.run_id}"))
     if run.status == "succeeded" and not run.warnings:
-        commands.append(("compare with another run", f"assay compare {run.run_id} OTHER"))
-    return commands or [("show its progress", f"assay show {run.run_id}")]
+        commands.append(("compare with another run", f"assay decide compare {run.run_id} OTHER"))
+    return commands or [("show its progress", f"assay runs show {run.run_id}")]
 
 
 def _resume_command(run: RunView) -> tuple[str, str]:
@@ -237,7 +198,7 @@ def _resume_command(run: RunView) -> tuple[str, str]:
         whence = f"from the commit of step {step:,}" if step else "from the beginning"
         return f"train {whence} at a lower learning rate", slower_command(run.run_id, run.recipe, step=step)
     if kind == "fenced":
-        return "show the attempt that replaced it", f"assay show {run.run_id}"
+        return "show the attempt that replaced it", f"assay runs show {run.run_id}"
     condition = "" if kind is None or kind in FROM_OUTSIDE else _RESUME_CONDITIONS.get(kind, "the cause is fixed")
     whence = "go on from the last commit" if run.last_commit() else "begin again (nothing is committed)"
     return f"{whence}{', once ' if condition else ''}{condition}", resume

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from assay.records.evaluation import Estimate
 from assay.reporting.charts.evidence_plots import HIDDEN, ForestRow, forest_plot, forest_rows, unique_short_names
-from assay.reporting.charts.plots import bucketed, phase_bars, phase_totals, series_plot
+from assay.reporting.charts.plots import LineChart, StackedBars, bucketed, phase_totals
 from assay.reporting.charts.svg import Scale, decades, domain, tag, text, ticks
 from assay.reporting.charts.timeline_plot import timeline_plot
 from assay.reporting.views.series import Series
@@ -31,7 +31,7 @@ def found(svg: str, class_: str) -> list[ElementTree.Element]:
 @given(st.lists(NUMBERS, max_size=300), st.sampled_from([360, 500, 1036]))
 def test_any_series_makes_a_drawing_without_a_number_that_is_none(values, width):
     series = Series("loss", list(range(len(values))), values)
-    svg = series_plot([series], width=width, y_label="loss", label="loss")
+    svg = LineChart([series], "loss", "loss").svg(width)
     parsed(svg)
     assert "nan" not in svg
     assert "inf" not in svg
@@ -79,7 +79,7 @@ def test_the_life_of_a_killed_run_shows_its_death_and_what_was_lost(run_page):
 
 
 def test_the_parts_of_a_phase_bar_are_as_long_as_their_share(run_page):
-    svg = phase_bars(phase_totals(run_page.view), width=1036, label="phases")
+    svg = StackedBars(phase_totals(run_page.view), "phases").svg(1036)
     bars = found(svg, "compute")
     attempts = sum(float(bar.get("width")) + 1 for bar in bars[1:])
     assert float(bars[0].get("width")) + 1 == pytest.approx(attempts, abs=0.5)
@@ -87,13 +87,13 @@ def test_the_parts_of_a_phase_bar_are_as_long_as_their_share(run_page):
 
 def test_lost_points_are_drawn_apart_from_the_line():
     series = Series("loss", [1, 2, 3, 3, 4], [5.0, 4.0, 9.0, 3.0, 2.0], [False, False, True, False, False])
-    svg = series_plot([series], width=360, y_label="loss", label="loss")
+    svg = LineChart([series], "loss", "loss").svg(360)
     assert len(found(svg, "lost-point")) == 1
 
 
 def test_equal_curves_are_both_seen():
     series = Series("a", [1, 2], [1.0, 2.0])
-    svg = series_plot([series, series], width=360, y_label="loss", label="loss")
+    svg = LineChart([series, series], "loss", "loss").svg(360)
     assert [len(found(svg, name)) for name in ("under", "s2")] == [1, 2]
 
 
@@ -116,10 +116,7 @@ def test_a_forest_without_any_estimate_is_still_a_drawing(width):
 
 def test_a_loss_that_spans_decades_is_drawn_on_a_logarithmic_axis_and_one_that_does_not_is_not():
     wild, tame = np.geomspace(0.69, 3000.0, 50).tolist(), np.linspace(0.69, 0.3, 50).tolist()
-    drawn = [
-        series_plot([Series("loss", list(range(50)), values)], width=1036, y_label="loss", label="loss")
-        for values in (wild, tame)
-    ]
+    drawn = [LineChart([Series("loss", list(range(50)), values)], "loss", "loss").svg(1036) for values in (wild, tame)]
     assert ["logarithmic" in svg for svg in drawn] == [True, False]
     numbers = [element.text for element in found(drawn[0], "tick")]
     assert {"1", "10", "100", "1,000"} <= set(numbers)

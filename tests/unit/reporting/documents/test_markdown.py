@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from assay.base.visible import written_out
-from assay.reporting.charts.figure import Table
+from assay.reporting.document import Table
 from assay.reporting.documents.markdown import code, fenced, markdown_table, plain
 
 MARKS = st.text(st.sampled_from("a1 \n\t\\`*_[]()<>&|#!:;+-=~.$\"'/é"), max_size=12)

@@ -18,15 +18,8 @@ from assay.planning.simulation.forecast import Alarm, forecast
 from assay.planning.simulation.offer import baseline_of, make_offer
 from assay.planning.simulation.offer_report import build_offer_report
 from assay.planning.simulation.recommended_action import recommended, recommended_action
-from assay.reporting.charts.figure import Table
-from assay.reporting.documents.document import (
-    Document,
-    DocumentSection,
-    Listing,
-    Paragraph,
-    TitledTable,
-    markdown,
-)
+from assay.reporting.document import Document, Fact, Listing, Paragraph, Section, Table, TitledTable, Verdict
+from assay.reporting.documents.markdown import markdown
 from assay.reporting.documents.plan_documents import (
     _campaign_text,
     execution_plan,
@@ -41,7 +34,7 @@ from assay.reporting.documents.render import render_document
 from assay.reporting.documents.risk_document import risk_register
 from assay.reporting.documents.status_documents import review, weekly_status
 from assay.reporting.views.forecast import forecast_view
-from assay.reporting.views.verdict import Tile, Verdict, signed_text
+from assay.reporting.views.verdict import signed_text
 
 CASE = Path(__file__).parents[4] / "programs" / "helpfulness.yaml"
 NOTES = Progress.model_validate(
@@ -394,19 +387,16 @@ def test_what_is_no_folder_of_an_offer_is_refused_with_what_makes_one(tmp_path: 
 
 def test_markdown_keeps_tables_whole():
     document = Document(
-        "x",
-        "X",
-        "kind",
-        "made",
-        Verdict("good", "yes", "It is."),
-        [Tile("a", "1", "")],
-        [
-            DocumentSection(
+        title="X",
+        kind="kind",
+        verdict=Verdict("good", "yes", "It is."),
+        tiles=[Fact("a", "1", "")],
+        sections=[
+            Section(
                 "S",
                 [Paragraph("p"), Listing(["one"]), TitledTable("T", "", Table(("a|b", "c"), [("1\n2", "3")]))],
             )
         ],
-        "foot",
     )
     assert "| a\\|b | c |\n|---|---|\n| 1 2 | 3 |" in markdown(document)
 

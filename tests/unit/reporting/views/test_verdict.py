@@ -67,7 +67,7 @@ def test_json_holds_the_warnings_beside_the_audit(dead_page):
 
 def test_a_run_that_diverged_is_to_be_replayed_next_and_a_sound_one_compared(dead_page, run_page):
     assert "--explain" in next_commands(dead_page.view)[0][1]
-    assert next_commands(run_page.view)[-1][1] == f"assay compare {run_page.view.run_id} OTHER"
+    assert next_commands(run_page.view)[-1][1] == f"assay decide compare {run_page.view.run_id} OTHER"
 
 
 def test_a_gain_whose_whole_interval_is_above_zero_is_better_and_not_only_as_good(compared):
@@ -122,7 +122,7 @@ def _record(compared):
         ("exception", "--resume", "once the cause is fixed"),
         ("hang", "--resume", "once the cause is fixed"),
         ("killed_by_signal", "--resume", "go on from the last commit"),
-        ("fenced", "assay show", "replaced it"),
+        ("fenced", "assay runs show", "replaced it"),
     ],
 )
 def test_what_to_do_after_a_failure_does_not_meet_it_again(run_page, kind, command, words):
@@ -149,5 +149,5 @@ def test_the_sentence_of_a_failure_ends_once(run_page):
 def test_a_spike_comes_with_the_command_that_names_its_rows(run_page):
     spikes = WarningView(rule="spikes", text="step 9 (loss 3.06, before 0.4).", steps=(9, 21))
     view = run_page.view.model_copy(update={"warnings": (spikes,)})
-    assert f"assay replay {view.run_id} --step 9 --bisect" in [command for _, command in next_commands(view)]
+    assert f"assay runs replay {view.run_id} --step 9 --bisect" in [command for _, command in next_commands(view)]
     assert spikes.text in run_verdict(view).sentence

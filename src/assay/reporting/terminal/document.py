@@ -1,0 +1,229 @@
+"""Documents on a terminal: facts, sparklines and bars in one column of names, tables that fit, and tones as colours.
+Captions, footers and what is for pages only are left out."""
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Column as RichColumn
+from rich.table import Table as RichTable
+from rich.text import Text as RichText
+
+from assay.reporting.charts.plots import LineChart, StackedBars
+from assay.reporting.document import (
+    SIGNS,
+    Block,
+    Code,
+    Column,
+    Commands,
+    Document,
+    Fact,
+    Facts,
+    Figure,
+    Fold,
+    Listing,
+    Paragraph,
+    Section,
+    Table,
+    Text,
+    TitledTable,
+    Tone,
+    Verdict,
+    text_of,
+)
+from assay.reporting.terminal.drawing import PHASE_STYLES, phase_bar, sparkline
+from assay.reporting.terminal.terminal import TONE_STYLES, stdout
+
+MAX_NAME_WIDTH = 28
+"""Longer names of facts are wrapped."""
+
+ENDLESS = 100_000
+"""Columns for measuring a table without a limit."""
+
+Line = tuple[str, RenderableType]
+"""A name and what stands beside it."""
+
+
+def print_document(document: Document) -> None:
+    """Print a document."""
+    screen = stdout()
+    for part in _parts(document, screen):
+        screen.print(part)
+
+
+def print_fitting(table: Table, screen: Console | None = None) -> None:
+    """Print a table; if it is too wide, columns are dropped by their `drop_order`, and named."""
+    screen = screen or stdout()
+    for part in _fitting(table, screen):
+        screen.print(part)
+
+
+def _parts(document: Document, screen: Console) -> Iterator[RenderableType]:
+    yield _heading(document)
+    if document.verdict is not None:
+        yield from _verdict(document.verdict)
+    shown = [section for section in document.sections if not section.pages_only and _shown(section.blocks)]
+    width = max((len(name) for name in _names(document.tiles, shown)), default=0)
+    width = min(width, MAX_NAME_WIDTH)
+    if document.tiles:
+        yield ""
+        yield _grid([(fact.name, _value(fact)) for fact in document.tiles], width)
+    for section in shown:
+        yield ""
+        if section.name:
+            yield RichText(section.name, style="bold underline" if len(shown) > 1 else "bold")
+        yield from _blocks(_shown(section.blocks), width, screen)
+
+
+def _heading(document: Document) -> RichText:
+    title = RichText(document.title, style="bold")
+    if (verdict := document.verdict) is not None:
+        title.append(f"  {verdict.word.upper()}", style=f"bold {TONE_STYLES[verdict.tone]}")
+    title.append("".join(f"  #{tag}" for tag in document.tags), style="cyan not bold")
+    return title
+
+
+def _verdict(verdict: Verdict) -> Iterator[RenderableType]:
+    if verdict.marks:
+        yield RichText("   ").join(RichText(mark.text(), style=TONE_STYLES[mark.tone]) for mark in verdict.marks)
+    if verdict.sentence:
+        yield verdict.sentence
+
+
+def _shown(blocks: Sequence[Block]) -> list[Block]:
+    return [block for block in blocks if not block.pages_only]
+
+
+def _names(tiles: Sequence[Fact], sections: Sequence[Section]) -> Iterator[str]:
+    """Yield the names that stand in the column of names."""
+    yield from (fact.name for fact in tiles)
+    for section in sections:
+        for block in _shown(section.blocks):
+            if (lines := _lines(block)) is not None:
+                yield from (name for name, _ in lines)
+
+
+def _blocks(blocks: Sequence[Block], width: int, screen: Console) -> Iterator[RenderableType]:
+    lines: list[Line] = []
+    for block in blocks:
+        if (of_block := _lines(block)) is not None:
+            lines += of_block
+            continue
+        if lines:
+            yield _grid(lines, width)
+        lines = []
+        yield from _block(block, width, screen)
+    if lines:
+        yield _grid(lines, width)
+
+
+def _lines(block: Block) -> list[Line] | None:
+    """Return the lines of a block that has its names in the column of names, else None."""
+    match block:
+        case Facts(items, title):
+            heading: list[Line] = [(title, "")] if title else []
+            return [*heading, *((fact.name, _value(fact)) for fact in items)]
+        case Commands(items):
+            return [(purpose, RichText(command, style="cyan")) for purpose, command in items]
+        case Figure(title, _, LineChart() as chart):
+            several = len(chart.series) > 1
+            return [
+                (f"{title}: {series.name}" if several else title, RichText(text))
+                for series in chart.series
+                if (text := _curve(chart, series.committed_points()[1]))
+            ]
+        case Figure(title, _, StackedBars([(_, parts), *_]), legend):
+            phases = RichText()
+            for class_, text in legend:
+                phases.append("■ ", style=PHASE_STYLES[class_.removeprefix("phase ")])  # type: ignore[index]
+                phases.append(f"{text}   ")
+            return [(title, Group(phase_bar(parts), phases))]
+    return None
+
+
+def _block(block: Block, width: int, screen: Console) -> Iterator[RenderableType]:
+    match block:
+        case Paragraph(text):
+            yield _text(text)
+        case Listing(items, title):
+            yield from _title(title)
+            for item in items:
+                tone = None if isinstance(item, str) else item.tone
+                yield RichText.assemble(f"{SIGNS[tone]} " if tone else "- ", _text(item))
+        case Code(text, title):
+            yield from _title(title)
+            yield RichText(text)
+        case Fold(title, blocks, note):
+            yield from _title(title)
+            if note:
+                yield note
+            yield from _blocks(_shown(blocks), width, screen)
+        case TitledTable(title, caption, table) | Figure(title, caption, table=table) if table.rows:
+            yield from _title(title)
+            if isinstance(block, TitledTable) and caption:
+                yield RichText(caption, style="dim")
+            yield from _fitting(table, screen)
+
+
+def _title(title: str) -> Iterator[RenderableType]:
+    if title:
+        yield RichText(title, style="bold")
+
+
+def _grid(lines: Sequence[Line], width: int) -> RichTable:
+    grid = RichTable.grid(padding=(0, 2))
+    grid.add_column(style="bold", width=width)
+    grid.add_column()
+    for name, value in lines:
+        grid.add_row(name, value)
+    return grid
+
+
+def _value(fact: Fact) -> RichText:
+    value = _text(fact.value)
+    return RichText.assemble(value, (f"  {fact.note}", "dim")) if fact.note else value
+
+
+def _text(text: Text) -> RichText:
+    tone: Tone | None = None if isinstance(text, str) else text.tone
+    return RichText(text_of(text), style=TONE_STYLES[tone] if tone else "")
+
+
+def _curve(chart: LineChart, values: Sequence[float]) -> str:
+    """Return the first value, the curve in characters, and the last value; empty for fewer than two values."""
+    if len(values) < 2:
+        return ""
+    return f"{chart.value_text(values[0])} {sparkline(values)} {chart.value_text(values[-1])}"
+
+
+def _fitting(table: Table, screen: Console) -> Iterator[RenderableType]:
+    columns = table.columns
+    kept = list(range(len(columns)))
+    wide = screen.options.update(max_width=ENDLESS)
+    while True:
+        drawn = _drawn(table, [columns[index] for index in kept], kept)
+        width = screen.measure(drawn, options=wide).maximum
+        if not screen.is_terminal:
+            screen.width = max(screen.width, width)
+        droppable = [index for index in kept if columns[index].drop_order]
+        if width <= screen.width or not droppable:
+            break
+        kept.remove(max(droppable, key=lambda index: columns[index].drop_order))
+    yield drawn
+    dropped = [column.heading for index, column in enumerate(columns) if index not in kept]
+    if dropped:
+        yield RichText(f"no room for: {', '.join(dropped)} (a wider terminal, or a pipe, has them)", style="dim")
+
+
+def _drawn(table: Table, columns: Sequence[Column], kept: Sequence[int]) -> RichTable:
+    headings = [
+        RichColumn(
+            column.heading,
+            justify="right" if column.kind == "number" else "left",
+            no_wrap=column.kind != "text",
+        )
+        for column in columns
+    ]
+    drawn = RichTable(*headings, box=None, pad_edge=False, header_style="bold")
+    for row in table.rows:
+        drawn.add_row(*(_text(row[index]) for index in kept))
+    return drawn
