@@ -15,8 +15,6 @@ STYLES = (
     "class A:\n    def later(self):\n        import {package}.{name}",
     "try:\n    import {package}.{name}\nexcept ImportError:\n    pass",
     "with open('x') as f:\n    match f:\n        case 1:\n            import {package}.{name}",
-    "from importlib import import_module\nimport_module('{package}.{name}')",
-    "import unittest.mock\nunittest.mock.patch('{package}.{name}.value')",
     "if not TYPE_CHECKING:\n    import {package}.{name}",
     "if TYPE_CHECKING:\n    pass\nelse:\n    import {package}.{name}",
 )

@@ -48,28 +48,6 @@ class FirstFailure(Record):
     runs: PositiveInt
 
 
-class MissedFailure(Record):
-    """A failure that the selection missed."""
-
-    commit: str
-    test: str
-    file: str
-
-
-class CiBackTest(Record):
-    """Recorded failures that test selection would have found."""
-
-    failures: NonNegativeInt
-    selected: NonNegativeInt
-    low: NonNegativeFloat | None
-    high: NonNegativeFloat | None
-    missed: tuple[MissedFailure, ...]
-    commits: NonNegativeInt
-    selected_share: NonNegativeFloat | None
-    left_out: dict[str, int]
-    """Reason to the number of skipped failures."""
-
-
 class CiChanged(Record):
     """The tests affected by changed files."""
 
@@ -80,23 +58,24 @@ class CiChanged(Record):
     """Test files that depend on them."""
     test_files: NonNegativeInt
     selects_all: tuple[str, ...]
+    """Settings and dependencies."""
     unreached_files: tuple[str, ...]
-    unknown: dict[str, str]
-    """File to the assumption made."""
-    back_test: CiBackTest | None
+    """Python files that no test imports."""
+    unknown: tuple[str, ...]
+    """Files whose readers are unknown: deleted ones, and those that are not Python."""
 
 
 class CiReport(Record):
     """Statistics of CI runs."""
 
-    wall_s: NonNegativeFloat | None
+    wall_s: NonNegativeFloat
     """Median."""
     runs: NonNegativeInt
     commits: NonNegativeInt
     tests: NonNegativeInt
     spans: CiSpans
-    floor_s: NonNegativeFloat | None
-    floor_test: str | None
+    floor_s: NonNegativeFloat
+    floor_test: str
     bound_s: NonNegativeFloat | None
     """Lower bound for the requested shards."""
     shards: tuple[CiShard, ...]
@@ -110,4 +89,3 @@ class CiReport(Record):
     left_out: dict[str, str]
     """What was skipped, and why."""
     sources: dict[str, str]
-    changed: CiChanged | None = None

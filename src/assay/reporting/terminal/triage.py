@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import click
 
 from assay.base.units import duration_text, number_of, percent_text
-from assay.records.ci_report import CiBackTest, CiChanged, CiReport, CiSpans
+from assay.records.ci_report import CiChanged, CiReport, CiSpans
 from assay.records.commit_bisection import CommitBisection
 from assay.records.data_changes import DataChanges, MovedMetric, MovedSlice
 from assay.records.failure_causes import AdjustedRatio, FailureCause, FailureDiagnosis
@@ -128,21 +128,14 @@ MOST_LISTED = 10
 
 
 def print_ci(report: CiReport) -> None:
-    """Print test statistics, and the tests that a change affects."""
-    if report.wall_s is not None and report.floor_s is not None and report.floor_test is not None:
-        _print_runs_of_ci(report, report.wall_s, report.floor_s, report.floor_test)
-    if report.changed is not None:
-        _print_changed(report.changed)
-
-
-def _print_runs_of_ci(report: CiReport, wall_s: float, floor_s: float, floor_test: str) -> None:
+    """Print test statistics."""
     click.secho(
         f"{number_of(report.runs, 'run')} of {number_of(report.tests, 'test')}, "
-        f"{number_of(report.commits, 'known commit')}: {duration_text(wall_s)} a run",
+        f"{number_of(report.commits, 'known commit')}: {duration_text(report.wall_s)} a run",
         bold=True,
     )
     _print_spans(report.spans)
-    click.echo(f"no run is quicker than {duration_text(floor_s)}: {one_line(floor_test)}")
+    click.echo(f"no run is quicker than {duration_text(report.floor_s)}: {one_line(report.floor_test)}")
     if report.bound_s is not None:
         click.echo(
             f"{number_of(len(report.shards), 'shard')}: {duration_text(report.shards[0].seconds)} "
@@ -166,7 +159,8 @@ def _print_runs_of_ci(report: CiReport, wall_s: float, floor_s: float, floor_tes
         click.echo(f"{one_line(what)}: {reason}")
 
 
-def _print_changed(changed: CiChanged) -> None:
+def print_ci_changed(changed: CiChanged) -> None:
+    """Print the tests that a change affects."""
     click.secho(
         f"{number_of(len(changed.files), 'file')} changed since {changed.since[:10]}: they reach "
         f"{len(changed.tests):,} of {number_of(changed.test_files, 'test file')}",
@@ -180,28 +174,8 @@ def _print_changed(changed: CiChanged) -> None:
         click.secho("changed, and no test uses it:", fg="yellow")
         _print_listed(changed.unreached_files)
     if changed.unknown:
-        click.secho("not known:", fg="yellow")
-        _print_listed([f"{path}: {reason}" for path, reason in changed.unknown.items()])
-    if changed.back_test is not None:
-        _print_back_test(changed.back_test)
-
-
-def _print_back_test(back_test: CiBackTest) -> None:
-    """Print the share of recorded failures that the selection finds, and those that it misses."""
-    if back_test.low is None or back_test.high is None or back_test.selected_share is None:
-        click.echo("back-test: no failure on record can be asked of")
-    else:
-        click.echo(
-            f"back-test: the change of each commit selects {back_test.selected:,} of "
-            f"{number_of(back_test.failures, 'failure')} on record ({_rate(back_test.selected / back_test.failures)}, "
-            f"95% {_rate(back_test.low)} to {_rate(back_test.high)}) on {number_of(back_test.commits, 'commit')}, with "
-            f"{percent_text(back_test.selected_share)} of the test files"
-        )
-    if back_test.missed:
-        click.secho("missed:", fg="yellow")
-        _print_listed([f"{failure.commit[:10]} {failure.test}" for failure in back_test.missed])
-    for reason, count in back_test.left_out.items():
-        click.echo(f"left out: {number_of(count, 'failure')}: {reason}")
+        click.secho("changed, and which tests read it is unknown:", fg="yellow")
+        _print_listed(changed.unknown)
 
 
 def _print_listed(texts: Sequence[str]) -> None:

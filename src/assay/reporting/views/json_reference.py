@@ -16,7 +16,7 @@ from assay.planning.program.offer import Offer, Safety
 from assay.planning.program.plan import Plan
 from assay.records.audit import AuditReport
 from assay.records.benchmark import BenchmarkResult
-from assay.records.ci_report import CiReport
+from assay.records.ci_report import CiChanged, CiReport
 from assay.records.commit_bisection import CommitBisection
 from assay.records.coverage import Coverage
 from assay.records.data_changes import DataChanges
@@ -76,7 +76,7 @@ class Printed(NamedTuple):
 
 
 PRINTED = (
-    Printed("assay runs", "a list, the newest run first", RunLine),
+    Printed("assay runs list", "a list, the newest run first", RunLine),
     Printed("assay runs show, assay train", "one object; `train` prints it once the run is done", RunView),
     Printed("assay runs show PIPELINE, assay train PIPELINE", "one object", PipelineView),
     Printed("assay train --check", "one object", CheckView),
@@ -114,11 +114,12 @@ PRINTED = (
     Printed("assay scaling code-length", "one object", CodeLengthsView),
     Printed("assay decide power", "one object", PowerView),
     Printed("assay decide proxy", "one object", ProxyView),
-    Printed("assay triage", "one object", TriageOverview),
+    Printed("assay triage overview", "one object", TriageOverview),
     Printed("assay triage failures", "one object", FailureDiagnosis),
     Printed("assay triage guard", "a list, by name", GuardStatus),
     Printed("assay triage symptoms", "one object", Symptoms),
     Printed("assay triage ci", "one object", CiReport),
+    Printed("assay triage ci --changed", "one object", CiChanged),
     Printed("assay triage data", "one object", DataChanges),
     Printed("assay triage slow", "one object", SlowChanges),
     Printed("assay triage slow --ab", "one object", SideBySide),

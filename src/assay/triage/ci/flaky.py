@@ -12,7 +12,6 @@ A run in which many more tests fail than in its commit's other runs indicates a 
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -28,14 +27,6 @@ _RATES = np.sin(np.pi / 2 * (np.arange(20_000) + 0.5) / 20_000) ** 2
 
 Group = tuple[str, str]
 """(commit, configuration), or the file alone if its commit is unknown."""
-
-
-class RateRange(NamedTuple):
-    """A rate with its 95% interval."""
-
-    rate: float
-    low: float
-    high: float
 
 
 def group_of(run: FileRun) -> Group:
@@ -73,15 +64,15 @@ def _flaky(test: str, groups: list[list[int]]) -> FlakyTest | None:
     )
 
 
-def flake_rate(failures: Int64[np.ndarray, "group"], runs: Int64[np.ndarray, "group"]) -> RateRange:
-    """Return the failures per run of groups with at least two runs, not all failed: median and 2.5% and 97.5%
-    quantiles of the posterior under Jeffreys' prior."""
+def flake_rate(failures: Int64[np.ndarray, "group"], runs: Int64[np.ndarray, "group"]) -> tuple[float, float, float]:
+    """Return the failures per run of groups with at least two runs, not all failed: median, and 2.5% and 97.5%
+    quantiles, of the posterior under Jeffreys' prior."""
     logs = failures.sum() * np.log(_RATES) + (runs - failures).sum() * np.log1p(-_RATES)
     for size, number in zip(*np.unique(runs, return_counts=True), strict=True):
         logs -= number * np.log1p(-(_RATES**size))
     mass = np.cumsum(np.exp(logs - logs.max()))
     low, rate, high = np.interp([0.025, 0.5, 0.975], mass / mass[-1], _RATES)
-    return RateRange(float(rate), float(low), float(high))
+    return float(rate), float(low), float(high)
 
 
 def bad_runs(files: Sequence[FileRun]) -> set[str]:

@@ -1,15 +1,21 @@
-"""Summarizes recorded CI runs in one record."""
+"""Reports where recorded CI runs spend their time, and which order and distribution of tests would cut it.
 
+For independent tests the order that fails earliest is by probability of failure per second, highest first (Mitten
+1960). Tests are distributed longest first, each to the machine with the least so far (Graham 1969: at most 4/3 - 1/(3
+N) of the optimum; with many short tests, close to it).
+"""
+
+import heapq
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from assay.base.units import number_of
-from assay.records.ci_report import CiReport, CiSpans
-from assay.triage.ci.flaky import bad_runs, flaky_tests, group_of
-from assay.triage.ci.order import failing_first, first_failure
+from assay.records.ci_report import CiReport, CiShard, CiSpans, FirstFailure
+from assay.triage.ci.flaky import Group, bad_runs, flaky_tests, group_of
 from assay.triage.ci.recorded import PHASES, FileRun, Recorded
-from assay.triage.ci.shards import bound_s, sharded
 
 
 def report_of(recorded: Recorded, num_shards: int | None) -> CiReport:
@@ -38,30 +44,6 @@ def report_of(recorded: Recorded, num_shards: int | None) -> CiReport:
         first_failure=first_failure(valid, seconds),
         left_out=left_out,
         sources=recorded.sources,
-    )
-
-
-def report_without_results() -> CiReport:
-    """Return a report without times and outcomes."""
-    unknown = CiSpans(
-        tests_s=0.0, setup_s=None, call_s=None, teardown_s=None, outside_s=None, idle_s=None, workers=None
-    )
-    return CiReport(
-        wall_s=None,
-        runs=0,
-        commits=0,
-        tests=0,
-        spans=unknown,
-        floor_s=None,
-        floor_test=None,
-        bound_s=None,
-        shards=(),
-        flaky=(),
-        flaky_because="cannot tell: no results were given.",
-        order=(),
-        first_failure=None,
-        left_out={},
-        sources={},
     )
 
 
@@ -159,3 +141,84 @@ def _flaky_because(files: Sequence[FileRun]) -> str:
     rest = f"; {number_of(unknown, 'file')} without a commit left aside. {hint}" if unknown else "."
     pairs = number_of(len(sizes), "commit and configuration", "commits and configurations")
     return f"{num_repeated:,} of {pairs} ran more than once{rest}"
+
+
+def bound_s(seconds: Mapping[str, float], count: int) -> float:
+    """Return a lower bound for any distribution: the longest test, an even share, or two of the `count` + 1
+    longest, because some machine must run both."""
+    longest = sorted(seconds.values(), reverse=True)
+    pair = longest[count - 1] + longest[count] if len(longest) > count else 0.0
+    return max(longest[0], sum(longest) / count, pair)
+
+
+def sharded(seconds: Mapping[str, float], count: int) -> tuple[CiShard, ...]:
+    """Return `count` shards, longest first; some are empty if there are more shards than tests."""
+    members: list[list[str]] = [[] for _ in range(count)]
+    ends = [(0.0, index) for index in range(count)]
+    for test in sorted(seconds, key=lambda test: (-seconds[test], test)):
+        end, index = heapq.heappop(ends)
+        members[index].append(test)
+        heapq.heappush(ends, (end + seconds[test], index))
+    shards = [CiShard(seconds=sum(seconds[test] for test in member), tests=tuple(member)) for member in members]
+    return tuple(sorted(shards, key=lambda shard: -shard.seconds))
+
+
+MIN_S = 1e-3
+"""Minimal seconds of a test."""
+
+
+class FailureCounts:
+    """Failed runs and runs of each test, in total and by group."""
+
+    def __init__(self, files: Sequence[FileRun]) -> None:
+        self.tests = list(dict.fromkeys(case.test for file in files for case in file.cases))
+        self.index = {test: index for index, test in enumerate(self.tests)}
+        self.of_groups: dict[Group, np.ndarray] = defaultdict(lambda: np.zeros((2, len(self.tests))))
+        for file in files:
+            of_group = self.of_groups[group_of(file)]
+            for case in file.cases:
+                of_group[0, self.index[case.test]] += case.failures > 0
+                of_group[1, self.index[case.test]] += case.failures + case.passes > 0
+        self.total = np.sum(list(self.of_groups.values()), axis=0)
+
+    def priorities(self, seconds: Mapping[str, float], *, without: Group | None = None) -> np.ndarray:
+        """Return each test's probability of failure per second, optionally without one group's runs."""
+        failed, runs = self.total - self.of_groups[without] if without else self.total
+        durations = np.array([max(seconds[test], MIN_S) for test in self.tests])
+        return np.asarray((failed + 0.5) / (runs + 1.0) / durations)
+
+
+def failing_first(files: Sequence[FileRun], seconds: Mapping[str, float]) -> tuple[str, ...]:
+    """Return all tests in that order; empty without recorded results."""
+    counts = FailureCounts(files)
+    if not counts.total[1].any():
+        return ()
+    priorities = counts.priorities(seconds)
+    return tuple(counts.tests[index] for index in np.argsort(-priorities, kind="stable"))
+
+
+def first_failure(files: Sequence[FileRun], seconds: Mapping[str, float]) -> FirstFailure | None:
+    """Return what the order gains over the recorded one in failed runs. Each run is ordered by the other
+    commits only, so the gain is out of sample."""
+    counts = FailureCounts(files)
+    recorded, ordered = [], []
+    for file in files:
+        group = group_of(file)
+        others = counts.total[1] - counts.of_groups[group][1]
+        failing = [case.failures > 0 for case in file.cases]
+        if not any(failing) or not others.any():
+            continue
+        durations = np.array([seconds[case.test] for case in file.cases])
+        ranks = counts.priorities(seconds, without=group)[[counts.index[case.test] for case in file.cases]]
+        turn = np.argsort(-ranks, kind="stable")
+        recorded.append(_until_first(durations, np.array(failing)))
+        ordered.append(_until_first(durations[turn], np.array(failing)[turn]))
+    if not recorded:
+        return None
+    return FirstFailure(
+        recorded_s=statistics.median(recorded), ordered_s=statistics.median(ordered), runs=len(recorded)
+    )
+
+
+def _until_first(durations: np.ndarray, failing: np.ndarray) -> float:
+    return float(np.cumsum(durations)[int(np.argmax(failing))])
