@@ -128,7 +128,7 @@ class Cluster:
 
     def lend(self, slot: int) -> "subprocess.Popen[bytes]":
         """Start 'assay train join' at this place."""
-        self.lent.append(self._started(slot, ["join", RUN_ID], {}))
+        self.lent.append(self._started(slot, ["train", "join", RUN_ID], {}))
         return self.lent[-1]
 
     def wait(self, timeout_s: float) -> None:

@@ -112,7 +112,8 @@ EMPTY_HOME_COMMANDS = (
 """Each command with a name of something that is not there."""
 NEEDS_NOTHING = (
     "demo",
-    "runs",
+    "runs list",
+    "triage overview",
     "serve key list",
     "runs settings",
     "plan new",

@@ -288,7 +288,7 @@ def train(folder: Path, num_steps: int) -> dict[str, float]:
         time.sleep(0.1)
     assert process.returncode == 0, f"train --resume {run}"
     audited = subprocess.run(
-        [sys.executable, "-m", "assay", "audit", run, "--json"],
+        [sys.executable, "-m", "assay", "runs", "audit", run, "--json"],
         env=environment,
         stdout=subprocess.PIPE,
         check=True,

@@ -143,7 +143,7 @@ def training(home: Home, sdk: openai.OpenAI) -> Iterator[str]:
     file = sdk.files.create(file=("rows.jsonl", rows(20_000).encode()), purpose="fine-tune")
     method: Any = {"type": "classification", "classification": {"hyperparameters": {"n_epochs": 500}}}
     job = sdk.fine_tuning.jobs.create(model="tiny", training_file=file.id, method=method)
-    with started(home, "worker", "--every", "0.2"):
+    with started(home, "serve", "worker", "--every", "0.2"):
         wait_until(lambda: sdk.fine_tuning.jobs.retrieve(job.id).status == "running")
         yield job.id
         sdk.fine_tuning.jobs.cancel(job.id)

@@ -50,7 +50,7 @@ class SampleProjects:
                 shutil.rmtree(making, ignore_errors=True)  # of a test before, which failed to make it
                 if campaign:
                     self.copy_to(making)
-                    _run(making / "runs", f"campaign run {making}/campaign.yaml")
+                    _run(making / "runs", f"decide run {making}/campaign.yaml")
                 else:
                     _make(making)
                 making.rename(whole)
@@ -62,10 +62,10 @@ def _make(project: Path) -> None:
     _write_files(project)
     home, recipe = project / "runs", project / "recipe.yaml"
     _run(home, f"train {recipe} --run-id finished --workers 2 --faults {project}/kill.yaml")
-    _run(home, "audit finished")
+    _run(home, "runs audit finished")
     _run(home, f"train {recipe} --run-id unfinished --faults {project}/terminate.yaml")
     _run(home, f"train {recipe} --run-id candidate trainer.optimizer.learning_rate=0.02")
-    _run(home, "compare finished candidate --allowed-auc-loss 0.9")
+    _run(home, "decide compare finished candidate --allowed-auc-loss 0.9")
 
 
 def _build_dataset(project: Path) -> None:

@@ -75,7 +75,8 @@ def _leaves(command: click.Command, path: list[str]) -> list[str]:
     if not isinstance(command, click.Group):
         return [" ".join(path)]
     context = click.Context(command)
-    return [
+    own = [" ".join(path)] if command.params[1:] else []  # a group that is a command as well: 'assay train'
+    return own + [
         leaf
         for name in command.list_commands(context)
         if (child := command.get_command(context, name))
@@ -107,12 +108,12 @@ def test_the_list_of_runs_imports_nothing_large(home: Path) -> None:
 
 
 def test_a_run_is_shown_without_what_computes(home: Path) -> None:
-    ((_, code, output, modules),) = _outcomes(home, ("show tiny-1",))
+    ((_, code, output, modules),) = _outcomes(home, ("runs show tiny-1",))
     assert (code, output, set(modules) - {"numpy", "obstore", "rich"}) == (0, "", set())
 
 
 def test_what_is_written_for_programs_needs_nothing_that_draws(home: Path) -> None:
-    ((_, code, output, modules),) = _outcomes(home, ("show tiny-1 --json",))
+    ((_, code, output, modules),) = _outcomes(home, ("runs show tiny-1 --json",))
     assert (code, output, set(modules) - {"numpy", "obstore"}) == (0, "", set())
 
 
@@ -140,13 +141,13 @@ def test_the_server_of_the_ranks_begins_before_the_command_imports_anything_larg
 HEAVY = {"duckdb", "ortools", "sklearn", "statsmodels", "torch", "transformers", "fork server"}
 """What computes: to judge what is asked of a run, a dataset or a program, none of it is needed."""
 WRONG = (
-    ("replay RUN --step 0", "the run has the steps 1 to 3"),
-    ("replay RUN --step 4", "the run has the steps 1 to 3"),
-    ("replay RUN --step 2 --through 1", "--through 1"),
-    ("replay RUN --step 2 --lane 8", "the lanes 0 to 7"),
-    ("replay RUN --step 2 --attempt 7", "--attempt 7"),
-    ("replay RUN --step 2 --watch --audit-ops", "give one of them"),
-    ("rollout RUN --step 2 --row 0", "trains on the rows of its dataset"),
+    ("runs replay RUN --step 0", "the run has the steps 1 to 3"),
+    ("runs replay RUN --step 4", "the run has the steps 1 to 3"),
+    ("runs replay RUN --step 2 --through 1", "--through 1"),
+    ("runs replay RUN --step 2 --lane 8", "the lanes 0 to 7"),
+    ("runs replay RUN --step 2 --attempt 7", "--attempt 7"),
+    ("runs replay RUN --step 2 --watch --audit-ops", "give one of them"),
+    ("runs rollout RUN --step 2 --row 0", "trains on the rows of its dataset"),
     ("train recipe.yaml --run-id RUN", "exists in"),
     ("train recipe.yaml --run-id a/b", "a/b"),
     ("train recipe.yaml --workers 9", "--workers 9"),
@@ -158,14 +159,14 @@ WRONG = (
     ("train --resume RUN --store elsewhere", "--store elsewhere"),
     ("train --resume RUN --run-id another", "--run-id another"),
     ("train --resume RUN --check", "--check needs a RECIPE"),
-    ("predict RUN rows.csv --text words2", "no column 'words2'"),
-    ("predict RUN rows.csv --text words -o rows.csv", "rows.csv: exists already"),
-    ("predict RUN rows.csv --text words -o rows.csv --force", "this is the input file"),
-    ("predict RUN rows.csv --text words -o rows.doc", "unknown suffix"),
-    ("predict RUN rows.csv --text words", "has no commit"),
-    ("predict ./ rows.csv --text words", "no exported model"),
-    ("export RUN --step 2", "has no commit of step 2"),
-    ("sink RUN nothing:x", "nothing"),
+    ("eval predict RUN rows.csv --text words2", "no column 'words2'"),
+    ("eval predict RUN rows.csv --text words -o rows.csv", "rows.csv: exists already"),
+    ("eval predict RUN rows.csv --text words -o rows.csv --force", "this is the input file"),
+    ("eval predict RUN rows.csv --text words -o rows.doc", "unknown suffix"),
+    ("eval predict RUN rows.csv --text words", "has no commit"),
+    ("eval predict ./ rows.csv --text words", "no exported model"),
+    ("runs export RUN --step 2", "has no commit of step 2"),
+    ("runs sink RUN nothing:x", "nothing"),
     ("eval run nowhere --suite suite.yaml", "nowhere"),
     (
         "eval run nowhere --suite suite.yaml --endpoint http://127.0.0.1:9 --judge-model m",
@@ -183,12 +184,12 @@ WRONG = (
         "--label-kind",
     ),
     ("data score dataset --reference nowhere --out new", "nowhere"),
-    ("recipe new dataset --out recipe.yaml", "recipe.yaml"),
-    ("drill recipe.yaml --steps 3", "--steps 3"),
-    ("drill recipe.yaml --out nowhere/record.json", "the folder nowhere does not exist"),
-    ("compare RUN RUN", "has not been evaluated"),
-    ("campaign run recipe.yaml", "recipe.yaml"),
-    ("campaign run recipe.yaml --runs-at-once 2", "--runs-at-once"),
+    ("train new dataset --out recipe.yaml", "recipe.yaml"),
+    ("train drill recipe.yaml --steps 3", "--steps 3"),
+    ("train drill recipe.yaml --out nowhere/record.json", "the folder nowhere does not exist"),
+    ("decide compare RUN RUN", "has not been evaluated"),
+    ("decide run recipe.yaml", "recipe.yaml"),
+    ("decide run recipe.yaml --runs-at-once 2", "--runs-at-once"),
     ("plan check recipe.yaml", "recipe.yaml"),
     ("plan offer recipe.yaml", "recipe.yaml"),
     ("plan risk program.yaml --option nothing", "no option 'nothing'"),
@@ -201,7 +202,7 @@ WRONG = (
     ("scaling fit rows.csv rows.csv", "2 files given"),
     ("scaling fit RUN --score words", "--score names a column"),
     ("scaling code-length RUN RUN RUN", "are not pairs"),
-    ("evidence power --items 100 --effect 0.5", "--effect"),
+    ("decide power --items 100 --effect 0.5", "--effect"),
 )
 """Commands of which everything is there, and something is wrong all the same; and what is said of it."""
 

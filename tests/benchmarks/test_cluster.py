@@ -39,7 +39,7 @@ def test_what_leaves_a_node_is_counted_and_each_has_a_name_of_its_own(netns) -> 
 
 
 def digest_of(launched: Cluster) -> str:
-    shown = json.loads(launched.assay("show", "asleep", "--json"))
+    shown = json.loads(launched.assay("runs", "show", "asleep", "--json"))
     assert shown["status"] == "succeeded" and shown["audit"]["verdict"] == "pass"
     return shown["weights_digest"]
 

@@ -45,9 +45,9 @@ def test_a_run_told_to_stop_commits_and_started_again_ends_with_the_undisturbed_
     assert saved_launches(run) == [first]
     assert state_of(first) in ("queued", "running")
     wait_until(log.commits, "a first commit")
-    assert "asked to commit and stop" in assay("stop", run.run_id)  # anybody may, who has the record
+    assert "asked to commit and stop" in assay("train", "stop", run.run_id)  # anybody may, who has the record
     wait_until(lambda: state_of(first) == "ended", "the run to leave")
-    assert "nothing to stop" in assay("stop", run.run_id)
+    assert "nothing to stop" in assay("train", "stop", run.run_id)
     stop(first)  # what has ended stays so
     assert log.finished() is None
     assert "committed" in Path(first.log).read_text()

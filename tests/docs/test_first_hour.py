@@ -49,7 +49,7 @@ def walk(folder: Path, *, until: str, max_steps: int | None = None) -> list[str]
         assert ran.returncode == 0, f"{step}\n{ran.stdout}{ran.stderr}"
         assert "lacks power" not in ran.stderr, "the first decision that a reader sees can be a yes"
         done.append(step)
-        if max_steps is not None and step.startswith("assay recipe new"):
+        if max_steps is not None and step.startswith("assay train new"):
             recipe = folder / arguments[-1]
             text, num_trainers = re.subn(
                 r"^trainer:$", f"trainer:\n  max_steps: {max_steps}", recipe.read_text(), flags=re.M
@@ -62,7 +62,7 @@ def walk(folder: Path, *, until: str, max_steps: int | None = None) -> list[str]
 @pytest.mark.slow
 def test_the_page_leads_from_rows_to_a_recipe(tmp_path: Path) -> None:
     done = walk(tmp_path, until="assay train")
-    assert any(step.startswith("assay recipe new") for step in done)
+    assert any(step.startswith("assay train new") for step in done)
     recipe = (tmp_path / "recipe.yaml").read_text()
     assert "names: [scipy, sympy, torch]" in recipe and "any number of workers up to 8" in recipe
 

@@ -46,12 +46,14 @@ def _printing() -> set[str]:
 def _with_its_parts(called: str, command: click.Command | None) -> Iterator[tuple[str, click.Command]]:
     assert command is not None
     yield called, command
-    for name, part in command.commands.items() if isinstance(command, click.Group) else ():
-        yield from _with_its_parts(f"{called} {name}", part)
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            yield from _with_its_parts(f"{called} {name}", command.get_command(context, name))
 
 
 def test_every_key_of_json_is_documented() -> None:
-    """Rewrite with: assay show --keys > docs/json.md."""
+    """Rewrite with: assay runs show --keys > docs/json.md."""
     assert PAGE.read_text() == json_reference.json_reference()
 
 

@@ -229,7 +229,7 @@ class PlantedAssay:
         self._environment |= {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
 
     def train(self, run_id: str, workers: int, *options: str, **trainer: object) -> dict[str, Any]:
-        """What `assay show --json` says of the run."""
+        """What `assay runs show --json` says of the run."""
         return json.loads(self.run(*self.train_command(run_id, workers, **trainer), *options, "--json").stdout)
 
     def train_command(self, run_id: str, workers: int, **trainer: object) -> list[str]:
@@ -240,7 +240,7 @@ class PlantedAssay:
 
     def replay(self, run_id: str, step: int, *options: str, fails: bool = False) -> dict[str, Any]:
         """The report as JSON."""
-        command = ["replay", run_id, "--step", str(step), *options, "--json"]
+        command = ["runs", "replay", run_id, "--step", str(step), *options, "--json"]
         return json.loads(self.run(*command, fails=fails).stdout)
 
     def run(self, *arguments: str, fails: bool = False) -> subprocess.CompletedProcess[str]:

@@ -248,15 +248,15 @@ def test_a_quick_audit_says_what_a_deeper_one_has_found(finished, capfd: pytest.
         output = capfd.readouterr()
         return int(ended.value.code or 0), output.out, output.err
 
-    assert called("audit", run.run_id, "--deep")[0] == 1
+    assert called("runs", "audit", run.run_id, "--deep")[0] == 1
     for depth in ((), ("--quick",)):
-        code, out, err = called("audit", run.run_id, *depth)
+        code, out, err = called("runs", "audit", run.run_id, *depth)
         assert (code, out.splitlines()[0]) == (
             1,
             f"PASS of what was checked; FAIL on record  {run.run_id}",
         )
         assert f"the record keeps a more thorough audit, fail up to step {log.commits()[-1].step}" in err
-    assert f"'assay audit {run.run_id} --deep' names them" in called("show", run.run_id)[1]
+    assert f"'assay runs audit {run.run_id} --deep' names them" in called("runs", "show", run.run_id)[1]
 
 
 def test_an_audit_needs_neither_data_nor_ledger_nor_a_folder_to_write_to(finished, monkeypatch, capsys) -> None:
@@ -276,7 +276,7 @@ def test_an_audit_needs_neither_data_nor_ledger_nor_a_folder_to_write_to(finishe
     assert (report.verdict, report.problems) == ("incomplete", ())
     assert any("which rows were trained" in line for line in report.not_checked)
     with pytest.raises(SystemExit) as ended:
-        main(["audit", run.run_id])
+        main(["runs", "audit", run.run_id])
     shown = capsys.readouterr().out
     assert ended.value.code == 3
     assert f"{report.rows_trained:,} rows by the receipts; the expected number is unknown" in shown

@@ -44,7 +44,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def replayed(capfd, run_id: str, step: int, *options: str) -> dict:
     capfd.readouterr()
     with pytest.raises(SystemExit):
-        main(["replay", run_id, "--step", str(step), *options, "--json"])
+        main(["runs", "replay", run_id, "--step", str(step), *options, "--json"])
     return json.loads(capfd.readouterr().out)
 
 
@@ -131,7 +131,7 @@ def test_rows_that_make_a_loss_not_finite_are_named_and_so_are_the_weights_behin
     step = int(str(failed.value).split("step ")[1].split(":")[0])
     capfd.readouterr()
     with pytest.raises(SystemExit):
-        main(["show", run_dir.name])
+        main(["runs", "show", run_dir.name])
     shown = capfd.readouterr().out
     assert "diverged" in shown, "no step on record says so: the one that failed is on none"
     assert replayed(capfd, run_dir.name, step)["rows"] is None

@@ -74,7 +74,7 @@ def _kill_once_committed(process: subprocess.Popen[bytes], home: Path, run_id: s
 
 @pytest.mark.slow
 def test_a_killed_campaign_goes_on_and_trains_nothing_twice(campaign_file: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", PROGRAM, "campaign", "run", str(campaign_file)]
+    command = [sys.executable, "-c", PROGRAM, "decide", "run", str(campaign_file)]
     killed = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
     _kill_once_committed(killed, tmp_path / "home", "tiny-faster-s0")
     finished = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -133,7 +133,7 @@ def _assert_the_ledger_lists_it_and_can_be_rebuilt(decision: Decision, command: 
         path.unlink()
         with Home.from_environment().open_ledger() as ledger:
             rebuild_all(Home.from_environment(), ledger)
-    listed = subprocess.run([*command[:3], "campaign", "list"], capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run([*command[:3], "decide", "list"], capture_output=True, text=True, check=True).stdout
     assert "tiny" in listed and decision.recommendation in listed
 
 
@@ -141,13 +141,13 @@ def _assert_the_cost_is_shown_if_a_price_is_set(decision: Decision, command: lis
     home = Home.from_environment()
 
     def shown(*arguments: str) -> str:
-        done = subprocess.run([*command[:3], "campaign", *arguments], capture_output=True, text=True, check=True)
+        done = subprocess.run([*command[:3], "decide", *arguments], capture_output=True, text=True, check=True)
         return done.stdout
 
-    assert "cost so far" not in shown("show", "tiny")
+    assert "cost so far" not in shown("runs", "show", "tiny")
     (home.folder / "settings.yaml").write_text("{currency: EUR, device_hour_prices: {cpu: 3600}}")
     cost = f"{decision.spent_s:.2f} EUR"  # above a tenth, however quick the machine: below it has four digits
-    assert f"cost so far: {cost}" in shown("show", "tiny")
+    assert f"cost so far: {cost}" in shown("runs", "show", "tiny")
     assert f"cost so far: {cost}" in shown(*command[4:])
     folder = find_campaign(home, "tiny").folder
     for page in ("memo.html", "memo.md"):
@@ -224,7 +224,7 @@ def test_a_campaign_that_can_not_work_is_refused_before_anything_starts(
     campaign_file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], override: str, message: str
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["campaign", "run", str(campaign_file), override])
+        main(["decide", "run", str(campaign_file), override])
     assert ended.value.code == 2
     assert message in capfd.readouterr().err
     assert not (tmp_path / "home" / "campaigns").exists()
@@ -247,7 +247,7 @@ def test_a_share_cannot_change_by_more_than_one(
 ) -> None:
     shares = ("benchmarks=[{type: predictions, name: right, score: correct}]", "rule.primary=[right]")
     with pytest.raises(SystemExit) as ended:
-        main(["campaign", "run", str(campaign_file), *shares, override])
+        main(["decide", "run", str(campaign_file), *shares, override])
     assert ended.value.code == 2
     assert message in capfd.readouterr().err
 
@@ -277,7 +277,7 @@ def test_a_suite_that_a_classifier_cannot_answer_is_refused_before_anything_star
     request = ("benchmarks=[{type: suite, name: sums, suite: sums.yaml}]", "rule.primary=[sums]")
     message = "benchmark 'sums' is of type generation, but {} is of method 'classify', which answers only"
     with pytest.raises(SystemExit) as ended:
-        main(["campaign", "run", str(campaign_file), *request])
+        main(["decide", "run", str(campaign_file), *request])
     assert (ended.value.code, message.format("arm 'baseline'") in capfd.readouterr().err) == (2, True)
     of_recipe = f"evaluation={{suite: {tmp_path / 'sums.yaml'}}}"
     with pytest.raises(SystemExit) as ended:
@@ -290,7 +290,7 @@ def test_a_suite_that_a_classifier_cannot_answer_is_refused_before_anything_star
 def test_a_budget_that_does_not_hold_the_first_run_is_refused_by_check(
     campaign_file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["campaign", "run", str(campaign_file), "--check", "--check-seconds", "0.1"]
+    command = ["decide", "run", str(campaign_file), "--check", "--check-seconds", "0.1"]
     with pytest.raises(SystemExit) as ended:
         main([*command, "budget_device_hours=0.000001"])
     assert ended.value.code == 2
@@ -314,7 +314,7 @@ def test_items_that_may_share_their_luck_are_counted_as_the_groups_they_are(
     def check(cluster: str) -> tuple[str, str]:
         with pytest.raises(SystemExit) as ended:
             main(
-                ["campaign", "run", str(campaign_file), shares.format(cluster), *rule, safety, "--check",
+                ["decide", "run", str(campaign_file), shares.format(cluster), *rule, safety, "--check",
                  "--check-seconds", "0"]
             )  # fmt: skip
         output = capfd.readouterr()
@@ -343,7 +343,7 @@ def test_a_file_that_a_clause_will_ask_for_is_missed_before_anything_is_spent(
     campaign_file: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["campaign", "run", str(campaign_file), "rule.drill=drill.json", "--check", "--check-seconds", "0"])
+        main(["decide", "run", str(campaign_file), "rule.drill=drill.json", "--check", "--check-seconds", "0"])
     assert not ended.value.code
     assert "drill.json does not exist yet" in capfd.readouterr().err
 
@@ -358,7 +358,7 @@ def test_the_power_of_each_look_is_said_before_anything_runs(
     with pytest.raises(SystemExit) as ended:
         main(
             [
-                "campaign",
+                "decide",
                 "run",
                 str(campaign_file),
                 "seeds=6",
@@ -396,7 +396,7 @@ def test_the_power_of_the_mean_and_of_the_typical_seed_stand_beside_each_other(
         "gates=[]",
         f"rule.over_seeds={over_seeds}",
     ]
-    command = ["campaign", "run", str(campaign_file), "seeds=8", "looks=[5]", *rule]
+    command = ["decide", "run", str(campaign_file), "seeds=8", "looks=[5]", *rule]
     with pytest.raises(SystemExit) as ended:
         main([*command, "--check", "--check-seconds", "0"])
     assert not ended.value.code
@@ -422,7 +422,7 @@ def test_what_a_guardrail_can_see_is_said_before_anything_runs(
         with pytest.raises(SystemExit) as ended:
             main(
                 [
-                    "campaign",
+                    "decide",
                     "run",
                     str(campaign_file),
                     f"benchmarks=[{shares}, {english}]",

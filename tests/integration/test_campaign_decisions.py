@@ -338,13 +338,13 @@ def test_a_candidate_that_wins_the_primary_but_is_worse_on_a_safety_guardrail_is
     decision = result.decisions["treated"]
     assert decision.recommendation == "stop"
     assert decision.decided_by == "gate stop: harm: refusals"
-    main_exit(["campaign", "show", "pilot"])
+    main_exit(["decide", "show", "pilot"])
     lines = capfd.readouterr().out.splitlines()
     # A reason to stop is ticked off nowhere, nor is it a failure: in the memo it has the same mark.
     assert [line[4] for line in lines if line[6:].startswith("harm: refusals ")] == ["■"]
-    main_exit(["decide", "pilot"])
+    main_exit(["decide", "again", "pilot"])
     decided_again = capfd.readouterr().out.splitlines()
-    main_exit(["campaign", "show", "pilot"])
+    main_exit(["decide", "show", "pilot"])
     assert capfd.readouterr().out.splitlines()[-1] == decided_again[-1] and decided_again[-1].endswith("/memo.html")
 
 
@@ -450,7 +450,7 @@ def test_a_gain_that_the_sealed_holdout_shows_is_scaled_and_deciding_again_score
     opening = HoldoutOpening.from_json(path.read_bytes(), source=path)
     assert (opening.digest(), opening.num_seeds, len(opening.runs)) == (source.sha256, 3, 6)
     before = path.read_bytes()
-    main_exit(["decide", "pilot", "--json"])
+    main_exit(["decide", "again", "pilot", "--json"])
     assert json.loads(capfd.readouterr().out)[0] == decision.to_tree()
     assert path.read_bytes() == before
 
@@ -620,7 +620,7 @@ def _forecast_clause(ladder_file: Callable[..., Path], gains: list[float], *, ta
 def test_a_gain_that_holds_over_scales_is_forecast_and_scaled_from_the_command_line(ladder_file, capfd) -> None:
     clause = _forecast_clause(ladder_file, [0.06] * 5, target=2.5e6)
     assert (clause.verdict, len(clause.evidence)) == ("pass", 5)
-    main_exit(["decide", "wide256", "--json"])
+    main_exit(["decide", "again", "wide256", "--json"])
     (decision,) = json.loads(capfd.readouterr().out)
     assert decision["recommendation"] == "scale"
 
@@ -653,7 +653,7 @@ def test_a_run_whose_audit_fails_blocks(campaign_file) -> None:
     _, result = decided(campaign_file(), SimulatedTrainer(GOOD, failed_audit="pilot-treated-s1"))
     decision = result.decisions["treated"]
     assert (decision.recommendation, decision.blocking) == ("narrow", "drill: audit")
-    assert "assay audit pilot-treated-s1" in decision.sentence
+    assert "assay runs audit pilot-treated-s1" in decision.sentence
 
 
 def test_a_candidate_without_effect_is_stopped_at_the_first_look(campaign_file) -> None:
@@ -827,19 +827,19 @@ def test_a_decision_follows_from_its_numbers_in_whatever_words_an_assay_said_the
 @pytest.mark.slow
 def test_a_decision_that_somebody_edited_is_shown_with_that(campaign_file, capfd) -> None:
     campaign, _ = decided(campaign_file(), SimulatedTrainer(GOOD))
-    main_exit(["campaign", "show", "pilot"])
+    main_exit(["decide", "show", "pilot"])
     path = campaign.folder / "decisions" / "treated-3.json"
     tree = json.loads(path.read_text())
     path.write_text(json.dumps({**tree, "sentence": "All is well."}))
     capfd.readouterr()
-    for arguments in (["campaign", "show", "pilot"], ["campaign", "show", "pilot", "--json"]):
+    for arguments in (["decide", "show", "pilot"], ["decide", "show", "pilot", "--json"]):
         with pytest.raises(SystemExit, match="1"):
             main(arguments)
         output = capfd.readouterr()
         assert "All is well." in output.out
         assert f"{path}: differs from the decision that the ledger" in output.err
     path.write_text(json.dumps(tree))
-    main_exit(["campaign", "show", "pilot"])
+    main_exit(["decide", "show", "pilot"])
 
 
 def test_scores_that_changed_after_the_decision_are_found(campaign_file) -> None:
@@ -940,7 +940,7 @@ def test_the_memo_names_every_clause_and_every_link_leads_to_a_record(campaign_f
 def test_decide_and_show_print_the_same_from_the_command_line(campaign_file, capfd) -> None:
     decided(campaign_file(), SimulatedTrainer(GOOD))
     printed = []
-    for arguments in (["decide", "pilot", "--json"], ["campaign", "show", "pilot", "--json"]):
+    for arguments in (["decide", "again", "pilot", "--json"], ["decide", "show", "pilot", "--json"]):
         main_exit(arguments)
         printed.append(json.loads(capfd.readouterr().out)[0])
     assert printed[0] == printed[1]

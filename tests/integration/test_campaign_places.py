@@ -22,7 +22,7 @@ from assay.store.objects import open_store
 from assay.workflows.campaign.folder import find_campaign, recorded_decisions
 from slurm_cluster import SlurmCluster
 
-CAMPAIGN = [sys.executable, "-c", "from assay.cli.main import main; main()", "campaign", "run"]
+CAMPAIGN = [sys.executable, "-c", "from assay.cli.main import main; main()", "decide", "run"]
 SMALL = ("seeds=2", "candidates=[{name: faster, patch: {trainer.optimizer.learning_rate: 0.01}}]")
 """One candidate and two seeds, in place of two and three."""
 

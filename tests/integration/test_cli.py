@@ -20,7 +20,7 @@ def test_train_show_audit_report_and_compare_from_the_command_line(recipe: Path,
     for name, workers in (("baseline", 1), ("candidate", 2)):
         assert run("train", recipe, "--run-id", name, "--workers", workers) == 0
     capfd.readouterr()
-    assert run("show", "candidate", "--json") == 0
+    assert run("runs", "show", "candidate", "--json") == 0
     shown = json.loads(capfd.readouterr().out)
     assert shown["status"] == "succeeded"
     assert shown["world_sizes"] == [2]
@@ -29,12 +29,12 @@ def test_train_show_audit_report_and_compare_from_the_command_line(recipe: Path,
     assert {"loss", "tokens"} <= set(shown["metrics"])
     held_s = sum(item["held_s"] * item["world_size"] for item in shown["attempts"])
     assert sum(shown["device_seconds"].values()) == pytest.approx(held_s, rel=1e-3)
-    assert run("show", "baseline", "--json") == 0
+    assert run("runs", "show", "baseline", "--json") == 0
     assert json.loads(capfd.readouterr().out)["weights_digest"] == shown["weights_digest"]
-    assert run("audit", "candidate") == 0
+    assert run("runs", "audit", "candidate") == 0
     assert run("runs") == 0
     assert run("report", "candidate", "--out", tmp_path / "report.html") == 0
-    assert run("compare", "baseline", "candidate", "--json", "--out", tmp_path / "comparison.html") == 0
+    assert run("decide", "compare", "baseline", "candidate", "--json", "--out", tmp_path / "comparison.html") == 0
     compared = json.loads(capfd.readouterr().out.strip().splitlines()[-1])[0]
     assert (compared["verdict"], compared["weights_equal"]) == ("pass", True)
     assert "<svg" in (tmp_path / "report.html").read_text()
@@ -118,7 +118,7 @@ def test_a_fault_whose_attempt_did_not_come_is_named_at_the_end(recipe: Path, tm
 def test_a_wrong_number_of_workers_and_an_unknown_run_are_refused(recipe: Path, capfd) -> None:
     assert run("train", recipe, "--workers", 9) == 2
     assert "--workers 9: loader.lanes=8 can be shared by 1 to 8 workers" in capfd.readouterr().err
-    assert run("show", "no-such-run") == 2
+    assert run("runs", "show", "no-such-run") == 2
     assert run("train", "--resume", "no-such-run") == 2
     assert run("train") == 2
 
@@ -152,7 +152,7 @@ def test_a_store_whose_url_is_no_ones_to_read_is_refused_before_it_is_on_record(
     assert run("train", recipe, "--store", store, "--run-id", "told") == 2
     err = capfd.readouterr().err
     assert message in err and "hush" not in err
-    assert run("show", "told") == 2
+    assert run("runs", "show", "told") == 2
     assert run("data", "index", store, "--out", "x") == 2
     assert message in capfd.readouterr().err
     monkeypatch.setenv("ASSAY_LEDGER", "mysql://me:hush@host/runs")
@@ -172,14 +172,14 @@ def test_a_run_whose_log_was_moved_away_is_refused_and_fails_its_audit(recipe: P
     output = capfd.readouterr().err
     assert "log/ is missing or empty" in output and "Put it back" in output and "Traceback" not in output
     assert run("train", "--resume", "robbed", "--on", "background") == 1
-    assert run("audit", "robbed") == 1
+    assert run("runs", "audit", "robbed") == 1
     assert "log/ is missing or empty" in capfd.readouterr().out
     after = contents(folder)
     changed = {path.name for path in after.keys() | before.keys() if after.get(path) != before.get(path)}
     assert changed == {"audit.json"}
     (tmp_path / "log").rename(folder / "log")
     assert run("train", "--resume", "robbed") == 0
-    assert run("audit", "robbed") == 0
+    assert run("runs", "audit", "robbed") == 0
 
 
 @pytest.mark.slow
@@ -187,10 +187,10 @@ def test_a_run_that_never_began_is_incomplete_and_begins_when_resumed(new_tiny_r
     unbegun = new_tiny_run()
     with Home.from_environment().open_ledger() as ledger:
         ledger.record_run(unbegun)
-    assert run("audit", unbegun.run_id) == 3
+    assert run("runs", "audit", unbegun.run_id) == 3
     assert "INCOMPLETE" in capfd.readouterr().out
     assert run("train", "--resume", unbegun.run_id) == 0
-    assert run("audit", unbegun.run_id) == 0
+    assert run("runs", "audit", unbegun.run_id) == 0
     assert "PASS" in capfd.readouterr().out
 
 

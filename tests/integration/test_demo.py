@@ -29,7 +29,7 @@ def test_the_demo_proves_what_it_says_and_leaves_a_memo_to_be_proud_of(tmp_path:
     assert len(pages) == 3 and all((tmp_path / page).is_file() for page in pages)
 
     (campaign,) = (tmp_path / "runs" / "campaigns").iterdir()
-    decisions = json.loads(assay("campaign", "show", campaign.name, "--json"))
+    decisions = json.loads(assay("decide", "show", campaign.name, "--json"))
     assert {decision["candidate"]: decision["recommendation"] for decision in decisions} == {
         "faster": "scale",
         "dropout": "stop",
@@ -41,7 +41,7 @@ def test_the_demo_proves_what_it_says_and_leaves_a_memo_to_be_proud_of(tmp_path:
     assert "✓ rows: " in memo and "✓ models: no warning" in memo
 
     campaign_file = str(tmp_path / "runs" / "demo" / "campaign.yaml")
-    assert "Nothing was started." in assay("campaign", "run", campaign_file, "--check")
+    assert "Nothing was started." in assay("decide", "run", campaign_file, "--check")
 
 
 @pytest.mark.slow

@@ -36,7 +36,7 @@ def test_a_drill_passes_and_its_device_time_adds_up(few_scenarios, tiny_recipe_t
 def test_a_report_that_could_not_be_written_is_refused_before_the_drill(tmp_path, capfd) -> None:
     (tmp_path / "recipe.yaml").touch()
     with pytest.raises(SystemExit) as ended:
-        main(["drill", str(tmp_path / "recipe.yaml"), "--out", str(tmp_path / "missing" / "report.json")])
+        main(["train", "drill", str(tmp_path / "recipe.yaml"), "--out", str(tmp_path / "missing" / "report.json")])
     assert (ended.value.code, "does not exist" in capfd.readouterr().err) == (2, True)
 
 

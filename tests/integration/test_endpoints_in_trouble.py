@@ -196,7 +196,7 @@ def test_a_store_that_stays_away_is_exit_code_75_and_nothing_is_lost(
     done = ended(assay.train(store_retry_s=3.0))
     assert done.code == TRY_AGAIN, done.err
     assert sum(line.startswith("error: ") for line in done.err.splitlines()) == 1, done.err
-    audit = assay.run("audit", "r", store_retry_s=1.0)
+    audit = assay.run("runs", "audit", "r", store_retry_s=1.0)
     assert audit.code == TRY_AGAIN, audit
     goes_on_to_its_end(assay, undisturbed)
 
@@ -241,9 +241,9 @@ def test_a_run_survives_a_random_plan(seed: int, request: pytest.FixtureRequest,
     at_once = assay.log.finished() is not None or not saved_attempts(assay.run_dir)
     assert done.code in (0, TRY_AGAIN) or (seed % 3 == 0 and at_once and done.code == -signal.SIGTERM), done
     assay.database.strike(random_strikes(rng, OF_DATABASE, within=20))
-    shown = assay.run("show", "r", "--json")
+    shown = assay.run("runs", "show", "r", "--json")
     assert shown.code in (0, 2, TRY_AGAIN) and (shown.code == 0) == bool(shown.out), shown
     assay.s3.strike(random_strikes(rng, (*LIES, *OUTAGES), within=30))
-    audit = assay.run("audit", "r", "--json", store_retry_s=rng.choice([2.0, 60.0]))
+    audit = assay.run("runs", "audit", "r", "--json", store_retry_s=rng.choice([2.0, 60.0]))
     assert audit.code == TRY_AGAIN or json.loads(audit.out)["verdict"] in ("pass", "incomplete"), audit
     goes_on_to_its_end(assay, undisturbed)

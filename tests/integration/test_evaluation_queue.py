@@ -216,7 +216,7 @@ def test_evaluating_a_run_changes_nothing_of_what_its_training_cost(new_tiny_run
     assert of_training_now == of_training and evaluation_s >= held_s + 0.01
 
     with pytest.raises(SystemExit):
-        main(["show", run.run_id])
+        main(["runs", "show", run.run_id])
     assert "to evaluate commits, apart from training" in capsys.readouterr().out
 
 

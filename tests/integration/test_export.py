@@ -94,11 +94,11 @@ def test_plain_transformers_finds_the_runs_logits_in_the_exported_folder(
     home: Path, tmp_path: Path, validated_rows, capfd
 ) -> None:
     folder = tmp_path / "model"
-    assert run("export", "tiny", "--to", folder, "--json") == 0
+    assert run("runs", "export", "tiny", "--to", folder, "--json") == 0
     out, err = capfd.readouterr()
     (folder / "mine").touch()
-    assert run("export", "tiny", "--to", folder, "--json") == 2
-    assert run("export", "tiny", "--to", folder, "--json", "--force") == 0
+    assert run("runs", "export", "tiny", "--to", folder, "--json") == 2
+    assert run("runs", "export", "tiny", "--to", folder, "--json", "--force") == 0
     assert not (folder / "mine").exists()
     assert [path.name for path in tmp_path.glob(".unfinished*")] == []
     assert all(line.startswith("warning: ") for line in err.splitlines()), "and nothing but what was asked for"
@@ -113,7 +113,7 @@ def test_plain_transformers_finds_the_runs_logits_in_the_exported_folder(
 
 
 def test_the_card_says_what_the_records_say(home: Path, tmp_path: Path) -> None:
-    assert run("export", "tiny@10", "--to", tmp_path / "model") == 0
+    assert run("runs", "export", "tiny@10", "--to", tmp_path / "model") == 0
     card = (tmp_path / "model" / "README.md").read_text()
     evaluation = json.loads(next(home.glob("tiny/evaluations/*/evaluation.json")).read_text())
     for fact in (
@@ -125,7 +125,7 @@ def test_the_card_says_what_the_records_say(home: Path, tmp_path: Path) -> None:
         "## Not on record\n\nThe licence, the intended use, possible harms, ",
     ):
         assert fact in card, fact
-    assert run("export", "tiny@5", "--to", tmp_path / "earlier") == 0
+    assert run("runs", "export", "tiny@5", "--to", tmp_path / "earlier") == 0
     card = (tmp_path / "earlier" / "README.md").read_text()
     assert "These weights were not evaluated: the run evaluated other commits" in card
 
@@ -141,11 +141,11 @@ def test_what_the_numbers_of_a_model_warn_of_goes_along_with_it(
     wrong = ("trainer.max_steps=6", "trainer.optimizer.learning_rate=1000")
     assert run("train", recipe, "--run-id", "dead", *wrong) == 0
     capfd.readouterr()
-    assert run("show", "dead", "--json") == 0
+    assert run("runs", "show", "dead", "--json") == 0
     shown = json.loads(capfd.readouterr().out)["warnings"]
     assert "one score" in {item["rule"] for item in shown}
     lines = [f"warning: {item['rule']}: {item['text']}" for item in shown]
-    assert run("export", "dead", "--to", folder) == 0
+    assert run("runs", "export", "dead", "--to", folder) == 0
     assert capfd.readouterr().err.splitlines() == lines
     record = json.loads((folder / "assay.json").read_text())
     assert record["warnings"] == [item["text"] for item in shown]
@@ -154,19 +154,19 @@ def test_what_the_numbers_of_a_model_warn_of_goes_along_with_it(
     for item in shown:
         assert card.index(f"**Warning, {item['rule']}:** {item['text'][:20]}") < card.index("```python")
     for model in ("dead", folder):
-        assert run("predict", model, source) == 0
+        assert run("eval", "predict", model, source) == 0
         assert capfd.readouterr().err.splitlines() == lines
 
 
 def test_what_can_not_be_exported_is_refused_before_anything_is_written(home: Path, tmp_path: Path, capfd) -> None:
-    assert run("export", "tiny", "--step", 7, "--to", tmp_path / "model") == 2
+    assert run("runs", "export", "tiny", "--step", 7, "--to", tmp_path / "model") == 2
     assert "It has commits at steps: 5, 10" in capfd.readouterr().err
     (tmp_path / "other.json").write_text("{}")
-    assert run("export", "tiny", "--tokenizer", tmp_path / "other.json", "--to", tmp_path / "model") == 2
+    assert run("runs", "export", "tiny", "--tokenizer", tmp_path / "other.json", "--to", tmp_path / "model") == 2
     assert "not the tokenizer that dataset 'dataset' was built with" in capfd.readouterr().err
-    assert run("export", "tiny", "--to", tmp_path) == 2
+    assert run("runs", "export", "tiny", "--to", tmp_path) == 2
     assert f"{tmp_path} exists already. Replace it with --force" in capfd.readouterr().err
-    assert run("export", "tiny", "--to", tmp_path, "--force") == 2
+    assert run("runs", "export", "tiny", "--to", tmp_path, "--force") == 2
     assert "It is not an export" in capfd.readouterr().err
     assert (tmp_path / "other.json").is_file()
     assert not (tmp_path / "model").exists()
@@ -177,7 +177,7 @@ def test_predict_answers_in_the_order_of_the_file_as_the_run_did(home: Path, tmp
     rows, expected = zip(*validated_rows, strict=True)
     source, out = tmp_path / "rows.jsonl", tmp_path / "out.csv"
     source.write_text("\n".join(map(json.dumps, rows)))
-    assert run("predict", "tiny", source, "-o", out) == 0
+    assert run("eval", "predict", "tiny", source, "-o", out) == 0
     with out.open(newline="") as file:
         found = list(csv.DictReader(file))
     assert [row["text"] for row in found] == [row["text"] for row in rows]
@@ -190,11 +190,11 @@ def test_a_run_and_its_export_answer_alike_and_the_exports_module_is_not_run(
 ) -> None:
     source = tmp_path / "rows.jsonl"
     source.write_text("\n".join(json.dumps(row) for row, _ in validated_rows))
-    assert run("export", "tiny", "--to", tmp_path / "model") == 0
+    assert run("runs", "export", "tiny", "--to", tmp_path / "model") == 0
     capfd.readouterr()
     outs = []
     for model in ("tiny@10", tmp_path / "model"):
-        assert run("predict", model, source) == 0
+        assert run("eval", "predict", model, source) == 0
         out, err = capfd.readouterr()
         assert err.startswith("warning: worse than constant: ")
         assert err.count("\n") == 1, "and nothing but the answers"
@@ -205,7 +205,7 @@ def test_a_run_and_its_export_answer_alike_and_the_exports_module_is_not_run(
     assert probabilities[0] == pytest.approx(probabilities[1], abs=1e-6)
     with (tmp_path / "model" / "modeling_assay.py").open("a") as file:
         file.write("\nraise SystemExit('run')\n")
-    assert run("predict", tmp_path / "model", source) == 1
+    assert run("eval", "predict", tmp_path / "model", source) == 1
     assert "modeling_assay.py: not the file that was exported" in capfd.readouterr().err
 
 
@@ -236,7 +236,7 @@ def test_a_row_that_can_not_be_asked_about_is_named_and_no_file_appears(
 ) -> None:
     source, out = tmp_path / "rows.jsonl", tmp_path / "out.parquet"
     source.write_text("\n".join(map(json.dumps, rows)))
-    assert run("predict", "tiny", source, "-o", out, *options) == 2
+    assert run("eval", "predict", "tiny", source, "-o", out, *options) == 2
     assert message in capfd.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
 
@@ -247,12 +247,12 @@ def test_a_file_without_the_text_is_told_what_the_model_calls_it(
     monkeypatch.setattr(DatasetManifest, "text_field", "review")
     source, missing = tmp_path / "rows.jsonl", ("--missing", "language", "--missing", "turns")
     source.write_text(json.dumps({"words": "alpha"}))
-    assert run("predict", "tiny", source, *missing) == 2
+    assert run("eval", "predict", "tiny", source, *missing) == 2
     assert "line 1: no column 'review'; it has words. Name that of the text: --text words" in capfd.readouterr().err
     source.write_text("\n".join(json.dumps(row) for row in ({"review": "alpha", "text": 7}, {"review": "beta"})))
-    assert run("predict", "tiny", source, *missing) == 0, "the model's own comes first"
+    assert run("eval", "predict", "tiny", source, *missing) == 0, "the model's own comes first"
     source.write_text(json.dumps({"text": "alpha"}))
-    assert run("predict", "tiny", source, *missing) == 0, "and 'text' where the file has no such column"
+    assert run("eval", "predict", "tiny", source, *missing) == 0, "and 'text' where the file has no such column"
 
 
 def test_a_row_without_text_keeps_its_place_with_no_answer_and_is_told(home: Path, tmp_path: Path, capfd) -> None:
@@ -260,16 +260,16 @@ def test_a_row_without_text_keeps_its_place_with_no_answer_and_is_told(home: Pat
     texts = ["alpha", " \n", "beta", None]
     source.write_text("\n".join(json.dumps({"n": n, "text": text}) for n, text in enumerate(texts)))
     missing = ("--missing", "language", "--missing", "turns")
-    assert run("predict", "tiny", source, *missing) == 0
+    assert run("eval", "predict", "tiny", source, *missing) == 0
     out, err = capfd.readouterr()
     rows = [json.loads(line) for line in out.splitlines()]
     assert [row["n"] for row in rows] == [0, 1, 2, 3]
     assert [row["probability"] is None for row in rows] == [False, True, False, True]
     assert f"2 rows without text: kept, without a prediction (the first: {source}: line 2)" in err
-    assert run("predict", "tiny", source, *missing, "--out", tmp_path / "said.csv") == 0
+    assert run("eval", "predict", "tiny", source, *missing, "--out", tmp_path / "said.csv") == 0
     assert f"2 rows predicted, in {tmp_path / 'said.csv'}" in capfd.readouterr().err
     source.write_text("\n".join(json.dumps({"n": n, "text": texts[n]}) for n in (0, 2)))
-    assert run("predict", "tiny", source, *missing) == 0
+    assert run("eval", "predict", "tiny", source, *missing) == 0
     alone = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert [row["probability"] for row in alone] == pytest.approx([rows[n]["probability"] for n in (0, 2)])
 
@@ -277,17 +277,17 @@ def test_a_row_without_text_keeps_its_place_with_no_answer_and_is_told(home: Pat
 def test_a_file_is_not_written_over_itself_and_a_suffix_says_its_kind(home: Path, tmp_path: Path, capfd) -> None:
     source = tmp_path / "rows.txt"
     source.write_text("alpha beta\nreturn return\n")
-    assert run("predict", "tiny", source, "-o", source) == 2
-    assert run("predict", "tiny", source, "-o", tmp_path / "out.doc") == 2
+    assert run("eval", "predict", "tiny", source, "-o", source) == 2
+    assert run("eval", "predict", "tiny", source, "-o", tmp_path / "out.doc") == 2
     missing = ("--missing", "language", "--missing", "turns")
-    assert run("predict", "tiny", source, "-o", tmp_path / "out.parquet", *missing) == 0
+    assert run("eval", "predict", "tiny", source, "-o", tmp_path / "out.parquet", *missing) == 0
     found = pq.read_table(tmp_path / "out.parquet").to_pylist()
     assert [row["text"] for row in found] == ["alpha beta", "return return"]
     assert all(0 < row["probability"] < 1 for row in found)
 
 
 def outputs_of(kind: str, logits: list[float], config: dict[str, Any]) -> dict[str, Any]:
-    """What `assay predict` says of a row, from the logits and the configuration beside them."""
+    """What `assay eval predict` says of a row, from the logits and the configuration beside them."""
     if kind == "binary":
         return {"probability": 1.0 / (1.0 + math.exp(-logits[0]))}
     if kind == "number":
@@ -320,16 +320,16 @@ def test_a_model_of_each_kind_of_label_leaves_with_the_runs_logits(
     named = ("--text", "text", "--label", "label", "--tokenizer", encoder or "new:300", "--workers", 1)
     assert run("data", "build", tmp_path / "rows.csv", *named, "--out", tmp_path / "data") == 0
     pretrained = ("--encoder", encoder) if encoder else ()
-    assert run("recipe", "new", tmp_path / "data", "--out", tmp_path / "recipe.yaml", *pretrained) == 0
+    assert run("train", "new", tmp_path / "data", "--out", tmp_path / "recipe.yaml", *pretrained) == 0
     schedule = ("trainer.evaluate_every=6", "trainer.optimizer.schedule.warmup_steps=0")
     short = ("trainer.max_steps=6", "trainer.commit_every=6", *schedule)
     assert run("train", tmp_path / "recipe.yaml", *short, "--run-id", "r") == 0
-    assert run("export", "r", "--to", tmp_path / "model") == 0
+    assert run("runs", "export", "r", "--to", tmp_path / "model") == 0
     texts = "".join(path.read_text("latin-1") for path in (tmp_path / "model").iterdir())
     assert not any(location in texts for location in (str(tmp_path), sysconfig.get_path("purelib")))
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     capfd.readouterr()
-    assert run("predict", "r", tmp_path / "rows.csv") == 0
+    assert run("eval", "predict", "r", tmp_path / "rows.csv") == 0
     predicted = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     rows = [{"text": row["text"]} for row in predicted]
     logits, responses = logits_without_assay(tmp_path / "model", rows, tmp_path)
@@ -342,5 +342,5 @@ def test_a_model_of_each_kind_of_label_leaves_with_the_runs_logits(
     if kind == "classes":
         best = [max(config["id2label"].values(), key=lambda name: row[f"probability_{name}"]) for row in predicted]
         assert [row["predicted"] for row in predicted] == best
-    assert run("predict", tmp_path / "model", tmp_path / "rows.csv", "-o", tmp_path / "out.parquet") == 0
+    assert run("eval", "predict", tmp_path / "model", tmp_path / "rows.csv", "-o", tmp_path / "out.parquet") == 0
     assert pq.read_table(tmp_path / "out.parquet").num_rows == 240

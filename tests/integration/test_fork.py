@@ -67,16 +67,16 @@ def test_a_fork_learns_what_was_to_come_and_its_audit_says_from_where(parent: Ru
     assert (audit["verdict"], audit["rows_trained"], audit["rows_expected"]) == ("pass", 320, 320)
     assert audit["forked_from"] == f"{parent.run_id}@5"
     assert any(f"up to step 5: run '{parent.run_id}'" in item for item in audit["not_checked"])
-    assert assay("diff", parent.run_id, "fork") == 0
+    assert assay("runs", "diff", parent.run_id, "fork") == 0
     assert f"{parent.run_id}@5" in capfd.readouterr().out.partition("environment")[2].partition("data:")[0]
-    assert assay("show", "fork") == 0
+    assert assay("runs", "show", "fork") == 0
     assert f"{parent.run_id}@5, with trainer.max_steps 10 → 15" in capfd.readouterr().out
-    assert assay("replay", "fork", "--step", 5) == 2
-    assert f"assay replay {parent.run_id} --step 5" in capfd.readouterr().err
-    assert assay("replay", "fork", "--step", 6) == 0
+    assert assay("runs", "replay", "fork", "--step", 5) == 2
+    assert f"assay runs replay {parent.run_id} --step 5" in capfd.readouterr().err
+    assert assay("runs", "replay", "fork", "--step", 6) == 0
     for step, owner in ((5, "these very weights are its"), (15, "the steps up to there were its")):
         folder = Path(parent.run_dir).parent / f"model-{step}"
-        assert assay("export", f"fork@{step}", "--to", folder) == 0
+        assert assay("runs", "export", f"fork@{step}", "--to", folder) == 0
         card = " ".join((folder / "README.md").read_text().split())
         assert f"A fork of `parent@5`: {owner}" in card and "of what was learned behind parent@5" in card
 
@@ -87,7 +87,7 @@ def test_a_fork_stands_by_itself_once_its_parent_is_gone(parent: Run, capfd) -> 
     assert assay("train", "--from", f"{parent.run_id}@5", "--run-id", "a") == 0
     shutil.rmtree(parent.run_dir)
     capfd.readouterr()
-    assert assay("audit", "a") == 0
+    assert assay("runs", "audit", "a") == 0
     assert "it is not here any more, so nothing proves them" in capfd.readouterr().out
     assert assay("train", "--from", "a@5", "--run-id", "b") == 0
     assert last("b").weights_digest == weights
@@ -163,7 +163,7 @@ def test_what_is_proposed_after_a_loss_that_is_not_finite_works(recipe: Path, ca
     command = "assay train --from wild@0 trainer.optimizer.learning_rate=0.0001"
     assert f"Nothing is committed yet. If the learning rate is too high, '{command}'" in output
     assert "is intact" not in output and "--resume" not in output
-    assert assay("show", "wild") == 0
+    assert assay("runs", "show", "wild") == 0
     shown = " ".join(capfd.readouterr().out.split())
     assert "FAILED: LOSS NOT FINITE" in shown and command in shown and "--resume" not in shown
     assert assay(*command.split()[1:], "--run-id", "tame") == 0

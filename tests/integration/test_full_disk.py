@@ -114,13 +114,13 @@ def test_a_run_goes_on_from_its_last_commit_once_there_is_room(
     committed = [commit.folder for commit in log.commits()]
     disk.make_room()
     if committed:
-        assert assay("audit", "r").code == 3
+        assert assay("runs", "audit", "r").code == 3
         assert "'assay train --resume r'" in response.err, response.err
     run_exists = Home.from_environment().has_run("r")
     assert assay("train", *(("--resume", "r") if run_exists else (recipe, "--run-id", "r"))).code == 0
     finished = CommitLog(open_store(str(disk.folder / "home" / "r"))).finished()
     assert finished is not None and finished.weights_digest == undisturbed
-    assert assay("audit", "r", "--deep").code == 0
+    assert assay("runs", "audit", "r", "--deep").code == 0
 
 
 def test_a_disk_that_is_full_behind_the_last_step_costs_nothing(
@@ -141,7 +141,7 @@ def test_a_disk_that_is_full_behind_the_last_step_costs_nothing(
     assert "'assay train --resume r' continues from its last commit" in response.err
     disk.make_room()
     assert assay("train", "--resume", "r").code == 0
-    assert assay("audit", "r", "--deep").code == 0
+    assert assay("runs", "audit", "r", "--deep").code == 0
     finished = CommitLog(open_store(str(disk.folder / "home" / "r"))).finished()
     assert finished is not None and finished.weights_digest == undisturbed
 
@@ -154,11 +154,11 @@ def test_a_model_leaves_once_there_is_room_and_a_drill_is_done(
     recipe.write_text(yaml.safe_dump(tiny_recipe_tree))
     assert assay("train", recipe, "--run-id", "r", "trainer.max_steps=5").code == 0
     disk.fill(reserve=20_000)
-    assert_no_room(assay("export", "r", "--to", disk.folder / "model"))
+    assert_no_room(assay("runs", "export", "r", "--to", disk.folder / "model"))
     assert not (disk.folder / "model" / "config.json").exists()
     monkeypatch.setenv("ASSAY_HOME", str(disk.folder / "home"))
-    assert_no_room(assay("drill", recipe, "--out", tmp_path / "drill.json"))
+    assert_no_room(assay("train", "drill", recipe, "--out", tmp_path / "drill.json"))
     disk.make_room()
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
-    assert assay("export", "r", "--to", disk.folder / "model").code == 0
+    assert assay("runs", "export", "r", "--to", disk.folder / "model").code == 0
     assert (disk.folder / "model" / "model.safetensors").is_file()

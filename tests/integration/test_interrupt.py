@@ -56,7 +56,7 @@ def test_ctrl_c_leaves_a_run_that_goes_on_to_the_undisturbed_weights(
     wait_until(lambda: events.exists() and events.read_text().endswith("\n"), "the command to be told")
     assert events.read_text() == f"stopped {attempt.end_step}\n"
 
-    audited, _ = started("audit", "pressed").communicate(timeout=120)
+    audited, _ = started("runs", "audit", "pressed").communicate(timeout=120)
     goes_on = "it stands at step {} of 20, and 'assay train --resume pressed' goes on"
     assert audited.startswith("INCOMPLETE") and goes_on.format(attempt.end_step) in audited
 

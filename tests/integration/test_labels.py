@@ -53,7 +53,7 @@ def recipes(assay: Assay) -> dict[str, str]:
     for kind in KINDS:
         named = ("--text", "text", "--label", kind, "--tokenizer", "new:300", "--workers", 1)
         assay("data", "build", "rows.csv", *named, "--out", kind)
-        assay("recipe", "new", kind, "--epochs", 2, "--out", f"{kind}.yaml")
+        assay("train", "new", kind, "--epochs", 2, "--out", f"{kind}.yaml")
     return {kind: f"{kind}.yaml" for kind in KINDS}
 
 
@@ -71,7 +71,7 @@ def test_a_kind_of_label_trains_to_one_digest_and_is_reported_by_its_own_metric(
     assert len({run["weights_digest"] for run in runs.values()}) == 1
     evaluation = runs[1]["evaluation"]
     assert runs[2]["evaluation"]["overall"] == evaluation["overall"]
-    (same,) = json.loads(assay("compare", f"{kind}-1", f"{kind}-2", "--json", "--out", tmp_path / "c.html"))
+    (same,) = json.loads(assay("decide", "compare", f"{kind}-1", f"{kind}-2", "--json", "--out", tmp_path / "c.html"))
     assert same["verdict"] == "pass"
     assay("report", f"{kind}-1", "--out", tmp_path / "r.html")
     page = (tmp_path / "r.html").read_text()
@@ -99,8 +99,8 @@ def test_a_campaign_decides_on_each_kind_of_label(
         "rule": {"primary": ["rows"], "least_effect": 0.01, "prior_sd": 2.0},
     }
     (folder / f"c-{kind}.yaml").write_text(yaml.safe_dump(campaign))
-    assay("campaign", "run", f"c-{kind}.yaml")
-    (decision,) = json.loads(assay("campaign", "show", f"c-{kind}", "--json"))
+    assay("decide", "run", f"c-{kind}.yaml")
+    (decision,) = json.loads(assay("decide", "show", f"c-{kind}", "--json"))
     (effect,) = decision["effects"]
     assert effect["unit"] == unit
     assert decision["recommendation"] != "scale"

@@ -54,9 +54,9 @@ def campaign(assay: Assay, tree: dict[str, Any], **keys: Any) -> tuple[list[Any]
             **keys,
         },
     )
-    assay("campaign", "run", path)
+    assay("decide", "run", path)
     (folder,) = assay.folder.glob("home/**/memo.md")
-    decisions = json.loads(assay("campaign", "show", "tiny", "--json"))
+    decisions = json.loads(assay("decide", "show", "tiny", "--json"))
     return decisions, folder.read_text()
 
 
@@ -114,7 +114,7 @@ def test_candidates_of_methods_of_pairs_end_in_a_memo(
     if method == "dpo":
         start = recipe(conversations, {"type": "sft", "train_on": "all", "model": MODEL})
         assay("train", assay.write("sft.yaml", start), "--run-id", "sft")
-        assay("export", "sft", "--to", tmp_path / "base")
+        assay("runs", "export", "sft", "--to", tmp_path / "base")
         model = {"type": "pretrained", "path": str(tmp_path / "base")}
     held_out = {"type": "held_out", "name": "held-out", "score": "margin"}
     assay.write("suite.yaml", {"name": "pairs", "benchmarks": [held_out]})

@@ -198,7 +198,7 @@ def test_predict_gives_rewards_of_pairs_conversations_and_texts_from_a_run_and_f
     request = tmp_path / "rows.jsonl"
     request.write_text("".join(json.dumps(row) + "\n" for row in rows))
     for model in ("reward", folder):
-        assert run_command("predict", model, request, "-o", tmp_path / "out.jsonl", "--force") == 0
+        assert run_command("eval", "predict", model, request, "-o", tmp_path / "out.jsonl", "--force") == 0
         assert "1 row without text: kept, without a prediction" in capfd.readouterr().err
         found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
         for row, responses, output in zip(rows, target, found, strict=True):
@@ -206,19 +206,19 @@ def test_predict_gives_rewards_of_pairs_conversations_and_texts_from_a_run_and_f
             completed = {name: output[name] for name in output if name.endswith("reward") and output[name] is not None}
             assert completed == pytest.approx(responses, abs=1e-6)
     request.write_text(json.dumps({"body": "that is 9"}) + "\n")
-    assert run_command("predict", "reward", request) == 2
+    assert run_command("eval", "predict", "reward", request) == 2
     assert "no column 'text', and no pair" in capfd.readouterr().err
-    assert run_command("predict", "reward", request, "--text", "body") == 0
+    assert run_command("eval", "predict", "reward", request, "--text", "body") == 0
     longer = "that is " * 20  # than any row that was trained on; no longer than the model takes
     wide = [*tokenizer(longer, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
     assert Dataset.open(preferences).manifest.lengths.max < len(wide) <= MODEL["max_tokens"]
     for model in ("reward", folder):
         request.write_text(json.dumps({"text": longer}) + "\n")
-        assert run_command("predict", model, request, "-o", tmp_path / "out.jsonl", "--force") == 0
+        assert run_command("eval", "predict", model, request, "-o", tmp_path / "out.jsonl", "--force") == 0
         output = json.loads((tmp_path / "out.jsonl").read_text())
         assert output["reward"] == pytest.approx(expected(wide), abs=1e-6)
         request.write_text(json.dumps({"text": "that is " * 99}) + "\n")
-        assert run_command("predict", model, request) == 2
+        assert run_command("eval", "predict", model, request) == 2
         assert "tokens, and the model's limit is 96. Shorten or drop the row" in capfd.readouterr().err
 
 
@@ -227,12 +227,12 @@ def test_predict_of_a_language_model_names_the_command_that_serves(
 ) -> None:
     trained_model(home, recipe(conversations, {"type": "sft", "train_on": "all", "model": MODEL}))
     (tmp_path / "rows.jsonl").write_text('{"text": "that is 9"}\n')
-    assert run_command("predict", "sft", tmp_path / "rows.jsonl") == 2
+    assert run_command("eval", "predict", "sft", tmp_path / "rows.jsonl") == 2
     output = capfd.readouterr().err
     assert (
         "a model of method 'sft' makes no predictions for rows of a file" in output
-        and "'assay chat RUN'" in output
-        and "assay export RUN" in output
+        and "'assay eval chat RUN'" in output
+        and "assay runs export RUN" in output
     )
 
 
@@ -284,11 +284,11 @@ def test_plain_transformers_finds_the_runs_logits_where_there_is_no_assay(
         "sft",
     )
     if method != "sft":
-        assay(tmp_path, "export", "sft", "--to", tmp_path / "base")
+        assay(tmp_path, "runs", "export", "sft", "--to", tmp_path / "base")
         base = {"type": "pretrained", "path": str(tmp_path / "base")}
         tree = recipe(preferences, {"type": method, "model": base})
         assay(tmp_path, "train", written(tmp_path, tree), "--run-id", method)
-    assay(tmp_path, "export", method, "--to", tmp_path / "model")
+    assay(tmp_path, "runs", "export", method, "--to", tmp_path / "model")
     texts = "".join(path.read_text("latin-1") for path in (tmp_path / "model").iterdir())
     assert str(tmp_path) not in texts
     request = [chat(index, "that is it, " * (index % 3)) for index in range(4)]

@@ -124,11 +124,17 @@ def test_a_commit_whose_name_was_guessed_is_not_written_through_a_link_and_the_n
     assert [(path.name, path.read_text()) for path in ours.iterdir()] == [("file", "precious")]
 
 
-@pytest.mark.parametrize("command", ["report candidate", "compare finished candidate", "audit candidate"])
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("report candidate", "report.html"),
+        ("decide compare finished candidate", "comparison.html"),
+        ("runs audit candidate", "audit.json"),
+    ],
+)
 def test_a_page_or_a_report_replaces_a_link_that_has_its_name(
-    stranger: Path, ours: Path, assay: Assay, command: str
+    stranger: Path, ours: Path, assay: Assay, command: str, name: str
 ) -> None:
-    name = {"report": "report.html", "compare": "comparison.html", "audit": "audit.json"}[command.split()[0]]
     page = stranger.parent / "candidate" / name
     page.unlink(missing_ok=True)
     page.symlink_to(ours / "file")
@@ -147,6 +153,6 @@ def test_the_memo_of_a_campaign_replaces_a_link_that_has_its_name(
         page = home / "campaigns" / "small" / name
         page.unlink(missing_ok=True)
         page.symlink_to(ours / "file")
-    code, output = assay(home, "decide", "small")
+    code, output = assay(home, "decide", "again", "small")
     assert code == 0, output
     assert (ours / "file").read_text() == "precious"

@@ -42,11 +42,11 @@ def assay(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, st
 
 def test_an_audit_is_in_its_folder_and_comes_into_the_ledger_later(home: Home, assay) -> None:
     with locked(home):
-        code, out, err = assay("audit", "unfinished", "--json")
+        code, out, err = assay("runs", "audit", "unfinished", "--json")
     assert (code, json.loads(out)["verdict"]) == (3, "incomplete")
     assert "database is locked" in err and "recorded once the ledger is available" in err
     assert list(missed_subjects(home)) == ["unfinished"]
-    code, out, _ = assay("show", "unfinished", "--json")
+    code, out, _ = assay("runs", "show", "unfinished", "--json")
     assert (code, json.loads(out)["audit"]["verdict"]) == (0, "incomplete")
     assert not missed_subjects(home)
 

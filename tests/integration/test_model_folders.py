@@ -12,9 +12,8 @@ from assay.base.errors import ConfigError
 from assay.cli.main import main
 from assay.data.dataset.columns import SPANS, TOKENS
 from assay.data.dataset.dataset import Dataset
-from assay.inference.protocol import GenerateRequest, PromptInput, PromptsRead
+from assay.inference.protocol import GenerateRequest, Message, PromptInput, PromptsRead
 from assay.models.causal import load_causal
-from assay.scoring.sampler import Message
 from assay.serving.base_models import read_base_models
 from assay.serving.engines.sources import _base
 from assay.store.home import Home
@@ -50,7 +49,7 @@ def test_a_policy_that_cannot_stop_gets_the_stop_of_its_rows_and_is_refused_with
     save_tokenizer(Path("base"))
     save_base(Path("base"), END)
     prompts = build("prompts")
-    assert run("recipe", "new", prompts, "--model", "base", "--out", "r.yaml") == 0
+    assert run("train", "new", prompts, "--model", "base", "--out", "r.yaml") == 0
     assert yaml.safe_load(Path("r.yaml").read_text())["method"]["sampling"]["stop"] == ["<|im_end|>"]
     assert run("train", "r.yaml", "--check") == 0
     capsys.readouterr()
@@ -67,19 +66,19 @@ def test_a_base_whose_autotokenizer_reads_otherwise_is_named_at_build_and_refuse
     save_base(Path("base"), END, architecture="qwen2")
     chats = build("chat")
     assert "AutoTokenizer (Qwen2Tokenizer) encodes" in capsys.readouterr().err
-    assert run("recipe", "new", chats, "--model", "base", "--out", "r.yaml") == 2
+    assert run("train", "new", chats, "--model", "base", "--out", "r.yaml") == 2
     assert "save_pretrained(FOLDER)" in capsys.readouterr().err
     AutoTokenizer.from_pretrained("base").save_pretrained("base")
     chats = build("chat", out="again")
     assert "AutoTokenizer" not in capsys.readouterr().err
-    assert run("recipe", "new", chats, "--model", "base", "--out", "r.yaml") == 0
+    assert run("train", "new", chats, "--model", "base", "--out", "r.yaml") == 0
 
 
 def test_a_model_that_ends_texts_at_a_word_of_the_rows_is_refused(capsys) -> None:
     tokenizer = save_tokenizer(Path("base"))
     save_base(Path("base"), tokenizer.token_to_id("a"))
     chats = build("chat")
-    assert run("recipe", "new", chats, "--model", "base", "--out", "r.yaml") == 2
+    assert run("train", "new", chats, "--model", "base", "--out", "r.yaml") == 2
     assert "(eos_token_id): 'a', a word of dataset" in capsys.readouterr().err
 
 
@@ -91,11 +90,11 @@ def test_a_tokenizer_larger_than_the_embedding_is_refused_wherever_they_meet(cap
     save_base(Path("base"), END, vocab_size=size - 1)
     chats = build("chat")
     capsys.readouterr()
-    assert run("recipe", "new", chats, "--model", "base", "--out", "r.yaml") == 2
+    assert run("train", "new", chats, "--model", "base", "--out", "r.yaml") == 2
     assert f"tokens up to number {size - 1}" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="base: its tokenizer has tokens up to number"):
         load_causal("base")
-    assert run("recipe", "new", chats, "--out", "new.yaml") == 0
+    assert run("train", "new", chats, "--out", "new.yaml") == 0
     assert run("train", "new.yaml", "--check", f"method.model.vocab_size={size - 1}") == 2
     with pytest.raises(ConfigError, match=r"tiny.yaml: tokenizer .*supervised.recipe.method.model: its tokenizer"):
         served_base("base", "base")

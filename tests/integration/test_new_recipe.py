@@ -71,7 +71,7 @@ def dataset_of(format: str, folder: Path) -> Path:
 )
 def test_rows_of_a_language_model_have_a_recipe_that_learns(format: str, method: str, tmp_path: Path) -> None:
     file = tmp_path / "folder" / "recipe.yaml"
-    assert run("recipe", "new", dataset_of(format, tmp_path), "--out", file) == 0
+    assert run("train", "new", dataset_of(format, tmp_path), "--out", file) == 0
     lines = file.read_text().splitlines()
     assert all("#" in line or line.endswith(":") for line in lines), "each line says why"
     tree = yaml.safe_load(file.read_text())
@@ -94,7 +94,7 @@ def test_rows_that_lie_sorted_have_windows_that_mix_them(
     build = ["data", "build", tmp_path / "rows.jsonl", "--text", "text", "--label", "label"]
     assert run(*build, "--metadata", "language", "--tokenizer", "new:300", "--out", tmp_path / "rows") == 0
     file = tmp_path / "recipe.yaml"
-    assert run("recipe", "new", tmp_path / "rows", "--out", file) == 0
+    assert run("train", "new", tmp_path / "rows", "--out", file) == 0
 
     def noted(*changes: str) -> str:
         capsys.readouterr()
@@ -104,7 +104,7 @@ def test_rows_that_lie_sorted_have_windows_that_mix_them(
     assert "mixes these rows badly" in noted("loader.window_rows=4096"), "the most that is usual"
     assert "mixes these rows badly" not in noted()
     monkeypatch.setattr("assay.workflows.new_recipe._MOST_WINDOW_BYTES", 1_000_000)
-    assert run("recipe", "new", tmp_path / "rows", "--out", tmp_path / "small.yaml") == 0
+    assert run("train", "new", tmp_path / "rows", "--out", tmp_path / "small.yaml") == 0
     assert yaml.safe_load((tmp_path / "small.yaml").read_text())["loader"]["window_rows"] == 4096
 
 
@@ -128,7 +128,7 @@ def test_copies_of_training_rows_are_left_out_by_a_new_recipe_and_named_by_a_che
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "recipe.yaml"
-    assert run("recipe", "new", copied_texts(tmp_path), "--out", file) == 0
+    assert run("train", "new", copied_texts(tmp_path), "--out", file) == 0
     assert "are in the training rows" not in capfd.readouterr().err
     assert yaml.safe_load(file.read_text())["data"]["split"]["drop_leaks"] is True
     assert "copies of training rows left out" in file.read_text()
@@ -165,7 +165,7 @@ def test_a_column_that_tells_the_label_is_named_before_anything_is_trained(
     ]
     assert run(*build, "--tokenizer", "new:400", "--out", tmp_path / "rows") == 0
     capfd.readouterr()
-    assert run("recipe", "new", tmp_path / "rows", "--out", tmp_path / "recipe.yaml") == 0
+    assert run("train", "new", tmp_path / "rows", "--out", tmp_path / "recipe.yaml") == 0
     output = "column 'late' alone tells the label of 100% of the rows"
     assert output in capfd.readouterr().err
     check = ["train", tmp_path / "recipe.yaml", "--check", "--check-seconds", 0]
@@ -179,7 +179,7 @@ def test_whether_copies_are_left_out_changes_no_word_of_how_even_a_split_is(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "recipe.yaml"
-    assert run("recipe", "new", copied_texts(tmp_path), "--out", file) == 0
+    assert run("train", "new", copied_texts(tmp_path), "--out", file) == 0
 
     def is_uneven(seed: int, *, drop_leaks: bool) -> bool:
         split = {
@@ -209,11 +209,11 @@ def test_a_run_that_was_judged_on_rows_it_learned_is_warned_of(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "recipe.yaml"
-    assert run("recipe", "new", copied_texts(tmp_path), "--epochs", 1, "--out", file) == 0
+    assert run("train", "new", copied_texts(tmp_path), "--epochs", 1, "--out", file) == 0
     for drop, output in (("false", ["leaking rows"]), ("true", [])):
         assert run("train", file, "--run-id", f"drop-{drop}", f"data.split.drop_leaks={drop}") == 0
         capfd.readouterr()
-        assert run("show", f"drop-{drop}", "--json") == 0
+        assert run("runs", "show", f"drop-{drop}", "--json") == 0
         shown = json.loads(capfd.readouterr().out)
         assert [item["rule"] for item in shown["warnings"] if item["rule"] == "leaking rows"] == output
         assert (shown["evaluation"]["num_leaking"] > 0) is (drop == "false")
@@ -226,10 +226,10 @@ def test_pairs_have_a_recipe_of_dpo_that_begins_with_the_model_that_is_named(
 ) -> None:
     pairs = preference_dataset(tmp_path / "pairs", num_rows=96)
     base = save_tiny(LlamaForCausalLM, tmp_path / "base", seed=3)
-    assert run("recipe", "new", pairs, "--method", "dpo", "--out", tmp_path / "no.yaml") == 2
+    assert run("train", "new", pairs, "--method", "dpo", "--out", tmp_path / "no.yaml") == 2
     assert "--model FOLDER" in capfd.readouterr().err
     file = tmp_path / "recipe.yaml"
-    assert run("recipe", "new", pairs, "--method", "dpo", "--model", base, "--out", file) == 0
+    assert run("train", "new", pairs, "--method", "dpo", "--model", base, "--out", file) == 0
     assert run("train", file, "--check", "--check-seconds", 0) == 0
     tree = yaml.safe_load(file.read_text())
     short = {**tree["trainer"], "max_steps": 30, "evaluate_every": None}
@@ -237,7 +237,7 @@ def test_pairs_have_a_recipe_of_dpo_that_begins_with_the_model_that_is_named(
     assert losses[-1] < 0.98 * losses[0], "with the rate of a large model, it is 1.0"
     assert run("data", "score", pairs, "--reference", base, "--out", tmp_path / "scored") == 0
     scored = tmp_path / "scored.yaml"
-    assert run("recipe", "new", tmp_path / "scored", "--method", "dpo", "--out", scored) == 0
+    assert run("train", "new", tmp_path / "scored", "--method", "dpo", "--out", scored) == 0
     tree = yaml.safe_load(scored.read_text())["method"]
     assert (tree["reference"]["type"], tree["model"]["path"]) == ("columns", str(base))
     assert run("train", scored, "--check", "--check-seconds", 0) == 0
@@ -251,9 +251,9 @@ def test_from_chats_to_preferences_there_is_room_for_longer_rows_and_for_answers
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
     model, recipe = tmp_path / "model", tmp_path / "sft.yaml"
     short = ("trainer.max_steps=12", "trainer.evaluate_every=null")
-    assert run("recipe", "new", dataset_of("chat", tmp_path), "--out", recipe) == 0
+    assert run("train", "new", dataset_of("chat", tmp_path), "--out", recipe) == 0
     assert run("train", recipe, *short, "--run-id", "sft") == 0
-    assert run("export", "sft", "--to", model) == 0
+    assert run("runs", "export", "sft", "--to", model) == 0
     long = " ".join(WORDS * 30)
     (tmp_path / "items.jsonl").write_text(
         "".join(json.dumps({"prompt": text, "answer": "1"}) + "\n" for text in ("one", "two", long))
@@ -282,7 +282,7 @@ def test_from_chats_to_preferences_there_is_room_for_longer_rows_and_for_answers
     build = ["data", "build", tmp_path / "rows.jsonl", "--format", "pairs", "--tokenizer", model]
     assert run(*build, "--out", tmp_path / "pairs") == 0
     dpo = tmp_path / "dpo.yaml"
-    assert run("recipe", "new", tmp_path / "pairs", "--method", "dpo", "--model", model, "--out", dpo) == 0
+    assert run("train", "new", tmp_path / "pairs", "--method", "dpo", "--model", model, "--out", dpo) == 0
     assert run("train", dpo, *short) == 0
 
 
@@ -313,7 +313,7 @@ def test_the_rate_of_a_pretrained_model_goes_with_its_size(sizes: tuple[int, int
     base = save_tiny(LlamaForCausalLM, tmp_path / "base", seed=3)
     widened(base, *sizes)
     file = tmp_path / "recipe.yaml"
-    assert run("recipe", "new", pairs, "--method", "dpo", "--model", base, "--out", file) == 0
+    assert run("train", "new", pairs, "--method", "dpo", "--model", base, "--out", file) == 0
     found = yaml.safe_load(file.read_text())["trainer"]["optimizer"]["learning_rate"]
     assert found == pytest.approx(rate, rel=0.01)
 
@@ -326,7 +326,7 @@ def test_prompts_have_a_recipe_of_grpo_that_grades_by_the_answer_beside_them(tmp
     build += ["--control-tokens", "keep"]  # two words of the tiny tokenizer are special
     assert run(*build, "--group-by", "n", "--out", tmp_path / "prompts") == 0
     file = tmp_path / "recipe.yaml"
-    assert run("recipe", "new", tmp_path / "prompts", "--model", base, "--out", file) == 0
+    assert run("train", "new", tmp_path / "prompts", "--model", base, "--out", file) == 0
     method = yaml.safe_load(file.read_text())["method"]
     assert method["rewards"][0]["grader"]["reference"] == "{{ item.answer }}"
     assert method["sampling"]["max_tokens"] == 62, "beside the prompt, the model takes no more"
@@ -375,7 +375,7 @@ def test_a_written_recipe_takes_every_change_that_its_comments_propose(
 ) -> None:
     dataset = copied_texts(tmp_path) if format == "labelled" else dataset_of(format, tmp_path)
     file = tmp_path / "recipe.yaml"
-    words = ["recipe", "new", dataset, "--out", file, *(["--method", method] if method else [])]
+    words = ["train", "new", dataset, "--out", file, *(["--method", method] if method else [])]
     if method in ("dpo", "grpo"):
         words += ["--model", model_of(dataset, tmp_path / "base")]
     assert run(*words) == 0
@@ -401,7 +401,7 @@ def test_a_budget_of_tokens_that_one_long_row_sets_says_so(tmp_path: Path, capfd
     )
     build = ("--tokenizer", "new:300", "--out", tmp_path / "texts")
     assert run("data", "build", tmp_path / "rows.jsonl", *build) == 0
-    assert run("recipe", "new", tmp_path / "texts", "--out", tmp_path / "recipe.yaml") == 0
+    assert run("train", "new", tmp_path / "texts", "--out", tmp_path / "recipe.yaml") == 0
     (line,) = (
         splitline for splitline in (tmp_path / "recipe.yaml").read_text().splitlines() if "max_micro" in splitline
     )
@@ -413,7 +413,7 @@ def test_an_interval_that_a_shorter_run_never_reaches_is_noted_but_refused_where
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "recipe.yaml"
-    assert run("recipe", "new", copied_texts(tmp_path), "--out", file) == 0
+    assert run("train", "new", copied_texts(tmp_path), "--out", file) == 0
     short = ["train", file, "trainer.max_steps=3", "trainer.optimizer.schedule.warmup_steps=1"]
     assert run(*short, "--on", "slurm", "--dry-run") == 0
     assert "note: trainer.evaluate_every=" in (output := capfd.readouterr()).err
@@ -435,6 +435,6 @@ def test_what_nothing_learns_from_has_no_recipe(tmp_path: Path, capfd: pytest.Ca
         ((pairs, "--method", "sft"), "are for reward and dpo"),
     ):
         capfd.readouterr()
-        assert run("recipe", "new", *words, "--out", tmp_path / "no.yaml") == 2
+        assert run("train", "new", *words, "--out", tmp_path / "no.yaml") == 2
         assert output in capfd.readouterr().err
     assert not (tmp_path / "no.yaml").exists()

@@ -76,8 +76,8 @@ def start_follower(start_process) -> Callable[..., subprocess.Popen]:
 
 @pytest.fixture
 def lend(start_process) -> Callable[[Run], subprocess.Popen]:
-    """Start `assay join`."""
-    return lambda run: start_process([sys.executable, "-m", "assay", "join", run.run_id], "lent.log")
+    """Start `assay train join`."""
+    return lambda run: start_process([sys.executable, "-m", "assay", "train", "join", run.run_id], "lent.log")
 
 
 def children(pid: int) -> list[int]:

@@ -64,5 +64,5 @@ def test_resuming_on_another_kind_is_refused_before_training_and_goes_on_when_to
     assert "ATen DEFAULT" in str(other_processor(run, 1, attempt=None))
     assert other_processor(run, 20, attempt=None) is None
     with pytest.raises(SystemExit):
-        main(["replay", run.run_id, "--step", "1"])
+        main(["runs", "replay", run.run_id, "--step", "1"])
     assert capfd.readouterr().err.startswith("step 1 was computed on ")

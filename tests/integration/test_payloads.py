@@ -23,11 +23,11 @@ from payloads import Payload, planted
 from sample_project import SampleProjects
 
 READERS = {
-    "runs/finished/*": ("audit finished", "show finished", "runs --rebuild", "goodput finished"),
-    "runs/finished/**/*": ("audit finished", "runs --rebuild", "report finished", "eval history finished"),
+    "runs/finished/*": ("runs audit finished", "runs show finished", "runs --rebuild", "runs goodput finished"),
+    "runs/finished/**/*": ("runs audit finished", "runs --rebuild", "report finished", "eval history finished"),
     "runs/unfinished/**/*": ("runs --rebuild", "train --resume unfinished --workers 99"),
-    "runs/campaigns/**/*": ("runs --rebuild", "decide small"),
-    "dataset/**/*": ("data show {dataset}", "audit finished", "train {recipe} --check"),
+    "runs/campaigns/**/*": ("runs --rebuild", "decide again small"),
+    "dataset/**/*": ("data show {dataset}", "runs audit finished", "train {recipe} --check"),
     "*": ("train {recipe} --check",),
 }
 """The commands that open what lies there."""
@@ -123,7 +123,7 @@ def test_a_package_with_dots_in_its_name_is_not_imported(tmp_path: Path, monkeyp
 def test_no_command_makes_or_reads_a_run_outside_of_its_home(project: Path, name: str) -> None:
     before = sorted(project.rglob("*"))
     new = ("train", str(project / "recipe.yaml"), "--run-id", name)
-    for command in (new, ("train", "--resume", name), ("audit", name), ("replay", name, "--step", "1")):
+    for command in (new, ("train", "--resume", name), ("runs", "audit", name), ("runs", "replay", name, "--step", "1")):
         response = CliRunner().invoke(cli, command)
         assert isinstance(response.exception, ConfigError), response.output
         assert re.search("is not a valid name|is the folder of all campaigns|^no run", str(response.exception))
@@ -138,9 +138,9 @@ def test_a_recipes_name_is_that_of_one_folder(project: Path) -> None:
 
 
 FILES_OF_PEOPLE = (
-    "train {file}", "train {recipe} --faults {file}", "campaign run {file}", "plan solve {file}",
+    "train {file}", "train {recipe} --faults {file}", "decide run {file}", "plan solve {file}",
     "plan offer {file}", "eval run {model} --suite {file}", "eval coverage {file} --suite {file}",
-    "eval import {file}", "evidence proxy {file}", "scaling fit {file}",
+    "eval import {file}", "decide proxy {file}", "scaling fit {file}",
     "data build {file} --out {out} --tokenizer {file}",
 )  # fmt: skip
 

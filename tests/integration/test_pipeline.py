@@ -174,13 +174,15 @@ def test_killed_once_in_each_stage_it_ends_as_undisturbed_with_a_model_and_a_mem
     assert "of it for stages that are not compared" in text, "the reward model's"
     assert "dpo" in text and "grpo" in text and "2 paired seeds" in memo.read_text()
     shown = json.loads(
-        subprocess.run([*COMMAND[:-1], "show", "sums", "--json"], capture_output=True, text=True, check=True).stdout
+        subprocess.run(
+            [*COMMAND[:-1], "runs", "show", "sums", "--json"], capture_output=True, text=True, check=True
+        ).stdout
     )
     assert [item["status"] for item in shown["runs"]] == ["succeeded"] * 8
     (last,) = [item for item in shown["runs"] if item["run_id"] == "sums-grpo-s1"]
     assert last["started_from"] == "sums-dpo-s1@4" and last["started_from_digest"] == killed["sums-dpo-s1"]
     assert last["step"] == last["total_steps"] == 3 and last["device_hours"] > 0
-    decided = subprocess.run([*COMMAND[:-1], "decide", "sums"], capture_output=True, text=True, check=False)
+    decided = subprocess.run([*COMMAND[:-1], "decide", "again", "sums"], capture_output=True, text=True, check=False)
     assert decided.returncode == 0, decided.stderr
 
 

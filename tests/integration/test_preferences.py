@@ -149,7 +149,7 @@ def test_pairs_that_make_a_loss_not_finite_are_named(methods: dict[str, Any], as
     )
     output = assay("train", recipe_file(tmp_path, tree), "--run-id", "dies", code=1, as_json=False)
     step = int(output.split(" is saved as a capsule")[0].split(" Step ")[-1])
-    report = assay("replay", "dies", "--step", step, "--bisect", "--watch", code=1)
+    report = assay("runs", "replay", "dies", "--step", step, "--bisect", "--watch", code=1)
     assert report["rows"]["rows"] and {row["row_id"] for row in report["rows"]["rows"]} <= bad
     found = report["operators"]["finding"]
     assert found["module"].startswith("network.model.layers.0"), "the square of the embedding is no number"

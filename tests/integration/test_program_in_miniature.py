@@ -95,7 +95,7 @@ def _assay(*arguments: object, codes: tuple[int, ...] = (0,)) -> str:
 
 
 def _run_campaign_killing_one_run(file: Path, home: Path) -> None:
-    command = [sys.executable, "-c", "from assay.cli.main import main; main()", "campaign", "run", str(file)]
+    command = [sys.executable, "-c", "from assay.cli.main import main; main()", "decide", "run", str(file)]
     killed = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     log = CommitLog(open_store(str(home / "mini-faster-s0")))
     deadline = time.monotonic() + 120
@@ -104,7 +104,7 @@ def _run_campaign_killing_one_run(file: Path, home: Path) -> None:
         time.sleep(0.02)
     os.killpg(killed.pid, signal.SIGKILL)
     killed.wait()
-    _assay("campaign", "run", file)
+    _assay("decide", "run", file)
 
 
 def _notes(path: Path, start_s: float) -> None:

@@ -73,17 +73,17 @@ class Killed(BaseException):
 @pytest.mark.parametrize(
     ("command", "fact", "table"),
     [
-        pytest.param("compare candidate finished", "record_comparison", "comparisons", marks=pytest.mark.slow),
+        pytest.param("decide compare candidate finished", "record_comparison", "comparisons", marks=pytest.mark.slow),
         ("runs tag finished kept", "record_run_notes", "run_notes"),
-        ("audit finished", "record_audit", "audits"),
-        pytest.param("campaign run {folder}/campaign.yaml", "record_decision", "decisions", marks=pytest.mark.slow),
+        ("runs audit finished", "record_audit", "audits"),
+        pytest.param("decide run {folder}/campaign.yaml", "record_decision", "decisions", marks=pytest.mark.slow),
     ],
 )
 def test_what_a_command_that_was_killed_had_put_into_a_folder_only_is_found_by_a_rebuild(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sample_projects: SampleProjects,
     command: str, fact: str, table: str,
 ) -> None:  # fmt: skip
-    home = Home.at(sample_projects.copy_to(tmp_path, campaign="campaign" in command))
+    home = Home.at(sample_projects.copy_to(tmp_path, campaign="decide run" in command))
     monkeypatch.setenv("ASSAY_HOME", str(home.folder))
     with home.open_ledger() as ledger, ledger.writing() as connection:
         connection.execute(f"DELETE FROM {table}")
@@ -115,9 +115,9 @@ def test_a_campaign_whose_ledger_is_away_tries_again_later_and_goes_on(
     monkeypatch.setattr(database, "LOCKED_S", 0.05)
     attempts = sorted(home.folder.glob("small-*/attempts/*"))
     with locked(home), pytest.raises(SystemExit) as ended:
-        main(["campaign", "run", str(tmp_path / "campaign.yaml")])
+        main(["decide", "run", str(tmp_path / "campaign.yaml")])
     output = capsys.readouterr().err
     assert (ended.value.code, output.count("error: ")) == (75, 1)
     assert "Another process has held it" in output
-    run("campaign", "run", tmp_path / "campaign.yaml")
+    run("decide", "run", tmp_path / "campaign.yaml")
     assert sorted(home.folder.glob("small-*/attempts/*")) == attempts

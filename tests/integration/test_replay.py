@@ -19,7 +19,7 @@ from assay.training.replay.request import ReplayRequest
 def replayed(capfd, *arguments: object, code: int = 0) -> dict:
     capfd.readouterr()
     with pytest.raises(SystemExit) as ended:
-        main(["replay", *map(str, arguments), "--json"])
+        main(["runs", "replay", *map(str, arguments), "--json"])
     assert ended.value.code == code
     return json.loads(capfd.readouterr().out)
 
@@ -68,7 +68,7 @@ def test_a_spot_check_of_sharded_weights_records_the_digests_of_whole_ones(new_t
 )
 def test_what_can_not_be_compared_is_refused_by_name(one_short_run, options, words, capfd) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["replay", one_short_run.run_id, "--step", "3", *map(str, options)])
+        main(["runs", "replay", one_short_run.run_id, "--step", "3", *map(str, options)])
     assert (ended.value.code, words in capfd.readouterr().err) == (2, True)
 
 
@@ -130,6 +130,6 @@ def test_a_capsule_outlives_retention_and_a_replay_begins_there(run_it, new_tiny
 def test_what_can_not_be_replayed_is_said(new_tiny_run, capfd, arguments, message: str) -> None:
     run = new_tiny_run(trainer__max_steps=3)
     with pytest.raises(SystemExit) as ended:
-        main(["replay", run.run_id, *arguments])
+        main(["runs", "replay", run.run_id, *arguments])
     assert ended.value.code == 2
     assert message in capfd.readouterr().err

@@ -233,7 +233,7 @@ def digits(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert run(*build, "--out", folder / "digits-shown") == 0
         warm_up = ["train", DIGITS / "warm_up.yaml", f"data.dataset={folder / 'digits-shown'}"]
         assert run(*warm_up, "--run-id", "digits-warm-up") == 0
-        assert run("export", "digits-warm-up", "--to", folder / "model") == 0
+        assert run("runs", "export", "digits-warm-up", "--to", folder / "model") == 0
         build = [
             "data",
             "build",

@@ -1,4 +1,4 @@
-"""`assay rollout`: answers of a killed and resized run, each drawn again alone; and what it refuses."""
+"""`assay runs rollout`: answers of a killed and resized run, each drawn again alone; and what it refuses."""
 
 import json
 from pathlib import Path
@@ -47,7 +47,7 @@ def test_an_answer_is_drawn_again_and_what_cannot_be_is_named(
     digest(tree, "run", RestartPolicy())
     rows = sorted(row for lane in rows_of_steps(tree, 3)[2] for row in lane)
     capsys.readouterr()
-    request = ("rollout", "run", "--step", 3, "--row", rows[0], "--sample", 1)
+    request = ("runs", "rollout", "run", "--step", 3, "--row", rows[0], "--sample", 1)
     assert assay(*request, "--json") == 0
     report = json.loads(capsys.readouterr().out)
     assert report["verdict"] == "equal" and (report["policy_step"], report["from_step"]) == (2, 2)
@@ -67,7 +67,7 @@ def test_an_answer_is_drawn_again_and_what_cannot_be_is_named(
         (("--step", 9, "--row", 1), "--step 9: the run has the steps 1 to 3"),
         (("--step", 3, "--row", rows[0], "--sample", 4), "each prompt has the samples 0 to 3"),
     ):
-        assert assay("rollout", "run", *wrong) == 2
+        assert assay("runs", "rollout", "run", *wrong) == 2
         assert expected in capsys.readouterr().err
 
     completed = GrpoMethod._generate

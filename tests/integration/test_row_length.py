@@ -114,7 +114,7 @@ def test_it_trains_elastically_to_the_same_weights(trained: dict[str, dict[str, 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_it_is_evaluated_by_its_own_metrics(trained: dict[str, dict[str, Any]], assay: Assay) -> None:
-    run = assay("show", "ddp-2")
+    run = assay("runs", "show", "ddp-2")
     evaluation = run["evaluation"]
     measured = {item["metric"]["name"]: item["estimate"] for item in evaluation["overall"]["measured"]}
     assert list(measured) == ["squared_error", "absolute_error"]
@@ -137,18 +137,18 @@ def test_it_is_evaluated_by_its_own_metrics(trained: dict[str, dict[str, Any]], 
 def test_it_is_audited_compared_and_reported(
     trained: dict[str, dict[str, Any]], assay: Assay, recipe: Path, tmp_path: Path
 ) -> None:
-    assert assay("audit", "fsdp2-2")["verdict"] == "pass"
-    replayed = assay("replay", "ddp-1", "--step", 6)
+    assert assay("runs", "audit", "fsdp2-2")["verdict"] == "pass"
+    replayed = assay("runs", "replay", "ddp-1", "--step", 6)
     assert replayed["verdict"] == "equal"
-    (same,) = assay("compare", "ddp-1", "ddp-2", "--out", tmp_path / "same.html")
+    (same,) = assay("decide", "compare", "ddp-1", "ddp-2", "--out", tmp_path / "same.html")
     assert (same["verdict"], same["weights_equal"], same["difference"]["value"]) == ("pass", True, 0.0)
     assay("train", recipe, "trainer.optimizer.learning_rate=0.05", "--run-id", "faster")
-    (better,) = assay("compare", "ddp-1", "faster", "--out", tmp_path / "better.html")
+    (better,) = assay("decide", "compare", "ddp-1", "faster", "--out", tmp_path / "better.html")
     assert better["verdict"] == "pass" and better["difference"]["high"] < 0
     assert better["metric"] == {
         "name": "squared_error", "unit": "squared nats of length", "higher_is_better": False,
     }  # fmt: skip
-    (worse,) = assay("compare", "faster", "ddp-1", "--out", tmp_path / "worse.html", code=1)
+    (worse,) = assay("decide", "compare", "faster", "ddp-1", "--out", tmp_path / "worse.html", code=1)
     assert worse["verdict"] == "fail"
     page = (tmp_path / "better.html").read_text()
     assert "squared error" in page and "Slice by slice" in page
@@ -173,8 +173,8 @@ def test_a_campaign_decides_on_it(assay: Assay, recipe: Path) -> None:
     }
     path = recipe.parent / "campaign.yaml"
     path.write_text(yaml.safe_dump(tree))
-    assay("campaign", "run", path, as_json=False)
-    (decision,) = assay("campaign", "show", "lengths")
+    assay("decide", "run", path, as_json=False)
+    (decision,) = assay("decide", "show", "lengths")
     (effect,) = decision["effects"]
     # Less is better, so a smaller error counts as a gain.
     assert decision["recommendation"] == "scale"

@@ -31,14 +31,14 @@ ROWS = [
     {"text": "beta yield", "language": "de", "turns": 2},
 ]
 COMMANDS = {
-    "show": "show whole --json",
-    "diff": "diff whole stopped --json",
+    "show": "runs show whole --json",
+    "diff": "runs diff whole stopped --json",
     "report": "report whole",
     "report --out": "report whole --out {out}/page.html",
-    "audit": "audit whole --json",
-    "replay": "replay whole --step 3 --json",
-    "export": "export whole --to {out}/model --json",
-    "predict": "predict whole {out}/rows.jsonl",
+    "audit": "runs audit whole --json",
+    "replay": "runs replay whole --step 3 --json",
+    "export": "runs export whole --to {out}/model --json",
+    "predict": "eval predict whole {out}/rows.jsonl",
     "resume": "train --resume stopped --json",
 }
 """`whole` has finished; `stopped` was stopped, and goes on."""
@@ -295,12 +295,12 @@ def test_a_copy_of_a_run_that_has_finished_is_not_said_to_be_at_its_end_as_well(
 
 
 GONE = (
-    "runs", "show candidate", "diff finished candidate", "diff candidate finished", "report candidate",
-    "report candidate --out {out}/page.html", "compare finished candidate", "compare candidate finished",
-    "compare finished candidate --out {out}/page.html", "audit candidate", "replay candidate --step 3",
-    "export candidate --to {out}/model", "predict candidate {out}/rows.jsonl", "goodput candidate",
-    "eval history candidate", "eval work candidate", "stop candidate", "train --resume candidate",
-    "sink candidate tensorboard:{out}/events", "runs note candidate seen",
+    "runs", "runs show candidate", "runs diff finished candidate", "runs diff candidate finished", "report candidate",
+    "report candidate --out {out}/page.html", "decide compare finished candidate", "decide compare candidate finished",
+    "decide compare finished candidate --out {out}/page.html", "runs audit candidate", "runs replay candidate --step 3",
+    "runs export candidate --to {out}/model", "eval predict candidate {out}/rows.jsonl", "runs goodput candidate",
+    "eval history candidate", "eval work candidate", "train stop candidate", "train --resume candidate",
+    "runs sink candidate tensorboard:{out}/events", "runs note candidate seen",
 )  # fmt: skip
 """Commands that read of a run, or go on with one, whose folder is gone and which is on record still."""
 
@@ -313,7 +313,9 @@ def test_no_command_makes_the_folder_of_a_run_that_is_gone(
     shutil.rmtree(home / "candidate")
     for command in GONE:
         response = assay(home, command)
-        is_on_record = command.split()[0] in ("runs", "show", "diff", "goodput", "eval")
+        is_on_record = command == "runs" or command.startswith(
+            ("runs show", "runs diff", "runs goodput", "eval history")
+        )
         assert response.code == 2 or (response.code == 0 and is_on_record), (command, response)
         assert not (home / "candidate").exists(), command
 
@@ -324,9 +326,9 @@ def test_a_home_that_can_only_be_read_is_shown_and_audited_and_not_trained_in(
     home = sample_projects.copy_to(tmp_path / "project")
     before = files(home)
     with read_only(home):
-        shown = assay(home, "show finished --json")
+        shown = assay(home, "runs show finished --json")
         assert (shown.code, shown.parsed()["status"], shown.err) == (0, "succeeded", "")
-        audited = assay(home, "audit finished --json")
+        audited = assay(home, "runs audit finished --json")
         assert (audited.code, audited.parsed()["verdict"]) == (0, "pass")
         assert "the report was not recorded" in audited.err
         resumed = assay(home, "train --resume unfinished")

@@ -68,7 +68,7 @@ def test_runs_are_found_by_tag_text_status_and_recipe_and_sorted(home: Home, cap
     assert assay("runs") == 0
     shown = capfd.readouterr().out
     assert "good" in shown and "labels were wrong" in shown and "last sign" in shown
-    assert assay("show", "slow", "--json") == 0
+    assert assay("runs", "show", "slow", "--json") == 0
     (note,) = json.loads(capfd.readouterr().out)["notes"]
     assert note["text"] == "labels were wrong"
     assert assay("runs", "--where", "trainer=1") == 2
@@ -100,7 +100,7 @@ def test_triage_of_two_runs_data_says_what_their_metric_did_and_what_would_prove
 
 def test_a_diff_names_what_was_done_otherwise_and_what_came_of_it(home: Home, capfd) -> None:
     capfd.readouterr()
-    assert assay("diff", "slow", "fast", "--json") == 0
+    assert assay("runs", "diff", "slow", "fast", "--json") == 0
     found = json.loads(capfd.readouterr().out)
     (changed,) = found["recipe"]
     assert (changed["name"], changed["before"], changed["after"]) == (
@@ -114,18 +114,18 @@ def test_a_diff_names_what_was_done_otherwise_and_what_came_of_it(home: Home, ca
     outcome = {item["name"]: item for item in found["outcome"]}
     assert outcome["step"]["before"] == outcome["step"]["after"] == 5
     assert outcome["device_seconds"]["before"] > 0
-    assert assay("diff", "slow", "fast") == 0
+    assert assay("runs", "diff", "slow", "fast") == 0
     output = capfd.readouterr().out
     assert "the loss differs from step 2 on" in output
     assert "trainer.optimizer.learning_rate" in output, "a key as it is typed"
     assert "device time" in output and "currency" not in output, "no price is known: no line says nothing"
     (home.folder / "settings.yaml").write_text("currency: EUR\ndevice_hour_prices: {cpu: 0.04}")
-    assert assay("diff", "slow", "fast") == 0
+    assert assay("runs", "diff", "slow", "fast") == 0
     output = capfd.readouterr().out
     assert re.search(r"currency +EUR", output) and not re.search(r"\.\d{9}", output)
     assert assay("eval", "run", "slow", "--suite", home.folder / "settings.yaml") == 2
     assert "assay eval work slow --suite" in capfd.readouterr().err
-    assert assay("diff", "slow", "slow") == 0
+    assert assay("runs", "diff", "slow", "slow") == 0
     assert "equal, bit for bit" in capfd.readouterr().out
 
 
@@ -139,21 +139,21 @@ def test_a_run_is_deleted_with_its_commits_and_nothing_else_is(home: Home, tmp_p
     assert not (home.folder / "fast").exists()
     assert [path.name for path in (tmp_path / "here" / "store").rglob("*") if path.is_file()] == ["notes.txt"]
     assert listed(capfd, "--rebuild") == ["slow"]
-    assert assay("audit", "slow") == 0
+    assert assay("runs", "audit", "slow") == 0
     assert assay("runs", "delete", "fast", "--yes") == 2
 
 
 def test_whoever_needs_a_run_is_named_before_it_is_deleted(home: Home, capfd) -> None:
     assert assay("train", "--from", "slow@5", "trainer.max_steps=6", "--run-id", "fork") == 0
-    assert assay("compare", "slow", "fast", "--allowed-loss", 2) == 2
+    assert assay("decide", "compare", "slow", "fast", "--allowed-loss", 2) == 2
     assert "cannot lose as much. A point is 0.01; perhaps you meant 0.02" in capfd.readouterr().err
-    assert assay("compare", "slow", "fast", "--allowed-loss", 0.99) == 0
+    assert assay("decide", "compare", "slow", "fast", "--allowed-loss", 0.99) == 0
     capfd.readouterr()
     assert assay("runs", "delete", "slow", "--yes") == 0
     output = capfd.readouterr().out
     assert "fork was forked from it: its weights stay" in output
     assert "fast was compared with it" in output
-    assert assay("audit", "fork") == 0
+    assert assay("runs", "audit", "fork") == 0
 
 
 def test_a_run_that_trains_is_not_deleted_and_an_interrupted_deletion_goes_on(home: Home, capfd, monkeypatch) -> None:
@@ -162,7 +162,7 @@ def test_a_run_that_trains_is_not_deleted_and_an_interrupted_deletion_goes_on(ho
     with monkeypatch.context() as patch:
         patch.setattr(deletion, "state_of", lambda launch: "running")
         assert assay("runs", "delete", "slow", "--yes") == 2
-        assert "'assay stop slow'" in capfd.readouterr().err
+        assert "'assay train stop slow'" in capfd.readouterr().err
     assert CommitLog(open_store(str(home.run_dir("slow")))).finished() is not None
     (home.run_dir("slow") / "log" / "00000000.json").unlink()  # as if it had been killed on the way
     assert assay("runs", "delete", "slow", "--yes") == 0
@@ -171,15 +171,15 @@ def test_a_run_that_trains_is_not_deleted_and_an_interrupted_deletion_goes_on(ho
 
 def test_device_time_has_a_price_where_one_is_set(home: Home, capfd) -> None:
     capfd.readouterr()
-    assert assay("show", "slow", "--json") == 0
+    assert assay("runs", "show", "slow", "--json") == 0
     shown = json.loads(capfd.readouterr().out)
     assert shown["cost"] is None and shown["currency"] is None
     (home.folder / "settings.yaml").write_text("{currency: EUR, device_hour_prices: {cpu: 3600}}")
-    assert assay("show", "slow", "--json") == 0
+    assert assay("runs", "show", "slow", "--json") == 0
     assert json.loads(capfd.readouterr().out)["cost"] == pytest.approx(sum(shown["device_seconds"].values()))
-    assert assay("goodput", "--json") == 0
+    assert assay("runs", "goodput", "--json") == 0
     goodput = json.loads(capfd.readouterr().out)
     assert goodput["cost"] == pytest.approx(goodput["held_device_s"])
-    for command in (("show", "slow"), ("goodput", "slow", "fast"), ("diff", "slow", "fast")):
+    for command in (("runs", "show", "slow"), ("runs", "goodput", "slow", "fast"), ("runs", "diff", "slow", "fast")):
         assert assay(*command) == 0
         assert "EUR" in capfd.readouterr().out

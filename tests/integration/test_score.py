@@ -215,14 +215,14 @@ def test_a_step_is_replayed_and_a_run_forked_beside_the_reference_that_it_had_on
     changed(frozen, tmp_path)
     for command in (
         ("train", "--from", "dpo", "trainer.max_steps=4", "--run-id", "fork"),
-        ("replay", "dpo", "--step", 1),
+        ("runs", "replay", "dpo", "--step", 1),
     ):
         capfd.readouterr()
         assert run(*command) != 0
         assert f"method.reference.path={frozen}: its weights" in capfd.readouterr().err
     assert not (tmp_path / "home" / "fork").exists()
     (frozen / "model.safetensors").write_bytes(retained)
-    assert run("replay", "dpo", "--step", 1) == 0
+    assert run("runs", "replay", "dpo", "--step", 1) == 0
 
 
 @pytest.mark.slow

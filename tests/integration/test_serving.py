@@ -80,7 +80,7 @@ class Here:
         return server, openai.OpenAI(base_url=address, api_key="any", max_retries=0)
 
     def work(self, *options: str) -> subprocess.Popen[str]:
-        return self.start("worker", "--every", "0.1", *options)
+        return self.start("serve", "worker", "--every", "0.1", *options)
 
     def kill(self, *processes: subprocess.Popen[str]) -> None:
         for process in processes:

@@ -96,16 +96,16 @@ def test_the_commands_take_it_as_they_are(language: Path, assay: Assay, tmp_path
     recipe.write_text(yaml.safe_dump(sft_recipe(language, method=slices, trainer=trainer, loader=PACKED)))
     (tmp_path / "kill.yaml").write_text(yaml.safe_dump(KILL))
     assay("train", recipe, "--run-id", "killed", "--workers", 2, "--faults", tmp_path / "kill.yaml")
-    run = assay("show", "killed")
+    run = assay("runs", "show", "killed")
     assert run["status"] == "succeeded" and len(run["attempts"]) == 2
     measured = {item["metric"]["name"]: item["estimate"] for item in run["evaluation"]["overall"]["measured"]}
     assert list(measured) == ["nats_per_token", "token_accuracy"]
     assert {item["column"] for item in run["evaluation"]["slices"]} == {"language"}
-    assert assay("audit", "killed")["verdict"] == "pass"
-    assert assay("replay", "killed", "--step", 6)["verdict"] == "equal"
-    assert assay("replay", "killed", "--step", 6, "--bisect")["verdict"] == "equal"
+    assert assay("runs", "audit", "killed")["verdict"] == "pass"
+    assert assay("runs", "replay", "killed", "--step", 6)["verdict"] == "equal"
+    assert assay("runs", "replay", "killed", "--step", 6, "--bisect")["verdict"] == "equal"
     assay("train", recipe, "trainer.optimizer.learning_rate=0.02", "--run-id", "faster")
-    (found,) = assay("compare", "killed", "faster", "--out", tmp_path / "compared.html")
+    (found,) = assay("decide", "compare", "killed", "faster", "--out", tmp_path / "compared.html")
     assert found["metric"]["name"] == "nats_per_token" and found["difference"]["high"] < 0
 
 

@@ -93,7 +93,7 @@ def test_mlflow_has_the_recipe_and_every_point_once(run: Run, tmp_path: Path, re
     importable(requires, "mlflow")
     folder = tmp_path / "ml runs"
     for where in (folder, f"{tmp_path}/x/../ml runs"):
-        done = command("sink", "r", f"mlflow:{where}", "--once")
+        done = command("runs", "sink", "r", f"mlflow:{where}", "--once")
         assert (done.returncode, "points sent to" in done.stdout) == (0, True), done.stderr
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     from mlflow.tracking import MlflowClient
@@ -112,7 +112,7 @@ def test_a_database_that_the_small_mlflow_cannot_open_is_refused_with_the_fix(
     importable(requires, "mlflow")
     if importlib.util.find_spec("alembic") is not None:
         pytest.skip("this is the whole MLflow")
-    done = command("sink", run.run_id, f"mlflow:sqlite:///{tmp_path}/ml.db", "--once")
+    done = command("runs", "sink", run.run_id, f"mlflow:sqlite:///{tmp_path}/ml.db", "--once")
     assert done.returncode == 2
     assert "pip install mlflow" in done.stderr
     assert "Traceback" not in done.stderr
@@ -165,7 +165,7 @@ def test_two_processes_do_not_write_one_destination_at_once(run: Run, tmp_path: 
     importable(requires, "tensorboard")
     name = SinkName.parse(f"tensorboard:{tmp_path / 'events'}")
     with _locked(run, name):
-        done = command("sink", "r", ":".join(name))
+        done = command("runs", "sink", "r", ":".join(name))
         assert done.returncode == 2
         assert "another process sends the metrics of this run to tensorboard:" in done.stderr
     assert follow(run, name, ManualClock(), until_ended=False) == 4
@@ -176,7 +176,7 @@ def test_a_sink_that_fails_is_said_and_the_others_go_on(run: Run, tmp_path: Path
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(SinkError, match=r"tensorboard:.*file: .*Error: .* run the same command again"):
         follow(run, SinkName.parse(f"tensorboard:{tmp_path / 'file'}"), ManualClock(), until_ended=False)
-    done = command("sink", "r", *(f"tensorboard:{tmp_path / name}" for name in ("file", "events")), "--once")
+    done = command("runs", "sink", "r", *(f"tensorboard:{tmp_path / name}" for name in ("file", "events")), "--once")
     assert (done.returncode, "Traceback" in done.stderr) == (1, False)
     assert "tensorboard: 4 points sent to" in done.stdout
 
@@ -193,7 +193,7 @@ def test_a_sink_that_is_none_or_whose_package_is_absent_is_refused_with_the_cure
 def test_a_run_that_has_ended_is_followed_to_its_end_by_the_command(run: Run, tmp_path: Path, requires, capfd) -> None:
     importable(requires, "tensorboard")
     with pytest.raises(SystemExit) as ended:
-        main(["sink", "r", f"tensorboard:{tmp_path / 'events'}"])
+        main(["runs", "sink", "r", f"tensorboard:{tmp_path / 'events'}"])
     assert not ended.value.code
     assert "tensorboard: 4 points sent to" in capfd.readouterr().out
     (retained,) = (Path(run.run_dir) / "sinks").glob("tensorboard-*.json")

@@ -90,7 +90,7 @@ def words_of(run: Run, job: str) -> str:
 
 def join_on_slurm(run: Run) -> str:
     """The job that lends a node."""
-    command = [sys.executable, "-m", "assay", "join", run.run_id, "--on", "slurm", "--partition", "low"]
+    command = [sys.executable, "-m", "assay", "train", "join", run.run_id, "--on", "slurm", "--partition", "low"]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return output.rsplit("scancel ", 1)[1].strip()
 

@@ -65,7 +65,7 @@ def test_a_run_is_begun_only_by_who_trusts_its_graders_and_its_ranks_hear_of_it(
     for how in ("here", "background"):
         request = ("train", tmp_path / "recipe.yaml", "--run-id", how, "--on", how, "--python-graders", "trusted")
         assert without_landlock(home, *request).returncode == 0
-    assert without_landlock(home, "audit", "here").returncode == 0
+    assert without_landlock(home, "runs", "audit", "here").returncode == 0
 
 
 @pytest.mark.slow

@@ -110,7 +110,7 @@ def _sft_summary(result: "SftDemoResult", *, seconds: float) -> str:
         "",
         *written,
         f"look at    {_relative_to_cwd(result.model)}: what transformers loads, and its card, README.md",
-        f"           assay show {run_id}",
+        f"           assay runs show {run_id}",
     ]
     return "\n".join(["", *lines])
 
@@ -146,7 +146,7 @@ def _summary(result: "DemoResult", auc: "ComparisonView", folder: Path, *, secon
         f"look at    {_relative_to_cwd(result.memo.page)}",
         f"           {folder / 'comparison.html'}",
         f"           {folder / 'run.html'}",
-        f"           assay show {candidate.run.run_id}",
+        f"           assay runs show {candidate.run.run_id}",
     ]
     return "\n".join(["", *lines])
 

@@ -167,6 +167,6 @@ def launch(
         return True
     click.echo(
         f"run {run.run_id}: {launched.where()}\n  follow: tail -F {launched.log}\n"
-        f"          assay show {run.run_id}\n  stop:   assay stop {run.run_id}  (commits first)"
+        f"          assay runs show {run.run_id}\n  stop:   assay train stop {run.run_id}  (commits first)"
     )
     return True

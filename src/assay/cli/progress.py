@@ -245,4 +245,4 @@ def print_result(result: RunResult) -> None:
         click.secho(f"warning         {warning.rule}: {warning.text}", fg="yellow")
     if evaluation is not None:
         click.echo(f"weights         {evaluation.weights_digest[:16]}… at step {evaluation.step}")
-    click.echo(f"next: assay show {run_id} · assay report {run_id} · assay audit {run_id}")
+    click.echo(f"next: assay runs show {run_id} · assay report {run_id} · assay runs audit {run_id}")

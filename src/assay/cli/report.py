@@ -58,7 +58,7 @@ def _report_campaigns(home: "Home", out: Path | None) -> None:
     with writable_ledger(home) as ledger:
         lines = campaign_lines(ledger)
     if not lines:
-        click.echo(f"No campaigns in {home.folder} yet. Start one with 'assay campaign run FILE'.")
+        click.echo(f"No campaigns in {home.folder} yet. Start one with 'assay decide run FILE'.")
         return
     default_path = home.folder / "campaigns.html"
     folder = (out or default_path).parent.resolve()

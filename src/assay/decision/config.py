@@ -198,7 +198,7 @@ class StandardRule(FrozenConfig):
     """
 
     unscheduled_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
-    """Share of the error reserved for undeclared looks (`assay decide NAME --now`)."""
+    """Share of the error reserved for undeclared looks (`assay decide again NAME --now`)."""
 
     guardrails: tuple[GuardrailRule, ...] = ()
     """Each is a clause of `scale`; harm beyond its margin is a clause of `stop`."""
@@ -210,9 +210,9 @@ class StandardRule(FrozenConfig):
     """File of a coverage matrix (docs/suites.md) without holes. Files are relative to the campaign's."""
 
     drill: str | None = "audit"
-    """`audit`: every run's receipts must prove that each row was learned once. Or a file of `assay drill RECIPE --out
-    FILE`: it must have passed, with the candidate's recipe apart from length, seeds, rows and learning rates. Null: no
-    requirement."""
+    """`audit`: every run's receipts must prove that each row was learned once. Or a file of `assay train drill RECIPE
+    --out FILE`: it must have passed, with the candidate's recipe apart from length, seeds, rows and learning rates.
+    Null: no requirement."""
 
     sealed: SealedRule | None = None
     """Null: no requirement."""
@@ -360,8 +360,8 @@ class CampaignConfig(FrozenConfig):
 
     @property
     def secondary(self) -> tuple[PredictionsBenchmark, ...]:
-        """Secondary scores of the primary benchmarks' rows (correct, ranking, likelihood) that no benchmark
-        declares. They are reported, but no gate uses them."""
+        """Secondary scores of the primary benchmarks' rows (correct, ranking, likelihood), and `correct` of all rows,
+        that no benchmark declares. They are reported, but no gate uses them."""
         declared = [benchmark for benchmark in self.benchmarks if isinstance(benchmark, PredictionsBenchmark)]
         found: list[PredictionsBenchmark] = []
         for benchmark in declared:
@@ -371,8 +371,13 @@ class CampaignConfig(FrozenConfig):
                 benchmark.model_copy(update={"name": f"{benchmark.name}-{score}", "score": score})
                 for score in ROW_SCORES
             ]
-            known = [(other.score, other.where) for other in (*declared, *found)]
-            found += [other for other in others if (other.score, other.where) not in known]
+            others.append(benchmark.model_copy(update={"name": "all-rows", "score": "correct", "where": {}}))
+            for other in others:
+                known = (*declared, *found)
+                if all(
+                    other.name != item.name and (other.score, other.where) != (item.score, item.where) for item in known
+                ):
+                    found.append(other)
         return tuple(found)
 
     @property

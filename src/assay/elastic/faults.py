@@ -49,7 +49,7 @@ PhaseOfLoop = Literal[
 """A phase in which a fault can strike."""
 DamageKind = Literal["torn", "flipped", "missing"]
 WAITS_OUTSIDE = "waits for the run's next attempt"
-"""What `assay join` prints once the leader knows of the node."""
+"""What `assay train join` prints once the leader knows of the node."""
 JOIN_S = 120.0
 """Seconds that a node joined by a fault plan may take until then."""
 STOP_WAIT_S = 10.0
@@ -161,7 +161,7 @@ class LeaveNode(_AtNode):
 
 
 class JoinNode(_AtNode):
-    """Starts 'assay join' on this node's machine; the phase continues once the new node waits for the next
+    """Starts 'assay train join' on this node's machine; the phase continues once the new node waits for the next
     attempt."""
 
     type: Literal["join"]
@@ -400,7 +400,7 @@ def _strikes_at(fault: Fault, rank: int, node: int, local_rank: int) -> bool:
 
 
 def _lend_here(run_dir: Path) -> None:
-    """Start 'assay join' on this machine; return once the leader knows of it. It outlives this rank."""
+    """Start 'assay train join' on this machine; return once the leader knows of it. It outlives this rank."""
     log = run_dir / "faults" / f"join-{os.getpid()}-{time.monotonic_ns()}.log"
     start_detached(join_command(run_dir.name), {"ASSAY_HOME": str(run_dir.parent)}, log=log)
     deadline_s = time.monotonic() + JOIN_S
@@ -412,7 +412,7 @@ def _lend_here(run_dir: Path) -> None:
 
 def join_command(run_id: str) -> list[str]:
     """Return the command that lends this machine to a run."""
-    return [sys.executable, "-m", "assay", "join", run_id]
+    return [sys.executable, "-m", "assay", "train", "join", run_id]
 
 
 class _OwnWork:

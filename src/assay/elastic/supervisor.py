@@ -383,7 +383,7 @@ class Supervisor:
             capsule = save_failing_step(self._run, self._log, attempt, attempt.failure.headline())
         except AssayError as error:
             return f" The step could not be saved as a capsule: {error}"
-        again, step = f"'assay replay {self._run.run_id} --step", capsule.step
+        again, step = f"'assay runs replay {self._run.run_id} --step", capsule.step
         note = f" Step {step} is saved as a capsule: "
         if attempt.failure.failure_kind == "loss_not_finite":
             return f"{note}{again} {step} --explain' finds the cause: rows, arithmetic, or earlier updates."

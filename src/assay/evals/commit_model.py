@@ -44,7 +44,7 @@ def load_committed(run: Run, commit: Commit, store: ObjectStore) -> nn.Module:
         _refuse_retired(run, commit, store)
         raise DamagedDataError(
             f"commit at step {commit.step} of '{run.run_id}': {problem}. Its weights are not "
-            f"used: name an earlier commit ('assay audit {run.run_id} --deep' lists the intact ones)."
+            f"used: name an earlier commit ('assay runs audit {run.run_id} --deep' lists the intact ones)."
         )
     # Frozen weights are initialised or loaded as when the run started.
     model = load_initial(recipe_of(run))

@@ -81,7 +81,7 @@ def _signal(launch: Launch, number: signal.Signals) -> None:
     if state == "elsewhere":
         raise ConfigError(
             f"run '{launch.run_id}' was started on {launch.host} as process {launch.job}, which cannot be signalled "
-            f"from {socket.gethostname()}. Stop it on {launch.host}: 'assay stop {launch.run_id}'."
+            f"from {socket.gethostname()}. Stop it on {launch.host}: 'assay train stop {launch.run_id}'."
         )
     if state == "running":
         os.kill(int(launch.job), number)

@@ -1,4 +1,4 @@
-"""The result of `assay audit`: whether a run trained on each row exactly once, as its receipts prove."""
+"""The result of `assay runs audit`: whether a run trained on each row exactly once, as its receipts prove."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -11,7 +11,7 @@ from assay.records.rollout_log import PromptCounts
 WeightsDepth = Literal["none", "last", "all"]
 """Commits whose weights are read: none, the newest, or all that can be resumed from."""
 _OPTIONS: Mapping[WeightsDepth, str] = {"none": " --quick", "last": "", "all": " --deep"}
-"""Option of `assay audit` by depth, shallowest first."""
+"""Option of `assay runs audit` by depth, shallowest first."""
 
 
 class AuditReport(Record):
@@ -55,4 +55,4 @@ class AuditReport(Record):
 
     def command(self) -> str:
         """Return the command that repeats this audit."""
-        return f"assay audit {self.run_id}{_OPTIONS[self.weights]}"
+        return f"assay runs audit {self.run_id}{_OPTIONS[self.weights]}"

@@ -1,4 +1,4 @@
-"""Result of `assay rollout`: one rollout generated again, and its outcome in its step."""
+"""Result of `assay runs rollout`: one rollout generated again, and its outcome in its step."""
 
 from typing import Literal
 

@@ -57,7 +57,7 @@ class Run(Record):
     parent: ForkedFrom | None = None
     """None if it began with the recipe's starting weights."""
     is_drill: bool = False
-    """Created by `assay drill`. Reports on failures and time exclude it by default, as its faults were planned."""
+    """Created by `assay train drill`. Reports on failures and time exclude it: its faults were planned."""
     folders: dict[str, str] = Field(default_factory=dict)
     """Recipe key -> SHA-256 of the weights and configuration in the checkpoint folder it names, at creation."""
 

@@ -5,12 +5,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, NamedTuple
 
 from assay.base.clock import Clock, SystemClock
 from assay.base.errors import ConfigError, StoreError
 from assay.serving.base_models import BaseModelFile
-from assay.serving.engines.process import EngineProcess, StartedProcess
+from assay.serving.engines.process import EngineProcess
 from assay.serving.http.log_limit import LimitedLogHandler
 from assay.serving.retention import stores_of
 from assay.store.home import Home
@@ -28,7 +29,7 @@ SWEEP_INTERVAL_S = 3600.0
 class EngineBudget(NamedTuple):
     """Limits of loaded models, and how engines start."""
 
-    start: Callable[[socket.socket], StartedProcess]
+    start: Callable[[socket.socket], BaseProcess]
     """Starts an engine process with its end of a socket pair."""
     max_models: int
     max_bytes: int | None = None
@@ -79,7 +80,7 @@ def run_server(
     )
     if host not in LOOPBACK_NAMES and not app.keys.any_exist():
         raise ConfigError(
-            f"--host {host}: a server without API keys may only listen on loopback. Create a key ('assay key "
+            f"--host {host}: a server without API keys may only listen on loopback. Create a key ('assay serve key "
             "create'), or use 127.0.0.1 and connect through ssh -L."
         )
     app.projects.ensure(DEFAULT_PROJECT, by="")
@@ -128,15 +129,8 @@ def _run_maintenance(app: "AppState", notify: Callable[[str], None]) -> None:
 
 def _restore_index(app: "AppState", yield_cpu: Callable[[], None]) -> None:
     """Restore lost index markers."""
-    app.jobs.restore_index(yield_cpu)
-    app.files.logs.restore_index(lambda file: [] if file.removed else [file.created.project], yield_cpu)
-    app.batches.logs.restore_index(lambda batch: [batch.created.project], yield_cpu)
-    app.evals.logs.restore_index(
-        lambda evaluation: [] if evaluation.is_deleted else [evaluation.created.project], yield_cpu
-    )
-    app.eval_runs.logs.restore_index(
-        lambda run: [] if run.is_deleted else [run.created.project, run.created.eval_id], yield_cpu, num_owners=2
-    )
+    for repository in (app.jobs, app.files, app.batches, app.evals, app.eval_runs):
+        repository.restore_index(yield_cpu)
 
 
 def throttle(clock: Clock) -> Callable[[], None]:

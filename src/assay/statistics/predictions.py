@@ -57,7 +57,7 @@ def predictions_of(run_dir: Path, evaluation: AnyEvaluation) -> Any:
 
 
 def _gone(run_dir: Path, path: Path, evaluation: AnyEvaluation) -> str:
-    on_record = f"'assay show {evaluation.run_id}' says what is on record."
+    on_record = f"'assay runs show {evaluation.run_id}' says what is on record."
     if not run_dir.is_dir():
         return (
             f"{run_dir}: no such folder, though run '{evaluation.run_id}' was evaluated in it: it was moved, "

@@ -18,7 +18,7 @@ from assay.base.shapes import Float64, Int64
 from assay.base.units import percent_text
 from assay.records.evaluation import ACCURACY, LOG_LOSS, AnyEvaluation, ClassifierMetrics, ScoreMetrics
 
-if TYPE_CHECKING:  # the records of a dataset are a twentieth of what `assay show` would import
+if TYPE_CHECKING:  # the records of a dataset are a twentieth of what `assay runs show` would import
     from assay.records.dataset import LengthProfile
 
 ENDS = 10
@@ -125,14 +125,14 @@ RULES: Mapping[str, Rule] = {
         f"{DIVERGED_FACTOR:g} times that of the first {ENDS} and, without {ENDS // 4} outliers on each side, "
         f"every last loss is above every first; with fewer than {2 * ENDS} steps, the two halves are compared "
         f"({MIN_STEPS_AT_END} steps or more, no outliers)",
-        "lower `trainer.optimizer.learning_rate` or warm up longer; `assay replay RUN --step N --explain`",
+        "lower `trainer.optimizer.learning_rate` or warm up longer; `assay runs replay RUN --step N --explain`",
         "diverged",
     ),
     "spikes": Rule(
         f"a step's loss is over {LOSS_TIMES:g} times and its gradient over {GRADIENT_TIMES:g} times the "
         f"median of the {SPIKE_STEPS} steps before, both came down again, and the log ratios are over "
         f"{SPIKE_GAP:g} times those of any other step; RL methods use only the gradient",
-        "`assay replay RUN --step N --bisect` names the rows",
+        "`assay runs replay RUN --step N --bisect` names the rows",
         "had steps that stand far out",
     ),
     "one score": Rule(
@@ -153,7 +153,7 @@ RULES: Mapping[str, Rule] = {
     "reward hacking": Rule(
         f"the training reward rose (by its intervals over {ENDS} steps), and the interval of the last "
         "held-out reward is below that of an earlier evaluation",
-        "the policy exploits the grader: read its completions (`assay chat RUN`), fix the grader, and "
+        "the policy exploits the grader: read its completions (`assay eval chat RUN`), fix the grader, and "
         "continue from the better commit; leave out `method.validation_temperature`",
         "earned more in training and less on held-out prompts",
     ),
@@ -195,7 +195,7 @@ RULES: Mapping[str, Rule] = {
     "sampler mismatch": Rule(
         f"the sampler's and the policy's logprobs differ by more than {MISMATCH_NATS:g} nats on average in the "
         f"first step, or later by {MISMATCH_TIMES:g} times as much as then",
-        "sampling used another temperature, other filters or stale weights: `assay replay RUN --step N` "
+        "sampling used another temperature, other filters or stale weights: `assay runs replay RUN --step N` "
         "samples the step again; continue from a commit before it",
         "learned from completions that another model drew",
     ),
@@ -493,7 +493,7 @@ def _rises(values: Float64[np.ndarray, "step"]) -> Float64[np.ndarray, "point"]:
 
 
 def _median(values: Sequence[float] | Float64[np.ndarray, "point"]) -> float:
-    """Return the median without `np.median`, whose import of masked arrays takes a twentieth of `assay show`."""
+    """Return the median without `np.median`, whose import of masked arrays takes a twentieth of `assay runs show`."""
     half = len(values) // 2
     return float(np.sort(values)[len(values) - 1 - half : half + 1].mean())
 

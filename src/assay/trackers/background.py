@@ -1,6 +1,6 @@
 """Starts the sinks of the home's settings, each in a background process next to a run on this machine.
 
-A sink that fails only writes to its log. `assay sink RUN` sends the missing metrics later.
+A sink that fails only writes to its log. `assay runs sink RUN` sends the missing metrics later.
 """
 
 import sys
@@ -26,7 +26,7 @@ class BackgroundSinks:
         """Start the sinks. They outlive this process briefly to send the last metrics."""
         while self._waiting:
             name = self._waiting.pop()
-            command = [sys.executable, "-m", "assay", "sink", self._run.run_id, name]
+            command = [sys.executable, "-m", "assay", "runs", "sink", self._run.run_id, name]
             start_detached(command, self._home.environment(), log=Path(self._run.run_dir) / LOG_FILE)
 
     def tick(self, attempt: Attempt) -> None:

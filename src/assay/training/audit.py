@@ -106,7 +106,9 @@ def audit_run(run: Run, log: CommitLog, *, check_shards: bool = True, weights: W
     problems, not_checked, strays = check_files(run, log, commits, weights)
     if run.parent is not None:
         parent_id, parent_exists = run.parent.run_id, Path(run.run_dir).with_name(run.parent.run_id).is_dir()
-        where = f"'assay audit {parent_id}'" if parent_exists else "it is not here any more, so nothing proves them"
+        where = (
+            f"'assay runs audit {parent_id}'" if parent_exists else "it is not here any more, so nothing proves them"
+        )
         not_checked.append(
             f"which rows were trained up to step {run.parent.step}: run '{parent_id}' trained them before "
             f"this one was forked from it ({where})"

@@ -24,13 +24,11 @@ from assay.records.run import Attempt, PhaseSeconds
 from assay.records.slow_changes import SlowChange, SlowChanges
 from assay.records.triage_overview import Finding, TriageOverview
 from assay.store.ledger.ledger import Ledger
-from assay.triage.attempts.build import ColumnNames
 from assay.triage.attempts.ledger import columns_of_attempts, table_of_columns
-from assay.triage.attempts.table import AttemptTable
+from assay.triage.attempts.table import AttemptTable, ColumnNames
 from assay.triage.failures.diagnose import diagnose
 from assay.triage.slow.explain import explain_changes
-from assay.triage.slow.ledger import series_of_attempts
-from assay.triage.slow.series import MeasuredSeries, SeriesNames
+from assay.triage.slow.series import MeasuredSeries, SeriesNames, series_of_attempts
 from assay.triage.symptoms.recorded import symptom_of
 
 HOUR_S, DAY_S = 3_600.0, 86_400.0
@@ -42,12 +40,12 @@ MAX_SYMPTOMS = 5
 """Number of symptoms without a known cause that are listed separately; the others share one finding."""
 
 SPENT: dict[Phase, tuple[str, str]] = {
-    "lost": ("was made again after interruptions", "assay goodput"),
-    "stalled": ("stood still in hangs", "assay goodput"),
+    "lost": ("was made again after interruptions", "assay runs goodput"),
+    "stalled": ("stood still in hangs", "assay runs goodput"),
     "startup": ("went before the first steps", "assay triage startup"),
     "data": ("waited for rows", "assay data show DATASET, and loader.threads of the recipe"),
-    "checkpoint": ("was spent on commits", "trainer.commit_every: auto ('assay goodput' says how often pays)"),
-    "idle": ("was held with nothing to do", "assay goodput"),
+    "checkpoint": ("was spent on commits", "trainer.commit_every: auto ('assay runs goodput' says how often pays)"),
+    "idle": ("was held with nothing to do", "assay runs goodput"),
 }
 """Phase -> (description, next step)."""
 
@@ -155,7 +153,7 @@ def _of_symptoms(ended: Sequence[Attempt], num_attempts: int) -> Iterator[Findin
                 what=f"{len(group):,} of {num_attempts:,} attempts failed{' group' * (len(group) > 1)}; {text}",
                 is_confirmed=True,
                 device_hours_a_week=sum(_held_s(attempt) for attempt, _ in group) / HOUR_S,
-                next=f"assay show {last.run_id}" if key else "assay triage symptoms",
+                next=f"assay runs show {last.run_id}" if key else "assay triage symptoms",
             )
 
 

@@ -1,4 +1,4 @@
-"""Warnings about a dataset and its split before training, for `recipe new` and `--check`."""
+"""Warnings about a dataset and its split before training, for `train new` and `--check`."""
 
 from assay.data.dataset.columns import LABEL, TOKENS
 from assay.data.dataset.dataset import Dataset

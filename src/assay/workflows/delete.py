@@ -50,7 +50,7 @@ def plan_deletion(home: Home, ledger: Ledger, run_id: str) -> Deletion:
     if launch is not None and (state in ("queued", "running") or (state == "elsewhere" and is_open)):
         raise ConfigError(
             f"run '{run_id}': {launch.where()} {'may still train' if state == 'elsewhere' else 'trains'} it. "
-            f"Stop it first: 'assay stop {run_id}'."
+            f"Stop it first: 'assay train stop {run_id}'."
         )
     is_outside = run.store_url != run.run_dir
     if is_outside and (original := original_of(run)) is not None:

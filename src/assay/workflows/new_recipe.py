@@ -115,12 +115,12 @@ def new_recipe(
         if model is None or not (installed_path(model) / "config.json").is_file():
             raise ConfigError(
                 f"{folder}: DPO needs a trained language model: --model FOLDER (written by 'assay "
-                "export RUN', or any that transformers reads)."
+                "runs export RUN', or any that transformers reads)."
             )
     if method_type == "grpo" and model is None:
         raise ConfigError(
             f"{folder}: rewards teach a language model that answers some prompts already: --model FOLDER (that "
-            "of 'assay export RUN', or any that transformers reads, with its tokenizer.json)."
+            "of 'assay runs export RUN', or any that transformers reads, with its tokenizer.json)."
         )
     split, train = _split(dataset)
     sizes = _sizes(int(train.num_rows.sum()), epochs, pretrained=model is not None)
@@ -228,7 +228,7 @@ def _method(dataset: Dataset, train: DatasetView, encoder: str | None) -> Iterat
     else:
         width, layers = _model_size(manifest)
         yield "  encoder:", ""
-        yield "    type: new", "random weights; 'assay recipe new --encoder FOLDER' uses pretrained ones"
+        yield "    type: new", "random weights; 'assay train new --encoder FOLDER' uses pretrained ones"
         yield f"    vocab_size: {_vocabulary(dataset)}", "of the dataset's tokenizer"
         yield f"    hidden_size: {width}", f"small, for {count_text(manifest.num_tokens)} tokens"
         yield f"    num_layers: {layers}", "more learn more, and more slowly"
@@ -303,7 +303,7 @@ def _language(dataset: Dataset, method_type: LanguageMethod, model: str | None) 
         )
         return
     width, layers = _model_size(manifest)
-    yield "    type: new", "random weights; 'assay recipe new --model FOLDER' uses pretrained ones"
+    yield "    type: new", "random weights; 'assay train new --model FOLDER' uses pretrained ones"
     yield f"    vocab_size: {_vocabulary(dataset)}", "of the dataset's tokenizer"
     yield f"    hidden_size: {width}", f"small, for {count_text(manifest.num_tokens)} tokens"
     yield f"    num_layers: {layers}", "more learn more, and more slowly"

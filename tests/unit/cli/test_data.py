@@ -356,7 +356,7 @@ def test_rows_for_a_language_model_are_built_by_their_format(corpus: Path, capsy
     code, built, _ = run(capsys, *command, "--tokenizer", "tokenizer.json", "--drop", "unusable")
     assert code == 0
     assert "left out 1 row that cannot be read or learned from. The first: chat.jsonl: line 10" in built
-    code, _, output = run(capsys, "recipe", "new", "two", "--method", "reward", "--out", "recipe.yaml")
+    code, _, output = run(capsys, "train", "new", "two", "--method", "reward", "--out", "recipe.yaml")
     assert code == 2 and "rows of format chat, as two has them, are for sft" in output
     assert "of the format 'chat'; " in built and "% of the tokens are trained" in built
     code, shown, _ = run(capsys, "data", "show", "two", "--examples", "2")
@@ -372,7 +372,7 @@ def test_a_recipe_for_rows_of_tokens_and_labels_alone_splits_by_the_text(corpus:
     rows = {"input_ids": [[n % 7, n, 3] for n in range(200)], "label": [n % 2 for n in range(200)]}
     pq.write_table(pa.table(rows), "bare/rows.parquet", row_group_size=20)
     assert run(capsys, "data", "index", "bare", "--out", "indexed")[0] == 0
-    code, _, output = run(capsys, "recipe", "new", "indexed", "--out", "recipe.yaml")
+    code, _, output = run(capsys, "train", "new", "indexed", "--out", "recipe.yaml")
     assert code == 0, output
     written = yaml.safe_load(Path("recipe.yaml").read_text())
     assert written["data"]["split"]["column"] == "input_ids"
@@ -386,7 +386,7 @@ def test_the_column_by_which_rows_stay_together_is_shown_with_the_fields_own_nam
     code, built, output = run(capsys, *BUILD, "--metadata", "language", "--out", "one")
     assert code == 0, output
     assert "shard_id (key)" in built and "shard_id (key)" in run(capsys, "data", "show", "one")[1]
-    assert run(capsys, "recipe", "new", "one", "--out", "recipe.yaml")[0] == 0
+    assert run(capsys, "train", "new", "one", "--out", "recipe.yaml")[0] == 0
     assert "rows of one 'key' stay together" in Path("recipe.yaml").read_text()
 
 
@@ -397,7 +397,7 @@ def test_rows_that_a_run_learned_are_not_indexed_over(corpus: Path, capsys, monk
     pq.write_table(pa.table(rows), "bare/rows.parquet", row_group_size=20)
     index = ("data", "index", "bare", "--out", "indexed")
     assert run(capsys, *index)[0] == 0
-    assert run(capsys, "recipe", "new", "indexed", "--out", "recipe.yaml")[0] == 0
+    assert run(capsys, "train", "new", "indexed", "--out", "recipe.yaml")[0] == 0
     recipe = yaml.safe_load(Path("recipe.yaml").read_text())
     create_run(Home.from_environment(), LoadedConfig(recipe, {}), run_id="learned")
     before = Path("indexed/manifest.json").read_bytes()
@@ -415,9 +415,9 @@ def test_a_model_that_is_not_there_has_no_recipe(corpus: Path, capsys, monkeypat
     rows = {"input_ids": [[n % 7, n, 3] for n in range(200)], "label": [n % 2 for n in range(200)]}
     pq.write_table(pa.table(rows), "bare/rows.parquet", row_group_size=20)
     assert run(capsys, "data", "index", "bare", "--out", "indexed")[0] == 0
-    code, _, output = run(capsys, "recipe", "new", "indexed", "--model", "org/name", "--out", "recipe.yaml")
+    code, _, output = run(capsys, "train", "new", "indexed", "--model", "org/name", "--out", "recipe.yaml")
     assert code == 2 and "org/name: it has no config.json" in output and not Path("recipe.yaml").exists()
-    assert run(capsys, "recipe", "new", "indexed", "--out", "recipe.yaml")[0] == 0
+    assert run(capsys, "train", "new", "indexed", "--out", "recipe.yaml")[0] == 0
     code, _, output = run(
         capsys, "train", "recipe.yaml", "method.encoder={type: pretrained, path: org/name}", "--run-id", "x"
     )

@@ -1,4 +1,4 @@
-"""`assay evidence` as a person and a program see it."""
+"""`assay decide power` and `proxy` as a person and a program see it."""
 
 import json
 from pathlib import Path
@@ -33,17 +33,17 @@ def runs_csv(tmp_path: Path) -> Path:
 
 
 def test_power_names_the_seeds_that_a_gain_needs(capsys):
-    assert call("evidence", "power", "--items", "8000", "--effect", "0.02") == 0
+    assert call("decide", "power", "--items", "8000", "--effect", "0.02") == 0
     assert "7 seed pairs find 0.02 on 8,000 items 80% of the time." in capsys.readouterr().out
 
 
 def test_power_says_when_only_items_can_help(capsys):
-    assert call("evidence", "power", "--items", "2000", "--effect", "0.02") == 0
+    assert call("decide", "power", "--items", "2000", "--effect", "0.02") == 0
     assert "No number of seeds finds 0.02 on 2,000 items" in capsys.readouterr().out
 
 
 def test_power_without_a_wanted_gain_is_a_table(capsys):
-    assert call("evidence", "power", "--items", "8000", "--json") == 0
+    assert call("decide", "power", "--items", "8000", "--json") == 0
     found = json.loads(capsys.readouterr().out)
     effects = [item["detectable_effect"] for item in found["designs"]]
     assert effects == sorted(effects, reverse=True)
@@ -51,25 +51,25 @@ def test_power_without_a_wanted_gain_is_a_table(capsys):
 
 
 def test_a_gain_above_the_discordance_is_impossible_and_refused(capsys):
-    assert call("evidence", "power", "--items", "8000", "--effect", "0.9") == 2
+    assert call("decide", "power", "--items", "8000", "--effect", "0.9") == 2
     assert "0.9 is above the discordance of 0.2" in capsys.readouterr().err
-    assert call("evidence", "power", "--items", "8000", "--effect", "0.2") == 0
+    assert call("decide", "power", "--items", "8000", "--effect", "0.2") == 0
 
 
 @pytest.mark.parametrize("effect", ["1", "2"])
 def test_a_gain_in_points_is_refused_as_no_share(effect, capsys):
-    assert call("evidence", "power", "--items", "312", "--effect", effect) == 2
+    assert call("decide", "power", "--items", "312", "--effect", effect) == 2
     output = " ".join(capsys.readouterr().err.split())
     assert f"give a share, e.g. 0.02 for 2 points; perhaps you meant 0.0{effect}." in output
 
 
 def test_too_few_items_for_any_difference_are_called_so(capsys):
-    assert call("evidence", "power", "--items", "10", "--discordance", "0.05") == 0
+    assert call("decide", "power", "--items", "10", "--discordance", "0.05") == 0
     assert "too few items for any difference" in capsys.readouterr().out
 
 
 def test_the_smallest_scale_that_tells_the_truth_is_named(runs_csv, capsys):
-    assert call("evidence", "proxy", str(runs_csv)) == 0
+    assert call("decide", "proxy", str(runs_csv)) == 0
     output = capsys.readouterr().out
     assert "Scale 1e8 is the smallest that reliably orders 80% of the pairs." in output
     assert "left out, not at every scale: lonely" in output
@@ -78,7 +78,7 @@ def test_the_smallest_scale_that_tells_the_truth_is_named(runs_csv, capsys):
 def test_where_no_scale_is_good_enough_none_is_named(runs_csv, capsys):
     text = "\n".join(line for line in runs_csv.read_text().splitlines() if "100000000.0" not in line)
     runs_csv.write_text(text.replace("1e8,lonely,0,1.0", ""))
-    assert call("evidence", "proxy", str(runs_csv), "--json") == 0
+    assert call("decide", "proxy", str(runs_csv), "--json") == 0
     assert json.loads(capsys.readouterr().out)["recommended_scale"] is None
 
 
@@ -104,14 +104,14 @@ def test_where_no_scale_is_good_enough_none_is_named(runs_csv, capsys):
 def test_a_file_that_can_not_be_used_is_named_with_its_fault(text, words, tmp_path, capsys):
     path = tmp_path / "runs.csv"
     path.write_text(text)
-    assert call("evidence", "proxy", str(path)) == 2
+    assert call("decide", "proxy", str(path)) == 2
     assert words in capsys.readouterr().err
 
 
 def test_a_saturated_benchmark_is_called_so(tmp_path, capfd):
     lines = [f"{scale},r{recipe},{seed},1.0" for scale in (1e7, 1e9) for recipe in range(8) for seed in range(3)]
     (tmp_path / "t.csv").write_text("\n".join(["scale,recipe,seed,score", *lines]))
-    assert call("evidence", "proxy", str(tmp_path / "t.csv")) == 0
+    assert call("decide", "proxy", str(tmp_path / "t.csv")) == 0
     out = capfd.readouterr().out
     assert "All recipes tie, so no scale can be judged: the benchmark is saturated" in out
     assert "[0.50, 0.50]" not in out

@@ -93,7 +93,7 @@ def test_rows_and_recipes_are_replaced_by_force_alone(
     recipe.write_text("mine")
     for words in ((), ("--force",)):
         with pytest.raises(SystemExit) as ended:
-            main(["recipe", "new", str(out), "--out", str(recipe), *words])
+            main(["train", "new", str(out), "--out", str(recipe), *words])
         assert ended.value.code == (0 if words else 2), capfd.readouterr().err
         assert (recipe.read_text() == "mine") is (not words)
     rows.write_text(texts(50))

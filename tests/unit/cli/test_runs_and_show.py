@@ -19,7 +19,7 @@ import yaml
 from assay.base.errors import ConfigError
 from assay.cli.launch_target import LaunchTarget
 from assay.cli.main import main
-from assay.cli.train import _check_not_running
+from assay.cli.train.group import _check_not_running
 from assay.records.audit import AuditReport
 from assay.records.commit import AttemptBegan, Commit, CommitQuarantined, FileDigest, LogEntry, RunFinished
 from assay.records.cursor import Cursor
@@ -185,7 +185,7 @@ def killed_and_recovered(ledger: Ledger, home: Path) -> None:
 def test_show_gives_a_program_every_documented_key(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Home.from_environment().open_ledger() as ledger:
         killed_and_recovered(ledger, home)
-    assert call("show", "tiny", "--json") == 0
+    assert call("runs", "show", "tiny", "--json") == 0
     shown = json.loads(capsys.readouterr().out)
     assert (shown["status"], shown["step"], shown["total_steps"]) == ("succeeded", 30, 30)
     assert shown["weights_digest"] == "digest-30"
@@ -204,11 +204,11 @@ def test_show_says_that_the_ledger_is_older_than_the_run(home: Path, capsys: pyt
         run_dir = Path(recorded_run(ledger, home).run_dir)
         ledger.record_write("tiny-1")
     (run_dir / "attempts").mkdir(parents=True, exist_ok=True)
-    assert call("show", "tiny-1") == 0
+    assert call("runs", "show", "tiny-1") == 0
     assert "last written" not in capsys.readouterr().err
     later_s = time.time() + 3600
     os.utime(run_dir / "attempts", (later_s, later_s))
-    assert call("show", "tiny-1") == 0
+    assert call("runs", "show", "tiny-1") == 0
     assert "tiny-1: the ledger row was last written" in capsys.readouterr().err
 
 
@@ -218,9 +218,9 @@ def test_show_says_of_which_steps_commits_are_kept(home: Path, capsys: pytest.Ca
         first, second, third = (commit(step, attempt=1) for step in (5, 10, 15))
         entries = [first, second, third.model_copy(update={"retires": (first.folder,)})]
         ledger.record_log_entries("tiny-1", dict(enumerate(entries)))
-    assert call("show", "tiny-1") == 0
+    assert call("runs", "show", "tiny-1") == 0
     assert "3, the last of step 15 (1.5 MB); kept are those of steps 10, 15" in capsys.readouterr().out
-    assert call("show", "tiny-1", "--json") == 0
+    assert call("runs", "show", "tiny-1", "--json") == 0
     assert [load["is_retired"] for load in json.loads(capsys.readouterr().out)["commits"]] == [
         True,
         False,
@@ -249,14 +249,14 @@ def test_show_says_what_ended_an_attempt_and_what_was_noticed(home: Path, capsys
             text="it is slow",
         )
         append_incident(Path(ledger.run("tiny-1").run_dir), slow)
-    assert call("show", "tiny", "--json") == 0
+    assert call("runs", "show", "tiny", "--json") == 0
     shown = json.loads(capsys.readouterr().out)
     failure = shown["attempts"][0]["failure"]
     assert (failure["failure_kind"], failure["host"], failure["step"]) == ("killed_by_signal", "node-7", 15)
     assert shown["attempts"][0]["hosts"] == ["node-6", "node-7"]
     assert shown["attempts"][1]["failure"] is None
     assert [(item["incident"], item["rank"]) for item in shown["incidents"]] == [("straggler", 0)]
-    assert call("show", "tiny") == 0
+    assert call("runs", "show", "tiny") == 0
     assert "attempt 2, straggler: it is slow" in capsys.readouterr().out
 
 
@@ -273,16 +273,16 @@ def test_a_list_of_runs_leaves_the_collection_of_garbage_as_it_was(home: Path, i
 
 
 def test_show_prints_the_page_of_all_keys(capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("show", "--keys") == 0
+    assert call("runs", "show", "--keys") == 0
     assert "- `device_seconds` ({[phase](#enumerations): number}): Held by training" in capsys.readouterr().out
-    assert call("show") == 2
+    assert call("runs", "show") == 2
     assert "'assay runs' lists the runs" in capsys.readouterr().err
 
 
 def test_show_tells_a_person_the_whole_story_on_one_screen(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Home.from_environment().open_ledger() as ledger:
         killed_and_recovered(ledger, home)
-    assert call("show", "tiny-1") == 0
+    assert call("runs", "show", "tiny-1") == 0
     screen = capsys.readouterr().out
     for part in (
         "SUCCEEDED",
@@ -305,7 +305,7 @@ def test_a_run_that_is_alive_shows_its_steps_and_costs(home: Path, capsys: pytes
         attempt = Attempt(run_id="tiny-1", attempt=1, world_size=1, start_step=0, started_s=BEGAN_S, **MACHINE)
         ledger.record_attempt(attempt)
         live(run, attempt, steps=range(1, 4), rank=0)
-    assert call("show", "tiny-1", "--json") == 0
+    assert call("runs", "show", "tiny-1", "--json") == 0
     shown = json.loads(capsys.readouterr().out)
     assert (shown["status"], shown["step"], shown["weights_digest"]) == ("running", 0, None)
     assert shown["metrics"]["loss"]["last_step"] == 3
@@ -314,7 +314,7 @@ def test_a_run_that_is_alive_shows_its_steps_and_costs(home: Path, capsys: pytes
         "data": 3,
         "compute": 12,
     }
-    assert call("show", "tiny-1") == 0
+    assert call("runs", "show", "tiny-1") == 0
     assert "not evaluated yet" in capsys.readouterr().out
     assert call("runs", "--json") == 0
     (listed,) = json.loads(capsys.readouterr().out)
@@ -333,7 +333,7 @@ def test_a_run_that_was_evaluated_on_the_way_is_not_said_to_be_without(
     writer = SegmentWriter(path, run_id=run.run_id, attempt=1, rank=0, clock=FakeClock(BEGAN_S))
     writer.log(10, {"loss": 0.5, "validation_auc": 0.7})
     writer.close()
-    assert call("show", "tiny-1") == 0
+    assert call("runs", "show", "tiny-1") == 0
     screen = capsys.readouterr().out
     assert "not evaluated yet" not in screen and "not at its end yet: auc 0.7000 on the way" in screen
     assert "on 1 rank\n" in screen and "not audited yet" in screen
@@ -350,7 +350,7 @@ def test_the_curve_of_the_loss_per_row_has_the_name_of_its_last_value(
     for step in (10, 20):
         writer.log(step, {"loss": 0.5, "validation_nats_per_token": 8.0 / step})
     writer.close()
-    assert call("show", "tiny-1") == 0
+    assert call("runs", "show", "tiny-1") == 0
     assert "validation loss per row  0.8000" in (text := capsys.readouterr().out) and "per token" not in text
 
 
@@ -421,12 +421,12 @@ def test_a_run_runs_only_where_somebody_is_there_who_drives_it(
         word = verdict.run_verdict(run_view(ledger, "tiny-1")).word
     words = {"gone": "supervisor gone", "unknown": "cannot tell"}
     assert word == words.get(status, status)
-    for command in (["runs"], ["show", "tiny-1"]):
+    for command in (["runs"], ["runs", "show", "tiny-1"]):
         assert call(*command, "--json") == 0
         assert f'"status":"{status}"' in capsys.readouterr().out
         assert call(*command) == 0
         assert words.get(status, status) in capsys.readouterr().out.lower()
-    assert call("show", "tiny-1") == 0
+    assert call("runs", "show", "tiny-1") == 0
     assert message in " ".join(capsys.readouterr().out.split())
 
 
@@ -444,7 +444,7 @@ def test_the_list_and_the_run_agree_on_the_last_commit_of_a_supervisor_that_was_
         ledger.record_log_entries("tiny-1", dict(enumerate(log.entries()[:2])))  # the last one by nobody
     assert call("runs", "--json") == 0
     (line,) = json.loads(capsys.readouterr().out)
-    assert call("show", "tiny-1", "--json") == 0
+    assert call("runs", "show", "tiny-1", "--json") == 0
     assert line["step"] == json.loads(capsys.readouterr().out)["step"] == 20
 
 
@@ -471,13 +471,13 @@ def test_on_a_full_disk_a_run_can_be_looked_at(
         "connect",
         lambda path, *rest, **names: opened.append(str(path)) or connect(path, *rest, **names),
     )
-    assert call("show", "tiny-1") == 0 and "30 of 30" in capsys.readouterr().out
+    assert call("runs", "show", "tiny-1") == 0 and "30 of 30" in capsys.readouterr().out
     assert call("runs") == 0
     written = [path for path in opened if str(home) in path and "mode=ro" not in path]
     assert opened and not written
 
 
-@pytest.mark.parametrize("command", [("report", "tiny-1"), ("compare", "tiny-1", "tiny-1")])
+@pytest.mark.parametrize("command", [("report", "tiny-1"), ("decide", "compare", "tiny-1", "tiny-1")])
 def test_a_run_whose_predictions_or_whole_folder_are_gone_was_evaluated_all_the_same(
     command: tuple[str, ...], home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -524,7 +524,7 @@ def test_on_a_terminal_a_finished_run_is_green_where_nothing_speaks_against_its_
         ledger.record_evaluation(found.model_copy(update={"num_leaking": num_leaking}))
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setattr("click.utils.should_strip_ansi", lambda *arguments: False)
-    assert call("show", "tiny-1") == 0
+    assert call("runs", "show", "tiny-1") == 0
     assert ("\x1b[1;32mSUCCEEDED" in capsys.readouterr().out) is (num_leaking == 0)
     assert call("runs") == 0
     assert "\x1b[32m" not in capsys.readouterr().out, "the list knows nothing of the model"
@@ -537,7 +537,7 @@ def test_without_runs_the_commands_say_how_to_make_one_and_make_nothing(
     assert "assay train" in capsys.readouterr().out
     assert call("runs", "--json") == 0
     assert json.loads(capsys.readouterr().out) == []
-    assert call("show", "tiny-1") == 2
+    assert call("runs", "show", "tiny-1") == 2
     assert "there are no runs" in capsys.readouterr().err
     assert not home.exists()
 
@@ -557,7 +557,7 @@ def test_a_ledger_that_has_none_of_the_runs_of_the_folder_says_so(
 def test_an_unknown_run_is_asked_wrongly(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Home.from_environment().open_ledger() as ledger:
         recorded_run(ledger, home)
-    assert call("show", "tinny-1") == 2
+    assert call("runs", "show", "tinny-1") == 2
     assert "Perhaps you meant tiny-1" in capsys.readouterr().err
 
 
@@ -581,7 +581,7 @@ def test_goodput_of_a_program_accounts_for_all_its_runs_and_for_no_other(
         for run_id, held_s in (("tiny-2", 40.0), ("probe-1", 20.0), ("stranger", 1000.0)):
             lived_quietly(ledger, home, run_id, held_s)
     capsys.readouterr()
-    assert call("goodput", str(program), "--json") == 0
+    assert call("runs", "goodput", str(program), "--json") == 0
     found = json.loads(capsys.readouterr().out)
     together, parts = found["together"], found["by_activity"]
     assert set(together["run_ids"]) == {"tiny-1", "tiny-2", "probe-1"}
@@ -598,7 +598,7 @@ def test_goodput_of_a_program_has_a_line_for_each_activity(
     with Home.from_environment().open_ledger() as ledger:
         killed_and_recovered(ledger, home)
     capsys.readouterr()
-    assert call("goodput", str(program)) == 0
+    assert call("runs", "goodput", str(program)) == 0
     screen = capsys.readouterr().out
     first, probe = (line.split() for line in screen.splitlines() if line.split()[-1:] == ["device-hours"])
     assert "goodput 75.5%" in screen and "it was killed" in screen
@@ -611,7 +611,7 @@ def test_goodput_of_several_runs_has_a_line_for_each_and_counts_none_twice(
     with Home.from_environment().open_ledger() as ledger:
         killed_and_recovered(ledger, home)
         lived_quietly(ledger, home, "other", 36.0)
-    assert call("goodput", "tiny-1", "other", "tiny-1") == 0
+    assert call("runs", "goodput", "tiny-1", "other", "tiny-1") == 0
     screen = capsys.readouterr().out
     assert f"of {(265 + 36) / 3600:.4f} device-hours held, 2 runs" in screen
     assert [line.split()[:2] for line in screen.splitlines() if line.strip().startswith("other")] == [
@@ -625,11 +625,11 @@ def test_goodput_says_what_is_wrong_with_a_program(
     with Home.from_environment().open_ledger() as ledger:
         lived_quietly(ledger, home, "stranger", 1.0)
     capsys.readouterr()
-    assert call("goodput", str(program)) == 0
+    assert call("runs", "goodput", str(program)) == 0
     assert "activities.*.runs.ids" in capsys.readouterr().out
-    assert call("goodput", str(program), "stranger") == 2
+    assert call("runs", "goodput", str(program), "stranger") == 2
     assert "name it alone" in capsys.readouterr().err
-    assert call("goodput", str(tmp_path / "absent.yaml")) == 2
+    assert call("runs", "goodput", str(tmp_path / "absent.yaml")) == 2
     assert "absent.yaml" in capsys.readouterr().err
 
 
@@ -663,7 +663,7 @@ def test_the_package_is_run_as_the_command_is(home: Path) -> None:
         recorded_run(ledger, home)
     assert "Usage: assay [OPTIONS]" in ended("--help").stdout
     assert json.loads(ended("runs", "--json").stdout)[0]["run_id"] == "tiny-1"
-    wrong = ended("show", "tinny-1")
+    wrong = ended("runs", "show", "tinny-1")
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert "Perhaps you meant tiny-1" in wrong.stderr
 
@@ -703,7 +703,7 @@ def test_a_commit_at_whose_look_all_rows_got_one_score_is_flagged(
         writer.close()
         fold_run(ledger, run)
         ledger.record_log_entries("tiny-1", dict(enumerate([commit(step, 1) for step in (10, 15, 20)])))
-    assert call("show", "tiny-1", "--json") == 0
+    assert call("runs", "show", "tiny-1", "--json") == 0
     commits = json.loads(capsys.readouterr().out)["commits"]
     flagged = [item["step"] for item in commits if [flag["rule"] for flag in item["flags"]] == ["one score"]]
     assert flagged == ([10, 20] if shows_one_score else [])

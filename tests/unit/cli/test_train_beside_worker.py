@@ -1,4 +1,4 @@
-"""The run of a job that `assay worker` goes on with is nobody else's to wake."""
+"""The run of a job that `assay serve worker` goes on with is nobody else's to wake."""
 
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def refusal(*arguments: str) -> str:
 
 
 def test_a_person_does_not_go_on_with_it(job: str) -> None:
-    assert "'assay worker' continues it automatically" in refusal(job)
+    assert "'assay serve worker' continues it automatically" in refusal(job)
 
 
 def test_a_scheduler_does_not_once_it_is_to_rest(job: str, monkeypatch: pytest.MonkeyPatch) -> None:

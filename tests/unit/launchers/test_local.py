@@ -49,7 +49,9 @@ def test_another_process_of_the_same_number_is_left_alone(sleeper: subprocess.Po
 def test_a_process_on_another_host_is_named_and_not_touched(sleeper: subprocess.Popen[bytes]):
     elsewhere = launch_of(sleeper.pid, host="node7")
     assert process_state(elsewhere) == "elsewhere"
-    with pytest.raises(ConfigError, match=rf"on node7 as process {sleeper.pid}.*Stop it on node7: 'assay stop r'"):
+    with pytest.raises(
+        ConfigError, match=rf"on node7 as process {sleeper.pid}.*Stop it on node7: 'assay train stop r'"
+    ):
         stop_process(elsewhere)
     assert sleeper.poll() is None
 

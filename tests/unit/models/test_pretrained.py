@@ -232,7 +232,7 @@ def test_adapters_beside_weights_are_refused(base, tmp_path) -> None:
 
 
 def exported(base: Path, folder: Path) -> Path:
-    """The folder as `assay export` would leave it."""
+    """The folder as `assay runs export` would leave it."""
     shutil.copytree(base, folder)
     (folder / "tokenizer.json").write_text(
         json.dumps(

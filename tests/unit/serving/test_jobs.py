@@ -258,7 +258,7 @@ def test_nobody_but_a_worker_goes_on_with_the_run_of_a_job_that_may_go_on_or_mus
     assert f"which is cancelled. Start a new run from its last commit: 'assay train --from {cancelled}" in (
         refused(cancelled)
     )
-    assert "which is running. 'assay worker' continues" in refused(running)
+    assert "which is running. 'assay serve worker' continues" in refused(running)
     assert refused(running, is_launched=True) == ""  # a scheduler lets run what a worker gave it
     assert refused(paused, is_launched=True) and refused(cancelled, is_launched=True)
     assert refused(done) == refused("some-run") == ""

@@ -126,7 +126,7 @@ def test_keys_are_made_listed_and_revoked_by_command(tmp_path, monkeypatch) -> N
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
 
     def assay(*arguments: str) -> str:
-        return CliRunner().invoke(cli, ["key", *arguments], catch_exceptions=False).output
+        return CliRunner().invoke(cli, ["serve", "key", *arguments], catch_exceptions=False).output
 
     secret, messages = assay("create", "--project", "p", "--name", "ci", "--days", "2", "--read-only").splitlines()
     key_id = messages.split()[0]

@@ -145,7 +145,7 @@ def test_of_a_few_runs_the_failure_is_first_and_what_time_went_into_is_no_fault(
     fleet = looked_at(home)
     first, *others = fleet.overview.results
     assert (first.about, first.is_confirmed) == ("failures", True)
-    assert WILD in first.what and first.next == f"assay show r{len(failures) - 1}"
+    assert WILD in first.what and first.next == f"assay runs show r{len(failures) - 1}"
     assert [finding.about for finding in others] == ["spent"]
     page = render_document(triage_document(fleet, None, None, created_s=0.0))
     assert page.count(">confirmed<") == 1 and page.count(">measured<") == 1
@@ -240,7 +240,7 @@ def test_the_command_prints_json_and_a_page_and_says_where_nothing_is(
     assert assay("triage") == 0
     assert f"1. {found['results'][0]['device_hours_a_week']:,.1f} device-h a week" in capsys.readouterr().out
     assert assay("triage", "--json", "failures") == 2
-    assert "after 'failures'" in capsys.readouterr().err
+    assert "unexpected extra argument (failures)" in capsys.readouterr().err
     assert assay("triage", "--junit", str(tmp_path)) == 2
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "nothing"))
     assert assay("triage") == 2

@@ -89,7 +89,7 @@ def compare_and_print(
 
     from assay.base.clock import SystemClock
     from assay.reporting.terminal.triage import print_side_by_side
-    from assay.triage.slow.compared import change_text
+    from assay.triage.slow.blocks import change_text
     from assay.workflows.ab_test.compare import compare_variants
     from assay.workflows.ab_test.variants import variant_pair
 

@@ -10,8 +10,7 @@ from assay.cli.parameters import current_home, ledger_with_runs
 from assay.cli.triage.parameters import JSON, SOURCES, column_options, names_in
 
 if TYPE_CHECKING:
-    from assay.triage.attempts.build import ColumnNames
-    from assay.triage.attempts.table import AttemptTable
+    from assay.triage.attempts.table import AttemptTable, ColumnNames
 
 
 @click.command()
@@ -43,8 +42,8 @@ def failures(
     of kubectl, JUnit XML or GitHub's jobs, recognized by content; without one, the attempts of all runs. A cell
     n01|n02 holds two values.
     """
-    from assay.triage.attempts.build import ColumnNames
     from assay.triage.attempts.moments import window as parse_window
+    from assay.triage.attempts.table import ColumnNames
 
     names = ColumnNames(failed, attempts, at, unit, exposure, names_in(factors))
     times = [
@@ -86,13 +85,13 @@ def fixed(
     The fix is confirmed once the evidence against the lowest plausible old rate reaches 20: at most 5% of such
     confirmations are wrong, however often the command runs.
     """
-    from assay.triage.attempts.build import ColumnNames
     from assay.triage.attempts.moments import moment
+    from assay.triage.attempts.table import ColumnNames
 
     since_s = moment(since, "--since")
     filters = [_parse_filter(text) for text in where]
     from assay.reporting.terminal.triage import print_fix_check
-    from assay.triage.attempts.select import with_values
+    from assay.triage.attempts.table import with_values
     from assay.triage.failures.fixed import check_fix
 
     names = ColumnNames(failed, attempts, at, unit, None, tuple(dict.fromkeys(name for name, _ in filters)) or None)

@@ -146,7 +146,7 @@ def _series(sources: tuple[Path, ...], names: "SeriesNames") -> "MeasuredSeries"
         from assay.triage.slow.series import read_series
 
         return read_series(sources, names)
-    from assay.triage.slow.ledger import ledger_series
+    from assay.triage.slow.series import ledger_series
 
     with ledger_with_runs(current_home()) as ledger:
         return ledger_series(ledger, names)

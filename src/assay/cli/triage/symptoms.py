@@ -47,7 +47,7 @@ def symptoms(sources: tuple[Path | str, ...], replay: bool, timeout_s: float, as
 
 def _symptoms_of(sources: tuple[Path | str, ...]) -> "Symptoms":
     """Return the symptoms of logs (paths) and runs (ids, `RUN@STEP`); without any, of all runs on record."""
-    from assay.triage.symptoms.combine import read_symptoms
+    from assay.triage.symptoms.logs import read_symptoms
     from assay.triage.symptoms.recorded import RunSelection, failures_of_runs, failures_on_record
 
     logs = [source for source in sources if isinstance(source, Path)]

@@ -2,7 +2,7 @@
 
     'assay train' on a node of the allocation --+                +--> gathered: the run begins when all are there
                                                 +-- NodeServer --+
-    'assay join' on any machine, at any time ---+                +--> waits until the next attempt admits it
+    'assay train join' on any machine, at any time ---+                +--> waits until the next attempt admits it
 
 The server listens as long as the run is led; its address is in the run's folder, which all nodes see. A client
 that does not know the key, or sends nothing, blocks nobody: each connection is greeted in its own thread.

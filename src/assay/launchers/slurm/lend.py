@@ -1,6 +1,6 @@
 """Lends nodes of a Slurm cluster to a run that another machine leads. Each node is a job of an array.
 
-    assay join RUN --on slurm --nodes 3  ->  an array of three jobs of one node  ->  srun assay join RUN
+    assay train join RUN --on slurm --nodes 3  ->  an array of three jobs of one node  ->  srun assay train join RUN
 
 So each job starts as soon as a node is free, and ends by itself. If it is preempted, reaches its time limit, or its
 node is drained, the run commits, and the job exits and is requeued. When the run is over, the jobs end.
@@ -18,7 +18,7 @@ from assay.training.recipe import recipe_of
 
 _SCRIPT = """\
 #!/bin/bash
-# Lends a node to run {run_id} until it is over. Written by 'assay join --on slurm'; sbatch takes it as it is.
+# Lends a node to run {run_id} until it is over. Written by 'assay train join --on slurm'; sbatch takes it as it is.
 {directives}
 
 export ASSAY_HOME={home}
@@ -47,7 +47,7 @@ def lend_script(home: Home, run: Run, config: SlurmConfig) -> str:
         run_id=run.run_id,
         directives=directives_text(directives, config),
         home=shell_line(str(home.folder.resolve())),
-        command=shell_line(assay_program(), "join", run.run_id, "--lent"),
+        command=shell_line(assay_program(), "train", "join", run.run_id, "--lent"),
         ending=REQUEUE if config.requeue else "",
     )
 

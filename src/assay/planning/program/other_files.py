@@ -38,7 +38,7 @@ _KINDS = (
     _Kind(
         "campaign",
         frozenset({"question", "recipe", "candidates", "seeds", "budget_device_hours", "rule"}),
-        "'assay campaign run {path}' takes it",
+        "'assay decide run {path}' takes it",
     ),
 )
 _SHOWN = {"program": "a program", "progress": "notes on a program's progress", "campaign": "a campaign"}

@@ -102,7 +102,7 @@ def print_build(manifest: DatasetManifest, dataset: Path) -> None:
     if manifest.boundaries is not None:
         _print_training_summary(manifest, build, dataset)
     if manifest.format != "prompts" and ("label" in manifest.columns or manifest.format != "labelled"):
-        print(f"\nnext: assay recipe new {dataset} --out recipe.yaml")
+        print(f"\nnext: assay train new {dataset} --out recipe.yaml")
 
 
 def _outcomes(manifest: DatasetManifest, build: BuildSummary) -> list[tuple[int, str, str]]:

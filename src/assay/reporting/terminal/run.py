@@ -153,7 +153,7 @@ def _flags_text(commits: Sequence[CommitView]) -> str:
     if lines and any(not commit.is_evaluated for commit in commits):
         lines.append(
             "other commits: judged by their training, and where validation rows were asked by whether all got "
-            "one score; what they predict, 'assay predict RUN@STEP' shows"
+            "one score; what they predict, 'assay eval predict RUN@STEP' shows"
         )
     return "\n".join(lines)
 
@@ -175,7 +175,7 @@ def _headline_text(evaluation: AnyEvaluation | None) -> str:
 def _audit_text(run: RunView) -> RenderableType:
     audit = run.audit
     if audit is None:
-        return f"not audited yet: 'assay audit {run.run_id}'"
+        return f"not audited yet: 'assay runs audit {run.run_id}'"
     step = run.audited_until()
     problems = len(audit.missing) + len(audit.repeated) + len(audit.problems)
     return Text.assemble(

@@ -1,4 +1,4 @@
-"""The view of one run: recipe, attempts, commits, costs, metrics, evaluation and audit, as `assay show` reports
+"""The view of one run: recipe, attempts, commits, costs, metrics, evaluation and audit, as `assay runs show` reports
 them."""
 
 from collections.abc import Sequence

@@ -85,7 +85,7 @@ class AuthMiddleware:
             _check_host(headers)
             if is_admins:
                 raise ApiError(
-                    "This route requires an admin key. Create one with 'assay key create --admin'.",
+                    "This route requires an admin key. Create one with 'assay serve key create --admin'.",
                     status=403,
                     code="admin_key_required",
                 )
@@ -94,7 +94,7 @@ class AuthMiddleware:
         key = self._keys.opening(secret.strip()) if kind.lower() == "bearer" else None
         if key is None:
             raise ApiError(
-                "The API key is missing, invalid, revoked or expired. Create one with 'assay key create' "
+                "The API key is missing, invalid, revoked or expired. Create one with 'assay serve key create' "
                 "and send it as 'Authorization: Bearer KEY'.",
                 status=401,
                 code="invalid_api_key",
@@ -141,7 +141,7 @@ def _check_host(headers: Mapping[bytes, bytes]) -> None:
     if name not in LOOPBACK_NAMES:
         raise ApiError(
             f"This server has no API keys, so it only accepts loopback host names, not {host!r:.120}. Use "
-            "http://127.0.0.1, or create a key: 'assay key create'.",
+            "http://127.0.0.1, or create a key: 'assay serve key create'.",
             status=403,
             code="host_not_allowed",
         )

@@ -99,7 +99,7 @@ def _blocked(index: int, order: Sequence[JobState], *, free: int, slots: int, wo
 
 
 def _no_worker() -> tuple[WaitCode, str]:
-    return "no_worker", "no worker is running. Start 'assay worker' on a machine with access to this home"
+    return "no_worker", "no worker is running. Start 'assay serve worker' on a machine with access to this home"
 
 
 class QueueView:
@@ -138,9 +138,9 @@ class QueueView:
             return words
 
     def _read(self) -> dict[str, QueueStatus]:
-        logs = self._jobs.logs
-        states = [state for _, state in logs.states(logs.open_ids())]
-        launched_s = last_launch_times(logs.store, {state.created.project for state in states if state.is_waiting})
-        workers = WorkerRegistry(logs.store, self._clock).live()
+        jobs = self._jobs
+        states = [state for _, state in jobs.states(jobs.open_ids())]
+        launched_s = last_launch_times(jobs.store, {state.created.project for state in states if state.is_waiting})
+        workers = WorkerRegistry(jobs.store, self._clock).live()
         blocked = self._limits.blocked(states)
         return queue_of(states, workers, launched_s, blocked, now_s=self._clock.now_s()).statuses

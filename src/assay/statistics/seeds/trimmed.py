@@ -7,7 +7,7 @@ McLaughlin 1963): the extremes are replaced by their neighbours, and with h = S 
     V = (S - 1) s_w^2 / (h (h - 1)),  with h - 1 degrees of freedom.
 
 For normal scatter it needs about a tenth more seeds than the mean from eight seeds on, and half as many again at five,
-where two of four degrees of freedom are lost. It must therefore be declared beforehand, and `assay campaign run
+where two of four degrees of freedom are lost. It must therefore be declared beforehand, and `assay decide run
 --check` reports its power.
 """
 

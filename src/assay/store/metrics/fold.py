@@ -4,7 +4,7 @@
                                                      and the new position, in one transaction
 
 Folding is idempotent and may stop anywhere: points and position become visible together. Two folders of one run
-(the supervisor, and somebody's `assay show`) take turns. All of it can be deleted and folded anew.
+(the supervisor, and somebody's `assay runs show`) take turns. All of it can be deleted and folded anew.
 """
 
 from pathlib import Path

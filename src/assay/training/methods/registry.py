@@ -66,7 +66,7 @@ def loadable_method(config: MethodConfig) -> "LoadableMethod":
     if not isinstance(method, LoadableMethod):
         raise ConfigError(
             f"a model of method '{config.type}' makes no predictions for rows of a file. Chat "
-            "with it: 'assay chat RUN', or export it: 'assay export RUN'."
+            "with it: 'assay eval chat RUN', or export it: 'assay runs export RUN'."
         )
     return method
 

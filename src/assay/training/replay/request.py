@@ -39,7 +39,7 @@ class ReplayRequest:
         if run.parent is not None and self.step <= run.parent.step:
             raise ConfigError(
                 f"--step {self.step}: run '{run.run_id}' was forked at step {run.parent.step}; earlier steps "
-                f"belong to run '{run.parent.run_id}': 'assay replay {run.parent.run_id} --step "
+                f"belong to run '{run.parent.run_id}': 'assay runs replay {run.parent.run_id} --step "
                 f"{self.step}'."
             )
         if trainer.gradient_sum != "tree":
@@ -66,7 +66,7 @@ class ReplayRequest:
             return
         recorded = f"it ran steps {min(own)} to {max(own)}" if own else "it has no step on record"
         raise ConfigError(
-            f"--attempt {self.attempt} --step {self.step}: {recorded}. 'assay show' lists the attempts; without "
+            f"--attempt {self.attempt} --step {self.step}: {recorded}. 'assay runs show' lists the attempts; without "
             "--attempt, the committed one is used."
         )
 
@@ -94,7 +94,7 @@ class RolloutRequest(NamedTuple):
         if method.completions_per_prompt is None:
             raise ConfigError(
                 f"run '{run.run_id}' is of method {method.type}, which trains on the rows of its dataset and has "
-                f"no rollouts. 'assay replay {run.run_id} --step {self.step}' runs the step again."
+                f"no rollouts. 'assay runs replay {run.run_id} --step {self.step}' runs the step again."
             )
         ReplayRequest(self.step).check(run, trainer, num_lanes=num_lanes, last_step=last_step)
         if self.step > max(steps, default=0) + 1:  # max(steps) + 1 is the step in progress

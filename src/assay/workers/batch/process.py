@@ -58,7 +58,7 @@ def run_worker(
     """Work until stopped; with `until_idle`, until no job can continue by itself."""
     if engines.max_models and find_spec("jsonschema") is None:
         raise ConfigError(
-            "'assay worker' needs jsonschema to read the items of evals: pip install 'assay[serve]'. With "
+            "'assay serve worker' needs jsonschema to read the items of evals: pip install 'assay[serve]'. With "
             "'--engines 0' it processes none."
         )
     clock, store = SystemClock(), open_store(str(home.api))

@@ -3,7 +3,7 @@
     $ASSAY_HOME/api/datasets/JOB/   rows.jsonl, shards, manifest; an interrupted build continues
     $ASSAY_HOME/JOB/                the run; its id is the job's, so it is created once
 
-The run is an ordinary run: `assay show`, `audit` and `replay` work, and it outlives the worker.
+The run is an ordinary run: `assay runs show`, `audit` and `replay` work, and it outlives the worker.
 """
 
 import math
@@ -216,7 +216,9 @@ class RunsOfHome:
         folder = evaluation_folder(Path(run.run_dir), step=finished.step, split=VALIDATION)
         is_done = audit is not None and (folder / EVALUATION_FILE).is_file()
         failed = audit is not None and audit.verdict == "fail"
-        return RunProgress(is_living, is_done, step, "The run's audit failed: see 'assay audit'." if failed else "")
+        return RunProgress(
+            is_living, is_done, step, "The run's audit failed: see 'assay runs audit'." if failed else ""
+        )
 
     def commits_after(self, run_id: str, step: int) -> list[RunCommit]:
         run = self._home.run(run_id)

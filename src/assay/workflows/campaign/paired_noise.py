@@ -23,11 +23,11 @@ from assay.data.dataset.split import DatasetView, key_column, split_view
 from assay.decision.candidate import known_good_recipe, patched
 from assay.decision.config import CampaignConfig, PredictionsBenchmark, SuiteBenchmark
 from assay.decision.row_scores import definition_sha256, empty_selection_error, selected_rows, value_matches
-from assay.decision.sentences import bound_text
 from assay.evals.config import Generation, MultipleChoice, read_suite
 from assay.evals.items import read_items
 from assay.evals.version import present_suite
 from assay.records.decision import BenchmarkEffect, Decision
+from assay.reporting.views.statements import bound_text
 from assay.statistics.benchmark_items import load_result
 from assay.statistics.failure_rate import independent_trials
 from assay.statistics.power import VarianceComponents, components_from_discordance
@@ -42,7 +42,7 @@ from assay.workflows.run import check_recipe
 
 ASSUMED_DISCORDANCE = 0.2
 ASSUMED_SEED_SD = 0.01
-"""The defaults of `assay evidence power`."""
+"""The defaults of `assay decide power`."""
 
 
 class ItemDraws(NamedTuple):

@@ -60,7 +60,7 @@ class Predictor(NamedTuple):
 
 
 def exported_predictor(folder: Path) -> Predictor:
-    """Load a model written by `assay export`. No code in the folder runs; changed files are rejected."""
+    """Load a model written by `assay runs export`. No code in the folder runs; changed files are rejected."""
     path = folder / EXPORT_FILE
     exported = ExportedModel.from_json(path.read_bytes(), source=path)
     recipe = stored(Recipe, exported.recipe, where=f"{path}: the recipe", wrote=exported.exported_by)

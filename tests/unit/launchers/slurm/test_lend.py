@@ -71,7 +71,7 @@ def test_a_job_whose_node_was_taken_back_lends_another(run: Run, tmp_path: Path,
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "13"}
     done = subprocess.run(["bash", tmp_path / "submitted"], env=environment)
     assert done.returncode == (0 if requeued else code)
-    assert (tmp_path / "ran").read_text().endswith("assay join long --lent\n")
+    assert (tmp_path / "ran").read_text().endswith("assay train join long --lent\n")
     assert (tmp_path / "said").exists() == requeued
 
 
@@ -85,6 +85,6 @@ def test_a_run_that_takes_in_no_nodes_is_refused_before_anything_is_submitted(ru
 def test_an_option_of_slurm_needs_slurm(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     Path(run.run_dir, "run.json").write_text(run.to_json())
     monkeypatch.setenv("ASSAY_HOME", str(Path(run.run_dir).parent))
-    response = CliRunner().invoke(cli, ["join", "long", "--nodes", "2"])
+    response = CliRunner().invoke(cli, ["train", "join", "long", "--nodes", "2"])
     assert response.exit_code == 2
     assert "--nodes is an option of Slurm: add '--on slurm'" in response.output

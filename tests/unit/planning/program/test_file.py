@@ -440,7 +440,7 @@ ROOT = Path(__file__).parents[4]
         (NOTES, "notes on a program's progress: 'assay plan status PROGRAM FOLDER --notes {path}' takes it"),
         ((ROOT / "recipes/minilm.yaml").read_text(), "a recipe: 'assay train {path} --check' takes it"),
         ((ROOT / "recipes/pipeline/digits.yaml").read_text(), "a pipeline: 'assay train {path} --check'"),
-        ((ROOT / "recipes/campaigns/preferences.yaml").read_text(), "a campaign: 'assay campaign run {path}'"),
+        ((ROOT / "recipes/campaigns/preferences.yaml").read_text(), "a campaign: 'assay decide run {path}'"),
         ('{"kind": "plan", "version": 1, "items": []}', "a plan that was solved: 'assay plan export PROGRAM"),
     ],
 )

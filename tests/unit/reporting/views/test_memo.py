@@ -4,10 +4,10 @@ import re
 from dataclasses import replace
 
 import pytest
-
-from assay.cli.campaign import print_decisions
-from assay.decision.candidate import STAGE
 from assay.decision.sentences import NO_EVIDENCE
+
+from assay.cli.decide.group import print_decisions
+from assay.decision.candidate import STAGE
 from assay.records.campaign import CampaignRun
 from assay.reporting.documents.memo_markdown import memo_markdown
 from assay.reporting.documents.memo_page import render_memo_page
@@ -197,7 +197,7 @@ def test_the_memo_of_a_pipeline_says_of_which_stages_its_costs_are(memo, decisio
     assert whole.spent_s() == alone.spent_s() + 90.0, "the budget was agreed for all stages"
     for text in (memo_markdown(whole), render_memo_page(whole)):
         assert "1 min 30 s of it for stages that are not compared" in text
-    assert "of it of those" not in memo_markdown(alone) and "assay show" in memo_markdown(alone)
+    assert "of it of those" not in memo_markdown(alone) and "assay runs show" in memo_markdown(alone)
     assert "Candidates share the baseline" in memo_markdown(memo(decision("a", "scale")))
 
 

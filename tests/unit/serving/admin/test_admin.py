@@ -314,7 +314,7 @@ def test_an_admin_key_is_made_by_command_and_a_project_with_its_first_key(tmp_pa
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
 
     def assay(*arguments: str) -> tuple[int, str]:
-        done = CliRunner().invoke(cli, ["key", *arguments])
+        done = CliRunner().invoke(cli, ["serve", "key", *arguments])
         return done.exit_code, done.output
 
     code, messages = assay("create", "--admin", "--name", "ops")

@@ -79,7 +79,7 @@ def test_a_waiting_job_is_told_its_place_and_the_one_thing_that_blocks_it(app, s
     new = create(app, sdk, is_validated=False)
     first, second, third = (create(app, sdk) for _ in range(3))
     assert status_of(sdk, new)[0] == status_of(sdk, first)[0] == "no_worker"
-    assert "assay worker" in status_of(sdk, first)[2]
+    assert "assay serve worker" in status_of(sdk, first)[2]
     line = registered(app, 1)
     app.clock.sleep_s(2.0)
     assert status_of(sdk, new) == ("files", None, "its files are not validated yet")

@@ -210,7 +210,7 @@ class DpoConfig(MethodConfig):
         if frozen and isinstance(self.model, NewCausalConfig):
             raise ValueError(
                 "method.model.type=new has random weights, which are no useful reference. Start from "
-                "a trained model (assay export RUN, then method.model={type: pretrained, path: "
+                "a trained model (assay runs export RUN, then method.model={type: pretrained, path: "
                 "FOLDER}), or name one as method.reference.path"
             )
         return self

@@ -9,9 +9,8 @@ from typing import NamedTuple, cast
 
 from assay.base.errors import DataError
 from assay.records.rollout_log import JudgeScore, JudgeScoreGroup
-from assay.scoring.grade import Grade
+from assay.scoring.grade import Grade, ItemFailure, ItemFailureKind
 from assay.scoring.graders import grader_sha256
-from assay.scoring.item_failure import ItemFailure, ItemFailureKind
 from assay.training.checkpoint.reward_cache import RewardCache
 from assay.training.methods.grpo.reward_config import GraderReward
 
@@ -52,7 +51,7 @@ def cached_grades(
         if uncached and reward_cache.is_read_only:
             raise DataError(
                 f"step {groups.step}, row {row}: the run's rollout log has no grade of grader "
-                f"'{reward.name}', and a judge is not called twice. 'assay audit' lists what is missing."
+                f"'{reward.name}', and a judge is not called twice. 'assay runs audit' lists what is missing."
             )
         if uncached:
             grades = grade_indices([indices[sample] for sample in uncached])

@@ -38,5 +38,7 @@ def save_exported(network: RewardNetwork, config: RewardConfig, folder: Path, op
 def load_exported(folder: Path) -> nn.Module:
     """Load an exported reward model."""
     if not (folder / WEIGHTS).is_file():
-        raise ConfigError(f"{folder}: it holds adapters only. Export the run with merged adapters: assay export RUN.")
+        raise ConfigError(
+            f"{folder}: it holds adapters only. Export the run with merged adapters: assay runs export RUN."
+        )
     return RewardNetwork(PretrainedCausalConfig(type="pretrained", path=str(folder)))

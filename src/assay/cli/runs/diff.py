@@ -1,4 +1,4 @@
-"""`assay diff RUN RUN`: show what differs between two runs."""
+"""`assay runs diff RUN RUN`: show what differs between two runs."""
 
 import click
 

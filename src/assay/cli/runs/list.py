@@ -1,4 +1,4 @@
-"""`assay runs`: list, tag, annotate and delete runs."""
+"""`assay runs list`, `tag`, `note`, `delete`, `settings`: the runs on record, and what people say of them."""
 
 import gc
 import sys
@@ -9,13 +9,13 @@ from typing import Any
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.parameters import RUN, CommandGroup, current_home, readable_ledger, writable_ledger
+from assay.cli.parameters import RUN, current_home, readable_ledger, writable_ledger
 
 _STATUSES = ("running", "gone", "unknown", "succeeded", "failed", "preempted")
 _SORTINGS = ("age", "cost", "name", "seen", "status", "step", "value")
 
 
-@click.group(cls=CommandGroup, invoke_without_command=True)
+@click.command("list")
 @click.option(
     "--status", type=click.Choice(_STATUSES), multiple=True, help="Show only runs of this status. May be repeated."
 )
@@ -28,14 +28,12 @@ _SORTINGS = ("age", "cost", "name", "seen", "status", "step", "value")
 @click.option("--limit", type=click.IntRange(min=1), help="Maximum number of runs to show.")
 @click.option("--json", "as_json", is_flag=True, help="Print the runs as a JSON list, the newest first (docs/json.md).")
 @click.option("--rebuild", is_flag=True, help="Rebuild the ledger from the runs' folders first.")
-@click.option("--drills", is_flag=True, help="Include the runs of 'assay drill'.")
-def runs(as_json: bool, rebuild: bool, **filters: Any) -> None:
-    """List the runs, the newest first; tag, annotate and delete them.
+@click.option("--drills", is_flag=True, help="Include the runs of 'assay train drill'.")
+def list_(as_json: bool, rebuild: bool, **filters: Any) -> None:
+    """List the runs, the newest first.
 
     The ledger is an index of the runs' folders: if its database is lost, --rebuild restores it.
     """
-    if click.get_current_context().invoked_subcommand is not None:
-        return
     from assay.base.config import parse_override
     from assay.reporting.terminal.run_list import print_runs
     from assay.reporting.views.run_list import Selection, run_lines
@@ -76,7 +74,7 @@ def _gc_disabled() -> Iterator[None]:
             gc.enable()
 
 
-@runs.command()
+@click.command()
 @click.argument("run_id", metavar="RUN", type=RUN)
 @click.argument("tags", nargs=-1, required=True)
 def tag(run_id: str, tags: tuple[str, ...]) -> None:
@@ -89,7 +87,7 @@ def tag(run_id: str, tags: tuple[str, ...]) -> None:
     )
 
 
-@runs.command()
+@click.command()
 @click.argument("run_id", metavar="RUN", type=RUN)
 @click.argument("words", nargs=-1, required=True)
 def note(run_id: str, words: tuple[str, ...]) -> None:
@@ -113,7 +111,7 @@ def _record_change(run_id: str, problem: Any) -> None:
     click.echo(f"run {run.run_id}: {tags}; {len(run_notes.notes)} {'note' if len(run_notes.notes) == 1 else 'notes'}")
 
 
-@runs.command()
+@click.command()
 @click.argument("run_ids", metavar="RUN...", nargs=-1, required=True)
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def delete(run_ids: tuple[str, ...], yes: bool) -> None:
@@ -151,7 +149,7 @@ def delete(run_ids: tuple[str, ...], yes: bool) -> None:
             click.echo(f"deleted {deletion.run.run_id}")
 
 
-@runs.command()
+@click.command()
 def settings() -> None:
     """Print every key of settings.yaml with its default and meaning, e.g. prices and the event command."""
     from assay.store.settings import settings_reference

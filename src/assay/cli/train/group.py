@@ -17,6 +17,7 @@ from assay.cli.parameters import (
     FILE_OR_CHANGE,
     RUN,
     WORKERS,
+    CommandGroup,
     current_home,
     is_on_command_line,
     python_graders_option,
@@ -47,7 +48,15 @@ def _print_keys(context: click.Context, option: click.Parameter, is_set: bool) -
     context.exit()
 
 
-@click.command()
+_MODULES = {
+    "new": "assay.cli.train.new",
+    "join": "assay.cli.train.join",
+    "stop": "assay.cli.train.stop",
+    "drill": "assay.cli.train.drill",
+}
+
+
+@click.group(cls=CommandGroup, modules=_MODULES)
 @click.argument("recipe", type=FILE_OR_CHANGE, required=False)
 @click.argument("overrides", nargs=-1)
 @click.option(
@@ -176,7 +185,7 @@ def _print_keys(context: click.Context, option: click.Parameter, is_set: bool) -
     callback=_print_keys,
     help="Print every key of a pipeline with its default and meaning.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the run as JSON, as 'assay show --json' does.")
+@click.option("--json", "as_json", is_flag=True, help="Print the run as JSON, as 'assay runs show --json' does.")
 @launch_target_options
 def train(
     recipe: Path | None,
@@ -341,7 +350,7 @@ def _train_pipeline(
     check: bool,
     as_json: bool,
 ) -> None:
-    from assay.cli.train_pipeline import train_pipeline
+    from assay.cli.train.pipeline import train_pipeline
 
     if workers.least is not None:
         raise ConfigError(f"--workers {workers}: a pipeline needs a single number of workers.")
@@ -394,9 +403,9 @@ def _check_not_running(home: "Home", resume: str | None, target: LaunchTarget, *
         return
     if process_state(last) == "running":
         raise ConfigError(
-            f"run {run.run_id} is being trained by {last.where()}: 'assay show {run.run_id}' shows it, 'assay "
-            f"stop {run.run_id}' stops it with a commit. If that process is stuck, --take-over continues from the "
-            "run's last commit."
+            f"run {run.run_id} is being trained by {last.where()}: 'assay runs show {run.run_id}' shows it, "
+            f"'assay train stop {run.run_id}' stops it with a commit. If that process is stuck, --take-over continues "
+            "from the run's last commit."
         )
 
 
@@ -455,7 +464,7 @@ def _print_check(
     as_json: bool,
 ) -> None:
     from assay.base.config import parse_override, read_config_file
-    from assay.cli.preview import check_lines, check_view
+    from assay.cli.train.check import check_lines, check_view
     from assay.reporting.terminal.data import order_lines
     from assay.workflows.calibration import calibrate
     from assay.workflows.data_warnings import data_warnings

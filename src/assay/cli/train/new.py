@@ -1,22 +1,17 @@
-"""`assay recipe`: write a first recipe for a dataset."""
+"""`assay train new DATASET`: write a first recipe for a dataset."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from assay.cli.parameters import DATASET, OUT_FILE, CommandGroup, force_option
+from assay.cli.parameters import DATASET, OUT_FILE, force_option
 
 if TYPE_CHECKING:
     from assay.workflows.new_recipe import LanguageMethod
 
 
-@click.group(cls=CommandGroup)
-def recipe() -> None:
-    """Write recipes. 'assay train --keys' describes every key."""
-
-
-@recipe.command()
+@click.command()
 @click.argument("dataset", type=DATASET)
 @click.option("--out", type=OUT_FILE, help="File to write; by default the recipe is printed.")
 @force_option

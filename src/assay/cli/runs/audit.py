@@ -1,4 +1,4 @@
-"""`assay audit`: check that training used each row exactly once."""
+"""`assay runs audit`: check that training used each row exactly once."""
 
 import sys
 from typing import TYPE_CHECKING

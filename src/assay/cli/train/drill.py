@@ -1,4 +1,4 @@
-"""`assay drill RECIPE`: inject faults into a short run, and check that the weights stay the same."""
+"""`assay train drill RECIPE`: inject faults into a short run, and check that the weights stay the same."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""`assay campaign`: train a baseline and its candidates over several seeds, and decide by declared gates."""
+"""`assay decide`: train a baseline and its candidates over several seeds, and decide by declared gates."""
 
 import sys
 from collections.abc import Sequence
@@ -31,12 +31,24 @@ KEYS_HEAD = (
     "# Campaigns, key by key",
     "",
     "A campaign is a YAML file (see decide.md); `a.b=value` on the command line overrides it; unknown keys are",
-    "refused. This page is what `assay campaign keys` prints.",
+    "refused. This page is what `assay decide keys` prints.",
 )
 
 
-@click.group(cls=CommandGroup)
-def campaign() -> None:
+_MODULES = {
+    "run": "assay.cli.decide.group",
+    "again": "assay.cli.decide.group",
+    "show": "assay.cli.decide.group",
+    "list": "assay.cli.decide.group",
+    "keys": "assay.cli.decide.group",
+    "compare": "assay.cli.decide.compare",
+    "power": "assay.cli.decide.evidence",
+    "proxy": "assay.cli.decide.evidence",
+}
+
+
+@click.group(cls=CommandGroup, modules=_MODULES)
+def decide() -> None:
     """Train a baseline and its candidates over several seeds, and decide by declared gates.
 
     A campaign is a YAML file with the known-good recipe, a patch per candidate, the seeds and looks, the
@@ -44,7 +56,7 @@ def campaign() -> None:
     """
 
 
-@campaign.command("run")
+@decide.command("run")
 @click.argument("file", type=FILE)
 @click.argument("overrides", nargs=-1)
 @click.option(
@@ -94,7 +106,7 @@ def run(
     if target.on == "here" and runs_at_once > 1:
         raise click.UsageError("--runs-at-once: this process trains one run at a time. Add '--on background'.")
     from assay.cli.progress import ProgressObserver
-    from assay.decision.sentences import device_time_text
+    from assay.reporting.views.statements import device_time_text
     from assay.store.ledger.writer import marking
     from assay.workflows.campaign.arm_plan import check_arms, missing_files
     from assay.workflows.campaign.campaign import run_campaign
@@ -167,7 +179,39 @@ def _looks_text(looks: Sequence[int]) -> str:
     return f"looks at {', '.join(map(str, looks[:-1]))} and {looks[-1]} seeds"
 
 
-@campaign.command("keys")
+@decide.command()
+@click.argument("campaign", type=CAMPAIGN)
+@click.option(
+    "--now",
+    is_flag=True,
+    help="Take an undeclared look at the finished seeds. It is recorded, spends error reserved for such looks, "
+    "and can find harm or a clear gain, but not futility.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the newest decisions as a JSON list.")
+def again(campaign: str, now: bool, as_json: bool) -> None:
+    """Decide CAMPAIGN again from its per-item results, and write its memo.
+
+    If a recorded decision no longer follows from the results, the command fails with exit code 1. It trains
+    nothing; 'assay decide run' does.
+    """
+    from assay.store.ledger.writer import marking
+    from assay.workflows.campaign.folder import find_campaign
+    from assay.workflows.campaign.look import decide_again, look_now
+    from assay.workflows.campaign.memo import write_memo
+
+    home = current_home()
+    open_campaign = find_campaign(home, campaign)
+    with writable_ledger(home) as ledger, marking(home, campaign):
+        decide_again(open_campaign, ledger, clock=SystemClock())
+        if now:
+            look_now(open_campaign, ledger, clock=SystemClock())
+    written = write_memo(open_campaign)
+    print_decisions(written.memo.decisions, as_json=as_json)
+    if not as_json:
+        click.echo(written.page)
+
+
+@decide.command("keys")
 def keys() -> None:
     """Print every key of a campaign file with its default and meaning."""
     from assay.base.key_reference import key_reference
@@ -176,7 +220,7 @@ def keys() -> None:
     click.echo(key_reference(KEYS_HEAD, CampaignConfig), nl=False)
 
 
-@campaign.command("list")
+@decide.command("list")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the campaigns as a JSON list, the newest first (docs/json.md)."
 )
@@ -196,18 +240,18 @@ def list_(as_json: bool) -> None:
     if as_json:
         click.echo(json_list(lines))
     elif not lines:
-        click.echo(f"No campaigns in {home.folder} yet. Start one with 'assay campaign run FILE'.")
+        click.echo(f"No campaigns in {home.folder} yet. Start one with 'assay decide run FILE'.")
     else:
         print_campaigns(lines)
 
 
-@campaign.command("show")
+@decide.command("show")
 @click.argument("name", type=CAMPAIGN)
 @click.option("--json", "as_json", is_flag=True, help="Print the newest decisions as a JSON list.")
 def show(name: str, as_json: bool) -> None:
     """Show the decisions of campaign NAME so far, without evaluating its gates again.
 
-    Exit code 1 if the file of a decision differs from the ledger's record; 'assay decide NAME' evaluates the
+    Exit code 1 if the file of a decision differs from the ledger's record; 'assay decide again NAME' evaluates the
     gates again.
     """
     from assay.workflows.campaign.decisions import changed_since
@@ -227,7 +271,7 @@ def show(name: str, as_json: bool) -> None:
         changed = changed_since(decisions, ledger) if ledger else []
     for decision in changed:
         problem = "differs from the decision that the ledger has on record"
-        hint = f"'assay decide {name}' decides again from the results"
+        hint = f"'assay decide again {name}' decides again from the results"
         click.secho(f"warning: {open_campaign.folder / decision.path()}: {problem}; {hint}.", err=True, fg="yellow")
     sys.exit(1 if changed else 0)
 

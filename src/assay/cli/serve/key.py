@@ -1,4 +1,4 @@
-"""`assay key`: API keys of `assay serve` and their projects."""
+"""`assay serve key`: API keys of `assay serve` and their projects."""
 
 import getpass
 from typing import TYPE_CHECKING
@@ -91,7 +91,7 @@ def revoke(key_id: str) -> None:
     from assay.serving.ids import is_id
 
     if not is_id("key", key_id) or _keys().revoke(key_id, by=f"user {getpass.getuser()}") is None:
-        raise ConfigError(f"no key '{key_id}'. 'assay key list' lists the keys.")
+        raise ConfigError(f"no key '{key_id}'. 'assay serve key list' lists the keys.")
     click.echo(f"{key_id} is revoked")
 
 

@@ -1,4 +1,4 @@
-"""`assay join RUN`: add a node to a run that another node leads."""
+"""`assay train join RUN`: add a node to a run that another node leads."""
 
 import os
 from typing import TYPE_CHECKING, Any

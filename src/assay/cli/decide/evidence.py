@@ -1,4 +1,4 @@
-"""`assay evidence`: power of a comparison, and which small scale predicts the order at a large one."""
+"""`assay decide power`, `proxy`: power of a comparison, and which small scale predicts the order at a large one."""
 
 import math
 from pathlib import Path
@@ -7,19 +7,14 @@ from typing import TYPE_CHECKING
 import click
 
 from assay.base.units import number_of, power_text
-from assay.cli.parameters import FILE, CommandGroup
+from assay.cli.parameters import FILE
 
 if TYPE_CHECKING:
     from assay.records.evaluation import Estimate
     from assay.reporting.views.evidence import ProxyView
 
 
-@click.group(cls=CommandGroup)
-def evidence() -> None:
-    """Compute the power of a comparison before it runs, and validate small scales against large ones."""
-
-
-@evidence.command()
+@click.command()
 @click.option("--items", type=click.IntRange(min=2), required=True, help="Number of items over all benchmarks.")
 @click.option(
     "--effect", type=click.FloatRange(min=0, min_open=True), help="Gain to detect, as a share: 0.02 is 2 points."
@@ -87,7 +82,7 @@ def power(
         click.secho(_seeds_sentence(view.seeds_needed, effect, items, target_power), bold=True)
 
 
-@evidence.command()
+@click.command()
 @click.argument("runs", type=FILE, metavar="FILE.csv")
 @click.option(
     "--min-accuracy",

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from assay.evals.config import Suite
     from assay.records.benchmark import BenchmarkResult
-    from assay.scoring.grade import Tools
+    from assay.scoring.grader_runner import Tools
     from assay.store.home import Home
     from assay.store.ledger.writer import LedgerWriter
 
@@ -35,9 +35,20 @@ if TYPE_CHECKING:
 NAME_A_LOG = "Name a samples_*.jsonl of lm-eval, or an .eval or .json log of inspect."
 
 
-@click.group(cls=CommandGroup, name="eval")
+_MODULES = {
+    "run": "assay.cli.eval.group",
+    "work": "assay.cli.eval.group",
+    "history": "assay.cli.eval.group",
+    "import": "assay.cli.eval.group",
+    "coverage": "assay.cli.eval.group",
+    "predict": "assay.cli.eval.predict",
+    "chat": "assay.cli.eval.chat",
+}
+
+
+@click.group(cls=CommandGroup, name="eval", modules=_MODULES)
 def eval_() -> None:
-    """Evaluate checkpoints on the benchmarks of a suite; show scores and coverage."""
+    """Evaluate checkpoints on the benchmarks of a suite; show scores and coverage; predict, and chat."""
 
 
 @eval_.command()
@@ -105,7 +116,7 @@ def run(
     refuse_unfenced_graders(loaded_suite)
     from assay.evals.queue import Checkpoint
     from assay.reporting.terminal.terminal import show_progress
-    from assay.scoring.http_sampler import HttpSampler
+    from assay.inference.endpoint import HttpEngine
     from assay.store.ledger.writer import FINISH_S
     from assay.workflows.evaluation import evaluate as wiring
 
@@ -115,7 +126,7 @@ def run(
     own_tokenizer = Path(model) if endpoint is None else None
     text = wiring.training_text(trained_on, dataset, tokenizer or own_tokenizer)
     if endpoint is not None:
-        sampler = HttpSampler(base_url=endpoint, model=model)
+        sampler = HttpEngine(base_url=endpoint, model=model)
         digest = wiring.endpoint_digest(endpoint, model)
         scorers = wiring.scorers_of_model(suite, sampler, tools=tools, training_text=text)
     else:
@@ -314,7 +325,7 @@ def coverage(
 
 
 def _tools(suite: "Suite", judge: str | None, judge_model: str | None) -> "Tools":
-    from assay.scoring.grade import Tools
+    from assay.scoring.grader_runner import Tools
     from assay.workflows.evaluation.evaluate import judges_at
 
     return Tools() if judge is None else judges_at(judge, suite, judge_model)

@@ -1,4 +1,4 @@
-"""`assay show RUN`: show what a run did, cost and measured, or the stages of a pipeline."""
+"""`assay runs show RUN`: show what a run did, cost and measured, or the stages of a pipeline."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def show(run_id: str | None, as_json: bool, keys: bool) -> None:
         raise ConfigError("RUN is missing. 'assay runs' lists the runs.")
     home = current_home()
     if home.has_pipeline(run_id):
-        from assay.cli.train_pipeline import print_pipeline
+        from assay.cli.train.pipeline import print_pipeline
 
         print_pipeline(run_id, as_json=as_json)
         return

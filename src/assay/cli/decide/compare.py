@@ -1,4 +1,4 @@
-"""`assay compare`: compare candidate runs with a baseline run."""
+"""`assay decide compare`: compare candidate runs with a baseline run."""
 
 import sys
 from pathlib import Path
@@ -57,12 +57,7 @@ def compare(
 
 
 def _print(comparison: "ComparisonView") -> None:
-    from assay.reporting.views.verdict import (
-        device_hours_text,
-        estimate_text,
-        value_text,
-        without_interval,
-    )
+    from assay.reporting.views.verdict import device_hours_text, estimate_text, value_text, without_interval
 
     ratio = comparison.throughput_ratio
     click.secho(

@@ -1,4 +1,4 @@
-"""`assay chat MODEL`: talk with the language model of a run or of a folder."""
+"""`assay eval chat MODEL`: talk with the language model of a run or of a folder."""
 
 import sys
 from pathlib import Path
@@ -13,7 +13,7 @@ from assay.cli.parameters import PATH, current_home, run_and_step
 
 if TYPE_CHECKING:
     from assay.inference.local.local_model import LocalModel
-    from assay.scoring.sampler import Completion
+    from assay.inference.protocol import Completion
     from assay.workflows.export.chat import Conversation
 
 MAX_COMPLETION_TOKENS = 256
@@ -83,10 +83,10 @@ def chat(
     click.echo(f"loading {model} ...", err=True)
     local_model = _load_model(model, step, tokenizer)
     single_prompt = "" if is_interactive else _read_prompt(prompt)
-    from assay.scoring.sampler import Sampling
+    from assay.inference.protocol import SamplingParams
     from assay.workflows.export.chat import Conversation
 
-    sampling = Sampling(
+    sampling = SamplingParams(
         temperature=temperature,
         top_p=top_p,
         top_k=top_k,

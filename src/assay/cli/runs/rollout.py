@@ -1,4 +1,4 @@
-"""`assay rollout`: replay one rollout of a past step."""
+"""`assay runs rollout`: replay one rollout of a past step."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`assay predict MODEL FILE`: predict for the rows of a file with a run's or an exported model."""
+"""`assay eval predict MODEL FILE`: predict for the rows of a file with a run's or an exported model."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,7 +33,7 @@ def predict(
 ) -> None:
     """Predict for every row of FILE with MODEL; print the rows in order, each with its predictions.
 
-    MODEL is a classifier or a reward model: a folder written by 'assay export', a RUN, or RUN@STEP for one of
+    MODEL is a classifier or a reward model: a folder written by 'assay runs export', a RUN, or RUN@STEP for one of
     its commits. FILE is CSV, TSV, JSON lines, Parquet, Arrow, or text with one row per line, of any length. A
     row without text keeps its position and gets empty predictions. Warnings about the model are printed on
     stderr.
@@ -89,7 +89,7 @@ def _predictor(model: str, tokenizer: Path | None) -> "Predictor":
     home = current_home()
     if folder.is_dir() and ("/" in model or not home.has_run(model)):
         raise ConfigError(
-            f"{folder}: no exported model (no {EXPORT_FILE}). Create one with 'assay export RUN --to FOLDER'."
+            f"{folder}: no exported model (no {EXPORT_FILE}). Create one with 'assay runs export RUN --to FOLDER'."
         )
     run_id, step = run_and_step(home, model)
     from assay.store.commit_log import CommitLog

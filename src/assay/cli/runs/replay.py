@@ -1,4 +1,4 @@
-"""`assay replay`: replay a step of a past run and compare it with the record."""
+"""`assay runs replay`: replay a step of a past run and compare it with the record."""
 
 import sys
 from pathlib import Path
@@ -94,7 +94,7 @@ def replay(
         )
         report = report.model_copy(update={"explanation": found})
     if keep:
-        save_capsule(run, log, step=step, reason="kept by 'assay replay --keep'")
+        save_capsule(run, log, step=step, reason="kept by 'assay runs replay --keep'")
     click.echo(report.to_json() if as_json else _text(report))
     is_wrong = report.verdict == "differs" or (report.operators and report.operators.finding)
     sys.exit(1 if is_wrong else 0)

@@ -1,14 +1,16 @@
-"""`assay serve`: OpenAI's fine-tuning API on this machine; `assay worker` runs its jobs."""
+"""`assay serve`: OpenAI's fine-tuning API on this machine; `assay serve worker` runs its jobs."""
 
 from pathlib import Path
 
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.parameters import current_home, python_graders_option, set_python_graders
+from assay.cli.parameters import CommandGroup, current_home, python_graders_option, set_python_graders
+
+_MODULES = {"worker": "assay.cli.serve.worker", "key": "assay.cli.serve.key"}
 
 
-@click.command()
+@click.group(cls=CommandGroup, modules=_MODULES)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", default=8017, show_default=True, help="Port to listen on; 0 picks a free one.")
 @click.option(
@@ -47,9 +49,9 @@ def serve(
     """Serve OpenAI's fine-tuning API: files, jobs, events and checkpoints, and inference, batches and evals
     with the resulting models.
 
-    Requests are written durably to $ASSAY_HOME/api before they are answered; 'assay worker' executes them. The
+    Requests are written durably to $ASSAY_HOME/api before they are answered; 'assay serve worker' executes them. The
     files in --models are read at start; restart the server for a new one. Clients use http://HOST:PORT/v1 as
-    their base URL. Without API keys ('assay key') it listens on this machine only.
+    their base URL. Without API keys ('assay serve key') it listens on this machine only.
     """
     if openapi:
         from assay.serving.openai.app import openapi_text

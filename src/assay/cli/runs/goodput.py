@@ -1,4 +1,4 @@
-"""`assay goodput RUN...|PROGRAM`: account for device time, and for the cost of each interruption."""
+"""`assay runs goodput RUN...|PROGRAM`: account for device time, and for the cost of each interruption."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from assay.cli.parameters import FILE_OR_RUN, current_home, readable_ledger, war
 @click.command()
 @click.argument("names", metavar="[RUN... | PROGRAM]", nargs=-1, type=FILE_OR_RUN)
 @click.option("--json", "as_json", is_flag=True, help="Print the record as one JSON object.")
-@click.option("--drills", is_flag=True, help="Include the runs of 'assay drill' if no RUN is named.")
+@click.option("--drills", is_flag=True, help="Include the runs of 'assay train drill' if no RUN is named.")
 def goodput(names: tuple[str, ...], as_json: bool, drills: bool) -> None:
     """Account for the device time of RUNs (by default all runs), or of all runs of a PROGRAM.
 

@@ -1,4 +1,4 @@
-"""`assay stop RUN`: ask a run to commit and stop, wherever it was started."""
+"""`assay train stop RUN`: ask a run to commit and stop, wherever it was started."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""`assay worker`: run the jobs of `assay serve`."""
+"""`assay serve worker`: run the jobs of `assay serve`."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""`assay sink RUN KIND:WHERE`: send the metrics of a run to TensorBoard, MLflow or W&B."""
+"""`assay runs sink RUN KIND:WHERE`: send the metrics of a run to TensorBoard, MLflow or W&B."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ def sink(run_id: str, sinks: tuple[str, ...], once: bool) -> None:
 
     run, names = current_home().run(run_id), [SinkName.parse(text) for text in sinks]
     if len(names) > 1:  # one process per sink, so a failing one does not stop the others
-        command = [sys.executable, "-m", "assay", "sink", run_id, *(["--once"] if once else [])]
+        command = [sys.executable, "-m", "assay", "runs", "sink", run_id, *(["--once"] if once else [])]
         running = [subprocess.Popen([*command, text]) for text in dict.fromkeys(sinks)]
         sys.exit(max(process.wait() for process in running))
     num_points = follow(run, names[0], SystemClock(), until_ended=not once)

@@ -1,4 +1,4 @@
-"""`assay export RUN`: write the model of a run to a folder that other tools load."""
+"""`assay runs export RUN`: write the model of a run to a folder that other tools load."""
 
 from pathlib import Path
 from typing import Literal
@@ -59,7 +59,7 @@ def export(
     else:
         record = exported.record
         can_predict = record.form != "language_model" and record.base_sha256 is None
-        next_command = f"assay predict {exported.folder} FILE · " if can_predict else ""
+        next_command = f"assay eval predict {exported.folder} FILE · " if can_predict else ""
         click.echo(
             f"{exported.folder}: run {exported.record.run_id} at step {exported.record.step:,}, weights "
             f"{exported.record.weights_digest[:16]}…\nnext: {next_command}read {exported.folder}/README.md"

@@ -1,0 +1,1 @@
+"""`assay eval`: benchmarks of checkpoints, predictions for rows, and chats."""

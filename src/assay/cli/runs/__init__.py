@@ -1,0 +1,1 @@
+"""`assay runs`: list, show, compare, check, replay, export, annotate and delete runs."""

@@ -1,0 +1,1 @@
+"""`assay serve`: the API, its workers and its keys."""
