@@ -38,9 +38,8 @@ from assay.records.failure_causes import FailureDiagnosis
 from assay.store.home import Home
 from assay.store.known_runs import RUN_FILE
 from assay.training.recipe import Recipe
-from assay.triage.attempts.build import ColumnNames
 from assay.triage.attempts.sources import read_attempts
-from assay.triage.attempts.table import AttemptTable
+from assay.triage.attempts.table import AttemptTable, ColumnNames
 from assay.triage.failures.diagnose import diagnose
 from assay.triage.failures.fixed import check_fix
 from assay.triage.failures.scan import scan

@@ -8,8 +8,8 @@ import pytest
 from scipy.stats import chi2_contingency, fisher_exact
 
 import triage
-from assay.triage.attempts.build import ColumnNames
 from assay.triage.attempts.sources import read_attempts
+from assay.triage.attempts.table import ColumnNames
 from triage_peers import LineClassifier, first_significant, g_test, last_error, t_test_changes
 
 

@@ -22,8 +22,7 @@ from assay.store.incidents import read_incidents
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
 from assay.triage import straggler
-from assay.triage.flight_recorder import read_dumps
-from assay.triage.hung_collective import find_hung_ranks
+from assay.triage.flight_recorder import find_hung_ranks, read_dumps
 from assay.workflows.bookkeeping import Bookkeeper, writer_of
 from variants import soaked
 

@@ -15,9 +15,8 @@ from assay.records.guard import Guard, GuardStatus
 from assay.records.node_environment import NodeEnvironment
 from assay.records.run import Run
 from assay.store.ledger.ledger import Ledger
-from assay.triage.attempts.build import ColumnNames
 from assay.triage.attempts.ledger import RECIPE, ledger_attempts, recipe_texts
-from assay.triage.attempts.select import with_values
+from assay.triage.attempts.table import ColumnNames, with_values
 from assay.triage.failures.fixed import check_fix
 
 HOST, DEVICE = "host", "device"

@@ -6,8 +6,7 @@ import pickle
 import pytest
 
 from assay.base.errors import DataError
-from assay.triage.flight_recorder import read_dumps
-from assay.triage.hung_collective import find_hung_ranks
+from assay.triage.flight_recorder import find_hung_ranks, read_dumps
 
 
 def entry(number, name="gloo:all_reduce", *, retired=True):

@@ -91,8 +91,7 @@ def hang(folder: Path, as_json: bool) -> None:
     FOLDER holds one dump of torch's flight recorder per rank, JSON or pickle. No code in a dump is executed.
     """
     from assay.reporting.terminal.triage import print_hung_ranks
-    from assay.triage.flight_recorder import read_dumps
-    from assay.triage.hung_collective import find_hung_ranks
+    from assay.triage.flight_recorder import find_hung_ranks, read_dumps
 
     found = find_hung_ranks(*read_dumps(folder))
     if as_json:

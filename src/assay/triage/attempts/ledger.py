@@ -13,9 +13,8 @@ from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError
 from assay.records.run import Attempt, Run
 from assay.store.ledger.ledger import Ledger
-from assay.triage.attempts.build import ColumnNames, built
 from assay.triage.attempts.columns import Columns, columns_of, join_values
-from assay.triage.attempts.table import AttemptTable
+from assay.triage.attempts.table import AttemptTable, ColumnNames, built
 
 NOT_OF_THE_UNIT = {"seed", "name"}
 MAX_KEYS = 12

@@ -18,13 +18,10 @@ from pydantic_core import from_json
 
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import DataError
-from assay.triage.attempts.build import ColumnNames, built
 from assay.triage.attempts.columns import Columns, columns_of, join_values, text_column
-from assay.triage.attempts.github import github_columns
 from assay.triage.attempts.junit import junit_columns
-from assay.triage.attempts.kubernetes import pod_columns
 from assay.triage.attempts.slurm import completion_columns, sacct_json_columns, sacct_text_columns
-from assay.triage.attempts.table import AttemptTable
+from assay.triage.attempts.table import AttemptTable, ColumnNames, built
 
 LARGEST_BYTES = 2 * 2**30
 """Larger files are rejected."""
@@ -173,3 +170,69 @@ def _json_lines(name: str, text: str) -> Columns:
 
 def _rows(name: str, rows: list[dict[str, Any]]) -> Columns:
     return columns_of([{str(key): _cell(value) for key, value in row.items()} for row in rows], name)
+
+
+GITHUB_FAILED = {"failure", "timed_out", "startup_failure"}
+GITHUB_FACTORS = ("runner", "runner_group", "labels", "workflow", "name", "commit", "branch")
+
+
+def github_columns(source: str, jobs: list[Any]) -> Columns:
+    """Return the jobs that succeeded or failed; cancelled and skipped jobs are left out."""
+    rows: list[dict[str, str | None]] = [
+        {
+            "failed": str(int(job["conclusion"] in GITHUB_FAILED)),
+            "at": str(job.get("started_at") or job.get("created_at") or ""),
+            "unit": str(job.get("name", "")),
+            "runner": str(job.get("runner_name") or ""),
+            "runner_group": str(job.get("runner_group_name") or ""),
+            "labels": join_values([str(label) for label in job.get("labels") or []]),
+            "workflow": str(job.get("workflow_name") or ""),
+            "name": str(job.get("name", "")),
+            "commit": str(job.get("head_sha") or ""),
+            "branch": str(job.get("head_branch") or ""),
+        }
+        for job in jobs
+        if isinstance(job, dict) and job.get("conclusion") in GITHUB_FAILED | {"success"}
+    ]
+    has_times = all(row["at"] for row in rows)
+    return columns_of(rows, source, failed="failed", at="at" if has_times else None, unit="unit", factors=GITHUB_FACTORS)
+
+
+def pod_columns(source: str, items: list[Any]) -> Columns:
+    """Return the pods in phase Failed or Succeeded."""
+    rows = [_row(pod) for pod in items if _phase(pod) in ("Failed", "Succeeded")]
+    if not rows and not any(_phase(pod) for pod in items):
+        raise DataError(f"{source}: none of its items is a pod. Expected: kubectl get pods -o json.")
+    return columns_of(
+        rows, source, failed="failed", at="at", unit="unit", factors=("host", "image", "namespace", "owner")
+    )
+
+
+def _phase(pod: Any) -> str:
+    return str(_part(pod, "status").get("phase", ""))
+
+
+def _row(pod: Any) -> dict[str, str | None]:
+    metadata, spec, status = (_part(pod, key) for key in ("metadata", "spec", "status"))
+    owners = metadata.get("ownerReferences") or [{}]
+    owner = str(_of(owners[0], "name") or metadata.get("generateName") or metadata.get("name", ""))
+    containers = spec.get("containers") or []
+    namespace = str(metadata.get("namespace", ""))
+    return {
+        "failed": str(int(status.get("phase") == "Failed")),
+        "at": str(status.get("startTime") or metadata.get("creationTimestamp") or ""),
+        "unit": f"{namespace} {re.sub(r'[0-9]+', '#', owner)}",
+        "host": str(spec.get("nodeName") or ""),
+        "image": join_values([str(_of(container, "image") or "") for container in containers]),
+        "namespace": namespace,
+        "owner": owner,
+    }
+
+
+def _part(pod: Any, key: str) -> dict[str, Any]:
+    found = pod.get(key) if isinstance(pod, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _of(value: Any, key: str) -> Any:
+    return value.get(key) if isinstance(value, dict) else None

@@ -18,10 +18,9 @@ from pydantic_core import from_json
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import ConfigError, DataError
 from assay.base.visible import written_out
-from assay.triage.attempts.github import FAILED
 from assay.triage.attempts.junit import junit_root, name_of_test, suites_of
 from assay.triage.attempts.moments import moments
-from assay.triage.attempts.sources import bytes_of, text_of
+from assay.triage.attempts.sources import GITHUB_FAILED, bytes_of, text_of
 
 RERUNS_THAT_FAILED = ("flakyFailure", "flakyError", "rerunFailure", "rerunError")
 """Surefire's elements for earlier tries of a test case."""
@@ -206,7 +205,7 @@ def _job_runs(file: Path, jobs: Sequence[Any]) -> Iterator[FileRun]:
     """Yield GitHub's jobs: each job is a test, each try of a workflow run is a run."""
     tries: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for job in jobs:
-        if isinstance(job, dict) and job.get("conclusion") in FAILED | {"success"}:
+        if isinstance(job, dict) and job.get("conclusion") in GITHUB_FAILED | {"success"}:
             key = (
                 str(job.get("head_sha") or ""),
                 str(job.get("run_id") or ""),
@@ -225,7 +224,7 @@ def _job_runs(file: Path, jobs: Sequence[Any]) -> Iterator[FileRun]:
 
 
 def _job_case(job: Mapping[str, Any], times: tuple[float, float] | None) -> CaseRun:
-    has_failed = job["conclusion"] in FAILED
+    has_failed = job["conclusion"] in GITHUB_FAILED
     return CaseRun(
         test=str(job.get("name", "")),
         seconds=None if times is None else times[1] - times[0],

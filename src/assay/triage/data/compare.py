@@ -16,10 +16,9 @@ from assay.base.errors import DataError
 from assay.base.units import number_of
 from assay.data.dataset.columns import PROMPT_TOKENS, REJECTED, TOKENS
 from assay.records.data_changes import DataChangeKind, DataChanges, DataFinding
-from assay.triage.data.change import Change, change
 from assay.triage.data.kinds import ColumnKind, kind_of
 from assay.triage.data.rows import VersionRows, read_versions
-from assay.triage.data.sizes import Size
+from assay.triage.data.sizes import Change, Size, change
 from assay.triage.data.texts import length_changes, template_changes
 from assay.triage.data.tokens import mask_changes, token_changes
 from assay.triage.data.values import value_changes

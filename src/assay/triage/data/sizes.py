@@ -4,12 +4,13 @@ A finding needs both a minimal size and a p-value that is small despite the numb
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from assay.records.data_changes import DataChangeKind, DataFinding
 from assay.statistics.interval import wilson_interval
 
 QUANTILE = 1.959963984540054
@@ -87,3 +88,30 @@ def factor(old: NDArray[np.float64], new: NDArray[np.float64]) -> Size | None:
         return None
     low, high = (math.exp(middle + way * QUANTILE * error) for way in (-1, 1))
     return Size(float(np.median(old)), float(np.median(new)), math.exp(middle), low, high, raw.p_value)
+
+
+class Strata(NamedTuple):
+    """The stratum of each row; stratum -1 marks changed rows, which are excluded from further comparisons."""
+
+    old: NDArray[np.int64]
+    new: NDArray[np.int64]
+
+
+class Change(NamedTuple):
+    """A finding, and the strata within which the other rows should be unchanged."""
+
+    finding: DataFinding
+    strata: Strata | None = None
+    """None if it changed every row."""
+
+
+def change(what: str, kind: DataChangeKind, size: Size, text: str, strata: Strata | None = None) -> Change:
+    """Build a change with its size."""
+    p_value = size.p_value if size.p_value >= 1e-300 else 0.0
+    sizes: dict[str, Any] = {**size._asdict(), "p_value": p_value}
+    return Change(DataFinding(what=what, kind=kind, description=text, **sizes), strata)
+
+
+def without(old: NDArray[np.bool_], new: NDArray[np.bool_]) -> Strata:
+    """Return strata that exclude the flagged rows."""
+    return Strata(-old.astype(np.int64), -new.astype(np.int64))

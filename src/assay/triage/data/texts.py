@@ -14,14 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from assay.base.units import percent_text
-from assay.triage.data.change import Change, change, without
 from assay.triage.data.sizes import (
     MAX_P_VALUE,
     MIN_DISTANCE,
     MIN_SHARE_CHANGE,
+    Change,
     Size,
+    change,
     distance,
     share_change,
+    without,
 )
 
 MIN_SHARE = 0.02

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from assay.base.units import percent_text
 from assay.data.dataset.columns import SPANS
-from assay.triage.data.change import Change, change
 from assay.triage.data.kinds import IGNORED
-from assay.triage.data.sizes import MAX_P_VALUE, MIN_DISTANCE, distance
+from assay.triage.data.sizes import MAX_P_VALUE, MIN_DISTANCE, Change, change, distance
 from assay.triage.data.texts import SAMPLE, moved_feature
 
 PROPERTIES = {

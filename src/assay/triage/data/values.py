@@ -9,18 +9,21 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from assay.base.units import percent_text
-from assay.triage.data.change import Change, Strata, change, without
 from assay.triage.data.kinds import ColumnKind, is_number
 from assay.triage.data.rows import is_missing
 from assay.triage.data.sizes import (
     MAX_P_VALUE,
     MIN_DISTANCE,
     MIN_SHARE_CHANGE,
+    Change,
     Size,
+    Strata,
+    change,
     distance,
     factor,
     flag_change,
     share_change,
+    without,
 )
 
 MAX_VALUES = 50

@@ -12,10 +12,19 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from assay.base.units import percent_text
-from assay.triage.data.change import Change, Strata, change, without
 from assay.triage.data.kinds import ColumnKind, is_number
 from assay.triage.data.rows import VersionRows, is_missing
-from assay.triage.data.sizes import MAX_P_VALUE, MIN_SHARE_CHANGE, QUANTILE, Size, share_change
+from assay.triage.data.sizes import (
+    MAX_P_VALUE,
+    MIN_SHARE_CHANGE,
+    QUANTILE,
+    Change,
+    Size,
+    Strata,
+    change,
+    share_change,
+    without,
+)
 from assay.triage.data.texts import as_text
 
 CONTENT: tuple[ColumnKind, ...] = ("text", "tokens", "lists")

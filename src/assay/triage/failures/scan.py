@@ -1,20 +1,90 @@
-"""Scans all regions of a table and of null tables at once.
+"""Scans all regions of a table and of null tables at once, against the rest or against an earlier window.
 
-The table's best score is compared with the best scores of null tables, which accounts for testing all
-regions. Observed and null failures are columns of one matrix, so a region's counts in all tables are one
-matrix product.
+Regions are scored by the log likelihood ratio, and by their share of the excess failures. Against the rest (a
+persistent rate), region and rest have separate rates, compared with one common rate. Against a baseline (a surge), the
+region has its own rate relative to the baseline, minus what the rest gains likewise. Regions rank by log LLR + log
+share, so of two equally likely regions the one that explains more comes first. Counts are effective: attempts of one
+unit are weighted down.
+
+The table's best score is compared with the best scores of null tables, which accounts for testing all regions.
+Observed and null failures are columns of one matrix, so a region's counts in all tables are one matrix product.
+
+A baseline's rates by each factor are multiplied. Each rate is shrunk toward what the other factors predict, with a
+weight of twenty attempts, so that rare values have no effect of their own.
 """
 
 import heapq
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from assay.base.shapes import Float32, Float64, Int64
-from assay.triage.attempts.table import AttemptTable
-from assay.triage.failures.contrast import Contrast
+from assay.base.shapes import Float, Float32, Float64, Int64
+from assay.triage.attempts.table import AttemptTable, Factor
 from assay.triage.failures.regions import Regions, all_regions
 from assay.triage.failures.unit_correlation import likeness, null_failures
+
+TINY = 1e-30
+
+
+class RegionContrast(NamedTuple):
+    """Likelihood ratio and share of each region and table."""
+
+    llr: Float[np.ndarray, "region table"]
+    share: Float[np.ndarray, "region table"]
+
+    def score(self) -> Float[np.ndarray, "region table"]:
+        """Return the score; minus infinity if the region does not fail too often."""
+        with np.errstate(divide="ignore"):
+            logs = np.log(np.maximum(self.llr, 0.0)), np.log(np.maximum(self.share, 0.0))
+            return np.asarray(logs[0] + logs[1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contrast:
+    """Totals of the whole table, and the choice of likelihood."""
+
+    failures: Float[np.ndarray, "table"]
+    size: float
+    is_count: bool
+    """Sizes are attempts, so failures cannot exceed them; otherwise sizes are exposures."""
+    baseline: Float64[np.ndarray, "row"] | None
+    """Expected failures of each row by the baseline; None against the rest."""
+
+    def of_regions(
+        self,
+        failures: Float[np.ndarray, "region table"],
+        sizes: Float[np.ndarray, "region"],
+        baseline: Float[np.ndarray, "region"] | None,
+    ) -> RegionContrast:
+        """Score regions; `baseline` has their expected failures, if there is one."""
+        sizes = sizes[:, None].astype(failures.dtype)
+        rest, rest_size = np.maximum(self.failures - failures, 0.0), np.maximum(self.size - sizes, TINY)
+        if baseline is None:
+            excess = failures - sizes * (rest / rest_size)
+            pooled = self._fit(self.failures, np.asarray(self.size, failures.dtype))
+            llr = self._fit(failures, sizes) + self._fit(rest, rest_size) - pooled
+            return RegionContrast(np.where(excess > 0, llr, 0.0), excess / np.maximum(self.failures, TINY))
+        assert self.baseline is not None
+        before, all_before = baseline[:, None].astype(failures.dtype), float(self.baseline.sum())
+        rest_before = np.maximum(all_before - before, TINY)
+        excess, total = failures - before, self.failures - all_before
+        gained = self._fit(failures, sizes) - self._at(failures, sizes, before)
+        gained -= self._fit(rest, rest_size) - self._at(rest, rest_size, rest_before)
+        return RegionContrast(np.where(excess > 0, gained, 0.0), np.minimum(excess / np.maximum(total, 1.0), 1.0))
+
+    def _fit(self, failures: Any, sizes: Any) -> Any:
+        """Return the log likelihood at the best rate."""
+        return self._at(failures, sizes, failures)
+
+    def _at(self, failures: Any, sizes: Any, expected: Any) -> Any:
+        """Return the log likelihood at the expected failures."""
+        rate = np.maximum(expected, TINY) / sizes
+        if not self.is_count:
+            return failures * np.log(rate) - expected
+        passed, left = np.maximum(sizes - failures, 0.0), np.maximum(1.0 - rate, 1e-7)
+        return failures * np.log(rate) + passed * np.log(left)
+
 
 NUM_NULLS, NUM_NULLS_LARGE, LARGE_ROWS = 199, 99, 20_000
 """Number of null tables, and of those for tables with this many rows."""
@@ -103,3 +173,40 @@ def _region(regions: Regions, index: int, llr: Any, share: Any, score: Any) -> R
     rows = regions.members.indices[begins:ends].astype(np.int64)
     values = tuple(int(value) for value in regions.values[index])
     return Region(float(score), float(llr), float(share), regions.factors, values, rows)
+
+
+WEIGHT = 20.0
+ROUNDS = 3
+MOST = 0.98
+"""Maximal expected share of failures in a row."""
+
+
+def expected_failures(window: AttemptTable, before: AttemptTable) -> Float64[np.ndarray, "row"]:
+    """Return the expected failures of each row of the window. Both tables have the same factors and values."""
+    overall = (before.failures.sum() + 0.5) / (before.size().sum() + 1.0)
+    ours, expected_before = window.size() * overall, before.size() * overall
+    for _ in range(ROUNDS):
+        for now, then in zip(window.factors, before.factors, strict=True):
+            ratios = _ratios(then, before.failures, expected_before, WEIGHT * overall)
+            expected_before = np.minimum(
+                expected_before * _of_rows(then, ratios, before.num_rows), MOST * before.attempts
+            )
+            ours = np.minimum(ours * _of_rows(now, ratios, window.num_rows), MOST * window.attempts)
+    return np.asarray(ours)
+
+
+def _ratios(
+    factor: Factor, failures: Float64[np.ndarray, "row"], expected: Float64[np.ndarray, "row"], weight: float
+) -> Float64[np.ndarray, "value"]:
+    """Return observed over expected failures, by value."""
+    seen, due = (
+        np.bincount(factor.codes, of[factor.rows], minlength=len(factor.values)) for of in (failures, expected)
+    )
+    return np.asarray((seen + weight) / (due + weight))
+
+
+def _of_rows(factor: Factor, ratios: Float64[np.ndarray, "value"], num_rows: int) -> Float64[np.ndarray, "row"]:
+    """Return each row's ratio: the geometric mean of a cell's values; 1 if it is empty."""
+    logs = np.bincount(factor.rows, np.log(ratios)[factor.codes], minlength=num_rows)
+    counts = np.bincount(factor.rows, minlength=num_rows)
+    return np.asarray(np.exp(logs / np.maximum(counts, 1)))

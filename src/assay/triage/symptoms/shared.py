@@ -27,11 +27,9 @@ from assay.base.units import number_of
 from assay.records.replay import ReplayReport
 from assay.records.symptoms import RecordedSymptom, SharedCause
 from assay.store.ledger.ledger import Ledger
-from assay.triage.attempts.build import ColumnNames, built
 from assay.triage.attempts.columns import text_column
 from assay.triage.attempts.ledger import ledger_columns
-from assay.triage.attempts.select import having
-from assay.triage.attempts.table import AttemptTable, Factor
+from assay.triage.attempts.table import AttemptTable, ColumnNames, Factor, built, having
 from assay.triage.failures.diagnose import LEVEL, diagnose
 from assay.triage.failures.scan import scan
 from assay.triage.symptoms.recorded import symptom_of

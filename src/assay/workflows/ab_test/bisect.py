@@ -14,10 +14,8 @@ from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError
 from assay.base.shapes import Bool
 from assay.records.commit_bisection import CommitBisection
-from assay.triage.slow.bisect import CannotRun, bisect_commits
-from assay.triage.slow.bisected import CommitLine, bisection, no_bisection, suspect_text
-from assay.triage.slow.blocks import Block, BlockRules, compare
-from assay.triage.slow.compared import change_text
+from assay.triage.slow.bisect import CannotRun, CommitLine, bisect_commits, bisection, no_bisection, suspect_text
+from assay.triage.slow.blocks import Block, BlockRules, change_text, compare
 from assay.workflows.ab_test.checkouts import Checkouts, CodeCommit, CodeRepository
 from assay.workflows.ab_test.compare import BlockPlan, measure_block
 from assay.workflows.ab_test.short_run import Variant, VariantError

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from assay.base.clock import Clock
 from assay.records.side_by_side import SideBySide
-from assay.triage.slow.blocks import Block, BlockComparison, BlockRules, CountedSteps, block_of, compare
-from assay.triage.slow.compared import side_by_side
+from assay.triage.slow.blocks import Block, BlockComparison, BlockRules, CountedSteps, block_of, compare, side_by_side
 from assay.workflows.ab_test.short_run import ShortRun, Variant
 from assay.workflows.ab_test.variants import VariantPair
 

@@ -8,10 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from assay.base.errors import AssayError, ConfigError, DataError
-from assay.triage.attempts.build import ColumnNames
 from assay.triage.attempts.moments import window
 from assay.triage.attempts.slurm import hosts_of
 from assay.triage.attempts.sources import read_attempts
+from assay.triage.attempts.table import ColumnNames
 
 HEAD = "failed,at,recipe,host"
 ROWS = ["1,1750000000,a,n01|n02", "0,1750000060,b,n02", "0,1750000120,a,"]

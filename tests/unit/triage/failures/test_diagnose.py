@@ -7,9 +7,9 @@ import pytest
 
 from assay.base.errors import ConfigError, DataError
 from assay.records.failure_causes import AdjustedRatio
-from assay.triage.attempts.build import ColumnNames
 from assay.triage.attempts.moments import TimeWindow
 from assay.triage.attempts.sources import read_attempts
+from assay.triage.attempts.table import ColumnNames
 from assay.triage.failures.diagnose import diagnose, explained_away
 from triage_fleets import CULPRITS, FACTORS, random_fleet
 from variants import slow

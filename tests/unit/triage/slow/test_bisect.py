@@ -5,8 +5,15 @@ import math
 import numpy as np
 import pytest
 
-from assay.triage.slow.bisect import Bisected, CannotRun, StepPosterior, bisect_commits
-from assay.triage.slow.bisected import CommitLine, bisection, no_bisection
+from assay.triage.slow.bisect import (
+    Bisected,
+    CannotRun,
+    CommitLine,
+    StepPosterior,
+    bisect_commits,
+    bisection,
+    no_bisection,
+)
 from assay.triage.slow.blocks import Block, BlockRules, compare
 from variants import slow, soaked
 

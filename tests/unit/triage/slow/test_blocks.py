@@ -15,8 +15,8 @@ from assay.triage.slow.blocks import (
     compare,
     effect_of,
     measure_phase_changes,
+    side_by_side,
 )
-from assay.triage.slow.compared import side_by_side
 from variants import slow
 
 RULES = BlockRules(least=0.03, error=0.05, most_blocks=40)

@@ -8,8 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from assay.base.errors import ConfigError
-from assay.triage.symptoms.combine import read_symptoms
-from assay.triage.symptoms.logs import read_log
+from assay.triage.symptoms.logs import read_log, read_symptoms
 
 CRASHED = """\
 [rank{rank}]: Traceback (most recent call last):

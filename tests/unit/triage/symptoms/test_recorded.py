@@ -9,7 +9,7 @@ from assay.records.failure import Failure
 from assay.records.incident import Incident
 from assay.records.run import Attempt, Run
 from assay.store.home import Home
-from assay.triage.symptoms.combine import read_symptoms
+from assay.triage.symptoms.logs import read_symptoms
 from assay.triage.symptoms.recorded import RunSelection, failures_of_runs, failures_on_record
 from assay.triage.symptoms.shared import shared_causes
 from machine import MACHINE

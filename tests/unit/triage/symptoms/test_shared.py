@@ -5,8 +5,8 @@ import pytest
 
 from assay.records.replay import Explanation, OperatorFinding, OperatorWatchReport, ReplayReport
 from assay.records.symptoms import RecordedSymptom
-from assay.triage.attempts.build import ColumnNames, built
 from assay.triage.attempts.columns import columns_of
+from assay.triage.attempts.table import ColumnNames, built
 from assay.triage.symptoms.shared import SIGNATURE, causes_of_replays, shared_in, steps_to_replay
 
 NUM_ATTEMPTS, NUM_UNITS, NUM_HOSTS, NUM_SIGNATURES = 500, 60, 12, 6

@@ -1,0 +1,31 @@
+"""Noise that outliers do not inflate, and differences of two independent estimates."""
+
+import math
+
+import numpy as np
+
+from assay.base.shapes import Float64
+
+MAD_SIGMAS = 1.4826
+"""Sigma of a normal distribution divided by its median absolute deviation."""
+
+
+def robust_sigma(values: Float64[np.ndarray, "value"]) -> float:
+    """Return the standard deviation by the median absolute deviation; 0 if most values are equal."""
+    return MAD_SIGMAS * float(np.median(np.abs(values - np.median(values))))
+
+
+def sigma_of(values: Float64[np.ndarray, "value"]) -> float:
+    """Return `robust_sigma`, or the plain standard deviation if most values are equal."""
+    return robust_sigma(values) or float(values.std())
+
+
+def difference_interval(
+    before: tuple[float, float, float], after: tuple[float, float, float], *, widened: float = 1.0
+) -> tuple[float, float]:
+    """Return the interval of `after` minus `before`, each a value with the ends of its own interval (MOVER: Newcombe
+    1998, Zou & Donner 2008); `widened` multiplies its half-widths."""
+    (was, was_low, was_high), (now, now_low, now_high) = before, after
+    difference = now - was
+    down, up = math.hypot(now - now_low, was_high - was), math.hypot(now_high - now, was - was_low)
+    return difference - widened * down, difference + widened * up
