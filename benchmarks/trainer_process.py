@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,6 @@ from assay.data.loader.batch import StepShare
 from assay.data.loader.config import BucketedLayout, LoaderConfig, PaddedLayout
 from assay.data.loader.lane_shares import LaneShares
 from assay.data.loader.loader import Loader
-from assay.data.loader.receipts import receipt
 from assay.distributed.allocator import retain_freed_memory
 from assay.distributed.lane_sum import LaneSum
 from assay.distributed.ranks import Ranks
@@ -43,14 +43,15 @@ from assay.training.checkpoint.retention import RetentionConfig
 from assay.training.checkpoint.saver import LaneReceipts, Saver
 from assay.training.methods.classify.config import ClassifyConfig
 from assay.training.methods.classify.method import ClassifyMethod
-from assay.training.trainer.commit_schedule import CommitSchedule
+from assay.training.samples import DatasetRows
 from assay.training.trainer.config import OptimizerConfig, ScheduleConfig, TrainerConfig
+from assay.training.trainer.context import RankContext
 from assay.training.trainer.lane_forward import LaneForward
 from assay.training.trainer.lane_recomputer import LaneRecomputer
 from assay.training.trainer.optimizer import build_optimizer
 from assay.training.trainer.spot_check import SpotCheck
 from assay.training.trainer.step import Stepper, initial_model
-from assay.training.trainer.trainer import Trainer, TrainingPosition, num_steps
+from assay.training.trainer.trainer import Trainer, TrainingPosition
 from trainer_rows import MAX_TOKENS, VOCAB_SIZE, all_rows, rows_in_memory
 from trainer_task import LANES, LEARNING_RATE, MAX_GRADIENT_NORM, WEIGHT_DECAY, Layout, Report, Task
 
@@ -165,15 +166,19 @@ class Protected:
         log = CommitLog(open_store(task.folder), attempt=1)
         self.saver = Saver(training_parts(model, optimizer), ranks, log, RetentionConfig(), self.clock)
         forward = LaneForward(method, device=ranks.device, precision=self.config.precision, seed=SEED)
+        self.context = RankContext(
+            ranks, method, self.loader, self.config, SEED, log, self.clock, enter_phase=self.recorder.phase
+        )
         self.stepper = Stepper(
+            DatasetRows(),
             forward,
             self.lane_sum,
             optimizer,
             ranks,
             config=OPTIMIZER,
-            num_steps=num_steps(self.config, self.loader),
+            num_steps=self.context.num_steps,
             spot_check=SpotCheck(
-                LaneRecomputer(forward, model),
+                LaneRecomputer(forward, DatasetRows(), model),
                 self.lane_sum,
                 ranks,
                 is_due=self.is_spot_checked,
@@ -219,16 +224,13 @@ def ours(task: Task) -> Report:
         return False
 
     trainer = Trainer(
-        stepper=parts.stepper,
-        loader=parts.loader,
-        saver=parts.saver,
+        replace(parts.context, is_stopping=count_step),
+        parts.stepper,
+        parts.saver,
+        parts.recorder,
         lanes=LaneShares(LANES, task.world_size).of_rank(task.rank),
-        recorder=parts.recorder,
-        clock=parts.clock,
-        config=parts.config,
-        schedule=CommitSchedule(parts.config, parts.clock, failure_s=3600.0),
+        failure_s=3600.0,
         evaluate=lambda step: None,
-        stop_requested=count_step,
     )
     trainer.train(TrainingPosition(0, Cursor()))
     stopwatch.note()
@@ -348,9 +350,7 @@ class _NoSegment:
 
 def _add_receipts(receipts: LaneReceipts, share: StepShare, step: int) -> None:
     for lane in share.lanes:
-        for micro_batch in lane.micro_batches:
-            rows, digest = receipt(micro_batch.row_ids)
-            receipts.add(step=step, lane=lane.lane, num_rows=rows, digest=digest)
+        receipts.add(lane, step=step)
 
 
 def _write_down(recorder: SegmentWriter | RankRecorder, step: int) -> None:

@@ -16,8 +16,9 @@ from torch import nn
 from assay.data.loader.batch import LaneShare, MicroBatch, Ragged
 from assay.inference.rollout import GenerationCancelledError
 from assay.records.rollout_log import LoggedCompletion, LoggedGroup
-from assay.training.trainer.method import LaneSamples, Loss, MetricSum
-from assay.training.trainer.numerics import combined_digest, digest_of_tensors
+from assay.training.numerics import MetricSum, combined_digest, digest_of_tensors
+from assay.training.samples import LaneSamples
+from assay.training.trainer.method import Loss
 
 NUM_POINTS = 40
 """That `SaysRows` can answer."""

@@ -24,8 +24,7 @@ from assay.distributed.ranks import Ranks
 from assay.records.commit import Commit, FileDigest
 from assay.records.cursor import Cursor
 from assay.records.rollout_log import JudgeScoreGroup, LoggedCompletion, LoggedGroup
-from assay.scoring.grade import Grade
-from assay.scoring.item_failure import ItemFailure
+from assay.scoring.grade import Grade, ItemFailure
 from assay.store.commit_log import ROLLOUT_LOG_NAME, CommitLog
 from assay.store.objects import ObjectStore, open_store
 from assay.training.audit import effective_commits
@@ -100,7 +99,7 @@ class RewardStepper:
             self._weights.reward_sums[group.row_id] += sum(item.reward or 0.0 for item in group.completions)
         events: dict[str, Any] = dict.fromkeys(set(StepTotals._fields) - StepTotals._field_defaults.keys(), 0)
         events |= {"num_rows": len(groups), "stop_requested": self._rng.random() < 0.03, "bad_lanes": ()}
-        return StepTotals(**events, rollout_log=tuple(groups))
+        return StepTotals(**events, log=tuple(groups))
 
     def _groups(self, lane: LaneShare, step: int) -> list[LoggedGroup]:
         rows = [int(row) for batch in lane.micro_batches for row in batch.row_ids]

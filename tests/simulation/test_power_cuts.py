@@ -8,6 +8,7 @@ process; `test_order.py` has other numbers of ranks, and `tests/integration` oth
 
 import random
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,6 @@ from assay.store.objects import ObjectStore, open_store
 from assay.training.checkpoint.parts import training_parts
 from assay.training.checkpoint.retention import RetentionConfig
 from assay.training.checkpoint.saver import Saver
-from assay.training.trainer.commit_schedule import CommitSchedule
 from assay.training.trainer.config import TrainerConfig
 from assay.training.trainer.step import StepTotals
 from assay.training.trainer.trainer import Trainer, TrainingPosition
@@ -149,17 +149,22 @@ def trainer_of(
     stepper: RememberingStepper, saver: Saver, clock: SystemClock, evaluate: Callable[[int], float]
 ) -> Trainer:
     """As `train_rank` wires it, with a memory in the place of a model."""
-    return Trainer(
-        stepper=stepper,  # type: ignore[arg-type]
-        loader=loader(),
-        saver=saver,
-        lanes=LANES,
-        recorder=Silent(),
-        clock=clock,
+    rows = loader()
+    context: Any = SimpleNamespace(
+        loader=rows,
         config=CONFIG,
-        schedule=CommitSchedule(CONFIG, clock, failure_s=1e9),
+        clock=clock,
+        is_stopping=lambda: False,
+        num_steps=CONFIG.num_steps(rows.steps_per_epoch),
+    )
+    return Trainer(
+        context,
+        stepper,  # type: ignore[arg-type]
+        saver,
+        Silent(),
+        lanes=LANES,
+        failure_s=1e9,
         evaluate=evaluate,
-        stop_requested=lambda: False,
     )
 
 

@@ -16,9 +16,9 @@ import concurrent.futures
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from inspect import signature
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 from weakref import ReferenceType, ref
 
 import torch
@@ -34,7 +34,7 @@ from assay.distributed.exchange import Exchange, FlatLayout, SlotSums, sum_over_
 from assay.distributed.exchange_plan import early_positions, exchange_plan
 from assay.distributed.ranks import Ranks
 from assay.distributed.tree import Gradients, PartialSums
-from assay.records.phase import Phase
+from assay.records.phase import EnterPhase
 
 GradientSum = Literal["tree", "all_reduce"]
 """`tree`: the same bits at every world size. `all_reduce`: the backend's order; for comparison."""
@@ -71,6 +71,56 @@ class BucketReady(NamedTuple):
     """Seconds from its completion by backward to that of the last bucket."""
 
 
+class LaneGradients(Protocol):
+    """Sums the gradients of all lanes of all ranks: replicated (`LaneSum`) or sharded (`ShardedLaneSum`)."""
+
+    shares: LaneShares
+    """Lanes of each rank."""
+    enter_phase: EnterPhase
+    gathers_weights: bool
+    """True if `whole_model` is a collective."""
+    on_own_gradients: OnOwnGradients | None
+    """Called with gradients of this rank's lanes before they are added to others."""
+
+    @property
+    def adds_passes(self) -> bool:
+        """True if `on_own_gradients` gets the sum over a lane's passes; False if it gets each pass."""
+        ...
+
+    @property
+    def module(self) -> nn.Module: ...
+
+    def whole_model(self) -> nn.Module:
+        """Return the unwrapped model with all weights; all ranks must call this together."""
+        ...
+
+    def seen_alone(self, num_positions: int) -> Sequence[int]:
+        """Return the positions among the rank's lanes whose gradients `on_own_gradients` sees alone."""
+        ...
+
+    def begin_step(self, num_backwards: Sequence[int]) -> Sequence[int]:
+        """Tell how many backward passes each lane of this rank needs; return how many the rank must make.
+
+        The rank makes more if another rank's lane needs more, because sharded ranks run passes together; and it
+        makes passes for an extra lane if other ranks have one more.
+        """
+        ...
+
+    def backward_pass(self, position: int, index: int) -> AbstractContextManager[None]:
+        """Wrap forward and backward pass `index` of the rank's lane `position`; passes run in order."""
+        ...
+
+    def step_is_done(self) -> float:
+        """Finish the step: `.grad` is complete. Return the seconds that the rank waited for others."""
+        ...
+
+    def buckets(self) -> Sequence[BucketReady]:
+        """Return the buckets in which the last step's gradients were exchanged, in order."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class LaneSum:
     """Wraps a model in DDP so that `.grad` after a step's last lane is the sum over the lanes of all ranks."""
 
@@ -85,7 +135,7 @@ class LaneSum:
         shares: LaneShares,
         gradient_sum: GradientSum = "tree",
         *,
-        enter_phase: Callable[[Phase], None] = lambda phase: None,
+        enter_phase: EnterPhase = lambda phase: None,
     ) -> None:
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._index_of: dict[Tensor, int] = {parameter: index for index, parameter in enumerate(self._parameters)}

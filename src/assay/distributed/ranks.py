@@ -84,6 +84,17 @@ class Ranks:
         dist.all_gather(list(received), sent, group=self.control)
         return received.tolist()
 
+    def all_gather_lanes(self, lanes: list[list[float]], *, most: int) -> list[list[float]]:
+        """Return the lines of all ranks in lane order; a line begins with the lane, and ranks have at most `most`."""
+        if self.world_size == 1:
+            return lanes
+        # all_gather needs equal shapes: ranks with fewer lanes send lines that are filtered out below.
+        no_lane = [[-1.0] * len(lanes[0])] * (most - len(lanes))
+        sent = torch.tensor([*lanes, *no_lane], dtype=torch.float64)
+        everyone = sent.new_empty(self.world_size, *sent.shape)
+        dist.all_gather(list(everyone), sent, group=self.control)
+        return sorted(line for line in everyone.flatten(0, 1).tolist() if line[0] >= 0)
+
     def leave(self) -> None:
         """Destroy the process groups; no collective may be in progress."""
         dist.destroy_process_group()

@@ -36,7 +36,7 @@ from assay.distributed.lane_sum import BucketReady, OnOwnGradients
 from assay.distributed.ranks import Ranks
 from assay.distributed.swap import all_to_all
 from assay.distributed.tree import PartialSums
-from assay.records.phase import Phase
+from assay.records.phase import EnterPhase
 
 OnGradients = Callable[[Sequence[int], Sequence[Float[Tensor, "..."]]], None]
 """Receives parameter indices and their gradients."""
@@ -131,7 +131,7 @@ class ShardedLaneSum:
         *,
         several_passes: bool = False,
         gathers: bool = False,
-        enter_phase: Callable[[Phase], None] = lambda phase: None,
+        enter_phase: EnterPhase = lambda phase: None,
     ) -> None:
         """`several_passes`: lanes may take more than one backward pass, so ranks tell each other how many.
         `gathers`: `whole_model` is asked for, and takes the room of all weights on every rank."""

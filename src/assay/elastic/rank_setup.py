@@ -12,11 +12,9 @@ from assay.data.dataset.split import Part, key_column, split_view
 from assay.data.loader.lane_shares import LaneShares
 from assay.data.loader.loader import Loader
 from assay.distributed.allocator import retain_freed_memory
-from assay.distributed.lane_sum import LaneSum
 from assay.distributed.link_probe import probe_links
 from assay.distributed.rank_device import rank_device
 from assay.distributed.ranks import Ranks
-from assay.distributed.sharded_lane_sum import ShardedLaneSum
 from assay.elastic import import_time
 from assay.elastic.faults import RankFaults
 from assay.elastic.recorder import RankRecorder
@@ -39,21 +37,14 @@ from assay.store.heartbeat import Heartbeats
 from assay.store.home import Home
 from assay.store.logs.retained_checkpoints import RetainedCheckpoints
 from assay.store.metrics.segment import SegmentWriter, segment_path
-from assay.store.objects import ObjectStore, open_store
-from assay.training.checkpoint.parts import StatefulPart, training_parts
-from assay.training.checkpoint.reward_cache import RewardCache
+from assay.store.objects import open_store
 from assay.training.checkpoint.saver import Saver
 from assay.training.methods.registry import method_of
 from assay.training.recipe import EvaluationConfig, Recipe, recipe_of
-from assay.training.trainer.commit_schedule import CommitSchedule
-from assay.training.trainer.lane_forward import LaneForward
-from assay.training.trainer.lane_recomputer import LaneRecomputer, ShardedLaneRecomputer
-from assay.training.trainer.method import PredictingMethod, RolloutMethod
-from assay.training.trainer.method_config import RowScores
-from assay.training.trainer.optimizer import build_optimizer
-from assay.training.trainer.spot_check import SpotCheck
-from assay.training.trainer.step import Network, Stepper, trained_model
-from assay.training.trainer.trainer import Trainer, TrainingPosition, num_steps
+from assay.training.rollouts.source import RolloutMethod
+from assay.training.trainer.context import RankContext, RankParts
+from assay.training.trainer.method_config import samples
+from assay.training.trainer.trainer import Trainer, TrainingPosition
 
 
 def train_rank(
@@ -64,81 +55,56 @@ def train_rank(
     `began` is called with the rank's device once the process group is up.
     """
     recipe, faults = recipe_of(task.run), _faults(task, stop)
-    clock, store = faults.clock, faults.store
     recorder = _recorder(task, faults)
     ranks = _ranks(task, recipe)
     began(rank_device(ranks.device))
     recorder.part("rendezvous")
-    method = method_of(recipe.method)
-    loader = _loader(recipe, "train")
-    recorder.part("dataset")
-    model = trained_model(method, recipe.trainer, seed=recipe.seed, device=ranks.device)
-    lane_sum = _lane_sum(task, recipe, model, ranks, recorder, gathers=isinstance(method, RolloutMethod))
-    lanes = lane_sum.shares.of_rank(ranks.rank)
-    forward = _lane_forward(task, recipe, method, ranks, store, stop, lanes)
-    optimizer = build_optimizer(model, recipe.trainer.optimizer)
-    log = CommitLog(store, attempt=task.orders.attempt.attempt)
-    saver = _saver(task, recipe, {**training_parts(model, optimizer), **forward.parts}, ranks, log, clock)
-    recorder.part("model")
-    position = _restored(saver, task.orders.commit, loader)
-    evaluate = _evaluator(task, recipe, model, lane_sum, method, ranks, recorder)
-    last_step = num_steps(recipe.trainer, loader)
-    stepper = Stepper(
-        forward,
-        lane_sum,
-        optimizer,
+    context = RankContext(
         ranks,
-        config=recipe.trainer.optimizer,
-        num_steps=last_step,
-        spot_check=_spot_check(recipe, forward, model, lane_sum, ranks),
-        times_lanes=task.orders.times_lanes,
+        method_of(recipe.method),
+        _loader(recipe, "train"),
+        recipe.trainer,
+        recipe.seed,
+        CommitLog(faults.store, attempt=task.orders.attempt.attempt),
+        faults.clock,
+        enter_phase=recorder.phase,
+        is_stopping=lambda: stop.is_set,
     )
+    recorder.part("dataset")
+    parts = RankParts(context, _shares(task, ranks, recipe), times_lanes=task.orders.times_lanes)
+    saver = _saver(task, recipe, context, parts)
+    recorder.part("model")
+    position = _restored(saver, task.orders.commit, context.loader)
+    evaluate = _evaluator(task, recipe, context, parts, recorder)
     trainer = Trainer(
-        stepper=stepper,
-        loader=loader,
-        saver=saver,
-        lanes=lanes,
-        staleness=forward.staleness,
-        recorder=recorder,
-        clock=clock,
-        config=recipe.trainer,
-        schedule=CommitSchedule(recipe.trainer, clock, failure_s=task.orders.failure_s),
+        context,
+        parts.stepper,
+        saver,
+        recorder,
+        lanes=parts.lanes,
+        failure_s=task.orders.failure_s,
         evaluate=evaluate,
-        stop_requested=lambda: stop.is_set,
+        lookahead=parts.source.lookahead,
     )
     recorder.part("restore")
     if ranks.rank == 0:
-        recorder.event(_startup(task, clock, recorder.parts))
-    _look_before_the_first_step(recipe, position, recorder, evaluate)
+        recorder.event(_startup(task, context.clock, recorder.parts))
+    if position.step == 0 and recipe.trainer.evaluate_every is not None and samples(recipe.method):
+        # The baseline that later scores of sampled completions are compared with.
+        recorder.phase("evaluation")
+        evaluate(0)
     outcome = trainer.train(position)
     if outcome == "finished":
         recorder.phase("evaluation")
-        evaluate(last_step)
-        _finish(log, ranks)
-    _leave(task, saver, lane_sum, recorder, ranks)
+        evaluate(context.num_steps)
+        _finish(context.log, ranks)
+    saver.close()
+    parts.lane_sum.close()
+    _leave(task, recorder, ranks)
     return outcome
 
 
-def _look_before_the_first_step(
-    recipe: Recipe, position: TrainingPosition, recorder: RankRecorder, evaluate: Callable[[int], float | None]
-) -> None:
-    """Evaluate sampled completions before step 1 of an RL run: the baseline that later scores are compared with."""
-    predictions = recipe.method.predictions
-    is_sampled = isinstance(predictions, RowScores) and predictions.is_sampled
-    if position.step == 0 and recipe.trainer.evaluate_every is not None and is_sampled:
-        recorder.phase("evaluation")
-        evaluate(0)
-
-
-def _leave(
-    task: RankTask,
-    saver: Saver,
-    lane_sum: LaneSum | ShardedLaneSum,
-    recorder: RankRecorder,
-    ranks: Ranks,
-) -> None:
-    saver.close()
-    lane_sum.close()
+def _leave(task: RankTask, recorder: RankRecorder, ranks: Ranks) -> None:
     recorder.phase("idle")
     if task.orders.times_lanes and ranks.outer is not None and ranks.world_size > 1:
         for span in probe_links(ranks.outer, ranks.device):
@@ -180,46 +146,14 @@ def _faults(task: RankTask, stop: StopFlag) -> RankFaults:
     )
 
 
-def _lane_forward(
-    task: RankTask,
-    recipe: Recipe,
-    method: PredictingMethod,
-    ranks: Ranks,
-    store: ObjectStore,
-    stop: StopFlag,
-    lanes: Sequence[int],
-) -> LaneForward:
-    return LaneForward(
-        method,
-        device=ranks.device,
-        precision=recipe.trainer.precision,
-        seed=recipe.seed,
-        max_micro_batch_tokens=recipe.loader.max_micro_batch_tokens,
-        reward_cache=RewardCache(store, attempt=task.orders.attempt.attempt),
-        is_stopping=lambda: stop.is_set,
-        lanes=lanes,
-    )
-
-
-def _lane_sum(
-    task: RankTask, recipe: Recipe, model: Network, ranks: Ranks, recorder: RankRecorder, *, gathers: bool
-) -> LaneSum | ShardedLaneSum:
-    shares = LaneShares(
+def _shares(task: RankTask, ranks: Ranks, recipe: Recipe) -> LaneShares:
+    """Return the lanes of all ranks: dealt in rounds if weights are sharded, else in blocks as the attempt says."""
+    return LaneShares(
         recipe.loader.lanes,
         ranks.world_size,
         interleaved=ranks.inner is not None,
         nodes=task.orders.nodes,
         explicit_loads=(task.orders.attempt.loads or None) if ranks.inner is None else None,
-    )
-    if ranks.inner is None:
-        return LaneSum(model, ranks, shares, recipe.trainer.gradient_sum, enter_phase=recorder.phase)
-    return ShardedLaneSum(
-        model,
-        ranks,
-        shares,
-        several_passes=recipe.loader.max_micro_batch_tokens is not None,
-        gathers=gathers,
-        enter_phase=recorder.phase,
     )
 
 
@@ -237,24 +171,18 @@ def _restored(saver: Saver, commit: Commit | None, loader: Loader) -> TrainingPo
 
 
 def _evaluator(
-    task: RankTask,
-    recipe: Recipe,
-    model: Network,
-    lane_sum: LaneSum | ShardedLaneSum,
-    method: PredictingMethod,
-    ranks: Ranks,
-    recorder: RankRecorder,
+    task: RankTask, recipe: Recipe, context: RankContext, parts: RankParts, recorder: RankRecorder
 ) -> Callable[[int], float | None]:
     """Return a function that scores the validation rows with the current weights, cached for the last step."""
     # Opened at the first evaluation, so that the first step does not wait for it.
     key = key_column(recipe.data.split)
     validation = cache(partial(_loader, recipe, "validation", () if key is None else (key,)))
-    predictions = recipe.method.predictions
+    method, predictions = context.method, recipe.method.predictions
 
     def evaluate(step: int) -> float | None:
         """Write the predictions of `step`; return the validation metric on rank 0, None on other ranks."""
-        full_model = lane_sum.whole_model() if isinstance(method, RolloutMethod) else model
-        table = predict(full_model, method, validation(), ranks)
+        model = parts.lane_sum.whole_model() if isinstance(method, RolloutMethod) else parts.model
+        table = predict(model, method, validation(), context.ranks)
         if table is None:
             return None
         table = with_clusters(graded_rows(table, predictions), key, keep_key=key in recipe.method.columns)
@@ -294,37 +222,16 @@ def _loader(recipe: Recipe, part: Part, extra_columns: tuple[str, ...] = ()) -> 
     return Loader(split_view(dataset, recipe.data.split, part), config, columns)
 
 
-def _spot_check(
-    recipe: Recipe, forward: LaneForward, model: Network, lane_sum: LaneSum | ShardedLaneSum, ranks: Ranks
-) -> SpotCheck | None:
-    """Return the spot check of lane gradients; None if `trainer.spot_check_every` is off."""
-    trainer = recipe.trainer
-    if trainer.spot_check_every is None:
-        return None
-    recomputer = (
-        ShardedLaneRecomputer(forward, lane_sum)
-        if isinstance(lane_sum, ShardedLaneSum)
-        else LaneRecomputer(forward, model)
-    )
-    return SpotCheck(recomputer, lane_sum, ranks, is_due=trainer.is_spot_checked, seed=recipe.seed)
-
-
-def _saver(
-    task: RankTask,
-    recipe: Recipe,
-    parts: Mapping[str, StatefulPart],
-    ranks: Ranks,
-    log: CommitLog,
-    clock: Clock,
-) -> Saver:
+def _saver(task: RankTask, recipe: Recipe, context: RankContext, parts: RankParts) -> Saver:
+    log = context.log
     return Saver(
-        parts,
-        ranks,
+        parts.state,
+        context.ranks,
         log,
         recipe.retention,
-        clock,
+        context.clock,
         partial(_awaited, recipe.evaluation, log),
-        retire=RetainedCheckpoints(log.store, clock).retire,
+        retire=RetainedCheckpoints(log.store, context.clock).retire,
         higher_is_better=recipe.method.predictions.metric.higher_is_better,
         verify_every=task.orders.verify_commits,
     )

@@ -1,5 +1,6 @@
 """The phases of a device."""
 
+from collections.abc import Callable
 from typing import Literal
 
 Phase = Literal[
@@ -19,6 +20,9 @@ Phase = Literal[
 """What a device is doing. `synchronisation`: weights are gathered to sample from; `generation`: the model
 answers prompts; `reward`: its answers are graded. `lost` is work that was rolled back; `idle`: held, with
 nothing to do."""
+
+EnterPhase = Callable[[Phase], None]
+"""Called when the device enters another phase."""
 
 STEP: tuple[Phase, ...] = ("data", "synchronisation", "generation", "reward", "compute", "communication")
 """The phases of a step, in the order in which it enters them first. Goodput is their share, without what was

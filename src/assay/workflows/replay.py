@@ -27,15 +27,14 @@ from assay.store.commit_log import CommitLog
 from assay.store.metrics.recorded import RecordedStep, recorded_steps
 from assay.training.methods.registry import method_of
 from assay.training.model_folders import check_unchanged
+from assay.training.numerics import digest_of_tensors
 from assay.training.recipe import recipe_of
 from assay.training.replay.audit import OutsideBound
 from assay.training.replay.bad_rows import RowSearcher
 from assay.training.replay.replayer import Replayer
 from assay.training.replay.request import Mode, ReplayRequest
 from assay.training.replay.watch import NotFinite, OperatorWatch
-from assay.training.trainer.numerics import digest_of_tensors
 from assay.training.trainer.step import StepTotals
-from assay.training.trainer.trainer import num_steps
 
 NUM_EARLIER_STEPS = 32
 """Number of earlier steps to compare a step's rows with."""
@@ -57,14 +56,15 @@ def replay(run: Run, log: CommitLog, request: ReplayRequest, *, progress: Progre
     dataset = Dataset.open(Path(recipe.data.dataset))
     method = method_of(recipe.method)
     loader = Loader(split_view(dataset, recipe.data.split, "train"), recipe.loader, recipe.method.columns)
-    request.check(run, recipe.trainer, num_lanes=recipe.loader.lanes, last_step=num_steps(recipe.trainer, loader))
+    last_step = recipe.trainer.num_steps(loader.steps_per_epoch)
+    request.check(run, recipe.trainer, num_lanes=recipe.loader.lanes, last_step=last_step)
     steps = recorded_steps(Path(run.run_dir), attempt=request.attempt)
     request.check_attempt(steps)
     with Replayer.opened(method, loader, log, recipe.trainer, seed=recipe.seed) as replayer:
         found = _Replay(replayer, dataset, request, steps, _weights(log))
         # The commit must precede the step's rollouts, so that they are sampled again and not read.
         first = run.parent.step if run.parent else 0
-        commit = nearest_commit(log, max(first + 1, request.step - replayer.forward.staleness))
+        commit = nearest_commit(log, max(first + 1, request.step - replayer.source.lookahead))
         found.run(commit, progress)
     return found.report(run, commit)
 
@@ -112,7 +112,7 @@ class _Replay:
 
     def _make_lane(self, share: StepShare, lane_number: int) -> None:
         lane = share.lanes[lane_number]
-        lane_result = self.replayer.lane_recomputer.of(lane, step=self.request.step)
+        lane_result = self.replayer.recomputer.of(lane, step=self.request.step)
         self.lane_loss = lane_result.loss_sum / max(1, lane_result.weight)
         recorded = self.steps.get(self.request.step)
         if recorded is not None and lane_number in recorded.lane_digests:

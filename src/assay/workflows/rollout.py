@@ -24,12 +24,11 @@ from assay.store.metrics.recorded import recorded_steps
 from assay.training.checkpoint.rollout_log import read_rollout_log
 from assay.training.methods.registry import method_of
 from assay.training.model_folders import check_unchanged
+from assay.training.numerics import combined_digest
 from assay.training.recipe import recipe_of
 from assay.training.replay.replayer import Replayer
 from assay.training.replay.request import RolloutRequest
-from assay.training.trainer.method import ReplayedRollout
-from assay.training.trainer.numerics import combined_digest
-from assay.training.trainer.trainer import num_steps
+from assay.training.rollouts.source import ReplayedRollout
 from assay.workflows.replay import Progress, compared_number
 
 NUM_NAMED = 40
@@ -45,18 +44,18 @@ def rollout_again(
     dataset = Dataset.open(Path(recipe.data.dataset))
     method = method_of(recipe.method)
     loader = Loader(split_view(dataset, recipe.data.split, "train"), recipe.loader, recipe.method.columns)
-    steps, last_step = recorded_steps(Path(run.run_dir)), num_steps(recipe.trainer, loader)
+    steps, last_step = recorded_steps(Path(run.run_dir)), recipe.trainer.num_steps(loader.steps_per_epoch)
     request.check(run, recipe.trainer, recipe.method, num_lanes=recipe.loader.lanes, last_step=last_step, steps=steps)
     with Replayer.opened(method, loader, log, recipe.trainer, seed=recipe.seed) as replayer:
         first = run.parent.step if run.parent else 0
-        policy_step = max(first, step - 1 - replayer.forward.staleness)
+        policy_step = max(first, step - 1 - replayer.source.lookahead)
         commit = nearest_commit(log, policy_step + 1)
         [share] = replayer.shares(step, step)
         lane = _lane_of(request.row, share, step=step)
         if commit is not None:
             replayer.restore(commit)
         _go_to(replayer, policy_step, progress)
-        replayed = replayer.forward.rollout(replayer.model, lane, step=step, row_id=request.row, sample=request.sample)
+        replayed = replayer.rollout(lane, step=step, row_id=request.row, sample=request.sample)
         digest = combined_digest(number.digest for number in replayer.training_samples(share, step=step))
     compared = [_alone(replayed, step)]
     if (logged := _logged_rollout(log, request)) is not None:
@@ -108,7 +107,7 @@ def _go_to(replayer: Replayer, step: int, progress: Progress) -> None:
         if not replayer.make(share).is_applied:
             raise TrainingError(
                 f"step {replayer.step + 1}, an earlier step, cannot be replayed: its loss or gradient is "
-                f"not finite. 'assay replay --step {replayer.step + 1} --watch' finds the cause."
+                f"not finite. 'assay runs replay --step {replayer.step + 1} --watch' finds the cause."
             )
 
 

@@ -150,8 +150,7 @@ def count_steps(recipe: Recipe, dataset: Dataset) -> RunSteps:
     """Return the number of steps of a run of this recipe."""
     view = split_view(dataset, recipe.data.split, "train")
     per_epoch = Loader(view, recipe.loader, ()).steps_per_epoch
-    everything = recipe.trainer.epochs * per_epoch
-    return RunSteps(min(everything, recipe.trainer.max_steps or everything), per_epoch)
+    return RunSteps(recipe.trainer.num_steps(per_epoch), per_epoch)
 
 
 def load_run(home: Home, run_id: str) -> Run:

@@ -72,7 +72,7 @@ def test_the_values_that_ranks_tell_one_another_arrive(tmp_path: Path) -> None:
 
 def test_errors_and_receipts_arrive_with_what_they_hold(tmp_path: Path) -> None:
     receipts = LaneReceipts()
-    receipts.add(step=1, lane=2, num_rows=3, digest=2**63)
+    receipts.rows.append((1, 2, 3, 2**63))
     message = (
         StoreError("the disk is full"),
         WrongArithmeticError("x", (SUSPECT,)),

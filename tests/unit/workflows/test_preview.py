@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.training.trainer.commit_schedule import CommitSchedule
 from assay.training.trainer.config import TrainerConfig
+from assay.training.trainer.trainer import CommitSchedule
 from assay.workflows.preview import _num_due
 from clocks import ManualClock
 

@@ -111,6 +111,8 @@ class LaneShare:
     quarantined: tuple[Quarantined, ...] = ()
     """Damaged row groups of the step's window. Repeated with every step of the window, so that a resume in the
     middle of it reports them too."""
+    further_digests: tuple[int, ...] = ()
+    """Digests of what the step computes for later steps besides the lane's gradient; a recomputation compares them."""
 
     @property
     def num_rows(self) -> int:
@@ -128,4 +130,4 @@ class StepShare:
     cursor: Cursor
     lanes: tuple[LaneShare, ...]
     upcoming: tuple[tuple[LaneShare, ...], ...] = ()
-    """Lane shares of the next steps, for methods that generate rollouts ahead."""
+    """Lane shares of the next steps, for sources of samples that look ahead."""

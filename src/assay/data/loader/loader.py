@@ -8,9 +8,12 @@ threads and whatever was read before. The caller keeps the cursor.
 
 import queue
 import threading
-from collections.abc import Collection, Generator, Sequence
+from collections import deque
+from collections.abc import Collection, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from functools import lru_cache, partial
+from itertools import islice
 
 import numpy as np
 
@@ -194,6 +197,15 @@ class Loader:
             step_rows=self._geometry.step_rows(lane, index.window),
             max_tokens=None if budget is None else budget // self._num_sequences,
         )
+
+
+def with_lookahead(shares: Iterator[StepShare], num_steps: int) -> Iterator[StepShare]:
+    """Yield each share together with the lanes of the next `num_steps` shares."""
+    window = deque(islice(shares, num_steps + 1))
+    while window:
+        share = window.popleft()
+        yield replace(share, upcoming=tuple(later.lanes for later in window)) if window else share
+        window.extend(islice(shares, 1))
 
 
 class _Steps:

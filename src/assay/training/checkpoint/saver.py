@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -31,13 +31,16 @@ from assay.base.digest import sha256_of_bytes, sha256_of_parts
 from assay.base.errors import StoreError
 from assay.base.shapes import Shaped
 from assay.base.units import duration_text
+from assay.data.loader.batch import LaneShare
+from assay.data.loader.receipts import NO_ROWS, Receipt, receipt
 from assay.distributed.ranks import Ranks
 from assay.records.commit import Commit, FileDigest, Quarantined
 from assay.records.cursor import Cursor
+from assay.records.rollout_log import LoggedGroup
 from assay.store.commit_log import RECEIPTS_NAME, ROLLOUT_LOG_NAME, CommitLog, checkpoint_folder, first_problem
 from assay.training.checkpoint.parts import MODEL, ROLLOUTS, StatefulPart
 from assay.training.checkpoint.retention import RetentionConfig, commit_and_retire
-from assay.training.checkpoint.rollout_log import counted, rollout_log_file
+from assay.training.checkpoint.rollout_log import counted, rollout_log_file, rollout_log_table
 from assay.training.checkpoint.store_files import StoreWriter, cause_of, read_commit
 
 SLOW_SHARE = 0.1
@@ -54,9 +57,15 @@ class LaneReceipts:
     rollout_log: list[pa.Table] = field(default_factory=list)
     """A table for each step, if rows are prompts (`rollout_log_table`)."""
 
-    def add(self, *, step: int, lane: int, num_rows: int, digest: int) -> None:
-        """Add one lane of one step: its number of rows, and the sum of their keyed hashes mod 2^64."""
-        self.rows.append((step, lane, num_rows, digest))
+    def add(self, lane: LaneShare, *, step: int) -> None:
+        """Add the dataset rows of one lane in one step."""
+        rows = reduce(Receipt.plus, (receipt(batch.row_ids) for batch in lane.micro_batches), NO_ROWS)
+        self.rows.append((step, lane.lane, *rows))
+        self.quarantined.extend(lane.quarantined)
+
+    def add_log(self, groups: Sequence[LoggedGroup]) -> None:
+        """Add the log of one step's samples."""
+        self.rollout_log.append(rollout_log_table(groups))
 
 
 class Saver:

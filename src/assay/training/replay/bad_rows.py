@@ -18,8 +18,8 @@ from torch import nn
 
 from assay.base.shapes import Bool, Float64, Int
 from assay.data.loader.batch import LaneShare, StepShare
+from assay.training.numerics import added_in_order
 from assay.training.replay.replayer import Replayer
-from assay.training.trainer.numerics import added_in_order
 
 SIGMAS = 6.0
 """A step's loss is the data's fault if it exceeds the median of earlier steps by this many robust standard
@@ -137,14 +137,7 @@ class RowSearcher:
 
     def _training_lanes(self, share: StepShare, step: int) -> list[LaneShare]:
         """Return the step's training samples, with the current weights."""
-        forward, model = self._replayer.forward, self._replayer.model
-        recorded = forward.training_samples(lambda: model, share.lanes, step=step)
-        return [
-            normalize_advantage.lane
-            for normalize_advantage in forward.normalize_advantages(
-                recorded, step=step, gather_lanes=lambda lanes: lanes
-            )
-        ]
+        return [samples.lane for samples in self._replayer.training_samples(share, step=step)]
 
     def _suspects(
         self, is_bad: Bool[np.ndarray, "row"], losses: RowLosses, criterion: str, earlier_loss: float
@@ -175,9 +168,7 @@ class RowSearcher:
         batch = self._lanes[first.lane].micro_batches[first.micro_batch]
         chosen = batch.take([row.row for row in rows])
         try:
-            recorded = self._replayer.lane_recomputer.gradient_of_samples(
-                LaneShare(first.lane, (chosen,)), step=self._step
-            )
+            recorded = self._replayer.recomputer.gradient_of_samples(LaneShare(first.lane, (chosen,)), step=self._step)
         except (RuntimeError, IndexError):
             return True
         return not math.isfinite(recorded.loss_sum) or not all(

@@ -8,75 +8,47 @@ many threads per rank. Weights come from a commit, or from the start of the run.
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Self
 
 from assay.base.clock import SystemClock
-from assay.data.loader.batch import StepShare
+from assay.data.loader.batch import LaneShare, StepShare
 from assay.data.loader.lane_shares import LaneShares
-from assay.data.loader.loader import Loader
-from assay.distributed.lane_sum import LaneSum
+from assay.data.loader.loader import Loader, with_lookahead
 from assay.distributed.ranks import Ranks
 from assay.records.commit import Commit
 from assay.records.cursor import Cursor
 from assay.store.commit_log import CommitLog
-from assay.training.checkpoint.parts import model_state, training_parts
+from assay.training.checkpoint.parts import model_state
 from assay.training.checkpoint.retention import RetentionConfig
-from assay.training.checkpoint.reward_cache import RewardCache
 from assay.training.checkpoint.saver import Saver, weights_digest
+from assay.training.rollouts.source import ReplayedRollout, Rollouts
+from assay.training.samples import LaneSamples
 from assay.training.trainer.config import TrainerConfig
-from assay.training.trainer.lane_forward import LaneForward
+from assay.training.trainer.context import RankContext, RankParts
 from assay.training.trainer.lane_recomputer import LaneRecomputer
-from assay.training.trainer.method import LaneSamples, Method
-from assay.training.trainer.optimizer import build_optimizer
-from assay.training.trainer.rollout_buffer import with_lookahead
-from assay.training.trainer.spot_check import SpotCheck
-from assay.training.trainer.step import Stepper, StepTotals, trained_model
-from assay.training.trainer.trainer import TrainingPosition, num_steps
+from assay.training.trainer.method import PredictingMethod
+from assay.training.trainer.step import StepTotals
+from assay.training.trainer.trainer import TrainingPosition
 
 
 class Replayer:
     """Holds a run's state at one step and runs the next ones."""
 
-    def __init__(
-        self, method: Method, loader: Loader, ranks: Ranks, log: CommitLog, config: TrainerConfig, *, seed: int
-    ) -> None:
-        self.loader = loader
-        self._num_steps = num_steps(config, loader)
-        self._ranks = ranks
-        self.model = trained_model(method, config, seed=seed, device=ranks.device)
-        self.is_compiled = config.compile
+    def __init__(self, context: RankContext) -> None:
+        self.loader = context.loader
+        self._num_steps = context.num_steps
+        self._ranks = context.ranks
+        self.is_compiled = context.config.compile
         """True if layers are compiled: their operators are not visible."""
-        self.forward = LaneForward(
-            method,
-            device=ranks.device,
-            precision=config.precision,
-            seed=seed,
-            max_micro_batch_tokens=loader.config.max_micro_batch_tokens,
-            reward_cache=RewardCache(log.store, attempt=log.attempt, is_read_only=True),
-            lanes=range(loader.config.lanes),
-        )
-        self.lane_recomputer = LaneRecomputer(self.forward, self.model)
-        optimizer = build_optimizer(self.model, config.optimizer)
-        self._lane_sum = LaneSum(self.model, ranks, LaneShares.alone(loader.config.lanes), config.gradient_sum)
-        self._saver = Saver(
-            {**training_parts(self.model, optimizer), **self.forward.parts},
-            ranks,
-            log,
-            RetentionConfig(),
-            SystemClock(),
-        )
-        check = SpotCheck(self.lane_recomputer, self._lane_sum, ranks, is_due=config.is_spot_checked, seed=seed)
-        self._stepper = Stepper(
-            self.forward,
-            self._lane_sum,
-            optimizer,
-            ranks,
-            config=config.optimizer,
-            num_steps=self._num_steps,
-            spot_check=check,
-        )
+        parts = RankParts(context, LaneShares.alone(context.loader.config.lanes))
+        self.model, self.forward, self.source = parts.model, parts.forward, parts.source
+        assert isinstance(parts.recomputer, LaneRecomputer), "one process holds all weights"
+        self.recomputer = parts.recomputer
+        self._stepper, self._lane_sum, self._lanes = parts.stepper, parts.lane_sum, parts.lanes
+        self._saver = Saver(parts.state, context.ranks, context.log, RetentionConfig(), context.clock)
         self.step = 0
         """Optimizer steps done."""
         self._restored = TrainingPosition(0, Cursor())
@@ -84,7 +56,7 @@ class Replayer:
     @classmethod
     @contextmanager
     def opened(
-        cls, method: Method, loader: Loader, log: CommitLog, config: TrainerConfig, *, seed: int
+        cls, method: PredictingMethod, loader: Loader, log: CommitLog, config: TrainerConfig, *, seed: int
     ) -> Iterator[Self]:
         """Yield a replayer with the initial weights, as the only rank of a process group."""
         with tempfile.TemporaryDirectory() as folder:
@@ -96,7 +68,7 @@ class Replayer:
             )
             replayer = None
             try:
-                replayer = cls(method, loader, ranks, log, config, seed=seed)
+                replayer = cls(RankContext(ranks, method, loader, config, seed, log, SystemClock(), is_replay=True))
                 yield replayer
             finally:
                 if replayer is not None:
@@ -115,13 +87,12 @@ class Replayer:
 
     def shares(self, first_step: int, last_step: int) -> Iterator[StepShare]:
         """Yield all lanes' rows of the steps from `first_step` to `last_step`."""
-        lanes = LaneShares.alone(self.loader.config.lanes).of_rank(0)
         index = self._restored
         if first_step - 1 != index.step:
             index = TrainingPosition(first_step - 1, self.loader.cursor_at(first_step - 1))
-        steps, further = last_step - first_step + 1, min(self.forward.staleness, self._num_steps - last_step)
-        with closing(self.loader.shares(index.cursor, lanes, steps + further, index.skipped)) as shares:
-            yield from islice(with_lookahead(shares, self.forward.staleness), steps)
+        steps, further = last_step - first_step + 1, min(self.source.lookahead, self._num_steps - last_step)
+        with closing(self.loader.shares(index.cursor, self._lanes, steps + further, index.skipped)) as shares:
+            yield from islice(with_lookahead(shares, self.source.lookahead), steps)
 
     def make(self, share: StepShare) -> StepTotals:
         """Run the next step on its rows. If it is not finite, the weights stay as they were."""
@@ -140,7 +111,13 @@ class Replayer:
         return eager_layers()
 
     def training_samples(self, share: StepShare, *, step: int) -> list[LaneSamples]:
-        return self.forward.training_samples(lambda: self.model, share.lanes, step=step)
+        """Return the training samples of a step with the current weights."""
+        return self.source.collect(replace(share, upcoming=()), step=step)
+
+    def rollout(self, lane: LaneShare, *, step: int, row_id: int, sample: int) -> ReplayedRollout:
+        """Generate one completion of one prompt of a lane alone, with the current weights."""
+        assert isinstance(self.source, Rollouts), "its rows are no prompts"
+        return self.source.replayed(lane, step=step, row_id=row_id, sample=sample)
 
     def weights_digest(self) -> str:
         """Return the digest of the current weights, as commits record it."""

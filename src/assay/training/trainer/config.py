@@ -118,6 +118,11 @@ class TrainerConfig(FrozenConfig):
     threads_per_rank: PositiveInt = 1
     """CPU threads of a rank. Another number gives other bits."""
 
+    def num_steps(self, steps_per_epoch: int) -> int:
+        """Return the number of optimizer steps of the whole run."""
+        everything = self.epochs * steps_per_epoch
+        return everything if self.max_steps is None else min(everything, self.max_steps)
+
     def is_spot_checked(self, step: int) -> bool:
         """Return whether step `step` is spot-checked: every `spot_check_every` steps, rounded to steps that commit."""
         check_interval, commit_every = self.spot_check_every, self.commit_every

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from assay.base.shapes import Float
 from assay.data.loader.batch import LaneShare
 from assay.distributed.sharded_lane_sum import ShardedLaneSum
+from assay.training.numerics import GradientDigest, digest_of_tensors, extended_digest
+from assay.training.samples import SampleSource
 from assay.training.trainer.lane_forward import LaneForward, num_backwards
-from assay.training.trainer.numerics import GradientDigest, digest_of_tensors
-from assay.training.trainer.rollout_buffer import digest_with_rollouts
 
 
 class LaneGradient(NamedTuple):
@@ -30,19 +30,15 @@ class LaneGradient(NamedTuple):
 class LaneRecomputer:
     """Recomputes lanes if this process holds all weights."""
 
-    def __init__(self, forward: LaneForward, model: nn.Module) -> None:
+    def __init__(self, forward: LaneForward, source: SampleSource, model: nn.Module) -> None:
         self._forward = forward
+        self._source = source
         self._model = model
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
 
     def of(self, lane: LaneShare, *, step: int) -> LaneGradient:
         """Return the loss and gradient of a lane of dataset rows in step `step` (from 1)."""
-        return self.gradient_of_samples(self.training_samples(lane, step=step), step=step)
-
-    def training_samples(self, lane: LaneShare, *, step: int) -> LaneShare:
-        """Return the lane's training samples in step `step`, with normalized advantages."""
-        samples = self._forward.training_samples(lambda: self._model, [lane], step=step, is_recomputation=True)
-        return self._forward.normalize_advantages(samples, step=step)[0].lane
+        return self.gradient_of_samples(self._source.recollect(lane, step=step), step=step)
 
     def gradient_of_samples(self, lane: LaneShare, *, step: int) -> LaneGradient:
         """Return the loss and gradient of a lane of training samples, or of a part of them."""
@@ -57,9 +53,9 @@ class LaneRecomputer:
         return LaneGradient(loss_sum, self._forward.weight(lane), gradients)
 
     def digest(self, lane: LaneShare, *, step: int) -> int:
-        """Return the digest of the lane's gradient and of the rollouts that it generated for later steps."""
+        """Return the digest of the lane's gradient, and of what the lane computed besides."""
         digest = digest_of_tensors(self.of(lane, step=step).gradients)
-        return digest_with_rollouts(digest, self._forward.regenerated_digests(lambda: self._model, lane))
+        return extended_digest(digest, self._source.recollect_further(lane))
 
 
 class ShardedLaneRecomputer:
@@ -68,19 +64,17 @@ class ShardedLaneRecomputer:
     No rank has memory for a whole gradient, so each layer of each pass is digested and dropped.
     """
 
-    def __init__(self, forward: LaneForward, lane_sum: ShardedLaneSum) -> None:
+    def __init__(self, forward: LaneForward, source: SampleSource, lane_sum: ShardedLaneSum) -> None:
         self._forward = forward
+        self._source = source
         self._lane_sum = lane_sum
 
     def digest(self, lane: LaneShare, *, step: int) -> int:
         """Return the digest of the gradients of the lane's passes, as `ShardedLaneSum.on_own_gradients` sees them."""
-        samples = self._forward.training_samples(self._lane_sum.whole_model, [lane], step=step, is_recomputation=True)
-        own_lane = self._forward.normalize_advantages(samples, step=step)[0].lane
+        own_lane = self._source.recollect(lane, step=step)
         digest = GradientDigest()
         own = num_backwards(own_lane)
         for index in range(self._lane_sum.most_passes(own)):
             with self._lane_sum.separate_pass(index, digest.take if index < own else None):
                 self._forward.loss(self._lane_sum.module, own_lane, index, step=step).sum.backward()  # type: ignore[no-untyped-call]
-        return digest_with_rollouts(
-            digest.combined(), self._forward.regenerated_digests(self._lane_sum.whole_model, lane)
-        )
+        return extended_digest(digest.combined(), self._source.recollect_further(lane))

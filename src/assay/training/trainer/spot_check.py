@@ -24,11 +24,13 @@ from torch import Tensor
 from assay.base.seeds import derive_key
 from assay.base.shapes import Float
 from assay.data.loader.batch import LaneShare, StepShare
-from assay.distributed.lane_sum import OnOwnGradients
+from assay.distributed.lane_sum import LaneGradients
 from assay.distributed.ranks import Ranks
 from assay.records.suspect import Suspect, WrongArithmeticError
-from assay.training.trainer.numerics import GradientDigest
-from assay.training.trainer.rollout_buffer import BufferedLane, digest_with_rollouts
+from assay.training.numerics import GradientDigest, extended_digest
+
+Vote = tuple[int, int]
+"""A rank, and its digest of a lane's gradient."""
 
 
 class _Witness(NamedTuple):
@@ -40,13 +42,6 @@ class _Witness(NamedTuple):
     device: str
 
 
-class _Vote(NamedTuple):
-    """A rank's digest of a lane's gradient."""
-
-    rank: int
-    digest: int
-
-
 class Checked(NamedTuple):
     """A passed check of this rank's lane."""
 
@@ -54,21 +49,6 @@ class Checked(NamedTuple):
     digest: int | None
     """Digest of the lane's gradient; None if only the gradients of single passes were visible."""
     by_rank: int
-
-
-class OwnGradients(Protocol):
-    """Shows gradients of a rank's lanes before they are added to others: `LaneSum`, `ShardedLaneSum`."""
-
-    on_own_gradients: OnOwnGradients | None
-
-    @property
-    def adds_passes(self) -> bool:
-        """True if it shows the sum over a lane's passes; False if it shows each pass."""
-        ...
-
-    def seen_alone(self, num_positions: int) -> Sequence[int]:
-        """Return the positions among the rank's lanes whose gradient is visible alone."""
-        ...
 
 
 class Recomputer(Protocol):
@@ -85,7 +65,7 @@ class SpotCheck:
     def __init__(
         self,
         recomputer: Recomputer,
-        lane_sum: OwnGradients,
+        lane_sum: LaneGradients,
         ranks: Ranks,
         *,
         is_due: Callable[[int], bool],
@@ -116,19 +96,19 @@ class SpotCheck:
         rank, world_size = self._ranks.rank, self._ranks.world_size
         own = self._own.combined()
         lane = share.lanes[self._position]
-        shown = digest_with_rollouts(own, lane.rollout_digests) if isinstance(lane, BufferedLane) else own
+        shown = extended_digest(own, lane.further_digests)
         witnesses = self._gathered(_Witness(lane, shown, socket.gethostname(), str(self._ranks.device)))
         distance = _distance(self._seed, step, world_size)
         owner = (rank - distance) % world_size
         digests = self._gathered(self._recomputer.digest(witnesses[owner].lane, step=step))
         votes = [
-            (_Vote(rank, witness.digest), _Vote(checker, digests[checker]))
+            [(rank, witness.digest), (checker, digests[checker])]
             for rank, witness in enumerate(witnesses)
             for checker in [(rank + distance) % world_size]
         ]
-        disputed = [rank for rank, (reported, recomputed) in enumerate(votes) if reported.digest != recomputed.digest]
+        disputed = [rank for rank, (reported, recomputed) in enumerate(votes) if reported[1] != recomputed[1]]
         if disputed:
-            self._vote_on({rank: list(votes[rank]) for rank in disputed}, witnesses, step)
+            self._vote_on({rank: votes[rank] for rank in disputed}, witnesses, step)
         is_whole = self._lane_sum.adds_passes or num_passes[self._position] == 1
         return Checked(lane.lane, own if is_whole else None, (rank + distance) % world_size)
 
@@ -136,12 +116,12 @@ class SpotCheck:
         if position == self._position:
             self._own.take(parameter_indices, gradients)
 
-    def _vote_on(self, disputed: dict[int, list[_Vote]], witnesses: list[_Witness], step: int) -> None:
+    def _vote_on(self, disputed: dict[int, list[Vote]], witnesses: list[_Witness], step: int) -> None:
         suspects: dict[int, Suspect] = {}
         for owner, votes in disputed.items():
             witness = witnesses[owner]
             revotes = self._gathered(self._recomputer.digest(witness.lane, step=step))
-            votes += [_Vote(rank, digest) for rank, digest in enumerate(revotes)]
+            votes += enumerate(revotes)
             wrong, is_certain = outvoted(votes)
             for rank in wrong:
                 suspects[rank] = Suspect(
@@ -162,7 +142,7 @@ class SpotCheck:
         return everyone
 
 
-def outvoted(votes: list[tuple[int, int]] | list[_Vote]) -> tuple[list[int], bool]:
+def outvoted(votes: list[Vote]) -> tuple[list[int], bool]:
     """Return the ranks whose vote is not the most frequent digest, and whether that is certain; in a tie, all
     ranks and False."""
     counts = Counter(digest for _, digest in votes).most_common(2)

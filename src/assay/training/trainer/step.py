@@ -1,6 +1,6 @@
 """One optimizer step: a micro-batch from each lane, one gradient sum, one update.
 
-    RL methods:                      this rank's lanes of prompts become lanes of rollouts
+    once:                            collect the training samples of this rank's lanes
     for each lane of this rank:      seed the generators by (seed, step, lane); forward, backward
     over all lanes of all ranks:     gradients are summed as a binary tree, losses and counts are all-gathered
     once:                            divide by the step's weight, clip, AdamW
@@ -10,31 +10,30 @@ Only the weights and the optimizer's moments persist between steps.
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping
+from itertools import chain
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from assay.base.seeds import derive_key
 from assay.base.shapes import Float, Float64
 from assay.data.loader.batch import LaneShare, StepShare
-from assay.data.loader.lane_shares import LaneShares
-from assay.distributed.lane_sum import BucketReady
+from assay.distributed.lane_sum import LaneGradients
 from assay.distributed.ranks import Ranks
-from assay.inference.rollout import GenerationCancelledError
-from assay.records.phase import Phase
 from assay.records.rollout_log import LoggedGroup
+from assay.training.numerics import MetricSum, added_in_order, combined_digest, digest_of_tensors, means_of
+from assay.training.samples import LaneSamples, SampleSource
 from assay.training.trainer.config import OptimizerConfig, TrainerConfig
-from assay.training.trainer.lane_forward import LaneForward, means_of, num_backwards
-from assay.training.trainer.method import LaneSamples, Method, MetricSum
-from assay.training.trainer.numerics import added_in_order, autocast, combined_digest, digest_of_tensors
+from assay.training.trainer.lane_forward import LaneForward, autocast, num_backwards
+from assay.training.trainer.method import Method
 from assay.training.trainer.optimizer import average_and_clip, learning_rate, whole_tensor
 from assay.training.trainer.spot_check import Checked, SpotCheck
 
+SAMPLES_DIGEST = "rollout_digest"
+"""Metric of the digest of all samples that were generated in a step; runs have recorded it under this name."""
 LANE_S = "lane_{:04d}_s"
 """Metric of the seconds that a lane took in a step, if lanes are timed."""
 BUCKET_BYTES = "bucket_{:03d}_bytes"
@@ -65,11 +64,11 @@ class StepTotals(NamedTuple):
     metrics: Mapping[str, float] = MappingProxyType({})
     """The method's metrics as means; a metric of zero weight is left out."""
     digests: Mapping[str, float] = MappingProxyType({})
-    """Digests of rollouts and of the spot check, which a replay compares: exact integers, by metric name."""
+    """Digests of samples and of the spot check, which a replay compares: exact integers, by metric name."""
     costs: Mapping[str, float] = MappingProxyType({})
-    """Costs of a step with rollouts on this rank, by metric name; ranks differ."""
-    rollout_log: tuple[LoggedGroup, ...] | None = None
-    """Log of the prompts of this rank's lanes; None if rows are no prompts."""
+    """Costs of a step on this rank whose samples cost time, by metric name; ranks differ."""
+    log: tuple[LoggedGroup, ...] | None = None
+    """Log of the samples of this rank's lanes; None for dataset rows."""
 
     def requests_commit(self) -> bool:
         return self.stop_requested or self.commit_requested
@@ -84,10 +83,6 @@ class StepTotals(NamedTuple):
         return self.loss_sum / max(1, self.weight)
 
 
-class StepCancelledError(Exception):
-    """A rank received SIGTERM during rollout generation, so all ranks cancel the step."""
-
-
 class _LaneTotals(NamedTuple):
     """One lane in one step. Values travel as float64, which holds all of them exactly."""
 
@@ -97,7 +92,7 @@ class _LaneTotals(NamedTuple):
     weight: float
     stop_requested: float
     commit_requested: float
-    rollout_digest: float
+    digest: float
     loss: float
     metrics: list[float]
     """Sum and weight of each metric, in turn."""
@@ -106,48 +101,12 @@ class _LaneTotals(NamedTuple):
 _METRICS = _LaneTotals._fields.index("metrics")
 
 
-class LaneGradients(Protocol):
-    """Sums the gradients of all lanes of all ranks: replicated (`LaneSum`) or sharded (`ShardedLaneSum`)."""
-
-    shares: LaneShares
-    """Lanes of each rank."""
-    enter_phase: Callable[[Phase], None]
-    gathers_weights: bool
-    """True if `whole_model` is a collective."""
-
-    @property
-    def module(self) -> nn.Module: ...
-
-    def whole_model(self) -> nn.Module:
-        """Return the unwrapped model with all weights; all ranks must call this together."""
-        ...
-
-    def begin_step(self, num_backwards: Sequence[int]) -> Sequence[int]:
-        """Tell how many backward passes each lane of this rank needs; return how many the rank must make.
-
-        The rank makes more if another rank's lane needs more, because sharded ranks run passes together; and it
-        makes passes for an extra lane if other ranks have one more.
-        """
-        ...
-
-    def backward_pass(self, position: int, index: int) -> AbstractContextManager[None]:
-        """Wrap forward and backward pass `index` of the rank's lane `position`; passes run in order."""
-        ...
-
-    def step_is_done(self) -> float:
-        """Finish the step: `.grad` is complete. Return the seconds that the rank waited for others."""
-        ...
-
-    def buckets(self) -> Sequence[BucketReady]:
-        """Return the buckets in which the last step's gradients were exchanged, in order."""
-        ...
-
-
 class Stepper:
     """Runs the optimizer steps of one rank."""
 
     def __init__(
         self,
+        source: SampleSource,
         forward: LaneForward,
         lane_sum: LaneGradients,
         optimizer: torch.optim.Optimizer,
@@ -160,6 +119,7 @@ class Stepper:
     ) -> None:
         """If `times_lanes`, the costs report the seconds of each lane and when gradients were ready; the device
         is synchronized after each lane."""
+        self._source = source
         self._forward = forward
         self._lane_sum = lane_sum
         self._optimizer = optimizer
@@ -177,29 +137,27 @@ class Stepper:
     def step(self, share: StepShare, *, step: int, stop_requested: bool, commit_requested: bool = False) -> StepTotals:
         """Run optimizer step `step` (from 1) on this rank's share.
 
-        If the method makes several updates of a share, the totals are the last update's; the first is spot-checked.
+        If samples serve several updates, the totals are the last update's; the first is spot-checked. Raises
+        `StepCancelledError` on all ranks if samples could not be collected.
         """
         check = self._spot_check if self._spot_check and self._spot_check.is_due(step) else None
-        rollouts = self._collect_rollouts(share, step)
-        samples = self._forward.normalize_advantages(rollouts, step=step, gather_lanes=self._all_gather_lanes)
+        samples = self._source.collect(share, step=step)
         self._lane_sum.enter_phase("compute")
         if check:
             check.begin(share, step=step)
-        costs, self._spent_s = self._forward.rollout_costs, {"forward_s": 0.0, "backward_s": 0.0}
+        self._spent_s = {"forward_s": 0.0, "backward_s": 0.0}
         self._lane_s.clear()
         requests = stop_requested, commit_requested and self._ranks.rank == 0
         totals = self._run_update(share, samples, check, requests, step=step, update=0)
-        for update in range(1, self._forward.updates_per_step):
+        for update in range(1, self._source.updates_per_step):
             if totals.is_applied:
                 again = self._run_update(share, samples, None, requests, step=step, update=update)
                 totals = again._replace(is_verified=totals.is_verified, digests=totals.digests)
         if totals.is_applied:
-            self._forward.release(step=step)
-        if self._forward.uses_rollouts:
-            groups = tuple(group for lane_samples in samples for group in lane_samples.rollout_log)
-            totals = totals._replace(rollout_log=groups)
-        spent = {} if costs is None else {**costs, **self._spent_s}
-        return totals._replace(costs=spent | self._lane_times()) if spent or self._times_lanes else totals
+            self._source.release(step=step)
+        logs = [lane_samples.log for lane_samples in samples if lane_samples.log is not None]
+        costs = {} if self._source.costs is None else {**self._source.costs, **self._spent_s}
+        return totals._replace(log=tuple(chain.from_iterable(logs)) if logs else None, costs=costs | self._lane_times())
 
     def _lane_times(self) -> dict[str, float]:
         if not self._times_lanes:
@@ -209,36 +167,6 @@ class Stepper:
             times[BUCKET_BYTES.format(number)] = float(bucket.num_bytes)
             times[BUCKET_BEFORE_S.format(number)] = bucket.before_last_s
         return times
-
-    def _whole_model(self) -> nn.Module:
-        if self._lane_sum.gathers_weights:
-            self._lane_sum.enter_phase("synchronisation")
-        return self._lane_sum.whole_model()
-
-    def _collect_rollouts(self, share: StepShare, step: int) -> list[LaneSamples]:
-        """Return the training samples of this rank's lanes: dataset rows, or rollouts that are generated now.
-
-        Raises `StepCancelledError` on all ranks if any rank received SIGTERM during generation.
-        """
-        samples: list[LaneSamples] = []
-        is_cancelled = False
-        try:
-            samples = self._forward.training_samples(
-                self._whole_model,
-                share.lanes,
-                step=step,
-                upcoming=share.upcoming,
-                is_cancellable=True,
-                enter_phase=self._lane_sum.enter_phase,
-            )
-        except GenerationCancelledError:
-            is_cancelled = True
-        if self._forward.uses_rollouts:
-            self._lane_sum.enter_phase("communication")
-            if any(flag for [flag] in self._ranks.all_gather_numbers([is_cancelled])):
-                self._forward.cancel(step=step)
-                raise StepCancelledError
-        return samples
 
     def _run_update(
         self,
@@ -278,15 +206,15 @@ class Stepper:
             bad_lanes=tuple(int(lane.lane) for lane in lanes if not math.isfinite(lane.loss)),
             # Added in lane order, then divided.
             metrics=means_of(self._forward.metrics, [[lane.lane, *lane.metrics] for lane in lanes]),
-            digests=self._rollout_digests(lanes),
+            digests=_samples_digest(lanes),
         )
         if totals.bad_lanes:
             return totals
-        self._forward.check_step(totals.metrics, step=step)
+        self._source.check(totals.metrics, step=step)
         if check:
             num_passes = [num_backwards(lane_samples.lane) for lane_samples in samples]
             digests = self._digests(
-                check.finish(self._forward.for_recomputation(share, step=step), num_passes, step=step)
+                check.finish(self._source.for_recomputation(share, step=step), num_passes, step=step)
             )
             totals = totals._replace(is_verified=True, digests={**totals.digests, **digests})
         norm = self._update(totals.weight, rate)
@@ -339,13 +267,8 @@ class Stepper:
         nothing = MetricSum(torch.zeros_like(parts[0]), 0.0)
         for name in self._forward.metrics:
             metric = metrics.get(name, nothing)
-            parts += [metric.sum.detach().to(parts[0]), torch.as_tensor(metric.weight).to(parts[0])]
+            parts += [torch.as_tensor(metric.sum).detach().to(parts[0]), torch.as_tensor(metric.weight).to(parts[0])]
         return torch.stack(parts)
-
-    def _rollout_digests(self, lanes: list[_LaneTotals]) -> dict[str, float]:
-        if not any(lane.rollout_digest for lane in lanes):
-            return {}
-        return {"rollout_digest": float(combined_digest(int(lane.rollout_digest) for lane in lanes))}
 
     def _gather(
         self,
@@ -364,18 +287,8 @@ class Stepper:
                 self._forward.weight(lane_samples.lane),
             )
             local_lanes.append([*counts, *requests, lane_samples.digest, *numbers])
-        return [_LaneTotals._make([*line[:_METRICS], line[_METRICS:]]) for line in self._all_gather_lanes(local_lanes)]
-
-    def _all_gather_lanes(self, local_lanes: list[list[float]]) -> list[list[float]]:
-        """All-gather rows of numbers that begin with a lane index; return them in lane order."""
-        if self._ranks.world_size == 1:
-            return local_lanes
-        # all_gather needs equal shapes: ranks with fewer lanes send rows that are filtered out below.
-        no_lane = [[-1.0] * len(local_lanes[0])] * (self._lane_sum.shares.most - len(local_lanes))
-        sent = torch.tensor([*local_lanes, *no_lane], dtype=torch.float64)
-        everyone = sent.new_empty(self._ranks.world_size, *sent.shape)
-        dist.all_gather(list(everyone), sent, group=self._ranks.control)
-        return sorted(line for line in everyone.flatten(0, 1).tolist() if line[0] >= 0)
+        everyone = self._ranks.all_gather_lanes(local_lanes, most=self._lane_sum.shares.most)
+        return [_LaneTotals._make([*line[:_METRICS], line[_METRICS:]]) for line in everyone]
 
     def _update(self, weight: int, rate: float) -> float:
         gradients = self._gradients()
@@ -387,6 +300,12 @@ class Stepper:
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         return norm
+
+
+def _samples_digest(lanes: list[_LaneTotals]) -> dict[str, float]:
+    if not any(lane.digest for lane in lanes):
+        return {}
+    return {SAMPLES_DIGEST: float(combined_digest(int(lane.digest) for lane in lanes))}
 
 
 Network = nn.Module

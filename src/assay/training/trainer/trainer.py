@@ -9,19 +9,18 @@ from contextlib import closing
 from typing import Literal, NamedTuple, Protocol
 
 from assay.base.clock import Clock
+from assay.base.commit_interval import optimal_commit_interval_s
 from assay.base.errors import LossNotFiniteError
 from assay.data.loader.batch import StepShare
-from assay.data.loader.loader import Loader
-from assay.data.loader.receipts import receipt
+from assay.data.loader.loader import Loader, with_lookahead
 from assay.records.commit import Commit
 from assay.records.cursor import Cursor
 from assay.records.phase import Phase
-from assay.training.checkpoint.rollout_log import rollout_log_table
 from assay.training.checkpoint.saver import LaneReceipts, Saver
-from assay.training.trainer.commit_schedule import CommitSchedule
+from assay.training.samples import StepCancelledError
 from assay.training.trainer.config import TrainerConfig
-from assay.training.trainer.rollout_buffer import with_lookahead
-from assay.training.trainer.step import StepCancelledError, Stepper, StepTotals
+from assay.training.trainer.context import RankContext
+from assay.training.trainer.step import Stepper, StepTotals
 
 
 class TrainingPosition(NamedTuple):
@@ -42,6 +41,8 @@ class TrainingPosition(NamedTuple):
         return cls(commit.step, commit.cursor, skipped)
 
 
+ASSUMED_COMMIT_S = 0.05
+"""Cost of a commit that `auto` assumes until it has measured one in this attempt."""
 Outcome = Literal["finished", "stopped"]
 Evaluate = Callable[[int], float | None]
 """Called with the step of a commit; returns the metric that decides which commits are best."""
@@ -59,89 +60,121 @@ class Recorder(Protocol):
         ...
 
 
+class CommitSchedule:
+    """Decides when to commit: after a fixed number of steps, or (`auto`) at the interval that loses the least time.
+
+    `auto` weighs the measured cost of a commit against the failure rate so far. The schedule may depend on the clock
+    because the position of a commit changes no trained number; rank 0 decides for all ranks.
+    """
+
+    def __init__(self, config: TrainerConfig, clock: Clock, *, failure_s: float) -> None:
+        """`failure_s`: mean time between failures so far."""
+        self._config = config
+        self._clock = clock
+        self._failure_s = failure_s
+        self._next_s = clock.monotonic_s() + optimal_commit_interval_s(ASSUMED_COMMIT_S, failure_s)
+
+    def is_due(self, step: int, last_step: int) -> bool:
+        """Return whether step `step` must commit; all ranks return the same, because no clock is read."""
+        config = self._config
+        if step == last_step or (config.evaluate_every and step % config.evaluate_every == 0):
+            return True
+        return config.commit_every != "auto" and step % config.commit_every == 0
+
+    def is_requested(self) -> bool:
+        """Return whether this rank's clock requests a commit after the current step (`auto` only)."""
+        return self._config.commit_every == "auto" and self._clock.monotonic_s() >= self._next_s
+
+    def committed(self, commit_s: float) -> None:
+        """Record that a commit has started and blocked training for `commit_s` seconds."""
+        interval_s = optimal_commit_interval_s(commit_s, self._failure_s)
+        self._next_s = self._clock.monotonic_s() + interval_s
+
+
 class Trainer:
     """Trains one rank's lanes to the last step."""
 
     def __init__(
         self,
-        *,
+        context: RankContext,
         stepper: Stepper,
-        loader: Loader,
         saver: Saver,
-        lanes: Sequence[int],
         recorder: Recorder,
-        clock: Clock,
-        config: TrainerConfig,
-        schedule: CommitSchedule,
+        *,
+        lanes: Sequence[int],
+        failure_s: float,
         evaluate: Evaluate,
-        stop_requested: Callable[[], bool],
-        staleness: int = 0,
+        lookahead: int = 0,
     ) -> None:
+        """`lanes` are this rank's. `failure_s`: mean time between failures so far. `lookahead`: see `SampleSource`."""
+        self._context = context
+        self._config, self._clock = context.config, context.clock
         self._stepper = stepper
-        self._loader = loader
         self._saver = saver
         self._recorder = recorder
-        self._clock = clock
-        self._config = config
-        self._schedule = schedule
-        self._evaluate = evaluate
-        self._is_stop_requested = stop_requested
         self._lanes = lanes
-        self._staleness = staleness
+        self._schedule = CommitSchedule(self._config, self._clock, failure_s=failure_s)
+        self._evaluate = evaluate
+        self._lookahead = lookahead
+        self._receipts = LaneReceipts()
+        """Receipts of the steps since the last commit."""
+        self._committed_step = 0
 
     def train(self, position: TrainingPosition) -> Outcome:
-        """Train from `position`; all steps up to the returned outcome are committed.
-
-        A cancelled step leaves nothing; the next attempt runs it from the start.
-        """
-        last_step = num_steps(self._config, self._loader)
-        committed_step, receipts = position.step, LaneReceipts()
-        with closing(
-            self._loader.shares(position.cursor, self._lanes, last_step - position.step, position.skipped)
-        ) as read:
-            shares = with_lookahead(read, self._staleness)
+        """Train from `position`; all steps up to the returned outcome are committed."""
+        self._committed_step, last_step = position.step, self._context.num_steps
+        loader, num_left = self._context.loader, last_step - position.step
+        with closing(loader.shares(position.cursor, self._lanes, num_left, position.skipped)) as read:
+            shares = with_lookahead(read, self._lookahead)
             while position.step < last_step:
                 started_s = self._clock.monotonic_s()
                 self._recorder.phase("data")
                 share = next(shares)
                 self._saver.raise_failed()
                 try:
-                    totals = self._stepper.step(
-                        share,
-                        step=position.step + 1,
-                        stop_requested=self._is_stop_requested(),
-                        commit_requested=self._schedule.is_requested(),
-                    )
+                    totals = self._take_step(share, position.step + 1)
                 except StepCancelledError:
-                    if position.step > committed_step:
-                        self._commit(position, committed_step, receipts, is_verified=False)
+                    # The step left nothing; the next attempt runs it from the start.
+                    if position.step > self._committed_step:
+                        self._commit(position)
                     self._saver.wait()
                     return "stopped"
-                self._refuse_not_finite(totals, position)
-                position = TrainingPosition(position.step + 1, self._loader.next_cursor(share.cursor))
-                self._add_receipts(receipts, share, position.step)
-                if totals.rollout_log is not None:
-                    receipts.rollout_log.append(rollout_log_table(totals.rollout_log))
+                position = TrainingPosition(position.step + 1, loader.next_cursor(share.cursor))
                 self._write_down(totals, position.step, self._clock.monotonic_s() - started_s)
                 if self._commits_now(totals, position.step, last_step):
-                    self._commit(position, committed_step, receipts, is_verified=totals.is_verified)
-                    committed_step, receipts = position.step, LaneReceipts()
+                    self._commit(position, is_verified=totals.is_verified)
                 if totals.stop_requested and position.step < last_step:
-                    self._recorder.phase("checkpoint")  # the state was copied; wait until it is written
-                    self._saver.wait()
+                    self._finish_commit()
                     return "stopped"
-        self._recorder.phase("checkpoint")
-        self._saver.wait()
+        self._finish_commit()
         return "finished"
+
+    def _take_step(self, share: StepShare, step: int) -> StepTotals:
+        """Run a step and take its receipts; raises `LossNotFiniteError` if no update was made."""
+        totals = self._stepper.step(
+            share,
+            step=step,
+            stop_requested=self._context.is_stopping(),
+            commit_requested=self._schedule.is_requested(),
+        )
+        if not totals.is_applied:
+            what = f"the loss of lanes {list(totals.bad_lanes)}" if totals.bad_lanes else "the gradient's norm"
+            raise LossNotFiniteError(
+                f"step {step}: {what} is not finite, at a learning rate of {totals.learning_rate:.3g} "
+                "(trainer.optimizer.learning_rate, where the schedule has brought it). No update was made."
+            )
+        for lane in share.lanes:
+            self._receipts.add(lane, step=step)
+        if totals.log is not None:
+            self._receipts.add_log(totals.log)
+        return totals
 
     def _commits_now(self, totals: StepTotals, step: int, last_step: int) -> bool:
         # With `auto`, a passed spot check commits, so that a run with wrong arithmetic has a commit to go back to.
         is_verified = totals.is_verified and self._config.commit_every == "auto"
         return is_verified or totals.requests_commit() or self._schedule.is_due(step, last_step)
 
-    def _commit(
-        self, position: TrainingPosition, committed_step: int, receipts: LaneReceipts, *, is_verified: bool
-    ) -> None:
+    def _commit(self, position: TrainingPosition, *, is_verified: bool = False) -> None:
         metric = None
         if self._config.evaluate_every and position.step % self._config.evaluate_every == 0:
             self._recorder.phase("evaluation")
@@ -152,21 +185,18 @@ class Trainer:
         self._saver.begin(
             step=position.step,
             cursor=position.cursor,
-            from_step=committed_step,
-            receipts=receipts,
+            from_step=self._committed_step,
+            receipts=self._receipts,
             metric=metric,
             is_verified=is_verified,
         )
         self._schedule.committed(self._clock.monotonic_s() - began_s)
+        self._committed_step, self._receipts = position.step, LaneReceipts()
 
-    def _add_receipts(self, receipts: LaneReceipts, share: StepShare, step: int) -> None:
-        for lane in share.lanes:
-            num_rows, digest = 0, 0
-            for micro_batch in lane.micro_batches:
-                rows, part = receipt(micro_batch.row_ids)
-                num_rows, digest = num_rows + rows, (digest + part) % 2**64
-            receipts.add(step=step, lane=lane.lane, num_rows=num_rows, digest=digest)
-            receipts.quarantined.extend(lane.quarantined)
+    def _finish_commit(self) -> None:
+        """Wait until the last commit is written; its state was copied, so training went on meanwhile."""
+        self._recorder.phase("checkpoint")
+        self._saver.wait()
 
     def _write_down(self, totals: StepTotals, step: int, seconds: float) -> None:
         self._recorder.log(
@@ -186,18 +216,3 @@ class Trainer:
                 **totals.costs,
             },
         )
-
-    def _refuse_not_finite(self, totals: StepTotals, position: TrainingPosition) -> None:
-        if totals.is_applied:
-            return
-        what = f"the loss of lanes {list(totals.bad_lanes)}" if totals.bad_lanes else "the gradient's norm"
-        raise LossNotFiniteError(
-            f"step {position.step + 1}: {what} is not finite, at a learning rate of {totals.learning_rate:.3g} "
-            "(trainer.optimizer.learning_rate, where the schedule has brought it). No update was made."
-        )
-
-
-def num_steps(config: TrainerConfig, loader: Loader) -> int:
-    """Return the number of optimizer steps of the whole run."""
-    everything = config.epochs * loader.steps_per_epoch
-    return min(everything, config.max_steps) if config.max_steps is not None else everything

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from assay.base.errors import ConfigError, DamagedDataError, DataError
 from assay.data.loader import loader as loader_module
+from assay.data.loader.batch import LaneShare, StepShare
 from assay.data.loader.config import BucketedLayout, LoaderConfig, PackedLayout, PaddedLayout
-from assay.data.loader.loader import Loader
+from assay.data.loader.loader import Loader, with_lookahead
 from assay.data.loader.order import lanes_of_reader
 from assay.data.loader.receipts import NO_ROWS, receipt
 from assay.records.cursor import Cursor
@@ -589,3 +590,20 @@ def test_an_epochs_receipts_add_up_to_that_of_all_rows(fake_source):
         for window in range(loader.geometry.num_windows):
             total = total.plus(loader.expected_receipt(0, lane, window))
     assert total == receipt(np.array(source.all_rows, np.uint64))
+
+
+@pytest.mark.parametrize("num_steps", [0, 1, 2, 5])
+def test_a_share_knows_so_many_that_follow_and_no_more_are_read(num_steps):
+    shares = [StepShare(Cursor(epoch=0, step_in_epoch=step), (LaneShare(2, ()),)) for step in range(4)]
+    read = []
+
+    def reading():
+        for share in shares:
+            read.append(share)
+            yield share
+
+    for index, share in enumerate(with_lookahead(reading(), num_steps)):
+        assert len(read) == min(index + num_steps + 1, len(shares))
+        assert (share.cursor, share.lanes) == (shares[index].cursor, shares[index].lanes)
+        assert share.upcoming == tuple(item.lanes for item in shares[index + 1 : index + 1 + num_steps])
+    assert index == len(shares) - 1

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 import pytest
 
 from assay.base.commit_interval import optimal_commit_interval_s
-from assay.training.trainer.commit_schedule import ASSUMED_COMMIT_S, CommitSchedule
 from assay.training.trainer.config import TrainerConfig
+from assay.training.trainer.trainer import ASSUMED_COMMIT_S, CommitSchedule
 
 FAILURE_S = 1000.0
 

@@ -12,8 +12,8 @@ from assay.data.loader.batch import LaneShare, MicroBatch, Ragged, StepShare
 from assay.distributed.ranks import Ranks
 from assay.records.cursor import Cursor
 from assay.records.suspect import Suspect, WrongArithmeticError
+from assay.training.numerics import digest_of_tensors
 from assay.training.trainer import spot_check
-from assay.training.trainer.numerics import digest_of_tensors
 from assay.training.trainer.spot_check import Checked, SpotCheck, outvoted
 from forked_ranks import on_ranks
 

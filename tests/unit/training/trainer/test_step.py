@@ -16,11 +16,12 @@ from assay.data.loader.batch import LaneShare, StepShare
 from assay.data.loader.lane_shares import LaneShares
 from assay.distributed.ranks import Ranks
 from assay.records.cursor import Cursor
+from assay.training.numerics import MetricSum, digest_of_tensors
+from assay.training.samples import DatasetRows
 from assay.training.trainer.config import OptimizerConfig, ScheduleConfig
 from assay.training.trainer.lane_forward import LaneForward, num_backwards
 from assay.training.trainer.lane_recomputer import LaneRecomputer, ShardedLaneRecomputer
-from assay.training.trainer.method import Loss, MetricSum
-from assay.training.trainer.numerics import digest_of_tensors
+from assay.training.trainer.method import Loss
 from assay.training.trainer.optimizer import build_optimizer
 from assay.training.trainer.spot_check import SpotCheck
 from assay.training.trainer.step import Stepper, StepTotals, initial_model
@@ -98,10 +99,14 @@ def stepper_of(
     model = initial_model(method, seed=SEED, device=ranks.device)
     is_sharded = ranks.inner is not None
     lane_sum = lane_sum_of(model, ranks, num_lanes, several_passes=True)
-    recomputer = ShardedLaneRecomputer(forward, lane_sum) if is_sharded else LaneRecomputer(forward, model)
+    source = DatasetRows()
+    recomputer = (
+        ShardedLaneRecomputer(forward, source, lane_sum) if is_sharded else LaneRecomputer(forward, source, model)
+    )
     check = interval and SpotCheck(recomputer, lane_sum, ranks, is_due=lambda step: step % interval == 0, seed=SEED)
     optimizer = build_optimizer(model, CONFIG)
     stepper = Stepper(
+        source,
         forward,
         lane_sum,
         optimizer,
@@ -220,7 +225,7 @@ def test_a_spot_checks_digest_is_that_of_the_lane_computed_apart(tmp_path: Path)
         model = initial_model(NoisyRegression(), seed=SEED, device=CPU)
         forward = LaneForward(NoisyRegression(), device=CPU, precision="float32", seed=SEED)
         number = int(digests["spot_check_lane"])
-        apart = LaneRecomputer(forward, model)
+        apart = LaneRecomputer(forward, DatasetRows(), model)
         again = apart.of(lane(number), step=1)
         losses = [reference_pass(model, rows, number, index, 1)[0] for index, rows in enumerate(LANES[number])]
         assert again.loss_sum == pytest.approx(sum(loss.item() for loss in losses))

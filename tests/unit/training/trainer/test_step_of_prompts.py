@@ -16,18 +16,19 @@ from assay.data.loader.lane_shares import LaneShares
 from assay.distributed.ranks import Ranks
 from assay.records.cursor import Cursor
 from assay.training.checkpoint.parts import ROLLOUTS
+from assay.training.numerics import combined_digest
+from assay.training.samples import StepCancelledError
 from assay.training.trainer import step as step_module
 from assay.training.trainer.config import OptimizerConfig, ScheduleConfig
 from assay.training.trainer.lane_forward import LaneForward
 from assay.training.trainer.lane_recomputer import LaneRecomputer, ShardedLaneRecomputer
 from assay.training.trainer.method import Loss
-from assay.training.trainer.numerics import combined_digest
 from assay.training.trainer.optimizer import build_optimizer
 from assay.training.trainer.spot_check import SpotCheck
-from assay.training.trainer.step import StepCancelledError, Stepper, StepTotals, initial_model
+from assay.training.trainer.step import Stepper, StepTotals, initial_model
 from forked_ranks import on_ranks
 from noisy_regression import NoisyRegression, PromptRows, micro_batch
-from shared_lanes import lane_sum_of
+from shared_lanes import lane_sum_of, source_of
 from variants import slow
 
 SEED, NUM_STEPS = 11, 10
@@ -45,19 +46,22 @@ def lanes_of(ranks: Ranks, of_lanes: list[list[int]] = PROMPTS, *, more: int = 0
 
 
 def stepper_of(ranks: Ranks, method: NoisyRegression, *, checks: bool = False, **choices: Any) -> Any:
-    """With its parts: `.stepper`, `.forward`, `.lane_sum`, `.model`."""
+    """With its parts: `.stepper`, `.source`, `.lane_sum`, `.model`."""
     is_sharded = ranks.inner is not None
-    numbers = [lane.lane for lane in lanes_of(ranks)]
-    forward = LaneForward(method, device=ranks.device, precision="float32", seed=SEED, lanes=numbers, **choices)
+    updates = method.updates_per_rollout if isinstance(method, PromptRows) else 1
+    forward = LaneForward(method, device=ranks.device, precision="float32", seed=SEED, updates_per_step=updates)
     model = initial_model(method, seed=SEED, device=ranks.device)
     lane_sum = lane_sum_of(model, ranks, len(PROMPTS), several_passes=True, gathers=True)
-    recomputer = ShardedLaneRecomputer(forward, lane_sum) if is_sharded else LaneRecomputer(forward, model)
+    source = source_of(method, forward, lane_sum, ranks, SEED, **choices)
+    recomputer = (
+        ShardedLaneRecomputer(forward, source, lane_sum) if is_sharded else LaneRecomputer(forward, source, model)
+    )
     check = SpotCheck(recomputer, lane_sum, ranks, is_due=lambda step: True, seed=SEED) if checks else None
     stepper = Stepper(
-        forward, lane_sum, build_optimizer(model, CONFIG), ranks, config=CONFIG, num_steps=NUM_STEPS,
+        source, forward, lane_sum, build_optimizer(model, CONFIG), ranks, config=CONFIG, num_steps=NUM_STEPS,
         spot_check=check,
     )  # fmt: skip
-    return SimpleNamespace(stepper=stepper, forward=forward, lane_sum=lane_sum, model=model)
+    return SimpleNamespace(stepper=stepper, source=source, lane_sum=lane_sum, model=model)
 
 
 def portable(totals: StepTotals) -> StepTotals:
@@ -87,7 +91,7 @@ def test_a_step_of_prompts_is_that_of_the_rows_that_the_model_answers(tmp_path: 
     def pair(ranks: Ranks) -> Any:
         method, share = PromptRows(), StepShare(Cursor(), lanes_of(ranks))
         prompted, plain = stepper_of(ranks, method), stepper_of(ranks, NoisyRegression())
-        result = prompted.forward.training_samples(lambda: prompted.model, share.lanes, step=1)
+        result = prompted.source.collect(share, step=1)
         totals = portable(prompted.stepper.step(share, step=1, stop_requested=False))
         rows = StepShare(Cursor(), tuple(item.lane for item in result))
         of_rows = portable(plain.stepper.step(rows, step=1, stop_requested=False))
@@ -99,16 +103,16 @@ def test_a_step_of_prompts_is_that_of_the_rows_that_the_model_answers(tmp_path: 
             completed,
             method.checked,
             same,
-            [group for item in result for group in item.rollout_log],
+            [group for item in result for group in item.log],
         )
 
-    [(totals, of_rows, completed, checked, is_same, rollout_log)] = on_ranks(1, pair, tmp_path)
+    [(totals, of_rows, completed, checked, is_same, log)] = on_ranks(1, pair, tmp_path)
     rewards = sum(map(sum, completed)) / 6
     metrics = {**of_rows.metrics, "shaped_reward": rewards}
     digests = {"rollout_digest": float(combined_digest(combined_digest(rows) for rows in completed))}
     assert totals.metrics == metrics and totals.digests == digests and checked == [(1, metrics)]
-    assert totals.rollout_log == tuple(rollout_log) and len(rollout_log) == 6 and of_rows.rollout_log is None
-    assert totals._replace(metrics={}, digests={}, rollout_log=None) == of_rows._replace(metrics={})
+    assert totals.log == tuple(log) and len(log) == 6 and of_rows.log is None
+    assert totals._replace(metrics={}, digests={}, log=None) == of_rows._replace(metrics={})
     assert totals.num_rows == 6 and is_same
 
 
@@ -133,12 +137,10 @@ def test_ranks_make_the_steps_of_prompts_that_one_rank_makes_and_check_them(case
             for (totals, weights), (of_one, weights_of_one) in zip(found, alone, strict=True):
                 assert totals.is_verified and not of_one.is_verified
                 assert totals.digests["rollout_digest"] == of_one.digests["rollout_digest"]
-                assert totals._replace(is_verified=False, digests={}, rollout_log=()) == of_one._replace(
-                    digests={}, rollout_log=()
-                )
+                assert totals._replace(is_verified=False, digests={}, log=()) == of_one._replace(digests={}, log=())
                 assert weights == weights_of_one
-        journals = [[group for found in of_ranks for group in found[step][0].rollout_log] for step in (0, 1)]
-        assert [sorted(rollout_log) for rollout_log in journals] == [sorted(totals.rollout_log) for totals, _ in alone]
+        journals = [[group for found in of_ranks for group in found[step][0].log] for step in (0, 1)]
+        assert [sorted(log) for log in journals] == [sorted(totals.log) for totals, _ in alone]
 
 
 def test_later_updates_of_a_step_go_on_from_the_first(tmp_path: Path) -> None:
@@ -146,7 +148,7 @@ def test_later_updates_of_a_step_go_on_from_the_first(tmp_path: Path) -> None:
         parts = stepper_of(ranks, PromptRows(updates_per_rollout=2))
         share = StepShare(Cursor(), (LaneShare(0, (micro_batch([4]),)),))
         model = initial_model(NoisyRegression(), seed=SEED, device=ranks.device)
-        [result] = parts.forward.training_samples(lambda: model, share.lanes, step=1)
+        [result] = parts.source.collect(share, step=1)
         [row] = result.lane.micro_batches[0].row_ids.tolist()
         totals = parts.stepper.step(share, step=1, stop_requested=False)
         return totals.loss_sum, weights_of(parts.model), manually(model, row), weights_of(model)
@@ -193,7 +195,7 @@ def test_after_an_update_that_is_not_made_no_other_is_tried(tmp_path: Path) -> N
         parts = stepper_of(ranks, method)
         share = StepShare(Cursor(), (LaneShare(0, (micro_batch([4]),)),))
         totals = parts.stepper.step(share, step=1, stop_requested=False)
-        held = parts.forward.parts[ROLLOUTS].has(1, 0)
+        held = parts.source.parts[ROLLOUTS].has(1, 0)
         return totals.is_applied, totals.bad_lanes, method.num_passes, held, len(method.checked)
 
     assert on_ranks(1, diverges, tmp_path) == [(False, (0,), 2, True, 1)]
@@ -263,7 +265,7 @@ def requested_of_one(ranks: Ranks) -> Any:
     before = weights_of(parts.model)
     with pytest.raises(StepCancelledError):
         parts.stepper.step(StepShare(Cursor(), steps[1], upcoming=(steps[2],)), step=2, stop_requested=False)
-    held, own = parts.forward.parts[ROLLOUTS], steps[0][0].lane
+    held, own = parts.source.parts[ROLLOUTS], steps[0][0].lane
     return [step for step in range(5) if held.has(step, own)], weights_of(parts.model) == before
 
 
@@ -276,5 +278,5 @@ def test_what_a_step_does_not_say_is_none() -> None:
         num_rows=1, num_tokens=1, weight=1, loss_sum=1.0, gradient_norm=1.0, learning_rate=0.1,
         stop_requested=False, commit_requested=False, exchange_s=0.0, bad_lanes=(),
     )  # fmt: skip
-    assert totals.is_verified is False and totals.rollout_log is None
+    assert totals.is_verified is False and totals.log is None
     assert totals.metrics == totals.digests == totals.costs == {}

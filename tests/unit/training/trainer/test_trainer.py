@@ -22,10 +22,10 @@ from assay.data.loader.receipts import receipt
 from assay.records.commit import Quarantined
 from assay.records.cursor import Cursor
 from assay.records.rollout_log import LoggedGroup
-from assay.training.trainer.commit_schedule import CommitSchedule
+from assay.training.samples import StepCancelledError
 from assay.training.trainer.config import TrainerConfig
-from assay.training.trainer.step import StepCancelledError, StepTotals
-from assay.training.trainer.trainer import Trainer, TrainingPosition, num_steps
+from assay.training.trainer.step import StepTotals
+from assay.training.trainer.trainer import Trainer, TrainingPosition
 from noisy_regression import completion_of
 
 LANES = range(2, 4)
@@ -140,11 +140,16 @@ def trained(
     **config: Any,
 ) -> str:
     trainer_config = TrainerConfig.model_validate({"epochs": 2, "commit_every": 4} | config)
-    schedule = CommitSchedule(trainer_config, rank, failure_s=1e9)  # type: ignore[arg-type]
+    context: Any = SimpleNamespace(
+        loader=reader or loader(),
+        config=trainer_config,
+        clock=rank,
+        is_stopping=lambda: rank.stops,
+        num_steps=trainer_config.num_steps(STEPS_PER_EPOCH),
+    )
     trainer = Trainer(
-        stepper=rank, loader=reader or loader(), saver=rank, lanes=LANES, recorder=rank, clock=rank,
-        config=trainer_config, schedule=schedule, evaluate=rank.evaluate, stop_requested=lambda: rank.stops,
-        **({} if staleness is None else {"staleness": staleness}),
+        context, rank, rank, rank, lanes=LANES, failure_s=1e9, evaluate=rank.evaluate,
+        **({} if staleness is None else {"lookahead": staleness}),
     )  # type: ignore[arg-type]  # fmt: skip
     return trainer.train(index or TrainingPosition(0, Cursor()))
 
@@ -224,7 +229,7 @@ def test_a_step_is_given_the_prompts_of_those_that_it_answers_ahead(staleness: i
 
 def test_a_commit_has_the_journal_of_its_steps_and_what_was_quarantined() -> None:
     group = LoggedGroup(1, 2, 9, "trained", "[]", (completion_of(7),))
-    rank = Rank(completions={step: {"rollout_log": (group._replace(step=step),)} for step in (1, 2, 3, 5)})
+    rank = Rank(completions={step: {"log": (group._replace(step=step),)} for step in (1, 2, 3, 5)})
     trained(rank, reader=Damaged(Source(), LoaderConfig(**SIZES), ("input_ids",)), max_steps=6)
     steps = [[table["step"].to_pylist() for table in commit["receipts"].rollout_log] for commit in rank.commits]
     assert steps == [[[1], [2], [3]], [[5]]]
@@ -318,7 +323,7 @@ def test_a_step_that_was_not_made_ends_the_run_and_names_its_learning_rate(wrong
 @pytest.mark.parametrize(("max_steps", "expected"), [(None, 10), (3, 3), (99, 10)])
 def test_a_run_has_the_steps_of_its_epochs_or_as_many_as_allowed(max_steps, expected) -> None:
     config = TrainerConfig(epochs=2, max_steps=max_steps)
-    assert num_steps(config, loader()) == expected
+    assert config.num_steps(loader().steps_per_epoch) == expected
 
 
 class Abandons(Rank):

@@ -25,7 +25,8 @@ from assay.training.methods.classify.loss import (
     cross_entropy_sum,
     squared_error_sum,
 )
-from assay.training.trainer.method import Loss, MetricSum
+from assay.training.numerics import MetricSum
+from assay.training.trainer.method import Loss
 
 
 class Labels(ABC):

@@ -29,7 +29,8 @@ from assay.training.methods.dpo.config import (
     DpoConfig,
 )
 from assay.training.methods.dpo.loss import pair_losses
-from assay.training.trainer.method import FrozenModels, Loss, MetricSum
+from assay.training.numerics import MetricSum
+from assay.training.trainer.method import FrozenModels, Loss
 
 REFERENCE = "reference"
 

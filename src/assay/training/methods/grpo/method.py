@@ -23,6 +23,7 @@ from assay.data.dataset.tokens import load_tokenizer
 from assay.data.loader.batch import LaneShare, MicroBatch
 from assay.inference.local.generator import Generator
 from assay.inference.local.stop_tokens import CompletionText
+from assay.inference.protocol import SamplingParams
 from assay.inference.remote_config import LogprobGap, RemoteSampler
 from assay.inference.rollout import GenerationCancelledError, Prompt, Rollout
 from assay.models.causal_config import PretrainedCausalConfig
@@ -31,7 +32,7 @@ from assay.models.exporting import ExportOptions, save_model
 from assay.models.lora import adapters_off
 from assay.models.token_scores import CausalNetwork, TokenScores
 from assay.records.exported_model import ModelForm
-from assay.scoring.sampler import Sampling
+from assay.records.phase import EnterPhase
 from assay.training.checkpoint.reward_cache import RewardCache
 from assay.training.methods.grpo.batch import (
     PromptRow,
@@ -66,15 +67,10 @@ from assay.training.methods.grpo.rollouts import (
     scaled_lane,
     training_lane,
 )
-from assay.training.trainer.method import (
-    EnterPhase,
-    FrozenModels,
-    LaneSamples,
-    Loss,
-    MetricSum,
-    ReplayedRollout,
-)
-from assay.training.trainer.numerics import combined_digest
+from assay.training.numerics import MetricSum, combined_digest
+from assay.training.rollouts.source import ReplayedRollout
+from assay.training.samples import LaneSamples
+from assay.training.trainer.method import FrozenModels, Loss
 
 REFERENCE, OLD, LOGPROB_GAP = "reference", "old_logprobs", "logprob_gap"
 DRIFT = "drift"
@@ -346,8 +342,8 @@ class GrpoMethod:
         return frozenset(self.config.end_ids())
 
     @property
-    def _sampling(self) -> Sampling:
-        return Sampling(**self.config.sampling.model_dump())
+    def _sampling(self) -> SamplingParams:
+        return SamplingParams(**self.config.sampling.model_dump())
 
     def _scores(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]) -> TokenScores:
         scores: TokenScores = model(
@@ -449,7 +445,7 @@ class GrpoMethod:
         self,
         model: nn.Module,
         prompts: Sequence[Prompt],
-        sampling: Sampling,
+        sampling: SamplingParams,
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> list[Rollout]:
         if not prompts:

@@ -25,9 +25,9 @@ from assay.base.units import tenths_text
 from assay.data.dataset.columns import ITEM
 from assay.data.loader.batch import MicroBatch
 from assay.models.reward_network import RewardNetwork
-from assay.scoring.grade import Grade, GraderRunner, Values, sample_values
+from assay.scoring.grade import Grade, ItemFailure, ItemFailureKind
+from assay.scoring.grader_runner import GraderRunner, Values, sample_values
 from assay.scoring.graders import grader_sha256
-from assay.scoring.item_failure import ItemFailure, ItemFailureKind
 from assay.training.checkpoint.named_commit import CommitName
 from assay.training.checkpoint.parts import MODEL, model_state, restore_model
 from assay.training.checkpoint.saver import weights_digest
@@ -42,7 +42,8 @@ from assay.training.methods.grpo.reward_config import (
     reward_model,
     uses_judge,
 )
-from assay.training.trainer.method import FrozenModels, MetricSum
+from assay.training.numerics import MetricSum
+from assay.training.trainer.method import FrozenModels
 
 FAILURE_KINDS = tuple(
     kind for kind in get_args(ItemFailureKind) if kind.startswith(("invalid", "python", "formula", "reward"))

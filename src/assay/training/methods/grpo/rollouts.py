@@ -26,7 +26,7 @@ from assay.training.methods.grpo.config import GrpoConfig, MaskOverlong, ShapeOv
 from assay.training.methods.grpo.loss import group_advantages
 from assay.training.methods.grpo.outcomes import overlong_penalties
 from assay.training.methods.grpo.rewards import Graded
-from assay.training.trainer.numerics import added_in_order
+from assay.training.numerics import added_in_order
 
 
 class RolloutGroup(NamedTuple):
@@ -191,7 +191,8 @@ def rollout_log_entries(
     graders: str,
 ) -> tuple[LoggedGroup, ...]:
     """Return the rollout log of a lane: `graded` are all its completions, `trained_lane` its training samples."""
-    size = config.group_size
+    size, is_remote = config.group_size, isinstance(config.sampler, RemoteSampler)
+    to_read = set() if trained_lane.lane else _best_and_worst(graded[:size])
     return tuple(
         LoggedGroup(
             step,
@@ -201,10 +202,14 @@ def rollout_log_entries(
             graders,
             tuple(
                 _rollout_log_entry(
-                    rollout, shaped_rewards, advantage, with_tokens=isinstance(config.sampler, RemoteSampler)
+                    rollout, grade, advantage, with_tokens=is_remote or index in to_read, with_logprobs=is_remote
                 )
-                for rollout, shaped_rewards, advantage in zip(
-                    group.rollouts, graded[at : at + size], group.advantages.tolist(), strict=True
+                for index, rollout, grade, advantage in zip(
+                    range(at, at + size),
+                    group.rollouts,
+                    graded[at : at + size],
+                    group.advantages.tolist(),
+                    strict=True,
                 )
             ),
         )
@@ -214,8 +219,17 @@ def rollout_log_entries(
     )
 
 
-def _rollout_log_entry(rollout: Rollout, graded: Graded, advantage: float, *, with_tokens: bool) -> LoggedCompletion:
-    """`with_tokens`: log the tokens, because a remote engine's completions cannot be generated again."""
+def _best_and_worst(graded: Sequence[Graded]) -> set[int]:
+    """Return the indices of the completions with the highest and the lowest reward, which the run's page shows."""
+    indices = [index for index, grade in enumerate(graded) if grade.reward is not None]
+    rewards = {index: grade.reward or 0.0 for index, grade in enumerate(graded)}
+    return {choose(indices, key=rewards.__getitem__) for choose in (max, min)} if indices else set()
+
+
+def _rollout_log_entry(
+    rollout: Rollout, graded: Graded, advantage: float, *, with_tokens: bool, with_logprobs: bool
+) -> LoggedCompletion:
+    """Tokens and logprobs of a remote engine's completions are logged because they cannot be generated again."""
     failure = graded.failure
     return LoggedCompletion(
         digest=rollout_digest(rollout),
@@ -227,7 +241,7 @@ def _rollout_log_entry(rollout: Rollout, graded: Graded, advantage: float, *, wi
         failure_kind="" if failure is None else failure.kind,
         failure="" if failure is None else failure.text,
         tokens=tuple(rollout.tokens.tolist()) if with_tokens else None,
-        logprobs=tuple(rollout.logprobs.tolist()) if with_tokens else None,
+        logprobs=tuple(rollout.logprobs.tolist()) if with_logprobs else None,
     )
 
 

@@ -20,7 +20,8 @@ from assay.records.exported_model import ModelForm
 from assay.training.methods.reward.config import MARGIN_OF_REWARDS, RewardConfig
 from assay.training.methods.reward.exporting import load_exported, save_exported
 from assay.training.methods.reward.loss import reward_losses
-from assay.training.trainer.method import FrozenModels, Loss, MetricSum
+from assay.training.numerics import MetricSum
+from assay.training.trainer.method import FrozenModels, Loss
 
 
 class RewardMethod:

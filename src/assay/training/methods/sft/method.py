@@ -18,7 +18,8 @@ from assay.records.evaluation import TRAINED_TOKENS
 from assay.records.exported_model import ModelForm
 from assay.training.methods.sft.batch import sft_tensors, trained_tokens
 from assay.training.methods.sft.config import NATS_PER_TOKEN, TOKEN_ACCURACY, SftConfig
-from assay.training.trainer.method import FrozenModels, Loss, MetricSum
+from assay.training.numerics import MetricSum
+from assay.training.trainer.method import FrozenModels, Loss
 
 
 class SftMethod:

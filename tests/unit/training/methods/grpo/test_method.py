@@ -19,8 +19,8 @@ from agreement.tiny_models import END, save_tiny
 from assay.base.seeds import derive_key
 from assay.data.loader.batch import LaneShare
 from assay.inference.local.generator import BatchInvariance, Generator
+from assay.inference.protocol import SamplingParams
 from assay.inference.rollout import Prompt, Rollout
-from assay.scoring.sampler import Sampling
 from assay.training.methods.grpo.batch import PromptRow
 from assay.training.methods.grpo.config import GrpoConfig
 from assay.training.methods.grpo.method import GrpoMethod
@@ -34,7 +34,7 @@ from assay.training.methods.grpo.rollouts import (
     scaled_lane,
     training_lane,
 )
-from assay.training.trainer.lane_forward import LaneForward
+from assay.training.numerics import means_of
 from prompt_rows import grpo_config, prompt_lane
 
 CPU = torch.device("cpu")
@@ -171,8 +171,13 @@ def test_a_failed_grade_is_not_learned_and_a_lane_may_have_nothing_to_learn(base
 
 def normalize_advantages(method: GrpoMethod, result: Any) -> Any:
     """By a step that has no other lanes."""
-    forward = LaneForward(method, device=CPU, precision="float32", seed=0)
-    return forward.normalize_advantages(result, step=1, gather_lanes=lambda lanes: lanes)
+    if not (names := method.step_statistics):
+        return result
+    lines = [
+        [samples.lane.lane, *(float(part) for name in names for part in samples.metrics[name])] for samples in result
+    ]
+    means = means_of(names, lines)
+    return [samples._replace(lane=method.normalize_advantages(samples.lane, means)) for samples in result]
 
 
 def advantages_of(result: Any) -> np.ndarray:
@@ -314,7 +319,7 @@ def test_held_out_prompts_are_drawn_like_those_that_are_learned_from_with_the_sa
 
     def lengths(temperature: float) -> list[int]:
         network = LlamaForCausalLM.from_pretrained(base).eval()
-        sampling = Sampling(temperature=temperature, max_tokens=6)
+        sampling = SamplingParams(temperature=temperature, max_tokens=6)
         drawn = Generator(network, ends=[END]).generate(prompts, sampling)
         return [len(item.tokens) for item in drawn]
 
@@ -343,10 +348,9 @@ def test_held_out_prompts_are_answered_greedily_where_the_recipe_says_so_and_gra
 
 def test_a_step_whose_answers_nobody_could_grade_is_refused(base: Path) -> None:
     method = GrpoMethod(grpo_config(base, max_reward_failures=0.25))
-    forward = LaneForward(method, device=CPU, precision="float32", seed=0)
-    forward.check_step({"failed_grades": 0.25}, step=3)
+    method.check_step({"failed_grades": 0.25}, step=3)
     with pytest.raises(Exception, match="max_reward_failures"):
-        forward.check_step({"failed_grades": 0.26}, step=3)
+        method.check_step({"failed_grades": 0.26}, step=3)
 
 
 @pytest.mark.parametrize(

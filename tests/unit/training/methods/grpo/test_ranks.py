@@ -9,21 +9,22 @@ from transformers.models.llama.modeling_llama import LlamaForCausalLM
 from agreement.tiny_models import save_tiny
 from assay.data.loader.batch import StepShare
 from assay.data.loader.lane_shares import LaneShares
+from assay.data.loader.loader import with_lookahead
 from assay.distributed.ranks import Ranks
 from assay.records.cursor import Cursor
 from assay.records.suspect import WrongArithmeticError
 from assay.training.checkpoint.parts import ROLLOUTS, model_state
 from assay.training.methods.grpo.method import GrpoMethod
+from assay.training.samples import StepCancelledError
 from assay.training.trainer.config import OptimizerConfig
 from assay.training.trainer.lane_forward import LaneForward
 from assay.training.trainer.lane_recomputer import LaneRecomputer, ShardedLaneRecomputer
 from assay.training.trainer.optimizer import build_optimizer, whole_tensor
-from assay.training.trainer.rollout_buffer import with_lookahead
 from assay.training.trainer.spot_check import SpotCheck
-from assay.training.trainer.step import StepCancelledError, Stepper, initial_model
+from assay.training.trainer.step import Stepper, initial_model
 from forked_ranks import on_ranks
 from prompt_rows import grpo_config, prompt_lane
-from shared_lanes import lane_sum_of
+from shared_lanes import lane_sum_of, source_of
 
 LANES, SEED = 4, 5
 any_parallel = pytest.mark.parametrize("shards_weights", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -46,6 +47,11 @@ class ChangesOneToken(GrpoMethod):
         return completions
 
 
+def forward_of(method: GrpoMethod, ranks: Ranks) -> LaneForward:
+    updates = method.updates_per_rollout
+    return LaneForward(method, device=ranks.device, precision="float32", seed=SEED, updates_per_step=updates)
+
+
 def steps_on(
     ranks: Ranks,
     base: Path,
@@ -63,22 +69,27 @@ def steps_on(
     model = initial_model(method, seed=SEED, device=ranks.device)
     is_sharded = ranks.inner is not None
     lanes = LaneShares(LANES, ranks.world_size, interleaved=is_sharded).of_rank(ranks.rank)
-    forward = LaneForward(method, device=ranks.device, precision="float32", seed=SEED, lanes=lanes)
+    forward = LaneForward(
+        method, device=ranks.device, precision="float32", seed=SEED, updates_per_step=method.updates_per_rollout
+    )
     lane_sum = lane_sum_of(model, ranks, LANES, gathers=True)
-    recomputer = ShardedLaneRecomputer(forward, lane_sum) if is_sharded else LaneRecomputer(forward, model)
+    source = source_of(method, forward, lane_sum, ranks, SEED)
+    recomputer = (
+        ShardedLaneRecomputer(forward, source, lane_sum) if is_sharded else LaneRecomputer(forward, source, model)
+    )
     check = SpotCheck(recomputer, lane_sum, ranks, is_due=lambda step: True, seed=SEED)
     optimizer = build_optimizer(model, CONFIG)
-    stepper = Stepper(forward, lane_sum, optimizer, ranks, config=CONFIG, num_steps=num_steps, spot_check=check)
+    stepper = Stepper(source, forward, lane_sum, optimizer, ranks, config=CONFIG, num_steps=num_steps, spot_check=check)
     found = []
     try:
         shares = (
             tuple(prompt_lane(lane, [10 * step + 2 * lane, 10 * step + 2 * lane + 1]) for lane in lanes)
             for step in range(1, num_steps + 1)
         )
-        steps = with_lookahead((StepShare(Cursor(), of_step) for of_step in shares), forward.staleness)
+        steps = with_lookahead((StepShare(Cursor(), of_step) for of_step in shares), source.lookahead)
         for step, share in enumerate(steps, 1):
             if step == resumes_before:
-                waiting = forward.parts[ROLLOUTS]
+                waiting = source.parts[ROLLOUTS]
                 retained = waiting.state()
                 waiting.restore(retained)
             totals = stepper.step(share, step=step, stop_requested=False)
@@ -131,10 +142,13 @@ def abandoned_on(ranks: Ranks, base: Path) -> tuple[bool, bool]:
 
     method = GrpoMethod(grpo_config(base))
     model = initial_model(method, seed=SEED, device=ranks.device)
-    forward = LaneForward(method, device=ranks.device, precision="float32", seed=SEED, is_stopping=is_stopping)
+    forward = LaneForward(
+        method, device=ranks.device, precision="float32", seed=SEED, updates_per_step=method.updates_per_rollout
+    )
     is_sharded = ranks.inner is not None
     lane_sum = lane_sum_of(model, ranks, LANES, gathers=True)
-    stepper = Stepper(forward, lane_sum, build_optimizer(model, CONFIG), ranks, config=CONFIG, num_steps=2)
+    source = source_of(method, forward, lane_sum, ranks, SEED, is_stopping=is_stopping)
+    stepper = Stepper(source, forward, lane_sum, build_optimizer(model, CONFIG), ranks, config=CONFIG, num_steps=2)
     lanes = LaneShares(LANES, ranks.world_size, interleaved=is_sharded).of_rank(ranks.rank)
     rows = tuple(prompt_lane(lane, [2 * lane, 2 * lane + 1]) for lane in lanes)
 
@@ -171,11 +185,14 @@ def accused(ranks: Ranks, base: Path) -> tuple[list[str], dict[str, float]]:
     """The phases of a step that is not checked, and what it cost."""
     method = GrpoMethod(grpo_config(base))
     model = initial_model(method, seed=SEED, device=ranks.device)
-    forward = LaneForward(method, device=ranks.device, precision="float32", seed=SEED)
+    forward = LaneForward(
+        method, device=ranks.device, precision="float32", seed=SEED, updates_per_step=method.updates_per_rollout
+    )
     is_sharded = ranks.inner is not None
     lane_sum = lane_sum_of(model, ranks, LANES, gathers=True)
+    source = source_of(method, forward, lane_sum, ranks, SEED)
     optimizer = build_optimizer(model, CONFIG)
-    stepper = Stepper(forward, lane_sum, optimizer, ranks, config=CONFIG, num_steps=1)
+    stepper = Stepper(source, forward, lane_sum, optimizer, ranks, config=CONFIG, num_steps=1)
     lanes = LaneShares(LANES, ranks.world_size, interleaved=is_sharded).of_rank(ranks.rank)
     share = StepShare(Cursor(), tuple(prompt_lane(lane, [2 * lane, 2 * lane + 1]) for lane in lanes))
     entered: list[str] = []

@@ -9,10 +9,8 @@ starts with an empty buffer.
 
 import io
 import json
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,11 +20,11 @@ import torch
 from assay.base.errors import DamagedDataError
 from assay.base.shapes import UInt8, UInt64
 from assay.data.dataset.columns import TOKENS
-from assay.data.loader.batch import LaneShare, MicroBatch, Ragged, StepShare
+from assay.data.loader.batch import LaneShare, MicroBatch, Ragged
 from assay.training.checkpoint.parts import State
 from assay.training.checkpoint.rollout_log import parse_rollout_log, rollout_log_file, rollout_log_table
-from assay.training.trainer.method import LaneSamples, MetricSum
-from assay.training.trainer.numerics import combined_digest
+from assay.training.numerics import MetricSum
+from assay.training.samples import LaneSamples
 
 
 @dataclass(frozen=True)
@@ -34,9 +32,7 @@ class BufferedLane(LaneShare):
     """A lane of buffered rollouts with all that another rank needs to recompute it."""
 
     upcoming: tuple[tuple[int, LaneShare], ...] = ()
-    """Later steps and their prompts, for which this step generated rollouts."""
-    rollout_digests: tuple[int, ...] = ()
-    """Digests of these rollouts."""
+    """Later steps and their prompts, for which this step generated the rollouts of `further_digests`."""
 
 
 class BufferedRollouts(NamedTuple):
@@ -86,7 +82,7 @@ class RolloutBuffer:
             lane.lane,
             self.of(step, lane).lane.micro_batches,
             upcoming=tuple((future_step, upcoming[future_step]) for future_step, _ in buffered),
-            rollout_digests=tuple(digest for _, digest in buffered),
+            further_digests=tuple(digest for _, digest in buffered),
         )
 
     def discard_trained(self, trained_step: int) -> None:
@@ -114,20 +110,6 @@ class RolloutBuffer:
         }
 
 
-def digest_with_rollouts(digest: int, buffered: Sequence[int]) -> int:
-    """Return one digest of a lane's gradient and of the rollouts that it generated for later steps."""
-    return combined_digest([digest, *buffered]) if buffered else digest
-
-
-def with_lookahead(shares: Iterator[StepShare], num_steps: int) -> Iterator[StepShare]:
-    """Yield each share together with the prompts of the next `num_steps` shares."""
-    window = deque(islice(shares, num_steps + 1))
-    while window:
-        share = window.popleft()
-        yield replace(share, upcoming=tuple(later.lanes for later in window)) if window else share
-        window.extend(islice(shares, 1))
-
-
 def _row_ids(lane: LaneShare) -> UInt64[np.ndarray, "row"]:
     ids = [batch.row_ids for batch in lane.micro_batches]
     return np.concatenate(ids) if ids else np.zeros(0, np.uint64)
@@ -149,7 +131,7 @@ def _packed(buffered: dict[int, BufferedRollouts]) -> bytes:
             }
         )
         arrays[f"{step}-prompts"] = row_ids
-        arrays[f"{step}-journal"] = np.frombuffer(rollout_log_file([rollout_log_table(samples.rollout_log)]), np.uint8)
+        arrays[f"{step}-journal"] = np.frombuffer(rollout_log_file([rollout_log_table(samples.log or ())]), np.uint8)
         for index, batch in enumerate(samples.lane.micro_batches):
             arrays[f"{step}-{index}"] = np.frombuffer(_table_bytes(batch), np.uint8)
     buffer = io.BytesIO()

@@ -1,44 +1,45 @@
-"""Generators and precision: what determines the numbers of a forward and backward pass besides its inputs.
+"""Sums in a fixed order, and digests of numbers.
 
-Numbers are compared by a digest of their bytes: two computations of the same quantity are equal in each bit, or
-one of them is wrong.
+A sum has the same bits everywhere only if it is added in the same order everywhere. Numbers are compared by a digest
+of their bytes: two computations of the same quantity are equal in each bit, or one of them is wrong.
 """
 
 import operator
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import reduce
+from typing import NamedTuple
 
 import torch
 import xxhash
 from torch import Tensor
 
 from assay.base.shapes import Float, Shaped
-from assay.training.trainer.config import Precision
 
 DIGEST_BITS = 52
 """Width of digests that are logged as metrics: the integers that a float64 holds exactly."""
-
-
-def seed_generators(key: int) -> None:
-    """Seed the generators like `torch.manual_seed`, a hundred times faster: only the backends in use are seeded."""
-    torch.default_generator.manual_seed(key)
-    if torch.cuda.is_available():
-        torch.cuda.manual_seed(key)
-
-
-def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
-    """Return the autocast context of a forward pass."""
-    is_bfloat16 = precision == "bfloat16" or (
-        precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported()
-    )
-    return torch.autocast(device.type, torch.bfloat16) if is_bfloat16 else nullcontext()
 
 
 def added_in_order(numbers: Iterable[float]) -> float:
     """Return the sum, added from left to right. Python's `sum` compensates rounding errors from 3.12 on, so its
     bits differ."""
     return reduce(operator.add, numbers, 0.0)
+
+
+class MetricSum(NamedTuple):
+    """A contribution to a metric: the step's value is the sum of sums over the sum of weights."""
+
+    sum: Shaped[Tensor, ""] | float
+    weight: Shaped[Tensor, ""] | float
+
+
+def means_of(names: Sequence[str], lanes: Sequence[Sequence[float]]) -> dict[str, float]:
+    """Return weighted means of metrics; a metric of zero weight is left out.
+
+    A line holds the lane index, then sum and weight of each metric. Lines are added in the given order.
+    """
+    totals = [added_in_order(of_lanes) for of_lanes in zip(*lanes, strict=True)][1:]
+    named = zip(names, totals[::2], totals[1::2], strict=True)
+    return {name: total / weight for name, total, weight in named if weight}
 
 
 def digest_of_bits(tensor: Shaped[Tensor, "..."]) -> int:
@@ -53,6 +54,11 @@ def combined_digest(digests: Iterable[int]) -> int:
     joined = b"".join(digest.to_bytes(8, "little") for digest in digests)
     digest: int = xxhash.xxh3_64_intdigest(joined)
     return digest & ((1 << DIGEST_BITS) - 1)
+
+
+def extended_digest(digest: int, further: Sequence[int]) -> int:
+    """Return one digest of a lane's gradient and of what the lane computed besides, if anything."""
+    return combined_digest([digest, *further]) if further else digest
 
 
 class GradientDigest:

@@ -1,9 +1,7 @@
 """What was said and waits to be learned: whose it is, by which weights, and that a commit brings it back."""
 
 import io
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,12 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.base.errors import DamagedDataError
-from assay.data.loader.batch import LaneShare, MicroBatch, Ragged, StepShare
-from assay.records.cursor import Cursor
+from assay.data.loader.batch import LaneShare, MicroBatch, Ragged
 from assay.records.rollout_log import LoggedGroup
-from assay.training.trainer.method import LaneSamples, MetricSum
-from assay.training.trainer.numerics import combined_digest
-from assay.training.trainer.rollout_buffer import RolloutBuffer, digest_with_rollouts, with_lookahead
+from assay.training.numerics import MetricSum
+from assay.training.rollouts.buffer import RolloutBuffer
+from assay.training.samples import LaneSamples
 from noisy_regression import completion_of, micro_batch
 from payloads import Payload
 
@@ -68,7 +65,7 @@ def steps_of(held: RolloutBuffer, lane: int = 2) -> list[int]:
 
 
 def assert_same(one: LaneSamples, other: LaneSamples) -> None:
-    assert one.lane.lane == other.lane.lane and one.digest == other.digest and one.rollout_log == other.rollout_log
+    assert one.lane.lane == other.lane.lane and one.digest == other.digest and one.log == other.log
     assert one.metrics.keys() == other.metrics.keys()
     for name, (total, weight) in one.metrics.items():
         again = other.metrics[name]
@@ -131,19 +128,14 @@ def test_a_lane_is_checked_with_what_it_said_in_the_same_step(order: int) -> Non
     upcoming = {step: prompts(2, step) for step in (3, 4, 5, 6)}
     checked = held.for_recomputation(5, prompts(2, 5), upcoming)
     assert checked.lane == 2 and checked.micro_batches == ()
-    assert checked.upcoming == ((4, upcoming[4]), (6, upcoming[6])) and checked.rollout_digests == (404, 604)
+    assert checked.upcoming == ((4, upcoming[4]), (6, upcoming[6])) and checked.further_digests == (404, 604)
 
 
 def test_a_checked_lane_learns_what_its_prompts_became() -> None:
     held, batch = RolloutBuffer((2,)), completions([(1, [4], 0.5)])
     held.put(5, [prompts(2, 5)], [became(2, 7, batch)], policy_step=2)
     checked = held.for_recomputation(5, prompts(2, 5), {})
-    assert checked.micro_batches == (batch,) and checked.upcoming == () and checked.rollout_digests == ()
-
-
-def test_a_digest_of_a_lane_that_said_nothing_is_its_gradients() -> None:
-    assert digest_with_rollouts(5, ()) == 5
-    assert digest_with_rollouts(5, (1, 2)) == combined_digest([5, 1, 2])
+    assert checked.micro_batches == (batch,) and checked.upcoming == () and checked.further_digests == ()
 
 
 @settings(deadline=None, max_examples=60)
@@ -187,23 +179,6 @@ def test_a_state_that_would_run_something_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="allow_pickle=False"):
         RolloutBuffer((2,)).restore({"00002": buffer.getvalue()})
     assert not payload.ran()
-
-
-@pytest.mark.parametrize("num_steps", [0, 1, 2, 5])
-def test_a_share_knows_so_many_that_follow_and_no_more_are_read(num_steps: int) -> None:
-    shares = [StepShare(Cursor(epoch=0, step_in_epoch=step), (prompts(2, step),)) for step in range(4)]
-    read: list[Any] = []
-
-    def reading() -> Iterator[StepShare]:
-        for share in shares:
-            read.append(share)
-            yield share
-
-    for index, share in enumerate(with_lookahead(reading(), num_steps)):
-        assert len(read) == min(index + num_steps + 1, len(shares))
-        assert (share.cursor, share.lanes) == (shares[index].cursor, shares[index].lanes)
-        assert share.upcoming == tuple(item.lanes for item in shares[index + 1 : index + 1 + num_steps])
-    assert index == len(shares) - 1
 
 
 def test_every_lane_has_an_answer_and_every_row_a_line() -> None:

@@ -1,4 +1,4 @@
-"""What fixes the numbers of a pass, and the digests by which two computations of one thing are compared."""
+"""Sums in the order of lanes, and the digests by which two computations of one thing are compared."""
 
 import pytest
 import torch
@@ -6,64 +6,15 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.training.trainer.numerics import (
+from assay.training.numerics import (
     DIGEST_BITS,
     GradientDigest,
-    autocast,
     combined_digest,
     digest_of_bits,
     digest_of_tensors,
-    seed_generators,
+    extended_digest,
+    means_of,
 )
-
-CPU = torch.device("cpu")
-
-
-@settings(deadline=None)
-@given(st.integers(0, 2**64 - 1))
-def test_generators_are_seeded_as_pytorch_seeds_them(key) -> None:
-    seed_generators(key)
-    ours = torch.rand(3)
-    torch.manual_seed(key)
-    assert torch.equal(ours, torch.rand(3))
-
-
-@pytest.mark.parametrize(
-    ("precision", "dtype"),
-    [("auto", torch.float32), ("float32", torch.float32), ("bfloat16", torch.bfloat16)],
-)
-def test_a_forward_pass_on_a_cpu_is_in_bfloat16_only_if_asked_for(precision, dtype) -> None:
-    layer = torch.nn.Linear(2, 2)
-    with autocast(precision, CPU):
-        assert layer(torch.ones(1, 2)).dtype == dtype
-    assert layer.weight.dtype == torch.float32
-
-
-@pytest.mark.parametrize("has_gpu", [False, True])
-def test_a_gpus_generator_is_seeded_alike_where_there_is_one(monkeypatch: pytest.MonkeyPatch, has_gpu) -> None:
-    seeded: list[int] = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
-    monkeypatch.setattr(torch.cuda, "manual_seed", seeded.append)
-    seed_generators(7)
-    assert seeded == [7] * has_gpu
-
-
-@pytest.mark.parametrize(
-    ("precision", "device", "has_bfloat16", "is_mixed"),
-    [
-        ("auto", "cuda", True, True),
-        ("auto", "cuda", False, False),
-        ("auto", "cpu", True, False),
-        ("float32", "cuda", True, False),
-        ("bfloat16", "cuda", False, True),
-    ],
-)
-def test_auto_is_bfloat16_on_a_gpu_that_has_it(monkeypatch, precision, device, has_bfloat16, is_mixed) -> None:
-    requested: list[tuple[object, ...]] = []
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: has_bfloat16)
-    monkeypatch.setattr(torch, "autocast", lambda *inputs: requested.append(inputs))
-    autocast(precision, torch.device(device))
-    assert requested == [(device, torch.bfloat16)] * is_mixed
 
 
 def test_a_digest_is_of_the_bytes_in_row_major_order_wherever_they_lie() -> None:
@@ -115,3 +66,15 @@ def test_digests_are_those_that_runs_have_written_down() -> None:
         3160801448275161, 3475785580771630, 1906950747906627,
     ]  # fmt: skip
     assert digest_of_tensors([torch.arange(3.0), torch.ones(2, 2)]) == 3482526106344280
+
+
+def test_means_are_of_sums_in_the_order_of_lanes_over_what_weighs_something() -> None:
+    lanes = [[0.0, 1e16, 1.0, 5.0, 0.0], [1.0, 1.0, 1.0, 7.0, 0.0], [2.0, -1e16, 2.0, 9.0, 0.0]]
+    assert means_of(["a", "b"], lanes) == {"a": ((1e16 + 1.0) - 1e16) / 4}
+    assert means_of(["a"], [[7.0, 6.0, 3.0]]) == {"a": 2.0}
+    assert means_of([], [[0.0], [1.0]]) == {}
+
+
+def test_a_digest_of_a_lane_that_computed_nothing_else_is_its_gradients() -> None:
+    assert extended_digest(5, ()) == 5
+    assert extended_digest(5, (1, 2)) == combined_digest([5, 1, 2])

@@ -1,0 +1,1 @@
+"""Rollouts: completions of prompts that the policy generates to train on."""
