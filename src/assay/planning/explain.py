@@ -6,9 +6,11 @@ resource has no shadow price.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
+from assay.planning.program.calendar import HOURS_PER_WEEK
 from assay.planning.program.plan import Plan, Planned, PlannedRun
 from assay.planning.program.program import Program
 from assay.planning.schedule import InfeasibleError
@@ -211,6 +213,26 @@ def _roles(program: Program, item: Planned) -> set[str]:
 
 def _releases(item: Planned) -> list[int]:
     return [end for run in item.runs for _, end in run.holds] or [item.end_h]
+
+
+def people_load(program: Program, plan: Plan) -> dict[str, list[tuple[float, float]]]:
+    """Return role or person -> (full-time equivalents planned, available) in each week of the plan."""
+    num_weeks = -(-max(item.end_h for item in plan.items) // HOURS_PER_WEEK)
+    planned = {name: [0.0] * num_weeks for name in program.team}
+    available = {name: [0.0] * num_weeks for name in program.team}
+    halves = [half for half in program.calendar.half_days() if half[0] < num_weeks * HOURS_PER_WEEK]
+    per_week = Counter(begin // HOURS_PER_WEEK for begin, _ in halves)
+    for begin, end in halves:
+        week = begin // HOURS_PER_WEEK
+        for name, role in program.team.items():
+            available[name][week] += (role.fte - _away(program, name, begin)) / per_week[week]
+        for item in plan.items:
+            spans = [hold for run in item.runs for hold in run.holds] or [(item.start_h, item.end_h)]
+            times = sum(since < end and until > begin for since, until in spans)
+            for name, fte in item.people.items() if times else ():
+                for role_name in program.roles_of(name):
+                    planned[role_name][week] += times * fte / per_week[week]
+    return {name: list(zip(planned[name], available[name], strict=True)) for name in program.team}
 
 
 def prices(program: Program, earliest: Plan, solve: Callable[[Program], Plan], *, now_h: int = 0) -> tuple[Price, ...]:

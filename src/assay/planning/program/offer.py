@@ -1,5 +1,6 @@
 """An offer: the chosen scope, its schedule and its risk, compared with the optimum of the full scope."""
 
+import math
 from typing import Any
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
@@ -10,6 +11,11 @@ from assay.planning.program.calendar import Calendar
 from assay.planning.program.plan import Plan
 from assay.planning.program.risk import Probability
 from assay.records.record import Record
+
+
+def changed_share(own: float, base: float, known: float) -> float:
+    """Return `known` plus the change from `base` to `own`, as a probability."""
+    return min(1.0, max(0.0, known + own - base))
 
 
 class Quantiles(FrozenConfig):
@@ -45,6 +51,37 @@ class Safety(FrozenConfig):
         """Return a probability as text; never 0% or 100%, because a finite number of samples cannot show
         these."""
         return sampled_percent_text(share, self.num_programs)
+
+    def standard_error(self, share: float) -> float:
+        """Return the simulation's standard error of a probability."""
+        return math.sqrt(share * (1.0 - share) / self.num_programs)
+
+    def anchored(self, base: "Safety", known: "Safety") -> "Safety":
+        """Return `known` plus the change from `base` to this.
+
+        `base` and `known` are the same plan, simulated with few samples (those of this) and with many. So the plan has
+        the same figures wherever it stands beside its changes, and the changes are as precise as paired samples are.
+        """
+        if self == base:
+            return known
+
+        def quantiles(own: Quantiles, from_: Quantiles, at: Quantiles) -> Quantiles:
+            return Quantiles(
+                p10=at.p10 + own.p10 - from_.p10, p50=at.p50 + own.p50 - from_.p50, p90=at.p90 + own.p90 - from_.p90
+            )
+
+        return self.model_copy(
+            update={
+                "p_on_time": changed_share(self.p_on_time, base.p_on_time, known.p_on_time),
+                "p_over_budget": changed_share(self.p_over_budget, base.p_over_budget, known.p_over_budget),
+                "decision_day": quantiles(self.decision_day, base.decision_day, known.decision_day),
+                "device_hours": quantiles(self.device_hours, base.device_hours, known.device_hours),
+                "verdicts": {
+                    name: changed_share(value, base.verdicts[name], known.verdicts[name])
+                    for name, value in self.verdicts.items()
+                },
+            }
+        )
 
 
 class Move(FrozenConfig):

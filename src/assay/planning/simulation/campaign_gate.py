@@ -9,24 +9,33 @@ failure mode as often as for a candidate that fails at its `failure_rate`. The o
 the sealed holdout) are assumed to pass; if they may not, declare a separate gate.
 """
 
+import math
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import bdtr, gammaincinv
+from scipy.special import bdtr, gammaincinv, ndtr, ndtri
 
 from assay.base.shapes import Bool, Float64
 from assay.planning.program.campaign_rule import POINTS
+from assay.planning.program.plan import Plan
 from assay.planning.program.program import Program
 from assay.planning.program.work import Evidence, GateRule
+from assay.statistics.campaign.look_power import (
+    MAX_SEEDS,
+    LookPower,
+    SufficientDesign,
+    power_of_looks,
+    sufficient_design,
+)
 from assay.statistics.campaign.looks import LookPlan
 from assay.statistics.campaign.rule import Bounds, CampaignRule, bounds_of_look, forecast_of
 from assay.statistics.effect import Effect
 from assay.statistics.failure_rate import rate_lower, rate_upper
 from assay.statistics.guardrail import pass_probability
-from assay.statistics.power import VarianceComponents, components_from_discordance
-from assay.statistics.seeds.trimmed import MIN_SEEDS, inner_seeds, normal_seeds, trimmed_variance
+from assay.statistics.power import POWER, VarianceComponents, components_from_discordance
+from assay.statistics.seeds.trimmed import MIN_SEEDS, OverSeeds, inner_seeds, normal_seeds, trimmed_variance
 
 _VARIANCES = 96
 """Number of seed variances at which the clauses are solved; between them they are interpolated linearly."""
@@ -81,6 +90,72 @@ def _noise(program: Program, benchmark: str) -> tuple[VarianceComponents, int]:
     return components_of(program, benchmark), program.benchmarks[benchmark].items
 
 
+class _Noise(TypedDict):
+    num_items: int
+    over_seeds: OverSeeds
+
+
+class DesignPower(NamedTuple):
+    """How often a gate recognises a gain worth having, judged as `assay decide campaign --check` judges it."""
+
+    gate: str
+    least_gain: float
+    """Smallest gain worth having, in points."""
+    look: LookPower
+    """The gate with all its runs."""
+    sufficient: SufficientDesign | None
+    """The fewest seeds, else the fewest more items, with enough power; None if neither suffices."""
+
+
+def power_of_gate(program: Program, gate: str, *, num_seeds: int | None = None) -> DesignPower:
+    """Return the power of a gate that reads a gain; with `num_seeds` of each arm instead of the program's."""
+    evidence = program.gates[gate].evidence
+    assert evidence is not None, f"'{gate}' reads no gain"
+    if num_seeds is None:
+        runs = program.activities[evidence.runs].runs if evidence.runs in program.activities else None
+        num_seeds = runs.count // evidence.arms if runs is not None else 0
+    noise = _noise(program, evidence.benchmark)
+    if evidence.rule is None:
+        return _power_of_thresholds(program, gate, evidence, num_seeds)
+    design = _Design(evidence.rule, *noise, max(num_seeds, 2))
+    if num_seeds < design.fewest_seeds():
+        look = LookPower(num_seeds, math.inf, scales=0.0, stops=0.0, gives_up=0.0)
+        design = design._replace(num_seeds=design.fewest_seeds())
+    else:
+        look = power_of_looks(design.plan(), design.thresholds(), design.components, **design.noise())[-1]
+    enough = sufficient_design(design.plan(), design.thresholds(), design.components, **design.noise())
+    return DesignPower(gate, evidence.least_gain, look, enough)
+
+
+def power_of_last_gate(program: Program, plan: Plan) -> DesignPower | None:
+    """Return the power of the last gate that reads a gain; None if no gate does."""
+    ends = {item.name: item.end_h for item in plan.items}
+    gates = [name for name, gate in program.gates.items() if gate.evidence is not None and name in ends]
+    return power_of_gate(program, max(gates, key=ends.__getitem__)) if gates else None
+
+
+def _power_of_thresholds(program: Program, gate: str, evidence: Evidence, num_seeds: int) -> DesignPower:
+    """Return the power of a gate that compares the estimate with `pass_at`."""
+    pass_at, stop_below = evidence.thresholds
+    components, num_items = _noise(program, evidence.benchmark)
+    assert program.pilot is not None, "a gate reads a gain, and there is no pilot"
+    prior_sd = program.pilot.prior_sd
+    least = float(ndtr(evidence.least_gain / prior_sd))
+    worthy = prior_sd * ndtri(least + (1.0 - least) * (np.arange(_VARIANCES) + 0.5) / _VARIANCES)
+
+    def power_of(seeds: int) -> LookPower:
+        error = max(POINTS * components.standard_error(num_seeds=seeds, num_items=num_items), 1e-300)
+        finds = pass_at + error * float(ndtri(POWER))
+        scales, stops = (
+            float(ndtr(side).mean()) for side in ((worthy - pass_at) / error, (stop_below - worthy) / error)
+        )
+        return LookPower(seeds, finds / POINTS, scales, stops, gives_up=0.0)
+
+    counts = range(max(num_seeds, 1), MAX_SEEDS + 1)
+    enough = next((SufficientDesign(seeds, 1) for seeds in counts if power_of(seeds).is_enough), None)
+    return DesignPower(gate, evidence.least_gain, power_of(max(num_seeds, 1)), enough)
+
+
 class _Design(NamedTuple):
     rule: GateRule
     components: VarianceComponents
@@ -90,6 +165,9 @@ class _Design(NamedTuple):
     @property
     def is_trimmed(self) -> bool:
         return self.rule.over_seeds == "trimmed"
+
+    def noise(self) -> _Noise:
+        return {"num_items": self.num_items, "over_seeds": self.rule.over_seeds}
 
     def fewest_seeds(self) -> int:
         return MIN_SEEDS if self.is_trimmed else 2

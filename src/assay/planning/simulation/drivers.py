@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from assay.base.errors import ConfigError
+from assay.planning.program.offer import changed_share
 from assay.planning.program.program import Program
 from assay.planning.program.risk import Risk
 from assay.planning.simulation.compile import Baseline
@@ -37,6 +38,12 @@ class ScenarioStats(NamedTuple):
     """Mean."""
     device_hours: float
     """Mean."""
+
+    def anchored(self, base: "ScenarioStats", known: "ScenarioStats") -> "ScenarioStats":
+        """Return `known` plus the change from `base`, as `Safety.anchored` does."""
+        shares = (changed_share(*values) for values in zip(self[:3], base[:3], known[:3], strict=True))
+        means = (at + own - from_ for own, from_, at in zip(self[3:], base[3:], known[3:], strict=True))
+        return ScenarioStats(*shares, *means)
 
 
 class Driver(NamedTuple):
@@ -91,18 +98,27 @@ def scenario_stats(outcome: Outcome, selected: Flags | slice = np.s_[:]) -> Scen
     )
 
 
-def tornado(program: Program, baseline: Baseline, *, num_samples: int = DRIVER_SAMPLES, seed: int = 0) -> list[Driver]:
-    """Return all drivers, strongest first."""
+def tornado(
+    program: Program,
+    baseline: Baseline,
+    *,
+    num_samples: int = DRIVER_SAMPLES,
+    seed: int = 0,
+    known: Outcome | None = None,
+) -> list[Driver]:
+    """Return all drivers, strongest first. `known` is the plan simulated with more samples: changes are added to it."""
     now, ends = simulate(program, baseline, num_samples=num_samples, seed=seed), list(_ends(program))
     changes = [change for _, _, low, _, high, _ in ends for change in (low, high)]
     programs = ((program.changed(change), baseline) for change in changes)
-    found = map(scenario_stats, simulate_many(programs, num_samples=num_samples, seed=seed, known=[now]))
+    base, anchor = scenario_stats(now), scenario_stats(known or now)
+    outcomes = simulate_many(programs, num_samples=num_samples, seed=seed, known=[now])
+    found = (scenario_stats(outcome).anchored(base, anchor) for outcome in outcomes)
     drivers = [
         Driver(name, title, next(found), low_text, next(found), high_text)
         for name, title, _, low_text, _, high_text in ends
     ]
     if program.pilot is not None:
-        drivers.append(_gain_driver(now))
+        drivers.append(_gain_driver(known or now))
     return sorted(drivers, key=lambda driver: -driver.swing())
 
 

@@ -14,13 +14,15 @@ from typing import NamedTuple
 import numpy as np
 
 from assay.planning.program.campaign_rule import POINTS
+from assay.planning.program.offer import Safety
 from assay.planning.program.program import Program
 from assay.planning.program.work import Evidence
-from assay.planning.simulation.campaign_gate import components_of
+from assay.planning.simulation.campaign_gate import components_of, power_of_gate
 from assay.planning.simulation.compile import Baseline, CompiledProgram, compile_program
 from assay.planning.simulation.network import Array
+from assay.planning.simulation.offer import safety_of
 from assay.planning.simulation.outcome import Outcome, resimulate, simulate_many
-from assay.planning.simulation.sampling import p_pass, seeds_of
+from assay.planning.simulation.sampling import seeds_of
 
 STOP_PROBABILITY = 0.2
 """A rung stops a candidate if the probability of a worthwhile gain is below this."""
@@ -81,15 +83,10 @@ class SeedCountOption(NamedTuple):
     """Relative to the program; negative: fewer."""
     standard_error: float
     """Standard error of the gate's estimate, in points."""
-    p_pass_if_least: float
-    """Probability that the gate passes if the gain is one prior standard deviation above the least."""
-    p_scale: float
-    """Probability that the program ends with `scale`."""
+    power: float
+    """Probability that the gate scales a gain worth having, without its guardrails."""
     p_wrong: float
-    p_on_time: float
-    p_over_budget: float
-    device_hours: float
-    """Median."""
+    safety: Safety
 
 
 def _last_evidence(compiled: CompiledProgram) -> tuple[str, Evidence] | None:
@@ -164,10 +161,12 @@ def seeds_table(
     *,
     num_samples: int,
     seed: int = 0,
+    known: Safety | None = None,
 ) -> list[SeedCountOption]:
     """Simulate the last gate with different numbers of seeds per arm, including date and budget.
 
-    By default from two fewer to two more than now.
+    By default from two fewer to two more than now, and the fewest that recognise half of the gains worth having.
+    `known` is the program as it is, simulated with more samples: changes are added to it.
     """
     compiled = compile_program(program, baseline)
     last = _last_evidence(compiled)
@@ -176,29 +175,32 @@ def seeds_table(
     gate, evidence = last
     now = seeds_of(compiled, evidence.runs)
     lines = []
-    counts = range(max(1, now - 2), now + 3) if seeds is None else seeds
+    if seeds is None:
+        enough = power_of_gate(program, gate, num_seeds=now).sufficient
+        remedy = {enough.num_seeds} if enough is not None and enough.items_factor == 1 else set()
+        seeds = sorted({*range(max(1, now - 2), now + 3), *remedy})
+    counts = seeds
     key = f"activities.{evidence.runs}.runs.count"
     evaluated = ((program.changed({key: evidence.arms * count}), baseline) for count in counts)
     outcomes = simulate_many(evaluated, num_samples=num_samples, seed=seed)
     for num_seeds, outcome in zip(counts, outcomes, strict=True):
         look = outcome.samples.gates[gate][0]
         assert look.estimate is not None and look.standard_error is not None
-        target_gain = evidence.least_gain + float(outcome.samples.gain.std())
         p_wrong, _ = _decide_now(outcome.samples.gain, [look.estimate], evidence.least_gain)
         lines.append(
             SeedCountOption(
                 num_seeds,
                 num_seeds - now,
                 float(look.standard_error[0]),
-                p_pass(outcome.compiled, gate, target_gain, num_samples=num_samples, seed=seed),
-                outcome.shares()["scale"],
+                power_of_gate(program, gate, num_seeds=num_seeds).look.scales,
                 p_wrong,
-                outcome.p_on_time(),
-                outcome.p_over_budget(),
-                float(np.median(outcome.device_hours)),
+                safety_of(outcome),
             )
         )
-    return lines
+    base = next((line.safety for line in lines if line.num_more == 0), None)
+    if known is None or base is None:
+        return lines
+    return [line._replace(safety=line.safety.anchored(base, known)) for line in lines]
 
 
 def _decide_now(gain: Array, estimates: Sequence[Array], least: float) -> tuple[float, float]:

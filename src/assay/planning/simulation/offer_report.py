@@ -50,6 +50,7 @@ def build_offer_report(
     `questions=False` leaves out what-ifs and readings, which need further solves.
     """
     program, outcome, seed = offered.program, offered.outcome, offered.offer.seed
+    known = offered.offer.safety
     baseline = baseline_of(offered.offer.plan)
     few = min(num_samples, DRIVER_SAMPLES)
     what_ifs: tuple[SimulatedWhatIf, ...] = ()
@@ -60,17 +61,17 @@ def build_offer_report(
             executor.submit(solve, program, solver=offered.solver) for solve in (what_if_results, readings) if questions
         ]
         report_progress("moving each driver to its ends")
-        drivers = tornado(program, baseline, num_samples=few, seed=seed)
+        drivers = tornado(program, baseline, num_samples=few, seed=seed, known=outcome)
         report_progress("trying each mitigation")
         lines = register(program, greedy_schedule, num_samples=few, seed=seed)
         report_progress("weighing stages, seeds and rungs")
         stages, rungs = stages_information(outcome), ladder(outcome)
-        seeds = seeds_table(program, baseline, num_samples=few, seed=seed)
+        seeds = seeds_table(program, baseline, num_samples=few, seed=seed, known=known)
         if questions:
             report_progress("asking what if")
-            what_ifs = simulate_what_ifs(solving[0].result(), num_samples=num_samples, seed=seed)
+            what_ifs = simulate_what_ifs(solving[0].result(), num_samples=num_samples, seed=seed, known=known)
             report_progress("reading the cluster's rule in every way")
-            read = simulate_what_ifs(solving[1].result(), num_samples=few, seed=seed)
+            read = simulate_what_ifs(solving[1].result(), num_samples=few, seed=seed, known=known)
     return OfferReport(
         offered, tuple(drivers), tuple(lines), tuple(stages), tuple(rungs), tuple(seeds), what_ifs, read, few
     )

@@ -63,6 +63,24 @@ class Outcome:
         """Return verdict -> share of samples."""
         return {verdict: float((self.verdict == verdict).mean()) for verdict in ("scale", "narrow", "stop")}
 
+    def gate_shares(self, gate: str) -> dict[str, float]:
+        """Return the last verdict of a gate -> share of all samples; `not reached` if the program ended before."""
+        items = zip(self.compiled.indices(gate), self.samples.gates[gate], strict=True)
+        last = np.full(len(self.verdict), "not reached")
+        for index, look in items:
+            was_held = self.samples.replay_samples.is_active[index] & ~np.isnan(self.replay.finish_h[index])
+            last = np.where(was_held, look.verdict, last)
+        verdicts = ("pass", "narrow", "again", "stop", "not reached")
+        return {verdict: float((last == verdict).mean()) for verdict in verdicts}
+
+    def span_h(self, node: str) -> tuple[Array, Array]:
+        """Return the start and the end of an activity, gate or event in the samples that complete it, without
+        repeats; empty if none does."""
+        indices = [index for index in self.compiled.indices(node) if not self.compiled.items[index].repeat]
+        start, end = self.replay.start_h[indices].min(axis=0), self.replay.finish_h[indices].max(axis=0)
+        is_complete = ~np.isnan(start) & ~np.isnan(end)
+        return start[is_complete], end[is_complete]
+
     def decision_days(self, *shares: float) -> list[float]:
         """Return quantiles of the decision day, counted from the program's start."""
         return [float(hour) / 24.0 for hour in np.quantile(self.decision_h, shares)]

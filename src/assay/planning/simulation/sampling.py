@@ -187,14 +187,6 @@ def sample_program(compiled: CompiledProgram, *, num_samples: int, seed: int = 0
     return ProgramSamples(replay_samples, gate_results.gain, gate_results.gates)
 
 
-def p_pass(compiled: CompiledProgram, gate: str, gain: float, *, num_samples: int, seed: int = 0) -> float:
-    """Return the probability that the first look of a gate passes if the true gain is `gain` points."""
-    sampler = QuasiRandom(num_samples=num_samples, seed=derive_key(seed, "if"), num_axes=_GATE_AXES)
-    active = np.ones((len(compiled.items), num_samples), bool)
-    found = _look(compiled, gate, sampler, np.full(num_samples, gain), active, 0, is_last=True)
-    return float((found.verdict == "pass").mean())
-
-
 def baseline_replay_samples(compiled: CompiledProgram) -> ReplaySamples:
     """Return a single sample without risks and noise, in which all gates pass."""
     shape = (len(compiled.items), 1)

@@ -196,14 +196,13 @@ def more_seeds_text(report: OfferReport) -> str:
     """`scale in 18.5% with 4 of each arm (over budget in 6.1%), in ...`; empty if no gate reads a gain."""
     more = [line for line in report.seeds if line.num_more > 0]
 
-    def probability_text(share: float) -> str:
-        return sampled_percent_text(share, report.num_few_samples)
+    def shares(safety: Safety) -> tuple[str, str]:
+        return safety.probability_text(safety.verdicts["scale"]), safety.probability_text(safety.p_over_budget)
 
-    return ", ".join(
-        f"{'' if index else 'scale '}in {probability_text(line.p_scale)} with {line.num_seeds}"
-        f"{'' if index else ' of each arm'} (over budget in {probability_text(line.p_over_budget)})"
-        for index, line in enumerate(more)
-    )
+    first, *others = ((line.num_seeds, *shares(line.safety)) for line in more)
+    texts = [f"scale in {first[1]} with {first[0]} of each arm (over budget in {first[2]})"]
+    texts += [f"in {scales} with {num_seeds} (over budget in {over})" for num_seeds, scales, over in others]
+    return ", ".join(texts)
 
 
 def broken_promises(offer: Offer) -> list[str]:
@@ -426,14 +425,11 @@ def _ladder(report: OfferReport) -> Iterator[Block]:
             ("seeds of each arm", lambda line: str(line.num_seeds)),
             ("error (points)", lambda line: f"{line.standard_error:.2f}"),
             ("wrong if decided on it alone", lambda line: percent_text(line.p_wrong)),
-            (
-                "passes a clear gain",
-                lambda line: sampled_percent_text(line.p_pass_if_least, report.num_few_samples),
-            ),
-            ("ends with 'scale'", lambda line: sampled_percent_text(line.p_scale, report.num_few_samples)),
-            ("on time", lambda line: sampled_percent_text(line.p_on_time, report.num_few_samples)),
-            ("over budget", lambda line: sampled_percent_text(line.p_over_budget, report.num_few_samples)),
-            ("device-hours (median)", lambda line: f"{line.device_hours:,.0f}"),
+            ("recognises a gain worth having", lambda line: percent_text(line.power)),
+            ("ends with 'scale'", lambda line: line.safety.probability_text(line.safety.verdicts["scale"])),
+            ("on time", lambda line: line.safety.probability_text(line.safety.p_on_time)),
+            ("over budget", lambda line: line.safety.probability_text(line.safety.p_over_budget)),
+            ("device-hours (median)", lambda line: f"{line.safety.device_hours.p50:,.0f}"),
         )
 
 

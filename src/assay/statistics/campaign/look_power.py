@@ -13,7 +13,7 @@ from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 
 from assay.statistics.campaign.looks import LookPlan
-from assay.statistics.campaign.rule import CampaignRule, bounds_of_look
+from assay.statistics.campaign.rule import CampaignRule, bounds_of_look, forecast_of
 from assay.statistics.effect import Effect, Leading
 from assay.statistics.power import POWER, VarianceComponents, error_of_design, variance_scatter
 from assay.statistics.seeds.trimmed import OverSeeds
@@ -39,6 +39,11 @@ class LookPower(NamedTuple):
     """Share that is wrongly stopped because the gain seems too small or unlikely."""
     gives_up: float
     """Share that ends without an answer because no later look would decide."""
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether it scales half of them; otherwise a design lacks power, in a plan as in a campaign."""
+        return self.scales >= MIN_FOUND
 
 
 class SufficientDesign(NamedTuple):
@@ -80,7 +85,7 @@ def sufficient_design(
     def is_enough(design: SufficientDesign) -> bool:
         gate = design.num_seeds, level
         noise = _StudyNoise(components, design.items_factor * num_items, over_seeds)
-        return _power(gate, gate, rule, noise).scales >= MIN_FOUND
+        return _power(gate, gate, rule, noise).is_enough
 
     designs = [SufficientDesign(seeds, 1) for seeds in range(last, MAX_SEEDS + 1)]
     factors = [factor for factor in (2, 4, 8, 16, 32, 64) if factor <= MAX_ITEMS_FACTOR]
@@ -109,13 +114,18 @@ class _StudyNoise(NamedTuple):
 def _power(gate: tuple[int, float], end: tuple[int, float], rule: CampaignRule, noise: _StudyNoise) -> LookPower:
     """Return the power of a gate (seeds, level) in a campaign whose last gate is `end`."""
     (num_seeds, level), (end_seeds, end_level) = gate, end
+    seen = noise.seen(num_seeds)
+    end_of_seen = seen
+    if num_seeds < end_seeds:
+        end_of_seen = forecast_of(seen, num_seeds=num_seeds, end_seeds=end_seeds, prior_sd=rule.prior_sd).end
     bounds = bounds_of_look(
-        noise.seen(num_seeds),
+        seen,
         num_seeds=num_seeds,
         level=level,
         end_seeds=end_seeds,
         end_level=end_level,
-        replication_variance=noise.error(end_seeds) ** 2,
+        # A campaign plans its replication with the variance that it happens to see.
+        replication_variance=end_of_seen.variance,
         rule=rule,
     )
     error = max(noise.error(num_seeds), 1e-300)

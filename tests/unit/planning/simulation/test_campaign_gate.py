@@ -16,17 +16,18 @@ from assay.base.errors import ConfigError
 from assay.planning.program.checks import problems_of, why_nothing_passes
 from assay.planning.program.file import read_program
 from assay.planning.program.program import Program
+from assay.planning.simulation.campaign_gate import components_of, power_of_gate
 from assay.planning.simulation.compile import compile_program
 from assay.planning.simulation.greedy_schedule import greedy_schedule
 from assay.planning.simulation.information import least_gain, seeds_table
 from assay.planning.simulation.outcome import simulate
 from assay.planning.simulation.sampling import (
     ProgramSamples,
-    p_pass,
     quantile_of_belief,
     sample_program,
     seeds_of,
 )
+from assay.statistics.campaign.look_power import power_of_looks, sufficient_design
 from assay.statistics.campaign.looks import LookPlan
 from assay.statistics.campaign.rule import (
     CampaignEvidence,
@@ -148,13 +149,11 @@ def test_of_campaigns_that_leave_out_both_ends_of_their_seeds_too(small: Program
     design = {"benchmarks.wins.items": 20_000, "pilot.gains": [2.5]}
     planned, simulated_ones = shares(small, rule, seeds=seeds, **design)
     assert planned == pytest.approx(simulated_ones, abs=0.01)
-    of_clear_gain = []
-    for over_seeds in ("trimmed", "mean"):
-        program = by_rule(small, {**rule, "over_seeds": over_seeds}, seeds=seeds, **design)
-        of_clear_gain.append(
-            p_pass(compile_program(program, greedy_schedule(program)), "gate", 4.0, num_samples=NUM_SAMPLES)
-        )
-    assert of_clear_gain[0] < of_clear_gain[1] - 0.02, "two seeds fewer find a clear gain less often"
+    trimmed, mean = (
+        power_of_gate(by_rule(small, {**rule, "over_seeds": over_seeds}, seeds=seeds, **design), "gate").look
+        for over_seeds in ("trimmed", "mean")
+    )
+    assert trimmed.finds > mean.finds + 0.001, "with two seeds fewer, only a clearer gain is found"
 
 
 def test_a_guardrail_takes_the_share_of_gains_that_its_margin_would_not_pass(small: Program) -> None:
@@ -231,11 +230,52 @@ def test_what_is_stated_beside_it_follows_the_rule(small: Program) -> None:
     program = by_rule(small, {"least_effect": 1.5})
     outcome = simulate(program, greedy_schedule(program), num_samples=256)
     assert least_gain(outcome) == 1.5
-    compiled = compile_program(program, greedy_schedule(program))
-    rising = [p_pass(compiled, "gate", gain, num_samples=2048) for gain in (0.0, 1.5, 3.0, 12.0)]
-    assert rising == sorted(rising) and rising[0] < 0.05 and rising[-1] > 0.99
     few, many = seeds_table(program, greedy_schedule(program), [2, 8], num_samples=256)
-    assert few.p_pass_if_least < many.p_pass_if_least
+    assert few.power < many.power
+
+
+def simulated_power(program: Program, gate: str) -> float:
+    """P(the gate passes, given a gain worth having), by simulating a pilot that leaves the prior as it is."""
+    unknown = program.changed({"pilot.gains": [0.0], "pilot.standard_error": 1000.0, "risks": {}})
+    outcome = simulate(unknown, greedy_schedule(unknown), num_samples=NUM_SAMPLES)
+    worthy = outcome.samples.gain >= least_gain(outcome)
+    return float((outcome.samples.gates[gate][0].verdict == "pass")[worthy].mean())
+
+
+@pytest.mark.parametrize("seeds", [3, 8])
+def test_the_power_of_a_gate_is_the_share_of_gains_worth_having_that_it_passes(small: Program, seeds: int) -> None:
+    by_campaign = by_rule(small, {"least_effect": 1.5, "prior_sd": 2.0}, seeds=seeds)
+    by_thresholds = small.changed({"activities.runs.runs.count": 2 * seeds})
+    for program in (by_campaign, by_thresholds):
+        assert power_of_gate(program, "gate").look.scales == pytest.approx(simulated_power(program, "gate"), abs=0.02)
+
+
+def test_a_plan_and_a_campaign_judge_one_design_alike_and_name_the_same_remedy(small: Program) -> None:
+    design = {"benchmarks.wins.items": 20_000}
+    program = by_rule(small, {"least_effect": 1.5, "prior_sd": 2.0}, seeds=3, **design)
+    found, benchmark = power_of_gate(program, "gate"), program.benchmarks["wins"]
+    rule = CampaignRule(
+        least_effect=0.015,
+        prior_sd=0.02,
+        least_probability=0.8,
+        stop_probability=0.2,
+        least_replication=0.8,
+        replication_level=0.95,
+        least_predictive_power=0.02,
+    )
+    components = components_of(program, "wins")
+    plan = LookPlan(gate_seeds=(3,))
+    (look,) = power_of_looks(plan, rule, components, num_items=benchmark.items)
+    assert found.look.scales == pytest.approx(look.scales) and found.look.is_enough == (look.scales >= 0.5)
+    assert found.sufficient == sufficient_design(plan, rule, components, num_items=benchmark.items)
+    assert not found.look.is_enough
+    remedy = power_of_gate(program, "gate", num_seeds=found.sufficient.num_seeds)
+    assert remedy.look.is_enough and remedy.sufficient.num_seeds == found.sufficient.num_seeds
+
+
+def test_a_gate_with_too_few_seeds_for_its_rule_recognises_nothing(small: Program) -> None:
+    one = power_of_gate(by_rule(small, {"least_effect": 1.5}, seeds=1), "gate")
+    assert one.look.scales == 0.0 and not one.look.is_enough and one.sufficient is not None
 
 
 CAMPAIGN: dict[str, Any] = {

@@ -3,6 +3,8 @@
 import pytest
 
 from assay.planning.schedule import Effort
+from assay.planning.simulation.offer import baseline_of, safety_of
+from assay.planning.simulation.outcome import simulate
 from assay.planning.simulation.questions import simulate_what_ifs
 from assay.planning.what_if import AS_PLANNED, what_if_results
 
@@ -41,3 +43,15 @@ def test_weak_evidence_stops_early_and_saves_what_strong_evidence_spends(small, 
     is_weak = points < 0
     assert (changed.safety.verdicts["stop"] > base.safety.verdicts["stop"]) == is_weak
     assert (changed.device_hours_saved > 0) == is_weak
+
+
+def test_the_plan_has_its_own_figures_beside_its_what_ifs_and_they_its_changes(small):
+    own = {"pilot.gains": [2.0], "pilot.standard_error": 0.2}
+    results = what_if_results(small, (), own=own, effort=EFFORT)
+    known = safety_of(simulate(small, baseline_of(results[0].plan), num_samples=2000))
+    alone = simulate_what_ifs(results, num_samples=200)
+    base, changed = simulate_what_ifs(results, num_samples=200, known=known)
+    assert base.safety == known != alone[0].safety
+    moved = alone[1].safety.verdicts["scale"] - alone[0].safety.verdicts["scale"]
+    assert changed.safety.verdicts["scale"] == pytest.approx(min(1.0, known.verdicts["scale"] + moved))
+    assert base.error == 0.0 and 0.0 < changed.error < 0.05

@@ -7,7 +7,7 @@ from assay.base.errors import ConfigError
 from assay.planning.simulation.drivers import register, tornado
 from assay.planning.simulation.greedy_schedule import greedy_schedule
 from assay.planning.simulation.information import ladder, seeds_table, stages_information
-from assay.planning.simulation.offer import make_offer, offered_program, program_with
+from assay.planning.simulation.offer import make_offer, offered_program, program_with, safety_of
 from assay.planning.simulation.outcome import simulate
 from assay.planning.simulation.scope import ReliabilityTargets, choose_scope, moves_of
 
@@ -93,7 +93,7 @@ def test_more_seeds_err_less_and_cost_more(small):
     lines = seeds_table(small, greedy_schedule(small), (1, 2, 4), num_samples=1000)
     assert np.all(np.diff([line.standard_error for line in lines]) < 0)
     assert np.all(np.diff([line.p_wrong for line in lines]) < 0.01)
-    assert np.all(np.diff([line.device_hours for line in lines]) > 0)
+    assert np.all(np.diff([line.safety.device_hours.p50 for line in lines]) > 0)
     assert [line.num_more for line in lines] == [-1, 0, 2]
 
 
@@ -101,8 +101,27 @@ def test_seeds_are_weighed_by_how_often_the_program_scales(shipped):
     baseline = greedy_schedule(shipped)
     fewer, now, more = seeds_table(shipped, baseline, (3, 4, 5), num_samples=1000)
     p_scale = simulate(shipped, baseline, num_samples=1000).shares()["scale"]
-    assert now.p_scale == pytest.approx(p_scale, abs=1e-9)
-    assert fewer.p_scale + 0.02 < now.p_scale < more.p_scale - 0.02
+    scales = [line.safety.verdicts["scale"] for line in (fewer, now, more)]
+    assert scales[1] == pytest.approx(p_scale, abs=1e-9)
+    assert scales[0] + 0.02 < scales[1] < scales[2] - 0.02
+
+
+def test_the_seeds_of_today_have_the_figures_of_the_plan_and_the_others_its_changes(shipped):
+    baseline = greedy_schedule(shipped)
+    known = safety_of(simulate(shipped, baseline, num_samples=2000))
+    counts = (3, 4, 5)
+    alone, anchored = (seeds_table(shipped, baseline, counts, num_samples=500, known=value) for value in (None, known))
+    assert anchored[1].safety == known
+    for own, moved in zip(alone, anchored, strict=True):
+        change = own.safety.p_over_budget - alone[1].safety.p_over_budget
+        assert moved.safety.p_over_budget == pytest.approx(max(0.0, known.p_over_budget + change))
+        assert sum(moved.safety.verdicts.values()) == pytest.approx(1.0)
+
+
+def test_the_seeds_that_would_be_enough_are_among_those_that_are_tried(shipped):
+    lines = seeds_table(shipped, greedy_schedule(shipped), num_samples=200)
+    enough = [line for line in lines if line.power >= 0.5]
+    assert [line.num_seeds for line in lines] == [2, 3, 4, 5, 6, 9] and enough == lines[-1:]
 
 
 def test_the_ladder_holds_the_rungs_of_one_comparison_in_time(shipped):

@@ -33,8 +33,8 @@ from assay.reporting.documents.plan_folder import read_offer, write_documents, w
 from assay.reporting.documents.render import render_document
 from assay.reporting.documents.risk_document import risk_register
 from assay.reporting.documents.status_documents import review, weekly_status
+from assay.reporting.values import signed_text
 from assay.reporting.views.forecast import forecast_view
-from assay.reporting.views.verdict import signed_text
 
 CASE = Path(__file__).parents[4] / "programs" / "helpfulness.yaml"
 NOTES = Progress.model_validate(
@@ -93,16 +93,18 @@ def test_the_execution_plan_says_how_safe_it_is(report, documents):
 
 
 def test_the_offer_says_what_its_scope_costs_in_p_scale_and_what_more_seeds_would_add(report, documents):
-    offered, (*_, four, five) = report.offered, report.seeds
+    offered = report.offered
+    four, five = (line for line in report.seeds if line.num_seeds in (4, 5))
     move = Move(name="three_seeds", title="Three seeds", changes={})
     baseline = offered.offer.baseline_safety.model_copy(update={"verdicts": {"scale": 0.185}})
     offer = offered.offer.model_copy(update={"moves": (move,), "baseline_safety": baseline})
     now = percent_text(offer.safety.verdicts["scale"])
     sentence = offer_verdict(offered.program, offer).sentence
     assert f"it would end with 'scale' in 18.5%, this plan does in {now}." in sentence
-    assert more_seeds_text(report).startswith(f"scale in {percent_text(four.p_scale)} with 4 of each arm (over")
-    assert f", in {percent_text(five.p_scale)} with 5 (over budget in " in more_seeds_text(report)
-    assert f"| {percent_text(five.p_pass_if_least)} | {percent_text(five.p_scale)} |" in markdown(documents[0])
+    of_four, of_five = (percent_text(line.safety.verdicts["scale"]) for line in (four, five))
+    assert more_seeds_text(report).startswith(f"scale in {of_four} with 4 of each arm (over")
+    assert f", in {of_five} with 5 (over budget in " in more_seeds_text(report)
+    assert f"| {percent_text(five.power)} | {of_five} |" in markdown(documents[0])
 
 
 def test_raci_has_one_accountable_for_each_stage(report, documents):
@@ -219,9 +221,9 @@ def test_figures_of_an_offer_say_what_they_are(report, documents):
     assert "| over budget | device-hours (median) |" in text
     assert not re.search(r"\(80%: ", text) and "(median; 80% of simulations: day" in text
     assert "at completion: median [P10, P90]" in text and "forecast: median [P10, P90]" in text
-    on_budget = [line for line in report.seeds if line.p_over_budget == 0]
-    for line in on_budget:
-        assert f"| <1% | {line.device_hours:,.0f} |" in text
+    on_budget = [line.safety for line in report.seeds if line.safety.p_over_budget == 0]
+    for safety in on_budget:
+        assert f"| <1% | {safety.device_hours.p50:,.0f} |" in text
     assert on_budget and f"{report.num_few_samples:,} simulations" in text and offered.offer.safety
 
 

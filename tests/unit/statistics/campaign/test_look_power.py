@@ -8,12 +8,13 @@ from assay.statistics.campaign.looks import LookPlan
 from assay.statistics.campaign.rule import (
     CampaignEvidence,
     CampaignRule,
+    forecast_of,
     judge,
     predictive_power,
     required_at_end,
 )
 from assay.statistics.effect import Effect
-from assay.statistics.power import VarianceComponents, error_of_design
+from assay.statistics.power import VarianceComponents
 from assay.statistics.seeds.trimmed import inner_seeds, trimmed_effect
 from variants import slow
 
@@ -40,11 +41,13 @@ def judge_simulated(gains: np.ndarray, seeds: int, noise: VarianceComponents, pl
         seed_degrees=np.full(count, seeds - 1.0),
         item_degrees=ITEMS - 1,
     )
-    over_seeds = "trimmed" if plan is TRIMMED else "mean"
     if plan is TRIMMED:
         inner_means = np.mean(by_seed, axis=1, where=inner_seeds(by_seed)) + items
         effect = trimmed_effect(effect._replace(mean=inner_means), by_seed)
-    replication = error_of_design(noise, num_seeds=6, num_items=ITEMS, over_seeds=over_seeds) ** 2
+    ended = effect
+    if seeds < 6:  # as a campaign plans its replication, with the variance that it happens to see
+        ended = forecast_of(effect, num_seeds=seeds, end_seeds=6, prior_sd=RULE.prior_sd).end
+    replication = ended.variance
     levels = dict(zip(plan.gate_seeds, plan.gate_levels(), strict=True))
     ahead = {"num_seeds": seeds, "end_seeds": 6, "end_level": levels[6]}
     ahead |= {"replication_variance": replication, "rule": RULE}
@@ -90,7 +93,7 @@ def test_a_cure_finds_what_the_campaign_could_not():
 
 
 def test_where_items_are_too_few_for_any_number_of_seeds_the_cure_is_items():
-    assert sufficient_design(PLAN, RULE, NOISE, num_items=500) == (6, 16)
+    assert sufficient_design(PLAN, RULE, NOISE, num_items=500) == (6, 32)
 
 
 def test_a_look_finds_less_where_its_items_tell_little_of_their_own_luck():
