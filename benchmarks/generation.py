@@ -19,10 +19,10 @@ import numpy as np
 import torch
 
 from assay.inference.local.generator import Generator
+from assay.inference.protocol import SamplingParams
 from assay.inference.rollout import Prompt
 from assay.models.causal import build_causal
 from assay.models.causal_config import NewCausalConfig
-from assay.scoring.sampler import Sampling
 from harness import Target, describe_machine, in_turn, options_of, print_result
 
 BATCH = 64
@@ -89,7 +89,7 @@ def timed(complete: Callable[[int], int], round_number: int) -> Turn:
 def ours(network: Any, rows: torch.Tensor, longest: int) -> Callable[[int], int]:
     generator, sampling = (
         Generator(network, ends={END}, slots=BATCH),
-        Sampling(temperature=1.0, max_tokens=longest),
+        SamplingParams(temperature=1.0, max_tokens=longest),
     )
 
     def complete(round_: int) -> int:

@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterator
 
 from assay.inference.protocol import (
-    Classified,
-    ClassifyRequest,
     CompletionChunk,
     Embedded,
     EmbedRequest,
@@ -21,14 +19,13 @@ from assay.inference.protocol import (
     Tokenized,
     TokenizeRequest,
     TokenLogprob,
-    TopLogprob,
 )
 from assay.serving.api_error import ApiError
-from assay.serving.engines.errors import engine_lost
+from assay.serving.engines.process import engine_lost
 
 
 def token(text: str, logprob: float | None = -0.5, *, is_end: bool = False) -> TokenLogprob:
-    top_logprobs = () if logprob is None else (TopLogprob(text="?", text_bytes=(63,), logprob=-0.25),)
+    top_logprobs = () if logprob is None else (TokenLogprob(text="?", text_bytes=(63,), logprob=-0.25),)
     return TokenLogprob(
         text=text, text_bytes=tuple(text.encode()), logprob=logprob, top_logprobs=top_logprobs, is_end=is_end
     )
@@ -102,19 +99,19 @@ class ParrotEngine:
                         num = len(text.split()) + is_last
                         yield CompletionChunk(choice=choice, text=text, tokens=tuple(tokens), num_tokens=num,
                                     reason="stop" if is_last else None)  # fmt: skip
-            case ScoreRequest():
+            case ScoreRequest(of="tokens"):
                 of = [words(prompt) for prompt in request.prompts]
                 yield Scored(prompts=tuple(tuple(token(w, -0.5 if i else None) for i, w in enumerate(item))
                                            for item in of))  # fmt: skip
             case EmbedRequest():
                 yield Embedded(vectors=tuple((0.5, float(len(words(e)))) for e in request.prompts), num_tokens=3)
-            case ClassifyRequest():
+            case ScoreRequest():
                 predictions: dict[str, float | str] = (
                     {"probability": 0.75} if self._ready.is_predicate else {"reward": 1.5}
                 )
                 if self._ready.classes:
                     predictions = {"predicted": "b", "probability_a": 0.25, "probability_b": 0.75}
-                yield Classified(predictions=(predictions,), num_tokens=4)
+                yield Scored(predictions=(predictions,), num_tokens=4)
             case TokenizeRequest():
                 if request.tokens is not None:
                     yield Tokenized(text=" ".join(map(str, request.tokens)))

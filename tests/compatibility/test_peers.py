@@ -18,7 +18,7 @@ import torch
 
 from assay.base.clock import SystemClock
 from assay.inference.local.local_model import LocalModel
-from assay.scoring.sampler import Sampling
+from assay.inference.protocol import SamplingParams
 from assay.serving.keys import KeyRepository
 from assay.store.objects import open_store
 from assay.workflows.export.chat import run_to_talk_with
@@ -187,8 +187,8 @@ def samples_of(tools: ServedTools, task: str) -> list[dict[str, Any]]:
 
 
 def test_inspect_reads_the_chats_of_this_process(tools: ServedTools) -> None:
-    sampling = Sampling(max_tokens=MAX_TOKENS)
-    responses = tools.local.sample([[{"role": "user", "content": item}] for item in SUMS], sampling)
+    sampling = SamplingParams(max_tokens=MAX_TOKENS)
+    responses = tools.local.generate([[{"role": "user", "content": item}] for item in SUMS], sampling)
     output = [response.text for response in responses if not isinstance(response, Exception)]
     targets = half_right(output)
     tools.put_lines(

@@ -8,7 +8,7 @@ from pathlib import Path
 import openai
 import pytest
 
-from assay.scoring.sampler import Completion, Sampling
+from assay.inference.protocol import Completion, SamplingParams
 from assay.workflows.export.chat import run_to_talk_with
 from integration.test_inference import SFT, trained_job
 from integration.test_language_export import conversations
@@ -33,9 +33,9 @@ class Chatting(Here):
     def complete_in_process(self, questions: list[str]) -> list[str]:
         """What the model says to each, by itself."""
         local = run_to_talk_with(self.home, self.run.run_id, step=4, tokenizer=None)
-        output = local.sample(
+        output = local.generate(
             [[{"role": "user", "content": question}] for question in questions],
-            Sampling(temperature=1.0, max_tokens=MAX_TOKENS, seed=SEED),
+            SamplingParams(temperature=1.0, max_tokens=MAX_TOKENS, seed=SEED),
         )
         assert all(isinstance(item, Completion) for item in output)
         return [item.text for item in output if isinstance(item, Completion)]

@@ -17,7 +17,7 @@ from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.fields import BuildConfig
 from assay.evals.commit_model import load_committed
 from assay.inference.local.local_model import LocalModel
-from assay.scoring.sampler import Completion, Message, Sampling
+from assay.inference.protocol import Completion, Message, SamplingParams
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
@@ -97,9 +97,9 @@ def check(folder: Path, home: Home, *, post: str, template: str, architecture: s
         assert any(row[TOKENS][: len(prompt)] == prompt for row in rows)
         drawn = plain.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=40)[0].tolist()
         assert drawn[-1] in ends and not set(drawn[len(prompt) : -1]) & set(ends)
-        sampling = Sampling(temperature=0.0, max_tokens=40)
+        sampling = SamplingParams(temperature=0.0, max_tokens=40)
         for model_of_ours in (own, again):
-            (output,) = model_of_ours.sample([request], sampling)
+            (output,) = model_of_ours.generate([request], sampling)
             assert isinstance(output, Completion) and output.finish_reason == "stop"
             assert output.text == tokenizer.decode(drawn[len(prompt) :], skip_special_tokens=True)
             assert output.completion_tokens == len(drawn) - len(prompt)

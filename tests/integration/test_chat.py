@@ -1,4 +1,4 @@
-"""`assay chat`: a run's commit and a folder answer, as plain transformers does with the same words."""
+"""`assay eval chat`: a run's commit and a folder answer, as plain transformers does with the same words."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from assay.base.config import LoadedConfig
 from assay.base.errors import ConfigError
 from assay.cli.main import cli
-from assay.scoring.sampler import Sampling
+from assay.inference.protocol import SamplingParams
 from assay.workflows.export.chat import Conversation, run_to_talk_with
 from assay.workflows.run import create_run
 from integration.test_language_export import (
@@ -38,7 +38,7 @@ GREEDY = ("--temperature", "0", "--max-tokens", "20")
 @pytest.fixture
 def chat() -> Callable[..., Result]:
     def run(*arguments: str, stdin: str | None = None) -> Result:
-        return CliRunner().invoke(cli, ["chat", *arguments], input=stdin)
+        return CliRunner().invoke(cli, ["eval", "chat", *arguments], input=stdin)
 
     return run
 
@@ -66,20 +66,20 @@ def test_a_commit_and_its_exported_folder_answer_as_transformers_does(conversati
     assert f"loading {folder} ..." in found.stderr
     assert chat("sft", *GREEDY, stdin="3 plus 4").stdout == expected + "\n"
     pieces: list[str] = []
-    stopped = Sampling(max_tokens=20, stop=(expected[-2:],))
-    for sampling in (Sampling(max_tokens=20), Sampling(temperature=1.0, seed=3, max_tokens=40), stopped):
+    stopped = SamplingParams(max_tokens=20, stop=(expected[-2:],))
+    for sampling in (SamplingParams(max_tokens=20), SamplingParams(temperature=1.0, seed=3, max_tokens=40), stopped):
         pieces.clear()
         streaming = Conversation(run_to_talk_with(home, "sft", step=None, tokenizer=None), sampling)
         output = streaming.reply("3 plus 4", pieces.append)
         assert "".join(pieces) == output.text and len(pieces) > 1
     refused(chat("sft", stdin=""), "there is no prompt: stdin is empty and not a terminal")
     assert "exceeds the context window" not in found.stderr
-    assert "the prompt exceeds the context window: its first " in chat("sft", "-p", "3 plus 4 " * 200, *GREEDY).stderr
+    assert "the prompt exceeds the context window: its first " in chat("sft", "--prompt", "3 plus 4 " * 200, *GREEDY).stderr
     system = {"role": "system", "content": "Add."}
-    found = chat("sft", "-p", "3 plus 4", "--system", "Add.", *GREEDY)
+    found = chat("sft", "--prompt", "3 plus 4", "--system", "Add.", *GREEDY)
     assert found.stdout == reply_by_transformers(folder, [system, question]) + "\n"
 
-    conversation = Conversation(run_to_talk_with(home, "sft", step=None, tokenizer=None), Sampling(max_tokens=20))
+    conversation = Conversation(run_to_talk_with(home, "sft", step=None, tokenizer=None), SamplingParams(max_tokens=20))
     conversation.reply("3 plus 4")
     turns = [question, {"role": "assistant", "content": expected}, {"role": "user", "content": "5 plus 1"}]
     assert conversation.reply("5 plus 1").text == reply_by_transformers(folder, turns)
@@ -123,21 +123,21 @@ def refused(found: Result, words: str) -> None:
 
 def test_who_cannot_be_talked_with_is_told_why(conversations, preferences, home, tmp_path, chat):
     create_run(home, LoadedConfig(recipe(preferences, {"type": "reward", "model": MODEL}), {}), run_id="reward")
-    refused(chat("reward", "-p", "x"), "whose model generates no text")
+    refused(chat("reward", "--prompt", "x"), "whose model generates no text")
     create_run(home, LoadedConfig(recipe(conversations, SFT), {}), run_id="young")
-    refused(chat("young", "-p", "x"), "has no commit. It has commits at steps: none yet")
+    refused(chat("young", "--prompt", "x"), "has no commit. It has commits at steps: none yet")
     refused(chat("young", stdin=""), "has no commit")
     refused(chat("nosuch", stdin=""), "nosuch")
     (tmp_path / "empty").mkdir()
-    refused(chat(str(tmp_path / "empty"), "-p", "x"), "it has no config.json")
-    refused(chat(str(tmp_path / "empty"), "-p", "x", "--step", "3"), "--step: ")
+    refused(chat(str(tmp_path / "empty"), "--prompt", "x"), "it has no config.json")
+    refused(chat(str(tmp_path / "empty"), "--prompt", "x", "--step", "3"), "--step: ")
 
 
 @pytest.mark.slow
 def test_in_a_terminal_lines_are_answered_until_ctrl_d(conversations, home):
     trained_model(home, recipe(conversations, SFT))
     terminal, stdin = pty.openpty()
-    command = [sys.executable, "-m", "assay", "chat", "sft", *GREEDY]
+    command = [sys.executable, "-m", "assay", "eval", "chat", "sft", *GREEDY]
     process = subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     os.write(terminal, b"3 plus 4\n\n/new\n3 plus 4\n\x04")
     stdout, stderr = process.communicate(timeout=120)

@@ -20,9 +20,9 @@ from assay.base.config import LoadedConfig
 from assay.data.dataset.build import build_dataset
 from assay.data.dataset.fields import BuildConfig
 from assay.data.dataset.tokens import load_tokenizer
+from assay.inference.protocol import SamplingParams
 from assay.records.fine_tuning_job import JobCheckpoint, JobCreated, JobSucceeded, JobValidated
 from assay.records.run import Run
-from assay.scoring.sampler import Sampling
 from assay.serving.ids import checkpoint_name, new_id
 from assay.serving.jobs import JobRepository
 from assay.store.commit_log import CommitLog
@@ -84,8 +84,8 @@ def trained_job(
         )
     )
     for entry in entries:
-        jobs.logs.log(job_id).append(lambda _, entry=entry: entry)
-    jobs.logs.close(job_id)
+        jobs.log(job_id).append(lambda _, entry=entry: entry)
+    jobs.close(job_id)
     return state.model, run
 
 
@@ -168,8 +168,8 @@ def test_a_chat_model_and_its_checkpoint_say_what_they_say_in_process(served, sd
     for name, step in ((served.chat, 4), (checkpoint_name(served.chat, 2), 2)):
         local = run_to_talk_with(served.home, served.chat_run.run_id, step=step, tokenizer=None)
         for seed in range(3):
-            sampling = Sampling(temperature=1.0, max_tokens=20, seed=seed)
-            (expected,) = local.sample([QUESTION], sampling)
+            sampling = SamplingParams(temperature=1.0, max_tokens=20, seed=seed)
+            (expected,) = local.generate([QUESTION], sampling)
             whole = chats(sdk, name, seed=seed)
             assert whole.choices[0].message.content == expected.text
             assert whole.choices[0].finish_reason == expected.finish_reason
@@ -217,11 +217,11 @@ def test_one_models_tokenizer_is_below_its_own_address(served, sdk):
 
 
 def predicted(served: Served, run: Run, row: dict[str, Any]) -> dict[str, Any]:
-    """What `assay predict` says of one row."""
+    """What `assay eval predict` says of one row."""
     file = served.folder / "row.jsonl"
     file.write_text(json.dumps(row))
     output = str(served.folder / "answers.jsonl")
-    assert served.start("predict", run.run_id, str(file), "-o", output, "--force").wait() == 0
+    assert served.start("eval", "predict", run.run_id, str(file), "--out", output, "--force").wait() == 0
     return json.loads((served.folder / "answers.jsonl").read_text())
 
 

@@ -12,7 +12,7 @@ from assay.base.errors import ConfigError
 from assay.cli.main import main
 from assay.data.dataset.columns import SPANS, TOKENS
 from assay.data.dataset.dataset import Dataset
-from assay.inference.protocol import GenerateRequest, Message, PromptInput, PromptsRead
+from assay.inference.protocol import GenerateRequest, Message, PromptInput, PromptsRead, SamplingParams
 from assay.models.causal import load_causal
 from assay.serving.base_models import read_base_models
 from assay.serving.engines.sources import _base
@@ -117,7 +117,7 @@ def test_a_base_model_is_asked_with_the_template_of_its_fine_tunes(home: Home) -
     row = dataset.read_row_group(0, [TOKENS, SPANS]).to_pylist()[0]
     output: list[Any] = []
     messages = (Message(role="user", content="say 0"),)
-    request = GenerateRequest(prompts=(PromptInput(messages=messages),), max_tokens=1)
+    request = GenerateRequest(prompts=(PromptInput(messages=messages),), params=SamplingParams(max_tokens=1))
     model.handle(request, output.append, lambda: False)
     read = next(item for item in output if isinstance(item, PromptsRead))
     assert read.prompt_tokens == (row[SPANS][0],)

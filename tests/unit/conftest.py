@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from assay.base.code_version import code_version
+from assay.inference.protocol import Completion, Message, SamplerError, SamplingParams
 from assay.records.run import Run
-from assay.scoring.sampler import Completion, Message, SamplerError, Sampling
 from assay.training.recipe import recipe_sha256
 from tiny_recipe import tiny_recipe
 
@@ -28,7 +28,7 @@ class ScriptedSampler:
         self._reply = reply
         self.requests: list[list[Message]] = []
 
-    def sample(self, prompts: Sequence[Sequence[Message]], sampling: Sampling) -> list[Completion | SamplerError]:
+    def generate(self, prompts: Sequence[Sequence[Message]], params: SamplingParams) -> list[Completion | SamplerError]:
         self.requests += [list(prompt) for prompt in prompts]
         texts = [self._reply if isinstance(self._reply, str) else self._reply(prompt) for prompt in prompts]
         return [text if isinstance(text, SamplerError) else Completion(text) for text in texts]

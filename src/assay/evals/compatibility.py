@@ -16,8 +16,8 @@ from assay.evals.config import (
     read_suite,
 )
 from assay.evals.items import checked_choices, checked_items
+from assay.inference.protocol import check_prompt_budget
 from assay.scoring.python_graders import check_fence
-from assay.scoring.sampler import check_prompt_budget
 from assay.training.trainer.method_config import BinaryPredictions, ClassPredictions, MethodConfig
 
 

@@ -15,8 +15,8 @@ from pydantic import Field, PositiveInt, model_validator
 
 from assay.base.config import FrozenConfig, first_repeated, read_config_file, validated
 from assay.base.digest import sha256_of_json
+from assay.inference.protocol import SamplingParams
 from assay.scoring.graders import Grader
-from assay.scoring.sampler import Sampling
 
 
 class _Benchmark(FrozenConfig):
@@ -60,7 +60,7 @@ class Generation(_Benchmark):
 
     grader: Grader
 
-    sampling: Sampling = Sampling()
+    sampling: SamplingParams = SamplingParams()
 
     higher_is_better: bool = True
 

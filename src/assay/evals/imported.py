@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from assay.base.errors import DataError
 from assay.evals.scorer import Identity
-from assay.scoring.item_failure import ItemFailure
+from assay.scoring.grade import ItemFailure
 from assay.statistics.benchmark_items import ItemScore
 
 MEAN_TOLERANCE = 1e-6

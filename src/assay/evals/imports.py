@@ -23,7 +23,7 @@ from assay.base.errors import ConfigError, DataError
 from assay.evals import inspect_log
 from assay.evals.imported import MEAN_TOLERANCE, Imported, as_allowed, plain_name, short_text
 from assay.evals.scorer import Identity
-from assay.scoring.item_failure import ItemFailure
+from assay.scoring.grade import ItemFailure
 from assay.scoring.json_lines import json_lines, json_value
 from assay.statistics.benchmark_items import ItemScore, items_table, summarise
 

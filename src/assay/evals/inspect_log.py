@@ -23,9 +23,9 @@ from assay.base.errors import ConfigError, DataError
 from assay.base.value_text import kind_text
 from assay.evals.imported import MEAN_TOLERANCE, Imported, plain_name, short_text
 from assay.evals.scorer import Identity
-from assay.scoring.item_failure import ItemFailure
+from assay.inference.protocol import CUT_REASONS
+from assay.scoring.grade import ItemFailure
 from assay.scoring.json_lines import json_value
-from assay.scoring.sampler import CUT_REASONS
 from assay.statistics.benchmark_items import ItemScore
 
 ZSTANDARD = 93

@@ -10,9 +10,9 @@ from assay.base.errors import DataError
 from assay.base.units import number_of
 from assay.evals.config import BitsPerByte, Generation, MultipleChoice
 from assay.evals.contents import held_out_files
+from assay.inference.protocol import Message
 from assay.scoring.graders import check_item_fields, check_sample_fields
 from assay.scoring.json_lines import json_lines
-from assay.scoring.sampler import Message
 
 
 class Item(NamedTuple):

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,28 +12,16 @@ from assay.evals.contamination import HeldOut, TrainingText, contamination, prom
 from assay.evals.items import checked_choices, read_documents, read_items
 from assay.evals.scorer import Identity, Scorer, chunk_ranges
 from assay.evals.version import bits_per_byte_version, multiple_choice_version
-from assay.inference.local.local_model import TextBits
+from assay.inference.protocol import Engine
 from assay.records.benchmark import Contamination
 from assay.statistics.benchmark_items import ItemScore
-
-
-class LikelihoodModel(Protocol):
-    """The interface that a model needs; `LocalModel` implements it."""
-
-    def continuation_bits(self, prompt: str, continuation: str) -> tuple[float, int]:
-        """Return the bits of a continuation given a prompt, and its number of tokens."""
-        ...
-
-    def text_bits(self, text: str, *, window_tokens: int | None = None) -> TextBits:
-        """Return the bits of every token of a text."""
-        ...
 
 
 class MultipleChoiceScorer(Scorer):
     """Scores 1 if the right choice has the highest likelihood, else 0; of equal choices, the first counts."""
 
     def __init__(
-        self, config: MultipleChoice, folder: Path, model: LikelihoodModel, training_text: TrainingText | None = None
+        self, config: MultipleChoice, folder: Path, model: Engine, training_text: TrainingText | None = None
     ) -> None:
         self._path = folder / config.items
         self._items = read_items(self._path)
@@ -84,9 +71,7 @@ class MultipleChoiceScorer(Scorer):
 class BitsPerByteScorer(Scorer):
     """Scores blocks of held-out files; a file is a chunk, its blocks are items."""
 
-    def __init__(
-        self, config: BitsPerByte, folder: Path, model: LikelihoodModel, training_text: TrainingText | None
-    ) -> None:
+    def __init__(self, config: BitsPerByte, folder: Path, model: Engine, training_text: TrainingText | None) -> None:
         self._documents = read_documents(config, folder)
         self._config = config
         self._model = model

@@ -14,13 +14,14 @@ from assay.evals.contamination import TrainingText, contamination, prompts
 from assay.evals.items import checked_items, conversation
 from assay.evals.scorer import PROMPT_TOKENS_CUT, Identity, Scorer, chunk_ranges
 from assay.evals.version import generation_version, registry_version
+from assay.inference.protocol import Completion, Engine, Message, SamplerError, SamplingParams
 from assay.records.benchmark import Contamination
-from assay.scoring.grade import Grade, GraderRunner, Tools, judge_failure, sample_values
+from assay.scoring.grade import Grade, sampler_failure
+from assay.scoring.grader_runner import GraderRunner, Tools, judge_failure, sample_values
 from assay.scoring.graders import grader_sha256
 from assay.scoring.registry.matching import fuzzy_match, includes, json_match, match, token_f1
 from assay.scoring.registry.model_graded import choices_of, escaped, filled, judge_prompt, judgement, several_as_one
 from assay.scoring.registry.registry import Registry, RegistryEval, as_chat
-from assay.scoring.sampler import Completion, Message, Sampler, SamplerError, Sampling
 from assay.statistics.benchmark_items import ItemScore
 
 
@@ -28,7 +29,7 @@ class GenerationScorer(Scorer):
     """Scores completions with a grader of the API."""
 
     def __init__(
-        self, config: Generation, folder: Path, model: Sampler, tools: Tools, training_text: TrainingText | None = None
+        self, config: Generation, folder: Path, model: Engine, tools: Tools, training_text: TrainingText | None = None
     ) -> None:
         """Read the items and check that they have what the grader needs."""
         self._training_text = training_text
@@ -51,7 +52,7 @@ class GenerationScorer(Scorer):
 
     def score_chunk(self, chunk: int) -> list[ItemScore]:
         indices = self._chunks[chunk]
-        completions = self._model.sample([self._prompts[index] for index in indices], self._sampling)
+        completions = self._model.generate([self._prompts[index] for index in indices], self._sampling)
         outputs = {index: completion for index, completion in zip(indices, completions, strict=True)}  # noqa: C416
         samples = {
             index: sample_values(completion.text, self._items[index].fields)
@@ -72,7 +73,7 @@ class GenerationScorer(Scorer):
     def _item_score(self, index: int, completion: Completion | SamplerError, grade: Grade | None) -> ItemScore:
         item = self._items[index]
         if isinstance(completion, SamplerError):
-            return ItemScore(item.item_id, item.cluster, None, failure=completion.failure())
+            return ItemScore(item.item_id, item.cluster, None, failure=sampler_failure(completion))
         assert grade is not None, "every completion is graded"
         label = {} if grade.label is None else {"label": grade.label}
         return ItemScore(
@@ -93,7 +94,7 @@ class RegistryScorer(Scorer):
         self,
         config: RegistryBenchmark,
         folder: Path,
-        model: Sampler,
+        model: Engine,
         tools: Tools,
         training_text: TrainingText | None = None,
     ) -> None:
@@ -117,7 +118,7 @@ class RegistryScorer(Scorer):
         indices = list(self._chunks[chunk])
         if self._eval.spec is not None:
             return [_ModelGraded(self._eval, self._model, self._judge).score(index) for index in indices]
-        completions = self._model.sample([self._eval.prompt(index) for index in indices], self._eval.sampling())
+        completions = self._model.generate([self._eval.prompt(index) for index in indices], self._eval.sampling())
         return [self._item_score(index, completion) for index, completion in zip(indices, completions, strict=True)]
 
     def contamination(self, items: Sequence[ItemScore]) -> Contamination | None:
@@ -128,7 +129,7 @@ class RegistryScorer(Scorer):
     def _item_score(self, index: int, completion: Completion | SamplerError) -> ItemScore:
         item_id = self._eval.sample_id(index)
         if isinstance(completion, SamplerError):
-            return ItemScore(item_id, item_id, None, failure=completion.failure())
+            return ItemScore(item_id, item_id, None, failure=sampler_failure(completion))
         ideals = self._eval.ideals(index)
         try:
             is_right, details = _graded_by_rule(self._eval, completion.text, ideals)
@@ -147,7 +148,7 @@ class RegistryScorer(Scorer):
 class _ModelGraded:
     """OpenAI Evals' ModelBasedClassify on single samples."""
 
-    def __init__(self, evaluation: RegistryEval, model: Sampler, judge: Sampler) -> None:
+    def __init__(self, evaluation: RegistryEval, model: Engine, judge: Engine) -> None:
         assert evaluation.spec is not None, "only model-graded evals have a spec"
         self._eval, self._spec = evaluation, evaluation.spec
         self._model, self._judge = model, judge
@@ -169,14 +170,14 @@ class _ModelGraded:
             if output not in sample:
                 completion = self._completion(sample[key])
                 if isinstance(completion, SamplerError):
-                    return ItemScore(item_id, item_id, None, failure=completion.failure())
+                    return ItemScore(item_id, item_id, None, failure=sampler_failure(completion))
                 sampled.append(completion)
                 outputs[output] = completion.text
         args = self._eval.args
         choices = choices_of(self._spec, self._count)
         values = {"n": self._count, **outputs, **sample, **(args.get("modelgraded_spec_args") or {})}
         prompt = judge_prompt(self._spec, choices, values, args.get("eval_type"))
-        (verdict,) = self._judge.sample([prompt], _sampling(args.get("eval_kwargs")))
+        (verdict,) = self._judge.generate([prompt], _sampling(args.get("eval_kwargs")))
         if (failure := judge_failure(verdict)) is not None:
             return ItemScore(item_id, item_id, None, failure=failure)
         assert isinstance(verdict, Completion), verdict
@@ -207,7 +208,7 @@ class _ModelGraded:
 
     def _completion(self, prompt: Any) -> Completion | SamplerError:
         plain = [Message(role=turn["role"], content=filled(turn["content"], {})) for turn in as_chat(prompt)]
-        outcomes = self._model.sample([plain] * self._count, _sampling(self._eval.args.get("sample_kwargs")))
+        outcomes = self._model.generate([plain] * self._count, _sampling(self._eval.args.get("sample_kwargs")))
         completions: list[Completion] = []
         for outcome in outcomes:
             if isinstance(outcome, SamplerError):
@@ -258,6 +259,6 @@ def _graded_by_rule(
     raise AssertionError(f"rule {evaluation.rule} is no comparison")
 
 
-def _sampling(kwargs: Any) -> Sampling:
+def _sampling(kwargs: Any) -> SamplingParams:
     options = {"max_tokens": 1024, **(kwargs or {})}
-    return Sampling(temperature=float(options.get("temperature", 0.0)), max_tokens=int(options["max_tokens"]))
+    return SamplingParams(temperature=float(options.get("temperature", 0.0)), max_tokens=int(options["max_tokens"]))

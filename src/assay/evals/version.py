@@ -21,9 +21,9 @@ from assay.evals.config import (
     read_suite,
 )
 from assay.evals.items import HeldOutText, Item, checked_choices, conversation, read_documents, read_items
+from assay.inference.protocol import Message
 from assay.records.benchmark import BenchmarkResult
 from assay.scoring.registry.registry import Registry, RegistryEval
-from assay.scoring.sampler import Message
 
 Version = Mapping[str, str]
 """Field of `Identity` -> value; fields that need a model are missing."""

@@ -17,10 +17,10 @@ import numpy as np
 from assay.base.clock import Clock, SystemClock
 from assay.base.errors import AssayError, ConfigError
 from assay.base.shapes import Int64
+from assay.inference.endpoint import Endpoint
+from assay.inference.protocol import SamplerError, SamplingParams
 from assay.inference.remote_config import RemoteSampler
 from assay.inference.rollout import GenerationCancelledError, Rollout
-from assay.scoring.endpoint import Endpoint
-from assay.scoring.sampler import SamplerError, Sampling
 
 HOW = "docs/generation.md describes how to start it"
 POLL_S = 0.2
@@ -56,7 +56,7 @@ class RemoteEngine:
     def __init__(
         self,
         config: RemoteSampler,
-        sampling: Sampling,
+        sampling: SamplingParams,
         *,
         ends: Collection[int],
         clock: Clock | None = None,
@@ -160,7 +160,7 @@ class RemoteEngine:
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _rollouts(self, group: PromptGroup, sampling: Sampling) -> list[Rollout]:
+    def _rollouts(self, group: PromptGroup, sampling: SamplingParams) -> list[Rollout]:
         tokens = [int(token) for token in group.tokens]
         body = {
             "model": self._config.model,
@@ -194,7 +194,7 @@ class RemoteEngine:
             )
         return found
 
-    def _rollout(self, choice: dict[str, Any], sampling: Sampling) -> Rollout:
+    def _rollout(self, choice: dict[str, Any], sampling: SamplingParams) -> Rollout:
         tokens = np.array([int(token) for token in choice["token_ids"]], np.int64)
         logprobs = np.array([float(logprob) for logprob in choice["logprobs"]["token_logprobs"]], np.float32)
         reason, num = choice["finish_reason"], len(tokens)

@@ -1,43 +1,47 @@
-"""Applies graders to samples.
+"""Grades of samples, and the failures of items that have no score: a kind, which can be counted, and a text.
 
-    template -> text -> check / similarity / process / judge -> Grade
-
-A failing grader yields a failure of a named kind (the API's error names), never a score of 0, so that a broken
-grader is not mistaken for a bad model.
+An endpoint or grader failed, not the model. Kinds of grader failures are the API's error names.
 """
 
-import json
-import unicodedata
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Literal, NamedTuple, cast
 
-from assay.base.errors import ConfigError
-from assay.base.parsing.nesting import parse_json
-from assay.scoring.formula import Formula
-from assay.scoring.graders import (
-    Grader,
-    JudgeSampling,
-    LabelModel,
-    MathAnswer,
-    Multi,
-    PythonGrader,
-    ScoreModel,
-    SingleGrader,
-    StringCheck,
-    TextSimilarity,
-    single_graders,
-)
-from assay.scoring.item_failure import ItemFailure
-from assay.scoring.judge_output import label_in, result_in
-from assay.scoring.math_answer import SOURCE, check_math_verify, math_answer, math_process
-from assay.scoring.python_graders import required_fence
-from assay.scoring.python_process import Limits, PythonProcess
-from assay.scoring.sampler import Completion, Embedder, Message, Sampler, SamplerError, Sampling
-from assay.scoring.template import UnknownVariableError, render
-from assay.scoring.text_similarity import cosine_similarity, similarity
+from assay.inference.protocol import SamplerError
 
-Values = Mapping[str, Any]
-"""The variables of templates: `{"sample": {...}, "item": {...}}`."""
+ItemFailureKind = Literal[
+    "sampler_timeout",
+    "sampler_server",
+    "sampler_request",
+    "sampler_refusal",
+    "invalid_variable_error",
+    "model_grader_server_error",
+    "model_grader_refusal_error",
+    "model_grader_parse_error",
+    "python_grader_server_error",
+    "python_grader_runtime_error",
+    "python_grader_killed",
+    "python_timeout",
+    "formula_parse_error",
+    "reward_not_finite",
+    "sample_error",
+    "unscored",
+    "not_run",
+]
+"""`sampler_...`: the model under test returned no completion. `model_grader_...`: a judge returned no score.
+`python_grader_killed`: the process was killed from outside, in all attempts. `reward_not_finite`: a reward model
+returned no finite number. `sample_error`, `unscored`, `not_run`: in an imported log, the item failed, has no score,
+or is missing because the log was truncated."""
+
+
+class ItemFailure(NamedTuple):
+    """The failure of one item."""
+
+    kind: ItemFailureKind
+    text: str
+    """Readable description, e.g. `the endpoint did not answer in 60 s`."""
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.text}"
 
 
 class Grade(NamedTuple):
@@ -52,202 +56,6 @@ class Grade(NamedTuple):
     """The label chosen by a label model."""
 
 
-class Tools(NamedTuple):
-    """Services that some graders need."""
-
-    judges: Mapping[str, Sampler] = {}
-    """Judges by the grader's `model`; `*` is the default."""
-    embedder: Embedder | None = None
-    limits: Limits = Limits()
-
-
-def sample_values(output_text: str, item: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the template variables of one completion: `sample` and `item`.
-
-    `sample.output_text` is stripped, because completions of a base model begin with a space; `sample.choices` hold
-    the original text, and `sample.output_json` the parsed JSON, if any.
-    """
-    sample: dict[str, Any] = {
-        "output_text": output_text.strip(),
-        "choices": [{"message": {"role": "assistant", "content": output_text}}],
-        "output_tools": [],
-    }
-    try:
-        sample["output_json"] = parse_json(output_text)
-    except ValueError:
-        sample["output_json"] = None
-    return {"sample": sample, "item": dict(item)}
-
-
-class GraderRunner:
-    """Runs one grader. Must be closed, because Python graders hold a process."""
-
-    def __init__(self, grader: Grader, tools: Tools = Tools()) -> None:  # noqa: B008
-        """Raises `ConfigError` if the grader needs a judge or embedder that `tools` lacks."""
-        self._grader = grader
-        self._tools = tools
-        self._processes: dict[str, PythonProcess] = {}
-        for single in single_graders(grader):
-            self._check(single)
-
-    def close(self) -> None:
-        for process in self._processes.values():
-            process.close()
-
-    def grade(self, samples: Sequence[Values]) -> list[Grade]:
-        """Return one grade for each sample, in order. Never raises because of a sample's content."""
-        if not isinstance(self._grader, Multi):
-            return self._single(self._grader, samples)
-        formula = Formula(self._grader.calculate_output)
-        parts = {name: self._single(grader, samples) for name, grader in self._grader.graders.items()}
-        return [
-            _combined(formula, {name: grades[index] for name, grades in parts.items()}) for index in range(len(samples))
-        ]
-
-    def _check(self, grader: SingleGrader) -> None:
-        if isinstance(grader, ScoreModel | LabelModel):
-            self._judge(grader.model)
-        if isinstance(grader, MathAnswer):
-            check_math_verify(f"grader '{grader.name}'")
-        if isinstance(grader, TextSimilarity) and grader.evaluation_metric == "cosine" and not self._tools.embedder:
-            raise ConfigError(
-                f"grader '{grader.name}': cosine similarity needs an endpoint with embeddings. Name one "
-                "(--judge URL), or choose another evaluation_metric, e.g. fuzzy_match."
-            )
-
-    def _judge(self, model: str) -> Sampler:
-        judge = self._tools.judges.get(model) or self._tools.judges.get("*")
-        if judge is None:
-            raise ConfigError(f"no endpoint is configured for judge '{model}'. Name one with --judge URL.")
-        return judge
-
-    def _single(self, grader: SingleGrader, samples: Sequence[Values]) -> list[Grade]:
-        match grader:
-            case StringCheck() | TextSimilarity() | MathAnswer():
-                return [self._guarded_text(grader, values) for values in samples]
-            case PythonGrader():
-                return [self._python(grader, values) for values in samples]
-            case ScoreModel() | LabelModel():
-                return self._judge_samples(grader, samples)
-        raise AssertionError(f"unknown grader {grader!r}")
-
-    def _guarded_text(self, grader: StringCheck | TextSimilarity | MathAnswer, values: Values) -> Grade:
-        try:
-            # NFC, because one character can have several encodings that look the same.
-            text, reference = (
-                unicodedata.normalize("NFC", render(template, values)) for template in (grader.input, grader.reference)
-            )
-        except UnknownVariableError as error:
-            return Grade(None, ItemFailure("invalid_variable_error", str(error)))
-        if isinstance(grader, MathAnswer):
-            process = self._processes.get(SOURCE)
-            if process is None:
-                process = self._processes[SOURCE] = math_process(required_fence())
-            return Grade(*math_answer(process, text, reference))
-        if isinstance(grader, StringCheck):
-            return Grade(float(string_check(grader.operation, text, reference)))
-        if len(text) * len(reference) > self._tools.limits.compared_pairs:
-            pairs = f"{len(text):,} characters with {len(reference):,}"
-            return Grade(None, ItemFailure("sample_error", f"too long to compare: {pairs}"))
-        if grader.evaluation_metric != "cosine":
-            return Grade(similarity(grader.evaluation_metric, text, reference))
-        assert self._tools.embedder is not None, "checked when the runner was made"
-        try:
-            first, second = self._tools.embedder.embed([text, reference])
-            return Grade(cosine_similarity(first, second))
-        except (SamplerError, ValueError) as error:
-            return Grade(None, ItemFailure("model_grader_server_error", str(error)))
-
-    def _python(self, grader: PythonGrader, values: Values) -> Grade:
-        process = self._processes.get(grader.source)
-        if process is None:
-            process = PythonProcess(grader.source, self._tools.limits, required_fence())
-            self._processes[grader.source] = process
-        return Grade(*process.grade(values["sample"], values["item"]))
-
-    def _judge_samples(self, grader: ScoreModel | LabelModel, samples: Sequence[Values]) -> list[Grade]:
-        prompts = [_judge_prompt(grader, values) for values in samples]
-        requests = [prompt for prompt in prompts if not isinstance(prompt, Grade)]
-        replies = iter(
-            self._judge(grader.model).sample(requests, _sampling(grader.sampling_params)) if requests else ()
-        )
-        return [prompt if isinstance(prompt, Grade) else _judgement(grader, next(replies)) for prompt in prompts]
-
-
-def string_check(operation: str, text: str, reference: str) -> bool:
-    """Apply one of the API's four comparisons. Ignores surrounding white space; only an empty text contains an empty
-    reference."""
-    match operation:
-        case "eq":
-            return text.strip() == reference.strip()
-        case "ne":
-            return text.strip() != reference.strip()
-        case "like":
-            return reference in text if reference else not text
-        case "ilike":
-            return string_check("like", text.casefold(), reference.casefold())
-    raise AssertionError(f"unknown operation {operation!r}")
-
-
-def _combined(formula: Formula, grades: Mapping[str, Grade]) -> Grade:
-    scores = {name: grade.score for name, grade in grades.items() if grade.score is not None}
-    for name in sorted(formula.names):
-        if (failure := grades[name].failure) is not None:
-            return Grade(None, failure._replace(text=f"{failure.text} (grader '{name}')"), scores)
-    try:
-        return Grade(formula.value(scores), None, scores)
-    except ValueError as error:
-        return Grade(None, ItemFailure("formula_parse_error", str(error)), scores)
-
-
-def _judge_prompt(grader: ScoreModel | LabelModel, values: Values) -> list[Message] | Grade:
-    try:
-        messages = [Message(role=turn.role, content=render(turn.template(), values)) for turn in grader.input]
-    except UnknownVariableError as error:
-        return Grade(None, ItemFailure("invalid_variable_error", str(error)))
-    return [*messages, Message(role="system", content=_output_format(grader))]
-
-
-def _output_format(grader: ScoreModel | LabelModel) -> str:
-    if isinstance(grader, LabelModel):
-        return f'Answer with one JSON object: {{"label": one of {json.dumps(list(grader.labels))}}}.'
-    low, high = grader.range
-    form = f'{{"steps": [your reasoning], "result": a number from {low:g} to {high:g}}}'
-    return f"Answer with one JSON object: {form}."
-
-
-def _judgement(grader: ScoreModel | LabelModel, completion: Completion | SamplerError) -> Grade:
-    if (failure := judge_failure(completion)) is not None:
-        return Grade(None, failure)
-    assert isinstance(completion, Completion), completion
-    if isinstance(grader, LabelModel):
-        label = label_in(completion.text, grader.labels)
-        if label is None:
-            return Grade(None, ItemFailure("model_grader_parse_error", f"no label in {completion.text!r:.200}"))
-        return Grade(float(label in grader.passing_labels), None, {}, label)
-    score = result_in(completion.text)
-    low, high = grader.range
-    if score is None or not low <= score <= high:
-        text = f"no number from {low:g} to {high:g} in {completion.text!r:.200}"
-        return Grade(None, ItemFailure("model_grader_parse_error", text))
-    return Grade(score)
-
-
-def judge_failure(completion: Completion | SamplerError) -> ItemFailure | None:
-    """Return the failure of an item whose judge failed or was cut off, since the verdict is at the end."""
-    if isinstance(completion, Completion):
-        if completion.finish_reason != "length":
-            return None
-        text = f"the judge's output was cut after {completion.completion_tokens:,} tokens: …{completion.text[-200:]!r}"
-        return ItemFailure("model_grader_parse_error", text)
-    is_refusal = completion.kind == "refusal"
-    return ItemFailure("model_grader_refusal_error" if is_refusal else "model_grader_server_error", str(completion))
-
-
-def _sampling(params: JudgeSampling) -> Sampling:
-    return Sampling(
-        temperature=params.temperature or 0.0,
-        top_p=params.top_p or 1.0,
-        max_tokens=params.max_completions_tokens or 1024,
-        seed=params.seed,
-    )
+def sampler_failure(error: SamplerError) -> ItemFailure:
+    """Return the failure of an item whose model under test returned no completion."""
+    return ItemFailure(cast(ItemFailureKind, f"sampler_{error.kind}"), str(error))

@@ -14,6 +14,7 @@ from assay.base.config import FrozenConfig
 from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError
 from assay.base.names import meant
+from assay.inference.protocol import DEFAULT_MAX_TOKENS, SamplingParams
 from assay.scoring.formula import Formula
 from assay.scoring.python_process import check_source
 from assay.scoring.python_source import subscripted_fields
@@ -157,6 +158,14 @@ class JudgeSampling(FrozenConfig):
 
     reasoning_effort: str | None = None
     """Ignored."""
+
+    def params(self) -> SamplingParams:
+        return SamplingParams(
+            temperature=self.temperature or 0.0,
+            top_p=self.top_p or 1.0,
+            max_tokens=self.max_completions_tokens or DEFAULT_MAX_TOKENS,
+            seed=self.seed,
+        )
 
 
 class ScoreModel(FrozenConfig):

@@ -10,7 +10,8 @@ wrong, if the reference alone does neither. If the process was killed from outsi
 from importlib.util import find_spec
 
 from assay.base.errors import NotInstalledError
-from assay.scoring.python_process import Limits, PythonProcess, PythonResult
+from assay.scoring.grade import Grade
+from assay.scoring.python_process import Limits, PythonProcess
 
 LIMITS = Limits(seconds=5.0, clock_s=60.0)
 """Limits of one comparison; the first also imports the packages. CPU time, unlike math-verify's own limits, so that
@@ -42,7 +43,7 @@ def math_process(fence: frozenset[str]) -> PythonProcess:
     return PythonProcess(SOURCE, LIMITS, fence)
 
 
-def math_answer(process: PythonProcess, text: str, reference: str) -> PythonResult:
+def math_answer(process: PythonProcess, text: str, reference: str) -> Grade:
     """Return 1 if the last answer in the text equals the reference, else 0; a failure if the reference is invalid."""
     result = process.grade({"text": text}, {"reference": reference})
     if (
@@ -51,7 +52,7 @@ def math_answer(process: PythonProcess, text: str, reference: str) -> PythonResu
         or process.grade({"text": reference}, {"reference": reference}).failure is not None
     ):
         return result
-    return PythonResult(0.0)
+    return Grade(0.0)
 
 
 def check_math_verify(who: str) -> None:

@@ -39,7 +39,7 @@ from typing import Any, NamedTuple
 
 from assay.base.errors import ConfigError
 from assay.scoring import python_child
-from assay.scoring.item_failure import ItemFailure
+from assay.scoring.grade import Grade, ItemFailure
 from assay.scoring.python_channel import Channel, UnexpectedOutputError
 from assay.scoring.python_fence import FENCE, filter_program
 
@@ -93,13 +93,6 @@ class GradingAbandonedError(Exception):
     """Raised if `Limits.abandoned` is set during grading."""
 
 
-class PythonResult(NamedTuple):
-    """The score or failure of one sample."""
-
-    score: float | None
-    failure: ItemFailure | None = None
-
-
 class PythonProcess:
     """Runs one grader's source. Must be closed; not thread-safe."""
 
@@ -118,7 +111,7 @@ class PythonProcess:
         self._num_ended = 0
         self._warned_s = -math.inf
 
-    def grade(self, sample: Mapping[str, Any], item: Mapping[str, Any]) -> PythonResult:
+    def grade(self, sample: Mapping[str, Any], item: Mapping[str, Any]) -> Grade:
         """Grade one sample.
 
         Raises `ConfigError` if the kernel does not grant the fence; then the source has not run.
@@ -135,13 +128,13 @@ class PythonProcess:
                 num_ended[kind := error.failure.kind] += 1
                 if num_ended[kind] == (most := MAX_PROCESSES[kind]):
                     text = f"{error}, like {most - 1} processes before it that graded the same sample"
-                    return PythonResult(None, error.failure._replace(text=text))
+                    return Grade(None, error.failure._replace(text=text))
                 if kind == "python_grader_killed":
                     time.sleep(min(MAX_PAUSE_S, 0.01 * 2 ** num_ended[kind]))
             except _NoResultError as error:
                 # An earlier sample in the same process may have caused this.
                 if not (error.is_of_process and has_graded):
-                    return PythonResult(None, error.failure)
+                    return Grade(None, error.failure)
 
     def _warn(self, text: str) -> None:
         """Log processes that ended without a reply, at most once a minute."""
@@ -152,7 +145,7 @@ class PythonProcess:
                 "%s before it had graded its sample; a new process grades it again (%d so far)", text, self._num_ended
             )
 
-    def _graded(self, sample: Mapping[str, Any], item: Mapping[str, Any]) -> PythonResult:
+    def _graded(self, sample: Mapping[str, Any], item: Mapping[str, Any]) -> Grade:
         try:
             if self._child is None:
                 self._start()
@@ -337,16 +330,16 @@ def check_source(source: str) -> None:
         raise ConfigError("the grader's source defines no function 'grade(sample, item)'.")
 
 
-def _result_of(reply: Mapping[str, Any]) -> PythonResult:
+def _result_of(reply: Mapping[str, Any]) -> Grade:
     """Convert a reply to a result; the number must be finite, and the text encodable."""
     if (reason := reply.get("failure")) is not None:
         text = str(reason)[:MAX_FAILURE_CHARACTERS].encode("utf-8", "replace").decode()
         if text.startswith("MemoryError"):  # earlier samples may hold the memory
             raise _NoResultError("python_grader_runtime_error", text, is_of_process=True)
-        return PythonResult(None, ItemFailure("python_grader_runtime_error", text))
+        return Grade(None, ItemFailure("python_grader_runtime_error", text))
     with suppress(OverflowError):
         if isinstance(score := reply.get("score"), float | int) and math.isfinite(score):
-            return PythonResult(float(score))
+            return Grade(float(score))
     raise _NoResultError(
         "python_grader_server_error", "the grader wrote to the result channel itself", is_of_process=True
     )

@@ -16,7 +16,10 @@ import anyio
 from pydantic import TypeAdapter, ValidationError
 
 from assay.base.errors import ConfigError
-from assay.scoring.grade import Grade, GraderRunner, Tools, sample_values
+from assay.inference.endpoint import HttpEngine
+from assay.inference.protocol import Engine
+from assay.scoring.grade import Grade, ItemFailureKind
+from assay.scoring.grader_runner import GraderRunner, Tools, sample_values
 from assay.scoring.graders import (
     Grader,
     LabelModel,
@@ -26,10 +29,7 @@ from assay.scoring.graders import (
     check_sample_fields,
     single_graders,
 )
-from assay.scoring.http_sampler import HttpSampler
-from assay.scoring.item_failure import ItemFailureKind
 from assay.scoring.python_process import Limits
-from assay.scoring.sampler import Sampler
 from assay.serving.api_error import ApiError
 from assay.serving.slots import FairSlots
 
@@ -80,7 +80,7 @@ class GraderService:
     def __init__(self, judge: str | None) -> None:
         """`judge`: URL of the endpoint for model graders. Raises `ConfigError` if it is not a URL."""
         if judge is not None:
-            HttpSampler(base_url=judge, model="")
+            HttpEngine(base_url=judge, model="")
         self.judge = judge
         self._process_slots = _slots(PROCESS_SLOTS, "python graders")
         self._judge_slots = _slots(JUDGE_SLOTS, "model-graded graders")
@@ -130,9 +130,9 @@ class GraderService:
             for single_grader in single_graders(grader)
             if isinstance(single_grader, ScoreModel | LabelModel)
         }
-        judges: dict[str, Sampler] = {}
+        judges: dict[str, Engine] = {}
         if self.judge is not None:
-            judges = {model: HttpSampler(base_url=self.judge, model=model, max_retries=1) for model in models}
+            judges = {model: HttpEngine(base_url=self.judge, model=model, max_retries=1) for model in models}
         try:
             return GraderRunner(grader, Tools(judges=judges, limits=limits))
         except ConfigError as error:

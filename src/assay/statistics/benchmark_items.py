@@ -20,7 +20,7 @@ from assay.base.errors import ConfigError, DamagedDataError, DataError
 from assay.base.shapes import Float64, Int
 from assay.records.benchmark import BenchmarkResult, DetectableEffect
 from assay.records.evaluation import Estimate
-from assay.scoring.item_failure import ItemFailure
+from assay.scoring.grade import ItemFailure
 from assay.statistics.interval import LARGEST_SCORE, clustered_variance, wilson_interval, within
 from assay.store.objects import open_store
 

@@ -11,9 +11,9 @@ from assay.evals.contamination import TextFiles
 from assay.evals.queue import Checkpoint, result_of
 from assay.evals.sampled import GenerationScorer, RegistryScorer
 from assay.evals.scorer import mean_details, num_prompts_cut
+from assay.inference.protocol import Completion, SamplerError
 from assay.reporting.terminal.benchmarks import notes
-from assay.scoring.grade import Tools
-from assay.scoring.sampler import Completion, SamplerError
+from assay.scoring.grader_runner import Tools
 from assay.statistics.benchmark_items import items_of, items_table
 
 GRADER = {
@@ -59,7 +59,7 @@ class Forgetful:
 
     name = "forgetful"
 
-    def sample(self, prompts, sampling):
+    def generate(self, prompts, params):
         lengths = [len(prompt[-1]["content"]) for prompt in prompts]
         return [Completion("A", prompt_tokens_cut=max(0, length - 2)) for length in lengths]
 
@@ -83,7 +83,7 @@ def test_why_a_completion_ended_is_kept_with_its_item_and_the_cut_ones_are_count
     class Wordy:
         name = "wordy"
 
-        def sample(self, prompts, sampling):
+        def generate(self, prompts, params):
             texts = [prompt[-1]["content"] for prompt in prompts]
             return [
                 SamplerError("server", "spent on reasoning")

@@ -11,7 +11,7 @@ from assay.evals.queue import Checkpoint, result_of
 from assay.evals.sampled import GenerationScorer
 from assay.evals.version import present_suite
 from assay.records.benchmark import BenchmarkResult
-from assay.scoring.grade import Tools
+from assay.scoring.grader_runner import Tools
 from assay.statistics.benchmark_items import ItemScore
 
 GRADER = {"type": "string_check", "name": "same", "operation": "eq", "input": "5", "reference": "5"}

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from assay.base.config import FrozenConfig, LoadedConfig, validated
 from assay.base.errors import ConfigError
-from assay.scoring.grade import GraderRunner, Tools, sample_values
+from assay.inference.protocol import Completion, SamplerError
+from assay.scoring.grader_runner import GraderRunner, Tools, sample_values
 from assay.scoring.graders import Grader, grader_sha256
-from assay.scoring.sampler import Completion, SamplerError
 from assay.scoring.template import SAMPLE_FIELDS
 
 OPERATIONS = ("eq", "ne", "like", "ilike")
@@ -96,7 +96,7 @@ def test_a_judge_whose_answer_was_cut_gave_no_mark():
     class Verbose:
         name = "verbose"
 
-        def sample(self, prompts, sampling):
+        def generate(self, prompts, params):
             return [Completion('An example: {"result": 3}. Now, step by', "length", 5, 9)] * len(prompts)
 
     graded = grade(SCORE_MODEL, tools=Tools({"judge-1": Verbose()}))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.scoring.judge_output import MAX_BRACES, label_in, result_in
+from assay.scoring.grader_runner import MAX_BRACES, label_in, result_in
 
 NOISE = st.lists(
     st.sampled_from(

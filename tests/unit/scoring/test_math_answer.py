@@ -11,11 +11,10 @@ import pytest
 
 from assay.base.errors import ConfigError
 from assay.scoring import math_answer as module
-from assay.scoring.grade import GraderRunner, sample_values
+from assay.scoring.grade import Grade, ItemFailure
+from assay.scoring.grader_runner import GraderRunner, sample_values
 from assay.scoring.graders import MathAnswer, Multi
-from assay.scoring.item_failure import ItemFailure
 from assay.scoring.python_graders import check_fence
-from assay.scoring.python_process import PythonResult
 
 LABELLED = Path(__file__).with_name("math_answers.jsonl")
 GRADER = MathAnswer(input="{{ sample.output_text }}", reference="{{ item.answer }}")
@@ -85,13 +84,13 @@ def test_without_its_package_it_is_refused_before_anything_is_asked(monkeypatch)
 class Killed:
     """A process that is killed whatever it is asked."""
 
-    def grade(self, *_: Any) -> PythonResult:
-        return PythonResult(None, ItemFailure("python_grader_killed", "the grader's process ended"))
+    def grade(self, *_: Any) -> Grade:
+        return Grade(None, ItemFailure("python_grader_killed", "the grader's process ended"))
 
 
 class KilledOnce(Killed):
-    def grade(self, sample: Any, item: Any) -> PythonResult:
-        return PythonResult(1.0) if sample["text"] == item["reference"] else super().grade(sample, item)
+    def grade(self, sample: Any, item: Any) -> Grade:
+        return Grade(1.0) if sample["text"] == item["reference"] else super().grade(sample, item)
 
 
 @pytest.mark.parametrize("process", [Killed(), KilledOnce()])

@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from assay.scoring import python_channel, python_process
+from assay.scoring.grade import Grade
 from assay.scoring.python_fence import FENCE
-from assay.scoring.python_process import Limits, PythonProcess, PythonResult
+from assay.scoring.python_process import Limits, PythonProcess
 from grader_attacks import GRADER, ON_FENCE
 from variants import slow
 
@@ -92,7 +93,7 @@ def test_the_kernel_refuses_it_and_nothing_of_ours_is_changed(attack: str, attac
     assert result.failure is not None and result.failure.kind == "python_grader_runtime_error"
     assert any(word in result.failure.text for word in ("PermissionError", "OSError", "Operation not permitted"))
     assert host.state() == before
-    assert attacker.grade({}, {"body": "return 1"}) == PythonResult(1.0), "the next sample is none the worse"
+    assert attacker.grade({}, {"body": "return 1"}) == Grade(1.0), "the next sample is none the worse"
 
 
 @pytest.mark.slow
@@ -198,7 +199,7 @@ def test_what_goes_beyond_a_limit_is_a_named_failure_within_it(excess: str, fenc
 @pytest.mark.parametrize("excess", BEYOND)
 def test_it_passes_where_the_limit_is_wider(excess: str, fenced: None) -> None:
     with closing(PythonProcess(GRADER, BEYOND[excess].freed)) as process:
-        assert process.grade({}, {"body": BEYOND[excess].body}) == PythonResult(1.0)
+        assert process.grade({}, {"body": BEYOND[excess].body}) == Grade(1.0)
 
 
 COMPAT = """code = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
@@ -227,7 +228,7 @@ def test_a_process_that_ends_each_time_is_a_named_failure_and_the_next_sample_ha
         result = process.grade({}, {"body": body})
         assert str(result.failure).startswith(f"python_grader_server_error: the grader's process ended ({ENDS[body]}")
         assert str(result.failure).endswith("like 2 processes before it that graded the same sample")
-        assert process.grade({}, {"body": "return 1"}) == PythonResult(1.0)
+        assert process.grade({}, {"body": "return 1"}) == Grade(1.0)
 
 
 @pytest.mark.slow
@@ -235,7 +236,7 @@ def test_another_abi_is_there_where_calls_are_not_fenced(fenced: None) -> None:
     if platform.machine() != "x86_64" or not Path("/proc/sys/abi/vsyscall32").exists():
         pytest.skip("this kernel has no ABI of 32 bits")
     with closing(PythonProcess(GRADER, LIMITS, FENCE - {"calls"})) as process:
-        assert process.grade({}, {"body": COMPAT}) == PythonResult(1.0)
+        assert process.grade({}, {"body": COMPAT}) == Grade(1.0)
 
 
 WRITE_LINE = """line = {line}
@@ -270,7 +271,7 @@ def test_a_line_that_is_no_answer_is_a_named_failure_and_none_for_the_next_sampl
         result = process.grade({}, {"body": WRITE_LINE.format(line=LINES[line])})
         assert result.score is None
         assert result.failure is not None and result.failure.kind == "python_grader_server_error"
-        assert process.grade({}, {"body": "return 1"}) == PythonResult(1.0)
+        assert process.grade({}, {"body": "return 1"}) == Grade(1.0)
 
 
 THIEF = """def answer():
@@ -305,7 +306,7 @@ def test_nothing_that_a_sample_left_behind_answers_for_the_next(left: str, fence
         left_child = process._child
         time.sleep(0.4)
         for _ in range(3):
-            assert process.grade({}, {"body": "return 1"}) == PythonResult(1.0)
+            assert process.grade({}, {"body": "return 1"}) == Grade(1.0)
         assert process._child is not left_child, "it is not asked again"
 
 
@@ -343,7 +344,7 @@ def test_a_grader_computes_and_starts_nothing_between_two_questions(fence: froze
         assert status_of(process)["State"].startswith("T")
         assert status_of(process)["Threads"] == before["Threads"] and process._child._cpu_s() == used_s
         assert "calls" not in fence or int(before["Threads"]) <= LIMITS.threads
-        assert process.grade({}, {"body": "return 1"}) == PythonResult(1.0)
+        assert process.grade({}, {"body": "return 1"}) == Grade(1.0)
         assert status_of(process)["Threads"] == "1", "it is another process"
 
 
@@ -406,7 +407,7 @@ def test_a_sample_whose_process_is_killed_is_graded_in_another(
     with closing(PythonProcess(GRADER, LIMITS, frozenset())) as process:
         for index in range(3):
             item = {"body": KILL_ME.format(signal=int(number)), "path": str(tmp_path / f"{index}")}
-            assert process.grade({}, item) == PythonResult(1.0)
+            assert process.grade({}, item) == Grade(1.0)
     [line] = [record.getMessage() for record in caplog.records]
     assert line.startswith(f"the grader's process ended (signal {number.name}) before it had graded its sample")
 
@@ -417,7 +418,7 @@ def test_a_sample_whose_processes_are_all_killed_is_a_failure_of_that_kind(
     monkeypatch.setattr(python_process, "MAX_PAUSE_S", 0.0)
     with closing(PythonProcess(GRADER, LIMITS, frozenset())) as process:
         failure = process.grade({}, {"body": "os.kill(os.getpid(), 9); time.sleep(60)"}).failure
-        assert process.grade({}, {"body": "return 1"}) == PythonResult(1.0)
+        assert process.grade({}, {"body": "return 1"}) == Grade(1.0)
     assert failure is not None and failure.kind == "python_grader_killed" and "like 9 processes" in failure.text
 
 
@@ -426,7 +427,7 @@ def test_a_process_that_is_killed_between_two_samples_is_replaced_in_silence(
 ) -> None:
     with closing(PythonProcess(GRADER, LIMITS, frozenset())) as process:
         for _ in range(3):
-            assert process.grade({}, {"body": "return 1"}) == PythonResult(1.0)
+            assert process.grade({}, {"body": "return 1"}) == Grade(1.0)
             os.kill(pid := process._child._process.pid, signal.SIGKILL)
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert not caplog.records
@@ -448,7 +449,7 @@ def test_a_process_whose_parent_is_gone_ends_by_itself(fenced: None) -> None:
     limits = Limits(seconds=0.1)
     with closing(PythonProcess(GRADER, limits)) as process:
         spent = process.grade({}, {"body": "return resource.getrlimit(resource.RLIMIT_CPU)[1]"})
-    assert spent == PythonResult(60.0)
+    assert spent == Grade(60.0)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only a superuser has rights to give up")

@@ -14,7 +14,7 @@ from assay.scoring.python_graders import VARIABLE, check_fence, required_fence
 GRADE = """
 from contextlib import closing
 from assay.base.errors import ConfigError
-from assay.scoring.grade import GraderRunner, sample_values
+from assay.scoring.grader_runner import GraderRunner, sample_values
 from assay.scoring.graders import PythonGrader
 from assay.scoring.python_graders import check_fence
 source = "import pathlib\\ndef grade(sample, item): return len(pathlib.Path('/etc/passwd').read_text()) > 0"

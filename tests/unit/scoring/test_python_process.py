@@ -5,20 +5,21 @@ from contextlib import closing
 import pytest
 
 from assay.base.errors import ConfigError
-from assay.scoring.python_process import Limits, PythonProcess, PythonResult
+from assay.scoring.grade import Grade
+from assay.scoring.python_process import Limits, PythonProcess
 
 SMALL = Limits(memory_bytes=512 << 20, seconds=1.0)
 
 pytestmark = pytest.mark.usefixtures("fenced")
 
 
-def graded(body: str, limits: Limits = SMALL) -> PythonResult:
+def graded(body: str, limits: Limits = SMALL) -> Grade:
     with closing(PythonProcess(f"def grade(sample, item):\n    {body}", limits)) as process:
         return process.grade({"output_text": "4"}, {"x": 2})
 
 
 def test_a_grader_sees_sample_and_item_and_may_print():
-    assert graded("print('noise'); return int(sample['output_text']) / item['x']") == PythonResult(2.0)
+    assert graded("print('noise'); return int(sample['output_text']) / item['x']") == Grade(2.0)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,7 @@ def test_a_grader_computes_with_threads_and_may_write_to_nowhere():
     [thread.join() for thread in threads]
     return open('/dev/null', 'w').write('1')"""
     with closing(PythonProcess(source, Limits(seconds=30.0))) as process:
-        assert process.grade({}, {}) == PythonResult(1.0)
+        assert process.grade({}, {}) == Grade(1.0)
 
 
 def test_a_grader_that_hangs_is_stopped_and_the_next_sample_has_a_fresh_one():

@@ -2,13 +2,14 @@ import asyncio
 import random
 import socket
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from assay.inference.protocol import GenerateRequest, ModelSource
+from assay.inference.protocol import GenerateRequest, ModelSource, SamplingParams
 from assay.serving.api_error import ApiError
 from assay.serving.engines.pool import EnginePool
-from assay.serving.engines.process import EngineProcess, StartedProcess
+from assay.serving.engines.process import EngineProcess
 from parrot_engine import ParrotEngine
 
 
@@ -98,7 +99,7 @@ def test_a_model_whose_process_died_is_loaded_anew():
         async with engines.pool.engine(model("a")) as engine:
             parrot(engine).end()
             with pytest.raises(ApiError) as refused:
-                async for _ in engine.stream(GenerateRequest(prompts=())):
+                async for _ in engine.stream(GenerateRequest(prompts=(), params=SamplingParams())):
                     pass
             assert (refused.value.status, refused.value.code) == (503, "engine_died")
         assert await engines.send("a") is not engine
@@ -164,7 +165,7 @@ def test_whoever_asks_when_there_are_never_more_models_than_places_and_all_are_a
 
 @pytest.mark.parametrize("error", [EOFError(), ConnectionRefusedError("nobody listens")])
 def test_a_process_that_cannot_be_started_is_a_503_that_asks_to_come_again(error: Exception) -> None:
-    def start(_: socket.socket) -> StartedProcess:
+    def start(_: socket.socket) -> Any:
         raise error
 
     with pytest.raises(ApiError) as refused:

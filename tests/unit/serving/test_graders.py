@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import openai
 import pytest
 
-from assay.scoring.item_failure import ItemFailureKind
+from assay.scoring.grade import ItemFailureKind
 from assay.serving.api_error import ApiError
 from assay.serving.graders import ERROR_OF, GraderService, SampleGrade, parse_grader
 from assay.serving.openai.app_state import AppState

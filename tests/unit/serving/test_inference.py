@@ -80,12 +80,15 @@ def test_what_is_asked_reaches_the_engine(parrots):
     requested = parrots.requested
     assert isinstance(requested, GenerateRequest)
     assert requested.prompts[0].messages == ({"role": "user", "content": "a b"},)
-    output = (requested.n, requested.seed, requested.temperature, requested.top_p, requested.stop, requested.max_tokens)
+    params = requested.params
+    output = (requested.n, params.seed, params.temperature, params.top_p, params.stop, params.max_tokens)
     assert output == (3, 5, 0.5, 0.9, ("x", "y"), 7)
     assert (requested.top_logprobs, requested.is_streamed) == (2, False)
     parrots.sdk.chat.completions.create(model="tiny", messages=HELLO, max_tokens=3, stop="x")
     requested = parrots.requested
-    assert (requested.max_tokens, requested.stop, requested.top_logprobs, requested.seed) == (3, ("x",), None, None)
+    params = requested.params
+    assert (params.max_tokens, params.stop, requested.top_logprobs, params.seed) == (3, ("x",), None, None)
+    assert not requested.may_shorten
 
 
 def test_log_probabilities_are_of_the_text_and_not_of_its_end(parrots):
@@ -125,7 +128,7 @@ def test_a_text_is_gone_on_with(parrots):
     assert [choice.text for choice in reply.choices] == [" A B", " A B", " C", " C"]
     assert [choice.index for choice in reply.choices] == [0, 1, 2, 3]
     assert reply.usage.prompt_tokens == 3 and reply.choices[0].logprobs is None
-    assert parrots.requested.max_tokens == 16
+    assert parrots.requested.params.max_tokens == 16
 
 
 def test_benchmarks_find_every_token_of_the_prompt_and_exactly_those_that_were_drawn(parrots):

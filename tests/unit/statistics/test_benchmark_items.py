@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import ConfigError, DamagedDataError, DataError
 from assay.records.benchmark import BenchmarkResult
-from assay.scoring.item_failure import ItemFailure
+from assay.scoring.grade import ItemFailure
 from assay.statistics.benchmark_items import (
     ITEMS_FILE,
     ItemScore,

@@ -9,7 +9,8 @@ import click
 from assay.base.errors import ConfigError
 from assay.base.installed import PREFIX
 from assay.base.units import number_of
-from assay.cli.parameters import PATH, current_home, run_and_step
+from assay.cli.command import Command
+from assay.cli.parameters import PATH, current_home, run_and_step, seed_option
 
 if TYPE_CHECKING:
     from assay.inference.local.local_model import LocalModel
@@ -21,11 +22,21 @@ MAX_COMPLETION_TOKENS = 256
 RESTART_COMMAND = "/new"
 
 
-@click.command()
+_SECTIONS = {
+    "Sampling": (
+        "max_tokens",
+        "temperature",
+        "top_p",
+        "top_k",
+        "stop",
+        "seed",
+    ),
+}
+
+
+@click.command(cls=Command, sections=_SECTIONS)
 @click.argument("model")
-@click.option(
-    "-p", "--prompt", help="Send this prompt, print the completion and exit; '-' reads the prompt from stdin."
-)
+@click.option("--prompt", help="Send this prompt, print the completion and exit; '-' reads the prompt from stdin.")
 @click.option("--system", help="System message; needs a chat template.")
 @click.option(
     "--step", type=click.IntRange(min=0), help="Step of the commit to use; by default the last one. Also RUN@STEP."
@@ -51,12 +62,7 @@ RESTART_COMMAND = "/new"
 )
 @click.option("--top-k", type=click.IntRange(min=1), help="Sample from this many most probable tokens only.")
 @click.option("--stop", multiple=True, metavar="TEXT", help="End the completion before this text. May be repeated.")
-@click.option(
-    "--seed",
-    default=0,
-    show_default=True,
-    help="Sampling seed: the same conversation and seed give the same completion.",
-)
+@seed_option("the sampling: the same conversation and seed give the same completion")
 @click.option("--tokenizer", type=PATH, help="Tokenizer of a run whose dataset does not contain it.")
 def chat(
     model: str,

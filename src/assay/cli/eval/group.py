@@ -8,15 +8,16 @@ import click
 
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
+from assay.cli.command import CommandGroup
 from assay.cli.parameters import (
     FILE,
     PATH,
     RUN,
-    CommandGroup,
     InputFile,
     OutFile,
     current_home,
     force_option,
+    json_option,
     python_graders_option,
     set_python_graders,
     writable_ledger,
@@ -36,13 +37,13 @@ NAME_A_LOG = "Name a samples_*.jsonl of lm-eval, or an .eval or .json log of ins
 
 
 _MODULES = {
-    "run": "assay.cli.eval.group",
-    "work": "assay.cli.eval.group",
-    "history": "assay.cli.eval.group",
-    "import": "assay.cli.eval.group",
-    "coverage": "assay.cli.eval.group",
-    "predict": "assay.cli.eval.predict",
-    "chat": "assay.cli.eval.chat",
+    "run": ("assay.cli.eval.group", "Evaluate a model folder or an endpoint on a suite."),
+    "work": ("assay.cli.eval.group", "Evaluate the commits of a run that its recipe selects."),
+    "history": ("assay.cli.eval.group", "Show a run's scores over its checkpoints."),
+    "import": ("assay.cli.eval.group", "Import scores of lm-eval, inspect or OpenAI Evals."),
+    "coverage": ("assay.cli.eval.group", "Show which failure modes the benchmarks would detect."),
+    "predict": ("assay.cli.eval.predict", "Predict for the rows of a file."),
+    "chat": ("assay.cli.eval.chat", "Chat with a language model."),
 }
 
 
@@ -51,7 +52,22 @@ def eval_() -> None:
     """Evaluate checkpoints on the benchmarks of a suite; show scores and coverage; predict, and chat."""
 
 
-@eval_.command()
+_RUN_SECTIONS = {
+    "Record": (
+        "run_id",
+        "candidate",
+        "seed",
+        "step",
+    ),
+    "Contamination": (
+        "trained_on",
+        "dataset",
+        "tokenizer",
+    ),
+}
+
+
+@eval_.command(sections=_RUN_SECTIONS)
 @click.argument("model")
 @click.option("--suite", type=FILE, required=True, help="YAML file of the suite (docs/suites.md).")
 @click.option("--run-id", help="Name to record the results under; by default the name of the folder or model.")
@@ -77,7 +93,7 @@ def eval_() -> None:
 @click.option("--dataset", type=PATH, help="Training dataset of assay to search for the benchmark's n-grams.")
 @click.option("--tokenizer", type=PATH, help="Tokenizer of that dataset; by default the checkpoint's.")
 @python_graders_option
-@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON, one object a line.")
+@json_option
 def run(
     model: str,
     suite: Path,
@@ -115,8 +131,8 @@ def run(
     loaded_suite = read_suite(suite)
     refuse_unfenced_graders(loaded_suite)
     from assay.evals.queue import Checkpoint
-    from assay.reporting.terminal.terminal import show_progress
     from assay.inference.endpoint import HttpEngine
+    from assay.reporting.terminal.terminal import show_progress
     from assay.store.ledger.writer import FINISH_S
     from assay.workflows.evaluation import evaluate as wiring
 
@@ -144,7 +160,7 @@ def run(
 @click.option("--suite", type=FILE, help="Suite to use instead of the recipe's.")
 @click.option("--follow", is_flag=True, help="Wait for new commits until the run has finished.")
 @python_graders_option
-@click.option("--json", "as_json", is_flag=True, help="Print all results of the run as JSON, one object a line.")
+@json_option
 def work(run_id: str, suite: Path | None, follow: bool, python_graders: str | None, as_json: bool) -> None:
     """Evaluate the commits of RUN that its recipe selects and that are not evaluated yet.
 
@@ -169,7 +185,7 @@ def work(run_id: str, suite: Path | None, follow: bool, python_graders: str | No
 @eval_.command()
 @click.argument("run_id", metavar="RUN")
 @click.option("--benchmark", help="Show this benchmark only.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list, one object for each result.")
+@json_option
 def history(run_id: str, benchmark: str | None, as_json: bool) -> None:
     """Show the scores of RUN over its checkpoints, benchmark by benchmark, with the best so far.
 
@@ -244,7 +260,7 @@ def _note_retired(home: "Home", run_id: str, results: "Sequence[BenchmarkResult]
     is_flag=True,
     help="Import an incomplete log: missing items count as failed, and decisions do not use the result.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON, one object a line.")
+@json_option
 def import_(
     files: tuple[Path, ...],
     run_id: str | None,
@@ -291,7 +307,7 @@ def import_(
 @click.option("--run", "run_id", help="Use the results of this run only to measure the benchmarks' power.")
 @click.option("--out", type=OutFile('"kind":"coverage"'), help="File for the JSON record.")
 @force_option
-@click.option("--json", "as_json", is_flag=True, help="Print the record as JSON.")
+@json_option
 def coverage(
     coverage_file: Path, suites: tuple[Path, ...], run_id: str | None, out: Path | None, as_json: bool
 ) -> None:

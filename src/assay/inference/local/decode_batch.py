@@ -6,13 +6,12 @@ network: prefixes come from a function, logits from the caller.
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from assay.base.shapes import Float32, Int64
 from assay.inference.local.memory import tile_rows
-from assay.inference.local.sampling import SampledTokens
 from assay.inference.local.slot_cache import Prefix, SlotCache
 from assay.inference.local.stop_tokens import Ends
 from assay.inference.rollout import Prompt, Rollout
@@ -22,13 +21,8 @@ Prefill = Callable[[Sequence[Prompt]], Iterator[tuple[list[int], Prefix]]]
 """Maps prompts to (their indices, the prefix with a row for each); prompts of one token have none."""
 
 
-class Admitted(NamedTuple):
-    """Prompts that enter the tile, with their slots and prefix rows."""
-
-    prompts: list[int]
-    slots: list[int]
-    prefix: Prefix | None
-    rows: list[int]
+Admitted = tuple[list[int], list[int], Prefix | None, list[int]]
+"""Prompts that enter the tile, with their slots; and their prefix, with its row for each."""
 
 
 class PromptQueue:
@@ -55,10 +49,10 @@ class PromptQueue:
         by_prefix: dict[int, Admitted] = {}
         for index, slot in zip(occupied, free, strict=False):
             prefix, row = self._prefix_of(int(self._group[index]))
-            admitted = by_prefix.setdefault(id(prefix), Admitted([], [], prefix, []))
-            admitted.prompts.append(index)
-            admitted.slots.append(slot)
-            admitted.rows.append(row)
+            prompts, slots, _, rows = by_prefix.setdefault(id(prefix), ([], [], prefix, []))
+            prompts.append(index)
+            slots.append(slot)
+            rows.append(row)
         behind = self._group[self._next] if self else len(self._firsts)
         self._prefixes = {group: found for group, found in self._prefixes.items() if group >= behind}
         return list(by_prefix.values())
@@ -126,10 +120,12 @@ class DecodeTile:
         self.prompt[from_slots] = BLANK
         self.rows = rows
 
-    def advance(self, sampled: SampledTokens, ends: Ends) -> dict[int, Rollout]:
+    def advance(
+        self, tokens: Int64[np.ndarray, "row"], logprobs: Float32[np.ndarray, "row"], ends: Ends
+    ) -> dict[int, Rollout]:
         """Add a token to each row; return the completed rollouts by prompt and free their slots."""
         slots = np.flatnonzero(self.prompt[: self.rows] != BLANK)
-        tokens, logprobs = sampled.tokens.cpu().numpy()[slots], sampled.logprobs.cpu().numpy()[slots]
+        tokens, logprobs = tokens[slots], logprobs[slots]
         self.tokens[slots, self.count[slots]] = tokens
         self.logprobs[slots, self.count[slots]] = logprobs
         self.last[slots] = tokens

@@ -30,7 +30,7 @@ from transformers.cache_utils import DynamicCache
 
 from assay.base.errors import ConfigError
 from assay.base.seeds import mix64
-from assay.base.shapes import Float, Int64
+from assay.base.shapes import Float, Float32, Int64
 from assay.inference.local.decode_batch import DecodeTile, PromptQueue, groups_of
 from assay.inference.local.memory import (
     PREFILL_TOKENS,
@@ -41,12 +41,12 @@ from assay.inference.local.memory import (
     tile_rows,
     tile_sizes,
 )
-from assay.inference.local.sampling import SampledTokens, sample_tokens
+from assay.inference.local.sampling import sample_tokens
 from assay.inference.local.slot_cache import Prefix, SlotCache
-from assay.inference.local.stop_tokens import Ends, StopStrings
+from assay.inference.local.stop_tokens import Ends
+from assay.inference.protocol import SamplingParams
 from assay.inference.rollout import GenerationCancelledError, Prompt, Rollout, uniforms
 from assay.models.causal import longest_sequence
-from assay.scoring.sampler import Sampling
 
 _PROBE_TOKENS = 3
 _PROBE_LENGTHS = (7, 45, 20, 150)
@@ -111,13 +111,13 @@ class Generator:
         """`network` is a transformers model; `ends` are end tokens.
 
         `slots` sequences decode together; their number changes no rollout. The tokenizer detokenizes
-        completions if `sampling.stop` needs it.
+        completions if `params.stop` needs it.
         """
         self._network = network
         self._ends = frozenset(ends)
         self._tokenizer = tokenizer
         self._slots = tile_rows(slots)
-        self._stop_strings: dict[tuple[str, ...], StopStrings] = {}
+        self._ends_by_stop: dict[tuple[str, ...], Ends] = {}
         self._batch_invariance: BatchInvariance | None = None
         self.cost = Cost()
         """Cost of the last generation."""
@@ -137,30 +137,29 @@ class Generator:
     def generate(
         self,
         prompts: Sequence[Prompt],
-        sampling: Sampling,
+        params: SamplingParams,
         is_stopping: Callable[[], bool] = lambda: False,
         observer: DrawObserver | None = None,
     ) -> list[Rollout]:
         """Return a rollout for each prompt; consecutive prompts with equal tokens are a group and prefilled once.
 
-        `sampling.seed` is not used: a prompt's key determines its samples. `is_stopping` is called between tokens; if
+        `params.seed` is not used: a prompt's key determines its samples. `is_stopping` is called between tokens; if
         true, `GenerationCancelledError` is raised.
         """
         prompts = [Prompt(np.asarray(prompt.tokens, np.int64), prompt.key) for prompt in prompts]
-        self._check_lengths(prompts, sampling)
-        ends = self._ends_of(sampling)
-        decode_groups, self.cost = self._decode_groups(prompts, sampling), Cost()
+        self._check_lengths(prompts, params)
+        ends = self._ends_of(params)
+        decode_groups, self.cost = self._decode_groups(prompts, params), Cost()
         found: dict[int, Rollout] = {}
         for members, rows in decode_groups:
-            member_observer = observer and _MemberObserver(observer, members)
             decoded = self._decoded(
-                [prompts[member] for member in members], sampling, ends, is_stopping, member_observer, rows=rows
+                [prompts[member] for member in members], params, ends, is_stopping, observer, members, rows=rows
             )
             found |= zip(members.tolist(), decoded, strict=True)
         return [found[index] for index in range(len(prompts))]
 
     def _decode_groups(
-        self, prompts: Sequence[Prompt], sampling: Sampling
+        self, prompts: Sequence[Prompt], params: SamplingParams
     ) -> list[tuple[Int64[np.ndarray, "member"], int | None]]:
         """Return which prompts decode together, and the tile's rows; None: as many as needed."""
         all_indices = np.arange(len(prompts))
@@ -168,31 +167,29 @@ class Generator:
             case BatchInvariance.ANY_SIZE:
                 return [(all_indices, None)]
             case BatchInvariance.FIXED_SIZE:
-                rows = np.array([self._size_for(_num_positions([prompt], sampling)) for prompt in prompts], np.int64)
+                rows = np.array([self._size_for(_num_positions([prompt], params)) for prompt in prompts], np.int64)
                 return [(np.flatnonzero(rows == size), int(size)) for size in np.unique(rows)]
             case BatchInvariance.GROUP_ONLY:
                 bounds = np.cumsum([len(group) for group in groups_of(prompts)])[:-1]
                 return [(members, None) for members in np.split(all_indices, bounds)]
 
-    def _check_lengths(self, prompts: Sequence[Prompt], sampling: Sampling) -> None:
+    def _check_lengths(self, prompts: Sequence[Prompt], params: SamplingParams) -> None:
         longest = longest_sequence(self._network.config)
         for index, prompt in enumerate(prompts):
-            if not 0 < len(prompt.tokens) <= longest - sampling.max_tokens:
+            if not 0 < len(prompt.tokens) <= longest - params.max_tokens:
                 raise ConfigError(
-                    f"prompt {index} has {len(prompt.tokens):,} tokens, max_tokens is {sampling.max_tokens:,}; "
+                    f"prompt {index} has {len(prompt.tokens):,} tokens, max_tokens is {params.max_tokens:,}; "
                     f"the model takes 1 token at least and {longest:,} at most, completion included. Shorten "
                     "the prompt, or ask for fewer tokens."
                 )
 
-    def _ends_of(self, sampling: Sampling) -> Ends:
-        if not sampling.stop:
-            return Ends(self._ends, self._vocab_size)
-        if self._tokenizer is None:
+    def _ends_of(self, params: SamplingParams) -> Ends:
+        stops = params.stop
+        if stops and self._tokenizer is None:
             raise ConfigError("stop strings need the tokenizer that spells completions. Leave out 'stop'.")
-        if sampling.stop not in self._stop_strings:
-            found = StopStrings(sampling.stop, self._tokenizer, self._vocab_size)
-            self._stop_strings[sampling.stop] = found
-        return Ends(self._ends, self._vocab_size, self._stop_strings[sampling.stop])
+        if stops not in self._ends_by_stop:
+            self._ends_by_stop[stops] = Ends(self._ends, self._vocab_size, stops=stops, tokenizer=self._tokenizer)
+        return self._ends_by_stop[stops]
 
     @property
     def _vocab_size(self) -> int:
@@ -205,7 +202,7 @@ class Generator:
 
     def _probe_invariance(self) -> BatchInvariance:
         """Test whether prompts have the same bits alone and in batches, of any size or of a fixed one."""
-        sampling, lengths = Sampling(temperature=1.0, max_tokens=_PROBE_TOKENS), self._probe_lengths
+        params, lengths = SamplingParams(temperature=1.0, max_tokens=_PROBE_TOKENS), self._probe_lengths
         words = mix64(np.arange(max(lengths), dtype=np.uint64)) % np.uint64(self._vocab_size)
         batch_invariance = [
             Prompt(words.astype(np.int64)[-lengths[index % 4] :], index) for index in range(self._slots)
@@ -213,10 +210,10 @@ class Generator:
         no_ends = Ends((), self._vocab_size)
 
         def last_two(size: int, rows: int | None) -> list[Rollout]:
-            return self._decoded(batch_invariance[-size:], sampling, no_ends, rows=rows)[-2:]
+            return self._decoded(batch_invariance[-size:], params, no_ends, rows=rows)[-2:]
 
         def alone(rows: int | None) -> list[Rollout]:
-            return [self._decoded([prompt], sampling, no_ends, rows=rows)[0] for prompt in batch_invariance[-2:]]
+            return [self._decoded([prompt], params, no_ends, rows=rows)[0] for prompt in batch_invariance[-2:]]
 
         sizes, separately = tile_sizes(self._slots), alone(None)
         if all(_are_same(last_two(size, None), separately) for size in sizes):
@@ -249,20 +246,22 @@ class Generator:
     def _decoded(
         self,
         prompts: Sequence[Prompt],
-        sampling: Sampling,
+        params: SamplingParams,
         ends: Ends,
         is_stopping: Callable[[], bool] = lambda: False,
         observer: DrawObserver | None = None,
+        members: Int64[np.ndarray, "member"] | None = None,
         *,
         rows: int | None = None,
     ) -> list[Rollout]:
-        """Return rollouts of prompts that share a tile, of a fixed number of rows or of as many as needed."""
+        """Return rollouts of prompts that share a tile, of a fixed number of rows or of as many as needed; `members`
+        are their indices for the observer."""
         if not prompts:
             return []
         began_s, prefilled_s = time.monotonic(), self.cost.prefill_s
-        positions = _num_positions(prompts, sampling)
+        positions = _num_positions(prompts, params)
         num_slots = rows or min(tile_rows(len(prompts)), self._slots, self._affordable_slots(positions))
-        cache, tile = SlotCache(num_slots, positions), DecodeTile(num_slots, sampling.max_tokens)
+        cache, tile = SlotCache(num_slots, positions), DecodeTile(num_slots, params.max_tokens)
         prefill = self._prefixes if rows is None else partial(self._prefixes, most=self._prefilled_at_once)
         waiting = PromptQueue(prompts, prefill, at_once=num_slots)
         rollouts: dict[int, Rollout] = {}
@@ -275,11 +274,14 @@ class Generator:
                 elif rows is None:
                     tile.shrink(cache)
                 self.cost.num_rows += tile.rows
-                sampled = self._step(tile, cache, sampling, observer)
-                for index, rollout in tile.advance(sampled, ends).items():
+                logits, tokens, logprobs = self._step(tile, cache, params)
+                if observer is not None and members is not None:
+                    of_rows = tile.prompt[: tile.rows]
+                    observer.drew(np.where(of_rows < 0, of_rows, members[of_rows]), logits, tokens)
+                for index, rollout in tile.advance(tokens.cpu().numpy(), logprobs.cpu().numpy(), ends).items():
                     rollouts[index] = rollout
-                    if observer is not None:
-                        observer.ended(index, rollout)
+                    if observer is not None and members is not None:
+                        observer.ended(int(members[index]), rollout)
         self.cost.num_tokens += sum(len(rollout.tokens) for rollout in rollouts.values())
         self.cost.decode_s += time.monotonic() - began_s - (self.cost.prefill_s - prefilled_s)
         return [rollouts[index] for index in range(len(prompts))]
@@ -292,9 +294,9 @@ class Generator:
         return affordable_slots(self._slots, of_one)
 
     def _step(
-        self, tile: DecodeTile, cache: SlotCache, sampling: Sampling, observer: DrawObserver | None
-    ) -> SampledTokens:
-        """Run one forward pass of the tile; return a token for each row."""
+        self, tile: DecodeTile, cache: SlotCache, params: SamplingParams
+    ) -> tuple[Float[Tensor, "row entry"], Int64[Tensor, "row"], Float32[Tensor, "row"]]:
+        """Run one forward pass of the tile; return its logits, and a token with its logprob for each row."""
         rows, device = slice(tile.rows), self._device
         positions = torch.from_numpy(tile.position[rows]).to(device)
         width = padded(int(tile.position[rows].max()) + 1)
@@ -307,10 +309,7 @@ class Generator:
             use_cache=True,
         ).logits[:, -1]
         uniform_draws = torch.from_numpy(uniforms(tile.key[rows], tile.count[rows]))
-        sampled = sample_tokens(logits, sampling, uniform_draws.to(device))
-        if observer is not None:
-            observer.drew(tile.prompt[rows], logits, sampled.tokens)
-        return sampled
+        return logits, *sample_tokens(logits, params, uniform_draws.to(device))
 
     def _prefixes(self, prompts: Sequence[Prompt], *, most: int | None = None) -> Iterator[tuple[list[int], Prefix]]:
         """Yield keys and values of all prompt tokens but the last (see `Prefill`); at most `most` prompts in a
@@ -342,30 +341,12 @@ class Generator:
             use_cache=True,
         )
         self.cost.prefill_s += time.monotonic() - began_s
-        return Prefix.of(cache)
+        return [(layer.keys, layer.values) for layer in cache.layers]
 
 
-class _MemberObserver:
-    """Maps an observer's prompt indices for a subset of the prompts."""
-
-    def __init__(self, observer: DrawObserver, members: Int64[np.ndarray, "member"]) -> None:
-        self._observer, self._members = observer, members
-
-    def drew(
-        self,
-        prompts: Int64[np.ndarray, "row"],
-        logits: Float[Tensor, "row entry"],
-        tokens: Int64[Tensor, "row"],
-    ) -> None:
-        self._observer.drew(np.where(prompts < 0, prompts, self._members[prompts]), logits, tokens)
-
-    def ended(self, prompt: int, rollout: Rollout) -> None:
-        self._observer.ended(int(self._members[prompt]), rollout)
-
-
-def _num_positions(prompts: Sequence[Prompt], sampling: Sampling) -> int:
+def _num_positions(prompts: Sequence[Prompt], params: SamplingParams) -> int:
     """Return the positions of the longest possible sequence."""
-    return max(len(prompt.tokens) for prompt in prompts) - 1 + sampling.max_tokens
+    return max(len(prompt.tokens) for prompt in prompts) - 1 + params.max_tokens
 
 
 @contextmanager

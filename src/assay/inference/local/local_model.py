@@ -6,7 +6,7 @@ completions come from `generator`, which guarantees the same.
 
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -23,23 +23,23 @@ from assay.data.dataset.formats.template import ChatTemplate
 from assay.distributed.rank_device import device_of
 from assay.inference.local.generator import DrawObserver, Generator
 from assay.inference.local.stop_tokens import CompletionText
+from assay.inference.local.streaming import TokenTexts, mean_state, scored
+from assay.inference.protocol import (
+    Completion,
+    Engine,
+    Message,
+    SamplerError,
+    SamplingParams,
+    TextBits,
+    TokenLogprob,
+    check_prompt_budget,
+)
 from assay.inference.rollout import Prompt, Rollout
 from assay.models.causal import CausalModel, end_ids
-from assay.scoring.sampler import Completion, Message, SamplerError, Sampling, as_text, check_prompt_budget
 
 
-class TextBits(NamedTuple):
-    """The bits of a text's tokens."""
-
-    bits: Float64[np.ndarray, "token"]
-    """[token]: -log2 of its probability given the tokens before it."""
-    starts: Int64[np.ndarray, "token"]
-    """[token]: the byte of the text at which it starts."""
-    num_bytes: int
-
-
-class LocalModel:
-    """Implements `Sampler`, and scores texts."""
+class LocalModel(Engine):
+    """A language model of this process."""
 
     def __init__(
         self,
@@ -69,6 +69,7 @@ class LocalModel:
         """Tokens that end a completion, the one of the trained rows first."""
         self.template: Final = template
         self.has_template: Final = template is not None
+        self.texts: Final = TokenTexts(model.tokenizer)
         self.control: Final = pattern_of(control_tokens(model.tokenizer, template))
         self._generator = Generator(self.network, ends=self.ends, tokenizer=self.tokenizer)
 
@@ -105,45 +106,50 @@ class LocalModel:
         bits = self._token_bits(window_ids, self.window_tokens)
         return float(bits[-num_tokens:].sum()), num_tokens
 
+    def token_logprobs(self, tokens: Sequence[int], top_logprobs: int = 0) -> list[TokenLogprob]:
+        """Return each token with its logprob given those before it, from one pass over them alone."""
+        return scored(self.network, tokens, self.texts, top_logprobs=top_logprobs)
+
+    def vector(self, tokens: Sequence[int]) -> list[float]:
+        """Return the mean of the last layer's states over the tokens."""
+        return mean_state(self.network, tokens)
+
+    def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        return [self.vector(self.tokens_of(text)) for text in texts]
+
     def complete(
         self,
         prompts: Sequence[Prompt],
-        sampling: Sampling,
+        params: SamplingParams,
         is_stopping: Callable[[], bool],
         observer: DrawObserver,
     ) -> list[Rollout]:
         """See `Generator.generate`."""
-        return self._generator.generate(prompts, sampling, is_stopping, observer)
+        return self._generator.generate(prompts, params, is_stopping, observer)
 
-    def sample(
+    def generate(
         self,
         prompts: Sequence[Sequence[Message]],
-        sampling: Sampling,
+        params: SamplingParams,
         observer: DrawObserver | None = None,
     ) -> list[Completion | SamplerError]:
-        """Return a completion of each conversation; samples depend on `sampling.seed` and the prompt only.
+        """Return a completion of each conversation; samples depend on `params.seed` and the prompt only.
 
-        Raises `ConfigError` if `sampling.max_tokens` leaves no room for a prompt.
+        Raises `ConfigError` if `params.max_tokens` leaves no room for a prompt.
         """
-        check_prompt_budget(self.window_tokens, sampling)
-        prompts_or_errors = [self._prompt(messages, sampling) for messages in prompts]
-        whole = [
-            prompts_or_error[0]
-            for prompts_or_error in prompts_or_errors
-            if not isinstance(prompts_or_error, SamplerError)
-        ]
-        rollouts = iter(self._generator.generate(whole, sampling, observer=observer))
+        check_prompt_budget(self.window_tokens, params)
+        prompts_or_errors = [self._prompt(messages, params) for messages in prompts]
+        whole = [found[0] for found in prompts_or_errors if not isinstance(found, SamplerError)]
+        rollouts = iter(self._generator.generate(whole, params, observer=observer))
         return [
-            prompts_or_error
-            if isinstance(prompts_or_error, SamplerError)
-            else self._completion(*prompts_or_error, next(rollouts), sampling)
-            for prompts_or_error in prompts_or_errors
+            found if isinstance(found, SamplerError) else self._completion(*found, next(rollouts), params)
+            for found in prompts_or_errors
         ]
 
     def conversation(self, messages: Sequence[Message]) -> tuple[str, list[int]]:
         """Return the text and tokens of a conversation that waits for a completion."""
         if self.template is None:
-            text = as_text(messages)
+            text = _as_text(messages)
             return text, self.tokens_of(text)
         text = self.template.render_prompt(guarded(messages, self.control), {}, "the conversation").text
         return text.replace(GUARD, ""), self._ids(text)  # the template writes the begin itself
@@ -156,18 +162,18 @@ class LocalModel:
     def _ids(self, text: str) -> list[int]:
         return encode_guarded(self.tokenizer, text, add_special_tokens=False).ids
 
-    def _prompt(self, messages: Sequence[Message], sampling: Sampling) -> tuple[Prompt, int] | SamplerError:
+    def _prompt(self, messages: Sequence[Message], params: SamplingParams) -> tuple[Prompt, int] | SamplerError:
         """Return the prompt, truncated from the left if it is too long, and the number of tokens cut."""
-        room = self.window_tokens - sampling.max_tokens
+        room = self.window_tokens - params.max_tokens
         text, tokens = self.conversation(messages)
         if not tokens:
             return SamplerError("request", "an empty prompt, and no token begins texts of this model.")
-        key = derive_key(sampling.seed or 0, "sample", text)
+        key = derive_key(params.seed or 0, "sample", text)
         return Prompt(tokens[-room:], key), max(0, len(tokens) - room)
 
-    def _completion(self, prompt: Prompt, num_cut: int, rollout: Rollout, sampling: Sampling) -> Completion:
+    def _completion(self, prompt: Prompt, num_cut: int, rollout: Rollout, params: SamplingParams) -> Completion:
         tokens = rollout.tokens.tolist()
-        text = CompletionText(self.tokenizer, sampling.stop, self.ends).of(tokens)
+        text = CompletionText(self.tokenizer, params.stop, self.ends).of(tokens)
         return Completion(text, rollout.reason, len(prompt.tokens), len(tokens), num_cut)
 
     @torch.inference_mode()
@@ -195,3 +201,18 @@ def _windows(sequence: Int64[Tensor, "token"], window: int) -> Iterator[tuple[in
         stop = min(length, window if done == 1 else done + stride)
         yield done, sequence[max(0, stop - window) : stop], stop - done
         done = stop
+
+
+def _as_text(messages: Sequence[Message]) -> str:
+    """Render a conversation as plain text for models without a chat template: `Role: content` lines.
+
+    A single message is rendered as its content alone. Otherwise every line except a system message has its role as
+    a prefix, and the text ends with `Assistant:`.
+    """
+    if len(messages) == 1:
+        return messages[0]["content"]
+    lines = [
+        message["content"] if message["role"] == "system" else f"{message['role'].capitalize()}: {message['content']}"
+        for message in messages
+    ]
+    return "\n".join([*lines, "Assistant:"])

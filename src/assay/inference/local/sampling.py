@@ -1,49 +1,40 @@
 """Samples a token from logits by the inverse of the cumulative distribution, each row independently."""
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from assay.base.shapes import Float, Float32, Float64, Int64
-from assay.scoring.sampler import Sampling
+from assay.inference.protocol import SamplingParams
 
 GREEDY_BELOW = 1e-30
 """Temperatures by which float32 cannot divide logits: sampling is greedy."""
 
 
-class SampledTokens(NamedTuple):
-    """A token for each row."""
-
-    tokens: Int64[Tensor, "row"]
-    logprobs: Float32[Tensor, "row"]
-    """In the distribution that was sampled from."""
-
-
 def sample_tokens(
-    logits: Float[Tensor, "row entry"], sampling: Sampling, uniform_draws: Float64[Tensor, "row"]
-) -> SampledTokens:
-    """Return the token at which the cumulative probability exceeds the row's uniform draw in [0, 1)."""
-    if sampling.temperature < GREEDY_BELOW:
+    logits: Float[Tensor, "row entry"], params: SamplingParams, uniform_draws: Float64[Tensor, "row"]
+) -> tuple[Int64[Tensor, "row"], Float32[Tensor, "row"]]:
+    """Return a token for each row, where the cumulative probability exceeds the row's uniform draw in [0, 1); and its
+    logprob in the distribution that was sampled from."""
+    if params.temperature < GREEDY_BELOW:
         tokens = logits.argmax(dim=-1)
-        return SampledTokens(tokens, torch.zeros(len(tokens), device=logits.device))
-    logprobs = torch.log_softmax(_filtered(logits.float() / sampling.temperature, sampling), dim=-1)
+        return tokens, torch.zeros(len(tokens), device=logits.device)
+    logprobs = torch.log_softmax(_filtered(logits.float() / params.temperature, params), dim=-1)
     cumulative = logprobs.exp().cumsum(dim=-1, dtype=torch.float64)
     sought = uniform_draws[:, None] * cumulative[:, -1:]
     # An entry of probability 0 adds nothing to the sum, so it is never the first one above the target.
     tokens = torch.searchsorted(cumulative, sought, right=True).clamp_(max=logits.shape[-1] - 1)
-    return SampledTokens(tokens[:, 0], logprobs.gather(1, tokens)[:, 0])
+    return tokens[:, 0], logprobs.gather(1, tokens)[:, 0]
 
 
-def _filtered(scaled: Float[Tensor, "row entry"], sampling: Sampling) -> Float[Tensor, "row entry"]:
+def _filtered(scaled: Float[Tensor, "row entry"], params: SamplingParams) -> Float[Tensor, "row entry"]:
     """Mask what top-k and then top-p exclude; ties at the edge of top-k are all kept."""
-    if sampling.top_k is not None and sampling.top_k < scaled.shape[-1]:
-        least = scaled.topk(sampling.top_k, dim=-1).values[:, -1:]
+    if params.top_k is not None and params.top_k < scaled.shape[-1]:
+        least = scaled.topk(params.top_k, dim=-1).values[:, -1:]
         scaled = scaled.masked_fill(scaled < least, -torch.inf)
-    if sampling.top_p < 1:
+    if params.top_p < 1:
         ordered, order = scaled.sort(dim=-1, descending=True, stable=True)
         shares = torch.softmax(ordered, dim=-1, dtype=torch.float64)
         # The most probable tokens whose sum reaches top_p; at least the first.
-        beyond = shares.cumsum(dim=-1) - shares >= sampling.top_p
+        beyond = shares.cumsum(dim=-1) - shares >= params.top_p
         scaled = torch.empty_like(scaled).scatter(-1, order, ordered.masked_fill(beyond, -torch.inf))
     return scaled

@@ -9,25 +9,17 @@ number may be NaN.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, DynamicCache
+from transformers.cache_utils import Cache
 
 from assay.base.shapes import Float, Int64
 from assay.inference.local.memory import padded
 
-
-class Prefix(NamedTuple):
-    """Keys and values of prefilled prompts: [prompt, head, position, width] for each layer."""
-
-    layers: tuple[tuple[Float[Tensor, "..."], Float[Tensor, "..."]], ...]
-
-    @classmethod
-    def of(cls, cache: DynamicCache) -> "Prefix":
-        """Return the contents of transformers' cache after a forward pass."""
-        return cls(tuple((layer.keys, layer.values) for layer in cache.layers))
+Prefix = Sequence[tuple[Tensor, Tensor]]
+"""Keys and values of prefilled prompts: [prompt, head, position, width] for each layer."""
 
 
 class SlotCache(Cache):  # type: ignore[misc]
@@ -62,7 +54,7 @@ class SlotCache(Cache):  # type: ignore[misc]
         return keys[seen], values[seen]
 
     def load(self, slots: Int64[Tensor, "slot"], prefix: Prefix, rows: Int64[Tensor, "slot"]) -> None:
-        for index, (prefix_keys, prefix_values) in enumerate(prefix.layers):
+        for index, (prefix_keys, prefix_values) in enumerate(prefix):
             keys, values = self._layer(index, prefix_keys, prefix_values)
             keys[slots, :, : prefix_keys.shape[2]] = prefix_keys[rows]
             values[slots, :, : prefix_values.shape[2]] = prefix_values[rows].to(values.dtype)

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from assay.base.shapes import Bool, Int64
 from assay.data.dataset.checkpoint_tokens import num_token_ids, special_token_ids
 
-_UNFINISHED = "\ufffd"
+UNFINISHED = "\ufffd"
 """A decoded character with missing bytes."""
 
 
@@ -44,7 +44,7 @@ class CompletionText:
 
     def stable_prefix(self, text: str) -> str:
         """Return the prefix of an unfinished completion that later tokens cannot change."""
-        text = text.rstrip(_UNFINISHED)
+        text = text.rstrip(UNFINISHED)
         held = max((len(beginning) for beginning in self._beginnings if text.endswith(beginning)), default=0)
         return text[: len(text) - held]
 
@@ -76,38 +76,26 @@ class CompletionText:
                 return
 
 
-class StopStrings:
-    """The stop strings of a completion."""
-
-    def __init__(self, stops: Sequence[str], tokenizer: Tokenizer, vocab_size: int) -> None:
-        self._text = CompletionText(tokenizer, stops)
-        self.may_complete: Bool[np.ndarray, "entry"] = np.zeros(vocab_size, np.bool_)
-        # After another token: some tokenizers omit the space before a text's first word.
-        before = tokenizer.encode("a", add_special_tokens=False).ids
-        known = min(vocab_size, num_token_ids(tokenizer))
-        detokenized = tokenizer.decode_batch([[*before, token] for token in range(known)], skip_special_tokens=False)
-        start = tokenizer.decode(before, skip_special_tokens=False)
-        for token, text in enumerate(detokenized):
-            own = text.removeprefix(start)
-            self.may_complete[token] = not text.startswith(start) or any(_ends_inside(stop, own) for stop in stops)
-
-    def completed(self, tokens: Int64[np.ndarray, "token"]) -> bool:
-        return self._text.is_stopped(tokens.tolist())
-
-
-def _ends_inside(stop: str, text: str) -> bool:
-    """Return whether a stop string can end inside this text."""
-    beginnings = (text[:length] for length in range(1, min(len(text), len(stop)) + 1))
-    return stop in text or _UNFINISHED in text or any(map(stop.endswith, beginnings))
-
-
 class Ends:
-    """The ends of a completion before `max_tokens`."""
+    """The ends of a completion before `max_tokens`: end tokens and stop strings."""
 
-    def __init__(self, ends: Collection[int], vocab_size: int, strings: StopStrings | None = None) -> None:
+    def __init__(
+        self,
+        ends: Collection[int],
+        vocab_size: int,
+        *,
+        stops: Sequence[str] = (),
+        tokenizer: Tokenizer | None = None,
+    ) -> None:
         self._is_end = np.zeros(vocab_size, np.bool_)
         self._is_end[[token for token in ends if token < vocab_size]] = True
-        self._strings = strings
+        self.may_complete: Bool[np.ndarray, "entry"] = np.zeros(vocab_size, np.bool_)
+        """Tokens that may complete a stop string."""
+        self._text: CompletionText | None = None
+        if stops:
+            assert tokenizer is not None, "stop strings need the tokenizer"
+            self._text = CompletionText(tokenizer, stops)
+            self._find_completing(stops, tokenizer)
 
     def of(
         self,
@@ -116,7 +104,26 @@ class Ends:
     ) -> Bool[np.ndarray, "row"]:
         """Return which rows have ended; `completion` returns a row's tokens, for the few that are detokenized."""
         found: Bool[np.ndarray, "row"] = self._is_end[newest]
-        if self._strings is not None:
-            for row in np.flatnonzero(self._strings.may_complete[newest] & ~found).tolist():
-                found[row] = self._strings.completed(completion(row))
+        for row in np.flatnonzero(self.may_complete[newest] & ~found).tolist():
+            found[row] = self.is_stopped(completion(row))
         return found
+
+    def is_stopped(self, tokens: Int64[np.ndarray, "token"]) -> bool:
+        """Return whether the completion holds a stop string."""
+        return self._text is not None and self._text.is_stopped(tokens.tolist())
+
+    def _find_completing(self, stops: Sequence[str], tokenizer: Tokenizer) -> None:
+        # After another token: some tokenizers omit the space before a text's first word.
+        before = tokenizer.encode("a", add_special_tokens=False).ids
+        known = min(len(self.may_complete), num_token_ids(tokenizer))
+        detokenized = tokenizer.decode_batch([[*before, token] for token in range(known)], skip_special_tokens=False)
+        start = tokenizer.decode(before, skip_special_tokens=False)
+        for token, text in enumerate(detokenized):
+            own = text.removeprefix(start)
+            self.may_complete[token] = not text.startswith(start) or any(_ends_inside(stop, own) for stop in stops)
+
+
+def _ends_inside(stop: str, text: str) -> bool:
+    """Return whether a stop string can end inside this text."""
+    beginnings = (text[:length] for length in range(1, min(len(text), len(stop)) + 1))
+    return stop in text or UNFINISHED in text or any(map(stop.endswith, beginnings))

@@ -1,15 +1,17 @@
-"""Streams completions while they are sampled, and scores given tokens.
+"""Streams completions while they are sampled, scores given tokens, and detokenizes single ones.
 
-    generator --a token of each choice--> TokenStreamer --text that cannot change any more--> StreamChunk
+    generator --a token of each choice--> TokenStreamer --text that cannot change any more--> CompletionChunk
 
 Text is emitted once it is final: a character with missing bytes waits for them, and so does a possible beginning of a
 stop string. The chunks of a choice together are the text that would be returned at its end.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,38 +19,73 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from assay.base.shapes import Float, Float32, Int64
-from assay.inference.local.stop_tokens import CompletionText
+from assay.inference.local.stop_tokens import UNFINISHED, CompletionText
+from assay.inference.protocol import CompletionChunk, Reason, TokenLogprob
 from assay.inference.rollout import Rollout
 from assay.models.token_scores import hidden_states
 
-
-class ScoredToken(NamedTuple):
-    """A token with its logprob."""
-
-    token: int
-    logprob: float | None
-    """In nats, before temperature and truncation; None for the first token of a sequence."""
-    top_logprobs: tuple[tuple[int, float], ...]
-    """The most probable tokens with their logprobs, in descending order."""
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+"""Name of a byte in tokenizers with byte fallback."""
 
 
-class StreamChunk(NamedTuple):
-    """More text of a choice."""
+class TokenTexts:
+    """Detokenizes single tokens of a tokenizer."""
 
-    choice: int
-    text: str
-    num_tokens: int
-    """Tokens since the last chunk."""
-    tokens: tuple[ScoredToken, ...]
-    """These tokens, if logprobs are requested."""
-    reason: Literal["stop", "length"] | None
-    """Set in the last chunk."""
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._special = {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+        # After another token: some tokenizers omit the space before a text's first word.
+        self._before = tokenizer.encode("a", add_special_tokens=False).ids
+        self._start = tokenizer.decode(self._before)
+        self.of = lru_cache(maxsize=1 << 16)(self._of)
+
+    def _of(self, token: int) -> tuple[str, bytes | None]:
+        """Return a token's text, and its bytes if the tokenizer tells.
+
+        The text is unique among tokens that are parts of characters: these are named by their bytes.
+        """
+        name = self._tokenizer.id_to_token(token)
+        if name is None:
+            return "", None  # a vocabulary may be padded beyond its tokenizer's
+        if token in self._special:
+            return name, name.encode()
+        text = self._tokenizer.decode([*self._before, token]).removeprefix(self._start)
+        if UNFINISHED not in text:
+            return text, text.encode()
+        found = _bytes_of(name)
+        if found is None:
+            return name, None
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in found), found
+
+    def logprob(self, token: int, logprob: float | None, top: Sequence[tuple[int, float]] = ()) -> TokenLogprob:
+        """Return a token with its logprob and the most probable tokens with theirs."""
+        text, text_bytes = self.of(token)
+        return TokenLogprob(
+            text=text,
+            text_bytes=None if text_bytes is None else tuple(text_bytes),
+            logprob=logprob,
+            top_logprobs=tuple(self.logprob(*other) for other in top),
+        )
+
+    def logprobs(
+        self, logprobs: Float32[Tensor, "token entry"], tokens: Int64[Tensor, "token"], top_logprobs: int
+    ) -> list[TokenLogprob]:
+        """Return the tokens with their logprobs, each in its own distribution."""
+        own = logprobs.gather(1, tokens[:, None])[:, 0].tolist()
+        if not top_logprobs:
+            return [self.logprob(token, logprob) for token, logprob in zip(tokens.tolist(), own, strict=True)]
+        top = logprobs.topk(min(top_logprobs, logprobs.shape[-1]), dim=-1)
+        of_tokens = zip(tokens.tolist(), own, top.indices.tolist(), top.values.tolist(), strict=True)
+        return [
+            self.logprob(token, logprob, [*zip(indices, values, strict=True)])
+            for token, logprob, indices, values in of_tokens
+        ]
 
 
 @dataclass
 class _Choice:
     tokens: list[int] = field(default_factory=list)
-    seen: list[ScoredToken] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
     """Tokens since the last chunk."""
     num_emitted: int = 0
     text: str = ""
@@ -60,17 +97,20 @@ class TokenStreamer:
 
     def __init__(
         self,
-        emit: Callable[[StreamChunk], None],
+        emit: Callable[[CompletionChunk], None],
         tokenizer: Tokenizer,
         *,
         ends: Collection[int],
         stop: Sequence[str] = (),
         top_logprobs: int | None = None,
+        texts: TokenTexts | None = None,
         is_streamed: bool = False,
     ) -> None:
         """`top_logprobs`: number of alternatives for each token; None: no logprobs. If not `is_streamed`, a
         choice is one chunk."""
         self._emit = emit
+        self._ends = frozenset(ends)
+        self._texts = texts or TokenTexts(tokenizer)
         self._completion = CompletionText(tokenizer, stop, ends)
         self._top_logprobs = top_logprobs
         self._is_streamed = is_streamed
@@ -86,12 +126,12 @@ class TokenStreamer:
         sampled = tokens.cpu().tolist()
         if self._top_logprobs is not None:
             of_rows = torch.log_softmax(logits[rows].float(), dim=-1)
-            seen = seen_tokens(of_rows, tokens[rows], self._top_logprobs)
+            logprobs = self._texts.logprobs(of_rows, tokens[rows], self._top_logprobs)
         for position, row in enumerate(rows):
             choice = self._choices[int(prompts[row])]
             choice.tokens.append(sampled[row])
             if self._top_logprobs is not None:
-                choice.seen.append(seen[position])
+                choice.logprobs.append(logprobs[position])
             if self._is_streamed:
                 self._emit_stable(int(prompts[row]), choice)
 
@@ -108,36 +148,23 @@ class TokenStreamer:
             self._emit(self._piece(index, choice, text[len(choice.text) :], None))
             choice.text = text
 
-    def _piece(self, index: int, choice: _Choice, text: str, reason: Literal["stop", "length"] | None) -> StreamChunk:
-        num_new, seen = len(choice.tokens) - choice.num_emitted, tuple(choice.seen)
-        choice.num_emitted, choice.seen = len(choice.tokens), []
-        return StreamChunk(index, text, num_new, seen, reason)
-
-
-def seen_tokens(
-    logprobs: Float32[Tensor, "token entry"], tokens: Int64[Tensor, "token"], top_logprobs: int
-) -> list[ScoredToken]:
-    """Return the tokens with their logprobs, each in its own distribution."""
-    own = logprobs.gather(1, tokens[:, None])[:, 0].tolist()
-    if not top_logprobs:
-        return [ScoredToken(token, logprob, ()) for token, logprob in zip(tokens.tolist(), own, strict=True)]
-    top = logprobs.topk(min(top_logprobs, logprobs.shape[-1]), dim=-1)
-    top_tokens = [
-        tuple(zip(indices, values, strict=True))
-        for indices, values in zip(top.indices.tolist(), top.values.tolist(), strict=True)
-    ]
-    return [ScoredToken(*logprob) for logprob in zip(tokens.tolist(), own, top_tokens, strict=True)]
+    def _piece(self, index: int, choice: _Choice, text: str, reason: Reason | None) -> CompletionChunk:
+        num_new, logprobs = len(choice.tokens) - choice.num_emitted, choice.logprobs
+        choice.num_emitted, choice.logprobs = len(choice.tokens), []
+        if reason == "stop" and logprobs and choice.tokens[-1] in self._ends:
+            logprobs[-1] = logprobs[-1].model_copy(update={"is_end": True})
+        return CompletionChunk(choice=index, text=text, tokens=tuple(logprobs), num_tokens=num_new, reason=reason)
 
 
 @torch.inference_mode()
-def scored(network: Any, tokens: Sequence[int], *, top_logprobs: int = 0) -> list[ScoredToken]:
+def scored(network: Any, tokens: Sequence[int], texts: TokenTexts, *, top_logprobs: int = 0) -> list[TokenLogprob]:
     """Return each token's logprob given those before it, from one pass over them alone; None for the first."""
     sequence = torch.tensor(list(tokens), dtype=torch.long, device=network.device)
-    first = ScoredToken(int(tokens[0]), None, ())
+    first = texts.logprob(int(tokens[0]), None)
     if len(tokens) == 1:
         return [first]
     logits = network(input_ids=sequence[None]).logits[0, :-1].float()
-    return [first, *seen_tokens(torch.log_softmax(logits, dim=-1), sequence[1:], top_logprobs)]
+    return [first, *texts.logprobs(torch.log_softmax(logits, dim=-1), sequence[1:], top_logprobs)]
 
 
 @torch.inference_mode()
@@ -147,3 +174,23 @@ def mean_state(network: Any, tokens: Sequence[int]) -> list[float]:
     states = hidden_states(network.base_model, sequence)[0]
     vector: list[float] = states.double().mean(dim=0).tolist()
     return vector
+
+
+def _bytes_of(name: str) -> bytes | None:
+    """Return the bytes that a token's name in the vocabulary stands for."""
+    if (match := _BYTE.fullmatch(name)) is not None:
+        return bytes([int(match[1], 16)])
+    if any(character not in _BYTE_OF for character in name):
+        return None
+    return bytes(_BYTE_OF[character] for character in name)
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """Return the characters that name bytes in byte-level vocabularies: printable ones themselves, the others
+    from 256 on (Radford et al. 2019)."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + n): other for n, other in enumerate(others)}
+
+
+_BYTE_OF = _byte_alphabet()

@@ -12,7 +12,7 @@ from pydantic import ConfigDict
 
 from assay.base.config import FrozenConfig
 from assay.base.errors import ConfigError, DataError
-from assay.scoring.sampler import Message
+from assay.inference.protocol import Message
 
 INVALID = "__invalid__"
 MatchRule = Literal["include", "exact", "endswith", "starts_or_endswith"]

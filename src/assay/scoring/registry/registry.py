@@ -22,9 +22,9 @@ from assay.base.config import unreadable_yaml
 from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError, DataError
 from assay.base.parsing.bounded_yaml import parse_yaml
+from assay.inference.protocol import Message, SamplingParams
 from assay.scoring.json_lines import json_lines
 from assay.scoring.registry.model_graded import ModelGradedSpec
-from assay.scoring.sampler import Message, Sampling
 
 Rule = Literal["Match", "Includes", "FuzzyMatch", "JsonMatch", "ModelBasedClassify"]
 _RULES: dict[str, Rule] = {
@@ -65,12 +65,12 @@ class RegistryEval(NamedTuple):
         base, split = [*self.name.split("."), "default"][:2]
         return f"{base}.{split}.{index}"
 
-    def sampling(self) -> Sampling:
+    def sampling(self) -> SamplingParams:
         """Return the sampling parameters of the eval's class. Includes uses the API's default temperature, 1."""
         if self.rule == "Includes":
-            return Sampling(temperature=1.0, max_tokens=500, seed=0)
+            return SamplingParams(temperature=1.0, max_tokens=500, seed=0)
         options = (self.args.get("sample_kwargs") or {}) if self.rule == "ModelBasedClassify" else self.args
-        return Sampling(max_tokens=int(options.get("max_tokens", _MAX_TOKENS[self.rule])))
+        return SamplingParams(max_tokens=int(options.get("max_tokens", _MAX_TOKENS[self.rule])))
 
     def prompt(self, index: int) -> list[Message]:
         """Return the prompt of a sample; plain text becomes a system message, as in OpenAI Evals."""

@@ -8,11 +8,10 @@ request --name--> loaded? --> its engine
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Protocol
 
-from assay.inference.protocol import Engine, ModelSource, Ready
-from assay.serving.api_error import ApiError
-from assay.serving.engines.errors import engines_busy
+from assay.inference.protocol import ModelSource
+from assay.serving.api_error import RETRY_AFTER_S, ApiError
+from assay.serving.engines.process import EngineProcess
 from assay.serving.slots import FairSlots
 
 WAIT_S = 60.0
@@ -26,27 +25,10 @@ MAX_WAITING = 512
 ENGINE_WAIT_S = 600.0
 
 
-class EngineHandle(Engine, Protocol):
-    """An engine that can load a model and be stopped."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the process is gone."""
-        ...
-
-    async def load(self, source: ModelSource) -> Ready:
-        """Load a model. Raises `ApiError` if that fails."""
-        ...
-
-    def end(self) -> None:
-        """Stop at once, dropping running requests."""
-        ...
-
-
 class _ModelSlot:
     """A model that is loaded or loading."""
 
-    def __init__(self, loading: "asyncio.Future[EngineHandle]") -> None:
+    def __init__(self, loading: "asyncio.Future[EngineProcess]") -> None:
         self.loading = loading
         self.since_s = asyncio.get_running_loop().time()
         self.requests = FairSlots(
@@ -78,7 +60,7 @@ class EnginePool:
 
     def __init__(
         self,
-        begin: Callable[[], Awaitable[EngineHandle]],
+        begin: Callable[[], Awaitable[EngineProcess]],
         *,
         max_models: int,
         max_bytes: int | None = None,
@@ -100,7 +82,7 @@ class EnginePool:
         """Set and replaced when a slot may have become free."""
 
     @asynccontextmanager
-    async def engine(self, source: ModelSource, project: str = "") -> AsyncIterator[Engine]:
+    async def engine(self, source: ModelSource, project: str = "") -> AsyncIterator[EngineProcess]:
         """Yield the engine of a model for one request. Raises `ApiError` if it cannot be loaded.
 
         Projects share an engine fairly.
@@ -123,7 +105,7 @@ class EnginePool:
                     self._shrink()
                     self._notify_change()
 
-    def loaded(self) -> list[EngineHandle]:
+    def loaded(self) -> list[EngineProcess]:
         """Return the loaded engines, least recently used first."""
         return [slot.loading.result() for slot in self._slots.values() if slot.loading.done() and not slot.is_lost]
 
@@ -150,7 +132,7 @@ class EnginePool:
                 async with asyncio.timeout_at(until_s):
                     await changed.wait()
         except TimeoutError:
-            raise engines_busy(self._max_models) from None
+            raise _engines_busy(self._max_models) from None
         finally:
             self._queue.remove(ours)
             if self._queue:
@@ -207,7 +189,7 @@ class EnginePool:
         if self._slots.get(key) is slot:
             del self._slots[key]
 
-    async def _loaded(self, source: ModelSource) -> EngineHandle:
+    async def _loaded(self, source: ModelSource) -> EngineProcess:
         name = f"{source.run_id}@{source.step}" if source.run_id else "a base model"
         self._notify(f"loading {name} ...")
         engine = await self._begin()
@@ -227,3 +209,13 @@ class EnginePool:
                 param="model",
             )
         return engine
+
+
+def _engines_busy(max_models: int) -> ApiError:
+    """503: all slots hold busy models."""
+    return ApiError(
+        f"All {max_models} models that this server may load are busy. Retry, or raise 'assay serve --engines'.",
+        status=503,
+        code="engines_busy",
+        headers={"retry-after": str(RETRY_AFTER_S)},
+    )

@@ -9,11 +9,12 @@ import itertools
 import logging
 import socket
 from collections.abc import AsyncGenerator, Callable
-from typing import Protocol, Self
+from multiprocessing.process import BaseProcess
+from typing import Self
 
 from assay.inference.protocol import (
+    REQUEST_LINE,
     RESPONSE_LINE,
-    Done,
     EngineRequest,
     EngineResponse,
     ModelSource,
@@ -21,7 +22,7 @@ from assay.inference.protocol import (
     RequestLine,
     RequestRejected,
 )
-from assay.serving.engines.errors import engine_lost, rejected_by, took_too_long
+from assay.serving.api_error import ApiError
 
 REQUEST_TIMEOUT_S = 1800.0
 """Limit of one request. An engine processes requests one at a time, so others wait."""
@@ -29,29 +30,21 @@ MAX_LINE_BYTES = 1 << 28
 """Longest response line: the scores of a long batch."""
 
 
-class StartedProcess(Protocol):
-    """A process handle with the methods of `multiprocessing.Process`."""
-
-    def kill(self) -> None: ...
-
-    def join(self) -> None: ...
-
-
 class EngineProcess:
     """One process and its requests; starts without a model."""
 
-    def __init__(self, process: StartedProcess, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, process: BaseProcess, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._process = process
         self._reader = reader
         self._writer = writer
         self._numbers = itertools.count()
-        self._queues: dict[int, asyncio.Queue[EngineResponse | None]] = {}
+        self._queues: dict[int, asyncio.Queue[EngineResponse | ApiError | None]] = {}
         self._is_over = False
         self._ready: Ready | None = None
         self._reading = asyncio.ensure_future(self._read())
 
     @classmethod
-    async def launch(cls, start: Callable[[socket.socket], StartedProcess]) -> Self:
+    async def launch(cls, start: Callable[[socket.socket], BaseProcess]) -> Self:
         """Start a process with one end of a socket pair."""
         server_socket, engine_socket = socket.socketpair()
         with engine_socket:
@@ -65,12 +58,13 @@ class EngineProcess:
 
     @property
     def ready(self) -> Ready:
-        """See `Engine`; requires a loaded model."""
+        """The loaded model."""
         assert self._ready is not None
         return self._ready
 
     @property
     def is_over(self) -> bool:
+        """Whether the process is gone."""
         return self._is_over
 
     async def load(self, source: ModelSource) -> Ready:
@@ -81,35 +75,37 @@ class EngineProcess:
         return self.ready
 
     async def stream(self, request: EngineRequest) -> AsyncGenerator[EngineResponse, None]:
-        """See `Engine`."""
-        number, queue = next(self._numbers), asyncio.Queue[EngineResponse | None]()
+        """Yield the responses of a request; closing the iterator cancels it.
+
+        Raises `ApiError` if the request is rejected or the process died.
+        """
+        number, queue = next(self._numbers), asyncio.Queue[EngineResponse | ApiError | None]()
         self._queues[number] = queue
         is_done = self._is_over
         until_s = asyncio.get_running_loop().time() + REQUEST_TIMEOUT_S
         try:
             if self._is_over:
                 raise engine_lost()
-            await self._send(RequestLine(number=number, request=request))
+            await self._send((number, request))
             while True:
                 try:
                     async with asyncio.timeout_at(until_s):
                         message = await queue.get()
                 except TimeoutError:
                     raise took_too_long(REQUEST_TIMEOUT_S) from None
-                is_done = message is None or isinstance(message, Done | RequestRejected)
+                is_done = message is None or isinstance(message, ApiError)
                 if message is None:
-                    raise engine_lost()
-                if isinstance(message, RequestRejected):
-                    raise rejected_by(message)
-                if isinstance(message, Done):
                     return
+                if isinstance(message, ApiError):
+                    raise message
                 yield message
         finally:
             del self._queues[number]
             if not is_done and not self._is_over:
-                self._writer.write(_line(RequestLine(number=number)))
+                self._writer.write(_line((number, None)))
 
     def end(self) -> None:
+        """Stop at once, dropping running requests."""
         self._process.kill()
         self._lose()
 
@@ -124,9 +120,9 @@ class EngineProcess:
     async def _read(self) -> None:
         try:
             while line := await self._reader.readline():
-                found = RESPONSE_LINE.validate_json(line)
-                if (queue := self._queues.get(found.number)) is not None:  # otherwise it was cancelled
-                    queue.put_nowait(found.response)
+                number, response = RESPONSE_LINE.validate_json(line)
+                if (queue := self._queues.get(number)) is not None:  # otherwise it was cancelled
+                    queue.put_nowait(_rejected(response) if isinstance(response, RequestRejected) else response)
         except (OSError, ValueError) as error:
             logging.getLogger("assay.serving").error("engine: %s", error)
         finally:
@@ -138,8 +134,32 @@ class EngineProcess:
         self._is_over = True
         self._writer.close()
         for queue in self._queues.values():
-            queue.put_nowait(None)
+            queue.put_nowait(engine_lost())
 
 
 def _line(line: RequestLine) -> bytes:
-    return line.model_dump_json(exclude_none=True).encode() + b"\n"
+    return REQUEST_LINE.dump_json(line, exclude_none=True) + b"\n"
+
+
+def engine_lost() -> ApiError:
+    """The process died; a retry starts a new one."""
+    return ApiError(
+        "The process of this model died. Retry the request; a new process is started.",
+        status=503,
+        code="engine_died",
+        headers={"retry-after": "1"},
+    )
+
+
+def took_too_long(limit_s: float) -> ApiError:
+    """400, because a retry would take as long."""
+    return ApiError(
+        f"The response was not complete within {limit_s / 60:.0f} minutes. Request fewer prompts, choices or tokens.",
+        code="answer_too_long",
+    )
+
+
+def _rejected(rejected: RequestRejected) -> ApiError:
+    """Convert an engine's rejection."""
+    status = 500 if rejected.is_ours else 400
+    return ApiError(rejected.message, status=status, param=rejected.param, code=rejected.code)

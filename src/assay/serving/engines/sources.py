@@ -75,7 +75,7 @@ class ModelNames(NamedTuple):
 
     def _of_another(self, name: str) -> NamedModel | None:
         job_id = job_of_model(name)
-        state = None if job_id is None else self.jobs.logs.state(job_id)
+        state = None if job_id is None else self.jobs.state(job_id)
         return None if state is None else next((model for model in _models_of_job(state) if model.name == name), None)
 
     def _may_use(self, name: str, project: str) -> bool:

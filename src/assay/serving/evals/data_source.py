@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from assay.inference.protocol import DEFAULT_MAX_TOKENS, SamplingParams
 from assay.scoring.graders import GraderMessage
 from assay.scoring.template import fields_read, item_path
 
@@ -68,13 +69,21 @@ class ItemMessages(_Part):
         return path
 
 
-class SamplingParams(_Part):
+class EvalSamplingParams(_Part):
     """Sampling parameters. Unsupported parameters are accepted only with their default value."""
 
     max_completion_tokens: int | None = Field(default=None, ge=1)
     temperature: float | None = Field(default=None, ge=0.0, le=2.0)
     top_p: float | None = Field(default=None, gt=0.0, le=1.0)
     seed: int | None = Field(default=None, ge=0, le=MAX_SEED)
+
+    def params(self) -> SamplingParams:
+        return SamplingParams(
+            temperature=1.0 if self.temperature is None else self.temperature,
+            top_p=self.top_p or 1.0,
+            max_tokens=self.max_completion_tokens or DEFAULT_MAX_TOKENS,
+            seed=DEFAULT_SEED if self.seed is None else self.seed,
+        )
 
     @model_validator(mode="before")
     @classmethod
@@ -103,7 +112,7 @@ class CompletionsSource(_Part):
     source: RowSource
     model: str
     input_messages: Annotated[TemplateMessages | ItemMessages, Field(discriminator="type")]
-    sampling_params: SamplingParams = SamplingParams()
+    sampling_params: EvalSamplingParams = EvalSamplingParams()
 
 
 EvalSource = Annotated[JsonlSource | CompletionsSource, Field(discriminator="type")]

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from assay.base.clock import Clock
-from assay.inference.protocol import Engine, ModelSource
+from assay.inference.protocol import ModelSource
 from assay.records.batch import (
     BatchAcquired,
     BatchChunk,
@@ -25,104 +25,91 @@ from assay.records.batch import (
 )
 from assay.serving.api_error import ApiError
 from assay.serving.batches.batches import BatchRepository, BatchState
+from assay.serving.engines.process import EngineProcess
 from assay.serving.files import FileRepository
 from assay.serving.openai.inference.request_bodies import ChatRequest, CompletionRequest
 from assay.serving.openai.inference.responses import chat_completion, embeddings, text_completion
 from assay.serving.webhooks.outbox import Outbox
 from assay.workers.batch.batch_input import BatchRequest, RequestBody, read_batch, requests_of
 from assay.workers.batch.batch_output import BatchOutput, request_id
-from assay.workers.batch.chunk_processor import TaskFailedError, TaskFailure, TaskWriter
-from assay.workers.batch.models import Models
-from assay.workers.batch.read_ahead import ReadAhead
+from assay.workers.batch.models import EngineModels
+from assay.workers.batch.task_handler import ReadAhead, TaskFailedError, TaskHandler, TaskWriter
 
 CHUNK_REQUESTS = 16
 BatchWriter = TaskWriter[BatchEntry, BatchState]
 
 
-class BatchHandler:
-    """See `TaskHandler` for the methods."""
+class BatchHandler(TaskHandler[BatchEntry, BatchState, BatchChunk]):
+    """Processes all batches."""
 
     cannot = "cannot_answer"
+    acquired = BatchAcquired
 
     def __init__(
         self,
         batches: BatchRepository,
         files: FileRepository,
-        models: Models,
+        models: EngineModels,
         outbox: Outbox,
         *,
         clock: Clock,
         chunk_requests: int = CHUNK_REQUESTS,
+        **limits: Any,
     ) -> None:
-        self.logs = batches.logs
-        self._batches = batches
+        """`limits`: see `TaskHandler`."""
+        super().__init__(batches, outbox, clock, **limits)
         self._files = files
         self._models = models
-        self._outbox = outbox
-        self._clock = clock
         self._chunk_requests = chunk_requests
-        self._gathered = BatchOutput(batches, files, clock)
+        self._output = BatchOutput(batches, files, clock)
         self._open: dict[str, ReadAhead[BatchRequest]] = {}
-
-    def refresh(self, task_id: str, state: BatchState) -> BatchState:  # noqa: ARG002
-        return state
-
-    def claim_entry(self, writer: BatchWriter, worker: str) -> BatchAcquired:
-        return BatchAcquired(at_s=writer.now_s(), lease=writer.lease, worker=worker)
 
     def needs_chunk(self, state: BatchState) -> bool:
         return state.needs_chunk and self._clock.now_s() < state.created.expires_s
 
-    def step(self, state: BatchState, writer: BatchWriter) -> None:
+    def advance(self, state: BatchState, writer: BatchWriter) -> None:
+        created = state.created
         if state.gathering is not None:
-            self._gather(state, writer)
+            output, errors = self._output.output(state), self._output.errors(state)
+            writer.put(writer.entry(BatchEnded, output_file_id=output, error_file_id=errors))
         elif state.cancel_requested is not None:
             _begin_gathering(writer, "cancelled")
-        elif writer.now_s() >= state.created.expires_s:
+        elif writer.now_s() >= created.expires_s:
             _begin_gathering(writer, "expired")
-        elif self._files.find(state.created.input_file_id, state.created.project) is None:
-            message = f"File {state.created.input_file_id} was deleted or has expired."
-            raise TaskFailedError(TaskFailure("file_not_found", message, "input_file_id"))
+        elif self._files.find(created.input_file_id, created.project) is None:
+            message = f"File {created.input_file_id} was deleted or has expired."
+            raise TaskFailedError("file_not_found", message, "input_file_id")
         elif state.read is None:
-            self._read(state.created, writer)
+            self._read(created, writer)
         elif state.needs_chunk:
             number = state.num_done
-            writer.put_chunk(
-                self._batches.chunks,
-                number,
-                make=partial(self._process_chunk, state.created, state.read, number, writer),
-                note=partial(_noted, number, writer),
-            )
+            make = partial(self._process_chunk, created, state.read, number, writer)
+            self.put_chunk(created.batch_id, state, writer, make, partial(_noted, number, writer))
         else:
             _begin_gathering(writer, "completed")
 
-    def failed(self, writer: BatchWriter, problem: TaskFailure) -> BatchFailed:
+    def failed(self, writer: BatchWriter, problem: TaskFailedError) -> BatchEntry:
         fault = BatchFault(code=problem.code, message=problem.message, param=problem.param)
-        return BatchFailed(at_s=writer.now_s(), lease=writer.lease, faults=(fault,))
+        return writer.entry(BatchFailed, faults=(fault,))
 
     def close(self, task_id: str, state: BatchState) -> None:
         assert state.ended_s is not None
         event_type, project = f"batch.{state.status}", state.created.project
         self._outbox.enqueue(task_id, event_type, project=project, ended_s=state.ended_s)
-        self._batches.chunks.forget(task_id)  # the output files hold the responses
+        self._tasks.forget_chunks(task_id)  # the output files hold the responses
 
-    def let_go(self, task_id: str) -> None:
-        self._open.pop(task_id, None)
+    def let_go(self, unit_id: str) -> bool:
+        self._open.pop(unit_id, None)
+        return True
 
     def _read(self, created: BatchCreated, writer: BatchWriter) -> None:
         """Validate all lines and log the number of requests."""
-        found = read_batch(self._requests(created))
-        if found.faults:
-            failed = BatchFailed(at_s=writer.now_s(), lease=writer.lease, faults=found.faults)
-            writer.put(lambda _: failed)
+        num_requests, faults = read_batch(self._requests(created))
+        if faults:
+            writer.put(writer.entry(BatchFailed, faults=faults))
             return
-        read = BatchRead(
-            at_s=writer.now_s(),
-            lease=writer.lease,
-            num_requests=found.num_requests,
-            chunk_requests=self._chunk_requests,
-        )
-        writer.put(lambda now: read if now.read is None else None)
+        read = writer.entry(BatchRead, num_requests=num_requests, chunk_requests=self._chunk_requests)
+        writer.put(read, when=lambda now: now.read is None)
 
     def _process_chunk(self, created: BatchCreated, read: BatchRead, number: int, writer: BatchWriter) -> BatchChunk:
         if created.batch_id not in self._open:
@@ -151,27 +138,18 @@ class BatchHandler:
     def _requests(self, created: BatchCreated) -> Iterator[BatchRequest | BatchFault]:
         return requests_of(self._files.lines(created.input_file_id), created)
 
-    def _gather(self, state: BatchState, writer: BatchWriter) -> None:
-        output, errors = self._gathered.output(state), self._gathered.errors(state)
-        ended = BatchEnded(at_s=writer.now_s(), lease=writer.lease, output_file_id=output, error_file_id=errors)
-        writer.put(lambda _: ended)
-
 
 def _begin_gathering(writer: BatchWriter, outcome: BatchOutcome) -> None:
-    gathering = BatchGathering(at_s=writer.now_s(), lease=writer.lease, outcome=outcome)
+    def is_new(now: BatchState) -> bool:
+        return now.gathering is None and (now.cancel_requested is not None) == (outcome == "cancelled")
 
-    def decide(now: BatchState) -> BatchEntry | None:
-        is_so = (now.cancel_requested is not None) == (outcome == "cancelled")
-        return gathering if now.gathering is None and is_so else None
-
-    writer.put(decide)
+    writer.put(writer.entry(BatchGathering, outcome=outcome), when=is_new)
 
 
-def _noted(number: int, writer: BatchWriter, chunk: BatchChunk) -> BatchChunkCompleted:
+def _noted(number: int, writer: BatchWriter, chunk: BatchChunk) -> BatchEntry:
     completed = sum(response.status == 200 for response in chunk.responses)
-    return BatchChunkCompleted(
-        at_s=writer.now_s(),
-        lease=writer.lease,
+    return writer.entry(
+        BatchChunkCompleted,
         chunk=number,
         completed=completed,
         failed=len(chunk.responses) - completed,
@@ -181,7 +159,7 @@ def _noted(number: int, writer: BatchWriter, chunk: BatchChunk) -> BatchChunkCom
     )
 
 
-async def _body(question: RequestBody, now_s: float, engine: Engine) -> dict[str, Any]:
+async def _body(question: RequestBody, now_s: float, engine: EngineProcess) -> dict[str, Any]:
     match question:
         case ChatRequest():
             return await chat_completion(engine.stream, engine.ready, question, now_s=now_s)

@@ -5,7 +5,7 @@ created --> read (all rows validated) --> chunk: put if absent --> graded --> ..
 
 from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Any
 
 from assay.base.clock import Clock
 from assay.records.eval_run import (
@@ -25,11 +25,10 @@ from assay.serving.evals.runs import EvalRunRepository, EvalRunState, counted, w
 from assay.serving.files import FileRepository
 from assay.serving.retention import CheckpointRetention
 from assay.serving.webhooks.outbox import Outbox
-from assay.workers.batch.chunk_processor import TaskFailedError, TaskFailure, TaskWriter
 from assay.workers.batch.grading import RunGrader, source_of, wants_samples
-from assay.workers.batch.models import Models
-from assay.workers.batch.read_ahead import ReadAhead
+from assay.workers.batch.models import EngineModels
 from assay.workers.batch.rows import EvalRow, RowRules, lines_of, read_rows, rows_of
+from assay.workers.batch.task_handler import ReadAhead, TaskFailedError, TaskHandler, TaskWriter
 from assay.workers.fine_tuning.training_file import Fault
 
 CHUNK_ITEMS = 32
@@ -38,59 +37,51 @@ _EVENT_NAMES = {"completed": "succeeded", "failed": "failed", "canceled": "cance
 EvalRunWriter = TaskWriter[EvalRunEntry, EvalRunState]
 
 
-class EvalRunHandler:
-    """See `TaskHandler` for the methods."""
+class EvalRunHandler(TaskHandler[EvalRunEntry, EvalRunState, EvalChunk]):
+    """Processes all eval runs."""
 
     cannot = "cannot_grade"
+    acquired = EvalRunAcquired
 
     def __init__(
         self,
         evals: EvalRepository,
         runs: EvalRunRepository,
         files: FileRepository,
-        models: Models,
+        models: EngineModels,
         outbox: Outbox,
         retention: CheckpointRetention,
         *,
         clock: Clock,
         chunk_items: int = CHUNK_ITEMS,
+        **limits: Any,
     ) -> None:
-        self.logs = runs.logs
+        """`limits`: see `TaskHandler`."""
+        super().__init__(runs, outbox, clock, **limits)
         self._evals = evals
         self._runs = runs
         self._files = files
         self._models = models
-        self._outbox = outbox
         self._retention = retention
-        self._clock = clock
         self._chunk_items = chunk_items
-        self._open: dict[str, _OpenRun] = {}
+        self._open: dict[str, tuple[ReadAhead[EvalRow], RunGrader]] = {}
 
-    def refresh(self, task_id: str, state: EvalRunState) -> EvalRunState:
+    def refresh(self, state: EvalRunState) -> EvalRunState:
         if state.has_ended or self._has_eval(state.created):
             return state
         cancelled = EvalRunCancelled(at_s=self._clock.now_s())
-        after = self.logs.log(task_id).append(lambda now: None if now is None or now.has_ended else cancelled)
-        assert after is not None
-        return after
+        return self._tasks.change(state.created.run_id, lambda now: None if now.has_ended else cancelled)
 
-    def claim_entry(self, writer: EvalRunWriter, worker: str) -> EvalRunAcquired:
-        return EvalRunAcquired(at_s=writer.now_s(), lease=writer.lease, worker=worker)
-
-    def needs_chunk(self, state: EvalRunState) -> bool:
-        return state.needs_chunk
-
-    def step(self, state: EvalRunState, writer: EvalRunWriter) -> None:
+    def advance(self, state: EvalRunState, writer: EvalRunWriter) -> None:
         if state.read is None:
             self._read(state.created, writer)
         elif state.needs_chunk:
             self._grade(state, state.read, writer)
         else:
-            completed = EvalRunCompleted(at_s=writer.now_s(), lease=writer.lease)
-            writer.put(lambda _: completed)
+            writer.put(writer.entry(EvalRunCompleted))
 
-    def failed(self, writer: EvalRunWriter, problem: TaskFailure) -> EvalRunFailed:
-        return EvalRunFailed(at_s=writer.now_s(), lease=writer.lease, code=problem.code, message=problem.message)
+    def failed(self, writer: EvalRunWriter, problem: TaskFailedError) -> EvalRunEntry:
+        return writer.entry(EvalRunFailed, code=problem.code, message=problem.message)
 
     def close(self, task_id: str, state: EvalRunState) -> None:
         has_eval = self._has_eval(state.created)
@@ -104,9 +95,10 @@ class EvalRunHandler:
             project = state.created.project
             self._outbox.enqueue(task_id, event_type, project=project, ended_s=state.ended_s)
 
-    def let_go(self, task_id: str) -> None:
-        if (found := self._open.pop(task_id, None)) is not None:
-            found.grader.close()
+    def let_go(self, unit_id: str) -> bool:
+        if (found := self._open.pop(unit_id, None)) is not None:
+            found[1].close()
+        return True
 
     def _read(self, created: EvalRunCreated, writer: EvalRunWriter) -> None:
         """Validate all rows and log their number."""
@@ -114,34 +106,25 @@ class EvalRunHandler:
         found = read_rows(self._rows(created))
         name = source.id if isinstance(source, FileId) else "data_source.source.content"
         if (problem := found.problem(name)) is not None:
-            raise TaskFailedError(TaskFailure("invalid_data_source", problem))
-        read = EvalRunRead(
-            at_s=writer.now_s(), lease=writer.lease, num_items=found.num_rows, chunk_items=self._chunk_items
-        )
-        writer.put(lambda now: read if now.read is None else None)
+            raise TaskFailedError("invalid_data_source", problem)
+        read = writer.entry(EvalRunRead, num_items=found.num_rows, chunk_items=self._chunk_items)
+        writer.put(read, when=lambda now: now.read is None)
 
     def _grade(self, state: EvalRunState, read: EvalRunRead, writer: EvalRunWriter) -> None:
         number = state.num_done
-        after = writer.put_chunk(
-            self._runs.chunks,
-            number,
-            make=partial(self._graded, state.created, read, number, writer),
-            note=partial(_noted, number, writer),
-        )
+        make = partial(self._graded, state.created, read, number, writer)
+        after = self.put_chunk(state.created.run_id, state, writer, make, partial(_noted, number, writer))
         if after.is_deleted:  # deleted concurrently: delete the new chunk, too
             self._runs.forget_results(after)
 
     def _graded(self, created: EvalRunCreated, read: EvalRunRead, number: int, writer: EvalRunWriter) -> EvalChunk:
-        run = self._opened(created)
-        first = number * read.chunk_items
-        rows = run.read_on.rows(first, min(read.chunk_items, read.num_items - first))
-        return run.grader.chunk(rows, first, writer.now_s())
-
-    def _opened(self, created: EvalRunCreated) -> "_OpenRun":
         if created.run_id not in self._open:
-            read_on = ReadAhead(lambda: self._rows(created), EvalRow)
-            self._open[created.run_id] = _OpenRun(read_on, RunGrader(created, self._models))
-        return self._open[created.run_id]
+            ahead = ReadAhead(lambda: self._rows(created), EvalRow)
+            self._open[created.run_id] = ahead, RunGrader(created, self._models)
+        ahead, grader = self._open[created.run_id]
+        first = number * read.chunk_items
+        rows = ahead.rows(first, min(read.chunk_items, read.num_items - first))
+        return grader.chunk(rows, first, writer.now_s())
 
     def _rows(self, created: EvalRunCreated) -> Iterator[EvalRow | Fault]:
         """Yield all rows. Raises `TaskFailedError` if their file is gone."""
@@ -149,7 +132,7 @@ class EvalRunHandler:
         rows = source.source
         if isinstance(rows, FileId) and self._files.find(rows.id, created.project) is None:
             message = f"File {rows.id} was deleted or expired before all of it was graded."
-            raise TaskFailedError(TaskFailure("file_not_found", message))
+            raise TaskFailedError("file_not_found", message)
         rules = RowRules(created.item_schema, wants_sample=wants_samples(created))
         return rows_of(lines_of(source, self._files), rules)
 
@@ -157,12 +140,5 @@ class EvalRunHandler:
         return self._evals.find(created.eval_id, created.project) is not None
 
 
-def _noted(number: int, writer: EvalRunWriter, chunk: EvalChunk) -> EvalRunGraded:
-    return EvalRunGraded(at_s=writer.now_s(), lease=writer.lease, chunk=number, **counted(chunk), **chunk.charge())
-
-
-class _OpenRun(NamedTuple):
-    """A run that is at work."""
-
-    read_on: ReadAhead[EvalRow]
-    grader: RunGrader
+def _noted(number: int, writer: EvalRunWriter, chunk: EvalChunk) -> EvalRunEntry:
+    return writer.entry(EvalRunGraded, chunk=number, **counted(chunk), **chunk.charge())

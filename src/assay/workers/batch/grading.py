@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
-from assay.inference.protocol import ModelSource
+from assay.inference.endpoint import HttpEngine
+from assay.inference.protocol import Completion, Engine, Message, ModelSource, SamplerError, SamplingParams
 from assay.records.eval_run import (
     CriterionResult,
     EvalChunk,
@@ -17,32 +18,31 @@ from assay.records.eval_run import (
     ItemFault,
     ModelUsage,
 )
-from assay.scoring.grade import Grade, GraderRunner, Tools, sample_values
+from assay.scoring.grade import Grade, sampler_failure
+from assay.scoring.grader_runner import GraderRunner, Tools, sample_values
 from assay.scoring.graders import sample_fields
-from assay.scoring.http_sampler import HttpSampler
-from assay.scoring.sampler import Completion, Message, Sampler, SamplerError, Sampling
 from assay.scoring.template import UnknownVariableError, render, value_at
 from assay.serving.evals.criteria import EvalCriterion, judges_of, read_criteria
-from assay.serving.evals.data_source import DEFAULT_SEED, CompletionsSource, EvalSource, ItemMessages, SourceOfRun
+from assay.serving.evals.data_source import CompletionsSource, EvalSource, ItemMessages, SourceOfRun
 from assay.serving.evals.runs import added_usage
 from assay.serving.graders import error_of
-from assay.workers.batch.models import Models, ModelSampler
+from assay.workers.batch.models import EngineModels, WorkerEngine
 from assay.workers.batch.rows import EvalRow
 
 _ROLES = ("system", "developer", "user", "assistant")
 
 
-class CountingSampler:
-    """Wraps a sampler and counts its token usage."""
+class CountingEngine(Engine):
+    """Wraps an engine and counts its token usage."""
 
-    def __init__(self, inner: Sampler, usage: dict[str, ModelUsage]) -> None:
+    def __init__(self, inner: Engine, usage: dict[str, ModelUsage]) -> None:
         self._inner = inner
         self._usage = usage
         self.name = inner.name
 
-    def sample(self, prompts: Sequence[Sequence[Message]], sampling: Sampling) -> list[Completion | SamplerError]:
-        """See `Sampler`."""
-        found = self._inner.sample(prompts, sampling)
+    def generate(self, prompts: Sequence[Sequence[Message]], params: SamplingParams) -> list[Completion | SamplerError]:
+        """See `Engine`."""
+        found = self._inner.generate(prompts, params)
         note_usage(self._usage, self.name, found)
         return found
 
@@ -58,7 +58,7 @@ class _GradingInput(NamedTuple):
 class RunGrader:
     """Grades the rows of one run. Close it to end grader processes."""
 
-    def __init__(self, created: EvalRunCreated, models: Models) -> None:
+    def __init__(self, created: EvalRunCreated, models: EngineModels) -> None:
         """Raises `ConfigError` if this worker cannot apply a criterion."""
         self._created = created
         self._models = models
@@ -102,34 +102,29 @@ class RunGrader:
             )
         return EvalChunk(items=tuple(items), usage=dict(self._usage))
 
-    def _judges(self) -> dict[str, Sampler]:
-        judges: dict[str, Sampler] = {}
+    def _judges(self) -> dict[str, Engine]:
+        judges: dict[str, Engine] = {}
         for name in judges_of(self._criteria):
             if name in self._created.sources:
-                judges[name] = CountingSampler(self._sampler(name), self._usage)
+                judges[name] = CountingEngine(self._sampler(name), self._usage)
             elif self._created.judge is not None:
-                endpoint = HttpSampler(base_url=self._created.judge, model=name)
-                judges[name] = CountingSampler(endpoint, self._usage)
+                endpoint = HttpEngine(base_url=self._created.judge, model=name)
+                judges[name] = CountingEngine(endpoint, self._usage)
         return judges
 
-    def _sampler(self, name: str) -> ModelSampler:
+    def _sampler(self, name: str) -> WorkerEngine:
         source = ModelSource.model_validate(self._created.sources[name])
-        return ModelSampler(self._models, source, name)
+        return WorkerEngine(self._models, source, name)
 
     def _inputs(self, rows: Sequence[EvalRow]) -> list[_GradingInput]:
         if not isinstance(self._source, CompletionsSource):
             return [_input_of_row(row) for row in rows]
         conversations = [_messages(self._source, row) for row in rows]
-        params = self._source.sampling_params
-        sampling = Sampling(
-            temperature=1.0 if params.temperature is None else params.temperature,
-            top_p=params.top_p or 1.0,
-            max_tokens=params.max_completion_tokens or 1,
-            seed=DEFAULT_SEED if params.seed is None else params.seed,
-        )
+        requested = self._source.sampling_params
         prompts = [messages for messages in conversations if not isinstance(messages, ItemFault)]
         sampler = self._sampler(self._source.model)
-        completions = sampler.complete(prompts, sampling, max_tokens=params.max_completion_tokens)
+        may_shorten = requested.max_completion_tokens is None
+        completions = sampler.generate(prompts, requested.params(), may_shorten=may_shorten)
         note_usage(self._usage, self._source.model, completions)
         following = iter(completions)
         return [
@@ -175,7 +170,7 @@ def _input_of_row(row: EvalRow) -> _GradingInput:
 def _input_of_completion(row: EvalRow, messages: list[Message], completion: Completion | SamplerError) -> _GradingInput:
     input_messages = tuple({"role": message["role"], "content": message["content"]} for message in messages)
     if isinstance(completion, SamplerError):
-        failure = completion.failure()
+        failure = sampler_failure(completion)
         fault = ItemFault(code=failure.kind, message=failure.text)
         return _GradingInput(GradedSample(messages=input_messages, fault=fault), None)
     sample = GradedSample(

@@ -8,23 +8,29 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
-from typing import Any, Protocol, TypeVar
+from multiprocessing.process import BaseProcess
+from typing import Any, TypeVar
 
-from assay.inference.protocol import Engine, GenerateRequest, ModelSource, PromptInput
-from assay.scoring.sampler import Completion, Message, SamplerError, Sampling
+from assay.inference.protocol import (
+    Completion,
+    Engine,
+    GenerateRequest,
+    Message,
+    ModelSource,
+    PromptInput,
+    SamplerError,
+    SamplingParams,
+)
 from assay.serving.api_error import ApiError
 from assay.serving.engines.pool import EnginePool
-from assay.serving.engines.process import EngineProcess, StartedProcess
+from assay.serving.engines.process import EngineProcess
 from assay.serving.openai.inference.responses import collect_completions
+from assay.store.leased_worker import LeavingError
 
 ResultT = TypeVar("ResultT")
 TRIES = 3
 """Attempts per request, since a request may crash its engine."""
 LOOK_S = 0.2
-
-
-class LeavingError(Exception):
-    """The worker is stopping; the next worker repeats the request."""
 
 
 class ModelNotLoadedError(Exception):
@@ -35,24 +41,12 @@ class ModelNotLoadedError(Exception):
         self.code = refused.code or "model_not_usable"
 
 
-class Models(Protocol):
-    """Models of a worker."""
-
-    def run(self, source: ModelSource, work: Callable[[Engine], Awaitable[ResultT]]) -> ResultT:
-        """Return the result of `work` on a model's engine.
-
-        Raises `ApiError` if the request is rejected, `ModelNotLoadedError` if the model cannot be loaded, and
-        `LeavingError` if the worker is stopping.
-        """
-        ...
-
-
 class EngineModels:
     """Models in engine processes."""
 
     def __init__(
         self,
-        start: Callable[[socket.socket], StartedProcess],
+        start: Callable[[socket.socket], BaseProcess],
         *,
         max_models: int,
         max_bytes: int | None,
@@ -63,8 +57,12 @@ class EngineModels:
         self._runner = asyncio.Runner()
         self._is_over = is_over
 
-    def run(self, source: ModelSource, work: Callable[[Engine], Awaitable[ResultT]]) -> ResultT:
-        """See `Models`."""
+    def run(self, source: ModelSource, work: Callable[[EngineProcess], Awaitable[ResultT]]) -> ResultT:
+        """Return the result of `work` on a model's engine.
+
+        Raises `ApiError` if the request is rejected, `ModelNotLoadedError` if the model cannot be loaded, and
+        `LeavingError` if the worker is stopping.
+        """
         return self._runner.run(self._until_stopped(self._with_retries(source, work)))
 
     def close(self) -> None:
@@ -86,7 +84,7 @@ class EngineModels:
                 raise LeavingError
         return task.result()
 
-    async def _with_retries(self, source: ModelSource, work: Callable[[Engine], Awaitable[ResultT]]) -> ResultT:
+    async def _with_retries(self, source: ModelSource, work: Callable[[EngineProcess], Awaitable[ResultT]]) -> ResultT:
         for number in range(1, TRIES + 1):
             try:
                 return await self._once(source, work)
@@ -95,7 +93,7 @@ class EngineModels:
                     raise
         raise AssertionError("the last try answers or raises")
 
-    async def _once(self, source: ModelSource, work: Callable[[Engine], Awaitable[ResultT]]) -> ResultT:
+    async def _once(self, source: ModelSource, work: Callable[[EngineProcess], Awaitable[ResultT]]) -> ResultT:
         async with AsyncExitStack() as stack:
             try:
                 engine = await stack.enter_async_context(self._pool.engine(source))
@@ -106,40 +104,33 @@ class EngineModels:
             return await work(engine)
 
 
-class ModelSampler:
-    """A model as a sampler: conversations in, completions out."""
+class WorkerEngine(Engine):
+    """A model of a worker, which runs in a process of its own."""
 
-    def __init__(self, models: Models, source: ModelSource, name: str) -> None:
+    def __init__(self, models: EngineModels, source: ModelSource, name: str) -> None:
         self._models = models
         self._source = source
         self.name = name
 
-    def sample(self, prompts: Sequence[Sequence[Message]], sampling: Sampling) -> list[Completion | SamplerError]:
-        """See `Sampler`."""
-        return self.complete(prompts, sampling, max_tokens=sampling.max_tokens)
-
-    def complete(
-        self, prompts: Sequence[Sequence[Message]], sampling: Sampling, *, max_tokens: int | None
+    def generate(
+        self, prompts: Sequence[Sequence[Message]], params: SamplingParams, *, may_shorten: bool = False
     ) -> list[Completion | SamplerError]:
-        """Likewise; without `max_tokens`, prompts run one at a time, because the default depends on the longest
-        prompt of a request."""
-        if max_tokens is not None and len(prompts) > 1:
-            found = self._sample(prompts, sampling, max_tokens)
+        """See `Engine`; with `may_shorten`, prompts run one at a time, because `max_tokens` then depends on the
+        longest prompt of a request."""
+        if not may_shorten and len(prompts) > 1:
+            found = self._completions(prompts, params)
             if not isinstance(found, SamplerError):
                 return found
-        alone = ((prompt, self._sample([prompt], sampling, max_tokens)) for prompt in prompts)
-        return [found if isinstance(found, SamplerError) else found[0] for _, found in alone]
+        alone = (self._completions([prompt], params, may_shorten=may_shorten) for prompt in prompts)
+        return [found if isinstance(found, SamplerError) else found[0] for found in alone]
 
-    def _sample(
-        self, prompts: Sequence[Sequence[Message]], sampling: Sampling, max_tokens: int | None
+    def _completions(
+        self, prompts: Sequence[Sequence[Message]], params: SamplingParams, *, may_shorten: bool = False
     ) -> list[Completion | SamplerError] | SamplerError:
         request = GenerateRequest(
-            prompts=tuple(PromptInput(messages=tuple(map(dict, prompt))) for prompt in prompts),
-            max_tokens=max_tokens,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            seed=sampling.seed,
-            stop=sampling.stop,
+            prompts=tuple(PromptInput(messages=tuple(prompt)) for prompt in prompts),
+            params=params,
+            may_shorten=may_shorten,
         )
         try:
             completions = self._models.run(self._source, lambda engine: collect_completions(engine.stream, request))

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from assay.base.errors import DataError
 from assay.base.value_text import kind_text
-from assay.scoring.grade import sample_values
+from assay.scoring.grader_runner import sample_values
 from assay.serving.evals.data_source import EvalSource, FileContent, FileId
 from assay.serving.evals.item_schema import ItemSchema
 from assay.serving.files import FileRepository

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from assay.base.errors import DataError
 from assay.base.seeds import derive_key
 from assay.inference.local.local_model import LocalModel
-from assay.inference.local.streaming import ScoredToken, StreamChunk, TokenStreamer, mean_state, scored
-from assay.inference.local.token_texts import TokenTexts
+from assay.inference.local.streaming import TokenStreamer
 from assay.inference.protocol import (
-    CompletionChunk,
     Embedded,
     EmbedRequest,
     EngineRequest,
@@ -22,11 +20,9 @@ from assay.inference.protocol import (
     Tokenized,
     TokenizeRequest,
     TokenLogprob,
-    TopLogprob,
 )
 from assay.inference.rollout import Prompt
-from assay.scoring.sampler import Message, Sampling
-from assay.workers.engine.loaded import (
+from assay.workers.engine.requests import (
     IsStopping,
     RequestRejectedError,
     Send,
@@ -35,22 +31,18 @@ from assay.workers.engine.loaded import (
     unsupported,
 )
 
-DEFAULT_MAX_TOKENS = 1024
-"""Default limit of a completion; memory is reserved for all of it."""
-
 
 class LanguageEngine:
     """Serves a `LocalModel`."""
 
     def __init__(self, model: LocalModel, digest: str) -> None:
         self._model = model
-        self._texts = TokenTexts(model.tokenizer)
         self._digest = digest
         self._num_entries = int(model.network.get_output_embeddings().weight.shape[0])
 
     @property
     def ready(self) -> Ready:
-        """See `LoadedModel`."""
+        """What the model is."""
         model, name = self._model, self._model.tokenizer.id_to_token
         return Ready(
             kind="language_model",
@@ -63,17 +55,20 @@ class LanguageEngine:
         )
 
     def handle(self, request: EngineRequest, send: Send, is_stopping: IsStopping) -> None:
-        """See `LoadedModel`."""
+        """Send all responses of a request.
+
+        Raises `GenerationCancelledError` if `is_stopping` becomes true, `RequestRejectedError` for invalid requests.
+        """
         match request:
             case GenerateRequest():
                 self._generate(request, send, is_stopping)
-            case ScoreRequest():
+            case ScoreRequest(of="tokens"):
                 send(Scored(prompts=tuple(self._scored(prompt, request.top_logprobs) for prompt in request.prompts)))
             case EmbedRequest():
                 tokens = [self._tokens(prompt) for prompt in request.prompts]
                 for prompt in tokens:
                     check_length(len(prompt), self._model.window_tokens, param="input", of="An input")
-                vectors = tuple(tuple(mean_state(self._model.network, prompt)) for prompt in tokens)
+                vectors = tuple(tuple(self._model.vector(prompt)) for prompt in tokens)
                 send(Embedded(vectors=vectors, num_tokens=sum(map(len, tokens))))
             case TokenizeRequest():
                 send(self._tokenized(request))
@@ -83,13 +78,13 @@ class LanguageEngine:
     def _generate(self, request: GenerateRequest, send: Send, is_stopping: IsStopping) -> None:
         of_prompts = list(map(self._tokens, request.prompts))
         longest, window = max(map(len, of_prompts)), self._model.window_tokens
-        max_tokens = request.max_tokens or max(1, min(DEFAULT_MAX_TOKENS, window - longest))
+        params, max_tokens = request.params, request.params.max_tokens
+        if request.may_shorten:
+            max_tokens = max(1, min(max_tokens, window - longest))
+            params = params.model_copy(update={"max_tokens": max_tokens})
         param = "prompt" if request.prompts[0].messages is None else "messages"
         check_length(longest + max_tokens, window, param=param, of="The prompt with max_tokens")
-        sampling = Sampling(
-            temperature=request.temperature, top_p=request.top_p, max_tokens=max_tokens, stop=request.stop
-        )
-        seed = secrets.randbits(63) if request.seed is None else request.seed
+        seed = secrets.randbits(63) if params.seed is None else params.seed
         prompts = [
             Prompt(tokens, self._key(seed, prompt, choice))
             for prompt, tokens in zip(request.prompts, of_prompts, strict=True)
@@ -97,21 +92,22 @@ class LanguageEngine:
         ]
         send(PromptsRead(prompt_tokens=tuple(map(len, of_prompts))))
         streamer = TokenStreamer(
-            lambda piece: send(self._piece(piece)),
+            send,
             self._model.tokenizer,
             ends=self._model.ends,
-            stop=request.stop,
+            stop=params.stop,
             top_logprobs=request.top_logprobs,
+            texts=self._model.texts,
             is_streamed=request.is_streamed,
         )
-        self._model.complete(prompts, sampling, is_stopping, streamer)
+        self._model.complete(prompts, params, is_stopping, streamer)
 
     def _key(self, seed: int, prompt: PromptInput, choice: int) -> int:
         """Return the random key of a completion; the first choice has that of `LocalModel.sample`."""
         if prompt.tokens is not None:
             text = " ".join(map(str, prompt.tokens))
         elif prompt.messages is not None:
-            text, _ = self._model.conversation(_messages(prompt))
+            text, _ = self._model.conversation(prompt.messages)
         else:
             text = prompt.text or ""
         return derive_key(seed, "sample", text, *([choice] if choice else []))
@@ -122,7 +118,7 @@ class LanguageEngine:
             self._check_tokens(tokens)
         elif prompt.messages is not None:
             try:
-                _, tokens = self._model.conversation(_messages(prompt))
+                _, tokens = self._model.conversation(prompt.messages)
             except DataError as error:  # rejected or dropped by the template
                 raise RequestRejectedError(str(error), code="invalid_value", param="messages") from error
         else:
@@ -153,38 +149,8 @@ class LanguageEngine:
     def _scored(self, prompt: PromptInput, top_logprobs: int) -> tuple[TokenLogprob, ...]:
         tokens = self._tokens(prompt)
         check_length(len(tokens), self._model.window_tokens, param="prompt")
-        logprobs = self._token_logprobs(scored(self._model.network, tokens, top_logprobs=top_logprobs))
-        return logprobs[len(self._model.begin) :] if prompt.text is not None else logprobs
-
-    def _token_logprobs(self, tokens: Sequence[ScoredToken], *, is_ended: bool = False) -> tuple[TokenLogprob, ...]:
-        found = []
-        for position, seen in enumerate(tokens, start=1):
-            own = self._texts.of(seen.token)
-            candidates = [(self._texts.of(token), logprob) for token, logprob in seen.top_logprobs]
-            found.append(
-                TokenLogprob(
-                    text=own.text,
-                    text_bytes=own.text_bytes and tuple(own.text_bytes),
-                    logprob=seen.logprob,
-                    top_logprobs=tuple(
-                        TopLogprob(
-                            text=other.text, text_bytes=other.text_bytes and tuple(other.text_bytes), logprob=logprob
-                        )
-                        for other, logprob in candidates
-                    ),
-                    is_end=is_ended and position == len(tokens) and seen.token in self._model.ends,
-                )
-            )
-        return tuple(found)
-
-    def _piece(self, piece: StreamChunk) -> CompletionChunk:
-        return CompletionChunk(
-            choice=piece.choice,
-            text=piece.text,
-            tokens=self._token_logprobs(piece.tokens, is_ended=piece.reason == "stop"),
-            num_tokens=piece.num_tokens,
-            reason=piece.reason,
-        )
+        logprobs = self._model.token_logprobs(tokens, top_logprobs)
+        return tuple(logprobs[len(self._model.begin) :] if prompt.text is not None else logprobs)
 
     def _tokenized(self, request: TokenizeRequest) -> Tokenized:
         if request.tokens is None:
@@ -193,8 +159,3 @@ class LanguageEngine:
             return Tokenized(tokens=tuple(tokens))
         self._check_tokens(request.tokens)
         return Tokenized(text=self._model.tokenizer.decode(list(request.tokens), skip_special_tokens=False))
-
-
-def _messages(prompt: PromptInput) -> list[Message]:
-    assert prompt.messages is not None
-    return [Message(role=message["role"], content=message["content"]) for message in prompt.messages]

@@ -13,22 +13,22 @@ from assay.store.objects import open_store
 from assay.training.methods.registry import exportable_method
 from assay.training.recipe import recipe_of
 from assay.workers.engine.language import LanguageEngine
-from assay.workers.engine.loaded import LoadedModel, RequestRejectedError
 from assay.workers.engine.predicting import PredictingEngine
+from assay.workers.engine.requests import RequestRejectedError
 from assay.workflows.evaluation.evaluate import beginning_model, language_model
 from assay.workflows.export.export import NAME_IT
 from assay.workflows.export.predict import run_predictor, untrained_predictor
 from assay.workflows.run import find_commit, load_run
 
 
-def load(home: Home, source: ModelSource) -> LoadedModel:
+def load(home: Home, source: ModelSource) -> LanguageEngine | PredictingEngine:
     """Load a model. Raises `AssayError`."""
     if source.run_id is not None:
         return _of_run(home, source.run_id, source.step)
     return _of_base(source)
 
 
-def _of_run(home: Home, run_id: str, step: int | None) -> LoadedModel:
+def _of_run(home: Home, run_id: str, step: int | None) -> LanguageEngine | PredictingEngine:
     run = load_run(home, run_id)
     log, config = CommitLog(open_store(run.store_url)), recipe_of(run).method
     commit = find_commit(run, log, step)
@@ -40,7 +40,7 @@ def _of_run(home: Home, run_id: str, step: int | None) -> LoadedModel:
     return PredictingEngine(predictor, commit.weights_digest, config.predictions)
 
 
-def _of_base(source: ModelSource) -> LoadedModel:
+def _of_base(source: ModelSource) -> LanguageEngine | PredictingEngine:
     assert source.recipe is not None and source.tokenizer is not None and source.max_tokens is not None
     recipe = template_recipe(source.recipe)
     config = recipe.method

@@ -20,19 +20,19 @@ from typing import BinaryIO
 from assay.base.errors import AssayError
 from assay.inference.protocol import (
     REQUEST_LINE,
-    Done,
+    RESPONSE_LINE,
     EngineRequest,
     EngineResponse,
     ModelSource,
-    RequestLine,
     RequestRejected,
-    ResponseLine,
 )
 from assay.inference.rollout import GenerationCancelledError
 from assay.serving.http.log_limit import LimitedLogHandler
 from assay.store.home import Home
-from assay.workers.engine.loaded import LoadedModel, RequestRejectedError, Send
+from assay.workers.engine.language import LanguageEngine
 from assay.workers.engine.loading import load
+from assay.workers.engine.predicting import PredictingEngine
+from assay.workers.engine.requests import RequestRejectedError, Send
 
 
 class EngineLoop:
@@ -42,37 +42,36 @@ class EngineLoop:
         self._home = home
         self._lines = lines
         self._out = out
-        self._requests: queue.SimpleQueue[RequestLine] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[tuple[int, EngineRequest]] = queue.SimpleQueue()
         self._cancelled: set[int] = set()
-        self._model: LoadedModel | None = None
+        self._model: LanguageEngine | PredictingEngine | None = None
 
     def run(self) -> None:
         threading.Thread(target=self._listen, name="asks", daemon=True).start()
         while True:
-            line = self._requests.get()
-            assert line.request is not None
-            self._respond(line.number, line.request)
-            self._cancelled.discard(line.number)
+            number, request = self._requests.get()
+            self._respond(number, request)
+            self._cancelled.discard(number)
 
     def _listen(self) -> None:
         with suppress(ConnectionError):  # the server was killed before reading all responses
             for line in self._lines:
-                parsed = REQUEST_LINE.validate_json(line)
-                if parsed.request is None:
-                    self._cancelled.add(parsed.number)
+                number, request = REQUEST_LINE.validate_json(line)
+                if request is None:
+                    self._cancelled.add(number)
                 else:
-                    self._requests.put(parsed)
+                    self._requests.put((number, request))
         os._exit(0)  # the server is gone, so nobody needs the current response
 
     def _respond(self, number: int, request: EngineRequest) -> None:
-        def send(response: EngineResponse) -> None:
-            self._out.write(ResponseLine(number=number, response=response).model_dump_json().encode() + b"\n")
+        def send(response: EngineResponse | None) -> None:
+            self._out.write(RESPONSE_LINE.dump_json((number, response)) + b"\n")
             self._out.flush()
 
         try:
             if number not in self._cancelled:
                 self._handle(number, request, send)
-            send(Done())
+            send(None)
         except GenerationCancelledError:
             return
         except RequestRejectedError as error:

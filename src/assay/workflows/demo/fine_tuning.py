@@ -19,8 +19,8 @@ from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.fields import BuildConfig
 from assay.data.dataset.split import split_view
 from assay.data.dataset.tokens import load_tokenizer
+from assay.inference.protocol import Completion, Message, SamplingParams
 from assay.records.dataset import DatasetManifest
-from assay.scoring.sampler import Completion, Message, Sampling
 from assay.store.home import Home
 from assay.training.recipe import Recipe
 from assay.workflows.campaign.train import ObserverFactory
@@ -124,6 +124,6 @@ def _sample_docstrings(model_folder: Path, recipe: Recipe, dataset: Dataset) -> 
         start = row[SPANS][0]
         signature, by_people = (tokenizer.decode(item) for item in (row[TOKENS][:start], row[TOKENS][start:]))
         prompt = [Message(role="user", content=signature)]
-        (completion,) = model.sample([prompt], Sampling(max_tokens=LONGEST_DOCSTRING))
+        (completion,) = model.generate([prompt], SamplingParams(max_tokens=LONGEST_DOCSTRING))
         assert isinstance(completion, Completion), completion
         yield DocstringSample(signature.strip(), by_people.strip(), completion.text.strip())

@@ -33,13 +33,13 @@ from assay.evals.queue import (
 )
 from assay.evals.sampled import GenerationScorer, RegistryScorer
 from assay.evals.scorer import Scorer
+from assay.inference.endpoint import HttpEngine
 from assay.records.benchmark import BenchmarkResult
 from assay.records.commit import Commit
 from assay.records.exported_model import EXPORT_FILE, ExportedModel
 from assay.records.run import Run
-from assay.scoring.grade import Tools
+from assay.scoring.grader_runner import Tools
 from assay.scoring.graders import LabelModel, Multi, ScoreModel
-from assay.scoring.http_sampler import HttpSampler
 from assay.statistics.benchmark_items import ITEMS_FILE, RESULT_FILE, items_bytes, items_table
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
@@ -81,7 +81,7 @@ def scorers_of_commit(suite: Suite, suite_path: str, run: Run, commit: Commit, s
 
 
 _NEEDS_TOKENIZER = (
-    "Benchmarks with texts need it: evaluate an exported folder ('assay export RUN --tokenizer FILE', then "
+    "Benchmarks with texts need it: evaluate an exported folder ('assay runs export RUN --tokenizer FILE', then "
     "'assay eval run'), or build the dataset with 'assay data build'."
 )
 
@@ -140,7 +140,7 @@ def beginning_model(
 
 def scorers_of_model(
     suite_path: Path,
-    model: "LocalModel | HttpSampler",
+    model: "LocalModel | HttpEngine",
     *,
     tools: Tools,
     training_text: TrainingText | None = None,
@@ -154,7 +154,7 @@ def scorers_of_model(
 def _scorer_of_model(
     benchmark: Benchmark,
     suite_path: Path,
-    model: "LocalModel | HttpSampler",
+    model: "LocalModel | HttpEngine",
     *,
     tools: Tools,
     training_text: TrainingText | None = None,
@@ -165,15 +165,15 @@ def _scorer_of_model(
             return GenerationScorer(benchmark, folder, model, tools, training_text)
         case RegistryBenchmark():
             return RegistryScorer(benchmark, folder, model, tools, training_text)
-        case MultipleChoice() if not isinstance(model, HttpSampler):
+        case MultipleChoice() if not isinstance(model, HttpEngine):
             from assay.evals.likelihood import MultipleChoiceScorer
 
             return MultipleChoiceScorer(benchmark, folder, model, training_text)
-        case BitsPerByte() if not isinstance(model, HttpSampler):
+        case BitsPerByte() if not isinstance(model, HttpEngine):
             from assay.evals.likelihood import BitsPerByteScorer
 
             return BitsPerByteScorer(benchmark, folder, model, training_text)
-    who = "an endpoint" if isinstance(model, HttpSampler) else "a language model"
+    who = "an endpoint" if isinstance(model, HttpEngine) else "a language model"
     of_runs = isinstance(benchmark, Classification | HeldOutRows)
     hint = (
         f"The commits of a run support it: 'assay eval work RUN --suite {suite_path}'."
@@ -233,15 +233,15 @@ def check_results_are_of_run(home: Home, run_id: str, step: int, folder: Path | 
 def judges_at(base_url: str, suite: Suite, model: str | None) -> Tools:
     """Return the judges that a suite's graders name (or `model` for all) at an endpoint, and its embeddings."""
     if model is not None:
-        judge = HttpSampler(base_url=base_url, model=model)
+        judge = HttpEngine(base_url=base_url, model=model)
         return Tools({"*": judge}, judge)
     graders = [benchmark.grader for benchmark in suite.benchmarks if isinstance(benchmark, Generation)]
     singles = [
         single for grader in graders for single in (grader.graders.values() if isinstance(grader, Multi) else [grader])
     ]
     named = {single.model for single in singles if isinstance(single, ScoreModel | LabelModel)}
-    judges = {name: HttpSampler(base_url=base_url, model=name) for name in sorted(named)}
-    return Tools(judges, HttpSampler(base_url=base_url, model="embeddings"))
+    judges = {name: HttpEngine(base_url=base_url, model=name) for name in sorted(named)}
+    return Tools(judges, HttpEngine(base_url=base_url, model="embeddings"))
 
 
 def endpoint_digest(base_url: str, model: str) -> str:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
+from assay.inference.protocol import Completion, Message, SamplerError, SamplingParams
 from assay.records.exported_model import EXPORT_FILE, ExportedModel
-from assay.scoring.sampler import Completion, Message, SamplerError, Sampling
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
@@ -28,7 +28,7 @@ class Conversation:
     Without a chat template there is no conversation: the model continues each text by itself.
     """
 
-    def __init__(self, model: "LocalModel", sampling: Sampling, *, system: str | None = None) -> None:
+    def __init__(self, model: "LocalModel", sampling: SamplingParams, *, system: str | None = None) -> None:
         if system is not None and not model.has_template:
             raise ConfigError("--system: the model has no chat template for it. Leave the option out.")
         self._model, self._sampling = model, sampling
@@ -48,7 +48,7 @@ class Conversation:
             lambda piece: on_text(piece.text), model.tokenizer, ends=model.ends, stop=stop, is_streamed=True
         )
         messages = [*self._messages, Message(role="user", content=text)]
-        (completion,) = model.sample([[*self._system, *messages]], self._sampling, streamer)
+        (completion,) = model.generate([[*self._system, *messages]], self._sampling, streamer)
         if isinstance(completion, SamplerError):
             raise completion
         if self._model.has_template:
@@ -67,7 +67,7 @@ def run_to_talk_with(home: Home, run_id: str, *, step: int | None, tokenizer: Pa
     if not isinstance(method, ExportableMethod) or method.form != "language_model":
         raise ConfigError(
             f"run '{run_id}' is of method '{config.type}', whose model generates no text. Chat with a run of SFT, DPO "
-            f"or GRPO; 'assay predict {run_id} FILE' predicts for rows."
+            f"or GRPO; 'assay eval predict {run_id} FILE' predicts for rows."
         )
     commit = find_commit(run, log, step)
     model = load_committed(run, commit, log.store)
@@ -75,7 +75,7 @@ def run_to_talk_with(home: Home, run_id: str, *, step: int | None, tokenizer: Pa
 
 
 def folder_to_talk_with(folder: str) -> "LocalModel":
-    """Return the model in a folder written by `save_pretrained` or `assay export`."""
+    """Return the model in a folder written by `save_pretrained` or `assay runs export`."""
     exported = Path(folder) / EXPORT_FILE
     if exported.is_file():
         record = ExportedModel.from_json(exported.read_bytes(), source=exported)

@@ -16,7 +16,7 @@ from assay.base.parsing.nesting import MAX_DEPTH, TooDeepError, parse_json
 from assay.data.dataset.formats.template import ChatTemplate
 from assay.planning.program.file import read_program
 from assay.scoring.formula import Formula
-from assay.scoring.grade import sample_values
+from assay.scoring.grader_runner import sample_values
 from assay.scoring.json_lines import json_lines
 from assay.scoring.registry.matching import json_match
 from assay.scoring.registry.registry import Registry

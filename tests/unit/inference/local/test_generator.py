@@ -18,8 +18,8 @@ from assay.base.errors import ConfigError
 from assay.data.dataset.tokens import train_tokenizer
 from assay.inference.local.generator import BatchInvariance, Generator
 from assay.inference.local.memory import padded
+from assay.inference.protocol import SamplingParams
 from assay.inference.rollout import GenerationCancelledError, Prompt, Rollout
-from assay.scoring.sampler import Sampling
 from shaped_networks import MAX_TOKENS, SHAPES, VOCAB_SIZE, shaped
 from variants import slow
 
@@ -73,7 +73,7 @@ def by_transformers(network: Any, prompt: Prompt, **keys: Any) -> list[int]:
 
 def test_the_likeliest_tokens_are_those_of_transformers_generate(network):
     requested = prompts(*LENGTHS * 2)
-    rollouts = Generator(network, ends={5}, slots=16).generate(requested, Sampling(max_tokens=40))
+    rollouts = Generator(network, ends={5}, slots=16).generate(requested, SamplingParams(max_tokens=40))
     for prompt, rollout in [*zip(requested, rollouts, strict=True)][::2]:
         assert rollout.tokens.tolist() == by_transformers(network, prompt, max_new_tokens=40, eos_token_id=5)
         assert rollout.reason == ("stop" if rollout.tokens[-1] == 5 else "length")
@@ -83,7 +83,7 @@ def test_the_likeliest_tokens_are_those_of_transformers_generate(network):
 @pytest.mark.parametrize("temperature", [0.7, *slow(1.0, 2.0)])
 def test_log_probs_are_those_of_an_uncached_forward_pass_at_the_temperature(network, temperature):
     requested = prompts(*LENGTHS, samples=2)
-    sampling = Sampling(temperature=temperature, max_tokens=20)
+    sampling = SamplingParams(temperature=temperature, max_tokens=20)
     for prompt, rollout in zip(requested, Generator(network, ends={5}).generate(requested, sampling), strict=True):
         expected = log_softmax(plain_logits(network, prompt, rollout) / temperature)
         found = expected[np.arange(len(rollout.tokens)), rollout.tokens]
@@ -106,7 +106,7 @@ def retained(logits: np.ndarray, top_k: int | None, top_p: float) -> set[int]:
 @pytest.mark.parametrize(("top_k", "top_p"), [(5, 1.0), (None, 0.6), (7, 0.8), (1, 1.0)])
 def test_only_what_top_k_and_top_p_keep_is_drawn_and_its_log_prob_is_among_the_kept(llama, top_k, top_p):
     requested = prompts(3, 40, samples=20)
-    sampling = Sampling(temperature=1.5, top_k=top_k, top_p=top_p, max_tokens=10)
+    sampling = SamplingParams(temperature=1.5, top_k=top_k, top_p=top_p, max_tokens=10)
     for prompt, rollout in zip(requested, Generator(llama, ends=()).generate(requested, sampling), strict=True):
         for logits, token, found in zip(
             plain_logits(llama, prompt, rollout) / 1.5, rollout.tokens, rollout.logprobs, strict=True
@@ -121,7 +121,7 @@ def test_only_what_top_k_and_top_p_keep_is_drawn_and_its_log_prob_is_among_the_k
 def test_first_tokens_are_drawn_as_often_as_the_softmax_says(llama, temperature):
     (prompt,), num_draws = prompts(12), 4000
     requested = [Prompt(prompt.tokens, key) for key in range(num_draws)]
-    sampling = Sampling(temperature=temperature, max_tokens=1)
+    sampling = SamplingParams(temperature=temperature, max_tokens=1)
     rollouts = Generator(llama, ends=(), slots=128).generate(requested, sampling)
     sampled = np.bincount([rollout.tokens[0] for rollout in rollouts], minlength=VOCAB_SIZE)
     expected = np.exp(log_softmax(plain_logits(llama, prompt, rollouts[0]) / temperature)[0]) * num_draws
@@ -133,7 +133,7 @@ def test_first_tokens_are_drawn_as_often_as_the_softmax_says(llama, temperature)
 def test_a_second_token_does_not_follow_from_the_luck_of_the_first(llama):
     (prompt,) = prompts(12)
     requested = [Prompt(prompt.tokens, key) for key in range(2000)]
-    sampling = Sampling(temperature=30.0, max_tokens=2)  # nearly even
+    sampling = SamplingParams(temperature=30.0, max_tokens=2)  # nearly even
     rollouts = Generator(llama, ends=(), slots=128).generate(requested, sampling)
     first, second = np.array([rollout.tokens for rollout in rollouts]).T
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.08
@@ -157,7 +157,7 @@ def check_company(shape: str, batch_invariance: list[tuple[int, int]], slots: in
     """Rollouts of a company, in any order, are those of each by itself."""
     requested = [prompt for length, samples in batch_invariance for prompt in prompts(length, samples=samples)]
     order = np.random.default_rng(seed).permutation(len(requested)).tolist()
-    sampling = Sampling(temperature=1.0, top_p=0.95, max_tokens=24)
+    sampling = SamplingParams(temperature=1.0, top_p=0.95, max_tokens=24)
     skip_unless_rows_are_independent(engine(shape, slots))
     together = engine(shape, slots).generate([requested[index] for index in order], sampling)
     alone = engine(shape, 16)
@@ -237,7 +237,7 @@ def test_where_bits_depend_on_how_many_rows_there_are_tiles_have_one_size(llama,
         monkeypatch.setattr(Generator, "_prefilled_at_once", 4)
     seen = rows_decoded(counting)
     requested = prompts(SHORT, LONG, 33, SHORT, samples=5)
-    sampling = Sampling(temperature=1.0, max_tokens=12)
+    sampling = SamplingParams(temperature=1.0, max_tokens=12)
     assert {rows for rows, _ in rows_prefilled(counting, lambda: generator.generate(requested, sampling))} == {
         1 if for_short == 16 else 4
     }
@@ -285,7 +285,7 @@ def test_who_watches_is_told_of_prompts_by_their_own_numbers(llama, batch_invari
     longest = padded(LONG - 1 + 6)
     monkeypatch.setattr(generator, "_size_for", lambda at: 16 if padded(at) == longest else 32)
     requested = prompts(SHORT, LONG, SHORT, samples=2)
-    found = generator.generate(requested, Sampling(temperature=1.0, max_tokens=6), observer=observer)
+    found = generator.generate(requested, SamplingParams(temperature=1.0, max_tokens=6), observer=observer)
     assert [observer.sampled[index] for index in range(6)] == [rollout.tokens.tolist() for rollout in found]
     assert all(same([observer.whole[index]], [rollout]) for index, rollout in enumerate(found))
 
@@ -294,7 +294,7 @@ def test_where_rows_know_of_each_other_a_group_decodes_alone(llama):
     gossiping = copy.deepcopy(llama)
     gossiping.lm_head = Gossip(gossiping.lm_head)
     requested = prompts(7, 33, 40, samples=3)
-    sampling = Sampling(temperature=1.0, max_tokens=12)
+    sampling = SamplingParams(temperature=1.0, max_tokens=12)
     generator = Generator(gossiping, ends={5})
     assert generator.batch_invariance is BatchInvariance.GROUP_ONLY and not generator.rows_are_independent
     together = generator.generate(requested, sampling)
@@ -317,7 +317,7 @@ def rows_prefilled(network: Any, request: Callable[[], object]) -> list[tuple[in
 
 
 def test_a_group_is_prefilled_once_and_prompts_of_one_padded_length_together(llama):
-    generator, sampling = Generator(llama, ends=(), slots=16), Sampling(temperature=1.0, max_tokens=3)
+    generator, sampling = Generator(llama, ends=(), slots=16), SamplingParams(temperature=1.0, max_tokens=3)
     skip_unless_rows_are_independent(generator)
     requested = prompts(20, 30, 50, 60, 10, samples=8)
     assert rows_prefilled(llama, lambda: generator.generate(requested, sampling)) == [(3, 32), (2, 64)]
@@ -326,18 +326,18 @@ def test_a_group_is_prefilled_once_and_prompts_of_one_padded_length_together(lla
 def test_a_generation_says_what_it_took_and_how_full_the_tile_was(llama):
     generator = Generator(llama, ends=(), slots=16)
     skip_unless_rows_are_independent(generator)
-    generator.generate(prompts(20, 9, samples=12), Sampling(temperature=1.0, max_tokens=5))
+    generator.generate(prompts(20, 9, samples=12), SamplingParams(temperature=1.0, max_tokens=5))
     cost = generator.cost
     assert (cost.num_tokens, cost.num_rows) == (24 * 5, 16 * 10), "16 slots, five steps each for 16 and for 8 prompts"
     assert cost.prefill_s > 0 and cost.decode_s > 0
     assert cost.metrics()["slot_occupancy"] == 0.75
-    generator.generate(prompts(20), Sampling(temperature=1.0, max_tokens=5))
+    generator.generate(prompts(20), SamplingParams(temperature=1.0, max_tokens=5))
     assert generator.cost.num_tokens == 5, "of the last one"
 
 
 def test_samples_of_a_prompt_differ_and_a_key_repeats_one(llama):
     requested = prompts(20, samples=8)
-    generator, sampling = Generator(llama, ends=()), Sampling(temperature=1.0, max_tokens=12)
+    generator, sampling = Generator(llama, ends=()), SamplingParams(temperature=1.0, max_tokens=12)
     rollouts = generator.generate(requested, sampling)
     assert len({tuple(rollout.tokens) for rollout in rollouts}) == 8
     assert same(rollouts, generator.generate(requested, sampling))
@@ -348,20 +348,20 @@ def test_samples_of_a_prompt_differ_and_a_key_repeats_one(llama):
 def test_the_weights_of_the_moment_are_asked(llama):
     network = copy.deepcopy(llama)
     generator, requested = Generator(network, ends=()), prompts(20, 9)
-    before = generator.generate(requested, Sampling(max_tokens=12))
+    before = generator.generate(requested, SamplingParams(max_tokens=12))
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.mul_(-0.5)
-    after = generator.generate(requested, Sampling(max_tokens=12))
+    after = generator.generate(requested, SamplingParams(max_tokens=12))
     assert not same(before, after)
-    assert same(after, Generator(network, ends=()).generate(requested, Sampling(max_tokens=12)))
+    assert same(after, Generator(network, ends=()).generate(requested, SamplingParams(max_tokens=12)))
 
 
 def test_a_network_in_training_is_left_in_training_and_drops_nothing_out(llama):
     network = copy.deepcopy(llama).train()
     for layer in network.base_model.layers:
         layer.self_attn.attention_dropout = 0.5
-    requested, sampling = prompts(20, 9), Sampling(temperature=1.0, max_tokens=12)
+    requested, sampling = prompts(20, 9), SamplingParams(temperature=1.0, max_tokens=12)
     assert same(
         Generator(network, ends=()).generate(requested, sampling),
         Generator(llama, ends=()).generate(requested, sampling),
@@ -382,7 +382,7 @@ def test_a_model_that_looks_back_on_a_window_sees_no_more(architecture):
         sizes |= {"use_sliding_window": True, "max_window_layers": 1}
     config = AutoConfig.for_model(architecture, **sizes)
     network = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval()
-    requested, sampling = prompts(50, 10, 33), Sampling(temperature=1.0, max_tokens=40)
+    requested, sampling = prompts(50, 10, 33), SamplingParams(temperature=1.0, max_tokens=40)
     for prompt, rollout in zip(requested, Generator(network, ends=()).generate(requested, sampling), strict=True):
         expected = log_softmax(plain_logits(network, prompt, rollout))
         found = expected[np.arange(len(rollout.tokens)), rollout.tokens]
@@ -397,7 +397,7 @@ def test_a_completion_ends_with_the_token_that_completes_a_stop_string(llama):
     nn.init.normal_(network.get_input_embeddings().weight, std=0.3)
     nn.init.normal_(network.get_output_embeddings().weight, std=0.3)
     generator = Generator(network, ends=(), tokenizer=tokenizer)
-    requested, whole = prompts(9, 4, samples=8), Sampling(temperature=1.0, max_tokens=60)
+    requested, whole = prompts(9, 4, samples=8), SamplingParams(temperature=1.0, max_tokens=60)
     texts = [tokenizer.decode(item.tokens.tolist()) for item in generator.generate(requested, whole)]
     stop = texts[0][30:33]
     stopped = generator.generate(requested, whole.model_copy(update={"stop": (stop, "ab")}))
@@ -414,19 +414,19 @@ def test_a_completion_ends_with_the_token_that_completes_a_stop_string(llama):
 
 def test_stop_strings_without_a_tokenizer_are_refused(llama):
     with pytest.raises(ConfigError, match="tokenizer that spells"):
-        Generator(llama, ends=()).generate(prompts(3), Sampling(max_tokens=4, stop=("x",)))
+        Generator(llama, ends=()).generate(prompts(3), SamplingParams(max_tokens=4, stop=("x",)))
 
 
 @pytest.mark.parametrize("length", [0, MAX_TOKENS - 3])
 def test_a_prompt_that_leaves_no_room_is_refused_before_anything_is_sampled(llama, length):
     requested = [*prompts(4), Prompt(np.zeros(length, np.int64), 0)]
     with pytest.raises(ConfigError, match=f"prompt 1 has {length} tokens"):
-        Generator(llama, ends=()).generate(requested, Sampling(max_tokens=4))
-    assert len(Generator(llama, ends=()).generate(prompts(MAX_TOKENS - 4), Sampling(max_tokens=4))[0].tokens) == 4
+        Generator(llama, ends=()).generate(requested, SamplingParams(max_tokens=4))
+    assert len(Generator(llama, ends=()).generate(prompts(MAX_TOKENS - 4), SamplingParams(max_tokens=4))[0].tokens) == 4
 
 
 def test_nothing_asked_is_nothing_sampled(llama):
-    assert Generator(llama, ends=()).generate([], Sampling(max_tokens=4)) == []
+    assert Generator(llama, ends=()).generate([], SamplingParams(max_tokens=4)) == []
 
 
 @pytest.mark.parametrize("together", [True, False])
@@ -437,7 +437,7 @@ def test_who_is_asked_to_stop_draws_no_further_token(
     generator._batch_invariance = BatchInvariance.ANY_SIZE if together else BatchInvariance.GROUP_ONLY
     step = generator._step
     monkeypatch.setattr(generator, "_step", lambda *inputs: sampled.append(1) or step(*inputs))
-    sampling = Sampling(temperature=1.0, max_tokens=12)
+    sampling = SamplingParams(temperature=1.0, max_tokens=12)
     with pytest.raises(GenerationCancelledError):
         generator.generate(prompts(5, 9, samples=20), sampling, lambda: len(sampled) == 3)
     assert len(sampled) == 3

@@ -10,8 +10,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from assay.base.errors import ConfigError, DataError
 from assay.data.dataset.formats.template import ChatTemplate
 from assay.inference.local.local_model import LocalModel
+from assay.inference.protocol import Message, SamplingParams
 from assay.models.causal import CausalModel, load_causal
-from assay.scoring.sampler import Message, Sampling
 from tiny_causal import save_causal
 
 TEXT = "def close(self):\n    return 1  # schließen ✓\n"
@@ -82,29 +82,33 @@ def test_a_continuations_bits_take_over_the_prompts_trailing_space(tiny_model):
 
 def test_the_likeliest_token_is_sampled_and_a_seed_repeats_a_draw(tiny_model):
     prompt = [[{"role": "user", "content": "def"}]]
-    greedy = Sampling(max_tokens=6)
-    assert tiny_model.sample(prompt, greedy) == tiny_model.sample(prompt, greedy)
-    sampled = [tiny_model.sample(prompt, Sampling(max_tokens=6, temperature=1.0, seed=seed))[0] for seed in (1, 1, 2)]
+    greedy = SamplingParams(max_tokens=6)
+    assert tiny_model.generate(prompt, greedy) == tiny_model.generate(prompt, greedy)
+    sampled = [
+        tiny_model.generate(prompt, SamplingParams(max_tokens=6, temperature=1.0, seed=seed))[0] for seed in (1, 1, 2)
+    ]
     assert sampled[0] == sampled[1] != sampled[2]
     assert sampled[0].completion_tokens <= 6
 
 
 def test_a_draw_does_not_depend_on_what_else_is_asked(tiny_model):
     one, other = [{"role": "user", "content": "def"}], [{"role": "user", "content": "class"}]
-    sampling = Sampling(max_tokens=5, temperature=1.0, seed=3)
-    assert tiny_model.sample([other, one], sampling)[1] == tiny_model.sample([one], sampling)[0]
+    sampling = SamplingParams(max_tokens=5, temperature=1.0, seed=3)
+    assert tiny_model.generate([other, one], sampling)[1] == tiny_model.generate([one], sampling)[0]
 
 
 def test_a_tiny_top_p_is_greedy(tiny_model):
     prompt = [[{"role": "user", "content": "class"}]]
-    nearly = Sampling(max_tokens=5, temperature=1.0, top_p=1e-6, seed=5)
-    assert tiny_model.sample(prompt, nearly)[0].text == tiny_model.sample(prompt, Sampling(max_tokens=5))[0].text
+    nearly = SamplingParams(max_tokens=5, temperature=1.0, top_p=1e-6, seed=5)
+    assert (
+        tiny_model.generate(prompt, nearly)[0].text == tiny_model.generate(prompt, SamplingParams(max_tokens=5))[0].text
+    )
 
 
 def test_a_completion_ends_before_its_stop_text(tiny_model):
     prompt = [[{"role": "user", "content": "def"}]]
-    whole = tiny_model.sample(prompt, Sampling(max_tokens=6))[0].text
-    stopped = tiny_model.sample(prompt, Sampling(max_tokens=6, stop=(whole[2:4],)))[0]
+    whole = tiny_model.generate(prompt, SamplingParams(max_tokens=6))[0].text
+    stopped = tiny_model.generate(prompt, SamplingParams(max_tokens=6, stop=(whole[2:4],)))[0]
     assert stopped.text == whole[: whole.find(whole[2:4])]
     assert stopped.finish_reason == "stop"
 
@@ -114,8 +118,8 @@ def test_a_completion_that_leaves_no_room_for_a_prompt_is_refused(tiny_model):
     with pytest.raises(
         ConfigError, match=r"may have 16 tokens \(sampling\.max_tokens\), but the model.s context of 16"
     ):
-        tiny_model.sample(requested, Sampling(max_tokens=16))
-    (completion,) = tiny_model.sample(requested, Sampling(max_tokens=15))
+        tiny_model.generate(requested, SamplingParams(max_tokens=16))
+    (completion,) = tiny_model.generate(requested, SamplingParams(max_tokens=15))
     assert completion.prompt_tokens == 1
 
 

@@ -8,8 +8,8 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from scipy.stats import kstest
 
 from assay.inference.local.sampling import sample_tokens
+from assay.inference.protocol import SamplingParams
 from assay.inference.rollout import uniforms
-from assay.scoring.sampler import Sampling
 
 LOGITS = arrays(np.float32, array_shapes(min_dims=2, max_dims=2, max_side=9), elements=st.floats(-30, 30, width=32))
 
@@ -25,11 +25,11 @@ def test_luck_is_even_and_differs_by_key_and_by_position():
 
 @given(logits=LOGITS, uniform_draws=st.floats(0, 1, exclude_max=True), top_k=st.none() | st.integers(1, 9))
 def test_the_token_is_where_the_luck_falls_in_the_cumulative_probability(logits, uniform_draws, top_k):
-    sampling = Sampling(temperature=0.5, top_k=top_k)
-    sampled = sample_tokens(
+    sampling = SamplingParams(temperature=0.5, top_k=top_k)
+    tokens, logprobs = sample_tokens(
         torch.from_numpy(logits), sampling, torch.full((len(logits),), uniform_draws, dtype=torch.float64)
     )
-    for row, token, logprob in zip(logits.astype(np.float64), sampled.tokens.tolist(), sampled.logprobs, strict=True):
+    for row, token, logprob in zip(logits.astype(np.float64), tokens.tolist(), logprobs, strict=True):
         least = np.sort(row)[::-1][: top_k or None][-1]
         shares = np.where(row >= least, np.exp((row - row.max()) / 0.5), 0)
         shares /= shares.sum()
@@ -41,18 +41,22 @@ def test_the_token_is_where_the_luck_falls_in_the_cumulative_probability(logits,
 def test_the_last_bit_of_luck_does_not_reach_a_token_that_is_never_drawn():
     logits = torch.tensor([[0.0, 1.0, 2.0, -50.0, -50.0]])
     highest = torch.tensor([1 - 2.0**-52], dtype=torch.float64)
-    assert sample_tokens(logits, Sampling(temperature=1.0, top_k=3), highest).tokens.tolist() == [2]
-    assert sample_tokens(logits, Sampling(temperature=1.0, top_p=0.99), highest).tokens.tolist() == [2]
+    assert sample_tokens(logits, SamplingParams(temperature=1.0, top_k=3), highest)[0].tolist() == [2]
+    assert sample_tokens(logits, SamplingParams(temperature=1.0, top_p=0.99), highest)[0].tolist() == [2]
 
 
 def test_without_temperature_there_is_no_choice():
-    sampled = sample_tokens(torch.tensor([[0.0, 3.0, 2.0]]), Sampling(), torch.tensor([0.99], dtype=torch.float64))
-    assert sampled.tokens.tolist() == [1]
-    assert sampled.logprobs.tolist() == [0.0]
+    tokens, logprobs = sample_tokens(
+        torch.tensor([[0.0, 3.0, 2.0]]), SamplingParams(), torch.tensor([0.99], dtype=torch.float64)
+    )
+    assert tokens.tolist() == [1]
+    assert logprobs.tolist() == [0.0]
 
 
 @given(temperature=st.sampled_from([5e-324, 1e-45, 1e-39, 1e-31, 1e-30, 1e-12]))
 def test_a_temperature_near_zero_draws_the_likeliest_token(temperature):
     logits = torch.tensor([[1.0, 30.0, -30.0, 29.999], [0.0, -1.0, 7.5, 2.0]])
-    sampled = sample_tokens(logits, Sampling(temperature=temperature), torch.tensor([0.9, 0.1], dtype=torch.float64))
-    assert sampled.tokens.tolist() == [1, 2] and sampled.logprobs.tolist() == [0.0, 0.0]
+    tokens, logprobs = sample_tokens(
+        logits, SamplingParams(temperature=temperature), torch.tensor([0.9, 0.1], dtype=torch.float64)
+    )
+    assert tokens.tolist() == [1, 2] and logprobs.tolist() == [0.0, 0.0]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.data.dataset.tokens import train_tokenizer
-from assay.inference.local.stop_tokens import CompletionText, StopStrings
+from assay.inference.local.stop_tokens import CompletionText, Ends
 
 TEXTS = ["def add(a, b):\n    return a + b\n", "schließen ✓ — λ\n\n", "the end. The end"] * 4
 TOKENIZER = train_tokenizer(TEXTS, vocab_size=340)
@@ -15,15 +15,15 @@ PIECES = st.text("de f\nreturn a+b✓ß.Th", max_size=12)
 
 @given(text=st.lists(st.sampled_from(TEXTS) | PIECES, max_size=4).map("".join), stop=PIECES.filter(bool))
 def test_a_token_that_completes_a_stop_string_is_known_to_be_able_to(text, stop):
-    stops = StopStrings((stop,), TOKENIZER, TOKENIZER.get_vocab_size())
+    stops = Ends((), TOKENIZER.get_vocab_size(), stops=(stop,), tokenizer=TOKENIZER)
     ids = np.array(TOKENIZER.encode(text, add_special_tokens=False).ids, np.int64)
     for count in range(1, len(ids) + 1):
-        if stops.completed(ids[:count]) and not stops.completed(ids[: count - 1]):
+        if stops.is_stopped(ids[:count]) and not stops.is_stopped(ids[: count - 1]):
             assert stops.may_complete[ids[count - 1]]
 
 
 def test_few_tokens_can_complete_a_rare_stop_string():
-    stops = StopStrings(("\n\n",), TOKENIZER, 400)
+    stops = Ends((), 400, stops=("\n\n",), tokenizer=TOKENIZER)
     newline = TOKENIZER.encode("\n", add_special_tokens=False).ids[0]
     letter = TOKENIZER.encode("h", add_special_tokens=False).ids[0]
     assert stops.may_complete[newline]
@@ -42,9 +42,9 @@ def ids_of(text: str) -> list[int]:
 
 
 def test_a_stop_string_that_is_a_special_token_stops_where_the_token_is_drawn():
-    stops = StopStrings(("<|end|>",), WITH_CONTROL, WITH_CONTROL.get_vocab_size())
+    stops = Ends((), WITH_CONTROL.get_vocab_size(), stops=("<|end|>",), tokenizer=WITH_CONTROL)
     ids = np.array(ids_of("a def<|end|>"), np.int64)
-    assert stops.may_complete[ids[-1]] and stops.completed(ids) and not stops.completed(ids[:-1])
+    assert stops.may_complete[ids[-1]] and stops.is_stopped(ids) and not stops.is_stopped(ids[:-1])
     assert CompletionText(WITH_CONTROL, ("<|end|>",)).of(ids.tolist()) == "a def"
 
 
@@ -75,7 +75,7 @@ def test_a_special_token_that_was_written_as_text_stops_as_well():
 @given(words=WORDS, stop=WORDS.map("".join).filter(bool))
 def test_what_is_settled_stays_and_the_stopping_token_is_known_beforehand(words, stop):
     ids, completion = [token for word in words for token in ids_of(word)], CompletionText(WITH_CONTROL, (stop,))
-    may_complete = StopStrings((stop,), WITH_CONTROL, WITH_CONTROL.get_vocab_size()).may_complete
+    may_complete = Ends((), WITH_CONTROL.get_vocab_size(), stops=(stop,), tokenizer=WITH_CONTROL).may_complete
     count = next((n for n in range(1, len(ids) + 1) if completion.is_stopped(ids[:n])), len(ids))
     if completion.is_stopped(ids[:count]):
         assert may_complete[ids[count - 1]]

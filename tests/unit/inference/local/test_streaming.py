@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from assay.data.dataset.tokens import train_tokenizer
-from assay.inference.local.streaming import StreamChunk, TokenStreamer, mean_state, scored
-from assay.inference.local.token_texts import TokenTexts
+from assay.inference.local.streaming import TokenStreamer, TokenTexts, mean_state, scored
+from assay.inference.protocol import CompletionChunk, TokenLogprob
 from assay.inference.rollout import Rollout
 from tiny_causal import new_causal_network
 
@@ -19,9 +19,9 @@ def tokenizer() -> Tokenizer:
     return train_tokenizer(TEXTS, vocab_size=300)
 
 
-def notified(tokenizer: Tokenizer, choices: list[list[int]], *, reasons=None, **inputs) -> list[StreamChunk]:
+def notified(tokenizer: Tokenizer, choices: list[list[int]], *, reasons=None, **inputs) -> list[CompletionChunk]:
     """What is told while these choices are drawn side by side."""
-    pieces: list[StreamChunk] = []
+    pieces: list[CompletionChunk] = []
     streamer = TokenStreamer(pieces.append, tokenizer, ends=[1], **inputs)
     entries = tokenizer.get_vocab_size()
     for position in range(max(map(len, choices))):
@@ -36,7 +36,11 @@ def notified(tokenizer: Tokenizer, choices: list[list[int]], *, reasons=None, **
     return pieces
 
 
-def texts_of(pieces: list[StreamChunk], num_choices: int) -> list[str]:
+def texts_of_tokens(tokenizer: Tokenizer, tokens: list[int]) -> list[str]:
+    return [TokenTexts(tokenizer).of(token)[0] for token in tokens]
+
+
+def texts_of(pieces: list[CompletionChunk], num_choices: int) -> list[str]:
     return ["".join(piece.text for piece in pieces if piece.choice == index) for index in range(num_choices)]
 
 
@@ -72,7 +76,8 @@ def test_the_token_that_ends_a_choice_is_seen_and_not_spelled(tokenizer):
     tokens = [*tokenizer.encode("the cat", add_special_tokens=False).ids, 1]
     (piece,) = notified(tokenizer, [tokens], reasons=["stop"], top_logprobs=2)
     assert (piece.text, piece.reason) == ("the cat", "stop")
-    assert [token.token for token in piece.tokens] == tokens
+    assert [token.text for token in piece.tokens] == texts_of_tokens(tokenizer, tokens)
+    assert [token.is_end for token in piece.tokens] == [False] * (len(tokens) - 1) + [True]
 
 
 def test_log_probabilities_are_those_of_the_whole_distribution_whatever_streams(tokenizer):
@@ -82,10 +87,11 @@ def test_log_probabilities_are_those_of_the_whole_distribution_whatever_streams(
     for is_streamed in (False, True):
         pieces = notified(tokenizer, [[5], tokens], top_logprobs=3, is_streamed=is_streamed)
         seen = [token for piece in pieces if piece.choice == 1 for token in piece.tokens]
-        assert [item.token for item in seen] == tokens
+        assert [item.text for item in seen] == texts_of_tokens(tokenizer, tokens)
         assert [item.logprob for item in seen] == [float(logits[1, token]) for token in tokens]
         best = logits[1].topk(3)
-        assert seen[0].top_logprobs == tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+        assert [other.text for other in seen[0].top_logprobs] == texts_of_tokens(tokenizer, best.indices.tolist())
+        assert [other.logprob for other in seen[0].top_logprobs] == best.values.tolist()
     assert all(item.tokens == () for item in notified(tokenizer, [tokens]))
     (plain,) = notified(tokenizer, [tokens], top_logprobs=0)
     assert plain.tokens[0].top_logprobs == () and plain.tokens[0].logprob == float(logits[0, tokens[0]])
@@ -97,17 +103,24 @@ def network():
     return new_causal_network(vocab_size=50, hidden_size=16, num_layers=2, num_heads=2, max_tokens=32).eval()
 
 
+class Numbers(TokenTexts):
+    """Names tokens by their numbers."""
+
+    def __init__(self) -> None:
+        self.of = lambda token: (str(token), None)
+
+
 def test_given_tokens_are_as_likely_as_the_networks_own_logits_say(network):
     tokens = [3, 9, 9, 40, 2]
     with torch.no_grad():
         logprobs = network(torch.tensor([tokens])).logits[0].log_softmax(-1)
-    found = scored(network, tokens, top_logprobs=2)
-    assert (found[0].token, found[0].logprob, found[0].top_logprobs) == (3, None, ())
+    found = scored(network, tokens, Numbers(), top_logprobs=2)
+    assert found[0] == TokenLogprob(text="3", text_bytes=None, logprob=None)
     for position, seen in enumerate(found[1:], 1):
         assert seen.logprob == pytest.approx(float(logprobs[position - 1, tokens[position]]), abs=1e-6)
-        assert seen.top_logprobs[0][0] == int(logprobs[position - 1].argmax())
+        assert seen.top_logprobs[0].text == str(int(logprobs[position - 1].argmax()))
         assert len(seen.top_logprobs) == 2
-    assert [item.logprob for item in scored(network, [7])] == [None]
+    assert [item.logprob for item in scored(network, [7], Numbers())] == [None]
 
 
 def test_a_text_as_a_vector_is_the_mean_of_its_last_states(network):
@@ -121,15 +134,16 @@ def test_a_text_as_a_vector_is_the_mean_of_its_last_states(network):
 def test_the_bytes_of_tokens_are_together_those_of_the_text(tokenizer, text):
     texts = TokenTexts(tokenizer)
     tokens = tokenizer.encode(text, add_special_tokens=False).ids
-    assert b"".join(texts.of(token).text_bytes or b"" for token in tokens) == text.encode()
+    assert b"".join(texts.of(token)[1] or b"" for token in tokens) == text.encode()
     for token in tokens:
-        if "bytes:" not in (own := texts.of(token)).text:
-            assert own.text.encode() == own.text_bytes
+        own, own_bytes = texts.of(token)
+        if "bytes:" not in own:
+            assert own.encode() == own_bytes
 
 
 def test_no_two_tokens_of_a_vocabulary_are_spelled_alike(tokenizer):
     texts = TokenTexts(tokenizer)
-    detokenized = [texts.of(token).text for token in range(tokenizer.get_vocab_size())]
+    detokenized = [texts.of(token)[0] for token in range(tokenizer.get_vocab_size())]
     assert len(set(detokenized)) == len(detokenized)
-    assert detokenized[:2] == ["[PAD]", "[CLS]"] and texts.of(9999).text == ""
-    assert texts.of(tokenizer.token_to_id("Ã")).text == r"bytes:\xc3"
+    assert detokenized[:2] == ["[PAD]", "[CLS]"] and texts.of(9999)[0] == ""
+    assert texts.of(tokenizer.token_to_id("Ã"))[0] == r"bytes:\xc3"

@@ -156,7 +156,8 @@ def test_a_model_is_asked_by_a_template_and_what_it_took_is_counted(app, sdk):
     assert (usage.model_name, usage.invocation_count, usage.prompt_tokens) == ("tiny", 2, 4)
     assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
     (send,) = models.engine.requests  # one for both
-    assert (send.seed, send.temperature, send.max_tokens, len(send.prompts)) == (7, 0, 9, 2)
+    params = send.params
+    assert (params.seed, params.temperature, params.max_tokens, len(send.prompts)) == (7, 0, 9, 2)
     first = items_of(sdk, run)[0].sample
     assert first.input[0].content == "hello my friend" and first.output[0].content == " HELLO MY FRIEND"
     assert (first.seed, first.finish_reason, first.usage.prompt_tokens, first.error) == (7, "stop", 3, None)
@@ -295,7 +296,7 @@ def test_runs_are_listed_by_status_and_go_with_their_results(app, sdk):
     assert (gone.deleted, gone.run_id) == (True, runs[0].id)
     with pytest.raises(openai.NotFoundError):
         sdk.evals.runs.retrieve(runs[0].id, eval_id=evaluation.id)
-    store = app.jobs.logs.store
+    store = app.jobs.store
     work(worker_of(app))
     assert [*store.list(f"evalrun/{runs[0].id}/items/")] == [] != [*store.list(f"evalrun/{runs[2].id}/items/")]
     assert [*store.list("open/evalrun/")] == []
@@ -307,8 +308,8 @@ def test_the_runs_of_an_eval_that_is_deleted_are_graded_no_further(app, sdk):
     worker.poll(), worker.poll()
     sdk.evals.delete(run.eval_id)
     work(worker)
-    state = app.eval_runs.logs.state(run.id)
-    assert state is not None and state.cancelled is not None and len(state.graded) == 1
+    state = app.eval_runs.state(run.id)
+    assert state is not None and state.cancelled is not None and len(state.charges) == 1
     with pytest.raises(openai.NotFoundError):
         sdk.evals.runs.retrieve(run.id, eval_id=run.eval_id)
 
@@ -374,11 +375,11 @@ NO_SAMPLES = {"type": "custom", "item_schema": SCHEMA}
 )  # fmt: skip
 def test_an_eval_that_cannot_be_is_a_400_that_names_the_parameter(refusing, changes, param, code):
     body = {"data_source_config": config(), "testing_criteria": [EXACT], **changes}
-    before = refusing.evals.logs.ids()
+    before = refusing.evals.ids()
     response = http_of(refusing).post("/v1/evals", json=body)
     error = response.json()["error"]
     assert (response.status_code, error["param"], error["code"]) == (400, param, code), error
-    assert refusing.evals.logs.ids() == before
+    assert refusing.evals.ids() == before
 
 
 def changed(source: dict[str, Any], /, **changes: Any) -> dict[str, Any]:
@@ -419,7 +420,7 @@ def test_a_run_that_cannot_be_is_a_400_that_names_the_parameter(refusing, source
     error = response.json()["error"]
     assert (response.status_code, error["param"]) == (400, param), error
     assert code in (None, error["code"]), error
-    assert refusing.eval_runs.logs.is_empty()
+    assert refusing.eval_runs.is_empty()
 
 
 def test_files_of_another_purpose_and_evals_without_samples_are_refused(app, sdk):
@@ -450,7 +451,7 @@ def test_a_model_that_writes_no_text_is_asked_by_no_run_and_judges_none(tmp_path
     sdk = sdk_of(app)
     of_job = create(sdk)
     happens(app, of_job.id, VALIDATED, PLANNED, LAUNCHED, checkpoint(20))
-    state = app.jobs.logs.state(of_job.id)
+    state = app.jobs.state(of_job.id)
     assert state is not None
     trained = checkpoint_name(state.model, 20)
     for source, criterion, param in (
@@ -462,7 +463,7 @@ def test_a_model_that_writes_no_text_is_asked_by_no_run_and_judges_none(tmp_path
         with pytest.raises(openai.BadRequestError, match="of 'classification', which generates no text") as refused:
             run_of(sdk, source, criterion)
         assert (refused.value.code, refused.value.param) == ("model_cannot", param)
-    assert app.eval_runs.logs.is_empty()
+    assert app.eval_runs.is_empty()
 
 
 def test_the_order_of_evals_that_moves_is_not_honoured(sdk):

@@ -6,22 +6,22 @@ from assay.data.dataset.formats.template import ChatTemplate
 from assay.inference.local.generator import BatchInvariance
 from assay.inference.local.local_model import LocalModel
 from assay.inference.protocol import (
-    ClassifyRequest,
     CompletionChunk,
     Embedded,
     EmbedRequest,
     GenerateRequest,
+    Message,
     PromptInput,
     PromptsRead,
+    SamplingParams,
     Scored,
     ScoreRequest,
     Tokenized,
     TokenizeRequest,
 )
 from assay.inference.rollout import GenerationCancelledError
-from assay.scoring.sampler import Message, Sampling
 from assay.workers.engine.language import LanguageEngine
-from assay.workers.engine.loaded import RequestRejectedError
+from assay.workers.engine.requests import RequestRejectedError
 
 TEXT = PromptInput(text="return a")
 
@@ -62,13 +62,11 @@ def test_a_prompt_is_as_likely_as_the_model_in_process_finds_it(engine, tiny_mod
 def test_a_completion_is_the_one_that_the_model_in_process_draws(engine, tiny_model):
     messages = [Message(role="user", content="def")]
     for seed in range(4):
-        sampling = Sampling(temperature=1.0, max_tokens=8, seed=seed, stop=("x",))
-        (expected,) = tiny_model.sample([messages], sampling)
+        sampling = SamplingParams(temperature=1.0, max_tokens=8, seed=seed, stop=("x",))
+        (expected,) = tiny_model.generate([messages], sampling)
         prompt = PromptInput(messages=tuple(messages))
         for is_streamed in (False, True):
-            send = GenerateRequest(
-                prompts=(prompt,), seed=seed, max_tokens=8, stop=("x",), n=2, is_streamed=is_streamed
-            )
+            send = GenerateRequest(prompts=(prompt,), params=sampling, n=2, is_streamed=is_streamed)
             found = pieces_of(engine, send)
             own = [item for item in found if item.choice == 0]
             assert "".join(item.text for item in own) == expected.text
@@ -78,7 +76,7 @@ def test_a_completion_is_the_one_that_the_model_in_process_draws(engine, tiny_mo
 
 
 def test_what_is_drawn_is_as_likely_as_when_it_is_given(engine, tiny_model):
-    send = GenerateRequest(prompts=(TEXT,), seed=3, max_tokens=6, top_logprobs=2, temperature=0.0)
+    send = GenerateRequest(prompts=(TEXT,), params=SamplingParams(seed=3, max_tokens=6), top_logprobs=2)
     (started, piece) = output(engine, send)
     assert isinstance(started, PromptsRead)
     (rollout,) = (item for item in [piece])
@@ -100,14 +98,16 @@ def _names(model: LocalModel, piece: CompletionChunk) -> list[str]:
 
 
 def test_different_choices_are_drawn_and_without_a_seed_others_each_time(engine):
-    send = GenerateRequest(prompts=(TEXT,), n=4, max_tokens=8)
+    send = GenerateRequest(prompts=(TEXT,), params=SamplingParams(temperature=1.0, max_tokens=8), n=4)
     first = [piece.text for piece in sorted(pieces_of(engine, send), key=lambda item: item.choice)]
     assert len(set(first)) > 1
     assert first != [piece.text for piece in sorted(pieces_of(engine, send), key=lambda item: item.choice)]
 
 
 def test_prompts_that_decode_apart_are_told_of_by_their_own_numbers(engine, tiny_model):
-    send = GenerateRequest(prompts=(TEXT, PromptInput(text="def")), n=2, seed=1, max_tokens=6)
+    send = GenerateRequest(
+        prompts=(TEXT, PromptInput(text="def")), n=2, params=SamplingParams(temperature=1.0, seed=1, max_tokens=6)
+    )
     found = {}
     for batch_invariance in BatchInvariance:
         tiny_model._generator._batch_invariance = batch_invariance
@@ -118,7 +118,9 @@ def test_prompts_that_decode_apart_are_told_of_by_their_own_numbers(engine, tiny
 
 def test_a_stop_between_tokens_gives_the_whole_up(engine):
     found: list = []
-    send = GenerateRequest(prompts=(TEXT,), n=2, max_tokens=8, seed=0, is_streamed=True)
+    send = GenerateRequest(
+        prompts=(TEXT,), n=2, params=SamplingParams(temperature=1.0, max_tokens=8, seed=0), is_streamed=True
+    )
     with pytest.raises(GenerationCancelledError):
         engine.handle(send, found.append, lambda: len(found) > 3)
     assert 3 < len(found) < 9
@@ -128,23 +130,31 @@ def test_a_stop_between_tokens_gives_the_whole_up(engine):
     ("send", "code", "words"),
     [
         (
-            GenerateRequest(prompts=(PromptInput(text="a b " * 9),), max_tokens=1),
+            GenerateRequest(prompts=(PromptInput(text="a b " * 9),), params=SamplingParams(max_tokens=1)),
             "context_length_exceeded",
             "16",
         ),
-        (GenerateRequest(prompts=(TEXT,), max_tokens=16), "context_length_exceeded", "limit is 16"),
+        (
+            GenerateRequest(prompts=(TEXT,), params=SamplingParams(max_tokens=16)),
+            "context_length_exceeded",
+            "limit is 16",
+        ),
         (ScoreRequest(prompts=(PromptInput(text="a b " * 9),)), "context_length_exceeded", "limit is 16"),
         (EmbedRequest(prompts=(PromptInput(text="a b " * 9),)), "context_length_exceeded", "limit is 16"),
-        (GenerateRequest(prompts=(PromptInput(tokens=(5, 320)),)), "invalid_value", "320 is not a token"),
+        (
+            GenerateRequest(prompts=(PromptInput(tokens=(5, 320)),), params=SamplingParams()),
+            "invalid_value",
+            "320 is not a token",
+        ),
         (ScoreRequest(prompts=(PromptInput(tokens=(-1,)),)), "invalid_value", "-1 is not a token"),
         (ScoreRequest(prompts=(PromptInput(tokens=()),)), "invalid_value", "empty prompt"),
         (TokenizeRequest(tokens=(320,)), "invalid_value", "320 is not a token"),
         (
-            GenerateRequest(prompts=(PromptInput(text="a [PAD] b"),)),
+            GenerateRequest(prompts=(PromptInput(text="a [PAD] b"),), params=SamplingParams()),
             "invalid_value",
             r"contains \[PAD\].*token ids",
         ),
-        (ClassifyRequest(prompts=(TEXT,)), "model_cannot", "does not classify"),
+        (ScoreRequest(of="text", prompts=(TEXT,)), "model_cannot", "does not classify"),
     ],
 )
 def test_what_it_cannot_be_asked_is_named(engine, send, code, words):
@@ -159,7 +169,9 @@ def test_control_tokens_of_a_text_that_is_spelled_are_tokens(engine):
 
 
 def test_as_many_tokens_as_there_is_room_for_where_nobody_says(engine, tiny_model):
-    (_, piece) = output(engine, GenerateRequest(prompts=(TEXT,), seed=1, temperature=0.0))
+    (_, piece) = output(
+        engine, GenerateRequest(prompts=(TEXT,), params=SamplingParams(seed=1, max_tokens=1024), may_shorten=True)
+    )
     reserve = 16 - len(tiny_model.tokens_of("return a"))
     assert piece.num_tokens == reserve or piece.reason == "stop"
 
@@ -179,5 +191,5 @@ def test_messages_that_the_template_leaves_out_are_refused_by_their_name(tiny_ca
     engine = LanguageEngine(LocalModel(tiny_causal, name="tiny", template=template), "d" * 64)
     messages = (Message(role="system", content="Be brief."), Message(role="user", content="def"))
     with pytest.raises(RequestRejectedError, match=r"message 1: .* leaves out.* 'Be brief.'") as refused:
-        output(engine, GenerateRequest(prompts=(PromptInput(messages=messages),), max_tokens=2))
+        output(engine, GenerateRequest(prompts=(PromptInput(messages=messages),), params=SamplingParams(max_tokens=2)))
     assert (refused.value.code, refused.value.param) == ("invalid_value", "messages")

@@ -7,9 +7,9 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from assay.inference.protocol import CompletionChunk, Engine, PromptsRead
-from assay.serving.openai.app_state import AppState, query_of
-from assay.serving.openai.bodies import read_json
+from assay.inference.protocol import CompletionChunk, PromptsRead
+from assay.serving.engines.process import EngineProcess
+from assay.serving.openai.app_state import QUERY_CHECKED, AppState, JsonBody
 from assay.serving.openai.inference.completion_objects import (
     END_OF_STREAM,
     chat_delta,
@@ -24,13 +24,12 @@ from assay.serving.openai.inference.responses import chat_completion
 
 def chat_routes(app: AppState) -> APIRouter:
     """Return the routes."""
-    router = APIRouter(tags=["inference"])
+    router = APIRouter(tags=["inference"], dependencies=QUERY_CHECKED)
 
     @router.post("/chat/completions")
-    async def create(request: Request) -> Response:
+    async def create(request: Request, body: JsonBody) -> Response:
         """Complete a conversation."""
-        query_of(request)
-        return await chat_response(app, request, parse_request(ChatRequest, await read_json(request)))
+        return await chat_response(app, request, parse_request(ChatRequest, body.json()))
 
     return router
 
@@ -40,7 +39,7 @@ async def chat_response(app: AppState, request: Request, body: ChatRequest) -> R
     if body.stream:
         return await stream_response(request, _events(app, request, body))
 
-    def complete(engine: Engine) -> Awaitable[dict[str, Any]]:
+    def complete(engine: EngineProcess) -> Awaitable[dict[str, Any]]:
         return chat_completion(engine.stream, engine.ready, body, now_s=app.clock.now_s())
 
     return JSONResponse(await run_on_engine(app, request, body.model, complete))

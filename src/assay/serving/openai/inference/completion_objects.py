@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from assay.inference.protocol import CompletionChunk, TokenLogprob, TopLogprob
+from assay.inference.protocol import CompletionChunk, TokenLogprob
 
 
 class Heading(NamedTuple):
@@ -74,7 +74,7 @@ def chat_logprobs(tokens: Iterable[TokenLogprob]) -> dict[str, Any]:
     }
 
 
-def _likely(token: TopLogprob | TokenLogprob) -> dict[str, Any]:
+def _likely(token: TokenLogprob) -> dict[str, Any]:
     text_bytes = None if token.text_bytes is None else list(token.text_bytes)
     return {"token": token.text, "bytes": text_bytes, "logprob": token.logprob}
 

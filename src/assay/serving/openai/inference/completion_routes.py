@@ -12,9 +12,9 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from assay.inference.protocol import CompletionChunk, Engine, PromptsRead, TokenLogprob
-from assay.serving.openai.app_state import AppState, query_of
-from assay.serving.openai.bodies import read_json
+from assay.inference.protocol import CompletionChunk, PromptsRead, TokenLogprob
+from assay.serving.engines.process import EngineProcess
+from assay.serving.openai.app_state import QUERY_CHECKED, AppState, JsonBody
 from assay.serving.openai.inference.completion_objects import (
     END_OF_STREAM,
     TextChoice,
@@ -29,14 +29,12 @@ from assay.serving.openai.inference.responses import echoes_of, text_completion
 
 def completion_routes(app: AppState) -> APIRouter:
     """Return the routes."""
-    router = APIRouter(tags=["inference"])
+    router = APIRouter(tags=["inference"], dependencies=QUERY_CHECKED)
 
     @router.post("/completions")
-    async def create(request: Request) -> Response:
+    async def create(request: Request, body: JsonBody) -> Response:
         """Complete prompts."""
-        query_of(request)
-        body = parse_request(CompletionRequest, await read_json(request))
-        return await completion_response(app, request, body)
+        return await completion_response(app, request, parse_request(CompletionRequest, body.json()))
 
     return router
 
@@ -46,7 +44,7 @@ async def completion_response(app: AppState, request: Request, body: CompletionR
     if body.stream:
         return await stream_response(request, _events(app, request, body))
 
-    def complete(engine: Engine) -> Awaitable[dict[str, Any]]:
+    def complete(engine: EngineProcess) -> Awaitable[dict[str, Any]]:
         return text_completion(engine.stream, engine.ready, body, now_s=app.clock.now_s())
 
     return JSONResponse(await run_on_engine(app, request, body.model, complete))

@@ -12,10 +12,10 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from assay.inference.protocol import Classified, ClassifyRequest, Engine, EngineResponse, Ready
+from assay.inference.protocol import EngineResponse, Ready, Scored, ScoreRequest
 from assay.serving.api_error import ApiError
-from assay.serving.openai.app_state import AppState, query_of
-from assay.serving.openai.bodies import read_json
+from assay.serving.engines.process import EngineProcess
+from assay.serving.openai.app_state import QUERY_CHECKED, AppState, JsonBody
 from assay.serving.openai.inference.engine_access import run_on_engine
 from assay.serving.openai.inference.request_bodies import (
     DecisionQuestion,
@@ -31,20 +31,19 @@ _SHOWN = 20
 
 def decision_routes(app: AppState) -> APIRouter:
     """Return the routes."""
-    router = APIRouter(tags=["inference"])
+    router = APIRouter(tags=["inference"], dependencies=QUERY_CHECKED)
 
     @router.post("/decisions")
-    async def decide(request: Request) -> dict[str, Any]:
+    async def decide(request: Request, json_body: JsonBody) -> dict[str, Any]:
         """Classify or score a text or a conversation."""
-        query_of(request)
-        body = parse_request(DecisionRequest, await read_json(request))
+        body = parse_request(DecisionRequest, json_body.json())
 
-        async def classify(engine: Engine) -> EngineResponse:
+        async def classify(engine: EngineProcess) -> EngineResponse:
             _check_questions(body, engine.ready)
-            return await single_response(engine.stream, ClassifyRequest(prompts=(body.prompt,)))
+            return await single_response(engine.stream, ScoreRequest(of="text", prompts=(body.prompt,)))
 
         response = await run_on_engine(app, request, body.model, classify)
-        assert isinstance(response, Classified)
+        assert isinstance(response, Scored)
         return {
             "answers": [_result(part, response.predictions[0]) for part in body.questions],
             "model": body.model,
@@ -59,10 +58,9 @@ def decision_routes(app: AppState) -> APIRouter:
         }
 
     @router.post("/embeddings")
-    async def embed(request: Request) -> dict[str, Any]:
+    async def embed(request: Request, json_body: JsonBody) -> dict[str, Any]:
         """Embed texts."""
-        query_of(request)
-        body = parse_request(EmbeddingRequest, await read_json(request))
+        body = parse_request(EmbeddingRequest, json_body.json())
         return await run_on_engine(app, request, body.model, lambda engine: embeddings(engine.stream, body))
 
     return router

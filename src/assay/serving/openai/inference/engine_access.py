@@ -11,9 +11,8 @@ from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
-from assay.inference.protocol import Engine
 from assay.serving.api_error import ApiError
-from assay.serving.engines.errors import took_too_long
+from assay.serving.engines.process import EngineProcess, took_too_long
 from assay.serving.engines.sources import NamedModel
 from assay.serving.openai.app_state import AppState, ResultT, project_of, while_connected
 from assay.serving.openai.inference.completion_objects import event
@@ -37,7 +36,7 @@ async def find_model(app: AppState, request: Request, model: str) -> NamedModel:
 
 
 @asynccontextmanager
-async def engine_for(app: AppState, request: Request, model: str) -> AsyncIterator[Engine]:
+async def engine_for(app: AppState, request: Request, model: str) -> AsyncIterator[EngineProcess]:
     """Yield the engine of a model, loading it if necessary."""
     found = await find_model(app, request, model)
     if app.engines is None:
@@ -49,7 +48,7 @@ async def engine_for(app: AppState, request: Request, model: str) -> AsyncIterat
 
 
 async def run_on_engine(
-    app: AppState, request: Request, model: str, work: Callable[[Engine], Awaitable[ResultT]]
+    app: AppState, request: Request, model: str, work: Callable[[EngineProcess], Awaitable[ResultT]]
 ) -> ResultT:
     """Return the result of `work` on a model's engine; cancelled if the client disconnects."""
 

@@ -7,13 +7,13 @@
 from typing import Any
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
-from assay.inference.protocol import Engine, EngineResponse, Ready, Tokenized, TokenizeRequest
+from assay.inference.protocol import EngineResponse, Ready, Tokenized, TokenizeRequest
 from assay.serving.api_error import ApiError
-from assay.serving.openai.app_state import AppState, query_of
-from assay.serving.openai.bodies import parsed, read_json
+from assay.serving.engines.process import EngineProcess
+from assay.serving.openai.app_state import QUERY_CHECKED, AppState, JsonBody
+from assay.serving.openai.bodies import RawBody, StrictBody, parsed
 from assay.serving.openai.inference.chat_routes import chat_response
 from assay.serving.openai.inference.completion_routes import completion_response
 from assay.serving.openai.inference.engine_access import find_model, run_on_engine
@@ -21,44 +21,40 @@ from assay.serving.openai.inference.request_bodies import ChatRequest, Completio
 from assay.serving.openai.inference.responses import single_response
 
 
-class _Text(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+class _Text(StrictBody):
     prompt: str
     add_special_tokens: bool = True
     model: str | None = None
 
 
-class _Tokens(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+class _Tokens(StrictBody):
     tokens: list[int]
     model: str | None = None
 
 
 def model_base_routes(app: AppState) -> APIRouter:
     """Return the routes."""
-    router = APIRouter(prefix="/x/models/{name}", tags=["one model"])
+    router = APIRouter(prefix="/x/models/{name}", tags=["one model"], dependencies=QUERY_CHECKED)
 
     @router.post("/v1/completions")
-    async def complete(request: Request, name: str) -> Response:
+    async def complete(request: Request, name: str, body: JsonBody) -> Response:
         """Complete prompts."""
-        query_of(request)
-        body = parse_request(CompletionRequest, await _of_model(app, request, name))
-        return await completion_response(app, request, body)
+        value = await _of_model(app, request, name, body)
+        return await completion_response(app, request, parse_request(CompletionRequest, value))
 
     @router.post("/v1/chat/completions")
-    async def chat(request: Request, name: str) -> Response:
+    async def chat(request: Request, name: str, body: JsonBody) -> Response:
         """Complete a conversation."""
-        query_of(request)
-        return await chat_response(app, request, parse_request(ChatRequest, await _of_model(app, request, name)))
+        value = await _of_model(app, request, name, body)
+        return await chat_response(app, request, parse_request(ChatRequest, value))
 
     @router.post("/tokenize")
-    async def tokenize(request: Request, name: str) -> dict[str, Any]:
+    async def tokenize(request: Request, name: str, body: JsonBody) -> dict[str, Any]:
         """Tokenize a text."""
-        query_of(request)
-        body = parsed(_Text, await _of_model(app, request, name))
-        engine_request = TokenizeRequest(text=body.prompt, has_start=body.add_special_tokens)
+        text = parsed(_Text, await _of_model(app, request, name, body))
+        engine_request = TokenizeRequest(text=text.prompt, has_start=text.add_special_tokens)
 
-        async def tokenize_text(engine: Engine) -> tuple[EngineResponse, int]:
+        async def tokenize_text(engine: EngineProcess) -> tuple[EngineResponse, int]:
             return await single_response(engine.stream, engine_request), engine.ready.window_tokens
 
         response, window = await run_on_engine(app, request, name, tokenize_text)
@@ -66,11 +62,10 @@ def model_base_routes(app: AppState) -> APIRouter:
         return {"tokens": response.tokens, "count": len(response.tokens), "max_model_len": window}
 
     @router.post("/detokenize")
-    async def detokenize(request: Request, name: str) -> dict[str, Any]:
+    async def detokenize(request: Request, name: str, body: JsonBody) -> dict[str, Any]:
         """Detokenize tokens."""
-        query_of(request)
-        body = parsed(_Tokens, await _of_model(app, request, name))
-        engine_request = TokenizeRequest(tokens=tuple(body.tokens))
+        tokens = parsed(_Tokens, await _of_model(app, request, name, body)).tokens
+        engine_request = TokenizeRequest(tokens=tuple(tokens))
         response = await run_on_engine(
             app, request, name, lambda engine: single_response(engine.stream, engine_request)
         )
@@ -80,9 +75,8 @@ def model_base_routes(app: AppState) -> APIRouter:
     @router.get("/tokenizer_info")
     async def tokenizer_info(request: Request, name: str) -> dict[str, Any]:
         """Special tokens and chat template."""
-        query_of(request)
 
-        async def describe(engine: Engine) -> Ready:
+        async def describe(engine: EngineProcess) -> Ready:
             return engine.ready
 
         ready = await run_on_engine(app, request, name, describe)
@@ -98,10 +92,10 @@ def model_base_routes(app: AppState) -> APIRouter:
     return router
 
 
-async def _of_model(app: AppState, request: Request, name: str) -> Any:
+async def _of_model(app: AppState, request: Request, name: str, body: RawBody) -> Any:
     """Return the body with the address's model. Raises `ApiError` if there is no such model."""
     await find_model(app, request, name)
-    value = await read_json(request)
+    value = body.json()
     if isinstance(value, dict) and value.setdefault("model", name) != name:
         raise ApiError(
             f"The URL names model {name!r:.160}, but the body names {value['model']!r:.160}.",

@@ -7,11 +7,11 @@ A parameter that would change the result and is not supported is a 400 that name
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from assay.inference.protocol import GenerateRequest, PromptInput
+from assay.inference.protocol import DEFAULT_MAX_TOKENS, GenerateRequest, Message, PromptInput, SamplingParams
 from assay.serving.api_error import ApiError
-from assay.serving.openai.bodies import parsed
+from assay.serving.openai.bodies import StrictBody, parsed
 
 MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
@@ -54,18 +54,16 @@ _PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal"
 """Type of a message part -> key of its text."""
 
 
-class _InferenceRequest(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+class _InferenceRequest(StrictBody):
     model: str
 
 
 RequestT = TypeVar("RequestT", bound=_InferenceRequest)
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(StrictBody):
     """`stream_options`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     include_usage: bool = False
     include_obfuscation: Literal[False] = False
 
@@ -93,23 +91,29 @@ class _GenerationRequest(_InferenceRequest):
     def has_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage
 
-    def _generate_request(self, prompts: tuple[PromptInput, ...], **more: Any) -> GenerateRequest:
-        return GenerateRequest(
-            prompts=prompts,
-            n=self.n,
+    def _generate_request(
+        self, prompts: tuple[PromptInput, ...], *, max_tokens: int | None, top_logprobs: int | None
+    ) -> GenerateRequest:
+        params = SamplingParams(
             temperature=self.temperature,
             top_p=self.top_p,
+            max_tokens=max_tokens or DEFAULT_MAX_TOKENS,
             seed=self.seed,
             stop=tuple(self.stop or ()),
+        )
+        return GenerateRequest(
+            prompts=prompts,
+            params=params,
+            n=self.n,
+            may_shorten=max_tokens is None,
+            top_logprobs=top_logprobs,
             is_streamed=self.stream,
-            **more,
         )
 
 
-class ChatMessage(BaseModel):
+class ChatMessage(StrictBody):
     """One message."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     role: Literal["system", "developer", "user", "assistant"]
     content: str
     type: Literal["message"] = "message"
@@ -194,17 +198,15 @@ class EmbeddingRequest(_InferenceRequest):
     dimensions: int | None = None
 
 
-class Choice(BaseModel):
+class Choice(StrictBody):
     """A choice of a decision."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     value: str | bool
 
 
-class DecisionQuestion(BaseModel):
+class DecisionQuestion(StrictBody):
     """A question of a decision."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     type: Literal["predicate", "choice", "score"]
     instructions: Literal[""]
     name: str | None = None
@@ -257,7 +259,7 @@ def parse_request(kind: type[RequestT], value: Any) -> RequestT:
 
 def prompt_of_messages(messages: list[ChatMessage]) -> PromptInput:
     """Return a conversation as a prompt."""
-    return PromptInput(messages=tuple({"role": message.role, "content": message.content} for message in messages))
+    return PromptInput(messages=tuple(Message(role=message.role, content=message.content) for message in messages))
 
 
 def prompts_of(value: str | list[str] | list[int] | list[list[int]], param: str) -> tuple[PromptInput, ...]:

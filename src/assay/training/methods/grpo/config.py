@@ -23,6 +23,7 @@ from assay.data.dataset.columns import ITEM, TOKENS
 from assay.data.dataset.tokens import TOKENIZER_FILE, load_tokenizer
 from assay.data.loader.config import LoaderConfig
 from assay.inference.local.memory import sampling_numbers
+from assay.inference.protocol import SamplingParams
 from assay.inference.remote_config import LocalSampler, RemoteSampler
 from assay.models.causal_config import PretrainedCausalConfig, check_rows, model_size
 from assay.models.config import ModelSize, checkpoint_path
@@ -30,7 +31,6 @@ from assay.records.dataset import DatasetManifest
 from assay.records.evaluation import Metric
 from assay.records.rollout_log import LoggedGroup
 from assay.scoring.python_graders import check_fence
-from assay.scoring.sampler import Sampling
 from assay.training.checkpoint.named_commit import CommitName
 from assay.training.methods.grpo.outcomes import problems_of
 from assay.training.methods.grpo.reward_config import (
@@ -425,7 +425,7 @@ class GrpoConfig(MethodConfig):
             # Here, since it brings torch along, and most recipes need not ask.
             from assay.training.methods.grpo.remote import check_engine
 
-            sampling = Sampling(**self.sampling.model_dump())
+            sampling = SamplingParams(**self.sampling.model_dump())
             check_engine(self.sampler, self.model, sampling, manifest.lengths.max + self.sampling.max_tokens)
 
     def rollout_log_problems(self, groups: Sequence[LoggedGroup]) -> Iterator[str]:

@@ -21,6 +21,7 @@ import torch.distributed as dist
 from assay.base.errors import ConfigError, DataError
 from assay.base.seeds import derive_key
 from assay.data.dataset.tokens import SETTINGS_FILE, TOKENIZER_FILE, tokenizer_file
+from assay.inference.protocol import SamplingParams
 from assay.inference.remote import HOW, POLL_S, EngineError, PromptGroup, RemoteEngine
 from assay.inference.remote_config import RemoteSampler
 from assay.inference.rollout import GenerationCancelledError, Rollout
@@ -30,7 +31,6 @@ from assay.models.exporting import ExportOptions, save_model
 from assay.models.lora import base_sha256, merge_adapters
 from assay.models.token_scores import CausalNetwork
 from assay.records.generated_group import GeneratedCompletion, GeneratedGroup
-from assay.scoring.sampler import Sampling
 from assay.training.checkpoint.pending_rollouts import delete_groups, load_groups, save_group
 from assay.training.checkpoint.reward_cache import RewardCache
 from assay.training.checkpoint.saver import weights_digest
@@ -49,7 +49,7 @@ class RemoteRollouts:
         self,
         sampler: RemoteSampler,
         model: PretrainedCausalConfig,
-        sampling: Sampling,
+        sampling: SamplingParams,
         *,
         group_size: int,
         ends: Collection[int],
@@ -161,7 +161,7 @@ class RemoteRollouts:
             ) from error
 
 
-def check_engine(sampler: RemoteSampler, model: PretrainedCausalConfig, sampling: Sampling, longest: int) -> None:
+def check_engine(sampler: RemoteSampler, model: PretrainedCausalConfig, sampling: SamplingParams, longest: int) -> None:
     """Raise `ConfigError` for an engine that cannot be trained with; the engine gets the initial weights."""
     RemoteEngine(sampler, sampling, ends=()).check(longest)
     if not Path(sampler.folder).is_dir():

@@ -17,10 +17,11 @@ from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt, TypeAda
 
 from assay.base.config import FrozenConfig, first_repeated
 from assay.base.errors import ConfigError
+from assay.inference.endpoint import HttpEngine
 from assay.models.causal_config import CausalConfig, NewCausalConfig, PretrainedCausalConfig
 from assay.records.dataset import DatasetManifest
 from assay.records.run import Run
-from assay.scoring.grade import Tools
+from assay.scoring.grader_runner import Tools
 from assay.scoring.graders import (
     Grader,
     LabelModel,
@@ -32,7 +33,6 @@ from assay.scoring.graders import (
     score_range,
     single_graders,
 )
-from assay.scoring.http_sampler import HttpSampler
 from assay.training.checkpoint.named_commit import CommitName
 
 _MODEL: TypeAdapter[NewCausalConfig | PretrainedCausalConfig] = TypeAdapter(CausalConfig)
@@ -128,7 +128,7 @@ def judge_tools(endpoint: JudgeEndpoint, rewards: Sequence[GraderReward]) -> Too
             f"grader '{judge_rewards[0].name}' calls an endpoint, and none is configured. Set method.judge.url, or "
             "$ASSAY_JUDGE_URL if it may change between attempts."
         )
-    sampler = partial(HttpSampler, base_url=url, timeout_s=endpoint.timeout_s, concurrency=endpoint.concurrency)
+    sampler = partial(HttpEngine, base_url=url, timeout_s=endpoint.timeout_s, concurrency=endpoint.concurrency)
     singles = [single for reward in judge_rewards for single in single_graders(reward.grader)]
     named = {single.model for single in singles if isinstance(single, ScoreModel | LabelModel)}
     return Tools({name: sampler(model=name) for name in sorted(named)}, sampler(model=endpoint.embeddings))

@@ -7,8 +7,7 @@ from assay.base.errors import DataError
 from assay.records.commit import Commit, FileDigest
 from assay.records.cursor import Cursor
 from assay.records.rollout_log import LoggedCompletion, LoggedGroup
-from assay.scoring.grade import Grade
-from assay.scoring.item_failure import ItemFailure
+from assay.scoring.grade import Grade, ItemFailure
 from assay.store.commit_log import ROLLOUT_LOG_NAME, CommitLog
 from assay.store.objects import ObjectStore, open_store
 from assay.training.checkpoint.reward_cache import RewardCache

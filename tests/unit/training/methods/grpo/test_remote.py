@@ -12,10 +12,10 @@ from transformers.models.llama.modeling_llama import LlamaForCausalLM
 from agreement.tiny_models import save_tiny
 from assay.base.config import LoadedConfig
 from assay.base.errors import ConfigError, DataError
+from assay.inference.protocol import SamplingParams
 from assay.inference.remote import EngineAwayError, EngineError, RemoteEngine
 from assay.inference.remote_config import LogprobGap
 from assay.inference.rollout import GenerationCancelledError
-from assay.scoring.sampler import Sampling
 from assay.store.home import Home
 from assay.store.metrics.recorded import recorded_steps
 from assay.store.objects import ObjectStore, open_store
@@ -26,7 +26,7 @@ from assay.training.methods.grpo.config import GrpoConfig
 from assay.training.methods.grpo.loss import importance_weights
 from assay.training.methods.grpo.method import GrpoMethod
 from assay.training.methods.grpo.remote import check_engine
-from assay.training.trainer.method import LaneSamples
+from assay.training.samples import LaneSamples
 from assay.workflows.run import plan_run
 from completions_server import CompletionsServer, serving
 from one_rank import one_rank_run, train_here
@@ -251,7 +251,7 @@ def test_an_engine_that_is_away_serves_another_model_or_has_no_room_is_refused(
     config: GrpoConfig, engine: CompletionsServer
 ) -> None:
     def refused(longest: int = 12, **keys: Any) -> None:
-        sampling = Sampling(**config.sampling.model_dump())
+        sampling = SamplingParams(**config.sampling.model_dump())
         check_engine(config.sampler.model_copy(update=keys), config.model, sampling, longest)
 
     refused()

@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from assay.scoring.chat_completion import read_completion
-from assay.scoring.sampler import Completion, SamplerError
+from assay.inference.endpoint import read_completion
+from assay.inference.protocol import Completion, SamplerError
 
 
 def response(content, reason="stop", **message) -> dict:

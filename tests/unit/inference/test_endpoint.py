@@ -11,8 +11,9 @@ import pytest
 
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
-from assay.scoring.http_sampler import HttpSampler
-from assay.scoring.sampler import Completion, SamplerError, Sampling
+from assay.inference.endpoint import HttpEngine
+from assay.inference.protocol import Completion, SamplerError, SamplingParams
+from assay.scoring.grade import sampler_failure
 
 
 class Endpoint(ThreadingHTTPServer):
@@ -86,8 +87,10 @@ def echo(body):
 
 
 def sample(endpoint, *texts, clock=None, **options):
-    sampler = HttpSampler(base_url=endpoint.url, model="m", clock=clock or NoWait(), **options)
-    return sampler.sample([[{"role": "user", "content": text}] for text in texts], Sampling(max_tokens=5, seed=1))
+    sampler = HttpEngine(base_url=endpoint.url, model="m", clock=clock or NoWait(), **options)
+    return sampler.generate(
+        [[{"role": "user", "content": text}] for text in texts], SamplingParams(max_tokens=5, seed=1)
+    )
 
 
 def test_completions_come_back_in_the_order_of_their_prompts(endpoint):
@@ -106,7 +109,7 @@ def test_an_overloaded_endpoint_is_asked_again_with_growing_pauses(endpoint):
 
 
 def test_a_body_that_drips_or_never_ends_is_given_up(endpoint, monkeypatch):
-    monkeypatch.setattr("assay.scoring.endpoint.MAX_BYTES", 1 << 16)
+    monkeypatch.setattr("assay.inference.endpoint.MAX_BYTES", 1 << 16)
     endpoint.script = [(200, b"[" * (1 << 17))]
     completion = sample(endpoint, "q", max_retries=0)[0]
     assert isinstance(completion, SamplerError) and completion.kind == "server" and "longer than" in str(completion)
@@ -140,7 +143,7 @@ def test_a_failure_takes_the_place_of_its_own_completion_only(endpoint):
 def test_a_body_that_is_no_json_is_a_failed_item(endpoint, body):
     endpoint.script = [(200, body)]
     (failed,) = sample(endpoint, "q", max_retries=0)
-    assert failed.failure().kind == "sampler_server"
+    assert sampler_failure(failed).kind == "sampler_server"
     assert body == b"" or (str(body)[:10] in str(failed) and "did not answer in JSON" in str(failed))
 
 
@@ -153,16 +156,16 @@ def test_a_body_that_breaks_off_is_a_failed_item(endpoint):
 
 
 def test_no_endpoint_at_all_is_a_failure_that_names_it():
-    sampler = HttpSampler(base_url="http://127.0.0.1:9/v1", model="m", max_retries=1, clock=NoWait())
-    (completion,) = sampler.sample([[{"role": "user", "content": "q"}]], Sampling())
+    sampler = HttpEngine(base_url="http://127.0.0.1:9/v1", model="m", max_retries=1, clock=NoWait())
+    (completion,) = sampler.generate([[{"role": "user", "content": "q"}]], SamplingParams())
     assert "127.0.0.1:9/v1/chat/completions cannot be reached" in str(completion)
 
 
 def test_what_is_no_url_is_refused():
     with pytest.raises(ConfigError, match="'localhost' is not an endpoint"):
-        HttpSampler(base_url="localhost", model="m")
+        HttpEngine(base_url="localhost", model="m")
 
 
 def test_embeddings_come_back_in_the_order_of_their_texts(endpoint):
     endpoint.script = [(200, {"data": [{"index": 1, "embedding": [2]}, {"index": 0, "embedding": [1]}]})]
-    assert HttpSampler(base_url=endpoint.url, model="m").embed(["a", "b"]) == [[1.0], [2.0]]
+    assert HttpEngine(base_url=endpoint.url, model="m").embed(["a", "b"]) == [[1.0], [2.0]]

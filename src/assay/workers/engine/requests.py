@@ -1,12 +1,11 @@
-"""Interface of a loaded model in its engine."""
+"""Checks of requests that the engines of all kinds of models share."""
 
 from collections.abc import Callable
 from pathlib import Path
 from resource import getpagesize
-from typing import Protocol
 
 from assay.base.errors import ConfigError
-from assay.inference.protocol import EngineRequest, EngineResponse, Ready
+from assay.inference.protocol import EngineRequest, EngineResponse, Ready, ScoreRequest
 
 Send = Callable[[EngineResponse], None]
 IsStopping = Callable[[], bool]
@@ -21,32 +20,13 @@ class RequestRejectedError(ConfigError):
         self.param = param
 
 
-class LoadedModel(Protocol):
-    """A loaded model."""
-
-    @property
-    def ready(self) -> Ready: ...
-
-    def handle(self, request: EngineRequest, send: Send, is_stopping: IsStopping) -> None:
-        """Send all responses of a request.
-
-        Raises `GenerationCancelledError` if `is_stopping` becomes true, `RequestRejectedError` for invalid
-        requests.
-        """
-        ...
-
-
 def unsupported(request: EngineRequest, ready: Ready) -> RequestRejectedError:
     """Return the error of a request that this kind of model does not support."""
-    does = {
-        "generate": "does not generate text",
-        "score": "does not score text",
-        "classify": "does not classify",
-        "embed": "does not embed text",
-    }[request.type]
+    does = {"generate": "does not generate text", "score": "does not score text", "embed": "does not embed text"}
+    cannot = "does not classify" if isinstance(request, ScoreRequest) and request.of == "text" else does[request.type]
     kind = ready.kind.replace("_", " ")
     return RequestRejectedError(
-        f"This model is a {kind}, which {does}. Use another model.", code="model_cannot", param="model"
+        f"This model is a {kind}, which {cannot}. Use another model.", code="model_cannot", param="model"
     )
 
 
