@@ -46,7 +46,9 @@ def demo(overrides: tuple[str, ...], sft: bool, functions: int, out: Path | None
 
 def _classify(home: "Home", folder: Path, functions: int, overrides: tuple[str, ...]) -> None:
     from assay.cli.progress import ProgressObserver
-    from assay.reporting.documents.render import render_comparison_page, render_run_page
+    from assay.reporting.documents.comparison import comparison_document
+    from assay.reporting.documents.render import render_document
+    from assay.reporting.documents.run import run_document
     from assay.reporting.views.comparison import comparison_page
     from assay.reporting.views.run_page import run_page
     from assay.workflows.demo.classifier import run_demo
@@ -63,9 +65,10 @@ def _classify(home: "Home", folder: Path, functions: int, overrides: tuple[str, 
             on_message=print_status,
         )
         run_id = result.candidate.run.run_id
-        (folder / "run.html").write_text(render_run_page(run_page(ledger, run_id)), encoding="utf-8")
+        document = run_document(run_page(ledger, run_id), now_s=time.time())
+        (folder / "run.html").write_text(render_document(document), encoding="utf-8")
         page = comparison_page(ledger, result.baseline.run.run_id, [run_id], out=folder / "comparison.html")
-        (folder / "comparison.html").write_text(render_comparison_page(page), encoding="utf-8")
+        (folder / "comparison.html").write_text(render_document(comparison_document(page)), encoding="utf-8")
     compared = page.candidates[0].compared
     click.echo(_summary(result, compared, folder, seconds=time.monotonic() - start_s))
     if not _is_proven(result, compared):
@@ -123,6 +126,8 @@ def _is_proven(result: "DemoResult", compared: "ComparisonView") -> bool:
 
 
 def _summary(result: "DemoResult", auc: "ComparisonView", folder: Path, *, seconds: float) -> str:
+    from assay.reporting.views.statements import decision_text
+
     baseline, candidate = result.baseline, result.candidate
     assert baseline.evaluation and candidate.evaluation and baseline.audit and candidate.audit
     equal = "the same, bit for bit" if auc.weights_equal else "DIFFERENT: this should not happen"
@@ -138,7 +143,7 @@ def _summary(result: "DemoResult", auc: "ComparisonView", folder: Path, *, secon
         f"AUC rule   difference {auc.difference.value:+.4f} [{low:+.4f}, {high:+.4f}], allowed loss "
         f"{auc.allowed_loss}: {auc.verdict}",
         *(
-            f"{'decision' if index == 0 else '':<10} {decision.sentence}"
+            f"{'decision' if index == 0 else '':<10} {decision_text(decision)}"
             for index, decision in enumerate(result.memo.memo.decisions)
         ),
         f"took       {duration_text(seconds)}",

@@ -15,8 +15,10 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from assay.base.config import LoadedConfig, read_config_file, set_dotted
+from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError
-from assay.records.decision import KnownGood
+from assay.records.decision import Decision, KnownGood, Parent
+from assay.records.statement import Statement
 
 BASELINE = "baseline"
 """Default name of the arm without a patch."""
@@ -53,11 +55,32 @@ def patched(recipe: LoadedConfig, patch: Mapping[str, Any], *, arm: str, seed: i
     return LoadedConfig(values, origins)
 
 
-def warning_of_patch(arm: str, patch: Mapping[str, Any]) -> str | None:
+def warning_of_patch(candidate: str, patch: Mapping[str, Any]) -> Statement | None:
     """Return a warning about a patch that changes several keys; None for one key."""
     if len(patch) <= 1:
         return None
-    return (
-        f"candidate '{arm}' changes {len(patch)} keys at once ({', '.join(patch)}): its effect cannot be "
-        "credited to any one of them. Make a candidate of each."
+    return Statement(code="several changes", values={"candidate": candidate, "keys": list(patch)})
+
+
+def known_good_after(
+    decision: Decision, recipe: Mapping[str, Any], parent: KnownGood | None, *, name: str
+) -> KnownGood:
+    """Return the known-good recipe that a `scale` decision makes of the recipe that its candidate was a patch on.
+
+    The next campaign names its file as the recipe; a rollback returns to the parent.
+    """
+    assert decision.recommendation == "scale", decision.recommendation
+    seed = int(recipe.get("seed", 0))
+    tree = patched(LoadedConfig(dict(recipe), {}), decision.patch, arm=decision.candidate, seed=seed).values
+    step = Parent(
+        recipe_sha256=sha256_of_json(dict(recipe)), candidate=decision.candidate, decision_sha256=decision.digest()
+    )
+    return KnownGood(
+        name=name,
+        recipe=tree,
+        recipe_sha256=sha256_of_json(tree),
+        patch=decision.patch,
+        decision_sha256=decision.digest(),
+        parent_recipe=dict(recipe),
+        lineage=(*(parent.lineage if parent else ()), step),
     )

@@ -1,31 +1,46 @@
-"""Turn the gates' verdicts into a readable decision: the sentence, its price, and the evidence against it.
+"""Turn the gates' verdicts into a decision: its price, what the gain means, what would change it, and what speaks
+against it.
 
 This module weighs nothing: the gates make the recommendation. To find what would change it, the gates are judged again
-under other assumptions, and without each seed and each benchmark; changed recommendations are listed.
+under other assumptions, and without each seed and each benchmark. The variations are fixed, so nobody can select those
+that agree. A recommendation that changes if one seed is left out is weaker than its probability suggests.
+
+A gain in log-likelihood comes from better ranking or from better calibration. Calibration is worth less, because a
+temperature fitted on held-out rows gives it without training. The ranking and accuracy of the same rows are therefore
+reported too, if the predictions allow it.
 """
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
-from assay.base.units import number_of
 from assay.decision.candidate import warning_of_patch
-from assay.decision.config import CampaignConfig
-from assay.decision.facts import BenchmarkFacts, Facts
-from assay.decision.gates import GateOutcomes, blocking_clause, judge_gates, undeclared_clauses
-from assay.decision.meaning import calibration_alone, meaning, not_moved, relative_words
-from assay.decision.outlier_seeds import left_out_words, warnings_of_seeds
-from assay.decision.sensitivity import flips_of, fragility, variations
-from assay.decision.sentences import chances_text, device_time_text, effect_text, interval_words, is_beyond, would_help
+from assay.decision.config import CampaignConfig, PredictionsBenchmark
+from assay.decision.facts import BenchmarkFacts, Facts, Floats, largest_mean_difference
+from assay.decision.gates import (
+    OF_THE_GAIN,
+    GateOutcomes,
+    blocking_clause,
+    judge_gates,
+    recommended,
+    undeclared_clauses,
+    without_holdout,
+)
+from assay.decision.more_evidence import replication_variance
 from assay.records.campaign import Campaign, CampaignRun
 from assay.records.decision import BenchmarkEffect, Clause, Decision, MoreEvidence, Recommendation
+from assay.records.statement import Statement
+from assay.statistics.campaign.rule import CampaignRule, least_scaling_effect
 from assay.statistics.effect import estimate_of
 from assay.statistics.power import detectable_by
-from assay.statistics.warnings import RULES, warnings_of_clusters, warnings_of_guardrail
+from assay.statistics.seeds.outliers import is_underdispersed, outlier_runs
+from assay.statistics.seeds.trimmed import MIN_SEEDS, inner_seeds
 
 FEW_SEEDS = 5
+
+_BASES = {"nats": math.e, "bits": 2.0}
 
 
 def decide(config: CampaignConfig, campaign: Campaign, facts: Facts) -> Decision:
@@ -33,11 +48,9 @@ def decide(config: CampaignConfig, campaign: Campaign, facts: Facts) -> Decision
     found = judge_gates(config, facts)
     candidate = config.candidate(facts.candidate)
     blocking = _blocking(found) if found.recommendation == "narrow" else None
-    cheapest = blocking.more if blocking is not None and blocking.more and would_help(blocking.more) else None
-    means = tuple(meaning(config, facts))
-    flips = flips_of(config, facts, recommendation=found.recommendation)
-    verdict = _verdict(facts, found, blocking, [*means[:1], fragility(flips, facts)])
-    text = f"{verdict.sentence}{_of_dead_runs(facts.runs)}"
+    cheapest = blocking.more if blocking is not None and blocking.more and blocking.more.would_help() else None
+    flips, num_variations = flips_of(config, facts, recommendation=found.recommendation)
+    right = _of_all_rows(config, facts, "correct")
     baseline, treated = facts.runs[: facts.num_seeds], facts.runs[facts.num_seeds :]
     return Decision(
         campaign=campaign.name,
@@ -47,8 +60,8 @@ def decide(config: CampaignConfig, campaign: Campaign, facts: Facts) -> Decision
         because=candidate.because,
         patch=candidate.patch,
         recommendation=found.recommendation,
-        sentence=text,
-        decided_by=verdict.decided_by,
+        decided_by=_decided_by(found, blocking),
+        can_answer=_can_answer(facts, found, blocking),
         is_final=_is_final(config, facts, found),
         look=facts.look,
         undeclared=undeclared_clauses(config),
@@ -56,11 +69,14 @@ def decide(config: CampaignConfig, campaign: Campaign, facts: Facts) -> Decision
         num_looks=len(config.all_looks),
         effect=estimate_of(facts.composite),
         unit=facts.unit,
+        relative=_relative(facts),
+        left_out_seeds=_left_out_seeds(facts),
         least_effect=config.rule.least_effect,
         least_effect_because=config.least_effect_because,
         effects=tuple(_effect_record(benchmark) for benchmark in _measured(facts)),
         secondary=tuple(_effect_record(benchmark) for benchmark in facts.secondary),
-        meaning=means,
+        wrong_answers=right.name if right is not None else None,
+        meaning=tuple(_meaning(config, facts)),
         gates=found.gates,
         cheapest=cheapest,
         blocking=blocking.name if blocking else None,
@@ -70,52 +86,23 @@ def decide(config: CampaignConfig, campaign: Campaign, facts: Facts) -> Decision
         next_wall_s=cheapest.device_s / config.workers if cheapest and cheapest.device_s else None,
         owner=config.owner,
         budget_s=facts.budget_s,
-        would_change=tuple(variations(config, facts, flips, recommendation=found.recommendation)),
-        risks=tuple(risks(config, facts, found.recommendation)),
-        dissent=(*config.dissent, *_dissent(config, facts, found.recommendation)),
+        flips=flips,
+        num_variations=num_variations,
+        turning_point=turning_point(config, facts, found.recommendation),
+        risks=tuple(_risks(config, facts, found.recommendation)),
+        dissent=tuple(_dissent(config, facts, found.recommendation)),
+        objections=config.dissent,
         warnings=tuple(_warnings(config, facts)),
         baseline_recipe_sha256=baseline[0].recipe_sha256,
         candidate_recipe_sha256=treated[0].recipe_sha256,
     )
 
 
-def _warnings(config: CampaignConfig, facts: Facts) -> Iterator[str]:
-    """Return what may invalidate the evidence."""
-    candidate = config.candidate(facts.candidate)
-    if of_patch := warning_of_patch(candidate.name, candidate.patch):
-        yield of_patch
-    guardrails = [facts.benchmarks[guardrail.benchmark] for guardrail in config.rule.guardrails]
-    for found in [guardrail for guardrail in guardrails if guardrail.unit == "share"]:
-        yield from (warning.text for warning in warnings_of_guardrail(found.name, found.baseline, found.candidate))
-    yield from (warning.text for warning in warnings_of_clusters(config.differing_clusters()))
-    yield from (warning.text for warning in warnings_of_seeds(config, facts))
-    yield from _warned_runs(facts.runs)
+def _statement(code: str, **values: Any) -> Statement:
+    return Statement(code=code, values=values)
 
 
-def _warned_runs(runs: Sequence[CampaignRun]) -> Iterator[str]:
-    """Return the runs' warnings: a line for each arm and rule, with the first seed's numbers."""
-    found: dict[tuple[str, str], list[tuple[int, str]]] = {}
-    for run in runs:
-        for rule, text in zip(run.warning_rules, run.warnings, strict=True):
-            found.setdefault((run.arm, rule), []).append((run.seed, text))
-    for (arm, rule), warned in found.items():
-        of_arm = number_of(sum(run.arm == arm for run in runs), "run")
-        seed, text = warned[0]
-        yield f"{len(warned)} of {of_arm} of {arm} {RULES[rule].did}; with seed {seed}, {text}"
-
-
-def _of_dead_runs(runs: Sequence[CampaignRun]) -> str:
-    """Return a note if at least half of the models predict the same for every row."""
-    dead = sum("one score" in run.warning_rules for run in runs)
-    if not dead or 2 * dead < len(runs):
-        return ""
-    return f" But {dead} of {len(runs)} models predict the same for every row, so this says little of the change."
-
-
-def _measured(facts: Facts) -> list[BenchmarkFacts]:
-    """Return every benchmark, the sealed one last if it was opened."""
-    sealed = facts.holdout.benchmark if facts.holdout is not None else None
-    return [*facts.benchmarks.values(), *([sealed] if sealed is not None else [])]
+# What the gates say
 
 
 def _is_final(config: CampaignConfig, facts: Facts, found: GateOutcomes) -> bool:
@@ -133,66 +120,21 @@ def _blocking(found: GateOutcomes) -> Clause | None:
     """Return the clause that blocks scaling; if the design is inconclusive, fixing other clauses does not help."""
     if not found.is_inconclusive:
         return blocking_clause(found.scale.clauses)
-    of_gain = [clause for clause in found.scale.clauses if clause.type == "effect"]
+    of_gain = [clause for clause in found.scale.clauses if clause.type in OF_THE_GAIN]
     return blocking_clause(of_gain) or blocking_clause(found.gates[1].clauses)
 
 
-class _Verdict(NamedTuple):
-    sentence: str
-    decided_by: str
+def _decided_by(found: GateOutcomes, blocking: Clause | None) -> str:
+    """Return the gate, and the clause that it goes by: `gate stop: too small`."""
+    if (stopped := found.passed_stop()) is not None:
+        return f"gate {stopped[0].gate}: {stopped[1].name}"
+    return "gate scale" if blocking is None else f"gate scale: {blocking.name}"
 
 
-def _verdict(facts: Facts, found: GateOutcomes, blocking: Clause | None, notes: Sequence[str]) -> _Verdict:
-    """Return the sentence; `notes` say what the gain means, and how sensitive the recommendation is."""
-    text = "".join(f" {note}" for note in notes if note)
-    name, gain = facts.candidate, interval_words(estimate_of(facts.composite), facts.unit)
-    gain += relative_words(facts)
-    over = f"over {number_of(facts.num_seeds, 'seed')}{left_out_words(facts)}{_of_a_loss(facts)}"
-    if found.recommendation == "scale":
-        thin = ", ".join(clause.name for clause in found.scale.clauses if clause.is_thin)
-        sentence = f"Scale {name}: it gains {gain} {over}; {found.scale.reason}"
-        return _Verdict(f"{sentence}{f' Thin: {thin}.' if thin else ''}{text}", "gate scale")
-    if found.recommendation == "stop":
-        stopped = found.passed_stop()
-        assert stopped is not None
-        gate, clause = stopped
-        verb = "Roll back" if gate.then == "rollback" else "Stop"
-        sentence = f"{verb} {name}: {_lower(clause.reason)} Its effect is {gain} {over}.{text}"
-        return _Verdict(sentence, f"gate {gate.gate}: {clause.name}")
-    assert blocking is not None, "what is narrow has an open clause"
-    has_fix = blocking.more is not None and would_help(blocking.more)
-    fix = f" The cheapest fix: {_price(blocking.more)}." if blocking.more and has_fix else ""
-    is_over = facts.look.is_gate and blocking.more is not None and blocking.more.decision_probability is not None
-    if not found.has_power and is_over:
-        worth = next(clause for clause in found.scale.clauses if clause.name == "worth")
-        reason = (
-            f"this design cannot answer. Its effect is {gain} {over}: worth having with {worth.seen}, and "
-            f"neither shown nor ruled out (clause '{blocking.name}')."
-        )
-        return _Verdict(f"Narrow {name}: {reason}{fix}", f"gate scale: {blocking.name}")
-    reason = _lower(blocking.reason).removesuffix(".")
-    sentence = f"Narrow {name}: {reason} (clause '{blocking.name}'). Its effect is {gain} {over}.{fix}"
-    return _Verdict(sentence, f"gate scale: {blocking.name}")
-
-
-def _of_a_loss(facts: Facts) -> str:
-    """Return the direction of the scores if lower is better; else an empty string."""
-    primary = [benchmark for benchmark in facts.benchmarks.values() if benchmark.role == "primary"]
-    if all(_is_higher_better(benchmark) for benchmark in primary):
-        return ""
-    if len(primary) > 1:
-        return " (less is better)"
-    found = _effect_record(primary[0])
-    return f" (from {found.baseline_score:.4f} to {found.candidate_score:.4f}; less is better)"
-
-
-def _lower(text: str) -> str:
-    return text[0].lower() + text[1:]
-
-
-def _price(more: MoreEvidence) -> str:
-    cost = [device_time_text(more.device_s)] if more.device_s else []
-    return ", ".join([more.what, *cost, *chances_text(more)])
+def _can_answer(facts: Facts, found: GateOutcomes, blocking: Clause | None) -> bool:
+    """Return False if the design lacks power, and only another campaign would decide."""
+    more = blocking.more if blocking is not None and facts.look.is_gate else None
+    return found.has_power or more is None or more.decision_probability is None
 
 
 def _next_s(found: GateOutcomes, cheapest: MoreEvidence | None) -> float | None:
@@ -202,18 +144,25 @@ def _next_s(found: GateOutcomes, cheapest: MoreEvidence | None) -> float | None:
     return cheapest.device_s if cheapest is not None else None
 
 
+# The effect
+
+
 def _effect_record(benchmark: BenchmarkFacts) -> BenchmarkEffect:
     num_seeds, num_items = benchmark.differences.shape
-    error, detectable = float(benchmark.effect.standard_error), detectable_by(benchmark.effect)
-    scores = [result.score.value for result in benchmark.results]
+    detectable = detectable_by(benchmark.effect)
+    sign = 1.0 if benchmark.is_better_higher else -1.0
+    means = [
+        sign * float(np.average(arm, axis=1, weights=benchmark.weights).mean())
+        for arm in (benchmark.baseline, benchmark.candidate)
+    ]
     return BenchmarkEffect(
         benchmark=benchmark.name,
         role=benchmark.role,
         unit=benchmark.unit,
-        baseline_score=sum(scores[:num_seeds]) / num_seeds,
-        candidate_score=sum(scores[num_seeds:]) / num_seeds,
+        baseline_score=means[0],
+        candidate_score=means[1],
         effect=estimate_of(benchmark.effect),
-        se=error,
+        se=float(benchmark.effect.standard_error),
         by_seed=tuple(benchmark.by_seed.tolist()),
         num_items=num_items,
         num_clusters=benchmark.num_clusters,
@@ -221,78 +170,271 @@ def _effect_record(benchmark: BenchmarkFacts) -> BenchmarkEffect:
         could_detect=detectable if math.isfinite(detectable) else None,
         baseline_results=benchmark.sources[:num_seeds],
         candidate_results=benchmark.sources[num_seeds:],
-        higher_is_better=_is_higher_better(benchmark),
+        higher_is_better=benchmark.is_better_higher,
+        where=dict(benchmark.where),
+        num_differing=benchmark.num_differing,
         item_degrees=float(benchmark.effect.item_degrees),
     )
 
 
-def _is_higher_better(benchmark: BenchmarkFacts) -> bool:
-    return all(result.higher_is_better for result in benchmark.results)
+def _measured(facts: Facts) -> list[BenchmarkFacts]:
+    """Return every benchmark, the sealed one last if it was opened."""
+    sealed = facts.holdout.benchmark if facts.holdout is not None else None
+    return [*facts.benchmarks.values(), *([sealed] if sealed is not None else [])]
 
 
-def risks(config: CampaignConfig, facts: Facts, recommendation: Recommendation) -> Iterator[str]:
-    """Return what this evidence could not show."""
-    rule = config.rule
-    if recommendation == "stop":
-        yield _could_be_missed(config, facts)
-    else:
-        if not rule.guardrails and not rule.safety:
-            yield "No guardrail is declared: harm on other benchmarks would go unnoticed."
-        if rule.coverage is None:
-            yield "No coverage is declared: a failure mode without a benchmark would go unnoticed."
-        if rule.scaling is None:
-            yield "The gain was measured at this scale only; the gain at the target scale is unknown."
-        if rule.plan is None:
-            yield "No plan is declared: whether scaling fits time and budget is open."
-        if len(rule.primary) == 1:
-            yield "There is one primary benchmark: whether others gain is unknown."
-        elif _are_of_one_split(config):
-            yield (
-                "The primary benchmarks are scores and slices of one split's rows; their agreement says little "
-                "about other tasks."
-            )
-        if len(config.candidates) > 1:
-            yield (
-                f"The best of {len(config.candidates)} candidates looks better than it is; shrinkage corrects "
-                "this as far as the prior is right."
-            )
-    if facts.num_seeds < FEW_SEEDS:
-        yield f"{number_of(facts.num_seeds, 'seed')}: the variance between seeds is itself uncertain."
-    for benchmark in facts.benchmarks.values():
-        if benchmark.num_dropped:
-            dropped = number_of(benchmark.num_dropped, "item")
-            yield f"{benchmark.name}: not all runs scored {dropped}, which are left out for all of them."
+def _relative(facts: Facts) -> float | None:
+    """Return the effect as a share of the baseline's score; None if that is 0."""
+    baseline = abs(float(np.mean(_baseline_scores(facts))))
+    return None if baseline < 1e-9 else float(facts.composite.mean) / baseline
 
 
-def _are_of_one_split(config: CampaignConfig) -> bool:
-    return all(
-        benchmark.type == "predictions" for benchmark in config.benchmarks if benchmark.name in config.rule.primary
+def _baseline_scores(facts: Facts) -> list[float]:
+    """Return the baseline's score on each primary benchmark; higher is better."""
+    return [
+        float(np.average(benchmark.baseline, axis=1, weights=benchmark.weights).mean()) for benchmark in facts.primary
+    ]
+
+
+def _left_out_seeds(facts: Facts) -> tuple[int, ...]:
+    """Return which seeds the trimmed effect leaves out; empty for the mean."""
+    if facts.over_seeds == "mean":
+        return ()
+    gains = np.diff(_scores_of_runs(facts), axis=0)[0]
+    return tuple(
+        sorted(run.seed for run, is_inner in zip(facts.runs, inner_seeds(gains), strict=False) if not is_inner)
     )
 
 
-def _could_be_missed(config: CampaignConfig, facts: Facts) -> str:
-    """Return the least effect that the best primary benchmark detects with 80% power."""
-    found = min(detectable_by(facts.benchmarks[name].effect) for name in config.rule.primary)
-    if math.isinf(found):
-        return "Any true gain could have been missed: its variance is unknown."
-    if is_beyond(found, facts.unit):
-        return "Any true gain could have been missed: this design finds none that a share can have."
-    return f"A true gain below {effect_text(found, facts.unit, signed=False)} could have been missed."
+def _scores_of_runs(facts: Facts) -> Floats:
+    """Return [arm, seed] means over the primary benchmarks; higher is better."""
+    means = [
+        [np.average(arm, axis=1, weights=benchmark.weights) for arm in (benchmark.baseline, benchmark.candidate)]
+        for benchmark in facts.primary
+    ]
+    found: Floats = np.mean(means, axis=0)
+    return found
 
 
-def _dissent(config: CampaignConfig, facts: Facts, recommendation: Recommendation) -> Iterator[str]:
-    """Return the evidence against the recommendation: losses if it is scaled, gains if not."""
-    side, word = (-1.0, "Lower") if recommendation == "scale" else (1.0, "Higher")
-    measured = (*facts.benchmarks.values(), *facts.secondary)
-    effects = {benchmark.name: (float(benchmark.effect.mean), benchmark.unit) for benchmark in measured}
-    against = {name: effect_text(mean, unit) for name, (mean, unit) in effects.items() if side * mean > 0.0}
-    if listed := [f"{name} ({text})" for name, text in against.items() if text[0] in "+-"]:
-        yield f"{word} than the baseline on {', '.join(listed)}."
-    primary = [facts.benchmarks[name] for name in config.rule.primary]
-    by_seed = np.mean([benchmark.by_seed for benchmark in primary], axis=0)
+# What it means
+
+
+def _meaning(config: CampaignConfig, facts: Facts) -> Iterator[Statement]:
+    """Yield the gain in other terms; nothing if the unit is clear and the rows have no other scores."""
+    size, _, per = facts.unit.partition(" ")
+    if size not in _BASES:
+        return
+    yield _statement("likelihood", factor=_BASES[size] ** float(facts.composite.mean), per=per)
+    ranking = _of_the_same_rows(config, facts, "ranking")
+    if ranking is not None and _is_better(ranking):
+        yield _statement("more than calibration", **_effect_values(ranking))
+
+
+def _of_all_rows(config: CampaignConfig, facts: Facts, score: str) -> BenchmarkFacts | None:
+    """Return a score of all held-out rows, or else of the first primary benchmark's rows."""
+    of_all = next((item for item in _scores(config, facts, score) if not item.where), None)
+    return of_all or _of_the_same_rows(config, facts, score)
+
+
+def _of_the_same_rows(config: CampaignConfig, facts: Facts, score: str) -> BenchmarkFacts | None:
+    """Return another score of the rows of the first primary benchmark of predictions."""
+    predictions = [item for item in config.benchmarks if isinstance(item, PredictionsBenchmark)]
+    first = next((item for item in predictions if item.name in config.rule.primary), None)
+    if first is None:
+        return None
+    return next((item for item in _scores(config, facts, score) if item.where == first.where), None)
+
+
+def _scores(config: CampaignConfig, facts: Facts, score: str) -> list[BenchmarkFacts]:
+    """Return the facts about this score of predictions, those of declared benchmarks first."""
+    known = {**{benchmark.name: benchmark for benchmark in facts.secondary}, **facts.benchmarks}
+    named = [
+        item for item in (*config.benchmarks, *config.secondary) if item.type == "predictions" and item.score == score
+    ]
+    return [known[item.name]._replace(where=item.where) for item in named if item.name in known]
+
+
+def _effect_values(benchmark: BenchmarkFacts) -> dict[str, Any]:
+    effect = estimate_of(benchmark.effect).model_dump()
+    return {"benchmark": benchmark.name, "effect": effect, "unit": benchmark.unit}
+
+
+def _is_better(benchmark: BenchmarkFacts) -> bool:
+    low = estimate_of(benchmark.effect).low
+    return low is not None and low > 0.0
+
+
+def _is_worse(benchmark: BenchmarkFacts) -> bool:
+    high = estimate_of(benchmark.effect).high
+    return high is not None and high < 0.0
+
+
+# What would change it
+
+
+def flips_of(
+    config: CampaignConfig, facts: Facts, *, recommendation: Recommendation
+) -> tuple[dict[Recommendation, tuple[Statement, ...]], int]:
+    """Judge the gates under each variation; return the other recommendations with the variations that lead to them,
+    and the number of variations."""
+    if facts.holdout is None:
+        # A closed holdout is undecided, so with it every variation would end in narrow.
+        config = without_holdout(config)
+    flips: dict[Recommendation, tuple[Statement, ...]] = {}
+    num_tried = 0
+    for variation, other, rule in _variations(config, facts):
+        num_tried += 1
+        found = recommended(config, other, rule=rule)
+        if found != recommendation:
+            flips[found] = (*flips.get(found, ()), variation)
+    return flips, num_tried
+
+
+def _variations(config: CampaignConfig, facts: Facts) -> Iterator[tuple[Statement, Facts, CampaignRule]]:
+    rule = config.rule.thresholds()
+    for key, factor in (("prior_sd", 2.0), ("prior_sd", 0.5), ("least_effect", 0.5), ("least_effect", 2.0)):
+        changed = rule.model_copy(update={key: factor * getattr(rule, key)})
+        yield _statement(f"{key} {'doubled' if factor > 1.0 else 'halved'}"), facts, changed
+    if facts.can_spare_a_seed:
+        for seed_index in range(facts.num_seeds):
+            seed = facts.runs[seed_index].seed
+            yield _statement("without seed", seed=seed), facts.without_seed(seed_index), rule
+    if len(config.rule.primary) > 1:
+        for name in config.rule.primary:
+            yield _statement("without benchmark", benchmark=name), facts.without_primary(name), rule
+
+
+def turning_point(config: CampaignConfig, facts: Facts, recommendation: Recommendation) -> Statement | None:
+    """Return the gain at which the recommendation would change, or that none would."""
+    effect, rule = facts.composite, config.rule.thresholds()
+    least = float(least_scaling_effect(effect, facts.look.level, replication_variance(config, facts), rule))
     if recommendation == "scale":
-        yield from calibration_alone(config, facts)
-        yield from not_moved(facts)
+        return _statement("scaled from", least=least, unit=facts.unit)
+    if float(effect.mean) < least < _headroom(facts):
+        return _statement("would pass from", least=least, unit=facts.unit)
+    if math.isinf(least) or least >= largest_mean_difference(facts.unit):
+        return _statement("no gain would pass")
+    if float(effect.mean) < least:
+        return _statement("no room for the gain", least=least, unit=facts.unit)
+    return None
+
+
+def _headroom(facts: Facts) -> float:
+    """Return the largest possible mean gain; infinite for unbounded scores."""
+    if not all(item.unit in ("share", "AUC") and item.is_better_higher for item in facts.primary):
+        return math.inf
+    return 1.0 - float(np.mean(_baseline_scores(facts)))
+
+
+# What speaks against it
+
+
+def _risks(config: CampaignConfig, facts: Facts, recommendation: Recommendation) -> Iterator[Statement]:
+    """Yield what this evidence could not show."""
+    rule = config.rule
+    if recommendation == "stop":
+        # The least effect that the best primary benchmark detects with 80% power.
+        found = min(detectable_by(benchmark.effect) for benchmark in facts.primary)
+        yield _statement("could be missed", least=found if math.isfinite(found) else None, unit=facts.unit)
+    else:
+        if not rule.guardrails and not rule.safety:
+            yield _statement("no guardrail")
+        if rule.coverage is None:
+            yield _statement("no coverage")
+        if rule.scaling is None:
+            yield _statement("no target scale")
+        if rule.plan is None:
+            yield _statement("no plan")
+        if len(rule.primary) == 1:
+            yield _statement("one primary benchmark")
+        elif all(item.type == "predictions" for item in config.benchmarks if item.name in rule.primary):
+            yield _statement("one split")
+        if len(config.candidates) > 1:
+            yield _statement("best of several", candidates=len(config.candidates))
+    if facts.num_seeds < FEW_SEEDS:
+        yield _statement("few seeds", seeds=facts.num_seeds)
+    for benchmark in facts.benchmarks.values():
+        if benchmark.num_dropped:
+            yield _statement("items left out", benchmark=benchmark.name, items=benchmark.num_dropped)
+
+
+def _dissent(config: CampaignConfig, facts: Facts, recommendation: Recommendation) -> Iterator[Statement]:
+    """Yield the evidence against the recommendation: losses if it is scaled, gains if not."""
+    is_scaled = recommendation == "scale"
+    side = -1.0 if is_scaled else 1.0
+    others = [*facts.benchmarks.values(), *facts.secondary]
+    against = [
+        {"benchmark": item.name, "value": float(item.effect.mean), "unit": item.unit}
+        for item in others
+        if side * float(item.effect.mean) > 0.0
+    ]
+    if against:
+        yield _statement("lower on" if is_scaled else "higher on", effects=against)
+    if is_scaled:
+        ranking = _of_the_same_rows(config, facts, "ranking")
+        if facts.unit.partition(" ")[0] in _BASES and ranking is not None and not _is_better(ranking):
+            yield _statement("calibration alone", **_effect_values(ranking))
+        still = [item for item in others if item.role == "other" and not _is_better(item) and not _is_worse(item)]
+        if still:
+            yield _statement("no difference", effects=[_effect_values(item) for item in still])
+    by_seed = np.mean([benchmark.by_seed for benchmark in facts.primary], axis=0)
     seeds = [run.seed for run, gain in zip(facts.runs, by_seed.tolist(), strict=False) if side * gain > 0.0]
     if seeds:
-        yield f"{word} than the baseline with seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}."
+        yield _statement("lower with seeds" if is_scaled else "higher with seeds", seeds=seeds)
+
+
+# What may invalidate the evidence; no verdict depends on it: the reader decides whether a run crashed
+
+
+def _warnings(config: CampaignConfig, facts: Facts) -> Iterator[Statement]:
+    candidate = config.candidate(facts.candidate)
+    if (of_patch := warning_of_patch(candidate.name, candidate.patch)) is not None:
+        yield of_patch
+    for guardrail in config.rule.guardrails:
+        found = facts.benchmarks[guardrail.benchmark]
+        if found.unit == "share" and not (found.baseline.any() or found.candidate.any()):
+            yield _statement("guardrail at zero", benchmark=found.name)
+    columns = config.differing_clusters()
+    if len({*columns.values()}) > 1:
+        yield _statement("clusters differ", columns=columns)
+    yield from _seed_warnings(config, facts)
+    yield from _model_warnings(facts.runs)
+
+
+def _seed_warnings(config: CampaignConfig, facts: Facts) -> Iterator[Statement]:
+    """Yield outliers, equal weights and underdispersion among the runs."""
+    for found in outlier_runs(_scores_of_runs(facts), facts.composite):
+        run = facts.runs[found.arm * facts.num_seeds + found.seed_index]
+        yield _statement(
+            "outlier seed",
+            arm=run.arm,
+            seed=run.seed,
+            distance=float(found.distance),
+            unit=facts.unit,
+            can_trim=config.rule.over_seeds == "mean" and facts.num_seeds >= MIN_SEEDS,
+        )
+    seeds: dict[tuple[str, str], list[int]] = {}
+    for run in facts.runs:
+        if run.weights_digest:
+            seeds.setdefault((run.arm, run.weights_digest), []).append(run.seed)
+    for (arm, _), same in seeds.items():
+        if len(same) > 1:
+            yield _statement("equal weights", arm=arm, seeds=same)
+    if is_underdispersed(facts.composite):
+        yield _statement("underdispersed seeds", seeds=facts.num_seeds)
+
+
+def _model_warnings(runs: Sequence[CampaignRun]) -> Iterator[Statement]:
+    """Yield the runs' warnings: one for each arm and rule, with the first seed's numbers; last, that half of the
+    models or more predict the same for every row."""
+    found: dict[tuple[str, str], list[tuple[int, str]]] = {}
+    for run in runs:
+        for rule, text in zip(run.warning_rules, run.warnings, strict=True):
+            found.setdefault((run.arm, rule), []).append((run.seed, text))
+    for (arm, rule), warned in found.items():
+        seed, text = warned[0]
+        num_runs = sum(run.arm == arm for run in runs)
+        yield _statement("runs warned", rule=rule, arm=arm, warned=len(warned), runs=num_runs, seed=seed, text=text)
+    dead = sum("one score" in run.warning_rules for run in runs)
+    if dead and 2 * dead >= len(runs):
+        yield _statement("models without input", models=dead, of=len(runs))

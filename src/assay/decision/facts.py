@@ -25,6 +25,7 @@ from assay.records.coverage import Coverage
 from assay.records.decision import Source
 from assay.records.drill import DrillReport
 from assay.records.evidence import Look
+from assay.records.statement import Statement
 from assay.statistics.benchmark_items import ScoreMatrix
 from assay.statistics.composite import Breadth, breadth
 from assay.statistics.effect import Effect, paired_effect
@@ -35,15 +36,6 @@ from assay.statistics.shared_items import ItemCollection, joint_clusters
 
 Role = Literal["primary", "guardrail", "safety", "sealed", "other"]
 Floats = npt.NDArray[np.float64]
-
-
-class BenchmarkScores(NamedTuple):
-    """Scores of both arms' runs on one benchmark: the baseline's first, by seed."""
-
-    matrix: ScoreMatrix
-    results: tuple[BenchmarkResult, ...]
-    sources: tuple[Source, ...]
-    """Location of each result."""
 
 
 class BenchmarkFacts(NamedTuple):
@@ -69,6 +61,8 @@ class BenchmarkFacts(NamedTuple):
     sources: tuple[Source, ...]
     items: ItemCollection | None = None
     """Identifies items that other benchmarks score, too; None if there are none."""
+    where: Mapping[str, Any] = MappingProxyType({})
+    """Values that select its rows; empty for all held-out rows, and for suites."""
 
     @property
     def differences(self) -> Floats:
@@ -89,6 +83,15 @@ class BenchmarkFacts(NamedTuple):
         )
 
     @property
+    def num_differing(self) -> int:
+        """Items with different scores in some seed."""
+        return int(np.count_nonzero(self.differences.any(axis=0)))
+
+    @property
+    def is_better_higher(self) -> bool:
+        return all(result.higher_is_better for result in self.results)
+
+    @property
     def harm(self) -> Harm:
         found = harm_of(self.differences, self.clusters, self.weights, is_share=self.unit == "share")
         return found.within(largest_mean_difference(self.unit))
@@ -105,18 +108,11 @@ class BenchmarkFacts(NamedTuple):
         return means
 
 
-class TargetGain(NamedTuple):
-    """The gain at the target scale."""
-
-    low: float
-    """80% lower bound."""
-    value: float
-
-
 class ForecastFacts(NamedTuple):
     """The gain at the target scale, by campaigns at other scales or by an external record."""
 
-    gain: TargetGain | None
+    gain: tuple[float, float] | None
+    """80% lower bound, and value."""
     problem: str
     """Why there is no forecast; empty if there is one."""
     sources: tuple[Source, ...]
@@ -131,24 +127,17 @@ class PlanFacts(NamedTuple):
     in_budget: float
     """Probability."""
     source: Source
-    decision: str = ""
-    """Dates of the program's decision, and its spending by then; empty if the offer has none."""
-
-
-class FileFacts(NamedTuple):
-    """The records that the rule's clauses need; None for the others."""
-
-    coverage: tuple[Coverage, Source] | None = None
-    drill: tuple[DrillReport, Source] | None = None
-    plan: PlanFacts | None = None
+    decision: Mapping[str, Any] = MappingProxyType({})
+    """Dates of the program's decision (`low`, `middle`, `high`, `due`), and its `device_hours` by then; empty if the
+    offer has none."""
 
 
 class HoldoutFacts(NamedTuple):
     """Result of the sealed benchmark after it was opened, or why it is invalid."""
 
     benchmark: BenchmarkFacts | None
-    problem: str
-    """Empty if it is valid."""
+    problem: Statement | None
+    """None if it is valid."""
     opening: Source | None
     """Record of its opening; None if it was not opened for this candidate."""
 
@@ -168,9 +157,11 @@ class Facts(NamedTuple):
     budget_s: float
     recipe: Mapping[str, Any]
     """The candidate's resolved recipe."""
-    files: FileFacts = FileFacts()
+    coverage: tuple[Coverage, Source] | None = None
+    """This and the next four are None if the rule does not need them."""
+    drill: tuple[DrillReport, Source] | None = None
+    plan: PlanFacts | None = None
     forecast: ForecastFacts | None = None
-    """None if the rule has no scaling clause."""
     secondary: tuple[BenchmarkFacts, ...] = ()
     """Other scores of the primary benchmarks' rows; no gate uses them."""
     most_items: Mapping[str, int] = MappingProxyType({})
@@ -178,7 +169,7 @@ class Facts(NamedTuple):
     over_seeds: OverSeeds = "mean"
     """How the composite averages the seeds' gains."""
     holdout: HoldoutFacts | None = None
-    """None while the sealed benchmark is closed, or if there is none."""
+    """None also while the sealed benchmark is closed."""
 
     @property
     def num_seeds(self) -> int:
@@ -198,6 +189,10 @@ class Facts(NamedTuple):
     def composite(self) -> Effect:
         """The primary effect."""
         return self.breadth.composite
+
+    @property
+    def primary(self) -> list[BenchmarkFacts]:
+        return [self.benchmarks[name] for name in self.breadth.of_benchmarks]
 
     @property
     def can_spare_a_seed(self) -> bool:
@@ -238,7 +233,7 @@ def _refuse_unpaired(campaign: str, runs: Sequence[CampaignRun]) -> None:
     if gone:
         raise DataError(
             f"campaign '{campaign}' compares its arms seed by seed, and the run of {', '.join(gone)} is "
-            "missing. Restore its folder, or train it again with 'assay campaign run'."
+            "missing. Restore its folder, or train it again with 'assay decide run'."
         )
 
 
@@ -246,34 +241,28 @@ def facts_of(
     config: CampaignConfig,
     candidate: str,
     look: Look,
-    scores: Mapping[str, BenchmarkScores],
+    found: Mapping[str, BenchmarkFacts],
     runs: Sequence[CampaignRun],
     *,
     recipe: Mapping[str, Any],
-    files: FileFacts,
 ) -> Facts:
-    """Return the facts in the scores of the open benchmarks.
+    """Return the facts about the open benchmarks.
 
     `runs` are the baseline's, then the candidate's, by seed; `recipe` is the candidate's, resolved. Raises `DataError`
     if the primary benchmarks differ in unit.
     """
     _refuse_unpaired(config.name, runs)
-    found = {
-        benchmark.name: benchmark_facts(benchmark, role_of(config, benchmark.name), scores[benchmark.name])
-        for benchmark in config.open_benchmarks
-    }
     primary = {name: found[name] for name in config.rule.primary}
     return Facts(
         candidate=candidate,
         look=look,
-        benchmarks=found,
+        benchmarks=dict(found),
         breadth=_breadth(list(primary.values()), config.rule.over_seeds),
         unit=_one_unit(primary),
         over_seeds=config.rule.over_seeds,
         runs=tuple(runs),
         budget_s=config.budget_device_hours * 3600.0,
         recipe=recipe,
-        files=files,
     )
 
 
@@ -288,15 +277,21 @@ def role_of(config: CampaignConfig, benchmark: str) -> Role:
     return "guardrail" if benchmark in {guardrail.benchmark for guardrail in config.rule.guardrails} else "other"
 
 
-def benchmark_facts(benchmark: Benchmark, role: Role, scores: BenchmarkScores) -> BenchmarkFacts:
-    """Return the facts about one benchmark."""
-    matrix, result = scores.matrix, scores.results[0]
+def benchmark_facts(
+    benchmark: Benchmark,
+    role: Role,
+    matrix: ScoreMatrix,
+    results: tuple[BenchmarkResult, ...],
+    sources: tuple[Source, ...] = (),
+) -> BenchmarkFacts:
+    """Return the facts about one benchmark, from the scores of both arms' runs: the baseline's first, by seed."""
+    result = results[0]
     if not matrix.scores.shape[1]:
         raise DataError(
-            f"benchmark '{benchmark.name}': no item was scored by all {len(scores.results)} runs, so nothing "
+            f"benchmark '{benchmark.name}': no item was scored by all {len(results)} runs, so nothing "
             "can be compared. Evaluate the runs again."
         )
-    num_seeds = len(scores.results) // 2
+    num_seeds = len(results) // 2
     turned = matrix.scores if result.higher_is_better else -matrix.scores
     baseline, candidate = turned[:num_seeds], turned[num_seeds:]
     return BenchmarkFacts(
@@ -310,9 +305,10 @@ def benchmark_facts(benchmark: Benchmark, role: Role, scores: BenchmarkScores) -
         effect=_effect(candidate - baseline, matrix.clusters, matrix.weights, unit=result.unit),
         num_dropped=matrix.num_dropped,
         failed=_failed_in_worst_seed(matrix.scores[num_seeds:], higher_is_better=result.higher_is_better),
-        results=scores.results,
-        sources=scores.sources,
+        results=results,
+        sources=sources,
         items=_collection(benchmark, matrix),
+        where=dict(benchmark.where) if benchmark.type == "predictions" else {},
     )
 
 

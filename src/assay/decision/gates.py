@@ -1,28 +1,64 @@
-"""Judge the gates of one candidate at one look: every clause with its number, and the recommendation.
+"""Judge the gates of one candidate at one look: every clause with its numbers, and the recommendation.
 
     scale   all of: gain, worth, replication, left out, breadth     (statistics.campaign.rule)
-                    guardrails, safety, coverage, drill, extrapolation, plan, budget     (clauses)
+                    guardrails, safety, coverage, drill, sealed holdout, target scale, plan, budget
     stop    any of: too small, unlikely, no way     (statistics.campaign.rule; the last two if it has power)
-                    harm, unsafe     (clauses)
+                    harm, unsafe
     others  as declared in the campaign's file; one that passes means stop
 
 The arithmetic and the recommendation are those of `campaign.rule.judge`, which the simulation of thousands of campaigns
-validates. This module adds words, a verdict of three values, and the price of more evidence.
+validates. This module adds verdicts of three values: `fail` is evidence against, `undecided` is a lack of evidence. A
+gate passes with neither, but only the second is fixed by more evidence. A clause holds codes and numbers; its words are
+in `reporting.views.statements`.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from scipy.special import ndtri
 
-from assay.decision.clauses import THIN_ERRORS, condition_clause, needed_clauses, stopping_clauses, thin_text
-from assay.decision.config import CampaignConfig, Gate
-from assay.decision.facts import Facts
-from assay.decision.more_evidence import chance_at_last_look, more_seeds, needed_at_last_look, replication_variance
-from assay.decision.sentences import bound_text, chance_text, effect_text, would_help
-from assay.records.decision import Clause, GateResult, GateVerdict, MoreEvidence, Recommendation
+from assay.decision.config import (
+    CampaignConfig,
+    Condition,
+    Gate,
+    GuardrailRule,
+    HarmCondition,
+    PlanRule,
+    RateCondition,
+    SafetyRule,
+    SealedRule,
+    SpentCondition,
+)
+from assay.decision.facts import BenchmarkFacts, Facts, ForecastFacts, PlanFacts
+from assay.decision.more_evidence import (
+    chance_at_last_look,
+    more_items,
+    more_seeds,
+    needed_at_last_look,
+    replication_variance,
+)
+from assay.records.coverage import Coverage
+from assay.records.decision import Clause, GateResult, GateVerdict, MoreEvidence, Recommendation, Source
+from assay.records.drill import DrillReport
+from assay.records.statement import Statement
 from assay.statistics.campaign.rule import CampaignEvidence, CampaignRule, Criterion, RuleOutcome, judge
+from assay.statistics.effect import estimate_of
+from assay.statistics.failure_rate import rate_lower, rate_upper, trials_needed
+from assay.statistics.guardrail import MARGINS_PER_ERROR, non_inferiority
+
+FactT = TypeVar("FactT")
+
+THIN_ERRORS = 0.5
+"""A bound that clears its threshold by fewer standard errors holds thinly: with other seeds and items, two in five such
+bounds would not hold."""
+
+OF_SEVERAL = ("left out", "breadth")
+"""Clauses of the gain that say nothing about a single benchmark."""
+
+OF_THE_GAIN = ("gain", "worth", "replication", *OF_SEVERAL)
+"""Clauses of `scale` on the primary effect."""
 
 
 class GateOutcomes(NamedTuple):
@@ -51,67 +87,20 @@ class GateOutcomes(NamedTuple):
 def judge_gates(config: CampaignConfig, facts: Facts, *, rule: CampaignRule | None = None) -> GateOutcomes:
     """Judge all gates; `rule` replaces the thresholds."""
     rule = rule or config.rule.thresholds()
-    conditions = _conditions(config, facts)
-    found = _rule_outcome(config, facts, rule, conditions)
-    gain = [
-        _clause(clause, "effect", _verdict(clause, facts, rule), config, facts, rule) for clause in found.scale_clauses
-    ]
+    needed, stops, others = _conditions(config, facts)
+    found = _rule_outcome(config, facts, rule, needed, stops, others)
+    gain = [_rule_clause(item, _verdict(item, facts, rule), config, facts, rule) for item in found.scale_clauses]
     futile = [
-        _clause(clause, "futility", _futile(clause, has_power=bool(found.has_power)), config, facts, rule)
-        for clause in found.stop_clauses
+        _rule_clause(item, _futile(item, has_power=bool(found.has_power)), config, facts, rule)
+        for item in found.stop_clauses
     ]
-    gates = (
-        _scale_gate([*gain, *conditions.needed], undeclared_clauses(config)),
-        _stop_gate([*futile, *conditions.stops], config, facts),
-        *conditions.others,
-    )
+    gates = (_scale_gate([*gain, *needed]), _stop_gate([*futile, *stops], config, facts), *others)
     return GateOutcomes(_recommended(found), gates, bool(found.has_power), bool(found.is_inconclusive))
 
 
 def recommended(config: CampaignConfig, facts: Facts, *, rule: CampaignRule | None = None) -> Recommendation:
-    """Return the recommendation of `judge_gates` without computing texts and prices."""
-    return _recommended(_rule_outcome(config, facts, rule or config.rule.thresholds(), _conditions(config, facts)))
-
-
-class _Conditions(NamedTuple):
-    """The clauses besides those on the gain."""
-
-    needed: Sequence[Clause]
-    """Clauses of `scale`."""
-    stops: Sequence[Clause]
-    others: Sequence[GateResult]
-
-
-def _conditions(config: CampaignConfig, facts: Facts) -> _Conditions:
-    return _Conditions(
-        [*needed_clauses(config, facts)],
-        [*stopping_clauses(config, facts)],
-        [_other_gate(gate, facts) for gate in config.gates],
-    )
-
-
-def _rule_outcome(config: CampaignConfig, facts: Facts, rule: CampaignRule, conditions: _Conditions) -> RuleOutcome:
-    return judge(
-        CampaignEvidence(
-            effect=facts.composite,
-            level=facts.look.level,
-            is_gate=facts.look.is_gate,
-            replication_variance=replication_variance(config, facts),
-            least_without_one=facts.breadth.least_without_one,
-            share_positive=facts.breadth.share_positive,
-            predictive_power=chance_at_last_look(config, facts, rule),
-            required_at_end=needed_at_last_look(config, facts, rule),
-            also_needed=[clause.verdict == "pass" for clause in conditions.needed],
-            also_stops=[clause.verdict == "pass" for clause in conditions.stops]
-            + [gate.verdict == "pass" for gate in conditions.others],
-        ),
-        rule,
-    )
-
-
-def _recommended(found: RuleOutcome) -> Recommendation:
-    recommendation: Recommendation = str(found.recommendation)  # type: ignore[assignment]
-    return recommendation
+    """Return the recommendation of `judge_gates` without computing prices."""
+    return _recommended(_rule_outcome(config, facts, rule or config.rule.thresholds(), *_conditions(config, facts)))
 
 
 def passes_except_holdout(config: CampaignConfig, facts: Facts) -> bool:
@@ -128,7 +117,7 @@ def undeclared_clauses(config: CampaignConfig) -> tuple[str, ...]:
     """Return the clauses that `scale` could have, and this campaign does not declare."""
     rule = config.rule
     declared = {
-        **dict.fromkeys(_OF_ONE_BENCHMARK, len(rule.primary) > 1),
+        **dict.fromkeys(OF_SEVERAL, len(rule.primary) > 1),
         "guardrails": bool(rule.guardrails),
         "safety": bool(rule.safety),
         "coverage": rule.coverage is not None,
@@ -138,24 +127,6 @@ def undeclared_clauses(config: CampaignConfig) -> tuple[str, ...]:
         "plan": rule.plan is not None,
     }
     return tuple(name for name, is_declared in declared.items() if not is_declared)
-
-
-def _scale_gate(clauses: Sequence[Clause], undeclared: Sequence[str]) -> GateResult:
-    verdicts, worst = [clause.verdict for clause in clauses], blocking_clause(clauses)
-    declared = [clause for clause in clauses if clause.name not in undeclared]
-    num_held = sum(clause.verdict == "pass" for clause in declared)
-    held = f"{num_held} of {len(declared)} declared clauses hold."
-    all_hold = f"{len(declared)} of {len(declared) + len(undeclared)} clauses are declared, and all hold"
-    return GateResult(
-        gate="scale",
-        then="scale",
-        verdict="pass" if worst is None else "fail" if "fail" in verdicts else "undecided",
-        reason=f"{held} {worst.name}: {worst.reason}"
-        if worst
-        else f"{all_hold}{'; not declared: ' if undeclared else ''}{', '.join(undeclared)}.",
-        clauses=tuple(clauses),
-        more=worst.more if worst else None,
-    )
 
 
 def blocking_clause(clauses: Sequence[Clause]) -> Clause | None:
@@ -172,49 +143,137 @@ def blocking_clause(clauses: Sequence[Clause]) -> Clause | None:
     return min(open_, key=price, default=None)
 
 
+def _conditions(
+    config: CampaignConfig, facts: Facts
+) -> tuple[Sequence[Clause], Sequence[Clause], Sequence[GateResult]]:
+    """Return the clauses besides those on the gain: those that `scale` needs, those that each mean `stop`, and the
+    further gates."""
+    rule = config.rule
+    stops = [harm_clause(item.benchmark, item.margin, facts) for item in rule.guardrails]
+    stops += [rate_clause(item.benchmark, item.max_rate, facts) for item in rule.safety]
+    return [*_needed(config, facts)], stops, [_other_gate(gate, facts) for gate in config.gates]
+
+
+def _needed(config: CampaignConfig, facts: Facts) -> Iterator[Clause]:
+    rule = config.rule
+    yield from (guardrail_clause(guardrail, config, facts) for guardrail in rule.guardrails)
+    yield from (safety_clause(safety, facts) for safety in rule.safety)
+    if rule.coverage is not None:
+        yield coverage_clause(*_gathered(facts.coverage))
+    if rule.drill is not None:
+        yield audit_clause(facts) if rule.drill == "audit" else drill_clause(*_gathered(facts.drill), facts)
+    if rule.sealed is not None:
+        yield sealed_clause(rule.sealed, facts)
+    if rule.scaling is not None:
+        yield scaling_clause(_gathered(facts.forecast), rule.least_effect, facts.unit)
+    if rule.plan is not None:
+        yield plan_clause(rule.plan, _gathered(facts.plan))
+    yield budget_clause(facts)
+
+
+def _rule_outcome(
+    config: CampaignConfig,
+    facts: Facts,
+    rule: CampaignRule,
+    needed: Sequence[Clause],
+    stops: Sequence[Clause],
+    others: Sequence[GateResult],
+) -> RuleOutcome:
+    return judge(
+        CampaignEvidence(
+            effect=facts.composite,
+            level=facts.look.level,
+            is_gate=facts.look.is_gate,
+            replication_variance=replication_variance(config, facts),
+            least_without_one=facts.breadth.least_without_one,
+            share_positive=facts.breadth.share_positive,
+            predictive_power=chance_at_last_look(config, facts, rule),
+            required_at_end=needed_at_last_look(config, facts, rule),
+            also_needed=[clause.verdict == "pass" for clause in needed],
+            also_stops=[clause.verdict == "pass" for clause in stops] + [gate.verdict == "pass" for gate in others],
+        ),
+        rule,
+    )
+
+
+def _recommended(found: RuleOutcome) -> Recommendation:
+    recommendation: Recommendation = str(found.recommendation)  # type: ignore[assignment]
+    return recommendation
+
+
+# Gates
+
+
+def _scale_gate(clauses: Sequence[Clause]) -> GateResult:
+    worst = blocking_clause(clauses)
+    has_failed = any(clause.verdict == "fail" for clause in clauses)
+    return GateResult(
+        gate="scale",
+        then="scale",
+        verdict="pass" if worst is None else "fail" if has_failed else "undecided",
+        decided_by=worst.name if worst else None,
+        clauses=tuple(clauses),
+        more=worst.more if worst else None,
+    )
+
+
 def _stop_gate(clauses: Sequence[Clause], config: CampaignConfig, facts: Facts) -> GateResult:
     shown = [clause for clause in clauses if clause.verdict == "pass"]
-    is_last = _is_last_look(config, facts)
-    verdict: GateVerdict = "pass" if shown else "fail" if is_last else "undecided"
+    verdict: GateVerdict = "pass" if shown else "fail" if _is_last_look(config, facts) else "undecided"
     shown += [clause for clause in clauses if clause.verdict == "undecided"]
-    reason = f"{shown[0].name}: {shown[0].reason}" if shown else "No reason to stop is shown."
-    return GateResult(gate="stop", then="stop", verdict=verdict, reason=reason, clauses=tuple(clauses))
+    return GateResult(
+        gate="stop",
+        then="stop",
+        verdict=verdict,
+        decided_by=shown[0].name if shown else None,
+        clauses=tuple(clauses),
+    )
 
 
 def _other_gate(gate: Gate, facts: Facts) -> GateResult:
     clauses = tuple(condition_clause(condition, facts) for condition in gate.conditions)
-    met = [clause.verdict == "pass" for clause in clauses]
-    passes = all(met) if gate.when == "all" else any(met)
-    shown = next((clause for clause in clauses if clause.verdict == "pass"), None)
+    met = [clause for clause in clauses if clause.verdict == "pass"]
+    passes = len(met) == len(clauses) if gate.when == "all" else bool(met)
     return GateResult(
         gate=gate.name,
         then=gate.then,
         verdict="pass" if passes else "fail",
-        reason=f"{shown.name}: {shown.reason}" if passes and shown else "Its conditions are not met.",
+        decided_by=met[0].name if passes else None,
         clauses=clauses,
     )
 
 
-def _clause(
-    found: Criterion, kind: str, verdict: GateVerdict, config: CampaignConfig, facts: Facts, rule: CampaignRule
+def _is_last_look(config: CampaignConfig, facts: Facts) -> bool:
+    return facts.num_seeds >= config.seeds
+
+
+# Clauses on the gain
+
+
+def _rule_clause(
+    found: Criterion, verdict: GateVerdict, config: CampaignConfig, facts: Facts, rule: CampaignRule
 ) -> Clause:
-    """Return a clause of the rule with its texts."""
-    value = float(found.value)
+    """Return a clause of the rule with its numbers."""
+    name, value = found.name, float(found.value)
+    is_of_gain = name in OF_THE_GAIN
     cleared = _cleared(found, facts)
-    is_thin = kind == "effect" and verdict == "pass" and cleared < THIN_ERRORS
-    reason = _reason(found, kind, verdict, config, facts, rule)
     return Clause(
-        name=found.name,
-        type=kind,
+        name=name,
+        type=name,
         verdict=verdict,
-        requirement=_requirement(found.name, config, facts, rule),
-        seen=_seen(found.name, value, config, facts),
-        value=value if np.isfinite(value) else None,
+        reason=_reason(name, verdict, config, facts),
+        value=_finite(value),
         bound=float(found.limit),
-        reason=f"{reason.removesuffix('.')}{thin_text(cleared)}." if is_thin else reason,
+        unit=facts.unit,
+        values={
+            "level": rule.futility_level if name == "too small" else facts.look.level,
+            "least": rule.least_effect,
+            "seeds": config.seeds,
+            "cleared": _finite(cleared),
+        },
         benchmarks=config.rule.primary,
-        is_thin=is_thin,
-        more=_more(found.name, config, facts, rule) if kind == "effect" and verdict != "pass" else None,
+        is_thin=is_of_gain and verdict == "pass" and cleared < THIN_ERRORS,
+        more=_more(name, config, facts, rule) if is_of_gain and verdict != "pass" else None,
     )
 
 
@@ -225,7 +284,7 @@ def _cleared(found: Criterion, facts: Facts) -> float:
             return float(found.value - found.limit) / max(float(facts.composite.standard_error), 1e-300)
         case "worth" | "replication":
             return float(ndtri(found.value) - ndtri(found.limit))
-    return np.inf
+    return math.inf
 
 
 def _verdict(found: Criterion, facts: Facts, rule: CampaignRule) -> GateVerdict:
@@ -249,86 +308,306 @@ def _futile(found: Criterion, *, has_power: bool) -> GateVerdict:
     return "pass" if has_power or found.name == "too small" else "undecided"
 
 
-def _seen(name: str, value: float, config: CampaignConfig, facts: Facts) -> str:
-    match name:
-        case "gain" | "left out" | "too small":
-            return effect_text(value, facts.unit)
-        case "breadth":
-            return f"{100 * value:.0f}%"
-        case "no way" if _is_last_look(config, facts):
-            return "not evaluated: no look is left"
-    return chance_text(value)
-
-
-def _reason(
-    found: Criterion, kind: str, verdict: GateVerdict, config: CampaignConfig, facts: Facts, rule: CampaignRule
-) -> str:
-    name = found.name
-    if kind == "futility" and verdict == "undecided":
-        return WITHOUT_POWER
-    if len(config.rule.primary) == 1 and name in _OF_ONE_BENCHMARK:
-        return _OF_ONE_BENCHMARK[name]
-    if name == "no way" and _is_last_look(config, facts):
-        return "It is evaluated before the last look only."
-    if name == "too small" and verdict == "pass":
-        level = chance_text(rule.futility_level)
-        upper = effect_text(float(found.value), facts.unit)
-        return f"Even the one-sided {level} upper bound of the gain, {upper}, is too small to be worth it."
-    return _WORDS[name][["pass", "undecided", "fail"].index(verdict)]
-
-
-def _is_last_look(config: CampaignConfig, facts: Facts) -> bool:
-    return facts.num_seeds >= config.seeds
+def _reason(name: str, verdict: GateVerdict, config: CampaignConfig, facts: Facts) -> str:
+    if name not in OF_THE_GAIN and verdict == "undecided":
+        return "no power"
+    if name in OF_SEVERAL and len(config.rule.primary) == 1:
+        return "one benchmark"
+    return "no look left" if name == "no way" and _is_last_look(config, facts) else verdict
 
 
 def _more(name: str, config: CampaignConfig, facts: Facts, rule: CampaignRule) -> MoreEvidence:
     more = more_seeds(config, facts, rule)
     # The effect of more seeds on the gain can be predicted; on its breadth it cannot, unless they do nothing
     # for the gain.
-    if name in ("gain", "worth", "replication") or not would_help(more):
+    if name not in OF_SEVERAL or not more.would_help():
         return more
     return more.model_copy(update={"probability": None})
 
 
-def _requirement(name: str, config: CampaignConfig, facts: Facts, rule: CampaignRule) -> str:
-    level = f"{100 * facts.look.level:.4g}%"
-    least = bound_text(rule.least_effect, facts.unit)
+# Clauses on one benchmark
+
+
+def guardrail_clause(rule: GuardrailRule, config: CampaignConfig, facts: Facts) -> Clause:
+    """Test non-inferiority by a margin."""
+    benchmark = facts.benchmarks[rule.benchmark]
+    harm = benchmark.harm
+    found = non_inferiority(harm, margin=rule.margin)
+    is_undersized = found.verdict == "undersized"
+    verdict: GateVerdict = "undecided" if found.verdict == "undersized" else found.verdict
+    cleared = (rule.margin - found.upper) / max(found.standard_error, 1e-300)
+    is_error_known = math.isfinite(found.standard_error)
+    return Clause(
+        name=f"guardrail: {rule.benchmark}",
+        type="guardrail",
+        verdict=verdict,
+        reason="error unknown" if is_undersized and not is_error_known else found.verdict,
+        value=_finite(found.upper),
+        bound=rule.margin,
+        unit=benchmark.unit,
+        values={
+            "harm": _finite(found.harm),
+            "error": _finite(found.standard_error),
+            "margins_per_error": MARGINS_PER_ERROR,
+            "cleared": _finite(cleared),
+        },
+        benchmarks=(rule.benchmark,),
+        is_thin=verdict == "pass" and cleared < THIN_ERRORS,
+        more=more_items(benchmark, harm, rule.margin, found.items_factor, config, facts)
+        if verdict == "undecided"
+        else None,
+    )
+
+
+def harm_clause(benchmark: str, margin: float, facts: Facts) -> Clause:
+    """Test whether the candidate is worse by more than `margin`."""
+    found = facts.benchmarks[benchmark]
+    harm = found.harm
+    lower = float(harm.lower)
+    return Clause(
+        name=f"harm: {benchmark}",
+        type="harm",
+        **_met(lower > margin),
+        value=_finite(lower),
+        bound=margin,
+        unit=found.unit,
+        values={"harm": _finite(float(harm.effect.mean))},
+        benchmarks=(benchmark,),
+    )
+
+
+def safety_clause(rule: SafetyRule, facts: Facts) -> Clause:
+    """Compare the upper bound of a failure rate, in the candidate's worst seed, with its limit."""
+    benchmark = facts.benchmarks[rule.benchmark]
+    trials = benchmark.trials
+    upper, lower = float(rate_upper(*trials)), float(rate_lower(*trials))
+    verdict: GateVerdict = "pass" if upper <= rule.max_rate else "fail" if lower > rule.max_rate else "undecided"
+    missing = trials_needed(rule.max_rate, failures=trials.failures) - math.floor(trials.number)
+    more = {"items": missing, "benchmark": benchmark.name, "is_clustered": _is_clustered(benchmark)}
+    return Clause(
+        name=f"safety: {rule.benchmark}",
+        type="safety",
+        verdict=verdict,
+        reason=verdict,
+        value=upper,
+        bound=rule.max_rate,
+        values={**_failures(benchmark), "lower": lower},
+        benchmarks=(rule.benchmark,),
+        is_thin=verdict == "pass" and float(rate_upper(trials.failures + 1, trials.number)) > rule.max_rate,
+        more=_fix("items without failure", **more) if verdict == "undecided" else None,
+    )
+
+
+def rate_clause(benchmark: str, max_rate: float, facts: Facts) -> Clause:
+    """Test whether a failure rate is above its limit."""
+    found = facts.benchmarks[benchmark]
+    lower = float(rate_lower(*found.trials))
+    return Clause(
+        name=f"unsafe: {benchmark}",
+        type="rate_above",
+        **_met(lower > max_rate),
+        value=lower,
+        bound=max_rate,
+        values=_failures(found),
+        benchmarks=(benchmark,),
+    )
+
+
+def _failures(benchmark: BenchmarkFacts) -> dict[str, Any]:
+    failed = benchmark.failed
     return {
-        "gain": f"the one-sided {level} lower bound of the gain is above 0",
-        "worth": f"the gain is at least {least}: {chance_text(rule.least_probability)} sure",
-        "replication": f"{config.seeds} new seeds find a gain: {chance_text(rule.least_replication)} sure",
-        "left out": f"without any one benchmark, {chance_text(rule.least_share_left)} of the gain is left",
-        "breadth": f"{chance_text(rule.least_share_positive)} of the primary benchmarks gain",
-        "too small": f"the one-sided {chance_text(rule.futility_level)} upper bound of the gain is below {least}",
-        "unlikely": f"the gain is at least {least}: less than {chance_text(rule.stop_probability)} sure",
-        "no way": f"scale by the last look: less than {chance_text(rule.least_predictive_power)} likely",
-    }[name]
+        "failures": int(np.count_nonzero(failed)),
+        "items": failed.size,
+        "clusters": benchmark.num_clusters,
+        "trials": float(benchmark.trials.number),
+    }
 
 
-WITHOUT_POWER = "This design would miss a clear gain, so this is no reason to stop."
+def _is_clustered(benchmark: BenchmarkFacts) -> bool:
+    return benchmark.num_clusters != benchmark.failed.size
 
-_WORDS = {
-    "gain": ("The gain is shown.", "No gain is shown yet.", "The candidate is worse than the baseline."),
-    "worth": (
-        "The gain is large enough.",
-        "The gain may be smaller than the least effect.",
-        "The gain is probably smaller than the least effect.",
-    ),
-    "replication": (
-        "A replication would probably find the gain.",
-        "A replication may not find the gain.",
-        "A replication would probably not find a gain.",
-    ),
-    "left out": ("The gain does not rest on one benchmark.", *["The gain rests on one benchmark."] * 2),
-    "breadth": ("Enough benchmarks gain.", *["Too few benchmarks gain."] * 2),
-    "too small": ("The gain is too small.", *["The gain may be large enough."] * 2),
-    "unlikely": ("The gain is probably smaller than the least effect.", *["The gain may reach the least effect."] * 2),
-    "no way": ("More seeds would probably not show a gain.", *["More seeds may show a gain."] * 2),
-}
-"""By clause: the reason if it passes, is undecided, and fails."""
 
-_OF_ONE_BENCHMARK = {
-    "left out": "There is only one benchmark, so none is left out.",
-    "breadth": "There is only one benchmark; other benchmarks are unknown.",
-}
-"""Reasons of clauses that do not apply to one benchmark."""
+def sealed_clause(rule: SealedRule, facts: Facts) -> Clause:
+    """Check whether the gain holds on a holdout that was never scored before: D_sealed >= share x D_primary."""
+    least = rule.least_share * float(facts.composite.mean)
+    found = facts.holdout
+    value = None if found is None or found.benchmark is None else float(found.benchmark.effect.mean)
+    values: dict[str, Any] = {"share": rule.least_share, "least": least}
+    verdict: GateVerdict
+    if found is None:
+        verdict, reason = "undecided", "not opened"
+    elif found.benchmark is None or value is None:
+        verdict, reason = "fail", "invalid"
+        values["problem"] = _tree(found.problem)
+    else:
+        verdict = reason = "pass" if value >= least else "fail"
+        values["effect"] = estimate_of(found.benchmark.effect).model_dump()
+    return Clause(
+        name=f"sealed: {rule.benchmark}",
+        type="sealed",
+        verdict=verdict,
+        reason=reason,
+        value=value,
+        bound=None if value is None else least,
+        unit=facts.unit if found is None or found.benchmark is None else found.benchmark.unit,
+        values=values,
+        benchmarks=(rule.benchmark,),
+        evidence=() if found is None or found.opening is None else (found.opening,),
+        more={"fail": _fix("find what was tuned"), "invalid": _fix("new holdout")}.get(reason),
+    )
+
+
+# Clauses on records and costs
+
+
+def audit_clause(facts: Facts) -> Clause:
+    """Check whether the receipts of every run prove that each row was trained on exactly once."""
+    failed = next((run for run in facts.runs if run.audit_verdict != "pass"), None)
+    problem = {"run_id": failed.run_id, "audit": failed.audit_verdict} if failed else {}
+    return Clause(
+        name="drill: audit",
+        type="audit",
+        **_met(failed is None),
+        value=float(sum(run.audit_verdict == "pass" for run in facts.runs)),
+        bound=float(len(facts.runs)),
+        values={"restarts": sum(run.num_attempts - 1 for run in facts.runs), **problem},
+        more=MoreEvidence(what=Statement(code="find loss", values={"run_id": failed.run_id}), device_s=failed.device_s)
+        if failed
+        else None,
+    )
+
+
+def drill_clause(report: DrillReport, source: Source, facts: Facts) -> Clause:
+    """Check whether the drill on record passed, and was one of this recipe."""
+    failed = [exercise for exercise in report.exercises if exercise.problem]
+    difference = report.difference_from(facts.recipe)
+    values: dict[str, Any] = {"workers": report.workers, "difference": difference}
+    if failed:
+        values |= {"exercise": failed[0].name, "problem": failed[0].problem}
+    verdict: GateVerdict = "fail" if difference is not None else report.verdict
+    fix = "drill again" if difference is not None else "repair drill"
+    return Clause(
+        name="drill",
+        type="drill",
+        verdict=verdict,
+        reason="other recipe" if difference is not None else "problem" if failed else verdict,
+        value=float(len(report.exercises) - len(failed)),
+        bound=float(len(report.exercises)),
+        values=values,
+        evidence=(source,),
+        more=None if difference is None and report.passed() else _fix(fix),
+    )
+
+
+def coverage_clause(coverage: Coverage, source: Source) -> Clause:
+    """Check whether every failure mode has a benchmark of known power."""
+    holes = coverage.holes
+    names = [f"{mode.name} ({mode.owner})" for mode in holes]
+    return Clause(
+        name="coverage",
+        type="coverage",
+        **_met(not holes),
+        value=float(len(holes)),
+        bound=0.0,
+        values={"holes": names, "first": holes[0].model_dump() if holes else None},
+        evidence=(source,),
+        more=_fix("add benchmarks", modes=names) if holes else None,
+    )
+
+
+def scaling_clause(found: ForecastFacts, least_effect: float, unit: str) -> Clause:
+    """Check whether the calibrated lower bound of the gain at the target scale reaches the least effect."""
+    shared: dict[str, Any] = {"name": "target scale", "type": "scaling", "unit": unit, "evidence": found.sources}
+    values: dict[str, Any] = {"least": least_effect}
+    if found.gain is None:
+        values = {**values, "problem": found.problem}
+        more = _fix("other scales")
+        return Clause(**shared, verdict="undecided", reason="no forecast", values=values, more=more)
+    low, value = found.gain
+    verdict: GateVerdict = "pass" if low >= least_effect else "fail" if value < least_effect else "undecided"
+    return Clause(
+        **shared,
+        verdict=verdict,
+        reason=verdict,
+        value=low,
+        bound=least_effect,
+        values={**values, "expected": value},
+        more=None if verdict == "pass" else _fix("scale between"),
+    )
+
+
+def plan_clause(rule: PlanRule, plan: PlanFacts) -> Clause:
+    """Check whether the plan's simulation is on time and in budget often enough."""
+    is_met = plan.on_time >= rule.p_on_time and plan.in_budget >= rule.p_in_budget
+    return Clause(
+        name="plan",
+        type="plan",
+        **_met(is_met),
+        value=min(plan.on_time - rule.p_on_time, plan.in_budget - rule.p_in_budget),
+        bound=0.0,
+        values={
+            "on_time": plan.on_time,
+            "in_budget": plan.in_budget,
+            "least_on_time": rule.p_on_time,
+            "least_in_budget": rule.p_in_budget,
+            "decision": dict(plan.decision),
+        },
+        evidence=(plan.source,),
+        more=None if is_met else _fix("other plan"),
+    )
+
+
+def budget_clause(facts: Facts) -> Clause:
+    """Check whether both arms stayed within the campaign's budget."""
+    is_met = facts.spent_s <= facts.budget_s
+    return Clause(
+        name="budget",
+        type="budget",
+        **_met(is_met),
+        value=facts.spent_s / 3600,
+        bound=facts.budget_s / 3600,
+        unit="device-hours",
+        more=None if is_met else _fix("larger budget"),
+    )
+
+
+def condition_clause(condition: Condition, facts: Facts) -> Clause:
+    """Return the clause of one condition of an additional gate."""
+    match condition:
+        case HarmCondition():
+            return harm_clause(condition.benchmark, condition.margin, facts)
+        case RateCondition():
+            return rate_clause(condition.benchmark, condition.max_rate, facts)
+        case SpentCondition():
+            return Clause(
+                name="spent",
+                type="spent",
+                **_met(facts.spent_s > condition.device_hours * 3600),
+                value=facts.spent_s / 3600,
+                bound=condition.device_hours,
+                unit="device-hours",
+            )
+
+
+def _met(is_met: bool) -> dict[str, Any]:
+    """Return verdict and reason of a clause that holds or does not."""
+    verdict = "pass" if is_met else "fail"
+    return {"verdict": verdict, "reason": verdict}
+
+
+def _fix(code: str, **values: Any) -> MoreEvidence:
+    return MoreEvidence(what=Statement(code=code, values=values))
+
+
+def _tree(statement: Statement | None) -> dict[str, Any] | None:
+    return None if statement is None else {"code": statement.code, "values": statement.values}
+
+
+def _gathered(fact: FactT | None) -> FactT:
+    """Assert that a fact which the rule needs was gathered."""
+    assert fact is not None, "what the rule asks for is gathered before it is judged"
+    return fact
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -6,13 +6,13 @@ price is that of a new campaign that is large enough to decide either way.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from assay.base.units import number_of
 from assay.decision.config import CampaignConfig
-from assay.decision.facts import Facts
-from assay.decision.sentences import NO_EVIDENCE, bound_text, is_beyond
+from assay.decision.facts import BenchmarkFacts, Facts, largest_mean_difference
 from assay.records.decision import MoreEvidence
+from assay.records.statement import Statement
 from assay.statistics.campaign.rule import (
     CampaignRule,
     OutcomeProbabilities,
@@ -22,7 +22,7 @@ from assay.statistics.campaign.rule import (
     required_at_end,
 )
 from assay.statistics.effect import Effect
-from assay.statistics.guardrail import is_sized, non_inferiority
+from assay.statistics.guardrail import Harm, is_sized, non_inferiority
 from assay.statistics.interval import cluster_sums
 
 MIN_PASS_PROBABILITY = 0.5
@@ -95,11 +95,38 @@ def seeds_to_look(look: int, facts: Facts, *, probability: float | None = None) 
     """Return the seeds that are missing for the look at `look` seeds."""
     extra = look - facts.num_seeds
     return MoreEvidence(
-        what=f"{number_of(extra, 'more seed')} of both arms, to the look at {look}",
+        what=Statement(code="seeds", values={"seeds": extra, "look": look}),
         num_seeds=extra,
         device_s=extra * facts.pair_s,
         probability=probability,
     )
+
+
+def more_items(
+    benchmark: BenchmarkFacts, harm: Harm, margin: float, items_factor: float, config: CampaignConfig, facts: Facts
+) -> MoreEvidence:
+    """Return what would decide a guardrail: a declared look at which it is precise enough, or more items; else, the
+    seeds of a new campaign, or a wider margin."""
+    for look in config.all_looks:
+        if look > facts.num_seeds and is_sized(standard_error_at(look, harm.effect, facts), margin):
+            return seeds_to_look(look, facts)
+    values: dict[str, Any] = {"benchmark": benchmark.name}
+    code = "wider margin"
+    if math.isinf(float(harm.effect.item_variance)):
+        code = "differing items"
+    elif math.isfinite(items_factor) and items_factor > 1.0:
+        num_items = benchmark.differences.shape[1]
+        values["items"] = extra = math.ceil((items_factor - 1.0) * num_items)
+        code = "items"
+        if _lacks_items(benchmark.name, num_items + extra, facts):
+            code, values["most"] = "items or margin", facts.most_items[benchmark.name]
+    else:
+        ahead = range(config.seeds + 1, MAX_SEEDS + 1)
+        enough = (seeds for seeds in ahead if is_sized(standard_error_at(seeds, harm.effect, facts), margin))
+        values["seeds"] = MAX_SEEDS
+        if (seeds := next(enough, None)) is not None:
+            code, values["seeds"] = "campaign of seeds", seeds
+    return MoreEvidence(what=Statement(code=code, values=values))
 
 
 def deciding_campaign(config: CampaignConfig, facts: Facts, rule: CampaignRule) -> MoreEvidence:
@@ -112,53 +139,55 @@ def deciding_campaign(config: CampaignConfig, facts: Facts, rule: CampaignRule) 
     for seeds in range(config.seeds, MAX_SEEDS + 1):
         found = _new_outcomes(config, facts, rule, seeds)
         if found.to_decide >= MIN_DECISION_PROBABILITY and _can_speak(open_, facts, seeds):
-            return _new_campaign(facts, seeds, found, "")
+            return _new_campaign(facts, seeds, found, {})
     factors = [2**power for power in range(1, 1 + math.ceil(math.log2(MAX_ITEMS_FACTOR)))]
-    names = (*config.rule.primary, *open_)
+    names = list(dict.fromkeys((*config.rule.primary, *open_)))
     available = [factor for factor in factors if all(_has_items(name, factor, facts) for name in names)]
     for seeds in (config.seeds, MAX_SEEDS):
         for factor in available:
             found = _new_outcomes(config, facts, rule, seeds, items_factor=float(factor))
             if found.to_decide >= MIN_DECISION_PROBABILITY and _can_speak(open_, facts, seeds, factor):
-                return _new_campaign(facts, seeds, found, f", on {_items_text(names, facts, factor)}")
-    return _other_than_evidence(
-        config, facts, rule, available, [factor for factor in factors if factor not in available]
+                items = {name: factor * facts.benchmarks[name].differences.shape[1] for name in names}
+                return _new_campaign(facts, seeds, found, items)
+    lacking = [factor for factor in factors if factor not in available]
+    most = max(available, default=1)
+    return MoreEvidence(
+        what=Statement(
+            code="no more evidence", values={"seeds": MAX_SEEDS, "factor": most, "is_used_up": bool(lacking)}
+        ),
+        instead=tuple(_other_fixes(config, facts, rule, names, most, lacking)) or (Statement(code="another measure"),),
     )
 
 
-def _other_than_evidence(
-    config: CampaignConfig, facts: Facts, rule: CampaignRule, available: Sequence[int], lacking: Sequence[int]
-) -> MoreEvidence:
-    """Return what would help if no campaign on the dataset does: rows that it lacks, or another claim.
+def _other_fixes(
+    config: CampaignConfig, facts: Facts, rule: CampaignRule, names: Sequence[str], most: int, lacking: Sequence[int]
+) -> Iterator[Statement]:
+    """Yield what would help if no campaign on the dataset does: rows that it lacks, or another claim.
 
-    `available` and `lacking` are factors on the items that the dataset has and lacks.
+    `most` is the largest factor on the items that the dataset has, `lacking` are those that it has not.
     """
     open_ = _open_guardrails(config, facts)
-    names = (*config.rule.primary, *open_)
-    most = max(available, default=1)
-    design = f"{MAX_SEEDS} seeds on {f'{most} times ' if most > 1 else ''}as many items"
 
     def decides(factor: int, rule_: CampaignRule) -> bool:
         found = _new_outcomes(config, facts, rule_, MAX_SEEDS, items_factor=float(factor))
         return bool(found.to_decide >= MIN_DECISION_PROBABILITY)
 
-    fixes = [text for name in dict.fromkeys(names) if (text := _giant_text(name, facts))]
+    yield from (giant for name in names if (giant := _giant_cluster(facts.benchmarks[name])) is not None)
     for factor in lacking:
         if decides(factor, rule) and _can_speak(open_, facts, MAX_SEEDS, factor):
-            fixes.append(f"new rows: {_draws_text(names, facts, factor)}")
+            draws = [_draws(facts.benchmarks[name], factor) for name in names]
+            yield Statement(code="new rows", values={"draws": draws})
             break
     for times in () if decides(most, rule) else CLAIMS:
         claim = times * rule.least_effect
-        if decides(most, rule.model_copy(update={"least_effect": claim})) and not is_beyond(claim, facts.unit):
-            gain = f"a gain of {bound_text(claim, facts.unit)}"
-            kind, verb = ("smaller", "show") if times < 1.0 else ("larger", "rule out")
-            fixes.append(f"a {kind} claim that {design} would {verb}: {gain} (rule.least_effect)")
+        is_possible = claim < largest_mean_difference(facts.unit)
+        if is_possible and decides(most, rule.model_copy(update={"least_effect": claim})):
+            code = "smaller claim" if times < 1.0 else "larger claim"
+            values = {"gain": claim, "unit": facts.unit, "seeds": MAX_SEEDS, "factor": most}
+            yield Statement(code=code, values=values)
             break
     if open_:
-        fixes.append(f"a wider margin of {' and '.join(open_)}")
-    no_more = ", and the dataset has no more" if lacking else ""
-    fix = ", or ".join(fixes) or "another way to measure"
-    return MoreEvidence(what=f"{NO_EVIDENCE} ({design} would hardly do{no_more}), but {fix}")
+        yield Statement(code="wider margins", values={"benchmarks": list(open_)})
 
 
 def standard_error_at(num_seeds: int, effect: Effect, facts: Facts, *, items_factor: float = 1.0) -> float:
@@ -168,12 +197,9 @@ def standard_error_at(num_seeds: int, effect: Effect, facts: Facts, *, items_fac
     return math.sqrt(items + seeds * facts.num_seeds / num_seeds)
 
 
-def lacking_rows_text(name: str, number: int, facts: Facts) -> str:
-    """Return a note if the dataset has fewer rows than needed; else an empty string."""
-    most = facts.most_items.get(name)
-    if most is None or number <= most:
-        return ""
-    return f", more than the dataset has (about {most:,} if all of it were held out)"
+def _lacks_items(name: str, number: int, facts: Facts) -> bool:
+    """Return whether the dataset has fewer rows than needed."""
+    return number > facts.most_items.get(name, math.inf)
 
 
 def _open_guardrails(config: CampaignConfig, facts: Facts) -> dict[str, float]:
@@ -195,7 +221,7 @@ def _can_speak(open_: Mapping[str, float], facts: Facts, seeds: int, items_facto
 
 
 def _has_items(name: str, factor: int, facts: Facts) -> bool:
-    return not lacking_rows_text(name, factor * facts.benchmarks[name].differences.shape[1], facts)
+    return not _lacks_items(name, factor * facts.benchmarks[name].differences.shape[1], facts)
 
 
 def _new_outcomes(
@@ -207,9 +233,11 @@ def _new_outcomes(
     )
 
 
-def _new_campaign(facts: Facts, seeds: int, chances: OutcomeProbabilities, on_items: str) -> MoreEvidence:
+def _new_campaign(facts: Facts, seeds: int, chances: OutcomeProbabilities, items: Mapping[str, int]) -> MoreEvidence:
+    most = [facts.most_items[name] for name in items if name in facts.most_items]
+    values = {"seeds": seeds, "items": dict(items), "most": min(most, default=None)}
     return MoreEvidence(
-        what=f"a new campaign with {number_of(seeds, 'fresh seed')}{on_items} and the same gates",
+        what=Statement(code="new campaign", values=values),
         num_seeds=seeds,
         device_s=seeds * facts.pair_s,
         probability=float(chances.to_scale),
@@ -217,35 +245,21 @@ def _new_campaign(facts: Facts, seeds: int, chances: OutcomeProbabilities, on_it
     )
 
 
-def _draws_text(names: Iterable[str], facts: Facts, factor: int) -> str:
-    """`176 clusters of code instead of 22`: independent draws are what counts."""
-    parts = []
-    for name in dict.fromkeys(names):
-        found = facts.benchmarks[name]
-        number = found.num_clusters
-        what = "items" if number == found.differences.shape[1] else "clusters"
-        parts.append(f"{factor * number:,} {what} of {name} instead of {number:,}")
-    return " and ".join(parts)
+def _draws(benchmark: BenchmarkFacts, factor: int) -> dict[str, Any]:
+    """Return the independent draws that count, now and needed: items, or clusters."""
+    number = benchmark.num_clusters
+    are_items = number == benchmark.differences.shape[1]
+    return {"benchmark": benchmark.name, "now": number, "needed": factor * number, "are_items": are_items}
 
 
-def _giant_text(name: str, facts: Facts) -> str:
-    """Return a note if one cluster dominates the mean; else an empty string."""
-    found = facts.benchmarks[name]
-    weights = cluster_sums(found.weights, found.clusters)
+def _giant_cluster(benchmark: BenchmarkFacts) -> Statement | None:
+    """Return that one cluster dominates the mean, if one does."""
+    weights = cluster_sums(benchmark.weights, benchmark.clusters)
     share = float(weights.max() / weights.sum())
-    if share < GIANT_SHARE or found.num_clusters < 2:
-        return ""
-    return f"smaller clusters: one of the {found.num_clusters:,} of {name} holds {share:.0%} of its items"
-
-
-def _items_text(names: Iterable[str], facts: Facts, factor: int) -> str:
-    """`16,000 items of code and 8,000 of prose`."""
-    counts = [(name, factor * facts.benchmarks[name].differences.shape[1]) for name in dict.fromkeys(names)]
-    text = " and ".join(
-        f"{count:,}{' items' if index == 0 else ''} of {name}" for index, (name, count) in enumerate(counts)
-    )
-    most = [facts.most_items[name] for name, _ in counts if name in facts.most_items]
-    return f"{text} (held-out rows, of about {min(most):,} that there are)" if most else text
+    if share < GIANT_SHARE or benchmark.num_clusters < 2:
+        return None
+    values = {"benchmark": benchmark.name, "clusters": benchmark.num_clusters, "share": share}
+    return Statement(code="smaller clusters", values=values)
 
 
 def _chance(config: CampaignConfig, facts: Facts, rule: CampaignRule, seeds: int, level: float) -> float:

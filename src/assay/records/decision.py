@@ -5,18 +5,19 @@
                          baseline            condition  of them        narrow |     next candidates
                                                                        stop         are patches on
 
-A clause carries its own numbers, so that a reader can check it, and names the records they come from. Nothing
-here is edited: a decision made on more evidence is a new record.
+Records hold codes, numbers and names. `reporting.views.statements` has the words, so these may change without a
+record changing. Nothing here is edited: a decision made on more evidence is a new record.
 """
 
 from typing import Any, Literal
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from assay.records.campaign import CampaignRun
 from assay.records.evaluation import Estimate
 from assay.records.evidence import Look
 from assay.records.record import Record
+from assay.records.statement import Statement
 
 GateVerdict = Literal["pass", "fail", "undecided"]
 """`pass`: the condition is met by the evidence; `fail`: it is not met; `undecided`: more evidence could
@@ -24,6 +25,9 @@ tell."""
 
 Recommendation = Literal["scale", "narrow", "stop"]
 GateKind = Literal["scale", "stop", "rollback"]
+
+LEAST_CHANCE = 0.005
+"""A fix with a smaller probability does not count as one."""
 
 
 class Source(Record):
@@ -37,7 +41,7 @@ class Source(Record):
 class MoreEvidence(Record):
     """An experiment and its cost."""
 
-    what: str
+    what: Statement
     num_seeds: NonNegativeInt = 0
     """Per arm."""
     device_s: NonNegativeFloat | None = None
@@ -45,6 +49,13 @@ class MoreEvidence(Record):
     """That the clause then passes."""
     decision_probability: float | None = None
     """That it leads to `scale` or `stop`."""
+    instead: tuple[Statement, ...] = ()
+    """What would help if no such experiment does."""
+
+    def would_help(self) -> bool:
+        """Return whether it may turn a clause or lead to a decision."""
+        known = [chance for chance in (self.probability, self.decision_probability) if chance is not None]
+        return not known or max(known) >= LEAST_CHANCE
 
 
 class Clause(Record):
@@ -53,12 +64,14 @@ class Clause(Record):
     name: str
     type: str
     verdict: GateVerdict
-    requirement: str
-    seen: str
+    reason: str
+    """Code; the verdict if that says all."""
     value: float | None = None
     bound: float | None = None
     """Compared with `value`."""
-    reason: str
+    unit: str = ""
+    values: dict[str, Any] = Field(default_factory=dict)
+    """Further numbers and names behind the verdict."""
     benchmarks: tuple[str, ...] = ()
     evidence: tuple[Source, ...] = ()
     """Other records it uses."""
@@ -74,7 +87,8 @@ class GateResult(Record):
     then: GateKind
     """If it passes."""
     verdict: GateVerdict
-    reason: str
+    decided_by: str | None
+    """The clause that decides it; null if all of its clauses do."""
     clauses: tuple[Clause, ...]
     more: MoreEvidence | None = None
 
@@ -100,6 +114,10 @@ class BenchmarkEffect(Record):
     baseline_results: tuple[Source, ...]
     candidate_results: tuple[Source, ...]
     higher_is_better: bool = True
+    where: dict[str, Any] = Field(default_factory=dict)
+    """Only rows with these values; empty for all held-out rows, and for suites."""
+    num_differing: NonNegativeInt = 0
+    """Items with different scores in some seed."""
     item_degrees: NonNegativeFloat
     """Degrees of freedom of the items' variance."""
 
@@ -116,8 +134,10 @@ class Decision(Record):
     """Why the candidate was tried."""
     patch: dict[str, Any]
     recommendation: Recommendation
-    sentence: str
     decided_by: str
+    """Gate and clause."""
+    can_answer: bool = True
+    """False if no look of this design would decide."""
     is_final: bool
     """No look remains."""
     look: Look
@@ -129,14 +149,20 @@ class Decision(Record):
     effect: Estimate
     """The primary effect."""
     unit: str
+    relative: float | None = None
+    """The effect as a share of the baseline's score."""
+    left_out_seeds: tuple[int, ...] = ()
+    """For a trimmed mean."""
     least_effect: float
     """Smallest effect worth having."""
     least_effect_because: str = ""
     effects: tuple[BenchmarkEffect, ...]
     secondary: tuple[BenchmarkEffect, ...] = ()
     """Informative only."""
-    meaning: tuple[str, ...] = ()
-    """The effect in sentences."""
+    wrong_answers: str | None = None
+    """The benchmark, of the two above, whose score is the share of right answers; on all rows if one is."""
+    meaning: tuple[Statement, ...] = ()
+    """The effect in other terms."""
     gates: tuple[GateResult, ...]
     cheapest: MoreEvidence | None
     """For `narrow`: cheapest experiment towards `scale`."""
@@ -150,11 +176,18 @@ class Decision(Record):
     next_wall_s: NonNegativeFloat | None = None
     budget_s: NonNegativeFloat
     owner: str = ""
-    would_change: tuple[str, ...]
-    risks: tuple[str, ...]
-    dissent: tuple[str, ...]
-    """Evidence and comments against it."""
-    warnings: tuple[str, ...] = ()
+    flips: dict[Recommendation, tuple[Statement, ...]] = Field(default_factory=dict)
+    """Other recommendations, with the variations that lead to them."""
+    num_variations: NonNegativeInt = 0
+    """Of assumptions, seeds and benchmarks."""
+    turning_point: Statement | None = None
+    """The gain at which the recommendation would change."""
+    risks: tuple[Statement, ...] = ()
+    dissent: tuple[Statement, ...] = ()
+    """Evidence against it."""
+    objections: tuple[str, ...] = ()
+    """By people."""
+    warnings: tuple[Statement, ...] = ()
     baseline_recipe_sha256: str
     candidate_recipe_sha256: str
     revision: PositiveInt = 1

@@ -267,6 +267,8 @@ class Section:
     """Left out on terminals."""
     anchor: str = ""
     """By default from the name."""
+    starts_page: bool = False
+    """Begins on a new sheet when it is printed."""
 
 
 @dataclass(frozen=True, kw_only=True)

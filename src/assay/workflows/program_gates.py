@@ -13,8 +13,7 @@ from assay.planning.program.work import Verdict
 from assay.records.decision import Decision
 from assay.records.evaluation import Estimate
 from assay.store.home import Home
-from assay.workflows.campaign.folder import find_campaign
-from assay.workflows.campaign.memo import newest_decisions
+from assay.workflows.campaign.folder import find_campaign, newest_decisions
 
 _VERDICTS: dict[str, Verdict] = {"scale": "pass", "narrow": "narrow", "stop": "stop"}
 _BEST_FIRST = tuple(_VERDICTS)

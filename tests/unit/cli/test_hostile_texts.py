@@ -21,11 +21,11 @@ from assay.base.digest import sha256_of_bytes
 from assay.base.errors import AssayError
 from assay.cli.main import main
 from assay.records.record import Record
+from assay.records.statement import Statement
 from assay.reporting.document import Document, Fact, Listing, Paragraph, Section, Table, TitledTable, Verdict
 from assay.reporting.documents.markdown import markdown
-from assay.reporting.documents.memo_markdown import memo_markdown
+from assay.reporting.documents.memo import Memo, memo_document
 from assay.reporting.documents.model_card import ModelFacts, model_card
-from assay.reporting.views.memo import Memo
 from assay.statistics.predictions import PREDICTIONS_FILE, evaluation_folder
 from assay.store.home import Home
 from golden.write_records import golden_record
@@ -203,16 +203,35 @@ def test_a_page_shows_hostile_texts_and_obeys_none(
     assert is_harmless(*pages(command, homes, monkeypatch))
 
 
+WARNED = {"warned": 1, "runs": 2, "rule": "diverged", "seed": 0}
+
+
 def memo_of(text: str) -> str:
     decision = record("decision", text)
     look = decision.look.model_copy(update={"num_seeds": 1})
-    effects = [
+    effects = tuple(
         effect.model_copy(
             update={"role": "primary", "by_seed": (0.1,), "candidate_results": effect.candidate_results[:1]}
         )
         for effect in decision.effects
-    ]
-    decision = decision.model_copy(update={"look": look, "runs": 2 * decision.runs[:1], "effects": effects})
+    )
+    drill = {"type": "drill", "reason": "problem", "values": {"workers": 1, "exercise": text, "problem": text}}
+    worth = {"type": "worth", "reason": "pass", "verdict": "pass", "values": {"least": 1.0}}
+    clause = decision.gates[0].clauses[0]
+    clauses = tuple(clause.model_copy(update={**kind, "is_thin": False, "more": None}) for kind in (drill, worth))
+    gate = decision.gates[0].model_copy(update={"then": "scale", "clauses": clauses, "more": None})
+    statements = {
+        "flips": {"narrow": (Statement(code="without benchmark", values={"benchmark": text}),)},
+        "turning_point": None,
+        "risks": (Statement(code="items left out", values={"benchmark": text, "items": 2}),),
+        "dissent": (Statement(code="lower with seeds", values={"seeds": [1]}),),
+        "warnings": (Statement(code="runs warned", values=WARNED | {"arm": text, "text": text}),),
+        "meaning": (Statement(code="likelihood", values={"per": text, "factor": 2.0}),),
+        "cheapest": None,
+    }
+    decision = decision.model_copy(
+        update={"look": look, "runs": 2 * decision.runs[:1], "effects": effects, "gates": (gate,), **statements}
+    )
     memo = Memo(
         campaign=text,
         question=text,
@@ -223,7 +242,7 @@ def memo_of(text: str) -> str:
         budget_s=1.0,
         cost=text,
     )
-    return memo_markdown(memo)
+    return markdown(memo_document(memo))
 
 
 def card_of(text: str) -> str:

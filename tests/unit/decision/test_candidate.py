@@ -39,7 +39,7 @@ def test_a_patch_into_a_value_is_refused():
 def test_two_changes_at_once_are_warned_of_and_one_is_not():
     assert warning_of_patch("a", {"x": 1}) is None
     warning = warning_of_patch("a", {"x": 1, "y.z": 2})
-    assert warning is not None and "x, y.z" in warning
+    assert warning is not None and warning.values == {"candidate": "a", "keys": ["x", "y.z"]}
 
 
 def test_a_known_good_file_that_is_none_says_so(tmp_path: Path):

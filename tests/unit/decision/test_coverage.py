@@ -4,11 +4,12 @@ import pytest
 
 from assay.base.config import LoadedConfig, validated
 from assay.base.errors import ConfigError
-from assay.decision.coverage import CoverageConfig, coverage, hole_text
+from assay.decision.coverage import CoverageConfig, coverage
 from assay.evals.config import Suite
 from assay.evals.version import PresentSuite
 from assay.records.benchmark import BenchmarkResult, DetectableEffect
 from assay.records.evaluation import Estimate
+from assay.reporting.views.statements import hole_text
 
 
 def config(*modes: str, power: float = 0.8) -> CoverageConfig:

@@ -7,8 +7,8 @@ import numpy.typing as npt
 import pytest
 
 from assay.base.errors import DataError
-from assay.decision.config import CampaignConfig, SuiteBenchmark
-from assay.decision.facts import BenchmarkScores, Facts, FileFacts, benchmark_facts, facts_of
+from assay.decision.config import CampaignConfig
+from assay.decision.facts import BenchmarkFacts, Facts, benchmark_facts, facts_of, role_of
 from assay.records.benchmark import BenchmarkResult
 from assay.records.campaign import CampaignRun
 from assay.records.decision import Source
@@ -30,10 +30,10 @@ def scores_of(arm: str, seed: int) -> npt.NDArray[np.float64]:
     return noise + (ROWS if arm == "treated" else 0.0)
 
 
-def benchmark_scores(
-    name: str, scores: list[npt.NDArray[np.float64]], rows: list[tuple[str, str]] | None = None
-) -> BenchmarkScores:
-    """Scores of both arms by seed, the baseline's first; `rows` map ids to clusters, by default one each."""
+def facts_about(
+    config: CampaignConfig, name: str, scores: list[npt.NDArray[np.float64]], rows: list[tuple[str, str]] | None = None
+) -> BenchmarkFacts:
+    """From scores of both arms by seed, the baseline's first; `rows` map ids to clusters, by default one each."""
     rows = rows or [(str(i), str(i)) for i in range(ROWS.size)]
     found = []
     for seed, of_run in enumerate(scores):
@@ -45,7 +45,9 @@ def benchmark_scores(
         )  # fmt: skip
         found.append((result, items))
     sources = tuple(Source(path=name, sha256="") for _ in found)
-    return BenchmarkScores(score_matrix(found), tuple(result for result, _ in found), sources)
+    benchmark = next(item for item in config.benchmarks if item.name == name)
+    results = tuple(result for result, _ in found)
+    return benchmark_facts(benchmark, role_of(config, name), score_matrix(found), results, sources)
 
 
 def campaign_run(arm: str, seed: int) -> CampaignRun:
@@ -64,12 +66,11 @@ def facts(config: CampaignConfig, rows: Callable[[str], list[tuple[str, str]]] =
         "treated",
         take_look(config.look_plan(), [], name="look", num_seeds=3, is_gate=True),
         {
-            benchmark.name: benchmark_scores(benchmark.name, scores, rows(benchmark.name))
+            benchmark.name: facts_about(config, benchmark.name, scores, rows(benchmark.name))
             for benchmark in config.benchmarks
         },
         [campaign_run(arm, seed) for arm, seed in arms],
         recipe={},
-        files=FileFacts(),
     )
 
 
@@ -77,7 +78,7 @@ def test_a_run_that_is_gone_is_named(config_of):
     config, look = config_of(), take_look(config_of().look_plan(), [], name="look", num_seeds=3, is_gate=True)
     runs = [campaign_run(*run) for run in (("baseline", 0), ("baseline", 1), ("treated", 0))]
     with pytest.raises(DataError, match="the run of 'treated' with seed 1 is missing"):
-        facts_of(config, "treated", look, {}, runs, recipe={}, files=FileFacts())
+        facts_of(config, "treated", look, {}, runs, recipe={})
 
 
 @pytest.mark.parametrize("kind", ["predictions", "suite"])
@@ -128,13 +129,9 @@ def test_other_rows_of_the_same_authors_share_the_authors_luck(config_of):
     assert float(found.composite.item_variance) == pytest.approx(one)
 
 
-def test_failures_are_those_of_the_worst_seed():
+def test_failures_are_those_of_the_worst_seed(config_of):
     clean, worst = np.ones(ROWS.size), np.where(np.arange(ROWS.size) < 5, 0.0, 1.0)
-    found = benchmark_facts(
-        SuiteBenchmark(type="suite", name="secrets"),
-        "safety",
-        benchmark_scores("secrets", [clean] * 3 + [clean, worst, clean]),
-    )
+    found = facts_about(config_of(), "secrets", [clean] * 3 + [clean, worst, clean])
     assert (found.failed.sum(), found.failed.size) == (5, ROWS.size)
 
 

@@ -10,6 +10,7 @@ from assay.decision.decide import decide
 from assay.decision.facts import BenchmarkFacts, Facts
 from assay.records.campaign import Campaign
 from assay.records.decision import Decision
+from assay.reporting.views.statements import decision_text, dissent_texts, wrong_answers_text
 
 LIKELIHOOD = {
     "benchmarks": [
@@ -74,40 +75,51 @@ def test_what_else_the_primary_rows_say_is_asked_for_unless_it_is_declared(confi
 def test_nats_are_told_as_wrong_answers_and_as_probability(decided):
     decision = decided(0.03, 0.02)
     assert decision.recommendation == "scale"
-    wrong = "In wrong answers: from 300 to 280 of 1,000 rows, -20.0 [95%: "
-    assert decision.meaning[0].startswith(wrong) and wrong in decision.sentence
-    low, high = (float(end) for end in decision.meaning[0].partition("95%: ")[2].rstrip("].").split(" to "))
-    assert low < -20.0 < high < 0.0
-    gained = decision.effect.value
-    assert f"Per row, the probability of what is right is multiplied by {math.exp(gained):.3g}." in decision.meaning
-    assert [benchmark.benchmark for benchmark in decision.secondary] == [
-        "likelihood-ranking",
-        "likelihood-correct",
-    ]
+    assert decision_text(decision).startswith(
+        "Scale treated: wrong answers fall from 300 to 280 of 1,000 held-out rows ["
+    )
+    (effect,) = (item for item in decision.secondary if item.benchmark == decision.wrong_answers)
+    assert effect.effect.low < 0.02 < effect.effect.high and effect.num_differing
+    factor, *_ = decision.meaning
+    assert factor.values == {"factor": pytest.approx(math.exp(decision.effect.value)), "per": "per row"}
+    assert [benchmark.benchmark for benchmark in decision.secondary] == ["likelihood-ranking", "likelihood-correct"]
 
 
-def test_answers_that_are_the_same_row_by_row_have_no_interval_of_no_width(decided):
-    sentence = decided(0.02, 0.0).meaning[0]
-    assert sentence == "In wrong answers: from 300 to 300 of 1,000 rows, the same row by row."
+def test_answers_that_are_the_same_row_by_row_do_not_change_and_say_what_could_be_missed(decided):
+    decision = decided(0.02, 0.0)
+    high = 1000 * decision.secondary[1].effect.high
+    missed = f"(a change of up to {high:.0f} could be missed)"
+    assert wrong_answers_text(decision) == (f"Wrong answers stay at 300 of 1,000 held-out rows, the same ones {missed}")
 
 
 def test_a_gain_in_likelihood_alone_is_told_from_one_in_ranking(decided):
     calibrated, alone = decided(0.03, 0.02), decided(0.0, 0.02)
-    assert any("more than calibration: the ranking" in sentence for sentence in calibrated.meaning)
-    assert not any("calibration alone" in sentence for sentence in calibrated.dissent)
-    assert not any("more than calibration" in sentence for sentence in alone.meaning)
-    assert any("not seen in ranking (0.00 points of AUC [" in sentence for sentence in alone.dissent)
+    assert [item.code for item in calibrated.meaning] == ["likelihood", "more than calibration"]
+    assert not any(item.code == "calibration alone" for item in calibrated.dissent)
+    assert [item.code for item in alone.meaning] == ["likelihood"]
+    assert any("not seen in ranking (0.00 points of AUC [" in sentence for sentence in dissent_texts(alone))
 
 
 def test_scores_that_do_not_move_are_evidence(decided):
-    (sentence,) = (
-        sentence for sentence in decided(0.03, 0.0).dissent if sentence.startswith("No difference is seen on ")
-    )
+    (sentence,) = (item for item in dissent_texts(decided(0.03, 0.0)) if item.startswith("No difference is seen on "))
     assert "likelihood-correct (0.00 points [95%: " in sentence and "prose (" in sentence
     assert "likelihood-ranking" not in sentence
+
+
+def test_wrong_answers_are_of_all_rows_although_the_primary_benchmarks_are_slices(config_of):
+    kinds = [
+        {"type": "predictions", "name": kind, "score": "log_likelihood", "where": {"kind": kind}}
+        for kind in ("method", "function")
+    ]
+    rule = {"primary": ["method", "function"], "least_effect": 0.015}
+    names = [item.name for item in config_of(benchmarks=kinds, rule=rule).secondary if not item.where]
+    assert names == ["all-rows"]
+    whole = {"type": "predictions", "name": "accuracy", "score": "correct"}
+    assert all(item.where for item in config_of(benchmarks=[*kinds, whole], rule=rule).secondary)
 
 
 def test_a_gain_stands_beside_its_share_of_the_baseline(config_of, facts_of, decided):
     """The baseline of these tests scores 1."""
     decision = decided(0.03, 0.02)
-    assert f"({100 * decision.effect.value:+.1f}% relative to the baseline)" in decision.sentence
+    assert decision.relative == pytest.approx(decision.effect.value)
+    assert f"({100 * decision.effect.value:+.1f}% relative to the baseline)" in decision_text(decision)

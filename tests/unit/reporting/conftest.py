@@ -19,11 +19,12 @@ from assay.records.cursor import Cursor
 from assay.records.decision import BenchmarkEffect, Clause, Decision, GateResult, MoreEvidence, Source
 from assay.records.evaluation import ClassifierEvaluation, Estimate
 from assay.records.run import Attempt, PhaseSeconds, Run
+from assay.records.statement import Statement
+from assay.reporting.documents.memo import TONES, Memo
 from assay.reporting.views.comparison import ComparedRun, ComparisonPage, comparison_view
-from assay.reporting.views.memo import Memo, ordered
 from assay.reporting.views.run import RunView, SpeedView, run_view
 from assay.reporting.views.run_page import RunPage
-from assay.reporting.views.series import RunSeries, Series
+from assay.reporting.views.series import THROUGHPUT, Series
 from assay.statistics.campaign.looks import LookPlan, take_look
 from assay.statistics.classifier.compare import compare_auc, compare_slices
 from assay.statistics.classifier.curves import roc_curve, score_histogram
@@ -284,11 +285,11 @@ def make_run_page(run_id: str = "demo-candidate", world_sizes: tuple[int, ...] =
     table = synthetic_predictions(noise)
     rows = scores_of(table, source="test")
     speed = 1.93 if is_interrupted else 1.0
-    curves = RunSeries(
-        loss=synthetic_curve("loss", is_interrupted, level=0.69, noise=0.03, falls=True),
-        throughput=synthetic_curve("tokens per second", is_interrupted, level=41_000 * speed, noise=1800, falls=False),
-        validation=Series("validation AUC", [100, 200, 300, 400], [0.78, 0.822, 0.835, 0.838]),
-    )
+    curves = {
+        "loss": synthetic_curve("loss", is_interrupted, level=0.69, noise=0.03, falls=True),
+        THROUGHPUT: synthetic_curve(THROUGHPUT, is_interrupted, level=41_000 * speed, noise=1800, falls=False),
+        "validation_auc": Series("validation_auc", [100, 200, 300, 400], [0.78, 0.822, 0.835, 0.838]),
+    }
     view = view_of(make_life(run_id, world_sizes, table), speed=speed)
     return RunPage(view, curves, roc_curve(rows), score_histogram(rows))
 
@@ -328,7 +329,7 @@ def life() -> Life:
 def empty_page() -> RunPage:
     """A run of which nothing is known yet but that it was asked for."""
     run = make_life("demo-candidate", (2, 2), synthetic_predictions()).run
-    return RunPage(view_of(Life(run, [], [], [], None, None)), RunSeries())
+    return RunPage(view_of(Life(run, [], [], [], None, None)), {})
 
 
 @pytest.fixture(scope="session")
@@ -337,10 +338,11 @@ def compared() -> Callable[[float], ComparisonPage]:
 
 
 def synthetic_clause(name: str, verdict: str = "pass") -> Clause:
-    more = None if verdict == "pass" else MoreEvidence(what="2 more seeds", num_seeds=2, device_s=90.0, probability=0.6)
+    seeds = Statement(code="seeds", values={"seeds": 2, "look": 4})
+    more = None if verdict == "pass" else MoreEvidence(what=seeds, num_seeds=2, device_s=90.0, probability=0.6)
     return Clause(
-        name=name, type="effect", verdict=verdict, requirement="it is so", seen="87%", value=0.87, reason=HOSTILE,
-        benchmarks=("code",), more=more,
+        name=name, type=name, verdict=verdict, value=0.87, bound=0.8, reason=verdict, unit="share",
+        values={"level": 0.95, "least": 0.015}, benchmarks=("code",), more=more,
     )  # fmt: skip
 
 
@@ -364,23 +366,24 @@ def synthetic_decision(candidate: str, recommendation: str, *, because: str = ""
     ]  # fmt: skip
     look = take_look(LookPlan(gate_seeds=(2, 4)), [], name="look at 2 seeds", num_seeds=2, is_gate=True)
     gate = GateResult(
-        gate="scale", then="scale", verdict=verdict, reason="So it is.",
+        gate="scale", then="scale", verdict=verdict, decided_by=None if verdict == "pass" else "worth",
         clauses=(synthetic_clause("gain"), synthetic_clause("worth", verdict), synthetic_clause("budget")),
     )  # fmt: skip
     return Decision(
         campaign="pilot", campaign_sha256="c", question="?", candidate=candidate, because=because,
-        patch={"a.b": HOSTILE}, recommendation=recommendation, sentence=f"So much for {candidate}.",
+        patch={"a.b": HOSTILE}, recommendation=recommendation,
         decided_by="gate scale", is_final=recommendation != "narrow", look=look, look_number=1, num_looks=2,
         effect=effect, unit="share", least_effect=0.015, effects=(record,), gates=(gate,),
         cheapest=gate.clauses[1].more, blocking=None if verdict == "pass" else "worth", runs=tuple(runs),
-        spent_s=240.0, next_s=None, budget_s=600.0, would_change=("nothing",), risks=(HOSTILE,), dissent=(),
+        spent_s=240.0, next_s=None, budget_s=600.0, objections=(HOSTILE,), num_variations=4,
         baseline_recipe_sha256="r", candidate_recipe_sha256="s",
     )  # fmt: skip
 
 
 def synthetic_memo(*decisions: Decision, undecided: tuple[str, ...] = (), stopped_by: str | None = None) -> Memo:
+    ordered = sorted(decisions, key=lambda item: [*TONES].index(item.recommendation))
     return Memo(
-        campaign="pilot", question=HOSTILE, declared_s=0.0, decisions=ordered(decisions), undecided=undecided,
+        campaign="pilot", question=HOSTILE, declared_s=0.0, decisions=ordered, undecided=undecided,
         stopped_by=stopped_by, budget_s=600.0,
     )  # fmt: skip
 

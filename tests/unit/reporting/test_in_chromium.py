@@ -4,21 +4,22 @@ from pathlib import Path
 
 import pytest
 
-from assay.reporting.documents.memo_page import render_memo_page
+from assay.reporting.documents.comparison import comparison_document
+from assay.reporting.documents.memo import memo_document
 from assay.reporting.documents.overview import live_document
-from assay.reporting.documents.render import render_comparison_page, render_document, render_run_page
-from assay.reporting.views.live import LiveRun
+from assay.reporting.documents.render import render_document
+from assay.reporting.documents.run import run_document
 from variants import slow
 
 
 @pytest.fixture(params=["run", "comparison", "empty", "memo", "live"])
 def file(request, tmp_path: Path, run_page, comparison_page, empty_page, memo_page) -> Path:
     pages = {
-        "memo": lambda: render_memo_page(memo_page),
-        "run": lambda: render_run_page(run_page),
-        "comparison": lambda: render_comparison_page(comparison_page),
-        "empty": lambda: render_run_page(empty_page),
-        "live": lambda: render_document(live_document([LiveRun(run_page.view, run_page.series)], now_s=0.0)),
+        "memo": lambda: render_document(memo_document(memo_page)),
+        "run": lambda: render_document(run_document(run_page, now_s=0.0)),
+        "comparison": lambda: render_document(comparison_document(comparison_page)),
+        "empty": lambda: render_document(run_document(empty_page, now_s=0.0)),
+        "live": lambda: render_document(live_document([run_page], now_s=0.0)),
     }
     path = tmp_path / "page.html"
     path.write_text(pages[request.param](), encoding="utf-8")
@@ -43,7 +44,7 @@ def test_a_page_shows_whole_and_quietly(browser, file, width, scheme):
 
 def test_one_drawing_of_each_figure_is_shown_at_any_width(browser, run_page, tmp_path):
     path = tmp_path / "page.html"
-    path.write_text(render_run_page(run_page), encoding="utf-8")
+    path.write_text(render_document(run_document(run_page, now_s=0.0)), encoding="utf-8")
     for width in (1280, 420):
         page = browser.new_page(viewport={"width": width, "height": 900})
         page.goto(path.as_uri())

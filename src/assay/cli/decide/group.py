@@ -10,12 +10,14 @@ import click
 
 from assay.base.clock import SystemClock
 from assay.base.units import number_of
-from assay.cli.launch_target import LaunchTarget, launch_target_options, print_warning
+from assay.cli.command import CommandGroup
+from assay.cli.launch_target import SLURM_OPTIONS, LaunchTarget, launch_target_options, print_warning
 from assay.cli.parameters import (
     CAMPAIGN,
     FILE,
-    CommandGroup,
     current_home,
+    json_option,
+    measure_option,
     print_status,
     readable_ledger,
     writable_ledger,
@@ -23,9 +25,9 @@ from assay.cli.parameters import (
 
 if TYPE_CHECKING:
     from assay.decision.config import CampaignConfig
-    from assay.records.decision import Decision
+    from assay.reporting.documents.memo import Memo
     from assay.store.home import Home
-    from assay.workflows.campaign.power import StatedPower
+    from assay.workflows.campaign.check import CampaignCheck
 
 KEYS_HEAD = (
     "# Campaigns, key by key",
@@ -36,14 +38,14 @@ KEYS_HEAD = (
 
 
 _MODULES = {
-    "run": "assay.cli.decide.group",
-    "again": "assay.cli.decide.group",
-    "show": "assay.cli.decide.group",
-    "list": "assay.cli.decide.group",
-    "keys": "assay.cli.decide.group",
-    "compare": "assay.cli.decide.compare",
-    "power": "assay.cli.decide.evidence",
-    "proxy": "assay.cli.decide.evidence",
+    "run": ("assay.cli.decide.group", "Train a campaign's baseline and candidates; decide by its gates."),
+    "again": ("assay.cli.decide.group", "Decide a campaign again from its results; write its memo."),
+    "show": ("assay.cli.decide.group", "Show the decisions of a campaign so far."),
+    "list": ("assay.cli.decide.group", "List the campaigns with their newest decisions."),
+    "compare": ("assay.cli.decide.compare", "Compare runs with a baseline run."),
+    "power": ("assay.cli.decide.evidence", "Compute which gain a number of seeds detects."),
+    "proxy": ("assay.cli.decide.evidence", "Find the smallest scale that orders recipes as a large one."),
+    "keys": ("assay.cli.decide.group", "Print every key of a campaign file."),
 }
 
 
@@ -56,7 +58,7 @@ def decide() -> None:
     """
 
 
-@decide.command("run")
+@decide.command("run", sections={"Slurm": SLURM_OPTIONS})
 @click.argument("file", type=FILE)
 @click.argument("overrides", nargs=-1)
 @click.option(
@@ -72,22 +74,15 @@ def decide() -> None:
     show_default=True,
     help="Number of runs queued or training at the same time; more than one needs '--on background' or '--on slurm'.",
 )
-@click.option(
-    "--check-seconds",
-    type=click.FloatRange(min=0),
-    default=3.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="With --check: how long to measure training steps of the baseline after the first one; 0: do not measure.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the decisions as a JSON list.")
+@measure_option(3.0, "With --check: how long to measure real steps; 0: do not measure.")
+@json_option
 @launch_target_options
 def run(
     file: Path,
     overrides: tuple[str, ...],
     check: bool,
     runs_at_once: int,
-    check_seconds: float,
+    measure_s: float,
     as_json: bool,
     target: LaunchTarget,
 ) -> None:
@@ -108,68 +103,54 @@ def run(
     from assay.cli.progress import ProgressObserver
     from assay.reporting.views.statements import device_time_text
     from assay.store.ledger.writer import marking
-    from assay.workflows.campaign.arm_plan import check_arms, missing_files
     from assay.workflows.campaign.campaign import run_campaign
-    from assay.workflows.campaign.folder import check_declaration, declare, read_campaign_file
-    from assay.workflows.campaign.memo import write_memo
-    from assay.workflows.campaign.power import state_power
+    from assay.workflows.campaign.check import check_campaign
+    from assay.workflows.campaign.folder import declare, read_campaign_file
     from assay.workflows.campaign.train import ExecutionSettings, InProcessLauncher
 
     config = read_campaign_file(file, overrides)
     target.check(config.workers)
     home = current_home()
-    num_runs = check_arms(config, base_dir=file.parent, is_declared=config.name in home.campaign_names())
-    check_declaration(home, config, base_dir=file.parent, clock=SystemClock())
-    for absent in missing_files(config, base_dir=file.parent):
-        click.echo(f"warning: {absent} does not exist yet; the first look will need it", err=True)
-    power = state_power(config, home, base_dir=file.parent)
-    for warning in power.warnings:
-        click.echo(f"warning: {warning.text}", err=True)
+    checked = check_campaign(config, home, base_dir=file.parent, clock=SystemClock())
+    for warning in checked.warnings:
+        click.echo(f"warning: {warning}", err=True)
     if check:
         click.echo(
-            f"campaign {config.name}: at most {number_of(num_runs, 'run')}{_on_record_text(config, home)}, "
+            f"campaign {config.name}: at most {number_of(checked.num_runs, 'run')}{_on_record_text(config, home)}, "
             f"{_looks_text(config.all_looks)}, "
             f"budget {device_time_text(3600 * config.budget_device_hours)}. Nothing was started."
         )
-        _print_forecast(config, power, file, 0.0 if target.on == "slurm" else check_seconds)
+        _print_forecast(config, checked, file, 0.0 if target.on == "slurm" else measure_s)
         return
     open_campaign = declare(home, config, base_dir=file.parent, clock=SystemClock())
     with writable_ledger(home) as ledger, marking(home, config.name):
         launcher = target.launcher(home, ()) or InProcessLauncher(home, ProgressObserver, SystemClock())
-        result = run_campaign(
+        written = run_campaign(
             open_campaign,
             ledger,
             execution=ExecutionSettings(launcher, runs_at_once, host=target.host(), warn=print_warning),
             on_message=print_status,
         )
-    written = write_memo(open_campaign, stopped_by=result.stopped_by)
-    print_decisions(written.memo.decisions, as_json=as_json)
-    if not as_json:
-        if result.stopped_by:
-            click.echo(f"not finished: {result.stopped_by}.")
-        if written.memo.cost:
-            click.echo(f"cost so far: {written.memo.cost}")
-        click.echo(written.page)
+    _print_memo(written.memo, written.page, as_json=as_json)
 
 
 def _on_record_text(config: "CampaignConfig", home: "Home") -> str:
     """Return how many of the runs exist already, as text; empty if there are none."""
-    from assay.workflows.campaign.arm_plan import run_id_of
+    from assay.workflows.campaign.train import run_id_of
 
     ids = [run_id_of(config.name, arm, seed) for arm in config.arm_names for seed in config.seed_numbers]
     known = sum(home.has_run(run_id) for run_id in ids)
     return f" ({known:,} on record already: what is finished is not trained again)" if known else ""
 
 
-def _print_forecast(config: "CampaignConfig", power: "StatedPower", file: Path, seconds: float) -> None:
+def _print_forecast(config: "CampaignConfig", checked: "CampaignCheck", file: Path, seconds: float) -> None:
     """Print the power and, if `seconds` is not 0, the cost measured over that time."""
-    from assay.workflows.campaign.expected_cost import expected_cost
-    from assay.workflows.campaign.power import power_lines
+    from assay.workflows.campaign.check import expected_cost, power_lines
 
     if seconds:
         click.echo(f"measuring {seconds:g} s of real steps, in a folder that is removed ...", err=True)
-        click.echo(expected_cost(config, base_dir=file.parent, seconds=seconds).line())
-    for line in power_lines(power, over_seeds=config.rule.over_seeds):
+        click.echo(expected_cost(config, base_dir=file.parent, seconds=seconds))
+    for line in power_lines(checked, over_seeds=config.rule.over_seeds):
         click.echo(line)
 
 
@@ -187,7 +168,7 @@ def _looks_text(looks: Sequence[int]) -> str:
     help="Take an undeclared look at the finished seeds. It is recorded, spends error reserved for such looks, "
     "and can find harm or a clear gain, but not futility.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the newest decisions as a JSON list.")
+@json_option
 def again(campaign: str, now: bool, as_json: bool) -> None:
     """Decide CAMPAIGN again from its per-item results, and write its memo.
 
@@ -195,6 +176,7 @@ def again(campaign: str, now: bool, as_json: bool) -> None:
     nothing; 'assay decide run' does.
     """
     from assay.store.ledger.writer import marking
+    from assay.workflows.campaign.evidence import Scoring
     from assay.workflows.campaign.folder import find_campaign
     from assay.workflows.campaign.look import decide_again, look_now
     from assay.workflows.campaign.memo import write_memo
@@ -202,13 +184,12 @@ def again(campaign: str, now: bool, as_json: bool) -> None:
     home = current_home()
     open_campaign = find_campaign(home, campaign)
     with writable_ledger(home) as ledger, marking(home, campaign):
-        decide_again(open_campaign, ledger, clock=SystemClock())
+        scoring = Scoring(ledger, SystemClock())
+        decide_again(open_campaign, scoring)
         if now:
-            look_now(open_campaign, ledger, clock=SystemClock())
+            look_now(open_campaign, scoring)
     written = write_memo(open_campaign)
-    print_decisions(written.memo.decisions, as_json=as_json)
-    if not as_json:
-        click.echo(written.page)
+    _print_memo(written.memo, written.page, as_json=as_json)
 
 
 @decide.command("keys")
@@ -221,9 +202,7 @@ def keys() -> None:
 
 
 @decide.command("list")
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print the campaigns as a JSON list, the newest first (docs/json.md)."
-)
+@json_option
 def list_(as_json: bool) -> None:
     """List the campaigns and their newest decisions, the newest campaign first.
 
@@ -247,28 +226,23 @@ def list_(as_json: bool) -> None:
 
 @decide.command("show")
 @click.argument("name", type=CAMPAIGN)
-@click.option("--json", "as_json", is_flag=True, help="Print the newest decisions as a JSON list.")
+@json_option
 def show(name: str, as_json: bool) -> None:
     """Show the decisions of campaign NAME so far, without evaluating its gates again.
 
     Exit code 1 if the file of a decision differs from the ledger's record; 'assay decide again NAME' evaluates the
     gates again.
     """
-    from assay.workflows.campaign.decisions import changed_since
     from assay.workflows.campaign.folder import find_campaign
-    from assay.workflows.campaign.memo import MEMO_PAGE, cost_of_runs, held_by_run, newest_decisions
+    from assay.workflows.campaign.look import changed_since
+    from assay.workflows.campaign.memo import MEMO_PAGE, read_memo
 
     home = current_home()
     open_campaign = find_campaign(home, name)
-    decisions = list(newest_decisions(open_campaign).values())
-    print_decisions(decisions, as_json=as_json)
-    runs = [run for decision in decisions for run in decision.runs]
-    if not as_json and (cost := cost_of_runs(open_campaign, held_by_run(open_campaign, runs))):
-        click.echo(f"cost so far: {cost}")
-    if not as_json and (page := open_campaign.folder / MEMO_PAGE).is_file():
-        click.echo(page)
+    memo, page = read_memo(open_campaign), open_campaign.folder / MEMO_PAGE
+    _print_memo(memo, page if page.is_file() else None, as_json=as_json)
     with readable_ledger(home) or nullcontext() as ledger:
-        changed = changed_since(decisions, ledger) if ledger else []
+        changed = changed_since(memo.decisions, ledger) if ledger else []
     for decision in changed:
         problem = "differs from the decision that the ledger has on record"
         hint = f"'assay decide again {name}' decides again from the results"
@@ -276,27 +250,15 @@ def show(name: str, as_json: bool) -> None:
     sys.exit(1 if changed else 0)
 
 
-def print_decisions(decisions: "Sequence[Decision]", *, as_json: bool) -> None:
-    """Print each decision with its gates and their clauses, in the words of the memo."""
-    from assay.reporting.terminal.terminal import RECOMMENDATION_STYLES, TONE_STYLES
-    from assay.reporting.views.memo import clause_tone, gate_text, mark_of, unasked_text
+def _print_memo(memo: "Memo", page: Path | None, *, as_json: bool) -> None:
+    """Print the memo, and where its page is."""
+    from assay.reporting.documents.memo import memo_document
+    from assay.reporting.terminal.document import print_document
     from assay.reporting.views.view import json_list
 
     if as_json:
-        click.echo(json_list(decisions))
+        click.echo(json_list(memo.decisions))
         return
-    if not decisions:
-        click.echo("No decision yet: the first declared look has not been reached.")
-    for decision in decisions:
-        word = decision.recommendation
-        click.secho(f"{word.upper()}  {decision.candidate}", fg=RECOMMENDATION_STYLES[word], bold=True)
-        click.echo(f"  {decision.sentence}")
-        for warning in decision.warnings:
-            click.secho(f"  warning: {warning}", fg="yellow")
-        for gate in decision.gates:
-            click.echo(f"  gate {gate.gate}: {gate_text(gate)}")
-            for clause in gate.clauses:
-                mark = click.style(mark_of(decision, gate, clause), fg=TONE_STYLES[clause_tone(decision, gate, clause)])
-                click.echo(f"    {mark} {clause.name:<22} {clause.seen}  ({clause.requirement}): {clause.reason}")
-            if unasked := unasked_text(decision, gate):
-                click.echo(f"    {unasked}")
+    print_document(memo_document(memo))
+    if page is not None:
+        click.echo(page)

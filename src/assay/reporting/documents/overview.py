@@ -4,27 +4,30 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from assay.base.clock import utc_text
-from assay.base.units import count_text, duration_text, number_of, tenths_text
-from assay.decision.sentences import device_time_text, interval_words
+from assay.base.units import duration_text, number_of, tenths_text
 from assay.records.evaluation import Estimate
 from assay.reporting.charts.evidence_plots import ForestRow, forest_plot, is_worse
-from assay.reporting.charts.run_figures import series_figure
 from assay.reporting.document import (
     Block,
+    Cell,
     Document,
     Fact,
+    Facts,
     Figure,
+    Listing,
     Paragraph,
     Section,
-    Table,
     TitledTable,
     Verdict,
     figure,
 )
+from assay.reporting.documents.run import last_sign, learning_blocks, progress_facts
+from assay.reporting.values import device_hours_text
 from assay.reporting.views.campaign_list import CampaignLine
-from assay.reporting.views.live import LiveRun
-from assay.reporting.views.series import Series
-from assay.reporting.views.verdict import device_hours_text, run_verdict
+from assay.reporting.views.run import RunView
+from assay.reporting.views.run_page import RunPage
+from assay.reporting.views.statements import device_time_text, interval_words
+from assay.reporting.views.verdict import run_verdict
 
 NOT_DECIDED = "not yet decided"
 
@@ -107,12 +110,13 @@ def _effect(line: CampaignLine) -> Estimate:
     return Estimate(value=line.effect or 0.0, low=line.low, high=line.high, confidence=line.confidence or 0.95)
 
 
-def live_document(runs: Sequence[LiveRun], *, now_s: float) -> Document:
+def live_document(pages: Sequence[RunPage], *, now_s: float) -> Document:
     """Return runs in progress and those that ended badly within a day."""
-    running = [run for run in runs if run.view.status == "running"]
-    unknown = sum(run.view.status == "unknown" for run in runs)
-    bad = [run for run in runs if run.has_ended_badly]
-    left = [run.left_s for run in running if run.left_s is not None]
+    runs = [page.view for page in pages]
+    running = [run for run in runs if run.status == "running"]
+    unknown = sum(run.status == "unknown" for run in runs)
+    bad = [run for run in runs if run.status in ("failed", "gone")]
+    left = [left_s for run in running if (left_s := run.left_s()) is not None]
     return Document(
         name="live",
         title="Live runs",
@@ -126,66 +130,35 @@ def live_document(runs: Sequence[LiveRun], *, now_s: float) -> Document:
             _summary(running, bad, runs),
         ),
         tiles=[
-            Fact("running", str(len(running)), number_of(sum(_ranks(run) for run in running), "rank")),
+            Fact("running", str(len(running)), number_of(sum(map(_ranks, running)), "rank")),
             Fact("failed or left", str(len(bad)), "within a day"),
             Fact("stopped", str(len(runs) - len(running) - len(bad) - unknown), "within a day"),
             Fact("next to finish", duration_text(min(left)) if left else "—", "at the speed so far"),
         ],
-        sections=[Section(run.view.run_id, list(_live_run(run, now_s))) for run in runs],
+        sections=[Section(page.view.run_id, list(_live_run(page, now_s))) for page in pages],
         footer="Regenerate with: assay report --live. With --every 30 it is written, and read, every 30 s.",
-        links=[],
     )
 
 
-def _summary(running: Sequence[LiveRun], bad: Sequence[LiveRun], runs: Sequence[LiveRun]) -> str:
+def _summary(running: Sequence[RunView], bad: Sequence[RunView], runs: Sequence[RunView]) -> str:
     if bad:
-        return run_verdict(bad[0].view).sentence
+        return run_verdict(bad[0]).sentence
     if running:
         return f"{number_of(len(running), 'run')} at work; nothing ended badly within a day."
     return "No run is known to be in progress." if runs else "No run is in progress, and none ended badly within a day."
 
 
-def _ranks(run: LiveRun) -> int:
-    return run.view.world_sizes[-1] if run.view.world_sizes else 0
+def _ranks(run: RunView) -> int:
+    return run.world_sizes[-1] if run.world_sizes else 0
 
 
-def _live_run(run: LiveRun, now_s: float) -> Iterator[Block]:
-    view = run.view
-    yield Paragraph(run_verdict(view).sentence)
-    yield TitledTable("How it stands", "", Table(("", ""), list(_facts(run, now_s))))
-    for curve in (run.series.loss, run.series.throughput):
-        if curve is not None:
-            yield _curve(curve)
-    if view.incidents:
-        yield Paragraph(f"Noticed last: {view.incidents[-1].text}")
-
-
-def _facts(run: LiveRun, now_s: float) -> Iterator[tuple[str, str]]:
-    view = run.view
-    reached = max((attempt.reached_step for attempt in view.attempts), default=0)
-    yield "step", f"{reached:,} of {view.total_steps:,}; committed: {view.step:,}"
-    yield "ranks", f"{_ranks(run)}, attempt {len(view.attempts)}"
-    if view.speed is not None:
-        tokens = "" if view.speed.tokens_per_s is None else f", {count_text(view.speed.tokens_per_s)} tokens/s"
-        yield "speed", f"{view.speed.steps_per_s:.3g} steps/s{tokens}"
-    if run.left_s is not None:
-        yield "time left", f"{duration_text(run.left_s)}, at the speed so far"
-    if view.last_seen is not None:
-        yield "last sign of life", f"{duration_text(max(0.0, now_s - view.last_seen))} ago"
-    yield "device time of training", device_hours_text(view.held_s())
-    if view.evaluation_s():
-        yield "evaluation, apart", device_hours_text(view.evaluation_s())
-    if view.goodput is not None:
-        yield "goodput", tenths_text(view.goodput)
-
-
-def _curve(curve: Series) -> Figure:
-    is_loss = curve.name == "loss"
-    return series_figure(
-        [curve],
-        title="Training loss" if is_loss else "Throughput",
-        caption="The line is the mean; the band spans the minimum to the maximum." if is_loss else "Over all ranks.",
-        y_label="loss" if is_loss else "tokens per second",
-        zero_based=not is_loss,
-        size="half",
-    )
+def _live_run(page: RunPage, now_s: float) -> Iterator[Block]:
+    run = page.view
+    yield Paragraph(Cell(run_verdict(run).sentence, run_verdict(run).tone))
+    held = Fact("device time of training", device_hours_text(run.held_s()))
+    goodput = [] if run.goodput is None else [Fact("goodput", tenths_text(run.goodput))]
+    apart = [Fact("evaluation, apart", device_hours_text(run.evaluation_s()))] if run.evaluation_s() else []
+    yield Facts([*progress_facts(run), *last_sign(run, now_s), held, *apart, *goodput])
+    yield from learning_blocks(page)
+    if run.incidents:
+        yield Listing([Cell(run.incidents[-1].text, "open")], "Last incident")

@@ -37,6 +37,7 @@ from assay.reporting.document import (
     worst,
 )
 from assay.reporting.documents.plan_documents import cost_note, criterion_text, deadline_text
+from assay.reporting.views.statements import decision_text, requirement_text, seen_text
 from assay.store.settings import HourPrice
 
 FOOT = (
@@ -357,7 +358,7 @@ def _gate_table(found: ProgramForecast) -> Block:
 
 def _decision(decision: Decision, path: Path) -> Iterator[Block]:
     """Yield a campaign's recommendation and clauses; `path` is its record."""
-    yield Paragraph(f"{decision.question} {decision.sentence}")
+    yield Paragraph(f"{decision.question} {decision_text(decision)}")
     yield TitledTable.of(
         f"Campaign {decision.campaign}, candidate {decision.candidate}",
         f"{decision.effect.value:+.4g} {decision.unit} on the primary benchmark; decided by "
@@ -365,8 +366,8 @@ def _decision(decision: Decision, path: Path) -> Iterator[Block]:
         ((gate, clause) for gate in decision.gates for clause in gate.clauses),
         ("gate", lambda held: held[0].gate),
         ("clause", lambda held: held[1].name),
-        ("asks", lambda held: held[1].requirement),
-        ("seen", lambda held: held[1].seen),
+        ("asks", lambda held: requirement_text(held[1])),
+        ("seen", lambda held: seen_text(held[1])),
         ("verdict", lambda held: held[1].verdict),
     )
 

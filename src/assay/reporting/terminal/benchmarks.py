@@ -6,13 +6,13 @@ from rich.table import Table
 from rich.text import Text
 
 from assay.base.units import number_of
-from assay.decision.coverage import hole_text
 from assay.records.benchmark import BenchmarkResult, Contamination, DetectableEffect
 from assay.records.coverage import Coverage, CoverageCell
 from assay.records.evaluation import Estimate
 from assay.reporting.terminal.drawing import sparkline
-from assay.reporting.terminal.formatting import device_hours_text, minute_text
 from assay.reporting.terminal.terminal import name, number, stdout, table_of
+from assay.reporting.values import device_hours_text, minute_text
+from assay.reporting.views.statements import hole_text
 from assay.statistics.benchmark_history import BenchmarkHistory
 
 

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from assay.base.units import duration_text
-from assay.decision.sentences import interval_words
 from assay.records.evaluation import Estimate
-from assay.reporting.terminal.formatting import minute_text
 from assay.reporting.terminal.terminal import RECOMMENDATION_STYLES, name, number, print_list
+from assay.reporting.values import minute_text
 from assay.reporting.views.campaign_list import CampaignLine
+from assay.reporting.views.statements import interval_words
 
 
 def print_campaigns(lines: Sequence[CampaignLine]) -> None:

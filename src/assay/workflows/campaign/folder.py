@@ -10,6 +10,9 @@ runs/campaigns/NAME/
   pipeline.json, models/ of a pipeline, whose stages are the arms (see workflows.pipeline)
 runs/NAME-ARM-sSEED/     an ordinary run of one arm with one seed
   benchmarks/BENCHMARK/  result.json, items.parquet
+
+The declaration keeps each suite's digest, which covers the bytes of its items, so looks use the questions that were
+declared. Recorded looks are repeated from their scores, so a suite may change once its campaign is decided.
 """
 
 import json
@@ -23,14 +26,15 @@ from assay.base.digest import canonical_json, sha256_of_json
 from assay.base.errors import ConfigError
 from assay.data.dataset.dataset import Dataset
 from assay.decision.candidate import BASELINE, known_good_recipe
-from assay.decision.config import CampaignConfig
+from assay.decision.config import CampaignConfig, SuiteBenchmark
+from assay.evals.config import read_suite
+from assay.evals.contents import named_files, suite_sha256
 from assay.records.campaign import Campaign
 from assay.records.decision import Decision, KnownGood
 from assay.store.home import CAMPAIGN_FILE, Home
 from assay.store.objects import ObjectStore, open_store
 from assay.store.run_location import moved_along
 from assay.training.recipe import Recipe
-from assay.workflows.campaign.suites import require_suites_as_declared, sealed_suites
 
 SETTINGS_FILE = "settings.json"
 KNOWN_GOOD_FILE = "known_good.json"
@@ -124,14 +128,54 @@ def recorded_looks(folder: Path) -> dict[tuple[str, int, bool], Decision]:
     """Return the newest revision of each decision by (candidate, number of seeds, whether the look was
     declared)."""
     return {
-        (all_decision.candidate, all_decision.look.num_seeds, all_decision.look.is_gate): all_decision
-        for all_decision in sorted(all_decisions(folder), key=lambda decision: decision.revision)
+        (decision.candidate, decision.look.num_seeds, decision.look.is_gate): decision
+        for decision in sorted(all_decisions(folder), key=lambda decision: decision.revision)
     }
 
 
 def recorded_decisions(folder: Path) -> list[Decision]:
     """Return the newest revisions, sorted by candidate and look."""
     return [decision for _, decision in sorted(recorded_looks(folder).items())]
+
+
+def newest_decisions(campaign: OpenCampaign) -> dict[str, Decision]:
+    """Return each candidate's decision with the most seeds; among equals, that of the declared look."""
+    return {decision.candidate: decision for decision in recorded_decisions(campaign.folder)}
+
+
+def sealed_suites(config: CampaignConfig, *, base_dir: Path) -> dict[str, str]:
+    """Return the current digest of each suite by its path in the campaign's file.
+
+    Raises `ConfigError` if a file that a suite names is missing, because it could be written after the look.
+    """
+    found = {}
+    named = {
+        benchmark.suite for benchmark in config.benchmarks if isinstance(benchmark, SuiteBenchmark) and benchmark.suite
+    }
+    for name in sorted(named):
+        path = base_dir / name
+        suite = read_suite(path)
+        for file, sha256 in named_files(suite, path.parent).items():
+            if sha256 is None:
+                raise ConfigError(
+                    f"{path}: names {file}, which does not exist. All questions of a campaign must exist before "
+                    "the first run: add the file, or correct its name in the suite."
+                )
+        found[name] = suite_sha256(path, suite)
+    return found
+
+
+def require_suites_as_declared(campaign: Campaign, config: CampaignConfig) -> None:
+    """Raise `ConfigError` if a suite changed since the declaration."""
+    now = sealed_suites(config, base_dir=Path(campaign.base_dir))
+    changed = [name for name, sha256 in now.items() if campaign.suites[name] != sha256]
+    if changed:
+        raise ConfigError(
+            f"campaign '{campaign.name}': suite {Path(campaign.base_dir) / changed[0]}, or a file that it names "
+            "(items, held-out texts), changed since the campaign was declared, so a look would use other "
+            "questions. Restore the files, or declare a campaign with another name on the "
+            "current suite."
+        )
 
 
 def _declaration(

@@ -7,58 +7,63 @@ from pathlib import Path
 from typing import NamedTuple
 
 from assay.records.campaign import CampaignRun
-from assay.records.decision import Decision
-from assay.reporting.documents.memo_markdown import memo_markdown
-from assay.reporting.documents.memo_page import render_memo_page
-from assay.reporting.views.memo import Memo, ordered, record_paths
+from assay.reporting.documents.markdown import markdown
+from assay.reporting.documents.memo import TONES, Memo, memo_document, memo_summary, record_paths
+from assay.reporting.documents.one_page_pdf import one_page_pdf
+from assay.reporting.documents.render import render_document
 from assay.reporting.views.pipeline import stage_runs
 from assay.store.attempts import saved_attempts
 from assay.store.settings import Money
-from assay.workflows.campaign.folder import OpenCampaign, recorded_decisions
+from assay.workflows.campaign.folder import OpenCampaign, newest_decisions
+from assay.workflows.campaign.train import device_seconds_of
 
 MEMO_PAGE = "memo.html"
 """File name in the campaign's folder."""
 
 
 class WrittenMemo(NamedTuple):
-    """A memo and its files."""
+    """A memo and its page."""
 
     memo: Memo
     page: Path
-    markdown: Path
-
-
-def newest_decisions(campaign: OpenCampaign) -> dict[str, Decision]:
-    """Return each candidate's decision with the most seeds; among equals, that of the declared look."""
-    return {decision.candidate: decision for decision in recorded_decisions(campaign.folder)}
 
 
 def write_memo(campaign: OpenCampaign, *, stopped_by: str | None = None) -> WrittenMemo:
-    """Write `MEMO_PAGE` and `memo.md` into the campaign's folder."""
+    """Write `memo.html`, `memo.md` and the first page, `memo.pdf`, into the campaign's folder."""
+    memo = read_memo(campaign, stopped_by=stopped_by)
+    memo = replace(memo, records=_records(memo, campaign.home.folder))
+    document = memo_document(memo)
+    campaign.store.put(MEMO_PAGE, render_document(document).encode())
+    campaign.store.put("memo.md", markdown(document).encode())
+    campaign.store.put("memo.pdf", one_page_pdf(memo_summary(memo)))
+    return WrittenMemo(memo, campaign.folder / MEMO_PAGE)
+
+
+def read_memo(campaign: OpenCampaign, *, stopped_by: str | None = None) -> Memo:
+    """Return the facts of the memo from the campaign's records and prices."""
     newest = newest_decisions(campaign)
     names = [candidate.name for candidate in campaign.config.candidates]
+    order = [*TONES]
     memo = Memo(
         campaign=campaign.config.name,
         question=campaign.config.question,
         declared_s=campaign.record.created_s,
-        decisions=ordered([newest[name] for name in names if name in newest]),
+        decisions=sorted(
+            (newest[name] for name in names if name in newest),
+            key=lambda decision: order.index(decision.recommendation),
+        ),
         undecided=[name for name in names if name not in newest],
         stopped_by=stopped_by,
         budget_s=campaign.config.budget_device_hours * 3600.0,
     )
     compared = {run.run_id for run in memo.runs()}
-    held_s = held_by_run(campaign, memo.runs())
-    memo = replace(
+    held_s = _held_by_run(campaign, memo.runs())
+    return replace(
         memo,
-        records=_records(memo, campaign.home.folder),
-        cost=cost_of_runs(campaign, held_s),
+        cost=_cost_of_runs(campaign, held_s),
         evaluation_s=_evaluation_s(campaign, held_s),
         other_stages_s=sum(held for run_id, held in held_s.items() if run_id not in compared),
     )
-    page, markdown = campaign.folder / MEMO_PAGE, campaign.folder / "memo.md"
-    for path, text in ((page, render_memo_page(memo)), (markdown, memo_markdown(memo))):
-        campaign.store.put(path.name, text.encode())
-    return WrittenMemo(memo, page, markdown)
 
 
 def _records(memo: Memo, home: Path) -> dict[str, str]:
@@ -74,14 +79,12 @@ def _laid_out(text: str) -> str:
         return text
 
 
-def held_by_run(campaign: OpenCampaign, runs: Iterable[CampaignRun]) -> dict[str, float]:
+def _held_by_run(campaign: OpenCampaign, runs: Iterable[CampaignRun]) -> dict[str, float]:
     """Return the training device time by run: of `runs`, and of all other runs of a pipeline, whose budget
     covers all stages."""
     held_s = {run.run_id: run.device_s for run in runs}
     if not campaign.home.has_pipeline(campaign.config.name):
         return held_s
-    from assay.workflows.campaign.train import device_seconds_of  # imported here: it imports the trainer
-
     with campaign.home.open_ledger() as ledger:
         others = [
             stage_run
@@ -96,7 +99,7 @@ def _evaluation_s(campaign: OpenCampaign, run_ids: Iterable[str]) -> float:
         return sum(map(ledger.evaluation_s, run_ids))
 
 
-def cost_of_runs(campaign: OpenCampaign, held_s: Mapping[str, float]) -> str:
+def _cost_of_runs(campaign: OpenCampaign, held_s: Mapping[str, float]) -> str:
     """Return the cost of the device time at current prices; empty if a run has no single price."""
     settings, amount = campaign.home.settings(), 0.0
     for run_id, device_s in held_s.items():

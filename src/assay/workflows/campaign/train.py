@@ -6,18 +6,22 @@
                               +-- not started, in budget --> started
 
 No state is only in memory: a run's commit log, attempts and launches determine its status. A campaign that was
-killed at any point continues when it is run again; no run is trained twice, and none is lost.
+killed at any point continues when it is run again; no run is trained twice, and none is lost. A run's id is derived
+from (campaign, arm, seed), so its run is found again.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from assay.base.clock import Clock, SystemClock
+from assay.base.config import LoadedConfig
 from assay.base.errors import ConfigError, Interrupted, StoreFullError, TrainingError
 from assay.base.units import duration_text
+from assay.decision.candidate import patched
 from assay.elastic.supervisor import RestartPolicy, RunObserver
 from assay.launchers.guards import heed_guards
 from assay.launchers.launcher import Launcher, LaunchState
@@ -35,8 +39,10 @@ from assay.store.objects import open_store
 from assay.store.run_location import reject_links
 from assay.store.run_results import keep_audit
 from assay.training.audit import audit_run
+from assay.training.recipe import recipe_of, recipe_sha256
 from assay.workflows.bookkeeping import rebuild_run, writer_of
-from assay.workflows.campaign.arm_plan import ArmPlan
+from assay.workflows.campaign.folder import OpenCampaign
+from assay.workflows.run import check_recipe, create_run, load_run
 from assay.workflows.train import evaluate_run, train_run
 
 MAX_LAUNCHES = 3
@@ -93,6 +99,71 @@ class ExecutionSettings(NamedTuple):
     """Host that trains; None if a scheduler chooses it."""
     warn: Callable[[str], None] = lambda text: None
     """Receives the warnings of guards."""
+
+
+class ArmPlan(NamedTuple):
+    """The runs to train, one for each arm and seed; each is created when it is due."""
+
+    home: Home
+    owner: str
+    """`campaign` or `pipeline`, for messages."""
+    name: str
+    names: tuple[str, ...]
+    """Arms, or stages; the first one's cost is the estimate for arms without finished runs."""
+    seeds: tuple[int, ...]
+    workers: int
+    budget_device_hours: float | None
+    """None: no limit."""
+    run_of: Callable[[str, int], Run]
+    """(arm, seed) -> the run's record, created if needed."""
+
+    def run_id(self, arm: str, seed: int) -> str:
+        return run_id_of(self.name, arm, seed)
+
+
+def campaign_arm_plan(campaign: OpenCampaign) -> ArmPlan:
+    """Return the runs of a campaign."""
+    config = campaign.config
+    return ArmPlan(
+        home=campaign.home,
+        owner="campaign",
+        name=config.name,
+        names=config.arm_names,
+        seeds=config.seed_numbers,
+        workers=config.workers,
+        budget_device_hours=config.budget_device_hours,
+        run_of=partial(arm_run, campaign),
+    )
+
+
+def run_id_of(campaign: str, arm: str, seed: int) -> str:
+    """Return the id of an arm's run with one seed."""
+    return f"{campaign}-{arm}-s{seed}"
+
+
+def arm_run(campaign: OpenCampaign, arm: str, seed: int) -> Run:
+    """Return the run's record, created if needed. Raises `ConfigError` if a run exists with another recipe."""
+    config = campaign.config
+    patch = {} if arm == config.baseline else config.candidate(arm).patch
+    recipe = patched(campaign.recipe, patch, arm=arm, seed=seed)
+    run_id = run_id_of(config.name, arm, seed)
+    of = f"arm '{arm}' of campaign '{config.name}'"
+    return ensure_run(campaign.home, recipe, run_id=run_id, workers=config.workers, of=of, owner="campaign")
+
+
+def ensure_run(home: Home, recipe: LoadedConfig, *, run_id: str, workers: int, of: str, owner: str) -> Run:
+    """Return the record of a run, created if needed. Raises `ConfigError` if it exists with another recipe;
+    `of` and `owner` name the arm and its campaign or pipeline in the message."""
+    if not home.has_run(run_id):
+        return create_run(home, recipe, world_size=workers, run_id=run_id)
+    run = load_run(home, run_id)
+    requested_recipe, dataset = check_recipe(recipe)
+    requested, found = (item.model_dump(mode="json") for item in (requested_recipe, recipe_of(run)))
+    if recipe_sha256(requested, dataset.fingerprint) != recipe_sha256(found, run.dataset_fingerprint):
+        raise ConfigError(
+            f"run '{run_id}' exists with another recipe than {of} has. Rename the {owner}, or remove the run's folder."
+        )
+    return run
 
 
 class ArmRun(NamedTuple):

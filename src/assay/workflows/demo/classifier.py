@@ -25,7 +25,7 @@ from assay.store.home import Home
 from assay.store.ledger.ledger import Ledger
 from assay.workflows.campaign.campaign import run_campaign
 from assay.workflows.campaign.folder import declare, read_campaign_file
-from assay.workflows.campaign.memo import WrittenMemo, write_memo
+from assay.workflows.campaign.memo import WrittenMemo
 from assay.workflows.campaign.train import ExecutionSettings, InProcessLauncher, ObserverFactory
 from assay.workflows.demo.corpus import read_texts, write_corpus
 from assay.workflows.demo.runs import kill_half_way, train_demo_run
@@ -132,5 +132,4 @@ def run_demo_campaign(
     on_message(f"campaign {config.name}: {len(config.candidates)} candidates, at most {config.seeds} seeds each")
     campaign = declare(home, config, base_dir=folder, clock=clock)
     execution = ExecutionSettings(InProcessLauncher(home, make_observer, clock), clock=clock)
-    result = run_campaign(campaign, ledger, execution=execution, on_message=on_message)
-    return write_memo(campaign, stopped_by=result.stopped_by)
+    return run_campaign(campaign, ledger, execution=execution, on_message=on_message)

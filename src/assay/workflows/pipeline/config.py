@@ -227,7 +227,7 @@ def pipeline_reference() -> str:
         "",
         "A pipeline is a YAML file (see pipelines.md) that `assay train` takes like a recipe; `a.b=value` on",
         "the command line overrides it; unknown keys are refused. This page is what",
-        "`assay train --pipeline-keys` prints.",
+        "`assay train keys pipeline` prints.",
     ]
     return key_reference(introduction, PipelineConfig)
 

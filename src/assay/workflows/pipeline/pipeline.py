@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from assay.base.units import duration_text
+from assay.reporting.views.statements import decision_text
 from assay.store.ledger.ledger import Ledger
 from assay.workflows.campaign.campaign import result_text
-from assay.workflows.campaign.look import triage_ledger
+from assay.workflows.campaign.evidence import Scoring, score_run
+from assay.workflows.campaign.look import take_look_at
 from assay.workflows.campaign.memo import write_memo
-from assay.workflows.campaign.scores import score_run
-from assay.workflows.campaign.sealed_holdout import LookContext
 from assay.workflows.campaign.train import (
     ArmRun,
     ArmScheduler,
@@ -78,17 +78,12 @@ def _compared(
     if (campaign := pipeline.campaign) is None:
         return None
     ledger.record_campaign(campaign.record)
-    runs = {}
+    runs, scoring = {}, Scoring(ledger, execution.clock)
     for arm in campaign.config.arm_names:
-        runs[arm] = [
-            score_run(campaign, trained[arm, seed], ledger, clock=execution.clock)
-            for seed in campaign.config.seed_numbers
-        ]
+        runs[arm] = [score_run(campaign, trained[arm, seed], scoring) for seed in campaign.config.seed_numbers]
         for scored in runs[arm]:
             on_message(f"{arm}, seed {scored.record.seed}: {result_text(campaign, scored)}")
     baseline, *others = campaign.config.arm_names
     for name in others:
-        on_message(
-            triage_ledger(campaign, name, runs[baseline], runs[name], LookContext(ledger, execution.clock)).sentence
-        )
+        on_message(decision_text(take_look_at(campaign, name, runs[baseline], runs[name], scoring)))
     return write_memo(campaign).page

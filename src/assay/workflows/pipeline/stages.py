@@ -28,8 +28,9 @@ from assay.store.model_folder import whole_export
 from assay.store.objects import open_store
 from assay.training.checkpoint.named_commit import to_come
 from assay.training.recipe import Recipe, recipe_of
-from assay.workflows.campaign.arm_plan import ArmPlan, check_suite, ensure_run, run_id_of
-from assay.workflows.campaign.suites import sealed_suites
+from assay.workflows.campaign.check import check_suite
+from assay.workflows.campaign.folder import sealed_suites
+from assay.workflows.campaign.train import ArmPlan, ensure_run, run_id_of
 from assay.workflows.export.export import export_run, write_outline
 from assay.workflows.pipeline.config import PREFIX, StageCommit, comparison_of, stages_named
 from assay.workflows.pipeline.folder import MODELS, LoadedPipeline, OpenPipeline

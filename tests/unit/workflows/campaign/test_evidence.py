@@ -9,7 +9,7 @@ from assay.base.errors import DataError
 from assay.decision.config import PlanRule, StandardRule
 from assay.planning.program.offer import Offer
 from assay.records.drill import DrillReport, Exercise
-from assay.workflows.campaign.gather import file_facts
+from assay.workflows.campaign.evidence import file_facts
 from golden.write_records import golden_record
 
 
@@ -18,13 +18,12 @@ def rule(**requests: object) -> StandardRule:
 
 
 def test_nothing_is_read_that_the_rule_does_not_ask_for(tmp_path: Path):
-    assert file_facts(rule(drill="audit"), tmp_path) == (None, None, None)
+    assert file_facts(rule(drill="audit"), tmp_path) == {}
 
 
 def test_a_plans_probabilities_are_read_with_where_they_lie(tmp_path: Path):
     (tmp_path / "plan.json").write_text('{"safety": {"p_on_time": 0.87, "p_over_budget": 0.21}}')
-    found = file_facts(rule(plan=PlanRule(record="plan.json")), tmp_path).plan
-    assert found is not None
+    found = file_facts(rule(plan=PlanRule(record="plan.json")), tmp_path)["plan"]
     assert (found.on_time, found.in_budget) == (0.87, pytest.approx(0.79))
     assert found.source.path == str(tmp_path / "plan.json")
 
@@ -36,10 +35,10 @@ def test_a_plans_decision_has_the_days_and_dates_that_its_own_pages_have(tmp_pat
     of_program = {"calendar": {"start": "2027-01-04", "weeks": 12}, "decide_by": "end of week 8"}
     (tmp_path / "plan.json").write_text(json.dumps({**retained, **of_program}))
     request = rule(plan=PlanRule(record="plan.json"))
-    assert file_facts(request, tmp_path).plan.decision == (
-        "decision on day 41, 13 Feb (80% of simulations: day 35, 7 Feb, to day 56, 28 Feb), "
-        "due by the end of week 8 (day 56, 28 Feb), after 15,040 device-hours"
-    )
+    assert file_facts(request, tmp_path)["plan"].decision == {
+        "low": "day 35, 7 Feb", "middle": "day 41, 13 Feb", "high": "day 56, 28 Feb",
+        "due": "end of week 8 (day 56, 28 Feb)", "device_hours": 15_040.4,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -59,8 +58,8 @@ def drill() -> DrillReport:
 
 def test_a_drills_record_is_read(tmp_path: Path):
     (tmp_path / "drill.json").write_text(drill().to_json() + "\n")
-    found = file_facts(rule(drill="drill.json"), tmp_path).drill
-    assert found is not None and found[0] == drill()
+    found = file_facts(rule(drill="drill.json"), tmp_path)["drill"]
+    assert found[0] == drill()
 
 
 @pytest.mark.parametrize("text", ['{"verdict": "pass"}', None, "not JSON"])

@@ -1,17 +1,17 @@
+"""The words of quantities."""
+
 import math
 
 import pytest
 
-from assay.decision.sentences import (
+from assay.records.evaluation import Estimate
+from assay.reporting.views.statements import (
     chance_text,
     device_time_text,
     effect_text,
     interval_words,
     side_text,
-    would_help,
 )
-from assay.records.decision import MoreEvidence
-from assay.records.evaluation import Estimate
 
 
 @pytest.mark.parametrize(
@@ -54,19 +54,6 @@ def test_an_interval_is_in_the_unit_of_its_effect():
 )
 def test_a_chance_is_never_rounded_to_certainty(probability, text):
     assert chance_text(probability) == text
-
-
-@pytest.mark.parametrize(
-    ("probability", "decision_probability", "helps"),
-    [(0.0, None, False), (0.004, None, False), (0.004, 0.8, True), (0.006, None, True), (None, None, True)],
-)
-def test_what_surely_does_not_turn_a_clause_is_no_cure(probability, decision_probability, helps):
-    assert (
-        would_help(
-            MoreEvidence(what="2 more seeds", probability=probability, decision_probability=decision_probability)
-        )
-        == helps
-    )
 
 
 def test_device_time_is_hours_or_a_duration():

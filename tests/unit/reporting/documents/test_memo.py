@@ -4,28 +4,42 @@ import re
 from dataclasses import replace
 
 import pytest
-from assay.decision.sentences import NO_EVIDENCE
 
-from assay.cli.decide.group import print_decisions
 from assay.decision.candidate import STAGE
-from assay.records.campaign import CampaignRun
-from assay.reporting.documents.memo_markdown import memo_markdown
-from assay.reporting.documents.memo_page import render_memo_page
-from assay.reporting.views.memo import (
+from assay.records.decision import Decision
+from assay.records.evaluation import Estimate
+from assay.records.statement import Statement
+from assay.reporting.document import text_of
+from assay.reporting.documents.markdown import markdown
+from assay.reporting.documents.memo import (
+    Memo,
     anchor_of,
     clause_tone,
     gate_text,
     mark_of,
+    memo_document,
+    memo_summary,
     memo_tiles,
     memo_verdict,
-    models_text,
     record_paths,
 )
+from assay.reporting.documents.one_page_pdf import one_page_pdf
+from assay.reporting.documents.render import render_document
+from assay.reporting.terminal.document import print_document
+from assay.reporting.views.statements import more_text, reason_text
+
+
+def memo_markdown(memo: Memo) -> str:
+    return markdown(memo_document(memo))
+
+
+def render_memo_page(memo: Memo) -> str:
+    return render_document(memo_document(memo))
 
 
 def test_what_is_to_be_scaled_is_told_first_and_sets_the_tone(memo, decision):
     found = memo_verdict(memo(decision("no", "stop"), decision("perhaps", "narrow"), decision("yes", "scale")))
-    assert (found.tone, found.word) == ("good", "scale yes · narrow perhaps · stop no")
+    assert (found.tone, found.word) == ("good", "candidate yes: scale · candidate perhaps: narrow · candidate no: stop")
     assert memo_verdict(memo(decision("no", "stop"))).tone == "ended", "an answer, and no failure"
 
 
@@ -38,12 +52,12 @@ def test_a_campaign_that_ended_early_says_what_is_not_decided_and_why(memo, deci
 def test_baseline_runs_that_candidates_share_are_paid_for_once(memo, decision):
     shared = memo(decision("no", "stop"), decision("yes", "scale"))
     assert shared.spent_s() == 6 * 60.0
-    assert memo_tiles(shared)[-1].value == "6 min 00 s"
+    assert next(tile for tile in memo_tiles(shared) if tile.name == "cost of training").value == "6 min 00 s"
 
 
 def test_an_open_clause_names_its_price(memo, decision):
     text = memo_markdown(memo(decision("perhaps", "narrow")))
-    assert "its cheapest fix (1 min 30 s of device time, 60% to pass)" in text
+    assert "2 more seeds of both arms, to the look at 4 (1 min 30 s of device time, 60% to pass)" in text
 
 
 @pytest.mark.parametrize("render", [memo_markdown, render_memo_page])
@@ -58,12 +72,14 @@ def test_what_is_recommended_has_price_time_owner_and_alternative(memo, decision
     text = render(memo(unplanned))
     assert "cost and date of scaling are unknown because the campaign requires no plan" in text
     planned = decision("yes", "scale")
-    seen = "on time 95%, in budget 99%; decision on day 41, 13 Feb"
-    clause = planned.gates[0].clauses[0].model_copy(update={"type": "plan", "seen": seen})
+    dates = {"low": "day 40", "middle": "day 41", "high": "day 44", "due": "end of week 8", "device_hours": 12.0}
+    values = {"on_time": 0.95, "in_budget": 0.99, "least_on_time": 0.8, "least_in_budget": 0.9, "decision": dates}
+    clause = planned.gates[0].clauses[0].model_copy(update={"type": "plan", "values": values})
     gate = planned.gates[0].model_copy(update={"clauses": (*planned.gates[0].clauses, clause)})
-    assert f"the plan for scaling it: {seen}" in render(memo(planned.model_copy(update={"gates": (gate,)})))
+    shown = render(memo(planned.model_copy(update={"gates": (gate,)})))
+    assert "the plan for scaling it: on time 95%, in budget 99%; decision on day 41 (80% of simulations: day" in shown
     assert "no gain of +2.00 points [95%: +0.50 to +3.50]" in text
-    assert "no owner is set" in text
+    assert "no owner is named" in text
     stopped = decision("no", "stop")
     gate = stopped.gates[0].model_copy(update={"more": more})
     assert "continue against the rule: 2 more seeds" in render(memo(stopped.model_copy(update={"gates": (gate,)})))
@@ -73,7 +89,7 @@ def test_what_is_recommended_has_price_time_owner_and_alternative(memo, decision
 @pytest.mark.parametrize("render", [memo_markdown, render_memo_page])
 def test_the_least_effect_says_where_it_comes_from_or_that_nobody_wrote_it_down(memo, decision, render):
     decided = decision("yes", "scale")
-    assert "A gain of 1.5 points was declared worth having; the campaign gives no reason" in render(memo(decided))
+    assert "A gain of 1.5 points was declared worth having: the campaign gives no reason." in render(memo(decided))
     explained = decided.model_copy(update={"least_effect_because": "below it a reviewer saves no hour."})
     assert "1.5 points was declared worth having: below it a reviewer saves no hour." in render(memo(explained))
 
@@ -81,9 +97,10 @@ def test_the_least_effect_says_where_it_comes_from_or_that_nobody_wrote_it_down(
 def test_the_memo_says_what_a_gain_means_and_what_it_is_of_the_baselines(memo, decision):
     decided = decision("yes", "scale")
     secondary = decided.effects[0].model_copy(update={"benchmark": "code-ranking", "role": "other"})
-    decided = decided.model_copy(update={"meaning": ("In wrong answers: fewer.",), "secondary": (secondary,)})
+    meaning = (Statement(code="likelihood", values={"per": "row", "factor": 1.25}),)
+    decided = decided.model_copy(update={"meaning": meaning, "secondary": (secondary,)})
     for text in (memo_markdown(memo(decided)), render_memo_page(memo(decided))):
-        assert "What it means. In wrong answers: fewer." in text
+        assert "What it means. Per row, the probability of the right answer is multiplied by 1.25." in text
         assert "+4.0%" in text, "0.02 of 0.5"
         assert "code-ranking" in text
 
@@ -103,25 +120,14 @@ def test_a_cure_that_would_not_cure_is_not_told(memo, decision):
     assert "work for people; see the open clauses" in text
 
 
-def test_the_memo_says_its_verdict_once_and_a_cure_once(memo, decision):
+def test_a_fix_that_does_not_decide_is_said_to_be_of_its_clause_alone(memo, decision):
     decided = decision("perhaps", "narrow")
-    fix_name = decided.cheapest.what
-    decided = decided.model_copy(update={"sentence": f"Narrow perhaps: it is not shown. The cheapest fix: {fix_name}."})
-    for text in (memo_markdown(memo(decided)), render_memo_page(memo(decided))):
-        assert text.lower().count("narrow perhaps") == 1
-        assert text.count(fix_name) == 1
-        assert "It is not shown." in text
-
-
-def test_a_cure_beside_a_verdict_that_more_evidence_would_not_do_is_said_to_be_of_its_clause_alone(memo, decision):
-    decided = decision("perhaps", "narrow")
-    explained = decided.cheapest.what
-    none = decided.cheapest.model_copy(
-        update={"what": f"{NO_EVIDENCE} (32 seeds would hardly do), but a smaller claim"}
-    )
+    fix = more_text(decided.cheapest)
+    what = Statement(code="no more evidence", values={"seeds": 32, "factor": 1, "is_used_up": False})
+    none = decided.cheapest.model_copy(update={"what": what, "instead": (Statement(code="another measure"),)})
     text = memo_markdown(memo(decided.model_copy(update={"cheapest": none})))
-    assert f"for this clause only; others stay open: {explained}" in text
-    assert "of this clause alone" not in memo_markdown(memo(decided))
+    assert f"for this clause only; others stay open: {fix}" in text
+    assert "for this clause only" not in memo_markdown(memo(decided))
 
 
 def test_the_memo_says_where_items_come_in_clusters(memo, decision):
@@ -138,7 +144,7 @@ def test_hostile_names_stay_text(memo, decision, recommendation):
     assert "<script" not in page
     text = memo_markdown(memo(decision("a", recommendation)))
     rows = [line for line in text.splitlines() if line.startswith("| ✓")]
-    assert {line.replace("\\|", "").count("|") for line in rows} == {7}
+    assert {line.replace("\\|", "").count("|") for line in rows} == {6}
 
 
 def test_a_memo_without_any_decision_is_a_page_too(memo):
@@ -146,16 +152,17 @@ def test_a_memo_without_any_decision_is_a_page_too(memo):
 
 
 def test_a_guardrail_has_the_same_mark_and_words_on_the_terminal_as_in_the_memo(memo, decision, capsys):
-    decided = decision("yes", "narrow")
-    print_decisions([decided], as_json=False)
-    shown, text = capsys.readouterr().out, memo_markdown(memo(decided))
-    for gate in decided.gates:
-        assert f"gate {gate.gate}: {gate_text(gate)}" in shown
-        assert f"**Gate {gate.gate}: {gate_text(gate)}.**" in text
+    decided = memo(decision("yes", "narrow"))
+    print_document(memo_document(decided))
+    shown, text = capsys.readouterr().out, memo_markdown(decided)
+    for gate in decided.decisions[0].gates:
+        assert f"Gate {gate.gate}: {gate_text(gate)}" in shown
+        assert f"### Gate {gate.gate}: {gate_text(gate)}." in text
         for clause in gate.clauses:
-            (line,) = (line for line in shown.splitlines() if f" {clause.name} " in line)
-            assert line.strip().startswith(mark_of(decided, gate, clause))
-            assert clause.reason in line
+            mark = f"{mark_of(decided.decisions[0], gate, clause)} {clause.name}"
+            (line,) = (line for line in shown.splitlines() if line.startswith(f"{mark} "))
+            assert reason_text(clause) in line
+            assert f"| {mark} |" in text
 
 
 def test_what_was_not_asked_has_no_mark_and_a_reason_to_stop_that_holds_is_no_failure(decision):
@@ -181,7 +188,7 @@ def test_who_counts_the_clauses_below_a_count_finds_as_many(memo, decision, caps
     tile = next(memo_tile for memo_tile in memo_tiles(memo(unasked)) if memo_tile.name == "clauses that hold")
     assert tile.value.endswith(f" of {len(clauses) - 1}") and "3 more were not declared" in tile.note
     results = f"Not asked, so neither for it nor against it: {left} (–), guardrails, plan."
-    print_decisions([unasked], as_json=False)
+    print_document(memo_document(memo(unasked)))
     for text in (memo_markdown(memo(unasked)), render_memo_page(memo(unasked)), capsys.readouterr().out):
         assert text.count(results) == 1
     fully_declared = decided.model_copy(update={"undeclared": ()})
@@ -208,8 +215,10 @@ def test_a_stop_gate_that_is_not_met_does_not_read_as_a_failure(decision):
 
 
 def test_that_no_number_speaks_against_it_is_said_only_where_none_does(memo, decision):
-    sure, warned = decision("yes", "scale"), decision("yes", "scale").model_copy(update={"warnings": ("x",)})
-    flips = sure.model_copy(update={"would_change": ("It would be narrow without seed 3 (1 of 9 variations).",)})
+    sure = decision("yes", "scale").model_copy(update={"objections": ()})
+    warned = sure.model_copy(update={"warnings": (Statement(code="guardrail at zero", values={"benchmark": "x"}),)})
+    flip = Statement(code="without seed", values={"seed": 3})
+    flips = sure.model_copy(update={"flips": {"narrow": (flip,)}})
     results = ["no number contradicts it" in memo_markdown(memo(item)) for item in (sure, warned, flips)]
     assert results == [True, False, False]
 
@@ -239,13 +248,54 @@ def test_a_memo_that_is_mailed_takes_its_records_along(memo, decision):
     assert "](" not in memo_markdown(decided).replace("](#", "")
 
 
-def test_no_warning_is_said_of_several_runs_only_where_none_is_warned_of():
-    quiet, warned = (
-        CampaignRun(
-            arm="a", seed=0, run_id="r", recipe_sha256="", weights_digest="", audit_verdict="pass",
-            num_attempts=1, device_s=1.0, warnings=warnings,
-        )
-        for warnings in ((), ("its loss is 3.",))
+def with_wrong_answers(decided: Decision, *, num_differing: int = 7) -> Decision:
+    change = Estimate(value=0.074, low=0.055, high=0.093)
+    right = decided.effects[0].model_copy(
+        update={
+            "benchmark": "all-rows", "role": "other", "baseline_score": 0.656, "candidate_score": 0.73,
+            "effect": change, "num_differing": num_differing,
+        }
     )  # fmt: skip
-    assert models_text([quiet, quiet]) == "no warning"
-    assert models_text([quiet, warned]) == models_text([warned, warned]) == "its loss is 3."
+    return decided.model_copy(update={"secondary": (right,), "wrong_answers": "all-rows"})
+
+
+def test_wrong_answers_of_all_rows_lead_and_the_unit_follows(memo, decision):
+    decided = memo(with_wrong_answers(decision("yes", "scale")))
+    assert memo_tiles(decided)[0].value == "344 → 270"
+    assert memo_tiles(decided)[0].note == "candidate yes, all held-out rows: 55 to 93 fewer (95%)"
+    fall = "Wrong answers fall from 344 to 270 of 1,000 held-out rows [95%: 55 to 93 fewer]"
+    assert memo_verdict(decided).sentence.startswith(fall)
+    facts = {fact.name: fact for fact in memo_summary(decided).sections[0].blocks[0].items}
+    assert facts["effect"].value == fall
+    assert facts["effect"].note == "+2.00 points [95%: +0.50 to +3.50] on the primary benchmarks"
+
+
+def test_an_effect_on_rows_that_do_not_differ_has_no_interval_around_zero(memo, decision):
+    text = memo_markdown(memo(with_wrong_answers(decision("yes", "scale"), num_differing=0)))
+    assert "no item differs; up to 9.30 points could be missed" in text
+    assert "the same ones (a change of up to 93 could be missed)" in text
+
+
+def test_the_first_page_has_what_its_reader_decides_by(memo, decision):
+    decided = decision("yes", "scale").model_copy(update={"owner": "R. (data)"})
+    found = replace(memo(decided, decision("no", "stop"), undecided=("late",)), cost="12.40 EUR")
+    blocks = memo_summary(found).sections[0].blocks
+    assert [block.title for block in blocks] == [
+        "Candidate yes: scale", "Candidate no: stop", "Candidate late: not decided",
+    ]  # fmt: skip
+    first = {fact.name: text_of(fact.value) for fact in blocks[0].items}
+    assert list(first) == ["change", "effect", "main risk", "next step", "instead", "cost so far", "owner", "decision"]
+    assert first["owner"] == "R. (data)" and first["main risk"]
+    cost = next(tile for tile in memo_tiles(found) if tile.name == "cost of training")
+    assert (cost.value, cost.note) == ("12.40 EUR", "6 min 00 s of 10 min 00 s agreed")
+
+
+def test_no_key_of_a_file_stands_in_the_memo(memo, decision):
+    text = memo_markdown(memo(decision("yes", "scale"), decision("perhaps", "narrow"), decision("no", "stop")))
+    assert re.findall(r"least_effect|budget_device_hours|over_seeds|`owner:", text) == []
+
+
+def test_the_first_page_is_one_sheet(memo, decision):
+    decided = memo(*(with_wrong_answers(decision(name, "scale")) for name in ("one", "two", "three")))
+    pdf = one_page_pdf(memo_summary(decided))
+    assert pdf.startswith(b"%PDF") and b"/Type/Pages/Count 1" in pdf

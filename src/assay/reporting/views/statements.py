@@ -1,0 +1,662 @@
+"""The words of a decision: every code of its record becomes a sentence here, and nowhere else.
+
+    Statement, Clause, MoreEvidence  --code--> a text with fields --values--> sentence
+    {gain:effect}: +1.23 points   {chance:chance}: 87%   {seeds:# seed}: 3 seeds   {names:and}: a and b
+
+Numbers decide; words may change. No code reads a sentence.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from string import Formatter
+from typing import Any
+
+from assay.base.units import duration_text, number_of, percent_text
+from assay.records.coverage import CoverageCell, CoveredMode
+from assay.records.decision import LEAST_CHANCE, BenchmarkEffect, Clause, Decision, GateResult, MoreEvidence
+from assay.records.evaluation import Estimate
+from assay.records.statement import Statement
+
+_IN_POINTS = ("share", "AUC")
+
+# Quantities
+
+
+def effect_text(value: float, unit: str, *, signed: bool = True) -> str:
+    """`0.0123` of a share -> `+1.23 points`; other units as they are: `+0.0123 nats per row`."""
+    if unit in _IN_POINTS:
+        return f"{_number(100 * value, '.2f', signed)} points" + (" of AUC" if unit == "AUC" else "")
+    return f"{_number(value, '.4f', signed)} {unit}"
+
+
+def is_beyond(effect: float, unit: str) -> bool:
+    """Return whether an effect is as large as a whole share, so no gain reaches it."""
+    return unit in _IN_POINTS and effect >= 1.0
+
+
+def detectable_text(effect: float, unit: str) -> str:
+    """Return the least effect that a design detects."""
+    return "none that a share can have" if is_beyond(effect, unit) else effect_text(effect, unit, signed=False)
+
+
+def side_text(harm: float | None, unit: str) -> str:
+    """`0.61 points better` for a harm below 0, `1.20 points worse` for one above it."""
+    if harm is None or not math.isfinite(harm):
+        return "unknown"
+    shown = effect_text(abs(harm), unit, signed=False)
+    if not shown.partition(" ")[0].strip("0."):
+        return "as good"
+    return f"{shown} {'worse' if harm > 0.0 else 'better'}"
+
+
+def bound_text(value: float, unit: str) -> str:
+    """A threshold as declared: `0.015` of a share -> `1.5 points`, `0.02` -> `0.02 nats per row`."""
+    if unit in _IN_POINTS:
+        number = f"{100 * value:.4g}"
+        return f"{number} point{'' if number == '1' else 's'}" + (" of AUC" if unit == "AUC" else "")
+    return f"{value:.4g} {unit}"
+
+
+def interval_words(estimate: Estimate, unit: str) -> str:
+    """`+1.23 points [95%: +0.40 to +2.06]`."""
+    if estimate.low is None or estimate.high is None:
+        return f"{effect_text(estimate.value, unit)} (no interval)"
+    scale, digits = (100.0, ".2f") if unit in _IN_POINTS else (1.0, ".4f")
+    ends = " to ".join(_number(scale * end, digits, True) for end in (estimate.low, estimate.high))
+    return f"{effect_text(estimate.value, unit)} [{100 * estimate.confidence:.3g}%: {ends}]"
+
+
+def chance_text(chance: float) -> str:
+    """`0.873` -> `87%`; 0% and 100% only for exact values."""
+    if 0.0 < chance < LEAST_CHANCE:
+        return "under 1%"
+    return "over 99%" if 0.995 <= chance < 1.0 else f"{100 * chance:.0f}%"
+
+
+def rate_text(rate: float) -> str:
+    """`0.00513` -> `0.51%`."""
+    return f"{100 * rate:.2g}%"
+
+
+def device_time_text(seconds: float) -> str:
+    """`7_200` -> `2 device-hours`; below an hour as a duration: `12 min 30 s of device time`."""
+    if seconds >= 3600:
+        hours = f"{seconds / 3600:,.4g}"
+        return f"{hours} device-hour{'' if hours == '1' else 's'}"
+    return f"{duration_text(seconds)} of device time"
+
+
+def _number(value: float, digits: str, signed: bool) -> str:
+    """Format a number; zero has no sign."""
+    shown = format(value, f"{'+' if signed else ''}{digits}")
+    return shown.lstrip("+-") if not shown.strip("+-0.") else shown
+
+
+class _Words(Formatter):
+    """Fills the fields of a text; a field's format names a kind of quantity."""
+
+    def __init__(self, unit: str) -> None:
+        self._unit = unit
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if value is None:
+            return "unknown"
+        match format_spec:
+            case "effect":
+                return effect_text(value, self._unit)
+            case "size":
+                return effect_text(abs(value), self._unit, signed=False)
+            case "bound":
+                return bound_text(value, self._unit)
+            case "side":
+                return side_text(value, self._unit)
+            case "interval":
+                return interval_words(Estimate.model_validate(value), self._unit)
+            case "chance":
+                return chance_text(value)
+            case "rate":
+                return rate_text(value)
+            case "percent":
+                return f"{100 * value:.4g}%"
+            case "share":
+                return percent_text(value)
+            case "factors":
+                return " + ".join(f"{name}={factor}" for name, factor in value.items())
+            case "hours":
+                return device_time_text(3600 * value)
+            case "statement":
+                return statement_text(Statement.model_validate(value))
+            case "and" | "or":
+                return f" {format_spec} ".join(map(str, value))
+            case "list":
+                return ", ".join(map(str, value))
+        if format_spec.startswith("# "):
+            return number_of(value, format_spec[2:])
+        return str(super().format_field(value, format_spec))
+
+
+def filled(text: str, values: Mapping[str, Any], unit: str = "") -> str:
+    """Return a text with its fields filled in."""
+    return _Words(values.get("unit") or unit).vformat(text, (), values)
+
+
+# Statements
+
+
+def statement_text(statement: Statement) -> str:
+    """Return the words of a statement."""
+    values = statement.values
+    match statement.code:  # those whose length depends on their values
+        case "new campaign" if values["items"]:
+            counts = [f"{count:,} of {name}" for name, count in values["items"].items()]
+            counts[0] = counts[0].replace(" of ", " items of ", 1)
+            most = f" (held-out rows, of about {values['most']:,} that there are)" if values["most"] else ""
+            seeds = number_of(values["seeds"], "fresh seed")
+            return f"a new campaign with {seeds}, on {' and '.join(counts)}{most} and the same gates"
+        case "new rows":
+            return f"new rows: {' and '.join(map(_draws_text, values['draws']))}"
+        case "lower on" | "higher on" | "no difference":
+            return f"{_STATEMENTS[statement.code]} on {', '.join(map(_effect_on_text, values['effects']))}."
+        case "clusters differ":
+            columns = ", ".join(f"{name} by {column or 'row'}" for name, column in values["columns"].items())
+            return f"{columns}: only the noise of rows that both contain counts as shared."
+        case "lower with seeds" | "higher with seeds":
+            plural = "s" if len(values["seeds"]) > 1 else ""
+            return filled(f"{_STATEMENTS[statement.code]} with seed{plural} {{seeds:list}}.", values)
+        case "could be missed" if values["least"] is None:
+            return "Any true gain could have been missed: its variance is unknown."
+        case "could be missed" if is_beyond(values["least"], values["unit"]):
+            return "Any true gain could have been missed: this design finds none that a share can have."
+        case "outlier seed":
+            side = "below" if values["distance"] < 0.0 else "above"
+            trim = " A campaign that declares a trimmed mean goes by the others." if values["can_trim"] else ""
+            return filled(_STATEMENTS[statement.code], {**values, "side": side, "trim": trim})
+        case "runs warned":
+            return filled(_STATEMENTS[statement.code], {**values, "did": _did(values["rule"])})
+        case "no more evidence":
+            items = f"{values['factor']} times as many items" if values["factor"] > 1 else "as many items"
+            used_up = ", and the dataset has no more" if values["is_used_up"] else ""
+            return filled(_STATEMENTS[statement.code], {**values, "on_items": items, "used_up": used_up})
+        case "smaller claim" | "larger claim":
+            items = f"{values['factor']} times as many items" if values["factor"] > 1 else "as many items"
+            return filled(_STATEMENTS[statement.code], {**values, "on_items": items})
+        case "items without failure":
+            apart = ", each in a cluster of its own" if values["is_clustered"] else ""
+            return filled(_STATEMENTS[statement.code], {**values, "apart": apart})
+        case "several changes":
+            return filled(_STATEMENTS[statement.code], {**values, "count": len(values["keys"])})
+        case "equal weights":
+            return filled(_STATEMENTS[statement.code], {**values, "count": len(values["seeds"])})
+    return filled(_STATEMENTS[statement.code], values)
+
+
+_STATEMENTS = {
+    # more evidence
+    "seeds": "{seeds:# more seed} of both arms, to the look at {look}",
+    "items": "{items:# more item} of {benchmark}, scored with the same checkpoints",
+    "items or margin": "{items:# more item} of {benchmark}, more than the dataset has (about {most:,} if all of it "
+    "were held out), or a wider margin",
+    "items without failure": "{items:# more item} of {benchmark}{apart}, without any further failure",
+    "differing items": "items of {benchmark} on which candidate and baseline differ",
+    "wider margin": "a wider margin: seeds vary too much, and {seeds} would not suffice",
+    "campaign of seeds": "a new campaign with {seeds} seeds or more: seeds vary too much",
+    "new campaign": "a new campaign with {seeds:# fresh seed} and the same gates",
+    "no more evidence": "not more seeds or items ({seeds} seeds on {on_items} would hardly do{used_up}), but",
+    "smaller clusters": "smaller clusters: one of the {clusters:,} of {benchmark} holds {share:.0%} of its items",
+    "smaller claim": "a smaller claim that {seeds} seeds on {on_items} would show: a gain of {gain:bound}",
+    "larger claim": "a larger claim that {seeds} seeds on {on_items} would rule out: a gain of {gain:bound}",
+    "wider margins": "a wider margin of {benchmarks:and}",
+    "another measure": "another way to measure",
+    "find loss": "find the cause with 'assay runs audit {run_id}', and train the run again",
+    "drill again": "a drill of the candidate's recipe ('assay train drill RECIPE --out FILE')",
+    "repair drill": "repair what the drill found, and repeat it until it passes",
+    "add benchmarks": "a benchmark of known power for {modes:and}",
+    "new holdout": "a new campaign with a holdout that was never opened",
+    "find what was tuned": "find what was tuned to the primary benchmarks; then a campaign with a new holdout",
+    "other scales": "campaigns of this candidate at other scales",
+    "scale between": "a run at a scale between this one and the target",
+    "other plan": "a smaller scope, or another date",
+    "larger budget": "agree on a larger budget",
+    # what the gain means
+    "likelihood": "Per {per}, the probability of the right answer is multiplied by {factor:.3g}.",
+    "more than calibration": "It is more than calibration: the ranking of the same rows gains {effect:interval}.",
+    # variations
+    "prior_sd doubled": "with a prior twice as wide",
+    "prior_sd halved": "with a prior half as wide",
+    "least_effect halved": "if half the gain were enough",
+    "least_effect doubled": "if twice the gain were asked for",
+    "without seed": "without seed {seed}",
+    "without benchmark": "without {benchmark}",
+    "scaled from": "Had the mean gain been below {least:effect}, it would not be scaled.",
+    "would pass from": "A mean gain of {least:effect}, with this spread, would pass.",
+    "no gain would pass": "With this spread no gain would pass, however large.",
+    "no room for the gain": "With this spread no gain would pass: it takes {least:effect}, and from the baseline's "
+    "score there is not as much to gain.",
+    # risks
+    "could be missed": "A true gain below {least:size} could have been missed.",
+    "no guardrail": "No guardrail is declared: harm on other benchmarks would go unnoticed.",
+    "no coverage": "No coverage is declared: a failure mode without a benchmark would go unnoticed.",
+    "no target scale": "The gain was measured at this scale only; the gain at the target scale is unknown.",
+    "no plan": "No plan is declared: whether scaling fits time and budget is open.",
+    "one primary benchmark": "There is one primary benchmark: whether others gain is unknown.",
+    "one split": "The primary benchmarks are scores and slices of one split's rows; their agreement says little about "
+    "other tasks.",
+    "best of several": "The best of {candidates} candidates looks better than it is; shrinkage corrects this as far as "
+    "the prior is right.",
+    "few seeds": "{seeds:# seed}: the variance between seeds is itself uncertain.",
+    "items left out": "{benchmark}: not all runs scored {items:# item}, which are left out for all of them.",
+    # dissent
+    "lower on": "Lower than the baseline",
+    "higher on": "Higher than the baseline",
+    "no difference": "No difference is seen",
+    "lower with seeds": "Lower than the baseline",
+    "higher with seeds": "Higher than the baseline",
+    "calibration alone": "The gain is in likelihood, and not seen in ranking ({effect:interval}): it may be "
+    "calibration alone, which a temperature fitted on held-out rows gives without training.",
+    # warnings
+    "several changes": "candidate '{candidate}' changes {count} keys at once ({keys:list}): its effect cannot be "
+    "credited to any one of them. Make a candidate of each.",
+    "guardrail at zero": "{benchmark} is 0 on every item for both sides: it cannot get worse, so it guards nothing.",
+    "outlier seed": "{arm} with seed {seed} scores {distance:size} {side} the mean of its other seeds, more than these "
+    "scatter: one run that crashed or was lucky, or an arm that scatters more, decides this comparison.{trim}",
+    "equal weights": "{arm} with seeds {seeds:and} ended with the same weights: that is one run, counted {count} "
+    "times.",
+    "underdispersed seeds": "the gains of the {seeds} seeds scatter less than the noise of their own items implies: "
+    "the runs may share more than the recipe, and are then worth fewer than they are.",
+    "runs warned": "{warned} of {runs:# run} of {arm} {did}; with seed {seed}, {text}",
+    "models without input": "{models} of {of} models predict the same for every row, so this says little of the "
+    "change.",
+    # sealed holdouts
+    "opened at another look": "It was opened for the look at {seeds:# seed}, and can be opened only once.",
+    "opened by another campaign": "Campaign '{campaign}' opened it for {candidate}.",
+    "scored before": "Run {run_id} was scored on it before it was opened.",
+}
+"""By code: the text with its fields."""
+
+
+def _draws_text(draws: Mapping[str, Any]) -> str:
+    """`176 clusters of code instead of 22`: independent draws are what counts."""
+    kind = "items" if draws["are_items"] else "clusters"
+    return f"{draws['needed']:,} {kind} of {draws['benchmark']} instead of {draws['now']:,}"
+
+
+def _effect_on_text(item: Mapping[str, Any]) -> str:
+    if "effect" in item:
+        return f"{item['benchmark']} ({interval_words(Estimate.model_validate(item['effect']), item['unit'])})"
+    return f"{item['benchmark']} ({effect_text(item['value'], item['unit'])})"
+
+
+def _did(rule: str) -> str:
+    from assay.statistics.warnings import RULES
+
+    return RULES[rule].did
+
+
+def more_text(more: MoreEvidence | None, *, with_price: bool = True) -> str:
+    """`2 more seeds of both arms (4 min of device time, 62% to pass)`, or a dash if nothing would help."""
+    if more is None or not more.would_help():
+        return "—"
+    text = " ".join([statement_text(more.what), ", or ".join(map(statement_text, more.instead))]).rstrip()
+    return f"{text}{price_text(more)}" if with_price else text
+
+
+def price_text(more: MoreEvidence) -> str:
+    """` (4 min of device time, 62% to pass)`; empty if nothing is known."""
+    chances = {"to decide either way": more.decision_probability, "to pass": more.probability}
+    notes = [device_time_text(more.device_s)] if more.device_s else []
+    notes += [f"{chance_text(chance)} {what}" for what, chance in chances.items() if chance is not None]
+    return f" ({', '.join(notes)})" if notes else ""
+
+
+def hole_text(mode: CoveredMode) -> str:
+    """Return why a failure mode is not covered, and what would cover it."""
+    if not mode.cells:
+        return f"no benchmark looks for it; {mode.owner} owns it"
+    small = [cell for cell in mode.cells if cell.items_needed is not None]
+    if small:
+        cell = min(small, key=lambda cell: cell.items_needed or 0)
+        return (
+            f"'{cell.benchmark}' finds {cell.could_detect:.3g} at best, {mode.least_effect:.3g} matters: it "
+            f"needs some {cell.items_needed:,} items, it has {cell.num_items:,}"
+        )
+    if older := [cell for cell in mode.cells if cell.state == "another version"]:
+        return (
+            f"{_quoted(older)} was run only with other items, prompts or grader than it has now: "
+            "'assay eval run' runs it again"
+        )
+    return f"{_quoted(mode.cells)} was never run, so its power is not known: 'assay eval run'"
+
+
+def _quoted(cells: Sequence[CoverageCell]) -> str:
+    return ", ".join(f"'{cell.benchmark}'" for cell in cells)
+
+
+# Clauses and gates
+
+
+def requirement_text(clause: Clause) -> str:
+    """Return what a clause asks for."""
+    return filled(_REQUIREMENTS[clause.type], _values_of(clause), clause.unit)
+
+
+def seen_text(clause: Clause) -> str:
+    """Return what was observed."""
+    values = _values_of(clause)
+    seen = _SEEN.get((clause.type, clause.reason)) or _SEEN[clause.type, ""]
+    match clause.type:
+        case "guardrail" if (clause.values["harm"] or 0.0) <= 0.0:
+            seen = f"no harm seen: {seen}"
+        case "safety" | "rate_above":
+            clustered = _IN_CLUSTERS if clause.values["clusters"] != clause.values["items"] else ""
+            seen = f"{{failures}} of {{items:,}} items{clustered}, {seen}"
+        case "audit" if clause.values["restarts"]:
+            seen = f"{seen}; {{restarts:# restart}} survived"
+        case "coverage":
+            values = {**values, "count": len(values["holes"]), "some": values["holes"][:5]}
+            seen = "{count:# hole}: {some:list}" if values["holes"] else "{count:# hole}"
+        case "plan" if values["decision"]:
+            dates = filled(_PLAN_DATES, values["decision"])
+            seen = f"{seen}; {dates}"
+    return filled(seen, values, clause.unit)
+
+
+def reason_text(clause: Clause) -> str:
+    """Return why a clause has its verdict."""
+    values = _values_of(clause)
+    text = _REASONS.get((clause.type, clause.reason)) or _REASONS["", clause.reason]
+    if clause.type == "coverage" and clause.verdict == "fail":
+        hole = CoveredMode.model_validate(clause.values["first"])
+        return f"{hole.name} would go unnoticed: {hole_text(hole)}."
+    if clause.is_thin:
+        thinly = "one more would open it" if clause.type == "safety" else "by {cleared:.1f} standard errors"
+        text = f"{text.removesuffix('.')}, but thinly: {thinly}."
+    return filled(text, values, clause.unit)
+
+
+def _values_of(clause: Clause) -> dict[str, Any]:
+    return {**clause.values, "value": clause.value, "bound": clause.bound}
+
+
+_REQUIREMENTS = {
+    "gain": "the one-sided {level:percent} lower bound of the gain is above 0",
+    "worth": "the gain is at least {least:bound}: {bound:chance} sure",
+    "replication": "{seeds} new seeds find a gain: {bound:chance} sure",
+    "left out": "without any one benchmark, half of the gain is left",
+    "breadth": "{bound:chance} of the primary benchmarks gain",
+    "too small": "the one-sided {level:chance} upper bound of the gain is below {least:bound}",
+    "unlikely": "the gain is at least {least:bound}: less than {bound:chance} sure",
+    "no way": "scale by the last look: less than {bound:chance} likely",
+    "guardrail": "harm below {bound:bound}, with 95% confidence",
+    "harm": "harm above {bound:bound}, with 95% confidence",
+    "safety": "failure rate at most {bound:rate}, with 95% confidence",
+    "rate_above": "failure rate above {bound:rate}, with 95% confidence",
+    "spent": "more than {bound:hours}",
+    "audit": "the receipts of every run prove that each row was trained on once",
+    "drill": "every exercise of this recipe ends with the undisturbed weights and a clean audit",
+    "coverage": "every failure mode has a benchmark that could detect it",
+    "sealed": "at least {share:.0%} of the primary gain: {least:effect}",
+    "scaling": "80% lower bound of the gain at the target scale at least {least:bound}",
+    "plan": "on time with {least_on_time:chance}, in budget with {least_in_budget:chance}",
+    "budget": "at most {bound:hours}",
+}
+"""By type of clause."""
+
+_IN_CLUSTERS = " in {clusters:,} clusters, which tell as much as {trials:,.0f} independent ones"
+_PLAN_DATES = (
+    "decision on {middle} (80% of simulations: {low}, to {high}), due by the {due}, after {device_hours:,.0f} "
+    "device-hours"
+)
+
+_SEEN = {
+    ("gain", ""): "{value:effect}",
+    ("worth", ""): "{value:chance}",
+    ("replication", ""): "{value:chance}",
+    ("left out", ""): "{value:effect}",
+    ("breadth", ""): "{value:.0%}",
+    ("too small", ""): "{value:effect}",
+    ("unlikely", ""): "{value:chance}",
+    ("no way", ""): "{value:chance}",
+    ("no way", "no look left"): "not evaluated: no look is left",
+    ("guardrail", ""): "{harm:side}, at worst {value:side}",
+    ("harm", ""): "{harm:side}, at best {value:side}",
+    ("safety", ""): "so at most {value:rate}",
+    ("rate_above", ""): "so at least {value:rate}",
+    ("spent", ""): "{value:hours}",
+    ("audit", ""): "{value:.0f} of {bound:.0f} runs proved",
+    ("drill", ""): "{value:.0f} of {bound:.0f} exercises, {workers} workers",
+    ("coverage", ""): "",
+    ("sealed", ""): "{effect:interval}",
+    ("sealed", "not opened"): "not opened",
+    ("sealed", "invalid"): "the holdout is invalid",
+    ("scaling", ""): "{expected:effect}, at least {value:effect}",
+    ("scaling", "no forecast"): "no forecast",
+    ("plan", ""): "on time {on_time:chance}, in budget {in_budget:chance}",
+    ("budget", ""): "{value:hours}",
+}
+"""By type of clause and reason."""
+
+_REASONS = {
+    ("gain", "pass"): "The gain is shown.",
+    ("gain", "undecided"): "No gain is shown yet.",
+    ("gain", "fail"): "The candidate is worse than the baseline.",
+    ("worth", "pass"): "The gain is large enough.",
+    ("worth", "undecided"): "The gain may be smaller than the least effect.",
+    ("worth", "fail"): "The gain is probably smaller than the least effect.",
+    ("replication", "pass"): "A replication would probably find the gain.",
+    ("replication", "undecided"): "A replication may not find the gain.",
+    ("replication", "fail"): "A replication would probably not find a gain.",
+    ("left out", "one benchmark"): "There is only one benchmark, so none is left out.",
+    ("left out", "pass"): "The gain does not rest on one benchmark.",
+    ("left out", "fail"): "The gain rests on one benchmark.",
+    ("breadth", "one benchmark"): "There is only one benchmark; other benchmarks are unknown.",
+    ("breadth", "pass"): "Enough benchmarks gain.",
+    ("breadth", "fail"): "Too few benchmarks gain.",
+    ("too small", "pass"): "Even the one-sided {level:chance} upper bound of the gain, {value:effect}, is too small to "
+    "be worth it.",
+    ("too small", "fail"): "The gain may be large enough.",
+    ("unlikely", "pass"): "The gain is probably smaller than the least effect.",
+    ("unlikely", "fail"): "The gain may reach the least effect.",
+    ("no way", "pass"): "More seeds would probably not show a gain.",
+    ("no way", "fail"): "More seeds may show a gain.",
+    ("no way", "no look left"): "It is evaluated before the last look only.",
+    ("", "no power"): "This design would miss a clear gain, so this is no reason to stop.",
+    ("guardrail", "pass"): "Any harm is within the margin.",
+    ("guardrail", "fail"): "The harm exceeds the margin.",
+    ("guardrail", "undecided"): "The harm may exceed the margin.",
+    ("guardrail", "undersized"): "Too small to tell: its standard error, {error:size}, is more than "
+    "1/{margins_per_error} of the margin.",
+    (
+        "guardrail",
+        "error unknown",
+    ): "Too small to tell: with one seed, or without differing items, the error is unknown.",
+    ("harm", "pass"): "Harm beyond the margin is shown.",
+    ("harm", "fail"): "No harm beyond the margin is shown.",
+    ("safety", "pass"): "The failure mode is rare enough.",
+    ("safety", "fail"): "The failure mode is more frequent than allowed: at least {lower:rate}.",
+    ("safety", "undecided"): "{items:,} items are too few to show that it is rare enough.",
+    ("rate_above", "pass"): "The rate is above the limit.",
+    ("rate_above", "fail"): "No rate above the limit is shown.",
+    ("spent", "pass"): "The campaign has cost more.",
+    ("spent", "fail"): "The campaign has cost less.",
+    ("audit", "pass"): "Nothing was lost.",
+    ("audit", "fail"): "Run {run_id}: audit {audit}.",
+    ("drill", "pass"): "No kill lost any data.",
+    ("drill", "fail"): "No exercise is on record.",
+    ("drill", "problem"): "{exercise}: {problem}",
+    ("drill", "other recipe"): "It was a drill of another recipe, with {difference}.",
+    ("coverage", "pass"): "All failure modes are covered.",
+    ("coverage", "fail"): "A failure mode would go unnoticed.",
+    ("sealed", "pass"): "The gain holds on the sealed holdout.",
+    ("sealed", "fail"): "Most of the gain is missing on the sealed holdout.",
+    ("sealed", "not opened"): "The holdout is opened once, at a declared look at which every other clause holds.",
+    ("sealed", "invalid"): "{problem:statement}",
+    ("scaling", "pass"): "The gain holds at the target scale.",
+    ("scaling", "fail"): "The gain may not hold at the target scale.",
+    ("scaling", "undecided"): "The gain may not hold at the target scale.",
+    ("scaling", "no forecast"): "{problem}",
+    ("plan", "pass"): "The plan holds.",
+    ("plan", "fail"): "The plan is too risky.",
+    ("budget", "pass"): "The cost is within the budget.",
+    ("budget", "fail"): "The cost exceeds the budget.",
+}
+"""By type of clause and reason."""
+
+
+def gate_reason_text(decision: Decision, gate: GateResult) -> str:
+    """Return what a gate goes by."""
+    by = next((clause for clause in gate.clauses if clause.name == gate.decided_by), None)
+    if gate.then != "scale":
+        none = "No reason to stop is shown." if gate.gate == "stop" else "Its conditions are not met."
+        return f"{by.name}: {reason_text(by)}" if by is not None else none
+    declared = [clause for clause in gate.clauses if clause.name not in decision.undeclared]
+    num_held = sum(clause.verdict == "pass" for clause in declared)
+    if by is not None:
+        return f"{num_held} of {len(declared)} declared clauses hold. {by.name}: {reason_text(by)}"
+    without = f"; not declared: {', '.join(decision.undeclared)}" if decision.undeclared else ""
+    return f"{len(declared)} of {len(declared) + len(decision.undeclared)} clauses are declared, and all hold{without}."
+
+
+# The decision
+
+
+def decision_text(decision: Decision) -> str:
+    """Return the recommendation and its reason, with the effect, as one passage."""
+    found = "Scale" if decision.recommendation == "scale" else "Narrow"
+    if decision.recommendation == "stop":
+        found = "Roll back" if deciding_gate(decision).then == "rollback" else "Stop"
+    return f"{found} {decision.candidate}: {because_text(decision)}"
+
+
+def because_text(decision: Decision) -> str:
+    """Return the reason of the recommendation, and the effect."""
+    gate, clause = deciding_gate(decision), deciding_clause(decision)
+    notes = [fragility_text(decision)]
+    if clause is None:
+        thin = ", ".join(item.name for item in gate.clauses if item.is_thin)
+        reason = f"{_lower(gain_text(decision))}; {gate_reason_text(decision, gate)}{f' Thin: {thin}.' if thin else ''}"
+    elif decision.recommendation == "stop":
+        reason = f"{_lower(reason_text(clause))} {gain_text(decision)}."
+    else:
+        worth = next((item for item in gate.clauses if item.type == "worth"), None)
+        reason = f"{_lower(reason_text(clause)).removesuffix('.')} (clause '{clause.name}'). {gain_text(decision)}."
+        if not decision.can_answer and worth is not None:
+            reason = (
+                f"this design cannot answer. {gain_text(decision)}: worth having with {seen_text(worth)}, and neither "
+                f"shown nor ruled out (clause '{clause.name}')."
+            )
+        notes = [f"The cheapest fix: {more_text(decision.cheapest)}."] if decision.cheapest is not None else []
+    notes += [f"But {statement_text(item)}" for item in decision.warnings if item.code == "models without input"]
+    return " ".join([reason, *filter(None, notes)])
+
+
+def deciding_gate(decision: Decision) -> GateResult:
+    """Return the gate that the recommendation follows from."""
+    passed = [gate for gate in decision.gates[1:] if gate.verdict == "pass"]
+    return passed[0] if decision.recommendation == "stop" and passed else decision.gates[0]
+
+
+def deciding_clause(decision: Decision) -> Clause | None:
+    """Return the clause that stops or blocks a candidate; None if it is scaled."""
+    name = decision.blocking or (deciding_gate(decision).decided_by if decision.recommendation == "stop" else None)
+    return next((clause for gate in decision.gates for clause in gate.clauses if clause.name == name), None)
+
+
+def gain_text(decision: Decision) -> str:
+    """`Wrong answers fall from 344 to 270 of 1,000 held-out rows [95%: 55 to 93 fewer], an effect of +0.12 nats per
+    row [95%: ...] over 5 seeds`; without counted answers, `Its effect is +1.23 points [95%: ...] over 5 seeds`."""
+    gain = interval_words(decision.effect, decision.unit)
+    if decision.relative is not None:
+        gain += f" ({100 * decision.relative:+.1f}% relative to the baseline)"
+    left_out = " and ".join(map(str, decision.left_out_seeds))
+    without = f", without the best and the worst of them (seeds {left_out})" if left_out else ""
+    gain += f" over {number_of(decision.look.num_seeds, 'seed')}{without}{_direction_text(decision)}"
+    wrong = wrong_answers_text(decision)
+    return f"{wrong}, an effect of {gain}" if wrong else f"Its effect is {gain}"
+
+
+def _direction_text(decision: Decision) -> str:
+    """Return the direction of the scores if lower is better; else an empty string."""
+    primary = [effect for effect in decision.effects if effect.role == "primary"]
+    if all(effect.higher_is_better for effect in primary):
+        return ""
+    if len(primary) > 1:
+        return " (less is better)"
+    return f" (from {primary[0].baseline_score:.4f} to {primary[0].candidate_score:.4f}; less is better)"
+
+
+PER_ROWS = 1000
+"""Rows in which wrong answers are counted."""
+
+
+def wrong_answers_text(decision: Decision) -> str:
+    """`Wrong answers fall from 344 to 270 of 1,000 held-out rows [95%: 55 to 93 fewer]`; empty if none are counted."""
+    found = wrong_answers_of(decision)
+    if found is None:
+        return ""
+    before, after = (round(PER_ROWS * (1.0 - score)) for score in (found.baseline_score, found.candidate_score))
+    where = " and ".join(f"{name} {value}" for name, value in found.where.items())
+    rows = f"{PER_ROWS:,} held-out rows{f' with {where}' if where else ''}"
+    low, high = found.effect.low, found.effect.high
+    if not found.num_differing:
+        missed = f" (a change of up to {PER_ROWS * high:.0f} could be missed)" if high else ""
+        return f"Wrong answers stay at {before} of {rows}, the same ones{missed}"
+    change = f"fall from {before} to {after}" if after < before else f"rise from {before} to {after}"
+    change = f"stay at {before}" if after == before else change
+    ends = f" [95%: {fewer_text(low, high)}]" if low is not None and high is not None else ""
+    return f"Wrong answers {change} of {rows}{ends}"
+
+
+def wrong_answers_of(decision: Decision) -> BenchmarkEffect | None:
+    """Return the effect on the share of right answers, on all rows if it is known; None if none are counted."""
+    effects = (*decision.effects, *decision.secondary)
+    return next((effect for effect in effects if effect.benchmark == decision.wrong_answers), None)
+
+
+def fewer_text(low: float, high: float) -> str:
+    """`55 to 93 fewer`, `12 more to 30 fewer`."""
+    few, many = (round(PER_ROWS * end) for end in (low, high))
+    if few >= 0:
+        return f"{few} to {many} fewer"
+    if many <= 0:
+        return f"{-many} to {-few} more"
+    return f"{-few} more to {many} fewer"
+
+
+def fragility_text(decision: Decision) -> str:
+    """`Fragile: it would be narrow without seed 0 or 1.`; empty if no part of the evidence changes the
+    recommendation."""
+    parts_by_outcome = []
+    for outcome, variations in decision.flips.items():
+        seeds = [str(item.values["seed"]) for item in variations if item.code == "without seed"]
+        all_of_them = f"without any one of its {len(seeds)} seeds"
+        parts = [all_of_them if len(seeds) == decision.look.num_seeds else f"without seed {' or '.join(seeds)}"] * bool(
+            seeds
+        )
+        parts += [statement_text(item) for item in variations if item.code == "without benchmark"]
+        if parts:
+            parts_by_outcome.append(f"{outcome} {' or '.join(parts)}")
+    return f"Fragile: it would be {'; '.join(parts_by_outcome)}." if parts_by_outcome else ""
+
+
+def would_change_texts(decision: Decision) -> list[str]:
+    """Return a sentence for each other recommendation, then the gain at which the present one would change."""
+    tried = decision.num_variations
+    texts = [
+        f"It would be {outcome} {', '.join(map(statement_text, found))} ({len(found)} of {tried} variations)."
+        for outcome, found in decision.flips.items()
+    ] or [f"No variation of assumptions, seeds or benchmarks would change it ({tried} were tried)."]
+    return [*texts, *statement_texts([decision.turning_point] if decision.turning_point else [])]
+
+
+def dissent_texts(decision: Decision) -> list[str]:
+    """Return the objections of people, then the evidence against the recommendation."""
+    return [*decision.objections, *statement_texts(decision.dissent)]
+
+
+def statement_texts(statements: Iterable[Statement]) -> list[str]:
+    """Return the words of each."""
+    return list(map(statement_text, statements))
+
+
+def _lower(text: str) -> str:
+    return text[0].lower() + text[1:]
