@@ -20,7 +20,7 @@ from assay.base.visible import terminal_of, visible
 from assay.elastic.supervisor import describe
 from assay.records.phase import Phase
 from assay.records.run import Attempt, Run
-from assay.reporting.views.verdict import estimate_text
+from assay.reporting.values import estimate_text
 from assay.store.incidents import read_incidents
 from assay.store.metrics.segment import Points, Position, SegmentData, read_segment, segment_path
 from assay.workflows.export.export_warnings import recorded_numbers

@@ -42,12 +42,14 @@ def report(run_id: str | None, campaigns: bool, live: bool, interval_s: float | 
 
 
 def _report_run(home: "Home", run_id: str, out: Path | None) -> None:
-    from assay.reporting.documents.render import render_run_page, write_page
+    from assay.reporting.documents.render import render_document, write_page
+    from assay.reporting.documents.run import run_document
     from assay.reporting.views.run_page import run_page
 
     with ledger_with_runs(home, run_id) as ledger:
-        page = run_page(ledger, run_id)
-    click.echo(write_page(render_run_page(page), out, default=Path(page.view.run_dir) / "report.html"))
+        page = run_page(ledger, run_id, home.settings())
+    document = run_document(page, now_s=SystemClock().now_s())
+    click.echo(write_page(render_document(document), out, default=Path(page.view.run_dir) / "report.html"))
 
 
 def _report_campaigns(home: "Home", out: Path | None) -> None:

@@ -18,7 +18,7 @@ Outcome = Literal["trained", "zero_std", "overlong", "failed", "surplus"]
 already had enough groups."""
 
 
-class LoggedCompletion(NamedTuple):
+class RolloutRecord(NamedTuple):
     """A completion with its reward and advantage."""
 
     digest: int
@@ -36,11 +36,13 @@ class LoggedCompletion(NamedTuple):
     failure: str = ""
     """Why there is no reward."""
     tokens: tuple[int, ...] | None = None
-    """Stored only if the completion cannot be regenerated here, as are its logprobs."""
+    """Stored if the completion cannot be generated again here, and for two completions of every step, which the run's
+    page shows: the best and the worst of the first prompt."""
     logprobs: tuple[float, ...] | None = None
+    """Stored if the completion cannot be generated again here."""
 
 
-class LoggedGroup(NamedTuple):
+class GroupRecord(NamedTuple):
     """The completions of one prompt and its outcome."""
 
     step: int
@@ -50,7 +52,7 @@ class LoggedGroup(NamedTuple):
     outcome: Outcome
     graders: str
     """JSON with name, digest and judge model of each grader, in the order of `scores`."""
-    completions: tuple[LoggedCompletion, ...]
+    completions: tuple[RolloutRecord, ...]
 
 
 class PromptCounts(Record):

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.parameters import RUN, current_home
-from assay.reporting.terminal.formatting import one_line
+from assay.cli.parameters import RUN, current_home, json_option
+from assay.reporting.values import one_line
 
 if TYPE_CHECKING:
     from assay.records.replay import OperatorWatchReport, ReplayReport, RowSearch
@@ -35,7 +35,7 @@ _AS_WRITTEN = (
 @click.option("--bisect", is_flag=True, help="Find the rows that make the step bad.")
 @click.option("--explain", is_flag=True, help="Decide whether arithmetic, data or optimization caused it.")
 @click.option("--keep", is_flag=True, help="Save everything that the step needs as a capsule, safe from retention.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@json_option
 def replay(
     run_id: str,
     step: int,

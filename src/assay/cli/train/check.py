@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from assay.base.units import bytes_text, count_text, duration_text, number_of
 from assay.data.loader.mixing import Mixing
-from assay.reporting.terminal.formatting import device_hours_text
+from assay.reporting.values import device_hours_text
 from assay.reporting.views.check import CalibrationView, CheckView
 from assay.reporting.views.dataset_order import order_view
 from assay.training.recipe import Recipe

@@ -16,10 +16,11 @@ from assay.reporting.charts.evidence_plots import (
 from assay.reporting.charts.plots import PHASES
 from assay.reporting.charts.run_figures import series_figure
 from assay.reporting.document import Drawing, Figure, Table, figure, legend_of
+from assay.reporting.values import device_hours_text, estimate_text, value_text
 from assay.reporting.views.comparison import ComparedRun, ComparisonPage, ComparisonView
 from assay.reporting.views.run_page import RunPage
-from assay.reporting.views.series import Series
-from assay.reporting.views.verdict import device_hours_text, estimate_text, margin_text, value_text
+from assay.reporting.views.series import THROUGHPUT, Series
+from assay.reporting.views.verdict import margin_text
 
 
 def difference_figures(page: ComparisonPage) -> Iterator[Figure]:
@@ -34,8 +35,16 @@ def difference_figures(page: ComparisonPage) -> Iterator[Figure]:
 def overlay_figures(page: ComparisonPage) -> Iterator[Figure]:
     """Yield the metrics of all runs in shared plots."""
     runs = _runs(page)
-    losses = [_renamed(run, run.series.loss) for run in runs if run.series.loss is not None]
-    if losses:
+    losses = _curves_of(runs, "loss")
+    rewards = _curves_of(runs, "reward")
+    if rewards:
+        yield series_figure(
+            rewards,
+            title="Reward",
+            caption="Mean reward of the completions of each training step.",
+            y_label="reward",
+        )
+    elif losses:
         yield series_figure(
             losses,
             title="Convergence",
@@ -43,8 +52,7 @@ def overlay_figures(page: ComparisonPage) -> Iterator[Figure]:
             "coinciding lines mean that the candidate learns the same.",
             y_label="loss",
         )
-    rates = [_renamed(run, run.series.throughput) for run in runs if run.series.throughput is not None]
-    if rates:
+    if rates := _curves_of(runs, THROUGHPUT):
         yield series_figure(
             rates,
             title="Throughput",
@@ -99,8 +107,9 @@ def _runs(page: ComparisonPage) -> list[RunPage]:
     return [page.baseline, *(candidate.page for candidate in page.candidates)]
 
 
-def _renamed(page: RunPage, series: Series) -> Series:
-    return replace(series, name=page.view.run_id)
+def _curves_of(runs: Sequence[RunPage], name: str) -> list[Series]:
+    """Return a metric of the runs that have it, under the runs' names."""
+    return [replace(run.curves[name], name=run.view.run_id) for run in runs if name in run.curves]
 
 
 def _rule(page: ComparisonPage) -> Figure:

@@ -109,7 +109,9 @@ class LineChart:
     limits: tuple[float, float] = (-math.inf, math.inf)
     """The axis does not go beyond these values, such as 0 and 1 for shares."""
     number: str = ".4f"
-    """Format of a value beside the curve on a terminal."""
+    """Format of the values at both ends of the curve on a terminal."""
+    ends: int = 1
+    """Points behind each of these two values; one if the curve has fewer than twice as many."""
 
     def svg(self, width: int) -> str:
         """Return the plot."""
@@ -133,9 +135,14 @@ class LineChart:
         probes = _probes(thinned, [item.name for item in series], area) if width > 400 else ""
         return area.svg_root(*bands, *lost, *lines, probes, label=self.label)
 
-    def value_text(self, value: float) -> str:
-        """Return a value as it stands beside the curve on a terminal."""
-        return format(value, self.number)
+    def end_texts(self, series: Series) -> tuple[str, str, int] | None:
+        """Return the mean of the first and of the last points, and how many these are; None for fewer than two."""
+        values = [value for value in series.committed_points()[1] if math.isfinite(value)]
+        size = self.ends if len(values) >= 2 * self.ends else 1
+        if len(values) < 2:
+            return None
+        first, last = (format(sum(part) / size, self.number) for part in (values[:size], values[-size:]))
+        return first, last, size
 
     def _y_axis(self, thinned: Sequence[Bucketed]) -> Axis:
         extremes = [value for bucket in thinned for value in (*bucket.lows, *bucket.highs)]

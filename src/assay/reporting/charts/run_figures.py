@@ -1,9 +1,11 @@
 """The figures of a run's page: timeline, learning curves, model quality."""
 
+import fnmatch
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import NamedTuple
 
 from assay.base.clock import utc_text
 from assay.base.units import duration_text, number_of, percent_text, tenths_text
@@ -32,42 +34,188 @@ from assay.reporting.charts.evidence_plots import (
 from assay.reporting.charts.label_plots import confusion_figure, fit_figure
 from assay.reporting.charts.plots import PHASES, LineChart, StackedBars, bucketed, phase_totals
 from assay.reporting.charts.timeline_plot import timeline_plot
-from assay.reporting.document import Drawing, Figure, Size, Table, figure, legend_of, number
+from assay.reporting.document import Drawing, Figure, Size, Table, figure, legend_of, name, number
+from assay.reporting.values import device_hours_text, estimate_text
 from assay.reporting.views.run import RunView
 from assay.reporting.views.run_page import RunPage
-from assay.reporting.views.series import RunSeries, Series
-from assay.reporting.views.verdict import device_hours_text, estimate_text
+from assay.reporting.views.series import GRADER_REWARD, THROUGHPUT, VALIDATION_CURVE, Curves, Series
 from assay.statistics.classifier.curves import RocCurve, ScoreHistogram
 
+ENDS = 10
+"""Steps at the beginning and at the end whose means are compared."""
 TABLE_ROWS = 25
 """Rows in the table of a series."""
 
 
+class _Plot(NamedTuple):
+    title: str
+    names: tuple[str, ...]
+    """Patterns of the metrics that share the plot."""
+    unit: str
+    caption: str
+    zero_based: bool = False
+    dots: bool = False
+    is_brief: bool = False
+    """Shown on terminals, too."""
+
+
+_REWARD = _Plot(
+    "Reward",
+    ("reward", "validation_reward"),
+    "reward",
+    "The mean over the completions of a step, and over one completion to each held-out prompt. If training rises and "
+    "held-out prompts do not follow, the policy exploits the grader or its prompts.",
+    is_brief=True,
+)
+_GRADERS = _Plot(
+    "Score by grader",
+    (GRADER_REWARD,),
+    "score",
+    "Before weights. A grader that rises alone may be the one that is exploited.",
+    is_brief=True,
+)
+_OF_REWARDS = (
+    _GRADERS,
+    _Plot(
+        "Completion length",
+        ("length",),
+        "tokens",
+        "Growth without more reward on held-out prompts is a bias of loss or grader.",
+        zero_based=True,
+        is_brief=True,
+    ),
+    _Plot("Truncated", ("truncated",), "share", "Completions cut at `method.sampling.max_tokens`.", is_brief=True),
+    _Plot(
+        "Groups without spread",
+        ("zero_std",),
+        "share",
+        "Groups whose completions all have one reward: nothing is learned from them.",
+        is_brief=True,
+    ),
+    _Plot(
+        "KL",
+        ("kl",),
+        "nats per token",
+        "Divergence of the policy from the reference. A steep rise often precedes exploitation of the grader.",
+        is_brief=True,
+    ),
+    _Plot(
+        "Entropy",
+        ("entropy",),
+        "nats per token",
+        "Of the next token. Near zero, the policy has one answer to each prompt and explores no more.",
+        is_brief=True,
+    ),
+    _Plot("Distinct completions", ("distinct",), "share", "Different completions within a group."),
+    _Plot("Failed grades", ("failed_grades",), "share", "Completions without a reward because a grader failed."),
+    _Plot(
+        "Sampler against policy",
+        ("logprob_gap", "drift"),
+        "nats per token",
+        "Mean distance of their logprobs. A jump means stale weights or other sampling settings.",
+    ),
+    _Plot("Clipped tokens", ("clipped",), "share", "Tokens whose ratio of new to old probability was clipped."),
+)
 _OF_METHODS = (
-    (
+    _Plot(
         "Rewards",
         ("chosen_reward", "rejected_reward"),
         "reward",
-        "Of what was chosen and of what was rejected, against the reference. Where the chosen one's is below "
-        "zero, what was chosen has become less likely, too: displacement, which a growing margin hides.",
+        "Of chosen and rejected completions, against the reference. A chosen reward below zero means that the chosen "
+        "completions became less likely, too, which a growing margin hides.",
+        is_brief=True,
     ),
-    ("Margin", ("margin",), "reward", "By how much what was chosen is ahead of what was rejected."),
-    ("Accuracy in training", ("accuracy",), "share", "On the rows of each step, before it learned them."),
-    (
-        "Mean reward",
-        ("mean_reward",),
-        "reward",
-        "Of both sides of the pairs; it may drift where nothing centres it.",
-    ),
-    (
-        "Entropy",
-        ("entropy",),
-        "nats a token",
-        "Of what might have stood there. Near nothing, it says one thing only.",
-    ),
-    ("Token accuracy", ("token_accuracy",), "share", "Of the trained tokens, those that it held likeliest."),
+    _Plot("Margin", ("margin",), "reward", "Chosen minus rejected reward.", is_brief=True),
+    _Plot("Accuracy in training", ("accuracy",), "share", "On the rows of each step, before it learned them."),
+    _Plot("Mean reward", ("mean_reward",), "reward", "Over both sides of the pairs. It drifts unless it is centred."),
+    _Plot("Entropy", ("entropy",), "nats per token", "Of the next token."),
+    _Plot("Token accuracy", ("token_accuracy",), "share", "Trained tokens that were the most likely ones."),
 )
-"""Title, series, unit and caption of the metrics that methods log."""
+_GRADIENT = _Plot(
+    "Gradient norm", ("gradient_norm",), "norm", "Before clipping. A steady rise often precedes divergence."
+)
+_RATE = _Plot("Learning rate", ("learning_rate",), "learning rate", "As scheduled.", zero_based=True)
+_SPEED = _Plot(
+    "Throughput",
+    (THROUGHPUT,),
+    "tokens per second",
+    "Over all ranks. A flat line is good; look for the cause of a drop at its step.",
+    zero_based=True,
+)
+_LINE = "The line is the mean; the band spans the minimum to the maximum."
+
+
+def curve_figures(curves: Curves) -> Iterator[Figure]:
+    """Yield metrics over steps; the first says what the run learned: the reward of a run on rewards, else the loss."""
+    is_of_rewards = "reward" in curves
+    lost = any(curve.is_lost and any(curve.is_lost) for curve in curves.values())
+    resumed = " No jump at the end of an attempt means that resuming changed nothing."
+    rolled_back = " Small dots are steps that were rolled back and repeated." if lost else ""
+    loss = _Plot(
+        "Policy loss" if is_of_rewards else "Training loss",
+        ("loss",),
+        "loss",
+        "A surrogate whose gradient is the policy's. It stays near 0 and is no measure of quality."
+        if is_of_rewards
+        else f"{_LINE}{resumed}{rolled_back}",
+        is_brief=not is_of_rewards,
+    )
+    name = next((name for name in curves if name.startswith(VALIDATION_CURVE)), "")
+    validation = _Plot(
+        f"Validation {metric_title(name.removeprefix(VALIDATION_CURVE))}",
+        (name,),
+        metric_title(name.removeprefix(VALIDATION_CURVE)),
+        "One dot per evaluation during training. After a plateau, more steps do not help.",
+        dots=True,
+        is_brief=True,
+    )
+    if is_of_rewards:
+        reward = _REWARD._replace(caption=f"{_REWARD.caption} {_LINE}{rolled_back}")
+        plots = [reward, *_OF_REWARDS, loss, _GRADIENT, _RATE, _SPEED]
+    else:
+        plots = [loss, validation, *_OF_METHODS, _GRADIENT, _RATE, _SPEED]
+    shown = [(plot, drawn) for plot in plots if (drawn := _drawn(plot, curves))]
+    for index, (plot, drawn) in enumerate(shown):
+        is_half = index > 0 and (index % 2 == 0 or index + 1 < len(shown))
+        yield series_figure(
+            drawn,
+            title=plot.title,
+            caption=plot.caption,
+            y_label=plot.unit,
+            zero_based=plot.zero_based,
+            dots=plot.dots,
+            size="half" if is_half else "full",
+            ends=ENDS if is_of_rewards and plot.is_brief else 1,
+            pages_only=not plot.is_brief,
+        )
+
+
+def _drawn(plot: _Plot, curves: Curves) -> list[Series]:
+    """Return the series of a plot under the names that its legend shows."""
+    names = [name for pattern in plot.names for name in fnmatch.filter(curves, pattern)]
+    if plot is _GRADERS:
+        names = [name for name in names if name not in ("reward", "reward_std")]
+    found = [curves[name] for name in names]
+    if plot.dots:
+        found = [curve for curve in found if len(set(curve.steps)) > 1]
+    words = {"reward": "training", "validation_reward": "held-out prompts"}
+    return [
+        replace(curve, name=words.get(curve.name, curve.name.removeprefix("reward_").replace("_", " ")))
+        for curve in found
+    ]
+
+
+def rewards_table(figures: Sequence[Figure]) -> Table:
+    """Return what changed from the first to the last steps, given the figures of a run on rewards."""
+    rows = []
+    for drawn in figures:
+        chart = drawn.chart
+        for series in chart.series if isinstance(chart, LineChart) and chart.ends > 1 else ():
+            if (ends := chart.end_texts(series)) is not None:
+                first, last, size = ends
+                title = f"{drawn.title}: {series.name}" if len(chart.series) > 1 else drawn.title
+                rows.append((title, first, last, chart.y_label, f"{number_of(size, 'point')} at each end"))
+    return Table((name("metric"), number("beginning"), number("end"), name("unit"), "mean of"), rows)
 
 
 def life_figures(run: RunView) -> Iterator[Figure]:
@@ -76,71 +224,6 @@ def life_figures(run: RunView) -> Iterator[Figure]:
         yield _life(run)
     if run.held_s():
         yield _phases(run)
-
-
-def learning_figures(curves: RunSeries) -> Iterator[Figure]:
-    """Yield metrics over steps."""
-    if curves.loss is not None:
-        lost = any(curves.loss.is_lost)
-        yield series_figure(
-            [curves.loss],
-            title="Training loss",
-            caption="The line is the mean; the band spans the minimum to the maximum. "
-            "No jump at the end of an attempt means that resuming changed nothing."
-            + (" Small dots are steps that were rolled back and repeated." if lost else ""),
-            y_label="loss",
-        )
-    size: Size = "half" if curves.throughput and curves.validation else "full"
-    if curves.throughput is not None:
-        yield series_figure(
-            [curves.throughput],
-            title="Throughput",
-            caption="Over all ranks. A flat line is good; look for the cause of a drop at its step.",
-            y_label="tokens per second",
-            zero_based=True,
-            size=size,
-        )
-    if curves.validation is not None:
-        yield series_figure(
-            [curves.validation],
-            title=f"{curves.validation.name.replace('_', ' ').capitalize()} during training",
-            caption="One dot per evaluation. After a plateau, more steps do not help.",
-            y_label=metric_title(curves.validation.name.removeprefix("validation_")),
-            dots=True,
-            size=size,
-        )
-    size = "half" if curves.gradient_norm and curves.learning_rate else "full"
-    if curves.gradient_norm is not None:
-        yield series_figure(
-            [curves.gradient_norm],
-            title="Gradient norm",
-            caption="Before clipping. A steady rise often precedes divergence.",
-            y_label="norm",
-            size=size,
-        )
-    if curves.learning_rate is not None:
-        yield series_figure(
-            [curves.learning_rate],
-            title="Learning rate",
-            caption="As scheduled.",
-            y_label="learning rate",
-            zero_based=True,
-            size=size,
-        )
-
-
-def method_figures(series: Sequence[Series]) -> Iterator[Figure]:
-    """Yield the metrics of the run's method."""
-    known = {curve.name: replace(curve, name=curve.name.replace("_", " ")) for curve in series}
-    shown = [
-        (title, drawn, unit, caption)
-        for title, names, unit, caption in _OF_METHODS
-        if (drawn := [known[name] for name in names if name in known])
-    ]
-    for index, (title, drawn, unit, caption) in enumerate(shown):
-        has_neighbour = index % 2 == 1 or index + 1 < len(shown)
-        size: Size = "half" if has_neighbour else "full"
-        yield series_figure(drawn, title=title, caption=caption, y_label=unit, size=size)
 
 
 def quality_figures(page: RunPage) -> Iterator[Figure]:
@@ -223,6 +306,8 @@ def series_figure(
     zero_based: bool = False,
     dots: bool = False,
     size: Size = "full",
+    ends: int = 1,
+    pages_only: bool = False,
 ) -> Figure:
     """Return a figure of metrics over steps."""
     rows = [
@@ -235,10 +320,20 @@ def series_figure(
     return Figure(
         title=title,
         caption=caption,
-        chart=LineChart(series, label, y_label, zero_based=zero_based, dots=dots, limits=limits),
+        chart=LineChart(
+            series,
+            label,
+            y_label,
+            zero_based=zero_based,
+            dots=dots,
+            limits=limits,
+            number=".4f" if ends == 1 else ".4g",
+            ends=ends,
+        ),
         legend=legend_of(curve.name for curve in series) if len(series) > 1 else (),
         table=Table(("series", *map(number, ("step (mean)", "mean", "min", "max"))), rows),
         size=size,
+        pages_only=pages_only,
     )
 
 

@@ -76,7 +76,7 @@ def _lines(document: Document) -> Iterator[str]:
         yield from (f"- {plain(mark.text())}" for mark in verdict.marks)
     yield from map(_fact_line, document.tiles)
     for section in document.sections:
-        yield from ("", f"## {plain(section.name)}", "")
+        yield from ("", *([f"## {plain(section.name)}", ""] if section.name else []))
         for block in section.blocks:
             yield from _block_lines(block)
             yield ""

@@ -15,7 +15,7 @@ from assay.records.exported_model import ExportedModel
 from assay.records.run import Attempt, Run
 from assay.reporting.document import Table
 from assay.reporting.documents.markdown import code, fenced, markdown_table, plain, quoted
-from assay.reporting.views.verdict import device_hours_text, estimate_text
+from assay.reporting.values import device_hours_text, estimate_text
 
 
 class ModelFacts(NamedTuple):

@@ -6,87 +6,19 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.resources import files
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
-from assay.base.clock import utc_text
 from assay.base.errors import ConfigError, StoreError, unwritten
 from assay.base.visible import written_out
-from assay.reporting.charts.comparison_figures import (
-    changes_table,
-    cost_table,
-    difference_figures,
-    overlay_figures,
-)
-from assay.reporting.charts.run_figures import (
-    learning_figures,
-    life_figures,
-    machines_table,
-    method_figures,
-    metrics_table,
-    quality_figures,
-)
 from assay.reporting.document import FULL, HALF, NARROW, SIGNS, Cell, Document, Fact, Figure, Section, Verdict
-from assay.reporting.views.comparison import ComparisonPage, ComparisonView
-from assay.reporting.views.run_page import RunPage
-from assay.reporting.views.verdict import (
-    comparison_verdict,
-    device_hours_text,
-    interval_text,
-    next_commands,
-    run_tiles,
-    run_verdict,
-)
 from assay.store.objects import open_store
 
 FigureSection = tuple[str, Iterable[Figure]]
 """Heading and figures."""
-
-
-def render_run_page(page: RunPage) -> str:
-    """Return the page of one run."""
-    run = page.view
-    return render_page(
-        "run.html",
-        title=run.run_id,
-        kind="run",
-        subtitle=utc_text(run.created),
-        verdict=run_verdict(run),
-        tiles=run_tiles(run),
-        sections=[
-            ("What happened", life_figures(run)),
-            ("Did it learn?", chain(learning_figures(page.series), method_figures(page.of_method))),
-            ("What is it worth?", quality_figures(page)),
-        ],
-        run=run,
-        next_commands=next_commands(run),
-        attempts=machines_table(run),
-        metrics=metrics_table(run.evaluation.overall) if run.evaluation else None,
-        recipe=yaml.safe_dump(run.recipe, sort_keys=False, allow_unicode=True).strip(),
-    )
-
-
-def render_comparison_page(page: ComparisonPage) -> str:
-    """Return the page of a baseline and its candidates."""
-    runs = [candidate.page.view for candidate in page.candidates]
-    return render_page(
-        "comparison.html",
-        title=f"{', '.join(run.run_id for run in runs)} beside {page.baseline.view.run_id}",
-        kind="comparison",
-        subtitle=utc_text(max(run.created for run in runs)),
-        verdict=comparison_verdict(page),
-        tiles=[tile for candidate in page.candidates for tile in _comparison_tiles(candidate.compared)],
-        sections=[("Is it as good?", difference_figures(page)), ("Side by side", overlay_figures(page))],
-        changes=[
-            (candidate.compared.candidate_run_id, changes_table(candidate.compared)) for candidate in page.candidates
-        ],
-        costs=cost_table(page),
-    )
 
 
 def render_document(document: Document, *, refresh_s: float | None = None) -> str:
@@ -135,13 +67,13 @@ def render_page(
     )
 
 
-def write_file(path: Path, text: str) -> None:
+def write_file(path: Path, content: str | bytes) -> None:
     """Write a file and its parent folders atomically. Raises `StoreError` on failure."""
     is_plain = not path.is_symlink() and (path.is_file() or not path.exists())  # /dev/stdout is not
     target = path.with_name(f".unfinished-{os.getpid()}-{path.name}") if is_plain else path
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(text.encode())
+        target.write_bytes(content.encode() if isinstance(content, str) else content)
         if is_plain:
             target.replace(path)
     except OSError as error:
@@ -164,27 +96,6 @@ def write_page(text: str, out: Path | None, *, default: Path) -> Path:
     except StoreError as error:
         raise type(error)(f"{error} Or name another file with --out.") from error
     return default
-
-
-def _comparison_tiles(comparison: ComparisonView) -> list[Fact]:
-    difference, ratio = comparison.difference, comparison.throughput_ratio
-    evaluated = (comparison.baseline_evaluation_s, comparison.candidate_evaluation_s)
-    evaluation = f"; evaluation apart: {' and '.join(map(device_hours_text, evaluated))}" if any(evaluated) else ""
-    world_sizes = (comparison.baseline_world_sizes, comparison.candidate_world_sizes)
-    sizes = " and ".join(str(max(entry, default=0)) for entry in world_sizes)
-    held = (comparison.baseline_device_s, comparison.candidate_device_s)
-    interval = interval_text(difference, signed=True).strip()
-    return [
-        Fact(f"difference of {comparison.metric.title}", f"{difference.value:+.4f}", interval or "no interval"),
-        Fact("rule", comparison.verdict, f"may lose {comparison.allowed_loss:g}"),
-        Fact("throughput", f"{ratio:.2f}x" if ratio else "—", f"rows/s, {sizes} ranks"),
-        Fact(
-            "training",
-            f"{held[1] / held[0]:.2f}x" if all(held) else "—",
-            f"of the baseline's device time{evaluation}",
-        ),
-        Fact("weights", "equal" if comparison.weights_equal else "differ", "bit for bit, by digest"),
-    ]
 
 
 @cache

@@ -68,9 +68,9 @@ def _parts(document: Document, screen: Console) -> Iterator[RenderableType]:
         yield ""
         yield _grid([(fact.name, _value(fact)) for fact in document.tiles], width)
     for section in shown:
-        yield ""
         if section.name:
-            yield RichText(section.name, style="bold underline" if len(shown) > 1 else "bold")
+            yield ""
+            yield RichText(section.name, style="bold underline")
         yield from _blocks(_shown(section.blocks), width, screen)
 
 
@@ -111,7 +111,10 @@ def _blocks(blocks: Sequence[Block], width: int, screen: Console) -> Iterator[Re
         if lines:
             yield _grid(lines, width)
         lines = []
-        yield from _block(block, width, screen)
+        parts = list(_block(block, width, screen))
+        if parts and block is not blocks[0]:
+            yield ""
+        yield from parts
     if lines:
         yield _grid(lines, width)
 
@@ -127,9 +130,9 @@ def _lines(block: Block) -> list[Line] | None:
         case Figure(title, _, LineChart() as chart):
             several = len(chart.series) > 1
             return [
-                (f"{title}: {series.name}" if several else title, RichText(text))
+                (f"{title}: {series.name}" if several else title, RichText(f"{ends[0]} {curve} {ends[1]}"))
                 for series in chart.series
-                if (text := _curve(chart, series.committed_points()[1]))
+                if (ends := chart.end_texts(series)) and (curve := sparkline(series.committed_points()[1]))
             ]
         case Figure(title, _, StackedBars([(_, parts), *_]), legend):
             phases = RichText()
@@ -186,13 +189,6 @@ def _value(fact: Fact) -> RichText:
 def _text(text: Text) -> RichText:
     tone: Tone | None = None if isinstance(text, str) else text.tone
     return RichText(text_of(text), style=TONE_STYLES[tone] if tone else "")
-
-
-def _curve(chart: LineChart, values: Sequence[float]) -> str:
-    """Return the first value, the curve in characters, and the last value; empty for fewer than two values."""
-    if len(values) < 2:
-        return ""
-    return f"{chart.value_text(values[0])} {sparkline(values)} {chart.value_text(values[-1])}"
 
 
 def _fitting(table: Table, screen: Console) -> Iterator[RenderableType]:

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from assay.base.units import count_text, number_of, percent_text
-from assay.reporting.terminal.formatting import device_hours_text
 from assay.reporting.terminal.terminal import name, number, stdout, table_of
+from assay.reporting.values import device_hours_text
 from assay.reporting.views.run_diff import DifferenceView, RunDiffView
 
 

@@ -12,13 +12,8 @@ import click
 
 from assay.base.clock import SystemClock
 from assay.base.units import age_text
-from assay.reporting.terminal.formatting import (
-    STATUS_STYLES,
-    STATUS_WORDS,
-    device_hours_text,
-    minute_text,
-    world_sizes_text,
-)
+from assay.reporting.terminal.terminal import STATUS_STYLES
+from assay.reporting.values import STATUS_WORDS, device_hours_text, minute_text, world_sizes_text
 from assay.reporting.views.run_list import RunLine
 
 _GAP = "  "

@@ -13,10 +13,18 @@ from rich.text import Text
 from assay.base.visible import terminal_of
 from assay.records.run import RunStatus
 from assay.reporting import document
-from assay.reporting.terminal.formatting import STATUS_STYLES, STATUS_WORDS
+from assay.reporting.values import STATUS_WORDS
 
 RECOMMENDATION_STYLES = {"scale": "green", "narrow": "yellow", "stop": "blue"}
 VERDICT_STYLES = {"pass": "green", "fail": "red", "incomplete": "yellow"}
+STATUS_STYLES = {
+    "running": "cyan",
+    "gone": "red",
+    "unknown": "yellow",
+    "succeeded": "",  # of its rows and its model this says nothing
+    "failed": "red",
+    "preempted": "yellow",
+}
 TONE_STYLES = {"good": "green", "bad": "red", "open": "yellow", "ended": "blue"}
 
 _UNTERMINATED_WIDTH = 160

@@ -19,6 +19,7 @@ from assay.records.run import Attempt, ForkedFrom, PhaseSeconds
 from assay.records.run_notes import Note
 from assay.records.suspect import Suspect
 from assay.reporting.views.run_list import RunHead, failure_kind
+from assay.reporting.views.samples import SampleView
 from assay.reporting.views.view import AsWritten, UtcTime, View
 from assay.statistics.warnings import (
     FAILED,
@@ -207,6 +208,8 @@ class RunView(RunHead):
     """The last twenty, newest last."""
     notes: tuple[Annotated[Note, AsWritten], ...]
     """Oldest first."""
+    samples: tuple[SampleView, ...] = ()
+    """Completions of a run that trained on rewards."""
 
     def last_commit(self) -> CommitView | None:
         """Return the newest intact commit."""
@@ -225,6 +228,16 @@ class RunView(RunHead):
     def evaluation_s(self) -> float:
         """Return the device seconds of evaluating commits."""
         return sum(self.evaluation_device_seconds.values())
+
+    def reached_step(self) -> int:
+        """Return the last step made, committed or not."""
+        return max((attempt.reached_step for attempt in self.attempts), default=0)
+
+    def left_s(self) -> float | None:
+        """Return the remaining seconds at the speed so far; None if the run is over or has no speed."""
+        if self.status not in ("running", "unknown") or self.speed is None:
+            return None
+        return max(0, self.total_steps - self.reached_step()) / self.speed.steps_per_s
 
 
 def run_view(ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS) -> RunView:
@@ -290,6 +303,7 @@ def run_view(ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS) -> R
         last_seen=seen_s,
         tags=annotations.tags if annotations else (),
         notes=annotations.notes if annotations else (),
+        samples=(),
     )
 
 

@@ -1,6 +1,7 @@
 """A run's metrics as series of points for plots. Plain values, so tests can construct them."""
 
-from collections.abc import Sequence
+import fnmatch
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,18 +15,18 @@ THROUGHPUT_SEGMENTS = 50
 """Number of ranges of steps over which throughput is averaged."""
 VALIDATION_CURVE = "validation_"
 """Prefix of the validation metric's name."""
+VALIDATION_ERROR = "validation_*_error"
+"""Standard error of a validation metric."""
+THROUGHPUT = "tokens_per_s"
+GRADER_REWARD = "reward_*"
+"""Score of one of several rewards, before its weight. `reward_std` is none."""
 
-
-OF_METHODS = (
-    "accuracy",
-    "margin",
-    "chosen_reward",
-    "rejected_reward",
-    "mean_reward",
-    "entropy",
-    "token_accuracy",
-)
-"""Metrics other than the loss that methods log at every step."""
+SHOWN = (
+    "reward", GRADER_REWARD, "length", "truncated", "zero_std", "kl", "entropy", "distinct", "failed_grades",
+    "logprob_gap", "drift", "clipped", "loss", "validation_*", "accuracy", "margin", "chosen_reward",
+    "rejected_reward", "mean_reward", "token_accuracy", "gradient_norm", "learning_rate",
+)  # fmt: skip
+"""Patterns of the metrics that pages show."""
 
 
 @dataclass(frozen=True)
@@ -46,38 +47,28 @@ class Series:
         return [step for step, _ in committed], [value for _, value in committed]
 
 
-@dataclass(frozen=True)
-class RunSeries:
-    """The metrics of a run; None if not recorded."""
-
-    loss: Series | None = None
-    throughput: Series | None = None
-    """Tokens per second over all ranks."""
-    validation: Series | None = None
-    """None with fewer than two evaluations."""
-    learning_rate: Series | None = None
-    gradient_norm: Series | None = None
-    """Before clipping."""
+Curves = Mapping[str, Series]
+"""Series by the metric's name."""
 
 
-def run_series(ledger: Ledger, run_id: str) -> RunSeries:
-    """Return the series of a run, given its full id."""
-    names = [summary.name for summary in metric_summaries(ledger, run_id) if summary.name.startswith(VALIDATION_CURVE)]
-    validation = _series(ledger, run_id, names[0]) if names else None
-    return RunSeries(
-        loss=_series(ledger, run_id, "loss"),
-        throughput=_throughput(ledger, run_id),
-        validation=validation if validation is not None and len(set(validation.steps)) > 1 else None,
-        learning_rate=_series(ledger, run_id, "learning_rate"),
-        gradient_norm=_series(ledger, run_id, "gradient_norm"),
-    )
+def run_curves(ledger: Ledger, run_id: str) -> Curves:
+    """Return the metrics that pages show, and the throughput, given the run's full id."""
+    names = [summary.name for summary in metric_summaries(ledger, run_id)]
+    curves = {
+        name: curve
+        for pattern in SHOWN
+        for name in fnmatch.filter(names, pattern)
+        if not fnmatch.fnmatchcase(name, VALIDATION_ERROR) and (curve := _series(ledger, run_id, name)) is not None
+    }
+    curves.pop("reward_std", None)
+    throughput = _throughput(ledger, run_id)
+    return curves if throughput is None else {**curves, THROUGHPUT: throughput}
 
 
-def method_series(ledger: Ledger, run_id: str) -> tuple[Series, ...]:
-    """Return those of `OF_METHODS` that the run logged."""
-    known = {summary.name for summary in metric_summaries(ledger, run_id)}
-    found = (_series(ledger, run_id, name) for name in OF_METHODS if name in known)
-    return tuple(item for item in found if item is not None)
+def validation_curve(curves: Curves) -> Series | None:
+    """Return the validation metric; None with fewer than two evaluations."""
+    found = [curve for name, curve in curves.items() if name.startswith(VALIDATION_CURVE)]
+    return found[0] if found and len(set(found[0].steps)) > 1 else None
 
 
 def _series(ledger: Ledger, run_id: str, name: str) -> Series | None:
@@ -101,7 +92,7 @@ def _throughput(ledger: Ledger, run_id: str) -> Series | None:
         return None
     parts = np.array_split(np.arange(len(tokens.steps)), min(THROUGHPUT_SEGMENTS, len(tokens.steps)))
     return Series(
-        name="tokens/s",
+        name=THROUGHPUT,
         steps=[int(tokens.steps[part[-1]]) for part in parts],
         values=[_sum(tokens, part) / max(1e-9, _sum(seconds, part)) for part in parts],
     )

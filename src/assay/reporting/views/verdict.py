@@ -1,52 +1,18 @@
 """The verdict sentence and the tiles at the top of a page."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from assay.base.units import count_text, duration_text, number_of, percent_text
-from assay.records.evaluation import AUC, Estimate
+from assay.records.evaluation import AUC
 from assay.records.failure import FROM_OUTSIDE
 from assay.records.run import slower_command
 from assay.reporting.document import Fact, Mark, Tone, Verdict, worst
+from assay.reporting.values import device_hours_text, estimate_text, interval_text, without_interval, world_sizes_text
 from assay.reporting.views.run import RunView
 
 if TYPE_CHECKING:  # it draws on what a comparison computes with, which is large
     from assay.reporting.views.comparison import ComparisonPage, ComparisonView
-
-
-def estimate_text(estimate: Estimate | None, *, digits: int = 4, signed: bool = False) -> str:
-    """`0.8712 [0.8600, 0.8820]`, or a dash."""
-    if estimate is None:
-        return "—"
-    return f"{_digits(estimate.value, digits, signed)}{interval_text(estimate, digits=digits, signed=signed)}"
-
-
-def value_text(value: Any) -> str:
-    """Return a recipe's value as text, or a dash."""
-    return "—" if value is None else str(value)
-
-
-def interval_text(estimate: Estimate, *, digits: int = 4, signed: bool = False) -> str:
-    """` [0.8600, 0.8820]`, or an empty string if there is no interval."""
-    if estimate.low is None or estimate.high is None:
-        return ""
-    return f" [{_digits(estimate.low, digits, signed)}, {_digits(estimate.high, digits, signed)}]"
-
-
-def without_interval(estimate: Estimate) -> str:
-    """`, without an interval (paired DeLong: undefined, one row of a class)`, or an empty string."""
-    return "" if estimate.low is not None else f", without an interval ({estimate.method})"
-
-
-def signed_text(value: float, digits: int = 0) -> str:
-    """`+1,200`, `-3.1`, or `0` if the value rounds to zero."""
-    shown = f"{value:+,.{digits}f}"
-    return "0" if not shown.strip("+-0.") else shown
-
-
-def device_hours_text(seconds: float) -> str:
-    """`1.25 h`; below an hour `12 min 30 s`."""
-    return f"{seconds / 3600:,.4g} h" if seconds >= 3600 else duration_text(seconds)
 
 
 MIN_RESUMABLE_STEP = 20
@@ -250,7 +216,7 @@ def _candidate_text(comparison: "ComparisonView") -> str:
 def _world_sizes(sizes: Sequence[int]) -> str:
     if not sizes:
         return "on no rank yet"
-    return f"on {' → '.join(map(str, sizes))} ranks" if {*sizes} != {1} else "on 1 rank"
+    return f"on {world_sizes_text(sizes)} ranks" if {*sizes} != {1} else "on 1 rank"
 
 
 def _rows_text(run: RunView) -> str:
@@ -295,7 +261,3 @@ def _state(run: RunView) -> str:
         return " It has no commit yet."
     after = duration_text(max(commit.committed - run.attempts[0].started, 0.0)) if run.attempts else "—"
     return f" Its last commit is of step {commit.step:,}, after {after}."
-
-
-def _digits(value: float, digits: int, signed: bool) -> str:
-    return format(value, f"{'+' if signed else ''}.{digits}f")

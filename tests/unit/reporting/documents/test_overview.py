@@ -1,14 +1,16 @@
 """The pages over everything: who is on them, and what they say of each."""
 
+from dataclasses import replace
+
 import pytest
 
 from assay.base.clock import SystemClock
 from assay.records.campaign import Campaign
 from assay.reporting.documents.overview import campaigns_document, live_document
 from assay.reporting.documents.render import render_document
+from assay.reporting.values import device_hours_text
 from assay.reporting.views.campaign_list import lines_of
-from assay.reporting.views.live import RECENT_S, LiveRun, live_runs
-from assay.reporting.views.verdict import device_hours_text
+from assay.reporting.views.live import RECENT_S, live_runs
 from assay.store.home import Home
 
 
@@ -41,7 +43,7 @@ def test_a_finished_run_is_none_of_the_live_ones(ledger, life):
 
 def test_a_run_of_which_nobody_can_tell_counts_as_none_that_runs(run_page):
     view = run_page.view.model_copy(update={"status": "unknown"})
-    document = live_document([LiveRun(view, run_page.series)], now_s=0.0)
+    document = live_document([replace(run_page, view=view)], now_s=0.0)
     assert document.verdict.tone == "open" and "0 running" in document.verdict.word
     assert "1 not heard of for long" in document.verdict.word
 
@@ -49,9 +51,9 @@ def test_a_run_of_which_nobody_can_tell_counts_as_none_that_runs(run_page):
 def test_the_time_left_follows_from_the_steps_left_and_the_speed(run_page):
     view = run_page.view.model_copy(update={"status": "running", "total_steps": 1000})
     reached = max(attempt.reached_step for attempt in view.attempts)
-    assert LiveRun(view, run_page.series).left_s == pytest.approx((1000 - reached) / view.speed.steps_per_s)
+    assert view.left_s() == pytest.approx((1000 - reached) / view.speed.steps_per_s)
     for update in ({"status": "failed"}, {"speed": None}):
-        assert LiveRun(view.model_copy(update=update), run_page.series).left_s is None
+        assert view.model_copy(update=update).left_s() is None
 
 
 def declared(name):
@@ -86,6 +88,6 @@ def test_each_candidate_stands_under_its_campaign_with_its_newest_decision(memo_
 
 
 def test_a_page_that_is_written_again_is_read_again(run_page):
-    document = live_document([LiveRun(run_page.view, run_page.series)], now_s=0.0)
+    document = live_document([run_page], now_s=0.0)
     assert '<meta http-equiv="refresh" content="30.0">' in render_document(document, refresh_s=30.0)
     assert 'http-equiv="refresh"' not in render_document(document)

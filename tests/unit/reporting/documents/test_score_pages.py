@@ -7,7 +7,9 @@ import pyarrow as pa
 import pytest
 
 from assay.records.evaluation import Metric, ScoreEvaluation
-from assay.reporting.documents.render import render_comparison_page, render_run_page
+from assay.reporting.documents.comparison import comparison_document
+from assay.reporting.documents.render import render_document
+from assay.reporting.documents.run import run_document
 from assay.reporting.views.comparison import ComparedRun, ComparisonPage, comparison_view
 from assay.reporting.views.run_page import RunPage
 from assay.reporting.views.series import Series
@@ -44,7 +46,7 @@ def scored(page: RunPage, offset: float) -> tuple[RunPage, pa.Table]:
 
 def test_a_run_page_shows_its_metric_and_where_it_is_worse(run_page):
     page, _ = scored(run_page, 0.0)
-    text = render_run_page(replace(page, series=replace(page.series, validation=None)))
+    text = render_document(run_document(replace(page, curves={"loss": page.curves["loss"]}), now_s=0.0))
     assert not [word for word in OF_A_CLASSIFIER if word in text]
     assert "squared error (squares)" in text
     assert "wholly to its right" in text and "It is source = hard, with" in text
@@ -52,9 +54,10 @@ def test_a_run_page_shows_its_metric_and_where_it_is_worse(run_page):
 
 
 def test_a_run_page_shows_what_its_method_watches(run_page):
-    falling = [Series(name, [1, 2, 3], [0.0, -0.1, -0.4]) for name in ("chosen_reward", "rejected_reward")]
-    page = replace(run_page, of_method=(*falling, Series("entropy", [1, 2, 3], [3.0, 2.0, 1.0])))
-    text, plain = render_run_page(page), render_run_page(run_page)
+    names = ("chosen_reward", "rejected_reward", "entropy")
+    falling = {name: Series(name, [1, 2, 3], [0.0, -0.1, -0.4]) for name in names}
+    page = replace(run_page, curves={**run_page.curves, **falling})
+    text, plain = render_document(run_document(page, now_s=0.0)), render_document(run_document(run_page, now_s=0.0))
     assert ">Rewards<" in text and "rejected reward" in text and "rejected_reward" not in text and ">Entropy<" in text
     assert ">Rewards<" not in plain and ">Margin<" not in text
 
@@ -78,6 +81,6 @@ def test_a_comparison_of_errors_follows_their_direction(run_page, change, word, 
     verdict = comparison_verdict(page)
     assert verdict.word == word and sentence in verdict.sentence
     assert ("0.1 squares" in verdict.sentence) == (word == "fail")
-    text = render_comparison_page(page)
+    text = render_document(comparison_document(page))
     assert not [name for name in OF_A_CLASSIFIER if name in text.replace("validation AUC", "")]
     assert "difference of squared error" in text and "to the left of it" in text

@@ -6,7 +6,7 @@ from rich.console import Console
 from assay.reporting.terminal import terminal
 from assay.reporting.terminal.campaign_list import print_campaigns
 from assay.reporting.terminal.drawing import PHASE_STYLES, phase_bar, sparkline
-from assay.reporting.terminal.formatting import device_hours_text, world_sizes_text
+from assay.reporting.values import device_hours_text, world_sizes_text
 from assay.reporting.views.campaign_list import CampaignLine
 
 

@@ -12,7 +12,8 @@ from assay.records.commit import CommitQuarantined, RunFinished
 from assay.records.evaluation import Estimate, Measured, Metric, ScoreEvaluation, ScoreMetrics
 from assay.records.goodput import USEFUL
 from assay.records.launch import Launch
-from assay.reporting.documents.render import render_run_page
+from assay.reporting.documents.render import render_document
+from assay.reporting.documents.run import run_document
 from assay.reporting.views import run_list
 from assay.reporting.views.run import run_view
 from assay.reporting.views.run_list import Selection, run_lines
@@ -58,7 +59,7 @@ def test_a_run_is_finished_only_when_its_log_says_so(ledger, life):
 def test_a_run_that_has_only_been_asked_for_has_a_page(ledger, life):
     page = gathered(ledger, life.run.run_id)
     assert run_verdict(page.view).tone == "open"
-    assert "no commit yet" in render_run_page(page)
+    assert "no commit yet" in render_document(run_document(page, now_s=0.0))
 
 
 def test_an_unknown_run_is_refused_by_name(ledger):
@@ -71,7 +72,7 @@ def test_a_damaged_commit_is_not_the_last_one(ledger, life):
     page = gathered(ledger, life.run.run_id)
     assert page.view.last_commit() == page.view.commits[-2]
     assert page.view.step == life.entries[-3].step
-    assert "a file was cut short" in render_run_page(page)
+    assert "a file was cut short" in render_document(run_document(page, now_s=0.0))
 
 
 def test_the_list_of_runs_and_the_view_of_each_say_the_same(ledger, life):

@@ -4,7 +4,9 @@ import json
 
 import pytest
 
-from assay.reporting.documents.render import render_comparison_page, render_run_page
+from assay.reporting.documents.comparison import comparison_document
+from assay.reporting.documents.render import render_document
+from assay.reporting.documents.run import run_document
 from assay.reporting.views.run import WarningView
 from assay.reporting.views.run_page import RunPage
 from assay.reporting.views.verdict import (
@@ -22,7 +24,7 @@ DEAD = WarningView(rule="diverged", text="the training loss began at 0.69 and en
 @pytest.fixture
 def dead_page(run_page) -> RunPage:
     view = run_page.view.model_copy(update={"warnings": (DEAD,)})
-    return RunPage(view, run_page.series, run_page.roc, run_page.histogram)
+    return RunPage(view, run_page.curves, run_page.roc, run_page.histogram)
 
 
 def test_a_dead_model_whose_rows_are_proved_has_no_green_seal(dead_page):
@@ -30,7 +32,7 @@ def test_a_dead_model_whose_rows_are_proved_has_no_green_seal(dead_page):
     assert [mark.text() for mark in verdict.marks] == ["✓ rows: proved", "✕ model: diverged"]
     assert verdict.tone == "bad"
     assert DEAD.text in verdict.sentence
-    page = render_run_page(dead_page)
+    page = render_document(run_document(dead_page, now_s=0.0))
     assert "✕ model: diverged" in page and 'class="verdict bad"' in page
 
 
@@ -99,7 +101,8 @@ def test_a_comparison_opens_with_what_was_changed(compared):
         ("method.loss.beta", None, 0.1),
     ]
     assert [warning.rule for warning in found.warnings] == ["steps differ", "methods differ"]
-    html = render_comparison_page(type(page)(page.baseline, [type(candidate)(candidate.page, found, candidate.slices)]))
+    changed = type(page)(page.baseline, [type(candidate)(candidate.page, found, candidate.slices)])
+    html = render_document(comparison_document(changed))
     assert html.index("What was changed") < html.index("Is it as good?")
     assert "trainer.epochs" in html and "None" not in html
 

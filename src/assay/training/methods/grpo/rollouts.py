@@ -1,4 +1,4 @@
-"""From a lane's prompts to its training samples: completions, rewards, advantages. No torch.
+"""From a lane's prompts to its training samples: completions, rewards, advantages.
 
     row --group_size times--> prompts --engine--> completions --graders--> rewards --by group--> advantages
                                                           --> those with an advantage --> micro-batches
@@ -10,49 +10,20 @@ completion; so a lane has the same bits on any rank and beside any other lanes.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 import xxhash
 
 from assay.base.seeds import derive_key
-from assay.base.shapes import Float32, Float64
 from assay.data.loader.batch import LaneShare
 from assay.inference.remote_config import RemoteSampler
-from assay.inference.rollout import Prompt, Rollout
-from assay.records.rollout_log import LoggedCompletion, LoggedGroup, Outcome
-from assay.training.methods.grpo.batch import ADVANTAGE, PromptRow, TrainingSample, micro_batches, scaled
+from assay.inference.rollout import Prompt
+from assay.records.rollout_log import GroupRecord, Outcome, RolloutRecord
+from assay.training.methods.grpo.batch import ADVANTAGE, TrainingSample, micro_batches, scaled
 from assay.training.methods.grpo.config import GrpoConfig, MaskOverlong, ShapeOverlong
 from assay.training.methods.grpo.loss import group_advantages
 from assay.training.methods.grpo.outcomes import overlong_penalties
-from assay.training.methods.grpo.rewards import Graded
-from assay.training.numerics import added_in_order
-
-
-class RolloutGroup(NamedTuple):
-    """The rollouts of one prompt with rewards and advantages."""
-
-    row: PromptRow
-    rollouts: Sequence[Rollout]
-    rewards: Float64[np.ndarray, "rollout"]
-    """NaN if a grader failed."""
-    shaped_rewards: Float64[np.ndarray, "rollout"]
-    """Rewards minus overlong penalties."""
-    advantages: Float32[np.ndarray, "rollout"]
-    """NaN if a grader failed."""
-
-    @property
-    def has_signal(self) -> bool:
-        """True if some advantage is not zero."""
-        return bool(np.nan_to_num(self.advantages).any())
-
-
-class WeightedSum(NamedTuple):
-    """A sum with its weight."""
-
-    sum: float
-    weight: int
-
+from assay.training.numerics import MetricSum, added_in_order
 
 NAMES = ("length", "truncated", "distinct", "reward_std", "zero_std")
 """Metrics of rollouts."""
@@ -70,37 +41,32 @@ OUTCOMES: Mapping[Outcome, str] = {
 """Outcomes of a completion, explained."""
 
 
-def prompts_of(rows: Sequence[PromptRow], group_size: int, *, seed: int) -> list[Prompt]:
-    """Return `group_size` prompts for each row; the key of a completion follows from row and sample."""
-    return [Prompt(row.tokens, derive_key(seed, row.row_id, sample)) for row in rows for sample in range(group_size)]
+def prompts_of(groups: Sequence[RolloutGroup], group_size: int, *, seed: int) -> list[Prompt]:
+    """Return `group_size` prompts for each group; the key of a completion follows from row and sample."""
+    return [
+        Prompt(group.prompt, derive_key(seed, group.row_id, sample)) for group in groups for sample in range(group_size)
+    ]
 
 
-def grouped(
-    row: PromptRow, rollouts: Sequence[Rollout], rewards: Float64[np.ndarray, "rollout"], config: GrpoConfig
-) -> RolloutGroup:
-    """Return the group with shaped rewards and advantages."""
-    shaped_rewards, overlong = rewards, config.overlong
+def with_grades(group: RolloutGroup, grades: Sequence[Grade], config: GrpoConfig) -> RolloutGroup:
+    """Return the group with the grades of its rollouts, and the shaped rewards and advantages that follow."""
+    shaped_rewards, overlong = rewards_of(grades), config.overlong
     if isinstance(overlong, ShapeOverlong):
-        shaped_rewards = rewards - overlong_penalties(
-            np.array([len(rollout.tokens) for rollout in rollouts]),
+        shaped_rewards = shaped_rewards - overlong_penalties(
+            np.array([len(rollout.tokens) for rollout in group.rollouts]),
             max_tokens=config.sampling.max_tokens,
             buffer_tokens=overlong.buffer_tokens,
             penalty=overlong.penalty,
         )
-    return RolloutGroup(
-        row,
-        rollouts,
-        rewards,
-        shaped_rewards,
-        group_advantages(shaped_rewards, by_deviation=config.advantage_scale == "group"),
-    )
+    advantages = group_advantages(shaped_rewards, by_deviation=config.advantage_scale == "group")
+    return group._replace(grades=grades, shaped_rewards=shaped_rewards, advantages=advantages)
 
 
 def training_lane(lane: int, groups: Sequence[RolloutGroup], config: GrpoConfig, max_tokens: int | None) -> LaneShare:
     """Return the lane of training samples that replaces a lane of prompts; `max_tokens`: see `micro_batches`."""
     trained_outcomes = ("trained",) if config.groups_per_lane is not None else ("trained", "zero_std")
     samples = [
-        TrainingSample(group.row, rollout, float(advantage))
+        TrainingSample(group, rollout, float(advantage))
         for group, group_outcomes in zip(groups, outcomes(groups, config), strict=True)
         for rollout, advantage, outcome in zip(group.rollouts, group.advantages, group_outcomes, strict=True)
         if outcome in trained_outcomes
@@ -127,36 +93,33 @@ def outcomes(groups: Sequence[RolloutGroup], config: GrpoConfig) -> list[list[Ou
     ]
 
 
-def rollout_metrics(groups: Sequence[RolloutGroup]) -> dict[str, WeightedSum]:
+def rollout_metrics(groups: Sequence[RolloutGroup]) -> dict[str, MetricSum]:
     """Return the metrics `NAMES` of a lane's rollouts, whether they are trained on or not."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     num_distinct = [len({rollout.tokens.tobytes() for rollout in group.rollouts}) for group in groups]
-    deviations = [float(np.nanstd(group.rewards)) for group in groups if not np.isnan(group.rewards).all()]
+    rewards = [rewards_of(group.grades) for group in groups]
+    deviations = [float(np.nanstd(of_group)) for of_group in rewards if not np.isnan(of_group).all()]
     sums = (
-        WeightedSum(sum(len(rollout.tokens) for rollout in rollouts), len(rollouts)),
-        WeightedSum(sum(rollout.reason == "length" for rollout in rollouts), len(rollouts)),
-        WeightedSum(sum(num_distinct), len(rollouts)),
-        WeightedSum(added_in_order(deviations), len(deviations)),
-        WeightedSum(sum(not group.has_signal for group in groups), len(groups)),
+        (sum(len(rollout.tokens) for rollout in rollouts), len(rollouts)),
+        (sum(rollout.reason == "length" for rollout in rollouts), len(rollouts)),
+        (sum(num_distinct), len(rollouts)),
+        (added_in_order(deviations), len(deviations)),
+        (sum(not group.has_signal for group in groups), len(groups)),
     )
-    return dict(zip(NAMES, sums, strict=True))
+    return {
+        name: MetricSum(torch.tensor(float(total)), weight) for name, (total, weight) in zip(NAMES, sums, strict=True)
+    }
 
 
-def rollout_digest(rollout: Rollout) -> int:
-    """Return a 64-bit digest of a rollout's tokens and sampler logprobs."""
-    digest = xxhash.xxh3_64(rollout.tokens.astype(np.int64).tobytes())
-    digest.update(rollout.logprobs.astype(np.float32).tobytes())
-    return digest.intdigest()
-
-
-def moments(groups: Sequence[RolloutGroup]) -> dict[str, WeightedSum]:
+def moments(groups: Sequence[RolloutGroup]) -> dict[str, MetricSum]:
     """Return the sums behind `SHAPED_REWARD` and `SHAPED_REWARD_SQUARE`."""
     shaped_rewards = [reward for group in groups for reward in group.shaped_rewards.tolist() if not math.isnan(reward)]
+    sums = {
+        SHAPED_REWARD: math.fsum(shaped_rewards),
+        SHAPED_REWARD_SQUARE: math.fsum(reward * reward for reward in shaped_rewards),
+    }
     return {
-        SHAPED_REWARD: WeightedSum(math.fsum(shaped_rewards), len(shaped_rewards)),
-        SHAPED_REWARD_SQUARE: WeightedSum(
-            math.fsum(shaped_reward * shaped_reward for shaped_reward in shaped_rewards), len(shaped_rewards)
-        ),
+        name: MetricSum(torch.tensor(total, dtype=torch.float64), len(shaped_rewards)) for name, total in sums.items()
     }
 
 
@@ -177,66 +140,56 @@ def digest_of(groups: Sequence[RolloutGroup]) -> int:
             digest.update(len(rollout.tokens).to_bytes(8, "little"))
             digest.update(rollout.tokens.astype(np.int64).tobytes())
             digest.update(rollout.logprobs.astype(np.float32).tobytes())
-        digest.update(group.rewards.tobytes())
+        digest.update(rewards_of(group.grades).tobytes())
     return digest.intdigest()
 
 
 def rollout_log_entries(
-    groups: Sequence[RolloutGroup],
-    graded: Sequence[Graded],
-    trained_lane: LaneShare,
-    config: GrpoConfig,
-    *,
-    step: int,
-    graders: str,
-) -> tuple[LoggedGroup, ...]:
-    """Return the rollout log of a lane: `graded` are all its completions, `trained_lane` its training samples."""
-    size, is_remote = config.group_size, isinstance(config.sampler, RemoteSampler)
-    to_read = set() if trained_lane.lane else _best_and_worst(graded[:size])
+    groups: Sequence[RolloutGroup], trained_lane: LaneShare, config: GrpoConfig, *, step: int, graders: str
+) -> tuple[GroupRecord, ...]:
+    """Return the rollout log of a lane; `trained_lane` are its training samples."""
+    is_remote = isinstance(config.sampler, RemoteSampler)
+    to_read = set() if trained_lane.lane or not groups else _best_and_worst(groups[0].grades)
     return tuple(
-        LoggedGroup(
+        GroupRecord(
             step,
             trained_lane.lane,
-            group.row.row_id,
+            group.row_id,
             outcome,
             graders,
             tuple(
-                _rollout_log_entry(
-                    rollout, grade, advantage, with_tokens=is_remote or index in to_read, with_logprobs=is_remote
+                _rollout_record(
+                    group,
+                    sample,
+                    [reward.name for reward in config.rewards],
+                    with_tokens=is_remote or (number == 0 and sample in to_read),
+                    with_logprobs=is_remote,
                 )
-                for index, rollout, grade, advantage in zip(
-                    range(at, at + size),
-                    group.rollouts,
-                    graded[at : at + size],
-                    group.advantages.tolist(),
-                    strict=True,
-                )
+                for sample in range(len(group.rollouts))
             ),
         )
-        for group, outcome, at in zip(
-            groups, _outcomes(groups, trained_lane, config), range(0, len(graded), size), strict=True
-        )
+        for number, (group, outcome) in enumerate(zip(groups, _outcomes(groups, trained_lane, config), strict=True))
     )
 
 
-def _best_and_worst(graded: Sequence[Graded]) -> set[int]:
+def _best_and_worst(grades: Sequence[Grade]) -> set[int]:
     """Return the indices of the completions with the highest and the lowest reward, which the run's page shows."""
-    indices = [index for index, grade in enumerate(graded) if grade.reward is not None]
-    rewards = {index: grade.reward or 0.0 for index, grade in enumerate(graded)}
-    return {choose(indices, key=rewards.__getitem__) for choose in (max, min)} if indices else set()
+    rewards = {index: grade.score for index, grade in enumerate(grades) if grade.score is not None}
+    return {choose(rewards, key=rewards.__getitem__) for choose in (max, min)} if rewards else set()
 
 
-def _rollout_log_entry(
-    rollout: Rollout, graded: Graded, advantage: float, *, with_tokens: bool, with_logprobs: bool
-) -> LoggedCompletion:
+def _rollout_record(
+    group: RolloutGroup, sample: int, rewards: Sequence[str], *, with_tokens: bool, with_logprobs: bool
+) -> RolloutRecord:
     """Tokens and logprobs of a remote engine's completions are logged because they cannot be generated again."""
-    failure = graded.failure
-    return LoggedCompletion(
-        digest=rollout_digest(rollout),
+    rollout, grade, advantage = group.rollouts[sample], group.grades[sample], float(group.advantages[sample])
+    failure = grade.failure
+    return RolloutRecord(
+        digest=rollout.digest,
         num_tokens=len(rollout.tokens),
         is_cut=rollout.reason == "length",
-        reward=graded.reward,
-        scores=graded.scores,
+        reward=grade.score,
+        scores=tuple(grade.parts.get(name) for name in rewards),
         advantage=None if np.isnan(advantage) else advantage,
         failure_kind="" if failure is None else failure.kind,
         failure="" if failure is None else failure.text,
@@ -258,9 +211,9 @@ def _outcomes(groups: Sequence[RolloutGroup], trained_lane: LaneShare, config: G
     for group in groups:
         is_full = num_trained == config.groups_per_lane
         num_trained += group.has_signal and not is_full
-        if group.row.row_id in trained_rows:
+        if group.row_id in trained_rows:
             found.append("trained")
-        elif np.isnan(group.rewards).all():
+        elif np.isnan(group.advantages).all():
             found.append("failed")
         elif not group.has_signal:
             found.append("zero_std")

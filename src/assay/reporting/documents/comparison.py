@@ -1,0 +1,75 @@
+"""The document of a comparison. `assay decide compare` prints its brief form and writes all of it as a page."""
+
+from collections.abc import Iterator
+
+from assay.base.clock import utc_text
+from assay.reporting.charts.comparison_figures import (
+    changes_table,
+    cost_table,
+    difference_figures,
+    overlay_figures,
+)
+from assay.reporting.document import Block, Cell, Document, Fact, Paragraph, Section, TitledTable, Tone
+from assay.reporting.values import device_hours_text, interval_text, without_interval
+from assay.reporting.views.comparison import ComparisonPage, ComparisonView
+from assay.reporting.views.verdict import comparison_verdict
+
+TONES: dict[str, Tone] = {"pass": "good", "fail": "bad", "undecided": "open"}
+
+
+def comparison_document(page: ComparisonPage) -> Document:
+    """Return the document of a baseline and its candidates."""
+    runs = [candidate.page.view for candidate in page.candidates]
+    several = len(runs) > 1
+    return Document(
+        title=f"{', '.join(run.run_id for run in runs)} against {page.baseline.view.run_id}",
+        kind="comparison",
+        subtitle=utc_text(max(run.created for run in runs)),
+        verdict=comparison_verdict(page),
+        tiles=[tile for candidate in page.candidates for tile in _tiles(candidate.compared, several=several)],
+        sections=[
+            Section("What was changed", list(_changes(page))),
+            Section("Is it as good?", list(difference_figures(page))),
+            Section("Side by side", list(overlay_figures(page))),
+            Section("Speed and cost", [TitledTable("", "", cost_table(page))]),
+        ],
+        footer="Every number here follows from records in the runs' folders and the ledger; the same facts as JSON: "
+        f"assay decide compare {' '.join((page.baseline.view.run_id, *(run.run_id for run in runs)))} --json",
+    )
+
+
+def _tiles(comparison: ComparisonView, *, several: bool) -> Iterator[Fact]:
+    of = f", {comparison.candidate_run_id}" if several else ""
+    title, ratio = comparison.metric.title, comparison.throughput_ratio
+    yield Fact(
+        f"{title}{of}",
+        f"{comparison.candidate_value:.4f}",
+        f"the baseline's {comparison.baseline_value:.4f}, on {comparison.num_rows:,} rows",
+    )
+    difference = comparison.difference
+    interval = (interval_text(difference, signed=True) or without_interval(difference)).strip(", ")
+    yield Fact(f"difference of {title}{of}", f"{difference.value:+.4f}", interval)
+    yield Fact(f"rule{of}", Cell(comparison.verdict, TONES[comparison.verdict]), f"passes if {_rule(comparison)}")
+    yield Fact(f"throughput{of}", f"{ratio:.2f}x" if ratio else "—", "of the baseline's rows per second")
+    held, of_baseline = map(device_hours_text, (comparison.candidate_device_s, comparison.baseline_device_s))
+    evaluated = (comparison.candidate_evaluation_s, comparison.baseline_evaluation_s)
+    own, other = map(device_hours_text, evaluated)
+    apart = f"; evaluation apart: {own}, the baseline's {other}" if any(evaluated) else ""
+    yield Fact(f"device time of training{of}", held, f"the baseline's {of_baseline}{apart}")
+    yield Fact(f"weights{of}", "equal" if comparison.weights_equal else "differ", "bit for bit, by digest")
+
+
+def _rule(comparison: ComparisonView) -> str:
+    if not comparison.allowed_loss:
+        return "the whole interval is a gain"
+    return f"the whole interval loses less than {comparison.allowed_loss:g} (--allowed-loss)"
+
+
+def _changes(page: ComparisonPage) -> Iterator[Block]:
+    for candidate in page.candidates:
+        table = changes_table(candidate.compared)
+        name = candidate.compared.candidate_run_id
+        if table.rows:
+            yield TitledTable("" if len(page.candidates) == 1 else name, "", table)
+        else:
+            yield Paragraph(f"{name} has the baseline's recipe, key for key.")

@@ -1,0 +1,283 @@
+"""The document of one run. `assay runs show` prints its brief form, `assay report` writes all of it as a page."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import yaml
+
+from assay.base.clock import utc_text
+from assay.base.units import bytes_text, count_text, duration_text, number_of
+from assay.records.evaluation import AnyEvaluation, ClassifierEvaluation
+from assay.records.launch import Launch
+from assay.reporting.charts.run_figures import (
+    curve_figures,
+    life_figures,
+    machines_table,
+    metrics_table,
+    quality_figures,
+    rewards_table,
+)
+from assay.reporting.document import (
+    Block,
+    Cell,
+    Code,
+    Commands,
+    Document,
+    Fact,
+    Facts,
+    Fold,
+    Listing,
+    Paragraph,
+    Section,
+    Text,
+    TitledTable,
+    name,
+    number,
+)
+from assay.reporting.values import world_sizes_text
+from assay.reporting.views.run import RunView
+from assay.reporting.views.run_page import RunPage
+from assay.reporting.views.samples import SampleView
+from assay.reporting.views.verdict import next_commands, run_tiles, run_verdict
+from assay.store.settings import Money
+
+SILENT_AFTER_S = 60.0
+"""A running run without a sign of life for this long gets a hint."""
+MAX_PROBLEMS = 50
+"""Problems of an audit that are listed, by kind."""
+MAX_SAMPLE_WIDTH = 60
+"""Characters of a completion in the table of samples."""
+
+
+def run_document(page: RunPage, *, now_s: float) -> Document:
+    """Return the document of a run."""
+    run = page.view
+    sections = [
+        Section("", [Facts(list(_progress(run, now_s)))]),
+        Section("Did it learn?", list(learning_blocks(page))),
+        Section("What is it worth?", list(_worth(page))),
+        Section("What happened", list(_history(run))),
+        Section("Is every row accounted for?", list(_proof(run))),
+        Section("Where it comes from", list(_origin(run))),
+        Section("What to do next", [Commands(next_commands(run))]),
+    ]
+    return Document(
+        title=run.run_id,
+        kind="run",
+        subtitle=utc_text(run.created),
+        verdict=run_verdict(run),
+        tiles=run_tiles(run),
+        tags=run.tags,
+        sections=[section for section in sections if section.blocks],
+        footer="Every number here follows from records in the run's folder and ledger; the same facts as JSON: "
+        f"assay runs show {run.run_id} --json",
+    )
+
+
+def learning_blocks(page: RunPage) -> Iterator[Block]:
+    """Yield what a run learned: its curves and, if it trained on rewards, sample completions."""
+    figures = list(curve_figures(page.curves))
+    if (rewards := rewards_table(figures)).rows:
+        yield TitledTable("Beginning and end", "", rewards, pages_only=True)
+    yield from figures
+    if page.view.samples:
+        yield from _samples(page.view.samples)
+
+
+def progress_facts(run: RunView) -> Iterator[Fact]:
+    """Yield how far a run is, how fast it goes, and what its device time went into."""
+    ranks = "1 rank" if set(run.world_sizes) == {1} else f"{world_sizes_text(run.world_sizes) or 'no'} ranks"
+    reached = run.reached_step()
+    note = f"committed: {run.step:,}" if reached != run.step else ""
+    yield Fact("step", f"{reached:,} of {run.total_steps:,} on {ranks}", note)
+    if run.speed is not None:
+        tokens = "" if run.speed.tokens_per_s is None else f"{count_text(run.speed.tokens_per_s)} tokens/s, "
+        yield Fact("speed", f"{tokens}{run.speed.steps_per_s:.3g} steps/s")
+    if (left_s := run.left_s()) is not None:
+        yield Fact("time left", duration_text(left_s), "at the speed so far")
+
+
+def last_sign(run: RunView, now_s: float) -> Iterator[Fact]:
+    """Yield how long a run that is not over has been silent."""
+    if run.status not in ("running", "unknown", "gone"):
+        return
+    if run.last_seen is None:
+        yield Fact("last sign of life", Cell("none", "open"))
+        return
+    silent_s = max(0.0, now_s - run.last_seen)
+    is_silent = silent_s >= SILENT_AFTER_S
+    note = "it starts, commits, evaluates or hangs" if is_silent and run.status == "running" else ""
+    yield Fact("last sign of life", Cell(f"{duration_text(silent_s)} ago", "open" if is_silent else None), note)
+
+
+def _progress(run: RunView, now_s: float) -> Iterator[Fact]:
+    yield from progress_facts(run)
+    yield from last_sign(run, now_s)
+    if run.launches:
+        yield Fact("started", _started_text(run.launches[-1]))
+    if run.commits:
+        yield Fact("commits", *_commits_text(run))
+    if run.prompts is not None:
+        yield Fact("prompts", str(run.prompts))
+    if run.cost is not None and run.currency:
+        yield Fact("cost of training", str(Money(run.cost, run.currency)))
+    if run.evaluation_cost and run.currency:
+        yield Fact("cost of evaluation", str(Money(run.evaluation_cost, run.currency)))
+    for note in run.notes:
+        yield Fact("note", note.text, f"{note.by}, {utc_text(note.at_s)}")
+
+
+def _started_text(launch: Launch) -> str:
+    where = "Slurm job" if launch.launcher == "slurm" else "process"
+    return f"{where} {launch.job}, by {launch.started_by} on {launch.host}, {utc_text(launch.started_s)}"
+
+
+def _commits_text(run: RunView) -> tuple[Text, str]:
+    intact = [commit for commit in run.commits if not commit.is_quarantined]
+    if not intact:
+        return Cell(f"{number_of(len(run.commits), 'commit')} found damaged and quarantined", "bad"), ""
+    text = f"{len(intact)}, the last at step {intact[-1].step:,} ({bytes_text(intact[-1].num_bytes)})"
+    retained = [f"{commit.step:,}" for commit in intact if not commit.is_retired]
+    note = ""
+    if len(retained) < len(intact):
+        note = f"kept: {'step' if len(retained) == 1 else 'steps'} {', '.join(retained)}"
+    damaged = len(run.commits) - len(intact)
+    return (Cell(f"{text}; {damaged} more found damaged and quarantined", "open") if damaged else text), note
+
+
+def _samples(samples: Sequence[SampleView]) -> Iterator[Block]:
+    several = len(samples[0].scores) > 1
+    yield TitledTable.of(
+        "Sample completions",
+        "The first and the last step, and the best and the worst of the last steps, of the completions whose tokens "
+        "are in the rollout log. Read them: a reward that rises over nonsense is being exploited.",
+        samples,
+        (name("which"), lambda sample: sample.choice),
+        (number("step"), lambda sample: f"{sample.step:,}"),
+        (number("reward"), _reward_cell),
+        *([(name("by grader", drop_order=2), lambda sample: _scores_text(sample))] if several else []),
+        (number("tokens", drop_order=1), lambda sample: f"{sample.num_tokens:,}{', cut' if sample.is_cut else ''}"),
+        ("prompt", lambda sample: _cut(sample.prompt)),
+        ("completion", lambda sample: _cut(sample.completion)),
+    )
+    for sample in samples:
+        if max(len(sample.prompt or ""), len(sample.completion or "")) > MAX_SAMPLE_WIDTH:
+            title = f"{sample.choice.capitalize()}: reward {_reward_text(sample)}, step {sample.step:,}"
+            texts = [("Prompt", sample.prompt), ("Completion", sample.completion)]
+            codes = [Code(text, title) for title, text in texts if text is not None]
+            yield Fold(title, codes, f"row {sample.row_id:,}, completion {sample.sample}", pages_only=True)
+
+
+def _reward_text(sample: SampleView) -> str:
+    return "—" if sample.reward is None else f"{sample.reward:.4g}"
+
+
+def _reward_cell(sample: SampleView) -> Text:
+    return Cell("no grade", "bad") if sample.reward is None else _reward_text(sample)
+
+
+def _scores_text(sample: SampleView) -> str:
+    return ", ".join(f"{grader} {'—' if score is None else f'{score:.4g}'}" for grader, score in sample.scores.items())
+
+
+def _cut(text: str | None) -> str:
+    """Return a text on one line, cut to the width of the table."""
+    if text is None:
+        return "not in the log"
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_SAMPLE_WIDTH else f"{line[: MAX_SAMPLE_WIDTH - 1]}…"
+
+
+def _worth(page: RunPage) -> Iterator[Block]:
+    evaluation = page.view.evaluation
+    if evaluation is None:
+        return
+    yield from (replace(drawn, pages_only=True) for drawn in quality_figures(page))
+    yield TitledTable("Metrics", _rows_text(evaluation), metrics_table(evaluation.overall), pages_only=True)
+    if evaluation.num_leaking is None:
+        yield Paragraph(
+            "Validation rows were not checked for copies of training rows: 'assay data split --check-leaks' does."
+        )
+
+
+def _rows_text(evaluation: AnyEvaluation) -> str:
+    overall = evaluation.overall
+    positive = f", {overall.num_positive:,} of them positive" if isinstance(evaluation, ClassifierEvaluation) else ""
+    return f"Step {evaluation.step:,} on {overall.num_rows:,} rows of the {evaluation.split} split{positive}."
+
+
+def _history(run: RunView) -> Iterator[Block]:
+    yield from life_figures(run)
+    flagged = [commit for commit in run.commits if commit.flags]
+    if flagged:
+        yield Listing(
+            [
+                Cell(f"step {commit.step:,}: " + " ".join(f"{flag.rule}: {flag.text}" for flag in commit.flags), "open")
+                for commit in flagged
+            ],
+            "Warnings at commits",
+        )
+        if any(not commit.is_evaluated for commit in run.commits):
+            yield Paragraph(
+                "Evaluated commits are checked by their predictions, others by their training metrics and, if "
+                "validation rows were scored, by whether all scores are equal. 'assay eval predict RUN@STEP' shows the "
+                "predictions of a commit."
+            )
+    damaged = [commit for commit in run.commits if commit.is_quarantined]
+    if damaged:
+        yield Listing(
+            [Cell(f"step {commit.step:,} ({commit.folder}): {commit.quarantine_reason}", "bad") for commit in damaged],
+            "Quarantined commits",
+        )
+    if run.incidents:
+        yield Listing(
+            [
+                Cell(f"attempt {incident.attempt}, {incident.incident.replace('_', ' ')}: {incident.text}", "open")
+                for incident in run.incidents
+            ],
+            "Incidents",
+        )
+    if run.events:
+        yield Listing([f"attempt {event.attempt}, rank {event.rank}: {event.text}" for event in run.events], "Log")
+
+
+def _proof(run: RunView) -> Iterator[Block]:
+    audit = run.audit
+    if audit is None:
+        return
+    tone = {"pass": "good", "fail": "bad"}.get(audit.verdict, "open")
+    facts = [
+        Fact("audit", Cell(audit.verdict, tone), "" if run.audited_until() is None else f"up to step {audit.step:,}"),  # type: ignore[arg-type]
+        Fact("epochs", f"{audit.epochs}"),
+        Fact("rows expected", f"{audit.rows_expected:,}"),
+        Fact("rows learned", f"{audit.rows_trained:,}"),
+        Fact("rows quarantined", f"{audit.rows_quarantined:,}"),
+    ]
+    yield Facts(facts, pages_only=audit.verdict == "pass")
+    lists = (
+        ("not learned", audit.missing),
+        ("learned more than once", audit.repeated),
+        ("other problems", audit.problems),
+    )
+    for title, found in lists:
+        if found:
+            more = [f"… and {len(found) - MAX_PROBLEMS:,} more"] if len(found) > MAX_PROBLEMS else []
+            yield Listing([*found[:MAX_PROBLEMS], *more], title.capitalize())
+
+
+def _origin(run: RunView) -> Iterator[Block]:
+    facts = [Fact("recipe", run.recipe_sha256, run.name or "")]
+    if run.parent is not None:
+        changes = ", ".join(f"{key} {was} → {now}" for key, (was, now) in run.parent.changes.items())
+        facts.append(Fact("forked from", str(run.parent), changes))
+    facts += [Fact("dataset", run.dataset_fingerprint), Fact("weights", run.weights_digest or "—")]
+    if run.evaluation is not None:
+        facts.append(Fact("predictions", run.evaluation.predictions_sha256))
+    processors = dict.fromkeys(attempt.processor for attempt in run.attempts)
+    facts += [Fact("processor", processor) for processor in processors]
+    facts.append(Fact("code", run.code_version))
+    yield Facts(facts)
+    if run.attempts:
+        yield TitledTable("Machines", "", machines_table(run), pages_only=True)
+    recipe = yaml.safe_dump(run.recipe, sort_keys=False, allow_unicode=True).strip()
+    yield Fold("The resolved recipe", [Code(recipe)], pages_only=True)
