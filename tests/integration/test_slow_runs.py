@@ -58,7 +58,7 @@ def test_a_recipe_key_that_costs_much_is_named_over_real_runs(
     assert [*change["assigned"]] == [f"recipe.{KEY}"]
     assert change["phase"] == "compute" and change["low"] > 1.0
     first = first_finding_of_steps(capfd)
-    assert first["is_confirmed"] and f"due to recipe.{KEY}" in first["what"]
+    assert first["is_confirmed"] and f"recipe.{KEY}" in first["change"]["assigned"]
 
 
 TRAIN_SCRIPT = """
@@ -115,7 +115,7 @@ def test_a_recipe_key_that_costs_30_percent_is_named_among_noisy_hosts(
     assert [*change["assigned"]] == [f"recipe.{KEY}"], found
     assert change["phase"] == "compute" and change["low"] < 1.3 and change["high"] > 1.25, found
     first = first_finding_of_steps(capfd)
-    assert first["is_confirmed"] and f"due to recipe.{KEY}" in first["what"]
+    assert first["is_confirmed"] and f"recipe.{KEY}" in first["change"]["assigned"]
     # Where the key is on no record, hosts are not blamed in its place.
     (change,) = json_output(capfd, "triage", "slow", "--factors", "host,code,model")["changes"]
     assert (change["verdict"], change["assigned"]) == ("unexplained", {}), change

@@ -3,6 +3,7 @@
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from assay.records.record import Record
+from assay.records.statement import Statement
 
 
 class CiShard(Record):
@@ -82,10 +83,12 @@ class CiReport(Record):
     """Longest first."""
     flaky: tuple[FlakyTest, ...]
     """Most frequent first."""
-    flaky_because: str
+    flaky_because: Statement
     order: tuple[str, ...]
     """The order that fails earliest."""
     first_failure: FirstFailure | None
-    left_out: dict[str, str]
-    """What was skipped, and why."""
+    bad_runs: tuple[str, ...]
+    """Files left out of outcomes: many tests failed that pass in the commit's other runs."""
+    untimed_tests: NonNegativeInt
+    """Tests without a recorded time, which count as 0 s."""
     sources: dict[str, str]

@@ -29,7 +29,6 @@ class CommitBisection(Record):
     """The commit that changed the step time."""
 
     verdict: Literal["found", "several", "no_difference", "undecided"]
-    because: str
     culprits: tuple[str, ...]
     """Several if they cannot be separated."""
     probability: float | None
@@ -58,5 +57,4 @@ class CommitBisection(Record):
     suspects: tuple[SuspectCommit, ...]
     """Likeliest first."""
     skipped: tuple[SkippedCommit, ...]
-    next: str
     sources: dict[str, str]

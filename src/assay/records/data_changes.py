@@ -1,8 +1,8 @@
 """What changed between two versions of the data, and by how much: columns, and what columns hide."""
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import ConfigDict, NonNegativeInt
+from pydantic import ConfigDict, Field, NonNegativeInt
 
 from assay.base.versioned import Versioned
 from assay.records.record import Record
@@ -46,7 +46,8 @@ class DataFinding(Versioned):
     low: float
     high: float
     p_value: float
-    description: str
+    details: dict[str, Any] = Field(default_factory=dict)
+    """Values, tokens and texts that changed."""
     consequences: tuple[str, ...] = ()
     """`column: kind`."""
 
@@ -74,16 +75,17 @@ class MovedMetric(Versioned):
     slices: tuple[MovedSlice, ...]
     """Significant ones."""
     num_slices: NonNegativeInt
-    ablation: str
-    """A run that would prove the cause."""
+    run_id: str
+    """The run after; its recipe on `dataset` would prove the cause."""
+    dataset: str
+    """Of the run before."""
     device_hours: float | None
-    """For that run."""
+    """To train it."""
 
 
 class DataChanges(Record):
     """Changes between two datasets."""
 
-    because: str
     rows_before: NonNegativeInt
     rows_after: NonNegativeInt
     results: tuple[DataFinding, ...]

@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import NonNegativeInt
 
 from assay.records.record import Record
+from assay.records.statement import Statement
 
 FailureVerdict = Literal["cause", "several", "unidentifiable", "nothing"]
 
@@ -55,7 +56,8 @@ class FailureCause(Record):
     """A tie always occurs with it."""
     lost_device_hours: float | None
     """Excess cost of its failures."""
-    next: str
+    next: Statement
+    """The cheapest experiment that separates ties, or else confirms a fix."""
 
 
 class RuledOut(Record):
@@ -67,7 +69,7 @@ class RuledOut(Record):
     rate: float
     elsewhere_rate: float
     adjustments: tuple[AdjustedRatio, ...]
-    because: str
+    because: Statement
 
 
 class FailureDiagnosis(Record):
@@ -75,7 +77,7 @@ class FailureDiagnosis(Record):
 
     verdict: FailureVerdict
     """`unidentifiable`: these attempts cannot separate the causes."""
-    because: str
+    because: Statement
     p_value: float | None
     """Tests the scan against no cause."""
     attempts: NonNegativeInt
@@ -91,6 +93,6 @@ class FailureDiagnosis(Record):
     """Confirmed first."""
     ruled_out: tuple[RuledOut, ...]
     """Regions explained by other factors or time."""
-    left_out: dict[str, str]
+    left_out: dict[str, Statement]
     """Factor to the reason."""
     sources: dict[str, str]

@@ -5,13 +5,14 @@ from typing import Literal
 from pydantic import NonNegativeInt, PositiveInt
 
 from assay.records.record import Record
+from assay.records.statement import Statement
 
 
 class FixCheck(Record):
     """Attempts before and after a fix."""
 
     verdict: Literal["fixed", "worse", "undecided"]
-    because: str
+    because: Statement
     decided_after: PositiveInt | None
     """Attempts until the decision."""
     e_value: float

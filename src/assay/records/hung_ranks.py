@@ -3,6 +3,7 @@
 from pydantic import NonNegativeInt
 
 from assay.records.record import Record
+from assay.records.statement import Statement
 
 
 class HungGroup(Record):
@@ -28,5 +29,5 @@ class HungRanks(Record):
     ranks: tuple[NonNegativeInt, ...]
     """Those that all others wait for."""
     groups: tuple[HungGroup, ...]
-    because: str
+    because: Statement
     sources: dict[str, str]

@@ -36,7 +36,6 @@ class SideBySide(Record):
     b: str
     verdict: Literal["slower", "faster", "same", "undecided"]
     """B compared with A."""
-    because: str
     ratio: float
     """Seconds per step, B / A."""
     low: float | None
@@ -58,5 +57,6 @@ class SideBySide(Record):
     """Run one after the other."""
     device_hours: NonNegativeFloat
     blocks: tuple[VariantBlock, ...]
-    next: str
+    blocks_needed: PositiveInt | None
+    """In all, to decide; null if it is decided, or no number would."""
     sources: dict[str, str]

@@ -26,7 +26,6 @@ class Skew(Record):
     """Effects of location and work on durations."""
 
     verdict: Literal["location", "work", "even"]
-    because: str
     location_sd: NonNegativeFloat
     work_sd: NonNegativeFloat
     noise: NonNegativeFloat

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import NonNegativeFloat, NonNegativeInt
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from assay.records.record import Record
 
@@ -24,12 +24,12 @@ class SlowChange(Record):
     phase: str | None
     """With the largest difference."""
     verdict: Literal["assigned", "unidentifiable", "unexplained"]
-    because: str
     changed: dict[str, tuple[str, str]]
     """Factor to both values."""
     assigned: dict[str, float]
     """Factor to its own ratio."""
-    next: str
+    runs_needed: PositiveInt | None
+    """Runs with one changed factor alone, to separate them."""
 
 
 class SlowChanges(Record):
@@ -42,5 +42,4 @@ class SlowChanges(Record):
     correlation: NonNegativeFloat
     """For neighbours within segments."""
     changes: tuple[SlowChange, ...]
-    because: str
     sources: dict[str, str]

@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt
 
 from assay.records.record import Record
+from assay.records.statement import Statement
 
 SymptomClass = Literal[
     "device_memory",
@@ -110,4 +111,4 @@ class Symptoms(Record):
     """Most frequent first."""
     shared: tuple[SharedCause, ...] = ()
     """Most certain first."""
-    shared_because: str = ""
+    shared_because: Statement | None = None

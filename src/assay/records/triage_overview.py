@@ -4,20 +4,33 @@ from typing import Literal
 
 from pydantic import NonNegativeFloat, NonNegativeInt
 
+from assay.records.failure_causes import FailureCause
+from assay.records.phase import Phase
 from assay.records.record import Record
+from assay.records.slow_changes import SlowChange
+from assay.records.statement import Statement
+from assay.records.symptoms import RecordedSymptom
 
 
 class Finding(Record):
-    """A cause of lost device time."""
+    """What lost device time, with its evidence: a cause, a symptom, a level change, or a phase."""
 
     about: Literal["failures", "slower", "spent"]
     """`spent`: device time that produced no steps."""
-    what: str
     is_confirmed: bool
     """Shown by the records, not only suspected."""
     device_hours_a_week: NonNegativeFloat | None
     """Total if less than a week is recorded."""
-    next: str
+    cause: FailureCause | None = None
+    """What the failed attempts share."""
+    symptom: RecordedSymptom | None = None
+    """The last of `attempts` that failed alike, without a known cause; null if each failed in a way of its own."""
+    attempts: NonNegativeInt = 0
+    change: SlowChange | None = None
+    phase: Phase | None = None
+    """Where the time went."""
+    share: NonNegativeFloat = 0.0
+    """Of all device time, in `phase`."""
 
 
 class TriageOverview(Record):
@@ -31,7 +44,7 @@ class TriageOverview(Record):
     """First start to last end."""
     device_hours: NonNegativeFloat
     results: tuple[Finding, ...]
-    not_looked_at: dict[str, str]
+    not_looked_at: dict[str, Statement]
     """Check to the reason."""
 
     @property

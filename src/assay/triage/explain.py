@@ -17,6 +17,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from assay.records.replay import Compared, Explanation, ReplayReport, RowSearch
+from assay.statistics.robust import sigma_of
 from assay.store.metrics.recorded import RecordedStep
 
 NUM_BEFORE = 50
@@ -97,8 +98,7 @@ def _of_loss(report: ReplayReport, steps: Mapping[int, RecordedStep], learning_r
     if len(losses) < 8:
         return Explanation(cause="ordinary", because="Too few steps before it are on record to call it high.")
     assert report.loss is not None, "what is not finite has diverged"
-    median = float(np.median(losses))
-    scale = 1.4826 * float(np.median(np.abs(losses - median))) or float(losses.std()) or 1e-12
+    median, scale = float(np.median(losses)), sigma_of(losses) or 1e-12
     sigmas = (report.loss - median) / scale
     seen = f"The loss is {report.loss:.4g}; over the {len(losses):,} steps before: median {median:.4g}"
     if sigmas < SPIKE_SIGMAS:

@@ -19,6 +19,7 @@ from assay.base.digest import sha256_of_bytes
 from assay.base.errors import DataError
 from assay.base.visible import written_out
 from assay.records.hung_ranks import HungGroup, HungRanks
+from assay.records.statement import Statement
 from assay.triage.attempts.sources import bytes_of
 
 
@@ -172,7 +173,7 @@ def find_hung_ranks(dumps: Sequence[RankDump], sources: Mapping[str, str]) -> Hu
     return HungRanks(
         ranks=tuple(sorted(blamed)),
         groups=tuple(groups),
-        because=_reason(groups, blamed, {dump.rank for dump in dumps}),
+        because=Statement(code=_reason(groups, blamed, {dump.rank for dump in dumps})),
         sources=dict(sources),
     )
 
@@ -243,14 +244,11 @@ def _called(collective: Collective) -> str:
 
 
 def _reason(groups: Sequence[HungGroup], blamed: set[int], dumped: set[int]) -> str:
+    """Return the code of the reason."""
     if not groups:
-        return "no rank waits in a collective: every one that was entered has ended."
-    if blamed and blamed <= dumped:
-        return "the others wait in a collective that these never entered, or entered as another."
+        return "none waits"
     if blamed:
-        return "the others wait, and some of those that they wait for were not even able to write a dump."
+        return "never entered" if blamed <= dumped else "no dump"
     if any(" or " in group.collective for group in groups):
-        return "as many ranks entered one collective as another: which is wrong, only the program can tell."
-    if any(group.absent for group in groups):
-        return "the ranks wait for one another in a circle: groups are entered in different orders."
-    return "every rank entered the same collective and none left it: look at the network and the devices."
+        return "tie"
+    return "circle" if any(group.absent for group in groups) else "all entered"

@@ -15,13 +15,12 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from assay.base.clock import utc_text
 from assay.base.errors import ConfigError, DataError
-from assay.base.units import percent_text
-from assay.records.failure_causes import FailureCause, FailureDiagnosis
+from assay.records.failure_causes import FailureDiagnosis
 from assay.records.phase import Phase
 from assay.records.run import Attempt, PhaseSeconds
-from assay.records.slow_changes import SlowChange, SlowChanges
+from assay.records.slow_changes import SlowChanges
+from assay.records.statement import Statement
 from assay.records.triage_overview import Finding, TriageOverview
 from assay.store.ledger.ledger import Ledger
 from assay.triage.attempts.ledger import columns_of_attempts, table_of_columns
@@ -39,15 +38,8 @@ MIN_RISE = 0.005
 MAX_SYMPTOMS = 5
 """Number of symptoms without a known cause that are listed separately; the others share one finding."""
 
-SPENT: dict[Phase, tuple[str, str]] = {
-    "lost": ("was made again after interruptions", "assay runs goodput"),
-    "stalled": ("stood still in hangs", "assay runs goodput"),
-    "startup": ("went before the first steps", "assay triage startup"),
-    "data": ("waited for rows", "assay data show DATASET, and loader.threads of the recipe"),
-    "checkpoint": ("was spent on commits", "trainer.commit_every: auto ('assay runs goodput' says how often pays)"),
-    "idle": ("was held with nothing to do", "assay runs goodput"),
-}
-"""Phase -> (description, next step)."""
+SPENT: tuple[Phase, ...] = ("lost", "stalled", "startup", "data", "checkpoint", "idle")
+"""Phases that produce no steps."""
 
 ResultT = TypeVar("ResultT")
 
@@ -71,7 +63,7 @@ def triage_ledger(ledger: Ledger) -> Fleet:
     if not ended:
         raise ConfigError("the ledger has no attempt that is over. 'assay runs' lists what it has.")
     spent = [second for second in ledger.training_seconds() if second.run_id in runs]
-    not_looked_at: dict[str, str] = {}
+    not_looked_at: dict[str, Statement] = {}
     recorded = _try_compute("failures", not_looked_at, lambda: columns_of_attempts(runs.values(), attempts))
     table = series = diagnosis = changes = None
     if recorded is None:
@@ -91,7 +83,7 @@ def triage_ledger(ledger: Ledger) -> Fleet:
     found = [*_of_causes(diagnosis), *_of_rises(changes, ended), *_of_phases(spent_s)]
     candidates = []
     if diagnosis is not None and diagnosis.failures and not any(cause.is_confirmed for cause in _of_causes(diagnosis)):
-        candidates = list(_of_symptoms(ended, diagnosis.attempts))
+        candidates = list(_of_symptoms(ended))
         not_looked_at["what failures share"] = diagnosis.because
     weeks = max(1.0, days / DAYS_A_WEEK)
     overview = TriageOverview(
@@ -106,11 +98,11 @@ def triage_ledger(ledger: Ledger) -> Fleet:
     return Fleet(overview, table, diagnosis, series, changes, spent_s)
 
 
-def _try_compute(question: str, refused: dict[str, str], compute: Callable[[], ResultT]) -> ResultT | None:
+def _try_compute(question: str, refused: dict[str, Statement], compute: Callable[[], ResultT]) -> ResultT | None:
     try:
         return compute()
     except (ConfigError, DataError) as error:
-        refused[question] = str(error)
+        refused[question] = Statement(code="error", values={"message": str(error)})
         return None
 
 
@@ -130,73 +122,49 @@ def _ranked(found: Sequence[Finding], *, weeks: float) -> list[Finding]:
 
 def _of_causes(diagnosis: FailureDiagnosis | None) -> Iterator[Finding]:
     for cause in () if diagnosis is None else diagnosis.causes:
-        yield Finding(
-            about="failures",
-            what=_cause_text(cause),
-            is_confirmed=cause.is_confirmed and not cause.is_inseparable,
-            device_hours_a_week=cause.lost_device_hours,
-            next=cause.next,
-        )
+        is_confirmed = cause.is_confirmed and not cause.is_inseparable
+        hours = cause.lost_device_hours
+        yield Finding(about="failures", is_confirmed=is_confirmed, device_hours_a_week=hours, cause=cause)
 
 
-def _of_symptoms(ended: Sequence[Attempt], num_attempts: int) -> Iterator[Finding]:
+def _of_symptoms(ended: Sequence[Attempt]) -> Iterator[Finding]:
     """Yield failures without a known cause, one finding for each of the most frequent symptoms."""
     symptoms = [(attempt, symptom) for attempt in ended if (symptom := symptom_of(attempt)) is not None]
     common = [key for key, _ in Counter(symptom.key for _, symptom in symptoms).most_common(MAX_SYMPTOMS)]
     for key in [*common, None]:
         group = [pair for pair in symptoms if (pair[1].key == key if key else pair[1].key not in common)]
         if group:
-            last = group[-1][1]
-            text = f"the last, of run {last.run_id}: {last.text}" if key else "each in a way of its own"
             yield Finding(
                 about="failures",
-                what=f"{len(group):,} of {num_attempts:,} attempts failed{' group' * (len(group) > 1)}; {text}",
                 is_confirmed=True,
                 device_hours_a_week=sum(_held_s(attempt) for attempt, _ in group) / HOUR_S,
-                next=f"assay runs show {last.run_id}" if key else "assay triage symptoms",
+                symptom=group[-1][1] if key else None,
+                attempts=len(group),
             )
-
-
-def _cause_text(cause: FailureCause) -> str:
-    factors = " + ".join(f"{name}={value}" for name, value in cause.factors.items())
-    tied = f"; not told apart from {len(cause.ties)} others" if cause.is_inseparable else ""
-    return (
-        f"{factors}: {percent_text(cause.rate)} of {cause.attempts:,} attempts failed, elsewhere "
-        f"{percent_text(cause.elsewhere_rate)}{tied}"
-    )
 
 
 def _of_rises(changes: SlowChanges | None, ended: Sequence[Attempt]) -> Iterator[Finding]:
     for change in () if changes is None else changes.changes:
         if change.ratio is not None and change.ratio > 1.0:
-            since_s = float(change.at)
-            held_s = sum(_held_s(attempt) for attempt in ended if attempt.started_s >= since_s)
+            held_s = sum(_held_s(attempt) for attempt in ended if attempt.started_s >= float(change.at))
             yield Finding(
                 about="slower",
-                what=_rise_text(change, since_s),
                 is_confirmed=change.verdict == "assigned",
                 device_hours_a_week=held_s / HOUR_S * (1.0 - 1.0 / change.ratio),
-                next=change.next,
+                change=change,
             )
-
-
-def _rise_text(change: SlowChange, since_s: float) -> str:
-    phase = "" if change.phase is None else f", most of it in '{change.phase}'"
-    due = ", due to " + " and ".join(change.assigned) if change.assigned else f"; {change.verdict}"
-    assert change.ratio is not None
-    return f"steps take {percent_text(change.ratio - 1.0)} longer since {utc_text(since_s)}{phase}{due}"
 
 
 def _of_phases(spent_s: dict[Phase, float]) -> Iterator[Finding]:
     held_s = sum(spent_s.values())
-    for phase, (what, following) in SPENT.items():
+    for phase in SPENT:
         if spent_s.get(phase, 0.0) > MIN_SHARE * held_s:
             yield Finding(
                 about="spent",
-                what=f"{percent_text(spent_s[phase] / held_s)} of all device time {what}",
                 is_confirmed=True,
                 device_hours_a_week=spent_s[phase] / HOUR_S,
-                next=following,
+                phase=phase,
+                share=spent_s[phase] / held_s,
             )
 
 

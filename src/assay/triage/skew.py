@@ -18,7 +18,7 @@ from assay.base.config import first_repeated
 from assay.base.errors import ConfigError, DataError
 from assay.base.shapes import Float64, Int64
 from assay.records.skew import Skew, SkewEffect
-from assay.triage.slow.detect import MAD_SIGMAS
+from assay.statistics.robust import robust_sigma
 from assay.triage.slow.series import numbers, texts
 
 ROUNDS = 10
@@ -94,7 +94,7 @@ def split_skew(durations: Durations) -> Skew:
     for kind in dict.fromkeys(durations.kinds):
         rows = np.flatnonzero(kinds == kind)
         factors, residuals = _polished(logs[rows], _factors(durations, rows))
-        noise = MAD_SIGMAS * float(np.median(np.abs(residuals)))
+        noise = robust_sigma(residuals)
         looked_at = sum(len(factor.values) for factor in factors)
         for factor in factors:
             effects = _outlying_effects(kind, factor, noise, looked_at)
@@ -107,7 +107,6 @@ def split_skew(durations: Durations) -> Skew:
     found.sort(key=lambda effect: -abs(math.log(effect.ratio)))
     return Skew(
         verdict=verdict,
-        because=_reason(verdict),
         location_sd=location,
         work_sd=work,
         noise=math.hypot(*noises) / math.sqrt(number),
@@ -184,11 +183,3 @@ def _outlying_effects(kind: str, factor: _Factor, noise: float, looked_at: int) 
             )
         )
     return found
-
-
-def _reason(verdict: str) -> str:
-    if verdict == "even":
-        return "no location and no piece of work takes 5% longer or shorter than the others, beyond noise."
-    if verdict == "location":
-        return "durations differ by where they were: look at these workers or stages."
-    return "durations differ by what was worked on, wherever that was: lengths or batches are uneven."

@@ -15,8 +15,9 @@ from assay.records.failure import Failure
 from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.records.triage_overview import Finding
 from assay.reporting.documents.render import render_document
-from assay.reporting.documents.triage_page import triage_document
-from assay.reporting.terminal.triage_overview import print_triage_overview
+from assay.reporting.documents.triage import fleet_document
+from assay.reporting.terminal.document import print_document
+from assay.reporting.views.triage_statements import finding_next, finding_text, triage_text
 from assay.store.home import Home
 from assay.triage.overview import Fleet, triage_ledger
 from fleet_ledger import recorded_fleet
@@ -61,12 +62,17 @@ def test_each_planted_thing_is_found_with_what_it_cost_the_dearest_first(planted
     spent, slower, failures = (one(found, about) for about in ("spent", "slower", "failures"))
     weeks = DAYS / 7
     assert spent.device_hours_a_week == pytest.approx(NUM_RUNS * 8 * 50 / 3600 / weeks, rel=0.01)
-    assert "before the first steps" in spent.what and spent.next == "assay triage startup"
+    assert spent.phase == "startup" and spent.share == pytest.approx(
+        spent.device_hours_a_week * weeks / fleet.overview.device_hours
+    )
+    assert finding_next(spent) == "assay triage startup"
     # 0.3 of 1.3 of what those attempts held; their starts did not grow, so it is a little less.
     steps = (NUM_RUNS - RISE_AT) * 8 * 100 * 0.3 / 3600 / weeks
     assert steps < (slower.device_hours_a_week or 0.0) < 1.5 * steps
-    assert slower.what.startswith(("steps take 30", "steps take 29")) and "due to code" in slower.what
-    assert failures.what.startswith("host=n05: ") and "elsewhere" in failures.what
+    assert slower.change is not None and slower.change.assigned.keys() == {"code"}
+    assert slower.change.ratio == pytest.approx(1.3, abs=0.01)
+    assert "due to code" in finding_text(slower, attempts=NUM_RUNS)
+    assert failures.cause is not None and failures.cause.factors == {"host": "n05"}
 
 
 def test_of_less_than_a_week_the_loss_is_what_was_lost_and_no_rate(tmp_path: Path, capsys) -> None:
@@ -77,10 +83,10 @@ def test_of_less_than_a_week_the_loss_is_what_was_lost_and_no_rate(tmp_path: Pat
     assert 3 / 24 < found.days < 4 / 24
     assert spent.device_hours_a_week == pytest.approx(fleet.spent_s["startup"] / 3600)
     assert spent.device_hours_a_week < found.device_hours
-    print_triage_overview(found)
+    print_document(fleet_document(fleet))
     shown = capsys.readouterr().out
     assert " on record" in shown and " in 3 h 0" in shown and "a week" not in shown
-    page = render_document(triage_document(fleet, None, None, created_s=0.0))
+    page = render_document(fleet_document(fleet))
     assert "lost, on record" in page and "lost a week" not in page
 
 
@@ -98,7 +104,7 @@ def test_failures_that_share_nothing_are_told_without_a_cause(tmp_path: Path) ->
     home = Home.at(tmp_path / "home")
     recorded_fleet(home, num_runs=150, fails=lambda *_: 0.1)
     found = one(looked_at(home).overview.results, "failures")
-    assert "of 150 attempts failed" in found.what and found.next.startswith("assay ")
+    assert found.cause is None and found.attempts > 0
 
 
 def recorded_runs(home: Home, *failures: str | None) -> None:
@@ -145,13 +151,15 @@ def test_of_a_few_runs_the_failure_is_first_and_what_time_went_into_is_no_fault(
     fleet = looked_at(home)
     first, *others = fleet.overview.results
     assert (first.about, first.is_confirmed) == ("failures", True)
-    assert WILD in first.what and first.next == f"assay runs show r{len(failures) - 1}"
+    assert first.symptom is not None and first.symptom.text == WILD
+    assert finding_next(first) == f"assay runs show r{len(failures) - 1}"
     assert [finding.about for finding in others] == ["spent"]
-    page = render_document(triage_document(fleet, None, None, created_s=0.0))
+    page = render_document(fleet_document(fleet))
     assert page.count(">confirmed<") == 1 and page.count(">measured<") == 1
     assert fleet.diagnosis is not None and fleet.diagnosis.because in fleet.overview.not_looked_at.values()
-    print_triage_overview(fleet.overview)
-    assert fleet.diagnosis.because not in capsys.readouterr().out.split("no finding (")[0]
+    print_document(fleet_document(fleet))
+    before, after = " ".join(capsys.readouterr().out.split()).split("No finding (what failures share): ")
+    assert WILD in before and triage_text(fleet.diagnosis.because) in after
 
 
 def test_failures_of_several_symptoms_have_a_finding_each_and_the_rest_share_one(tmp_path: Path) -> None:
@@ -159,14 +167,14 @@ def test_failures_of_several_symptoms_have_a_finding_each_and_the_rest_share_one
     words = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta")
     recorded_runs(home, None, *(f"{word} is at fault" for word in words))
     found = [finding for finding in looked_at(home).overview.results if finding.about == "failures"]
-    assert len(found) == 6 and sum(int(item.what.split()[0]) for item in found) == len(words)
+    assert len(found) == 6 and sum(item.attempts for item in found) == len(words)
 
 
 def test_runs_that_are_all_healthy_have_nothing_confirmed(tmp_path: Path) -> None:
     home = Home.at(tmp_path / "home")
     recorded_runs(home, None, None)
     fleet = looked_at(home)
-    page = render_document(triage_document(fleet, None, None, created_s=0.0))
+    page = render_document(fleet_document(fleet))
     assert {finding.about for finding in fleet.overview.results} == {"spent"}
     assert ">confirmed<" not in page and 'class="verdict bad"' not in page
 
@@ -175,7 +183,8 @@ def test_a_rise_without_a_factor_is_suspected_and_stands_behind_what_is_confirme
     home = Home.at(tmp_path / "home")
     recorded_fleet(home, num_runs=200, fails=lambda *_: 0.0, step_s=lambda run: 3.0 if run >= 100 else 1.0)
     *confirmed, last = looked_at(home).overview.results
-    assert (last.about, last.is_confirmed) == ("slower", False) and "unexplained" in last.what
+    assert (last.about, last.is_confirmed) == ("slower", False)
+    assert last.change is not None and last.change.verdict == "unexplained"
     assert all(finding.is_confirmed for finding in confirmed)
     assert (last.device_hours_a_week or 0.0) > max(finding.device_hours_a_week or 0.0 for finding in confirmed)
 
@@ -195,14 +204,16 @@ def test_what_an_attempt_ran_in_is_a_factor(tmp_path: Path) -> None:
         fails=lambda run, _: 0.7 if run % 4 == 0 else 0.02,
         driver_of=lambda run: "560.1" if run % 4 == 0 else "550.54",
     )
-    assert one(looked_at(home).overview.results, "failures").what.startswith("driver=560.1: ")
+    cause = one(looked_at(home).overview.results, "failures").cause
+    assert cause is not None and cause.factors == {"driver": "560.1"}
 
 
 def test_the_page_says_the_same_and_needs_nothing_beside_it(planted: Home) -> None:
     fleet = looked_at(planted)
-    page = render_document(triage_document(fleet, None, None, created_s=0.0))
+    page = render_document(fleet_document(fleet))
     for finding in fleet.overview.results:
-        assert finding.what.split(":")[0].replace("'", "&#39;") in page
+        text = finding_text(finding, attempts=fleet.overview.attempts)
+        assert text.split(":")[0].replace("'", "&#39;") in page
     for title in ("Failures over time", "Common factors of failed attempts", "What steps take"):
         assert title in page
     assert "src=" not in page and not re.search(r"href=.https?:|url\(", page)
@@ -220,8 +231,9 @@ def test_what_a_factor_is_called_stays_text(tmp_path: Path) -> None:
         version_of=lambda run: version if run % 5 == 0 else "0.1",
     )
     fleet = looked_at(home)
-    assert version in one(fleet.overview.results, "failures").what
-    assert "<script>alert" not in render_document(triage_document(fleet, None, None, created_s=0.0))
+    cause = one(fleet.overview.results, "failures").cause
+    assert cause is not None and version in cause.factors.values()
+    assert "<script>alert" not in render_document(fleet_document(fleet))
 
 
 def test_the_command_prints_json_and_a_page_and_says_where_nothing_is(
@@ -233,12 +245,13 @@ def test_the_command_prints_json_and_a_page_and_says_where_nothing_is(
         return int(ended.value.code or 0)
 
     monkeypatch.setenv("ASSAY_HOME", str(planted.folder))
-    assert assay("triage", "--json", "--page", str(tmp_path / "page.html")) == 0
+    assert assay("triage", "--json", "--out", str(tmp_path / "page.html")) == 0
     found = json.loads(capsys.readouterr().out)
     assert {item["about"] for item in found["results"]} == {"spent", "slower", "failures"}
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
     assert assay("triage") == 0
-    assert f"1. {found['results'][0]['device_hours_a_week']:,.1f} device-h a week" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "lost a week" in out and f"{found['results'][0]['device_hours_a_week']:,.4g} device-hours" in out
     assert assay("triage", "--json", "failures") == 2
     assert "unexpected extra argument (failures)" in capsys.readouterr().err
     assert assay("triage", "--junit", str(tmp_path)) == 2
@@ -264,7 +277,7 @@ def test_it_imports_nothing_that_takes_longer_than_its_answer(planted: Home) -> 
     environment = {**os.environ, "ASSAY_HOME": str(planted.folder)}
     done = subprocess.run([sys.executable, "-c", LOOK], env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stderr.strip()) == (0, ""), done.stderr
-    assert "host=n05" in done.stdout
+    assert '"host":"n05"' in done.stdout
 
 
 def test_a_ledger_of_which_no_attempt_is_over_is_said(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.parameters import FILE, is_on_command_line
-from assay.cli.triage.parameters import JSON
+from assay.cli.command import Command
+from assay.cli.parameters import FILE, is_on_command_line, json_option, seed_option
+from assay.cli.triage.parameters import print_result
 
 if TYPE_CHECKING:
     from assay.triage.slow.blocks import BlockRules
@@ -62,7 +63,7 @@ def measuring_options(command: click.decorators.FC) -> click.decorators.FC:
             metavar="MINUTES",
             help="Device-minutes after which it ends undecided; at least one block runs.",
         ),
-        click.option("--seed", default=0, show_default=True, help="Seed that decides which run of a block starts."),
+        seed_option("the order of runs in a block"),
     )
     for option in reversed(options):
         command = option(command)
@@ -88,8 +89,8 @@ def compare_and_print(
     from random import Random
 
     from assay.base.clock import SystemClock
-    from assay.reporting.terminal.triage import print_side_by_side
-    from assay.triage.slow.blocks import change_text
+    from assay.reporting.views.triage_statements import longer_text
+    from assay.triage.slow.blocks import ratio_fields
     from assay.workflows.ab_test.compare import compare_variants
     from assay.workflows.ab_test.variants import variant_pair
 
@@ -106,24 +107,30 @@ def compare_and_print(
             rng=Random(measuring["seed"]),
             clock=SystemClock(),
             on_block=lambda it: click.echo(
-                f"block {len(it.blocks)}: B takes {change_text(it.effect)} than A", err=True
+                f"block {len(it.blocks)}: B takes {longer_text(**ratio_fields(it.effect))} than A", err=True
             ),
         )
-    if as_json:
-        click.echo(found.to_json())
-    else:
-        print_side_by_side(found)
+    print_result(found, as_json=as_json)
 
 
-@click.command()
+_BISECT_SECTIONS = {
+    "Runs": MEASURING,
+}
+
+
+@click.command(cls=Command, sections=_BISECT_SECTIONS)
 @click.argument("good")
 @click.argument("bad")
 @click.argument("recipe", type=FILE)
 @click.option(
-    "--least", default=LEAST, show_default=True, help="Smallest change from GOOD to BAD to detect, as a share."
+    "--effect",
+    "least",
+    default=LEAST,
+    show_default=True,
+    help="Smallest change from GOOD to BAD to detect, as a share.",
 )
 @measuring_options
-@JSON
+@json_option
 def bisect(good: str, bad: str, recipe: Path, least: float, as_json: bool, **measuring: Any) -> None:
     """Find the commit between GOOD and BAD that made a step of RECIPE slower or faster.
 
@@ -134,7 +141,6 @@ def bisect(good: str, bad: str, recipe: Path, least: float, as_json: bool, **mea
     from random import Random
 
     from assay.base.clock import SystemClock
-    from assay.reporting.terminal.triage import print_bisection
     from assay.workflows.ab_test.bisect import bisect_range, commit_range
     from assay.workflows.ab_test.checkouts import CodeRepository
 
@@ -148,10 +154,7 @@ def bisect(good: str, bad: str, recipe: Path, least: float, as_json: bool, **mea
             clock=SystemClock(),
             on_message=lambda text: click.echo(text, err=True),
         )
-    if as_json:
-        click.echo(found.to_json())
-    else:
-        print_bisection(found)
+    print_result(found, as_json=as_json)
 
 
 @contextmanager
@@ -181,7 +184,7 @@ def _rules(options: dict[str, Any], least: float | None, most_blocks: int) -> "B
 
     least = LEAST if least is None else least
     if not 0.0 < least < 1.0:
-        raise ConfigError(f"--least {least:g}: expected a share of the step between 0 and 1, e.g. {LEAST}.")
+        raise ConfigError(f"--effect {least:g}: expected a share of the step between 0 and 1, e.g. {LEAST}.")
     budget = options["budget"]
     budget_s = math.inf if budget is None else budget * S_PER_MINUTE
     return BlockRules(least, options["error"], options["most_blocks"] or most_blocks, budget_s)

@@ -5,8 +5,8 @@ from pathlib import Path
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.parameters import FOLDER, SOURCE_PATH
-from assay.cli.triage.parameters import JSON
+from assay.cli.parameters import FOLDER, SOURCE_PATH, json_option
+from assay.cli.triage.parameters import print_result
 
 
 @click.command()
@@ -24,7 +24,7 @@ from assay.cli.triage.parameters import JSON
 @click.option(
     "--repo", type=FOLDER, metavar="FOLDER", help="With --changed: repository to inspect; by default the current one."
 )
-@JSON
+@json_option
 def ci(
     sources: tuple[Path, ...],
     shards: int | None,
@@ -41,8 +41,6 @@ def ci(
     if it passed and failed on one commit in one configuration; the commit is taken from a file's properties or
     path. No code of the repository is imported or executed.
     """
-    from assay.reporting.terminal.triage import print_ci, print_ci_changed
-
     if (changed is None) == (not sources):
         raise ConfigError("give either JUNIT files, or --changed REV.")
     if changed is not None and (shards or commit or path):
@@ -52,17 +50,10 @@ def ci(
     if changed is not None:
         from assay.triage.ci.changed import changed_since
 
-        affected = changed_since(changed, repo or Path())
-        if as_json:
-            click.echo(affected.to_json())
-        else:
-            print_ci_changed(affected)
+        print_result(changed_since(changed, repo or Path()), as_json=as_json)
         return
     from assay.triage.ci.recorded import read_recorded
     from assay.triage.ci.report import report_of
 
     found = report_of(read_recorded(sources, commit=commit, path=path), shards)
-    if as_json:
-        click.echo(found.to_json())
-    else:
-        print_ci(found)
+    print_result(found, as_json=as_json)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.parameters import current_home, ledger_with_runs
-from assay.cli.triage.parameters import JSON
+from assay.cli.parameters import current_home, json_option, ledger_with_runs
+from assay.cli.triage.parameters import print_result
 
 if TYPE_CHECKING:
     from assay.records.data_changes import MovedMetric
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("before", metavar="BEFORE")
 @click.argument("after", metavar="AFTER")
-@JSON
+@json_option
 def data(before: str, after: str, as_json: bool) -> None:
     """Show what changed from the data BEFORE to the data AFTER, and by how much.
 
@@ -28,16 +28,12 @@ def data(before: str, after: str, as_json: bool) -> None:
     paths = _rows_path(before), _rows_path(after)
     import numpy as np
 
-    from assay.reporting.terminal.triage import print_data_changes
     from assay.triage.data.compare import compare_data
 
     found = compare_data(*paths, np.random.default_rng(0))
     if not any(Path(text).exists() for text in (before, after)):
         found = found.model_copy(update={"moved": _moved(before, after)})
-    if as_json:
-        click.echo(found.to_json())
-    else:
-        print_data_changes(found)
+    print_result(found, as_json=as_json)
 
 
 def _moved(before: str, after: str) -> "MovedMetric | None":

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.parameters import current_home, ledger_with_runs
-from assay.cli.triage.parameters import JSON, SOURCES, column_options, names_in
+from assay.cli.parameters import current_home, json_option, ledger_with_runs
+from assay.cli.triage.parameters import SOURCES, column_options, names_in, print_result
 
 if TYPE_CHECKING:
     from assay.triage.attempts.table import AttemptTable, ColumnNames
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.option(
     "--exposure", metavar="COL", help="Column to compute rates per, e.g. device-hours; by default per attempt."
 )
-@JSON
+@json_option
 def failures(
     sources: tuple[Path, ...],
     failed: str | None,
@@ -51,15 +51,11 @@ def failures(
     ]
     import numpy as np
 
-    from assay.reporting.terminal.triage import print_diagnosis
     from assay.triage.failures.diagnose import diagnose
 
     table = _table(sources, names)
     found = diagnose(table, window=times[0], baseline=times[1], rng=np.random.default_rng(0))
-    if as_json:
-        click.echo(found.to_json())
-    else:
-        print_diagnosis(found)
+    print_result(found, as_json=as_json)
 
 
 @click.command()
@@ -69,7 +65,7 @@ def failures(
 @click.option(
     "--where", multiple=True, metavar="COL=VALUE", help="Use only these attempts, e.g. host=n12. May be repeated."
 )
-@JSON
+@json_option
 def fixed(
     sources: tuple[Path, ...],
     failed: str | None,
@@ -90,16 +86,12 @@ def fixed(
 
     since_s = moment(since, "--since")
     filters = [_parse_filter(text) for text in where]
-    from assay.reporting.terminal.triage import print_fix_check
     from assay.triage.attempts.table import with_values
     from assay.triage.failures.fixed import check_fix
 
     names = ColumnNames(failed, attempts, at, unit, None, tuple(dict.fromkeys(name for name, _ in filters)) or None)
     found = check_fix(with_values(_table(sources, names), filters), since_s)
-    if as_json:
-        click.echo(found.to_json())
-    else:
-        print_fix_check(found)
+    print_result(found, as_json=as_json)
 
 
 def _parse_filter(text: str) -> tuple[str, str]:

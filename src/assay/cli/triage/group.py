@@ -7,15 +7,8 @@ import click
 
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
-from assay.cli.parameters import (
-    OUT_PAGE,
-    SOURCE_PATH,
-    CommandGroup,
-    current_home,
-    force_option,
-    ledger_with_runs,
-)
-from assay.cli.triage.parameters import JSON
+from assay.cli.command import CommandGroup
+from assay.cli.parameters import OUT_PAGE, SOURCE_PATH, current_home, force_option, json_option, ledger_with_runs
 
 if TYPE_CHECKING:
     from assay.triage.overview import Fleet
@@ -25,18 +18,18 @@ MOST_STARTS = 100
 
 
 _MODULES = {
-    "overview": "assay.cli.triage.group",
-    "failures": "assay.cli.triage.failures",
-    "symptoms": "assay.cli.triage.symptoms",
-    "fixed": "assay.cli.triage.failures",
-    "guard": "assay.cli.triage.guard",
-    "slow": "assay.cli.triage.slow",
-    "bisect": "assay.cli.triage.ab_test",
-    "skew": "assay.cli.triage.slow",
-    "hang": "assay.cli.triage.symptoms",
-    "startup": "assay.cli.triage.slow",
-    "data": "assay.cli.triage.data",
-    "ci": "assay.cli.triage.ci",
+    "overview": ("assay.cli.triage.group", "Show what to look at first, over all runs (default)."),
+    "failures": ("assay.cli.triage.failures", "Find what failed attempts have in common."),
+    "symptoms": ("assay.cli.triage.symptoms", "Find the line at which each log or run failed; group failures."),
+    "fixed": ("assay.cli.triage.failures", "Test whether attempts fail less often since a time."),
+    "guard": ("assay.cli.triage.guard", "Warn about runs that match a known cause, or reject them."),
+    "slow": ("assay.cli.triage.slow", "Find lasting changes in speed, and their cause."),
+    "bisect": ("assay.cli.triage.ab_test", "Find the commit that made a recipe slower or faster."),
+    "skew": ("assay.cli.triage.slow", "Decide whether a worker is slow, or its work uneven."),
+    "hang": ("assay.cli.triage.symptoms", "List the ranks that others wait for in a collective."),
+    "startup": ("assay.cli.triage.slow", "Show where the time before the first step goes."),
+    "data": ("assay.cli.triage.data", "Show what changed between two datasets, runs or files."),
+    "ci": ("assay.cli.triage.ci", "Show where CI spends time, and which tests are flaky."),
 }
 
 
@@ -49,17 +42,16 @@ def triage() -> None:
 
 
 @triage.command()
-@click.option("--page", type=OUT_PAGE, help="Write the overview as an HTML page.")
+@click.option("--out", "page", type=OUT_PAGE, help="HTML page to write.")
 @force_option
 @click.option(
-    "--junit", multiple=True, type=SOURCE_PATH, help="With --page: CI results, as for 'triage ci'. May be repeated."
+    "--junit", multiple=True, type=SOURCE_PATH, help="With --out: CI results, as for 'triage ci'. May be repeated."
 )
-@JSON
+@json_option
 def overview(page: Path | None, junit: tuple[Path, ...], as_json: bool) -> None:
     """Show what to look at first, over all runs on record, by device-hours lost per week."""
     if junit and page is None:
-        raise ConfigError("--junit needs --page FILE.")
-    from assay.reporting.terminal.triage_overview import print_triage_overview
+        raise ConfigError("--junit needs --out FILE.")
     from assay.triage.overview import triage_ledger
 
     with ledger_with_runs(current_home()) as ledger:
@@ -68,13 +60,16 @@ def overview(page: Path | None, junit: tuple[Path, ...], as_json: bool) -> None:
         _write_page(fleet, page, junit)
     if as_json:
         click.echo(fleet.overview.to_json())
-    else:
-        print_triage_overview(fleet.overview)
+        return
+    from assay.reporting.documents.triage import fleet_document
+    from assay.reporting.terminal.document import print_document
+
+    print_document(fleet_document(fleet))
 
 
 def _write_page(fleet: "Fleet", page: Path, junit: tuple[Path, ...]) -> None:
     from assay.reporting.documents.render import render_document, write_file
-    from assay.reporting.documents.triage_page import triage_document
+    from assay.reporting.documents.triage import fleet_document
     from assay.triage.ci.recorded import read_recorded
     from assay.triage.ci.report import report_of
     from assay.triage.startup import startup_of
@@ -85,6 +80,6 @@ def _write_page(fleet: "Fleet", page: Path, junit: tuple[Path, ...]) -> None:
         startup = startup_of([run for run in newest if not run.is_drill][:MOST_STARTS], None)
     except ConfigError:  # none of them reached a step
         startup = None
-    document = triage_document(fleet, startup, ci_report, created_s=SystemClock().now_s())
+    document = fleet_document(fleet, startup, ci_report, created_s=SystemClock().now_s())
     write_file(page, render_document(document))
     click.echo(f"page: {page}", err=True)

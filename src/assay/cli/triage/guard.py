@@ -7,8 +7,7 @@ import click
 
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
-from assay.cli.parameters import InputFile, current_home
-from assay.cli.triage.parameters import JSON
+from assay.cli.parameters import InputFile, current_home, json_option
 
 
 @click.command()
@@ -22,7 +21,7 @@ from assay.cli.triage.parameters import JSON
 @click.option("--name", help="Name of the guard; by default its factors.")
 @click.option("--lift", metavar="NAME", help="Remove this guard.")
 @click.option("--exclude", is_flag=True, help="Print the hosts for Slurm to exclude, e.g. n03,n07.")
-@JSON
+@json_option
 def guard(
     diagnosis: Path | None,
     cause: int,
@@ -72,7 +71,6 @@ def _accept(file: Path, number: int, *, is_refusing: bool, name: str | None) -> 
 
 def _print_guards(*, exclude: bool, as_json: bool) -> None:
     from assay.launchers.guards import guard_statuses
-    from assay.reporting.terminal.guards import print_guards
     from assay.reporting.views.view import json_list
     from assay.triage.guard import excluded_hosts
 
@@ -83,4 +81,7 @@ def _print_guards(*, exclude: bool, as_json: bool) -> None:
     elif as_json:
         click.echo(json_list(found))
     else:
-        print_guards(found)
+        from assay.reporting.documents.triage import triage_document
+        from assay.reporting.terminal.document import print_document
+
+        print_document(triage_document(found))

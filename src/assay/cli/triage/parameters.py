@@ -1,11 +1,15 @@
 """Arguments and options that several commands of `assay triage` share."""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from assay.cli.parameters import SOURCE_PATH
 
+if TYPE_CHECKING:
+    from assay.records.record import Record
+
 SOURCES = click.argument("sources", nargs=-1, type=SOURCE_PATH, metavar="[SOURCE]...")
-JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object (docs/json.md).")
 
 
 def column_options(command: click.decorators.FC) -> click.decorators.FC:
@@ -29,3 +33,14 @@ def column_options(command: click.decorators.FC) -> click.decorators.FC:
 def names_in(text: str | None) -> tuple[str, ...] | None:
     """Split a comma-separated list; None if there is none."""
     return tuple(part.strip() for part in text.split(",")) if text else None
+
+
+def print_result(found: "Record", *, as_json: bool) -> None:
+    """Print a record as JSON, or its document."""
+    if as_json:
+        click.echo(found.to_json())
+        return
+    from assay.reporting.documents.triage import triage_document
+    from assay.reporting.terminal.document import print_document
+
+    print_document(triage_document(found))

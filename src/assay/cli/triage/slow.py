@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.parameters import RUN, SOURCE_PATH, current_home, ledger_with_runs
+from assay.cli.command import Command
+from assay.cli.parameters import RUN, SOURCE_PATH, current_home, json_option, ledger_with_runs
 from assay.cli.triage.ab_test import LEAST, MEASURING, compare_and_print, measuring_options, reject_options
-from assay.cli.triage.parameters import JSON, SOURCES, names_in
+from assay.cli.triage.parameters import SOURCES, names_in, print_result
 
 if TYPE_CHECKING:
     from assay.triage.slow.series import MeasuredSeries, SeriesNames
@@ -18,14 +19,26 @@ LEAST_LASTING = 0.005
 """Default smallest change of a series, as a share."""
 
 
-@click.command()
+_SLOW_SECTIONS = {
+    "Table": (
+        "value",
+        "at",
+        "factors",
+        "phases",
+    ),
+    "Runs of --ab": MEASURING,
+}
+
+
+@click.command(cls=Command, sections=_SLOW_SECTIONS)
 @SOURCES
 @click.option("--value", metavar="COL", help="Column with the measured value; for the ledger's runs, seconds per step.")
 @click.option("--at", metavar="COL", help="Column with the time: epoch seconds, or ISO 8601; by default the row order.")
 @click.option("--factors", metavar="A,B,...", help="Columns that may be the cause; by default all others.")
 @click.option("--phases", metavar="A,B,...", help="Columns that add up to the value.")
 @click.option(
-    "--least",
+    "--effect",
+    "least",
     type=float,
     help=f"Smallest change to detect, as a share of the level; by default {LEAST_LASTING}, with --ab {LEAST}.",
 )
@@ -37,7 +50,7 @@ LEAST_LASTING = 0.005
     "is their common base, or left out.",
 )
 @measuring_options
-@JSON
+@json_option
 def slow(
     sources: tuple[Path, ...],
     value: str | None,
@@ -65,16 +78,12 @@ def slow(
         return
     reject_options(context, MEASURING, "these options need --ab A B")
     least = LEAST_LASTING if least is None else least
-    from assay.reporting.terminal.triage import print_slow_changes
     from assay.triage.slow.explain import explain_changes
     from assay.triage.slow.series import SeriesNames
 
     names = SeriesNames(value, at, names_in(factors), names_in(phases))
     found = explain_changes(_series(sources, names), least=least)
-    if as_json:
-        click.echo(found.to_json())
-    else:
-        print_slow_changes(found)
+    print_result(found, as_json=as_json)
 
 
 @click.command()
@@ -89,13 +98,12 @@ def slow(
 @click.option(
     "--kind", metavar="COL", help="Column with the kind, e.g. forward, backward; kinds are analyzed separately."
 )
-@JSON
+@json_option
 def skew(sources: tuple[Path, ...], value: str, location: str, work: str, kind: str | None, as_json: bool) -> None:
     """Decide whether durations of one run differ by location (a slow worker) or by work (uneven batches).
 
     A collective makes all ranks wait for the slowest: use durations of compute only.
     """
-    from assay.reporting.terminal.triage import print_skew
     from assay.triage.attempts.sources import read_tables
     from assay.triage.skew import durations_of, split_skew
 
@@ -110,23 +118,19 @@ def skew(sources: tuple[Path, ...], value: str, location: str, work: str, kind: 
         kind=kind,
     )
     found = split_skew(durations)
-    if as_json:
-        click.echo(found.to_json())
-    else:
-        print_skew(found)
+    print_result(found, as_json=as_json)
 
 
 @click.command()
 @click.argument("runs", nargs=-1, type=RUN, metavar="[RUN]...")
 @click.option("--against", type=RUN, metavar="RUN", help="Run that started faster, to show which part grew.")
-@JSON
+@json_option
 def startup(runs: tuple[str, ...], against: str | None, as_json: bool) -> None:
     """Show where the time before the first step goes for RUNs, by default all runs on record.
 
     It counts from the command, or the death of the attempt before, to the end of the first step; each second
     belongs to exactly one part, or is listed as unexplained.
     """
-    from assay.reporting.terminal.triage import print_startup
     from assay.triage.startup import startup_of
     from assay.workflows.run import load_run
 
@@ -135,10 +139,7 @@ def startup(runs: tuple[str, ...], against: str | None, as_json: bool) -> None:
     if not chosen:
         raise ConfigError(f"there are no runs in {home.folder}. Check $ASSAY_HOME.")
     found = startup_of(chosen, None if against is None else load_run(home, against))
-    if as_json:
-        click.echo(found.to_json())
-    else:
-        print_startup(found)
+    print_result(found, as_json=as_json)
 
 
 def _series(sources: tuple[Path, ...], names: "SeriesNames") -> "MeasuredSeries":

@@ -6,8 +6,16 @@ from typing import TYPE_CHECKING
 import click
 
 from assay.base.errors import DataError
-from assay.cli.parameters import SOURCE_OR_RUN, current_home, ledger_with_runs, print_status, run_and_step
-from assay.cli.triage.parameters import JSON
+from assay.cli.parameters import (
+    SOURCE_OR_RUN,
+    current_home,
+    json_option,
+    ledger_with_runs,
+    print_status,
+    run_and_step,
+    timeout_option,
+)
+from assay.cli.triage.parameters import print_result
 
 if TYPE_CHECKING:
     from assay.records.symptoms import SharedCause, Symptoms
@@ -18,14 +26,8 @@ if TYPE_CHECKING:
 @click.option(
     "--replay", is_flag=True, help="Replay the failed step of each run, to name a wrong operator that several share."
 )
-@click.option(
-    "--timeout-s",
-    type=click.FloatRange(min=0, min_open=True),
-    default=3_600.0,
-    show_default=True,
-    help="Time limit of each replay, in seconds.",
-)
-@JSON
+@timeout_option(3_600.0, "each replay")
+@json_option
 def symptoms(sources: tuple[Path | str, ...], replay: bool, timeout_s: float, as_json: bool) -> None:
     """Find the line at which each LOG failed and its class, group similar failures, and list which may share a
     cause.
@@ -34,15 +36,10 @@ def symptoms(sources: tuple[Path | str, ...], replay: bool, timeout_s: float, as
     ranks, and consequences such as lost peers are separated from the cause. A RUN stands for what is on record
     about it; RUN@STEP for an anomalous step. Without arguments, the failures of all runs are read.
     """
-    from assay.reporting.terminal.symptoms import print_symptoms
-
     found = _symptoms_of(sources)
     if replay:
         found = found.model_copy(update={"shared": (*_replayed_causes(found, timeout_s), *found.shared)})
-    if as_json:
-        click.echo(found.to_json())
-    else:
-        print_symptoms(found)
+    print_result(found, as_json=as_json)
 
 
 def _symptoms_of(sources: tuple[Path | str, ...]) -> "Symptoms":
@@ -62,9 +59,9 @@ def _symptoms_of(sources: tuple[Path | str, ...]) -> "Symptoms":
     requested = [RunSelection(*run_and_step(home, text)) for text in runs]
     with ledger_with_runs(home, *(run.run_id for run in requested)) as ledger:
         failures = failures_of_runs(ledger, requested) if requested else failures_on_record(ledger)
-        shared = shared_causes(ledger, failures, np.random.default_rng(0))
+        causes, because = shared_causes(ledger, failures, np.random.default_rng(0))
     found = read_symptoms(logs, failures)
-    return found.model_copy(update={"shared": shared.causes, "shared_because": shared.because})
+    return found.model_copy(update={"shared": causes, "shared_because": because})
 
 
 def _replayed_causes(found: "Symptoms", timeout_s: float) -> "tuple[SharedCause, ...]":
@@ -84,17 +81,13 @@ def _replayed_causes(found: "Symptoms", timeout_s: float) -> "tuple[SharedCause,
 
 @click.command()
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@JSON
+@json_option
 def hang(folder: Path, as_json: bool) -> None:
     """List the ranks that never entered a collective that the others wait in, or that entered another one.
 
     FOLDER holds one dump of torch's flight recorder per rank, JSON or pickle. No code in a dump is executed.
     """
-    from assay.reporting.terminal.triage import print_hung_ranks
     from assay.triage.flight_recorder import find_hung_ranks, read_dumps
 
     found = find_hung_ranks(*read_dumps(folder))
-    if as_json:
-        click.echo(found.to_json())
-    else:
-        print_hung_ranks(found)
+    print_result(found, as_json=as_json)

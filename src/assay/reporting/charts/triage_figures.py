@@ -14,10 +14,13 @@ from assay.reporting.charts.evidence_plots import ForestRow, forest_plot
 from assay.reporting.charts.plots import number_text, percent_number
 from assay.reporting.charts.svg import FONT_WIDTH, Axis, Scale, domain, plot_area, svg_root, tag, text, title
 from assay.reporting.document import Figure, Table, figure
+from assay.reporting.views.triage_statements import change_because, change_next, changes_because, factors_text
 from assay.statistics.interval import normal_quantile, wilson_interval
 
-DAY_S = 86_400.0
+TIME_UNITS = (("days", 86_400.0), ("hours", 3_600.0), ("minutes", 60.0), ("seconds", 1.0))
 MOST_SLOTS = 24
+LARGE_DOT, SMALL_DOT, MANY_DOTS = 3.0, 1.5, 300
+"""Radius of a measurement's dot, and from how many on it is small."""
 BAR, GAP = 20, 10
 
 
@@ -27,21 +30,23 @@ def rates_figure(
     attempts: Float64[np.ndarray, "row"],
 ) -> Figure:
     """Return the share of failed attempts over time, with Wilson's interval for independent attempts."""
-    slots = list(_slots(at_s, failures, attempts))
+    span_s = float(at_s.max() - at_s.min())
+    unit, unit_s = next((item for item in TIME_UNITS if span_s >= 2 * item[1]), TIME_UNITS[-1])
+    slots = list(_slots((at_s - at_s.min()) / unit_s, failures, attempts))
 
     def draw(width: int) -> str:
-        days, rates, lows, highs, _ = zip(*slots, strict=True)
+        moments, rates, lows, highs, _ = zip(*slots, strict=True)
         top = max(*highs, 0.02)
         area = plot_area(
             width,
             240,
-            Axis("days since the first attempt", (0.0, max(days[-1], 1e-3) * 1.02), number_text),
+            Axis(f"{unit} since the first attempt", (0.0, max(moments[-1], 1e-3) * 1.02), number_text),
             Axis("attempts that failed", (0.0, min(1.0, 1.05 * top)), percent_number),
         )
-        markers = [area.dot(day, rate, "s1", r=3, tooltip=percent_text(rate)) for day, rate, *_ in slots]
+        markers = [area.dot(at, rate, "s1", r=LARGE_DOT, tooltip=percent_text(rate)) for at, rate, *_ in slots]
         return area.svg_root(
-            area.band(days, lows, highs, "band s1"),
-            area.line(days, rates, "line s1"),
+            area.band(moments, lows, highs, "band s1"),
+            area.line(moments, rates, "line s1"),
             *markers,
             label="Share of attempts that failed over time",
         )
@@ -55,7 +60,7 @@ def rates_figure(
         ),
         table=Table.of(
             slots,
-            ("day", lambda slot: f"{slot[0]:.1f}"),
+            (unit, lambda slot: f"{slot[0]:.1f}"),
             ("attempts", lambda slot: f"{slot[4]:,.0f}"),
             ("failed", lambda slot: percent_text(slot[1])),
             ("95%", lambda slot: f"{percent_text(slot[2])} to {percent_text(slot[3])}"),
@@ -64,15 +69,14 @@ def rates_figure(
 
 
 def _slots(
-    at_s: Float64[np.ndarray, "row"],
+    moments: Float64[np.ndarray, "row"],
     failures: Float64[np.ndarray, "row"],
     attempts: Float64[np.ndarray, "row"],
 ) -> Iterator[tuple[float, float, float, float, float]]:
-    """Yield day, rate, low, high and attempts of each time slot with attempts."""
-    days = (at_s - at_s.min()) / DAY_S
-    number = int(np.clip(len(at_s) // 20, 1, MOST_SLOTS))
-    width = max(float(days.max()), 1e-6) / number
-    slots = np.minimum((days / width).astype(int), number - 1)
+    """Yield moment, rate, low, high and attempts of each time slot with attempts."""
+    number = int(np.clip(len(moments) // 20, 1, MOST_SLOTS))
+    width = max(float(moments.max()), 1e-6) / number
+    slots = np.minimum((moments / width).astype(int), number - 1)
     for slot in range(number):
         count, failed = float(attempts[slots == slot].sum()), float(failures[slots == slot].sum())
         if count:
@@ -80,7 +84,7 @@ def _slots(
             yield (slot + 0.5) * width, failed / count, low, high, count
 
 
-def scan_figure(diagnosis: FailureDiagnosis) -> Figure:
+def scan_figure(diagnosis: FailureDiagnosis, because: str) -> Figure:
     """Return the failure rates of suspected and ruled-out regions."""
     rows = [_cause_row(cause) for cause in diagnosis.causes] + [_ruled_out_row(item) for item in diagnosis.ruled_out]
     return figure(
@@ -92,21 +96,17 @@ def scan_figure(diagnosis: FailureDiagnosis) -> Figure:
             x_label="failures per attempt",
         ),
         title="Common factors of failed attempts",
-        caption=f"{diagnosis.because} The vertical line is the overall rate. Red: confirmed; others: ruled out.",
+        caption=f"{because} The vertical line is the overall rate. Red: confirmed; others: ruled out.",
     )
 
 
 def _cause_row(cause: FailureCause) -> ForestRow:
     estimate = Estimate(value=cause.rate, low=cause.rate_low, high=cause.rate_high)
-    return ForestRow(_factors(cause.factors), estimate, f"{cause.attempts:,}", cause.is_confirmed)
+    return ForestRow(factors_text(cause.factors), estimate, f"{cause.attempts:,}", cause.is_confirmed)
 
 
 def _ruled_out_row(region: RuledOut) -> ForestRow:
-    return ForestRow(_factors(region.factors), Estimate(value=region.rate), f"{region.attempts:,}")
-
-
-def _factors(factors: dict[str, str]) -> str:
-    return " + ".join(f"{name}={value}" for name, value in factors.items())
+    return ForestRow(factors_text(region.factors), Estimate(value=region.rate), f"{region.attempts:,}")
 
 
 def speed_figure(values: Float64[np.ndarray, "row"], found: SlowChanges) -> Figure:
@@ -121,7 +121,8 @@ def speed_figure(values: Float64[np.ndarray, "row"], found: SlowChanges) -> Figu
             Axis("measurement, in the order of time", (0.0, float(len(values))), number_text, least=1.0),
             Axis(found.value.replace("_s", ", seconds"), domain(clipped.tolist()), number_text),
         )
-        markers = [area.dot(index, value, "s1", r=1.5) for index, value in enumerate(clipped)]
+        radius = LARGE_DOT if len(values) <= MANY_DOTS else SMALL_DOT
+        markers = [area.dot(index, value, "s1", r=radius) for index, value in enumerate(clipped)]
         levels = [
             area.line([begin, end], [float(np.median(values[begin:end]))] * 2, "line s2")
             for begin, end in pairwise(segment_ends)
@@ -133,14 +134,14 @@ def speed_figure(values: Float64[np.ndarray, "row"], found: SlowChanges) -> Figu
     return figure(
         draw,
         title="What steps take",
-        caption=f"{found.because} Lines are medians between changes; the extreme 2% are drawn at the edge.",
+        caption=f"{changes_because(found)} Lines are medians between changes; the extreme 2% are drawn at the edge.",
         table=Table.of(
             found.changes,
             ("since", lambda change: change.at),
             ("before", lambda change: f"{change.before:.4g}"),
             ("after", lambda change: f"{change.after:.4g}"),
-            ("because", lambda change: change.because),
-            ("next", lambda change: change.next),
+            ("because", change_because),
+            ("next", change_next),
         ),
     )
 

@@ -195,7 +195,9 @@ def github_columns(source: str, jobs: list[Any]) -> Columns:
         if isinstance(job, dict) and job.get("conclusion") in GITHUB_FAILED | {"success"}
     ]
     has_times = all(row["at"] for row in rows)
-    return columns_of(rows, source, failed="failed", at="at" if has_times else None, unit="unit", factors=GITHUB_FACTORS)
+    return columns_of(
+        rows, source, failed="failed", at="at" if has_times else None, unit="unit", factors=GITHUB_FACTORS
+    )
 
 
 def pod_columns(source: str, items: list[Any]) -> Columns:

@@ -12,18 +12,17 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from assay.base.units import number_of
 from assay.records.ci_report import CiReport, CiShard, CiSpans, FirstFailure
+from assay.records.statement import Statement
 from assay.triage.ci.flaky import Group, bad_runs, flaky_tests, group_of
 from assay.triage.ci.recorded import PHASES, FileRun, Recorded
 
 
 def report_of(recorded: Recorded, num_shards: int | None) -> CiReport:
-    """Report times as medians over runs, and outcomes without bad runs; `left_out` names these."""
+    """Report times as medians over runs, and outcomes without bad runs."""
     files = recorded.files
-    seconds, left_out = _seconds_of_tests(files)
+    seconds, num_untimed = _seconds_of_tests(files)
     bad = bad_runs(files)
-    left_out |= dict.fromkeys(sorted(bad), "many tests failed that pass in its commit's other runs: no test's doing")
     valid = [file for file in files if file.file not in bad]
     flaky = flaky_tests(valid)
     walls = _walls_s(files)
@@ -42,13 +41,14 @@ def report_of(recorded: Recorded, num_shards: int | None) -> CiReport:
         flaky_because=_flaky_because(valid),
         order=failing_first(valid, seconds),
         first_failure=first_failure(valid, seconds),
-        left_out=left_out,
+        bad_runs=tuple(sorted(bad)),
+        untimed_tests=num_untimed,
         sources=recorded.sources,
     )
 
 
-def _seconds_of_tests(files: Sequence[FileRun]) -> tuple[dict[str, float], dict[str, str]]:
-    """Return the median seconds of each test over files, and what has no recorded time."""
+def _seconds_of_tests(files: Sequence[FileRun]) -> tuple[dict[str, float], int]:
+    """Return the median seconds of each test over files, and the number of tests without any."""
     found: dict[str, list[float]] = defaultdict(list)
     for file in files:
         own: dict[str, float] = {}
@@ -58,9 +58,8 @@ def _seconds_of_tests(files: Sequence[FileRun]) -> tuple[dict[str, float], dict[
                 own[case.test] = own.get(case.test, 0.0) + case.seconds
         for test, seconds in own.items():
             found[test].append(seconds)
-    untimed = [test for test, times in found.items() if not times]
-    left_out = {f"the time of {number_of(len(untimed), 'test')}": "no file says it: taken for 0 s"} if untimed else {}
-    return {test: statistics.median(times) if times else 0.0 for test, times in found.items()}, left_out
+    num_untimed = sum(not times for times in found.values())
+    return {test: statistics.median(times) if times else 0.0 for test, times in found.items()}, num_untimed
 
 
 def _tests_s(file: FileRun) -> float:
@@ -120,27 +119,21 @@ def _sum_known(values: Sequence[float | None]) -> float | None:
     return sum(known) if known and len(known) == len(values) else None
 
 
-def _flaky_because(files: Sequence[FileRun]) -> str:
+def _flaky_because(files: Sequence[FileRun]) -> Statement:
     outcomes = [file for file in files if any(case.failures + case.passes for case in file.cases)]
     if not outcomes:
-        return "cannot tell: no outcome is on record. JUnit XML of runs has them."
-    sizes: dict[tuple[str, str], int] = defaultdict(int)
+        return Statement(code="no outcome")
+    sizes: dict[Group, int] = defaultdict(int)
     for file in outcomes:
         sizes[group_of(file)] += 1
     num_repeated = sum(size > 1 for size in sizes.values())
-    unknown = sum(not file.origin.commit for file in outcomes)
-    hint = "Give --commit, --path '{commit}/{run}.xml', or a property `commit` in the file."
-    if unknown == len(outcomes):
-        return f"cannot tell beyond tries within one file: no file says of which commit it is. {hint}"
+    num_unknown = sum(not file.origin.commit for file in outcomes)
+    if num_unknown == len(outcomes):
+        return Statement(code="no commit")
     if not num_repeated:
-        return (
-            "cannot tell beyond tries within one file: no commit was run twice in one configuration. Run "
-            "one again (20 times find a test that fails in 5% of runs with a chance of 64%), or say by --path "
-            "what is alike."
-        )
-    rest = f"; {number_of(unknown, 'file')} without a commit left aside. {hint}" if unknown else "."
-    pairs = number_of(len(sizes), "commit and configuration", "commits and configurations")
-    return f"{num_repeated:,} of {pairs} ran more than once{rest}"
+        return Statement(code="no repeats")
+    values = {"repeated": num_repeated, "groups": len(sizes), "files": num_unknown}
+    return Statement(code="repeats without commit" if num_unknown else "repeats", values=values)
 
 
 def bound_s(seconds: Mapping[str, float], count: int) -> float:

@@ -65,7 +65,6 @@ def compare_data(before: Path, after: Path, rng: np.random.Generator) -> DataCha
         found = [*_other_columns(old, new), *_changes(old, new, kinds, rng)]
     ranked = _ranked(found, old, new, kinds, rng)
     return DataChanges(
-        because=_reason(ranked, old, new),
         rows_before=old.num_rows,
         rows_after=new.num_rows,
         results=ranked,
@@ -88,21 +87,13 @@ def _refuse_strangers(old: VersionRows, new: VersionRows, shared: Sequence[str])
             )
 
 
-def _reason(ranked: tuple[DataFinding, ...], old: VersionRows, new: VersionRows) -> str:
-    if old.digest == new.digest:
-        return "both are the same rows, byte for byte"
-    if not ranked:
-        return "what differs is no more than another draw of the same rows would"
-    return f"{number_of(len(ranked), 'change')}, {ranked[0].what} ({ranked[0].kind}) first"
-
-
 def _other_columns(old: VersionRows, new: VersionRows) -> Iterator[Change]:
-    for one, other, text in ((old, new, "a column that is no longer there"), (new, old, "a new column")):
+    for one, other in ((old, new), (new, old)):
         for name in one.columns:
             if name not in other.columns:
                 is_new = float(one is new)
                 size = Size(1 - is_new, is_new, 2 * is_new - 1, 2 * is_new - 1, 2 * is_new - 1, 0.0)
-                yield change(name, "columns", size, text)
+                yield change(name, "columns", size)
 
 
 def _changes(

@@ -4,13 +4,11 @@ The two were evaluated on rows of two datasets, so nothing is paired: a differen
 from both intervals (MOVER, Zou & Donner 2008), widened so that all slices hold together (Bonferroni).
 """
 
-import math
-
 from scipy.special import ndtri
 
-from assay.base.units import number_of
 from assay.records.data_changes import MovedMetric, MovedSlice
 from assay.records.evaluation import ClassifierMetrics, Estimate, Evaluation, ScoreMetrics
+from assay.statistics.robust import difference_interval
 
 MAX_MOVED = 5
 CONFIDENCE = 0.95
@@ -40,10 +38,8 @@ def moved_metric(before: Evaluation, after: Evaluation, *, dataset: str, held_s:
         overall=_moved("", "", old, new, together=1),
         slices=tuple(significant_ones[:MAX_MOVED]),
         num_slices=len(slices),
-        ablation=(
-            f"train the recipe of {after.run_id} with data.dataset={dataset}, and compare it with both: if the "
-            f"metric comes back, the data did it ({number_of(2, 'further seed')} tell luck apart)"
-        ),
+        run_id=after.run_id,
+        dataset=dataset,
         device_hours=hours,
     )
 
@@ -57,14 +53,14 @@ def _moved(column: str, value: str, before: Estimate, after: Estimate, *, togeth
     assert before.low is not None and before.high is not None
     assert after.low is not None and after.high is not None
     wider = float(ndtri(0.5 + 0.5 * (1.0 - (1.0 - CONFIDENCE) / together)) / ndtri(0.5 + CONFIDENCE / 2.0))
-    difference = after.value - before.value
-    down = math.hypot(after.value - after.low, before.high - before.value)
-    up = math.hypot(after.high - after.value, before.value - before.low)
+    low, high = difference_interval(
+        (before.value, before.low, before.high), (after.value, after.low, after.high), widened=wider
+    )
     return MovedSlice(
         column=column,
         value=value,
         before=before.value,
         after=after.value,
-        low=difference - wider * down,
-        high=difference + wider * up,
+        low=low,
+        high=high,
     )

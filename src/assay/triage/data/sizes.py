@@ -12,6 +12,7 @@ from scipy import stats
 
 from assay.records.data_changes import DataChangeKind, DataFinding
 from assay.statistics.interval import wilson_interval
+from assay.statistics.robust import difference_interval
 
 QUANTILE = 1.959963984540054
 MAX_P_VALUE = 1e-5
@@ -47,8 +48,7 @@ def share_change(before: float, num_before: float, after: float, num_after: floa
         before,
         after,
         effect,
-        effect - math.hypot(after - low_a, high_b - before),
-        effect + math.hypot(high_a - after, before - low_b),
+        *difference_interval((before, low_b, high_b), (after, low_a, high_a)),
         float(2 * stats.norm.sf(abs(effect) / error)) if effect else 1.0,
     )
 
@@ -105,11 +105,11 @@ class Change(NamedTuple):
     """None if it changed every row."""
 
 
-def change(what: str, kind: DataChangeKind, size: Size, text: str, strata: Strata | None = None) -> Change:
-    """Build a change with its size."""
+def change(what: str, kind: DataChangeKind, size: Size, strata: Strata | None = None, **details: Any) -> Change:
+    """Build a change with its size; `details` say what changed, for the words."""
     p_value = size.p_value if size.p_value >= 1e-300 else 0.0
     sizes: dict[str, Any] = {**size._asdict(), "p_value": p_value}
-    return Change(DataFinding(what=what, kind=kind, description=text, **sizes), strata)
+    return Change(DataFinding(what=what, kind=kind, details=details, **sizes), strata)
 
 
 def without(old: NDArray[np.bool_], new: NDArray[np.bool_]) -> Strata:

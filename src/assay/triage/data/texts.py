@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.base.units import percent_text
 from assay.triage.data.sizes import (
     MAX_P_VALUE,
     MIN_DISTANCE,
@@ -82,8 +81,7 @@ def length_changes(name: str, old: Sequence[Any], new: Sequence[Any]) -> Iterato
             continue
         size = distance(*present)
         if size.effect >= MIN_DISTANCE and size.p_value < MAX_P_VALUE:
-            text = f"lengths moved (median {size.before:,.0f} {unit}, now {size.after:,.0f})"
-            yield change(name, "lengths", size, text)
+            yield change(name, "lengths", size, unit=unit)
             return
 
 
@@ -97,14 +95,9 @@ def _cut(name: str, unit: str, old: NDArray[np.int64], new: NDArray[np.int64]) -
         if abs(size.effect) < MIN_SHARE_CHANGE or size.p_value >= MAX_P_VALUE:
             continue
         pile = float((shorter >= limit).mean() - (longer == limit).mean())
-        outside = percent_text(float((longer > limit).mean()))
-        text = (
-            f"{outside} of its rows were longer than {limit:,} {unit}, where now none is: they are cut"
-            if is_now
-            else f"{outside} of its rows are longer than {limit:,} {unit}, where none was before: they were cut"
-        )
+        details = {"limit": limit, "unit": unit, "share": float((longer > limit).mean()), "is_now": is_now}
         # Rows that were cut to within a word of the limit are among those that were left alone otherwise.
-        return pile, change(name, "truncation", size, text, without(old >= 0.98 * limit, new >= 0.98 * limit))
+        return pile, change(name, "truncation", size, without(old >= 0.98 * limit, new >= 0.98 * limit), **details)
     return None
 
 
@@ -115,11 +108,8 @@ def template_changes(name: str, old: Sequence[Any], new: Sequence[Any], rng: np.
     if found is None:
         return
     feature, size = found
-    shown = repr("".join(feature[1:]))
+    details: dict[str, Any] = {"text": "".join(feature[1:]), "at": feature[0]}
     is_framing = any(not part.isalnum() for part in feature[1:]) and max(size.before, size.after) >= MIN_FRAMED_SHARE
-    where = {"^": " at the start", "$": " at the end", "": ""}[str(feature[0])]
-    was, is_now = percent_text(size.before), percent_text(size.after)
-    text = f"{shown}{where} stood in {was} of its rows and stands in {is_now}"
     bare = _bare(feature)
     if is_framing and bare is not None:
         now = max(
@@ -128,8 +118,8 @@ def template_changes(name: str, old: Sequence[Any], new: Sequence[Any], rng: np.
             default=None,
         )
         if now is not None and size.effect < 0:
-            text += f", {''.join(now[1:])!r} in {percent_text(counts[1][now] / sizes[1])}"
-    yield change(name, "template" if is_framing else "words", size, text)
+            details |= {"instead": "".join(now[1:]), "instead_share": counts[1][now] / sizes[1]}
+    yield change(name, "template" if is_framing else "words", size, **details)
 
 
 def _bare(feature: Any) -> tuple[str, ...] | None:

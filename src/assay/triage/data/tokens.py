@@ -11,23 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from assay.base.units import percent_text
 from assay.data.dataset.columns import SPANS
 from assay.triage.data.kinds import IGNORED
 from assay.triage.data.sizes import MAX_P_VALUE, MIN_DISTANCE, Change, change, distance
 from assay.triage.data.texts import SAMPLE, moved_feature
-
-PROPERTIES = {
-    "first": "the first token that is trained on",
-    "before": "the token before it",
-    "last": "the last token that is trained on",
-    "after": "the token after it",
-    "end": "tokens left out at the end",
-    "start": "whether the first token is trained on",
-    "stretches": "stretches that are trained on",
-    "fits": "mask as long as the tokens",
-    "shifted": "labels that are the tokens at their places",
-}
 
 
 def token_changes(name: str, old: Sequence[Any], new: Sequence[Any], rng: np.random.Generator) -> Iterator[Change]:
@@ -37,12 +24,7 @@ def token_changes(name: str, old: Sequence[Any], new: Sequence[Any], rng: np.ran
     found = moved_feature([Counter(f for ids in row for f in _features(ids)) for row in rows], [*map(len, rows)])
     if found is not None:
         (where, *ids), size = found
-        at = {"^": " at the start", "$": " at the end", "twice": " more than once", "": ""}[where]
-        text = (
-            f"token {' '.join(map(str, ids))}{at} stood in {percent_text(size.before)} of its rows and "
-            f"stands in {percent_text(size.after)}"
-        )
-        yield change(name, "tokens", size, text)
+        yield change(name, "tokens", size, tokens=ids, at=where)
 
 
 def _features(ids: list[int]) -> set[tuple[Any, ...]]:
@@ -71,17 +53,11 @@ def mask_changes(
     found = moved_feature([Counter(f for row in rows for f in row) for rows in facts], [*map(len, facts)])
     if found is not None:
         (property_name, value), size = found
-        text = (
-            f"{PROPERTIES[property_name]}: {value} in {percent_text(size.before)} of its rows, now in "
-            f"{percent_text(size.after)}"
-        )
-        yield change(name, "mask", size, text)
+        yield change(name, "mask", size, property=property_name, value=value)
     elif min(map(len, shares)) >= 20:
         moved = distance(*shares)
         if moved.effect >= MIN_DISTANCE and moved.p_value < MAX_P_VALUE:
-            was, is_now = percent_text(moved.before), percent_text(moved.after)
-            text = f"the median row trains on {was} of its tokens, now on {is_now}"
-            yield change(name, "mask", moved, text)
+            yield change(name, "mask", moved)
 
 
 def _sample(num_rows: int, rng: np.random.Generator) -> list[int]:

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from assay.base.units import percent_text
 from assay.triage.data.kinds import ColumnKind, is_number
 from assay.triage.data.rows import is_missing
 from assay.triage.data.sizes import (
@@ -56,8 +55,7 @@ def _flags(name: str, kind: Any, old: Any, new: Any) -> Iterator[Change]:
     old, new = np.asarray(old, bool), np.asarray(new, bool)
     size = flag_change(old, new)
     if size is not None and abs(size.effect) >= MIN_SHARE_CHANGE and size.p_value < MAX_P_VALUE:
-        text = f"{percent_text(size.before)} of its rows were {kind}, now {percent_text(size.after)} are"
-        yield change(name, kind, size, text, without(old, new))
+        yield change(name, kind, size, without(old, new))
 
 
 def _keys(values: Sequence[Any]) -> list[str | None]:
@@ -77,7 +75,7 @@ def _category_changes(name: str, old: Sequence[Any], new: Sequence[Any]) -> Iter
     if min(len(number) for number in numbers) > 0.9 * max(1, min(len(old), len(new))):
         size = factor(*numbers)
         if size is not None:
-            yield change(name, "unit", size, _factor_text(size))
+            yield change(name, "unit", size)
             return
     old_values, new_values = _keys(old), _keys(new)
     counts = (
@@ -91,13 +89,8 @@ def _category_changes(name: str, old: Sequence[Any], new: Sequence[Any]) -> Iter
     if found is not None:
         most = max(unseen, key=lambda key: counts[1][key])
         renamed = _renamed(counts[0], seen, counts[1].total() - seen.total())
-        instead = "" if renamed is None else f", in place of '{renamed[:60]}'"
-        text = (
-            f"{percent_text(found.after)} of its values were never seen before, '{most[:60]}' above all "
-            f"({counts[1][most]:,} rows){instead}"
-        )
         flags = (np.zeros(len(old_values), bool), np.array([key in unseen for key in new_values], bool))
-        yield change(name, "unseen", found, text, without(*flags))
+        yield change(name, "unseen", found, without(*flags), value=most, rows=counts[1][most], instead=renamed)
     moved = _moved(counts[0], seen)
     if moved is not None and renamed is None:
         value, size = moved
@@ -108,8 +101,7 @@ def _category_changes(name: str, old: Sequence[Any], new: Sequence[Any]) -> Iter
                 for keys in (old_values, new_values)
             )
         )
-        text = f"'{value[:60]}' was {percent_text(size.before)} of it and is {percent_text(size.after)}"
-        yield change(name, "share", size, text, strata)
+        yield change(name, "share", size, strata, value=value)
 
 
 def _renamed(old: Counter[str], seen: Counter[str], num_unseen: int) -> str | None:
@@ -173,10 +165,6 @@ def _numbers(values: Sequence[Any]) -> NDArray[np.float64]:
     return found[np.isfinite(found)]
 
 
-def _factor_text(size: Size) -> str:
-    return f"all are {size.effect:,.4g} times what they were (median {size.before:,.4g}, now {size.after:,.4g})"
-
-
 def _number_changes(name: str, kind: ColumnKind, old: Sequence[Any], new: Sequence[Any]) -> Iterator[Change]:
     old_values, new_values = _numbers(old), _numbers(new)
     if min(len(old_values), len(new_values)) < 20:
@@ -185,10 +173,9 @@ def _number_changes(name: str, kind: ColumnKind, old: Sequence[Any], new: Sequen
     size = flag_change(*not_numbers)
     if kind == "numbers" and size is not None and size.effect >= MIN_SHARE_CHANGE / 2 and size.p_value < MAX_P_VALUE:
         which = next((v for v, flag in zip(new, not_numbers[1], strict=True) if flag), "")
-        text = f"{percent_text(size.after)} of its values are no numbers, '{str(which)[:60]}' for one"
-        yield change(name, "unseen", size, text, without(*not_numbers))
+        yield change(name, "unseen", size, without(*not_numbers), text=str(which))
     if (found := factor(old_values, new_values)) is not None:
-        yield change(name, "unit", found, _factor_text(found))
+        yield change(name, "unit", found)
     elif kind == "numbers":
         yield from _shape_changes(name, old_values, new_values)
 
@@ -198,21 +185,18 @@ def _shape_changes(name: str, old: NDArray[np.float64], new: NDArray[np.float64]
     size = share_change(2 / len(old), len(old), float(outside.mean()), len(new))
     if size.effect >= MIN_SHARE_CHANGE / 2 and size.p_value < MAX_P_VALUE:
         unit = _mixed_unit(old, new[outside])
-        span = f"{old.min():,.6g} to {old.max():,.6g}"
-        text = f"{percent_text(size.after)} of its values are beyond the old ones ({span})"
+        details: dict[str, Any] = {"low": float(old.min()), "high": float(old.max())}
         if unit is not None:
-            yield change(name, "unit", size, f"{text}: as if in another unit, {unit:,} times smaller")
+            yield change(name, "unit", size, factor=unit, **details)
             return
-        yield change(name, "range", size, f"{text}, {float(np.median(new[outside])):,.6g} for one")
+        yield change(name, "range", size, value=float(np.median(new[outside])), **details)
     value, count = Counter(new.tolist()).most_common(1)[0]
     spike = share_change(float((old == value).mean()), len(old), count / len(new), len(new))
     if spike.p_value < MAX_P_VALUE and _is_large(spike) and not size.effect >= MIN_SHARE_CHANGE / 2:
-        text = f"{value:,.6g} was {percent_text(spike.before)} of it and is {percent_text(spike.after)}"
-        yield change(name, "share", spike, text)
+        yield change(name, "share", spike, value=value)
     shape = distance(old, new)
     if shape.effect >= MIN_DISTANCE and shape.p_value < MAX_P_VALUE:
-        text = f"its distribution moved (median {shape.before:,.4g}, now {shape.after:,.4g})"
-        yield change(name, "distribution", shape, text)
+        yield change(name, "distribution", shape)
 
 
 def _mixed_unit(old: NDArray[np.float64], outside: NDArray[np.float64]) -> int | None:

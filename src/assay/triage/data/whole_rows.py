@@ -11,7 +11,6 @@ import xxhash
 from numpy.typing import NDArray
 from scipy import stats
 
-from assay.base.units import percent_text
 from assay.triage.data.kinds import ColumnKind, is_number
 from assay.triage.data.rows import VersionRows, is_missing
 from assay.triage.data.sizes import (
@@ -77,10 +76,7 @@ def duplicate_changes(old: Digests, new: Digests, rng: np.random.Generator) -> I
         shares.append((float(is_copy.mean()) if len(some) == len(digests) else float(_copies(some).mean()), len(some)))
     size = share_change(shares[0][0], shares[0][1], shares[1][0], shares[1][1])
     if abs(size.effect) >= MIN_SHARE_CHANGE and size.p_value < MAX_P_VALUE:
-        text = (
-            f"{percent_text(size.before)} of the rows were copies of an earlier one, now {percent_text(size.after)} are"
-        )
-        yield change("duplicates", "duplicates", size, text, without(*copies))
+        yield change("duplicates", "duplicates", size, without(*copies))
 
 
 def _copies(digests: Digests) -> NDArray[np.bool_]:
@@ -103,8 +99,7 @@ def changed_values(
     share = others / len(shared)
     size = share_change(0.0, len(shared), share, len(shared))
     if share >= MIN_SHARE_CHANGE and size.p_value < MAX_P_VALUE:
-        text = f"another value in {percent_text(share)} of the {len(shared):,} rows that both have"
-        yield change(name, "values", size, text)
+        yield change(name, "values", size, rows=len(shared))
 
 
 def _once(digests: Digests) -> NDArray[np.int64]:
@@ -159,11 +154,7 @@ def label_changes(
     p_value = float(2 * stats.norm.sf(effect / error)) if effect > 0 else 1.0
     if p_value < MAX_LABEL_P_VALUE and effect >= MIN_SHARE_CHANGE:
         size = Size(0.0, effect, effect, effect - QUANTILE * error, effect + QUANTILE * error, p_value)
-        text = (
-            "it follows less from the rest of its rows, as if so many labels more had been changed: "
-            f"{percent_text(effect)}"
-        )
-        yield change(name, "labels", size, text)
+        yield change(name, "labels", size)
 
 
 def _labelled(rows: VersionRows, name: str, rng: np.random.Generator) -> VersionRows:

@@ -1,7 +1,11 @@
-"""Builds the record of a cause: a region's rates with intervals, its cost, and the next step."""
+"""Diagnoses the failures of a table of attempts.
+
+scan -> best region -> significant (p), and not explained by other factors or time (strata)? -> its ties
+     -> scan of the attempts outside, until nothing is significant
+"""
 
 from collections.abc import ItemsView, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import betaincinv, gammaincinv
@@ -9,7 +13,6 @@ from scipy.special import betaincinv, gammaincinv
 from assay.base.clock import utc_text
 from assay.base.errors import ConfigError, DataError
 from assay.base.shapes import Bool, Float64, Int64
-from assay.base.units import number_of
 from assay.records.failure_causes import (
     AdjustedRatio,
     FailureCause,
@@ -17,6 +20,7 @@ from assay.records.failure_causes import (
     FailureVerdict,
     RuledOut,
 )
+from assay.records.statement import Statement
 from assay.triage.attempts.moments import TimeWindow
 from assay.triage.attempts.table import AttemptTable
 from assay.triage.failures.adjusted import adjustments
@@ -116,29 +120,17 @@ def _lost_device_hours(
     return failed * max(1.0 - elsewhere / rate, 0.0)
 
 
-def _next(table: AttemptTable, factors: dict[str, str], ties: Ties, rate: float) -> str:
+def _next(table: AttemptTable, factors: dict[str, str], ties: Ties, rate: float) -> Statement:
     """Return the cheapest experiment that separates the ties, or else one that confirms the fix."""
     number = max(int(np.ceil(SEPARATING_ATTEMPTS / max(min(rate, 1.0), 1e-3))), 1)
-    price = ""
+    hours = None
     if table.device_hours is not None:
         hours = number * float(np.median(table.device_hours / table.attempts))
-        price = f", about {hours:.3g} device-hours"
-    if ties.is_inseparable:
-        other = ties.factors[0]
-        apart = {name: value for name, value in factors.items() if other.get(name) != value}
-        return (
-            f"run {number} attempts with {_text(apart)} and without {_text(_without(other, factors))}: if "
-            f"none fails, it is not the former{price}"
-        )
-    return f"mend or avoid {_text(factors)}, then ask 'assay triage fixed': {number} attempts{price}"
-
-
-def _without(other: dict[str, str], factors: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in other.items() if factors.get(name) != value}
-
-
-def _text(factors: dict[str, str]) -> str:
-    return " + ".join(f"{name}={value}" for name, value in factors.items())
+    values: dict[str, Any] = {"attempts": number, "device_hours": hours}
+    if not ties.is_inseparable:
+        return Statement(code="avoid and check", values={**values, "factors": factors})
+    ours, others = factors.items(), ties.factors[0].items()
+    return Statement(code="separate", values={**values, "with": dict(ours - others), "without": dict(others - ours)})
 
 
 LEVEL = 0.05
@@ -175,12 +167,12 @@ def diagnose(
     """Diagnose the failures of a table, or of a window of it."""
     chosen, before = _windows(table, window, baseline)
     left_out = _left_out(chosen)
-    if problem := _nothing_to_scan(chosen, left_out):
-        return _nothing(chosen, before, problem, left_out)
+    if (problem := _nothing_to_scan(chosen, left_out)) is not None:
+        return _record(chosen, before, problem, left_out)
     expected = None if before is None else expected_failures(chosen, before)
     first = scan(chosen, expected, rng=rng)
     if not first.regions:
-        return _nothing(chosen, before, "no region failed more often than the rest.", left_out, first)
+        return _record(chosen, before, Statement(code="no region"), left_out, scanned=first)
     causes, ruled_out, rest, found = list[FailureCause](), list[RuledOut](), chosen, first
     while len(causes) < MAX_CAUSES and found.p_value(found.regions[0].score) <= LEVEL:
         classified = _classify_regions(rest, found, is_surge=expected is not None, known=ruled_out)
@@ -206,7 +198,8 @@ def diagnose(
             break
     if before is not None:
         causes += _suspected(chosen, first, causes)
-    return _diagnosis(chosen, before, first, causes, ruled_out, left_out)
+    because = _reason(first, [cause for cause in causes if cause.is_confirmed])
+    return _record(chosen, before, because, left_out, scanned=first, causes=causes, ruled_out=ruled_out)
 
 
 def _suspected(table: AttemptTable, found: Scan, causes: list[FailureCause]) -> list[FailureCause]:
@@ -247,35 +240,35 @@ def _span_text(at_s: Float64[np.ndarray, "row"]) -> str:
     return f"the table's are from {utc_text(float(at_s.min()))} to {utc_text(float(at_s.max()))}"
 
 
-def _left_out(table: AttemptTable) -> dict[str, str]:
+def _left_out(table: AttemptTable) -> dict[str, Statement]:
     """Return factors that no scan can test, with the reason."""
     found = {}
     for factor in table.factors:
         counts = np.bincount(factor.codes, table.attempts[factor.rows], minlength=len(factor.values))
         present = int((counts > 0).sum())
         if present == 0:
-            found[factor.name] = "no attempt has a value"
+            found[factor.name] = Statement(code="no value")
         elif present == 1 and len(factor.rows) == table.num_rows:
-            found[factor.name] = "all attempts have one value"
+            found[factor.name] = Statement(code="one value")
         elif counts.max() < MIN_UNITS:
-            found[factor.name] = f"no value is shared by {MIN_UNITS} attempts"
+            found[factor.name] = Statement(code="no shared value", values={"least": MIN_UNITS})
     return found
 
 
-def _nothing_to_scan(table: AttemptTable, left_out: dict[str, str]) -> str:
-    """Return why nothing can be found, or an empty text."""
+def _nothing_to_scan(table: AttemptTable, left_out: dict[str, Statement]) -> Statement | None:
+    """Return why nothing can be found."""
     if table.num_rows == 0:
-        return "there is no attempt."
+        return Statement(code="no attempt")
     if table.failures.sum() == 0:
-        return "no attempt failed."
+        return Statement(code="no failure")
     if table.exposure is None and (table.failures == table.attempts).all():
-        return "every attempt failed, so nothing tells those apart that would not have."
+        return Statement(code="all failed")
     if table.has_units and table.num_units() < MIN_UNITS:
-        return f"the attempts are of {table.num_units()} unit(s), and a cause rests on at least {MIN_UNITS}."
+        return Statement(code="few units", values={"units": table.num_units(), "least": MIN_UNITS})
     if len(left_out) == len(table.factors):
-        reasons = "; ".join(f"{name}: {why}" for name, why in left_out.items())
-        return f"no factor can be at fault: {reasons or 'the table has none'}."
-    return ""
+        reasons = {name: reason.model_dump() for name, reason in left_out.items()}
+        return Statement(code="no factor", values={"reasons": reasons})
+    return None
 
 
 def _classify_regions(
@@ -293,13 +286,14 @@ def _classify_regions(
         if _is_longer_name(table, region, inside) or region_factors(table, region).items() in idle:
             continue
         ratios = adjustments(table, inside, region.factors)
-        verdict = "" if is_surge else explained_away(ratios) or _idle_factor(table, region)
-        if verdict is None:
-            refined.append(_CandidateRegion(region, ratios))
-        elif verdict:
-            ruled_out.append(_ruled_out(table, region, inside, ratios, verdict))
+        because = None if is_surge else explained_away(ratios)
+        has_idle_factor = False
+        if because is None and not is_surge:
+            because, has_idle_factor = _idle_factor(table, region)
+        if because is not None:
+            ruled_out.append(_ruled_out(table, region, inside, ratios, because))
         else:
-            candidates.append(_CandidateRegion(region, ratios))
+            (refined if has_idle_factor else candidates).append(_CandidateRegion(region, ratios))
         if len(candidates) == MAX_CANDIDATES:
             break
     idle = [ruled_out_region.factors.items() for ruled_out_region in (*known, *ruled_out)]
@@ -317,7 +311,7 @@ def _ruled_out(
     region: Region,
     inside: Bool[np.ndarray, "row"],
     ratios: tuple[AdjustedRatio, ...],
-    because: str,
+    because: Statement,
 ) -> RuledOut:
     rate, elsewhere = region_rates(table, inside)
     return RuledOut(
@@ -331,20 +325,18 @@ def _ruled_out(
     )
 
 
-def explained_away(ratios: tuple[AdjustedRatio, ...]) -> str:
-    """Return why a region is not a cause, by its successive ratios; empty if it may be one.
+def explained_away(ratios: tuple[AdjustedRatio, ...]) -> Statement | None:
+    """Return why a region is not a cause, by its successive ratios; None if it may be one.
 
     A region is explained away if its last ratio may be 1 and its interval lies below the unadjusted ratio. If
     the intervals overlap, nothing is concluded: strata are chosen for what they explain and regions for what
     they do not, so a close miss carries no information.
     """
-    if len(ratios) < 2:
-        return ""
+    if len(ratios) < 2 or ratios[-1].low > 1.0 or ratios[-1].high >= ratios[0].low:
+        return None
     plain, last = ratios[0], ratios[-1]
-    within = ", ".join(last.within)
-    if last.low <= 1.0 and last.high < plain.low:
-        return f"it fails {plain.ratio:.1f} times as often as the rest, and {last.ratio:.1f} times within {within}"
-    return ""
+    values = {"ratio": plain.ratio, "adjusted": last.ratio, "within": list(last.within)}
+    return Statement(code="explained", values=values)
 
 
 def _parents(table: AttemptTable, region: Region) -> list[tuple[int, Bool[np.ndarray, "row"]]]:
@@ -362,19 +354,19 @@ def _is_longer_name(table: AttemptTable, region: Region, inside: Bool[np.ndarray
     return len(region.factors) > 1 and any(parent.sum() == inside.sum() for _, parent in _parents(table, region))
 
 
-def _idle_factor(table: AttemptTable, region: Region) -> str | None:
-    """Return why one of a region's factors is not a cause given the others; None if one has no visible
-    effect; empty if all count."""
+def _idle_factor(table: AttemptTable, region: Region) -> tuple[Statement | None, bool]:
+    """Return why one of a region's factors is not a cause given the others, and whether one has no visible
+    effect."""
     is_idle = False
     for position, parent in _parents(table, region) if len(region.factors) > 1 else ():
         index = region.factors[position]
-        name, value = table.factors[index].name, table.factors[index].values[region.values[position]]
         part = table.where(parent)
         ratios = adjustments(part, holds(part, index, region.values[position]), region.factors)
-        if because := explained_away(ratios):
-            return f"within the rest of it, {name}={value} {because[3:]}"
+        if (explained := explained_away(ratios)) is not None:
+            factor = {table.factors[index].name: table.factors[index].values[region.values[position]]}
+            return Statement(code="explained factor", values={**explained.values, "factor": factor}), True
         is_idle |= not ratios or ratios[0].low <= 1.0
-    return None if is_idle else ""
+    return None, is_idle
 
 
 def holds(table: AttemptTable, index: int, value: int) -> Bool[np.ndarray, "row"]:
@@ -405,64 +397,38 @@ def _overlap(weighted: Float64[np.ndarray, "row"], one: Int64[np.ndarray, "a"], 
     return shared / max(float(weighted[one].sum()), float(weighted[other].sum()), 1e-12)
 
 
-def _diagnosis(
+def _reason(scanned: Scan, confirmed: Sequence[FailureCause]) -> Statement:
+    if not confirmed:
+        p_value = scanned.p_value(scanned.regions[0].score)
+        return Statement(code="not on record" if p_value <= LEVEL else "chance", values={"p_value": p_value})
+    if confirmed[0].is_inseparable:
+        return Statement(code="inseparable")
+    return Statement(code="regions", values={"regions": len(confirmed)})
+
+
+def _verdict(because: Statement) -> FailureVerdict:
+    if because.code == "regions":
+        return "cause" if because.values["regions"] == 1 else "several"
+    return "unidentifiable" if because.code in ("not on record", "inseparable") else "nothing"
+
+
+def _record(
     table: AttemptTable,
     before: AttemptTable | None,
-    first: Scan,
-    causes: list[FailureCause],
-    ruled_out: list[RuledOut],
-    left_out: dict[str, str],
-) -> FailureDiagnosis:
-    verdict: FailureVerdict = "nothing"
-    confirmed = [cause for cause in causes if cause.is_confirmed]
-    p_value = confirmed[0].p_value if confirmed else first.p_value(first.regions[0].score)
-    because = f"nothing stands out more than luck allows (p = {p_value:.2g})."
-    if not confirmed and p_value <= LEVEL:
-        verdict = "unidentifiable"
-        because = (
-            "failures are not spread as luck would spread them, but no factor on record explains it once the "
-            "others and time are held: look for what the table does not name."
-        )
-    elif confirmed and confirmed[0].is_inseparable:
-        verdict = "unidentifiable"
-        because = "something is at fault, and factors that never vary apart cannot be told apart: see its ties."
-    elif confirmed:
-        verdict = "cause" if len(confirmed) == 1 else "several"
-        because = f"{number_of(len(confirmed), 'region fails', 'regions fail')} too often."
-    return _of_table(
-        table, before, verdict=verdict, because=because, p_value=p_value, causes=causes, ruled_out=ruled_out,
-        left_out=left_out, correlation=first.correlation,
-    )  # fmt: skip
-
-
-def _nothing(
-    table: AttemptTable,
-    before: AttemptTable | None,
-    because: str,
-    left_out: dict[str, str],
-    found: Scan | None = None,
-) -> FailureDiagnosis:
-    return _of_table(
-        table, before, verdict="nothing", because=because, p_value=None if found is None else 1.0, causes=[],
-        ruled_out=[], left_out=left_out, correlation=0.0 if found is None else found.correlation,
-    )  # fmt: skip
-
-
-def _of_table(
-    table: AttemptTable,
-    before: AttemptTable | None,
+    because: Statement,
+    left_out: dict[str, Statement],
     *,
-    verdict: FailureVerdict,
-    because: str,
-    p_value: float | None,
-    causes: list[FailureCause],
-    ruled_out: list[RuledOut],
-    left_out: dict[str, str],
-    correlation: float,
+    scanned: Scan | None = None,
+    causes: Sequence[FailureCause] = (),
+    ruled_out: Sequence[RuledOut] = (),
 ) -> FailureDiagnosis:
     size = float(table.size().sum())
+    confirmed = [cause.p_value for cause in causes if cause.is_confirmed]
+    p_value = None if scanned is None else 1.0
+    if scanned is not None and scanned.regions:
+        p_value = confirmed[0] if confirmed else scanned.p_value(scanned.regions[0].score)
     return FailureDiagnosis(
-        verdict=verdict,
+        verdict=_verdict(because),
         because=because,
         p_value=p_value,
         attempts=int(table.attempts.sum()),
@@ -470,7 +436,7 @@ def _of_table(
         rate=float(table.failures.sum()) / size if size else 0.0,
         baseline_rate=None if before is None else float(before.failures.sum() / before.size().sum()),
         units=table.num_units(),
-        unit_correlation=correlation,
+        unit_correlation=0.0 if scanned is None else scanned.correlation,
         causes=tuple(causes),
         ruled_out=tuple(ruled_out[:MAX_TIES]),
         left_out=left_out,

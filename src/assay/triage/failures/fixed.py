@@ -8,7 +8,6 @@ further attempt of a unit counts less: its factor is raised to a power below 1, 
 """
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 from scipy.special import betainc, betaln
@@ -16,6 +15,7 @@ from scipy.special import betainc, betaln
 from assay.base.errors import ConfigError
 from assay.base.shapes import Float64
 from assay.records.fix_check import FixCheck
+from assay.records.statement import Statement
 from assay.statistics.failure_rate import rate_lower, rate_upper
 from assay.triage.attempts.table import AttemptTable
 from assay.triage.failures.unit_correlation import likeness
@@ -24,13 +24,6 @@ DECIDES = 20.0
 """The e-value that decides: at most 5% false decisions."""
 MAX_MORE = 1_000_000
 """Upper bound of the search for further attempts."""
-
-
-class _Verdicts(NamedTuple):
-    """E-values after each attempt."""
-
-    fixed: Float64[np.ndarray, "attempt"]
-    worse: Float64[np.ndarray, "attempt"]
 
 
 def check_fix(table: AttemptTable, since_s: float) -> FixCheck:
@@ -44,16 +37,18 @@ def check_fix(table: AttemptTable, since_s: float) -> FixCheck:
     before, after = table.where(table.at_s < since_s), table.where(table.at_s >= since_s)
     correlation = _correlation(before)
     low, high = _bounds(before, correlation)
-    verdicts, weights = _e_values_after(after, correlation, low, high)
-    decided = [(first, name) for name, values in verdicts._asdict().items() if (first := _first(values)) is not None]
+    weights = _weights(after, correlation)
+    fixed, worse = _e_values_after(after, weights, low, high)
+    verdicts = {"fixed": fixed, "worse": worse}
+    decided = [(first, name) for name, values in verdicts.items() if (first := _first(values)) is not None]
     first, verdict = min(decided, default=(None, "undecided"))
     more = 0 if verdict == "fixed" else _more_needed(after, weights, low)
     return FixCheck(
         verdict=verdict,
         because=_reason(verdict, before, after, more),
         decided_after=first,
-        e_value=_last(verdicts.fixed, first),
-        worse_e_value=_last(verdicts.worse, first),
+        e_value=_last(fixed, first),
+        worse_e_value=_last(worse, first),
         baseline_rate=_rate(before),
         baseline_low=low,
         baseline_high=high,
@@ -93,14 +88,14 @@ def _weights(table: AttemptTable, correlation: float) -> Float64[np.ndarray, "ro
 
 
 def _e_values_after(
-    after: AttemptTable, correlation: float, low: float, high: float
-) -> tuple[_Verdicts, Float64[np.ndarray, "row"]]:
+    after: AttemptTable, weights: Float64[np.ndarray, "row"], low: float, high: float
+) -> tuple[Float64[np.ndarray, "attempt"], Float64[np.ndarray, "attempt"]]:
+    """Return after each attempt the evidence that the rate is below `low`, and that it is above `high`."""
     assert after.at_s is not None
-    weights = _weights(after, correlation)
     order = np.argsort(after.at_s, kind="stable")
     failed = np.cumsum((weights * after.failures)[order])
     passed = np.cumsum((weights * (1.0 - after.failures))[order])
-    return _Verdicts(e_values(failed, passed, low), e_values(passed, failed, 1.0 - high)), weights
+    return e_values(failed, passed, low), e_values(passed, failed, 1.0 - high)
 
 
 def e_values(
@@ -153,16 +148,13 @@ def _rate(table: AttemptTable) -> float | None:
     return float(table.failures.mean()) if table.num_rows else None
 
 
-def _reason(verdict: str, before: AttemptTable, after: AttemptTable, more: int | None) -> str:
+def _reason(verdict: str, before: AttemptTable, after: AttemptTable, more: int | None) -> Statement:
     if before.num_rows == 0:
-        return "there is no attempt before that moment to compare with."
+        return Statement(code="nothing before")
     if before.failures.sum() == 0:
-        return "nothing failed before that moment, so there is nothing that could be fixed."
-    if verdict == "fixed":
-        return "attempts fail less often than before, at the least that the old rate may have been."
-    if verdict == "worse":
-        return "attempts fail more often than before, at the most that the old rate may have been."
+        return Statement(code="no failure before")
+    if verdict != "undecided":
+        return Statement(code=verdict)
     if more is None:
-        return "no number of attempts without a failure would decide it."
-    been = "no attempt was made since" if after.num_rows == 0 else "the attempts since do not decide it"
-    return f"{been}: {more} more without a failure would."
+        return Statement(code="undecidable")
+    return Statement(code="undecided" if after.num_rows else "no attempt since", values={"attempts": more})

@@ -18,14 +18,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from assay.base.shapes import Bool, Float64
-from assay.base.units import percent_text
 from assay.records.commit_bisection import CommitBisection, SkippedCommit, SuspectCommit
 from assay.triage.slow.blocks import (
     S_PER_HOUR,
     Block,
     BlockComparison,
     BlockRules,
-    change_text,
     effect_of,
     ratio_fields,
 )
@@ -156,36 +154,20 @@ class CommitLine(NamedTuple):
     unchanged: int
     """Number of commits that change nothing in the package."""
 
-    def text(self, index: int) -> str:
-        return f"{self.commits[index][:10]} ({self.subjects[index]})"
-
 
 def no_bisection(
     ends: BlockComparison, line: CommitLine, rules: BlockRules, plan: Mapping[str, int], sources: dict[str, str]
 ) -> CommitBisection:
     """Build the record if GOOD and BAD do not differ, or not measurably."""
-    is_same = ends.verdict == "same"
-    measured = f"a step of BAD takes {change_text(ends.effect)} than one of GOOD"
-    conclusion = (
-        f"a change of {rules.least:.1%} or more is ruled out, so there is nothing to look for between them"
-        if is_same
-        else "that is neither a change nor none yet, and no commit between them was measured"
-    )
     return CommitBisection.model_validate(
         {
             **_common(line, rules, plan, sources, ends.blocks),
             **ratio_fields(ends.effect),
-            "verdict": "no_difference" if is_same else "undecided",
-            "because": f"{measured}: {conclusion}.",
+            "verdict": "no_difference" if ends.verdict == "same" else "undecided",
             "culprits": (),
             "probability": None,
             "suspects": (),
             "skipped": (),
-            "next": (
-                "look for the cause elsewhere: the machine, the data, or what is installed."
-                if is_same
-                else "raise --most-blocks, --budget or --steps, or measure on a quieter machine."
-            ),
         }
     )
 
@@ -206,7 +188,6 @@ def bisection(
             **_common(line, rules, plan, sources, [block for some in blocks.values() for block in some]),
             **ratio_fields(effect),
             "verdict": verdict,
-            "because": _reason(found, line, change_text(effect)),
             "culprits": tuple(line.commits[index] for index in found.culprits),
             "probability": found.probability,
             "suspects": _suspects(found, blocks, line),
@@ -214,21 +195,8 @@ def bisection(
                 SkippedCommit(commit=line.commits[index], subject=line.subjects[index], because=why)
                 for index, why in found.skipped.items()
             ),
-            "next": _next(found, line),
         }
     )
-
-
-def suspect_text(found: Bisected, line: CommitLine) -> str:
-    """Return the most probable commit so far."""
-    return f"{_culprits(found, line)} with probability {percent_text(found.probability)}"
-
-
-def _culprits(found: Bisected, line: CommitLine) -> str:
-    first, *others = found.culprits
-    if not others:
-        return line.text(first)
-    return f"one of {len(found.culprits)} commits, {line.text(first)} to {line.text(others[-1])},"
 
 
 def _common(
@@ -267,25 +235,3 @@ def _suspects(found: Bisected, blocks: Mapping[int, Sequence[Block]], line: Comm
                 )
             )
     return tuple(suspects)
-
-
-def _reason(found: Bisected, line: CommitLine, change: str) -> str:
-    if not found.is_decided:
-        return (
-            "BAD differs from GOOD, but no commit has enough of the probability yet; the most has "
-            f"{suspect_text(found, line)}."
-        )
-    apart = "" if len(found.culprits) == 1 else " All but the last do not run."
-    return (
-        f"from {_culprits(found, line)} on, a step takes {change} than before (probability "
-        f"{percent_text(found.probability)}).{apart}"
-    )
-
-
-def _next(found: Bisected, line: CommitLine) -> str:
-    if not found.is_decided:
-        return "raise --most-blocks, --budget or --steps: what was measured so far has to be measured anew."
-    if len(found.culprits) == 1:
-        commit = line.commits[found.culprits[0]][:10]
-        return f"'git show {commit}'; 'assay triage slow --ab {commit}^ {commit} RECIPE' says in which phase."
-    return "read these commits; or make those that do not run work, with what broke them undone."

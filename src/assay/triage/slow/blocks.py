@@ -16,21 +16,20 @@ Contains no process handling: the measurement is a parameter.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from assay.base.shapes import Float64
-from assay.base.units import duration_text, number_of
 from assay.records.side_by_side import PhaseDifference, SideBySide, VariantBlock
+from assay.statistics.robust import robust_sigma
 
 PRIOR_VARIANCE = 4.0
 """In units of a block's variance. It affects when to stop, not the error rate."""
+S_PER_HOUR = 3600.0
 MAX_BLOCKS = 10_000
 """Upper bound of the search for the number of blocks."""
 CLIP_SIGMAS = 4.0
-MAD_SIGMAS = 1.4826
-"""Sigma of a normal distribution divided by its median absolute deviation."""
 
 BlockVerdict = Literal["slower", "faster", "same", "undecided"]
 
@@ -69,8 +68,7 @@ def block_of(a: CountedSteps, b: CountedSteps, *, device_s: float) -> Block:
 
 
 def _clipped_mean(values: Float64[np.ndarray, "step"]) -> float:
-    middle = float(np.median(values))
-    width = CLIP_SIGMAS * MAD_SIGMAS * float(np.median(np.abs(values - middle)))
+    middle, width = float(np.median(values)), CLIP_SIGMAS * robust_sigma(values)
     # Where most are equal, the rest is no spike but all that there is to see.
     clipped = np.clip(values, middle - width, middle + width) if width > 0.0 else values
     return float(clipped.mean())
@@ -204,9 +202,6 @@ def measure_phase_changes(blocks: Sequence[Block], *, error: float) -> dict[str,
     return found
 
 
-S_PER_HOUR = 3600.0
-
-
 def side_by_side(
     found: BlockComparison,
     rules: BlockRules,
@@ -226,7 +221,6 @@ def side_by_side(
             "a": a,
             "b": b,
             "verdict": found.verdict,
-            "because": _reason(found, rules, phase_changes, phase),
             **ratio_fields(found.effect),
             "least": rules.least,
             "error": rules.error,
@@ -239,26 +233,15 @@ def side_by_side(
                 VariantBlock(ratio=math.exp(block.log_ratio), a_s=dict(block.a_s), b_s=dict(block.b_s))
                 for block in found.blocks
             ),
-            "next": _next(found, rules, phase),
+            "blocks_needed": _blocks_needed(found, rules),
             "sources": sources,
         }
     )
 
 
-def ratio_fields(effect: BlockEffect) -> dict[str, float | None]:
+def ratio_fields(effect: BlockEffect) -> dict[str, Any]:
     """Return a log ratio as `ratio`, `low`, `high`; None for an infinite end."""
     return {"ratio": math.exp(effect.mean), "low": _end(effect.low), "high": _end(effect.high)}
-
-
-def change_text(effect: BlockEffect) -> str:
-    """Return a log ratio as text: `5.3% longer (1.9% to 8.8%)`, with the interval in the direction of the
-    mean."""
-    sign, word = (1.0, "longer") if effect.mean >= 0.0 else (-1.0, "less")
-    shown = f"{abs(math.expm1(effect.mean)):.1%} {word}"
-    if math.isinf(effect.low):
-        return shown
-    ends = sorted(sign * math.expm1(end) for end in (effect.low, effect.high))
-    return f"{shown} ({ends[0]:.1%} to {ends[1]:.1%})"
 
 
 def _end(log_ratio: float) -> float | None:
@@ -281,27 +264,8 @@ def _phase(found: BlockComparison, phase_changes: dict[str, PhaseChange]) -> str
     return max(significant or changes, key=lambda name: sign * changes[name].mean)
 
 
-def _reason(found: BlockComparison, rules: BlockRules, phase_changes: dict[str, PhaseChange], phase: str | None) -> str:
-    measured = f"a step of B takes {change_text(found.effect)} than one of A"
-    if found.verdict == "same":
-        return f"{measured}: a change of {rules.least:.1%} or more is ruled out."
-    if phase is None:
-        return f"{measured}: neither a change nor that there is none of {rules.least:.1%} can be told yet."
-    a_s, b_s, _ = phase_changes[phase]
-    return f"{measured}; {phase} most, {duration_text(b_s)} for {duration_text(a_s)}."
-
-
-def _next(found: BlockComparison, rules: BlockRules, phase: str | None) -> str:
-    if found.verdict == "same":
-        return "look for the cause elsewhere: the machine, the data, or what else changed."
-    if phase is not None:
-        return f"profile {phase} on both sides: that is where the time goes."
-    blocks = blocks_to_decide(found.effect, found.noise(), rules) if len(found.blocks) > 1 else None
-    if blocks is None:
-        return "raise --most-blocks, or --budget: so few blocks say nothing."
-    blocks = max(blocks, len(found.blocks) + 1)
-    cost = found.device_s() / len(found.blocks) * blocks / S_PER_HOUR
-    return (
-        f"about {number_of(blocks, 'block')} in all would decide (--most-blocks {blocks}, {cost:.2g} "
-        "device-hours); fewer with more --steps in each, or on a quieter machine."
-    )
+def _blocks_needed(found: BlockComparison, rules: BlockRules) -> int | None:
+    if found.verdict != "undecided" or len(found.blocks) < 2:
+        return None
+    blocks = blocks_to_decide(found.effect, found.noise(), rules)
+    return None if blocks is None else max(blocks, len(found.blocks) + 1)

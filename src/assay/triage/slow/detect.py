@@ -15,6 +15,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from assay.base.shapes import Float64
+from assay.statistics.robust import MAD_SIGMAS
 
 MIN_SEGMENT = 5
 """Minimal measurements of a segment."""
@@ -22,8 +23,6 @@ PENALTY = 4.0
 RUNNING = 5
 """Window of the running median."""
 CLIP_SIGMAS = 4.0
-MAD_SIGMAS = 1.4826
-"""Sigma of a normal distribution divided by its median absolute deviation."""
 MAX_ROUNDS = 10
 RANKS_P = 0.1
 """Maximal p-value of the rank test (Mann-Whitney), divided by the length of the series."""

@@ -17,7 +17,7 @@ from scipy.special import chdtrc, ndtri
 from assay.base.errors import ConfigError
 from assay.base.shapes import Float64, Int64
 from assay.records.slow_changes import SlowChange, SlowChanges
-from assay.triage.slow.detect import MIN_SEGMENT, LevelChange, LevelNoise, find_levels
+from assay.triage.slow.detect import LevelChange, LevelNoise, find_levels
 from assay.triage.slow.series import MeasuredSeries
 
 NEAR = 10
@@ -158,12 +158,10 @@ def _is_contradicted(
     return bool(chdtrc(freedom, (counts * means**2).sum() / noise.long_run_variance()) < CONTRADICTED_P)
 
 
-def separating_runs(changed: Sequence[ChangedFactor], change: LevelChange, noise: LevelNoise) -> tuple[str, int]:
-    """Return which runs would separate factors that changed together, and how many."""
-    first, *rest = changed
-    others = ", ".join(f"{factor.name}={factor.before or 'what it was'}" for factor in rest)
+def separating_runs(change: LevelChange, noise: LevelNoise) -> int:
+    """Return how many runs with one changed factor alone would separate factors that changed together."""
     number = math.ceil(noise.long_run_variance() * (2.0 * SURE_Z / change.difference) ** 2)
-    return f"{first.name}={first.after or 'what it is'} with {others}", max(number, MIN_PER_SIDE)
+    return max(number, MIN_PER_SIDE)
 
 
 INTERVAL_Z = float(ndtri(0.975))
@@ -174,7 +172,7 @@ SURE_EFFECT_Z = float(ndtri(0.995))
 def explain_changes(series: MeasuredSeries, *, least: float) -> SlowChanges:
     """Return all lasting changes of at least the share `least` of the level."""
     if not 0.0 < least < 1.0:
-        raise ConfigError(f"--least {least:g}: expected a share of the level between 0 and 1, e.g. 0.005.")
+        raise ConfigError(f"--effect {least:g}: expected a share of the level between 0 and 1, e.g. 0.005.")
     values = series.values
     is_positive = len(values) > 0 and bool((values > 0).all())
     scaled = np.log(values) if is_positive else values
@@ -187,21 +185,12 @@ def explain_changes(series: MeasuredSeries, *, least: float) -> SlowChanges:
         noise=levels.noise.sigma,
         correlation=levels.noise.correlation,
         changes=changes,
-        because=_reason(len(values), changes),
         sources=dict(series.sources),
     )
 
 
 def _level(values: Float64[np.ndarray, "row"]) -> float:
     return float(np.median(np.abs(values))) if len(values) else 0.0
-
-
-def _reason(number: int, changes: Sequence[SlowChange]) -> str:
-    if number < 2 * MIN_SEGMENT:
-        return f"{number} measurements tell nothing: a change needs {MIN_SEGMENT} on either side of it."
-    if not changes:
-        return "no lasting change is greater than the noise."
-    return f"{len(changes)} lasting change{'s' if len(changes) > 1 else ''} of level, spikes aside."
 
 
 def _change(
@@ -231,10 +220,9 @@ def _change(
         p_value=change.p_value,
         phase=_increased_phase(series, change),
         verdict=verdict,
-        because=_why(verdict, changed),
         changed={factor.name: (factor.before, factor.after) for factor in changed},
         assigned={"+".join(effect.factors): natural(effect.difference) for effect in effects},
-        next=_next(verdict, changed, effects, change, noise),
+        runs_needed=separating_runs(change, noise) if verdict == "unidentifiable" and len(changed) > 1 else None,
     )
 
 
@@ -268,32 +256,3 @@ def _increased_phase(series: MeasuredSeries, change: LevelChange) -> str | None:
             moved[name] = float(np.nanmedian(after) - np.nanmedian(before)) * math.copysign(1, change.difference)
     most = max(moved, key=moved.__getitem__, default=None)
     return most if most is not None and moved[most] > 0.0 else None
-
-
-def _why(verdict: str, changed: Sequence[ChangedFactor]) -> str:
-    names = ", ".join(factor.name for factor in changed)
-    if verdict == "unexplained":
-        return "no factor on record changed there."
-    if verdict == "assigned":
-        return f"{names} changed alone." if len(changed) == 1 else "runs that cross tell the factors apart."
-    if any(not factor.before or not factor.after for factor in changed):
-        return f"{names}: what it was is not on record on one side of the change."
-    return f"{names} changed together, and too few runs have one without the other."
-
-
-def _next(
-    verdict: str,
-    changed: Sequence[ChangedFactor],
-    effects: Sequence[FactorEffect],
-    change: LevelChange,
-    noise: LevelNoise,
-) -> str:
-    if verdict == "unexplained":
-        return "look at what is not on record: --factors names further columns."
-    if verdict == "assigned":
-        name = "+".join(max(effects, key=lambda effect: abs(effect.difference)).factors)
-        return f"compare runs that differ in {name} alone, to confirm it before it is undone."
-    if len(changed) == 1:
-        return f"record {changed[0].name} in every run."
-    run, number = separating_runs(changed, change, noise)
-    return f"{number} runs of {run}."

@@ -180,9 +180,6 @@ def _keep(kinds: dict[str, Named], named: Named) -> None:
             del kinds[key]
 
 
-WITHOUT_FACTORS = "logs alone have no factors: what failures share is asked of runs on record."
-
-
 def read_symptoms(sources: Sequence[Path], failures: Sequence[RecordedSymptom] = ()) -> Symptoms:
     """Read log files, folders with the logs of one attempt, and recorded failures."""
     logs = tuple(log for source in sources for log in _of_source(source))
@@ -190,7 +187,6 @@ def read_symptoms(sources: Sequence[Path], failures: Sequence[RecordedSymptom] =
         logs=logs,
         failures=tuple(failures),
         signatures=signatures(logs, failures),
-        shared_because=WITHOUT_FACTORS,
     )
 
 

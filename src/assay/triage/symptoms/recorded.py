@@ -19,6 +19,7 @@ from assay.records.failure import Failure, FailureKind
 from assay.records.incident import Incident
 from assay.records.run import Attempt, Run
 from assay.records.symptoms import RecordedSymptom, SymptomClass
+from assay.statistics.robust import sigma_of
 from assay.store.ledger.ledger import Ledger
 from assay.store.metrics.recorded import recorded_steps
 from assay.triage.symptoms.lines import key_of
@@ -161,6 +162,6 @@ def _furthest(losses: Mapping[int, float]) -> tuple[int, float]:
     """Return the step with the largest jump of the loss, in robust standard deviations of such jumps."""
     steps, values = np.array(list(losses)), np.array(list(losses.values()))
     jumps = np.diff(values)
-    scale = 1.4826 * float(np.median(np.abs(jumps - np.median(jumps)))) or float(jumps.std()) or 1.0
+    scale = sigma_of(jumps) or 1.0
     index = int(np.abs(jumps).argmax())
     return int(steps[index + 1]), float(jumps[index] / scale)

@@ -23,8 +23,8 @@ from scipy.stats import binom
 
 from assay.base.errors import ConfigError
 from assay.base.shapes import Bool, Float64, Int64
-from assay.base.units import number_of
 from assay.records.replay import ReplayReport
+from assay.records.statement import Statement
 from assay.records.symptoms import RecordedSymptom, SharedCause
 from assay.store.ledger.ledger import Ledger
 from assay.triage.attempts.columns import text_column
@@ -44,11 +44,8 @@ NAMED = 0.2
 """Signatures with at most this p-value are listed as sharing the cause."""
 
 
-class Shared(NamedTuple):
-    """Shared causes of signatures."""
-
-    causes: tuple[SharedCause, ...]
-    because: str
+Shared = tuple[tuple[SharedCause, ...], Statement]
+"""Shared causes of signatures, and why these or none."""
 
 
 class _Region(NamedTuple):
@@ -64,11 +61,11 @@ def shared_causes(ledger: Ledger, failures: Sequence[RecordedSymptom], rng: np.r
     """Find shared causes of these failures' signatures, among all recorded attempts."""
     keys = {failure.key for failure in failures if failure.key}
     if len(keys) < 2:
-        return Shared((), f"{number_of(len(keys), 'signature')} on record: nothing to share.")
+        return (), Statement(code="few signatures", values={"signatures": len(keys)})
     try:
         columns, attempts = ledger_columns(ledger)
     except ConfigError:
-        return Shared((), "no attempt on record is over.")
+        return (), Statement(code="no attempt")
     known = [symptom_of(attempt) for attempt in attempts]
     cells = [symptom.key if symptom is not None and symptom.key in keys else None for symptom in known]
     columns = replace(
@@ -93,11 +90,12 @@ def shared_in(table: AttemptTable, rng: np.random.Generator) -> Shared:
     regions += _onset(unsigned, rng)
     found = list(_explained(unsigned, signature, regions))
     merged = _with_onsets(found)
-    because = f"{number_of(table.num_rows, 'attempt')} on record, {int(failed.sum()):,} with these signatures"
-    if not merged:
-        reason = diagnosis.because if not regions else "what stands out is of one signature"
-        return Shared((), f"{because}: {reason.rstrip('.')}.")
-    return Shared(tuple(sorted(merged, key=lambda cause: cause.p_value)), f"{because}.")
+    values = {"attempts": table.num_rows, "failures": int(failed.sum())}
+    if merged:
+        return tuple(sorted(merged, key=lambda cause: cause.p_value or 0.0)), Statement(code="shared", values=values)
+    if regions:
+        return (), Statement(code="one signature stands out", values=values)
+    return (), Statement(code="none shared", values={**values, "because": diagnosis.because.model_dump()})
 
 
 def _onset(table: AttemptTable, rng: np.random.Generator) -> list[_Region]:

@@ -13,9 +13,11 @@ from assay.base.config import read_config_file
 from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError
 from assay.base.shapes import Bool
+from assay.base.units import percent_text
 from assay.records.commit_bisection import CommitBisection
-from assay.triage.slow.bisect import CannotRun, CommitLine, bisect_commits, bisection, no_bisection, suspect_text
-from assay.triage.slow.blocks import Block, BlockRules, change_text, compare
+from assay.reporting.views.triage_statements import longer_text
+from assay.triage.slow.bisect import Bisected, CannotRun, CommitLine, bisect_commits, bisection, no_bisection
+from assay.triage.slow.blocks import Block, BlockRules, compare, ratio_fields
 from assay.workflows.ab_test.checkouts import Checkouts, CodeCommit, CodeRepository
 from assay.workflows.ab_test.compare import BlockPlan, measure_block
 from assay.workflows.ab_test.short_run import Variant, VariantError
@@ -75,7 +77,9 @@ def bisect_range(
         ends = compare(
             lambda: comparer.block(len(line.commits) - 1),
             halved,
-            lambda found: on_message(f"block {len(found.blocks)}: BAD takes {change_text(found.effect)} than GOOD"),
+            lambda found: on_message(
+                f"block {len(found.blocks)}: BAD takes {longer_text(**ratio_fields(found.effect))} than GOOD"
+            ),
         )
         if ends.verdict not in ("slower", "faster"):
             return no_bisection(ends, line, rules, plan.record_fields(), sources)
@@ -85,9 +89,16 @@ def bisect_range(
             comparer.log_ratio,
             error=halved.error,
             can_continue=lambda: rules.allow(comparer.num_blocks(), comparer.device_s()),
-            on_update=lambda found: on_message(f"block {comparer.num_blocks()}: {suspect_text(found, line)}"),
+            on_update=lambda found: on_message(f"block {comparer.num_blocks()}: {_suspect_text(found, line)}"),
         )
         return bisection(found, comparer.blocks, line, rules, plan.record_fields(), sources)
+
+
+def _suspect_text(found: Bisected, line: CommitLine) -> str:
+    """Return the most probable commits so far."""
+    first, *others = [f"{line.commits[index][:10]} ({line.subjects[index]})" for index in found.culprits]
+    named = first if not others else f"one of {len(found.culprits)} commits, {first} to {others[-1]},"
+    return f"{named} with probability {percent_text(found.probability)}"
 
 
 class _GoodComparer:
