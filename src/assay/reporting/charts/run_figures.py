@@ -34,9 +34,9 @@ from assay.reporting.charts.evidence_plots import (
 from assay.reporting.charts.label_plots import confusion_figure, fit_figure
 from assay.reporting.charts.plots import PHASES, LineChart, StackedBars, bucketed, phase_totals
 from assay.reporting.charts.timeline_plot import timeline_plot
-from assay.reporting.document import Drawing, Figure, Size, Table, figure, legend_of, name, number
+from assay.reporting.document import Cell, Drawing, Figure, Size, Table, Text, Tone, figure, legend_of, name, number
 from assay.reporting.values import device_hours_text, estimate_text
-from assay.reporting.views.run import RunView
+from assay.reporting.views.run import AttemptView, RunView
 from assay.reporting.views.run_page import RunPage
 from assay.reporting.views.series import GRADER_REWARD, THROUGHPUT, VALIDATION_CURVE, Curves, Series
 from assay.statistics.classifier.curves import RocCurve, ScoreHistogram
@@ -209,8 +209,9 @@ def rewards_table(figures: Sequence[Figure]) -> Table:
     """Return what changed from the first to the last steps, given the figures of a run on rewards."""
     rows = []
     for drawn in figures:
-        chart = drawn.chart
-        for series in chart.series if isinstance(chart, LineChart) and chart.ends > 1 else ():
+        if not isinstance(chart := drawn.chart, LineChart) or chart.ends == 1:
+            continue
+        for series in chart.series:
             if (ends := chart.end_texts(series)) is not None:
                 first, last, size = ends
                 title = f"{drawn.title}: {series.name}" if len(chart.series) > 1 else drawn.title
@@ -361,6 +362,14 @@ def _uninterrupted(run: RunView) -> str:
     return "Nothing interrupted it."
 
 
+def _outcome(run: RunView, attempt: AttemptView) -> Text:
+    # Nobody was left to write down how it ended.
+    is_gone = attempt.outcome == "running" and run.status == "gone"
+    outcome = "gone" if is_gone else attempt.outcome
+    tones: dict[str, Tone] = {"succeeded": "good", "preempted": "open", "running": "open"}
+    return Cell(outcome, tones.get(outcome, "bad"))
+
+
 def _life(run: RunView) -> Figure:
     num_kills = sum(attempt.outcome in ("killed", "failed") for attempt in run.attempts)
     counts = f"{number_of(len(run.attempts), 'attempt')} with {number_of(len(run.commits), 'commit')}"
@@ -373,13 +382,13 @@ def _life(run: RunView) -> Figure:
         + (f"A cross is where an attempt died.{fall if run.lost_steps else ''}" if num_kills else _uninterrupted(run)),
         table=Table.of(
             run.attempts,
-            ("attempt", lambda attempt: str(attempt.attempt)),
-            ("ranks", lambda attempt: str(attempt.world_size)),
-            ("began", lambda attempt: utc_text(attempt.started)),
-            ("took", lambda attempt: "—" if attempt.held_s is None else duration_text(attempt.held_s)),
-            ("from step", lambda attempt: f"{attempt.start_step:,}"),
-            ("to step", lambda attempt: "—" if attempt.end_step is None else f"{attempt.end_step:,}"),
-            ("outcome", lambda attempt: attempt.outcome),
+            (number("attempt"), lambda attempt: str(attempt.attempt)),
+            (number("ranks"), lambda attempt: str(attempt.world_size)),
+            (name("began", drop_order=2), lambda attempt: utc_text(attempt.started)),
+            (number("took"), lambda attempt: "—" if attempt.held_s is None else duration_text(attempt.held_s)),
+            (number("from step"), lambda attempt: f"{attempt.start_step:,}"),
+            (number("to step"), lambda attempt: "—" if attempt.end_step is None else f"{attempt.end_step:,}"),
+            (name("outcome"), lambda attempt: _outcome(run, attempt)),
             ("reason", lambda attempt: attempt.reason or "—"),
         ),
     )

@@ -7,7 +7,7 @@ import yaml
 
 from assay.base.clock import utc_text
 from assay.base.units import bytes_text, count_text, duration_text, number_of
-from assay.records.evaluation import AnyEvaluation, ClassifierEvaluation
+from assay.records.evaluation import AnyEvaluation, ClassifierMetrics
 from assay.records.launch import Launch
 from assay.reporting.charts.run_figures import (
     curve_figures,
@@ -58,7 +58,7 @@ def run_document(page: RunPage, *, now_s: float) -> Document:
         Section("What is it worth?", list(_worth(page))),
         Section("What happened", list(_history(run))),
         Section("Is every row accounted for?", list(_proof(run))),
-        Section("Where it comes from", list(_origin(run))),
+        Section("Where it comes from", list(_origin(run)), pages_only=True),
         Section("What to do next", [Commands(next_commands(run))]),
     ]
     return Document(
@@ -101,12 +101,14 @@ def last_sign(run: RunView, now_s: float) -> Iterator[Fact]:
     """Yield how long a run that is not over has been silent."""
     if run.status not in ("running", "unknown", "gone"):
         return
+    note = f"launched as {run.launches[-1].where()}" if run.launches else "no launch is recorded"
     if run.last_seen is None:
-        yield Fact("last sign of life", Cell("none", "open"))
+        yield Fact("last sign of life", Cell("none", "open"), note)
         return
     silent_s = max(0.0, now_s - run.last_seen)
     is_silent = silent_s >= SILENT_AFTER_S
-    note = "it starts, commits, evaluates or hangs" if is_silent and run.status == "running" else ""
+    if run.status == "running":
+        note = "it starts, commits, evaluates or hangs" if is_silent else ""
     yield Fact("last sign of life", Cell(f"{duration_text(silent_s)} ago", "open" if is_silent else None), note)
 
 
@@ -123,6 +125,16 @@ def _progress(run: RunView, now_s: float) -> Iterator[Fact]:
         yield Fact("cost of training", str(Money(run.cost, run.currency)))
     if run.evaluation_cost and run.currency:
         yield Fact("cost of evaluation", str(Money(run.evaluation_cost, run.currency)))
+    yield Fact("recipe", f"{run.name or run.run_id}", run.recipe_sha256[:12])
+    if run.parent is not None:
+        changes = ", ".join(f"{key} {was} → {now}" for key, (was, now) in run.parent.changes.items())
+        yield Fact("forked from", str(run.parent), changes)
+    yield Fact("dataset", f"{run.dataset_fingerprint[:12]}…")
+    for processor in dict.fromkeys(attempt.processor for attempt in run.attempts):
+        yield Fact("processor", processor)
+    if run.evaluation is not None and run.evaluation.num_leaking is None:
+        unchecked = "validation rows were not checked for copies of training rows"
+        yield Fact("leaks", Cell(unchecked, "open"), "'assay data split --check-leaks' does")
     for note in run.notes:
         yield Fact("note", note.text, f"{note.by}, {utc_text(note.at_s)}")
 
@@ -194,15 +206,11 @@ def _worth(page: RunPage) -> Iterator[Block]:
         return
     yield from (replace(drawn, pages_only=True) for drawn in quality_figures(page))
     yield TitledTable("Metrics", _rows_text(evaluation), metrics_table(evaluation.overall), pages_only=True)
-    if evaluation.num_leaking is None:
-        yield Paragraph(
-            "Validation rows were not checked for copies of training rows: 'assay data split --check-leaks' does."
-        )
 
 
 def _rows_text(evaluation: AnyEvaluation) -> str:
     overall = evaluation.overall
-    positive = f", {overall.num_positive:,} of them positive" if isinstance(evaluation, ClassifierEvaluation) else ""
+    positive = f", {overall.num_positive:,} of them positive" if isinstance(overall, ClassifierMetrics) else ""
     return f"Step {evaluation.step:,} on {overall.num_rows:,} rows of the {evaluation.split} split{positive}."
 
 
@@ -229,16 +237,13 @@ def _history(run: RunView) -> Iterator[Block]:
             [Cell(f"step {commit.step:,} ({commit.folder}): {commit.quarantine_reason}", "bad") for commit in damaged],
             "Quarantined commits",
         )
-    if run.incidents:
-        yield Listing(
-            [
-                Cell(f"attempt {incident.attempt}, {incident.incident.replace('_', ' ')}: {incident.text}", "open")
-                for incident in run.incidents
-            ],
-            "Incidents",
-        )
-    if run.events:
-        yield Listing([f"attempt {event.attempt}, rank {event.rank}: {event.text}" for event in run.events], "Log")
+    log: list[Text] = [
+        Cell(f"attempt {incident.attempt}, {incident.incident.replace('_', ' ')}: {incident.text}", "open")
+        for incident in run.incidents
+    ]
+    log += [f"attempt {event.attempt}, rank {event.rank}: {event.text}" for event in run.events]
+    if log:
+        yield Listing(log, "Incidents and messages of ranks")
 
 
 def _proof(run: RunView) -> Iterator[Block]:
@@ -267,14 +272,9 @@ def _proof(run: RunView) -> Iterator[Block]:
 
 def _origin(run: RunView) -> Iterator[Block]:
     facts = [Fact("recipe", run.recipe_sha256, run.name or "")]
-    if run.parent is not None:
-        changes = ", ".join(f"{key} {was} → {now}" for key, (was, now) in run.parent.changes.items())
-        facts.append(Fact("forked from", str(run.parent), changes))
     facts += [Fact("dataset", run.dataset_fingerprint), Fact("weights", run.weights_digest or "—")]
     if run.evaluation is not None:
         facts.append(Fact("predictions", run.evaluation.predictions_sha256))
-    processors = dict.fromkeys(attempt.processor for attempt in run.attempts)
-    facts += [Fact("processor", processor) for processor in processors]
     facts.append(Fact("code", run.code_version))
     yield Facts(facts)
     if run.attempts:

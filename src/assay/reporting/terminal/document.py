@@ -111,10 +111,10 @@ def _blocks(blocks: Sequence[Block], width: int, screen: Console) -> Iterator[Re
         if lines:
             yield _grid(lines, width)
         lines = []
-        parts = list(_block(block, width, screen))
-        if parts and block is not blocks[0]:
+        is_first = block is blocks[0]
+        if not is_first:
             yield ""
-        yield from parts
+        yield from _block(block, width, screen, is_first=is_first)
     if lines:
         yield _grid(lines, width)
 
@@ -125,8 +125,6 @@ def _lines(block: Block) -> list[Line] | None:
         case Facts(items, title):
             heading: list[Line] = [(title, "")] if title else []
             return [*heading, *((fact.name, _value(fact)) for fact in items)]
-        case Commands(items):
-            return [(purpose, RichText(command, style="cyan")) for purpose, command in items]
         case Figure(title, _, LineChart() as chart):
             several = len(chart.series) > 1
             return [
@@ -143,7 +141,8 @@ def _lines(block: Block) -> list[Line] | None:
     return None
 
 
-def _block(block: Block, width: int, screen: Console) -> Iterator[RenderableType]:
+def _block(block: Block, width: int, screen: Console, *, is_first: bool) -> Iterator[RenderableType]:
+    """Yield a block; the first figure below a heading goes without its title."""
     match block:
         case Paragraph(text):
             yield _text(text)
@@ -152,6 +151,9 @@ def _block(block: Block, width: int, screen: Console) -> Iterator[RenderableType
             for item in items:
                 tone = None if isinstance(item, str) else item.tone
                 yield RichText.assemble(f"{SIGNS[tone]} " if tone else "- ", _text(item))
+        case Commands(items):
+            lines: list[Line] = [(purpose, RichText(command, style="cyan")) for purpose, command in items]
+            yield _grid(lines, max(len(purpose) for purpose, _ in items))
         case Code(text, title):
             yield from _title(title)
             yield RichText(text)
@@ -161,7 +163,7 @@ def _block(block: Block, width: int, screen: Console) -> Iterator[RenderableType
                 yield note
             yield from _blocks(_shown(blocks), width, screen)
         case TitledTable(title, caption, table) | Figure(title, caption, table=table) if table.rows:
-            yield from _title(title)
+            yield from _title("" if is_first and isinstance(block, Figure) else title)
             if isinstance(block, TitledTable) and caption:
                 yield RichText(caption, style="dim")
             yield from _fitting(table, screen)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from assay.base.units import count_text, duration_text, number_of, percent_text
-from assay.records.evaluation import AUC
+from assay.records.evaluation import AUC, metric_title
 from assay.records.failure import FROM_OUTSIDE
 from assay.records.run import slower_command
 from assay.reporting.document import Fact, Mark, Tone, Verdict, worst
@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # it draws on what a comparison computes with, which is large
     from assay.reporting.views.comparison import ComparisonPage, ComparisonView
 
 
+VALIDATION = "validation_"
 MIN_RESUMABLE_STEP = 20
 """Commits before this step are not proposed after a non-finite loss: a learning rate that is far too high shows
 only later."""
@@ -85,19 +86,12 @@ def run_verdict(run: RunView) -> Verdict:
 
 def run_tiles(run: RunView) -> list[Fact]:
     """Return tiles for quality, rows, cost and attempts."""
-    evaluation = run.evaluation
-    headline = evaluation.headline if evaluation else None
-    estimate = headline.estimate if headline else None
     device_s = run.held_s()
     useful = run.goodput
     commit = run.last_commit()
     audit = run.audit
     return [
-        Fact(
-            f"{headline.metric.title} on {evaluation.split}" if evaluation and headline else "quality",
-            f"{estimate.value:.4f}" if estimate else "—",
-            f"95%:{interval_text(estimate)}" if estimate else "not evaluated",
-        ),
+        _quality(run),
         Fact(
             "rows learned",
             count_text(audit.rows_trained) if audit else "—",
@@ -116,6 +110,24 @@ def run_tiles(run: RunView) -> list[Fact]:
             f"weights {commit.weights_digest[:12]}" if commit else "nothing committed",
         ),
     ]
+
+
+def _quality(run: RunView) -> Fact:
+    """Return the headline of the last evaluation, or the last value that was measured during training."""
+    if (evaluation := run.evaluation) is not None:
+        headline = evaluation.headline
+        title = f"{headline.metric.title} on {evaluation.split}"
+        rows = number_of(evaluation.overall.num_rows, "row")
+        if (estimate := headline.estimate) is None:
+            return Fact(title, "—", f"all {rows} are of one class")
+        interval = interval_text(estimate).strip()
+        method = f"95%: {interval}, {estimate.method}, {rows}" if interval else rows
+        return Fact(title, f"{estimate.value:.4f}", method)
+    for name, summary in run.metrics.items():
+        if name.startswith(VALIDATION) and summary.last is not None:
+            title = metric_title(name.removeprefix(VALIDATION))
+            return Fact(title, f"{summary.last:.4f}", f"at step {summary.last_step:,}; not evaluated at the end yet")
+    return Fact("quality", "—", "not evaluated yet")
 
 
 def _audit_text(run: RunView) -> str:
@@ -143,6 +155,8 @@ def next_commands(run: RunView) -> list[tuple[str, str]]:
         commands.append(
             ("find the rows behind the spike", f"assay runs replay {run.run_id} --step {spikes[0]} --bisect")
         )
+    if run.audit is not None and run.audit.verdict == "fail":
+        commands.append(("name all problems", run.audit.command()))
     if run.audit is None and run.status == "succeeded":
         commands.append(("prove its rows", f"assay runs audit {run.run_id}"))
     if run.status == "succeeded" and not run.warnings:
