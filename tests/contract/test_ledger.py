@@ -97,11 +97,11 @@ def decision(candidate: str, num_seeds: int, *, revision: int = 1, campaign: str
     look = Look(name="look", num_seeds=num_seeds, is_gate=True, level=0.99, spent=0.01, spent_so_far=0.01)
     return Decision(
         campaign=campaign, campaign_sha256="c", question="?", candidate=candidate, because="", patch={"a": 1},
-        recommendation="narrow", sentence="So much.", decided_by="gain", is_final=False,
+        recommendation="narrow", decided_by="gain", is_final=False,
         look=look, look_number=1, num_looks=2,
         effect=Estimate(value=0.1, low=-0.1, high=0.3), unit="nats per row", least_effect=0.01,
         effects=(), gates=(), cheapest=None, blocking=None, runs=(),
-        spent_s=1.0, next_s=None, budget_s=2.0, would_change=(), risks=(), dissent=(),
+        spent_s=1.0, next_s=None, budget_s=2.0,
         baseline_recipe_sha256="r", candidate_recipe_sha256="s", revision=revision,
     )  # fmt: skip
 

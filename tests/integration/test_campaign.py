@@ -22,14 +22,14 @@ from assay.data.dataset.split import key_column, split_view
 from assay.decision.config import SuiteBenchmark
 from assay.records.campaign import CampaignRun
 from assay.records.decision import Decision
+from assay.reporting.views.statements import because_text
 from assay.statistics.benchmark_items import load_result
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
-from assay.workflows.campaign.arm_plan import check_arms
-from assay.workflows.campaign.folder import OpenCampaign, find_campaign, read_campaign_file
-from assay.workflows.campaign.memo import newest_decisions
-from assay.workflows.campaign.scores import score_finished_runs, suite_folder
+from assay.workflows.campaign.check import check_arms
+from assay.workflows.campaign.evidence import Scoring, score_finished_runs, suite_folder
+from assay.workflows.campaign.folder import OpenCampaign, find_campaign, newest_decisions, read_campaign_file
 from assay.workflows.rebuild import rebuild_all
 from assay.workflows.run import check_recipe
 
@@ -80,7 +80,8 @@ def test_a_killed_campaign_goes_on_and_trains_nothing_twice(campaign_file: Path,
     finished = subprocess.run(command, capture_output=True, text=True, check=True)
     campaign = find_campaign(Home.from_environment(), "tiny")
     with Home.from_environment().open_ledger() as ledger:
-        arms = [score_finished_runs(campaign, ledger, arm, clock=SystemClock()) for arm in ("baseline", "faster")]
+        scoring = Scoring(ledger, SystemClock())
+        arms = [score_finished_runs(campaign, arm, scoring) for arm in ("baseline", "faster")]
         records = [run.record for arm in arms for run in arm]
         attempts = {record.run_id: len(ledger.attempts(record.run_id)) for record in records}
         of_the_killed = {second.attempt for second in ledger.phase_seconds("tiny-faster-s0")}
@@ -95,14 +96,14 @@ def test_a_killed_campaign_goes_on_and_trains_nothing_twice(campaign_file: Path,
     assert effects["loss"].by_seed == pytest.approx(effects["likelihood"].by_seed, abs=1e-5)
     assert effects["loss"].baseline_score > 0 > effects["likelihood"].baseline_score
     assert [item.benchmark for item in decision.secondary] == ["likelihood-correct", "likelihood-ranking"]
-    assert decision.meaning[0].startswith("In wrong answers: from ")
-    assert decision.sentence in finished.stdout
+    assert decision.wrong_answers == "likelihood-correct"
+    assert because_text(decision) in " ".join(finished.stdout.split())
     _assert_the_ledger_lists_it_and_can_be_rebuilt(decision, command)
     assert (campaign.folder / "memo.html").is_file() and (campaign.folder / "memo.md").is_file()
     _assert_the_cost_is_shown_if_a_price_is_set(decision, command)
     _assert_a_holdout_is_scored_on_the_last_weights(campaign, tmp_path, records[0])
     _assert_recorded_noise_is_used_for_the_same_request_only(command)
-    checked_again = [*command, "--check", "--check-seconds", "0"]
+    checked_again = [*command, "--check", "--measure", "0"]
     output = subprocess.run(checked_again, capture_output=True, text=True, check=True).stdout
     assert "at most 4 runs (4 on record already: what is finished is not trained again), " in output
 
@@ -112,7 +113,7 @@ def _assert_recorded_noise_is_used_for_the_same_request_only(command: list[str])
 
     def power(benchmark: str, *, name: str = "likelihood", score: str = "log_likelihood") -> str:
         request = f"benchmarks=[{{type: predictions, name: {name}, score: {score}{benchmark}}}]"
-        arguments = ["name=again", request, f"rule.primary=[{name}]", "--check", "--check-seconds", "0"]
+        arguments = ["name=again", request, f"rule.primary=[{name}]", "--check", "--measure", "0"]
         return subprocess.run([*command, *arguments], capture_output=True, text=True, check=True).stdout
 
     output = power("")
@@ -290,7 +291,7 @@ def test_a_suite_that_a_classifier_cannot_answer_is_refused_before_anything_star
 def test_a_budget_that_does_not_hold_the_first_run_is_refused_by_check(
     campaign_file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["decide", "run", str(campaign_file), "--check", "--check-seconds", "0.1"]
+    command = ["decide", "run", str(campaign_file), "--check", "--measure", "0.1"]
     with pytest.raises(SystemExit) as ended:
         main([*command, "budget_device_hours=0.000001"])
     assert ended.value.code == 2
@@ -315,7 +316,7 @@ def test_items_that_may_share_their_luck_are_counted_as_the_groups_they_are(
         with pytest.raises(SystemExit) as ended:
             main(
                 ["decide", "run", str(campaign_file), shares.format(cluster), *rule, safety, "--check",
-                 "--check-seconds", "0"]
+                 "--measure", "0"]
             )  # fmt: skip
         output = capfd.readouterr()
         assert not ended.value.code, output.err
@@ -343,7 +344,7 @@ def test_a_file_that_a_clause_will_ask_for_is_missed_before_anything_is_spent(
     campaign_file: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["decide", "run", str(campaign_file), "rule.drill=drill.json", "--check", "--check-seconds", "0"])
+        main(["decide", "run", str(campaign_file), "rule.drill=drill.json", "--check", "--measure", "0"])
     assert not ended.value.code
     assert "drill.json does not exist yet" in capfd.readouterr().err
 
@@ -365,7 +366,7 @@ def test_the_power_of_each_look_is_said_before_anything_runs(
                 "looks=[3]",
                 *shares,
                 "--check",
-                "--check-seconds",
+                "--measure",
                 "0",
             ]
         )
@@ -398,7 +399,7 @@ def test_the_power_of_the_mean_and_of_the_typical_seed_stand_beside_each_other(
     ]
     command = ["decide", "run", str(campaign_file), "seeds=8", "looks=[5]", *rule]
     with pytest.raises(SystemExit) as ended:
-        main([*command, "--check", "--check-seconds", "0"])
+        main([*command, "--check", "--measure", "0"])
     assert not ended.value.code
     lines = capfd.readouterr().out.splitlines()
     (location,) = [location for location, line in enumerate(lines) if line.strip().startswith(other)]
@@ -429,7 +430,7 @@ def test_what_a_guardrail_can_see_is_said_before_anything_runs(
                     *rule,
                     safety,
                     "--check",
-                    "--check-seconds",
+                    "--measure",
                     "0",
                 ]
             )

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +33,7 @@ from assay.records.evaluation import ClassifierEvaluation, ClassifierMetrics, Es
 from assay.records.failure import Failure
 from assay.records.launch import Launch
 from assay.records.run import Attempt, PhaseSeconds, Run
+from assay.reporting.views.statements import decision_text, reason_text
 from assay.statistics.benchmark_items import (
     ITEMS_FILE,
     ItemScore,
@@ -51,8 +52,8 @@ from assay.store.ledger.ledger import Ledger
 from assay.store.objects import open_store
 from assay.store.triage.guards import lift_guard, save_guard
 from assay.triage.guard import guard_of
-from assay.workflows.campaign.arm_plan import arm_run
-from assay.workflows.campaign.campaign import CampaignResult, run_campaign
+from assay.workflows.campaign.campaign import run_campaign
+from assay.workflows.campaign.evidence import Scoring, score_run
 from assay.workflows.campaign.folder import (
     OpenCampaign,
     check_declaration,
@@ -61,9 +62,7 @@ from assay.workflows.campaign.folder import (
     read_campaign_file,
 )
 from assay.workflows.campaign.look import decide_again, look_now
-from assay.workflows.campaign.memo import write_memo
-from assay.workflows.campaign.scores import score_run
-from assay.workflows.campaign.train import ArmRun, ExecutionSettings
+from assay.workflows.campaign.train import ArmRun, ExecutionSettings, arm_run
 from blamed import cause, diagnosis
 from machine import MACHINE
 from variants import slow
@@ -235,6 +234,13 @@ def campaign_file(
     return write
 
 
+class CampaignResult(NamedTuple):
+    """The newest decisions by candidate, and why the campaign ended early."""
+
+    decisions: dict[str, Decision]
+    stopped_by: str | None
+
+
 def decided(
     path: Path, trainer: SimulatedTrainer, holdout: SimulatedHoldout | None = None, *, runs_at_once: int = 1
 ) -> tuple[OpenCampaign, CampaignResult]:
@@ -243,17 +249,17 @@ def decided(
     trainer.campaign = campaign
     with Home.from_environment().open_ledger() as ledger:
         output: list[str] = []
-        result = run_campaign(
+        written = run_campaign(
             campaign,
             ledger,
             execution=ExecutionSettings(
                 trainer, runs_at_once, state_of=trainer.state_of, poll_s=0.0, warn=trainer.warned.append
             ),
             on_message=output.append,
-            score=holdout or SimulatedHoldout({}),
+            score_sealed=holdout or SimulatedHoldout({}),
         )
-    write_memo(campaign, stopped_by=result.stopped_by)
-    return campaign, result
+    decisions = {decision.candidate: decision for decision in written.memo.decisions}
+    return campaign, CampaignResult(decisions, written.memo.stopped_by)
 
 
 def pilot() -> OpenCampaign:
@@ -296,7 +302,7 @@ def test_an_arm_whose_store_was_away_is_launched_again(campaign_file) -> None:
 def test_a_broad_gain_is_scaled_and_becomes_the_known_good_recipe(campaign_file) -> None:
     campaign, result = decided(campaign_file(), SimulatedTrainer(GOOD))
     decision = result.decisions["treated"]
-    assert decision.recommendation == "scale", decision.sentence
+    assert decision.recommendation == "scale", decision_text(decision)
     path = campaign.folder / "treated.known_good.json"
     known_good = KnownGood.from_json(path.read_bytes(), source=path)
     assert known_good.recipe["trainer"]["epochs"] == 2
@@ -341,7 +347,7 @@ def test_a_candidate_that_wins_the_primary_but_is_worse_on_a_safety_guardrail_is
     main_exit(["decide", "show", "pilot"])
     lines = capfd.readouterr().out.splitlines()
     # A reason to stop is ticked off nowhere, nor is it a failure: in the memo it has the same mark.
-    assert [line[4] for line in lines if line[6:].startswith("harm: refusals ")] == ["■"]
+    assert [line[0] for line in lines if line[2:].startswith("harm: refusals ")] == ["■"]
     main_exit(["decide", "again", "pilot"])
     decided_again = capfd.readouterr().out.splitlines()
     main_exit(["decide", "show", "pilot"])
@@ -370,7 +376,7 @@ def test_a_hole_in_coverage_blocks_and_no_further_seed_is_trained_for_it(campaig
     _, result = decided(campaign_file(coverage="coverage.json"), trainer)
     decision = result.decisions["treated"]
     assert (decision.recommendation, decision.blocking) == ("narrow", "coverage")
-    assert "jailbreak by translation" in decision.sentence
+    assert "jailbreak by translation" in decision_text(decision)
     assert decision.cheapest is not None and decision.cheapest.device_s is None
     assert len(trainer.trained) == 2 * 3, "seeds do not fill a hole"
 
@@ -386,7 +392,7 @@ def test_a_hole_that_is_filled_afterwards_turns_the_decision_and_one_that_opens_
     for is_hole in (False, False, True):
         _write_coverage(tmp_path / "coverage.json", is_hole=is_hole)
         with Home.from_environment().open_ledger() as ledger:
-            (decision,) = decide_again(pilot(), ledger, clock=SystemClock())
+            (decision,) = decide_again(pilot(), Scoring(ledger, SystemClock()))
         output.append((decision.recommendation, decision.revision))
         assert (campaign.folder / "treated.known_good.json").exists() != is_hole
         assert decision.look == before.decisions["treated"].look, "nothing more is spent on the same results"
@@ -406,7 +412,7 @@ def test_a_verdict_edited_under_a_changed_file_is_judged_by_the_results(campaign
     path.write_text(json.dumps({**json.loads(path.read_text()), "recommendation": "scale"}))
     _write_coverage(tmp_path / "coverage.json", is_hole=False)
     with Home.from_environment().open_ledger() as ledger:
-        (decision,) = decide_again(pilot(), ledger, clock=SystemClock())
+        (decision,) = decide_again(pilot(), Scoring(ledger, SystemClock()))
     assert (decision.recommendation, decision.revision) == ("stop", 2)
 
 
@@ -442,7 +448,7 @@ def test_a_gain_that_the_sealed_holdout_shows_is_scaled_and_deciding_again_score
     holdout = SimulatedHoldout({"treated": 0.66})
     campaign, result = decided(sealed_file(), SimulatedTrainer(GOOD), holdout)
     decision = result.decisions["treated"]
-    assert decision.recommendation == "scale", decision.sentence
+    assert decision.recommendation == "scale", decision_text(decision)
     assert len(holdout.scored) == 2 * 3
     assert decision.effects[-1].benchmark == "fresh" and decision.effects[-1].role == "sealed"
     (source,) = _sealed_clause(decision).evidence
@@ -470,7 +476,7 @@ def test_the_seal_stays_closed_while_another_clause_is_open(sealed_file, tmp_pat
     campaign, result = decided(sealed_file(coverage="coverage.json"), SimulatedTrainer(GOOD), holdout)
     decision = result.decisions["treated"]
     assert (decision.recommendation, decision.blocking) == ("narrow", "coverage")
-    assert _sealed_clause(decision).seen == "not opened"
+    assert _sealed_clause(decision).reason == "not opened"
     assert not holdout.scored and not (campaign.folder / "sealed").exists()
     _write_coverage(tmp_path / "coverage.json", is_hole=False)
     _, result = decided(sealed_file(coverage="coverage.json"), SimulatedTrainer(GOOD), holdout)
@@ -483,10 +489,10 @@ def test_a_look_that_was_not_declared_does_not_open_the_seal(sealed_file) -> Non
     top = {"budget_device_hours": 10, "seeds": 6, "looks": []}
     decided(sealed_file(top), SimulatedTrainer({"treated": dict.fromkeys(PRIMARY, 0.8)}))
     with Home.from_environment().open_ledger() as ledger:
-        (decision,) = look_now(pilot(), ledger, clock=SystemClock())
+        (decision,) = look_now(pilot(), Scoring(ledger, SystemClock()))
     open_ = [clause.name for clause in decision.gates[0].clauses if clause.verdict != "pass"]
     assert open_ == ["sealed: fresh"], "all else holds, and it is closed nevertheless"
-    assert _sealed_clause(decision).seen == "not opened"
+    assert _sealed_clause(decision).reason == "not opened"
     assert decision.recommendation == "narrow"
 
 
@@ -497,7 +503,7 @@ def test_a_holdout_that_an_earlier_campaign_opened_is_none_any_more(sealed_file)
     _, result = decided(sealed_file({"name": "again"}), SimulatedTrainer(GOOD), holdout)
     decision = result.decisions["treated"]
     assert (decision.recommendation, decision.blocking) == ("narrow", "sealed: fresh")
-    assert "Campaign 'pilot' opened it for treated." in _sealed_clause(decision).reason
+    assert "Campaign 'pilot' opened it for treated." in reason_text(_sealed_clause(decision))
     assert not holdout.scored
 
 
@@ -530,7 +536,7 @@ def test_a_decided_campaign_may_be_judged_again_when_its_suite_has_changed(itemi
     decided(itemised_file, SimulatedTrainer(GOOD), SimulatedHoldout({"treated": 0.66}))
     (tmp_path / "fresh.jsonl").write_text("{}")
     with Home.from_environment().open_ledger() as ledger:
-        (decision,) = decide_again(pilot(), ledger, clock=SystemClock())
+        (decision,) = decide_again(pilot(), Scoring(ledger, SystemClock()))
     assert decision.recommendation == "scale"
 
 
@@ -550,7 +556,7 @@ def test_a_run_that_was_scored_on_the_holdout_beforehand_breaks_the_seal(sealed_
 
     _, result = decided(sealed_file(), Rehearsed(GOOD), SimulatedHoldout({"treated": 0.66}))
     clause = _sealed_clause(result.decisions["treated"])
-    assert (clause.verdict, clause.reason) == (
+    assert (clause.verdict, reason_text(clause)) == (
         "fail",
         "Run pilot-treated-s1 was scored on it before it was opened.",
     )
@@ -635,8 +641,8 @@ def test_a_gain_that_shrinks_with_scale_is_not_scaled_although_it_is_there(ladde
 @pytest.mark.slow
 def test_too_few_scales_leave_the_target_undecided_and_say_so(ladder_file) -> None:
     clause = _forecast_clause(ladder_file, [0.06, 0.06], target=2.5e6)
-    assert (clause.verdict, clause.seen) == ("undecided", "no forecast")
-    assert "3 scales are too few" in clause.reason
+    assert (clause.verdict, clause.reason) == ("undecided", "no forecast")
+    assert "3 scales are too few" in reason_text(clause)
 
 
 @pytest.mark.slow
@@ -646,14 +652,14 @@ def test_a_campaign_of_another_patch_is_no_rung_of_the_ladder(ladder_file, campa
     scaling = {"target": 2.5e6, "scale": "parameters", "campaigns": ["elsewhere"]}
     _, result = decided(ladder_file(256, scaling=scaling), SimulatedTrainer(GOOD))
     (clause,) = (item for item in result.decisions["treated"].gates[0].clauses if item.type == "scaling")
-    assert "tried 'treated' with another patch" in clause.reason
+    assert "tried 'treated' with another patch" in reason_text(clause)
 
 
 def test_a_run_whose_audit_fails_blocks(campaign_file) -> None:
     _, result = decided(campaign_file(), SimulatedTrainer(GOOD, failed_audit="pilot-treated-s1"))
     decision = result.decisions["treated"]
     assert (decision.recommendation, decision.blocking) == ("narrow", "drill: audit")
-    assert "assay runs audit pilot-treated-s1" in decision.sentence
+    assert "assay runs audit pilot-treated-s1" in decision_text(decision)
 
 
 def test_a_candidate_without_effect_is_stopped_at_the_first_look(campaign_file) -> None:
@@ -801,26 +807,26 @@ def test_a_verdict_that_somebody_edited_is_found(campaign_file) -> None:
         Home.from_environment().open_ledger() as ledger,
         pytest.raises(DamagedDataError, match="it says scale, the results say stop"),
     ):
-        decide_again(pilot(), ledger, clock=SystemClock())
+        decide_again(pilot(), Scoring(ledger, SystemClock()))
 
 
 @pytest.mark.slow
-def test_a_decision_follows_from_its_numbers_in_whatever_words_an_assay_said_them(campaign_file) -> None:
+def test_a_decision_follows_from_its_numbers_whatever_code_its_reasons_have(campaign_file) -> None:
     campaign, _ = decided(campaign_file(), SimulatedTrainer(GOOD))
     path = campaign.folder / "decisions" / "treated-3.json"
     tree = json.loads(path.read_text())
     clauses = [clause for gate in tree["gates"] for clause in gate["clauses"]]
     for clause in clauses:
-        clause["seen"] = clause["reason"] = clause["requirement"] = "in other words"
+        clause["reason"] = "another code"
     path.write_text(json.dumps(tree))
     with Home.from_environment().open_ledger() as ledger:
-        decide_again(pilot(), ledger, clock=SystemClock())
+        decide_again(pilot(), Scoring(ledger, SystemClock()))
         for key in ("value", "bound"):
             clause = next(item for item in clauses if item["type"] == "guardrail")
             clause[key] += 1e-4
             path.write_text(json.dumps(tree))
             with pytest.raises(DamagedDataError, match=r"clause 'guardrail: .* was pass"):
-                decide_again(pilot(), ledger, clock=SystemClock())
+                decide_again(pilot(), Scoring(ledger, SystemClock()))
             clause[key] -= 1e-4
 
 
@@ -830,7 +836,7 @@ def test_a_decision_that_somebody_edited_is_shown_with_that(campaign_file, capfd
     main_exit(["decide", "show", "pilot"])
     path = campaign.folder / "decisions" / "treated-3.json"
     tree = json.loads(path.read_text())
-    path.write_text(json.dumps({**tree, "sentence": "All is well."}))
+    path.write_text(json.dumps({**tree, "objections": ["All is well."]}))
     capfd.readouterr()
     for arguments in (["decide", "show", "pilot"], ["decide", "show", "pilot", "--json"]):
         with pytest.raises(SystemExit, match="1"):
@@ -849,7 +855,7 @@ def test_scores_that_changed_after_the_decision_are_found(campaign_file) -> None
         Home.from_environment().open_ledger() as ledger,
         pytest.raises(DamagedDataError, match="does not follow"),
     ):
-        decide_again(pilot(), ledger, clock=SystemClock())
+        decide_again(pilot(), Scoring(ledger, SystemClock()))
 
 
 @pytest.mark.slow
@@ -861,7 +867,7 @@ def test_a_benchmark_that_was_changed_and_evaluated_again_is_read_as_it_is_now(c
         for digest in ("aaa", "zzz"):
             result = load_result(older).model_copy(update={"benchmark_sha256": digest, "evaluated_s": 9.0})
             save_result(older.with_name(f"{digest}-again"), result, (older / ITEMS_FILE).read_bytes())
-            found = score_run(campaign, ArmRun("treated", 0, run), ledger, clock=SystemClock())
+            found = score_run(campaign, ArmRun("treated", 0, run), Scoring(ledger, SystemClock()))
             assert found.folders["code"].name == f"{digest}-again"
             shutil.rmtree(found.folders["code"])
 
@@ -877,7 +883,7 @@ def test_a_decision_that_was_judged_by_other_clauses_is_refused_with_their_names
         Home.from_environment().open_ledger() as ledger,
         pytest.raises(DataError, match="is new, 'of old' of gate scale is gone") as output,
     ):
-        decide_again(pilot(), ledger, clock=SystemClock())
+        decide_again(pilot(), Scoring(ledger, SystemClock()))
     assert "treated-3.json: has other clauses" in str(output.value)
 
 
@@ -893,7 +899,7 @@ def test_a_campaign_declared_anew_with_another_score_reads_no_score_of_the_old_o
             ledger.record_run(run)
             ledger.record_evaluation(_evaluation_with_predictions(run))
             for _ in range(2):
-                scored = score_run(campaign, ArmRun("baseline", 0, run), ledger, clock=SystemClock())
+                scored = score_run(campaign, ArmRun("baseline", 0, run), Scoring(ledger, SystemClock()))
                 found.append((load_result(scored.folders["b"]).unit, load_result(scored.folders["b"]).evaluated_s))
         shutil.rmtree(campaign.folder)
     assert [unit for unit, _ in found] == ["nats per row"] * 2 + ["share"] * 2
@@ -913,8 +919,8 @@ def test_an_unscheduled_look_is_recorded_spends_error_and_never_gives_up(campaig
     trainer = SimulatedTrainer({})
     decided(campaign_file({"budget_device_hours": 4}), trainer)
     with Home.from_environment().open_ledger() as ledger:
-        decision = look_now(pilot(), ledger, clock=SystemClock())[0]
-        assert decide_again(pilot(), ledger, clock=SystemClock()) == [decision]
+        decision = look_now(pilot(), Scoring(ledger, SystemClock()))[0]
+        assert decide_again(pilot(), Scoring(ledger, SystemClock())) == [decision]
     assert not decision.look.is_gate
     assert decision.look.spent > 0
     assert decision.recommendation == "narrow", "futility is for declared looks"

@@ -9,7 +9,7 @@ import pytest
 from assay.base.config import LoadedConfig
 from assay.elastic.supervisor import RestartPolicy
 from assay.store.home import Home
-from assay.workflows.campaign.arm_plan import predicted_columns
+from assay.workflows.campaign.check import predicted_columns
 from assay.workflows.run import check_recipe
 from method_runs import digest, method_recipe
 

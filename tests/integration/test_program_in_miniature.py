@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from assay.reporting.documents.markdown import plain
+from assay.reporting.views.statements import decision_text
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
-from assay.workflows.campaign.folder import find_campaign
-from assay.workflows.campaign.memo import newest_decisions
+from assay.workflows.campaign.folder import find_campaign, newest_decisions
 
 HOUR_S = 1.0
 """A second of the clock is an hour of the program."""
@@ -150,5 +151,5 @@ def test_a_program_of_real_runs_narrows_where_its_gate_fails_and_the_review_says
     assert f"{held_s / HOUR_S:,.4g} of 400 device-hours were spent" in review
     assert "- runs: **4** (5 attempts, 1 killed or failed)" in review
     assert "| Is the gain there? | wins: pass +2, stop below +0 | narrow | One size up |" in review
-    assert decision.sentence in review
+    assert plain(decision_text(decision)) in review
     assert decision.digest()[:12] in review

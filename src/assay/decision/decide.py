@@ -224,7 +224,7 @@ def _meaning(config: CampaignConfig, facts: Facts) -> Iterator[Statement]:
     size, _, per = facts.unit.partition(" ")
     if size not in _BASES:
         return
-    yield _statement("likelihood", factor=_BASES[size] ** float(facts.composite.mean), per=per)
+    yield _statement("likelihood", factor=_BASES[size] ** float(facts.composite.mean), per=per.removeprefix("per "))
     ranking = _of_the_same_rows(config, facts, "ranking")
     if ranking is not None and _is_better(ranking):
         yield _statement("more than calibration", **_effect_values(ranking))

@@ -81,7 +81,7 @@ def test_nats_are_told_as_wrong_answers_and_as_probability(decided):
     (effect,) = (item for item in decision.secondary if item.benchmark == decision.wrong_answers)
     assert effect.effect.low < 0.02 < effect.effect.high and effect.num_differing
     factor, *_ = decision.meaning
-    assert factor.values == {"factor": pytest.approx(math.exp(decision.effect.value)), "per": "per row"}
+    assert factor.values == {"factor": pytest.approx(math.exp(decision.effect.value)), "per": "row"}
     assert [benchmark.benchmark for benchmark in decision.secondary] == ["likelihood-ranking", "likelihood-correct"]
 
 

@@ -15,7 +15,7 @@ from assay.base.clock import utc_text
 from assay.base.units import duration_text, number_of
 from assay.decision.candidate import STAGE
 from assay.records.campaign import CampaignRun
-from assay.records.decision import BenchmarkEffect, Clause, Decision, GateResult, Recommendation
+from assay.records.decision import LEAST_CHANCE, BenchmarkEffect, Clause, Decision, GateResult, Recommendation
 from assay.records.evaluation import Estimate
 from assay.reporting.charts.evidence_plots import ForestRow, forest_plot, is_worse
 from assay.reporting.document import (
@@ -161,21 +161,22 @@ def _verb(decision: Decision) -> str:
 
 
 def _headline(decision: Decision, *, is_alone: bool) -> str:
-    """Return the reason in one sentence: what the first reader needs."""
+    """Return the effect and the reason in one sentence: what the first reader needs."""
     clause = deciding_clause(decision)
-    effect = wrong_answers_text(decision) or _gain(decision)
+    effect = wrong_answers_text(decision, is_short=True) or f"The effect is {_gain(decision)}"
     if clause is None:
         worth = next(item for item in decision.gates[0].clauses if item.type == "worth")
-        reason = f"{effect}; a gain worth having is {chance_text(worth.value or 0.0)} sure."
+        least = bound_text(decision.least_effect, decision.unit)
+        reason = f"{effect}; a gain of {least} or more is {chance_text(worth.value or 0.0)} sure."
     elif not decision.can_answer:
         reason = f"{effect}; this design cannot tell whether that is worth having."
     else:
         reason = f"{effect}. {reason_text(clause)}"
-    return reason if is_alone else f"{decision.candidate}: {reason[:1].lower()}{reason[1:]}"
+    return reason if is_alone else f"Candidate {decision.candidate}: {reason[:1].lower()}{reason[1:]}"
 
 
 def _gain(decision: Decision) -> str:
-    return f"The effect is {interval_words(decision.effect, decision.unit)}"
+    return interval_words(decision.effect, decision.unit)
 
 
 def memo_tiles(memo: Memo) -> list[Fact]:
@@ -242,7 +243,7 @@ def _plain_time(seconds: float) -> str:
 
 
 def _summary_facts(memo: Memo, decision: Decision) -> Facts:
-    gain = interval_words(decision.effect, decision.unit)
+    gain = _gain(decision)
     wrong = wrong_answers_text(decision)
     path = decision_path(decision)
     items = [
@@ -291,11 +292,11 @@ def next_text(decision: Decision) -> str:
 def instead_text(decision: Decision) -> str:
     """Return the alternative to the recommendation, and its cost."""
     if decision.recommendation == "scale":
-        return f"keep the baseline: no cost, but no gain of {interval_words(decision.effect, decision.unit)}"
+        return f"keep the baseline: no cost, but no gain of {_gain(decision)}"
     if decision.recommendation == "narrow":
         return "stop here: keep the baseline and leave the question open"
     more = decision.gates[0].more
-    if more is None or not more.would_help():
+    if more is None or not more.would_help() or (more.probability or 0.0) < LEAST_CHANCE:
         return "none that the evidence supports"
     return f"continue against the rule: {more_text(more)}"
 
@@ -323,11 +324,12 @@ def _figures(memo: Memo) -> Iterator[Figure]:
         table=Table.of(
             memo.decisions,
             ("candidate", lambda decision: decision.candidate),
-            ("gain", lambda decision: interval_words(decision.effect, decision.unit)),
+            ("gain", _gain),
             ("recommendation", lambda decision: decision.recommendation),
         ),
     )
-    for index, unit in enumerate(dict.fromkeys(effect.unit for item in memo.decisions for effect in _effects(item))):
+    units = dict.fromkeys(effect.unit for item in memo.decisions for effect in _effects(item))
+    for index, unit in enumerate(sorted(units, key=lambda unit: unit != "share")):
         measured = "as a share of the items" if unit == "share" else f"in {unit}"
         first_caption = (
             "A gain on a single benchmark may not generalize; guardrails must hold. Red: significantly worse than "
@@ -342,7 +344,10 @@ def _benchmarks_figure(memo: Memo, unit: str, *, caption: str) -> Figure:
     for decision in memo.decisions:
         rows.append(ForestRow(decision.candidate, None, ""))
         for effect in [item for item in _effects(decision) if item.unit == unit]:
-            rows.append(_forest_row(effect.benchmark, effect.effect, effect.role))
+            estimate, note = effect.effect, effect.role
+            if not effect.num_differing:
+                estimate, note = Estimate(value=estimate.value), f"{effect.role}, none differ"
+            rows.append(_forest_row(effect.benchmark, estimate, note))
             cells.append((decision.candidate, *(cell(effect) for _, cell in _EFFECT_CELLS)))
     return figure(
         _forest(rows, unit=unit, label=f"Effect on each benchmark in {unit}", limit=None),

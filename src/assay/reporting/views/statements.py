@@ -588,8 +588,9 @@ PER_ROWS = 1000
 """Rows in which wrong answers are counted."""
 
 
-def wrong_answers_text(decision: Decision) -> str:
-    """`Wrong answers fall from 344 to 270 of 1,000 held-out rows [95%: 55 to 93 fewer]`; empty if none are counted."""
+def wrong_answers_text(decision: Decision, *, is_short: bool = False) -> str:
+    """`Wrong answers fall from 344 to 270 of 1,000 held-out rows [95%: 55 to 93 fewer]`; empty if none are counted.
+    If short, without what could be missed."""
     found = wrong_answers_of(decision)
     if found is None:
         return ""
@@ -598,7 +599,7 @@ def wrong_answers_text(decision: Decision) -> str:
     rows = f"{PER_ROWS:,} held-out rows{f' with {where}' if where else ''}"
     low, high = found.effect.low, found.effect.high
     if not found.num_differing:
-        missed = f" (a change of up to {PER_ROWS * high:.0f} could be missed)" if high else ""
+        missed = f" (a change of up to {PER_ROWS * high:.0f} could be missed)" if high and not is_short else ""
         return f"Wrong answers stay at {before} of {rows}, the same ones{missed}"
     change = f"fall from {before} to {after}" if after < before else f"rise from {before} to {after}"
     change = f"stay at {before}" if after == before else change

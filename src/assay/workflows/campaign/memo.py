@@ -31,10 +31,9 @@ class WrittenMemo(NamedTuple):
 def write_memo(campaign: OpenCampaign, *, stopped_by: str | None = None) -> WrittenMemo:
     """Write `memo.html`, `memo.md` and the first page, `memo.pdf`, into the campaign's folder."""
     memo = read_memo(campaign, stopped_by=stopped_by)
-    memo = replace(memo, records=_records(memo, campaign.home.folder))
-    document = memo_document(memo)
-    campaign.store.put(MEMO_PAGE, render_document(document).encode())
-    campaign.store.put("memo.md", markdown(document).encode())
+    with_records = replace(memo, records=_records(memo, campaign.home.folder))
+    campaign.store.put(MEMO_PAGE, render_document(memo_document(with_records)).encode())
+    campaign.store.put("memo.md", markdown(memo_document(memo)).encode())
     campaign.store.put("memo.pdf", one_page_pdf(memo_summary(memo)))
     return WrittenMemo(memo, campaign.folder / MEMO_PAGE)
 
