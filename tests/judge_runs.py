@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from assay.base.errors import StoreError
-from assay.records.rollout_log import JudgeScore, JudgeScoreGroup, LoggedGroup
+from assay.records.rollout_log import GroupRecord, JudgeScore, JudgeScoreGroup
 from assay.records.run import Run
 from assay.scoring.graders import grader_sha256
 from assay.store.commit_log import JUDGE_SCORES_PREFIX, CommitLog
@@ -101,12 +101,12 @@ def what_is_wrong(run: Run, judge: MoodyJudge, folder: Path) -> list[str]:
     return found
 
 
-def logged_groups(log: CommitLog) -> list[LoggedGroup]:
+def logged_groups(log: CommitLog) -> list[GroupRecord]:
     """Of all steps that a run has learned."""
     return [group for commit in effective_commits(log) for group in read_rollout_log(log.store, commit)]
 
 
-def _keep(groups: Sequence[LoggedGroup], reward_cache: RewardCache, run: Run) -> None:
+def _keep(groups: Sequence[GroupRecord], reward_cache: RewardCache, run: Run) -> None:
     [reward] = Recipe.model_validate(run.recipe).method.rewards  # type: ignore[attr-defined]
     for group in groups:
         responses = tuple(

@@ -15,7 +15,7 @@ from torch import nn
 
 from assay.data.loader.batch import LaneShare, MicroBatch, Ragged
 from assay.inference.rollout import GenerationCancelledError
-from assay.records.rollout_log import LoggedCompletion, LoggedGroup
+from assay.records.rollout_log import GroupRecord, RolloutRecord
 from assay.training.numerics import MetricSum, combined_digest, digest_of_tensors
 from assay.training.samples import LaneSamples
 from assay.training.trainer.method import Loss
@@ -94,7 +94,7 @@ class PromptRows(NoisyRegression):
         rows = [self.sampled_tokens(model, row, seed) for row in prompts]
         rewards = MetricSum(torch.tensor(float(sum(rows)), dtype=torch.float64), len(rows))
         rollout_log = [
-            LoggedGroup(step, lane.lane, row, "trained", "[]", (completion_of(output),))
+            GroupRecord(step, lane.lane, row, "trained", "[]", (completion_of(output),))
             for row, output in zip(prompts, rows, strict=True)
         ]
         trained = LaneShare(lane.lane, (micro_batch(rows),) if rows else ())
@@ -131,8 +131,6 @@ def micro_batch(rows: Sequence[int]) -> MicroBatch:
     return MicroBatch(np.array(rows, np.uint64), {"input_ids": Ragged(np.ones((len(rows), 3), np.int64), lengths)}, {})
 
 
-def completion_of(row: int) -> LoggedCompletion:
+def completion_of(row: int) -> RolloutRecord:
     """As the journal holds it."""
-    return LoggedCompletion(
-        digest=row, num_tokens=1, is_cut=False, reward=float(row), scores=(float(row),), advantage=0.5
-    )
+    return RolloutRecord(digest=row, num_tokens=1, is_cut=False, reward=float(row), scores=(float(row),), advantage=0.5)

@@ -20,10 +20,11 @@ from agreement.pair_cases import CPU, Case
 from agreement.tiny_models import END, save_tiny, tiny_tokenizer
 from assay.data.loader.batch import MicroBatch
 from assay.inference.rollout import Rollout
-from assay.training.methods.grpo.batch import PromptRow
+from assay.scoring.grade import Grade
+from assay.training.methods.grpo.batch import RolloutGroup
 from assay.training.methods.grpo.config import GrpoConfig
 from assay.training.methods.grpo.method import GrpoMethod
-from assay.training.methods.grpo.rollouts import grouped, training_lane
+from assay.training.methods.grpo.rollouts import training_lane, with_grades
 from prompt_rows import GRADER
 
 MAX_TOKENS = 6
@@ -78,17 +79,21 @@ def our_method(folder: Path, *, kl: float = 0.0, **keys: Any) -> GrpoMethod:
 def our_batch(config: GrpoConfig, completed: Sequence[Completed] = COMPLETED) -> MicroBatch:
     """All answers in one."""
     groups = [
-        grouped(
-            PromptRow(number, np.array(item.prompt), {}),
-            [
-                Rollout(
-                    np.array(completion),
-                    np.zeros(len(completion), np.float32),
-                    "stop" if END in completion else "length",
-                )
-                for completion in item.completions
-            ],
-            np.array(item.rewards),
+        with_grades(
+            RolloutGroup(
+                number,
+                np.array(item.prompt),
+                {},
+                [
+                    Rollout(
+                        np.array(completion),
+                        np.zeros(len(completion), np.float32),
+                        "stop" if END in completion else "length",
+                    )
+                    for completion in item.completions
+                ],
+            ),
+            [Grade(float(reward)) for reward in item.rewards],
             config,
         )
         for number, item in enumerate(completed)

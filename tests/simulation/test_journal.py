@@ -21,9 +21,10 @@ from assay.base.clock import SystemClock
 from assay.base.seeds import derive_key
 from assay.data.loader.batch import LaneShare, StepShare
 from assay.distributed.ranks import Ranks
+from assay.inference.rollout import Rollout
 from assay.records.commit import Commit, FileDigest
 from assay.records.cursor import Cursor
-from assay.records.rollout_log import JudgeScoreGroup, LoggedCompletion, LoggedGroup
+from assay.records.rollout_log import GroupRecord, JudgeScoreGroup, RolloutRecord
 from assay.scoring.grade import Grade, ItemFailure
 from assay.store.commit_log import ROLLOUT_LOG_NAME, CommitLog
 from assay.store.objects import ObjectStore, open_store
@@ -33,7 +34,8 @@ from assay.training.checkpoint.retention import RetentionConfig
 from assay.training.checkpoint.reward_cache import RewardCache
 from assay.training.checkpoint.rollout_log import rollout_log_file
 from assay.training.checkpoint.saver import LaneReceipts, Saver
-from assay.training.methods.grpo.judge_cache import JudgeBatch, cached_grades
+from assay.training.methods.grpo.batch import RolloutGroup
+from assay.training.methods.grpo.judge_cache import cached_grades
 from assay.training.methods.grpo.reward_config import GraderReward
 from assay.training.trainer.step import StepTotals
 from assay.training.trainer.trainer import TrainingPosition
@@ -101,10 +103,12 @@ class RewardStepper:
         events |= {"num_rows": len(groups), "stop_requested": self._rng.random() < 0.03, "bad_lanes": ()}
         return StepTotals(**events, log=tuple(groups))
 
-    def _groups(self, lane: LaneShare, step: int) -> list[LoggedGroup]:
+    def _groups(self, lane: LaneShare, step: int) -> list[GroupRecord]:
         rows = [int(row) for batch in lane.micro_batches for row in batch.row_ids]
         version = float(self._weights.reward_sums.sum())
-        digests = [derive_key(step, row, sample, str(version)) for row in rows for sample in range(SIZE)]
+        keys = [derive_key(step, row, sample, str(version)) for row in rows for sample in range(SIZE)]
+        rollouts = [Rollout(np.array([key], np.uint64).view(np.int64), np.zeros(1, np.float32), "stop") for key in keys]
+        digests = [rollout.digest for rollout in rollouts]
 
         def grade(locations: list[int]) -> list[Grade]:
             return self._judge.grade(
@@ -113,13 +117,19 @@ class RewardStepper:
                 [(location % SIZE, f"{digests[location]:016x}") for location in locations],
             )
 
-        request = JudgeBatch(step, rows, digests, self._reward_cache)
-        grades = cached_grades(request, REWARD, index=0, grade_indices=grade, at_once=1) if rows else []
+        groups = [
+            RolloutGroup(row, np.zeros(1, np.int64), {}, rollouts[at * SIZE : (at + 1) * SIZE])
+            for at, row in enumerate(rows)
+        ]
+        cache = self._reward_cache
+        grades = (
+            cached_grades(groups, REWARD, cache, step=step, index=0, grade_indices=grade, at_once=1) if rows else []
+        )
         return [
-            LoggedGroup(
+            GroupRecord(
                 step, lane.lane, row, "trained", "[]",
                 tuple(
-                    LoggedCompletion(
+                    RolloutRecord(
                         digests[location], 1, False, grades[location].score, (grades[location].score,), 0.0,
                         failure_kind="" if (failure := grades[location].failure) is None else failure.kind,
                     )

@@ -105,7 +105,7 @@ class Engine(Protocol):
 
     def generate(
         self,
-        prompts: Sequence[Sequence[Message]],
+        prompts: Sequence[Sequence[Message]],  # noqa: ARG002
         params: SamplingParams,  # noqa: ARG002
     ) -> list[Completion | SamplerError]:
         """Return one completion, or the error, for each conversation, in the same order."""

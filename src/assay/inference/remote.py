@@ -7,20 +7,20 @@ the completions; that the engine samples as configured shows in its logprobs. Th
 """
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from assay.base.clock import Clock, SystemClock
+from assay.base.config import FrozenConfig
 from assay.base.errors import AssayError, ConfigError
-from assay.base.shapes import Int64
 from assay.inference.endpoint import Endpoint
 from assay.inference.protocol import SamplerError, SamplingParams
-from assay.inference.remote_config import RemoteSampler
-from assay.inference.rollout import GenerationCancelledError, Rollout
+from assay.inference.rollout import GenerationCancelledError, Prompt, Rollout
 
 HOW = "docs/generation.md describes how to start it"
 POLL_S = 0.2
@@ -28,6 +28,67 @@ _LOADING = "loading"
 """The digest that the engine reports while weights are replaced."""
 _WHOLE = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0}
 """Without these, the engine would use `generation_config.json`; the trainer needs the whole distribution."""
+
+
+class LogprobGap(FrozenConfig):
+    """How far the log-probabilities of engine and trainer may differ for the same tokens and weights."""
+
+    bound: PositiveFloat = 0.05
+    """Nats per token. In bfloat16, implementations differ by thousandths; other temperatures or weights by tenths.
+    """
+
+    on_excess: Literal["refuse", "truncate"] = "refuse"
+    """`refuse`: if the step's mean exceeds the bound, the run stops without the update. `truncate`: each token
+    beyond it is weighted by min(trainer / engine, `max_weight`) (Ionides 2008, J. Comput. Graph. Stat. 17(2)).
+    """
+
+    max_weight: float = Field(default=2.0, ge=1.0)
+    """Largest weight of `truncate`."""
+
+
+class LocalSampler(FrozenConfig):
+    """The training process."""
+
+    type: Literal["local"] = "local"
+
+
+class RemoteSampler(FrozenConfig):
+    """An OpenAI-compatible engine that takes and returns tokens: vLLM (docs/generation.md)."""
+
+    also_called: ClassVar = {"base_url": "url", "endpoint": "url"}
+
+    type: Literal["remote"]
+
+    url: str
+    """E.g. `http://engine:8000/v1`; its key, if it needs one, is $OPENAI_API_KEY."""
+
+    model: str
+    """Name at the engine."""
+
+    folder: str
+    """Hands each step's weights over: an existing folder of this run alone, with the same absolute path on both
+    sides.
+    """
+
+    logprob_gap: LogprobGap = LogprobGap()
+    """Allowed disagreement."""
+
+    concurrency: PositiveInt = 64
+    """Groups in flight per rank."""
+
+    timeout_s: PositiveFloat = 600.0
+    """Longest wait for one completion, and for weights to load."""
+
+    max_retries: NonNegativeInt = 6
+    """Retries of a request that got 408, 409, 429, 5xx or no response: after 0.5 s, 1 s, 2 s, ..."""
+
+    @model_validator(mode="after")
+    def _can_be_reached(self) -> "RemoteSampler":
+        if not self.url.startswith(("http://", "https://")):
+            raise ValueError(f"url: '{self.url}' is none. Write e.g. http://localhost:8000/v1")
+        if not Path(self.folder).is_absolute():
+            raise ValueError(f"folder: '{self.folder}' is not absolute, so the engine would look elsewhere")
+        return self
 
 
 class EngineError(AssayError):
@@ -40,30 +101,22 @@ class EngineAwayError(AssayError):
     exit_code = 75
 
 
-class PromptGroup(NamedTuple):
-    """A prompt with the number of its completions."""
-
-    row_id: int
-    tokens: Sequence[int] | Int64[np.ndarray, "token"]
-    size: int
-    key: int
-    """Seed of the samples, as far as the engine is deterministic."""
-
-
 class RemoteEngine:
     """One engine, used by one rank."""
 
     def __init__(
         self,
         config: RemoteSampler,
-        sampling: SamplingParams,
+        params: SamplingParams,
         *,
+        group_size: int,
         ends: Collection[int],
         clock: Clock | None = None,
     ) -> None:
-        """`ends` are end tokens."""
+        """`group_size` completions are generated for each prompt; `ends` are end tokens."""
         self._config = config
-        self._sampling = sampling
+        self._params = params
+        self._size = group_size
         self._ends = frozenset(ends)
         self._clock = clock or SystemClock()
         options: dict[str, Any] = {"timeout_s": config.timeout_s, "max_retries": config.max_retries}
@@ -94,7 +147,7 @@ class RemoteEngine:
             )
         try:
             self.named()
-            self._rollouts(PromptGroup(0, [0], 1, 0), self._sampling.model_copy(update={"max_tokens": 1}))
+            self._rollouts(Prompt([0], 0), self._params.model_copy(update={"max_tokens": 1}), 1)
         except EngineError as error:
             raise ConfigError(str(error)) from error
 
@@ -138,48 +191,51 @@ class RemoteEngine:
 
     def generate(
         self,
-        groups: Sequence[PromptGroup],
+        prompts: Mapping[int, Prompt],
         digest: str,
-        keep: Callable[[PromptGroup, list[Rollout]], None],
+        keep: Callable[[int, list[Rollout]], None],
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> dict[int, list[Rollout]]:
-        """Return row id -> rollouts; each group is passed to `keep` once its weights are verified."""
+        """Return row id -> rollouts; each group is passed to `keep` once its weights are verified.
 
-        def generate_group(group: PromptGroup) -> tuple[int, list[Rollout]]:
+        A prompt's key seeds its samples, as far as the engine is deterministic.
+        """
+
+        def generate_group(row_id: int) -> tuple[int, list[Rollout]]:
             if is_stopping():
                 raise GenerationCancelledError
-            rollouts = self._rollouts(group, self._sampling)
+            rollouts = self._rollouts(prompts[row_id], self._params, self._size)
             self.check_weights(digest, "after its completions")
-            keep(group, rollouts)
-            return group.row_id, rollouts
+            keep(row_id, rollouts)
+            return row_id, rollouts
 
         self.check_weights(digest, "before generation")
         pool = ThreadPoolExecutor(self._config.concurrency, thread_name_prefix="engine")
         try:
-            return dict(pool.map(generate_group, groups))
+            return dict(pool.map(generate_group, prompts))
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _rollouts(self, group: PromptGroup, sampling: SamplingParams) -> list[Rollout]:
-        tokens = [int(token) for token in group.tokens]
+    def _rollouts(self, prompt: Prompt, params: SamplingParams, num: int) -> list[Rollout]:
+        tokens = [int(token) for token in prompt.tokens]
         body = {
             "model": self._config.model,
             "prompt": tokens,
-            "n": group.size,
-            "max_tokens": sampling.max_tokens,
-            "temperature": sampling.temperature,
+            "n": num,
+            "max_tokens": params.max_tokens,
+            "temperature": params.temperature,
             **_WHOLE,
             "frequency_penalty": 0.0,
-            "stop": list(sampling.stop),
+            "stop": list(params.stop),
             "stop_token_ids": sorted(self._ends),
-            "seed": group.key % 2**31,
+            "seed": prompt.key % 2**31,
             "logprobs": 1,
             "return_token_ids": True,
         }
         response = self._call(lambda: self._api.post("/completions", body))
         try:
             choices = sorted(response["choices"], key=lambda choice: int(choice["index"]))
-            found = [self._rollout(choice, sampling) for choice in choices]
+            found = [self._rollout(choice, params) for choice in choices]
             prompt_ids = [choice.get("prompt_token_ids") or tokens for choice in choices]
             model = response.get("model", self._config.model)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -187,27 +243,27 @@ class RemoteEngine:
                 f"{self._where}: its response has no tokens with logprobs (token_ids, logprobs), which training needs: "
                 f"{response!r:.200}. {HOW}."
             ) from error
-        if len(found) != group.size or prompt_ids != [tokens] * group.size or model != self._config.model:
+        if len(found) != num or prompt_ids != [tokens] * num or model != self._config.model:
             raise EngineError(
-                f"{self._where}: it returned {len(found)} completions of '{model}', not {group.size} of "
+                f"{self._where}: it returned {len(found)} completions of '{model}', not {num} of "
                 f"'{self._config.model}' to the prompt that was sent; is it vLLM 0.10.2 or newer? {HOW}."
             )
         return found
 
-    def _rollout(self, choice: dict[str, Any], sampling: SamplingParams) -> Rollout:
+    def _rollout(self, choice: dict[str, Any], params: SamplingParams) -> Rollout:
         tokens = np.array([int(token) for token in choice["token_ids"]], np.int64)
         logprobs = np.array([float(logprob) for logprob in choice["logprobs"]["token_logprobs"]], np.float32)
         reason, num = choice["finish_reason"], len(tokens)
         if num != len(logprobs) or not all(math.isfinite(prob) and prob < 1e-3 for prob in logprobs):
             raise ValueError("logprobs are missing, not finite or of other tokens")
-        is_cut = reason == "length" and num == sampling.max_tokens
+        is_cut = reason == "length" and num == params.max_tokens
         if is_cut:
             return Rollout(tokens, logprobs, "length")
-        if num and reason == "stop" and (sampling.stop or tokens[-1] in self._ends or not self._ends):
+        if num and reason == "stop" and (params.stop or tokens[-1] in self._ends or not self._ends):
             return Rollout(tokens, logprobs, "stop")
         last = f", the last of which is {tokens[-1]}" if num else ""
         raise EngineError(
-            f"{self._where}: a completion ended ('{reason}') after {num:,} of {sampling.max_tokens:,} tokens"
+            f"{self._where}: a completion ended ('{reason}') after {num:,} of {params.max_tokens:,} tokens"
             f"{last}. method.model ends completions with {sorted(self._ends)}. Do prompt and completion fit "
             "(--max-model-len), and is the model of the same family?"
         )

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
+import xxhash
 
 from assay.base.seeds import mix64
 from assay.base.shapes import Float32, Float64, Int64, UInt64
@@ -34,6 +35,13 @@ class Rollout(NamedTuple):
     """In the distribution sampled from: with temperature, top-k, top-p. 0 for greedy decoding (temperature 0)."""
     reason: Literal["stop", "length"]
     """`stop`: an end token or stop string; `length`: cut at `max_tokens`."""
+
+    @property
+    def digest(self) -> int:
+        """64-bit digest of the tokens and the sampler's logprobs."""
+        digest = xxhash.xxh3_64(self.tokens.astype(np.int64).tobytes())
+        digest.update(self.logprobs.astype(np.float32).tobytes())
+        return digest.intdigest()
 
 
 def uniforms(keys: UInt64[np.ndarray, "row"], positions: Int64[np.ndarray, "row"]) -> Float64[np.ndarray, "row"]:

@@ -7,26 +7,17 @@ rollout log  (step, lane, row, outcome) /
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import NamedTuple
 
 import numpy as np
 
 from assay.base.errors import StoreAwayError
 from assay.data.loader.receipts import NO_ROWS, Receipt, explain, receipt
 from assay.records.commit import Commit
-from assay.records.rollout_log import LoggedGroup, PromptCounts
+from assay.records.rollout_log import GroupRecord, PromptCounts
 from assay.store.commit_log import ROLLOUT_LOG_NAME
 from assay.store.objects import ObjectStore
 from assay.training.checkpoint.rollout_log import read_rollout_log
 from assay.training.trainer.method_config import MethodConfig
-
-
-class Account(NamedTuple):
-    """The result of auditing rollout logs."""
-
-    prompts: PromptCounts | None
-    """None if no commit has a rollout log."""
-    problems: list[str]
 
 
 def audit_rollout_log(
@@ -34,11 +25,14 @@ def audit_rollout_log(
     commits: Sequence[Commit],
     receipts: dict[tuple[int, int], Receipt],
     method: MethodConfig,
-) -> Account:
-    """Audit the rollout logs of the commits; `receipts`: the receipt of each step and lane."""
+) -> tuple[PromptCounts | None, list[str]]:
+    """Audit the rollout logs of the commits; `receipts`: the receipt of each step and lane.
+
+    Returns the number of prompts, or None if no commit has a rollout log, and the problems.
+    """
     counts, problems = None, list[str]()
     if all(commit.prompts is None for commit in commits):
-        return Account(counts, problems)
+        return counts, problems
     for commit in commits:
         if commit.is_inherited:
             continue
@@ -58,12 +52,12 @@ def audit_rollout_log(
             )
             continue
         problems += _problems(commit, groups, receipts, method)
-    return Account(counts, problems)
+    return counts, problems
 
 
 def _problems(
     commit: Commit,
-    groups: Sequence[LoggedGroup],
+    groups: Sequence[GroupRecord],
     receipts: dict[tuple[int, int], Receipt],
     method: MethodConfig,
 ) -> list[str]:

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from assay.data.loader.batch import LaneShare, StepShare
-from assay.records.rollout_log import LoggedGroup
+from assay.records.rollout_log import GroupRecord
 from assay.training.checkpoint.parts import StatefulPart
 from assay.training.numerics import MetricSum
 
@@ -29,7 +29,7 @@ class LaneSamples(NamedTuple):
     """Metrics over all that was generated, of which the samples may be a part."""
     digest: int = 0
     """Digest of all that was generated; 0 for dataset rows."""
-    log: tuple[LoggedGroup, ...] | None = None
+    log: tuple[GroupRecord, ...] | None = None
     """One entry for each row that samples were generated for; None for dataset rows."""
 
 

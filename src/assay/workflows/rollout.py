@@ -17,7 +17,7 @@ from assay.elastic.capsules import nearest_commit
 from assay.records.commit import Commit
 from assay.records.replay import Compared
 from assay.records.rollout import RolloutReport
-from assay.records.rollout_log import LoggedCompletion
+from assay.records.rollout_log import RolloutRecord
 from assay.records.run import Run
 from assay.store.commit_log import CommitLog
 from assay.store.metrics.recorded import recorded_steps
@@ -120,7 +120,7 @@ def _of_digests(step: int, quantity: str, recorded: int, replayed: int) -> Compa
     return Compared(step=step, quantity=quantity, recorded=then, replayed=now, is_equal=then == now)
 
 
-def _logged_rollout(log: CommitLog, request: RolloutRequest) -> LoggedCompletion | None:
+def _logged_rollout(log: CommitLog, request: RolloutRequest) -> RolloutRecord | None:
     """Return the completion's entry in the rollout log; None if no commit has it."""
     commits = [entry for entry in log.entries() if isinstance(entry, Commit) and not entry.is_inherited]
     holding = [commit for commit in commits if commit.receipts_from_step < request.step <= commit.step]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from assay.base.errors import AssayError
 from assay.records.commit import Commit
-from assay.records.rollout_log import RolloutRecord, GroupRecord
+from assay.records.rollout_log import GroupRecord, RolloutRecord
 from assay.reporting.views.view import View
 from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.summary import intact_commits

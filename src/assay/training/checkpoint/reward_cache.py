@@ -15,7 +15,7 @@ from typing import NamedTuple, Self
 
 from assay.base.errors import DataError
 from assay.records.commit import Commit
-from assay.records.rollout_log import JudgeScore, JudgeScoreGroup, LoggedGroup
+from assay.records.rollout_log import GroupRecord, JudgeScore, JudgeScoreGroup
 from assay.store.commit_log import JUDGE_SCORES_PREFIX, CommitLog
 from assay.store.objects import ObjectStore
 from assay.training.checkpoint.rollout_log import read_rollout_log
@@ -39,7 +39,7 @@ class RewardCache:
         self.attempt = attempt
         self.is_read_only = is_read_only
         self._log = CommitLog(store)
-        self._rollout_logs: dict[str, list[LoggedGroup]] = {}
+        self._rollout_logs: dict[str, list[GroupRecord]] = {}
         """Folder of a commit -> its rollout log."""
 
     def read_only(self) -> Self:
@@ -70,7 +70,7 @@ class RewardCache:
             return group
         return JudgeScoreGroup.from_json(self.store.get(key), source=f"{self.store.url}/{key}")
 
-    def committed_groups(self, step: int, row_ids: Collection[int]) -> Iterator[LoggedGroup]:
+    def committed_groups(self, step: int, row_ids: Collection[int]) -> Iterator[GroupRecord]:
         """Yield the groups of the step in commits' rollout logs, the oldest first; used if a run went back, or
         is replayed."""
         if step > max(self._log.summary().last_steps.values(), default=0):
@@ -93,7 +93,7 @@ class RewardCache:
                     JudgeScore(sample=sample, rollout=rollout, score=score, failure_kind=why[0], failure=why[1]),
                 )
 
-    def _rollout_log(self, commit: Commit) -> list[LoggedGroup]:
+    def _rollout_log(self, commit: Commit) -> list[GroupRecord]:
         """Return a commit's rollout log; empty if it is corrupt, because training can ask again and the audit
         reports it."""
         if commit.folder not in self._rollout_logs:

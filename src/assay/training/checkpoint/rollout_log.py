@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import DamagedDataError
 from assay.records.commit import Commit
-from assay.records.rollout_log import LoggedCompletion, LoggedGroup, PromptCounts
+from assay.records.rollout_log import GroupRecord, PromptCounts, RolloutRecord
 from assay.store.commit_log import ROLLOUT_LOG_NAME
 from assay.store.objects import ObjectStore
 
@@ -44,7 +44,7 @@ _ROLLOUT_COLUMNS = {
 _SCHEMA = pa.schema({**_GROUP_COLUMNS, "sample": pa.int32(), **_ROLLOUT_COLUMNS})
 
 
-def rollout_log_table(groups: Iterable[LoggedGroup]) -> pa.Table:
+def rollout_log_table(groups: Iterable[GroupRecord]) -> pa.Table:
     """Return a table with a row for each completion."""
     lines = [(*group[:-1], sample, *rollout) for group in groups for sample, rollout in enumerate(group.completions)]
     columns = zip(*lines, strict=True) if lines else [()] * len(_SCHEMA)
@@ -59,11 +59,11 @@ def rollout_log_file(tables: Sequence[pa.Table]) -> bytes:
     return buffer.getvalue()
 
 
-def parse_rollout_log(data: bytes) -> list[LoggedGroup]:
+def parse_rollout_log(data: bytes) -> list[GroupRecord]:
     """Return the groups of a file."""
     lines = pq.read_table(io.BytesIO(data)).cast(_SCHEMA).to_pylist()
     return [
-        LoggedGroup._make([*key, tuple(map(_parse_rollout, of_group))])
+        GroupRecord._make([*key, tuple(map(_parse_rollout, of_group))])
         for key, of_group in groupby(lines, key=itemgetter(*_GROUP_COLUMNS))
     ]
 
@@ -74,7 +74,7 @@ def counted(tables: Iterable[pa.Table]) -> PromptCounts:
     return PromptCounts(**{name: outcomes.count(name) for name in set(outcomes)})
 
 
-def read_rollout_log(store: ObjectStore, commit: Commit) -> list[LoggedGroup]:
+def read_rollout_log(store: ObjectStore, commit: Commit) -> list[GroupRecord]:
     """Return a commit's rollout log; empty if it has none. Raises `DamagedDataError` if its digest differs."""
     digest = next((file.sha256 for file in commit.files if file.path == ROLLOUT_LOG_NAME), None)
     if digest is None:
@@ -92,7 +92,7 @@ def _group_outcomes(table: pa.Table) -> Iterator[str]:
             yield outcome
 
 
-def _parse_rollout(line: dict[str, Any]) -> LoggedCompletion:
+def _parse_rollout(line: dict[str, Any]) -> RolloutRecord:
     values = {name: line[name] for name in _ROLLOUT_COLUMNS}
     lists = {name: tuple(values[name]) for name in ("scores", "tokens", "logprobs") if values[name] is not None}
-    return LoggedCompletion(**{**values, **lists})
+    return RolloutRecord(**{**values, **lists})

@@ -36,7 +36,7 @@ from assay.data.loader.receipts import NO_ROWS, Receipt, receipt
 from assay.distributed.ranks import Ranks
 from assay.records.commit import Commit, FileDigest, Quarantined
 from assay.records.cursor import Cursor
-from assay.records.rollout_log import LoggedGroup
+from assay.records.rollout_log import GroupRecord
 from assay.store.commit_log import RECEIPTS_NAME, ROLLOUT_LOG_NAME, CommitLog, checkpoint_folder, first_problem
 from assay.training.checkpoint.parts import MODEL, ROLLOUTS, StatefulPart
 from assay.training.checkpoint.retention import RetentionConfig, commit_and_retire
@@ -63,7 +63,7 @@ class LaneReceipts:
         self.rows.append((step, lane.lane, *rows))
         self.quarantined.extend(lane.quarantined)
 
-    def add_log(self, groups: Sequence[LoggedGroup]) -> None:
+    def add_log(self, groups: Sequence[GroupRecord]) -> None:
         """Add the log of one step's samples."""
         self.rollout_log.append(rollout_log_table(groups))
 

@@ -16,7 +16,7 @@ from assay.data.loader.config import LoaderConfig
 from assay.models.config import ModelSize
 from assay.records.dataset import DatasetManifest
 from assay.records.evaluation import ACCURACY, AUC, LOG_LOSS, Metric
-from assay.records.rollout_log import LoggedGroup
+from assay.records.rollout_log import GroupRecord
 from assay.training.checkpoint.named_commit import CommitName
 
 
@@ -174,7 +174,7 @@ class MethodConfig(FrozenConfig, ABC):
         """Raise if a service that training calls does not respond or has wrong settings, or if graders' code
         cannot be sandboxed on this machine. Called before the run is created."""
 
-    def rollout_log_problems(self, groups: Sequence[LoggedGroup]) -> Iterator[str]:  # noqa: ARG002
+    def rollout_log_problems(self, groups: Sequence[GroupRecord]) -> Iterator[str]:  # noqa: ARG002
         """Yield inconsistencies in the rollout log of one lane in one step."""
         return iter(())
 

@@ -23,7 +23,7 @@ from assay.base.shapes import Float, Float64
 from assay.data.loader.batch import LaneShare, StepShare
 from assay.distributed.lane_sum import LaneGradients
 from assay.distributed.ranks import Ranks
-from assay.records.rollout_log import LoggedGroup
+from assay.records.rollout_log import GroupRecord
 from assay.training.numerics import MetricSum, added_in_order, combined_digest, digest_of_tensors, means_of
 from assay.training.samples import LaneSamples, SampleSource
 from assay.training.trainer.config import OptimizerConfig, TrainerConfig
@@ -67,7 +67,7 @@ class StepTotals(NamedTuple):
     """Digests of samples and of the spot check, which a replay compares: exact integers, by metric name."""
     costs: Mapping[str, float] = MappingProxyType({})
     """Costs of a step on this rank whose samples cost time, by metric name; ranks differ."""
-    log: tuple[LoggedGroup, ...] | None = None
+    log: tuple[GroupRecord, ...] | None = None
     """Log of the samples of this rank's lanes; None for dataset rows."""
 
     def requests_commit(self) -> bool:
@@ -163,9 +163,9 @@ class Stepper:
         if not self._times_lanes:
             return {}
         times = {LANE_S.format(lane): seconds for lane, seconds in self._lane_s.items()}
-        for number, bucket in enumerate(self._lane_sum.buckets()):
-            times[BUCKET_BYTES.format(number)] = float(bucket.num_bytes)
-            times[BUCKET_BEFORE_S.format(number)] = bucket.before_last_s
+        for number, (num_bytes, before_last_s) in enumerate(self._lane_sum.buckets()):
+            times[BUCKET_BYTES.format(number)] = float(num_bytes)
+            times[BUCKET_BEFORE_S.format(number)] = before_last_s
         return times
 
     def _run_update(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from assay.base.errors import DamagedDataError
 from assay.data.loader.batch import LaneShare, MicroBatch, Ragged
-from assay.records.rollout_log import LoggedGroup
+from assay.records.rollout_log import GroupRecord
 from assay.training.numerics import MetricSum
 from assay.training.rollouts.buffer import RolloutBuffer
 from assay.training.samples import LaneSamples
@@ -46,7 +46,7 @@ def prompts(lane: int, *rows: int) -> LaneShare:
 
 
 def became(lane: int, digest: int = 0, *batches: MicroBatch) -> LaneSamples:
-    rollout_log = (LoggedGroup(1, lane, digest, "trained", "[]", (completion_of(digest), completion_of(7))),)
+    rollout_log = (GroupRecord(1, lane, digest, "trained", "[]", (completion_of(digest), completion_of(7))),)
     metrics = {"shaped_reward": MetricSum(torch.tensor(0.1 * digest, dtype=torch.float64), 3.0)}
     return LaneSamples(LaneShare(lane, batches), metrics, digest, rollout_log)
 

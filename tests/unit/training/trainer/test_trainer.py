@@ -21,7 +21,7 @@ from assay.data.loader.loader import Loader
 from assay.data.loader.receipts import receipt
 from assay.records.commit import Quarantined
 from assay.records.cursor import Cursor
-from assay.records.rollout_log import LoggedGroup
+from assay.records.rollout_log import GroupRecord
 from assay.training.samples import StepCancelledError
 from assay.training.trainer.config import TrainerConfig
 from assay.training.trainer.step import StepTotals
@@ -228,7 +228,7 @@ def test_a_step_is_given_the_prompts_of_those_that_it_answers_ahead(staleness: i
 
 
 def test_a_commit_has_the_journal_of_its_steps_and_what_was_quarantined() -> None:
-    group = LoggedGroup(1, 2, 9, "trained", "[]", (completion_of(7),))
+    group = GroupRecord(1, 2, 9, "trained", "[]", (completion_of(7),))
     rank = Rank(completions={step: {"log": (group._replace(step=step),)} for step in (1, 2, 3, 5)})
     trained(rank, reader=Damaged(Source(), LoaderConfig(**SIZES), ("input_ids",)), max_steps=6)
     steps = [[table["step"].to_pylist() for table in commit["receipts"].rollout_log] for commit in rank.commits]

@@ -13,42 +13,78 @@ import numpy as np
 import pyarrow as pa
 from torch import Tensor
 
-from assay.base.shapes import Int64, Shaped
+from assay.base.errors import DataError
+from assay.base.parsing.nesting import parse_json
+from assay.base.shapes import Float32, Float64, Int64, Shaped
 from assay.data.dataset.columns import ITEM, PROMPT_TOKENS, TOKENS
 from assay.data.loader.batch import MicroBatch, Ragged
 from assay.inference.rollout import Rollout
-from assay.training.methods.grpo.rewards import items_of
+from assay.scoring.grade import Grade
 
 ADVANTAGE, SAMPLER_LOGPROBS = "advantage", "sampler_logprobs"
 
 
-class PromptRow(NamedTuple):
-    """A prompt of the dataset."""
+class RolloutGroup(NamedTuple):
+    """A prompt of the dataset, with its rollouts once they are generated, and their advantages once they are graded."""
 
     row_id: int
-    tokens: Int64[np.ndarray, "token"]
+    prompt: Int64[np.ndarray, "token"]
     item: Mapping[str, Any]
     """The fields that graders read."""
+    rollouts: Sequence[Rollout] = ()
+    grades: Sequence[Grade] = ()
+    """The reward of each rollout, or why it has none; `parts` are the scores of the rewards by name."""
+    shaped_rewards: Float64[np.ndarray, "rollout"] = np.zeros(0)
+    """Rewards minus overlong penalties; NaN if a grader failed."""
+    advantages: Float32[np.ndarray, "rollout"] = np.zeros(0, np.float32)
+    """NaN if a grader failed."""
+
+    @property
+    def has_signal(self) -> bool:
+        """True if some advantage is not zero."""
+        return bool(np.nan_to_num(self.advantages).any())
 
 
 class TrainingSample(NamedTuple):
     """A rollout with its prompt and advantage: one row of the policy loss."""
 
-    row: PromptRow
+    group: RolloutGroup
     rollout: Rollout
     advantage: float
 
     @property
     def num_tokens(self) -> int:
-        return len(self.row.tokens) + len(self.rollout.tokens)
+        return len(self.group.prompt) + len(self.rollout.tokens)
 
 
-def rows_of(micro_batches: Sequence[MicroBatch]) -> Iterator[PromptRow]:
-    """Yield the prompts of the micro-batches."""
+def rewards_of(grades: Sequence[Grade]) -> Float64[np.ndarray, "rollout"]:
+    """Return the rewards; NaN for a failed grade."""
+    return np.array([np.nan if grade.score is None else grade.score for grade in grades], np.float64)
+
+
+def prompt_groups(micro_batches: Sequence[MicroBatch]) -> Iterator[RolloutGroup]:
+    """Yield the prompts of the micro-batches, without rollouts."""
     for batch in micro_batches:
         lines = zip(batch.tokens.values, batch.tokens.lengths, strict=True)
         for row_id, (tokens, length), item in zip(batch.row_ids.tolist(), lines, items_of(batch), strict=True):
-            yield PromptRow(row_id, tokens[:length], item)
+            yield RolloutGroup(row_id, tokens[:length], item)
+
+
+def items_of(batch: MicroBatch) -> list[dict[str, Any]]:
+    """Return the fields that graders read, for each prompt."""
+    found = []
+    for row, text in zip(batch.row_ids.tolist(), batch.columns[ITEM].to_pylist(), strict=True):
+        try:
+            item = parse_json(text or "")
+        except ValueError:
+            item = None
+        if not isinstance(item, dict):
+            raise DataError(
+                f"row {row}: '{ITEM}' is no JSON object: {text!r:.80}. Build the dataset with 'assay data "
+                "build --format prompts'."
+            )
+        found.append(item)
+    return found
 
 
 def prompt_arrays(batch: MicroBatch) -> dict[str, Shaped[np.ndarray, "..."]]:
@@ -66,13 +102,13 @@ def prompt_arrays(batch: MicroBatch) -> dict[str, Shaped[np.ndarray, "..."]]:
     }
 
 
-def rows_from_tensors(tensors: Mapping[str, Shaped[Tensor, "..."]]) -> list[PromptRow]:
+def groups_from_tensors(tensors: Mapping[str, Shaped[Tensor, "..."]]) -> list[RolloutGroup]:
     """Return the prompts behind the tensors of `prompt_arrays`."""
     arrays = {name: tensor.cpu().numpy() for name, tensor in tensors.items()}
     items = [json.loads(line.tobytes().rstrip(b"\0")) for line in arrays["items"]]
     ids, lengths = arrays["row_ids"].view(np.uint64).tolist(), arrays["lengths"].tolist()
     lines = (tokens[:length] for tokens, length in zip(arrays["input_ids"], lengths, strict=True))
-    return [PromptRow(*row) for row in zip(ids, lines, items, strict=True)]
+    return [RolloutGroup(*row) for row in zip(ids, lines, items, strict=True)]
 
 
 def micro_batches(samples: Sequence[TrainingSample], max_tokens: int | None) -> tuple[MicroBatch, ...]:
@@ -124,12 +160,12 @@ def _micro_batch(samples: Sequence[TrainingSample]) -> MicroBatch:
     lengths = np.array([sample.num_tokens for sample in samples], np.int32)
     lines = np.zeros((len(samples), int(lengths.max())), np.int64)
     for line, sample, length in zip(lines, samples, lengths, strict=True):
-        line[:length] = np.concatenate([sample.row.tokens, sample.rollout.tokens])
+        line[:length] = np.concatenate([sample.group.prompt, sample.rollout.tokens])
     return MicroBatch(
-        row_ids=np.array([sample.row.row_id for sample in samples], np.uint64),
+        row_ids=np.array([sample.group.row_id for sample in samples], np.uint64),
         ragged={TOKENS: Ragged(lines, lengths)},
         columns={
-            PROMPT_TOKENS: pa.array([len(sample.row.tokens) for sample in samples], pa.int32()),
+            PROMPT_TOKENS: pa.array([len(sample.group.prompt) for sample in samples], pa.int32()),
             ADVANTAGE: pa.array([sample.advantage for sample in samples], pa.float32()),
             SAMPLER_LOGPROBS: pa.array([sample.rollout.logprobs for sample in samples], pa.list_(pa.float32())),
         },

@@ -24,12 +24,12 @@ from assay.data.dataset.tokens import TOKENIZER_FILE, load_tokenizer
 from assay.data.loader.config import LoaderConfig
 from assay.inference.local.memory import sampling_numbers
 from assay.inference.protocol import SamplingParams
-from assay.inference.remote_config import LocalSampler, RemoteSampler
+from assay.inference.remote import LocalSampler, RemoteSampler
 from assay.models.causal_config import PretrainedCausalConfig, check_rows, model_size
 from assay.models.config import ModelSize, checkpoint_path
 from assay.records.dataset import DatasetManifest
 from assay.records.evaluation import Metric
-from assay.records.rollout_log import LoggedGroup
+from assay.records.rollout_log import GroupRecord
 from assay.scoring.python_graders import check_fence
 from assay.training.checkpoint.named_commit import CommitName
 from assay.training.methods.grpo.outcomes import problems_of
@@ -50,14 +50,18 @@ LENGTH = Metric(name="length", unit="tokens", higher_is_better=False)
 KL = Metric(name="kl", unit="nats per token", higher_is_better=False)
 
 
-class RolloutSampling(FrozenConfig):
-    """How completions are sampled for training."""
+class RolloutSampling(SamplingParams):
+    """How completions are sampled for training: always from the whole distribution."""
 
     also_called: ClassVar = {
         "max_new_tokens": "max_tokens",
         "max_completion_length": "max_tokens",
         "stop_strings": "stop",
     }
+
+    top_p: ClassVar[float] = 1.0  # type: ignore[misc]
+    top_k: ClassVar[None] = None  # type: ignore[misc]
+    seed: ClassVar[None] = None  # type: ignore[misc]
 
     temperature: PositiveFloat = 1.0
     """The loss is of the policy at temperature 1, so another value trains off-policy."""
@@ -425,10 +429,9 @@ class GrpoConfig(MethodConfig):
             # Here, since it brings torch along, and most recipes need not ask.
             from assay.training.methods.grpo.remote import check_engine
 
-            sampling = SamplingParams(**self.sampling.model_dump())
-            check_engine(self.sampler, self.model, sampling, manifest.lengths.max + self.sampling.max_tokens)
+            check_engine(self.sampler, self.model, self.sampling, manifest.lengths.max + self.sampling.max_tokens)
 
-    def rollout_log_problems(self, groups: Sequence[LoggedGroup]) -> Iterator[str]:
+    def rollout_log_problems(self, groups: Sequence[GroupRecord]) -> Iterator[str]:
         return problems_of(groups, self)
 
     def num_parameters(self) -> int | None:

@@ -5,58 +5,56 @@ completion --(row, sample, rollout digest) in the cache?--> yes: cached grade | 
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, cast
+from typing import cast
+
+import numpy as np
 
 from assay.base.errors import DataError
 from assay.records.rollout_log import JudgeScore, JudgeScoreGroup
 from assay.scoring.grade import Grade, ItemFailure, ItemFailureKind
 from assay.scoring.graders import grader_sha256
 from assay.training.checkpoint.reward_cache import RewardCache
+from assay.training.methods.grpo.batch import RolloutGroup
 from assay.training.methods.grpo.reward_config import GraderReward
 
 
-class JudgeBatch(NamedTuple):
-    """The completions of a step that are graded, and the cache for their grades."""
-
-    step: int
-    row_ids: Sequence[int]
-    """Row ids of the prompts, one for each group."""
-    digests: Sequence[int]
-    """Digests of the completions, group after group."""
-    reward_cache: RewardCache
-
-    @property
-    def size(self) -> int:
-        return len(self.digests) // max(1, len(self.row_ids))
-
-
 def cached_grades(
-    groups: JudgeBatch,
+    groups: Sequence[RolloutGroup],
     reward: GraderReward,
+    reward_cache: RewardCache,
     *,
+    step: int,
     index: int,
     grade_indices: Callable[[list[int]], list[Grade]],
     at_once: int,
 ) -> list[Grade]:
-    """Return the grades of all completions by reward number `index`.
+    """Return the grades of all rollouts of a step by reward number `index`, group after group.
 
-    `grade_indices` calls the judge for the completions at some indices; `at_once` groups are graded concurrently.
+    `grade_indices` calls the judge for the rollouts at some indices; `at_once` groups are graded concurrently.
     """
-    cached, reward_cache, size = _cached_grades(groups, index), groups.reward_cache, groups.size
+    starts = np.cumsum([0, *(len(group.rollouts) for group in groups)]).tolist()
+    # A read-only cache ignores the digest of the rollout.
+    is_read_only = reward_cache.is_read_only
+    cached = {
+        (row_id, grade.sample, "" if is_read_only else grade.rollout): grade
+        for attempt, row_id, grade in reward_cache.grades(step, [group.row_id for group in groups], reward=index)
+        if is_read_only or grade.score is not None or attempt == reward_cache.attempt
+    }
 
     def grade_group(number: int) -> list[Grade]:
-        row, indices = groups.row_ids[number], range(number * size, (number + 1) * size)
-        keys = [(row, sample, _name(groups, rollout_index)) for sample, rollout_index in enumerate(indices)]
+        row = groups[number].row_id
+        names = ["" if is_read_only else f"{rollout.digest:016x}" for rollout in groups[number].rollouts]
+        keys = [(row, sample, name) for sample, name in enumerate(names)]
         uncached = [sample for sample, name in enumerate(keys) if name not in cached]
-        if uncached and reward_cache.is_read_only:
+        if uncached and is_read_only:
             raise DataError(
-                f"step {groups.step}, row {row}: the run's rollout log has no grade of grader "
+                f"step {step}, row {row}: the run's rollout log has no grade of grader "
                 f"'{reward.name}', and a judge is not called twice. 'assay runs audit' lists what is missing."
             )
         if uncached:
-            grades = grade_indices([indices[sample] for sample in uncached])
+            grades = grade_indices([starts[number] + sample for sample in uncached])
             entry = JudgeScoreGroup(
-                step=groups.step,
+                step=step,
                 row_id=row,
                 attempt=reward_cache.attempt,
                 grader=reward.name,
@@ -70,21 +68,7 @@ def cached_grades(
         return [_as_grade(cached[name]) for name in keys]
 
     with ThreadPoolExecutor(at_once, thread_name_prefix="judging") as pool:
-        return [grade for grades in pool.map(grade_group, range(len(groups.row_ids))) for grade in grades]
-
-
-def _cached_grades(groups: JudgeBatch, index: int) -> dict[tuple[int, int, str], JudgeScore]:
-    """Return the cached grades by row, sample and digest; a read-only cache ignores the digest."""
-    reward_cache = groups.reward_cache
-    return {
-        (row_id, grade.sample, "" if reward_cache.is_read_only else grade.rollout): grade
-        for attempt, row_id, grade in reward_cache.grades(groups.step, groups.row_ids, reward=index)
-        if reward_cache.is_read_only or grade.score is not None or attempt == reward_cache.attempt
-    }
-
-
-def _name(groups: JudgeBatch, rollout_index: int) -> str:
-    return "" if groups.reward_cache.is_read_only else f"{groups.digests[rollout_index]:016x}"
+        return [grade for grades in pool.map(grade_group, range(len(groups))) for grade in grades]
 
 
 def _cache_entry(sample: int, rollout: str, grade: Grade) -> JudgeScore:

@@ -19,25 +19,15 @@ section 3.1).
 The divisor (tokens or completions) is counted over the whole step, so lanes and micro-batches do not change the mean.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 from torch import Tensor
 
 from assay.base.shapes import Bool, Float, Float32, Float64
-from assay.inference.remote_config import LogprobGap
+from assay.inference.remote import LogprobGap
 from assay.training.methods.grpo.config import AnyLoss, CispoLoss, DrGrpoLoss, GrpoLoss, GspoLoss
 
 TOKEN_MEANS = ("dapo", "bnpo", "cispo")
 """Losses that average over tokens; the others average over completions."""
-
-
-class PolicyLoss(NamedTuple):
-    """The policy loss of each token."""
-
-    token_losses: Float[Tensor, "row target"]
-    is_clipped: Bool[Tensor, "row target"]
-    """Tokens without a gradient because their ratio was clipped (cispo: with a smaller one)."""
 
 
 def policy_loss(
@@ -46,8 +36,11 @@ def policy_loss(
     advantages: Float[Tensor, "row"],
     loss_mask: Bool[Tensor, "row target"],
     loss: AnyLoss,
-) -> PolicyLoss:
-    """Return the loss of each token; with gspo, all tokens of a completion share one ratio."""
+) -> tuple[Float[Tensor, "row target"], Bool[Tensor, "row target"]]:
+    """Return the loss of each token, and whether its ratio was clipped: it has no gradient (cispo: a smaller one).
+
+    With gspo, all tokens of a completion share one ratio.
+    """
     log_ratios, row_advantages = logprobs - old_logprobs, advantages[:, None]
     if isinstance(loss, GspoLoss):
         lengths = loss_mask.sum(dim=1, keepdim=True).clamp(min=1)
@@ -55,11 +48,11 @@ def policy_loss(
     ratios = log_ratios.exp()
     if isinstance(loss, CispoLoss):
         weights = ratios.detach().clamp(max=loss.max_ratio)
-        return PolicyLoss(-weights * row_advantages * logprobs, (ratios > loss.max_ratio) & (row_advantages > 0))
+        return -weights * row_advantages * logprobs, (ratios > loss.max_ratio) & (row_advantages > 0)
     lowest, highest = 1 - loss.clip_low, 1 + loss.clip_high
     gains = (ratios * row_advantages).minimum(ratios.clamp(lowest, highest) * row_advantages)
     is_clipped = ((ratios < lowest) & (row_advantages < 0)) | ((ratios > highest) & (row_advantages > 0))
-    return PolicyLoss(-gains, is_clipped)
+    return -gains, is_clipped
 
 
 def divergences(

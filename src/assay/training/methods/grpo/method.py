@@ -24,7 +24,7 @@ from assay.data.loader.batch import LaneShare, MicroBatch
 from assay.inference.local.generator import Generator
 from assay.inference.local.stop_tokens import CompletionText
 from assay.inference.protocol import SamplingParams
-from assay.inference.remote_config import LogprobGap, RemoteSampler
+from assay.inference.remote import LogprobGap, RemoteSampler
 from assay.inference.rollout import GenerationCancelledError, Prompt, Rollout
 from assay.models.causal_config import PretrainedCausalConfig
 from assay.models.config import checkpoint_path
@@ -35,37 +35,35 @@ from assay.records.exported_model import ModelForm
 from assay.records.phase import EnterPhase
 from assay.training.checkpoint.reward_cache import RewardCache
 from assay.training.methods.grpo.batch import (
-    PromptRow,
+    RolloutGroup,
     TrainingSample,
     completion_arrays,
+    groups_from_tensors,
     has_completions,
     micro_batches,
     num_completion_tokens,
     prompt_arrays,
-    rows_from_tensors,
-    rows_of,
+    prompt_groups,
+    rewards_of,
 )
 from assay.training.methods.grpo.config import KL, LENGTH, REWARD, TRUNCATED, GrpoConfig
-from assay.training.methods.grpo.judge_cache import JudgeBatch
 from assay.training.methods.grpo.loss import TOKEN_MEANS, divergences, importance_weights, policy_loss, reduced_loss
 from assay.training.methods.grpo.remote import RemoteRollouts
-from assay.training.methods.grpo.rewards import Graded, Rewards, check_failure_rate
+from assay.training.methods.grpo.rewards import Rewards, check_failure_rate
 from assay.training.methods.grpo.rollouts import (
     NAMES,
     OUTCOMES,
     SHAPED_REWARD,
     SHAPED_REWARD_SQUARE,
-    RolloutGroup,
     digest_of,
-    grouped,
     moments,
     outcomes,
     prompts_of,
-    rollout_digest,
     rollout_log_entries,
     rollout_metrics,
     scaled_lane,
     training_lane,
+    with_grades,
 )
 from assay.training.numerics import MetricSum, combined_digest
 from assay.training.rollouts.source import ReplayedRollout
@@ -133,11 +131,10 @@ class GrpoMethod:
         enter_phase: EnterPhase = lambda phase: None,
     ) -> list[LaneSamples]:
         """Generate and grade the completions of all lanes together; see `RolloutMethod`."""
-        rows_by_lane = [list(rows_of(lane.micro_batches)) for lane in lanes]
-        rows, size = [row for lane_rows in rows_by_lane for row in lane_rows], self.config.group_size
-        all_groups, graded = self._rollout_groups(
+        prompts_by_lane = [list(prompt_groups(lane.micro_batches)) for lane in lanes]
+        all_groups = self._rollout_groups(
             model,
-            rows,
+            [group for prompts in prompts_by_lane for group in prompts],
             frozen_models,
             step=step,
             seed=seed,
@@ -145,25 +142,17 @@ class GrpoMethod:
             is_stopping=is_stopping,
             enter_phase=enter_phase,
         )
-        groups, grades = iter(all_groups), iter(graded)
+        groups = iter(all_groups)
         samples = []
-        for lane, lane_rows in zip(lanes, rows_by_lane, strict=True):
-            own = list(islice(groups, len(lane_rows)))
-            sums = {
-                name: MetricSum(torch.tensor(float(metric.sum)), metric.weight)
-                for name, metric in rollout_metrics(own).items()
-            }
+        for lane, prompts in zip(lanes, prompts_by_lane, strict=True):
+            own = list(islice(groups, len(prompts)))
+            sums = rollout_metrics(own)
             if self.step_statistics:
-                sums |= {
-                    name: MetricSum(torch.tensor(moment.sum, dtype=torch.float64), moment.weight)
-                    for name, moment in moments(own).items()
-                }
-            lane_grades = list(islice(grades, size * len(lane_rows)))
-            sums |= self._rewards.sums(lane_grades)
+                sums |= moments(own)
+            sums |= self._rewards.sums([grade for group in own for grade in group.grades])
             trained_lane = training_lane(lane.lane, own, self.config, max_tokens)
-            rollout_log = rollout_log_entries(
-                own, lane_grades, trained_lane, self.config, step=step, graders=self._rewards.graders
-            )
+            graders = self._rewards.graders
+            rollout_log = rollout_log_entries(own, trained_lane, self.config, step=step, graders=graders)
             digest = combined_digest([digest_of(own)])
             samples.append(LaneSamples(trained_lane, sums, digest, rollout_log))
         return samples
@@ -189,34 +178,33 @@ class GrpoMethod:
         If rows of a tile are not independent, the whole group is generated. Completions of a remote engine are
         read from the run.
         """
-        rows = list(rows_of(lane.micro_batches))
-        groups, graded = self._rollout_groups(
-            model, rows, frozen_models, step=step, seed=seed, reward_cache=reward_cache
+        prompts_of_lane = list(prompt_groups(lane.micro_batches))
+        groups = self._rollout_groups(
+            model, prompts_of_lane, frozen_models, step=step, seed=seed, reward_cache=reward_cache
         )
-        index = [row.row_id for row in rows].index(row_id)
-        row, group, size = rows[index], groups[index], self.config.group_size
-        rollout = group.rollouts[sample]
+        index = [group.row_id for group in groups].index(row_id)
+        group, rollout = groups[index], groups[index].rollouts[sample]
         if self._remote is None:
-            prompts = prompts_of([row], size, seed=seed)
+            prompts = prompts_of([group], self.config.group_size, seed=seed)
             alone = [prompts[sample]] if self._generator(model).rows_are_independent else prompts
-            rollout = self._generate(model, alone, self._sampling)[sample % len(alone)]
-        grades = graded[index * size : (index + 1) * size]
+            rollout = self._generate(model, alone, self.config.sampling)[sample % len(alone)]
+        failure = group.grades[sample].failure
         outcome = outcomes(groups, self.config)[index][sample]
         advantage = float(group.advantages[sample])
         return ReplayedRollout(
-            prompt=self._tokenizer.decode(row.tokens.tolist(), skip_special_tokens=False),
+            prompt=self._tokenizer.decode(group.prompt.tolist(), skip_special_tokens=False),
             completion=self._text(rollout),
             tokens=tuple(rollout.tokens.tolist()),
             logprobs=tuple(rollout.logprobs.tolist()),
             ended_by=rollout.reason,
-            reward=grades[sample].reward,
-            failure=None if grades[sample].failure is None else str(grades[sample].failure),
-            group_rewards=tuple(grade.reward for grade in grades),
+            reward=group.grades[sample].score,
+            failure=None if failure is None else str(failure),
+            group_rewards=tuple(grade.score for grade in group.grades),
             advantage=None if np.isnan(advantage) else advantage,
             outcome=outcome,
             because=OUTCOMES[outcome],
-            digest=rollout_digest(rollout),
-            batched_digest=rollout_digest(group.rollouts[sample]),
+            digest=rollout.digest,
+            batched_digest=group.rollouts[sample].digest,
         )
 
     def normalize_advantages(self, lane: LaneShare, totals: Mapping[str, float]) -> LaneShare:
@@ -256,15 +244,15 @@ class GrpoMethod:
         first_logprobs = tensors.get(OLD, logprobs.detach())
         # Stale rollouts come from older weights, so their ratios are to the sampler in every update.
         old_logprobs = sampler_logprobs if self.staleness else first_logprobs
-        policy = policy_loss(logprobs, old_logprobs, tensors["advantages"], loss_mask, self.config.loss)
-        token_losses = policy.token_losses
+        advantages = tensors["advantages"]
+        token_losses, is_clipped = policy_loss(logprobs, old_logprobs, advantages, loss_mask, self.config.loss)
         gaps = first_logprobs - sampler_logprobs
         metrics = {
             "entropy": MetricSum(scores.entropies.detach().sum(), num_tokens),
             self._gap_name: MetricSum((gaps.abs() * loss_mask).sum(), num_tokens),
         }
         if self._can_clip:
-            metrics["clipped"] = MetricSum((policy.is_clipped & loss_mask).sum(), num_tokens)
+            metrics["clipped"] = MetricSum((is_clipped & loss_mask).sum(), num_tokens)
         if self.config.kl:
             with torch.no_grad(), adapters_off(model) if self._is_base else nullcontext():
                 reference_logprobs = self._scores(frozen_models.get(REFERENCE, model), tensors).logprobs
@@ -287,18 +275,19 @@ class GrpoMethod:
         reference; nothing for a blank."""
         if "items" not in tensors:
             return {}
-        rows, rewards = rows_from_tensors(tensors), self._validation_rewards
+        groups, rewards = groups_from_tensors(tensors), self._validation_rewards
         # The same keys in each evaluation, so that only the model differs.
-        prompts = [Prompt(row.tokens, derive_key("validation", row.row_id)) for row in rows]
+        prompts = [Prompt(group.prompt, derive_key("validation", group.row_id)) for group in groups]
         own = self.config.validation_temperature
-        sampling = self._sampling if own is None else self._sampling.model_copy(update={"temperature": own})
+        sampling = self.config.sampling if own is None else self.config.sampling.model_copy(update={"temperature": own})
         rollouts = self._generate(model, prompts, sampling)
+        groups = [group._replace(rollouts=[rollout]) for group, rollout in zip(groups, rollouts, strict=True)]
         frozen_models = {name: network.to(tensors["input_ids"].device) for name, network in rewards.networks().items()}
-        rewards_of_rows = _numbers(self._grade(rewards, rows, rollouts, frozen_models))
+        rewards_of_rows = rewards_of(rewards.grade(groups, self._texts(groups), frozen_models))
         cut = torch.tensor([rollout.reason == "length" for rollout in rollouts], dtype=torch.float64)
         lengths = torch.tensor([len(rollout.tokens) for rollout in rollouts], dtype=torch.float64)
         found = {REWARD.name: torch.from_numpy(rewards_of_rows), TRUNCATED.name: cut, LENGTH.name: lengths}
-        return found | ({KL.name: self._divergence(model, rows, rollouts)} if self.config.kl else {})
+        return found | ({KL.name: self._divergence(model, groups)} if self.config.kl else {})
 
     def save_exported(self, model: nn.Module, folder: Path, options: ExportOptions) -> None:
         assert isinstance(model, CausalNetwork), type(model)
@@ -341,10 +330,6 @@ class GrpoMethod:
     def _ends(self) -> frozenset[int]:
         return frozenset(self.config.end_ids())
 
-    @property
-    def _sampling(self) -> SamplingParams:
-        return SamplingParams(**self.config.sampling.model_dump())
-
     def _scores(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]) -> TokenScores:
         scores: TokenScores = model(
             tensors["input_ids"], None, tensors["loss_mask"], temperature=self.config.sampling.temperature
@@ -354,7 +339,7 @@ class GrpoMethod:
     def _rollout_groups(
         self,
         model: nn.Module,
-        rows: Sequence[PromptRow],
+        prompts: Sequence[RolloutGroup],
         frozen_models: FrozenModels,
         *,
         step: int,
@@ -362,27 +347,22 @@ class GrpoMethod:
         reward_cache: RewardCache | None,
         is_stopping: Callable[[], bool] = lambda: False,
         enter_phase: EnterPhase = lambda phase: None,
-    ) -> tuple[list[RolloutGroup], list[Graded]]:
-        """Generate and grade the completions of all prompts; return them by prompt, and all grades."""
+    ) -> list[RolloutGroup]:
+        """Generate and grade the completions of all prompts."""
         size = self.config.group_size
         enter_phase("generation")
         heartbeat = partial(enter_phase, "generation")
-        rollouts = self._sample(model, rows, step, seed, reward_cache, is_stopping, heartbeat)
+        rollouts = self._sample(model, prompts, step, seed, reward_cache, is_stopping, heartbeat)
         enter_phase("reward")
         if is_stopping():  # grading may take as long as generation
             raise GenerationCancelledError
-        judge_batch = None
-        if reward_cache is not None:
-            judge_batch = JudgeBatch(
-                step, [row.row_id for row in rows], list(map(rollout_digest, rollouts)), reward_cache
-            )
-        rollout_rows = [row for row in rows for _ in range(size)]
-        graded = self._grade(self._rewards, rollout_rows, rollouts, frozen_models, judge_batch)
-        groups = [
-            grouped(row, rollouts[at : at + size], _numbers(graded[at : at + size]), self.config)
-            for row, at in zip(rows, range(0, len(rollouts), size), strict=True)
+        starts = range(0, len(rollouts), size)
+        groups = [group._replace(rollouts=rollouts[at : at + size]) for group, at in zip(prompts, starts, strict=True)]
+        texts = self._texts(groups)
+        grades = self._rewards.grade(groups, texts, frozen_models, step=step, reward_cache=reward_cache)
+        return [
+            with_grades(group, grades[at : at + size], self.config) for group, at in zip(groups, starts, strict=True)
         ]
-        return groups, graded
 
     @cached_property
     def _remote(self) -> RemoteRollouts | None:
@@ -391,7 +371,7 @@ class GrpoMethod:
         if not isinstance(config.sampler, RemoteSampler):
             return None
         size, ends = config.group_size, self._ends
-        return RemoteRollouts(config.sampler, config.model, self._sampling, group_size=size, ends=ends)
+        return RemoteRollouts(config.sampler, config.model, self.config.sampling, group_size=size, ends=ends)
 
     @property
     def _truncated(self) -> LogprobGap | None:
@@ -403,7 +383,7 @@ class GrpoMethod:
     def _sample(
         self,
         model: nn.Module,
-        rows: Sequence[PromptRow],
+        groups: Sequence[RolloutGroup],
         step: int,
         seed: int,
         reward_cache: RewardCache | None,
@@ -412,14 +392,14 @@ class GrpoMethod:
     ) -> list[Rollout]:
         """Return `group_size` completions of each prompt."""
         if self._remote is None:
-            prompts = prompts_of(rows, self.config.group_size, seed=seed)
-            return self._generate(model, prompts, self._sampling, is_stopping)
+            prompts = prompts_of(groups, self.config.group_size, seed=seed)
+            return self._generate(model, prompts, self.config.sampling, is_stopping)
         assert isinstance(model, CausalNetwork) and reward_cache is not None, (
             "completions of a remote engine must be stored"
         )
         return self._remote.of(
             model,
-            rows,
+            groups,
             step=step,
             seed=seed,
             reward_cache=reward_cache,
@@ -427,11 +407,9 @@ class GrpoMethod:
             heartbeat=heartbeat,
         )
 
-    def _divergence(
-        self, model: nn.Module, rows: Sequence[PromptRow], rollouts: Sequence[Rollout]
-    ) -> Float64[Tensor, "row"]:
+    def _divergence(self, model: nn.Module, groups: Sequence[RolloutGroup]) -> Float64[Tensor, "row"]:
         """Return each completion's divergence from the reference, per token."""
-        samples = [TrainingSample(row, rollout, 0.0) for row, rollout in zip(rows, rollouts, strict=True)]
+        samples = [TrainingSample(group, rollout, 0.0) for group in groups for rollout in group.rollouts]
         [batch] = micro_batches(samples, None)
         tensors = self.tensors(batch, next(model.parameters()).device)
         own, loss_mask = self._scores(model, tensors).logprobs, tensors["loss_mask"]
@@ -459,24 +437,9 @@ class GrpoMethod:
             self._engine = model, Generator(model.network, ends=self._ends, tokenizer=self._tokenizer)
         return self._engine[1]
 
-    def _grade(
-        self,
-        rewards: Rewards,
-        rows: Sequence[PromptRow],
-        rollouts: Sequence[Rollout],
-        frozen_models: FrozenModels,
-        judge_batch: JudgeBatch | None = None,
-    ) -> list[Graded]:
-        """Return the grades of `rollouts[i]` to `rows[i]`."""
-        sequences = [np.concatenate([row.tokens, rollout.tokens]) for row, rollout in zip(rows, rollouts, strict=True)]
-        texts = list(map(self._text, rollouts))
-        return rewards.grade([row.item for row in rows], texts, sequences, frozen_models, judge_batch)
+    def _texts(self, groups: Sequence[RolloutGroup]) -> list[str]:
+        return [self._text(rollout) for group in groups for rollout in group.rollouts]
 
     def _text(self, rollout: Rollout) -> str:
         """Return the text that graders read, without the end token or stop string."""
         return CompletionText(self._tokenizer, self.config.sampling.stop, self._ends).of(rollout.tokens.tolist())
-
-
-def _numbers(graded: Sequence[Graded]) -> Float64[np.ndarray, "rollout"]:
-    """Return the rewards; NaN for a failed grade."""
-    return np.array([np.nan if grade.reward is None else grade.reward for grade in graded], np.float64)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from assay.base.shapes import Float64, Int
-from assay.records.rollout_log import LoggedGroup, Outcome
+from assay.records.rollout_log import GroupRecord, Outcome
 
 if TYPE_CHECKING:
     from assay.training.methods.grpo.config import GrpoConfig
@@ -27,7 +27,7 @@ def overlong_penalties(
     return penalties
 
 
-def problems_of(groups: Sequence[LoggedGroup], config: "GrpoConfig") -> Iterator[str]:
+def problems_of(groups: Sequence[GroupRecord], config: "GrpoConfig") -> Iterator[str]:
     """Yield inconsistencies in the rollout log of one lane in one step."""
     num_trained = 0
     for group in groups:
@@ -42,7 +42,7 @@ def problems_of(groups: Sequence[LoggedGroup], config: "GrpoConfig") -> Iterator
             yield f"{where}: the rollout log says '{group.outcome}', but by its rewards it is '{expected}'"
 
 
-def _reward_problems(group: LoggedGroup, config: "GrpoConfig", where: str) -> Iterator[str]:
+def _reward_problems(group: GroupRecord, config: "GrpoConfig", where: str) -> Iterator[str]:
     """Yield rewards that differ from the sum of their scores, and advantages that do not follow from rewards."""
     for sample, entry in enumerate(group.completions):
         scores = [score for score in entry.scores if score is not None]
@@ -71,7 +71,7 @@ def _is_multiple(advantages: Float64[np.ndarray, "graded"], centred: Float64[np.
     return scale > 0 and np.allclose(advantages, scale * centred, rtol=1e-4, atol=1e-6 * np.abs(advantages).max())
 
 
-def _outcome(group: LoggedGroup, config: "GrpoConfig", *, is_full: bool) -> Outcome:
+def _outcome(group: GroupRecord, config: "GrpoConfig", *, is_full: bool) -> Outcome:
     """Return the expected outcome; `is_full`: the lane already has `groups_per_lane` groups."""
     shaped = _shaped_rewards(group, config)
     graded = shaped[~np.isnan(shaped)]
@@ -86,7 +86,7 @@ def _outcome(group: LoggedGroup, config: "GrpoConfig", *, is_full: bool) -> Outc
     return "trained" if has_signal.any() else "overlong"
 
 
-def _shaped_rewards(group: LoggedGroup, config: "GrpoConfig") -> Float64[np.ndarray, "rollout"]:
+def _shaped_rewards(group: GroupRecord, config: "GrpoConfig") -> Float64[np.ndarray, "rollout"]:
     """Return the rewards minus overlong penalties; NaN without a reward."""
     rewards = np.array([np.nan if entry.reward is None else entry.reward for entry in group.completions])
     if config.overlong.type != "shape":

@@ -10,7 +10,7 @@ stored completions if they are of its weights; a replay uses whatever is stored.
 import copy
 import shutil
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
@@ -22,9 +22,8 @@ from assay.base.errors import ConfigError, DataError
 from assay.base.seeds import derive_key
 from assay.data.dataset.tokens import SETTINGS_FILE, TOKENIZER_FILE, tokenizer_file
 from assay.inference.protocol import SamplingParams
-from assay.inference.remote import HOW, POLL_S, EngineError, PromptGroup, RemoteEngine
-from assay.inference.remote_config import RemoteSampler
-from assay.inference.rollout import GenerationCancelledError, Rollout
+from assay.inference.remote import HOW, POLL_S, EngineError, RemoteEngine, RemoteSampler
+from assay.inference.rollout import GenerationCancelledError, Prompt, Rollout
 from assay.models.causal_config import PretrainedCausalConfig
 from assay.models.config import checkpoint_path
 from assay.models.exporting import ExportOptions, save_model
@@ -34,7 +33,7 @@ from assay.records.generated_group import GeneratedCompletion, GeneratedGroup
 from assay.training.checkpoint.pending_rollouts import delete_groups, load_groups, save_group
 from assay.training.checkpoint.reward_cache import RewardCache
 from assay.training.checkpoint.saver import weights_digest
-from assay.training.methods.grpo.batch import PromptRow
+from assay.training.methods.grpo.batch import RolloutGroup
 
 _UNFINISHED = ".unfinished-"
 _DIGEST_LENGTH = 64
@@ -49,7 +48,7 @@ class RemoteRollouts:
         self,
         sampler: RemoteSampler,
         model: PretrainedCausalConfig,
-        sampling: SamplingParams,
+        params: SamplingParams,
         *,
         group_size: int,
         ends: Collection[int],
@@ -57,14 +56,14 @@ class RemoteRollouts:
         self._sampler = sampler
         self._model = model
         self._size = group_size
-        self._engine = RemoteEngine(sampler, sampling, ends=ends)
+        self._engine = RemoteEngine(sampler, params, group_size=group_size, ends=ends)
         self._last: tuple[RewardCache, int] | None = None
         """Cache and step of the last stored rollouts."""
 
     def of(
         self,
         network: CausalNetwork,
-        rows: Sequence[PromptRow],
+        groups: Sequence[RolloutGroup],
         *,
         step: int,
         seed: int,
@@ -77,38 +76,33 @@ class RemoteRollouts:
         Raises `GenerationCancelledError` if `is_stopping()` becomes true. `heartbeat` is called while the
         engine generates; the engine's own timeout applies.
         """
-        saved, self._last = (
-            load_groups(reward_cache.store, step, [row.row_id for row in rows]),
-            (reward_cache, step),
-        )
-        rollouts = {row_id: _rollouts(group) for row_id, group in saved.items()}
+        row_ids = [group.row_id for group in groups]
+        saved, self._last = load_groups(reward_cache.store, step, row_ids), (reward_cache, step)
         if reward_cache.is_read_only:
-            lacking = [row.row_id for row in rows if row.row_id not in rollouts]
+            rollouts = {row_id: _rollouts(record) for row_id, record in saved.items()}
+            lacking = [row_id for row_id in row_ids if row_id not in rollouts]
             rollouts |= _committed(reward_cache, step, lacking) if lacking else {}
         else:
             network = _merged(network)
             policy = weights_digest(network.state_dict())
-            of_others = [row_id for row_id, group in saved.items() if group.policy != policy]
-            rollouts = {
-                row_id: saved_rollouts for row_id, saved_rollouts in rollouts.items() if row_id not in of_others
+            rollouts = {row_id: _rollouts(record) for row_id, record in saved.items() if record.policy == policy}
+            prompts = {
+                group.row_id: Prompt(group.prompt, derive_key(seed, group.row_id, "engine"))
+                for group in groups
+                if group.row_id not in rollouts
             }
-            groups = [
-                PromptGroup(row.row_id, row.tokens, self._size, derive_key(seed, row.row_id, "engine"))
-                for row in rows
-                if row.row_id not in rollouts
-            ]
 
-            def keep(group: PromptGroup, rollouts: list[Rollout]) -> None:
-                save_group(reward_cache.store, _group_record(group, rollouts, policy, step, reward_cache.attempt))
+            def keep(row_id: int, rollouts: list[Rollout]) -> None:
+                save_group(reward_cache.store, _group_record(row_id, rollouts, policy, step, reward_cache.attempt))
 
-            generate = partial(self._sync_and_generate, network, groups, policy, keep, is_stopping)
+            generate = partial(self._sync_and_generate, network, prompts, policy, keep, is_stopping)
             rollouts |= _with_heartbeat(generate, is_stopping, heartbeat)
-        if lost := [row.row_id for row in rows if len(rollouts.get(row.row_id, ())) != self._size]:
+        if lost := [row_id for row_id in row_ids if len(rollouts.get(row_id, ())) != self._size]:
             raise DataError(
                 f"step {step}, row {lost[0]}: the completions of {self._sampler.url} are not stored any "
                 "more and cannot be generated again. Restore the commit that holds the step (journal.parquet)."
             )
-        return [rollout for row in rows for rollout in rollouts[row.row_id]]
+        return [rollout for row_id in row_ids for rollout in rollouts[row_id]]
 
     def check_logprob_gap(self, gap: float, *, step: int) -> None:
         """Raise `EngineError` if the engine's logprobs differ from the trainer's by more than the bound."""
@@ -130,18 +124,18 @@ class RemoteRollouts:
     def _sync_and_generate(
         self,
         network: CausalNetwork,
-        groups: Sequence[PromptGroup],
+        prompts: Mapping[int, Prompt],
         policy: str,
-        keep: Callable[[PromptGroup, list[Rollout]], None],
+        keep: Callable[[int, list[Rollout]], None],
         is_stopping: Callable[[], bool],
     ) -> dict[int, list[Rollout]]:
         is_alone = not dist.is_initialized() or dist.get_world_size() == 1
         # The others cannot know whether anybody has something to ask, so rank 0 hands over for them, too.
-        if (is_alone and groups) or (not is_alone and dist.get_rank() == 0):
+        if (is_alone and prompts) or (not is_alone and dist.get_rank() == 0):
             self.sync_weights(network, policy)
-        elif groups:
+        elif prompts:
             self._engine.await_weights(policy)
-        return self._engine.generate(groups, policy, keep, is_stopping) if groups else {}
+        return self._engine.generate(prompts, policy, keep, is_stopping) if prompts else {}
 
     def sync_weights(self, network: CausalNetwork, policy: str) -> None:
         """Have the engine load the weights with digest `policy`; remove earlier ones."""
@@ -161,16 +155,16 @@ class RemoteRollouts:
             ) from error
 
 
-def check_engine(sampler: RemoteSampler, model: PretrainedCausalConfig, sampling: SamplingParams, longest: int) -> None:
+def check_engine(sampler: RemoteSampler, model: PretrainedCausalConfig, params: SamplingParams, longest: int) -> None:
     """Raise `ConfigError` for an engine that cannot be trained with; the engine gets the initial weights."""
-    RemoteEngine(sampler, sampling, ends=()).check(longest)
+    RemoteEngine(sampler, params, group_size=1, ends=()).check(longest)
     if not Path(sampler.folder).is_dir():
         raise ConfigError(
             f"method.sampler.folder={sampler.folder}: no such folder. Make one that the engine sees, too."
         )
     network = CausalNetwork(model.model_copy(update={"lora": None}))
     try:
-        rollouts = RemoteRollouts(sampler, model, sampling, group_size=1, ends=())
+        rollouts = RemoteRollouts(sampler, model, params, group_size=1, ends=())
         rollouts.sync_weights(network, weights_digest(network.state_dict()))
     except EngineError as error:
         raise ConfigError(str(error)) from error
@@ -218,9 +212,7 @@ def _write(network: CausalNetwork, config: PretrainedCausalConfig, folder: Path)
     unfinished.rename(folder)
 
 
-def _group_record(
-    group: PromptGroup, rollouts: Sequence[Rollout], policy: str, step: int, attempt: int
-) -> GeneratedGroup:
+def _group_record(row_id: int, rollouts: Sequence[Rollout], policy: str, step: int, attempt: int) -> GeneratedGroup:
     completions = tuple(
         GeneratedCompletion(
             tokens=tuple(rollout.tokens.tolist()),
@@ -229,7 +221,7 @@ def _group_record(
         )
         for rollout in rollouts
     )
-    return GeneratedGroup(step=step, row_id=group.row_id, attempt=attempt, policy=policy, completions=completions)
+    return GeneratedGroup(step=step, row_id=row_id, attempt=attempt, policy=policy, completions=completions)
 
 
 def _committed(reward_cache: RewardCache, step: int, row_ids: Sequence[int]) -> dict[int, list[Rollout]]:

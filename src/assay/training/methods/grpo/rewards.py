@@ -1,6 +1,6 @@
 """Grades completions with graders, judges and reward models, group by group.
 
-    completions --> scores of each reward --> weighted sum --> Graded: a reward, or a failure
+    completions --> scores of each reward --> weighted sum --> Grade: a reward, or a failure
 
 A failure is not a reward of 0: a broken grader and a bad completion must not look alike. The rollout leaves its group,
 the kind of failure is a metric of the step, and above a rate the run stops. A group is graded apart from all others,
@@ -11,28 +11,27 @@ so its rewards are a function of its prompt and completions; grades of external 
 import math
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from assay.base.digest import canonical_json
-from assay.base.errors import DataError, TrainingError
-from assay.base.parsing.nesting import parse_json
-from assay.base.shapes import Float, Int64
+from assay.base.errors import TrainingError
+from assay.base.shapes import Float
 from assay.base.units import tenths_text
-from assay.data.dataset.columns import ITEM
-from assay.data.loader.batch import MicroBatch
 from assay.models.reward_network import RewardNetwork
 from assay.scoring.grade import Grade, ItemFailure, ItemFailureKind
 from assay.scoring.grader_runner import GraderRunner, Values, sample_values
 from assay.scoring.graders import grader_sha256
 from assay.training.checkpoint.named_commit import CommitName
 from assay.training.checkpoint.parts import MODEL, model_state, restore_model
+from assay.training.checkpoint.reward_cache import RewardCache
 from assay.training.checkpoint.saver import weights_digest
 from assay.training.checkpoint.store_files import read_commit
-from assay.training.methods.grpo.judge_cache import JudgeBatch, cached_grades
+from assay.training.methods.grpo.batch import RolloutGroup
+from assay.training.methods.grpo.judge_cache import cached_grades
 from assay.training.methods.grpo.reward_config import (
     GraderReward,
     JudgeEndpoint,
@@ -55,33 +54,8 @@ KILLED: ItemFailureKind = "python_grader_killed"
 FAILURES = "failed_grades"
 
 
-class Graded(NamedTuple):
-    """The grade of one completion."""
-
-    reward: float | None
-    """None if a grader failed."""
-    failure: ItemFailure | None
-    """None if there is a reward."""
-    scores: tuple[float | None, ...]
-    """Scores of each reward, without weights."""
-
-
 class TooManyFailuresError(TrainingError):
     """Raised if more grades failed than `max_reward_failures` allows."""
-
-
-def items_of(batch: MicroBatch) -> list[dict[str, Any]]:
-    """Return the fields that graders read, for each prompt."""
-    found = []
-    for row, text in zip(batch.row_ids.tolist(), batch.columns[ITEM].to_pylist(), strict=True):
-        item = _parsed(text)
-        if not isinstance(item, dict):
-            raise DataError(
-                f"row {row}: '{ITEM}' is no JSON object: {text!r:.80}. Build the dataset with 'assay data "
-                "build --format prompts'."
-            )
-        found.append(item)
-    return found
 
 
 class Rewards:
@@ -124,40 +98,41 @@ class Rewards:
 
     def grade(
         self,
-        items: Sequence[Mapping[str, Any]],
-        completions: Sequence[str],
-        sequences: Sequence[Int64[np.ndarray, "_"]],
+        groups: Sequence[RolloutGroup],
+        texts: Sequence[str],
         networks: FrozenModels,
-        judge_batch: JudgeBatch | None = None,
-    ) -> list[Graded]:
-        """Return the grades of the completions.
+        *,
+        step: int = 0,
+        reward_cache: RewardCache | None = None,
+    ) -> list[Grade]:
+        """Return the grade of every rollout, group after group; `texts` are the completions that graders read.
 
-        `items` are their prompts' fields, `sequences` the tokens of prompt and completion; `group_size`
-        consecutive ones are a group. Without `judge_batch` nothing is cached, and judges are called each time.
+        Grades of judges are read from `reward_cache` and stored there for optimizer step `step`. Without it, judges are
+        called each time.
         """
-        samples = [sample_values(text, item) for text, item in zip(completions, items, strict=True)]
+        items = [group.item for group in groups for _ in group.rollouts]
+        samples = [sample_values(text, item) for text, item in zip(texts, items, strict=True)]
         columns = []
         for index, (reward, where) in enumerate(zip(self._config, self._keys, strict=True)):
             if isinstance(reward, RunReward):
-                columns.append(self._grade_with_network(networks[where], sequences))
-            elif uses_judge(reward) and judge_batch is not None:
-                columns.append(self._grade_with_judge(index, reward, samples, judge_batch))
+                columns.append([grade for group in groups for grade in _grade_group(networks[where], group)])
+            elif uses_judge(reward) and reward_cache is not None:
+                columns.append(self._grade_with_judge(index, reward, samples, groups, step, reward_cache))
             else:
                 columns.append(self._runner(index, reward).grade(samples))
-        weights = [reward.weight for reward in self._config]
-        return [_total_reward(grades, weights) for grades in zip(*columns, strict=True)]
+        return [_total_reward(grades, self._config) for grades in zip(*columns, strict=True)]
 
-    def sums(self, graded: Sequence[Graded]) -> dict[str, MetricSum]:
+    def sums(self, graded: Sequence[Grade]) -> dict[str, MetricSum]:
         """Return what the grades add to the step's metrics."""
-        rewards = [grade.reward for grade in graded if grade.reward is not None]
+        rewards = [grade.score for grade in graded if grade.score is not None]
         failures = [grade.failure for grade in graded if grade.failure is not None]
         kinds = [failure.kind for failure in failures]
         self.last_failure = str(failures[-1]) if failures else self.last_failure
         found = {"reward": _sum(rewards, len(rewards)), FAILURES: _sum([1.0] * len(kinds), len(graded))}
         for kind in self._kinds:
             found[f"{FAILURES}_{kind}"] = _sum([1.0] * kinds.count(kind), len(graded))
-        for index, name in enumerate(self._own):
-            scores = [score for grade in graded if (score := grade.scores[index]) is not None]
+        for reward, name in zip(self._config, self._own, strict=False):
+            scores = [grade.parts[reward.name] for grade in graded if reward.name in grade.parts]
             found[name] = _sum(scores, len(scores))
         return found
 
@@ -172,22 +147,24 @@ class Rewards:
         return self._runners[index]
 
     def _grade_with_judge(
-        self, index: int, reward: GraderReward, samples: Sequence[Values], judge_batch: JudgeBatch
+        self,
+        index: int,
+        reward: GraderReward,
+        samples: Sequence[Values],
+        groups: Sequence[RolloutGroup],
+        step: int,
+        reward_cache: RewardCache,
     ) -> list[Grade]:
-        if not judge_batch.reward_cache.is_read_only:
+        if not reward_cache.is_read_only:
             self._runner(index, reward)  # here: below are threads
 
         def grade_indices(indices: list[int]) -> list[Grade]:
             return self._runner(index, reward).grade([samples[sample_index] for sample_index in indices])
 
         at_once = judge_concurrency(reward, self._endpoint, self._group_size)
-        return cached_grades(judge_batch, reward, index=index, grade_indices=grade_indices, at_once=at_once)
-
-    def _grade_with_network(self, network: nn.Module, sequences: Sequence[Int64[np.ndarray, "_"]]) -> list[Grade]:
-        starts = range(0, len(sequences), self._group_size)
-        return [
-            grade for start in starts for grade in _grade_group(network, sequences[start : start + self._group_size])
-        ]
+        return cached_grades(
+            groups, reward, reward_cache, step=step, index=index, grade_indices=grade_indices, at_once=at_once
+        )
 
 
 def check_failure_rate(metrics: Mapping[str, float], most: float, *, step: int, example: str = "") -> None:
@@ -228,25 +205,23 @@ def _version(reward: GraderReward | RunReward) -> dict[str, Any]:
     return {"name": reward.name, "grader_sha256": grader_sha256(reward.grader), "weight": reward.weight}
 
 
-def _total_reward(grades: Sequence[Grade], weights: Sequence[float]) -> Graded:
-    scores = tuple(grade.score for grade in grades)
+def _total_reward(grades: Sequence[Grade], rewards: Sequence[GraderReward | RunReward]) -> Grade:
+    scored = [(reward, grade.score) for reward, grade in zip(rewards, grades, strict=True) if grade.score is not None]
+    parts = {reward.name: score for reward, score in scored}
     failure = next((grade.failure for grade in grades if grade.failure is not None), None)
     if failure is not None:
-        return Graded(None, failure, scores)
-    return Graded(
-        math.fsum(weight * score for weight, score in zip(weights, scores, strict=True) if score is not None),
-        None,
-        scores,
-    )
+        return Grade(None, failure, parts)
+    return Grade(math.fsum(reward.weight * score for reward, score in scored), None, parts)
 
 
 @torch.no_grad()
-def _grade_group(network: nn.Module, group: Sequence[Int64[np.ndarray, "_"]]) -> list[Grade]:
+def _grade_group(network: nn.Module, group: RolloutGroup) -> list[Grade]:
     """Return a reward model's grades, computed in one pass in float32."""
     device = next(network.parameters()).device
-    lengths = torch.tensor([len(sequence) for sequence in group], dtype=torch.int32, device=device)
-    lines = np.zeros((len(group), int(lengths.max())), np.int64)
-    for line, sequence in zip(lines, group, strict=True):
+    sequences = [np.concatenate([group.prompt, rollout.tokens]) for rollout in group.rollouts]
+    lengths = torch.tensor([len(sequence) for sequence in sequences], dtype=torch.int32, device=device)
+    lines = np.zeros((len(sequences), int(lengths.max())), np.int64)
+    for line, sequence in zip(lines, sequences, strict=True):
         line[: len(sequence)] = sequence
     with torch.autocast(device.type, enabled=False):
         rewards: Float[Tensor, "line"] = network(torch.from_numpy(lines).to(device), lengths)
@@ -271,10 +246,3 @@ def _committed(name: CommitName, where: str) -> RewardNetwork:
 
 def _sum(values: Sequence[float], weight: int) -> MetricSum:
     return MetricSum(torch.tensor(math.fsum(values), dtype=torch.float64), float(weight))
-
-
-def _parsed(text: str | None) -> object:
-    try:
-        return parse_json(text or "")
-    except ValueError:
-        return None

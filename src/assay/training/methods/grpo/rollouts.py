@@ -12,14 +12,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+import torch
 import xxhash
 
 from assay.base.seeds import derive_key
 from assay.data.loader.batch import LaneShare
-from assay.inference.remote_config import RemoteSampler
+from assay.inference.remote import RemoteSampler
 from assay.inference.rollout import Prompt
 from assay.records.rollout_log import GroupRecord, Outcome, RolloutRecord
-from assay.training.methods.grpo.batch import ADVANTAGE, TrainingSample, micro_batches, scaled
+from assay.scoring.grade import Grade
+from assay.training.methods.grpo.batch import (
+    ADVANTAGE,
+    RolloutGroup,
+    TrainingSample,
+    micro_batches,
+    rewards_of,
+    scaled,
+)
 from assay.training.methods.grpo.config import GrpoConfig, MaskOverlong, ShapeOverlong
 from assay.training.methods.grpo.loss import group_advantages
 from assay.training.methods.grpo.outcomes import overlong_penalties

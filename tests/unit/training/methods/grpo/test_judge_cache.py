@@ -1,18 +1,21 @@
 """Whom judges are asked about: what was said is taken, failures are tried again, and who looks asks nobody."""
 
+import numpy as np
 import pytest
 
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import DataError
+from assay.inference.rollout import Rollout
 from assay.records.commit import Commit, FileDigest
 from assay.records.cursor import Cursor
-from assay.records.rollout_log import LoggedCompletion, LoggedGroup
+from assay.records.rollout_log import GroupRecord, RolloutRecord
 from assay.scoring.grade import Grade, ItemFailure
 from assay.store.commit_log import ROLLOUT_LOG_NAME, CommitLog
 from assay.store.objects import ObjectStore, open_store
 from assay.training.checkpoint.reward_cache import RewardCache
 from assay.training.checkpoint.rollout_log import rollout_log_file, rollout_log_table
-from assay.training.methods.grpo.judge_cache import JudgeBatch, cached_grades
+from assay.training.methods.grpo.batch import RolloutGroup
+from assay.training.methods.grpo.judge_cache import cached_grades
 from assay.training.methods.grpo.reward_config import GraderReward
 from judging import JUDGE
 
@@ -39,8 +42,19 @@ class Judge:
 
 def scores(reward_cache: RewardCache, judge: Judge, *digests: int) -> list[float | None]:
     """Of two answers to each of the rows 7 and 8, in step 3."""
-    groups = JudgeBatch(3, [7, 8], digests or (1, 2, 3, 4), reward_cache)
-    return [grade.score for grade in cached_grades(groups, REWARD, index=0, grade_indices=judge, at_once=2)]
+    numbers = digests or (1, 2, 3, 4)
+    groups = [
+        RolloutGroup(
+            row, np.zeros(1, np.int64), {}, rollouts=[completion_of(number) for number in numbers[at : at + 2]]
+        )
+        for row, at in ((7, 0), (8, 2))
+    ]
+    found = cached_grades(groups, REWARD, reward_cache, step=3, index=0, grade_indices=judge, at_once=2)
+    return [grade.score for grade in found]
+
+
+def completion_of(number: int) -> Rollout:
+    return Rollout(np.array([number]), np.zeros(1, np.float32), "stop")
 
 
 def test_what_was_said_is_taken_whoever_made_the_answer_again(store: ObjectStore) -> None:
@@ -98,10 +112,10 @@ def test_behind_a_commit_its_journal_has_what_was_said(store: ObjectStore) -> No
 def committed(store: ObjectStore, rewards: list[list[float | None]]) -> Commit:
     """Step 3, with a journal."""
     groups = [
-        LoggedGroup(
+        GroupRecord(
             3, 0, 7 + number, "trained", "[]",
             tuple(
-                LoggedCompletion(2 * number + sample + 1, 1, False, score, (score,), 0.0, "unscored")
+                RolloutRecord(completion_of(2 * number + sample + 1).digest, 1, False, score, (score,), 0.0, "unscored")
                 for sample, score in enumerate(scores)
             ),
         )

@@ -43,7 +43,7 @@ def at(*ratios: list[float]) -> tuple[Tensor, Tensor]:
 def loss_at(loss: AnyLoss, *ratios: list[float]) -> tuple[float, list[list[float]]]:
     """The sum, and its slope at each token's log-probability."""
     logprobs, old = at(*ratios)
-    token_losses = policy_loss(logprobs, old, ADVANTAGES, TRAINED, loss).token_losses
+    token_losses = policy_loss(logprobs, old, ADVANTAGES, TRAINED, loss)[0]
     total = reduced_loss(token_losses, TRAINED, loss, max_tokens=MAX_TOKENS)
     total.backward()
     assert logprobs.grad is not None
@@ -105,7 +105,7 @@ def test_cispo_weighs_by_the_ratio_and_silences_no_token() -> None:
 def test_what_is_clipped_is_said() -> None:
     def clipped(loss: AnyLoss, *ratios: list[float]) -> Any:
         logprobs, old = at(*ratios)
-        return policy_loss(logprobs, old, ADVANTAGES, TRAINED, loss).is_clipped.tolist()
+        return policy_loss(logprobs, old, ADVANTAGES, TRAINED, loss)[1].tolist()
 
     ratios = [1.5, 1.1, 0.5, 0.9], [0.5, 1.5, 1.0, 1.0]
     assert clipped(DapoLoss(), *ratios) == [[True, False, False, False], [True, False, False, False]]

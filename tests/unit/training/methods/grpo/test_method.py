@@ -21,18 +21,18 @@ from assay.data.loader.batch import LaneShare
 from assay.inference.local.generator import BatchInvariance, Generator
 from assay.inference.protocol import SamplingParams
 from assay.inference.rollout import Prompt, Rollout
-from assay.training.methods.grpo.batch import PromptRow
+from assay.scoring.grade import Grade, ItemFailure
+from assay.training.methods.grpo.batch import RolloutGroup, rewards_of
 from assay.training.methods.grpo.config import GrpoConfig
 from assay.training.methods.grpo.method import GrpoMethod
 from assay.training.methods.grpo.rollouts import (
     OUTCOMES,
-    RolloutGroup,
-    grouped,
     moments,
     outcomes,
     rollout_metrics,
     scaled_lane,
     training_lane,
+    with_grades,
 )
 from assay.training.numerics import means_of
 from prompt_rows import grpo_config, prompt_lane
@@ -124,6 +124,11 @@ def test_the_sampler_and_the_trainer_say_the_same_of_a_token(base: Path) -> None
         assert 0 <= float(gap.sum / gap.weight) <= 2e-6
 
 
+def grades_of(rewards: list[float]) -> list[Grade]:
+    failed = Grade(None, ItemFailure("python_timeout", "late"))
+    return [failed if math.isnan(reward) else Grade(float(reward)) for reward in rewards]
+
+
 def completions(lengths: list[list[int]], rewards: list[list[float]], config: GrpoConfig) -> list[RolloutGroup]:
     """Groups of answers of these lengths; one of 6 tokens was cut."""
     groups = []
@@ -132,7 +137,7 @@ def completions(lengths: list[list[int]], rewards: list[list[float]], config: Gr
             Rollout(np.arange(2, 2 + length), np.full(length, -1.0, np.float32), "length" if length == 6 else "stop")
             for length in of_group
         ]
-        groups.append(grouped(PromptRow(number, np.array([3, 4]), {}), rollouts, np.array(earned, np.float64), config))
+        groups.append(with_grades(RolloutGroup(number, np.array([3, 4]), {}, rollouts), grades_of(earned), config))
     return groups
 
 
@@ -151,14 +156,14 @@ def test_what_was_cut_counts_in_its_group_and_is_learned_or_not(base: Path) -> N
     shape = grpo_config(base, overlong={"buffer_tokens": 4, "penalty": 1.0}, advantage_scale="none")
     [group] = completions(lengths, rewards, shape)
     np.testing.assert_allclose(group.advantages, np.array([1.0, -1.0, -0.25]) + 0.25 / 3, atol=1e-6)
-    assert group.rewards.tolist() == [1.0, 0.0, 0.0], "what graders paid stays on record"
+    assert rewards_of(group.grades).tolist() == [1.0, 0.0, 0.0], "what graders paid stays on record"
 
 
 def test_the_first_groups_with_spread_are_learned_and_all_are_counted(base: Path) -> None:
     config = grpo_config(base, groups_per_lane=2)
     groups = completions([[1, 2]] * 5, [[1, 1], [0, 1], [0, 0], [1, 0], [0, 1]], config)
     assert {row for row, _ in trained(groups, config)} == {1, 3}
-    counted = rollout_metrics(groups)
+    counted = {name: (float(metric.sum), metric.weight) for name, metric in rollout_metrics(groups).items()}
     assert counted["zero_std"] == (2, 5) and counted["length"] == (15, 10) and counted["distinct"] == (10, 10)
     assert counted["truncated"] == (0, 10) and counted["reward_std"] == (1.5, 5)
 
@@ -203,10 +208,12 @@ def test_where_a_step_paid_everybody_the_same_nothing_is_learned(base: Path) -> 
     config = grpo_config(base, advantage_scale="step")
     groups = completions([[1, 2], [3, 3]], [[0.1, 0.1], [0.1, math.nan]], config)
     sums = moments(groups)
-    totals = {name: item.sum / item.weight for name, item in sums.items()}
+    totals = {name: float(item.sum) / item.weight for name, item in sums.items()}
     [batch] = scaled_lane(training_lane(0, groups, config, None), totals).micro_batches
     assert batch.columns["advantage"].to_pylist() == [0.0, 0.0, 0.0]
-    assert sums["shaped_reward"] == (pytest.approx(0.3), 3), "what has no grade is not counted"
+    assert float(sums["shaped_reward"].sum) == pytest.approx(0.3) and sums["shaped_reward"].weight == 3, (
+        "what has no grade is not counted"
+    )
 
 
 def found(method: GrpoMethod, model: nn.Module, frozen_models: Any, batches: Any) -> Measured:
@@ -273,13 +280,17 @@ def test_it_is_what_a_readable_version_in_64_bits_computes(loss: str, base: Path
     config = grpo_config(base, loss={"type": loss}, kl=0.1, reference={"path": str(other)}, group_size=3)
     method = GrpoMethod(config)
     groups = [
-        grouped(
-            PromptRow(number, np.array(item.prompt), {}),
-            [
-                Rollout(np.array(completion), np.zeros(len(completion), np.float32), "stop")
-                for completion in item.completions
-            ],
-            np.array(item.rewards),
+        with_grades(
+            RolloutGroup(
+                number,
+                np.array(item.prompt),
+                {},
+                [
+                    Rollout(np.array(completion), np.zeros(len(completion), np.float32), "stop")
+                    for completion in item.completions
+                ],
+            ),
+            grades_of(list(item.rewards)),
             config,
         )
         for number, item in enumerate(COMPLETED)

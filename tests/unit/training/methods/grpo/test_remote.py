@@ -13,8 +13,7 @@ from agreement.tiny_models import save_tiny
 from assay.base.config import LoadedConfig
 from assay.base.errors import ConfigError, DataError
 from assay.inference.protocol import SamplingParams
-from assay.inference.remote import EngineAwayError, EngineError, RemoteEngine
-from assay.inference.remote_config import LogprobGap
+from assay.inference.remote import EngineAwayError, EngineError, LogprobGap, RemoteEngine
 from assay.inference.rollout import GenerationCancelledError
 from assay.store.home import Home
 from assay.store.metrics.recorded import recorded_steps

@@ -14,9 +14,11 @@ from pydantic import TypeAdapter
 from assay.base.errors import ConfigError, DataError
 from assay.data.dataset.columns import ITEM, TOKENS
 from assay.data.loader.batch import MicroBatch, Ragged
+from assay.inference.rollout import Rollout
 from assay.models.causal_config import NewCausalConfig
 from assay.models.reward_network import RewardNetwork
 from assay.records.dataset import DatasetManifest
+from assay.training.methods.grpo.batch import RolloutGroup, items_of
 from assay.training.methods.grpo.reward_config import (
     AnyReward,
     JudgeEndpoint,
@@ -30,7 +32,6 @@ from assay.training.methods.grpo.rewards import (
     Rewards,
     TooManyFailuresError,
     check_failure_rate,
-    items_of,
 )
 
 EXACT = {
@@ -55,13 +56,22 @@ def manifest(**fields: int) -> DatasetManifest:
 def graded(config: Any, completions: list[str], items: list[dict[str, Any]]) -> tuple[Rewards, list[Any]]:
     rewards = Rewards(config, group_size=2)
     with closing(rewards):
-        return rewards, rewards.grade(items, completions, [np.zeros(1, np.int64)] * len(completions), {})
+        return rewards, rewards.grade(groups_of([np.zeros(1, np.int64)] * len(items), 1, items), completions, {})
+
+
+def groups_of(sequences: list[np.ndarray], size: int, items: list[dict[str, Any]] | None = None) -> list[RolloutGroup]:
+    """Groups of so many of the sequences, without prompts."""
+    rollouts = [Rollout(sequence, np.zeros(len(sequence), np.float32), "stop") for sequence in sequences]
+    return [
+        RolloutGroup(at, np.zeros(0, np.int64), items[at] if items else {}, rollouts[at : at + size])
+        for at in range(0, len(rollouts), size)
+    ]
 
 
 def test_an_answer_is_paid_the_weighted_sum_of_its_scores():
     config = rewards_of({"grader": EXACT, "weight": 2.0}, python("return len(sample['output_text']) / 10"))
     rewards, (right, wrong) = graded(config, ["1 2", "2 1 0"], [{"answer": "1 2"}] * 2)
-    assert (right.reward, wrong.reward) == (2.3, 0.5) and right.scores == (1.0, 0.3)
+    assert (right.score, wrong.score) == (2.3, 0.5) and [*right.parts.values()] == [1.0, 0.3]
     sums = rewards.sums([right, wrong])
     assert set(sums) == set(rewards.metrics)
     means = {name: float(item.sum) / item.weight for name, item in sums.items() if item.weight}
@@ -93,8 +103,8 @@ def test_what_an_answer_can_earn_is_known_of_graders_and_not_of_what_a_user_wrot
 def test_a_failed_grade_is_no_reward_of_zero_and_is_counted_by_its_kind():
     config = rewards_of({"grader": EXACT}, python("return 1 / (len(sample['output_text']) - 3)"))
     rewards, found = graded(config, ["1 2", "1"], [{"answer": "1 2"}, {"answer": "1"}])
-    assert found[0].reward is None and found[0].failure.kind == "python_grader_runtime_error"
-    assert found[1].reward == 0.5
+    assert found[0].score is None and found[0].failure.kind == "python_grader_runtime_error"
+    assert found[1].score == 0.5
     sums = rewards.sums(found)
     assert (float(sums["reward"].sum), sums["reward"].weight) == (0.5, 1.0), "of those that were paid"
     assert float(sums["failed_grades"].sum) / sums["failed_grades"].weight == 0.5
@@ -125,8 +135,8 @@ def test_a_grader_asked_again_in_another_process_says_the_same():
     config, items = rewards_of(python(body)), [{"word": f"word{index}"} for index in range(4)]
     (_, once), (_, again) = (graded(config, ["x"] * 4, items) for _ in range(2))
     _, backwards = graded(config, ["x"] * 4, items[::-1])
-    assert [item.reward for item in once] == [item.reward for item in again]
-    assert [item.reward for item in once] == [backward.reward for backward in backwards][::-1]
+    assert [item.score for item in once] == [item.score for item in again]
+    assert [item.score for item in once] == [backward.score for backward in backwards][::-1]
 
 
 def network(seed: int) -> RewardNetwork:
@@ -140,16 +150,16 @@ def test_what_a_reward_model_pays_a_group_does_not_depend_on_the_other_groups():
     rewards, model = Rewards(config, group_size=2), network(0)
     rng = np.random.default_rng(0)
     sequences = [rng.integers(1, 20, length) for length in (5, 9, 30, 2, 7, 7)]
-    together = rewards.grade([{}] * 6, [""] * 6, sequences, {"method.rewards[0]": model})
+    together = rewards.grade(groups_of(sequences, 2), [""] * 6, {"method.rewards[0]": model})
     apart = [
         item
         for start in (4, 2, 0)
-        for item in rewards.grade([{}] * 2, [""] * 2, sequences[start : start + 2], {"method.rewards[0]": model})
+        for item in rewards.grade(groups_of(sequences[start : start + 2], 2), [""] * 2, {"method.rewards[0]": model})
     ]
-    assert [item.reward for item in together] == [item.reward for item in (*apart[4:], *apart[2:4], *apart[:2])]
+    assert [item.score for item in together] == [item.score for item in (*apart[4:], *apart[2:4], *apart[:2])]
     alone = model(torch.from_numpy(sequences[2])[None], torch.tensor([30])).item()
-    assert together[2].reward == pytest.approx(3.0 * alone, abs=1e-5)
-    assert len({item.reward for item in together}) == 6
+    assert together[2].score == pytest.approx(3.0 * alone, abs=1e-5)
+    assert len({item.score for item in together}) == 6
 
 
 def test_a_reward_model_that_says_no_number_has_failed():
@@ -157,8 +167,8 @@ def test_a_reward_model_that_says_no_number_has_failed():
     with torch.no_grad():
         model.head.weight.fill_(math.inf)
     rewards = Rewards(rewards_of({"run": "judge"}), group_size=1)
-    (found,) = rewards.grade([{}], [""], [np.array([1, 2])], {"method.rewards[0]": model})
-    assert found.reward is None and found.failure is not None and found.failure.kind in FAILURE_KINDS
+    (found,) = rewards.grade(groups_of([np.array([1, 2])], 1), [""], {"method.rewards[0]": model})
+    assert found.score is None and found.failure is not None and found.failure.kind in FAILURE_KINDS
 
 
 def test_the_items_of_a_micro_batch_are_parsed_and_named_where_they_are_none():
