@@ -148,7 +148,7 @@ def interval_coverage(num_simulations: int, path: Path | None = None) -> dict[st
 
 
 def many_points(number: int = 1401) -> dict[str, float]:
-    """Seconds for all that `assay scaling fit --at` says of so many runs: both forms tested, one chosen."""
+    """Seconds for all that `assay scaling fit --predict` says of so many runs: both forms tested, one chosen."""
     rng = np.random.default_rng(0)
     parameters = 10.0 ** rng.uniform(7, 10, number)
     tokens = parameters * 10.0 ** rng.uniform(0.5, 2.5, number)

@@ -60,7 +60,7 @@ def train_once(folder: Path, seed: int, workers: int, changes: list[str]) -> Tra
     warm_up, run_id, model = f"warm-up-{seed}", f"grpo-{seed}", folder / f"model-{seed}"
     own = [f"data.dataset={folder}/datasets/digits-shown", f"seed={seed}", "--run-id", warm_up]
     assay("train", str(RECIPES / "warm_up.yaml"), *own)
-    assay("runs", "export", warm_up, "--to", str(model))
+    assay("runs", "export", warm_up, "--out", str(model))
     if not (folder / "datasets/digits-asked").exists():
         dataset(folder, "asked", "--format", "prompts", "--tokenizer", str(model))
     own = [

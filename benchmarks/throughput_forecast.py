@@ -124,7 +124,7 @@ class Forecasts:
         self._launched, self._recipe = launched, str(launched.folder / "recipe.yaml")
         calibration = launched.folder / "calibration.json"
         launched.assay(
-            "throughput", self._recipe, "--workers", "1", "--seconds", str(seconds), "--out", str(calibration)
+            "throughput", self._recipe, "--workers", "1", "--measure", str(seconds), "--out", str(calibration)
         )
         self.calibration = ThroughputCalibration.from_json(calibration.read_bytes(), source=calibration)
         assert self.calibration.two_workers is not None, "two workers fit on two processors"

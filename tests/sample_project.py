@@ -65,7 +65,7 @@ def _make(project: Path) -> None:
     _run(home, "runs audit finished")
     _run(home, f"train {recipe} --run-id unfinished --faults {project}/terminate.yaml")
     _run(home, f"train {recipe} --run-id candidate trainer.optimizer.learning_rate=0.02")
-    _run(home, "decide compare finished candidate --allowed-auc-loss 0.9")
+    _run(home, "decide compare finished candidate --allowed-loss 0.9")
 
 
 def _build_dataset(project: Path) -> None:

@@ -1,7 +1,7 @@
 """Preference pairs that any machine has: docstrings of the standard library against their words shuffled.
 
     python recipes/preferences/docstring_pairs.py > pairs.jsonl
-    assay data build pairs.jsonl --format pairs --tokenizer new:2000 --key file \\
+    assay data build pairs.jsonl --format pairs --tokenizer new:2000 --group-by file \\
         --out datasets/docstring-pairs
     assay train recipes/preferences/reward.yaml
 

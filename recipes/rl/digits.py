@@ -3,7 +3,7 @@
     python recipes/rl/digits.py shown > shown.jsonl
     assay data build shown.jsonl --format chat --tokenizer new:300 --out datasets/digits-shown
     assay train recipes/rl/warm_up.yaml --run-id digits-warm-up
-    assay runs export digits-warm-up --to models/digits-warm-up
+    assay runs export digits-warm-up --out models/digits-warm-up
 
     python recipes/rl/digits.py asked > asked.jsonl
     assay data build asked.jsonl --format prompts --tokenizer models/digits-warm-up --out datasets/digits-asked

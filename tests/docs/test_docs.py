@@ -58,7 +58,7 @@ BARE_KEY = re.compile(r"^- `(\w+)(?:: [^`]*)?`(?: \(required\))?$", re.M)
 
 
 def test_every_key_of_a_recipe_is_documented() -> None:
-    """Rewrite with: assay train --keys > docs/recipe.md."""
+    """Rewrite with: assay train keys > docs/recipe.md."""
     assert (ROOT / "docs" / "recipe.md").read_text() == recipe_reference()
 
 
@@ -80,7 +80,7 @@ def test_every_key_of_a_campaign_is_documented() -> None:
 
 
 def test_every_key_of_a_pipeline_is_documented() -> None:
-    """Rewrite with: assay train --pipeline-keys > docs/pipeline.md."""
+    """Rewrite with: assay train keys pipeline > docs/pipeline.md."""
     reference = pipeline_reference()
     assert (ROOT / "docs" / "pipeline.md").read_text() == reference
     assert set(BARE_KEY.findall(reference)) <= SPEAKING_NAMES

@@ -36,7 +36,7 @@ def run(*arguments: object) -> int:
 
 
 def test_a_check_without_measuring_says_what_follows_from_recipe_and_data(recipe: Path, capfd) -> None:
-    checks = ("--check", "--check-seconds", "0", "--workers", "2")
+    checks = ("--check", "--measure", "0", "--workers", "2")
     assert run("train", recipe, "trainer.max_steps=500", "trainer.evaluate_every=8", *checks) == 0
     output = capfd.readouterr().out
     for part in (
@@ -66,7 +66,7 @@ def test_a_check_without_measuring_says_what_follows_from_recipe_and_data(recipe
 
 def test_more_workers_that_gain_nothing_are_noted_with_the_number_that_would(recipe: Path, capfd) -> None:
     for workers, is_noted in ((7, True), (4, False)):
-        assert run("train", recipe, "--check", "--check-seconds", "0", "--workers", workers) == 0
+        assert run("train", recipe, "--check", "--measure", "0", "--workers", workers) == 0
         output = capfd.readouterr().out
         noted = "--workers 7 is no faster than 4: of loader.lanes=8 the busiest has 2 lanes either way. 8 would be"
         assert (noted in output) is is_noted, output
@@ -77,7 +77,7 @@ def test_a_measured_check_leaves_nothing_and_its_run_makes_the_steps_and_commits
     recipe: Path, capfd
 ) -> None:
     before = sorted(recipe.parent.rglob("*"))
-    assert run("train", recipe, "trainer.epochs=8", "--check", "--check-seconds", "0.5") == 0
+    assert run("train", recipe, "trainer.epochs=8", "--check", "--measure", "0.5") == 0
     output = capfd.readouterr().out
     assert sorted(recipe.parent.rglob("*")) == before
     assert re.search(r"time +\d.* on 1 worker: \d.* of device time, without failures", output), output
@@ -222,7 +222,7 @@ def test_sharded_weights_that_do_not_fit_gathered_are_refused_before_a_run_is_ma
     (recipe := tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree))
     numbers = check_recipe(LoadedConfig(tree, {}))[0].method.num_parameters()
     assert numbers is not None
-    assert run("train", recipe, "--check", "--check-seconds", "0") == 0
+    assert run("train", recipe, "--check", "--measure", "0") == 0
     out = " ".join(capfd.readouterr().out.split())
     found = preview(*check_recipe(LoadedConfig(tree, {})), world_size=1)
     prompts = tree["loader"]["global_batch_size"] * found.num_steps

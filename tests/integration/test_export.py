@@ -94,11 +94,11 @@ def test_plain_transformers_finds_the_runs_logits_in_the_exported_folder(
     home: Path, tmp_path: Path, validated_rows, capfd
 ) -> None:
     folder = tmp_path / "model"
-    assert run("runs", "export", "tiny", "--to", folder, "--json") == 0
+    assert run("runs", "export", "tiny", "--out", folder, "--json") == 0
     out, err = capfd.readouterr()
     (folder / "mine").touch()
-    assert run("runs", "export", "tiny", "--to", folder, "--json") == 2
-    assert run("runs", "export", "tiny", "--to", folder, "--json", "--force") == 0
+    assert run("runs", "export", "tiny", "--out", folder, "--json") == 2
+    assert run("runs", "export", "tiny", "--out", folder, "--json", "--force") == 0
     assert not (folder / "mine").exists()
     assert [path.name for path in tmp_path.glob(".unfinished*")] == []
     assert all(line.startswith("warning: ") for line in err.splitlines()), "and nothing but what was asked for"
@@ -113,7 +113,7 @@ def test_plain_transformers_finds_the_runs_logits_in_the_exported_folder(
 
 
 def test_the_card_says_what_the_records_say(home: Path, tmp_path: Path) -> None:
-    assert run("runs", "export", "tiny@10", "--to", tmp_path / "model") == 0
+    assert run("runs", "export", "tiny@10", "--out", tmp_path / "model") == 0
     card = (tmp_path / "model" / "README.md").read_text()
     evaluation = json.loads(next(home.glob("tiny/evaluations/*/evaluation.json")).read_text())
     for fact in (
@@ -125,7 +125,7 @@ def test_the_card_says_what_the_records_say(home: Path, tmp_path: Path) -> None:
         "## Not on record\n\nThe licence, the intended use, possible harms, ",
     ):
         assert fact in card, fact
-    assert run("runs", "export", "tiny@5", "--to", tmp_path / "earlier") == 0
+    assert run("runs", "export", "tiny@5", "--out", tmp_path / "earlier") == 0
     card = (tmp_path / "earlier" / "README.md").read_text()
     assert "These weights were not evaluated: the run evaluated other commits" in card
 
@@ -145,7 +145,7 @@ def test_what_the_numbers_of_a_model_warn_of_goes_along_with_it(
     shown = json.loads(capfd.readouterr().out)["warnings"]
     assert "one score" in {item["rule"] for item in shown}
     lines = [f"warning: {item['rule']}: {item['text']}" for item in shown]
-    assert run("runs", "export", "dead", "--to", folder) == 0
+    assert run("runs", "export", "dead", "--out", folder) == 0
     assert capfd.readouterr().err.splitlines() == lines
     record = json.loads((folder / "assay.json").read_text())
     assert record["warnings"] == [item["text"] for item in shown]
@@ -159,14 +159,14 @@ def test_what_the_numbers_of_a_model_warn_of_goes_along_with_it(
 
 
 def test_what_can_not_be_exported_is_refused_before_anything_is_written(home: Path, tmp_path: Path, capfd) -> None:
-    assert run("runs", "export", "tiny", "--step", 7, "--to", tmp_path / "model") == 2
+    assert run("runs", "export", "tiny", "--step", 7, "--out", tmp_path / "model") == 2
     assert "It has commits at steps: 5, 10" in capfd.readouterr().err
     (tmp_path / "other.json").write_text("{}")
-    assert run("runs", "export", "tiny", "--tokenizer", tmp_path / "other.json", "--to", tmp_path / "model") == 2
+    assert run("runs", "export", "tiny", "--tokenizer", tmp_path / "other.json", "--out", tmp_path / "model") == 2
     assert "not the tokenizer that dataset 'dataset' was built with" in capfd.readouterr().err
-    assert run("runs", "export", "tiny", "--to", tmp_path) == 2
+    assert run("runs", "export", "tiny", "--out", tmp_path) == 2
     assert f"{tmp_path} exists already. Replace it with --force" in capfd.readouterr().err
-    assert run("runs", "export", "tiny", "--to", tmp_path, "--force") == 2
+    assert run("runs", "export", "tiny", "--out", tmp_path, "--force") == 2
     assert "It is not an export" in capfd.readouterr().err
     assert (tmp_path / "other.json").is_file()
     assert not (tmp_path / "model").exists()
@@ -177,7 +177,7 @@ def test_predict_answers_in_the_order_of_the_file_as_the_run_did(home: Path, tmp
     rows, expected = zip(*validated_rows, strict=True)
     source, out = tmp_path / "rows.jsonl", tmp_path / "out.csv"
     source.write_text("\n".join(map(json.dumps, rows)))
-    assert run("eval", "predict", "tiny", source, "-o", out) == 0
+    assert run("eval", "predict", "tiny", source, "--out", out) == 0
     with out.open(newline="") as file:
         found = list(csv.DictReader(file))
     assert [row["text"] for row in found] == [row["text"] for row in rows]
@@ -190,7 +190,7 @@ def test_a_run_and_its_export_answer_alike_and_the_exports_module_is_not_run(
 ) -> None:
     source = tmp_path / "rows.jsonl"
     source.write_text("\n".join(json.dumps(row) for row, _ in validated_rows))
-    assert run("runs", "export", "tiny", "--to", tmp_path / "model") == 0
+    assert run("runs", "export", "tiny", "--out", tmp_path / "model") == 0
     capfd.readouterr()
     outs = []
     for model in ("tiny@10", tmp_path / "model"):
@@ -236,7 +236,7 @@ def test_a_row_that_can_not_be_asked_about_is_named_and_no_file_appears(
 ) -> None:
     source, out = tmp_path / "rows.jsonl", tmp_path / "out.parquet"
     source.write_text("\n".join(map(json.dumps, rows)))
-    assert run("eval", "predict", "tiny", source, "-o", out, *options) == 2
+    assert run("eval", "predict", "tiny", source, "--out", out, *options) == 2
     assert message in capfd.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
 
@@ -277,10 +277,10 @@ def test_a_row_without_text_keeps_its_place_with_no_answer_and_is_told(home: Pat
 def test_a_file_is_not_written_over_itself_and_a_suffix_says_its_kind(home: Path, tmp_path: Path, capfd) -> None:
     source = tmp_path / "rows.txt"
     source.write_text("alpha beta\nreturn return\n")
-    assert run("eval", "predict", "tiny", source, "-o", source) == 2
-    assert run("eval", "predict", "tiny", source, "-o", tmp_path / "out.doc") == 2
+    assert run("eval", "predict", "tiny", source, "--out", source) == 2
+    assert run("eval", "predict", "tiny", source, "--out", tmp_path / "out.doc") == 2
     missing = ("--missing", "language", "--missing", "turns")
-    assert run("eval", "predict", "tiny", source, "-o", tmp_path / "out.parquet", *missing) == 0
+    assert run("eval", "predict", "tiny", source, "--out", tmp_path / "out.parquet", *missing) == 0
     found = pq.read_table(tmp_path / "out.parquet").to_pylist()
     assert [row["text"] for row in found] == ["alpha beta", "return return"]
     assert all(0 < row["probability"] < 1 for row in found)
@@ -317,14 +317,14 @@ def test_a_model_of_each_kind_of_label_leaves_with_the_runs_logits(
     labels = {"binary": [0, 1, 1], "classes": ["alpha", "beta", "gamma"], "number": [10.5, 250.0, -3.0]}[kind]
     lines = [f"{'word ' * (n % 7)}number {n} {n % 3},{labels[n % 3]}" for n in range(240)]
     (tmp_path / "rows.csv").write_text("\n".join(["text,label", *lines]) + "\n")
-    named = ("--text", "text", "--label", "label", "--tokenizer", encoder or "new:300", "--workers", 1)
+    named = ("--text", "text", "--label", "label", "--tokenizer", encoder or "new:300", "--jobs", 1)
     assert run("data", "build", tmp_path / "rows.csv", *named, "--out", tmp_path / "data") == 0
-    pretrained = ("--encoder", encoder) if encoder else ()
+    pretrained = ("--model", encoder) if encoder else ()
     assert run("train", "new", tmp_path / "data", "--out", tmp_path / "recipe.yaml", *pretrained) == 0
     schedule = ("trainer.evaluate_every=6", "trainer.optimizer.schedule.warmup_steps=0")
     short = ("trainer.max_steps=6", "trainer.commit_every=6", *schedule)
     assert run("train", tmp_path / "recipe.yaml", *short, "--run-id", "r") == 0
-    assert run("runs", "export", "r", "--to", tmp_path / "model") == 0
+    assert run("runs", "export", "r", "--out", tmp_path / "model") == 0
     texts = "".join(path.read_text("latin-1") for path in (tmp_path / "model").iterdir())
     assert not any(location in texts for location in (str(tmp_path), sysconfig.get_path("purelib")))
     config = json.loads((tmp_path / "model" / "config.json").read_text())
@@ -342,5 +342,5 @@ def test_a_model_of_each_kind_of_label_leaves_with_the_runs_logits(
     if kind == "classes":
         best = [max(config["id2label"].values(), key=lambda name: row[f"probability_{name}"]) for row in predicted]
         assert [row["predicted"] for row in predicted] == best
-    assert run("eval", "predict", tmp_path / "model", tmp_path / "rows.csv", "-o", tmp_path / "out.parquet") == 0
+    assert run("eval", "predict", tmp_path / "model", tmp_path / "rows.csv", "--out", tmp_path / "out.parquet") == 0
     assert pq.read_table(tmp_path / "out.parquet").num_rows == 240

@@ -76,7 +76,7 @@ def test_a_fork_learns_what_was_to_come_and_its_audit_says_from_where(parent: Ru
     assert assay("runs", "replay", "fork", "--step", 6) == 0
     for step, owner in ((5, "these very weights are its"), (15, "the steps up to there were its")):
         folder = Path(parent.run_dir).parent / f"model-{step}"
-        assert assay("runs", "export", f"fork@{step}", "--to", folder) == 0
+        assert assay("runs", "export", f"fork@{step}", "--out", folder) == 0
         card = " ".join((folder / "README.md").read_text().split())
         assert f"A fork of `parent@5`: {owner}" in card and "of what was learned behind parent@5" in card
 

@@ -154,11 +154,11 @@ def test_a_model_leaves_once_there_is_room_and_a_drill_is_done(
     recipe.write_text(yaml.safe_dump(tiny_recipe_tree))
     assert assay("train", recipe, "--run-id", "r", "trainer.max_steps=5").code == 0
     disk.fill(reserve=20_000)
-    assert_no_room(assay("runs", "export", "r", "--to", disk.folder / "model"))
+    assert_no_room(assay("runs", "export", "r", "--out", disk.folder / "model"))
     assert not (disk.folder / "model" / "config.json").exists()
     monkeypatch.setenv("ASSAY_HOME", str(disk.folder / "home"))
     assert_no_room(assay("train", "drill", recipe, "--out", tmp_path / "drill.json"))
     disk.make_room()
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
-    assert assay("runs", "export", "r", "--to", disk.folder / "model").code == 0
+    assert assay("runs", "export", "r", "--out", disk.folder / "model").code == 0
     assert (disk.folder / "model" / "model.safetensors").is_file()

@@ -51,7 +51,7 @@ def assay(folder: Path) -> Assay:
 def recipes(assay: Assay) -> dict[str, str]:
     """Kind -> the recipe that fits its dataset, as it was written."""
     for kind in KINDS:
-        named = ("--text", "text", "--label", kind, "--tokenizer", "new:300", "--workers", 1)
+        named = ("--text", "text", "--label", kind, "--tokenizer", "new:300", "--jobs", 1)
         assay("data", "build", "rows.csv", *named, "--out", kind)
         assay("train", "new", kind, "--epochs", 2, "--out", f"{kind}.yaml")
     return {kind: f"{kind}.yaml" for kind in KINDS}

@@ -198,7 +198,7 @@ def test_predict_gives_rewards_of_pairs_conversations_and_texts_from_a_run_and_f
     request = tmp_path / "rows.jsonl"
     request.write_text("".join(json.dumps(row) + "\n" for row in rows))
     for model in ("reward", folder):
-        assert run_command("eval", "predict", model, request, "-o", tmp_path / "out.jsonl", "--force") == 0
+        assert run_command("eval", "predict", model, request, "--out", tmp_path / "out.jsonl", "--force") == 0
         assert "1 row without text: kept, without a prediction" in capfd.readouterr().err
         found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
         for row, responses, output in zip(rows, target, found, strict=True):
@@ -214,7 +214,7 @@ def test_predict_gives_rewards_of_pairs_conversations_and_texts_from_a_run_and_f
     assert Dataset.open(preferences).manifest.lengths.max < len(wide) <= MODEL["max_tokens"]
     for model in ("reward", folder):
         request.write_text(json.dumps({"text": longer}) + "\n")
-        assert run_command("eval", "predict", model, request, "-o", tmp_path / "out.jsonl", "--force") == 0
+        assert run_command("eval", "predict", model, request, "--out", tmp_path / "out.jsonl", "--force") == 0
         output = json.loads((tmp_path / "out.jsonl").read_text())
         assert output["reward"] == pytest.approx(expected(wide), abs=1e-6)
         request.write_text(json.dumps({"text": "that is " * 99}) + "\n")
@@ -284,11 +284,11 @@ def test_plain_transformers_finds_the_runs_logits_where_there_is_no_assay(
         "sft",
     )
     if method != "sft":
-        assay(tmp_path, "runs", "export", "sft", "--to", tmp_path / "base")
+        assay(tmp_path, "runs", "export", "sft", "--out", tmp_path / "base")
         base = {"type": "pretrained", "path": str(tmp_path / "base")}
         tree = recipe(preferences, {"type": method, "model": base})
         assay(tmp_path, "train", written(tmp_path, tree), "--run-id", method)
-    assay(tmp_path, "runs", "export", method, "--to", tmp_path / "model")
+    assay(tmp_path, "runs", "export", method, "--out", tmp_path / "model")
     texts = "".join(path.read_text("latin-1") for path in (tmp_path / "model").iterdir())
     assert str(tmp_path) not in texts
     request = [chat(index, "that is it, " * (index % 3)) for index in range(4)]

@@ -98,7 +98,7 @@ def test_rows_that_lie_sorted_have_windows_that_mix_them(
 
     def noted(*changes: str) -> str:
         capsys.readouterr()
-        assert run("train", file, "--check", "--check-seconds", "0", *changes) == 0
+        assert run("train", file, "--check", "--measure", "0", *changes) == 0
         return capsys.readouterr().out
 
     assert "mixes these rows badly" in noted("loader.window_rows=4096"), "the most that is usual"
@@ -132,7 +132,7 @@ def test_copies_of_training_rows_are_left_out_by_a_new_recipe_and_named_by_a_che
     assert "are in the training rows" not in capfd.readouterr().err
     assert yaml.safe_load(file.read_text())["data"]["split"]["drop_leaks"] is True
     assert "copies of training rows left out" in file.read_text()
-    check = ["train", file, "--check", "--check-seconds", 0]
+    check = ["train", file, "--check", "--measure", 0]
     assert run(*check) == 0
     assert "are in the training rows" not in capfd.readouterr().out
     assert run(*check, "data.split.drop_leaks=false") == 0
@@ -168,7 +168,7 @@ def test_a_column_that_tells_the_label_is_named_before_anything_is_trained(
     assert run("train", "new", tmp_path / "rows", "--out", tmp_path / "recipe.yaml") == 0
     output = "column 'late' alone tells the label of 100% of the rows"
     assert output in capfd.readouterr().err
-    check = ["train", tmp_path / "recipe.yaml", "--check", "--check-seconds", 0]
+    check = ["train", tmp_path / "recipe.yaml", "--check", "--measure", 0]
     assert run(*check) == 0
     assert output in capfd.readouterr().out
     assert run(*check, "method.categorical_columns=[]") == 0
@@ -230,7 +230,7 @@ def test_pairs_have_a_recipe_of_dpo_that_begins_with_the_model_that_is_named(
     assert "--model FOLDER" in capfd.readouterr().err
     file = tmp_path / "recipe.yaml"
     assert run("train", "new", pairs, "--method", "dpo", "--model", base, "--out", file) == 0
-    assert run("train", file, "--check", "--check-seconds", 0) == 0
+    assert run("train", file, "--check", "--measure", 0) == 0
     tree = yaml.safe_load(file.read_text())
     short = {**tree["trainer"], "max_steps": 30, "evaluate_every": None}
     losses = [step["loss"] for step in train_one_rank({**tree, "trainer": short}, tmp_path / "run").steps]
@@ -240,7 +240,7 @@ def test_pairs_have_a_recipe_of_dpo_that_begins_with_the_model_that_is_named(
     assert run("train", "new", tmp_path / "scored", "--method", "dpo", "--out", scored) == 0
     tree = yaml.safe_load(scored.read_text())["method"]
     assert (tree["reference"]["type"], tree["model"]["path"]) == ("columns", str(base))
-    assert run("train", scored, "--check", "--check-seconds", 0) == 0
+    assert run("train", scored, "--check", "--measure", 0) == 0
 
 
 @pytest.mark.slow
@@ -253,7 +253,7 @@ def test_from_chats_to_preferences_there_is_room_for_longer_rows_and_for_answers
     short = ("trainer.max_steps=12", "trainer.evaluate_every=null")
     assert run("train", "new", dataset_of("chat", tmp_path), "--out", recipe) == 0
     assert run("train", recipe, *short, "--run-id", "sft") == 0
-    assert run("runs", "export", "sft", "--to", model) == 0
+    assert run("runs", "export", "sft", "--out", model) == 0
     long = " ".join(WORDS * 30)
     (tmp_path / "items.jsonl").write_text(
         "".join(json.dumps({"prompt": text, "answer": "1"}) + "\n" for text in ("one", "two", long))
@@ -330,7 +330,7 @@ def test_prompts_have_a_recipe_of_grpo_that_grades_by_the_answer_beside_them(tmp
     method = yaml.safe_load(file.read_text())["method"]
     assert method["rewards"][0]["grader"]["reference"] == "{{ item.answer }}"
     assert method["sampling"]["max_tokens"] == 62, "beside the prompt, the model takes no more"
-    assert run("train", file, "--check", "--check-seconds", 0) == 0
+    assert run("train", file, "--check", "--measure", 0) == 0
 
 
 def model_of(dataset: Path, folder: Path) -> Path:
@@ -386,7 +386,7 @@ def test_a_written_recipe_takes_every_change_that_its_comments_propose(
     is_late = tree["evaluate_every"] * tree["epochs"] > steps
     for change in [*PROPOSED, *changes]:
         capfd.readouterr()
-        assert run("train", file, "--check", "--check-seconds", 0, change) == 0, change
+        assert run("train", file, "--check", "--measure", 0, change) == 0, change
         if change == "trainer.epochs=1":
             output = capfd.readouterr().out
             assert ("it is evaluated at the end only" in output) is is_late

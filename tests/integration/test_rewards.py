@@ -156,7 +156,7 @@ def test_rewards_that_cannot_be_paid_leave_no_run(
         tree["method"]["reference"] = {"path": str(of_fewer_tokens(base, tmp_path / "short"))}
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree))
     capfd.readouterr()
-    for words in (["--check", "--check-seconds", "0"], ["--run-id", "refused"]):
+    for words in (["--check", "--measure", "0"], ["--run-id", "refused"]):
         assert run("train", tmp_path / "recipe.yaml", *words) == 2
         error = capfd.readouterr().err
         assert output in error and error.count("error: ") == 1 and "Traceback" not in error, error
@@ -233,7 +233,7 @@ def digits(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert run(*build, "--out", folder / "digits-shown") == 0
         warm_up = ["train", DIGITS / "warm_up.yaml", f"data.dataset={folder / 'digits-shown'}"]
         assert run(*warm_up, "--run-id", "digits-warm-up") == 0
-        assert run("runs", "export", "digits-warm-up", "--to", folder / "model") == 0
+        assert run("runs", "export", "digits-warm-up", "--out", folder / "model") == 0
         build = [
             "data",
             "build",

@@ -37,7 +37,7 @@ COMMANDS = {
     "report --out": "report whole --out {out}/page.html",
     "audit": "runs audit whole --json",
     "replay": "runs replay whole --step 3 --json",
-    "export": "runs export whole --to {out}/model --json",
+    "export": "runs export whole --out {out}/model --json",
     "predict": "eval predict whole {out}/rows.jsonl",
     "resume": "train --resume stopped --json",
 }
@@ -298,7 +298,7 @@ GONE = (
     "runs", "runs show candidate", "runs diff finished candidate", "runs diff candidate finished", "report candidate",
     "report candidate --out {out}/page.html", "decide compare finished candidate", "decide compare candidate finished",
     "decide compare finished candidate --out {out}/page.html", "runs audit candidate", "runs replay candidate --step 3",
-    "runs export candidate --to {out}/model", "eval predict candidate {out}/rows.jsonl", "runs goodput candidate",
+    "runs export candidate --out {out}/model", "eval predict candidate {out}/rows.jsonl", "runs goodput candidate",
     "eval history candidate", "eval work candidate", "train stop candidate", "train --resume candidate",
     "runs sink candidate tensorboard:{out}/events", "runs note candidate seen",
 )  # fmt: skip

@@ -62,7 +62,7 @@ def test_runs_are_found_by_tag_text_status_and_recipe_and_sorted(home: Home, cap
     assert listed(capfd, "--sort", "name", "--limit", 1) == ["fast"]
     assert listed(capfd, "--tag", "good") == ["fast"]
     assert listed(capfd, "--tag", "draft") == []
-    assert listed(capfd, "--text", "WRONG") == ["slow"]
+    assert listed(capfd, "--search", "WRONG") == ["slow"]
     assert listed(capfd, "--where", "trainer.optimizer.learning_rate=0.01") == ["fast"]
     assert listed(capfd, "--status", "failed") == []
     assert assay("runs") == 0

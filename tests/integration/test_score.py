@@ -155,7 +155,7 @@ def test_columns_of_other_weights_are_refused_unless_the_recipe_names_them(
     assert run("train", recipe, "--run-id", "refused") == 2
     assert f"method.model.path={base}: its weights are" in capfd.readouterr().err
     assert not (tmp_path / "home" / "refused").exists()
-    assert run("train", recipe, "--check", "--check-seconds", 0, f"method.reference.path={other}") == 0
+    assert run("train", recipe, "--check", "--measure", 0, f"method.reference.path={other}") == 0
     new = {"type": "new", "vocab_size": 32, "hidden_size": 8, "num_heads": 2, "max_tokens": 64}
     recipe = recipe_file(dpo_recipe(tmp_path / "scored", base, reference=columns, model=new), tmp_path)
     assert run("train", recipe, "--run-id", "refused") == 2
@@ -239,7 +239,7 @@ def test_a_run_and_the_folder_that_was_written_from_it_are_one_reference(
     model.network.save_pretrained(tmp_path / "written")
     for path, code in ((tmp_path / "written", 0), (base, 2)):
         tree = dpo_recipe(tmp_path / "scored", path, reference={"type": "columns"})
-        assert run("train", recipe_file(tree, tmp_path), "--check", "--check-seconds", 0) == code
+        assert run("train", recipe_file(tree, tmp_path), "--check", "--measure", 0) == code
 
 
 def test_a_model_with_another_tokenizer_or_template_is_refused(
@@ -288,7 +288,7 @@ def test_a_folder_that_lacks_weights_is_refused_before_there_is_a_run(
     reference = {"type": "frozen", "path": str(holed)}
     for tree in (dpo_recipe(pairs, holed), dpo_recipe(pairs, base, reference=reference)):
         recipe = recipe_file(tree, tmp_path)
-        for options in (("--check",), ("--check", "--check-seconds", 0), ("--run-id", "holed")):
+        for options in (("--check",), ("--check", "--measure", 0), ("--run-id", "holed")):
             assert run("train", recipe, *options) == 2
             assert f"{holed}: its tensors are not those" in (output := capfd.readouterr().err) and name in output
     assert run("data", "score", pairs, "--reference", holed, "--out", tmp_path / "out") == 2

@@ -125,7 +125,7 @@ def test_a_law_is_fitted_to_runs_of_three_sizes(language: Path, assay: Assay, tm
     law = {item["name"]: item["estimate"]["value"] for item in found["law"]["parameters"]}
     assert found["law"]["num_points"] == 6 and 0 < law["alpha"] < 1 and "nan" not in str(found["law"])
     assert "<!doctype html>" in page.read_text()
-    beyond = assay("scaling", "fit", *runs, "--form", "compute", "--at", "compute=1e8", code=2, as_json=False)
+    beyond = assay("scaling", "fit", *runs, "--form", "compute", "--predict", "compute=1e8", code=2, as_json=False)
     assert "6 points are too few to test an extrapolation on" in beyond
     refused = assay("scaling", "fit", *runs, "--form", "chinchilla", code=2, as_json=False)
     assert "6 points for the 5 parameters of 'chinchilla': expected at least 10" in refused

@@ -193,7 +193,7 @@ def wrong(repository: CodeRepository) -> Path:
         ("slow --ab HEAD HEAD RECIPE RECIPE", "one RECIPE is run"),
         ("slow --ab HEAD HEAD RECIPE --value x", "--value: these options describe a table"),
         ("slow --workers 2", "--workers: these options need --ab"),
-        ("slow --ab HEAD HEAD RECIPE --least 1.5", "--least 1.5: expected a share"),
+        ("slow --ab HEAD HEAD RECIPE --effect 1.5", "--effect 1.5: expected a share"),
         ("slow --ab RECIPE WRONG", "wrong.yaml: column 'no_such' (in method) is not in dataset"),
         ("bisect HEAD HEAD RECIPE", "have the same code in src/assay"),
         ("bisect HEAD no RECIPE", "BAD: 'no' names no commit of"),

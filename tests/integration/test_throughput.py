@@ -132,7 +132,7 @@ def test_a_recipe_is_calibrated_once_and_is_forecast_from_that(
     longer = {**tiny_recipe_tree, "trainer": {**tiny_recipe_tree["trainer"], "epochs": 8, "commit_every": 40}}
     recipe.write_text(yaml.safe_dump(longer))
     written = tmp_path / "calibration.json"
-    code, out, error = assay("throughput", recipe, "--workers", "1,2,8", "--seconds", "3", "--out", written, "--json")
+    code, out, error = assay("throughput", recipe, "--workers", "1,2,8", "--measure", "3", "--out", written, "--json")
     assert code == 0, error
     assert "has no calibration" in error
     forecast = json.loads(out)
@@ -161,7 +161,7 @@ def test_a_recipe_is_calibrated_once_and_is_forecast_from_that(
     assert (code, "it is of another recipe or dataset" in error) == (2, True)
     # A real run of two workers, beside it.
     assert assay("train", recipe, "--workers", "2", "--run-id", "two")[0] == 0
-    code, out, error = assay("throughput", "--check", "two", "--json")
+    code, out, error = assay("throughput", "--against", "two", "--json")
     assert code == 0, error
     check = json.loads(out)
     assert "calibrated" not in error
@@ -181,7 +181,7 @@ def _assert_screens_show_it(recipe: Path, assay) -> None:
         assert part in out, out
     assert "note: 7 workers are no faster than 4" in out
     assert "what would gain on 8 workers" in out
-    code, out, error = assay("throughput", "--check", "two")
+    code, out, error = assay("throughput", "--against", "two")
     assert code == 0, error
     assert "wrong by the most: " in out
 

@@ -65,7 +65,7 @@ def test_steps_of_more_workers_take_what_one_and_two_forecast(
     }
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(yaml.safe_dump(tree))
-    forecast = asleep("throughput", recipe, "--workers", "1,2,3,4", "--seconds", "8")
+    forecast = asleep("throughput", recipe, "--workers", "1,2,3,4", "--measure", "8")
     sizes = {size["world_size"]: size for size in forecast["sizes"]}
     assert sizes[1]["step_s"]["value"] == pytest.approx(8 * LANE_S, rel=SHARE)
     # Three workers have 3, 3 and 2 lanes.
@@ -73,7 +73,7 @@ def test_steps_of_more_workers_take_what_one_and_two_forecast(
     assert sizes[4]["terms"]["slowest"] > 0
     for workers in (3, 4):
         asleep("train", recipe, "--workers", workers, "--run-id", f"with-{workers}")
-        check = asleep("throughput", "--check", f"with-{workers}")
+        check = asleep("throughput", "--against", f"with-{workers}")
         print(workers, json.dumps(check))
         assert check["step_s"] == sizes[workers]["step_s"]
         assert check["measured_step_s"] == pytest.approx(check["step_s"]["value"], rel=SHARE)

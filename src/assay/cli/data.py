@@ -11,17 +11,20 @@ import click
 
 from assay.base.errors import ConfigError
 from assay.base.units import number_of
+from assay.cli.command import CommandGroup
 from assay.cli.parameters import (
     DATASET,
     FOLDER,
     SOURCE,
     SOURCE_PATH,
-    CommandGroup,
     current_home,
     force_option,
     is_forced,
     is_on_command_line,
+    jobs_option,
+    json_option,
     run_and_step,
+    seed_option,
 )
 
 if TYPE_CHECKING:
@@ -30,11 +33,24 @@ if TYPE_CHECKING:
     from assay.records.dataset import DatasetManifest
 
 
+SHOWN_ORDER = {"window_rows": 4096, "shuffle_radius_windows": 3, "lanes": 8, "global_batch_size": 64}
+"""Keys of the loader whose order 'assay data show' measures."""
 STORE_TIMEOUT_S = 15.0
 """Retry budget for the store; short, because only the order of the rows is measured."""
 
 
-@click.group(cls=CommandGroup)
+_MODULES = {
+    "index": ("assay.cli.data", "Index Parquet files where they are."),
+    "build": ("assay.cli.data", "Tokenize texts into Parquet shards, and index them."),
+    "show": ("assay.cli.data", "Describe a dataset and the order of its rows."),
+    "split": ("assay.cli.data", "Show how a dataset would be split."),
+    "hold-out": ("assay.cli.data", "Write the held-out rows as a dataset of their own."),
+    "score": ("assay.cli.data", "Add a reference model's log-probabilities, for DPO."),
+    "diff": ("assay.cli.data", "Show what changed between two datasets."),
+}
+
+
+@click.group(cls=CommandGroup, modules=_MODULES)
 def data() -> None:
     """Index Parquet files as they are, or build a dataset from raw text; describe, split and compare datasets."""
 
@@ -45,9 +61,9 @@ def data() -> None:
 @force_option
 @click.option("--name", help="Display name of the dataset; by default the last part of SOURCE.")
 @click.option("--no-label", is_flag=True, help="Accept rows without a 'label' column.")
-@click.option("--workers", default=2, show_default=True, help="Number of shards read at the same time.")
-@click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
-def index(source: str, out: Path, name: str | None, no_label: bool, workers: int, as_json: bool) -> None:
+@jobs_option(2, "Number of shards read at the same time.")
+@json_option
+def index(source: str, out: Path, name: str | None, no_label: bool, jobs: int, as_json: bool) -> None:
     """Index all *.parquet files under SOURCE, a folder or s3://bucket/prefix, without converting them.
 
     Reads every shard once and records digests of files and column chunks, row groups, token lengths, label
@@ -62,14 +78,38 @@ def index(source: str, out: Path, name: str | None, no_label: bool, workers: int
         out,
         name=name,
         needs_label=not no_label,
-        workers=workers,
+        workers=jobs,
         progress=partial(show_progress, "indexing", unit=" shards"),
         replacing=partial(_check_replaceable, out),
     )
     _print(manifest, out, as_json=as_json)
 
 
-@data.command()
+_BUILD_SECTIONS = {
+    "Fields": (
+        "text",
+        "label",
+        "label_kind",
+        "no_label",
+        "metadata",
+        "key",
+        "time",
+    ),
+    "Language models": (
+        "chat_template",
+        "chat_date",
+        "end_token",
+        "control_tokens",
+    ),
+    "Rows": (
+        "drop",
+        "rows_per_shard",
+        "rows_per_group",
+    ),
+}
+
+
+@data.command(sections=_BUILD_SECTIONS)
 @click.argument("sources", nargs=-1, required=True, type=SOURCE_PATH)
 @click.option("--out", type=FOLDER, required=True, help="Folder for the dataset.")
 @force_option
@@ -117,11 +157,10 @@ def index(source: str, out: Path, name: str | None, no_label: bool, workers: int
 )
 @click.option(
     "--group-by",
-    "--key",
     "key",
     help="Field whose equal values stay on one side of a split, kept as 'shard_id'.  [default: the text]",
 )
-@click.option("--time", help="Name of a field with ISO 8601 times, kept as 'created_at'.")
+@click.option("--at", "time", help="Field with the time in ISO 8601, kept as 'created_at'.")
 @click.option(
     "--drop",
     multiple=True,
@@ -143,13 +182,13 @@ def index(source: str, out: Path, name: str | None, no_label: bool, workers: int
     show_default=True,
     help="Number of rows in each row group, the unit that training reads.",
 )
-@click.option("--workers", default=2, show_default=True, help="Number of processes.")
-@click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
+@jobs_option(2, "Number of processes.")
+@json_option
 def build(
     sources: tuple[Path, ...],
     out: Path,
     format: str | None,
-    workers: int,
+    jobs: int,
     as_json: bool,
     no_label: bool,
     **fields: Any,
@@ -203,7 +242,7 @@ def build(
         sources,
         out,
         config,
-        workers=workers,
+        workers=jobs,
         checking=partial(show_progress, "checking", unit=" shards"),
         progress=partial(show_progress, "building", unit=" shards"),
         replacing=partial(_check_replaceable, out),
@@ -286,7 +325,7 @@ def _confirm_proposal(found: "Proposal", sources: tuple[Path, ...], out: Path, o
     if options["format"] is None:
         words += ["--no-label"] if found.label is None else ["--label", found.label]
     words += [word for name in found.metadata for word in ("--metadata", name)]
-    for option, value in (("--group-by", found.key), ("--time", found.time), ("--tokenizer", found.tokenizer)):
+    for option, value in (("--group-by", found.key), ("--at", found.time), ("--tokenizer", found.tokenizer)):
         words += [option, value] if value is not None else []
     context = click.get_current_context()
     if options["chat_template"] is not None and not is_on_command_line(context, "chat_template"):
@@ -323,30 +362,26 @@ def _other_labels_text(found: "Proposal") -> str:
 
 @data.command()
 @click.argument("dataset", type=DATASET)
-@click.option("--window-rows", default=4096, show_default=True, help="Value of loader.window_rows.")
-@click.option("--shuffle-radius-windows", default=3, show_default=True, help="Value of loader.shuffle_radius_windows.")
-@click.option("--lanes", default=8, show_default=True, help="Value of loader.lanes.")
-@click.option("--batch", default=64, show_default=True, help="Value of loader.global_batch_size.")
+@click.argument("overrides", nargs=-1, metavar="[loader.KEY=VALUE]...")
 @click.option(
     "--examples",
     default=1,
     show_default=True,
     help="Number of language-model rows to print as the model reads them, with the trained tokens marked.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the manifest and the order as JSON.")
+@json_option
 def show(
     dataset: Path,
-    window_rows: int,
-    shuffle_radius_windows: int,
-    lanes: int,
-    batch: int,
+    overrides: tuple[str, ...],
     examples: int,
     as_json: bool,
 ) -> None:
     """Describe DATASET (the folder of a manifest), and measure how far its training order is from a uniform
     shuffle.
 
-    Measuring reads some row groups; 'assay train RECIPE --check' measures the order of a recipe. In rows for a
+    Measuring reads some row groups. The order is that of 4,096 rows a window, 3 windows of shuffle radius, 8
+    lanes and 64 rows a batch, or as 'loader.KEY=VALUE' says, e.g. loader.lanes=16; 'assay train RECIPE --check'
+    measures the order of a recipe. In rows for a
     language model, trained tokens are in color, or between ⟦ and ⟧.
     """
     from assay.base.config import LoadedConfig, validated
@@ -359,13 +394,7 @@ def show(
     from assay.reporting.views.dataset_order import json_with_order
     from assay.store.retry_policy import RetryPolicy
 
-    values = {
-        "window_rows": window_rows,
-        "shuffle_radius_windows": shuffle_radius_windows,
-        "lanes": lanes,
-        "global_batch_size": batch,
-    }
-    config = validated(LoaderConfig, LoadedConfig(values, {}))
+    config = validated(LoaderConfig, LoadedConfig(SHOWN_ORDER | _loader_values(overrides), {}))
     loaded = Dataset.open(dataset, RetryPolicy(STORE_TIMEOUT_S))
     if not as_json:
         _print(loaded.manifest, dataset, as_json=False)
@@ -383,25 +412,34 @@ def show(
     click.echo("\n" + "\n".join(order_lines(found, config, mean_tokens=loaded.manifest.lengths.mean)))
 
 
+def _loader_values(overrides: tuple[str, ...]) -> dict[str, Any]:
+    from assay.base.config import parse_override
+
+    values = dict(map(parse_override, overrides))
+    if other := [key for key in values if not key.startswith("loader.")]:
+        raise ConfigError(f"{other[0]}: only keys of the loader change the order, e.g. loader.lanes=16.")
+    return {key.removeprefix("loader."): value for key, value in values.items()}
+
+
 _SPLIT_OPTIONS = (
     click.option(
         "--by",
         "column",
         help="Column to split by; input_ids keeps copies of a text together.  [default: shard_id; created_at "
-        "with --from; split with --value]",
+        "with --since; split with --equals]",
     ),
     click.option(
         "--fraction", default=0.1, show_default=True, help="Share of the column's values to hold out, chosen by hash."
     ),
-    click.option("--seed", default=0, show_default=True, help="Seed of the hash."),
+    seed_option("the hash"),
     click.option(
-        "--from",
+        "--since",
         "moment",
         type=click.DateTime(),
         help="Hold out the rows from this time (UTC) on, instead of by hash.",
     ),
     click.option(
-        "--value",
+        "--equals",
         "values",
         multiple=True,
         help="Hold out the rows whose column has this value, to use an existing split. May be repeated.",
@@ -433,7 +471,7 @@ def _split_of(
     from assay.data.dataset.split import ColumnSplit, HashSplit, TimeSplit
 
     if values and moment is not None:
-        raise ConfigError("--from and --value exclude each other: give one of them.")
+        raise ConfigError("--since and --equals exclude each other: give one of them.")
     by_value = {"type": "column", "column": column or "split", "validation": values}
     if values:
         found = validated(ColumnSplit, LoadedConfig(by_value, {}))
@@ -452,7 +490,7 @@ def _split_of(
 @click.argument("dataset", type=DATASET)
 @_split_options
 @click.option("--check-leaks", is_flag=True, help="Count rows with the same tokens on both sides; reads all rows.")
-@click.option("--json", "as_json", is_flag=True, help="Print the split as JSON.")
+@json_option
 def split(
     dataset: Path,
     column: str | None,
@@ -489,7 +527,7 @@ def split(
 @data.command("hold-out")
 @click.argument("dataset", type=DATASET)
 @_split_options
-@click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
+@json_option
 def hold_out(
     dataset: Path,
     column: str | None,
@@ -535,7 +573,7 @@ def hold_out(
     show_default=True,
     help="Tokens of one forward pass, including padding; bounded by memory.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
+@json_option
 def score(dataset: Path, reference: str, out: Path, name: str | None, tokens_at_once: int, as_json: bool) -> None:
     """Copy the pairs of DATASET and add the reference model's log-probabilities, so DPO can train without a
     reference.
@@ -573,7 +611,7 @@ def score(dataset: Path, reference: str, out: Path, name: str | None, tokens_at_
 @click.argument("before", type=DATASET)
 @click.argument("after", type=DATASET)
 @click.option("--rows", "by_row", is_flag=True, help="Also compare row by row; reads both datasets.")
-@click.option("--json", "as_json", is_flag=True, help="Print the difference as JSON.")
+@json_option
 def diff(before: Path, after: Path, by_row: bool, as_json: bool) -> None:
     """Show what changed from dataset BEFORE to dataset AFTER: rows, shards, columns, lengths, labels and
     values.

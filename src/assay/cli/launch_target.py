@@ -81,8 +81,7 @@ _OPTIONS = (
         metavar="TARGET",
         default="here",
         show_default=True,
-        help="Where to train: in this process (here), in the background on this machine (background), as a Slurm job "
-        "(slurm), or in a job with one supervisor per srun task (allocation).",
+        help="Where to train: here, background, slurm or allocation.",
     ),
     click.option("--nodes", type=int, help="slurm: number of nodes, which share --workers evenly.  [1]"),
     click.option("--partition", help="slurm: partition of the job; by default the cluster's default."),
@@ -110,6 +109,8 @@ _OPTIONS = (
     click.option("--launched", is_flag=True, hidden=True, help="The launch is recorded already."),
     click.option("--dry-run", is_flag=True, help="slurm: print the job script; submit and write nothing."),
 )
+SLURM_OPTIONS = ("nodes", "partition", "time", "grace_s", "requeue", "sbatch", "workers_per_node", "dry_run")
+"""Options of `--on slurm` and `--on allocation`, which help lists under a heading of their own."""
 OF_SLURM = ("nodes", "partition", "time", "grace_s", "requeue", "sbatch")
 
 

@@ -9,19 +9,20 @@ import click
 
 from assay.base.errors import known_error, path_error
 from assay.base.visible import visible_output
+from assay.cli.command import CommandGroup
 
 _COMMANDS = {
-    "demo": ("assay.cli.demo", "Train, kill, audit and decide on this machine in under five minutes."),
+    "demo": ("assay.cli.demo", "Train, kill, audit and decide, in under five minutes."),
     "data": ("assay.cli.data", "Index, build, split, describe and compare datasets."),
-    "train": ("assay.cli.train.group", "Train a recipe; resume, fork, stop and drill runs; write a recipe."),
-    "runs": ("assay.cli.runs.group", "List, show, compare, audit, replay, export, annotate and delete runs."),
+    "train": ("assay.cli.train.group", "Train a recipe; resume, fork, stop and drill runs."),
+    "runs": ("assay.cli.runs.group", "List, show, audit, replay, export and delete runs."),
     "eval": ("assay.cli.eval.group", "Evaluate checkpoints on a suite; predict for rows; chat."),
-    "decide": ("assay.cli.decide.group", "Run campaigns over seeds and decide by gates; compare runs."),
+    "decide": ("assay.cli.decide.group", "Run campaigns and decide by gates; compare runs."),
     "plan": ("assay.cli.plan", "Check, schedule and simulate a program of experiments."),
-    "triage": ("assay.cli.triage.group", "Find out why runs fail or slow down, and whether a fix worked."),
+    "triage": ("assay.cli.triage.group", "Find out why runs fail or slow down."),
     "throughput": ("assay.cli.throughput", "Forecast a recipe on more workers; rank what would help."),
-    "scaling": ("assay.cli.scaling", "Fit scaling laws, predict larger runs; compare learning speed."),
-    "serve": ("assay.cli.serve.group", "Serve OpenAI's fine-tuning API; manage its workers and keys."),
+    "scaling": ("assay.cli.scaling", "Fit scaling laws, and predict larger runs."),
+    "serve": ("assay.cli.serve.group", "Serve OpenAI's fine-tuning API; its workers and keys."),
     "report": ("assay.cli.report", "Write a self-contained HTML page about a run."),
 }
 
@@ -30,11 +31,8 @@ INTERRUPTED = 128 + 2
 """Exit code after Ctrl-C, as in shells."""
 
 
-class _LazyGroup(click.Group):
-    """A group that imports a command when it is called."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        return list(_COMMANDS)
+class _Cli(CommandGroup):
+    """The whole command line: it reports Ctrl-C by its exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -43,19 +41,8 @@ class _LazyGroup(click.Group):
             click.echo(str(interrupt) or "interrupted", err=True)
             ctx.exit(INTERRUPTED)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        if cmd_name not in _COMMANDS:
-            return None
-        from assay.cli.parameters import loaded_command  # imported here: --help does not need it
 
-        return loaded_command(_COMMANDS[cmd_name][0], cmd_name)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in _COMMANDS.items()])
-
-
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Cli, modules=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="assay")
 def cli() -> None:
     """Take a post-training experiment from a promising pilot to decision-ready evidence."""

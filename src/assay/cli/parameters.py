@@ -1,10 +1,9 @@
 """Parameter types of the commands, shared options, and access to the home and its ledger."""
 
 import glob
-import importlib
 import os
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,81 +19,6 @@ if TYPE_CHECKING:
     _Type = click.ParamType[Any]
 else:
     _Type = click.ParamType
-
-
-def loaded_command(module: str, name: str) -> click.Command:
-    """Import a command. If its name is a word of Python, it has a trailing underscore in its module: `eval_`."""
-    loaded = importlib.import_module(module)
-    attribute = name.replace("-", "_")
-    command: click.Command = getattr(loaded, f"{attribute}_", None) or getattr(loaded, attribute)
-    return command
-
-
-class CommandGroup(click.Group):
-    """A group of commands in other modules, each imported when it is called.
-
-    A group with a `default` runs this command of its own if the first argument names none. A group with
-    parameters is itself that command: `assay train RECIPE` trains, and `assay train join RUN` is another command.
-    """
-
-    def __init__(
-        self, *args: Any, modules: Mapping[str, str] | None = None, default: str | None = None, **kwargs: Any
-    ) -> None:
-        """`modules`: the module of each command that is not defined with the group, by its name."""
-        super().__init__(*args, **kwargs)
-        self._modules = modules or {}
-        self._default = default
-        self.is_command = bool(self.params)
-        if self.is_command:
-            self.allow_extra_args, self.allow_interspersed_args = False, True
-            self.no_args_is_help, self.subcommand_metavar = False, ""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        return [*self._modules, *(name for name in self.commands if name not in self._modules)]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in self._modules and cmd_name not in self.commands:
-            self.commands[cmd_name] = loaded_command(self._modules[cmd_name], cmd_name)
-        return super().get_command(ctx, cmd_name)
-
-    def names_command(self, ctx: click.Context, args: Sequence[str]) -> bool:
-        """Return whether the first argument names a command of this group."""
-        return bool(args) and args[0] in self.list_commands(ctx)
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if self.is_command:
-            if self.names_command(ctx, args):
-                ctx.args = list(args)
-                return ctx.args
-            return click.Command.parse_args(self, ctx, args)
-        is_help = bool(args) and args[0] in ctx.help_option_names
-        if self._default and not is_help and not self.names_command(ctx, args):
-            args = [self._default, *args]
-        return super().parse_args(ctx, args)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        if not self.is_command:
-            return super().invoke(ctx)
-        if not ctx.args:
-            return click.Command.invoke(self, ctx)
-        name, command, args = self.resolve_command(ctx, ctx.args)
-        assert command is not None
-        # A sibling of this context: help shows "assay train join RUN", without the arguments of 'assay train'.
-        with command.make_context(f"{ctx.info_name} {name}", args, parent=ctx.parent) as sub_context:
-            return command.invoke(sub_context)
-
-    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        super().format_usage(ctx, formatter)
-        if self.is_command:
-            formatter.write_text(f"       {ctx.command_path} COMMAND ...")
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Show the first sentence of each command whole; click cuts it at the end of a line."""
-        with formatter.section("Commands"):
-            commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-            formatter.write_dl(
-                [(name, command.get_short_help_str(limit=1_000)) for name, command in commands if command]
-            )
 
 
 class _Path(click.Path):
@@ -347,6 +271,49 @@ def set_python_graders(mode: str | None) -> None:
     """Apply the option to this process and the processes that it starts."""
     if mode is not None:
         os.environ["ASSAY_PYTHON_GRADERS"] = mode
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/json.md).")
+
+
+def seed_option(of: str) -> Callable[[click.decorators.FC], click.decorators.FC]:
+    """Return --seed; `of`: what is random."""
+    return click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help=f"Seed of {of}.")
+
+
+def jobs_option(default: int, doing: str) -> Callable[[click.decorators.FC], click.decorators.FC]:
+    """Return --jobs, the number of threads or processes of the command itself; --workers are ranks that train."""
+    return click.option(
+        "--jobs", type=click.IntRange(min=1), default=default, show_default=True, metavar="N", help=doing
+    )
+
+
+def measure_option(
+    default: float, help: str, *, least: float = 0.0, most: float | None = None
+) -> Callable[[click.decorators.FC], click.decorators.FC]:
+    """Return --measure, the seconds of real training steps that the command measures."""
+    return click.option(
+        "--measure",
+        "measure_s",
+        type=click.FloatRange(min=least, max=most),
+        default=default,
+        show_default=True,
+        metavar="SECONDS",
+        help=help,
+    )
+
+
+def timeout_option(default: float, of: str) -> Callable[[click.decorators.FC], click.decorators.FC]:
+    """Return --timeout; `of`: what it limits."""
+    return click.option(
+        "--timeout",
+        "timeout_s",
+        type=click.FloatRange(min=0.0, min_open=True),
+        default=default,
+        show_default=True,
+        metavar="SECONDS",
+        help=f"Time limit of {of}.",
+    )
 
 
 _FORCE = "assay.force"

@@ -10,8 +10,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.parameters import FILE, OUT_FILE, CommandGroup, InputFile, OutFile, current_home, force_option
-from assay.cli.plan_risk import offer, review_command, risk, status
+from assay.cli.command import CommandGroup
+from assay.cli.parameters import (
+    FILE,
+    OUT_FILE,
+    InputFile,
+    OutFile,
+    current_home,
+    force_option,
+    jobs_option,
+    json_option,
+    timeout_option,
+)
 
 if TYPE_CHECKING:
     from assay.planning.in_progress import ActivityInProgress
@@ -22,29 +32,27 @@ if TYPE_CHECKING:
 
 
 _program = click.argument("program", type=FILE)
-_seconds = click.option(
-    "--seconds",
-    default=60.0,
-    show_default=True,
-    type=click.FloatRange(min=0.0, min_open=True),
-    help="Time limit to prove one objective, in seconds.",
-)
-_workers = click.option(
-    "--workers",
-    default=1,
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="Threads of the solver; with several, each solve may find another, equally good schedule.",
-)
+_timeout = timeout_option(60.0, "the proof of one objective")
+_jobs = jobs_option(1, "Threads of the solver; with several, each solve may find another, equally good schedule.")
 
 
-@click.group(cls=CommandGroup)
+_MODULES = {
+    "new": ("assay.cli.plan", "Write a small valid program as a template."),
+    "check": ("assay.cli.plan", "Check that all limits of a program can hold together."),
+    "solve": ("assay.cli.plan", "Find the best schedule."),
+    "what-if": ("assay.cli.plan", "Compare changes of a program."),
+    "offer": ("assay.cli.plan_risk", "Choose a scope that meets its targets; write its documents."),
+    "risk": ("assay.cli.plan_risk", "Simulate the probability of keeping date and budget."),
+    "status": ("assay.cli.plan_risk", "Show status and forecast of an offered plan."),
+    "review": ("assay.cli.plan_risk", "Write the review: scale, narrow or stop."),
+    "export": ("assay.cli.plan", "Export a plan as a calendar, table, Slurm script or drawing."),
+    "keys": ("assay.cli.plan", "Print every key of a program."),
+}
+
+
+@click.group(cls=CommandGroup, modules=_MODULES)
 def plan() -> None:
     """Plan a program of activities, people, devices, budget, gates and dates, declared in a YAML file."""
-
-
-for command in (offer, risk, status, review_command):
-    plan.add_command(command)
 
 
 @plan.command()
@@ -76,25 +84,26 @@ def keys() -> None:
 
 @plan.command()
 @_program
-@click.option("--fast", is_flag=True, help="Check names, dates and sums only; do not search for a schedule.")
-@_seconds
-@_workers
-def check(program: Path, fast: bool, seconds: float, workers: int) -> None:
+@click.option("--quick", is_flag=True, help="Check names, dates and sums only; do not search for a schedule.")
+@_timeout
+@_jobs
+def check(program: Path, quick: bool, timeout_s: float, jobs: int) -> None:
     """Check that PROGRAM is valid, and that all its limits can hold together.
 
     Errors are reported with their lines. If no schedule exists, the command prints a minimal set of conflicting
     limits and what relaxing each would achieve. Exit code 2 if the program is invalid or infeasible.
     """
-    from assay.planning.conflict import find_conflict
+    from assay.planning.conflict import conflict_error, find_conflict
     from assay.planning.program.checks import short_budgets
     from assay.planning.program.file import read_program
-    from assay.reporting.terminal.plan import conflict_error, print_program
+    from assay.reporting.documents.schedule_documents import program_document
+    from assay.reporting.terminal.document import print_document
 
-    file = read_program(program, allow_short_budget=not fast)
-    print_program(file.program)
-    if fast:
+    file = read_program(program, allow_short_budget=not quick)
+    print_document(program_document(file.program))
+    if quick:
         return
-    conflict = find_conflict(file.program, effort=_effort(seconds, workers))
+    conflict = find_conflict(file.program, effort=_effort(timeout_s, jobs))
     short = {budget.key for budget in short_budgets(file.program)}
     if short and (conflict is None or conflict.keys() <= short):
         read_program(program)  # raises an error that lists the runs that need the most
@@ -120,9 +129,9 @@ def check(program: Path, fast: bool, seconds: float, workers: int) -> None:
     help="Progress so far (YAML); needs --earlier. Device time of its runs is read from the ledger.",
 )
 @click.option("--earlier", type=FILE, help="The current plan; re-planning changes it as little as possible.")
-@click.option("--json", "as_json", is_flag=True, help="Print the plan's record.")
-@_seconds
-@_workers
+@json_option
+@_timeout
+@_jobs
 def solve(
     program: Path,
     out: Path | None,
@@ -131,8 +140,8 @@ def solve(
     progress: Path | None,
     earlier: Path | None,
     as_json: bool,
-    seconds: float,
-    workers: int,
+    timeout_s: float,
+    jobs: int,
 ) -> None:
     """Find the best schedule of PROGRAM: earliest decision, then fewest device-hours, then lowest peak.
 
@@ -141,9 +150,10 @@ def solve(
     """
     from assay.planning.explain import prices as priced
     from assay.reporting.documents.render import write_file
-    from assay.reporting.terminal.plan import print_plan, print_prices
+    from assay.reporting.documents.schedule_documents import schedule_document
+    from assay.reporting.terminal.document import print_document
 
-    effort = _effort(seconds, workers)
+    effort = _effort(timeout_s, jobs)
     chosen, found, now_h, in_progress, solved_again = _solved(program, options, progress, earlier, effort)
     if out is not None:
         write_file(out, found.to_json())
@@ -151,11 +161,14 @@ def solve(
         click.echo(found.to_json())
     else:
         price = current_home().settings().planned_price()
-        print_plan(chosen, found, now_h=now_h, in_progress=in_progress, price=price)
+        limit_prices = None
         if prices:
             earliest = found if now_h is None else solved_again(chosen)
-            price_list = priced(chosen, earliest, solved_again, now_h=now_h or 0)
-            print_prices(found, earliest, price_list)
+            limit_prices = earliest, priced(chosen, earliest, solved_again, now_h=now_h or 0)
+        document = schedule_document(
+            chosen, found, now_h=now_h, in_progress=in_progress, price=price, prices=limit_prices
+        )
+        print_document(document)
         if out is not None:
             click.echo(out)
     late = found.decision_h > chosen.calendar.hour_of(chosen.decision.by)
@@ -167,15 +180,15 @@ def solve(
 @click.argument("names", nargs=-1)
 @click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="A change of your own. May be repeated.")
 @click.option("--readings", is_flag=True, help="Compare all interpretations of the fair-use rule instead.")
-@_seconds
-@_workers
+@_timeout
+@_jobs
 def what_if(
     program: Path,
     names: tuple[str, ...],
     changes: tuple[str, ...],
     readings: bool,
-    seconds: float,
-    workers: int,
+    timeout_s: float,
+    jobs: int,
 ) -> None:
     """Compare what-ifs of PROGRAM: those in the file (NAMES, or all), or your own by --set.
 
@@ -195,16 +208,17 @@ def what_if(
     own: dict[str, Any] = dict(parse_override(change) for change in changes)
     from assay.planning import what_if as questions
     from assay.planning.simulation.questions import simulate_what_ifs
-    from assay.reporting.terminal.plan import print_what_ifs
+    from assay.reporting.documents.schedule_documents import what_if_document
+    from assay.reporting.terminal.document import print_document
 
-    effort = _effort(seconds, workers)
+    effort = _effort(timeout_s, jobs)
     if readings:
         if not (found := questions.readings(subject, effort=effort)):
             raise ConfigError(f"{program}: no capacity.fair_use, so there is nothing to interpret.")
-        print_what_ifs(simulate_what_ifs(found))
-        return
-    selected = names or (() if own else None)
-    print_what_ifs(simulate_what_ifs(questions.what_if_results(subject, selected, own=own, effort=effort)))
+    else:
+        selected = names or (() if own else None)
+        found = questions.what_if_results(subject, selected, own=own, effort=effort)
+    print_document(what_if_document(subject, simulate_what_ifs(found)))
 
 
 @plan.command()
@@ -267,12 +281,11 @@ def _solved(
 ) -> "_Solved":
     from assay.base.names import meant
     from assay.planning.actuals import clock_of
-    from assay.planning.conflict import find_conflict
+    from assay.planning.conflict import conflict_error, find_conflict
     from assay.planning.in_progress import activities_in_progress
     from assay.planning.program.file import read_program, read_progress
     from assay.planning.replan import known_program, replan, replan_earliest
     from assay.planning.schedule import InfeasibleError, schedule
-    from assay.reporting.terminal.plan import conflict_error
     from assay.workflows.program_status import collect_progress
 
     if (progress is None) != (earlier is None):
@@ -324,7 +337,7 @@ def _read_plan(path: Path) -> "Plan":
         raise ConfigError(f"{path}: no such file. 'assay plan solve PROGRAM --out {path}' writes it.") from error
 
 
-def _effort(seconds: float, workers: int) -> "Effort":
+def _effort(timeout_s: float, jobs: int) -> "Effort":
     from assay.planning.schedule import Effort
 
-    return Effort(seconds=seconds, workers=workers)
+    return Effort(seconds=timeout_s, workers=jobs)

@@ -9,13 +9,15 @@ import click
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError, DataError
 from assay.base.units import power_text
+from assay.cli.command import CommandGroup
 from assay.cli.parameters import (
     FILE_OR_RUN,
     OUT_PAGE,
     RUN,
-    CommandGroup,
     current_home,
     force_option,
+    json_option,
+    seed_option,
     writable_ledger,
 )
 
@@ -30,12 +32,35 @@ MANY_POINTS = 500
 """Number of points from which fits take seconds."""
 
 
-@click.group(cls=CommandGroup)
+_MODULES = {
+    "fit": ("assay.cli.scaling", "Fit a scaling law to finished runs; predict larger ones."),
+    "code-length": ("assay.cli.scaling", "Compare how fast runs learn, by the bits of their labels."),
+}
+
+
+@click.group(cls=CommandGroup, modules=_MODULES)
 def scaling() -> None:
     """Fit scaling laws, predict larger runs, and compare how fast two runs learn."""
 
 
-@scaling.command()
+_FIT_SECTIONS = {
+    "Task": (
+        "score_column",
+        "chance",
+        "ceiling",
+    ),
+    "Fit": (
+        "drop_highest",
+        "delta",
+        "least_absolute",
+        "resamples",
+        "confidence",
+        "seed",
+    ),
+}
+
+
+@scaling.command(sections=_FIT_SECTIONS)
 @click.argument("sources", nargs=-1, required=True, type=FILE_OR_RUN, metavar="FILE.csv | RUN...")
 @click.option(
     "--form",
@@ -46,7 +71,7 @@ def scaling() -> None:
     help="Form of the law; auto: the simplest one among those with the smallest back-test error.",
 )
 @click.option(
-    "--at",
+    "--predict",
     "targets",
     multiple=True,
     metavar="NAME=VALUE,...",
@@ -79,12 +104,12 @@ def scaling() -> None:
     show_default=True,
     help="Confidence level of the predictions.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the bootstrap.")
+@seed_option("the bootstrap")
 @click.option("--strict", "is_strict", is_flag=True, help="Reject targets beyond the tested range.")
 @click.option("--check-bands", is_flag=True, help="Also measure how often such bands contain held-out runs.")
 @click.option("--out", type=OUT_PAGE, help="HTML page with figures to write.")
 @force_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object (docs/json.md).")
+@json_option
 def fit(
     sources: tuple[str, ...],
     form_name: str,
@@ -155,7 +180,7 @@ def fit(
 
 @scaling.command("code-length")
 @click.argument("run_ids", nargs=-1, required=True, type=RUN, metavar="BASELINE CANDIDATE [BASELINE CANDIDATE]...")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object (docs/json.md).")
+@json_option
 def code_length(run_ids: tuple[str, ...], as_json: bool) -> None:
     """Print how many bits the labels cost a learner that predicts each one first: fewer bits mean faster
     learning.
@@ -215,7 +240,7 @@ def _target(text: str) -> dict[str, float]:
         except ValueError:
             target = {}
         if name not in VARIABLES or name not in target:
-            raise ConfigError(f"--at {text}: '{part}' is not {' or '.join(VARIABLES)}=NUMBER, e.g. tokens=1.4e12.")
+            raise ConfigError(f"--predict {text}: '{part}' is not {' or '.join(VARIABLES)}=NUMBER, e.g. tokens=1.4e12.")
     return target
 
 

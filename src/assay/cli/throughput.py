@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from assay.base.errors import ConfigError
+from assay.cli.command import Command
 from assay.cli.parameters import (
     FILE,
     FILE_OR_CHANGE,
@@ -14,6 +15,8 @@ from assay.cli.parameters import (
     current_home,
     force_option,
     is_on_command_line,
+    json_option,
+    measure_option,
 )
 
 if TYPE_CHECKING:
@@ -26,7 +29,7 @@ MAX_SECONDS = 60.0
 
 
 FORECAST_OPTIONS = {"sizes": "--workers", "parallel": "--parallel", "advise": "--advise", "as_modes": "--modes"}
-"""Options that have no meaning with --check."""
+"""Options that have no meaning with --against."""
 
 
 class _CalibrationSource(NamedTuple):
@@ -37,7 +40,23 @@ class _CalibrationSource(NamedTuple):
     seconds: float
 
 
-@click.command()
+_SECTIONS = {
+    "Cluster": (
+        "devices_per_node",
+        "network",
+        "inside",
+        "failures",
+        "restart_s",
+    ),
+    "Calibration": (
+        "calibration",
+        "measure_s",
+        "out",
+    ),
+}
+
+
+@click.command(cls=Command, sections=_SECTIONS)
 @click.argument("recipe", type=FILE_OR_CHANGE, required=False)
 @click.argument("overrides", nargs=-1)
 @click.option(
@@ -80,13 +99,7 @@ class _CalibrationSource(NamedTuple):
     type=FILE,
     help="Use a calibration of another machine (made there by 'assay throughput RECIPE --out FILE').",
 )
-@click.option(
-    "--seconds",
-    type=click.FloatRange(min=1, max=MAX_SECONDS),
-    default=30.0,
-    show_default=True,
-    help="Seconds of steps to measure on one worker, and on two.",
-)
+@measure_option(30.0, "How long to measure steps on one worker, and on two.", least=1.0, most=MAX_SECONDS)
 @click.option("--out", type=OutFile('"kind":"throughput_calibration"'), help="Write the calibration (JSON) here.")
 @force_option
 @click.option("--advise", is_flag=True, help="Rank changes by the time they save on the largest number of workers.")
@@ -97,7 +110,7 @@ class _CalibrationSource(NamedTuple):
     help="Print the modes of an activity's runs for 'assay plan'.",
 )
 @click.option(
-    "--check",
+    "--against",
     "run_id",
     metavar="RUN",
     type=RUN,
@@ -110,7 +123,7 @@ class _CalibrationSource(NamedTuple):
     show_default=True,
     help="Every worker holds all weights (ddp) or a shard of them (fsdp2), as in 'assay train'.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the record as one JSON object.")
+@json_option
 @click.pass_context
 def throughput(
     context: click.Context,
@@ -123,7 +136,7 @@ def throughput(
     failures: str,
     restart_s: float | None,
     calibration: Path | None,
-    seconds: float,
+    measure_s: float,
     out: Path | None,
     advise: bool,
     as_modes: bool,
@@ -139,13 +152,13 @@ def throughput(
     such as loader.lanes=64 change the recipe.
     """
     if (recipe is None) == (run_id is None):
-        raise ConfigError("give a RECIPE file or --check RUN.")
+        raise ConfigError("give a RECIPE file or --against RUN.")
     if run_id is not None and (unused := [name for name in FORECAST_OPTIONS if is_on_command_line(context, name)]):
-        raise ConfigError(f"{FORECAST_OPTIONS[unused[0]]} needs a RECIPE: with --check these values come from the run.")
+        raise ConfigError(f"{FORECAST_OPTIONS[unused[0]]} needs a RECIPE: --against takes these values from the run.")
     if out is not None and not out.parent.is_dir():
         raise ConfigError(f"--out {out}: the folder {out.parent} does not exist. Create it first.")
     cluster = _cluster(devices_per_node, network, inside, failures, restart_s)
-    source = _CalibrationSource(calibration, seconds)
+    source = _CalibrationSource(calibration, measure_s)
     if run_id is not None:
         _check(run_id, cluster, source, out, as_json=as_json)
         return

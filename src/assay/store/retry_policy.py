@@ -122,7 +122,7 @@ class _Wait:
             if until_s > self._began_s + self._retry_policy.budget_s:
                 raise StoreAwayError(
                     f"{error} It was retried for {duration_text(self._clock.monotonic_s() - self._began_s)} "
-                    "(--store-retry-s). Everything committed is intact: run the same command again to continue."
+                    "(--store-retry). Everything committed is intact: run the same command again to continue."
                 ) from error
             self._notify_if_due(self._clock.monotonic_s())
             self._clock.sleep_s(min(left_s, _POLL_S))

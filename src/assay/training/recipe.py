@@ -136,6 +136,6 @@ def recipe_reference() -> str:
         "# Recipes, key by key",
         "",
         "A recipe is a YAML file; `a.b=value` on the command line overrides it; unknown keys are refused.",
-        "This page is what `assay train --keys` prints.",
+        "This page is what `assay train keys` prints.",
     ]
     return key_reference(introduction, Recipe)

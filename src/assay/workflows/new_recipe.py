@@ -228,7 +228,7 @@ def _method(dataset: Dataset, train: DatasetView, encoder: str | None) -> Iterat
     else:
         width, layers = _model_size(manifest)
         yield "  encoder:", ""
-        yield "    type: new", "random weights; 'assay train new --encoder FOLDER' uses pretrained ones"
+        yield "    type: new", "random weights; 'assay train new --model FOLDER' uses pretrained ones"
         yield f"    vocab_size: {_vocabulary(dataset)}", "of the dataset's tokenizer"
         yield f"    hidden_size: {width}", f"small, for {count_text(manifest.num_tokens)} tokens"
         yield f"    num_layers: {layers}", "more learn more, and more slowly"

@@ -45,7 +45,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return int(ended.value.code or 0), captured.out, captured.err
 
 
-BUILD = ("data", "build", "rows.jsonl", "--tokenizer", "tokenizer.json", "--key", "key", "--workers", "1")
+BUILD = ("data", "build", "rows.jsonl", "--tokenizer", "tokenizer.json", "--group-by", "key", "--jobs", "1")
 
 
 def test_what_a_label_is_cannot_be_said_where_there_is_none(corpus: Path, capsys) -> None:
@@ -95,20 +95,26 @@ def test_rows_that_a_window_mixes_badly_are_said_with_what_mends_it(corpus: Path
     (corpus / "rows.jsonl").write_text("\n".join(map(json.dumps, lines)))
     build = (*BUILD[:-4], "--metadata", "language")
     run(capsys, *build, "--rows-per-group", "100", "--out", "one")
-    as_they_lie = ("--shuffle-radius-windows", "0")
-    _, shown, _ = run(capsys, "data", "show", "one", "--window-rows", "128", *as_they_lie)
+    as_they_lie = "loader.shuffle_radius_windows=0"
+    _, shown, _ = run(capsys, "data", "show", "one", "loader.window_rows=128", as_they_lie)
     assert re.search(r"'language' varies [1-5]\.\d times as much; neighbouring steps correlate 0\.[5-9]", shown)
     fix = re.search(r"fix it by loader\.window_rows=(\d+) .* --rows-per-group (\d+)'", shown)
     assert fix is not None
-    _, fixed, _ = run(capsys, "data", "show", "one", "--window-rows", fix[1], *as_they_lie)
+    _, fixed, _ = run(capsys, "data", "show", "one", f"loader.window_rows={fix[1]}", as_they_lie)
     assert "'language' varies" in fixed and "fix it" not in fixed
     run(capsys, *build, "--rows-per-group", fix[2], "--out", "two")
-    _, fixed, _ = run(capsys, "data", "show", "two", "--window-rows", "128", *as_they_lie)
+    _, fixed, _ = run(capsys, "data", "show", "two", "loader.window_rows=128", as_they_lie)
     assert "'language' varies" in fixed and "fix it" not in fixed
     next((corpus / "one" / "shards").iterdir()).unlink()
     code, unread, _ = run(capsys, "data", "show", "one")
     assert code == 0
     assert "4,000 rows" in unread and "order of the rows: not measured" in unread
+
+
+def test_only_keys_of_the_loader_change_the_order_that_is_shown(corpus: Path, capsys) -> None:
+    run(capsys, *BUILD, "--out", "one")
+    code, _, words = run(capsys, "data", "show", "one", "trainer.epochs=2")
+    assert code == 2 and "trainer.epochs: only keys of the loader change the order" in words
 
 
 def test_checking_a_recipe_says_how_its_own_order_mixes(corpus: Path, capsys) -> None:
@@ -128,7 +134,7 @@ def test_checking_a_recipe_says_how_its_own_order_mixes(corpus: Path, capsys) ->
         *overrides,
         "loader.window_rows=64",
         "--check",
-        "--check-seconds",
+        "--measure",
         "0",
         "--verbose",
     )
@@ -255,7 +261,7 @@ def test_what_was_dropped_is_not_offered_and_leaks_behind_the_cut_have_a_cure_of
     texts = [f"say {n % 15} and so on {'again ' * 20} {n if n > 20 else n % 15}" for n in range(40)]
     Path("own.csv").write_text("text,doc\n" + "".join(f"{text},{n % 8}\n" for n, text in enumerate(texts)))
     command = ("data", "build", "own.csv", "--text", "text", "--no-label", "--group-by", "doc",
-               "--tokenizer", "tokenizer.json", "--max-tokens", "12", "--workers", "1", "--out")  # fmt: skip
+               "--tokenizer", "tokenizer.json", "--max-tokens", "12", "--jobs", "1", "--out")  # fmt: skip
     split = ("--by", "shard_id", "--fraction", "0.4", "--check-leaks")
     _, built, _ = run(capsys, *command, "kept")
     assert "an earlier row has (--drop doubled)" in built
@@ -273,7 +279,7 @@ def test_what_was_dropped_is_not_offered_and_leaks_behind_the_cut_have_a_cure_of
 def test_a_class_that_reads_as_if_the_label_were_not_known_is_named(corpus: Path, capsys) -> None:
     labels = ["good", "bad", "N/A", ""]
     Path("own.csv").write_text("text,label\n" + "".join(f"say {n},{labels[n % 4]}\n" for n in range(40)))
-    command = ("data", "build", "own.csv", "--tokenizer", "tokenizer.json", "--out", "own", "--workers", "1")
+    command = ("data", "build", "own.csv", "--tokenizer", "tokenizer.json", "--out", "own", "--jobs", "1")
     code, built, _ = run(capsys, *command)
     assert code == 0
     assert "left out 10 rows without a label" in built
@@ -284,7 +290,7 @@ def test_a_class_that_reads_as_if_the_label_were_not_known_is_named(corpus: Path
 def test_only_an_empty_cell_of_csv_is_a_missing_class(corpus: Path, capsys, kind: tuple[str, ...]) -> None:
     labels = ["eng", "nan", "inf", "-Infinity", "null", "None", "NA", "true", "007", "1e5", "9" * 20, ""]
     Path("own.csv").write_text("text,label\n" + "".join(f"say {n},{labels[n % 12]}\n" for n in range(48)))
-    command = ("data", "build", "own.csv", "--tokenizer", "tokenizer.json", "--out", "own", "--workers", "1")
+    command = ("data", "build", "own.csv", "--tokenizer", "tokenizer.json", "--out", "own", "--jobs", "1")
     code, built, _ = run(capsys, *command, *kind)
     assert code == 0 and "left out 4 rows without a label" in built
     assert "label 'nan' (4 rows) is trained as a class" in built
@@ -327,7 +333,7 @@ def test_a_new_tokenizer_that_has_fewer_tokens_than_asked_is_told(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("own.csv").write_text("text,label\n" + "".join(f"{text},{n % 2}\n" for n, text in enumerate(texts)))
-    code, built, _ = run(capsys, "data", "build", "own.csv", "--tokenizer", "new:300", "--out", "own", "--workers", "1")
+    code, built, _ = run(capsys, "data", "build", "own.csv", "--tokenizer", "new:300", "--out", "own", "--jobs", "1")
     assert code == 0
     assert ("tokens, not 300: these texts have no more" in built) == is_reported
 
@@ -335,7 +341,7 @@ def test_a_new_tokenizer_that_has_fewer_tokens_than_asked_is_told(
 def test_classes_that_are_spelled_in_two_ways_and_rare_ones_are_named(corpus: Path, capsys) -> None:
     labels = ["tensor"] * 12 + ["Tensor "] * 11 + ["1", "1.0"] * 11 + ["odd"]
     Path("own.csv").write_text("text,label\n" + "".join(f"say {n},{item}\n" for n, item in enumerate(labels)))
-    command = ("data", "build", "own.csv", "--tokenizer", "tokenizer.json", "--out", "own", "--workers", "1")
+    command = ("data", "build", "own.csv", "--tokenizer", "tokenizer.json", "--out", "own", "--jobs", "1")
     code, built, _ = run(capsys, *command)
     assert code == 0
     assert "labels 'tensor' (12 rows) and 'Tensor' (11 rows) differ only in case, blanks or how a number" in built
@@ -346,7 +352,7 @@ def test_classes_that_are_spelled_in_two_ways_and_rare_ones_are_named(corpus: Pa
 def test_rows_for_a_language_model_are_built_by_their_format(corpus: Path, capsys) -> None:
     rows = [{"prompt": f"say {n}", "completion": f"it is {n}"} for n in range(9)]
     Path("chat.jsonl").write_text("\n".join(map(json.dumps, [*rows, {"prompt": "say 9", "completion": ""}])))
-    command = ("data", "build", "chat.jsonl", "--format", "chat", "--out", "two", "--workers", "1")
+    command = ("data", "build", "chat.jsonl", "--format", "chat", "--out", "two", "--jobs", "1")
     code, _, output = run(capsys, *command)
     assert code == 2 and "--tokenizer is missing" in output
     code, _, output = run(capsys, *command, "--tokenizer", "tokenizer.json", "--label", "y")
@@ -378,7 +384,7 @@ def test_a_recipe_for_rows_of_tokens_and_labels_alone_splits_by_the_text(corpus:
     assert written["data"]["split"]["column"] == "input_ids"
     assert not {"categorical_columns", "numeric_columns"} & written["method"].keys()
     assert "equal values stay together" in Path("recipe.yaml").read_text()
-    code, _, output = run(capsys, "train", "recipe.yaml", "--check", "--check-seconds", "0")
+    code, _, output = run(capsys, "train", "recipe.yaml", "--check", "--measure", "0")
     assert code == 0, output
 
 

@@ -55,7 +55,7 @@ def run(*arguments: str) -> Result:
 def test_check_says_the_days_that_it_read_and_what_no_decision_waits_for(program: Path) -> None:
     text = program.read_text().replace("until: end of week 3 day 6", "until: week 4")
     program.write_text(text.replace("after: [worth_it, extra_seeds]", "after: [worth_it]"))
-    output = run("check", "--fast", str(program)).stdout
+    output = run("check", "--quick", str(program)).stdout
     assert "Maintenance: Sat 20 Mar to Sun 21 Mar" in output
     assert "decision: by Sun 11 Apr" in output
     assert "does not wait for: extra_seeds" in output
@@ -64,7 +64,7 @@ def test_check_says_the_days_that_it_read_and_what_no_decision_waits_for(program
 def test_check_gives_the_hours_of_a_booking_of_part_of_a_day(program: Path) -> None:
     text = program.read_text().replace("since: week 3 day 6", "since: 2027-03-17T08:00")
     program.write_text(text.replace("until: end of week 3 day 6", "until: 2027-03-17T12:00"))
-    assert "Maintenance: Wed 17 Mar 08:00 to 12:00" in run("check", "--fast", str(program)).stdout
+    assert "Maintenance: Wed 17 Mar 08:00 to 12:00" in run("check", "--quick", str(program)).stdout
 
 
 def test_from_a_new_file_to_a_calendar(program: Path, tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_budget_that_is_too_small_hides_no_other_clash(program: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot fit: the runs need at least 1,600 .* the largest are replicate"):
         run("check", str(program))
     with pytest.raises(ConfigError, match=r"not a valid program:\n.*budget\.device_hours: cannot fit"):
-        run("check", "--fast", str(program))
+        run("check", "--quick", str(program))
     program.write_text(program.read_text().replace("by: end of week 6", "by: end of week 2"))
     with pytest.raises(ConfigError, match="giving way on one is not enough") as raised:
         run("check", str(program))
@@ -284,8 +284,8 @@ def test_what_cannot_be_written_or_asked_gets_one_error(program: Path, tmp_path:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match=r"file/plan\.json: cannot be written"):
         run("solve", str(program), "--out", str(tmp_path / "file" / "plan.json"))
-    assert "--workers" in run("solve", str(program), "--workers", "0").stderr
-    assert "--seconds" in run("solve", str(program), "--seconds", "-1").stderr
+    assert "--jobs" in run("solve", str(program), "--jobs", "0").stderr
+    assert "--timeout" in run("solve", str(program), "--timeout", "-1").stderr
     program.write_text("\n".join(line for line in program.read_text().split("\n") if "fair_use:" not in line))
     with pytest.raises(ConfigError, match=r"no capacity\.fair_use"):
         run("what-if", str(program), "--readings")

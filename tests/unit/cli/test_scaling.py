@@ -36,7 +36,7 @@ def runs_csv(tmp_path: Path) -> Path:
 
 def test_a_law_is_fitted_and_a_larger_run_predicted(runs_csv, tmp_path, capsys):
     page = tmp_path / "page.html"
-    options = ("--at", "tokens=3e9", "--score", "task", "--out", str(page))
+    options = ("--predict", "tokens=3e9", "--score", "task", "--out", str(page))
     assert call("scaling", "fit", str(runs_csv), *LEAST, *options) == 0
     output = capsys.readouterr().out
     assert "L = B/D^beta + E" in output
@@ -61,7 +61,7 @@ def test_published_ladders_are_forecast_from_their_points_alone(published_data, 
     folder = published_data / "ladders"
     with (folder / f"{name}_largest.csv").open() as file:
         larger = list(csv.DictReader(file))
-    targets = [f"--at=parameters={entry['parameters']},tokens={entry['tokens']}" for entry in larger]
+    targets = [f"--predict=parameters={entry['parameters']},tokens={entry['tokens']}" for entry in larger]
     command = ("scaling", "fit", str(folder / f"{name}.csv"), *targets, "--resamples", "200", "--json")
     assert call(*command) == 0
     found = json.loads(capsys.readouterr().out)["predictions"]
@@ -82,7 +82,7 @@ def test_a_score_whose_chance_was_left_out_stays_open_and_says_so(tmp_path, caps
     file.write_text(
         "\n".join(["tokens,loss,task", *map("{},{},{}".format, tokens.tolist(), loss.tolist(), score.tolist())])
     )
-    request = ("scaling", "fit", str(file), *LEAST, "--at", "tokens=3e10", "--score", "task")
+    request = ("scaling", "fit", str(file), *LEAST, "--predict", "tokens=3e10", "--score", "task")
     assert call(*request, "--json") == 0
     assert json.loads(capsys.readouterr().out)["score_level"] == pytest.approx(0.25, abs=0.01)
     assert call(*request) == 0
@@ -93,7 +93,7 @@ def test_a_score_whose_chance_was_left_out_stays_open_and_says_so(tmp_path, caps
 
 @pytest.mark.slow
 def test_a_refused_target_comes_after_what_can_be_said_and_exits_with_2(runs_csv, capsys):
-    targets = ("--at", "tokens=3e9", "--at", "tokens=1e20", "--at", "tokens=1e3")
+    targets = ("--predict", "tokens=3e9", "--predict", "tokens=1e20", "--predict", "tokens=1e3")
     assert call("scaling", "fit", str(runs_csv), *LEAST, *targets, "--strict", "--json") == 2
     out, err = capsys.readouterr()
     granted, refused, too_small = json.loads(out)["predictions"]
@@ -106,9 +106,9 @@ def test_a_refused_target_comes_after_what_can_be_said_and_exits_with_2(runs_csv
 
 @pytest.mark.slow
 def test_a_target_beyond_what_was_tested_is_predicted_and_marked(runs_csv, capsys):
-    assert call("scaling", "fit", str(runs_csv), *LEAST, "--at", "tokens=1e20") == 0
+    assert call("scaling", "fit", str(runs_csv), *LEAST, "--predict", "tokens=1e20") == 0
     assert "Untested: it is 1e11 times beyond the largest run" in capsys.readouterr().out
-    assert call("scaling", "fit", str(runs_csv), *LEAST, "--at", "tokens=1e20", "--json") == 0
+    assert call("scaling", "fit", str(runs_csv), *LEAST, "--predict", "tokens=1e20", "--json") == 0
     (found,) = json.loads(capsys.readouterr().out)["predictions"]
     assert found["is_untested"] and found["error"] is None
 
@@ -116,11 +116,11 @@ def test_a_target_beyond_what_was_tested_is_predicted_and_marked(runs_csv, capsy
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--at", "tokens"), "'tokens' is not parameters or tokens or compute=NUMBER"),
-        (("--at", "loss=3"), "'loss=3' is not parameters"),
-        (("--at", "tokens=-1"), "expected a positive number"),
+        (("--predict", "tokens"), "'tokens' is not parameters or tokens or compute=NUMBER"),
+        (("--predict", "loss=3"), "'loss=3' is not parameters"),
+        (("--predict", "tokens=-1"), "expected a positive number"),
         (
-            ("--at", "tokens=1e300"),
+            ("--predict", "tokens=1e300"),
             "target: tokens=1e+300; expected between 1e-100 and 1e+100. Check the unit.",
         ),
         (("--score", "arc"), "no column 'arc'"),

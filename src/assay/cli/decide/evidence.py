@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from assay.base.units import number_of, power_text
-from assay.cli.parameters import FILE
+from assay.cli.parameters import FILE, json_option, seed_option
 
 if TYPE_CHECKING:
     from assay.records.evaluation import Estimate
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Probability to detect a gain that exists.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object (docs/json.md).")
+@json_option
 def power(
     items: int, effect: float | None, discordance: float, seed_sd: float, target_power: float, as_json: bool
 ) -> None:
@@ -91,8 +91,8 @@ def power(
     show_default=True,
     help="Share of recipe pairs that a recommended scale must order as the largest scale does.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the bootstrap.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object (docs/json.md).")
+@seed_option("the bootstrap")
+@json_option
 def proxy(runs: Path, min_accuracy: float, seed: int, as_json: bool) -> None:
     """Find the smallest scale that orders recipes as the largest scale does.
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 @click.argument("model")
 @click.argument("file", type=FILE)
 @click.option(
-    "-o",
     "--out",
     type=OUT_FILE,
     help="Output file: *.csv, *.tsv, *.jsonl or *.parquet; by default JSON lines on stdout.",
@@ -41,7 +40,7 @@ def predict(
     from assay.workflows.export.row_files import check_text_column, row_writer
 
     if out is not None and out.resolve() == file.resolve():
-        raise ConfigError(f"-o {out}: this is the input file. Name another output file.")
+        raise ConfigError(f"--out {out}: this is the input file. Name another output file.")
     if text is not None:  # without --text the model names its column, once it is loaded
         check_text_column(file, text)
     with row_writer(out) as writer:
@@ -89,7 +88,7 @@ def _predictor(model: str, tokenizer: Path | None) -> "Predictor":
     home = current_home()
     if folder.is_dir() and ("/" in model or not home.has_run(model)):
         raise ConfigError(
-            f"{folder}: no exported model (no {EXPORT_FILE}). Create one with 'assay runs export RUN --to FOLDER'."
+            f"{folder}: no exported model (no {EXPORT_FILE}). Create one with 'assay runs export RUN --out FOLDER'."
         )
     run_id, step = run_and_step(home, model)
     from assay.store.commit_log import CommitLog

@@ -7,7 +7,7 @@ import click
 
 from assay.base.errors import ConfigError
 from assay.base.units import number_of
-from assay.cli.parameters import RUN, current_home
+from assay.cli.parameters import RUN, current_home, json_option
 
 if TYPE_CHECKING:
     from assay.records.audit import AuditReport, WeightsDepth
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.argument("run_id", metavar="RUN", type=RUN)
 @click.option("--quick", is_flag=True, help="Check the receipts only; do not read shards or weights.")
 @click.option("--deep", is_flag=True, help="Read the weights of every commit, not only those of the last one.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@json_option
 def audit(run_id: str, quick: bool, deep: bool, as_json: bool) -> None:
     """Check from the receipts of RUN that training used each row exactly once, or list the rows for which it
     did not.

@@ -2,13 +2,13 @@
 
 import click
 
-from assay.cli.parameters import RUN, current_home, ledger_with_runs
+from assay.cli.parameters import RUN, current_home, json_option, ledger_with_runs
 
 
 @click.command()
 @click.argument("before", metavar="RUN", type=RUN)
 @click.argument("after", metavar="RUN", type=RUN)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object (docs/json.md).")
+@json_option
 def diff(before: str, after: str, as_json: bool) -> None:
     """Show what differs between two RUNs: recipe, data, code, environment, curve, result and cost."""
     from assay.reporting.terminal.run_diff import print_diff

@@ -5,7 +5,7 @@ from typing import Literal
 
 import click
 
-from assay.cli.parameters import FOLDER, PATH, current_home, force_option, is_forced, run_and_step
+from assay.cli.parameters import FOLDER, PATH, current_home, force_option, is_forced, json_option, run_and_step
 
 
 @click.command()
@@ -13,7 +13,7 @@ from assay.cli.parameters import FOLDER, PATH, current_home, force_option, is_fo
 @click.option(
     "--step", type=click.IntRange(min=0), help="Step of the commit to export; by default the last one. Also RUN@STEP."
 )
-@click.option("--to", type=FOLDER, help="Output folder; by default ./RUN-stepN.")
+@click.option("--out", type=FOLDER, help="Output folder; by default ./RUN-stepN.")
 @force_option
 @click.option("--tokenizer", type=PATH, help="The tokenizer.json of the run, if its dataset does not contain it.")
 @click.option(
@@ -22,11 +22,11 @@ from assay.cli.parameters import FOLDER, PATH, current_home, force_option, is_fo
     default="merged",
     help="With method.model.lora: merge the adapters into the weights (merged), or write them alone for PEFT (apart).",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the record of what was exported (docs/json.md).")
+@json_option
 def export(
     run_id: str,
     step: int | None,
-    to: Path | None,
+    out: Path | None,
     tokenizer: Path | None,
     adapters: Literal["merged", "apart"],
     as_json: bool,
@@ -47,7 +47,7 @@ def export(
         home,
         run_id,
         step=named_step if step is None else step,
-        to=to,
+        to=out,
         is_forced=is_forced(),
         tokenizer=tokenizer,
         adapters=adapters,

@@ -5,12 +5,12 @@ from pathlib import Path
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.parameters import FILE_OR_RUN, current_home, readable_ledger, warn_if_stale
+from assay.cli.parameters import FILE_OR_RUN, current_home, json_option, readable_ledger, warn_if_stale
 
 
 @click.command()
 @click.argument("names", metavar="[RUN... | PROGRAM]", nargs=-1, type=FILE_OR_RUN)
-@click.option("--json", "as_json", is_flag=True, help="Print the record as one JSON object.")
+@json_option
 @click.option("--drills", is_flag=True, help="Include the runs of 'assay train drill' if no RUN is named.")
 def goodput(names: tuple[str, ...], as_json: bool, drills: bool) -> None:
     """Account for the device time of RUNs (by default all runs), or of all runs of a PROGRAM.

@@ -2,22 +2,23 @@
 
 import click
 
-from assay.cli.parameters import CommandGroup
+from assay.cli.command import CommandGroup
 
 _MODULES = {
-    "list": "assay.cli.runs.list",
-    "show": "assay.cli.runs.show",
-    "diff": "assay.cli.runs.diff",
-    "goodput": "assay.cli.runs.goodput",
-    "audit": "assay.cli.runs.audit",
-    "replay": "assay.cli.runs.replay",
-    "rollout": "assay.cli.runs.rollout",
-    "export": "assay.cli.runs.export",
-    "sink": "assay.cli.runs.sink",
-    "tag": "assay.cli.runs.list",
-    "note": "assay.cli.runs.list",
-    "delete": "assay.cli.runs.list",
-    "settings": "assay.cli.runs.list",
+    "list": ("assay.cli.runs.list", "List the runs, the newest first (default)."),
+    "show": ("assay.cli.runs.show", "Show what a run did, cost and measured, or a pipeline's stages."),
+    "diff": ("assay.cli.runs.diff", "Show what differs between two runs."),
+    "goodput": ("assay.cli.runs.goodput", "Account for device time and interruptions."),
+    "audit": ("assay.cli.runs.audit", "Check that training used each row exactly once."),
+    "replay": ("assay.cli.runs.replay", "Replay a training step and compare it bit for bit."),
+    "rollout": ("assay.cli.runs.rollout", "Replay one rollout of a GRPO run and compare it bit for bit."),
+    "export": ("assay.cli.runs.export", "Write the model of a run to a folder that other tools load."),
+    "sink": ("assay.cli.runs.sink", "Send a run's metrics to TensorBoard, MLflow or W&B."),
+    "tag": ("assay.cli.runs.list", "Add tags to a run, or remove them."),
+    "note": ("assay.cli.runs.list", "Add a note to a run."),
+    "delete": ("assay.cli.runs.list", "Delete runs and their commits."),
+    "settings": ("assay.cli.runs.list", "Print every key of settings.yaml."),
+    "keys": ("assay.cli.runs.show", "Print every key of the JSON that commands print."),
 }
 
 

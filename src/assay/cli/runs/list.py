@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.parameters import RUN, current_home, readable_ledger, writable_ledger
+from assay.cli.parameters import RUN, current_home, json_option, readable_ledger, writable_ledger
 
 _STATUSES = ("running", "gone", "unknown", "succeeded", "failed", "preempted")
 _SORTINGS = ("age", "cost", "name", "seen", "status", "step", "value")
@@ -20,13 +20,13 @@ _SORTINGS = ("age", "cost", "name", "seen", "status", "step", "value")
     "--status", type=click.Choice(_STATUSES), multiple=True, help="Show only runs of this status. May be repeated."
 )
 @click.option("--tag", "tags", multiple=True, help="Show only runs with this tag. May be repeated; all must match.")
-@click.option("--text", default="", help="Show only runs with this text in the id, the recipe's name or a note.")
+@click.option("--search", "text", default="", help="Show only runs with this in id, recipe name or note.")
 @click.option(
     "--where", multiple=True, metavar="KEY=VALUE", help="Show only runs whose recipe has this value. May be repeated."
 )
 @click.option("--sort", type=click.Choice(_SORTINGS), default="age", show_default=True, help="Column to sort by.")
 @click.option("--limit", type=click.IntRange(min=1), help="Maximum number of runs to show.")
-@click.option("--json", "as_json", is_flag=True, help="Print the runs as a JSON list, the newest first (docs/json.md).")
+@json_option
 @click.option("--rebuild", is_flag=True, help="Rebuild the ledger from the runs' folders first.")
 @click.option("--drills", is_flag=True, help="Include the runs of 'assay train drill'.")
 def list_(as_json: bool, rebuild: bool, **filters: Any) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from assay.cli.parameters import RUN, current_home
+from assay.cli.parameters import RUN, current_home, json_option
 
 if TYPE_CHECKING:
     from assay.records.rollout import RolloutReport
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.option("--step", required=True, type=int, help="Step that trained on the rollout (the first is 1).")
 @click.option("--row", required=True, type=int, help="Dataset row of the prompt.")
 @click.option("--sample", type=int, default=0, show_default=True, help="Index of the completion in its group, from 0.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@json_option
 def rollout(run_id: str, step: int, row: int, sample: int, as_json: bool) -> None:
     """Sample one rollout of a GRPO RUN again, alone, and compare every bit with the one that the run trained
     on.

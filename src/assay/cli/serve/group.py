@@ -5,12 +5,22 @@ from pathlib import Path
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.parameters import CommandGroup, current_home, python_graders_option, set_python_graders
+from assay.cli.command import CommandGroup
+from assay.cli.parameters import current_home, python_graders_option, set_python_graders
 
-_MODULES = {"worker": "assay.cli.serve.worker", "key": "assay.cli.serve.key"}
+_MODULES = {
+    "worker": ("assay.cli.serve.worker", "Run the jobs of the API, on this machine or a cluster."),
+    "key": ("assay.cli.serve.key", "Create, list and revoke API keys."),
+}
 
 
-@click.group(cls=CommandGroup, modules=_MODULES)
+_SECTIONS = {
+    "Models": ("engines", "engine_memory", "judge", "python_graders"),
+    "Reference": ("openapi",),
+}
+
+
+@click.group(cls=CommandGroup, modules=_MODULES, sections=_SECTIONS, is_brief=True, is_command=True)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", default=8017, show_default=True, help="Port to listen on; 0 picks a free one.")
 @click.option(
@@ -18,7 +28,7 @@ _MODULES = {"worker": "assay.cli.serve.worker", "key": "assay.cli.serve.key"}
     type=click.Path(path_type=Path),
     default=Path("models"),
     show_default=True,
-    help="Folder with a file NAME.yaml for each base model.",
+    help="Folder with a NAME.yaml for each base model.",
 )
 @click.option(
     "--engines",
@@ -46,12 +56,10 @@ def serve(
     *,
     openapi: bool,
 ) -> None:
-    """Serve OpenAI's fine-tuning API: files, jobs, events and checkpoints, and inference, batches and evals
-    with the resulting models.
+    """Serve OpenAI's API for fine-tuning, inference, batches and evals at http://HOST:PORT/v1.
 
-    Requests are written durably to $ASSAY_HOME/api before they are answered; 'assay serve worker' executes them. The
-    files in --models are read at start; restart the server for a new one. Clients use http://HOST:PORT/v1 as
-    their base URL. Without API keys ('assay serve key') it listens on this machine only.
+    Requests are durable in $ASSAY_HOME/api before they are answered; 'assay serve worker' executes them. Without
+    API keys ('assay serve key') it listens on this machine only.
     """
     if openapi:
         from assay.serving.openai.app import openapi_text

@@ -8,13 +8,21 @@ import click
 from assay.base.clock import SystemClock, utc_text
 from assay.base.errors import ConfigError
 from assay.base.names import checked_name
-from assay.cli.parameters import CommandGroup, current_home
+from assay.cli.command import CommandGroup
+from assay.cli.parameters import current_home
 
 if TYPE_CHECKING:
     from assay.serving.keys import KeyRepository
 
 
-@click.group(cls=CommandGroup)
+_MODULES = {
+    "create": ("assay.cli.serve.key", "Create a key, and show its secret once."),
+    "list": ("assay.cli.serve.key", "List all keys, without their secrets."),
+    "revoke": ("assay.cli.serve.key", "Revoke a key at once."),
+}
+
+
+@click.group(cls=CommandGroup, modules=_MODULES)
 def key() -> None:
     """Create, list and revoke API keys.
 
@@ -73,7 +81,7 @@ def _ensure_project(project: str, by: str) -> None:
 def list_() -> None:
     """List all keys, without their secrets."""
     keys = _keys()
-    for key_id, state in keys.logs.states(keys.logs.ids()):
+    for key_id, state in keys.states(keys.ids()):
         created = state.created
         status = "active" if state.opens(SystemClock().now_s()) else "revoked" if state.revoked else "expired"
         until = "" if created.expires_s is None else f" until {utc_text(created.expires_s)}"

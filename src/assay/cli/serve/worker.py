@@ -2,11 +2,12 @@
 
 import click
 
-from assay.cli.launch_target import LaunchTarget, launch_target_options
+from assay.cli.command import Command
+from assay.cli.launch_target import SLURM_OPTIONS, LaunchTarget, launch_target_options
 from assay.cli.parameters import current_home, python_graders_option, set_python_graders
 
 
-@click.command()
+@click.command(cls=Command, sections={"Slurm": SLURM_OPTIONS})
 @click.option(
     "--runs-at-once",
     type=click.IntRange(min=1),
@@ -61,15 +62,15 @@ def worker(
         )
     set_python_graders(python_graders)
     from assay.launchers.local import BackgroundLauncher
-    from assay.workers.batch.process import EngineSettings, run_worker
+    from assay.workers.batch.process import run_worker
 
     home = current_home()
-    most_bytes = None if engine_memory is None else int(engine_memory * 1e9)
     run_worker(
         home,
         target.launcher(home, ()) or BackgroundLauncher(home),
         runs_at_once=runs_at_once,
-        engines=EngineSettings(engines, most_bytes),
+        max_models=engines,
+        max_bytes=None if engine_memory is None else int(engine_memory * 1e9),
         interval_s=interval_s,
         until_idle=until_idle,
         notify=lambda text: click.echo(text, err=True),

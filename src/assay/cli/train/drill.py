@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.parameters import FILE, OutFile, current_home, force_option
+from assay.cli.parameters import FILE, OutFile, current_home, force_option, json_option
 
 if TYPE_CHECKING:
     from assay.records.drill import Exercise
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.option("--steps", default=24, show_default=True, help="Number of optimizer steps of the pilot run.")
 @click.option("--out", type=OutFile('"kind":"drill_report"'), help="File for the drill's JSON record.")
 @force_option
-@click.option("--json", "as_json", is_flag=True, help="Print the record as JSON instead of the table.")
+@json_option
 def drill(recipe: Path, overrides: tuple[str, ...], workers: int, steps: int, out: Path | None, as_json: bool) -> None:
     """Train the first steps of RECIPE repeatedly, with another fault each time.
 

@@ -11,15 +11,17 @@ import click
 from assay.base.errors import ConfigError
 from assay.base.names import shell_line
 from assay.base.shown_url import without_secrets
-from assay.cli.launch_target import LaunchTarget, launch_target_options, print_warning
+from assay.cli.command import CommandGroup
+from assay.cli.launch_target import SLURM_OPTIONS, LaunchTarget, launch_target_options, print_warning
 from assay.cli.parameters import (
     FILE,
     FILE_OR_CHANGE,
     RUN,
     WORKERS,
-    CommandGroup,
     current_home,
     is_on_command_line,
+    json_option,
+    measure_option,
     python_graders_option,
     run_and_step,
     set_python_graders,
@@ -34,29 +36,25 @@ if TYPE_CHECKING:
     from assay.workflows.train import RunResult
 
 
-def _print_keys(context: click.Context, option: click.Parameter, is_set: bool) -> None:
-    if not is_set:
-        return
-    if option.name == "keys":
-        from assay.training.recipe import recipe_reference
-
-        click.echo(recipe_reference(), nl=False)
-    else:
-        from assay.workflows.pipeline.config import pipeline_reference
-
-        click.echo(pipeline_reference(), nl=False)
-    context.exit()
-
-
 _MODULES = {
-    "new": "assay.cli.train.new",
-    "join": "assay.cli.train.join",
-    "stop": "assay.cli.train.stop",
-    "drill": "assay.cli.train.drill",
+    "new": ("assay.cli.train.new", "Write a first recipe for a dataset, with comments."),
+    "keys": ("assay.cli.train.new", "Print every key of a recipe or a pipeline."),
+    "join": ("assay.cli.train.join", "Add this machine, or nodes of a cluster, to a run."),
+    "stop": ("assay.cli.train.stop", "Ask a run to commit and stop."),
+    "drill": ("assay.cli.train.drill", "Inject faults into a short run, and check its weights."),
 }
 
 
-@click.group(cls=CommandGroup, modules=_MODULES)
+_SECTIONS = {
+    "Resuming": ("take_over", "other_device"),
+    "Failures": ("after_death", "hang_s", "leave_within", "verify_commits", "store_retry_s", "faults"),
+    "Workers": ("share", "python_graders"),
+    "Checking": ("measure_s", "verbose"),
+    "Slurm": SLURM_OPTIONS,
+}
+
+
+@click.group(cls=CommandGroup, modules=_MODULES, sections=_SECTIONS, is_brief=True, is_command=True)
 @click.argument("recipe", type=FILE_OR_CHANGE, required=False)
 @click.argument("overrides", nargs=-1)
 @click.option(
@@ -64,24 +62,26 @@ _MODULES = {
     type=WORKERS,
     default=1,
     show_default=True,
-    help="Number of ranks over all nodes, at most loader.lanes. A range such as 8..64 uses as many as fit; with "
-    "fewer than 8 the run commits and stops. May change at every resume.",
+    metavar="N|A..B",
+    help="Number of ranks, or a range: as many as fit.",
 )
-@click.option("--run-id", help="Id of the run; by default the recipe's name and the time.")
+@click.option("--resume", metavar="RUN", type=RUN, help="Continue this run from its last commit.")
+@click.option("--from", "forked", metavar="RUN[@STEP]", help="Start a new run from this commit (@0: from none).")
+@click.option("--check", is_flag=True, help="Print steps, time, memory, warnings; keep nothing.")
+@click.option("--run-id", metavar="ID", help="Id of the new run.  [default: from name and time]")
+@click.option("--store", metavar="URL", help="Store of the commits.  [default: the run's folder]")
 @click.option(
-    "--resume", metavar="RUN", type=RUN, help="Resume this run from its last commit, instead of training a RECIPE."
+    "--parallel",
+    type=click.Choice(["ddp", "fsdp2"]),
+    default="ddp",
+    show_default=True,
+    help="Replicate weights, or shard them.",
 )
 @click.option(
-    "--from",
-    "forked",
-    metavar="RUN[@STEP]",
-    help="Fork: start a new run from a commit of RUN (by default the last; @0: none), with its recipe and OVERRIDES.",
-)
-@click.option(
-    "--store", metavar="URL", help="Store of the commits, e.g. s3://bucket/prefix; by default the run's folder."
-)
-@click.option(
-    "--max-restarts", default=10, show_default=True, help="Number of attempts that may die before the run fails."
+    "--max-restarts",
+    default=10,
+    metavar="N",
+    help="Number of attempts that may die.  [default: 10]",
 )
 @click.option(
     "--after-death",
@@ -89,13 +89,6 @@ _MODULES = {
     default="same",
     show_default=True,
     help="Number of workers after a death: the same as before, or only the survivors.",
-)
-@click.option(
-    "--parallel",
-    type=click.Choice(["ddp", "fsdp2"]),
-    default="ddp",
-    show_default=True,
-    help="Replicate the weights (ddp) or shard them (fsdp2), with equal results. May change at every resume.",
 )
 @click.option(
     "--share",
@@ -130,7 +123,8 @@ _MODULES = {
     help="Read back the first commit of an attempt and every N-th one before it counts; 0: none.",
 )
 @click.option(
-    "--store-retry-s",
+    "--store-retry",
+    "store_retry_s",
     type=click.FloatRange(min=0),
     envvar="ASSAY_STORE_RETRY_S",
     default=900.0,
@@ -152,40 +146,12 @@ _MODULES = {
 @click.option("--faults", type=FILE, help="Fault plan (YAML) to inject; see docs/faults.md.")
 @python_graders_option
 @click.option(
-    "--check",
-    is_flag=True,
-    help="Check recipe, data and model sizes; print steps, time, memory, warnings, tokens, commits. Nothing is kept.",
-)
-@click.option(
     "--verbose",
     is_flag=True,
     help="With --check: also print the resolved recipe, and how well its order mixes the rows.",
 )
-@click.option(
-    "--check-seconds",
-    type=click.FloatRange(min=0),
-    default=3.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="With --check: how long to measure real training steps after the first one; 0: do not measure.",
-)
-@click.option(
-    "--keys",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_print_keys,
-    help="Print every key of a recipe with its default and meaning.",
-)
-@click.option(
-    "--pipeline-keys",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_print_keys,
-    help="Print every key of a pipeline with its default and meaning.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the run as JSON, as 'assay runs show --json' does.")
+@measure_option(3.0, "With --check: how long to measure real steps; 0: do not measure.")
+@json_option
 @launch_target_options
 def train(
     recipe: Path | None,
@@ -201,18 +167,16 @@ def train(
     faults: Path | None,
     python_graders: str | None,
     check: bool,
-    check_seconds: float,
+    measure_s: float,
     verbose: bool,
     as_json: bool,
     target: LaunchTarget,
     **restarts: Any,
 ) -> None:
-    """Train RECIPE (a YAML file) with OVERRIDES like trainer.epochs=2, then evaluate and audit the run.
+    """Train RECIPE (YAML) with OVERRIDES such as trainer.epochs=2, evaluate and audit.
 
-    If a rank dies, the run restarts from the last commit. SIGTERM commits and stops (exit code 0), and so does
-    Ctrl-C (exit code 130; a second one kills). 'assay train --resume RUN' continues on any number of workers,
-    to equal weights. 'assay train --from RUN@STEP key=value' forks: a new run continues from there with another
-    recipe. A file with stages is a pipeline (docs/pipelines.md); the same command continues it.
+    SIGTERM and Ctrl-C commit and stop. --workers and --parallel may change at every resume, with equal weights.
+    A RECIPE with stages is a pipeline (docs/pipelines.md).
     """
     set_python_graders(python_graders)
     recipe, overrides = _split_arguments(recipe, overrides, resume, forked)
@@ -220,7 +184,7 @@ def train(
         _train_pipeline(recipe, overrides, workers, target, check=check, as_json=as_json)
         return
     if check and recipe is not None:
-        _print_check(recipe, overrides, workers.most, check_seconds, verbose=verbose, as_json=as_json)
+        _print_check(recipe, overrides, workers.most, measure_s, verbose=verbose, as_json=as_json)
         return
     target.check(workers.most)
     home = current_home()

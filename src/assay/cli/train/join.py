@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from assay.cli.command import Command
 from assay.cli.parameters import RUN, current_home, python_graders_option, set_python_graders
 
 if TYPE_CHECKING:
@@ -13,7 +14,19 @@ if TYPE_CHECKING:
     from assay.store.home import Home
 
 
-@click.command()
+_SECTIONS = {
+    "Slurm": (
+        "nodes",
+        "partition",
+        "time",
+        "requeue",
+        "sbatch",
+        "dry_run",
+    ),
+}
+
+
+@click.command(cls=Command, sections=_SECTIONS)
 @click.argument("run_id", metavar="RUN", type=RUN)
 @click.option(
     "--on",

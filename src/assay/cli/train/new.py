@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 @click.option("--name", help="Name of the recipe and its runs.  [default: the dataset's name]")
 @click.option(
     "--model",
-    "--encoder",
     help="Folder of a pretrained model, or package:NAME/FOLDER.  [default: a new, small one]",
 )
 @click.option(
@@ -53,3 +52,17 @@ def new(
         return
     write_file(out, found.text)
     click.echo(f"wrote {out}\n\nnext: assay train {out} --check\n      assay train {out}")
+
+
+@click.command()
+@click.argument("of", metavar="[recipe|pipeline]", type=click.Choice(["recipe", "pipeline"]), default="recipe")
+def keys(of: str) -> None:
+    """Print every key of a recipe or a pipeline with its default and meaning."""
+    if of == "recipe":
+        from assay.training.recipe import recipe_reference
+
+        click.echo(recipe_reference(), nl=False)
+    else:
+        from assay.workflows.pipeline.config import pipeline_reference
+
+        click.echo(pipeline_reference(), nl=False)

@@ -149,7 +149,7 @@ class BuildConfig(FrozenConfig):
         options |= dict.fromkeys(self.metadata_fields, "--metadata")
         for name, option in (
             (self.label_field, "--label"),
-            (self.time_field, "--time"),
+            (self.time_field, "--at"),
             (self.key_field, "--group-by"),
         ):
             if name is not None:

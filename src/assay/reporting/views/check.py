@@ -42,7 +42,7 @@ class CheckView(View):
     wall_s: float | None
     """Expected without failures."""
     measured: CalibrationView | None
-    """Null with `--check-seconds 0`."""
+    """Null with `--measure 0`."""
     order: OrderView
     """Quality of the shuffle."""
     recipe: dict[str, Any]

@@ -56,7 +56,7 @@ from assay.reporting.views.scaling import CodeLengthsView, ScalingView
 
 HEAD = """# The keys of `--json`
 
-This page is what `assay runs show --keys` prints. Keys are added, never renamed.
+This page is what `assay runs keys` prints. Keys are added, never renamed.
 
 `T?` is `T` or null, `T[]` a list, `{T}` an object with names as keys. Null means unknown, not measured or not
 applicable; infinity and NaN are null, too. `time` is ISO 8601 in UTC. A key in `_s` holds seconds (of a point
@@ -109,7 +109,7 @@ PRINTED = (
     Printed("assay decide list", "a list, the newest campaign first", CampaignLine),
     Printed("assay decide run, assay decide show, assay decide again", "a list, one object a candidate", Decision),
     Printed("assay throughput", "one object", ThroughputForecast),
-    Printed("assay throughput --check", "one object", ThroughputCheck),
+    Printed("assay throughput --against", "one object", ThroughputCheck),
     Printed("assay scaling fit", "one object", ScalingView),
     Printed("assay scaling code-length", "one object", CodeLengthsView),
     Printed("assay decide power", "one object", PowerView),

@@ -32,7 +32,7 @@ class ScalingView(View):
     form_errors: Mapping[str, float]
     """Back-test error of each form, in log loss."""
     predictions: tuple[TargetPredictionView, ...]
-    """One per `--at`."""
+    """One per `--predict`."""
     band_multiplier: float | None
     """Factor on standard errors from the back-test."""
     score_level: float | None

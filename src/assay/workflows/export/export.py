@@ -83,7 +83,7 @@ def export_run(
     to = to or Path(f"{run.run_id}-step{commit.step}")
     if to.exists() and not (is_forced and (to / EXPORT_FILE).is_file()):
         hint = "It is not an export: choose" if is_forced else "Replace it with --force, or choose"
-        raise ConfigError(f"{to} exists already. {hint} another folder with --to.")
+        raise ConfigError(f"{to} exists already. {hint} another folder with --out.")
     dataset = Dataset.open(Path(recipe.data.dataset))
     known = tokenizer_of(dataset.folder, dataset.manifest, tokenizer, NAME_IT)
     from assay.evals.commit_model import load_committed  # imports torch, after the checks

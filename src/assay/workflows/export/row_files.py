@@ -178,7 +178,7 @@ def _shows_all_types(rows: Sequence[Row]) -> bool:
 
 def _not_uniform(path: Path, why: str) -> str:
     return (
-        f"{path}: the rows have different columns or types ({why}). Write JSON lines: -o {path.with_suffix('.jsonl')}."
+        f"{path}: the rows have different columns or types ({why}). Write JSON lines: --out {path.with_suffix('.jsonl')}."
     )
 
 

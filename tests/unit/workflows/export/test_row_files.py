@@ -40,7 +40,7 @@ def test_no_column_of_a_later_row_is_lost(tmp_path: Path) -> None:
         {"text": "a", "note": None},
         {"text": "b", "note": "x"},
     ]
-    with pytest.raises(DataError, match=r"column 'note' comes up late.*-o .*late\.jsonl"):
+    with pytest.raises(DataError, match=r"column 'note' comes up late.*--out .*late\.jsonl"):
         written(tmp_path / "late.parquet", [{"text": "a"}], [{"text": "b", "note": "x"}])
     assert not (tmp_path / "late.parquet").exists()
 

@@ -69,7 +69,7 @@ class RequestedFields(NamedTuple):
     tokenizer: str | None = None
 
     def named(self) -> list[tuple[str, str]]:
-        named = [("--text", self.text), ("--label", self.label), ("--time", self.time), ("--group-by", self.key)]
+        named = [("--text", self.text), ("--label", self.label), ("--at", self.time), ("--group-by", self.key)]
         named += [("--metadata", name) for name in self.metadata]
         return [(name, option) for option, name in named if name is not None]
 

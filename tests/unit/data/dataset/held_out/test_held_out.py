@@ -119,7 +119,7 @@ SPLIT = TimeSplit(type="time", validation_from=datetime(2026, 3, 1))
 
 
 def test_a_copy_is_written_once_and_never_indexed_with_the_dataset(scattered: Dataset, capsys) -> None:
-    arguments = ["data", "hold-out", str(scattered.folder), "--from", "2026-03-01"]
+    arguments = ["data", "hold-out", str(scattered.folder), "--since", "2026-03-01"]
     for _ in range(2):
         with pytest.raises(SystemExit) as ended:
             main(arguments)
