@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from assay.base.errors import ConfigError
@@ -14,6 +15,7 @@ from assay.cli.main import main
 from assay.records.failure import Failure
 from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.records.triage_overview import Finding
+from assay.reporting.charts.triage_figures import rates_figure
 from assay.reporting.documents.render import render_document
 from assay.reporting.documents.triage import fleet_document
 from assay.reporting.terminal.document import print_document
@@ -210,7 +212,9 @@ def test_what_an_attempt_ran_in_is_a_factor(tmp_path: Path) -> None:
 
 def test_the_page_says_the_same_and_needs_nothing_beside_it(planted: Home) -> None:
     fleet = looked_at(planted)
-    page = render_document(fleet_document(fleet))
+    document = fleet_document(fleet)
+    assert document.verdict is not None and document.verdict.sentence.startswith("steps take")  # time spent is no fault
+    page = render_document(document)
     for finding in fleet.overview.results:
         text = finding_text(finding, attempts=fleet.overview.attempts)
         assert text.split(":")[0].replace("'", "&#39;") in page
@@ -285,3 +289,12 @@ def test_a_ledger_of_which_no_attempt_is_over_is_said(tmp_path: Path) -> None:
     home.open_ledger().close()
     with pytest.raises(ConfigError, match="no attempt that is over"):
         looked_at(home)
+
+
+@pytest.mark.parametrize(("span_s", "unit"), [(30.0, "seconds"), (1_200.0, "minutes"), (9e3, "hours"), (9e5, "days")])
+def test_failures_over_time_are_drawn_in_the_unit_of_their_span(span_s: float, unit: str) -> None:
+    at_s = 1_700_000_000.0 + np.linspace(0.0, span_s, 60)
+    figure = rates_figure(at_s, np.arange(60) % 2.0, np.ones(60))
+    assert f"{unit} since the first attempt" in figure.chart.svg(1000)
+    (first, *_), *_ = figure.table.rows
+    assert figure.table.header[0] == unit and 0.0 < float(first) < 100.0

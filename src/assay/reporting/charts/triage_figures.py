@@ -14,12 +14,12 @@ from assay.reporting.charts.evidence_plots import ForestRow, forest_plot
 from assay.reporting.charts.plots import number_text, percent_number
 from assay.reporting.charts.svg import FONT_WIDTH, Axis, Scale, domain, plot_area, svg_root, tag, text, title
 from assay.reporting.document import Figure, Table, figure
-from assay.reporting.views.triage_statements import change_because, change_next, changes_because, factors_text
+from assay.reporting.views.triage_statements import because_text, factors_text, next_text
 from assay.statistics.interval import normal_quantile, wilson_interval
 
 TIME_UNITS = (("days", 86_400.0), ("hours", 3_600.0), ("minutes", 60.0), ("seconds", 1.0))
 MOST_SLOTS = 24
-LARGE_DOT, SMALL_DOT, MANY_DOTS = 3.0, 1.5, 300
+LARGE_DOT, SMALL_DOT, MANY_DOTS = 3.0, 2.0, 300
 """Radius of a measurement's dot, and from how many on it is small."""
 BAR, GAP = 20, 10
 
@@ -134,14 +134,14 @@ def speed_figure(values: Float64[np.ndarray, "row"], found: SlowChanges) -> Figu
     return figure(
         draw,
         title="What steps take",
-        caption=f"{changes_because(found)} Lines are medians between changes; the extreme 2% are drawn at the edge.",
+        caption=f"{because_text(found)} Lines are medians between changes; the extreme 2% are drawn at the edge.",
         table=Table.of(
             found.changes,
             ("since", lambda change: change.at),
             ("before", lambda change: f"{change.before:.4g}"),
             ("after", lambda change: f"{change.after:.4g}"),
-            ("because", change_because),
-            ("next", change_next),
+            ("because", because_text),
+            ("next", next_text),
         ),
     )
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from assay.base.clock import utc_text
 from assay.base.units import duration_text, number_of, percent_text
+from assay.records.ci_report import CiReport
 from assay.records.commit_bisection import CommitBisection
 from assay.records.data_changes import DataChanges, DataFinding
 from assay.records.phase import Phase
@@ -17,6 +18,8 @@ from assay.records.triage_overview import Finding
 from assay.reporting.views.statements import filled
 
 SHOWN_CHARACTERS = 60
+MIN_EPOCH_S = 1e8
+"""1973; smaller numbers count rows."""
 
 
 def triage_text(statement: Statement) -> str:
@@ -84,9 +87,31 @@ _TEXTS = {
     "(20 runs find a test that fails in 5% of runs with a chance of 64%), or name equal runs by --path.",
     "repeats": "{repeated:,} of {groups:# pair} of commit and configuration ran more than once.",
     "repeats without commit": "{repeated:,} of {groups:# pair} of commit and configuration ran more than once; "
-    "{files:# file} without a commit left out. Give --commit, --path '{{commit}}/{{run}}.xml', or a property `commit` in the file.",
+    "{files:# file} without a commit left out. "
+    "Give --commit, --path '{{commit}}/{{run}}.xml', or a property `commit` in the file.",
 }
 """By code: the text with its fields."""
+
+
+def because_text(found: Any) -> str:
+    """Return the reason of a record's verdict."""
+    if isinstance(found, CiReport):
+        return triage_text(found.flaky_because)
+    reason = _BECAUSE.get(type(found))
+    return triage_text(found.because) if reason is None else reason(found)
+
+
+def next_text(found: Any) -> str:
+    """Return the next step after a record's verdict."""
+    return _NEXT[type(found)](found)
+
+
+def moment_text(at: str) -> str:
+    """Return a moment as in the source, but seconds since the epoch as a date."""
+    try:
+        return utc_text(float(at)) if float(at) >= MIN_EPOCH_S else at
+    except ValueError:
+        return at
 
 
 def factors_text(factors: Mapping[str, str]) -> str:
@@ -121,7 +146,7 @@ def finding_text(finding: Finding, *, attempts: int) -> str:
         phase = "" if change.phase is None else f", most of it in '{change.phase}'"
         due = f", due to {' and '.join(change.assigned)}" if change.assigned else f"; {change.verdict}"
         longer = percent_text(change.ratio - 1.0)
-        return f"steps take {longer} longer since {utc_text(float(change.at))}{phase}{due}"
+        return f"steps take {longer} longer since {moment_text(change.at)}{phase}{due}"
     if finding.phase is not None:
         return f"{percent_text(finding.share)} of all device time {_LOST[finding.phase][0]}"
     alike = " in the same way" if finding.attempts > 1 and finding.symptom is not None else ""
@@ -135,7 +160,7 @@ def finding_next(finding: Finding) -> str:
     if finding.cause is not None:
         return triage_text(finding.cause.next)
     if finding.change is not None:
-        return change_next(finding.change)
+        return next_text(finding.change)
     if finding.phase is not None:
         return _LOST[finding.phase][1]
     return "assay triage symptoms" if finding.symptom is None else f"assay runs show {finding.symptom.run_id}"
@@ -144,8 +169,7 @@ def finding_next(finding: Finding) -> str:
 # What became slower
 
 
-def changes_because(changes: SlowChanges) -> str:
-    """Return how many changes were found, or why none."""
+def _changes_because(changes: SlowChanges) -> str:
     if changes.changes:
         return f"{number_of(len(changes.changes), 'lasting change')} of level, spikes left out."
     if changes.measurements < 10:
@@ -153,8 +177,7 @@ def changes_because(changes: SlowChanges) -> str:
     return "no lasting change is greater than the noise."
 
 
-def change_because(change: SlowChange) -> str:
-    """Return which factors changed, and how a change was assigned to them."""
+def _change_because(change: SlowChange) -> str:
     names = ", ".join(change.changed)
     if change.verdict == "unexplained":
         return "no factor on record changed there."
@@ -165,8 +188,7 @@ def change_because(change: SlowChange) -> str:
     return f"{names} changed together, and too few runs have one without the other."
 
 
-def change_next(change: SlowChange) -> str:
-    """Return the next step after a level change."""
+def _change_next(change: SlowChange) -> str:
     if change.verdict == "unexplained":
         return "look at what is not on record: --factors names further columns."
     if change.verdict == "assigned":
@@ -194,8 +216,7 @@ def longer_text(ratio: float, low: float | None, high: float | None) -> str:
     return f"{shown} ({ends[0]:.1%} to {ends[1]:.1%})"
 
 
-def comparison_because(found: SideBySide) -> str:
-    """Return the measured change, and what it says."""
+def _comparison_because(found: SideBySide) -> str:
     measured = f"a step of B takes {longer_text(found.ratio, found.low, found.high)} than one of A"
     if found.verdict == "same":
         return f"{measured}: a change of {found.least:.1%} or more is ruled out."
@@ -205,8 +226,7 @@ def comparison_because(found: SideBySide) -> str:
     return f"{measured}; {found.phase} most, {duration_text(phase.b_s)} for {duration_text(phase.a_s)}."
 
 
-def comparison_next(found: SideBySide) -> str:
-    """Return the next step after a comparison of two variants."""
+def _comparison_next(found: SideBySide) -> str:
     if found.verdict == "same":
         return "look for the cause elsewhere: the machine, the data, or what else changed."
     if found.phase is not None:
@@ -220,22 +240,21 @@ def comparison_next(found: SideBySide) -> str:
     )
 
 
-def bisection_because(found: CommitBisection) -> str:
-    """Return which commits made the difference, and how sure that is."""
+def _bisection_because(found: CommitBisection) -> str:
     change = longer_text(found.ratio, found.low, found.high)
     if found.probability is None:
         measured = f"a step of BAD takes {change} than one of GOOD"
         if found.verdict == "no_difference":
             return f"{measured}: a change of {found.least:.1%} or more is ruled out, so no commit is to blame."
         return f"{measured}: neither a change nor the absence of one is certain yet, and no commit was measured."
-    culprits, probability = culprits_text(found), percent_text(found.probability)
+    culprits, probability = _culprits_text(found), percent_text(found.probability)
     if found.verdict == "undecided":
         return f"BAD differs from GOOD, but no commit is sure enough yet: {culprits} with probability {probability}."
     apart = "" if len(found.culprits) == 1 else " All but the last do not run."
     return f"from {culprits} on, a step takes {change} than before (probability {probability}).{apart}"
 
 
-def culprits_text(found: CommitBisection) -> str:
+def _culprits_text(found: CommitBisection) -> str:
     """`3f2a91c0de (a subject)`, or `one of 3 commits, ... to ...`."""
     subjects = {item.commit: item.subject for item in found.suspects}
     subjects |= {item.commit: item.subject for item in found.skipped}
@@ -243,8 +262,7 @@ def culprits_text(found: CommitBisection) -> str:
     return first if not others else f"one of {len(found.culprits)} commits, {first} to {others[-1]},"
 
 
-def bisection_next(found: CommitBisection) -> str:
-    """Return the next step after a bisection."""
+def _bisection_next(found: CommitBisection) -> str:
     match found.verdict:
         case "no_difference":
             return "look for the cause elsewhere: the machine, the data, or what is installed."
@@ -256,8 +274,7 @@ def bisection_next(found: CommitBisection) -> str:
     return f"'git show {commit}'; 'assay triage slow --ab {commit}^ {commit} RECIPE' says in which phase."
 
 
-def skew_because(skew: Skew) -> str:
-    """Return what durations differ by."""
+def _skew_because(skew: Skew) -> str:
     return {
         "even": "no location and no piece of work takes 5% longer or shorter than the others, beyond noise.",
         "location": "durations differ by where they were: look at these workers or stages.",
@@ -268,8 +285,7 @@ def skew_because(skew: Skew) -> str:
 # Which data changed
 
 
-def data_because(changes: DataChanges) -> str:
-    """Return how many changes were found, or why none."""
+def _data_because(changes: DataChanges) -> str:
     if len(set(changes.sources.values())) == 1:
         return "both are the same rows, byte for byte"
     if not changes.results:
@@ -391,4 +407,18 @@ _DATA: dict[str, Callable[[DataFinding, Mapping[str, Any]], str]] = {
     "values": lambda finding, details: (
         f"another value in {percent_text(finding.after)} of the {details['rows']:,} rows that both have"
     ),
+}
+_BECAUSE: dict[type, Callable[[Any], str]] = {
+    SlowChanges: _changes_because,
+    SlowChange: _change_because,
+    SideBySide: _comparison_because,
+    CommitBisection: _bisection_because,
+    Skew: _skew_because,
+    DataChanges: _data_because,
+}
+"""Of records whose verdict and numbers are the reason; others carry a statement."""
+_NEXT: dict[type, Callable[[Any], str]] = {
+    SlowChange: _change_next,
+    SideBySide: _comparison_next,
+    CommitBisection: _bisection_next,
 }

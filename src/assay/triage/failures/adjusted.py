@@ -42,7 +42,7 @@ def adjustments(
     everything = np.zeros(table.num_rows, np.int64)
     whole = _information(table, inside, everything)
     slots = _slots(table)
-    others = [factor for index, factor in enumerate(table.factors) if index not in named]
+    others = [factor for index, factor in enumerate(table.factors) if index not in named and np.ptp(factor.cells) > 0]
     strata, timed, within = everything, slots, tuple[str, ...]()
     steps = [(within, strata)]
     for factor in _most_explaining_first(table, inside, slots, others, least=MIN_REMAINING * whole):

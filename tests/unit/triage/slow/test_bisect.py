@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from assay.reporting.views.triage_statements import bisection_because
+from assay.reporting.views.triage_statements import because_text
 from assay.triage.slow.bisect import (
     Bisected,
     CannotRun,
@@ -146,7 +146,7 @@ def test_it_ends_undecided_where_no_more_is_allowed_and_says_who_is_likeliest():
     found = repository.bisect(most=6)
     assert found is not None and not found.is_decided and repository.num_blocks() == 6
     record = bisection(found, repository.blocks, line(64), RULES, PLAN, {})
-    assert record.verdict == "undecided" and "probability" in bisection_because(record)
+    assert record.verdict == "undecided" and "probability" in because_text(record)
     assert record.suspects[0].commit == record.culprits[0]
     assert record.blocks == 6 and record.device_hours == pytest.approx(0.1)
 
@@ -156,4 +156,4 @@ def test_without_a_difference_the_record_says_what_was_ruled_out(noise, verdict)
     ends = Repository(np.random.default_rng(8), 64, 64, noise=noise).ends()
     record = no_bisection(ends, line(64), RULES._replace(most_blocks=200), PLAN, {})
     assert (record.verdict, record.culprits, record.probability) == (verdict, (), None)
-    assert ("3.0% or more is ruled out" in bisection_because(record)) == (verdict == "no_difference")
+    assert ("3.0% or more is ruled out" in because_text(record)) == (verdict == "no_difference")

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from assay.reporting.views.triage_statements import comparison_because, comparison_next
+from assay.reporting.views.triage_statements import because_text, next_text
 from assay.triage.slow.blocks import (
     Block,
     BlockComparison,
@@ -139,7 +139,7 @@ def test_the_phase_that_grew_is_named_though_another_varies_more():
     assert phase_changes["compute"].difference.low < 0.0 < phase_changes["compute"].difference.high
     record = side_by_side(found, RULES, what="commits", a="a", b="b", plan=PLAN, sources={})
     assert (record.verdict, record.phase) == ("slower", "data")
-    because = comparison_because(record)
+    because = because_text(record)
     assert "% longer" in because and "data most, 0.2" in because
     assert record.ratio == pytest.approx(1.2 / 1.1, rel=0.02)
     assert record.device_hours == pytest.approx(len(record.blocks) / 60.0)
@@ -151,7 +151,7 @@ def test_an_undecided_record_says_what_would_decide_and_one_block_says_nothing()
     found = simulated(rng, change=0.0, noise=0.04, rules=rules)
     record = side_by_side(found, rules, what="datasets", a="a", b="b", plan=PLAN, sources={})
     assert (record.verdict, record.phase) == ("undecided", None)
-    assert "--most-blocks" in comparison_next(record) and "is certain yet" in comparison_because(record)
+    assert "--most-blocks" in next_text(record) and "is certain yet" in because_text(record)
     one = simulated(rng, change=0.5, noise=0.0, rules=RULES._replace(most_blocks=1))
     record = side_by_side(one, rules, what="datasets", a="a", b="b", plan=PLAN, sources={})
     assert (record.verdict, record.low, record.high, record.noise) == ("undecided", None, None, None)
