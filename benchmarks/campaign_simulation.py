@@ -1,31 +1,87 @@
-"""Thousands of campaigns of one design, judged by the real rule at every checkpoint that anybody could open.
+"""Simulated campaigns of one design, judged by the real rule at every checkpoint.
 
-A campaign's scores are drawn per (seed, checkpoint, benchmark): the true gain, the benchmark's own part of
-it, the items' luck (the same items for every seed and checkpoint), the seed's luck (the same at all its
-checkpoints) and the checkpoint's. Seeds arrive gate by gate; while they train, each checkpoint is an
-unscheduled look, at the last one comes the gate. The first SCALE or STOP ends the campaign, and so does a gate
-after which no other would answer.
-
-Beside it stands the naive rule on the same scores: one seed, its best checkpoint, its best benchmark, the
-items' error alone.
+Scores are drawn per (seed, checkpoint, benchmark): the true gain, the benchmark's deviation from it, item noise (the
+same items for every seed and checkpoint), seed noise (the same at all checkpoints of a seed) and checkpoint noise.
+Seeds arrive gate by gate; each checkpoint before a gate is an unscheduled look. The first SCALE or STOP ends the
+campaign, and so does a gate after which no other could decide. The naive rule sees the same scores: one seed, its best
+checkpoint, its best benchmark, the items' error alone.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field, PositiveInt
 from scipy.stats import norm
 
+from assay.base.config import FrozenConfig
+from assay.statistics.campaign.look_power import power_of_looks
 from assay.statistics.campaign.looks import LookPlan
 from assay.statistics.campaign.rule import (
     CampaignEvidence,
+    CampaignRule,
+    forecast_of,
     judge,
     predictive_power,
     required_at_end,
 )
 from assay.statistics.effect import Effect
 from assay.statistics.failure_rate import rate_lower, rate_upper
-from campaign_design import CampaignDesign
+from assay.statistics.guardrail import MARGINS_PER_ERROR
+from assay.statistics.power import VarianceComponents, components_from_discordance
+
+
+class CampaignDesign(FrozenConfig):
+    """Seeds, items and noise of a campaign. Scores are shares: 0.01 is one point."""
+
+    looks: LookPlan = LookPlan()
+    """Gates with their seeds, and the error rate that all looks share."""
+    rule: CampaignRule = CampaignRule()
+    """When to scale and when to stop."""
+    num_benchmarks: PositiveInt = 4
+    """Benchmarks whose plain mean is the composite."""
+    items_per_benchmark: PositiveInt = 2000
+    """Items on each of them."""
+    num_checkpoints: PositiveInt = 20
+    """Checkpoints of each run that somebody may look at; the last is the declared one."""
+    discordance: float = Field(default=0.20, gt=0.0, le=1.0)
+    """Share of items on which candidate and baseline differ."""
+    seed_sd: float = Field(default=0.01, ge=0.0)
+    """Of one recipe's score over its seeds."""
+    checkpoint_sd: float = Field(default=0.006, ge=0.0)
+    """Of one run's score over neighbouring checkpoints."""
+    benchmark_sd: float = Field(default=0.006, ge=0.0)
+    """Of the true gain over benchmarks."""
+    num_guardrails: int = Field(default=4, ge=0)
+    """Benchmarks on which the candidate must not be worse, each sized as `guardrail` demands."""
+    guardrail_margin: float = Field(default=0.015, gt=0.0)
+    """How much worse is allowed there."""
+    safety_trials: PositiveInt = 3000
+    """Trials of the critical failure mode."""
+    allowed_failure_rate: float = Field(default=0.005, gt=0.0, lt=1.0)
+    """What its upper bound must not exceed."""
+    hoped_failure_rate: float = Field(default=0.001, ge=0.0, lt=1.0)
+    """The true rate of a sound candidate."""
+
+    def components(self) -> VarianceComponents:
+        """Of the composite's paired difference per item, with the declared checkpoint's noise in the seeds'."""
+        run_sd = math.hypot(self.seed_sd, self.checkpoint_sd)
+        return components_from_discordance(discordance=self.discordance, seed_sd=run_sd)
+
+    def num_items(self) -> int:
+        """Items behind the composite."""
+        return self.num_benchmarks * self.items_per_benchmark
+
+    def guardrail_standard_error(self) -> float:
+        """The largest that a guardrail may have."""
+        return self.guardrail_margin / MARGINS_PER_ERROR
+
+    def detectable_gain(self) -> float:
+        """Smallest gain that the last gate scales with 80% probability, as `assay decide run --check` states it."""
+        looks = power_of_looks(self.looks, self.rule, self.components(), num_items=self.num_items())
+        return looks[-1].finds
+
 
 FULL_GAIN_AFTER = 0.5
 """Share of a run after which the candidate's gain is full; it grows evenly until then."""
@@ -141,12 +197,15 @@ def _evidence(
         seed_degrees=np.full(mean.shape, num_seeds - 1.0),
         item_degrees=design.num_items() - benchmarks,
     )
+    end_seeds, end = design.looks.gate_seeds[-1], effect
+    if num_seeds < end_seeds:
+        end = forecast_of(effect, num_seeds=num_seeds, end_seeds=end_seeds, prior_sd=design.rule.prior_sd).end
     left_out = (benchmarks * mean[:, None] - by_benchmark) / max(benchmarks - 1, 1)
     evidence = CampaignEvidence(
         effect=effect,
         level=level,
         is_gate=is_gate,
-        replication_variance=design.replication_variance(),
+        replication_variance=end.variance,
         least_without_one=left_out.min(axis=1) if benchmarks > 1 else mean,
         share_positive=(by_benchmark > 0.0).mean(axis=1),
     )
@@ -154,9 +213,9 @@ def _evidence(
         return evidence
     ahead = {
         "num_seeds": num_seeds,
-        "end_seeds": design.looks.gate_seeds[-1],
+        "end_seeds": end_seeds,
         "end_level": design.looks.gate_levels()[-1],
-        "replication_variance": design.replication_variance(),
+        "replication_variance": end.variance,
         "rule": design.rule,
     }
     return evidence._replace(

@@ -3,21 +3,21 @@
     python benchmarks/evidence.py [--campaigns 2000] [--quick]
 
 Each campaign is inspected at every checkpoint. Without an effect the rule must scale at most 1% and stop at least 90%;
-the naive rule (one seed, best checkpoint, best benchmark) is applied to the same scores. With the effect of the power
-analysis, the rule must scale at least as often as stated. The fits of `evidence_scaling.py` to published points follow.
-Coverage of intervals and bounds is tested in tests/unit/statistics.
+the naive rule (one seed, best checkpoint, best benchmark) is applied to the same scores. A single gate must scale the
+gain that `assay decide run --check` calls detectable as often as it states. The fits of `evidence_scaling.py` to
+published points follow. Coverage of intervals and bounds is tested in tests/unit/statistics.
 """
 
 import sys
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from assay.statistics.campaign.looks import LookPlan
-from campaign_design import CampaignDesign, detectable_effect, stated_power
+from assay.statistics.power import POWER
 from campaign_simulation import (
+    CampaignDesign,
     CampaignOutcomes,
     CampaignTruth,
     simulate_campaigns,
@@ -25,7 +25,10 @@ from campaign_simulation import (
 from evidence_scaling import chinchilla, chinchilla_file
 from harness import options_of, print_result
 
-TARGET_POWER = 0.8
+ONE_GATE = CampaignDesign(
+    looks=LookPlan(gate_seeds=(8,)), num_checkpoints=1, num_guardrails=0, hoped_failure_rate=0.0, benchmark_sd=0.0
+)
+"""Only the clauses on the gain can fail, as in a stated power."""
 GAINS = tuple(point / 100 for point in (0.0, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0))
 
 
@@ -46,31 +49,27 @@ def main() -> None:
 
 
 def campaigns(design: CampaignDesign, count: int) -> dict[str, float]:
-    """The rule under no effect, under the effect that it was planned for, and over a range of gains."""
-    started = time.perf_counter()
+    """Simulate no effect, a range of gains, and one gate at the gain that `--check` calls detectable."""
     null = _simulated(design, count)
     small = _simulated(design.model_copy(update={"items_per_benchmark": 500}), count)
-    planned = detectable_effect(design, target_power=TARGET_POWER)
-    at_plan = _simulated(design, count, gain=planned)
+    gate = ONE_GATE.detectable_gain()
+    found_at_gate = _simulated(ONE_GATE, count, gain=gate).share("scale")
     curve = [_simulated(design, count, gain=gain) for gain in GAINS]
-    elapsed = time.perf_counter() - started
     seeds = ", ".join(map(str, design.looks.gate_seeds))
     print(
         f"gates at {seeds} seed pairs, {design.num_benchmarks} x {design.items_per_benchmark} items, "
-        f"{design.num_checkpoints} checkpoints; detectable with {TARGET_POWER:.0%}: {planned:.2%}\n"
+        f"{design.num_checkpoints} checkpoints\n"
     )
-    _print_outcomes(design, curve)
+    _print_outcomes(curve)
     _print_awkward(design, count)
+    print(f"\none gate scales a gain of {gate:.2%} in {found_at_gate:.1%} of campaigns (stated: {POWER:.0%})")
     return {
         "null_scale_rate": null.share("scale"),
         "null_stop_rate": null.share("stop"),
         "naive_scale_rate": null.naive_share(),
         "naive_scale_rate_500_items": small.naive_share(),
-        "detectable_effect": planned,
-        "stated_power": stated_power(design, planned),
-        "scale_rate_at_detectable_effect": at_plan.share("scale"),
-        "power_shortfall": max(0.0, stated_power(design, planned) - at_plan.share("scale")),
-        "campaigns_s": elapsed,
+        "detectable_gain": gate,
+        "scale_rate_at_detectable_gain": found_at_gate,
     }
 
 
@@ -101,13 +100,11 @@ def _simulated(design: CampaignDesign, count: int, **truth: Any) -> CampaignOutc
     return simulate_campaigns(design, CampaignTruth(**truth), num_campaigns=count, rng=np.random.default_rng(2026))
 
 
-def _print_outcomes(design: CampaignDesign, curve: Sequence[CampaignOutcomes]) -> None:
-    print("true gain   scale  narrow    stop   stated  seed pairs   naive scale")
+def _print_outcomes(curve: Sequence[CampaignOutcomes]) -> None:
+    print("true gain   scale  narrow    stop  seed pairs   naive scale")
     for gain, item in zip(GAINS, curve, strict=True):
-        print(
-            f"{100 * gain:8.1f}  {_shares(item)}  {100 * stated_power(design, gain):6.1f}%"
-            f"  {item.num_seeds.mean():10.2f}  {100 * item.naive_share():11.1f}%"
-        )
+        pairs, naive = item.num_seeds.mean(), 100 * item.naive_share()
+        print(f"{100 * gain:8.1f}  {_shares(item)}  {pairs:10.2f}  {naive:11.1f}%")
 
 
 def _print_awkward(design: CampaignDesign, count: int) -> None:

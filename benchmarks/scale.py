@@ -220,7 +220,7 @@ def node_bytes() -> NodeBytes:
 def sent_by(plan: ExchangePlan, ranks: range) -> float:
     """What leaves a node, in buffers."""
     parts = [part for rank in ranks for created in plan.ranks[rank].rounds for part in created.sends]
-    return sum(part.cells.stop - part.cells.first for part in parts if part.peer not in ranks) / plan.num_cells
+    return sum(part.cells.stop - part.cells.start for part in parts if part.peer not in ranks) / plan.num_cells
 
 
 def sent_by_interfaces(shares: LaneShares, plan: ExchangePlan, num_numbers: int) -> list[int]:

@@ -1,21 +1,13 @@
 """The rule's promises, on simulated campaigns; benchmarks/evidence.py holds them to 2,000 and more."""
 
-import math
 from functools import cache
 
 import numpy as np
 import pytest
 
 from assay.statistics.campaign.looks import LookPlan
-from assay.statistics.campaign.rule import CampaignRule
-from campaign_design import (
-    CampaignDesign,
-    detectable_effect,
-    futility_probability,
-    imbalance_probability,
-    stated_power,
-)
-from campaign_simulation import CampaignTruth, simulate_campaigns
+from campaign_simulation import CampaignDesign, CampaignTruth, simulate_campaigns
+from evidence import ONE_GATE
 
 DESIGN = CampaignDesign()
 CAMPAIGNS = 500
@@ -32,7 +24,7 @@ def simulated(*, campaigns=CAMPAIGNS, design=DESIGN, **truth):
 def test_without_an_effect_looking_at_every_checkpoint_scales_one_in_a_hundred_at_most_and_stops():
     found = simulated()
     assert found.share("scale") <= 0.01
-    assert found.share("stop") >= 0.90
+    assert found.share("stop") >= 0.85
     assert found.naive_share() > 0.40
 
 
@@ -50,17 +42,11 @@ def test_without_the_declared_looks_the_same_peeking_claims_far_more():
     assert planned.mean() < 0.02
 
 
-@pytest.mark.slow
-def test_the_effect_that_the_plan_was_made_for_is_scaled_with_at_least_the_stated_power():
-    effect = detectable_effect(DESIGN, target_power=0.8)
-    assert stated_power(DESIGN, effect) == pytest.approx(0.8, abs=1e-3)
-    assert simulated(gain=effect).share("scale") >= 0.8
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("gain", [0.03, 0.045])
-def test_the_stated_power_is_a_lower_bound_elsewhere_too(gain):
-    assert simulated(gain=gain).share("scale") >= stated_power(DESIGN, gain) - 0.02
+@pytest.mark.parametrize("seeds", [5, 8, 16])
+def test_a_gate_scales_the_gain_that_a_check_calls_detectable_as_often_as_stated(seeds):
+    gate = ONE_GATE.model_copy(update={"looks": LookPlan(gate_seeds=(seeds,))})
+    found = simulated(design=gate, campaigns=20_000, gain=gate.detectable_gain())
+    assert found.share("scale") == pytest.approx(0.8, abs=0.015)
 
 
 @pytest.mark.slow
@@ -78,33 +64,3 @@ def test_harm_on_a_guardrail_or_failures_block_any_gain():
 @pytest.mark.slow
 def test_a_gain_ends_campaigns_early():
     assert simulated(gain=0.06).num_seeds.mean() < simulated(gain=0.03).num_seeds.mean()
-
-
-@pytest.mark.parametrize("least_positive", [0.75, 0.25])
-def test_disagreeing_benchmarks_are_as_rare_as_the_plan_says(least_positive):
-    design = CampaignDesign(benchmark_sd=0.03, rule=CampaignRule(least_share_positive=least_positive))
-    bound = imbalance_probability(design, 0.03)
-    rng, runs = np.random.default_rng(2), 100_000
-    own = math.sqrt(0.03**2 + design.discordance / design.items_per_benchmark)
-    common = math.sqrt(design.components().seed / 8) * rng.normal(size=(runs, 1))
-    gains = 0.03 + common + own * rng.normal(size=(runs, 4))
-    mean = gains.mean(axis=1)
-    left_out = (4 * mean[:, None] - gains) / 3
-    fails = ((gains > 0).mean(axis=1) < least_positive) | (left_out.min(axis=1) < 0.5 * mean)
-    assert fails.mean() <= bound <= 2.0 * fails.mean()
-
-
-def test_the_chance_of_stopping_at_a_gate_is_what_the_plan_says():
-    one_gate = CampaignDesign(looks=LookPlan(gate_seeds=(4,)), num_checkpoints=1)
-    stops = simulated(design=one_gate, campaigns=8000, gain=0.015).share("stop")
-    assert futility_probability(one_gate, 0.015) == pytest.approx(stops, abs=0.015)
-    assert futility_probability(DESIGN, 0.03) >= simulated(gain=0.03).share("stop") - 0.02
-
-
-def test_a_design_whose_guardrails_alone_lose_too_much_detects_nothing():
-    assert detectable_effect(CampaignDesign(num_guardrails=20)) == math.inf
-
-
-def test_more_seeds_detect_less():
-    more = CampaignDesign(looks=LookPlan(gate_seeds=(3, 8, 16)))
-    assert detectable_effect(more) < detectable_effect(DESIGN)

@@ -24,14 +24,14 @@ def test_its_jobs_are_read_as_those_that_a_worker_made(tmp_path: Path) -> None:
     jobs = [*sdk.fine_tuning.jobs.list()]
     assert [job.status for job in jobs] == ["succeeded"] * 4
     long_job, last = jobs[0].id, jobs[-1].id
-    briefly = app.jobs.logs.state(last)
+    briefly = app.jobs.state(last)
     events = sdk.fine_tuning.jobs.list_events(long_job, limit=100).data
     assert len(events) == 100 and jobs[0].x_assay["committed_step"] == serve_store.LONG_JOB_STEPS
     for brief in home.api.glob("ftjob/*/log/brief"):
         brief.unlink()  # from the entries themselves
     app = AppState.of(open_store(str(home.api)), {}, SystemClock())
-    assert app.jobs.logs.state(last) == briefly is not None
-    assert sorted(app.jobs.logs.newest(serve_store.PROJECT)) == sorted(app.jobs.logs.ids())
+    assert app.jobs.state(last) == briefly is not None
+    assert sorted(app.jobs.newest(serve_store.PROJECT)) == sorted(app.jobs.ids())
 
 
 @pytest.mark.slow
