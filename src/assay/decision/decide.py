@@ -334,8 +334,11 @@ def _risks(config: CampaignConfig, facts: Facts, recommendation: Recommendation)
     rule = config.rule
     if recommendation == "stop":
         # The least effect that the best primary benchmark detects with 80% power.
-        found = min(detectable_by(benchmark.effect) for benchmark in facts.primary)
-        yield _statement("could be missed", least=found if math.isfinite(found) else None, unit=facts.unit)
+        least = min(detectable_by(benchmark.effect) for benchmark in facts.primary)
+        if least < largest_mean_difference(facts.unit):
+            yield _statement("could be missed", least=least, unit=facts.unit)
+        else:
+            yield _statement("any could be missed")
     else:
         if not rule.guardrails and not rule.safety:
             yield _statement("no guardrail")

@@ -247,30 +247,35 @@ def _is_last_look(config: CampaignConfig, facts: Facts) -> bool:
     return facts.num_seeds >= config.seeds
 
 
-# Clauses on the gain
+# Clauses
+
+
+def _clause(type_: str, verdict: GateVerdict | bool, *, value: float | None, **others: Any) -> Clause:
+    """Return a clause; by default its name is its type, and its reason its verdict."""
+    if isinstance(verdict, bool):
+        verdict = "pass" if verdict else "fail"
+    known = {"name": type_, "reason": verdict, **others}
+    return Clause(type=type_, verdict=verdict, value=None if value is None else _finite(value), **known)
+
+
+def _fix(code: str, **values: Any) -> MoreEvidence:
+    return MoreEvidence(what=Statement(code=code, values=values))
 
 
 def _rule_clause(
     found: Criterion, verdict: GateVerdict, config: CampaignConfig, facts: Facts, rule: CampaignRule
 ) -> Clause:
     """Return a clause of the rule with its numbers."""
-    name, value = found.name, float(found.value)
-    is_of_gain = name in OF_THE_GAIN
-    cleared = _cleared(found, facts)
-    return Clause(
-        name=name,
-        type=name,
-        verdict=verdict,
+    name, cleared = found.name, _cleared(found, facts)
+    is_of_gain, level = name in OF_THE_GAIN, rule.futility_level if name == "too small" else facts.look.level
+    return _clause(
+        name,
+        verdict,
         reason=_reason(name, verdict, config, facts),
-        value=_finite(value),
+        value=float(found.value),
         bound=float(found.limit),
         unit=facts.unit,
-        values={
-            "level": rule.futility_level if name == "too small" else facts.look.level,
-            "least": rule.least_effect,
-            "seeds": config.seeds,
-            "cleared": _finite(cleared),
-        },
+        values={"level": level, "least": rule.least_effect, "seeds": config.seeds, "cleared": _finite(cleared)},
         benchmarks=config.rule.primary,
         is_thin=is_of_gain and verdict == "pass" and cleared < THIN_ERRORS,
         more=_more(name, config, facts, rule) if is_of_gain and verdict != "pass" else None,
@@ -291,13 +296,11 @@ def _verdict(found: Criterion, facts: Facts, rule: CampaignRule) -> GateVerdict:
     """Return the verdict; `undecided` if more seeds may show the gain."""
     if found.is_met:
         return "pass"
-    value = float(found.value)
-    failed = {
-        "gain": float(facts.composite.upper(facts.look.level)) < 0.0,
-        "worth": value < rule.stop_probability,
-        "replication": value < rule.stop_probability,
-    }.get(found.name, True)
-    return "fail" if failed else "undecided"
+    if found.name in ("worth", "replication"):
+        return "fail" if float(found.value) < rule.stop_probability else "undecided"
+    if found.name == "gain":
+        return "fail" if float(facts.composite.upper(facts.look.level)) < 0.0 else "undecided"
+    return "fail"
 
 
 def _futile(found: Criterion, *, has_power: bool) -> GateVerdict:
@@ -325,32 +328,24 @@ def _more(name: str, config: CampaignConfig, facts: Facts, rule: CampaignRule) -
     return more.model_copy(update={"probability": None})
 
 
-# Clauses on one benchmark
-
-
 def guardrail_clause(rule: GuardrailRule, config: CampaignConfig, facts: Facts) -> Clause:
     """Test non-inferiority by a margin."""
     benchmark = facts.benchmarks[rule.benchmark]
     harm = benchmark.harm
     found = non_inferiority(harm, margin=rule.margin)
-    is_undersized = found.verdict == "undersized"
+    error, cleared = found.standard_error, (rule.margin - found.upper) / max(found.standard_error, 1e-300)
+    numbers = {"harm": found.harm, "error": error, "margins_per_error": MARGINS_PER_ERROR, "cleared": cleared}
     verdict: GateVerdict = "undecided" if found.verdict == "undersized" else found.verdict
-    cleared = (rule.margin - found.upper) / max(found.standard_error, 1e-300)
-    is_error_known = math.isfinite(found.standard_error)
-    return Clause(
+    is_known = found.verdict != "undersized" or math.isfinite(error)
+    return _clause(
+        "guardrail",
+        verdict,
         name=f"guardrail: {rule.benchmark}",
-        type="guardrail",
-        verdict=verdict,
-        reason="error unknown" if is_undersized and not is_error_known else found.verdict,
-        value=_finite(found.upper),
+        reason=found.verdict if is_known else "error unknown",
+        value=found.upper,
         bound=rule.margin,
         unit=benchmark.unit,
-        values={
-            "harm": _finite(found.harm),
-            "error": _finite(found.standard_error),
-            "margins_per_error": MARGINS_PER_ERROR,
-            "cleared": _finite(cleared),
-        },
+        values={name: _finite(value) for name, value in numbers.items()},
         benchmarks=(rule.benchmark,),
         is_thin=verdict == "pass" and cleared < THIN_ERRORS,
         more=more_items(benchmark, harm, rule.margin, found.items_factor, config, facts)
@@ -363,17 +358,9 @@ def harm_clause(benchmark: str, margin: float, facts: Facts) -> Clause:
     """Test whether the candidate is worse by more than `margin`."""
     found = facts.benchmarks[benchmark]
     harm = found.harm
-    lower = float(harm.lower)
-    return Clause(
-        name=f"harm: {benchmark}",
-        type="harm",
-        **_met(lower > margin),
-        value=_finite(lower),
-        bound=margin,
-        unit=found.unit,
-        values={"harm": _finite(float(harm.effect.mean))},
-        benchmarks=(benchmark,),
-    )
+    lower, values = float(harm.lower), {"harm": _finite(float(harm.effect.mean))}
+    of = {"name": f"harm: {benchmark}", "benchmarks": (benchmark,), "unit": found.unit}
+    return _clause("harm", lower > margin, value=lower, bound=margin, values=values, **of)
 
 
 def safety_clause(rule: SafetyRule, facts: Facts) -> Clause:
@@ -383,18 +370,18 @@ def safety_clause(rule: SafetyRule, facts: Facts) -> Clause:
     upper, lower = float(rate_upper(*trials)), float(rate_lower(*trials))
     verdict: GateVerdict = "pass" if upper <= rule.max_rate else "fail" if lower > rule.max_rate else "undecided"
     missing = trials_needed(rule.max_rate, failures=trials.failures) - math.floor(trials.number)
-    more = {"items": missing, "benchmark": benchmark.name, "is_clustered": _is_clustered(benchmark)}
-    return Clause(
+    is_clustered = benchmark.num_clusters != benchmark.failed.size
+    more = _fix("items without failure", items=missing, benchmark=benchmark.name, is_clustered=is_clustered)
+    return _clause(
+        "safety",
+        verdict,
         name=f"safety: {rule.benchmark}",
-        type="safety",
-        verdict=verdict,
-        reason=verdict,
         value=upper,
         bound=rule.max_rate,
         values={**_failures(benchmark), "lower": lower},
         benchmarks=(rule.benchmark,),
         is_thin=verdict == "pass" and float(rate_upper(trials.failures + 1, trials.number)) > rule.max_rate,
-        more=_fix("items without failure", **more) if verdict == "undecided" else None,
+        more=more if verdict == "undecided" else None,
     )
 
 
@@ -402,173 +389,106 @@ def rate_clause(benchmark: str, max_rate: float, facts: Facts) -> Clause:
     """Test whether a failure rate is above its limit."""
     found = facts.benchmarks[benchmark]
     lower = float(rate_lower(*found.trials))
-    return Clause(
-        name=f"unsafe: {benchmark}",
-        type="rate_above",
-        **_met(lower > max_rate),
-        value=lower,
-        bound=max_rate,
-        values=_failures(found),
-        benchmarks=(benchmark,),
-    )
+    of = {"name": f"unsafe: {benchmark}", "benchmarks": (benchmark,), "values": _failures(found)}
+    return _clause("rate_above", lower > max_rate, value=lower, bound=max_rate, **of)
 
 
 def _failures(benchmark: BenchmarkFacts) -> dict[str, Any]:
-    failed = benchmark.failed
-    return {
-        "failures": int(np.count_nonzero(failed)),
-        "items": failed.size,
-        "clusters": benchmark.num_clusters,
-        "trials": float(benchmark.trials.number),
-    }
-
-
-def _is_clustered(benchmark: BenchmarkFacts) -> bool:
-    return benchmark.num_clusters != benchmark.failed.size
+    failed, trials = benchmark.failed, float(benchmark.trials.number)
+    failures = int(np.count_nonzero(failed))
+    return {"failures": failures, "items": failed.size, "clusters": benchmark.num_clusters, "trials": trials}
 
 
 def sealed_clause(rule: SealedRule, facts: Facts) -> Clause:
     """Check whether the gain holds on a holdout that was never scored before: D_sealed >= share x D_primary."""
-    least = rule.least_share * float(facts.composite.mean)
-    found = facts.holdout
-    value = None if found is None or found.benchmark is None else float(found.benchmark.effect.mean)
+    least, found = rule.least_share * float(facts.composite.mean), facts.holdout
     values: dict[str, Any] = {"share": rule.least_share, "least": least}
-    verdict: GateVerdict
+    of: dict[str, Any] = {"name": f"sealed: {rule.benchmark}", "benchmarks": (rule.benchmark,), "unit": facts.unit}
     if found is None:
-        verdict, reason = "undecided", "not opened"
-    elif found.benchmark is None or value is None:
-        verdict, reason = "fail", "invalid"
-        values["problem"] = _tree(found.problem)
-    else:
-        verdict = reason = "pass" if value >= least else "fail"
-        values["effect"] = estimate_of(found.benchmark.effect).model_dump()
-    return Clause(
-        name=f"sealed: {rule.benchmark}",
-        type="sealed",
-        verdict=verdict,
-        reason=reason,
-        value=value,
-        bound=None if value is None else least,
-        unit=facts.unit if found is None or found.benchmark is None else found.benchmark.unit,
-        values=values,
-        benchmarks=(rule.benchmark,),
-        evidence=() if found is None or found.opening is None else (found.opening,),
-        more={"fail": _fix("find what was tuned"), "invalid": _fix("new holdout")}.get(reason),
-    )
-
-
-# Clauses on records and costs
+        return _clause("sealed", "undecided", reason="not opened", value=None, values=values, **of)
+    of["evidence"] = () if found.opening is None else (found.opening,)
+    if found.benchmark is None:
+        assert found.problem is not None, "an invalid holdout has a reason"
+        values["problem"] = {"code": found.problem.code, "values": found.problem.values}
+        more = _fix("new holdout")
+        return _clause("sealed", "fail", reason="invalid", value=None, values=values, more=more, **of)
+    value = float(found.benchmark.effect.mean)
+    of |= {"unit": found.benchmark.unit, "more": None if value >= least else _fix("find what was tuned")}
+    values["effect"] = estimate_of(found.benchmark.effect).model_dump()
+    return _clause("sealed", value >= least, value=value, bound=least, values=values, **of)
 
 
 def audit_clause(facts: Facts) -> Clause:
     """Check whether the receipts of every run prove that each row was trained on exactly once."""
     failed = next((run for run in facts.runs if run.audit_verdict != "pass"), None)
-    problem = {"run_id": failed.run_id, "audit": failed.audit_verdict} if failed else {}
-    return Clause(
-        name="drill: audit",
-        type="audit",
-        **_met(failed is None),
-        value=float(sum(run.audit_verdict == "pass" for run in facts.runs)),
-        bound=float(len(facts.runs)),
-        values={"restarts": sum(run.num_attempts - 1 for run in facts.runs), **problem},
-        more=MoreEvidence(what=Statement(code="find loss", values={"run_id": failed.run_id}), device_s=failed.device_s)
-        if failed
-        else None,
-    )
+    values: dict[str, Any] = {"restarts": sum(run.num_attempts - 1 for run in facts.runs)}
+    more = None
+    if failed is not None:
+        values |= {"run_id": failed.run_id, "audit": failed.audit_verdict}
+        more = _fix("find loss", run_id=failed.run_id).model_copy(update={"device_s": failed.device_s})
+    proved = float(sum(run.audit_verdict == "pass" for run in facts.runs))
+    runs = float(len(facts.runs))
+    return _clause("audit", failed is None, name="drill: audit", value=proved, bound=runs, values=values, more=more)
 
 
 def drill_clause(report: DrillReport, source: Source, facts: Facts) -> Clause:
     """Check whether the drill on record passed, and was one of this recipe."""
-    failed = [exercise for exercise in report.exercises if exercise.problem]
+    failed = next((exercise for exercise in report.exercises if exercise.problem), None)
     difference = report.difference_from(facts.recipe)
     values: dict[str, Any] = {"workers": report.workers, "difference": difference}
-    if failed:
-        values |= {"exercise": failed[0].name, "problem": failed[0].problem}
-    verdict: GateVerdict = "fail" if difference is not None else report.verdict
-    fix = "drill again" if difference is not None else "repair drill"
-    return Clause(
-        name="drill",
-        type="drill",
-        verdict=verdict,
-        reason="other recipe" if difference is not None else "problem" if failed else verdict,
-        value=float(len(report.exercises) - len(failed)),
-        bound=float(len(report.exercises)),
-        values=values,
-        evidence=(source,),
-        more=None if difference is None and report.passed() else _fix(fix),
-    )
+    verdict, reason, more = report.verdict, report.verdict, None if report.passed() else _fix("repair drill")
+    if failed is not None:
+        reason, values = "problem", values | {"exercise": failed.name, "problem": failed.problem}
+    if difference is not None:
+        verdict, reason, more = "fail", "other recipe", _fix("drill again")
+    survived = float(sum(not exercise.problem for exercise in report.exercises))
+    of = {"values": values, "evidence": (source,), "more": more}
+    return _clause("drill", verdict, reason=reason, value=survived, bound=float(len(report.exercises)), **of)
 
 
 def coverage_clause(coverage: Coverage, source: Source) -> Clause:
     """Check whether every failure mode has a benchmark of known power."""
     holes = coverage.holes
     names = [f"{mode.name} ({mode.owner})" for mode in holes]
-    return Clause(
-        name="coverage",
-        type="coverage",
-        **_met(not holes),
-        value=float(len(holes)),
-        bound=0.0,
-        values={"holes": names, "first": holes[0].model_dump() if holes else None},
-        evidence=(source,),
-        more=_fix("add benchmarks", modes=names) if holes else None,
-    )
+    values = {"holes": names, "first": holes[0].model_dump() if holes else None}
+    more = _fix("add benchmarks", modes=names) if holes else None
+    of = {"values": values, "evidence": (source,), "more": more}
+    return _clause("coverage", not holes, value=float(len(holes)), bound=0.0, **of)
 
 
 def scaling_clause(found: ForecastFacts, least_effect: float, unit: str) -> Clause:
     """Check whether the calibrated lower bound of the gain at the target scale reaches the least effect."""
-    shared: dict[str, Any] = {"name": "target scale", "type": "scaling", "unit": unit, "evidence": found.sources}
-    values: dict[str, Any] = {"least": least_effect}
+    of: dict[str, Any] = {"name": "target scale", "unit": unit, "evidence": found.sources}
     if found.gain is None:
-        values = {**values, "problem": found.problem}
+        values: dict[str, Any] = {"least": least_effect, "problem": found.problem}
         more = _fix("other scales")
-        return Clause(**shared, verdict="undecided", reason="no forecast", values=values, more=more)
+        return _clause("scaling", "undecided", reason="no forecast", value=None, values=values, more=more, **of)
     low, value = found.gain
     verdict: GateVerdict = "pass" if low >= least_effect else "fail" if value < least_effect else "undecided"
-    return Clause(
-        **shared,
-        verdict=verdict,
-        reason=verdict,
-        value=low,
-        bound=least_effect,
-        values={**values, "expected": value},
-        more=None if verdict == "pass" else _fix("scale between"),
-    )
+    of["more"] = None if verdict == "pass" else _fix("scale between")
+    values = {"least": least_effect, "expected": value}
+    return _clause("scaling", verdict, value=low, bound=least_effect, values=values, **of)
 
 
 def plan_clause(rule: PlanRule, plan: PlanFacts) -> Clause:
     """Check whether the plan's simulation is on time and in budget often enough."""
-    is_met = plan.on_time >= rule.p_on_time and plan.in_budget >= rule.p_in_budget
-    return Clause(
-        name="plan",
-        type="plan",
-        **_met(is_met),
-        value=min(plan.on_time - rule.p_on_time, plan.in_budget - rule.p_in_budget),
-        bound=0.0,
-        values={
-            "on_time": plan.on_time,
-            "in_budget": plan.in_budget,
-            "least_on_time": rule.p_on_time,
-            "least_in_budget": rule.p_in_budget,
-            "decision": dict(plan.decision),
-        },
-        evidence=(plan.source,),
-        more=None if is_met else _fix("other plan"),
-    )
+    margin = min(plan.on_time - rule.p_on_time, plan.in_budget - rule.p_in_budget)
+    values = {
+        "on_time": plan.on_time,
+        "in_budget": plan.in_budget,
+        "least_on_time": rule.p_on_time,
+        "least_in_budget": rule.p_in_budget,
+        "decision": dict(plan.decision),
+    }
+    more = None if margin >= 0.0 else _fix("other plan")
+    return _clause("plan", margin >= 0.0, value=margin, bound=0.0, values=values, evidence=(plan.source,), more=more)
 
 
 def budget_clause(facts: Facts) -> Clause:
     """Check whether both arms stayed within the campaign's budget."""
     is_met = facts.spent_s <= facts.budget_s
-    return Clause(
-        name="budget",
-        type="budget",
-        **_met(is_met),
-        value=facts.spent_s / 3600,
-        bound=facts.budget_s / 3600,
-        unit="device-hours",
-        more=None if is_met else _fix("larger budget"),
-    )
+    of = {"unit": "device-hours", "more": None if is_met else _fix("larger budget")}
+    return _clause("budget", is_met, value=facts.spent_s / 3600, bound=facts.budget_s / 3600, **of)
 
 
 def condition_clause(condition: Condition, facts: Facts) -> Clause:
@@ -579,28 +499,8 @@ def condition_clause(condition: Condition, facts: Facts) -> Clause:
         case RateCondition():
             return rate_clause(condition.benchmark, condition.max_rate, facts)
         case SpentCondition():
-            return Clause(
-                name="spent",
-                type="spent",
-                **_met(facts.spent_s > condition.device_hours * 3600),
-                value=facts.spent_s / 3600,
-                bound=condition.device_hours,
-                unit="device-hours",
-            )
-
-
-def _met(is_met: bool) -> dict[str, Any]:
-    """Return verdict and reason of a clause that holds or does not."""
-    verdict = "pass" if is_met else "fail"
-    return {"verdict": verdict, "reason": verdict}
-
-
-def _fix(code: str, **values: Any) -> MoreEvidence:
-    return MoreEvidence(what=Statement(code=code, values=values))
-
-
-def _tree(statement: Statement | None) -> dict[str, Any] | None:
-    return None if statement is None else {"code": statement.code, "values": statement.values}
+            spent, bound = facts.spent_s / 3600, condition.device_hours
+            return _clause("spent", spent > bound, value=spent, bound=bound, unit="device-hours")
 
 
 def _gathered(fact: FactT | None) -> FactT:

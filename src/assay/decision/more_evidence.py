@@ -235,9 +235,14 @@ def _new_outcomes(
 
 def _new_campaign(facts: Facts, seeds: int, chances: OutcomeProbabilities, items: Mapping[str, int]) -> MoreEvidence:
     most = [facts.most_items[name] for name in items if name in facts.most_items]
-    values = {"seeds": seeds, "items": dict(items), "most": min(most, default=None)}
+    values: dict[str, Any] = {"seeds": seeds}
+    if items:
+        values["items"] = dict(items)
+    if most:
+        values["most"] = min(most)
+    code = "campaign of rows" if most else "campaign of items" if items else "new campaign"
     return MoreEvidence(
-        what=Statement(code="new campaign", values=values),
+        what=Statement(code=code, values=values),
         num_seeds=seeds,
         device_s=seeds * facts.pair_s,
         probability=float(chances.to_scale),

@@ -7,7 +7,7 @@ Numbers decide; words may change. No code reads a sentence.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from string import Formatter
 from typing import Any
 
@@ -99,40 +99,42 @@ class _Words(Formatter):
         self._unit = unit
 
     def format_field(self, value: Any, format_spec: str) -> str:
+        if format_spec.startswith("?"):
+            return format_spec[1:] if value else ""
         if value is None:
             return "unknown"
-        match format_spec:
-            case "effect":
-                return effect_text(value, self._unit)
-            case "size":
-                return effect_text(abs(value), self._unit, signed=False)
-            case "bound":
-                return bound_text(value, self._unit)
-            case "side":
-                return side_text(value, self._unit)
-            case "interval":
-                return interval_words(Estimate.model_validate(value), self._unit)
-            case "chance":
-                return chance_text(value)
-            case "rate":
-                return rate_text(value)
-            case "percent":
-                return f"{100 * value:.4g}%"
-            case "share":
-                return percent_text(value)
-            case "factors":
-                return " + ".join(f"{name}={factor}" for name, factor in value.items())
-            case "hours":
-                return device_time_text(3600 * value)
-            case "statement":
-                return statement_text(Statement.model_validate(value))
-            case "and" | "or":
-                return f" {format_spec} ".join(map(str, value))
-            case "list":
-                return ", ".join(map(str, value))
         if format_spec.startswith("# "):
             return number_of(value, format_spec[2:])
-        return str(super().format_field(value, format_spec))
+        kind = _KINDS.get(format_spec)
+        return kind(value, self._unit) if kind is not None else str(super().format_field(value, format_spec))
+
+
+_KINDS: Mapping[str, Callable[[Any, str], str]] = {
+    "effect": effect_text,
+    "size": lambda value, unit: effect_text(abs(value), unit, signed=False),
+    "bound": bound_text,
+    "side": side_text,
+    "interval": lambda value, unit: interval_words(Estimate.model_validate(value), unit),
+    "effects": lambda value, _: ", ".join(map(_effect_on_text, value)),
+    "above": lambda value, _: "below" if value < 0.0 else "above",
+    "chance": lambda value, _: chance_text(value),
+    "rate": lambda value, _: rate_text(value),
+    "percent": lambda value, _: f"{100 * value:.4g}%",
+    "share": lambda value, _: percent_text(value),
+    "factors": lambda value, _: " + ".join(f"{name}={factor}" for name, factor in value.items()),
+    "hours": lambda value, _: device_time_text(3600 * value),
+    "times as many": lambda value, _: f"{value} times as many" if value > 1 else "as many",
+    "items": lambda value, _: " and ".join(f"{count:,} of {name}" for name, count in value.items()),
+    "draws": lambda value, _: " and ".join(map(_draws_text, value)),
+    "columns": lambda value, _: ", ".join(f"{name} by {column or 'row'}" for name, column in value.items()),
+    "seeds": lambda value, _: f"seed{'s' if len(value) > 1 else ''} {', '.join(map(str, value))}",
+    "did": lambda value, _: _did(value),
+    "count": lambda value, _: str(len(value)),
+    "and": lambda value, _: " and ".join(map(str, value)),
+    "list": lambda value, _: ", ".join(map(str, value)),
+    "statement": lambda value, _: statement_text(Statement.model_validate(value)),
+}
+"""Kinds of quantities; `{flag:?text}` is the text if the flag is set, `{number:# item}` a number of items."""
 
 
 def filled(text: str, values: Mapping[str, Any], unit: str = "") -> str:
@@ -145,49 +147,7 @@ def filled(text: str, values: Mapping[str, Any], unit: str = "") -> str:
 
 def statement_text(statement: Statement) -> str:
     """Return the words of a statement."""
-    values = statement.values
-    match statement.code:  # those whose length depends on their values
-        case "new campaign" if values["items"]:
-            counts = [f"{count:,} of {name}" for name, count in values["items"].items()]
-            counts[0] = counts[0].replace(" of ", " items of ", 1)
-            most = f" (held-out rows, of about {values['most']:,} that there are)" if values["most"] else ""
-            seeds = number_of(values["seeds"], "fresh seed")
-            return f"a new campaign with {seeds}, on {' and '.join(counts)}{most} and the same gates"
-        case "new rows":
-            return f"new rows: {' and '.join(map(_draws_text, values['draws']))}"
-        case "lower on" | "higher on" | "no difference":
-            return f"{_STATEMENTS[statement.code]} on {', '.join(map(_effect_on_text, values['effects']))}."
-        case "clusters differ":
-            columns = ", ".join(f"{name} by {column or 'row'}" for name, column in values["columns"].items())
-            return f"{columns}: only the noise of rows that both contain counts as shared."
-        case "lower with seeds" | "higher with seeds":
-            plural = "s" if len(values["seeds"]) > 1 else ""
-            return filled(f"{_STATEMENTS[statement.code]} with seed{plural} {{seeds:list}}.", values)
-        case "could be missed" if values["least"] is None:
-            return "Any true gain could have been missed: its variance is unknown."
-        case "could be missed" if is_beyond(values["least"], values["unit"]):
-            return "Any true gain could have been missed: this design finds none that a share can have."
-        case "outlier seed":
-            side = "below" if values["distance"] < 0.0 else "above"
-            trim = " A campaign that declares a trimmed mean goes by the others." if values["can_trim"] else ""
-            return filled(_STATEMENTS[statement.code], {**values, "side": side, "trim": trim})
-        case "runs warned":
-            return filled(_STATEMENTS[statement.code], {**values, "did": _did(values["rule"])})
-        case "no more evidence":
-            items = f"{values['factor']} times as many items" if values["factor"] > 1 else "as many items"
-            used_up = ", and the dataset has no more" if values["is_used_up"] else ""
-            return filled(_STATEMENTS[statement.code], {**values, "on_items": items, "used_up": used_up})
-        case "smaller claim" | "larger claim":
-            items = f"{values['factor']} times as many items" if values["factor"] > 1 else "as many items"
-            return filled(_STATEMENTS[statement.code], {**values, "on_items": items})
-        case "items without failure":
-            apart = ", each in a cluster of its own" if values["is_clustered"] else ""
-            return filled(_STATEMENTS[statement.code], {**values, "apart": apart})
-        case "several changes":
-            return filled(_STATEMENTS[statement.code], {**values, "count": len(values["keys"])})
-        case "equal weights":
-            return filled(_STATEMENTS[statement.code], {**values, "count": len(values["seeds"])})
-    return filled(_STATEMENTS[statement.code], values)
+    return filled(_STATEMENTS[statement.code], statement.values)
 
 
 _STATEMENTS = {
@@ -196,15 +156,23 @@ _STATEMENTS = {
     "items": "{items:# more item} of {benchmark}, scored with the same checkpoints",
     "items or margin": "{items:# more item} of {benchmark}, more than the dataset has (about {most:,} if all of it "
     "were held out), or a wider margin",
-    "items without failure": "{items:# more item} of {benchmark}{apart}, without any further failure",
+    "items without failure": "{items:# more item} of {benchmark}{is_clustered:?, each in a cluster of its own}, "
+    "without any further failure",
     "differing items": "items of {benchmark} on which candidate and baseline differ",
     "wider margin": "a wider margin: seeds vary too much, and {seeds} would not suffice",
     "campaign of seeds": "a new campaign with {seeds} seeds or more: seeds vary too much",
     "new campaign": "a new campaign with {seeds:# fresh seed} and the same gates",
-    "no more evidence": "not more seeds or items ({seeds} seeds on {on_items} would hardly do{used_up}), but",
+    "campaign of items": "a new campaign with {seeds:# fresh seed} on more items and the same gates: {items:items}",
+    "campaign of rows": "a new campaign with {seeds:# fresh seed} on more held-out rows and the same gates: "
+    "{items:items}, of about {most:,} that there are",
+    "no more evidence": "not more seeds or items ({seeds} seeds on {factor:times as many} items would hardly "
+    "do{is_used_up:?, and the dataset has no more}), but",
     "smaller clusters": "smaller clusters: one of the {clusters:,} of {benchmark} holds {share:.0%} of its items",
-    "smaller claim": "a smaller claim that {seeds} seeds on {on_items} would show: a gain of {gain:bound}",
-    "larger claim": "a larger claim that {seeds} seeds on {on_items} would rule out: a gain of {gain:bound}",
+    "new rows": "new rows: {draws:draws}",
+    "smaller claim": "a smaller claim that {seeds} seeds on {factor:times as many} items would show: a gain of "
+    "{gain:bound}",
+    "larger claim": "a larger claim that {seeds} seeds on {factor:times as many} items would rule out: a "
+    "gain of {gain:bound}",
     "wider margins": "a wider margin of {benchmarks:and}",
     "another measure": "another way to measure",
     "find loss": "find the cause with 'assay runs audit {run_id}', and train the run again",
@@ -234,6 +202,7 @@ _STATEMENTS = {
     "score there is not as much to gain.",
     # risks
     "could be missed": "A true gain below {least:size} could have been missed.",
+    "any could be missed": "Any true gain could have been missed: this design finds none that is possible.",
     "no guardrail": "No guardrail is declared: harm on other benchmarks would go unnoticed.",
     "no coverage": "No coverage is declared: a failure mode without a benchmark would go unnoticed.",
     "no target scale": "The gain was measured at this scale only; the gain at the target scale is unknown.",
@@ -246,24 +215,26 @@ _STATEMENTS = {
     "few seeds": "{seeds:# seed}: the variance between seeds is itself uncertain.",
     "items left out": "{benchmark}: not all runs scored {items:# item}, which are left out for all of them.",
     # dissent
-    "lower on": "Lower than the baseline",
-    "higher on": "Higher than the baseline",
-    "no difference": "No difference is seen",
-    "lower with seeds": "Lower than the baseline",
-    "higher with seeds": "Higher than the baseline",
+    "lower on": "Lower than the baseline on {effects:effects}.",
+    "higher on": "Higher than the baseline on {effects:effects}.",
+    "no difference": "No difference is seen on {effects:effects}.",
+    "lower with seeds": "Lower than the baseline with {seeds:seeds}.",
+    "higher with seeds": "Higher than the baseline with {seeds:seeds}.",
     "calibration alone": "The gain is in likelihood, and not seen in ranking ({effect:interval}): it may be "
     "calibration alone, which a temperature fitted on held-out rows gives without training.",
     # warnings
-    "several changes": "candidate '{candidate}' changes {count} keys at once ({keys:list}): its effect cannot be "
+    "several changes": "candidate '{candidate}' changes {keys:count} keys at once ({keys:list}): its effect cannot be "
     "credited to any one of them. Make a candidate of each.",
     "guardrail at zero": "{benchmark} is 0 on every item for both sides: it cannot get worse, so it guards nothing.",
-    "outlier seed": "{arm} with seed {seed} scores {distance:size} {side} the mean of its other seeds, more than these "
-    "scatter: one run that crashed or was lucky, or an arm that scatters more, decides this comparison.{trim}",
-    "equal weights": "{arm} with seeds {seeds:and} ended with the same weights: that is one run, counted {count} "
-    "times.",
+    "outlier seed": "{arm} with seed {seed} scores {distance:size} {distance:above} the mean of its other seeds, "
+    "more than these scatter: one run that crashed or was lucky, or an arm that scatters more, decides this comparison."
+    "{can_trim:? A campaign that declares a trimmed mean goes by the others.}",
+    "clusters differ": "{columns:columns}: only the noise of rows that both contain counts as shared.",
+    "equal weights": "{arm} with seeds {seeds:and} ended with the same weights: that is one run, counted "
+    "{seeds:count} times.",
     "underdispersed seeds": "the gains of the {seeds} seeds scatter less than the noise of their own items implies: "
     "the runs may share more than the recipe, and are then worth fewer than they are.",
-    "runs warned": "{warned} of {runs:# run} of {arm} {did}; with seed {seed}, {text}",
+    "runs warned": "{warned} of {runs:# run} of {arm} {rule:did}; with seed {seed}, {text}",
     "models without input": "{models} of {of} models predict the same for every row, so this says little of the "
     "change.",
     # sealed holdouts
