@@ -66,4 +66,4 @@ def test_model_based_classify_agrees_with_the_reference():
             eval_type=case["eval_type"],
             match_rule=case["match_fn"] or "starts_or_endswith",
         )
-        assert (found.choice, found.score) == (case["choice"], case["score"]), case
+        assert found == (case["choice"], case["score"]), case

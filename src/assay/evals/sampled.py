@@ -181,20 +181,19 @@ class _ModelGraded:
         if (failure := judge_failure(verdict)) is not None:
             return ItemScore(item_id, item_id, None, failure=failure)
         assert isinstance(verdict, Completion), verdict
-        found = judgement(
+        choice, score = judgement(
             verdict.text,
             self._spec,
             choices,
             eval_type=args.get("eval_type"),
             match_rule=args.get("match_fn") or "starts_or_endswith",
         )
-        details: dict[str, Any] = {"choice": found.choice}
+        details: dict[str, Any] = {"choice": choice}
         if args.get("metaeval") and "choice" in sample:
-            details["metascore"] = float(found.choice == sample["choice"])
-        score = found.score
+            details["metascore"] = float(choice == sample["choice"])
         if score is None:
             # A spec without scores only counts its choices; the score is then whether the judge made one.
-            score = float(found.choice in choices)
+            score = float(choice in choices)
         text = "\n".join(outputs.values()) or None
         reasons = [completion.finish_reason for completion in sampled]
         return ItemScore(

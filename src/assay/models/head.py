@@ -21,15 +21,15 @@ DEFAULT_CHUNK_NUMBERS = 1 << 27
 """On a GPU: large enough to keep it busy. Changing it changes the bits."""
 
 
-class HeadScores(NamedTuple):
-    """The head's scores of each target."""
+class TokenScores(NamedTuple):
+    """Scores of target tokens, of one shape; 0 for tokens that are not scored."""
 
-    logprobs: Float[Tensor, "token"]
-    """In nats."""
-    entropies: Float[Tensor, "token"]
+    logprobs: Float[Tensor, "..."]
+    """Log-probability of the token, in nats."""
+    entropies: Float[Tensor, "..."]
     """Entropy of the predicted distribution, in nats."""
-    is_argmax: Bool[Tensor, "token"]
-    """True if no other entry has a higher probability."""
+    is_argmax: Bool[Tensor, "..."]
+    """True if no other token is more probable."""
 
 
 def head_scores(
@@ -37,12 +37,12 @@ def head_scores(
     weight: Float[Tensor, "entry width"],
     bias: Float[Tensor, "entry"] | None,
     targets: Int[Tensor, "token"],
-) -> HeadScores:
+) -> TokenScores:
     """Return the scores of the targets; logprobs and entropies have gradients."""
     kind = states.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
-    scores: HeadScores = _Head.apply(states, weight, bias, targets, dtype)  # type: ignore[no-untyped-call]
-    return HeadScores(*scores)
+    scores: TokenScores = _Head.apply(states, weight, bias, targets, dtype)  # type: ignore[no-untyped-call]
+    return TokenScores(*scores)
 
 
 class _Head(torch.autograd.Function):

@@ -31,12 +31,11 @@ def lean_transformers() -> Iterator[None]:
     hides_scipy = "scipy" not in sys.modules
     if hides_scipy:
         sys.modules["scipy"] = None  # type: ignore[assignment]  # import machinery reports it as not installed
-    finder = _Finder()
-    sys.meta_path.insert(0, finder)
+    sys.meta_path.insert(0, _Reader)
     try:
         yield
     finally:
-        sys.meta_path.remove(finder)
+        sys.meta_path.remove(_Reader)
         if hides_scipy:
             del sys.modules["scipy"]
         looked: Any = getattr(sys.modules.get(READER), "is_scipy_available", None)
@@ -44,19 +43,17 @@ def lean_transformers() -> Iterator[None]:
             looked.cache_clear()  # a model loaded later may need SciPy
 
 
-class _Finder:
-    """Finds the module in which transformers reads its model files."""
+class _Reader(SourceFileLoader):
+    """Finds and loads the module in which transformers reads its model files."""
 
-    @staticmethod
-    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG004
+    @classmethod
+    def find_spec(cls, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG003
         spec = PathFinder.find_spec(name, path) if name == READER else None
         if spec is None or spec.origin is None:
             return None
-        spec.loader = _Loader(name, spec.origin)
+        spec.loader = cls(name, spec.origin)
         return spec
 
-
-class _Loader(SourceFileLoader):
     def exec_module(self, module: ModuleType) -> None:
         super().exec_module(module)
         cache_file = Path(cache_from_source(__file__)).with_suffix(".models.json")

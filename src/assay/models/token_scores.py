@@ -6,7 +6,7 @@ Rows are padded on the right, so causal attention needs no mask; or several rows
 ids that restart at 0.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,21 +15,10 @@ from assay.base.errors import ConfigError
 from assay.base.shapes import Bool, Float, Int
 from assay.models.causal import build_causal
 from assay.models.causal_config import NewCausalConfig, PretrainedCausalConfig
-from assay.models.head import head_scores
+from assay.models.head import TokenScores, head_scores
 
 TOLERANCE = 1e-3
 """Largest difference, in nats, between two computations of the same logprobs; a different head exceeds it."""
-
-
-class TokenScores(NamedTuple):
-    """Scores of each token but the first, [row, token - 1]; 0 for tokens that are not scored."""
-
-    logprobs: Float[Tensor, "row target"]
-    """Log-probability of the token, in nats."""
-    entropies: Float[Tensor, "row target"]
-    """Entropy of the predicted distribution, in nats."""
-    is_argmax: Bool[Tensor, "row target"]
-    """True if no other token is more probable."""
 
 
 class CausalNetwork(nn.Module):
@@ -48,7 +37,9 @@ class CausalNetwork(nn.Module):
         *,
         temperature: float = 1.0,
     ) -> TokenScores:
-        """Return the scores of the tokens marked by `scored`, or of all; the head computes nothing for other tokens.
+        """Return the scores of each token but the first, [row, token - 1]: of those marked by `scored`, or of all.
+
+        The head computes nothing for other tokens.
 
         `position_ids` are needed for packed rows: they restart at each row. Logits are divided by `temperature`.
         """

@@ -14,7 +14,6 @@ System call numbers depend on the processor; for an unknown processor there is n
 import struct
 import sys
 from collections.abc import Mapping
-from typing import NamedTuple
 
 FENCE = frozenset({"files", "calls"})
 """The parts of the fence: Landlock (files) and seccomp (system calls)."""
@@ -84,13 +83,8 @@ _FCNTL = (0, 1, 2, 3, 4, 1030, 1032)  # duplicate, flags, pipe size; no locks, o
 _IOCTL = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)  # is a terminal; bytes to read; flags
 
 
-class _Processor(NamedTuple):
-    abi: int
-    """The kernel's AUDIT_ARCH_... constant."""
-    column: int
-
-
-_PROCESSORS = {"x86_64": _Processor(0xC000003E, 0), "aarch64": _Processor(0xC00000B7, 1)}
+_PROCESSORS = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
+"""The kernel's AUDIT_ARCH_... constant, and the column of the numbers above."""
 
 _Instruction = tuple[int, int, int, int]
 """(code, instructions to skip if true, if false, constant)."""
@@ -101,24 +95,24 @@ def filter_program(machine: str) -> bytes | None:
 
     None for 32-bit processes too, which use another ABI.
     """
-    processor = _PROCESSORS.get(machine)
-    if processor is None or sys.maxsize < 1 << 32:
+    if machine not in _PROCESSORS or sys.maxsize < 1 << 32:
         return None
-    program: list[_Instruction] = [(_LOAD, 0, 0, _ABI), (_IF_EQUAL, 1, 0, processor.abi), _returned(_END_PROCESS)]
+    abi, column = _PROCESSORS[machine]
+    program: list[_Instruction] = [(_LOAD, 0, 0, _ABI), (_IF_EQUAL, 1, 0, abi), _returned(_END_PROCESS)]
     program += [(_LOAD, 0, 0, _NUMBER), (_IF_AT_LEAST, 0, 1, _X32), _returned(_END_PROCESS)]
-    for number in _numbers(_CALLS, processor):
+    for number in _numbers(_CALLS, column):
         program += [(_IF_EQUAL, 0, 1, number), _returned(_ALLOW)]
-    for number in _numbers(_DOES_WITHOUT, processor):
+    for number in _numbers(_DOES_WITHOUT, column):
         program += [(_IF_EQUAL, 0, 1, number), _returned(_NO_SUCH_CALL)]
     for name, check in _checks().items():
-        if (number_here := _ONLY_WITH[name][processor.column]) is not None:
+        if (number_here := _ONLY_WITH[name][column]) is not None:
             program += [(_IF_EQUAL, 0, len(check), number_here), *check]
     program += [(_IF_AT_LEAST, 0, 1, _LAST_KNOWN + 1), _returned(_NO_SUCH_CALL), _returned(_DENY)]
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
 
 
-def _numbers(calls: Mapping[str, tuple[int, int | None]], processor: _Processor) -> list[int]:
-    return [number for call in calls.values() if (number := call[processor.column]) is not None]
+def _numbers(calls: Mapping[str, tuple[int, int | None]], column: int) -> list[int]:
+    return [number for call in calls.values() if (number := call[column]) is not None]
 
 
 def _checks() -> dict[str, list[_Instruction]]:

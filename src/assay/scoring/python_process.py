@@ -15,8 +15,9 @@ One child grades many samples, and is stopped (SIGSTOP) between them. Every requ
 reply must repeat. A child that writes unrequested output, ends, or has more threads than after loading its source is
 replaced before the next sample.
 
-If a child ends without a reply (killed from outside, out of memory, or by itself), the sample is graded again in a
-new process, at most `MAX_PROCESSES` times.
+While a reply is awaited, the child is checked every `LOOK_S` seconds, so neither a full pipe nor a line without end
+blocks the parent. If a child ends without a reply (killed from outside, out of memory, or by itself), the sample is
+graded again in a new process, at most `MAX_PROCESSES` times.
 """
 
 import ast
@@ -26,6 +27,7 @@ import math
 import os
 import platform
 import secrets
+import select
 import signal
 import subprocess
 import sys
@@ -33,14 +35,13 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from assay.base.errors import ConfigError
 from assay.scoring import python_child
 from assay.scoring.grade import Grade, ItemFailure
-from assay.scoring.python_channel import Channel, UnexpectedOutputError
 from assay.scoring.python_fence import FENCE, filter_program
 
 HOW_TO_TRUST = (
@@ -53,6 +54,9 @@ MAX_PROCESSES: Mapping[str, int] = {"python_grader_server_error": 3, "python_gra
 """Attempts at one sample if processes end without a reply: by themselves, or killed from outside."""
 MAX_PAUSE_S = 0.5
 """Maximum pause before the next attempt, in which exhausted memory may become free."""
+MAX_REPLY_BYTES = 1 << 20
+LOOK_S = 0.05
+_CHUNK_BYTES = 1 << 16
 SETTLE_S = 0.02
 """Time for threads to end after a reply, before they count as left behind."""
 WARN_INTERVAL_S = 60.0
@@ -123,7 +127,12 @@ class PythonProcess:
             has_graded = self._child is not None
             try:
                 return self._graded(sample, item)
-            except _ProcessEndedError as error:
+            except _NoResultError as error:
+                if not error.has_ended:
+                    # An earlier sample in the same process may have caused this.
+                    if error.is_of_process and has_graded:
+                        continue
+                    return Grade(None, error.failure)
                 self._warn(str(error))
                 num_ended[kind := error.failure.kind] += 1
                 if num_ended[kind] == (most := MAX_PROCESSES[kind]):
@@ -131,10 +140,6 @@ class PythonProcess:
                     return Grade(None, error.failure._replace(text=text))
                 if kind == "python_grader_killed":
                     time.sleep(min(MAX_PAUSE_S, 0.01 * 2 ** num_ended[kind]))
-            except _NoResultError as error:
-                # An earlier sample in the same process may have caused this.
-                if not (error.is_of_process and has_graded):
-                    return Grade(None, error.failure)
 
     def _warn(self, text: str) -> None:
         """Log processes that ended without a reply, at most once a minute."""
@@ -159,7 +164,7 @@ class PythonProcess:
         try:
             self._child = _Child(self._limits, self._fence)
         except OSError as error:
-            raise _ProcessEndedError("python_grader_killed", f"no process was started ({error})") from error
+            raise _NoResultError("python_grader_killed", f"no process was started ({error})", has_ended=True) from error
         if missing := self._child.install_fence():
             self.close()
             raise ConfigError(
@@ -178,15 +183,13 @@ class PythonProcess:
 
 
 class _NoResultError(Exception):
-    def __init__(self, kind: Any, text: str, *, is_of_process: bool = False) -> None:
-        """`is_of_process` is set if samples graded earlier in the same process may be the cause."""
+    def __init__(self, kind: Any, text: str, *, is_of_process: bool = False, has_ended: bool = False) -> None:
+        """`is_of_process` is set if samples graded earlier in the same process may be the cause; `has_ended` if the
+        process ended without a reply, which is no evidence about the sample."""
         super().__init__(text)
         self.failure = ItemFailure(kind, text)
         self.is_of_process = is_of_process
-
-
-class _ProcessEndedError(_NoResultError):
-    """Raised if a process ends without a reply, which is no evidence about the sample."""
+        self.has_ended = has_ended
 
 
 class _Child:
@@ -205,7 +208,14 @@ class _Child:
             cwd=self._folder.name,
             start_new_session=True,
         )
-        self._channel = Channel(self._process)
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._in, self._out = self._process.stdin.fileno(), self._process.stdout.fileno()
+        os.set_blocking(self._in, False)
+        os.set_blocking(self._out, False)
+        self._readable, self._writable = select.poll(), select.poll()
+        self._readable.register(self._out, select.POLLIN)
+        self._writable.register(self._in, select.POLLOUT)
+        self._next_look_s = 0.0
         self._num_threads_of_source: float = math.inf
 
     def install_fence(self) -> list[str]:
@@ -227,7 +237,7 @@ class _Child:
     def is_reusable(self) -> bool:
         """Return whether the child may grade the next sample: no stray output, no leftover threads, enough CPU time."""
         return not (
-            self._channel.has_output()
+            self._has_output()
             or self._num_threads() > self._num_threads_of_source
             or self._cpu_s() > self._limits.lifetime_s - 2 * self._limits.seconds
         )
@@ -262,10 +272,9 @@ class _Child:
                 raise _NoResultError("python_grader_server_error", f"the grader has more than {limits.threads} threads")
 
         self._signal(signal.SIGCONT)
-        try:
-            line = self._channel.exchange(json.dumps({"of": name, **request}).encode(), look)
-        except UnexpectedOutputError:
-            line = b""
+        self._next_look_s = time.monotonic() + LOOK_S
+        is_sent = self._send(json.dumps({"of": name, **request}).encode() + b"\n", look)
+        line = self._receive(look) if is_sent else None
         if line is None:
             raise self._ended()
         # The line may be anything, because the grader can write to the pipe.
@@ -277,6 +286,42 @@ class _Child:
         text = "the grader wrote to the result channel itself"
         raise _NoResultError("python_grader_server_error", text, is_of_process=True)
 
+    def _has_output(self) -> bool:
+        """Return whether the child wrote something unrequested, or has ended."""
+        return bool(self._readable.poll(0))
+
+    def _send(self, line: bytes, look: Callable[[], None]) -> bool:
+        rest = memoryview(line)
+        while rest:
+            try:
+                rest = rest[os.write(self._in, rest) :]
+            except BlockingIOError:
+                self._writable.poll(LOOK_S * 1000)
+                self._look_if_due(look)
+            except BrokenPipeError:
+                return False
+        return True
+
+    def _receive(self, look: Callable[[], None]) -> bytes | None:
+        """Return the reply line; None if the child ended or its line is too long, empty if it wrote more than one."""
+        found = bytearray()
+        while b"\n" not in found:
+            if len(found) > MAX_REPLY_BYTES:
+                return None
+            if self._readable.poll(LOOK_S * 1000):
+                chunk = os.read(self._out, _CHUNK_BYTES)
+                if not chunk:
+                    return None
+                found += chunk
+            self._look_if_due(look)
+        line, _, more = bytes(found).partition(b"\n")
+        return b"" if more else line
+
+    def _look_if_due(self, look: Callable[[], None]) -> None:
+        if (now_s := time.monotonic()) >= self._next_look_s:
+            look()
+            self._next_look_s = now_s + LOOK_S
+
     def _ended(self) -> _NoResultError:
         try:
             code = self._process.wait(2.0)
@@ -285,7 +330,7 @@ class _Child:
             return _NoResultError("python_grader_server_error", text, is_of_process=True)
         how = f"signal {_signal_name(-code)}" if code < 0 else f"exit code {code}"
         kind = "python_grader_killed" if -code in KILL_SIGNALS else "python_grader_server_error"
-        return _ProcessEndedError(kind, f"the grader's process ended ({how})")
+        return _NoResultError(kind, f"the grader's process ended ({how})", has_ended=True)
 
     def _cpu_s(self) -> float:
         with suppress(OSError):

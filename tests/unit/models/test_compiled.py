@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from assay.models.causal_config import NewCausalConfig
 from assay.models.compiled import compile_layers, disable_compiled_layers, eager_layers
 from assay.models.token_scores import CausalNetwork
-from assay.training.trainer.numerics import digest_of_tensors
+from assay.training.numerics import digest_of_tensors
 from language_rows import VOCABULARY, small_model
 from variants import soaked
 

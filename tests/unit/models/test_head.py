@@ -10,17 +10,17 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from assay.models import head
-from assay.models.head import HeadScores, head_scores
+from assay.models.head import TokenScores, head_scores
 
 WIDTH, ENTRIES = 5, 37
 
 
-def whole(states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> HeadScores:
+def whole(states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> TokenScores:
     """What autograd makes of the definition."""
     log_chances = torch.nn.functional.linear(states, weight, bias).log_softmax(-1)
     of_targets = log_chances.gather(1, targets[:, None])[:, 0]
     entropies = -(log_chances.exp() * log_chances).sum(-1)
-    return HeadScores(of_targets, entropies, log_chances.argmax(-1) == targets)
+    return TokenScores(of_targets, entropies, log_chances.argmax(-1) == targets)
 
 
 def inputs(num_tokens: int, *, has_bias: bool, seed: int) -> list[Any]:

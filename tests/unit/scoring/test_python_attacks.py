@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from assay.scoring import python_channel, python_process
+from assay.scoring import python_process
 from assay.scoring.grade import Grade
 from assay.scoring.python_fence import FENCE
 from assay.scoring.python_process import Limits, PythonProcess
@@ -376,7 +376,7 @@ def test_a_forged_answer_counts_where_questions_have_no_secret_name(
     ahead = WRITE_LINE.format(line='\'{"of": "7", "score": 0.5}\\n\'')
     ahead = ahead.replace("return 0.25", "time.sleep(0.2)\nreturn 1")
     monkeypatch.setattr(secrets, "token_hex", lambda _: "7")
-    monkeypatch.setattr(python_channel.Channel, "has_output", lambda _: False)
+    monkeypatch.setattr(python_process._Child, "_has_output", lambda _: False)
     with closing(PythonProcess(GRADER, LIMITS)) as process:
         assert process.grade({}, {"body": ahead.replace("range(1, 9)", "range(3, 4)")}).score == 0.5
 
@@ -388,7 +388,7 @@ def test_bytes_that_come_without_end_hold_nobody_up(fenced: None) -> None:
 
 @pytest.mark.slow
 def test_bytes_that_come_without_end_hold_up_who_does_not_look(monkeypatch: pytest.MonkeyPatch, fenced: None) -> None:
-    monkeypatch.setattr(python_channel._Looking, "now_and_then", lambda _: None)
+    monkeypatch.setattr(python_process._Child, "_look_if_due", lambda *_: None)
     with closing(PythonProcess(GRADER, WIDE._replace(clock_s=1.0))) as process:
         failure = process.grade({}, {"body": DRIP}).failure
         assert failure is not None and failure.kind == "python_grader_server_error", "nobody looked"

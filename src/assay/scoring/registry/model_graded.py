@@ -6,7 +6,7 @@ The rules of version 3.0.1 are reproduced with one exception: there, the answer 
 
 import string
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from pydantic import ConfigDict
 
@@ -53,13 +53,6 @@ class ModelGradedSpec(FrozenConfig):
     """Template for each of several completions of one prompt."""
 
 
-class ModelGrade(NamedTuple):
-    """A judge's choice and its score."""
-
-    choice: str
-    score: float | None
-
-
 def choices_of(spec: ModelGradedSpec, num_completions: int) -> tuple[str, ...]:
     """Return the choices of a spec."""
     named = {
@@ -99,15 +92,15 @@ def judgement(
     *,
     eval_type: str | None,
     match_rule: MatchRule = "starts_or_endswith",
-) -> ModelGrade:
-    """Return the choice of the first matching line; of the last one if the judge reasons first."""
+) -> tuple[str, float | None]:
+    """Return the judge's choice with its score: that of the first matching line, or of the last if it reasons first."""
     parsed_as = spec.eval_type or eval_type
     if parsed_as is None:
         raise ConfigError(
             "neither the eval nor its modelgraded spec names an eval_type, so the judge's output cannot be parsed."
         )
     choice = choice_in(completion, choices, last_first=parsed_as.startswith("cot_classify"), match_rule=match_rule)
-    return ModelGrade(choice, _score(choice, choices, spec.choice_scores))
+    return choice, _score(choice, choices, spec.choice_scores)
 
 
 def choice_in(completion: str, choices: Sequence[str], *, last_first: bool, match_rule: MatchRule) -> str:

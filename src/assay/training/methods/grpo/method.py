@@ -29,8 +29,9 @@ from assay.inference.rollout import GenerationCancelledError, Prompt, Rollout
 from assay.models.causal_config import PretrainedCausalConfig
 from assay.models.config import checkpoint_path
 from assay.models.exporting import ExportOptions, save_model
+from assay.models.head import TokenScores
 from assay.models.lora import adapters_off
-from assay.models.token_scores import CausalNetwork, TokenScores
+from assay.models.token_scores import CausalNetwork
 from assay.records.exported_model import ModelForm
 from assay.records.phase import EnterPhase
 from assay.training.checkpoint.reward_cache import RewardCache

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from assay.base.shapes import Float64, Shaped
 from assay.data.loader.batch import MicroBatch
 from assay.models.exporting import ExportOptions, save_model
-from assay.models.token_scores import CausalNetwork, TokenScores
+from assay.models.head import TokenScores
+from assay.models.token_scores import CausalNetwork
 from assay.records.evaluation import TRAINED_TOKENS
 from assay.records.exported_model import ModelForm
 from assay.training.methods.sft.batch import sft_tensors, trained_tokens
