@@ -182,7 +182,7 @@ def test_killed_in_each_phase_of_a_step_a_run_ends_with_the_undisturbed_weights(
     run = create_run(Home.from_environment(), LoadedConfig(tree, {}), run_id="in-each-phase")
     sizes = (world_size,) * (len(kills) + 1)
     kill_and_resize(run, sizes, (parallel,) * len(sizes), plan)
-    assert [struck.fault for struck in have_struck(plan, Path(run.run_dir))] == [*plan.faults]
+    assert [fault for fault, _ in have_struck(plan, Path(run.run_dir))] == [*plan.faults]
     assert_as_if_nothing_had_happened(run, digest)
 
 

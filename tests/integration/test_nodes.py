@@ -14,7 +14,7 @@ import pytest
 
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
-from assay.elastic.faults import FaultPlan, Hang, Slow
+from assay.elastic.faults import FaultPlan, SignalFault, Slow
 from assay.elastic.nodes.group import NodeGroup
 from assay.elastic.supervisor import RestartPolicy, Supervisor
 from assay.launchers.launcher import resume_command
@@ -342,7 +342,7 @@ def test_a_follower_whose_lead_is_gone_says_so_and_leaves(new_tiny_run, start_fo
 def test_a_rank_that_hangs_on_another_node_is_named_with_its_stacks(new_tiny_run, start_follower) -> None:
     run, port = new_tiny_run(), free_port()
     start_follower(run, port)
-    hang = Hang(type="hang", rank=1, step=7)
+    hang = SignalFault(type="hang", rank=1, step=7)
     ended = Disturb(CommitLog(open_store(run.store_url)), [])
     nodes = led_nodes(run, port)
 

@@ -25,9 +25,8 @@ from assay.elastic.faults import (
     NO_FAULTS,
     DamageKind,
     FaultPlan,
-    Kill,
     PhaseOfLoop,
-    Terminate,
+    SignalFault,
     damage_file,
 )
 from assay.elastic.supervisor import RestartPolicy, Supervisor
@@ -68,7 +67,7 @@ def random_plan(
     """One kill in each attempt but the last, of any rank, in or soon after any phase of the loop."""
     rng = random.Random(seed)
     kills = [
-        Kill(
+        SignalFault(
             type="kill",
             attempt=attempt,
             rank=rng.randrange(world_size),
@@ -136,7 +135,7 @@ def test_random_kills_and_resizes_end_with_the_undisturbed_weights(seed, new_tin
 def test_sigterm_at_a_random_moment_ends_in_a_commit_or_a_clean_rollback(seed, new_tiny_run, undisturbed) -> None:
     rng = random.Random(seed)
     world_size, resumed_on = changing_sizes(rng, num_attempts=2)
-    stop = Terminate(
+    stop = SignalFault(
         type="terminate",
         rank=rng.randrange(world_size),
         step=rng.randint(1, KILLED_BY_STEP),

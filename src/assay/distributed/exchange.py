@@ -27,35 +27,43 @@ class Exchange:
         self._stages, self._rounds = iter(plan.stages), iter(own.rounds)
         # Slot -> (memory, first cell's offset in the buffer). This rank's blocks are added when they are done.
         self._slots: dict[int, tuple[Tensor, int]] = {}
+        self._error: BaseException | None = None
         memory_of_slots = like.new_empty(sum(map(self._width, own.receive_slots)))
         offset = 0
         for slot, cells in enumerate(own.receive_slots, start=len(own.blocks)):
             self._slots[slot] = (
                 memory_of_slots[offset : offset + self._width(cells)],
-                self._edges[cells.first],
+                self._edges[cells.start],
             )
             offset += self._width(cells)
 
     def begin(self, sums: SlotSums) -> None:
         """Run the next early stage with the sums that it needs; they are overwritten."""
-        self._set_sums(sums)
-        self._run_rounds(islice(self._rounds, next(self._stages)))
+        self._run(sums, islice(self._rounds, next(self._stages)))
 
     def finish(self, sums: SlotSums) -> None:
-        """Run the remaining rounds: the sum in slot `OWN` becomes the sum over the lanes of all ranks."""
-        self._set_sums(sums)
-        self._run_rounds(self._rounds)
+        """Run the remaining rounds: the sum in slot `OWN` becomes the sum over the lanes of all ranks.
 
-    def _set_sums(self, sums: SlotSums) -> None:
-        for slot, memory in sums.items():
-            self._slots[slot] = (memory, 0)
+        Raises the error of an early stage, if one failed.
+        """
+        self._run(sums, self._rounds)
+
+    def _run(self, sums: SlotSums, rounds: Iterable[ExchangeRound]) -> None:
+        if self._error is not None:
+            raise self._error
+        try:
+            self._slots |= {slot: (memory, 0) for slot, memory in sums.items()}
+            self._run_rounds(rounds)
+        except BaseException as error:
+            self._error = error
+            raise
 
     def _width(self, cells: Cells) -> int:
-        return self._edges[cells.stop] - self._edges[cells.first]
+        return self._edges[cells.stop] - self._edges[cells.start]
 
     def _view(self, slot: int, cells: Cells) -> Float[Tensor, "part"]:
         memory, begin = self._slots[slot]
-        return memory[self._edges[cells.first] - begin : self._edges[cells.stop] - begin]
+        return memory[self._edges[cells.start] - begin : self._edges[cells.stop] - begin]
 
     def _run_rounds(self, rounds: Iterable[ExchangeRound]) -> None:
         for sends, receives, additions in rounds:

@@ -32,11 +32,8 @@ OWN = 0
 """Slot of a rank's largest block; it receives the sum over all lanes."""
 
 
-class Cells(NamedTuple):
-    """A range of cells of the buffer."""
-
-    first: int
-    stop: int
+Cells = range
+"""Cells of the buffer."""
 
 
 class Part(NamedTuple):
@@ -58,9 +55,9 @@ class Addition(NamedTuple):
 class ExchangeRound(NamedTuple):
     """What one rank sends and receives at once, and then adds."""
 
-    sends: tuple[Part, ...]
-    receives: tuple[Part, ...]
-    additions: tuple[Addition, ...]
+    sends: list[Part]
+    receives: list[Part]
+    additions: list[Addition]
 
 
 class RankPlan(NamedTuple):
@@ -107,11 +104,7 @@ def exchange_plan(shares: LaneShares, *, early: bool = True) -> ExchangePlan:
     planner.gather_between()
     planner.gather_inside()
     ranks = tuple(
-        RankPlan(
-            rank_planner.blocks,
-            tuple(rank_planner.receive_slots),
-            tuple(open_round.frozen() for open_round in rank_planner.rounds),
-        )
+        RankPlan(rank_planner.blocks, tuple(rank_planner.receive_slots), tuple(rank_planner.rounds))
         for rank_planner in planner.rank_planners
     )
     plan = ExchangePlan(shares.num_lanes, planner.num_cells, ranks, tuple(planner.stages))
@@ -135,22 +128,13 @@ def early_positions(shares: LaneShares, rank: int) -> tuple[int, ...]:
     return tuple(reversed(positions))
 
 
-class _OpenRound(NamedTuple):
-    sends: list[Part]
-    receives: list[Part]
-    additions: list[Addition]
-
-    def frozen(self) -> ExchangeRound:
-        return ExchangeRound(tuple(self.sends), tuple(self.receives), tuple(self.additions))
-
-
 class _RankPlanner:
     """Builds the plan of one rank."""
 
     def __init__(self, blocks: tuple[LaneBlock, ...]) -> None:
         self.blocks = blocks
         self.receive_slots: list[Cells] = []
-        self.rounds: list[_OpenRound] = []
+        self.rounds: list[ExchangeRound] = []
         self.sums: dict[Cells, dict[_Node, int]] = {}
         """Cells of this rank -> slot of each sum that it has."""
 
@@ -206,8 +190,8 @@ class _Planner:
         self._nodes = nodes = shares.ranks_of_nodes
         self.rank_planners = [_RankPlanner(shares.blocks_of(rank)[::-1]) for rank in range(shares.world_size)]
         self.num_cells = len(nodes) * math.lcm(*map(len, nodes))
-        edges = sorted({edge for ranks in nodes for part in self._parts(ranks) for edge in part})
-        self._units = [Cells(*pair) for pair in pairwise(edges)]
+        edges = sorted({edge for ranks in nodes for part in self._parts(ranks) for edge in (part.start, part.stop)})
+        self._units = [range(*pair) for pair in pairwise(edges)]
         """Cells that have one responsible rank on each node."""
         self._node_sums = [
             _joined(node for rank in ranks for node in self.rank_planners[rank].own()) for ranks in nodes
@@ -218,7 +202,7 @@ class _Planner:
     def _parts(self, ranks: range) -> list[Cells]:
         """Return the cells of each rank of a node."""
         width = self.num_cells // len(ranks)
-        return [Cells(index * width, (index + 1) * width) for index in range(len(ranks))]
+        return [range(index * width, (index + 1) * width) for index in range(len(ranks))]
 
     def _inside(self) -> Iterator[list[tuple[int, int, Cells, Cells]]]:
         """Yield rounds of (sender, receiver, sender's cells, receiver's cells) within nodes."""
@@ -251,17 +235,17 @@ class _Planner:
 
     def _begin_round(self) -> None:
         for rank_planner in self.rank_planners:
-            rank_planner.rounds.append(_OpenRound([], [], []))
+            rank_planner.rounds.append(ExchangeRound([], [], []))
 
     def _holder(self, node: int, unit: Cells) -> int:
         """Return the rank of the node that is responsible for these cells."""
         ranks = self._nodes[node]
-        return ranks[unit.first * len(ranks) // self.num_cells]
+        return ranks[unit.start * len(ranks) // self.num_cells]
 
     def _share(self, unit: Cells, node: int) -> Cells:
         """Return the cells of a unit whose sum over all lanes is computed on this node."""
-        width = (unit.stop - unit.first) // len(self._nodes)
-        return Cells(unit.first + node * width, unit.first + (node + 1) * width)
+        width = (unit.stop - unit.start) // len(self._nodes)
+        return range(unit.start + node * width, unit.start + (node + 1) * width)
 
     def reduce_early(self) -> None:
         """Plan the early stages: all blocks but each rank's largest."""
@@ -302,7 +286,7 @@ class _Planner:
                 sums = self.rank_planners[rank].sums
                 handed[rank] = {node: sums[part].pop(node) for node in node_sums & sums[part].keys()}
                 for unit in self._units:
-                    if part.first <= unit.first < part.stop:
+                    if part.start <= unit.start < part.stop:
                         sums.setdefault(self._share(unit, number), {}).update(handed[rank])
         for pairs in self._between():
             for sender, receiver, _, cells in pairs:
@@ -350,21 +334,28 @@ def prove(plan: ExchangePlan) -> None:
         under_way: dict[tuple[int, int], deque[Symbols]] = defaultdict(deque)
         for rank, of_rank in enumerate(now):
             for part in of_rank.sends:
-                under_way[rank, part.peer].append(slots[rank][part.slot, slice(*part.cells)].copy())
+                under_way[rank, part.peer].append(slots[rank][part.slot, _slice(part.cells)].copy())
         for rank, of_rank in enumerate(now):
             for part in of_rank.receives:
                 assert under_way[part.peer, rank], f"rank {rank} waits for what is not sent"
-                slots[rank][part.slot, slice(*part.cells)] = under_way[part.peer, rank].popleft()
+                slots[rank][part.slot, _slice(part.cells)] = under_way[part.peer, rank].popleft()
         assert not any(under_way.values()), "what is sent is not received"
         for rank, of_rank in enumerate(now):
             for into, added, cells in of_rank.additions:
-                a, b = slots[rank][into, slice(*cells)], slots[rank][added, slice(*cells)]
+                a, b = (
+                    slots[rank][into, _slice(cells)],
+                    slots[rank][added, _slice(cells)],
+                )
                 assert a.all() and b.all(), f"rank {rank} adds what it does not have"
                 keys = zip(np.minimum(a, b).tolist(), np.maximum(a, b).tolist(), strict=True)
                 a[:] = [sum_symbols.setdefault(key, len(leaves) + 1 + len(sum_symbols)) for key in keys]
     expected = _as_drawn(_Node(0, plan.num_lanes), leaves, sum_symbols)
     for rank, symbols in enumerate(slots):
         assert (symbols[OWN] == expected).all(), f"rank {rank} ends with another sum than the tree's"
+
+
+def _slice(cells: Cells) -> slice:
+    return slice(cells.start, cells.stop)
 
 
 def _touched(done: ExchangeRound) -> set[int]:

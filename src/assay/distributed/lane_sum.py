@@ -12,13 +12,12 @@ buckets of the last steps. So ranks wait for the exchange of one block only:
              |-- stage 1 of all buckets --|-- stage 2 --| |-- bucket 1 --|-- bucket 2 --|
 """
 
-import concurrent.futures
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from inspect import signature
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, Protocol
 from weakref import ReferenceType, ref
 
 import torch
@@ -30,7 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from assay.base.shapes import Float
 from assay.data.loader.lane_shares import LaneShares
-from assay.distributed.exchange import Exchange, FlatLayout, SlotSums, sum_over_ranks
+from assay.distributed.exchange import Exchange, FlatLayout, sum_over_ranks
 from assay.distributed.exchange_plan import early_positions, exchange_plan
 from assay.distributed.ranks import Ranks
 from assay.distributed.tree import Gradients, PartialSums
@@ -47,28 +46,6 @@ BUCKET_MB = 25
 
 OnOwnGradients = Callable[[int, Sequence[int], Sequence[Float[Tensor, "..."]]], None]
 """Receives the lane's position among the rank's lanes, parameter indices, and their gradients."""
-
-
-class _StartedExchange(NamedTuple):
-    """A bucket's exchange that is partly done."""
-
-    exchange: Exchange
-    stage: "concurrent.futures.Future[None] | None" = None
-    """The newest stage; None before the first."""
-
-    def carry_on(self, carry_on: Callable[[SlotSums], None], sums: SlotSums) -> None:
-        """Run after the newest stage; raise its error."""
-        if self.stage is not None:
-            self.stage.result()
-        carry_on(sums)
-
-
-class BucketReady(NamedTuple):
-    """A bucket of a step's gradients."""
-
-    num_bytes: int
-    before_last_s: float
-    """Seconds from its completion by backward to that of the last bucket."""
 
 
 class LaneGradients(Protocol):
@@ -114,8 +91,11 @@ class LaneGradients(Protocol):
         """Finish the step: `.grad` is complete. Return the seconds that the rank waited for others."""
         ...
 
-    def buckets(self) -> Sequence[BucketReady]:
-        """Return the buckets in which the last step's gradients were exchanged, in order."""
+    def buckets(self) -> Sequence[tuple[int, float]]:
+        """Return the buckets in which the last step's gradients were exchanged, in order.
+
+        Each is its bytes, and the seconds from its completion by backward to that of the last bucket.
+        """
         ...
 
     def close(self) -> None: ...
@@ -166,7 +146,7 @@ class LaneSum:
         """Layouts of the last step's buckets."""
         self._is_layout_stable = False
         """True if the last two steps had the same buckets: DDP rebuilds them after the first step."""
-        self._started: list[_StartedExchange] = []
+        self._started: list[Exchange] = []
         """[bucket]: its started exchange."""
         self._gradient_sum = gradient_sum
         self.enter_phase = enter_phase
@@ -197,11 +177,9 @@ class LaneSum:
         self._ready_s.clear()
         return self._num_passes
 
-    def buckets(self) -> list[BucketReady]:
+    def buckets(self) -> list[tuple[int, float]]:
         sizes = [layout.like[0] * layout.like[1].itemsize for layout in self._last_layouts]
-        return [
-            BucketReady(size, self._ready_s[-1] - ready_s) for size, ready_s in zip(sizes, self._ready_s, strict=True)
-        ]
+        return [(size, self._ready_s[-1] - ready_s) for size, ready_s in zip(sizes, self._ready_s, strict=True)]
 
     @contextmanager
     def backward_pass(self, position: int, index: int) -> Iterator[None]:
@@ -238,13 +216,10 @@ class LaneSum:
         slot = len(self._early_at) - stage
         done = self._earlier_blocks.pop(0) if slot < self._num_blocks else None
         if stage == 0:
-            self._started = [
-                _StartedExchange(Exchange(layout.empty(), self._plan, self._group)) for layout in self._last_layouts
-            ]
-        for number, layout in enumerate(self._last_layouts):
-            started, sums = self._started[number], {} if done is None else {slot: layout.laid_out(done)}
-            travels = self._exchanger.submit(started.carry_on, started.exchange.begin, sums)
-            self._started[number] = started._replace(stage=travels)
+            self._started = [Exchange(layout.empty(), self._plan, self._group) for layout in self._last_layouts]
+        for started, layout in zip(self._started, self._last_layouts, strict=True):
+            sums = {} if done is None else {slot: layout.laid_out(done)}
+            self._exchanger.submit(started.begin, sums)
 
     def _take_gradients(self) -> None:
         gradients = []
@@ -291,7 +266,7 @@ class LaneSum:
             self._exchanger.submit(self._exchange, started, [bucket.buffer(), *earlier], ready, reduced)
         return reduced
 
-    def _started_exchange(self, layout: FlatLayout) -> "_StartedExchange | None":
+    def _started_exchange(self, layout: FlatLayout) -> Exchange | None:
         """Return the started exchange of the next bucket; None if there is none."""
         number = len(self._layouts)
         self._layouts.append(layout)
@@ -302,7 +277,7 @@ class LaneSum:
 
     def _exchange(
         self,
-        started: "_StartedExchange | None",
+        started: Exchange | None,
         sums: list[Float[Tensor, "number"]],
         ready: torch.cuda.Event | None,
         reduced: Future[Float[Tensor, "number"]],
@@ -312,7 +287,7 @@ class LaneSum:
                 if ready is not None:
                     ready.wait()
                 if started is not None:
-                    started.carry_on(started.exchange.finish, dict(enumerate(sums)))
+                    started.finish(dict(enumerate(sums)))
                 elif self._gradient_sum == "tree":
                     sum_over_ranks(sums, self._plan, self._group)
                 else:

@@ -6,7 +6,6 @@ cost of a message from the cost of its bytes.
 
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -20,16 +19,11 @@ SWAPPED, ADDED = "swapped {}", "added {}"
 """Names of the spans, with the bytes sent each way or added."""
 
 
-class ProbedSpan(NamedTuple):
-    """The span of a measurement, by the monotonic clock."""
+def probe_links(group: dist.ProcessGroup, device: torch.device) -> Iterator[tuple[str, float, float]]:
+    """Yield name, begin and end of each measured span, by the monotonic clock.
 
-    name: str
-    began_s: float
-    ended_s: float
-
-
-def probe_links(group: dist.ProcessGroup, device: torch.device) -> Iterator[ProbedSpan]:
-    """Yield the measured spans; all ranks of the group call it together while they are idle."""
+    All ranks of the group call it together while they are idle.
+    """
     rank, world_size = group.rank(), group.size()
     for num_bytes in (SMALL_BYTES, LARGE_BYTES):
         sent = torch.ones(num_bytes // 4, device=device)
@@ -44,8 +38,8 @@ def probe_links(group: dist.ProcessGroup, device: torch.device) -> Iterator[Prob
             received.add_(sent)
             _wait_for(device)
             if round_index >= WARMUP_ROUNDS:
-                yield ProbedSpan(SWAPPED.format(num_bytes), began_s, swapped_s)
-                yield ProbedSpan(ADDED.format(num_bytes), swapped_s, time.monotonic())
+                yield SWAPPED.format(num_bytes), began_s, swapped_s
+                yield ADDED.format(num_bytes), swapped_s, time.monotonic()
 
 
 def _wait_for(device: torch.device) -> None:

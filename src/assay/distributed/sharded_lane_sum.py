@@ -32,7 +32,7 @@ from torch.distributed.tensor import DTensor
 
 from assay.base.shapes import Float, Shaped
 from assay.data.loader.lane_shares import LaneShares
-from assay.distributed.lane_sum import BucketReady, OnOwnGradients
+from assay.distributed.lane_sum import OnOwnGradients
 from assay.distributed.ranks import Ranks
 from assay.distributed.swap import all_to_all
 from assay.distributed.tree import PartialSums
@@ -250,7 +250,7 @@ class ShardedLaneSum:
         self.enter_phase("communication")
         return 0.0
 
-    def buckets(self) -> list[BucketReady]:
+    def buckets(self) -> list[tuple[int, float]]:
         """Return no buckets: layers are exchanged one by one."""
         return []
 

@@ -13,7 +13,6 @@ import traceback
 from itertools import groupby
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
 
 from assay.base.errors import (
     AssayError,
@@ -86,7 +85,7 @@ def failure_of(error: BaseException, task: RankTask, *, device: str) -> Failure:
     """Return the failure for an exception that ends this rank. Unexpected errors get a traceback file."""
     with_traceback = not isinstance(error, AssayError)
     text = f"{type(error).__name__}: {error}"
-    last = last_phase(_last_beat(task))
+    phase, step = last_phase(_last_beat(task))
     return Failure(
         failure_kind=kind_of(error),
         run_id=task.run.run_id,
@@ -94,8 +93,8 @@ def failure_of(error: BaseException, task: RankTask, *, device: str) -> Failure:
         host=socket.gethostname(),
         device=device,
         rank=task.rank,
-        phase=last.phase,
-        step=last.step,
+        phase=phase,
+        step=step,
         signature=signature_of(error),
         text=text.splitlines()[0] if with_traceback else text,
         file=_keep_traceback(error, task) if with_traceback else "",
@@ -109,19 +108,11 @@ def distance_from_cause(failure: Failure | None) -> int:
     return 1 if failure.failure_kind in ("exception", "exited") else 0
 
 
-class LastPhase(NamedTuple):
-    """The last known phase and step of a rank."""
-
-    phase: Phase
-    step: int | None
-    """The optimizer step in progress; None before the rank's first heartbeat."""
-
-
-def last_phase(beat: Beat | None) -> LastPhase:
-    """Return the phase and step of a rank's last heartbeat."""
+def last_phase(beat: Beat | None) -> tuple[Phase, int | None]:
+    """Return the phase of a rank's last heartbeat and the step in progress; None before its first heartbeat."""
     if beat is None or not beat.at_s:
-        return LastPhase("startup", None)
-    return LastPhase(beat.phase, beat.step + 1)
+        return "startup", None
+    return beat.phase, beat.step + 1
 
 
 def _last_beat(task: RankTask) -> Beat:

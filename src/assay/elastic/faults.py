@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -89,30 +89,16 @@ class _AtNode(_Moment):
         return f"node {self.node}"
 
 
-class _Within(_At):
-    """A moment on a rank, with an optional delay."""
+class SignalFault(_At):
+    """Sends a signal: `kill` is SIGKILL to the rank, as if its node failed; `hang` is SIGSTOP, so the process exists
+    but makes no progress; `terminate` is SIGTERM to the supervisor, as a scheduler sends it before a preemption.
 
+    After `terminate` without `after_s`, the phase continues once the rank has received the stop signal.
+    """
+
+    type: Literal["kill", "terminate", "hang"]
     after_s: NonNegativeFloat = 0.0
     """Seconds after the phase began, e.g. while a commit is being written."""
-
-
-class Kill(_Within):
-    """SIGKILL to the rank, as if its node failed."""
-
-    type: Literal["kill"]
-
-
-class Terminate(_Within):
-    """SIGTERM to the supervisor, as a scheduler sends it before a preemption. Without `after_s`, the phase
-    continues once the rank has received the stop signal."""
-
-    type: Literal["terminate"]
-
-
-class Hang(_Within):
-    """SIGSTOP to the rank: the process exists but makes no progress."""
-
-    type: Literal["hang"]
 
 
 class Slow(_At):
@@ -153,18 +139,14 @@ class LedgerLoss(_At):
     type: Literal["ledger_loss"]
 
 
-class LeaveNode(_AtNode):
-    """SIGTERM to a node's supervisor: the node leaves and the run continues on the others. The phase continues
-    once the rank has received the stop signal."""
+class NodeChange(_AtNode):
+    """A node leaves or joins.
 
-    type: Literal["leave"]
+    `leave`: SIGTERM to its supervisor; the phase continues once the rank has received the stop signal. `join`: starts
+    'assay train join' on its machine; the phase continues once the new node waits for the next attempt.
+    """
 
-
-class JoinNode(_AtNode):
-    """Starts 'assay train join' on this node's machine; the phase continues once the new node waits for the next
-    attempt."""
-
-    type: Literal["join"]
+    type: Literal["leave", "join"]
 
 
 class SlowNode(_AtNode):
@@ -176,8 +158,8 @@ class SlowNode(_AtNode):
     num_steps: PositiveInt = 1_000_000
 
 
-OfNode = LeaveNode | JoinNode | SlowNode
-OfRank = Kill | Terminate | Hang | Slow | ClockJump | Store | Damage | LedgerLoss
+OfNode = NodeChange | SlowNode
+OfRank = SignalFault | Slow | ClockJump | Store | Damage | LedgerLoss
 Fault = Annotated[OfRank | OfNode, Field(discriminator="type")]
 
 
@@ -188,14 +170,6 @@ class FaultPlan(FrozenConfig):
 
 
 NO_FAULTS = FaultPlan()
-
-
-class Struck(NamedTuple):
-    """A fault that has struck."""
-
-    fault: Fault
-    rank: int
-    """The rank that noted it first."""
 
 
 def check_plan(plan: FaultPlan, *, world_size: int, num_steps: int, num_nodes: int = 1) -> None:
@@ -239,15 +213,15 @@ def never_came(plan: FaultPlan, run_dir: Path, *, last_attempt: int) -> list[str
     ]
 
 
-def have_struck(plan: FaultPlan, run_dir: Path) -> list[Struck]:
-    """Return the faults of a plan that have struck."""
-    found = []
+def have_struck(plan: FaultPlan, run_dir: Path) -> list[tuple[Fault, int]]:
+    """Return the faults of a plan that have struck, each with the rank that noted it first."""
+    found = list[tuple[Fault, int]]()
     for fault in plan.faults:
         try:
             noted = json.loads(_note_path(run_dir, fault).read_bytes())
         except (OSError, ValueError):  # no note, or a note that is being written
             continue
-        found.append(Struck(fault, noted["rank"]))
+        found.append((fault, noted["rank"]))
     return found
 
 
@@ -326,15 +300,14 @@ class RankFaults:
         """Inject a fault; return whether it is finished, so that it does not strike again."""
         note = partial(self._note, fault)
         match fault:
-            case Kill():
-                _signal(os.getpid(), signal.SIGKILL, fault.after_s, note)
-            case Hang():
-                _signal(os.getpid(), signal.SIGSTOP, fault.after_s, note)
-            case Terminate(after_s=0.0) | LeaveNode():
+            case SignalFault(type="terminate", after_s=0.0) | NodeChange(type="leave"):
                 _signal(self._supervisor_pid, signal.SIGTERM, 0.0, note)
                 self._wait_for_stop()
-            case Terminate():
+            case SignalFault(type="terminate"):
                 _signal(self._supervisor_pid, signal.SIGTERM, fault.after_s, note)
+            case SignalFault():
+                number = signal.SIGKILL if fault.type == "kill" else signal.SIGSTOP
+                _signal(os.getpid(), number, fault.after_s, note)
             case Slow():
                 note()
                 self.clock.sleep_s(fault.extra_s)
@@ -345,7 +318,7 @@ class RankFaults:
                 note()
                 self._work.waits((fault.factor - 1) * self._work.of_last_step_s)
                 return step >= fault.step + fault.num_steps - 1
-            case JoinNode():
+            case NodeChange():
                 note()
                 _lend_here(self._run_dir)
             case ClockJump():

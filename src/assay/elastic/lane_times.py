@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from assay.base.errors import StoreError
 from assay.data.loader.lane_shares import LaneShares, loads_by_speed
@@ -33,14 +33,6 @@ ATTEMPTS_BACK = 4
 """Number of attempts that are searched for the measurements of a slot."""
 
 
-class _RankSlot(NamedTuple):
-    """A rank's host and its index there."""
-
-    host: str
-    number: int
-    """Index among the ranks of the host, from 0."""
-
-
 def loads_of(run: Run, share: Share, hosts: Sequence[str]) -> tuple[int, ...]:
     """Return the number of lanes of each rank for the next attempt on these hosts."""
     num_lanes = recipe_of(run).loader.lanes
@@ -52,7 +44,7 @@ def loads_of(run: Run, share: Share, hosts: Sequence[str]) -> tuple[int, ...]:
 def measured_lane_s(run: Run, hosts: Sequence[str]) -> list[float] | None:
     """Return each rank's seconds per lane when its slot was last measured; None if no slot was."""
     positions = _placement(hosts)
-    known: dict[_RankSlot, float] = {}
+    known: dict[tuple[str, int], float] = {}
     for attempt in saved_attempts(Path(run.run_dir))[: -ATTEMPTS_BACK - 1 : -1]:
         if set(positions) <= known.keys():
             break
@@ -77,11 +69,12 @@ def _lane_s(run: Run, attempt: Attempt, rank: int) -> float | None:
     return statistics.median(own_s) / attempt.loads[rank] if len(own_s) >= LEAST_STEPS else None
 
 
-def _placement(hosts: Sequence[str]) -> list[_RankSlot]:
+def _placement(hosts: Sequence[str]) -> list[tuple[str, int]]:
+    """Return the slot of each rank: its host, and its index among the ranks there."""
     seen = Counter[str]()
     positions = []
     for host in hosts:
-        positions.append(_RankSlot(host, seen[host]))
+        positions.append((host, seen[host]))
         seen[host] += 1
     return positions
 

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from assay.elastic.failures import distance_from_cause, last_phase
 from assay.elastic.rank import rank_main
-from assay.elastic.task import AttemptEnd, Orders, RankBegan, RankReport, RankTask
+from assay.elastic.task import AttemptEnd, Orders, RankReport, RankTask
 from assay.records.failure import Failure, FailureKind
 from assay.records.rank_device import RankDevice
 from assay.records.run import Run
@@ -165,9 +165,9 @@ class RankProcesses:
                 except EOFError:
                     pipe.close()
 
-    def _take_in(self, index: int, message: RankBegan | RankReport) -> None:
-        if isinstance(message, RankBegan):
-            self._devices[index] = message.device
+    def _take_in(self, index: int, message: RankDevice | RankReport) -> None:
+        if isinstance(message, RankDevice):
+            self._devices[index] = message
         else:
             self._reports[index] = message
 
@@ -208,7 +208,7 @@ class RankProcesses:
 
     def _failure(self, index: int, kind: FailureKind, *, signature: str, text: str) -> Failure:
         """Return the failure of a rank that sent no report; its last heartbeat gives phase and step."""
-        last = last_phase(self.beats()[index])
+        phase, step = last_phase(self.beats()[index])
         return Failure(
             failure_kind=kind,
             run_id=self._attempt.run_id,
@@ -216,8 +216,8 @@ class RankProcesses:
             host=socket.gethostname(),
             device=self._devices[index].name,
             rank=self._ranks[index],
-            phase=last.phase,
-            step=last.step,
+            phase=phase,
+            step=step,
             signature=signature,
             text=text,
         )

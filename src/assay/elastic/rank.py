@@ -15,7 +15,7 @@ from pathlib import Path
 from assay.base.errors import known_error
 from assay.base.visible import visible_output
 from assay.elastic.failures import failure_of
-from assay.elastic.task import RankBegan, RankReport, RankTask, StopFlag
+from assay.elastic.task import RankReport, RankTask, StopFlag
 from assay.records.rank_device import RankDevice
 from assay.triage.hang import ALL_STACKS_SIGNAL, FLIGHT_SIGNAL, MAIN_STACK_SIGNAL, flight_path, stacks_path
 
@@ -37,7 +37,7 @@ def rank_main(task: RankTask, pipe: Connection) -> None:
 
     def began(device: RankDevice) -> None:
         devices.append(device)
-        pipe.send(RankBegan(device))
+        pipe.send(device)
 
     try:
         _write_stacks_on_signal(task)

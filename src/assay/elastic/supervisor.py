@@ -591,17 +591,17 @@ class Supervisor:
         state = ranks.take_stacks(hung.rank)
         self._wait_for_stacks(attempt)
         stacks = stacks_path(Path(self._run.run_dir), attempt.attempt, hung.rank)
-        last = last_phase(hung.beat)
+        phase, step = last_phase(hung.beat)
         failure = Failure(
             failure_kind="hang",
             run_id=self._run.run_id,
             attempt=attempt.attempt,
             rank=hung.rank,
-            phase=last.phase,
-            step=last.step,
+            phase=phase,
+            step=step,
             host=attempt.hosts[hung.rank],
             device=ranks.devices()[hung.rank].name,
-            signature=f"hang in {last.phase}",
+            signature=f"hang in {phase}",
             text=describe_silence(hung, state),
             # A rank that hangs before it installs its signal handlers writes no stacks.
             file=stacks.relative_to(self._run.run_dir).as_posix() if stacks.is_file() else "",

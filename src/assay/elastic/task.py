@@ -11,7 +11,6 @@ from assay.base.errors import AssayError
 from assay.elastic.faults import FaultPlan
 from assay.records.commit import Commit
 from assay.records.failure import Failure
-from assay.records.rank_device import RankDevice
 from assay.records.run import Attempt, Run
 from assay.records.suspect import Suspect, WrongArithmeticError
 
@@ -56,15 +55,8 @@ class RankTask:
 
 
 @dataclass(frozen=True)
-class RankBegan:
-    """The first message of a rank: it has joined the process group."""
-
-    device: RankDevice
-
-
-@dataclass(frozen=True)
 class RankReport:
-    """The last message of a rank."""
+    """The last message of a rank; the first one is its `RankDevice`, once it has joined the process group."""
 
     outcome: Literal["finished", "stopped", "failed"]
     failure: Failure | None = None

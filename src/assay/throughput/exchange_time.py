@@ -103,7 +103,7 @@ def sent_bytes(plan: ExchangePlan, shares: LaneShares, buckets: Sequence[int]) -
 
 def _width(cells: Cells, plan: ExchangePlan, numbers: int) -> int:
     """Return how many numbers a range of cells holds, rounded as `Exchange` cuts a buffer."""
-    return cells.stop * numbers // plan.num_cells - cells.first * numbers // plan.num_cells
+    return cells.stop * numbers // plan.num_cells - cells.start * numbers // plan.num_cells
 
 
 class _RankTraffic(NamedTuple):
@@ -120,7 +120,7 @@ class _RankTraffic(NamedTuple):
             [part for part in parts if part.peer in others] for parts in (exchange_round.sends, exchange_round.receives)
         )
         sent, received = (
-            sum(part.cells.stop - part.cells.first for part in parts) / num_cells for parts in (sends, receives)
+            sum(part.cells.stop - part.cells.start for part in parts) / num_cells for parts in (sends, receives)
         )
         return cls(sent, received, frozenset(part.peer for part in (*sends, *receives)))
 
@@ -159,7 +159,7 @@ def _round_traffic(rank_rounds: Sequence[ExchangeRound], num_cells: int, node_of
 
 
 def _added_cells(exchange_round: ExchangeRound) -> int:
-    return sum(cells.stop - cells.first for _, _, cells in exchange_round.additions)
+    return sum(cells.stop - cells.start for _, _, cells in exchange_round.additions)
 
 
 def after_rounds(

@@ -138,8 +138,8 @@ def audit_run(run: Run, log: CommitLog, *, check_shards: bool = True, weights: W
             not_checked.insert(0, f"what comes next, for the run is not finished: {_goes_on(run, commits)}")
     has_rollout_log = any(commit.prompts is not None for commit in commits)
     trained = _by_lane(receipts) if has_rollout_log else {}
-    account = audit_rollout_log(log.store, commits, trained, recipe.method)
-    problems += account.problems
+    prompts, rollout_problems = audit_rollout_log(log.store, commits, trained, recipe.method)
+    problems += rollout_problems
     is_wrong = rows.missing or rows.repeated or problems
     return AuditReport(
         run_id=run.run_id,
@@ -150,7 +150,7 @@ def audit_run(run: Run, log: CommitLog, *, check_shards: bool = True, weights: W
         rows_expected=rows.expected,
         rows_trained=int(receipts.num_rows.sum()),
         rows_quarantined=rows.quarantined,
-        prompts=account.prompts,
+        prompts=prompts,
         missing=_shortened(rows.missing),
         repeated=_shortened(rows.repeated),
         problems=_shortened(problems),

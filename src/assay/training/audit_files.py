@@ -9,7 +9,6 @@ Metrics, notices, stacks and predictions are for people. They prove nothing and 
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from assay.base.errors import AssayError, StoreAwayError
 from assay.records.audit import WeightsDepth
@@ -31,16 +30,11 @@ from assay.store.missing_log import missing_log
 ACCOUNTS = "metrics, incidents, launches, stacks, predictions: for people only; no row or weight depends on them"
 
 
-class FileProblems(NamedTuple):
-    """Problems as sentences; further checks append theirs."""
-
-    problems: list[str]
-    not_checked: list[str]
-    strays: list[str]
-
-
-def check_files(run: Run, log: CommitLog, commits: Sequence[Commit], weights: WeightsDepth) -> FileProblems:
-    """Return the problems of a run's files and of the weights of `commits`; receipts are not checked here."""
+def check_files(
+    run: Run, log: CommitLog, commits: Sequence[Commit], weights: WeightsDepth
+) -> tuple[list[str], list[str], list[str]]:
+    """Check a run's files and the weights of `commits`, but no receipts; return problems, what was not checked, and
+    files that no commit names, as sentences."""
     problems = [*_problems_of_log(run, log, commits), *_problems_of_attempts(Path(run.run_dir), commits)]
     retained = log.commits()
     read = {"none": [], "last": retained[-1:], "all": retained}[weights]
@@ -57,7 +51,7 @@ def check_files(run: Run, log: CommitLog, commits: Sequence[Commit], weights: We
     if left := [str(commit.step) for commit in retained if commit not in read]:
         commits_of = "commit of step" if len(left) == 1 else "commits of steps"
         not_checked.append(f"the weights of the {commits_of} {', '.join(left)} (--deep reads them)")
-    return FileProblems(problems, not_checked, list(_strays(log)))
+    return problems, not_checked, list(_strays(log))
 
 
 def _problems_of_log(run: Run, log: CommitLog, commits: Sequence[Commit]) -> Iterator[str]:

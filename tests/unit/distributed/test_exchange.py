@@ -55,7 +55,7 @@ def test_whatever_the_nodes_the_sum_has_the_bits_of_the_tree(
         found = [*ranks.map(summed, range(sum(nodes)))]
     for own, (whole, memory_of_slots) in zip(plan.ranks, found, strict=True):
         assert torch.equal(whole, tree(lanes))
-        assert memory_of_slots == sum(cells.stop - cells.first for cells in own.receive_slots) * a_cell
+        assert memory_of_slots == sum(cells.stop - cells.start for cells in own.receive_slots) * a_cell
 
 
 def tree(parts: list[torch.Tensor]) -> torch.Tensor:

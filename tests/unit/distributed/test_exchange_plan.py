@@ -127,7 +127,7 @@ def test_a_rank_with_nothing_to_send_enters_a_stage_when_the_others_bring_theirs
 def sent(plan: ExchangePlan, rank: int) -> float:
     """In buffers."""
     parts = [part for result in plan.ranks[rank].rounds for part in result.sends]
-    return sum(part.cells.stop - part.cells.first for part in parts) / plan.num_cells
+    return sum(part.cells.stop - part.cells.start for part in parts) / plan.num_cells
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 5, 6, 7, 8])
@@ -165,7 +165,7 @@ def test_a_plan_that_sends_another_slot_or_leaves_out_a_message_or_a_sum_fails_i
     plan = exchange_plan(LaneShares(8, 3), early=False)
     result = plan.ranks[0].rounds[0]
     first, second = result.sends
-    crossed = result._replace(sends=(first._replace(slot=second.slot), second._replace(slot=first.slot)))
+    crossed = result._replace(sends=[first._replace(slot=second.slot), second._replace(slot=first.slot)])
     with pytest.raises(AssertionError, match=r"another sum|does not have"):
         prove(changed(plan, 0, 0, crossed))
     with pytest.raises(AssertionError, match="waits for what is not sent"):
@@ -181,7 +181,7 @@ def test_a_plan_that_sends_another_slot_or_leaves_out_a_message_or_a_sum_fails_i
 def leaving(plan: ExchangePlan, ranks: range) -> float:
     """What goes out of a node, in buffers."""
     parts = [part for rank in ranks for result in plan.ranks[rank].rounds for part in result.sends]
-    return sum(part.cells.stop - part.cells.first for part in parts if part.peer not in ranks) / plan.num_cells
+    return sum(part.cells.stop - part.cells.start for part in parts if part.peer not in ranks) / plan.num_cells
 
 
 def test_seven_nodes_of_eight_send_out_at_most_1_6_times_the_bytes_of_a_ring():

@@ -24,12 +24,11 @@ from assay.elastic.nodes.connection import (
     MAX_MESSAGE_BYTES,
     Beats,
     Ended,
-    Finished,
     Hello,
     Link,
     LinkLost,
+    Notice,
     Start,
-    Stop,
     accept_link,
     connect_link,
     link_key,
@@ -117,7 +116,7 @@ def test_who_does_not_know_the_key_is_let_go_and_holds_nobody_up(port: int, mess
     "hello",
     [
         Hello(node=2, host="x", processor=HERE, code_version="v", environment=AROUND),
-        Stop(),
+        Notice(type="stop"),
         Ended(end=AttemptEnd("succeeded", 1)),
     ],
 )
@@ -263,7 +262,7 @@ CHANGES: dict[str, Callable[[bytes], list[bytes]]] = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_message_that_was_changed_or_said_again_on_the_way_ends_the_link(change: str) -> None:
     leader, node = linked(_Between(CHANGES[change]))
-    node.send(Stop())
+    node.send(Notice(type="stop"))
     with pytest.raises(LinkLost, match=r"key of this run|announced"):
         for _ in range(20):
             leader.receive(0.1)
@@ -296,7 +295,7 @@ def leader_address(run: Run, port: int, monkeypatch: pytest.MonkeyPatch) -> Iter
             def speak() -> None:
                 link = accept_link(server.accept()[0], link_key(Path(run.run_dir)))
                 assert link is not None
-                for reply in (message, Finished()):
+                for reply in (message, Notice(type="finished")):
                     link.send(reply)
 
             threading.Thread(target=speak, daemon=True).start()
@@ -364,7 +363,7 @@ def test_a_rank_that_dies_young_has_its_device_told_before_its_end(
             while not heard or not isinstance(heard[-1], Ended):
                 heard.append(link.receive(5.0))
             heard.append(None)
-        link.send(Finished())
+        link.send(Notice(type="finished"))
 
     with socket.create_server(("127.0.0.1", port)) as server:
         threading.Thread(target=run_leader, daemon=True).start()

@@ -51,7 +51,7 @@ def test_bytes_are_those_of_the_plans_parts_cut_as_an_exchange_cuts_them(world_s
     plan = exchange_plan(shares)
     edges = [cell * numbers // plan.num_cells for cell in range(plan.num_cells + 1)]
     counted = [
-        sum(4 * (edges[part.cells.stop] - edges[part.cells.first]) for item in of.rounds for part in item.sends)
+        sum(4 * (edges[part.cells.stop] - edges[part.cells.start]) for item in of.rounds for part in item.sends)
         for of in plan.ranks
     ]
     assert sent_bytes(plan, shares, [4 * numbers])[0] == max(counted)

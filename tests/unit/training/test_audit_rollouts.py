@@ -53,7 +53,7 @@ def test_a_run_whose_rows_are_no_prompts_has_no_journal() -> None:
 
 @pytest.mark.parametrize("missing", [1, 2])
 def test_a_commit_without_a_journal_is_a_problem_if_others_have_one(missing: int) -> None:
-    found = account(*(step != missing for step in (1, 2, 3)))
-    assert found.problems == [
+    _, problems = account(*(step != missing for step in (1, 2, 3)))
+    assert problems == [
         f"checkpoints/{missing:08d}-0001: the commit has no rollout log, but others of the run have one"
     ]

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -47,13 +46,6 @@ class Ragged:
         return Ragged(self.values[rows], self.lengths[rows])
 
 
-class RowStarts(NamedTuple):
-    """The line and column at which the tokens of each row begin."""
-
-    lines: Int[np.ndarray, "row"]
-    starts: Int[np.ndarray, "row"]
-
-
 @dataclass(frozen=True)
 class MicroBatch:
     """The rows of one forward and backward pass: list columns as arrays, other columns as Arrow arrays."""
@@ -75,11 +67,15 @@ class MicroBatch:
     def num_tokens(self) -> int:
         return sum(int(self.ragged[name].lengths.sum()) for name in sequences_of(self.ragged))
 
-    def row_starts(self) -> RowStarts:
-        """Return where each row begins, in the order of `row_ids`. Unpacked rows have a line of their own."""
+    def row_starts(self) -> tuple[Int[np.ndarray, "row"], Int[np.ndarray, "row"]]:
+        """Return the line and the column where each row begins, in the order of `row_ids`.
+
+        Unpacked rows have a line of their own.
+        """
         if self.packing is None:
-            return RowStarts(np.arange(len(self.row_ids)), np.zeros(len(self.row_ids), np.intp))
-        return RowStarts(*np.nonzero((self.packing.position_ids == 0) & (self.packing.segment_ids > 0)))
+            return np.arange(len(self.row_ids)), np.zeros(len(self.row_ids), np.intp)
+        lines, starts = np.nonzero((self.packing.position_ids == 0) & (self.packing.segment_ids > 0))
+        return lines, starts
 
     def take(self, rows: Sequence[int]) -> "MicroBatch":
         """Return some of the rows, padded to the same width; packed rows are unpacked, one line each."""
@@ -94,11 +90,11 @@ class MicroBatch:
     def _tokens_apart(self, chosen: Int[np.ndarray, "selected"]) -> Ragged:
         if self.packing is None:
             return self.tokens.take(chosen)
-        lengths, row_starts = self.tokens.lengths[chosen], self.row_starts()
+        lengths, (line_of_row, start_of_row) = self.tokens.lengths[chosen], self.row_starts()
         lines = np.zeros((len(chosen), int(lengths.max(initial=0))), np.int64)
         for line, row in zip(lines, chosen.tolist(), strict=True):
-            start, length = int(row_starts.starts[row]), int(self.tokens.lengths[row])
-            line[:length] = self.tokens.values[row_starts.lines[row], start : start + length]
+            start, length = int(start_of_row[row]), int(self.tokens.lengths[row])
+            line[:length] = self.tokens.values[line_of_row[row], start : start + length]
         return Ragged(lines, lengths)
 
 

@@ -23,12 +23,10 @@ from assay.base.shapes import Bool, Int32, Int64, UInt64
 from assay.data.dataset.columns import sequences_of
 from assay.data.loader.batch import LaneShare, StepShare
 from assay.data.loader.config import LoaderConfig, PackedLayout, PaddedLayout
-from assay.data.loader.lane_windows import LaneWindows
 from assay.data.loader.layouts import Arrangement, WindowKeys, arrange
 from assay.data.loader.order import EpochOrder, Geometry, Span, WindowIndex
 from assay.data.loader.receipts import Receipt, receipt
-from assay.data.loader.source import RowSource
-from assay.data.loader.windows import LaneReader, SharedGroups, Window, WindowRows
+from assay.data.loader.windows import LaneWindows, RowSource, SharedGroups, Window, WindowRows
 from assay.records.cursor import Cursor
 
 CLOSE_POLL_S = 0.05
@@ -115,10 +113,7 @@ class Loader:
     def rows_of_window(self, epoch: int, lane: int, window: int) -> UInt64[np.ndarray, "row"]:
         """Return the ids of all rows of a window, slice by slice; reads no data."""
         slices = self._geometry.slices_of_window(window)
-        ids = [
-            self._segments(WindowIndex(epoch, segment_slice.segment), lane)[segment_slice.number]
-            for segment_slice in slices
-        ]
+        ids = [self._segments(WindowIndex(epoch, segment), lane)[number] for segment, number in slices]
         return np.concatenate(ids)
 
     def _rows_by_slice(self, index: WindowIndex, lane: int) -> list[UInt64[np.ndarray, "row"]]:
@@ -157,7 +152,7 @@ class Loader:
         groups = SharedGroups(self._source, self._columns, quarantines=self.config.on_damage == "quarantine")
         return {
             lane: LaneWindows(
-                LaneReader(groups),
+                groups,
                 self._geometry,
                 partial(self.spans, lane=lane),
                 partial(self.slice_indices, lane=lane),

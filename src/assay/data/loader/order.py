@@ -28,14 +28,6 @@ class WindowIndex(NamedTuple):
     window: int
 
 
-class SegmentSlice(NamedTuple):
-    """The part of one segment that goes to one window."""
-
-    segment: int
-    number: int
-    """Index of the slice within its segment."""
-
-
 class Span(NamedTuple):
     """Rows [first, stop) of a row group's selected rows."""
 
@@ -140,18 +132,15 @@ class Geometry(NamedTuple):
         windows: Int64[np.ndarray, "slice"] = np.minimum(folded, 2 * self.num_whole - 1 - folded)
         return windows
 
-    def slices_of_window(self, window: int) -> list[SegmentSlice]:
-        """Return the slices that make up a window, in the order of the virtual sequence."""
+    def slices_of_window(self, window: int) -> list[tuple[int, int]]:
+        """Return segment and slice index of the slices that make up a window, in the order of the virtual sequence."""
         if window >= self.num_whole:
-            return [SegmentSlice(window, 0)]
+            return [(window, 0)]
         first, stop = max(0, window - self.radius), min(self.num_whole, window + self.radius + 1)
         segments = np.repeat(np.arange(first, stop), self.num_slices)
         numbers = np.tile(np.arange(self.num_slices), stop - first)
         is_own = self.windows_of(segments, numbers) == window
-        return [
-            SegmentSlice(segment, number)
-            for segment, number in zip(segments[is_own].tolist(), numbers[is_own].tolist(), strict=True)
-        ]
+        return list(zip(segments[is_own].tolist(), numbers[is_own].tolist(), strict=True))
 
     def slice_indices(
         self, starts: Int64[np.ndarray, "row"], offsets: Int64[np.ndarray, "row"], key: int

@@ -3,15 +3,18 @@
 spans of row groups --read, verify, decode--> a segment's rows, in 16 bits a token if all ids fit
                     --take-->                 its slices, copied so that the segment can be freed
                     --concatenate, take-->    a window's rows in the order in which they are served
+
+    segment s --read, cut---> slices for the windows s - radius .. s + radius
+    window w  <--concatenate- its slices, which are then freed
 """
 
 import threading
 import weakref
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -21,8 +24,7 @@ from assay.base.shapes import Bool, Int, Int32, Int64, UInt16, UInt64
 from assay.data.dataset.columns import TOKENS, is_ragged, sequences_of
 from assay.data.loader.batch import MicroBatch, Packing, Ragged
 from assay.data.loader.layouts import Arrangement, Piece
-from assay.data.loader.order import Span
-from assay.data.loader.source import RowSource
+from assay.data.loader.order import Geometry, Span, WindowIndex
 from assay.records.commit import Quarantined
 
 NUM_LOCKS = 64
@@ -181,6 +183,33 @@ def _packed(tokens: RaggedRows, piece: Piece, sequence_tokens: int) -> tuple[Rag
     return Ragged(input_ids, lengths), Packing(position_ids, segment_ids, boundaries)
 
 
+class RowSource(Protocol):
+    """What the loader reads from: the selected rows of a dataset, by row group."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest that identifies the rows and their bytes."""
+        ...
+
+    @property
+    def identities(self) -> UInt64[np.ndarray, "group"]:
+        """Keys that determine the order of the row groups."""
+        ...
+
+    @property
+    def num_rows(self) -> Int[np.ndarray, "group"]: ...
+
+    def row_ids(self, group: int) -> UInt64[np.ndarray, "row"]:
+        """Return dataset-wide ids of a group's selected rows, in file order; reads no data."""
+        ...
+
+    def read(self, group: int, columns: Sequence[str]) -> pa.Table:
+        """Return a group's selected rows, in file order. Raises `DamagedDataError` if its bytes changed."""
+        ...
+
+    def shard_of(self, group: int) -> str: ...
+
+
 Group: TypeAlias = pa.Table | Quarantined
 
 
@@ -220,24 +249,77 @@ def quarantined(source: RowSource, index: int, reason: str) -> Quarantined:
     )
 
 
-class LaneReader:
-    """Reads one lane's segments in order; holds the last row group, which the next segment may share."""
+class LaneWindows:
+    """Reads the windows of one lane in order, each segment once.
 
-    def __init__(self, groups: SharedGroups) -> None:
-        self.source = groups.source
-        self._groups = groups
+    Slices are freed with their window, so about half of the rows of the segments within the radius are in memory. A
+    reader that starts mid-epoch drops the slices of earlier windows.
+    """
+
+    def __init__(
+        self,
+        groups: SharedGroups,
+        geometry: Geometry,
+        spans: Callable[[WindowIndex], Sequence[Span]],
+        numbers: Callable[[WindowIndex], Int64[np.ndarray, "row"]],
+    ) -> None:
+        """`spans` returns the rows of a segment; `numbers` the slice index of each row."""
+        self._groups, self._geometry = groups, geometry
+        self._spans, self._numbers = spans, numbers
+        self._epoch = -1
+        self._slices: dict[tuple[int, int], WindowRows] = {}
+        """(segment, slice) -> rows."""
         self._last: tuple[int, Group] | None = None
+        """The last row group, which the next segment may share."""
+        self._skipped: set[int] = set()
 
-    def read(self, spans: Sequence[Span], skipped: Collection[int] = ()) -> WindowRows:
+    def read(self, index: WindowIndex, skipped: Collection[int] = ()) -> WindowRows:
+        """Return the rows of a window. Rows of `skipped` row groups count as damaged until the epoch ends.
+
+        Without that, a row group that spans two segments could be damaged in one and intact in the other.
+        """
+        if index.epoch != self._epoch:
+            self._epoch = index.epoch
+            self._slices.clear()
+            self._skipped.clear()
+        self._skipped.update(skipped)
+        parts = []
+        for segment, number in self._geometry.slices_of_window(index.window):
+            if (segment, number) not in self._slices:
+                self._read_segment(segment, index.window)
+            parts.append(self._slices.pop((segment, number)))
+        return WindowRows.concatenate(parts)
+
+    def _read_segment(self, segment: int, window: int) -> None:
+        index = WindowIndex(self._epoch, segment)
+        rows = self.read_spans(self._spans(index), self._skipped)
+        if segment >= self._geometry.num_whole or self._geometry.num_slices == 1:
+            self._slices[segment, 0] = rows
+            return
+        numbers = np.arange(self._geometry.num_slices)
+        windows = self._geometry.windows_of(np.full(len(numbers), segment), numbers)
+        slices = rows.slices(self._numbers(index), len(numbers))
+        for number in np.flatnonzero(windows >= window).tolist():
+            self._slices[segment, number] = self._with_its_damage(slices[number])
+
+    def _with_its_damage(self, segment_slice: WindowRows) -> WindowRows:
+        """Keep only the quarantined row groups that have rows in the slice."""
+        row_ids = self._groups.source.row_ids
+        own = (
+            item for item in segment_slice.quarantined if np.isin(row_ids(item.row_group), segment_slice.row_ids).any()
+        )
+        return replace(segment_slice, quarantined=tuple(own)) if segment_slice.quarantined else segment_slice
+
+    def read_spans(self, spans: Sequence[Span], skipped: Collection[int] = ()) -> WindowRows:
+        """Return the rows of spans; those of `skipped` row groups count as damaged."""
+        source = self._groups.source
         groups = [
-            quarantined(self.source, span.group, "it was damaged when its window was first read")
+            quarantined(source, span.group, "it was damaged when its window was first read")
             if span.group in skipped
             else self._group(span.group)
             for span in spans
         ]
-        return WindowRows.concatenate(
-            [_rows(self.source, span, group) for span, group in zip(spans, groups, strict=True)]
-        )
+        return WindowRows.concatenate([_rows(source, span, group) for span, group in zip(spans, groups, strict=True)])
 
     def _group(self, index: int) -> Group:
         if self._last is None or self._last[0] != index:

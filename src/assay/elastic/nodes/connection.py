@@ -112,16 +112,14 @@ class Signal(_Message):
     number: Annotated[PositiveInt, Field(lt=signal.NSIG)]
 
 
-class Stop(_Message):
-    """Makes the follower kill its ranks."""
+class Notice(_Message):
+    """A message without contents.
 
-    type: Literal["stop"] = "stop"
+    From the leader: `stop` makes the follower kill its ranks, `finished` says that there are no more attempts. From a
+    follower: `stopped` says that none of its ranks is left, `leave` that it was asked to stop.
+    """
 
-
-class Leave(_Message):
-    """The follower was asked to stop."""
-
-    type: Literal["leave"] = "leave"
+    type: Literal["stop", "finished", "stopped", "leave"]
 
 
 class Dismiss(_Message):
@@ -159,23 +157,11 @@ class Follow(_Message):
     port: PositiveInt
 
 
-class Finished(_Message):
-    """There will be no more attempts."""
-
-    type: Literal["finished"] = "finished"
-
-
 class Ended(_Message):
     """How a follower's ranks ended."""
 
     type: Literal["ended"] = "ended"
     end: AttemptEnd
-
-
-class Stopped(_Message):
-    """No rank of the follower is left."""
-
-    type: Literal["stopped"] = "stopped"
 
 
 Message = (
@@ -185,15 +171,12 @@ Message = (
     | TakeStacks
     | ProcessState
     | Signal
-    | Stop
-    | Leave
+    | Notice
     | Dismiss
     | BecomeLeader
     | LeaderReady
     | Follow
-    | Finished
     | Ended
-    | Stopped
 )
 _MESSAGE: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discriminator="type")])
 

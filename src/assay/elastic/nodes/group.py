@@ -21,7 +21,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 from urllib.parse import urlsplit
 
 from assay.base.clock import Clock, SystemClock
@@ -37,18 +36,15 @@ from assay.elastic.nodes.connection import (
     BecomeLeader,
     Dismiss,
     Ended,
-    Finished,
     Follow,
     Hello,
     LeaderReady,
-    Leave,
     LinkLost,
     Message,
+    Notice,
     ProcessState,
     Signal,
     Start,
-    Stop,
-    Stopped,
     TakeStacks,
     connect_link,
     link_key,
@@ -258,7 +254,7 @@ class NodeGroup:
             dismiss(peer)
         for node, peer in list(self._peers.items()):
             try:
-                peer.link.send(Finished())
+                peer.link.send(Notice(type="finished"))
             except LinkLost:
                 self.lose(node)
 
@@ -274,18 +270,6 @@ def share_out(world_size: int, num_nodes: int) -> list[range]:
     return shares
 
 
-class _Group(Protocol):
-    """Receives the departures of nodes."""
-
-    def lose(self, node: int) -> None:
-        """Called when a node is gone."""
-        ...
-
-    def leaves(self, node: int) -> None:
-        """Called when a node was asked to stop."""
-        ...
-
-
 class _RemoteRanks:
     """The leader's view of one follower's ranks."""
 
@@ -296,7 +280,7 @@ class _RemoteRanks:
         node: int,
         peer: Peer,
         ranks: range,
-        group: _Group,
+        group: NodeGroup,
         clock: Clock,
     ) -> None:
         """Make the follower start its ranks. If the node is gone, the ranks have ended with a lost node."""
@@ -337,11 +321,11 @@ class _RemoteRanks:
             raise LinkLost(f"protocol violation: it reported {violation}")
         if isinstance(message, Ended):
             self.ended = message.end
-        elif isinstance(message, Stopped):
+        elif message.type == "stopped":
             self.is_stopped = True
         elif isinstance(message, ProcessState):
             self.process_state = message.state
-        elif isinstance(message, Leave):
+        elif message.type == "leave":
             self._group.leaves(self._node)
         elif isinstance(message, Beats):
             now_s = self._clock.monotonic_s()
@@ -461,7 +445,7 @@ class _GroupRanks:
 
     def stop(self) -> None:
         for ranks in self._remote:
-            ranks.send(Stop())
+            ranks.send(Notice(type="stop"))
         self._local.stop()
         for ranks in self._remote:
             ranks.stop()
@@ -501,11 +485,11 @@ class Follower:
         try:
             self._introduce()
             waits()
-            while not isinstance(message := self._next_message(), Finished | Dismiss):
+            while not _ends(message := self._next_message()):
                 if isinstance(message, Follow) and self._successor is not None:
                     return self._successor
                 self._obey(message)
-            if isinstance(message, Finished):
+            if not isinstance(message, Dismiss):
                 self._wait_for_leader()
             elif message.refused:
                 raise ConfigError(f"run '{self._run.run_id}': {message.refused}")
@@ -544,7 +528,7 @@ class Follower:
         """Send `Leave` after SIGTERM. The signal handler must not: it may interrupt another message."""
         if self.stop_requested and not self._has_announced:
             self._has_announced = True
-            self._link.send(Leave())
+            self._link.send(Notice(type="leave"))
 
     def _watch_ranks(self) -> None:
         assert self._ranks is not None
@@ -569,9 +553,9 @@ class Follower:
         elif isinstance(message, TakeStacks):
             state = self._ranks.take_stacks(message.rank) if self._ranks else ""
             self._link.send(ProcessState(state=state))
-        elif isinstance(message, Stop):
+        elif message.type == "stop":
             self._stop_ranks()
-            self._link.send(Stopped())
+            self._link.send(Notice(type="stopped"))
         elif isinstance(message, BecomeLeader):
             self._become_leader(message)
         elif isinstance(message, Follow):
@@ -629,6 +613,11 @@ class Follower:
         self.stop_requested = True
         if self._ranks is not None:
             self._ranks.signal(signal.SIGTERM)
+
+
+def _ends(message: Message) -> bool:
+    """Return whether the follower may exit: the run is over, or the leader dismisses it."""
+    return message.type in ("finished", "dismiss")
 
 
 def join_leader(run: Run, waits: Callable[[], None]) -> bool:

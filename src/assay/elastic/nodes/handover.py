@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from assay.base.clock import Clock
-from assay.elastic.nodes.connection import BecomeLeader, Follow, LeaderReady, Leave, LinkLost
+from assay.elastic.nodes.connection import BecomeLeader, Follow, LeaderReady, LinkLost
 from assay.elastic.nodes.server import ACCEPT_S, NodeServer, Peer, dismiss
 
 REPLY_S = 10.0
@@ -81,7 +81,7 @@ def _opened(peer: Peer, others: Sequence[Peer], clock: Clock) -> Follow | None:
             message = peer.link.receive(ACCEPT_S)
             if isinstance(message, LeaderReady):
                 return Follow(host=host, port=message.port)
-            if isinstance(message, Leave):
+            if message is not None and message.type == "leave":
                 break
     return None
 

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
 from assay.base.clock import Clock
 from assay.base.errors import ConfigError, TrainingError
-from assay.elastic.nodes.connection import Dismiss, Hello, Leave, Link, LinkLost, accept_link
+from assay.elastic.nodes.connection import Dismiss, Hello, Link, LinkLost, accept_link
 from assay.records.node_environment import NodeEnvironment
 from assay.records.processor import Processor
 
@@ -175,7 +175,7 @@ def stays(peer: Peer) -> bool:
         for _ in range(MESSAGES_AT_ONCE):
             if (message := peer.link.receive(0.0)) is None:
                 break
-            if isinstance(message, Leave):
+            if message.type == "leave":
                 dismiss(peer)
                 return False
     except LinkLost:

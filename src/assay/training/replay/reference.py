@@ -47,20 +47,15 @@ class Reference(NamedTuple):
     """Name of the bound."""
 
 
-class NotAudited(NamedTuple):
-    """The operator has no reference."""
-
-    reason: str
-
-
 def growth(num_terms: int) -> float:
     """Return the factor of eps by which rounding can change a sum of so many numbers, relative to the sum of
     magnitudes."""
     return min(float(num_terms), 8 * math.sqrt(num_terms))
 
 
-def references(call: Call, outputs: Sequence[Tensor]) -> list[Reference | None] | NotAudited | None:
-    """Return a reference for each output (None without arithmetic), or None if the whole operator has none.
+def references(call: Call, outputs: Sequence[Tensor]) -> list[Reference | None] | str | None:
+    """Return a reference for each output (None without arithmetic), or None if the whole operator has no arithmetic,
+    or the reason why it cannot be audited.
 
     `call` holds the inputs from before the operator ran.
     """
@@ -73,11 +68,11 @@ def references(call: Call, outputs: Sequence[Tensor]) -> list[Reference | None] 
         return None
     is_random = torch.Tag.nondeterministic_seeded in call.operator.tags
     if is_random and call.named().get("dropout_p") != 0.0:
-        return NotAudited("random")
+        return "random"
     try:
         again = _in_float64(call)
     except (RuntimeError, NotImplementedError, TypeError) as error:
-        return NotAudited(f"has no float64 form: {str(error).splitlines()[0][:80]}")
+        return f"has no float64 form: {str(error).splitlines()[0][:80]}"
     return [
         _reference(call, output, value) if output.is_floating_point() else None
         for output, value in zip(outputs, again, strict=True)

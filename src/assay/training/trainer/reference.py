@@ -5,7 +5,7 @@ recognized as one model.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,13 +24,6 @@ from assay.models.token_scores import CausalNetwork, sequence_logprobs
 from assay.records.dataset import DatasetManifest
 from assay.training.checkpoint.parts import model_state
 from assay.training.checkpoint.saver import weights_digest
-
-
-class PairLogprobs(NamedTuple):
-    """Log-probabilities of whole completions, in nats."""
-
-    chosen: Float32[np.ndarray, "pair"]
-    rejected: Float32[np.ndarray, "pair"]
 
 
 def folder_digest(path: str) -> str:
@@ -76,9 +69,11 @@ class ReferenceModel:
             )
 
     @torch.inference_mode()
-    def of_pairs(self, rows: pa.Table, *, tokens_at_once: int) -> PairLogprobs:
-        """Return the log-probabilities of each row's completions. Rows of similar length share a pass of at
-        most `tokens_at_once` tokens, padding counted, or of one pair."""
+    def of_pairs(self, rows: pa.Table, *, tokens_at_once: int) -> Float32[np.ndarray, "side pair"]:
+        """Return the log-probabilities of each row's chosen and rejected completion, in nats.
+
+        Rows of similar length share a pass of at most `tokens_at_once` tokens, padding counted, or of one pair.
+        """
         sides = {name: rows[name].to_pylist() for name in SEQUENCES}
         widths = np.array([max(map(len, pair)) for pair in zip(*sides.values(), strict=True)], np.int64)
         found = np.empty((2, len(rows)), np.float32)
@@ -93,7 +88,7 @@ class ReferenceModel:
             tensors = (torch.from_numpy(array).to(self._device) for array in (pairs.input_ids, pairs.in_completion()))
             logprobs = sequence_logprobs(self._network, *tensors).float().cpu().numpy()
             found[:, batch] = logprobs.reshape(2, -1)
-        return PairLogprobs(*found)
+        return found
 
 
 def _from_folder(path: str) -> CausalNetwork:

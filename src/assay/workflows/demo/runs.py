@@ -1,7 +1,7 @@
 """Trains a run of a demo, optionally killing a worker half-way."""
 
 from assay.base.config import LoadedConfig
-from assay.elastic.faults import NO_FAULTS, FaultPlan, Kill
+from assay.elastic.faults import NO_FAULTS, FaultPlan, SignalFault
 from assay.elastic.supervisor import RestartPolicy
 from assay.store.home import Home
 from assay.workflows.bookkeeping import writer_of
@@ -11,7 +11,7 @@ from assay.workflows.train import RunResult, train_run
 
 
 def train_demo_run(
-    home: Home, recipe: LoadedConfig, workers: int, make_observer: ObserverFactory, kill: Kill | None = None
+    home: Home, recipe: LoadedConfig, workers: int, make_observer: ObserverFactory, kill: SignalFault | None = None
 ) -> RunResult:
     """Train a run of the recipe to the end. Raises its error if it fails."""
     run = create_run(home, recipe)
@@ -23,6 +23,6 @@ def train_demo_run(
     return result
 
 
-def kill_half_way(steps: int, *, workers: int) -> Kill:
+def kill_half_way(steps: int, *, workers: int) -> SignalFault:
     """Return a kill some steps after the middle, when the commit before it has been written."""
-    return Kill(type="kill", rank=workers - 1, step=min(steps, steps // 2 + 5))
+    return SignalFault(type="kill", rank=workers - 1, step=min(steps, steps // 2 + 5))

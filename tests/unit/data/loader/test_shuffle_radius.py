@@ -59,7 +59,7 @@ def test_each_portion_of_a_stretch_goes_to_one_window_that_is_near(geometry: Geo
     whole = [(segment, number) for segment in range(geometry.num_whole) for number in range(geometry.num_slices)]
     last = [(geometry.num_whole, 0)] if geometry.num_windows > geometry.num_whole else []
     assert sorted(segment_slice for segment_slice, _ in selected) == whole + last
-    assert all(abs(segment_slice.segment - window) <= geometry.radius for segment_slice, window in selected)
+    assert all(abs(segment_slice[0] - window) <= geometry.radius for segment_slice, window in selected)
     counts = Counter(window for _, window in selected)
     assert all(counts[window] == geometry.num_slices for window in range(geometry.num_whole))
     assert geometry.num_windows - geometry.num_whole in (0, 1)

@@ -9,7 +9,7 @@ from assay.data.loader.config import BucketedLayout, LoaderConfig, PaddedLayout
 from assay.data.loader.layouts import _sortable
 from assay.data.loader.loader import Loader
 from assay.data.loader.order import Span
-from assay.data.loader.windows import LaneReader, SharedGroups, _lists
+from assay.data.loader.windows import SharedGroups, _lists
 
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.uint32()])
@@ -74,8 +74,9 @@ def test_a_group_that_somebody_holds_is_not_read_again(fake_source) -> None:
 
 def test_a_skipped_group_is_not_read_and_says_why_it_is_missing(fake_source) -> None:
     source = fake_source([3, 4])
-    reader = LaneReader(SharedGroups(source, ("label",), quarantines=False))
-    rows = reader.read([Span(0, 1, 3), Span(1, 0, 4)], skipped={1})
+    config = LoaderConfig(lanes=1, global_batch_size=1, threads=1)
+    reader = Loader(source, config, ("label",)).lane_windows([0])[0]
+    rows = reader.read_spans([Span(0, 1, 3), Span(1, 0, 4)], skipped={1})
     assert rows.row_ids.tolist() == [1, 2, 3, 4, 5, 6] and rows.present.tolist() == [True] * 2 + [False] * 4
     assert rows.lengths.tolist() == [source.length_of(1), source.length_of(2), 0, 0, 0, 0]
     assert rows.columns["label"].to_pylist() == [1, 0] and source.reads == {0: 1}

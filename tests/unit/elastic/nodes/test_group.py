@@ -22,15 +22,13 @@ from assay.elastic.nodes.connection import (
     BecomeLeader,
     Dismiss,
     Ended,
-    Finished,
     Follow,
     Hello,
     LeaderReady,
-    Leave,
     Link,
     LinkLost,
+    Notice,
     Start,
-    Stop,
     accept_link,
     connect_link,
     link_key,
@@ -112,12 +110,12 @@ def test_messages_arrive_in_order_and_the_end_of_a_link_is_noticed(port: int) ->
         thread = in_thread(lambda: ends.append(accept_link(server.accept()[0], KEY)))
         ours = connect_link("127.0.0.1", port, KEY, CLOCK, timeout_s=20.0)
         thread.join()
-    ours.send(Stop())
-    ours.send(Finished())
+    ours.send(Notice(type="stop"))
+    ours.send(Notice(type="finished"))
     assert ours.receive(0.0) is None
     ours.close()
     (expected,) = ends
-    assert [expected.receive(1.0), expected.receive(1.0)] == [Stop(), Finished()]
+    assert [expected.receive(1.0), expected.receive(1.0)] == [Notice(type="stop"), Notice(type="finished")]
     with pytest.raises(LinkLost):
         expected.receive(1.0)
 
@@ -211,7 +209,7 @@ def test_a_node_that_comes_waits_outside_until_an_attempt_begins(led, coming: Co
 
 def test_a_node_that_was_asked_to_stop_is_let_go_when_the_attempt_is_over(led) -> None:
     group, link = led
-    link.send(Leave())
+    link.send(Notice(type="leave"))
     time.sleep(0.1)
     assert group.fitting(4) == 2 and group.leaving() == []
     assert link.receive(1.0) == Dismiss()
@@ -226,8 +224,8 @@ def test_a_node_for_which_there_are_no_ranks_is_let_go_at_once(led, coming: Comi
     until(lambda: group.room(8) == 6)
     assert group.fitting(2) == 2
     group._busy = {0, 1}  # as an attempt on two ranks leaves it
-    lent.send(Leave())
-    link.send(Leave())
+    lent.send(Notice(type="leave"))
+    link.send(Notice(type="leave"))
     until(lambda: group.room(8) == 4)
     assert lent.receive(1.0) == Dismiss() and link.receive(0.0) is None
 
@@ -251,7 +249,7 @@ def test_who_waits_outside_may_leave_and_a_link_that_breaks_there_is_no_loss(led
     group, _ = led
     leaves, breaks = coming.comes(None, "c"), coming.comes(None, "d")
     until(lambda: group.room(8) == 8)
-    leaves.send(Leave())
+    leaves.send(Notice(type="leave"))
     breaks.close()
     until(lambda: group.room(8) == 4)
     assert leaves.receive(1.0) == Dismiss()
@@ -312,7 +310,7 @@ def test_a_lead_that_leaves_has_the_next_node_lead_and_the_others_follow_it(led_
 
 def test_who_was_asked_to_stop_as_well_or_is_gone_does_not_lead(led_three, coming: Coming) -> None:
     group, (first, second, lent) = led_three
-    first.send(Leave())
+    first.send(Notice(type="leave"))
     time.sleep(0.1)
     thread, names = handing_over(group)
     assert second.receive(5.0) == BecomeLeader(host="127.0.0.1", others=(), num_lent=1)
@@ -328,7 +326,7 @@ def test_a_node_that_is_lent_never_leads_and_the_run_ends(led_three) -> None:
     group.leaves(2)
     assert group.transfer_leadership() is None
     group.close()
-    assert [link.receive(1.0) for link in links] == [Finished()] * 3
+    assert [link.receive(1.0) for link in links] == [Notice(type="finished")] * 3
 
 
 @pytest.mark.parametrize(
@@ -358,7 +356,7 @@ def test_where_a_run_takes_nodes_in_stands_in_its_folder_while_it_is_led(led, ru
     group, link = led
     assert leader_address(Path(run.run_dir)).port == port
     group.close()
-    assert link.receive(1.0) == Finished()
+    assert link.receive(1.0) == Notice(type="finished")
     with pytest.raises(ConfigError, match=rf"accepts no nodes now.*{LEADER_FILE}"):
         leader_address(Path(run.run_dir))
 
@@ -404,7 +402,7 @@ def test_a_follower_that_is_asked_to_stop_says_so_before_its_ranks_end_and_leave
         handlers[0][1]()
         while not isinstance(heard[-1], Ended):
             heard.append(link.receive(5.0))
-        link.send(Stop())
+        link.send(Notice(type="stop"))
         heard.append(link.receive(5.0))
         link.send(Dismiss())
 

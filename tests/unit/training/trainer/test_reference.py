@@ -53,7 +53,7 @@ def test_each_sequence_is_scored_as_if_alone(seed: int, num_rows: int, tokens_at
     passes: list[torch.Size] = []
     network.register_forward_pre_hook(lambda _, inputs: passes.append(inputs[0].shape))
     message = ReferenceModel(network, name="x").of_pairs(pa.Table.from_pylist(rows), tokens_at_once=tokens_at_once)
-    for side, of_row in (("input_ids", message.chosen), ("rejected_ids", message.rejected)):
+    for side, of_row in (("input_ids", message[0]), ("rejected_ids", message[1])):
         alone = [of_completion(network, row[side], row["prompt_tokens"]) for row in rows]
         np.testing.assert_allclose(of_row, alone, rtol=1e-5, atol=1e-5)
     assert sum(sequences for sequences, _ in passes) == 2 * num_rows

@@ -24,12 +24,12 @@ def trained_tokens(batch: MicroBatch, config: SftConfig) -> Bool[np.ndarray, "li
 
 def _inside_spans(batch: MicroBatch) -> Bool[np.ndarray, "line token"]:
     """Return which tokens lie in one of their row's spans: begins add 1 along the line, ends subtract it."""
-    spans, offsets = batch.ragged[SPANS], batch.row_starts()
+    spans, (lines, starts) = batch.ragged[SPANS], batch.row_starts()
     num_lines, width = batch.tokens.values.shape
     changes = np.zeros((num_lines, width + 1), np.int32)
     rows, numbers = np.nonzero(spans.mask())
-    at = offsets.starts[rows] + spans.values[rows, numbers]
-    np.add.at(changes, (offsets.lines[rows], at), np.where(numbers % 2, -1, 1))
+    at = starts[rows] + spans.values[rows, numbers]
+    np.add.at(changes, (lines[rows], at), np.where(numbers % 2, -1, 1))
     inside: Bool[np.ndarray, "line token"] = changes[:, :-1].cumsum(axis=1) > 0
     return inside
 
