@@ -38,8 +38,8 @@ from assay.records.failure_causes import FailureDiagnosis
 from assay.store.home import Home
 from assay.store.known_runs import RUN_FILE
 from assay.training.recipe import Recipe
-from assay.triage.attempts.sources import read_attempts
-from assay.triage.attempts.table import AttemptTable, ColumnNames
+from assay.triage.attempts.sources import read_sources
+from assay.triage.attempts.table import AttemptTable, ColumnNames, table_of
 from assay.triage.failures.diagnose import diagnose
 from assay.triage.failures.fixed import check_fix
 from assay.triage.failures.scan import scan
@@ -179,7 +179,7 @@ def _accused(number: int, unit_sd: float, seed: int) -> tuple[bool, bool, bool, 
 def _table(fleet: Fleet) -> AttemptTable:
     with tempfile.TemporaryDirectory() as folder:
         (file := Path(folder) / "attempts.csv").write_text(fleet.csv())
-        return read_attempts([file], COLUMNS)
+        return table_of(read_sources([file]), COLUMNS)
 
 
 def _diagnosis(table: AttemptTable) -> FailureDiagnosis:

@@ -8,8 +8,8 @@ import pytest
 from scipy.stats import chi2_contingency, fisher_exact
 
 import triage
-from assay.triage.attempts.sources import read_attempts
-from assay.triage.attempts.table import ColumnNames
+from assay.triage.attempts.sources import read_sources
+from assay.triage.attempts.table import ColumnNames, table_of
 from triage_peers import LineClassifier, first_significant, g_test, last_error, t_test_changes
 
 
@@ -19,7 +19,7 @@ def test_the_g_test_is_that_of_the_table_of_two_by_two(tmp_path: Path) -> None:
     failed = rng.random(300) < np.where((host == 1) & (image == 2), 0.5, 0.05)
     rows = [f"{int(f)},n{h},i{k}" for f, h, k in zip(failed, host, image, strict=True)]
     (file := tmp_path / "attempts.csv").write_text("\n".join(["failed,host,image", *rows]) + "\n")
-    found = g_test(read_attempts([file], ColumnNames(failed="failed", factors=("host", "image"))))
+    found = g_test(table_of(read_sources([file]), ColumnNames(failed="failed", factors=("host", "image"))))
     inside = (host == 1) & (image == 2)
     counts = [[(side & passed).sum() for passed in (failed, ~failed)] for side in (inside, ~inside)]
     expected = chi2_contingency(counts, correction=False, lambda_="log-likelihood").pvalue

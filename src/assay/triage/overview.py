@@ -23,8 +23,8 @@ from assay.records.slow_changes import SlowChanges
 from assay.records.statement import Statement
 from assay.records.triage_overview import Finding, TriageOverview
 from assay.store.ledger.ledger import Ledger
-from assay.triage.attempts.ledger import columns_of_attempts, table_of_columns
-from assay.triage.attempts.table import AttemptTable, ColumnNames
+from assay.triage.attempts.ledger import columns_of_attempts
+from assay.triage.attempts.table import AttemptTable, ColumnNames, table_of
 from assay.triage.failures.diagnose import diagnose
 from assay.triage.slow.explain import explain_changes
 from assay.triage.slow.series import MeasuredSeries, SeriesNames, series_of_attempts
@@ -70,7 +70,7 @@ def triage_ledger(ledger: Ledger) -> Fleet:
         not_looked_at["slower"] = not_looked_at["failures"]
     else:
         columns, over = recorded
-        table = _try_compute("failures", not_looked_at, lambda: table_of_columns(columns, ColumnNames()))
+        table = _try_compute("failures", not_looked_at, lambda: table_of(columns, ColumnNames()))
         series = _try_compute("slower", not_looked_at, lambda: series_of_attempts(columns, over, spent, SeriesNames()))
     if table is not None:
         diagnosis = diagnose(table, window=None, baseline=None, rng=np.random.default_rng(0))

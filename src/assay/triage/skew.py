@@ -8,10 +8,10 @@ wait for the slowest.
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from scipy.stats import norm
 
 from assay.base.config import first_repeated
@@ -19,7 +19,7 @@ from assay.base.errors import ConfigError, DataError
 from assay.base.shapes import Float64, Int64
 from assay.records.skew import Skew, SkewEffect
 from assay.statistics.robust import robust_sigma
-from assay.triage.slow.series import numbers, texts
+from assay.triage.attempts.columns import Columns
 
 ROUNDS = 10
 MIN_RATIO = math.log(1.05)
@@ -44,29 +44,22 @@ class Durations(NamedTuple):
 
 
 def durations_of(
-    where: str,
-    table: pa.Table,
-    sources: Mapping[str, str],
-    *,
-    value: str,
-    location: Sequence[str],
-    work: Sequence[str],
-    kind: str | None,
+    columns: Columns, *, value: str, location: Sequence[str], work: Sequence[str], kind: str | None
 ) -> Durations:
     """Read the durations from columns of text; rows without a duration are left out."""
     if (twice := first_repeated((value, *location, *work, *([kind] if kind else [])))) is not None:
         raise ConfigError(f"'{twice}' is there twice: a column is the value, the kind, a location or a work.")
-    seconds = numbers(where, table, value, "--value")
+    seconds = columns.numbers(value, "--value")
     valid = np.flatnonzero(np.isfinite(seconds))
     if len(valid) == 0:
-        raise DataError(f"{where}: '{value}' (--value) holds no duration.")
-    table = table.take(valid)
+        raise DataError(f"{columns.name}: '{value}' (--value) holds no duration.")
+    columns = replace(columns, table=columns.table.take(valid))
     return Durations(
         seconds[valid],
-        {name: texts(where, table, name, "--location") for name in location},
-        {name: texts(where, table, name, "--work") for name in work},
-        texts(where, table, kind, "--kind") if kind else [""] * len(valid),
-        sources,
+        {name: columns.column(name, "--location") for name in location},
+        {name: columns.column(name, "--work") for name in work},
+        columns.column(kind, "--kind") if kind else [""] * len(valid),
+        columns.sources,
     )
 
 

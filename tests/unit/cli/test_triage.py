@@ -45,7 +45,7 @@ def test_failures_prints_the_keys_that_programs_read(table, capsys):
 def test_the_screen_says_the_same_and_obeys_nothing_in_the_table(table, capsys):
     code, out, _ = output(capsys, "triage", "failures", table, "--at", "at", "--unit", "recipe")
     assert code == 0
-    assert "1. host=n3 (p = 0.005)" in out and "ratio to all others" in out
+    assert "1. host=n3 (p = 0.005)" in out and "to all others" in out
     assert "\x1b[2J" not in out
 
 

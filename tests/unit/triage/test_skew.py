@@ -5,6 +5,7 @@ import pytest
 
 from assay.base.errors import ConfigError, DataError
 from assay.records.skew import Skew
+from assay.triage.attempts.columns import columns_of
 from assay.triage.skew import Durations, durations_of, split_skew
 from variants import slow
 
@@ -41,11 +42,9 @@ def test_uneven_batches_are_work_and_nothing_is_even(tries: int) -> None:
 
 
 def test_a_column_that_is_two_things_or_holds_no_duration_is_refused() -> None:
-    import pyarrow as pa
-
-    table = pa.table({"s": ["0.1", "0.2"], "worker": ["0", "1"], "none": ["", None]})
+    table = columns_of([{"s": "0.1", "worker": "0", "none": ""}, {"s": "0.2", "worker": "1"}], "t.csv")
     columns = {"location": ("worker",), "kind": None}
     with pytest.raises(ConfigError, match="'worker' is there twice"):
-        durations_of("t.csv", table, {}, value="s", work=("worker",), **columns)
+        durations_of(table, value="s", work=("worker",), **columns)
     with pytest.raises(DataError, match=r"'none' \(--value\) holds no duration"):
-        durations_of("t.csv", table, {}, value="none", work=("s",), **columns)
+        durations_of(table, value="none", work=("s",), **columns)

@@ -11,7 +11,7 @@ import click
 
 from assay.base.errors import ConfigError
 from assay.cli.command import Command
-from assay.cli.parameters import FILE, is_on_command_line, json_option, seed_option
+from assay.cli.parameters import FILE, combined, is_on_command_line, json_option, seed_option
 from assay.cli.triage.parameters import print_result
 
 if TYPE_CHECKING:
@@ -24,52 +24,33 @@ MOST_BLOCKS_AB, MOST_BLOCKS_BISECT = 40, 200
 S_PER_MINUTE = 60.0
 
 
-def measuring_options(command: click.decorators.FC) -> click.decorators.FC:
-    """Add the options about blocks and when to stop."""
-    options = (
-        click.option("--workers", default=1, show_default=True, help="Number of ranks of each run."),
-        click.option(
-            "--steps",
-            type=click.IntRange(min=4),
-            default=40,
-            show_default=True,
-            help="Number of measured steps of each run.",
-        ),
-        click.option(
-            "--warm-up",
-            type=click.IntRange(min=1),
-            default=10,
-            show_default=True,
-            help="Number of warm-up steps of each run.",
-        ),
-        click.option(
-            "--sequential", is_flag=True, help="Run one after the other, if both do not fit at the same time; noisier."
-        ),
-        click.option(
-            "--error",
-            type=click.FloatRange(0.0, 0.5, min_open=True, max_open=True),
-            default=0.05,
-            show_default=True,
-            help="Probability of a wrong verdict, however often the blocks are tested.",
-        ),
-        click.option(
-            "--most-blocks",
-            type=click.IntRange(min=1),
-            help=f"Blocks after which it ends undecided; by default {MOST_BLOCKS_AB}, of bisect {MOST_BLOCKS_BISECT}.",
-        ),
-        click.option(
-            "--budget",
-            type=click.FloatRange(min=0.0, min_open=True),
-            metavar="MINUTES",
-            help="Device-minutes after which it ends undecided; at least one block runs.",
-        ),
-        seed_option("the order of runs in a block"),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
+measuring_options = combined(
+    click.option("--workers", default=1, help="Number of ranks of each run."),
+    click.option("--steps", type=click.IntRange(min=4), default=40, help="Number of measured steps of each run."),
+    click.option("--warm-up", type=click.IntRange(min=1), default=10, help="Number of warm-up steps of each run."),
+    click.option(
+        "--sequential", is_flag=True, help="Run one after the other, if both do not fit at the same time; noisier."
+    ),
+    click.option(
+        "--error",
+        type=click.FloatRange(0.0, 0.5, min_open=True, max_open=True),
+        default=0.05,
+        help="Probability of a wrong verdict, however often the blocks are tested.",
+    ),
+    click.option(
+        "--most-blocks",
+        type=click.IntRange(min=1),
+        help=f"Blocks after which it ends undecided; by default {MOST_BLOCKS_AB}, of bisect {MOST_BLOCKS_BISECT}.",
+    ),
+    click.option(
+        "--budget",
+        type=click.FloatRange(min=0.0, min_open=True),
+        metavar="MINUTES",
+        help="Device-minutes after which it ends undecided; at least one block runs.",
+    ),
+    seed_option("the order of runs in a block"),
+)
+"""The options about blocks and when to stop."""
 MEASURING = ("workers", "steps", "warm_up", "sequential", "error", "most_blocks", "budget", "seed")
 """Names of the measuring options."""
 
@@ -122,13 +103,7 @@ _BISECT_SECTIONS = {
 @click.argument("good")
 @click.argument("bad")
 @click.argument("recipe", type=FILE)
-@click.option(
-    "--effect",
-    "least",
-    default=LEAST,
-    show_default=True,
-    help="Smallest change from GOOD to BAD to detect, as a share.",
-)
+@click.option("--effect", "least", default=LEAST, help="Smallest change from GOOD to BAD to detect, as a share.")
 @measuring_options
 @json_option
 def bisect(good: str, bad: str, recipe: Path, least: float, as_json: bool, **measuring: Any) -> None:

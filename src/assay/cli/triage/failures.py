@@ -103,9 +103,10 @@ def _parse_filter(text: str) -> tuple[str, str]:
 
 def _table(sources: tuple[Path, ...], names: "ColumnNames") -> "AttemptTable":
     if sources:
-        from assay.triage.attempts.sources import read_attempts
+        from assay.triage.attempts.sources import read_sources
+        from assay.triage.attempts.table import table_of
 
-        return read_attempts(list(sources), names)
+        return table_of(read_sources(sources), names)
     from assay.triage.attempts.ledger import ledger_attempts
 
     with ledger_with_runs(current_home()) as ledger:

@@ -11,12 +11,8 @@ from assay.cli.parameters import InputFile, current_home, json_option
 
 
 @click.command()
-@click.argument(
-    "diagnosis",
-    type=InputFile("Create one with 'assay triage failures --json > {path}'."),
-    required=False,
-)
-@click.option("--cause", default=1, show_default=True, metavar="N", help="Number of the cause to accept.")
+@click.argument("diagnosis", type=InputFile("Create one with 'assay triage failures --json > {path}'."), required=False)
+@click.option("--cause", default=1, metavar="N", help="Number of the cause to accept.")
 @click.option("--refuse", is_flag=True, help="Reject matching runs instead of warning about them.")
 @click.option("--name", help="Name of the guard; by default its factors.")
 @click.option("--lift", metavar="NAME", help="Remove this guard.")

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from assay.cli.parameters import SOURCE_PATH
+from assay.cli.parameters import SOURCE_PATH, combined
 
 if TYPE_CHECKING:
     from assay.records.record import Record
@@ -12,22 +12,13 @@ if TYPE_CHECKING:
 SOURCES = click.argument("sources", nargs=-1, type=SOURCE_PATH, metavar="[SOURCE]...")
 
 
-def column_options(command: click.decorators.FC) -> click.decorators.FC:
-    """Add the options that name the columns of a table."""
-    for option in reversed(
-        (
-            click.option(
-                "--failed", metavar="COL", help="Column with 1 for failed attempts, else 0; a count with --attempts."
-            ),
-            click.option("--attempts", metavar="COL", help="Column with the number of attempts of a row."),
-            click.option("--at", metavar="COL", help="Column with the time: epoch seconds, or ISO 8601."),
-            click.option(
-                "--unit", metavar="COL", help="Column that groups dependent attempts: the recipe without its seed."
-            ),
-        )
-    ):
-        command = option(command)
-    return command
+column_options = combined(
+    click.option("--failed", metavar="COL", help="Column with 1 for failed attempts, else 0; a count with --attempts."),
+    click.option("--attempts", metavar="COL", help="Column with the number of attempts of a row."),
+    click.option("--at", metavar="COL", help="Column with the time: epoch seconds, or ISO 8601."),
+    click.option("--unit", metavar="COL", help="Column that groups dependent attempts: the recipe without its seed."),
+)
+"""The options that name the columns of a table."""
 
 
 def names_in(text: str | None) -> tuple[str, ...] | None:

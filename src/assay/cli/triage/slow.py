@@ -104,19 +104,11 @@ def skew(sources: tuple[Path, ...], value: str, location: str, work: str, kind: 
 
     A collective makes all ranks wait for the slowest: use durations of compute only.
     """
-    from assay.triage.attempts.sources import read_tables
+    from assay.triage.attempts.sources import read_sources
     from assay.triage.skew import durations_of, split_skew
 
-    where, table, digests = read_tables(list(sources))
-    durations = durations_of(
-        where,
-        table,
-        digests,
-        value=value,
-        location=names_in(location) or (),
-        work=names_in(work) or (),
-        kind=kind,
-    )
+    sides = {"location": names_in(location) or (), "work": names_in(work) or ()}
+    durations = durations_of(read_sources(sources), value=value, kind=kind, **sides)
     found = split_skew(durations)
     print_result(found, as_json=as_json)
 
@@ -144,9 +136,10 @@ def startup(runs: tuple[str, ...], against: str | None, as_json: bool) -> None:
 
 def _series(sources: tuple[Path, ...], names: "SeriesNames") -> "MeasuredSeries":
     if sources:
-        from assay.triage.slow.series import read_series
+        from assay.triage.attempts.sources import read_sources
+        from assay.triage.slow.series import series_of
 
-        return read_series(sources, names)
+        return series_of(read_sources(sources), names)
     from assay.triage.slow.series import ledger_series
 
     with ledger_with_runs(current_home()) as ledger:

@@ -185,7 +185,7 @@ def _guard_evidence(status: GuardStatus) -> str:
 
 
 def _symptoms(found: Symptoms) -> Document:
-    alike = [
+    alike: list[Blocks] = [
         ("", [Listing([*item.paths, *item.runs], f"{item.count} alike, {item.symptom_class}: {item.key}")])
         for item in found.signatures
         if item.count > 1
@@ -351,7 +351,8 @@ def _grown_text(span: GrownSpan) -> str:
 
 def _data(changes: DataChanges) -> Document:
     title = f"{number_of(changes.rows_before, 'row')} before, {changes.rows_after:,} after"
-    word, tone = number_of(len(changes.results), "change"), "bad" if changes.results else "good"
+    word = number_of(len(changes.results), "change")
+    tone: Tone = "bad" if changes.results else "good"
     sections = [_data_finding(index, finding) for index, finding in enumerate(changes.results, 1)]
     sections += [_moved(changes.moved)] if changes.moved is not None else []
     return _document(title, _verdict(changes, word, tone), [], sections)

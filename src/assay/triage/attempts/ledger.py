@@ -6,6 +6,7 @@ are shared by many runs. Attempts that still run, were preempted, or were interr
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from assay.base.config import dotted_leaves
@@ -14,7 +15,7 @@ from assay.base.errors import ConfigError
 from assay.records.run import Attempt, Run
 from assay.store.ledger.ledger import Ledger
 from assay.triage.attempts.columns import Columns, columns_of, join_values
-from assay.triage.attempts.table import AttemptTable, ColumnNames, built
+from assay.triage.attempts.table import AttemptTable, ColumnNames, table_of
 
 NOT_OF_THE_UNIT = {"seed", "name"}
 MAX_KEYS = 12
@@ -33,13 +34,7 @@ SHOWN_FINGERPRINT = 12
 
 def ledger_attempts(ledger: Ledger, names: ColumnNames) -> AttemptTable:
     """Return all ended attempts."""
-    columns, _ = ledger_columns(ledger, names.factors or ())
-    return table_of_columns(columns, names)
-
-
-def table_of_columns(columns: Columns, names: ColumnNames) -> AttemptTable:
-    """Build the table from columns that are already read."""
-    return built([("the ledger", columns)], names, {"ledger": sha256_of_json(columns.table.to_pylist())})
+    return table_of(ledger_columns(ledger, names.factors or ())[0], names)
 
 
 def ledger_columns(ledger: Ledger, factor_names: Sequence[str] = ()) -> tuple[Columns, list[Attempt]]:
@@ -85,7 +80,7 @@ def columns_of_attempts(
     columns = columns_of(
         rows, "the ledger", failed="failed", at="at", unit="unit", device_hours="device_hours", factors=factors
     )
-    return columns, attempts
+    return replace(columns, sources={"ledger": sha256_of_json(columns.table.to_pylist())}), attempts
 
 
 def _devices_vary(attempts: Sequence[Attempt]) -> bool:

@@ -10,6 +10,8 @@ import csv
 import io
 import json
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,29 +20,21 @@ from pydantic_core import from_json
 
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import DataError
-from assay.triage.attempts.columns import Columns, columns_of, join_values, text_column
+from assay.triage.attempts.columns import Columns, columns_of, join_values, joined, text_column
 from assay.triage.attempts.junit import junit_columns
 from assay.triage.attempts.slurm import completion_columns, sacct_json_columns, sacct_text_columns
-from assay.triage.attempts.table import AttemptTable, ColumnNames, built
 
 LARGEST_BYTES = 2 * 2**30
 """Larger files are rejected."""
 
 
-def read_attempts(files: list[Path], names: ColumnNames) -> AttemptTable:
-    """Read the attempts of some files into one table."""
-    contents = {str(file): bytes_of(file) for file in files}
-    parts = [(file, read_columns(file, content)) for file, content in contents.items()]
-    return built(parts, names, {file: sha256_of_bytes(content) for file, content in contents.items()})
-
-
-def read_tables(files: list[Path]) -> tuple[str, pa.Table, dict[str, str]]:
-    """Read rows of some files as text; also return their name for errors and their SHA-256."""
-    contents = {str(file): bytes_of(file) for file in files}
-    tables = [read_columns(file, content).table for file, content in contents.items()]
-    where = str(files[0]) if len(files) == 1 else f"{files[0]} and others"
-    digests = {file: sha256_of_bytes(content) for file, content in contents.items()}
-    return where, pa.concat_tables(tables, promote_options="default"), digests
+def read_sources(files: Sequence[Path]) -> Columns:
+    """Read the rows of some files."""
+    parts = []
+    for file in dict.fromkeys(map(str, files)):
+        content = bytes_of(Path(file))
+        parts.append(replace(read_columns(file, content), sources={file: sha256_of_bytes(content)}))
+    return joined(parts)
 
 
 def bytes_of(file: Path) -> bytes:
@@ -67,7 +61,7 @@ def text_of(name: str, content: bytes, *, expected: str) -> str:
 def read_columns(name: str, content: bytes) -> Columns:
     """Read a source of any format; `name` is used in errors."""
     if content[:4] == b"PAR1":
-        return Columns(table=_parquet(name, content))
+        return Columns(name=name, table=_parquet(name, content))
     text = text_of(name, content, expected="Parquet, or text in UTF-8")
     head = text[:4_096].lstrip()
     if not head:
@@ -81,7 +75,7 @@ def read_columns(name: str, content: bytes) -> Columns:
         return completion_columns(name, text)
     if first_line.startswith("JobID|") or ("|JobID|" in first_line and "," not in first_line):
         return sacct_text_columns(name, text)
-    return Columns(table=_csv(name, text))
+    return Columns(name=name, table=_csv(name, text))
 
 
 def _parquet(name: str, content: bytes) -> pa.Table:

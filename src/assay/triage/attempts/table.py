@@ -10,14 +10,12 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from assay.base.config import first_repeated
 from assay.base.errors import ConfigError, DataError
 from assay.base.shapes import Bool, Float64, Int, Int64
 from assay.base.visible import written_out
 from assay.triage.attempts.columns import SEVERAL, Columns
-from assay.triage.attempts.moments import moments
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,35 +123,34 @@ class ColumnNames(NamedTuple):
     factors: tuple[str, ...] | None = None
 
 
-def built(parts: Sequence[tuple[str, Columns]], names: ColumnNames, sources: dict[str, str]) -> AttemptTable:
-    """Build one table from the attempts of all sources."""
-    first_name, first = parts[0]
-    where = first_name if len(parts) == 1 else f"{first_name} and others"
-    table = pa.concat_tables([part.table for _, part in parts], promote_options="default")
-    columns = _Reader(where, table)
-    failed = names.failed or first.failed or ("failed" if "failed" in table.column_names else None)
+def table_of(columns: Columns, names: ColumnNames) -> AttemptTable:
+    """Build the table of attempts from columns of text."""
+    column_names = columns.table.column_names
+    failed = names.failed or columns.failed or ("failed" if "failed" in column_names else None)
     if failed is None:
         raise ConfigError(
-            f"{where}: which column says that an attempt failed? Give --failed; {columns.columns_text()}."
+            f"{columns.name}: which column says that an attempt failed? Give --failed; {columns.names_text()}."
         )
-    attempts = columns.numbers(names.attempts, "--attempts") if names.attempts else np.ones(len(table))
-    failures = columns.numbers(failed, "--failed")
-    _refuse_impossible(where, failed, failures, attempts, has_counts=names.attempts is not None)
-    unit, at = names.unit or first.unit, names.at or first.at
-    used = {failed, names.attempts, at, unit, names.exposure, first.device_hours}
-    chosen = names.factors or first.factors or tuple(n for n in table.column_names if n not in used)
+    num_rows = len(columns.table)
+    attempts = _counts(columns, names.attempts, "--attempts") if names.attempts else np.ones(num_rows)
+    failures = _counts(columns, failed, "--failed")
+    _refuse_impossible(columns.name, failed, failures, attempts, has_counts=names.attempts is not None)
+    unit, at = names.unit or columns.unit, names.at or columns.at
+    used = {failed, names.attempts, at, unit, names.exposure, columns.device_hours}
+    chosen = names.factors or columns.factors or tuple(n for n in column_names if n not in used)
     if (twice := first_repeated(chosen)) is not None:
         raise ConfigError(f"--factors: '{twice}' is there twice.")
+    exposure, hours = names.exposure, columns.device_hours
     found = AttemptTable(
         failures=failures,
         attempts=attempts,
-        units=np.arange(len(table)) if unit is None else columns.codes(unit, "--unit"),
+        units=np.arange(num_rows) if unit is None else _encoded(columns.column(unit, "--unit"))[0],
         has_units=unit is not None,
         at_s=None if at is None else columns.moments(at, "--at"),
-        exposure=None if names.exposure is None else columns.numbers(names.exposure, "--exposure"),
-        device_hours=None if first.device_hours is None else columns.numbers(first.device_hours, "device-hours"),
-        factors=tuple(columns.factor(name) for name in chosen),
-        sources=sources,
+        exposure=None if exposure is None else _counts(columns, exposure, "--exposure"),
+        device_hours=None if hours is None else _counts(columns, hours, "device-hours"),
+        factors=tuple(_factor(name, columns.column(name, "--factors")) for name in chosen),
+        sources=columns.sources,
     )
     return found.where(attempts > 0)
 
@@ -173,69 +170,46 @@ def _refuse_impossible(
         raise DataError(f"{where}, row {row + 1}: '{failed}' is {failures[row]:g}, expected {expected}.")
 
 
-class _Reader:
-    """Reads the columns that options name."""
-
-    def __init__(self, where: str, table: pa.Table) -> None:
-        self._where, self._table = where, table
-
-    def columns_text(self) -> str:
-        return f"the columns are {written_out(', '.join(self._table.column_names))[:400]}"
-
-    def column(self, name: str, option: str) -> pa.ChunkedArray:
-        if name not in self._table.column_names:
-            raise DataError(f"{self._where}: no column '{name}', which {option} names; {self.columns_text()}.")
-        return self._table[name]
-
-    def numbers(self, name: str, option: str) -> Float64[np.ndarray, "row"]:
-        """Return non-negative numbers; booleans count as 0 and 1."""
-        texts = self.column(name, option).to_pylist()
-        known = {text: self._number(name, option, text) for text in dict.fromkeys(texts)}
-        return np.array([known[text] for text in texts], np.float64)
-
-    def _number(self, name: str, option: str, text: str | None) -> float:
-        words = (text or "").strip().lower()
-        try:
-            number = TRUTHS[words] if words in TRUTHS else float(words)
-        except ValueError:
-            number = -1.0
-        if not 0 <= number < np.inf:
-            shown = written_out(repr(text))[:60]
-            raise DataError(f"{self._where}: column '{name}' ({option}) holds {shown}, expected a number from 0 on.")
-        return number
-
-    def moments(self, name: str, option: str) -> Float64[np.ndarray, "row"]:
-        return moments(self.column(name, option).to_pylist(), f"{self._where}: column '{name}' ({option})")
-
-    def codes(self, name: str, option: str) -> Int64[np.ndarray, "row"]:
-        """Return integer codes, equal for equal cells."""
-        return _encoded(self.column(name, option))[0]
-
-    def factor(self, name: str) -> Factor:
-        """Return a factor; cells are split into their values."""
-        cells, texts = _encoded(self.column(name, "--factors"))
-        values: dict[str, int] = {}
-        per_cell = [
-            [
-                values.setdefault(part, len(values))
-                for part in dict.fromkeys(map(str.strip, text.split(SEVERAL)))
-                if part
-            ]
-            for text in texts
-        ]
-        counts = np.array([len(codes) for codes in per_cell], np.int64)
-        flat = np.array([code for codes in per_cell for code in codes], np.int64)
-        starts = np.concatenate(([0], np.cumsum(counts)))[:-1]
-        of_row = counts[cells] if len(cells) else np.zeros(0, np.int64)
-        rows = np.repeat(np.arange(len(cells)), of_row)
-        within = np.arange(len(rows)) - np.repeat(np.cumsum(of_row) - of_row, of_row)
-        codes = flat[starts[cells[rows]] + within] if len(rows) else np.zeros(0, np.int64)
-        return Factor(name=name, values=tuple(values), rows=rows, codes=codes, cells=cells)
+def _counts(columns: Columns, name: str, option: str) -> Float64[np.ndarray, "row"]:
+    """Return non-negative numbers; booleans count as 0 and 1."""
+    texts = columns.column(name, option)
+    known = {text: _count(columns, name, option, text) for text in dict.fromkeys(texts)}
+    return np.array([known[text] for text in texts], np.float64)
 
 
-def _encoded(column: pa.ChunkedArray) -> tuple[Int64[np.ndarray, "row"], list[str]]:
-    """Return a code for each cell, and the text of each code. Arrow's own encoding imports pandas if it is
-    installed, which is slow."""
+def _count(columns: Columns, name: str, option: str, text: str) -> float:
+    words = text.lower()
+    try:
+        number = TRUTHS[words] if words in TRUTHS else float(words)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < np.inf:
+        shown = written_out(repr(text))[:60]
+        raise DataError(f"{columns.name}: column '{name}' ({option}) holds {shown}, expected a number from 0 on.")
+    return number
+
+
+def _factor(name: str, column: Sequence[str]) -> Factor:
+    """Return a factor; cells are split into their values."""
+    cells, texts = _encoded(column)
+    values: dict[str, int] = {}
+    per_cell = [
+        [values.setdefault(part, len(values)) for part in dict.fromkeys(map(str.strip, text.split(SEVERAL))) if part]
+        for text in texts
+    ]
+    counts = np.array([len(codes) for codes in per_cell], np.int64)
+    flat = np.array([code for codes in per_cell for code in codes], np.int64)
+    starts = np.concatenate(([0], np.cumsum(counts)))[:-1]
+    of_row = counts[cells] if len(cells) else np.zeros(0, np.int64)
+    rows = np.repeat(np.arange(len(cells)), of_row)
+    within = np.arange(len(rows)) - np.repeat(np.cumsum(of_row) - of_row, of_row)
+    codes = flat[starts[cells[rows]] + within] if len(rows) else np.zeros(0, np.int64)
+    return Factor(name=name, values=tuple(values), rows=rows, codes=codes, cells=cells)
+
+
+def _encoded(column: Sequence[str]) -> tuple[Int64[np.ndarray, "row"], list[str]]:
+    """Return a code for each cell, equal for equal cells, and the text of each code. Arrow's own encoding imports
+    pandas if it is installed, which is slow."""
     known = dict[str, int]()
-    codes = [known.setdefault(text or "", len(known)) for text in column.to_pylist()]
+    codes = [known.setdefault(text, len(known)) for text in column]
     return np.array(codes, np.int64), list(known)

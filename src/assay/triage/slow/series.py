@@ -2,24 +2,23 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from assay.base.config import first_repeated
-from assay.base.digest import sha256_of_bytes, sha256_of_json
-from assay.base.errors import ConfigError, DataError
+from assay.base.digest import sha256_of_json
+from assay.base.errors import ConfigError
 from assay.base.shapes import Float64
-from assay.base.visible import written_out
 from assay.records.phase import STEP
 from assay.records.run import Attempt, PhaseSeconds
 from assay.store.ledger.ledger import Ledger
 from assay.triage.attempts.columns import Columns, text_column
 from assay.triage.attempts.ledger import ledger_columns
 from assay.triage.attempts.moments import moments
-from assay.triage.attempts.sources import bytes_of, read_columns
+
+STEP_TIME = "step_s"
 
 
 class SeriesNames(NamedTuple):
@@ -45,73 +44,34 @@ class MeasuredSeries(NamedTuple):
     sources: Mapping[str, str]
 
 
-def read_series(files: Sequence[Path], names: SeriesNames) -> MeasuredSeries:
-    """Read the rows of some tables in order of time."""
-    contents = {str(file): bytes_of(file) for file in files}
-    parts = [(file, read_columns(file, content)) for file, content in contents.items()]
-    return series_of(parts, names, {file: sha256_of_bytes(content) for file, content in contents.items()})
-
-
-def series_of(parts: Sequence[tuple[str, Columns]], names: SeriesNames, sources: dict[str, str]) -> MeasuredSeries:
-    """Build a series from columns of text; rows without the value are left out."""
-    where = parts[0][0] if len(parts) == 1 else f"{parts[0][0]} and others"
-    table = pa.concat_tables([part.table for _, part in parts], promote_options="default")
+def series_of(columns: Columns, names: SeriesNames) -> MeasuredSeries:
+    """Build a series from columns of text, in order of time; rows without the value are left out."""
     if names.value is None:
-        raise ConfigError(f"{where}: which column was measured? Give --value; {_columns_text(table)}.")
+        raise ConfigError(f"{columns.name}: which column was measured? Give --value; {columns.names_text()}.")
     for option, column_names in (("--factors", names.factors), ("--phases", names.phases)):
         if (twice := first_repeated(column_names or ())) is not None:
             raise ConfigError(f"{option}: '{twice}' is there twice.")
-    at = names.at or parts[0][1].at
-    values = numbers(where, table, names.value, "--value")
-    phases = {name: numbers(where, table, name, "--phases") for name in names.phases or ()}
+    at = names.at or columns.at
+    values = columns.numbers(names.value, "--value")
+    phases = {name: columns.numbers(name, "--phases") for name in names.phases or ()}
     rows = np.flatnonzero(np.isfinite(values))
-    written = None if at is None else texts(where, table, at, "--at")
+    written = None if at is None else columns.column(at, "--at")
     if written is not None:
-        seconds = moments([written[row] for row in rows], f"{where}: column '{at}' (--at)")
+        seconds = moments([written[row] for row in rows], f"{columns.name}: column '{at}' (--at)")
         rows = rows[np.argsort(seconds, kind="stable")]
     used = {names.value, at, *phases}
     chosen = names.factors
     if chosen is None:
-        chosen = parts[0][1].factors or tuple(name for name in table.column_names if name not in used)
-    cells = {name: texts(where, table, name, "--factors") for name in chosen}
+        chosen = columns.factors or tuple(name for name in columns.table.column_names if name not in used)
+    cells = {name: columns.column(name, "--factors") for name in chosen}
     return MeasuredSeries(
         names.value,
         values[rows],
         tuple(str(number) if written is None else written[row] for number, row in enumerate(rows)),
         {name: [column[row] for row in rows] for name, column in cells.items()},
         {name: column[rows] for name, column in phases.items()},
-        sources,
+        columns.sources,
     )
-
-
-def texts(where: str, table: pa.Table, name: str, option: str) -> list[str]:
-    """Return a column named in an option; missing cells are empty."""
-    if name not in table.column_names:
-        raise DataError(f"{where}: no column '{name}', which {option} names; {_columns_text(table)}.")
-    return [(text or "").strip() for text in table[name].to_pylist()]
-
-
-def numbers(where: str, table: pa.Table, name: str, option: str) -> Float64[np.ndarray, "row"]:
-    """Return a column of numbers; missing cells are NaN."""
-    found = np.full(len(table), np.nan)
-    for row, text in enumerate(texts(where, table, name, option)):
-        try:
-            found[row] = float(text) if text else np.nan
-        except ValueError:
-            found[row] = np.inf
-        if np.isinf(found[row]):
-            shown = written_out(repr(text))[:60]
-            raise DataError(
-                f"{where}, row {row + 1}: '{name}' ({option}) is {shown}, expected a finite number, or nothing."
-            )
-    return found
-
-
-def _columns_text(table: pa.Table) -> str:
-    return f"the columns are {written_out(', '.join(table.column_names))[:400]}"
-
-
-STEP_TIME = "step_s"
 
 
 def ledger_series(ledger: Ledger, names: SeriesNames) -> MeasuredSeries:
@@ -142,8 +102,7 @@ def series_of_attempts(
     named = names._replace(
         value=names.value or STEP_TIME, phases=tuple(present) if names.phases is None else names.phases
     )
-    with_times = replace(columns, table=table)
-    return series_of([("the ledger", with_times)], named, {"ledger": sha256_of_json(table.to_pylist())})
+    return series_of(replace(columns, table=table, sources={"ledger": sha256_of_json(table.to_pylist())}), named)
 
 
 def _step_seconds(attempt: Attempt, spent: PhaseSeconds | None) -> dict[str, float]:

@@ -29,7 +29,7 @@ from assay.records.symptoms import RecordedSymptom, SharedCause
 from assay.store.ledger.ledger import Ledger
 from assay.triage.attempts.columns import text_column
 from assay.triage.attempts.ledger import ledger_columns
-from assay.triage.attempts.table import AttemptTable, ColumnNames, Factor, built, having
+from assay.triage.attempts.table import AttemptTable, ColumnNames, Factor, having, table_of
 from assay.triage.failures.diagnose import LEVEL, diagnose
 from assay.triage.failures.scan import scan
 from assay.triage.symptoms.recorded import symptom_of
@@ -73,7 +73,7 @@ def shared_causes(ledger: Ledger, failures: Sequence[RecordedSymptom], rng: np.r
         table=columns.table.append_column(SIGNATURE, pa.chunked_array([text_column(cells)])),
         factors=(*columns.factors, SIGNATURE),
     )
-    return shared_in(built([("the ledger", columns)], ColumnNames(), {}), rng)
+    return shared_in(table_of(columns, ColumnNames()), rng)
 
 
 def shared_in(table: AttemptTable, rng: np.random.Generator) -> Shared:

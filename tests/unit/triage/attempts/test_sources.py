@@ -10,8 +10,8 @@ import pytest
 from assay.base.errors import AssayError, ConfigError, DataError
 from assay.triage.attempts.moments import window
 from assay.triage.attempts.slurm import hosts_of
-from assay.triage.attempts.sources import read_attempts
-from assay.triage.attempts.table import ColumnNames
+from assay.triage.attempts.sources import read_sources
+from assay.triage.attempts.table import ColumnNames, table_of
 
 HEAD = "failed,at,recipe,host"
 ROWS = ["1,1750000000,a,n01|n02", "0,1750000060,b,n02", "0,1750000120,a,"]
@@ -21,7 +21,7 @@ NAMES = ColumnNames(failed="failed", at="at", unit="recipe", factors=("host",))
 def read(tmp_path, content, names=NAMES, name="attempts"):
     file = tmp_path / name
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return read_attempts([file], names)
+    return table_of(read_sources([file]), names)
 
 
 def facts(table):

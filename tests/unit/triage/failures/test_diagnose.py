@@ -9,8 +9,8 @@ from assay.base.errors import ConfigError, DataError
 from assay.records.failure_causes import AdjustedRatio
 from assay.reporting.views.triage_statements import triage_text
 from assay.triage.attempts.moments import TimeWindow
-from assay.triage.attempts.sources import read_attempts
-from assay.triage.attempts.table import ColumnNames
+from assay.triage.attempts.sources import read_sources
+from assay.triage.attempts.table import ColumnNames, table_of
 from assay.triage.failures.diagnose import diagnose, explained_away
 from triage_fleets import CULPRITS, FACTORS, random_fleet
 from variants import slow
@@ -21,7 +21,7 @@ NAMES = ColumnNames(failed="failed", at="at", unit="recipe", factors=FACTORS)
 def diagnosis_of(tmp_path, text, names=NAMES, window=None, baseline=None):
     file = tmp_path / "attempts.csv"
     file.write_text(text)
-    table = read_attempts([file], names)
+    table = table_of(read_sources([file]), names)
     return diagnose(table, window=window, baseline=baseline, rng=np.random.default_rng(0))
 
 

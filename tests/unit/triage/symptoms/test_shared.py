@@ -7,7 +7,7 @@ from assay.records.replay import Explanation, OperatorFinding, OperatorWatchRepo
 from assay.records.symptoms import RecordedSymptom
 from assay.reporting.views.triage_statements import triage_text
 from assay.triage.attempts.columns import columns_of
-from assay.triage.attempts.table import ColumnNames, built
+from assay.triage.attempts.table import ColumnNames, table_of
 from assay.triage.symptoms.shared import SIGNATURE, causes_of_replays, shared_in, steps_to_replay
 
 NUM_ATTEMPTS, NUM_UNITS, NUM_HOSTS, NUM_SIGNATURES = 500, 60, 12, 6
@@ -46,7 +46,7 @@ def fleet(seed, *, host=(), since=(), clustered=False):
 
 def shared(rows, factors=("host", "dataset")):
     columns = columns_of(rows, "made", failed="failed", at="at", unit="unit", factors=(*factors, SIGNATURE))
-    return shared_in(built([("made", columns)], ColumnNames(), {}), np.random.default_rng(0))
+    return shared_in(table_of(columns, ColumnNames()), np.random.default_rng(0))
 
 
 def test_signatures_of_one_host_are_one_cause():
