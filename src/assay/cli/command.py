@@ -38,8 +38,11 @@ class Command(click.Command):
         self._sections = sections or {}
         self._is_brief = is_brief
         if is_brief:
-            flag = {"is_flag": True, "is_eager": True, "expose_value": False, "hidden": True}
-            self.params.append(click.Option(["--help-all"], callback=_explain_all, **flag))
+            self.params.append(
+                click.Option(
+                    ["--help-all"], is_flag=True, is_eager=True, expose_value=False, hidden=True, callback=_explain_all
+                )
+            )
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         lists = dict(self._option_lists(ctx))
@@ -54,7 +57,7 @@ class Command(click.Command):
             for heading, options in lists.items():
                 self._write_options(ctx, formatter, heading, options)
 
-    def _option_lists(self, ctx: click.Context) -> Iterator[tuple[str, list[click.Parameter]]]:
+    def _option_lists(self, ctx: click.Context) -> Iterator[tuple[str, list[click.Option]]]:
         """Yield each heading with its options."""
         options = {str(option.name): option for option in self.get_params(ctx) if isinstance(option, click.Option)}
         under_heading = {heading: [options.pop(name) for name in names] for heading, names in self._sections.items()}
@@ -63,7 +66,7 @@ class Command(click.Command):
 
     @staticmethod
     def _write_options(
-        ctx: click.Context, formatter: click.HelpFormatter, heading: str, options: Sequence[click.Parameter]
+        ctx: click.Context, formatter: click.HelpFormatter, heading: str, options: Sequence[click.Option]
     ) -> None:
         with formatter.section(heading):
             formatter.write_dl([record for option in options if (record := option.get_help_record(ctx))])

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,12 +17,14 @@ from assay.cli.parameters import (
     FOLDER,
     SOURCE,
     SOURCE_PATH,
+    combined,
     current_home,
     force_option,
     is_forced,
     is_on_command_line,
     jobs_option,
     json_option,
+    print_view,
     run_and_step,
     seed_option,
 )
@@ -125,14 +127,12 @@ _BUILD_SECTIONS = {
 )
 @click.option("--chat-date", help="Current date for templates that use it, e.g. 2026-11-22.")
 @click.option(
-    "--end-token",
-    help="Token appended to each text or completion; '' for none.  [default: the tokenizer's eos_token]",
+    "--end-token", help="Token appended to each text or completion; '' for none.  [default: the tokenizer's eos_token]"
 )
 @click.option(
     "--control-tokens",
     type=click.Choice(["refuse", "text", "keep"]),
     default="refuse",
-    show_default=True,
     help="How to treat control tokens like <|im_end|> in the texts: report an error (refuse), encode them as text, "
     "or keep them as tokens for rows that are rendered already.",
 )
@@ -146,7 +146,6 @@ _BUILD_SECTIONS = {
     "--label-kind",
     type=click.Choice(["auto", "binary", "classes", "number"]),
     default="auto",
-    show_default=True,
     help="Type of the labels: binary (0 and 1), class names, or a number; auto infers it from all labels.",
 )
 @click.option("--no-label", is_flag=True, help="The rows have no label.")
@@ -169,19 +168,9 @@ _BUILD_SECTIONS = {
     "that would stop the build (unusable): invalid JSON or UTF-8, CSV rows with a wrong number of values, and rows "
     "without anything to train on. The manifest counts dropped rows. May be repeated.",
 )
-@click.option(
-    "--max-tokens",
-    default=2048,
-    show_default=True,
-    help="Maximum row length in tokens; longer rows are cut or dropped.",
-)
-@click.option("--rows-per-shard", default=100_000, show_default=True, help="Number of rows in each Parquet file.")
-@click.option(
-    "--rows-per-group",
-    default=1_000,
-    show_default=True,
-    help="Number of rows in each row group, the unit that training reads.",
-)
+@click.option("--max-tokens", default=2048, help="Maximum row length in tokens; longer rows are cut or dropped.")
+@click.option("--rows-per-shard", default=100_000, help="Number of rows in each Parquet file.")
+@click.option("--rows-per-group", default=1_000, help="Number of rows in each row group, the unit that training reads.")
 @jobs_option(2, "Number of processes.")
 @json_option
 def build(
@@ -366,7 +355,6 @@ def _other_labels_text(found: "Proposal") -> str:
 @click.option(
     "--examples",
     default=1,
-    show_default=True,
     help="Number of language-model rows to print as the model reads them, with the trained tokens marked.",
 )
 @json_option
@@ -421,16 +409,14 @@ def _loader_values(overrides: tuple[str, ...]) -> dict[str, Any]:
     return {key.removeprefix("loader."): value for key, value in values.items()}
 
 
-_SPLIT_OPTIONS = (
+_split_options = combined(
     click.option(
         "--by",
         "column",
         help="Column to split by; input_ids keeps copies of a text together.  [default: shard_id; created_at "
         "with --since; split with --equals]",
     ),
-    click.option(
-        "--fraction", default=0.1, show_default=True, help="Share of the column's values to hold out, chosen by hash."
-    ),
+    click.option("--fraction", default=0.1, help="Share of the column's values to hold out, chosen by hash."),
     seed_option("the hash"),
     click.option(
         "--since",
@@ -445,17 +431,9 @@ _SPLIT_OPTIONS = (
         help="Hold out the rows whose column has this value, to use an existing split. May be repeated.",
     ),
     click.option(
-        "--drop-leaks",
-        is_flag=True,
-        help="Drop validation rows whose tokens also occur in training; reads all rows.",
+        "--drop-leaks", is_flag=True, help="Drop validation rows whose tokens also occur in training; reads all rows."
     ),
 )
-
-
-def _split_options(command: Callable[..., None]) -> Callable[..., None]:
-    for option in reversed(_SPLIT_OPTIONS):
-        command = option(command)
-    return command
 
 
 def _split_of(
@@ -491,17 +469,7 @@ def _split_of(
 @_split_options
 @click.option("--check-leaks", is_flag=True, help="Count rows with the same tokens on both sides; reads all rows.")
 @json_option
-def split(
-    dataset: Path,
-    column: str | None,
-    fraction: float,
-    seed: int,
-    moment: object,
-    values: tuple[str, ...],
-    check_leaks: bool,
-    drop_leaks: bool,
-    as_json: bool,
-) -> None:
+def split(dataset: Path, check_leaks: bool, as_json: bool, **by: Any) -> None:
     """Show how DATASET would be split: by the hash of a key, by time or by the values of a column.
 
     A split never separates rows at random, so copies and related rows stay on one side. Prints the lines to put
@@ -513,7 +481,7 @@ def split(
     from assay.reporting.terminal.data import print_split
     from assay.reporting.views.dataset_split import dataset_split_view
 
-    config = _split_of(column, fraction, seed, moment, values, drop_leaks=drop_leaks)
+    config = _split_of(**by)
     loaded = Dataset.open(dataset)
     train, validation = split_view(loaded, config, "train"), split_view(loaded, config, "validation")
     leak = find_leaks(train, validation) if check_leaks else None
@@ -528,16 +496,7 @@ def split(
 @click.argument("dataset", type=DATASET)
 @_split_options
 @json_option
-def hold_out(
-    dataset: Path,
-    column: str | None,
-    fraction: float,
-    seed: int,
-    moment: object,
-    values: tuple[str, ...],
-    drop_leaks: bool,
-    as_json: bool,
-) -> None:
+def hold_out(dataset: Path, as_json: bool, **by: Any) -> None:
     """Write the held-out rows of DATASET as a dataset of their own, next to its manifest.
 
     Evaluations with that split read the copy instead: the same rows in the same batches. This pays if held-out
@@ -549,7 +508,7 @@ def hold_out(
     from assay.reporting.terminal.terminal import show_progress
 
     loaded = Dataset.open(dataset)
-    config = _split_of(column, fraction, seed, moment, values, drop_leaks=drop_leaks)
+    config = _split_of(**by)
     manifest = write_held_out(loaded, config, partial(show_progress, "holding out", unit=" row groups"))
     assert manifest.held_out_of is not None
     _print(manifest, copy_folder(dataset, manifest.held_out_of.split_sha256), as_json=as_json)
@@ -570,7 +529,6 @@ def hold_out(
     "--tokens-at-once",
     type=click.IntRange(min=1),
     default=8192,
-    show_default=True,
     help="Tokens of one forward pass, including padding; bounded by memory.",
 )
 @json_option
@@ -623,10 +581,7 @@ def diff(before: Path, after: Path, by_row: bool, as_json: bool) -> None:
     from assay.reporting.terminal.data import print_diff
 
     found = diff_datasets(Dataset.open(before), Dataset.open(after), by_row=by_row)
-    if as_json:
-        click.echo(found.to_json())
-    else:
-        print_diff(found)
+    print_view(found, print_diff, as_json=as_json)
 
 
 def _print(manifest: "DatasetManifest", folder: Path, *, as_json: bool) -> None:

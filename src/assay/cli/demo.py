@@ -20,12 +20,8 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("overrides", nargs=-1)
 @click.option("--sft", is_flag=True, help="Fine-tune a small language model to write docstrings instead.")
-@click.option("--functions", default=16_000, show_default=True, help="Number of rows in the dataset before the split.")
-@click.option(
-    "--out",
-    type=FOLDER,
-    help="Output folder; by default runs/demo, or runs/demo-sft.",
-)
+@click.option("--functions", default=16_000, help="Number of rows in the dataset before the split.")
+@click.option("--out", type=FOLDER, help="Output folder; by default runs/demo, or runs/demo-sft.")
 def demo(overrides: tuple[str, ...], sft: bool, functions: int, out: Path | None) -> None:
     """Train a classifier twice on functions of the installed packages, kill a worker once, and check that
     nothing was lost: each row was used exactly once, and the weights and the AUC are equal. Then run a campaign

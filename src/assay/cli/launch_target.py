@@ -80,7 +80,6 @@ _OPTIONS = (
         type=click.Choice(LAUNCHERS),
         metavar="TARGET",
         default="here",
-        show_default=True,
         help="Where to train: here, background, slurm or allocation.",
     ),
     click.option("--nodes", type=int, help="slurm: number of nodes, which share --workers evenly.  [1]"),

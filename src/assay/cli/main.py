@@ -42,7 +42,9 @@ class _Cli(CommandGroup):
             ctx.exit(INTERRUPTED)
 
 
-@click.group(cls=_Cli, modules=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Cli, modules=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
+)
 @click.version_option(package_name="assay")
 def cli() -> None:
     """Take a post-training experiment from a promising pilot to decision-ready evidence."""

@@ -273,19 +273,28 @@ def set_python_graders(mode: str | None) -> None:
         os.environ["ASSAY_PYTHON_GRADERS"] = mode
 
 
+def combined(*options: Callable[[Any], Any]) -> Callable[[click.decorators.FC], click.decorators.FC]:
+    """Return a decorator that adds these options, in this order."""
+
+    def add(command: click.decorators.FC) -> click.decorators.FC:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON (docs/json.md).")
 
 
 def seed_option(of: str) -> Callable[[click.decorators.FC], click.decorators.FC]:
     """Return --seed; `of`: what is random."""
-    return click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help=f"Seed of {of}.")
+    return click.option("--seed", type=click.IntRange(min=0), default=0, help=f"Seed of {of}.")
 
 
 def jobs_option(default: int, doing: str) -> Callable[[click.decorators.FC], click.decorators.FC]:
     """Return --jobs, the number of threads or processes of the command itself; --workers are ranks that train."""
-    return click.option(
-        "--jobs", type=click.IntRange(min=1), default=default, show_default=True, metavar="N", help=doing
-    )
+    return click.option("--jobs", type=click.IntRange(min=1), default=default, metavar="N", help=doing)
 
 
 def measure_option(
@@ -297,7 +306,6 @@ def measure_option(
         "measure_s",
         type=click.FloatRange(min=least, max=most),
         default=default,
-        show_default=True,
         metavar="SECONDS",
         help=help,
     )
@@ -310,7 +318,6 @@ def timeout_option(default: float, of: str) -> Callable[[click.decorators.FC], c
         "timeout_s",
         type=click.FloatRange(min=0.0, min_open=True),
         default=default,
-        show_default=True,
         metavar="SECONDS",
         help=f"Time limit of {of}.",
     )
@@ -326,6 +333,14 @@ force_option = click.option(
     callback=lambda context, _, value: context.meta.update({_FORCE: value}),
     help="Replace existing files.",
 )
+
+
+def print_view(view: Any, show: Callable[[Any], object], *, as_json: bool) -> None:
+    """Print a view or record as JSON, or show it to a person."""
+    if as_json:
+        click.echo(view.to_json())
+    else:
+        show(view)
 
 
 def print_status(text: str) -> None:

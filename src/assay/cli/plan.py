@@ -116,9 +116,7 @@ def check(program: Path, quick: bool, timeout_s: float, jobs: int) -> None:
 @plan.command()
 @_program
 @click.option(
-    "--out",
-    type=OutFile('"kind":"plan"'),
-    help="File for the plan (JSON), which export, review and re-planning read.",
+    "--out", type=OutFile('"kind":"plan"'), help="File for the plan (JSON), which export, review and re-planning read."
 )
 @force_option
 @click.option("--prices", is_flag=True, help="Also solve with a little more of each limit, to show what it is worth.")

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 _program = click.argument("program", type=FILE)
 _num_samples = click.option(
-    "--samples", "num_samples", default=32_768, show_default=True, type=click.IntRange(min=100),
-    help="Number of simulated programs.",
+    "--samples", "num_samples", default=32_768, type=click.IntRange(min=100),
+    help="Number of simulated programs."
 )  # fmt: skip
 _seed = seed_option("the simulation")
 _rates_from = click.option(
     "--rates-from", metavar="RUNS",
     help="Estimate the interrupt rate from the ledger's runs whose ids match this pattern ('*': all), instead "
-    "of the program's `noise` section.",
+    "of the program's `noise` section."
 )  # fmt: skip
 _SHARE = click.FloatRange(min=0.0, max=1.0)
 
@@ -40,15 +40,13 @@ _SHARE = click.FloatRange(min=0.0, max=1.0)
 @click.command()
 @_program
 @click.option("--out", type=FOLDER, help="Output folder for the offer and its documents; by default plans/NAME.")
-@click.option("--on-time", default=0.85, show_default=True, type=_SHARE, help="Target for P(decision by its date).")
-@click.option("--over-budget", default=0.02, show_default=True, type=_SHARE, help="Upper limit for P(over budget).")
+@click.option("--on-time", default=0.85, type=_SHARE, help="Target for P(decision by its date).")
+@click.option("--over-budget", default=0.02, type=_SHARE, help="Upper limit for P(over budget).")
 @_num_samples
 @_seed
 @_rates_from
 @click.option(
-    "--quick",
-    is_flag=True,
-    help="Leave out what-ifs and readings of the fair-use rule, which need further solves.",
+    "--quick", is_flag=True, help="Leave out what-ifs and readings of the fair-use rule, which need further solves."
 )
 @json_option
 def offer(
@@ -145,11 +143,7 @@ def risk(
 _folder = click.argument("folder", type=PATH)
 _notes = click.option("--notes", type=FILE, help="Work, gate verdicts and events so far (YAML).")
 _hour_s = click.option(
-    "--hour-seconds",
-    "hour_s",
-    default=3600.0,
-    show_default=True,
-    help="Seconds per program hour, for a program in miniature.",
+    "--hour-seconds", "hour_s", default=3600.0, help="Seconds per program hour, for a program in miniature."
 )
 _start = click.option("--start", "start_s", type=float, help="Start of the program, in seconds since the epoch.")
 

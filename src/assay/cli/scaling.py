@@ -17,6 +17,7 @@ from assay.cli.parameters import (
     current_home,
     force_option,
     json_option,
+    print_view,
     seed_option,
     writable_ledger,
 )
@@ -67,7 +68,6 @@ _FIT_SECTIONS = {
     "form_name",
     type=click.Choice(["auto", *FORMS]),
     default="auto",
-    show_default=True,
     help="Form of the law; auto: the simplest one among those with the smallest back-test error.",
 )
 @click.option(
@@ -78,8 +78,8 @@ _FIT_SECTIONS = {
     help="Run to predict, e.g. parameters=7e10,tokens=1.4e12 or compute=1e21. May be repeated.",
 )
 @click.option("--score", "score_column", help="Column with a task's accuracy (0 to 1) to predict as well.")
-@click.option("--chance", type=float, default=0.0, show_default=True, help="Score of the task by guessing.")
-@click.option("--ceiling", type=float, default=1.0, show_default=True, help="Best possible score of the task.")
+@click.option("--chance", type=float, default=0.0, help="Score of the task by guessing.")
+@click.option("--ceiling", type=float, default=1.0, help="Best possible score of the task.")
 @click.option(
     "--drop-highest",
     type=click.IntRange(min=0),
@@ -87,22 +87,12 @@ _FIT_SECTIONS = {
     help="Number of points with the highest losses to leave out.",
 )
 @click.option(
-    "--delta",
-    type=click.FloatRange(min=0, min_open=True),
-    default=1e-3,
-    show_default=True,
-    help="Delta of the Huber loss, in log loss.",
+    "--delta", type=click.FloatRange(min=0, min_open=True), default=1e-3, help="Delta of the Huber loss, in log loss."
 )
 @click.option("--least-absolute", is_flag=True, help="Use least absolute deviations, the limit of a small delta.")
+@click.option("--resamples", type=click.IntRange(min=100), default=1000, help="Number of bootstrap resamples.")
 @click.option(
-    "--resamples", type=click.IntRange(min=100), default=1000, show_default=True, help="Number of bootstrap resamples."
-)
-@click.option(
-    "--confidence",
-    type=click.FloatRange(0.5, 0.99),
-    default=0.9,
-    show_default=True,
-    help="Confidence level of the predictions.",
+    "--confidence", type=click.FloatRange(0.5, 0.99), default=0.9, help="Confidence level of the predictions."
 )
 @seed_option("the bootstrap")
 @click.option("--strict", "is_strict", is_flag=True, help="Reject targets beyond the tested range.")
@@ -201,10 +191,7 @@ def code_length(run_ids: tuple[str, ...], as_json: bool) -> None:
         lengths = [of_run(ledger, run_id) for run_id in run_ids]
     pairs = list(zip(lengths[::2], lengths[1::2], strict=False))
     result = code_lengths_view(lengths, compare_code_lengths(pairs) if pairs else None)
-    if as_json:
-        click.echo(result.to_json())
-    else:
-        _print_code_lengths(result)
+    print_view(result, _print_code_lengths, as_json=as_json)
 
 
 def _check_sources(sources: tuple[str, ...], score_column: str | None) -> None:

@@ -59,15 +59,9 @@ _SECTIONS = {
 @click.command(cls=Command, sections=_SECTIONS)
 @click.argument("recipe", type=FILE_OR_CHANGE, required=False)
 @click.argument("overrides", nargs=-1)
+@click.option("--workers", "sizes", default="1,2,4,8,16,32", help="Numbers of workers, e.g. 8,16,32.")
 @click.option(
-    "--workers", "sizes", default="1,2,4,8,16,32", show_default=True, help="Numbers of workers, e.g. 8,16,32."
-)
-@click.option(
-    "--devices-per-node",
-    type=click.IntRange(min=1),
-    default=8,
-    show_default=True,
-    help="Workers that share a machine, and its network.",
+    "--devices-per-node", type=click.IntRange(min=1), default=8, help="Workers that share a machine, and its network."
 )
 @click.option(
     "--network",
@@ -76,17 +70,9 @@ _SECTIONS = {
     "e.g. 25GB/s,5us or 100Gbit/s,10us.",
 )
 @click.option(
-    "--inside",
-    metavar="BANDWIDTH,LATENCY",
-    help="Network between two workers of a node; by default as measured here.",
+    "--inside", metavar="BANDWIDTH,LATENCY", help="Network between two workers of a node; by default as measured here."
 )
-@click.option(
-    "--failures",
-    default="0/h",
-    show_default=True,
-    metavar="RATE",
-    help="Failures of a node in an hour or a day: 0.02/h.",
-)
+@click.option("--failures", default="0/h", metavar="RATE", help="Failures of a node in an hour or a day: 0.02/h.")
 @click.option(
     "--restart",
     "restart_s",
@@ -103,12 +89,7 @@ _SECTIONS = {
 @click.option("--out", type=OutFile('"kind":"throughput_calibration"'), help="Write the calibration (JSON) here.")
 @force_option
 @click.option("--advise", is_flag=True, help="Rank changes by the time they save on the largest number of workers.")
-@click.option(
-    "--modes",
-    "as_modes",
-    is_flag=True,
-    help="Print the modes of an activity's runs for 'assay plan'.",
-)
+@click.option("--modes", "as_modes", is_flag=True, help="Print the modes of an activity's runs for 'assay plan'.")
 @click.option(
     "--against",
     "run_id",
@@ -120,7 +101,6 @@ _SECTIONS = {
     "--parallel",
     type=click.Choice(["ddp", "fsdp2"]),
     default="ddp",
-    show_default=True,
     help="Every worker holds all weights (ddp) or a shard of them (fsdp2), as in 'assay train'.",
 )
 @json_option

@@ -19,7 +19,7 @@ FIRST_OPTIONS = {
 
 def _commands(command: click.Command = cli, parent: click.Context | None = None) -> Iterator[click.Context]:
     """Every command and group, as a context whose help can be shown."""
-    names = {"help_option_names": ["-h", "--help"], "terminal_width": 80}
+    names = {"help_option_names": ["-h", "--help"], "terminal_width": 80, "show_default": True}
     context = click.Context(command, info_name="assay", **names)
     yield from _below(context)
 

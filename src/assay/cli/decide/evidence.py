@@ -23,14 +23,12 @@ if TYPE_CHECKING:
     "--discordance",
     type=click.FloatRange(0, 1, min_open=True),
     default=0.2,
-    show_default=True,
     help="Share of items on which candidate and baseline differ.",
 )
 @click.option(
     "--seed-sd",
     type=click.FloatRange(0, 1),
     default=0.01,
-    show_default=True,
     help="Standard deviation of a recipe's score over its seeds.",
 )
 @click.option(
@@ -38,7 +36,6 @@ if TYPE_CHECKING:
     "target_power",
     type=click.FloatRange(0.5, 0.99),
     default=0.8,
-    show_default=True,
     help="Probability to detect a gain that exists.",
 )
 @json_option
@@ -88,7 +85,6 @@ def power(
     "--min-accuracy",
     type=click.FloatRange(0.5, 1.0),
     default=0.8,
-    show_default=True,
     help="Share of recipe pairs that a recommended scale must order as the largest scale does.",
 )
 @seed_option("the bootstrap")

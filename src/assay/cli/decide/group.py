@@ -71,7 +71,6 @@ def decide() -> None:
     "--runs-at-once",
     type=click.IntRange(min=1),
     default=1,
-    show_default=True,
     help="Number of runs queued or training at the same time; more than one needs '--on background' or '--on slurm'.",
 )
 @measure_option(3.0, "With --check: how long to measure real steps; 0: do not measure.")

@@ -46,18 +46,11 @@ _SECTIONS = {
     type=click.IntRange(min=1),
     help="Longest completion in tokens; by default 256, or half of the context window if that is less.",
 )
-@click.option(
-    "--temperature",
-    type=click.FloatRange(min=0),
-    default=1.0,
-    show_default=True,
-    help="Sampling temperature; 0 is greedy.",
-)
+@click.option("--temperature", type=click.FloatRange(min=0), default=1.0, help="Sampling temperature; 0 is greedy.")
 @click.option(
     "--top-p",
     type=click.FloatRange(min=0, min_open=True, max=1),
     default=1.0,
-    show_default=True,
     help="Nucleus sampling: keep the most probable tokens up to this total probability.",
 )
 @click.option("--top-k", type=click.IntRange(min=1), help="Sample from this many most probable tokens only.")

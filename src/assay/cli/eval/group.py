@@ -18,6 +18,7 @@ from assay.cli.parameters import (
     current_home,
     force_option,
     json_option,
+    print_view,
     python_graders_option,
     set_python_graders,
     writable_ledger,
@@ -72,8 +73,8 @@ _RUN_SECTIONS = {
 @click.option("--suite", type=FILE, required=True, help="YAML file of the suite (docs/suites.md).")
 @click.option("--run-id", help="Name to record the results under; by default the name of the folder or model.")
 @click.option("--candidate", help="Candidate that the checkpoint belongs to; by default the run id.")
-@click.option("--seed", default=0, show_default=True, help="Seed of the training run, the unit of replication.")
-@click.option("--step", default=0, show_default=True, help="Optimizer step of the checkpoint.")
+@click.option("--seed", default=0, help="Seed of the training run, the unit of replication.")
+@click.option("--step", default=0, help="Optimizer step of the checkpoint.")
 @click.option(
     "--endpoint",
     metavar="URL",
@@ -252,8 +253,8 @@ def _note_retired(home: "Home", run_id: str, results: "Sequence[BenchmarkResult]
 @click.argument("files", nargs=-1, required=True, type=InputFile(NAME_A_LOG))
 @click.option("--run-id", help="Name to record the results under; by default the model name in the log.")
 @click.option("--candidate", help="Candidate that the checkpoint belongs to; by default the run id.")
-@click.option("--seed", default=0, show_default=True, help="Seed of the training run.")
-@click.option("--step", default=0, show_default=True, help="Optimizer step of the checkpoint.")
+@click.option("--seed", default=0, help="Seed of the training run.")
+@click.option("--step", default=0, help="Optimizer step of the checkpoint.")
 @click.option("--metric", help="Score to import if items have several; by default the first.")
 @click.option(
     "--partial",
@@ -333,10 +334,7 @@ def coverage(
     found = covered(config, read, results)
     if out is not None:
         write_file(out, found.to_json() + "\n")
-    if as_json:
-        click.echo(found.to_json())
-    else:
-        print_coverage(found)
+    print_view(found, print_coverage, as_json=as_json)
     sys.exit(1 if found.holes else 0)
 
 

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 @click.argument("model")
 @click.argument("file", type=FILE)
 @click.option(
-    "--out",
-    type=OUT_FILE,
-    help="Output file: *.csv, *.tsv, *.jsonl or *.parquet; by default JSON lines on stdout.",
+    "--out", type=OUT_FILE, help="Output file: *.csv, *.tsv, *.jsonl or *.parquet; by default JSON lines on stdout."
 )
 @force_option
 @click.option("--text", help="Text column; by default that of the model's dataset, or 'text'.")

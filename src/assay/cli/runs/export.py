@@ -1,11 +1,14 @@
-"""`assay runs export RUN`: write the model of a run to a folder that other tools load."""
+"""`assay runs export`, `sink`: the model and the metrics of a run, for other tools."""
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Literal
 
 import click
 
-from assay.cli.parameters import FOLDER, PATH, current_home, force_option, is_forced, json_option, run_and_step
+from assay.base.clock import SystemClock
+from assay.cli.parameters import FOLDER, PATH, RUN, current_home, force_option, is_forced, json_option, run_and_step
 
 
 @click.command()
@@ -64,3 +67,26 @@ def export(
             f"{exported.folder}: run {exported.record.run_id} at step {exported.record.step:,}, weights "
             f"{exported.record.weights_digest[:16]}…\nnext: {next_command}read {exported.folder}/README.md"
         )
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN", type=RUN)
+@click.argument("sinks", metavar="KIND:WHERE...", nargs=-1, required=True)
+@click.option("--once", is_flag=True, help="Send the existing metrics only, and do not wait for the end of the run.")
+def sink(run_id: str, sinks: tuple[str, ...], once: bool) -> None:
+    """Send the metrics of RUN to other tools while they are measured, until the run ends.
+
+    Targets: tensorboard:FOLDER, mlflow:SERVER_OR_FOLDER, wandb:FOLDER (offline; 'wandb sync' uploads it). The
+    command only reads files, so it does not slow down training; when it is started again, it continues where it
+    stopped. 'sinks' in $ASSAY_HOME/settings.yaml starts it for every run.
+    """
+    from assay.base.units import number_of
+    from assay.trackers.follow import SinkName, follow
+
+    run, names = current_home().run(run_id), [SinkName.parse(text) for text in sinks]
+    if len(names) > 1:  # one process per sink, so a failing one does not stop the others
+        command = [sys.executable, "-m", "assay", "runs", "sink", run_id, *(["--once"] if once else [])]
+        running = [subprocess.Popen([*command, text]) for text in dict.fromkeys(sinks)]
+        sys.exit(max(process.wait() for process in running))
+    num_points = follow(run, names[0], SystemClock(), until_ended=not once)
+    click.echo(f"{names[0].kind}: {number_of(num_points, 'point')} sent to {names[0].where}")

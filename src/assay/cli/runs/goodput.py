@@ -22,7 +22,8 @@ def goodput(names: tuple[str, ...], as_json: bool, drills: bool) -> None:
     share of time spent on steps that were kept: reading, sampling and grading, computing, exchanging. ETTR also
     counts the waiting time between attempts. Running attempts are excluded, and counted.
     """
-    from assay.reporting.terminal.goodput import print_goodput
+    from assay.reporting.documents.goodput import goodput_document
+    from assay.reporting.terminal.document import print_document
     from assay.store.ledger.goodput import goodput_of
 
     programs = [name for name in names if Path(name).suffix in (".yaml", ".yml") or Path(name).is_file()]
@@ -43,7 +44,7 @@ def goodput(names: tuple[str, ...], as_json: bool, drills: bool) -> None:
             if as_json:
                 click.echo(by_program.to_json())
             elif by_program.together.run_ids:
-                print_goodput(by_program.together, by_program.by_activity, of="activity")
+                print_document(goodput_document(by_program.together, by_program.by_activity, of="activity"))
             else:
                 click.echo(
                     f"{programs[0]}: no run of program '{by_program.program}' is in the ledger of "
@@ -60,4 +61,4 @@ def goodput(names: tuple[str, ...], as_json: bool, drills: bool) -> None:
             click.echo(report.to_json())
         else:
             by_run = {run_id: goodput_of(ledger, [run], settings) for run_id, run in named.items()}
-            print_goodput(report, by_run if len(by_run) > 1 else {}, of="run")
+            print_document(goodput_document(report, by_run if len(by_run) > 1 else {}, of="run"))

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
 from assay.cli.parameters import RUN, current_home, json_option, readable_ledger, writable_ledger
 
@@ -20,11 +21,11 @@ _SORTINGS = ("age", "cost", "name", "seen", "status", "step", "value")
     "--status", type=click.Choice(_STATUSES), multiple=True, help="Show only runs of this status. May be repeated."
 )
 @click.option("--tag", "tags", multiple=True, help="Show only runs with this tag. May be repeated; all must match.")
-@click.option("--search", "text", default="", help="Show only runs with this in id, recipe name or note.")
+@click.option("--search", "text", default="", show_default=False, help="Show only runs with this in id, name or note.")
 @click.option(
     "--where", multiple=True, metavar="KEY=VALUE", help="Show only runs whose recipe has this value. May be repeated."
 )
-@click.option("--sort", type=click.Choice(_SORTINGS), default="age", show_default=True, help="Column to sort by.")
+@click.option("--sort", type=click.Choice(_SORTINGS), default="age", help="Column to sort by.")
 @click.option("--limit", type=click.IntRange(min=1), help="Maximum number of runs to show.")
 @json_option
 @click.option("--rebuild", is_flag=True, help="Rebuild the ledger from the runs' folders first.")
@@ -35,7 +36,8 @@ def list_(as_json: bool, rebuild: bool, **filters: Any) -> None:
     The ledger is an index of the runs' folders: if its database is lost, --rebuild restores it.
     """
     from assay.base.config import parse_override
-    from assay.reporting.terminal.run_list import print_runs
+    from assay.reporting.documents.run_list import runs_table
+    from assay.reporting.terminal.table import print_table
     from assay.reporting.views.run_list import Selection, run_lines
     from assay.reporting.views.view import json_list
     from assay.store.known_runs import RUN_FILE
@@ -53,7 +55,11 @@ def list_(as_json: bool, rebuild: bool, **filters: Any) -> None:
     if as_json:
         click.echo(json_list(lines))
     elif lines:
-        print_runs(lines)
+        now_s = SystemClock().now_s()
+        print_table(runs_table(lines, now_s=now_s))
+        for line in lines:
+            if line.is_stale:
+                click.secho(line.stale_text(now_s), err=True, fg="yellow")
     elif selection != Selection():
         click.echo(f"No run in {home.folder} matches.")
     elif any(home.folder.glob(f"*/{RUN_FILE}")):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @click.argument("run_id", metavar="RUN", type=RUN)
 @click.option("--step", required=True, type=int, help="Step that trained on the rollout (the first is 1).")
 @click.option("--row", required=True, type=int, help="Dataset row of the prompt.")
-@click.option("--sample", type=int, default=0, show_default=True, help="Index of the completion in its group, from 0.")
+@click.option("--sample", type=int, default=0, help="Index of the completion in its group, from 0.")
 @json_option
 def rollout(run_id: str, step: int, row: int, sample: int, as_json: bool) -> None:
     """Sample one rollout of a GRPO RUN again, alone, and compare every bit with the one that the run trained

@@ -1,11 +1,11 @@
-"""`assay runs show RUN`: show what a run did, cost and measured, or the stages of a pipeline."""
+"""`assay runs show`, `diff`, `keys`: what runs did, and what differs between two."""
 
 from pathlib import Path
 
 import click
 
 from assay.base.clock import SystemClock
-from assay.cli.parameters import RUN_OR_PIPELINE, current_home, json_option, ledger_with_runs
+from assay.cli.parameters import RUN, RUN_OR_PIPELINE, current_home, json_option, ledger_with_runs
 
 
 @click.command()
@@ -44,3 +44,22 @@ def keys() -> None:
     from assay.reporting.views.json_reference import json_reference
 
     click.echo(json_reference(), nl=False)
+
+
+@click.command()
+@click.argument("before", metavar="RUN", type=RUN)
+@click.argument("after", metavar="RUN", type=RUN)
+@json_option
+def diff(before: str, after: str, as_json: bool) -> None:
+    """Show what differs between two RUNs: recipe, data, code, environment, curve, result and cost."""
+    from assay.reporting.documents.run_diff import run_diff_document
+    from assay.reporting.terminal.document import print_document
+    from assay.reporting.views.run_diff import run_diff
+
+    home = current_home()
+    with ledger_with_runs(home, before, after) as ledger:
+        view = run_diff(ledger, before, after, home.settings())
+    if as_json:
+        click.echo(view.to_json())
+    else:
+        print_document(run_diff_document(view))

@@ -21,26 +21,22 @@ _SECTIONS = {
 
 
 @click.group(cls=CommandGroup, modules=_MODULES, sections=_SECTIONS, is_brief=True, is_command=True)
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", default=8017, show_default=True, help="Port to listen on; 0 picks a free one.")
+@click.option("--host", default="127.0.0.1", help="Address to listen on.")
+@click.option("--port", default=8017, help="Port to listen on; 0 picks a free one.")
 @click.option(
     "--models",
     type=click.Path(path_type=Path),
     default=Path("models"),
-    show_default=True,
     help="Folder with a NAME.yaml for each base model.",
 )
 @click.option(
     "--engines",
     type=click.IntRange(min=1),
     default=2,
-    show_default=True,
     help="Maximum number of loaded models; the least used one is unloaded first.",
 )
 @click.option(
-    "--engine-memory",
-    type=click.FloatRange(min=0, min_open=True),
-    help="Memory limit of all loaded models, in GB.",
+    "--engine-memory", type=click.FloatRange(min=0, min_open=True), help="Memory limit of all loaded models, in GB."
 )
 @click.option("--openapi", is_flag=True, help="Print the OpenAPI description and exit.")
 @click.option("--judge", metavar="URL", help="Endpoint of the judge model that graders call.")

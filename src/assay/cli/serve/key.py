@@ -34,11 +34,9 @@ def key() -> None:
 @key.command()
 @click.option("--project", help="Project that the key belongs to; created if it does not exist.")
 @click.option(
-    "--admin",
-    is_flag=True,
-    help="Create an admin key, for projects, keys, limits and costs only (admin.organization).",
+    "--admin", is_flag=True, help="Create an admin key, for projects, keys, limits and costs only (admin.organization)."
 )
-@click.option("--name", default="", help="Description of the key, e.g. its owner.")
+@click.option("--name", default="", show_default=False, help="Description of the key, e.g. its owner.")
 @click.option("--read-only", is_flag=True, help="Allow only read requests.")
 @click.option(
     "--days",

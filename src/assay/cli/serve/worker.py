@@ -9,31 +9,19 @@ from assay.cli.parameters import current_home, python_graders_option, set_python
 
 @click.command(cls=Command, sections={"Slurm": SLURM_OPTIONS})
 @click.option(
-    "--runs-at-once",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Number of runs that train at the same time.",
+    "--runs-at-once", type=click.IntRange(min=1), default=1, help="Number of runs that train at the same time."
 )
 @click.option(
-    "--every",
-    "interval_s",
-    type=click.FloatRange(min=0.05, max=2.0),
-    default=1.0,
-    show_default=True,
-    help="Polling interval in seconds.",
+    "--every", "interval_s", type=click.FloatRange(min=0.05, max=2.0), default=1.0, help="Polling interval in seconds."
 )
 @click.option(
     "--engines",
     type=click.IntRange(min=0),
     default=2,
-    show_default=True,
     help="Maximum number of models loaded for evals and batches; 0 leaves these to other workers.",
 )
 @click.option(
-    "--engine-memory",
-    type=click.FloatRange(min=0, min_open=True),
-    help="Memory limit of all loaded models, in GB.",
+    "--engine-memory", type=click.FloatRange(min=0, min_open=True), help="Memory limit of all loaded models, in GB."
 )
 @click.option("--until-idle", is_flag=True, help="Exit when no job is left that can make progress.")
 @python_graders_option

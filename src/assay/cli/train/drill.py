@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("recipe", type=FILE)
 @click.argument("overrides", nargs=-1)
-@click.option("--workers", default=2, show_default=True, help="Number of ranks of the pilot run.")
-@click.option("--steps", default=24, show_default=True, help="Number of optimizer steps of the pilot run.")
+@click.option("--workers", default=2, help="Number of ranks of the pilot run.")
+@click.option("--steps", default=24, help="Number of optimizer steps of the pilot run.")
 @click.option("--out", type=OutFile('"kind":"drill_report"'), help="File for the drill's JSON record.")
 @force_option
 @json_option

@@ -40,7 +40,7 @@ _MODULES = {
     "new": ("assay.cli.train.new", "Write a first recipe for a dataset, with comments."),
     "keys": ("assay.cli.train.new", "Print every key of a recipe or a pipeline."),
     "join": ("assay.cli.train.join", "Add this machine, or nodes of a cluster, to a run."),
-    "stop": ("assay.cli.train.stop", "Ask a run to commit and stop."),
+    "stop": ("assay.cli.train.join", "Ask a run to commit and stop."),
     "drill": ("assay.cli.train.drill", "Inject faults into a short run, and check its weights."),
 }
 
@@ -58,12 +58,7 @@ _SECTIONS = {
 @click.argument("recipe", type=FILE_OR_CHANGE, required=False)
 @click.argument("overrides", nargs=-1)
 @click.option(
-    "--workers",
-    type=WORKERS,
-    default=1,
-    show_default=True,
-    metavar="N|A..B",
-    help="Number of ranks, or a range: as many as fit.",
+    "--workers", type=WORKERS, default=1, metavar="N|A..B", help="Number of ranks, or a range: as many as fit."
 )
 @click.option("--resume", metavar="RUN", type=RUN, help="Continue this run from its last commit.")
 @click.option("--from", "forked", metavar="RUN[@STEP]", help="Start a new run from this commit (@0: from none).")
@@ -71,30 +66,19 @@ _SECTIONS = {
 @click.option("--run-id", metavar="ID", help="Id of the new run.  [default: from name and time]")
 @click.option("--store", metavar="URL", help="Store of the commits.  [default: the run's folder]")
 @click.option(
-    "--parallel",
-    type=click.Choice(["ddp", "fsdp2"]),
-    default="ddp",
-    show_default=True,
-    help="Replicate weights, or shard them.",
+    "--parallel", type=click.Choice(["ddp", "fsdp2"]), default="ddp", help="Replicate weights, or shard them."
 )
-@click.option(
-    "--max-restarts",
-    default=10,
-    metavar="N",
-    help="Number of attempts that may die.  [default: 10]",
-)
+@click.option("--max-restarts", default=10, metavar="N", help="Number of attempts that may die.")
 @click.option(
     "--after-death",
     type=click.Choice(["same", "shrink"]),
     default="same",
-    show_default=True,
     help="Number of workers after a death: the same as before, or only the survivors.",
 )
 @click.option(
     "--share",
     type=click.Choice(["equal", "speed"]),
     default="equal",
-    show_default=True,
     help="Lanes of each worker: as equal as possible, or by speed in earlier attempts, so a slow worker gets fewer. "
     "The results are equal.",
 )
@@ -102,7 +86,6 @@ _SECTIONS = {
     "--hang-after",
     "hang_s",
     default=60.0,
-    show_default=True,
     metavar="SECONDS",
     help="Time without progress after which a worker counts as hung, at least ten times the longest step; "
     "15 minutes while it starts, commits or evaluates.",
@@ -110,7 +93,6 @@ _SECTIONS = {
 @click.option(
     "--leave-within",
     default=600.0,
-    show_default=True,
     metavar="SECONDS",
     help="Time to commit and exit after SIGTERM, before workers are killed.",
 )
@@ -118,7 +100,6 @@ _SECTIONS = {
     "--verify-commits",
     type=click.IntRange(min=0),
     default=20,
-    show_default=True,
     metavar="N",
     help="Read back the first commit of an attempt and every N-th one before it counts; 0: none.",
 )
@@ -128,7 +109,6 @@ _SECTIONS = {
     type=click.FloatRange(min=0),
     envvar="ASSAY_STORE_RETRY_S",
     default=900.0,
-    show_default=True,
     metavar="SECONDS",
     help="How long the store of the commits may not answer; then leave with exit code 75: try again.",
 )

@@ -1,10 +1,11 @@
-"""`assay train join RUN`: add a node to a run that another node leads."""
+"""`assay train join`, `stop`: add nodes to a run, and end it."""
 
 import os
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from assay.base.errors import ConfigError
 from assay.cli.command import Command
 from assay.cli.parameters import RUN, current_home, python_graders_option, set_python_graders
 
@@ -33,7 +34,6 @@ _SECTIONS = {
     type=click.Choice(["here", "slurm"]),
     metavar="TARGET",
     default="here",
-    show_default=True,
     help="Which machine joins: this one (here), or nodes of the cluster, by one job each (slurm).",
 )
 @click.option("--nodes", type=int, help="slurm: number of nodes.  [1]")
@@ -105,3 +105,25 @@ def _lend(home: "Home", run: "Run", config: "SlurmConfig", *, dry_run: bool) -> 
         return
     job = lend(home, run, config)
     click.echo(f"run {run.run_id}: Slurm job {job} joins as soon as it gets a node\n  stop:   scancel {job}")
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN", type=RUN)
+def stop(run_id: str) -> None:
+    """Ask RUN to commit after its current step and stop; do not wait for it.
+
+    The last launch is recorded in the run's folder: a Slurm job is cancelled, a process on this host gets
+    SIGTERM. A process on another host is named with its host. 'assay train --resume RUN' continues from the
+    last commit.
+    """
+    from assay.launchers.launches import last_launch, state_of
+    from assay.launchers.launches import stop as stop_launch
+
+    launch = last_launch(current_home().run(run_id))
+    if launch is None:
+        raise ConfigError(f"run '{run_id}': there is no record of where it was started.")
+    if state_of(launch) == "ended":
+        click.echo(f"run {run_id}: {launch.where()} has ended; nothing to stop")
+        return
+    stop_launch(launch)
+    click.echo(f"run {run_id}: {launch.where()} was asked to commit and stop")

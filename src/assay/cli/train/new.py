@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 @click.option("--out", type=OUT_FILE, help="File to write; by default the recipe is printed.")
 @force_option
 @click.option("--name", help="Name of the recipe and its runs.  [default: the dataset's name]")
-@click.option(
-    "--model",
-    help="Folder of a pretrained model, or package:NAME/FOLDER.  [default: a new, small one]",
-)
+@click.option("--model", help="Folder of a pretrained model, or package:NAME/FOLDER.  [default: a new, small one]")
 @click.option(
     "--method",
     type=click.Choice(["sft", "reward", "dpo", "grpo"]),

@@ -8,7 +8,14 @@ import click
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
 from assay.base.units import number_of
-from assay.cli.parameters import current_home, is_on_command_line, ledger_with_runs, print_status, writable_ledger
+from assay.cli.parameters import (
+    current_home,
+    is_on_command_line,
+    ledger_with_runs,
+    print_status,
+    print_view,
+    writable_ledger,
+)
 
 if TYPE_CHECKING:
     from assay.cli.launch_target import LaunchTarget
@@ -78,10 +85,7 @@ def print_pipeline(name: str, *, as_json: bool) -> None:
     declared = home.pipeline(name)
     with ledger_with_runs(home, *stage_runs(declared)) as ledger:
         view = pipeline_view(declared, home, ledger)
-    if as_json:
-        click.echo(view.to_json())
-    else:
-        print_stages(view)
+    print_view(view, print_stages, as_json=as_json)
 
 
 def _check_options() -> None:

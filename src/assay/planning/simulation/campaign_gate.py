@@ -96,7 +96,7 @@ class _Noise(TypedDict):
 
 
 class DesignPower(NamedTuple):
-    """How often a gate recognises a gain worth having, judged as `assay decide campaign --check` judges it."""
+    """How often a gate recognises a gain worth having, judged as `assay decide run --check` judges it."""
 
     gate: str
     least_gain: float
