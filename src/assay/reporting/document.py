@@ -79,8 +79,9 @@ class Column(NamedTuple):
     """A column of a table."""
 
     heading: str
-    kind: Literal["text", "name", "number"] = "text"
-    """Text may wrap; names and numbers may not, and numbers are right-aligned."""
+    kind: Literal["text", "line", "name", "number"] = "text"
+    """If there is no room, text is wrapped and a line is cut; names and numbers never are. Numbers are
+    right-aligned."""
     drop_order: int = 0
     """If a terminal is too narrow, the column with the highest is dropped first; 0 is never dropped."""
 

@@ -13,9 +13,9 @@ from assay.reporting.charts.evidence_plots import (
     is_worse,
     roc_plot,
 )
-from assay.reporting.charts.plots import PHASES
+from assay.reporting.charts.plots import PHASES, under
 from assay.reporting.charts.run_figures import series_figure
-from assay.reporting.document import Drawing, Figure, Table, figure, legend_of
+from assay.reporting.document import Drawing, Figure, Table, figure
 from assay.reporting.values import device_hours_text, estimate_text, value_text
 from assay.reporting.views.comparison import ComparedRun, ComparisonPage, ComparisonView
 from assay.reporting.views.run_page import RunPage
@@ -43,6 +43,7 @@ def overlay_figures(page: ComparisonPage) -> Iterator[Figure]:
             title="Reward",
             caption="Mean reward of the completions of each training step.",
             y_label="reward",
+            has_baseline=True,
         )
     elif losses:
         yield series_figure(
@@ -51,6 +52,7 @@ def overlay_figures(page: ComparisonPage) -> Iterator[Figure]:
             caption="Training loss over steps. With equal global batches, steps are comparable: "
             "coinciding lines mean that the candidate learns the same.",
             y_label="loss",
+            has_baseline=True,
         )
     if rates := _curves_of(runs, THROUGHPUT):
         yield series_figure(
@@ -59,6 +61,8 @@ def overlay_figures(page: ComparisonPage) -> Iterator[Figure]:
             caption="Tokens per second over all ranks of each run.",
             y_label="tokens per second",
             zero_based=True,
+            has_baseline=True,
+            pages_only=True,
         )
     yield from _quality(page)
 
@@ -186,7 +190,9 @@ def _quality(page: ComparisonPage) -> Iterator[Figure]:
     evaluated = [
         (run, run.view.evaluation) for run in _runs(page) if isinstance(run.view.evaluation, ClassifierEvaluation)
     ]
-    legend = legend_of(run.view.run_id for run, _ in evaluated)
+    legend = [
+        (f"s{index}{under(index - 1, len(evaluated))}", run.view.run_id) for index, (run, _) in enumerate(evaluated, 1)
+    ]
     evaluations = [evaluation for _, evaluation in evaluated]
     curves = [run.roc for run, _ in evaluated if run.roc is not None]
     if evaluated and len(curves) == len(evaluated):
@@ -202,6 +208,7 @@ def _quality(page: ComparisonPage) -> Iterator[Figure]:
                 ("AUC", lambda evaluation: estimate_text(evaluation.overall.auc, digits=5)),
             ),
             size="half",
+            pages_only=True,
         )
     if evaluated:
         yield Figure(
@@ -221,4 +228,5 @@ def _quality(page: ComparisonPage) -> Iterator[Figure]:
                 ("log-loss", lambda evaluation: estimate_text(evaluation.overall.log_loss)),
             ),
             size="half",
+            pages_only=True,
         )

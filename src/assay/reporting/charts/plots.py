@@ -17,7 +17,7 @@ from assay.reporting.charts.svg import (
     domain,
     log_domain,
     plot_area,
-    spans_decades,
+    spans,
     svg_root,
     tag,
     text,
@@ -29,6 +29,8 @@ from assay.reporting.views.series import Series
 MAX_BARS = 13
 """With more attempts than this, only the whole run is drawn."""
 
+SPARSE = 12
+"""A line of this many points or fewer has a dot at each."""
 MAX_BUCKETS = 120
 """Points of a line; more do not fit its pixels."""
 
@@ -108,6 +110,10 @@ class LineChart:
     dots: bool = False
     limits: tuple[float, float] = (-math.inf, math.inf)
     """The axis does not go beyond these values, such as 0 and 1 for shares."""
+    log_ratio: float = 100.0
+    """Curves that span this factor are drawn on a log axis."""
+    has_baseline: bool = False
+    """The first line is a baseline that the others may cover: it is drawn broad and pale."""
     number: str = ".4f"
     """Format of the values at both ends of the curve on a terminal."""
     ends: int = 1
@@ -129,11 +135,15 @@ class LineChart:
         ]
         lost = [_lost_points(item, area) for item in series]
         lines = [
-            _line(line, area, f"s{index + 1}{under(index, len(series))}", dots=self.dots)
+            _line(line, area, self.colour(index), dots=self.dots or len(line.steps) <= SPARSE)
             for index, line in enumerate(thinned)
         ]
         probes = _probes(thinned, [item.name for item in series], area) if width > 400 else ""
         return area.svg_root(*bands, *lost, *lines, probes, label=self.label)
+
+    def colour(self, index: int) -> str:
+        """Return the class of a line."""
+        return f"s{index + 1}{under(index, len(self.series)) if self.has_baseline else ''}"
 
     def end_texts(self, series: Series) -> tuple[str, str, int] | None:
         """Return the mean of the first and of the last points, and how many these are; None for fewer than two."""
@@ -146,7 +156,7 @@ class LineChart:
 
     def _y_axis(self, thinned: Sequence[Bucketed]) -> Axis:
         extremes = [value for bucket in thinned for value in (*bucket.lows, *bucket.highs)]
-        if spans_decades(extremes) and not self.zero_based and self.limits[1] == math.inf:
+        if spans(extremes, self.log_ratio) and not self.zero_based and self.limits[1] == math.inf:
             return Axis(f"{self.y_label}, logarithmic", log_domain(extremes), number_text, is_log=True)
         low, high = domain(_without_outliers(extremes), floor=0.0 if self.zero_based else None)
         return Axis(self.y_label, (max(low, self.limits[0]), min(high, self.limits[1])), number_text)

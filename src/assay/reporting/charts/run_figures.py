@@ -34,7 +34,7 @@ from assay.reporting.charts.evidence_plots import (
 from assay.reporting.charts.label_plots import confusion_figure, fit_figure
 from assay.reporting.charts.plots import PHASES, LineChart, StackedBars, bucketed, phase_totals
 from assay.reporting.charts.timeline_plot import timeline_plot
-from assay.reporting.document import Cell, Drawing, Figure, Size, Table, Text, Tone, figure, legend_of, name, number
+from assay.reporting.document import Cell, Drawing, Figure, Size, Table, Text, Tone, figure, name, number
 from assay.reporting.values import device_hours_text, estimate_text
 from assay.reporting.views.run import AttemptView, RunView
 from assay.reporting.views.run_page import RunPage
@@ -84,7 +84,7 @@ _OF_REWARDS = (
         zero_based=True,
         is_brief=True,
     ),
-    _Plot("Truncated", ("truncated",), "share", "Completions cut at `method.sampling.max_tokens`.", is_brief=True),
+    _Plot("Truncated", ("truncated",), "share", "Completions cut at method.sampling.max_tokens.", is_brief=True),
     _Plot(
         "Groups without spread",
         ("zero_std",),
@@ -142,6 +142,8 @@ _SPEED = _Plot(
     "Over all ranks. A flat line is good; look for the cause of a drop at its step.",
     zero_based=True,
 )
+_NUMBERS = {"tokens per second": ",.0f"}
+"""Format of a value by unit, if it is not four digits behind the point."""
 _LINE = "The line is the mean; the band spans the minimum to the maximum."
 
 
@@ -217,6 +219,28 @@ def rewards_table(figures: Sequence[Figure]) -> Table:
                 title = f"{drawn.title}: {series.name}" if len(chart.series) > 1 else drawn.title
                 rows.append((title, first, last, chart.y_label, f"{number_of(size, 'point')} at each end"))
     return Table((name("metric"), number("beginning"), number("end"), name("unit"), "mean of"), rows)
+
+
+def reward_reading(curves: Curves) -> Cell | None:
+    """Return whether the reward of held-out prompts follows that of training; None for runs of other methods."""
+    if "reward" not in curves:
+        return None
+    held_out = curves.get("validation_reward")
+    values = held_out.committed_points()[1] if held_out else []
+    trained = curves["reward"].committed_points()[1]
+    if len(values) < 2 or len(trained) < 2 * ENDS:
+        return Cell(
+            "Whether the policy exploits its grader is not measured: held-out prompts were evaluated fewer than twice, "
+            f"or there are fewer than {2 * ENDS} steps. 'trainer.evaluate_every' evaluates during training.",
+            "open",
+        )
+    gain, held_out_gain = (sum(trained[-ENDS:]) - sum(trained[:ENDS])) / ENDS, values[-1] - values[0]
+    gains = f"The training reward changed by {gain:+.4g}, that of held-out prompts by {held_out_gain:+.4g}"
+    if gain > 0.0 and held_out_gain < gain / 2:
+        return Cell(f"{gains}: the policy may exploit its grader. Read the best completions.", "bad")
+    if gain <= 0.0:
+        return Cell(f"{gains}: the policy did not learn to earn more.", "open")
+    return Cell(f"{gains}: it learned what generalizes, and nothing here says that it exploits its grader.", "good")
 
 
 def life_figures(run: RunView) -> Iterator[Figure]:
@@ -308,6 +332,7 @@ def series_figure(
     dots: bool = False,
     size: Size = "full",
     ends: int = 1,
+    has_baseline: bool = False,
     pages_only: bool = False,
 ) -> Figure:
     """Return a figure of metrics over steps."""
@@ -318,20 +343,23 @@ def series_figure(
     ]
     label = f"{title} over steps: {', '.join(curve.name for curve in series)}"
     limits = (0.0, 1.0) if y_label == "share" else (-math.inf, math.inf)
+    chart = LineChart(
+        series,
+        label,
+        y_label,
+        zero_based=zero_based,
+        dots=dots,
+        limits=limits,
+        log_ratio={"loss": 15.0, "reward": math.inf}.get(y_label, 100.0),
+        has_baseline=has_baseline,
+        number=_NUMBERS.get(y_label, ".4f") if ends == 1 else ".4g",
+        ends=ends,
+    )
     return Figure(
         title=title,
         caption=caption,
-        chart=LineChart(
-            series,
-            label,
-            y_label,
-            zero_based=zero_based,
-            dots=dots,
-            limits=limits,
-            number=".4f" if ends == 1 else ".4g",
-            ends=ends,
-        ),
-        legend=legend_of(curve.name for curve in series) if len(series) > 1 else (),
+        chart=chart,
+        legend=[(chart.colour(index), curve.name) for index, curve in enumerate(series)] if len(series) > 1 else (),
         table=Table(("series", *map(number, ("step (mean)", "mean", "min", "max"))), rows),
         size=size,
         pages_only=pages_only,

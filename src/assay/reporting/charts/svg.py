@@ -11,9 +11,6 @@ from assay.base.visible import written_out
 FONT_WIDTH = 6.2
 """Mean width of a character in pixels at the plots' font size."""
 
-LOG_RATIO = 15.0
-"""A curve that spans this factor is drawn on a log axis."""
-
 
 def tag(name: str, /, *children: str, **attributes: str | float | None) -> str:
     """Return an element. `class_` becomes `class`, `a_b` becomes `a-b`, None is left out. Children are markup,
@@ -98,10 +95,10 @@ def decades(low: float, high: float, target: int) -> list[float]:
     return [value for value in found if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
 
 
-def spans_decades(values: Sequence[float]) -> bool:
-    """Return whether a log axis fits: all values are positive, and the largest is 15 times the smallest or more."""
+def spans(values: Sequence[float], ratio: float) -> bool:
+    """Return whether a log axis fits: all values are positive, and the largest is `ratio` times the smallest."""
     finite = [value for value in values if math.isfinite(value)]
-    return bool(finite) and 1e-200 < LOG_RATIO * min(finite) <= max(finite) < 1e200
+    return bool(finite) and 1e-200 < ratio * min(finite) <= max(finite) < 1e200
 
 
 def log_domain(values: Sequence[float]) -> tuple[float, float]:

@@ -31,7 +31,7 @@ def comparison_document(page: ComparisonPage) -> Document:
             Section("What was changed", list(_changes(page))),
             Section("Is it as good?", list(difference_figures(page))),
             Section("Side by side", list(overlay_figures(page))),
-            Section("Speed and cost", [TitledTable("", "", cost_table(page))]),
+            Section("Speed and cost", [TitledTable("", "", cost_table(page))], pages_only=True),
         ],
         footer="Every number here follows from records in the runs' folders and the ledger; the same facts as JSON: "
         f"assay decide compare {' '.join((page.baseline.view.run_id, *(run.run_id for run in runs)))} --json",

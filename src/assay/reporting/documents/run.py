@@ -15,6 +15,7 @@ from assay.reporting.charts.run_figures import (
     machines_table,
     metrics_table,
     quality_figures,
+    reward_reading,
     rewards_table,
 )
 from assay.reporting.document import (
@@ -76,6 +77,8 @@ def run_document(page: RunPage, *, now_s: float) -> Document:
 
 def learning_blocks(page: RunPage) -> Iterator[Block]:
     """Yield what a run learned: its curves and, if it trained on rewards, sample completions."""
+    if (reading := reward_reading(page.curves)) is not None:
+        yield Paragraph(reading)
     figures = list(curve_figures(page.curves))
     if (rewards := rewards_table(figures)).rows:
         yield TitledTable("Beginning and end", "", rewards, pages_only=True)

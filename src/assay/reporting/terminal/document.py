@@ -3,8 +3,7 @@ Captions, footers and what is for pages only are left out."""
 
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console, Group, RenderableType
-from rich.table import Column as RichColumn
+from rich.console import Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
@@ -13,7 +12,6 @@ from assay.reporting.document import (
     SIGNS,
     Block,
     Code,
-    Column,
     Commands,
     Document,
     Fact,
@@ -31,13 +29,15 @@ from assay.reporting.document import (
     text_of,
 )
 from assay.reporting.terminal.drawing import PHASE_STYLES, phase_bar, sparkline
+from assay.reporting.terminal.table import print_table
 from assay.reporting.terminal.terminal import TONE_STYLES, stdout
+from assay.reporting.views.series import Series
 
-MAX_NAME_WIDTH = 28
+MAX_NAME_WIDTH = 40
 """Longer names of facts are wrapped."""
 
-ENDLESS = 100_000
-"""Columns for measuring a table without a limit."""
+END_WIDTH = 9
+"""Columns that the value at an end of a sparkline takes."""
 
 Line = tuple[str, RenderableType]
 """A name and what stands beside it."""
@@ -46,18 +46,14 @@ Line = tuple[str, RenderableType]
 def print_document(document: Document) -> None:
     """Print a document."""
     screen = stdout()
-    for part in _parts(document, screen):
-        screen.print(part)
+    for part in _parts(document):
+        if isinstance(part, Table):
+            print_table(part)
+        else:
+            screen.print(part)
 
 
-def print_fitting(table: Table, screen: Console | None = None) -> None:
-    """Print a table; if it is too wide, columns are dropped by their `drop_order`, and named."""
-    screen = screen or stdout()
-    for part in _fitting(table, screen):
-        screen.print(part)
-
-
-def _parts(document: Document, screen: Console) -> Iterator[RenderableType]:
+def _parts(document: Document) -> Iterator[RenderableType | Table]:
     yield _heading(document)
     if document.verdict is not None:
         yield from _verdict(document.verdict)
@@ -68,10 +64,11 @@ def _parts(document: Document, screen: Console) -> Iterator[RenderableType]:
         yield ""
         yield _grid([(fact.name, _value(fact)) for fact in document.tiles], width)
     for section in shown:
-        if section.name:
+        if section.name or _lines(_shown(section.blocks)[0]) is None:
             yield ""
+        if section.name:
             yield RichText(section.name, style="bold underline")
-        yield from _blocks(_shown(section.blocks), width, screen)
+        yield from _blocks(_shown(section.blocks), width)
 
 
 def _heading(document: Document) -> RichText:
@@ -102,10 +99,12 @@ def _names(tiles: Sequence[Fact], sections: Sequence[Section]) -> Iterator[str]:
                 yield from (name for name, _ in lines)
 
 
-def _blocks(blocks: Sequence[Block], width: int, screen: Console) -> Iterator[RenderableType]:
+def _blocks(blocks: Sequence[Block], width: int) -> Iterator[RenderableType | Table]:
     lines: list[Line] = []
     for block in blocks:
         if (of_block := _lines(block)) is not None:
+            if not lines and block is not blocks[0]:
+                yield ""
             lines += of_block
             continue
         if lines:
@@ -114,7 +113,7 @@ def _blocks(blocks: Sequence[Block], width: int, screen: Console) -> Iterator[Re
         is_first = block is blocks[0]
         if not is_first:
             yield ""
-        yield from _block(block, width, screen, is_first=is_first)
+        yield from _block(block, width, is_first=is_first)
     if lines:
         yield _grid(lines, width)
 
@@ -130,7 +129,7 @@ def _lines(block: Block) -> list[Line] | None:
             return [
                 (f"{title}: {series.name}" if several else title, RichText(f"{ends[0]} {curve} {ends[1]}"))
                 for series in chart.series
-                if (ends := chart.end_texts(series)) and (curve := sparkline(series.committed_points()[1]))
+                if (ends := chart.end_texts(series)) and (curve := _sparkline(series))
             ]
         case Figure(title, _, StackedBars([(_, parts), *_]), legend):
             phases = RichText()
@@ -141,7 +140,12 @@ def _lines(block: Block) -> list[Line] | None:
     return None
 
 
-def _block(block: Block, width: int, screen: Console, *, is_first: bool) -> Iterator[RenderableType]:
+def _sparkline(series: Series) -> str:
+    room = stdout().width - MAX_NAME_WIDTH - 2 * END_WIDTH
+    return sparkline(series.committed_points()[1], width=min(60, max(12, room)))
+
+
+def _block(block: Block, width: int, *, is_first: bool) -> Iterator[RenderableType | Table]:
     """Yield a block; the first figure below a heading goes without its title."""
     match block:
         case Paragraph(text):
@@ -161,12 +165,12 @@ def _block(block: Block, width: int, screen: Console, *, is_first: bool) -> Iter
             yield from _title(title)
             if note:
                 yield note
-            yield from _blocks(_shown(blocks), width, screen)
+            yield from _blocks(_shown(blocks), width)
         case TitledTable(title, caption, table) | Figure(title, caption, table=table) if table.rows:
             yield from _title("" if is_first and isinstance(block, Figure) else title)
             if isinstance(block, TitledTable) and caption:
                 yield RichText(caption, style="dim")
-            yield from _fitting(table, screen)
+            yield table
 
 
 def _title(title: str) -> Iterator[RenderableType]:
@@ -191,37 +195,3 @@ def _value(fact: Fact) -> RichText:
 def _text(text: Text) -> RichText:
     tone: Tone | None = None if isinstance(text, str) else text.tone
     return RichText(text_of(text), style=TONE_STYLES[tone] if tone else "")
-
-
-def _fitting(table: Table, screen: Console) -> Iterator[RenderableType]:
-    columns = table.columns
-    kept = list(range(len(columns)))
-    wide = screen.options.update(max_width=ENDLESS)
-    while True:
-        drawn = _drawn(table, [columns[index] for index in kept], kept)
-        width = screen.measure(drawn, options=wide).maximum
-        if not screen.is_terminal:
-            screen.width = max(screen.width, width)
-        droppable = [index for index in kept if columns[index].drop_order]
-        if width <= screen.width or not droppable:
-            break
-        kept.remove(max(droppable, key=lambda index: columns[index].drop_order))
-    yield drawn
-    dropped = [column.heading for index, column in enumerate(columns) if index not in kept]
-    if dropped:
-        yield RichText(f"no room for: {', '.join(dropped)} (a wider terminal, or a pipe, has them)", style="dim")
-
-
-def _drawn(table: Table, columns: Sequence[Column], kept: Sequence[int]) -> RichTable:
-    headings = [
-        RichColumn(
-            column.heading,
-            justify="right" if column.kind == "number" else "left",
-            no_wrap=column.kind != "text",
-        )
-        for column in columns
-    ]
-    drawn = RichTable(*headings, box=None, pad_edge=False, header_style="bold")
-    for row in table.rows:
-        drawn.add_row(*(_text(row[index]) for index in kept))
-    return drawn

@@ -92,8 +92,8 @@ def test_lost_points_are_drawn_apart_from_the_line():
 
 
 def test_equal_curves_are_both_seen():
-    series = Series("a", [1, 2], [1.0, 2.0])
-    svg = LineChart([series, series], "loss", "loss").svg(360)
+    series = Series("a", list(range(20)), [float(value) for value in range(20)])
+    svg = LineChart([series, series], "loss", "loss", has_baseline=True).svg(360)
     assert [len(found(svg, name)) for name in ("under", "s2")] == [1, 2]
 
 

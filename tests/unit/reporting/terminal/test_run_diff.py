@@ -3,7 +3,8 @@
 import pytest
 
 from assay.records.dataset_diff import DatasetDiff
-from assay.reporting.terminal.run_diff import print_diff
+from assay.reporting.documents.run_diff import run_diff_document
+from assay.reporting.terminal.document import print_document
 from assay.reporting.views.run_diff import DifferenceView, RunDiffView
 
 
@@ -12,7 +13,7 @@ def shown(capsys: pytest.CaptureFixture[str], **changes: object) -> str:
         before="a", after="b", recipe=(), is_dataset_equal=True, dataset=None, environment=(),
         weights_equal=False, first_different_step=None, loss=(), outcome=(),
     )  # fmt: skip
-    print_diff(found.model_copy(update=changes))
+    print_document(run_diff_document(found.model_copy(update=changes)))
     return " ".join(capsys.readouterr().out.split())
 
 

@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.reporting.terminal.run_list import run_rows
+from assay.reporting.documents.run_list import runs_table
+from assay.reporting.terminal.table import table_lines
 from assay.reporting.views.run_list import RunLine
 
 
@@ -19,7 +20,7 @@ def line(run_id: str = "demo-1", **fields: object) -> RunLine:
 
 
 def rows(lines: list[RunLine], width: int | None = None) -> list[str]:
-    return [click.unstyle(row) for row in run_rows(lines, now_s=3600.0, width=width)]
+    return [click.unstyle(row) for row in table_lines(runs_table(lines, now_s=3600.0), width=width)[0]]
 
 
 def test_a_row_says_how_a_run_stands_in_columns_as_wide_as_they_must_be() -> None:
