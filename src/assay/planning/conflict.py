@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from assay.base.errors import ConfigError
 from assay.base.units import number_of
 from assay.planning.heuristic import affordable, first_schedule
 from assay.planning.model import Model, build
@@ -333,3 +334,28 @@ def _moment(program: Program, hour: int) -> str:
     day = max(1, math.ceil(hour / 24))
     date = program.calendar.start + datetime.timedelta(days=day - 1)
     return f"end of day {day} ({date.isoformat()})"
+
+
+def conflict_error(locate: Callable[[str], str], conflict: Conflict) -> ConfigError:
+    """Return an error that lists the conflicting limits, their lines in the file, and possible fixes."""
+    minimal = "" if conflict.is_minimal else " (time ran out: one of them may not be to blame)"
+    if any(member.fix for member in conflict.members):
+        lines = [_member_text(locate, member) for member in conflict.members]
+        return ConfigError(
+            f"no schedule keeps all limits. These cannot hold together{minimal}; give way on one:\n" + "\n".join(lines)
+        )
+    lines = [f"no schedule keeps all limits, and giving way on one is not enough{minimal}."]
+    for clash, is_further in ((clash, index) for index, clash in enumerate((conflict.members, *conflict.others))):
+        lines.append("These cannot hold together either:" if is_further else "These cannot hold together:")
+        lines += [f"  {locate(member.key)}: {member.key}: {member.demand}" for member in clash]
+    if not conflict.fixes:
+        lines.append("No few concessions that were tried are enough: look for what is asked for twice.")
+    for number, fix in enumerate(conflict.fixes):
+        lines.append("Or all of these:" if number else "Give way on all of these:")
+        lines += [f"  {locate(key)}: {key}: {text}" for key, text in fix]
+    return ConfigError("\n".join(lines))
+
+
+def _member_text(locate: Callable[[str], str], member: Member) -> str:
+    fix = member.fix or "no concession on this alone is enough"
+    return f"  {locate(member.key)}: {member.key}: {member.demand}; {fix}"

@@ -55,16 +55,16 @@ def run(*arguments: str) -> Result:
 def test_check_says_the_days_that_it_read_and_what_no_decision_waits_for(program: Path) -> None:
     text = program.read_text().replace("until: end of week 3 day 6", "until: week 4")
     program.write_text(text.replace("after: [worth_it, extra_seeds]", "after: [worth_it]"))
-    output = run("check", "--quick", str(program)).stdout
-    assert "Maintenance: Sat 20 Mar to Sun 21 Mar" in output
-    assert "decision: by Sun 11 Apr" in output
+    output = " ".join(run("check", "--quick", str(program)).stdout.split())
+    assert "Maintenance Sat 20 Mar to Sun 21 Mar" in output
+    assert "decision by Sun 11 Apr" in output
     assert "does not wait for: extra_seeds" in output
 
 
 def test_check_gives_the_hours_of_a_booking_of_part_of_a_day(program: Path) -> None:
     text = program.read_text().replace("since: week 3 day 6", "since: 2027-03-17T08:00")
     program.write_text(text.replace("until: end of week 3 day 6", "until: 2027-03-17T12:00"))
-    assert "Maintenance: Wed 17 Mar 08:00 to 12:00" in run("check", "--quick", str(program)).stdout
+    assert "Maintenance Wed 17 Mar 08:00 to 12:00" in " ".join(run("check", "--quick", str(program)).stdout.split())
 
 
 def test_from_a_new_file_to_a_calendar(program: Path, tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_from_a_new_file_to_a_calendar(program: Path, tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     solved = run("solve", str(program), "--out", str(plan))
     assert solved.exit_code == 0
-    assert "confirmed hour by hour" in solved.stdout
+    assert "Confirmed hour by hour" in solved.stdout
     assert "event: new_data" in solved.stdout
     for kind, begins in [
         ("ics", "BEGIN:VCALENDAR"),
@@ -163,10 +163,12 @@ def test_replanning_begins_with_what_happened(program: Path, tmp_path: Path) -> 
     assert items["replicate"]["start_h"] >= 8 * 24
     progress.write_text(progress.read_text() + "  replicate: {started: 2027-03-08T09:00, device_hours: 100}\n")
     in_progress = run("solve", str(program), "--progress", str(progress), "--earlier", str(plan)).stdout
-    assert "1,664 device-hours of 3,000 (100 spent; still expected of started activities: 732)" in in_progress
-    assert "hours still to begin      832   proved" in in_progress, "1,664 - 100 - 732"
-    assert "peak still to begin        64   proved" in in_progress
-    assert "at most 64 devices at once, what has begun included" in " ".join(in_progress.split())
+    in_progress = " ".join(in_progress.split())
+    hours = "device-hours 1,664 of 3,000; 100 spent; still expected of started activities: 732"
+    assert hours in in_progress
+    assert "device-hours still to begin 832 proved" in in_progress, "1,664 - 100 - 732"
+    assert "peak still to begin 64 proved" in in_progress
+    assert "peak 64 devices at once, started activities included" in in_progress
     progress.write_text("now: week 2 day 2\nactivities:\n  prepare: {start: week 1}\n")
     with pytest.raises(ConfigError, match=r"(?s)progress\.yaml:3: activities\.prepare\.start: no such key"):
         run("solve", str(program), "--progress", str(progress), "--earlier", str(plan))
@@ -219,15 +221,15 @@ def test_status_and_solve_say_the_same_of_notes_and_of_the_ledgers_runs(under_wa
     def output() -> tuple[str, str]:
         status = json.loads(run("status", str(program), str(folder), "--notes", str(notes), "--json").stdout)
         solved = run("solve", str(program), "--progress", str(notes), *earlier).stdout
-        words = f"({status['spent_device_hours']:,.4g} spent; still expected of started activities: "
-        return f"{words}{status['remaining_device_hours']:,.4g})", " ".join(solved.split())
+        words = f"{status['spent_device_hours']:,.4g} spent; still expected of started activities: "
+        return f"{words}{status['remaining_device_hours']:,.4g}", " ".join(solved.split())
 
     events, solved = output()
-    assert events == "(0 spent; still expected of started activities: 0)" and events in solved
+    assert events == "0 spent; still expected of started activities: 0" and events in solved
     assert not (under_way.parent / "home" / "ledger.db").exists(), "who only asks makes nothing"
     record("replicate-a", started="2027-03-08T02:00", ended="2027-03-08T22:00", devices=8)
     events, solved = output()
-    assert events.startswith("(160 spent; ") and events in solved
+    assert events.startswith("160 spent; ") and events in solved
 
 
 @pytest.mark.slow
@@ -264,11 +266,12 @@ def test_status_and_review_agree_that_a_raised_stop_narrows_what_every_gate_pass
     )
     status, review = run("status", *arguments), run("review", *arguments)
     assert status.exit_code == review.exit_code == 1
-    alarms = [line for line in status.stdout.splitlines() if line.startswith(("  act: ", "  watch: "))]
-    assert alarms == [line for line in review.stdout.splitlines() if line.startswith(("  act: ", "  watch: "))]
-    assert "  act: Forecast passes the budget (100% likely): then narrow." in alarms
-    assert review.stdout.startswith("NARROW\n  Raised: Forecast passes the budget (100% likely)")
-    assert "On 12 March 2027 the program is not over: 'Memo and sign-off' makes" in review.stdout
+    alarms = [line for line in status.stdout.splitlines() if line.startswith("act ")]
+    assert alarms == [line for line in review.stdout.splitlines() if line.startswith("act ")]
+    assert "act    Forecast passes the budget (100% likely): then narrow." in alarms
+    title, first = review.stdout.splitlines()[:2]
+    assert title.endswith("  NARROW") and first.startswith("Raised: Forecast passes the budget (100% likely)")
+    assert "On 12 March 2027 the program is not over: 'Memo and sign-off' makes" in " ".join(review.stdout.split())
 
 
 def test_a_plan_of_an_older_program_is_exported_with_a_warning(program: Path, tmp_path: Path) -> None:
@@ -301,16 +304,15 @@ def test_device_hours_of_a_plan_cost_what_a_home_says(
     assert "EUR" not in run("risk", str(program), "--samples", "100").stdout
     (tmp_path / "settings.yaml").write_text("{currency: EUR, device_hour_prices: {H100: 2}}")
     solved = run("solve", str(program)).stdout
-    hours = int(re.search(r"([\d,]+) device-hours of", solved)[1].replace(",", ""))
-    assert re.search(rf"{2 * hours:,}(\.00)? EUR at 2\.00 EUR a device-hour of H100", solved)
+    hours = int(re.search(r"device-hours +([\d,]+)  of", solved)[1].replace(",", ""))
+    assert re.search(rf"cost +{2 * hours:,}(\.00)? EUR  at 2\.00 EUR a device-hour of H100", solved)
     folder = tmp_path / "offer"
     offered = run("offer", str(program), "--quick", "--samples", "300", "--out", str(folder)).stdout
     assert "at 2.00 EUR a device-hour of H100" in offered
-    assert "more seeds     scale in " in offered
     for page in ("execution-plan.md", "execution-plan.html", "risk-register.md"):
-        assert "EUR at 2.00 EUR a device-hour of H100" in (folder / page).read_text()
+        assert "at 2.00 EUR a device-hour of H100" in (folder / page).read_text()
     status = json.loads(run("status", str(program), str(folder), "--json").stdout)
     assert status["currency"] == "EUR" and status["spent_cost"] == 0
     assert status["expected_cost"] == pytest.approx(2 * status["forecast"]["device_hours"]["p50"])
     assert "device-hour of H100" in (folder / "weekly-status.md").read_text()
-    assert "0.00 EUR; still expected" in run("status", str(program), str(folder)).stdout
+    assert "still expected of started activities: 0; 0.00 EUR" in run("status", str(program), str(folder)).stdout

@@ -4,10 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from assay.planning.conflict import can_hold, find_conflict
+from assay.planning.conflict import can_hold, conflict_error, find_conflict
 from assay.planning.program.program import Program
 from assay.planning.schedule import Effort
-from assay.reporting.terminal.plan import conflict_error
 from random_program import random_program
 
 EFFORT = Effort(seconds=120, workers=1)

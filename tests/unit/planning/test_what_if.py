@@ -11,7 +11,8 @@ from assay.planning.program.plan import Plan
 from assay.planning.program.program import Program
 from assay.planning.schedule import Effort, schedule, solve
 from assay.planning.what_if import Solver, readings
-from assay.reporting.terminal.plan import print_prices
+from assay.reporting.document import Cell
+from assay.reporting.documents.schedule_documents import schedule_document
 
 EFFORT = Effort(seconds=20, workers=1)
 
@@ -92,4 +93,8 @@ def test_a_price_that_leaves_no_schedule_says_so_beside_the_others(
     found = {price.title: price for price in prices(program, earliest, schedule)}
     assert found["Data: three days late"].decision_change_h is None
     assert found["5% more capacity"].decision_change_h == 0
-    print_prices(earliest, earliest, tuple(found.values()))
+    document = schedule_document(program, earliest, prices=(earliest, tuple(found.values())))
+    table = document.sections[-1].blocks[0].table
+    shown = {row[0]: row[1] for row in table.rows}
+    assert shown["Data: three days late"] == Cell("no schedule", "bad") and table.rows[-1][0] == "Data: three days late"
+    assert shown["5% more capacity"] == "no change"

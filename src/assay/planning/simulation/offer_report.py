@@ -4,6 +4,7 @@ readings."""
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from assay.planning.simulation.campaign_gate import DesignPower, power_of_last_gate
 from assay.planning.simulation.drivers import DRIVER_SAMPLES, Driver, RegisterLine, register, tornado
 from assay.planning.simulation.greedy_schedule import greedy_schedule
 from assay.planning.simulation.information import (
@@ -28,6 +29,8 @@ class OfferReport:
     register: tuple[RegisterLine, ...]
     stages: tuple[StageInformation, ...]
     ladder: tuple[GateSite, ...]
+    power: DesignPower | None
+    """Of the last gate that reads a gain; None if none does."""
     seeds: tuple[SeedCountOption, ...]
     what_ifs: tuple[SimulatedWhatIf, ...]
     """The first one is the unchanged plan."""
@@ -50,7 +53,7 @@ def build_offer_report(
     `questions=False` leaves out what-ifs and readings, which need further solves.
     """
     program, outcome, seed = offered.program, offered.outcome, offered.offer.seed
-    known = offered.offer.safety
+    known, power = offered.offer.safety, power_of_last_gate(program, offered.offer.plan)
     baseline = baseline_of(offered.offer.plan)
     few = min(num_samples, DRIVER_SAMPLES)
     what_ifs: tuple[SimulatedWhatIf, ...] = ()
@@ -73,5 +76,5 @@ def build_offer_report(
             report_progress("reading the cluster's rule in every way")
             read = simulate_what_ifs(solving[1].result(), num_samples=few, seed=seed, known=known)
     return OfferReport(
-        offered, tuple(drivers), tuple(lines), tuple(stages), tuple(rungs), tuple(seeds), what_ifs, read, few
+        offered, tuple(drivers), tuple(lines), tuple(stages), tuple(rungs), power, tuple(seeds), what_ifs, read, few
     )

@@ -1,7 +1,9 @@
 """A plan as a Gantt chart, and its device profile."""
 
+import math
 import re
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from itertools import accumulate, pairwise
@@ -11,42 +13,60 @@ from assay.planning.explain import critical_chain
 from assay.planning.program.plan import Plan, Planned
 from assay.planning.program.program import Program
 from assay.reporting.charts.plots import number_text
-from assay.reporting.charts.svg import FONT_WIDTH, Axis, Scale, path, plot_area, svg_root, tag, text, title
+from assay.reporting.charts.svg import FONT_WIDTH, PlotArea, Scale, dot, path, svg_root, tag, text, ticks, title
 from assay.reporting.document import FULL, NARROW
 
-ROW = 19
+ROW, LINE = 19, 14
 HEAD = 26
 DAY_H, WEEK_H = 24, 168
-LONGEST_NAME, LONGEST_NAME_NARROW = 46, 54
-"""Maximum title length beside a bar, and above it on phones; the tooltip has the full title."""
+LONGEST_LINE, LONGEST_LINE_NARROW = 46, 54
+"""Longest line of a title beside a bar, and above it on phones; longer titles take several lines."""
+
+Ends = Mapping[str, tuple[float, float]]
+"""Activity or gate -> (P50, P80) of its end, in hours."""
 
 
-def gantt(program: Program, plan: Plan, *, width: int = FULL) -> str:
-    """Plot activities by stage over the weeks. The critical chain is outlined."""
+def gantt(program: Program, plan: Plan, *, width: int = FULL, ends: Ends | None = None) -> str:
+    """Plot activities by stage over the weeks, with a line from the P50 to the P80 of each end. The critical chain is
+    outlined."""
     chain, nodes = {step.name for step in critical_chain(program, plan)}, program.nodes()
     is_narrow = width <= NARROW
-    shown = [_short(nodes[item.name].title, LONGEST_NAME) for item in plan.items]
-    names = 0.0 if is_narrow else 8 + FONT_WIDTH * max(map(len, shown))
-    last = max([program.calendar.hour_of(program.decision.by), *(item.end_h for item in plan.items)])
-    x = Scale(0, WEEK_H * -(-last // WEEK_H), names + 6, width - 10)
-    rows, y = [], float(HEAD)
+    x = _time_scale(program, plan, width, ends)
+    bookings = _shown_bookings(program, x)
+    rows, top = [], HEAD + LINE * len(bookings)
+    y = float(top)
     for stage in program.stages:
         items = [item for item in plan.items if nodes[item.name].stage == stage]
         if items:
             rows.append(text(program.stages[stage].title, 2, y + 13, class_="group"))
             y += ROW
         for item in items:
-            name = _short(nodes[item.name].title, LONGEST_NAME_NARROW if is_narrow else LONGEST_NAME)
+            lines = textwrap.wrap(nodes[item.name].title, LONGEST_LINE_NARROW if is_narrow else LONGEST_LINE)
+            height = max(ROW, LINE * len(lines) + 5)
+            for number, line in enumerate(lines):
+                at, anchor = (2.0, "start") if is_narrow else (x.start - 6, "end")
+                rows.append(text(line, at, y + LINE * (number + 1), class_="tick strong", text_anchor=anchor))
             if is_narrow:
-                rows.append(text(name, 2, y + 13, class_="tick strong"))
-                y += ROW - 4
-            else:
-                rows.append(text(name, x.start - 6, y + 14, class_="tick strong", text_anchor="end"))
-            rows.append(_row(program, item, x, y, is_critical=item.name in chain))
-            y += ROW
+                y += height - 4
+                height = ROW
+            rows.append(_row(program, item, x, y + (height - ROW) / 2, is_critical=item.name in chain))
+            if ends is not None and item.name in ends:
+                rows.append(_end_range(program, ends[item.name], x, y + height / 2))
+            y += height
     frame = _weeks(x, y) + _bookings(program, x, y) + _deadline(program, x, y)
     label = f"Schedule of {program.title}: decision on day {plan.decision_day()}"
-    return svg_root(frame, *rows, width=width, height=y + 8, label=label)
+    return svg_root(frame, *rows, width=width, height=y + 22, label=label)
+
+
+def _time_scale(program: Program, plan: Plan, width: int, ends: Ends | None) -> Scale:
+    """Return the time axis, which all drawings of one plan share."""
+    names = 30.0
+    if width > NARROW:
+        titles = (node.title for node in program.nodes().values())
+        names = 8 + FONT_WIDTH * max(len(line) for title in titles for line in textwrap.wrap(title, LONGEST_LINE))
+    last = max([program.calendar.hour_of(program.decision.by), *(item.end_h for item in plan.items)])
+    last = max([last, *(math.ceil(late) for _, late in (ends or {}).values())])
+    return Scale(0, WEEK_H * -(-last // WEEK_H), names + 6, width - 10)
 
 
 def _weeks(x: Scale, bottom: float) -> str:
@@ -61,28 +81,43 @@ def _weeks(x: Scale, bottom: float) -> str:
     return "".join(parts)
 
 
-def _bookings(program: Program, x: Scale, bottom: float) -> str:
-    parts = []
+def _shown_bookings(program: Program, x: Scale) -> list[tuple[str, int, int]]:
+    """Return the label, start and end of each booking within the axis."""
+    found = []
     for name, booking in program.capacity.bookings.items():
         since, until = (program.calendar.hour_of(moment) for moment in (booking.since, booking.until))
-        tooltip = title(f"{booking.title or name}: {booking.share:.0%} of the cluster")
         begin, end = max(since, int(x.low)), min(until, int(x.high))
         if begin < end:
-            parts.append(_bar(x, begin, end, HEAD - 6, bottom - HEAD + 6, tooltip, class_="booked"))
+            found.append((f"{booking.title or name}: {booking.share:.0%} of the devices", begin, end))
+    return found
+
+
+def _bookings(program: Program, x: Scale, bottom: float) -> str:
+    parts = []
+    for number, (label, begin, end) in enumerate(_shown_bookings(program, x)):
+        parts.append(_bar(x, begin, end, HEAD - 6, bottom - HEAD + 6, title(label), class_="booked"))
+        fits = x(begin) + 4 + FONT_WIDTH * len(label) < x.end
+        at, anchor = (x(begin) + 4, "start") if fits else (x.end, "end")
+        parts.append(text(label, at, HEAD + LINE * number + 9, class_="tick", text_anchor=anchor))
     return "".join(parts)
 
 
 def _deadline(program: Program, x: Scale, bottom: float) -> str:
     at = x(program.calendar.hour_of(program.decision.by))
-    tooltip = title(f"decide by the {program.calendar.deadline_text(program.decision.by)}")
-    return tag("line", tooltip, x1=at, x2=at, y1=HEAD - 6, y2=bottom, class_="limit")
+    label = f"due {program.calendar.day_text(program.calendar.hour_of(program.decision.by))}"
+    return tag("line", x1=at, x2=at, y1=HEAD - 6, y2=bottom, class_="limit") + text(
+        label, min(at, x.end), bottom + 16, class_="tick strong", text_anchor="end"
+    )
 
 
-def _short(name: str, longest: int) -> str:
-    """Shorten at a word boundary."""
-    if len(name) <= longest:
-        return name
-    return name[: longest - 1].rpartition(" ")[0].rstrip(",;:") + "…"
+def _end_range(program: Program, quantiles: tuple[float, float], x: Scale, y: float) -> str:
+    """Return a line from the P50 of an end to its P80, with a dot at the P50."""
+    middle, late = quantiles
+    middle_text, late_text = (program.calendar.day_text(hour) for hour in quantiles)
+    tooltip = f"ends by {middle_text} in half of the simulations, by {late_text} in 80%"
+    line = tag("line", title(tooltip), x1=x(middle), x2=x(late), y1=y, y2=y, class_="line end-range")
+    cap = tag("line", x1=x(late), x2=x(late), y1=y - 4, y2=y + 4, class_="line end-range")
+    return line + cap + dot(x(middle), y, "end-range", r=3, tooltip=tooltip)
 
 
 def _row(program: Program, item: Planned, x: Scale, y: float, *, is_critical: bool) -> str:
@@ -114,39 +149,35 @@ def _bar(x: Scale, begin: int, end: int, y: float, height: float, *children: str
     return tag("rect", *children, x=x(begin), y=y, width=pixels, height=height, class_=class_)
 
 
-def capacity_profile(program: Program, plan: Plan, *, width: int = FULL) -> str:
-    """Plot the devices held in every hour, and those that are free of bookings."""
-    free = program.capacity.free_devices(program.calendar)
-    last = min(len(free), WEEK_H * -(-max(item.end_h for item in plan.items) // WEEK_H))
-    area = plot_area(
-        width,
-        240,
-        Axis("week", (1.0, 1.0 + last / WEEK_H), lambda week: f"{week:g}", least=1.0),
-        Axis("devices", (0.0, program.capacity.devices * 1.05), number_text),
-    )
-
-    def at(hour: int) -> float:
-        return area.x(1.0 + hour / WEEK_H)
-
+def capacity_profile(program: Program, plan: Plan, *, width: int = FULL, ends: Ends | None = None) -> str:
+    """Plot the devices held in every hour, and those that are free of bookings, on the time axis of the Gantt chart."""
+    x, height = _time_scale(program, plan, width, ends), 220
+    free = program.capacity.free_devices(program.calendar)[: int(x.high)]
+    y = Scale(0.0, program.capacity.devices * 1.05, height - 14.0, HEAD + 8.0)
+    frame = [_weeks(x, y.start), text("devices", 2, HEAD - 10, class_="axis")]
+    for value in ticks(y.low, y.high, 4, least=1.0):
+        frame.append(tag("line", x1=x.start, x2=x.end, y1=y(value), y2=y(value), class_="grid"))
+        frame.append(text(number_text(value), x.start - 6, y(value) + 4, class_="tick", text_anchor="end"))
+    area = PlotArea(width, height, x, y, "".join(frame))
     blocks = [
         tag(
             "rect",
             title(f"{devices} devices, {program.calendar.date_of(begin):%d %b %H:%M} for {end - begin} h"),
-            x=at(begin),
-            y=area.y(devices),
-            width=at(end) - at(begin),
-            height=area.y(0) - area.y(devices),
+            x=x(begin),
+            y=y(devices),
+            width=x(end) - x(begin),
+            height=y(0) - y(devices),
             class_="bar runs",
         )
-        for begin, end, devices in _levels(_held(plan, last))
+        for begin, end, devices in _levels(_held(plan, int(x.high)))
         if devices
     ]
-    steps = [(at(hour), area.y(devices)) for b, e, devices in _levels(free[:last]) for hour in (b, e)]
+    steps = [(x(hour), y(devices)) for b, e, devices in _levels(free) for hour in (b, e)]
     share = ""
     if (rule := program.capacity.fair_use) is not None:
         tooltip = title("above this a job's hours are limited")
         share = area.hline(rule.share * program.capacity.devices, "guide", tooltip)
-    label = f"Devices held by {program.title}, at most {plan.peak_devices}, beside what is free"
+    label = f"Devices held by {program.title}, at most {plan.peak_devices}, and those that are free"
     return area.svg_root(*blocks, share, path(*zip(*steps, strict=True), class_="limit"), label=label)
 
 

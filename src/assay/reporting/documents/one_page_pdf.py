@@ -27,9 +27,11 @@ from assay.reporting.document import (
     Fold,
     Listing,
     Paragraph,
+    Table,
     Text,
     TitledTable,
     Verdict,
+    name,
     text_of,
 )
 
@@ -73,16 +75,12 @@ def _blocks(blocks: Sequence[Block]) -> list[dict[str, Any]]:
             case Listing(items=items, title=title):
                 values.append({"type": "list", "title": _text(title), "items": list(map(_text, items))})
             case Facts(items=facts, title=title):
-                rows = [[_text(cell) for cell in (fact.name, fact.value, fact.note)] for fact in facts]
-                values.append(_table(title, "", ["", "", ""], rows, [False] * 3))
+                rows = [(fact.name, fact.value, fact.note) for fact in facts]
+                values.append(_table(title, "", Table((name(""), "", ""), rows)))
             case TitledTable(title=title, caption=caption, table=table):
-                rows = [list(map(_text, row)) for row in table.rows]
-                headings = [_text(column.heading) for column in table.columns]
-                is_number = [column.kind == "number" for column in table.columns]
-                values.append(_table(title, caption, headings, rows, is_number))
+                values.append(_table(title, caption, table))
             case Commands(items=commands):
-                rows = [[_text(purpose), _text(command)] for purpose, command in commands]
-                values.append(_table("", "", ["", ""], rows, [False] * 2))
+                values.append(_table("", "", Table(("", ""), commands)))
             case Code(text=text, title=title):
                 values.append({"type": "code", "title": _text(title), "text": text})
             case Fold(title=title, blocks=inner):
@@ -90,16 +88,16 @@ def _blocks(blocks: Sequence[Block]) -> list[dict[str, Any]]:
     return values
 
 
-def _table(title: str, caption: str, header: list[str], rows: list[list[str]], is_number: list[bool]) -> dict[str, Any]:
-    shown_header = header if any(header) else []
+def _table(title: str, caption: str, table: Table) -> dict[str, Any]:
+    headings = [_text(column.heading) for column in table.columns]
     return {
         "type": "table",
         "title": _text(title),
         "caption": _text(caption),
-        "columns": len(header),
-        "header": shown_header,
-        "rows": rows,
-        "is_number": is_number,
+        "header": headings if any(headings) else [],
+        "rows": [list(map(_text, row)) for row in table.rows],
+        "is_number": [column.kind == "number" for column in table.columns],
+        "is_name": [column.kind == "name" for column in table.columns],
     }
 
 

@@ -11,12 +11,14 @@ from assay.base.units import number_of, percent_text
 from assay.planning.actuals import Spend
 from assay.planning.program.offer import Offer
 from assay.planning.program.program import Program
-from assay.planning.program.progress import Actual, Progress, RunActual, called_off
+from assay.planning.program.progress import Progress, RunActual, called_off
 from assay.planning.simulation.forecast import (
     MIN_MATCHING_SAMPLES,
     Alarm,
+    Delay,
     ProgramForecast,
     budget_by_day,
+    delays,
     remaining_by_day,
     unwatched,
 )
@@ -25,8 +27,10 @@ from assay.records.decision import Decision
 from assay.reporting.charts.risk_figures import BudgetSeries, budget_figure
 from assay.reporting.document import (
     Block,
+    Cell,
     Document,
     Fact,
+    Facts,
     Listing,
     Paragraph,
     Section,
@@ -34,21 +38,30 @@ from assay.reporting.document import (
     TitledTable,
     Tone,
     Verdict,
+    number,
     worst,
 )
-from assay.reporting.documents.plan_documents import cost_note, criterion_text, deadline_text
+from assay.reporting.documents.plan_documents import criterion_text
+from assay.reporting.documents.plan_summary import (
+    deadline_text,
+    lower_first,
+    outcome_table,
+    outcome_tiles,
+    owner_text,
+)
+from assay.reporting.views.forecast import ForecastView
 from assay.reporting.views.statements import decision_text, requirement_text, seen_text
 from assay.store.settings import HourPrice
 
 FOOT = (
-    "What happened is read from the ledger (runs by their ids) and from the notes on people's work; what will "
-    "happen is the program's simulation from today. Made by 'assay plan status' and 'assay plan review'."
+    "The past comes from the ledger (runs by their ids) and from the notes on people's work; the future is the "
+    "program's simulation from today. Made by 'assay plan status' and 'assay plan review'."
 )
 NEXT_H = 14 * 24
-"""Work that starts within this time is listed as next."""
-
-
-WITHOUT_NOTES = "No notes were given (--notes): work of people, gates and events count as not begun, whatever was done."
+"""Work that is expected to begin or end within this time is listed as next."""
+SHOWN_DELAYS = 2
+"""Delays named in the verdict; the table has all."""
+WITHOUT_NOTES = "No notes were given (--notes): work of people, gates and events counts as not begun."
 
 
 def weekly_status(
@@ -57,20 +70,26 @@ def weekly_status(
     spends: Sequence[Spend],
     price: HourPrice | None = None,
     notes: Progress | None = None,
+    earlier: ForecastView | None = None,
 ) -> Document:
-    """Return progress, forecast and alarms, from the notes and the ledger."""
-    program = found.program
+    """Return progress, forecast, delays and alarms, from the notes and the ledger; with `earlier`, also the changes
+    since that status."""
+    program, late = found.program, delays(found)
+    to_act = [*_delays(program, late), _alarms(found, late), *_limits(found, notes)]
     return Document(
         name="weekly-status",
         title=f"Status: {program.title}",
         kind="weekly status",
         subtitle=f"{program.name} · {_today(found)}",
-        verdict=_status_verdict(found, offer),
-        tiles=_tiles(found, price),
+        verdict=_status_verdict(found, offer, late),
+        tiles=_tiles(found, offer, price),
         sections=[
-            Section("What to act on", [_alarms(found), *_limits(found, notes)]),
-            Section("Device-hours", [_burn_down(found, spends), *_hours_tables(found)]),
-            Section("Work", list(_work(found))),
+            Section("What to act on", to_act),
+            Section(*_changes(found, offer, earlier)),
+            Section("Next two weeks", [_next(found)]),
+            Section("Forecast at completion", [outcome_table(found.outcome, price)]),
+            Section("Device-hours", [_burn_down(found, spends), *_hours_tables(found)], pages_only=True),
+            Section("Done", [_done(found)], pages_only=True),
         ],
         footer=FOOT,
     )
@@ -89,11 +108,11 @@ def review(found: ProgramForecast, offer: Offer, decisions: Sequence[tuple[Decis
         verdict=_recommendation(found),
         tiles=_review_tiles(found, offer),
         sections=[
-            Section("What to act on", [_alarms(found)]),
-            Section("What the gates said", [_gate_table(found)]),
+            Section("What to act on", [_alarms(found, [])]),
+            Section("Verdicts of the gates", [_gate_table(found)]),
             *([Section("The evidence", evidence)] if evidence else []),
-            Section("What it cost", list(_costs(found))),
-            Section("What was not done", list(_not_done(found))),
+            Section("Cost", list(_costs(found)), pages_only=True),
+            Section("Not done", list(_not_done(found)), pages_only=True),
         ],
         footer=FOOT,
     )
@@ -117,18 +136,37 @@ def _today(found: ProgramForecast) -> str:
     return f"{day}, day {today}, week {int(found.now_h // 168) + 1}"
 
 
-def _status_verdict(found: ProgramForecast, offer: Offer) -> Verdict:
+def _status_verdict(found: ProgramForecast, offer: Offer, late: Sequence[Delay]) -> Verdict:
     program, outcome = found.program, found.outcome
-    on_time = outcome.p_on_time()
-    low, middle, high = np.quantile(outcome.device_hours, (0.1, 0.5, 0.9))
+    on_time, over = (outcome.probability_text(share) for share in (outcome.p_on_time(), outcome.p_over_budget()))
     sentence = (
-        f"A decision by the {deadline_text(program)} is {outcome.probability_text(on_time)} likely (promised: "
-        f"{percent_text(offer.target_on_time)}). At completion {middle:,.0f} device-hours are the median, "
-        f"{low:,.0f} to {high:,.0f} in four of five simulations, of {program.budget.device_hours:,.0f}."
+        f"A decision by the {deadline_text(program)} has a probability of {on_time} (target "
+        f"{percent_text(offer.target_on_time)}), exceeding the budget one of {over}. {_shift_text(found, offer)}"
     )
+    causes = [
+        f"{lower_first(delay.title)} is {delay.days():.1f} days late ({delay.cause}; owner: "
+        f"{owner_text(program, delay.owner)}; now {program.calendar.day_text(delay.expected_h)})"
+        for delay in late[:SHOWN_DELAYS]
+    ]
+    more = f"; and {number_of(len(late) - SHOWN_DELAYS, 'further delay')}" if len(late) > SHOWN_DELAYS else ""
+    if causes:
+        sentence += f" Late: {'; '.join(causes)}{more}."
     must_act = recommended_action(found).must_act
-    word = _act_text(must_act) if must_act else "watch" if found.alarms else "on course"
-    return Verdict(_alarmed(found), word, sentence)
+    is_late = number_of(len(late), "delay")
+    word = _act_text(must_act) if must_act else is_late if late else "watch" if found.alarms else "on course"
+    tone: Tone = "open" if late and _alarmed(found) == "good" else _alarmed(found)
+    return Verdict(tone, word, sentence)
+
+
+def _shift_text(found: ProgramForecast, offer: Offer) -> str:
+    """Return how the expected date has moved since the offer."""
+    (now,) = found.outcome.decision_days(0.5)
+    text = found.program.calendar.day_text(24 * now)
+    days = now - offer.safety.decision_day.p50
+    if abs(days) < 0.5:
+        return f"The decision is expected on {text} (P50), as offered."
+    direction = "later" if days > 0 else "earlier"
+    return f"The decision is expected on {text} (P50), {abs(days):.1f} days {direction} than offered."
 
 
 def _alarmed(found: ProgramForecast) -> Tone:
@@ -140,35 +178,50 @@ def _act_text(alarms: Sequence[Alarm]) -> str:
     return f"{number_of(len(alarms), 'alarm')}: act"
 
 
-def _tiles(found: ProgramForecast, price: HourPrice | None) -> list[Fact]:
-    program, outcome = found.program, found.outcome
-    days = [program.calendar.day_text(24 * day) for day in outcome.decision_days(0.1, 0.5, 0.9)]
-    low, middle, high = np.quantile(outcome.device_hours, (0.1, 0.5, 0.9))
-    budget = program.budget.device_hours
+def _tiles(found: ProgramForecast, offer: Offer, price: HourPrice | None) -> list[Fact]:
     done = sum(actual.ended is not None for actual in found.progress.activities.values())
+    cost = "" if price is None else f"; {price.of(found.spent)}"
+    to_come = f"still expected of started activities: {found.to_come:,.4g}"
+    budget = f"of {found.program.budget.device_hours:,.0f} device-hours"
+    at_end, *others = outcome_tiles(found.outcome, offer.plan, price)
     return [
-        Fact("decision", days[1], f"median; 80% of simulations: {days[0]} to {days[2]}"),
-        Fact("on time", outcome.probability_text(outcome.p_on_time()), f"by the {deadline_text(program)}"),
-        Fact(
-            "spent",
-            f"{found.spent:,.4g}",
-            f"of {budget:,.0f} device-hours; {found.to_come:,.4g} to come of what goes on"
-            + cost_note(price, found.spent),
-        ),
-        Fact(
-            "at completion",
-            f"{middle:,.0f}",
-            f"median; 80% of simulations: {low:,.0f} to {high:,.0f}{cost_note(price, middle)}",
-        ),
-        Fact("done", f"{done} of {len(program.nodes())}", "activities and gates"),
+        *others,
+        Fact("spent", f"{found.spent:,.4g}", f"{budget}; {to_come}{cost}"),
+        Fact(f"{at_end.name} at completion", at_end.value, at_end.note),
+        Fact("done", f"{done} of {len(found.program.nodes())}", "activities and gates"),
     ]
 
 
-def _alarms(found: ProgramForecast) -> Block:
-    if not found.alarms:
-        return Paragraph("Nothing: the forecast keeps the promises, and nothing is overdue.")
-    table = Table(("level", "what"), [(alarm.level, alarm.text) for alarm in found.alarms])
-    return TitledTable("Alarms", "Raised by the forecast, before the overrun.", table)
+def _delays(program: Program, late: Sequence[Delay]) -> Iterator[Block]:
+    if late:
+        day_text = program.calendar.day_text
+        yield TitledTable.of(
+            "Delays",
+            "Later than planned, and other work waits for it.",
+            late,
+            ("what", lambda delay: delay.title),
+            ("cause", lambda delay: delay.cause),
+            ("owner", lambda delay: owner_text(program, delay.owner)),
+            (number("days late"), lambda delay: f"{delay.days():.1f}"),
+            ("planned", lambda delay: day_text(delay.planned_h)),
+            ("now (P50)", lambda delay: day_text(delay.expected_h)),
+            ("P80", lambda delay: day_text(delay.late_h)),
+        )
+
+
+def _alarms(found: ProgramForecast, late: Sequence[Delay]) -> Block:
+    """Return the alarms, without those that a listed delay explains."""
+    named = {delay.name for delay in late}
+    alarms = [alarm for alarm in found.alarms if alarm.level == "act" or alarm.what not in named]
+    if not alarms:
+        return Paragraph(
+            "No alarm: the forecast meets the targets, and nothing is overdue."
+            if not late
+            else "No other alarm: the forecast meets the targets."
+        )
+    tones: dict[str, Tone] = {"act": "bad", "watch": "open"}
+    table = Table(("level", "what"), [(Cell(alarm.level, tones[alarm.level]), alarm.text) for alarm in alarms])
+    return TitledTable("Alarms", "", table)
 
 
 def _limits(found: ProgramForecast, notes: Progress | None) -> Iterator[Block]:
@@ -177,21 +230,103 @@ def _limits(found: ProgramForecast, notes: Progress | None) -> Iterator[Block]:
         yield Paragraph(WITHOUT_NOTES)
     if not found.is_conditioned():
         yield Paragraph(
-            f"The forecast does not learn from the verdicts: only {found.num_matching} of "
-            f"{found.num_samples:,} simulations had gates that said what ours said, and fewer than "
-            f"{MIN_MATCHING_SAMPLES} tell nothing. So all are played on; what the gates said is fixed in each, and "
-            "the gain, and with it what later gates will say, is believed as before the verdicts."
+            f"The forecast does not learn from the verdicts: only {found.num_matching} of {found.num_samples:,} "
+            f"simulations have the same verdicts, fewer than {MIN_MATCHING_SAMPLES}. All simulations are used, with "
+            "the verdicts fixed, and the gain is believed as before them."
         )
     nodes = found.program.nodes()
     if guessed := [
         nodes[name].title for name, activity in found.in_progress.items() if nodes[name].runs and not activity.is_noted
     ]:
-        yield Listing(guessed, title="Nobody has noted what these spent: taken as planned until today")
+        yield Listing(guessed, title="Spending not noted: assumed as planned until today")
     if silent := unwatched(found):
         yield Listing(
-            [f"{stop.title} ({stop.watch}): {found.program.title_of(stop.owner)}" for stop in silent],
+            [f"{stop.title} ({stop.watch}): {owner_text(found.program, stop.owner)}" for stop in silent],
             title="Watched by the campaign's gates and their owners, not by this status",
+            pages_only=True,
         )
+
+
+def _changes(found: ProgramForecast, offer: Offer, earlier: ForecastView | None) -> tuple[str, list[Block]]:
+    """Return the title and blocks of what has changed since the earlier status, or since the offer."""
+    calendar, outcome = found.program.calendar, found.outcome
+    before, since_h, since = offer.safety, -np.inf, "the offer"
+    if earlier is not None:
+        before, since_h = earlier.forecast, calendar.hour_of(earlier.now)
+        since = calendar.day_text(since_h, begins=True)
+    middle = outcome.decision_days(0.5)[0]
+
+    def change(name: str, then: str, now: str) -> Fact:
+        return Fact(name, now if then == now else f"{then} → {now}", "unchanged" if then == now else "")
+
+    facts = [
+        change("decision (P50)", calendar.day_text(24 * before.decision_day.p50), calendar.day_text(24 * middle)),
+        change("on time", before.probability_text(before.p_on_time), outcome.probability_text(outcome.p_on_time())),
+        change(
+            "over budget",
+            before.probability_text(before.p_over_budget),
+            outcome.probability_text(outcome.p_over_budget()),
+        ),
+        change(
+            "device-hours at completion",
+            f"{before.device_hours.p50:,.0f}",
+            f"{float(np.median(outcome.device_hours)):,.0f}",
+        ),
+        Fact("spent", f"{found.spent - (earlier.spent_device_hours if earlier else 0.0):+,.4g}", "device-hours"),
+    ]
+    nodes, activities = found.program.nodes(), found.progress.activities.items()
+    ended = [nodes[n].title for n, a in activities if a.ended is not None and calendar.hour_of(a.ended) > since_h]
+    known = {alarm.text for alarm in earlier.alarms} if earlier is not None else set()
+    new = [alarm.text for alarm in found.alarms if alarm.text not in known]
+    blocks: list[Block] = [Facts(facts)]
+    if earlier is not None and ended:
+        blocks.append(Listing(ended, title="Ended since then"))
+    if earlier is not None and new:
+        blocks.append(Listing(new, title="New alarms"))
+    return f"Changes since {since}", blocks
+
+
+def _next(found: ProgramForecast) -> Block:
+    """Return what is in progress, and what is expected to begin within the next two weeks, with owner and dates."""
+    program, until = found.program, found.now_h + NEXT_H
+    off = called_off(program, found.progress)
+    day_text, nodes, rows = program.calendar.day_text, program.nodes(), []
+    for item in found.plan.items:
+        actual = found.progress.activities.get(item.name)
+        is_over = item.name in found.progress.verdicts or (actual is not None and actual.ended is not None)
+        starts, ends = found.outcome.span_h(item.name)
+        if is_over or item.name in off or not ends.size:
+            continue
+        begin_h = float(program.calendar.hour_of(actual.started)) if actual else float(np.median(starts))
+        if begin_h >= until:
+            continue
+        middle, late = np.quantile(ends, (0.5, 0.8)).tolist()
+        state = "in progress" if actual else "overdue" if item.start_h < found.now_h else "to begin"
+        title, owner = nodes[item.name].title, owner_text(program, program.owners_of(item.name).responsible)
+        begin = day_text(begin_h, begins=True)
+        rows.append((begin_h, (title, owner, state, begin, day_text(item.end_h), day_text(middle), day_text(late))))
+    if not rows:
+        return Paragraph("Nothing is in progress or expected to begin.")
+    header = ("what", "responsible", "state", "begins (P50)", "planned end", "end (P50)", "end (P80)")
+    caption = "Overdue: planned to have begun by now. Dates are those of the simulations that complete it."
+    return TitledTable("", caption, Table(header, [row for _, row in sorted(rows, key=lambda pair: pair[0])]))
+
+
+def _done(found: ProgramForecast) -> Block:
+    calendar, nodes, lines = found.program.calendar, found.program.nodes(), []
+    for name, actual in found.progress.activities.items():
+        if actual.ended is None:
+            continue
+        parts = [f"ended {calendar.day_text(calendar.hour_of(actual.ended))}"]
+        if actual.runs:
+            failed = sum(run.num_failed for run in actual.runs)
+            spent = found.in_progress[name].spent
+            parts.append(f"{number_of(len(actual.runs), 'run')}, {spent:,.4g} device-hours")
+            parts += [f"{number_of(failed, 'attempt')} failed"] if failed else []
+        if name in found.progress.verdicts:
+            parts.append(f"verdict: {', then '.join(found.progress.verdicts[name])}")
+        lines.append(f"{nodes[name].title}: {', '.join(parts)}")
+    return Listing(lines) if lines else Paragraph("Nothing has ended.")
 
 
 def _burn_down(found: ProgramForecast, spends: Sequence[Spend]) -> Block:
@@ -212,8 +347,8 @@ def _burn_down(found: ProgramForecast, spends: Sequence[Spend]) -> Block:
             found.program.budget.device_hours,
             found.program.calendar,
         ),
-        caption="What is left of the budget: as planned, as it is until today, and where it is heading (band: "
-        "four of five simulations). The dashed line is an empty budget.",
+        caption="What is left of the budget: as planned, until today, and forecast (band: 80% of simulations). The "
+        "dashed line is an empty budget.",
     )
 
 
@@ -238,50 +373,12 @@ def _hours_tables(found: ProgramForecast) -> Iterator[Block]:
     if total := sum(by_phase.values()):
         yield TitledTable.of(
             "By category",
-            "What the runs held their devices for; 'lost' was rolled back, 'unreported' still goes on.",
+            "What the runs held their devices for; 'lost' was rolled back, 'unreported' is not reported yet.",
             sorted((part for part in by_phase.items() if part[1]), key=lambda part: -part[1]),
             ("category", lambda part: part[0]),
             ("device-hours", lambda part: f"{part[1]:,.4g}"),
             ("share", lambda part: percent_text(part[1] / total)),
         )
-
-
-def _work(found: ProgramForecast) -> Iterator[Block]:
-    nodes, activities = found.program.nodes(), found.progress.activities
-    in_progress = [_line(found, name, actual) for name, actual in activities.items() if actual.ended is None]
-    done = [_line(found, name, actual) for name, actual in activities.items() if actual.ended is not None]
-    off = called_off(found.program, found.progress)
-    open_items = [item for item in found.plan.items if item.name not in {*activities, *found.progress.verdicts, *off}]
-    coming = [
-        f"{nodes[item.name].title} ({_planned_for(found, item.start_h)})"
-        for item in open_items
-        if item.start_h < found.now_h + NEXT_H
-    ]
-    for title, lines in (("Under way", in_progress), ("Next two weeks", coming), ("Done", done)):
-        if lines:
-            yield Listing(lines, title=title)
-
-
-def _planned_for(found: ProgramForecast, start_h: int) -> str:
-    text = f"planned for {found.program.calendar.day_text(start_h, begins=True)}"
-    return f"overdue: {text}" if start_h < found.now_h else text
-
-
-def _line(found: ProgramForecast, name: str, actual: Actual) -> str:
-    calendar, title = found.program.calendar, found.program.nodes()[name].title
-    parts = [f"since {calendar.day_text(calendar.hour_of(actual.started), begins=True)}"]
-    if actual.ended is not None:
-        parts = [f"ended {calendar.day_text(calendar.hour_of(actual.ended))}"]
-    if actual.runs:
-        over = sum(run.ended is not None for run in actual.runs)
-        failed = sum(run.num_failed for run in actual.runs)
-        parts.append(
-            f"{over} of {number_of(len(actual.runs), 'run')} over, {found.in_progress[name].spent:,.4g} device-hours"
-        )
-        parts += [f"{number_of(failed, 'attempt')} failed"] if failed else []
-    if name in found.progress.verdicts:
-        parts.append(f"verdict: {', then '.join(found.progress.verdicts[name])}")
-    return f"{title}: {', '.join(parts)}"
 
 
 # The review
@@ -353,7 +450,7 @@ def _gate_table(found: ProgramForecast) -> Block:
             reads = f"{evidence.benchmark}: {criterion_text(evidence)}"
         dropped = [found.program.nodes()[drop].title for drop in gate.narrow.drops if "narrow" in verdicts]
         rows.append((gate.title, reads, ", then ".join(verdicts) or "not held", ", ".join(dropped) or "—"))
-    return TitledTable("Gate by gate", "", Table(("gate", "reads", "said", "dropped by it"), rows))
+    return TitledTable("Gate by gate", "", Table(("gate", "reads", "verdict", "dropped by it"), rows))
 
 
 def _decision(decision: Decision, path: Path) -> Iterator[Block]:
@@ -366,7 +463,7 @@ def _decision(decision: Decision, path: Path) -> Iterator[Block]:
         ((gate, clause) for gate in decision.gates for clause in gate.clauses),
         ("gate", lambda held: held[0].gate),
         ("clause", lambda held: held[1].name),
-        ("asks", lambda held: requirement_text(held[1])),
+        ("requires", lambda held: requirement_text(held[1])),
         ("seen", lambda held: seen_text(held[1])),
         ("verdict", lambda held: held[1].verdict),
     )

@@ -36,11 +36,11 @@ def plan(program: Program) -> Plan:
 @pytest.mark.parametrize("width", [1036, 360])
 def test_the_gantt_names_everything_and_marks_the_chain(program: Program, plan: Plan, width: int) -> None:
     root = ET.fromstring(gantt(program, plan, width=width))
-    words = {element.text or "" for element in root.iter(f"{SVG}text")}
-    titles = [program.nodes()[item.name].title for item in plan.items]
-    shown = [title for title in titles if any(title.startswith(word.rstrip("…")) for word in words)]
-    assert shown == titles
-    assert not {item.name for item in plan.items} & words, "identifiers are for files"
+    words = [element.text or "" for element in root.iter(f"{SVG}text")]
+    shown = " ".join(words)
+    assert all(program.nodes()[item.name].title in shown for item in plan.items), "no title is cut"
+    assert not {item.name for item in plan.items} & set(words), "identifiers are for files"
+    assert "Maintenance: 100% of the devices" in shown and "due day 42, 11 Apr" in shown
     bars = [rect.get("class", "") for rect in root.iter(f"{SVG}rect") if "bar" in rect.get("class", "")]
     assert sum("gate" in bar for bar in bars) == len(program.gates)
     assert any("critical" in bar for bar in bars)
@@ -54,13 +54,29 @@ def test_the_profile_s_area_is_the_device_hours(program: Program, plan: Plan) ->
     assert sum(int(match[1]) * int(match[2]) for match in held if match) == plan.device_hours
 
 
+def weeks_of(svg: str) -> list[tuple[str, str]]:
+    """The label of each week with its place on the time axis."""
+    texts = ET.fromstring(svg).iter(f"{SVG}text")
+    return [(label.text, label.get("x")) for label in texts if re.fullmatch(r"(week )?\d+", label.text or "")
+            and label.get("text-anchor") is None]  # fmt: skip
+
+
 @pytest.mark.parametrize("width", [1036, 360])
-def test_the_weeks_of_the_profile_are_whole(program: Program, plan: Plan, width: int) -> None:
-    short = plan.model_copy(update={"items": tuple(item for item in plan.items if item.end_h < 14 * 24)})
-    root = ET.fromstring(capacity_profile(program, short, width=width))
-    numbers = [element.text or "" for element in root.iter(f"{SVG}text") if element.get("text-anchor") == "middle"]
-    assert numbers[:2] == ["1", "2"]
-    assert all(number.isdigit() for number in numbers)
+def test_the_devices_stand_below_the_bars_that_hold_them_on_the_same_weeks(
+    program: Program, plan: Plan, width: int
+) -> None:
+    ends = {plan.items[-1].name: (45.0 * 24, 50.0 * 24)}
+    schedule, devices = (weeks_of(draw(program, plan, width=width, ends=ends)) for draw in (gantt, capacity_profile))
+    assert schedule == devices and len(schedule) == 8, "a late end lengthens both"
+
+
+def test_the_p50_and_p80_of_an_end_are_marked_in_its_row(program: Program, plan: Plan) -> None:
+    item = plan.items[0]
+    root = ET.fromstring(gantt(program, plan, ends={item.name: (10.0 * 24, 12.0 * 24)}))
+    (dot,) = (circle for circle in root.iter(f"{SVG}circle"))
+    line, cap = (entry for entry in root.iter(f"{SVG}line") if entry.get("class") == "line end-range")
+    assert dot.get("cx") == line.get("x1") and cap.get("x1") == cap.get("x2") == line.get("x2")
+    assert dot.find(f"{SVG}title").text == "ends by day 10, 10 Mar in half of the simulations, by day 12, 12 Mar in 80%"
 
 
 def test_a_drawing_stands_alone(program: Program, plan: Plan) -> None:
