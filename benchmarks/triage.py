@@ -319,7 +319,7 @@ def logs(quick: int) -> dict[str, float]:
         marked = {row["log"]: int(row["line"]) for row in csv.DictReader(file)}
     texts = {name: (folder / name).read_text(errors="replace").split("\n") for name in marked}
     named = {
-        "ours": [[c.line for c in read_log(folder / name).symptom.candidates] for name in marked],
+        "ours": [[c.line for c in read_log(folder / name)[0].candidates] for name in marked],
         'last line with "error"': [last_error(texts[name]) for name in marked],
         "TF-IDF, logistic regression": [_classified(texts, marked, name) for name in marked],
     }
@@ -353,7 +353,7 @@ def _lines_per_cpu_s(files: Sequence[Path], times: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         (log := Path(folder) / "all.log").write_bytes(b"\n".join(f.read_bytes() for f in files) * times)
         began_s = time.process_time()
-        number = read_log(log).symptom.num_lines
+        number = read_log(log)[0].num_lines
         return number / (time.process_time() - began_s)
 
 

@@ -40,15 +40,6 @@ class CiSpans(Record):
     """Maximum in a file."""
 
 
-class FirstFailure(Record):
-    """Median seconds until the first failure."""
-
-    recorded_s: NonNegativeFloat
-    ordered_s: NonNegativeFloat
-    """In an order learned from other commits."""
-    runs: PositiveInt
-
-
 class CiChanged(Record):
     """The tests affected by changed files."""
 
@@ -84,9 +75,6 @@ class CiReport(Record):
     flaky: tuple[FlakyTest, ...]
     """Most frequent first."""
     flaky_because: Statement
-    order: tuple[str, ...]
-    """The order that fails earliest."""
-    first_failure: FirstFailure | None
     bad_runs: tuple[str, ...]
     """Files left out of outcomes: many tests failed that pass in the commit's other runs."""
     untimed_tests: NonNegativeInt

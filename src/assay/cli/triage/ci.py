@@ -34,8 +34,7 @@ def ci(
     repo: Path | None,
     as_json: bool,
 ) -> None:
-    """Show where CI spends time and how to cut it, which tests are flaky, and which test order fails earliest; or
-    which tests a change affects (--changed).
+    """Show where CI spends time and which tests are flaky; or which tests a change affects (--changed).
 
     A JUNIT is JUnit XML, a folder of such files, GitHub's jobs, or durations of pytest-split. A test is flaky
     if it passed and failed on one commit in one configuration; the commit is taken from a file's properties or

@@ -397,7 +397,7 @@ def _ci(report: CiReport) -> Document:
     if report.untimed_tests:
         left_out.append(f"the time of {number_of(report.untimed_tests, 'test')}, which no file states, counts as 0 s")
     title = f"CI: {number_of(report.tests, 'test')}, {number_of(report.commits, 'known commit')}"
-    sections = [("Flaky tests", _flaky(report)), ("", _order(report)), ("", _listed("Left out", left_out))]
+    sections = [("Flaky tests", _flaky(report)), ("", _listed("Left out", left_out))]
     return _document(title, None, tiles, sections)
 
 
@@ -419,14 +419,6 @@ def _flaky(report: CiReport) -> list[Block]:
     )
     more = len(report.flaky) - MOST_LISTED
     return [Paragraph(because_text(report)), *table, *([Paragraph(f"and {more:,} more (--json)")] if more > 0 else [])]
-
-
-def _order(report: CiReport) -> list[Block]:
-    if (first := report.first_failure) is None:
-        return []
-    recorded, ordered = duration_text(first.recorded_s), duration_text(first.ordered_s)
-    title = f"The first failure comes after {recorded}; in an order from other commits' runs after {ordered}"
-    return _listed(title, report.order)
 
 
 def _ci_changed(changed: CiChanged) -> Document:

@@ -1,7 +1,6 @@
-"""Reports where recorded CI runs spend their time, and which order and distribution of tests would cut it.
+"""Reports where recorded CI runs spend their time, which tests flake, and how tests would be distributed.
 
-For independent tests the order that fails earliest is by probability of failure per second, highest first (Mitten
-1960). Tests are distributed longest first, each to the machine with the least so far (Graham 1969: at most 4/3 - 1/(3
+Tests are distributed longest first, each to the machine with the least so far (Graham 1969: at most 4/3 - 1/(3
 N) of the optimum; with many short tests, close to it).
 """
 
@@ -10,9 +9,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
-from assay.records.ci_report import CiReport, CiShard, CiSpans, FirstFailure
+from assay.records.ci_report import CiReport, CiShard, CiSpans
 from assay.records.statement import Statement
 from assay.triage.ci.flaky import Group, bad_runs, flaky_tests, group_of
 from assay.triage.ci.recorded import PHASES, FileRun, Recorded
@@ -39,8 +36,6 @@ def report_of(recorded: Recorded, num_shards: int | None) -> CiReport:
         shards=sharded(seconds, num_shards) if num_shards else (),
         flaky=flaky,
         flaky_because=_flaky_because(valid),
-        order=failing_first(valid, seconds),
-        first_failure=first_failure(valid, seconds),
         bad_runs=tuple(sorted(bad)),
         untimed_tests=num_untimed,
         sources=recorded.sources,
@@ -154,64 +149,3 @@ def sharded(seconds: Mapping[str, float], count: int) -> tuple[CiShard, ...]:
         heapq.heappush(ends, (end + seconds[test], index))
     shards = [CiShard(seconds=sum(seconds[test] for test in member), tests=tuple(member)) for member in members]
     return tuple(sorted(shards, key=lambda shard: -shard.seconds))
-
-
-MIN_S = 1e-3
-"""Minimal seconds of a test."""
-
-
-class FailureCounts:
-    """Failed runs and runs of each test, in total and by group."""
-
-    def __init__(self, files: Sequence[FileRun]) -> None:
-        self.tests = list(dict.fromkeys(case.test for file in files for case in file.cases))
-        self.index = {test: index for index, test in enumerate(self.tests)}
-        self.of_groups: dict[Group, np.ndarray] = defaultdict(lambda: np.zeros((2, len(self.tests))))
-        for file in files:
-            of_group = self.of_groups[group_of(file)]
-            for case in file.cases:
-                of_group[0, self.index[case.test]] += case.failures > 0
-                of_group[1, self.index[case.test]] += case.failures + case.passes > 0
-        self.total = np.sum(list(self.of_groups.values()), axis=0)
-
-    def priorities(self, seconds: Mapping[str, float], *, without: Group | None = None) -> np.ndarray:
-        """Return each test's probability of failure per second, optionally without one group's runs."""
-        failed, runs = self.total - self.of_groups[without] if without else self.total
-        durations = np.array([max(seconds[test], MIN_S) for test in self.tests])
-        return np.asarray((failed + 0.5) / (runs + 1.0) / durations)
-
-
-def failing_first(files: Sequence[FileRun], seconds: Mapping[str, float]) -> tuple[str, ...]:
-    """Return all tests in that order; empty without recorded results."""
-    counts = FailureCounts(files)
-    if not counts.total[1].any():
-        return ()
-    priorities = counts.priorities(seconds)
-    return tuple(counts.tests[index] for index in np.argsort(-priorities, kind="stable"))
-
-
-def first_failure(files: Sequence[FileRun], seconds: Mapping[str, float]) -> FirstFailure | None:
-    """Return what the order gains over the recorded one in failed runs. Each run is ordered by the other
-    commits only, so the gain is out of sample."""
-    counts = FailureCounts(files)
-    recorded, ordered = [], []
-    for file in files:
-        group = group_of(file)
-        others = counts.total[1] - counts.of_groups[group][1]
-        failing = [case.failures > 0 for case in file.cases]
-        if not any(failing) or not others.any():
-            continue
-        durations = np.array([seconds[case.test] for case in file.cases])
-        ranks = counts.priorities(seconds, without=group)[[counts.index[case.test] for case in file.cases]]
-        turn = np.argsort(-ranks, kind="stable")
-        recorded.append(_until_first(durations, np.array(failing)))
-        ordered.append(_until_first(durations[turn], np.array(failing)[turn]))
-    if not recorded:
-        return None
-    return FirstFailure(
-        recorded_s=statistics.median(recorded), ordered_s=statistics.median(ordered), runs=len(recorded)
-    )
-
-
-def _until_first(durations: np.ndarray, failing: np.ndarray) -> float:
-    return float(np.cumsum(durations)[int(np.argmax(failing))])

@@ -32,14 +32,6 @@ SEPARATING_ATTEMPTS = 3.0
 """Expected failures after which a run without failures clears a side (95%)."""
 
 
-class Ties(NamedTuple):
-    """Regions that cannot be distinguished from a region."""
-
-    factors: list[dict[str, str]]
-    is_inseparable: bool
-    """Whether one of them has exactly the same attempts."""
-
-
 def region_factors(table: AttemptTable, region: Region) -> dict[str, str]:
     """Return factor -> value of a region."""
     return {
@@ -60,12 +52,13 @@ def cause_of(
     table: AttemptTable,
     region: Region,
     ratios: tuple[AdjustedRatio, ...],
-    ties: Ties,
+    classified: "_ClassifiedRegions",
     found: Scan,
     *,
     is_confirmed: bool,
 ) -> FailureCause:
     """Build the record."""
+    ties, is_inseparable = _ties(table, region, classified, found)
     inside = np.zeros(table.num_rows, bool)
     inside[region.rows] = True
     rate, elsewhere = region_rates(table, inside)
@@ -89,10 +82,10 @@ def cause_of(
         adjustments=ratios,
         share_of_excess=min(max(region.share, 0.0), 1.0),
         evidence=region.llr,
-        ties=tuple(ties.factors),
-        is_inseparable=ties.is_inseparable,
+        ties=tuple(ties),
+        is_inseparable=is_inseparable,
         lost_device_hours=_lost_device_hours(table, inside, rate, elsewhere),
-        next=_next(table, factors, ties, rate),
+        next=_next(table, factors, ties[0] if is_inseparable else None, rate),
     )
 
 
@@ -120,16 +113,16 @@ def _lost_device_hours(
     return failed * max(1.0 - elsewhere / rate, 0.0)
 
 
-def _next(table: AttemptTable, factors: dict[str, str], ties: Ties, rate: float) -> Statement:
-    """Return the cheapest experiment that separates the ties, or else one that confirms the fix."""
+def _next(table: AttemptTable, factors: dict[str, str], tie: dict[str, str] | None, rate: float) -> Statement:
+    """Return the cheapest experiment that separates an inseparable tie, or else one that confirms the fix."""
     number = max(int(np.ceil(SEPARATING_ATTEMPTS / max(min(rate, 1.0), 1e-3))), 1)
     hours = None
     if table.device_hours is not None:
         hours = number * float(np.median(table.device_hours / table.attempts))
     values: dict[str, Any] = {"attempts": number, "device_hours": hours}
-    if not ties.is_inseparable:
+    if tie is None:
         return Statement(code="avoid and check", values={**values, "factors": factors})
-    ours, others = factors.items(), ties.factors[0].items()
+    ours, others = factors.items(), tie.items()
     return Statement(code="separate", values={**values, "with": dict(ours - others), "without": dict(others - ours)})
 
 
@@ -144,18 +137,15 @@ SAME_FAILURES = 0.7
 MAX_TIES = 12
 
 
-class _CandidateRegion(NamedTuple):
-    """A region that no other factor explains, with its ratios."""
-
-    region: Region
-    ratios: tuple[AdjustedRatio, ...]
+Candidate = tuple[Region, tuple[AdjustedRatio, ...]]
+"""A region that no other factor explains, with its ratios."""
 
 
 class _ClassifiedRegions(NamedTuple):
     """The regions of one scan, classified."""
 
-    candidates: list[_CandidateRegion]
-    refined: list[_CandidateRegion]
+    candidates: list[Candidate]
+    refined: list[Candidate]
     """Regions of several factors, one of which has no visible effect: alternative names, unless nothing else
     remains."""
     ruled_out: list[RuledOut]
@@ -180,13 +170,12 @@ def diagnose(
         significant = [
             candidate
             for candidate in (*classified.candidates[:1], *classified.refined[:1])
-            if found.p_value(candidate.region.score) <= LEVEL
+            if found.p_value(candidate[0].score) <= LEVEL
         ]
         if not significant:
             break
         region, ratios = significant[0]
-        ties = _ties(rest, region, classified, found)
-        causes.append(cause_of(rest, region, ratios, ties, found, is_confirmed=True))
+        causes.append(cause_of(rest, region, ratios, classified, found, is_confirmed=True))
         outside = np.ones(rest.num_rows, bool)
         outside[region.rows] = False
         rest = rest.where(outside)
@@ -211,9 +200,8 @@ def _suspected(table: AttemptTable, found: Scan, causes: list[FailureCause]) -> 
         if len(causes) + len(suspected) == MAX_CAUSES:
             break
         if region_factors(table, region) not in named:
-            ties = _ties(table, region, classified, found)
-            suspected.append(cause_of(table, region, ratios, ties, found, is_confirmed=False))
-            named += [suspected[-1].factors, *ties.factors]
+            suspected.append(cause_of(table, region, ratios, classified, found, is_confirmed=False))
+            named += [suspected[-1].factors, *suspected[-1].ties]
     return suspected
 
 
@@ -277,8 +265,8 @@ def _classify_regions(
     """Classify regions by whether other factors explain them. Regions in `known` remain ruled out in subsets
     of the attempts."""
     idle = [ruled_out_region.factors.items() for ruled_out_region in known]
-    candidates: list[_CandidateRegion] = []
-    refined: list[_CandidateRegion] = []
+    candidates: list[Candidate] = []
+    refined: list[Candidate] = []
     ruled_out: list[RuledOut] = []
     for region in found.regions[:MAX_EXAMINED]:
         inside = np.zeros(table.num_rows, bool)
@@ -293,11 +281,11 @@ def _classify_regions(
         if because is not None:
             ruled_out.append(_ruled_out(table, region, inside, ratios, because))
         else:
-            (refined if has_idle_factor else candidates).append(_CandidateRegion(region, ratios))
+            (refined if has_idle_factor else candidates).append((region, ratios))
         if len(candidates) == MAX_CANDIDATES:
             break
     idle = [ruled_out_region.factors.items() for ruled_out_region in (*known, *ruled_out)]
-    refined = [candidate for candidate in refined if not _holds_any(table, candidate.region, idle)]
+    refined = [candidate for candidate in refined if not _holds_any(table, candidate[0], idle)]
     return _ClassifiedRegions(candidates, refined, ruled_out)
 
 
@@ -376,9 +364,11 @@ def holds(table: AttemptTable, index: int, value: int) -> Bool[np.ndarray, "row"
     return found
 
 
-def _ties(table: AttemptTable, region: Region, classified: _ClassifiedRegions, found: Scan) -> Ties:
-    """Return regions that cannot be distinguished: exactly the same attempts, or a similar likelihood and
-    mostly the same failures."""
+def _ties(
+    table: AttemptTable, region: Region, classified: _ClassifiedRegions, found: Scan
+) -> tuple[list[dict[str, str]], bool]:
+    """Return regions that cannot be distinguished (exactly the same attempts, or a similar likelihood and mostly the
+    same failures), and whether one has exactly the same attempts."""
     same, similar = list[Region](), list[Region]()
     weighted = found.weights * table.failures
     for other, _ in (*classified.candidates, *classified.refined):
@@ -388,7 +378,7 @@ def _ties(table: AttemptTable, region: Region, classified: _ClassifiedRegions, f
             same.append(other)
         elif other.llr >= region.llr - SAME_LLR and _overlap(weighted, region.rows, other.rows) >= SAME_FAILURES:
             similar.append(other)
-    return Ties([region_factors(table, tied) for tied in (*same, *similar)][:MAX_TIES], bool(same))
+    return [region_factors(table, tied) for tied in (*same, *similar)][:MAX_TIES], bool(same)
 
 
 def _overlap(weighted: Float64[np.ndarray, "row"], one: Int64[np.ndarray, "a"], other: Int64[np.ndarray, "b"]) -> float:

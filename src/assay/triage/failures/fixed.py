@@ -18,7 +18,7 @@ from assay.records.fix_check import FixCheck
 from assay.records.statement import Statement
 from assay.statistics.failure_rate import rate_lower, rate_upper
 from assay.triage.attempts.table import AttemptTable
-from assay.triage.failures.unit_correlation import likeness
+from assay.triage.failures.unit_correlation import fit_correlation
 
 DECIDES = 20.0
 """The e-value that decides: at most 5% false decisions."""
@@ -65,7 +65,7 @@ def check_fix(table: AttemptTable, since_s: float) -> FixCheck:
 def _correlation(before: AttemptTable) -> float:
     if before.num_rows == 0:
         return 0.0
-    return likeness(before, np.full(before.num_rows, before.failures.mean())).correlation
+    return fit_correlation(before, np.full(before.num_rows, before.failures.mean()))[0]
 
 
 def _bounds(before: AttemptTable, correlation: float) -> tuple[float, float]:

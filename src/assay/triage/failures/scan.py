@@ -22,22 +22,9 @@ import numpy as np
 from assay.base.shapes import Float, Float32, Float64, Int64
 from assay.triage.attempts.table import AttemptTable, Factor
 from assay.triage.failures.regions import Regions, all_regions
-from assay.triage.failures.unit_correlation import likeness, null_failures
+from assay.triage.failures.unit_correlation import fit_correlation, null_failures
 
 TINY = 1e-30
-
-
-class RegionContrast(NamedTuple):
-    """Likelihood ratio and share of each region and table."""
-
-    llr: Float[np.ndarray, "region table"]
-    share: Float[np.ndarray, "region table"]
-
-    def score(self) -> Float[np.ndarray, "region table"]:
-        """Return the score; minus infinity if the region does not fail too often."""
-        with np.errstate(divide="ignore"):
-            logs = np.log(np.maximum(self.llr, 0.0)), np.log(np.maximum(self.share, 0.0))
-            return np.asarray(logs[0] + logs[1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,22 +43,23 @@ class Contrast:
         failures: Float[np.ndarray, "region table"],
         sizes: Float[np.ndarray, "region"],
         baseline: Float[np.ndarray, "region"] | None,
-    ) -> RegionContrast:
-        """Score regions; `baseline` has their expected failures, if there is one."""
+    ) -> tuple[Any, Any]:
+        """Return the likelihood ratio and share of each region and table; `baseline` has the regions' expected
+        failures, if there is one."""
         sizes = sizes[:, None].astype(failures.dtype)
         rest, rest_size = np.maximum(self.failures - failures, 0.0), np.maximum(self.size - sizes, TINY)
         if baseline is None:
             excess = failures - sizes * (rest / rest_size)
             pooled = self._fit(self.failures, np.asarray(self.size, failures.dtype))
             llr = self._fit(failures, sizes) + self._fit(rest, rest_size) - pooled
-            return RegionContrast(np.where(excess > 0, llr, 0.0), excess / np.maximum(self.failures, TINY))
+            return np.where(excess > 0, llr, 0.0), excess / np.maximum(self.failures, TINY)
         assert self.baseline is not None
         before, all_before = baseline[:, None].astype(failures.dtype), float(self.baseline.sum())
         rest_before = np.maximum(all_before - before, TINY)
         excess, total = failures - before, self.failures - all_before
         gained = self._fit(failures, sizes) - self._at(failures, sizes, before)
         gained -= self._fit(rest, rest_size) - self._at(rest, rest_size, rest_before)
-        return RegionContrast(np.where(excess > 0, gained, 0.0), np.minimum(excess / np.maximum(total, 1.0), 1.0))
+        return np.where(excess > 0, gained, 0.0), np.minimum(excess / np.maximum(total, 1.0), 1.0)
 
     def _fit(self, failures: Any, sizes: Any) -> Any:
         """Return the log likelihood at the best rate."""
@@ -123,15 +111,15 @@ def scan(table: AttemptTable, baseline: Float64[np.ndarray, "row"] | None, *, rn
     size = table.size()
     expected = size * (table.failures.sum() / size.sum()) if baseline is None else baseline
     expected = np.minimum(expected, table.attempts)
-    fitted = likeness(table, expected)
+    correlation, weights = fit_correlation(table, expected)
     null_rate = expected * (table.failures.sum() / max(expected.sum(), 1e-12))
     num_null_tables = NUM_NULLS if table.num_rows <= LARGE_ROWS else NUM_NULLS_LARGE
     columns = np.empty((table.num_rows, 1 + num_null_tables), np.float32)
     columns[:, 0] = table.failures
-    columns[:, 1:] = null_failures(table, null_rate, fitted.correlation, num_tables=num_null_tables, rng=rng)
-    columns *= fitted.weights[:, None].astype(np.float32)
-    weighted = fitted.weights * size
-    weighted_baseline = None if baseline is None else fitted.weights * baseline
+    columns[:, 1:] = null_failures(table, null_rate, correlation, num_tables=num_null_tables, rng=rng)
+    columns *= weights[:, None].astype(np.float32)
+    weighted = weights * size
+    weighted_baseline = None if baseline is None else weights * baseline
     contrast = Contrast(
         failures=columns.sum(axis=0, dtype=np.float64).astype(np.float32),
         size=float(weighted.sum()),
@@ -139,7 +127,7 @@ def scan(table: AttemptTable, baseline: Float64[np.ndarray, "row"] | None, *, rn
         baseline=weighted_baseline,
     )
     found, null_scores = _best(table, contrast, columns, weighted)
-    return Scan(found, null_scores, fitted.correlation, fitted.weights)
+    return Scan(found, null_scores, correlation, weights)
 
 
 def _best(
@@ -153,15 +141,16 @@ def _best(
     number = 0
     for regions in all_regions(table):
         before = None if contrast.baseline is None else regions.members @ contrast.baseline
-        contrasted = contrast.of_regions(regions.members @ columns, regions.members @ weighted, before)
-        score = contrasted.score()
+        llr, share = contrast.of_regions(regions.members @ columns, regions.members @ weighted, before)
+        with np.errstate(divide="ignore"):  # minus infinity for a region that does not fail too often
+            score = np.log(np.maximum(llr, 0.0)) + np.log(np.maximum(share, 0.0))
         null_scores = np.maximum(null_scores, score[:, 1:].max(axis=0))
         ours = score[:, 0]
         for index in np.argsort(-ours, kind="stable")[:NUM_BEST]:
             if not np.isfinite(ours[index]) or (len(best) == NUM_BEST and ours[index] <= best[0][0]):
                 break
             number += 1
-            region = _region(regions, int(index), contrasted.llr[index, 0], contrasted.share[index, 0], ours[index])
+            region = _region(regions, int(index), llr[index, 0], share[index, 0], ours[index])
             # Of equals, the one met first is kept: it has fewer factors.
             push = heapq.heappush if len(best) < NUM_BEST else heapq.heapreplace
             push(best, (region.score, -number, region))

@@ -5,8 +5,6 @@ a unit of n attempts are modelled as beta-binomial with correlation rho, by maxi
 the weight 1 / (1 + (n - 1) rho). Null tables sample each unit's rate from the fitted beta distribution.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 from scipy.special import betaln
 
@@ -17,16 +15,10 @@ CORRELATIONS = np.concatenate(([0.0], np.geomspace(1e-3, 0.95, 60)))
 """Grid of the maximum likelihood search."""
 
 
-class Likeness(NamedTuple):
-    """Correlation within units, and the weights of rows."""
-
-    correlation: float
-    weights: Float64[np.ndarray, "row"]
-    """Weight of each attempt of a row."""
-
-
-def likeness(table: AttemptTable, expected: Float64[np.ndarray, "row"]) -> Likeness:
-    """Fit the correlation for rows with these expected failures.
+def fit_correlation(
+    table: AttemptTable, expected: Float64[np.ndarray, "row"]
+) -> tuple[float, Float64[np.ndarray, "row"]]:
+    """Return the correlation within units, and the weight of each attempt of a row.
 
     Each unit's failures are compared with its own expectation.
     """
@@ -38,7 +30,7 @@ def likeness(table: AttemptTable, expected: Float64[np.ndarray, "row"]) -> Liken
     if (attempts > 1).any() and failures.sum() > 0:
         kinds, counts = np.unique(np.stack([attempts, failures, rates.round(4)]), axis=1, return_counts=True)
         correlation = _most_likely(kinds, counts.astype(np.float64))
-    return Likeness(correlation, (1.0 / (1.0 + (attempts - 1.0) * correlation))[index])
+    return correlation, (1.0 / (1.0 + (attempts - 1.0) * correlation))[index]
 
 
 def _most_likely(kinds: Float64[np.ndarray, "3 kind"], counts: Float64[np.ndarray, "kind"]) -> float:

@@ -179,10 +179,11 @@ class WeightedLine(NamedTuple):
 
     strength: float
     """0 to 10."""
+    number: int
     text: str
-    is_peer: bool
+    is_peer: bool = False
     """A rank that lost another rank."""
-    is_put_away: bool
+    is_put_away: bool = False
     """A message of the tear-down."""
 
 
@@ -208,7 +209,7 @@ def is_echo(raw: str, text: str) -> bool:
     return SHELL_COLOUR in raw or ECHO.match(text) is not None
 
 
-def weigh(text: str, *, ends_traceback: bool) -> WeightedLine | None:
+def weigh(text: str, number: int, *, ends_traceback: bool) -> WeightedLine | None:
     """Return the strength of a plain line; None if it does not indicate a failure."""
     line = text.strip()
     strength = 8.0 if ends_traceback else _strength(line)
@@ -228,7 +229,7 @@ def weigh(text: str, *, ends_traceback: bool) -> WeightedLine | None:
         strength -= 1.5 if is_exception else 3.0
     if text[:1].isspace() and not is_exception:
         strength -= 1.0
-    return WeightedLine(max(strength, 0.1), line, is_peer, is_put_away)
+    return WeightedLine(max(strength, 0.1), number, line, is_peer, is_put_away)
 
 
 def _strength(line: str) -> float:

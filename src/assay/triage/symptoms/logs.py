@@ -12,7 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 from assay.base.errors import ConfigError, DataError
 from assay.records.symptoms import (
@@ -28,6 +28,7 @@ from assay.triage.symptoms.classes import class_of
 from assay.triage.symptoms.lines import (
     EXCEPTION,
     TEST,
+    WeightedLine,
     is_echo,
     key_of,
     plain,
@@ -55,24 +56,6 @@ FAILURES = re.compile(r"^=+ (?:FAILURES|ERRORS) =+$")
 FAILED_TEST = re.compile(r"^_{3,} .+ _{3,}$")
 
 
-class Named(NamedTuple):
-    """A distinct line that may name the failure, at its last occurrence."""
-
-    strength: float
-    line: int
-    text: str
-    is_peer: bool
-    is_put_away: bool
-
-
-class ReadLog(NamedTuple):
-    """The symptom of a log."""
-
-    symptom: LogSymptom
-    best: Named | None
-    """The most likely line."""
-
-
 class _LogPosition:
     """State while reading: ranks inside a traceback, and whether a list of failed tests starts."""
 
@@ -98,10 +81,10 @@ class _LogPosition:
         return False
 
 
-def read_log(path: Path) -> ReadLog:
-    """Return the failure that a log names. Raises `DataError` if it cannot be read."""
+def read_log(path: Path) -> tuple[LogSymptom, WeightedLine | None]:
+    """Return the symptom of a log, and the line that names its failure. Raises `DataError` if it cannot be read."""
     digest = hashlib.sha256()
-    kinds: dict[str, Named] = {}
+    kinds: dict[str, WeightedLine] = {}
     num_lines, position = 0, _LogPosition()
     try:
         with path.open("rb") as file:
@@ -116,15 +99,15 @@ def read_log(path: Path) -> ReadLog:
     symptom = LogSymptom(
         path=str(path),
         sha256=digest.hexdigest(),
-        line=best[0].line if best else None,
+        line=best[0].number if best else None,
         symptom_class=class_of_line(best[0].text) if best else "unknown",
         key=key_of(best[0].text) if best else "",
         num_lines=num_lines,
         candidates=tuple(
-            LogCandidate(line=candidate.line, text=candidate.text[:SHOWN_CHARACTERS]) for candidate in best
+            LogCandidate(line=candidate.number, text=candidate.text[:SHOWN_CHARACTERS]) for candidate in best
         ),
     )
-    return ReadLog(symptom, best[0] if best else None)
+    return symptom, best[0] if best else None
 
 
 def class_of_line(text: str) -> SymptomClass:
@@ -136,13 +119,13 @@ def class_of_line(text: str) -> SymptomClass:
     return "program" if is_programs else "unknown"
 
 
-def _best_candidates(named: Iterable[Named], num_lines: int) -> list[Named]:
+def _best_candidates(named: Iterable[WeightedLine], num_lines: int) -> list[WeightedLine]:
     """Return the candidates by strength and position, then by whether their class is known."""
 
-    def likely(line: Named) -> float:
-        return line.strength + LATENESS * line.line / num_lines
+    def likely(line: WeightedLine) -> float:
+        return line.strength + LATENESS * line.number / num_lines
 
-    def known(line: Named) -> float:
+    def known(line: WeightedLine) -> float:
         return likely(line) + KNOWN * (class_of(line.text) is not None)
 
     return heapq.nlargest(NUM_CANDIDATES, heapq.nlargest(NUM_LOOKED_UP, named, key=likely), key=known)
@@ -159,7 +142,7 @@ def _lines(file: BinaryIO, digest: "hashlib._Hash") -> Iterator[tuple[int, bytes
         continues = not raw.endswith(b"\n")
 
 
-def _named(raw: str, number: int, position: _LogPosition) -> Named | None:
+def _named(raw: str, number: int, position: _LogPosition) -> WeightedLine | None:
     who, text = plain(raw[:LONGEST_TEXT])
     if is_echo(raw, text):
         return None
@@ -167,12 +150,11 @@ def _named(raw: str, number: int, position: _LogPosition) -> Named | None:
         position.in_traceback.add(who)
         return None
     if position.names_failed_test(text):
-        return Named(FIRST_FAILED_TEST, number, text.strip(), is_peer=False, is_put_away=False)
-    weighted = weigh(text, ends_traceback=position.ends_traceback(who, text))
-    return None if weighted is None else Named(weighted.strength, number, *weighted[1:])
+        return WeightedLine(FIRST_FAILED_TEST, number, text.strip())
+    return weigh(text, number, ends_traceback=position.ends_traceback(who, text))
 
 
-def _keep(kinds: dict[str, Named], named: Named) -> None:
+def _keep(kinds: dict[str, WeightedLine], named: WeightedLine) -> None:
     """Keep one entry per distinct line, at its last occurrence."""
     kinds[key_of(named.text)] = named
     if len(kinds) > 2 * MAX_KINDS:
@@ -212,26 +194,27 @@ def signatures(logs: Sequence[LogSymptom], failures: Sequence[RecordedSymptom] =
 
 def _of_source(source: Path) -> Iterator[LogSymptom]:
     if not source.is_dir():
-        yield read_log(source).symptom
+        yield read_log(source)[0]
         return
     files = sorted(path for path in source.rglob("*") if path.is_file())
     if not files:
         raise ConfigError(f"{source}: no file lies in it.")
     logs = [read_log(path) for path in files]
-    for log, role in zip(logs, _roles(logs), strict=True):
-        yield log.symptom.model_copy(update={"role": role})
+    for (symptom, _), role in zip(logs, _roles([best for _, best in logs]), strict=True):
+        yield symptom.model_copy(update={"role": role})
 
 
-def _roles(logs: Sequence[ReadLog]) -> list[Role | None]:
-    of_its_own = [_role_of_its_own(log) if len(logs) > 1 else None for log in logs]
+def _roles(named: Sequence[WeightedLine | None]) -> list[Role | None]:
+    """Return the role of each log by the line that names its failure."""
+    of_its_own = [_role_of_its_own(line) if len(named) > 1 else None for line in named]
     if "initiating" in of_its_own:
         return of_its_own
     return [None if role == "cascade" else role for role in of_its_own]
 
 
-def _role_of_its_own(log: ReadLog) -> Role | None:
-    if log.best is None:
+def _role_of_its_own(line: WeightedLine | None) -> Role | None:
+    if line is None:
         return None
-    if log.best.is_peer:
+    if line.is_peer:
         return "cascade"
-    return "teardown" if log.best.is_put_away else "initiating"
+    return "teardown" if line.is_put_away else "initiating"

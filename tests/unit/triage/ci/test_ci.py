@@ -170,15 +170,6 @@ def test_of_one_long_series_the_rate_is_jeffreys():
     np.testing.assert_allclose(found, beta.ppf([0.5, 0.025, 0.975], 7.5, 133.5), rtol=2e-3)
 
 
-def test_the_order_puts_what_fails_often_and_is_short_first(tmp_path, capsys):
-    for commit in range(8):
-        outcomes = {f"t{k}": "" for k in range(20)} | {"often": FAILED if commit % 2 else ""}
-        junit(tmp_path / f"commit-{commit}" / "x.xml", outcomes)
-    found = found_in(capsys, tmp_path)
-    assert found["order"][0] == "suite::often"
-    assert found["first_failure"] == {"recorded_s": 21.0, "ordered_s": 1.0, "runs": 4}
-
-
 def test_the_time_of_a_run_is_split_as_far_as_its_file_says(tmp_path, capsys):
     found = found_in(capsys, junit(tmp_path / "x.xml", {"a": "", "b": ""}, seconds=3.0))
     assert (found["wall_s"], found["floor_s"]) == (8.0, 3.0)

@@ -123,12 +123,12 @@ CASES_OF_LINES = [(symptom_class, text) for symptom_class, texts in LINES.items(
 @pytest.mark.parametrize(("symptom_class", "text"), CASES_OF_LINES)
 def test_a_message_is_of_the_class_that_a_person_would_say(symptom_class: str, text: str, tmp_path: Path) -> None:
     (log := tmp_path / "rank0.log").write_text(f"{NOISE}\n{text}\n{TEARDOWN}")
-    found = read_log(log).symptom
+    found = read_log(log)[0]
     assert (found.symptom_class, found.line) == (symptom_class, 41)
     assert found.candidates[0].text.endswith(text[-60:])
 
 
 def test_a_log_without_trouble_is_unknown_and_names_no_line(tmp_path: Path) -> None:
     (log := tmp_path / "calm.log").write_text(NOISE)
-    found = read_log(log).symptom
+    found = read_log(log)[0]
     assert (found.symptom_class, found.line, found.candidates, found.num_lines) == ("unknown", None, (), 40)

@@ -24,7 +24,7 @@ def test_the_marked_line_of_real_logs_is_named(published_data: Path) -> None:
     with (folder / "labels.csv").open(encoding="utf-8") as file:
         labels = {row["log"]: int(row["line"]) for row in csv.DictReader(file)}
     nearest = {
-        name: [abs(candidate.line - line) <= 5 for candidate in read_log(folder / name).symptom.candidates]
+        name: [abs(candidate.line - line) <= 5 for candidate in read_log(folder / name)[0].candidates]
         for name, line in labels.items()
     }
     assert sum(item[0] for item in nearest.values()) >= 14
@@ -33,14 +33,14 @@ def test_the_marked_line_of_real_logs_is_named(published_data: Path) -> None:
 
 def test_an_exception_is_found_among_the_lines_that_others_say_meanwhile(tmp_path: Path) -> None:
     (log := tmp_path / "all.log").write_text(CRASHED.format(rank=3, raised="BadShape: 4 is not 8") + "bye\n")
-    found = read_log(log).symptom
+    found = read_log(log)[0]
     assert (found.line, found.symptom_class, found.key) == (5, "unknown", "BadShape: <n> is not <n>")
 
 
 def test_what_was_retried_and_survived_does_not_hide_what_ended_the_log(tmp_path: Path) -> None:
     retried = "ConnectionError: metrics server refused, retrying in 3 s\n" * 5
     (log := tmp_path / "run.log").write_text(f"{retried}KeyError: 'labels'\n{retried}")
-    found = read_log(log).symptom
+    found = read_log(log)[0]
     assert (found.symptom_class, found.line) == ("program", 6)
 
 
@@ -48,7 +48,7 @@ def test_a_line_that_was_said_before_is_named_where_it_was_said_last(tmp_path: P
     (log := tmp_path / "pull.log").write_text(
         "Error: image n1:5000/a:7 not found\nagain\nError: image n1:5000/a:8 not found\n"
     )
-    assert read_log(log).symptom.line == 3
+    assert read_log(log)[0].line == 3
 
 
 def test_ranks_that_lost_a_peer_or_were_put_away_are_no_cause(tmp_path: Path) -> None:
@@ -87,15 +87,15 @@ def test_any_bytes_are_read_and_a_full_disk_is_named_among_them(junk: list[bytes
     ordinary = [line for line in noise if not any(67 <= byte <= 122 for byte in line)]
     lines = [*ordinary, b"OSError: [Errno 28] No space left on device", *ordinary]
     (log := tmp_path / "any.log").write_bytes(b"\n".join(lines))
-    found = read_log(log).symptom
+    found = read_log(log)[0]
     assert (found.symptom_class, found.line) == ("storage", len(ordinary) + 1)
 
 
 def test_a_line_that_is_not_utf_8_is_read_as_far_as_it_is(tmp_path: Path) -> None:
     (log := tmp_path / "latin.log").write_bytes(b"KeyError: 'caf\xe9'\n")
-    assert read_log(log).symptom.candidates[0].text == "KeyError: 'caf\ufffd'"
+    assert read_log(log)[0].candidates[0].text == "KeyError: 'caf\ufffd'"
 
 
 def test_a_line_without_an_end_costs_no_memory_and_hides_no_other(tmp_path: Path) -> None:
     (log := tmp_path / "long.log").write_bytes(b"x error " * 200_000 + b"\nKeyError: 'labels'\n")
-    assert read_log(log).symptom.line == 2
+    assert read_log(log)[0].line == 2

@@ -92,7 +92,7 @@ could not connect, 0 errors so far
 
 def line_of(tmp_path: Path, line: str) -> int | None:
     (log := tmp_path / "a.log").write_text(f"all good\n{line}\n")
-    return read_log(log).symptom.line
+    return read_log(log)[0].line
 
 
 @pytest.mark.parametrize("line", SUMMARIES)
