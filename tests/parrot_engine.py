@@ -21,7 +21,7 @@ from assay.inference.protocol import (
     TokenLogprob,
 )
 from assay.serving.api_error import ApiError
-from assay.serving.engines.process import engine_lost
+from assay.serving.engines.process import EngineProcess, engine_lost
 
 
 def token(text: str, logprob: float | None = -0.5, *, is_end: bool = False) -> TokenLogprob:
@@ -31,7 +31,7 @@ def token(text: str, logprob: float | None = -0.5, *, is_end: bool = False) -> T
     )
 
 
-class ParrotEngine:
+class ParrotEngine(EngineProcess):
     """Goes on with a prompt's words, in upper case; a token is a word with its space."""
 
     def __init__(
@@ -42,7 +42,7 @@ class ParrotEngine:
         classes: tuple[str, ...] = (),
         size: int = 0,
     ) -> None:
-        self.is_over = False
+        self._is_over = False
         self.requests: list[EngineRequest] = []
         self.num_abandoned = 0
         self.dies_after: int | None = None
@@ -55,10 +55,6 @@ class ParrotEngine:
             classes=classes, resident_bytes=size, template="{{ messages }}",
         )  # fmt: skip
 
-    @property
-    def ready(self) -> Ready:
-        return self._ready
-
     async def load(self, source: ModelSource) -> Ready:
         await asyncio.sleep(0)
         if source.run_id == "none":
@@ -67,7 +63,7 @@ class ParrotEngine:
         return self._ready
 
     def end(self) -> None:
-        self.is_over = True
+        self._is_over = True
 
     async def stream(self, request: EngineRequest) -> AsyncGenerator[EngineResponse, None]:
         self.requests.append(request)
@@ -76,7 +72,7 @@ class ParrotEngine:
             await self.waits.wait()
             for location, output in enumerate(self._responses(request)):
                 if location == self.dies_after:
-                    self.is_over = True
+                    self._is_over = True
                 if self.is_over:
                     raise engine_lost()
                 yield output

@@ -9,18 +9,28 @@ import itertools
 import logging
 import socket
 from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from multiprocessing.process import BaseProcess
-from typing import Self
+from typing import Self, TypeVar
 
 from assay.inference.protocol import (
     REQUEST_LINE,
     RESPONSE_LINE,
+    CompletionChunk,
+    Embedded,
+    EmbedRequest,
     EngineRequest,
     EngineResponse,
+    GenerateRequest,
     ModelSource,
+    PromptsRead,
     Ready,
     RequestLine,
     RequestRejected,
+    Scored,
+    ScoreRequest,
+    Tokenized,
+    TokenizeRequest,
 )
 from assay.serving.api_error import ApiError
 
@@ -28,6 +38,8 @@ REQUEST_TIMEOUT_S = 1800.0
 """Limit of one request. An engine processes requests one at a time, so others wait."""
 MAX_LINE_BYTES = 1 << 28
 """Longest response line: the scores of a long batch."""
+
+ResponseT = TypeVar("ResponseT", Ready, Scored, Embedded, Tokenized)
 
 
 class EngineProcess:
@@ -69,10 +81,8 @@ class EngineProcess:
 
     async def load(self, source: ModelSource) -> Ready:
         """Load a model. Raises `ApiError` if that fails."""
-        async for message in self.stream(source):
-            assert isinstance(message, Ready), message
-            self._ready = message
-        return self.ready
+        self._ready = await self._response(source, Ready)
+        return self._ready
 
     async def stream(self, request: EngineRequest) -> AsyncGenerator[EngineResponse, None]:
         """Yield the responses of a request; closing the iterator cancels it.
@@ -103,6 +113,35 @@ class EngineProcess:
             del self._queues[number]
             if not is_done and not self._is_over:
                 self._writer.write(_line((number, None)))
+
+    async def generate(self, request: GenerateRequest) -> tuple[tuple[int, ...], dict[int, CompletionChunk]]:
+        """Return the number of tokens of each prompt, and the choices by index: one chunk each."""
+        prompt_tokens: tuple[int, ...] = ()
+        choices: dict[int, CompletionChunk] = {}
+        async with aclosing(self.stream(request)) as responses:
+            async for response in responses:
+                if isinstance(response, PromptsRead):
+                    prompt_tokens = response.prompt_tokens
+                elif isinstance(response, CompletionChunk):
+                    choices[response.choice] = response
+        return prompt_tokens, choices
+
+    async def score(self, request: ScoreRequest) -> Scored:
+        return await self._response(request, Scored)
+
+    async def embed(self, request: EmbedRequest) -> Embedded:
+        return await self._response(request, Embedded)
+
+    async def tokenize(self, request: TokenizeRequest) -> Tokenized:
+        return await self._response(request, Tokenized)
+
+    async def _response(self, request: EngineRequest, kind: type[ResponseT]) -> ResponseT:
+        """Return the only response of a request."""
+        async with aclosing(self.stream(request)) as responses:
+            async for response in responses:
+                assert isinstance(response, kind), response
+                return response
+        raise AssertionError("an engine responds")
 
     def end(self) -> None:
         """Stop at once, dropping running requests."""

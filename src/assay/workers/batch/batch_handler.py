@@ -162,8 +162,8 @@ def _noted(number: int, writer: BatchWriter, chunk: BatchChunk) -> BatchEntry:
 async def _body(question: RequestBody, now_s: float, engine: EngineProcess) -> dict[str, Any]:
     match question:
         case ChatRequest():
-            return await chat_completion(engine.stream, engine.ready, question, now_s=now_s)
+            return await chat_completion(engine, question, now_s=now_s)
         case CompletionRequest():
-            return await text_completion(engine.stream, engine.ready, question, now_s=now_s)
+            return await text_completion(engine, question, now_s=now_s)
         case _:
-            return await embeddings(engine.stream, question)
+            return await embeddings(engine, question)

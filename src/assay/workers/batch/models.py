@@ -24,7 +24,6 @@ from assay.inference.protocol import (
 from assay.serving.api_error import ApiError
 from assay.serving.engines.pool import EnginePool
 from assay.serving.engines.process import EngineProcess
-from assay.serving.openai.inference.responses import collect_completions
 from assay.store.leased_worker import LeavingError
 
 ResultT = TypeVar("ResultT")
@@ -133,15 +132,15 @@ class WorkerEngine(Engine):
             may_shorten=may_shorten,
         )
         try:
-            completions = self._models.run(self._source, lambda engine: collect_completions(engine.stream, request))
+            prompt_tokens, choices = self._models.run(self._source, lambda engine: engine.generate(request))
         except ApiError as error:
             return SamplerError("server" if error.status >= 500 else "request", error.message)
         return [
             Completion(
-                completions.choices[index].text,
-                finish_reason=completions.choices[index].reason or "stop",
-                prompt_tokens=completions.prompt_tokens[index],
-                completion_tokens=completions.choices[index].num_tokens,
+                choices[index].text,
+                finish_reason=choices[index].reason or "stop",
+                prompt_tokens=prompt_tokens[index],
+                completion_tokens=choices[index].num_tokens,
             )
             for index in range(len(prompts))
         ]

@@ -40,7 +40,7 @@ async def chat_response(app: AppState, request: Request, body: ChatRequest) -> R
         return await stream_response(request, _events(app, request, body))
 
     def complete(engine: EngineProcess) -> Awaitable[dict[str, Any]]:
-        return chat_completion(engine.stream, engine.ready, body, now_s=app.clock.now_s())
+        return chat_completion(engine, body, now_s=app.clock.now_s())
 
     return JSONResponse(await run_on_engine(app, request, body.model, complete))
 

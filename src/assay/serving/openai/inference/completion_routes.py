@@ -45,7 +45,7 @@ async def completion_response(app: AppState, request: Request, body: CompletionR
         return await stream_response(request, _events(app, request, body))
 
     def complete(engine: EngineProcess) -> Awaitable[dict[str, Any]]:
-        return text_completion(engine.stream, engine.ready, body, now_s=app.clock.now_s())
+        return text_completion(engine, body, now_s=app.clock.now_s())
 
     return JSONResponse(await run_on_engine(app, request, body.model, complete))
 
@@ -57,7 +57,7 @@ async def _events(app: AppState, request: Request, body: CompletionRequest) -> A
         shape = heading.shape("text_completion")
         if body.has_usage:
             shape["usage"] = None
-        echoes = await echoes_of(engine.stream, body)
+        echoes = await echoes_of(engine, body)
         prompt_tokens = sum(echoe.num_tokens for echoe in echoes)
         offsets = [0] * (len(echoes) * body.n)
 

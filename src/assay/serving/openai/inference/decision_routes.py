@@ -12,7 +12,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from assay.inference.protocol import EngineResponse, Ready, Scored, ScoreRequest
+from assay.inference.protocol import Ready, Scored, ScoreRequest
 from assay.serving.api_error import ApiError
 from assay.serving.engines.process import EngineProcess
 from assay.serving.openai.app_state import QUERY_CHECKED, AppState, JsonBody
@@ -23,7 +23,7 @@ from assay.serving.openai.inference.request_bodies import (
     EmbeddingRequest,
     parse_request,
 )
-from assay.serving.openai.inference.responses import embeddings, single_response
+from assay.serving.openai.inference.responses import embeddings
 
 _SHOWN = 20
 """Classes listed in an error."""
@@ -38,12 +38,11 @@ def decision_routes(app: AppState) -> APIRouter:
         """Classify or score a text or a conversation."""
         body = parse_request(DecisionRequest, json_body.json())
 
-        async def classify(engine: EngineProcess) -> EngineResponse:
+        async def classify(engine: EngineProcess) -> Scored:
             _check_questions(body, engine.ready)
-            return await single_response(engine.stream, ScoreRequest(of="text", prompts=(body.prompt,)))
+            return await engine.score(ScoreRequest(of="text", prompts=(body.prompt,)))
 
         response = await run_on_engine(app, request, body.model, classify)
-        assert isinstance(response, Scored)
         return {
             "answers": [_result(part, response.predictions[0]) for part in body.questions],
             "model": body.model,
@@ -61,7 +60,7 @@ def decision_routes(app: AppState) -> APIRouter:
     async def embed(request: Request, json_body: JsonBody) -> dict[str, Any]:
         """Embed texts."""
         body = parse_request(EmbeddingRequest, json_body.json())
-        return await run_on_engine(app, request, body.model, lambda engine: embeddings(engine.stream, body))
+        return await run_on_engine(app, request, body.model, lambda engine: embeddings(engine, body))
 
     return router
 

@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from assay.inference.protocol import EngineResponse, Ready, Tokenized, TokenizeRequest
+from assay.inference.protocol import Ready, TokenizeRequest
 from assay.serving.api_error import ApiError
 from assay.serving.engines.process import EngineProcess
 from assay.serving.openai.app_state import QUERY_CHECKED, AppState, JsonBody
@@ -18,7 +18,6 @@ from assay.serving.openai.inference.chat_routes import chat_response
 from assay.serving.openai.inference.completion_routes import completion_response
 from assay.serving.openai.inference.engine_access import find_model, run_on_engine
 from assay.serving.openai.inference.request_bodies import ChatRequest, CompletionRequest, parse_request
-from assay.serving.openai.inference.responses import single_response
 
 
 class _Text(StrictBody):
@@ -54,22 +53,18 @@ def model_base_routes(app: AppState) -> APIRouter:
         text = parsed(_Text, await _of_model(app, request, name, body))
         engine_request = TokenizeRequest(text=text.prompt, has_start=text.add_special_tokens)
 
-        async def tokenize_text(engine: EngineProcess) -> tuple[EngineResponse, int]:
-            return await single_response(engine.stream, engine_request), engine.ready.window_tokens
+        async def tokenize_text(engine: EngineProcess) -> dict[str, Any]:
+            tokens = (await engine.tokenize(engine_request)).tokens or ()
+            return {"tokens": tokens, "count": len(tokens), "max_model_len": engine.ready.window_tokens}
 
-        response, window = await run_on_engine(app, request, name, tokenize_text)
-        assert isinstance(response, Tokenized) and response.tokens is not None
-        return {"tokens": response.tokens, "count": len(response.tokens), "max_model_len": window}
+        return await run_on_engine(app, request, name, tokenize_text)
 
     @router.post("/detokenize")
     async def detokenize(request: Request, name: str, body: JsonBody) -> dict[str, Any]:
         """Detokenize tokens."""
         tokens = parsed(_Tokens, await _of_model(app, request, name, body)).tokens
         engine_request = TokenizeRequest(tokens=tuple(tokens))
-        response = await run_on_engine(
-            app, request, name, lambda engine: single_response(engine.stream, engine_request)
-        )
-        assert isinstance(response, Tokenized)
+        response = await run_on_engine(app, request, name, lambda engine: engine.tokenize(engine_request))
         return {"prompt": response.text}
 
     @router.get("/tokenizer_info")
