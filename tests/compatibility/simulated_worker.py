@@ -24,6 +24,7 @@ from assay.serving.ids import derived_id
 from assay.serving.job import JobState
 from assay.serving.openai.app_state import AppState
 from assay.serving.webhooks.delivery import WebhookDelivery
+from assay.store.leased_worker import LeasedWorker
 from parrot_models import worker_of
 
 STEPS, STEPS_A_COMMIT = 20, 5
@@ -49,14 +50,15 @@ class SimulatedWorker:
 
     def _work(self) -> None:
         app, answering = self._app, worker_of(self._app)
-        courier = WebhookDelivery(app.jobs.logs.store, app.clock, name="w", allowed_hosts=app.webhook_hosts)
         with ThreadPoolExecutor(1) as pool:
+            delivery = WebhookDelivery(app.jobs.store, app.clock, allowed_hosts=app.webhook_hosts, pool=pool)
+            courier = LeasedWorker(app.jobs.store, [delivery], name="w", clock=app.clock)
             while not self._is_over.wait(0.05):
                 while answering.poll():
                     pass
-                for job_id in app.jobs.logs.ids():
-                    app.jobs.logs.log(job_id).append(self._next)
-                courier.poll(pool)
+                for job_id in app.jobs.ids():
+                    app.jobs.log(job_id).append(self._next)
+                courier.poll()
 
     def _next(self, state: JobState | None) -> JobEntry | None:
         if state is None:

@@ -63,7 +63,7 @@ class Stricken(Here):
             self.kill(self._worker)
             self._worker = self.work("--runs-at-once", "2")
         else:
-            wait_until(lambda: self.kill_a_supervisor() or not self.jobs.logs.open_ids(), "a run at work", LONG_S)
+            wait_until(lambda: self.kill_a_supervisor() or not self.jobs.open_ids(), "a run at work", LONG_S)
 
     def kill_a_supervisor(self) -> bool:
         """Of a run that is at work, if there is one."""
@@ -105,7 +105,7 @@ def test_each_job_ends_once_whatever_is_killed(
                 request[-1].result()
             stricken.kill_one(victim)
         created = [item.result() for item in request]
-    logs = stricken.jobs.logs
+    logs = stricken.jobs
     assert sorted(created) == logs.ids() and len(set(created)) == num_jobs
     wait_until(lambda: all(logs.state(job_id).has_ended for job_id in created), "the end of all", LONG_S)
 

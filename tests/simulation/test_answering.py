@@ -30,11 +30,11 @@ from assay.serving.files import FileRepository
 from assay.serving.retention import CheckpointRetention
 from assay.serving.webhooks.outbox import Outbox
 from assay.serving.webhooks.webhooks import EVENT_TYPES, WebhookRepository
+from assay.store.leased_worker import LeasedWorker
 from assay.store.objects import ObjectStore, open_store
 from assay.workers.batch.batch_handler import BatchHandler
-from assay.workers.batch.chunk_processor import ChunkProcessor
 from assay.workers.batch.eval_run_handler import EvalRunHandler, EvalRunWriter
-from assay.workers.batch.worker import InferenceWorker
+from assay.workers.batch.task_handler import TaskHandler
 from clocks import ManualClock
 from parrot_models import ParrotModels, SlowModels
 from power_cut_store import PowerCut, PowerCutStore
@@ -83,15 +83,15 @@ class EvalWorld:
     def lives(self, store: ObjectStore, *, cancels: bool) -> None:
         """One life, until the run is over and told of, or the power is cut."""
         evals, runs = EvalRepository(store, self.clock), EvalRunRepository(store, self.clock)
-        worker = InferenceWorker(store, [self.processor(store)], name="w", clock=self.clock)
+        worker = LeasedWorker(store, [self.handler(store)], name="w", clock=self.clock, slice_s=20.0)
         try:
             for _ in range(MAX_LOOKS):
                 evals.put(EVAL)
-                state = runs.find(RUN.run_id, EVAL.eval_id, "p") or runs.put(RUN)
-                if cancels and state.graded and not state.has_ended:
+                state = runs.find(RUN.run_id, "p") or runs.put(RUN)
+                if cancels and state.charges and not state.has_ended:
                     runs.cancel(RUN.run_id)
                 if not worker.poll():
-                    if not worker.has_something_due():
+                    if not runs.open_ids():
                         break
                     self.clock.sleep_s(LOOK_S)
             worker.leave()
@@ -101,8 +101,8 @@ class EvalWorld:
                     worker.leave()
             raise
 
-    def processor(self, store: ObjectStore) -> ChunkProcessor[Any, Any]:
-        work = self.work_class(
+    def handler(self, store: ObjectStore) -> TaskHandler[Any, Any, Any]:
+        return self.work_class(
             EvalRepository(store, self.clock),
             EvalRunRepository(store, self.clock),
             FileRepository(store, self.clock),
@@ -112,10 +112,9 @@ class EvalWorld:
             clock=self.clock,
             chunk_items=AT_ONCE,
         )
-        return ChunkProcessor(work, self.clock)
 
     def state(self) -> EvalRunState:
-        state = EvalRunRepository(self.inner, self.clock).find(RUN.run_id, EVAL.eval_id, "p")
+        state = EvalRunRepository(self.inner, self.clock).find(RUN.run_id, "p")
         assert state is not None
         return state
 
@@ -138,7 +137,7 @@ def kinds(store: ObjectStore, folder: str) -> Counter[str]:
 def charged(world: "EvalWorld | BatchWorld") -> list[DayCost]:
     """What the API says of all days."""
     runs, batches = EvalRunRepository(world.inner, world.clock), BatchRepository(world.inner, world.clock)
-    tasks = ChargedResources(runs.logs, batches.logs)
+    tasks = ChargedResources(runs, batches)
     days = days_between(day_of(0.0), day_of(world.clock.now_s()) + timedelta(days=1))
     return [cost for day in days for cost in costs_of_day(tasks, day)]
 
@@ -149,7 +148,7 @@ def check_eval(world: EvalWorld, *, cuts: int, cancels: bool) -> None:
     assert state.read is not None and state.read.num_items == ITEMS
     assert (found["created"], found["read"], found["failed"]) == (1, 1, 0)
     assert found["completed"] + found["cancel"] == 1 and state.status == ("canceled" if cancels else "completed")
-    chunks = [runs.chunks.find(RUN.run_id, number) for number in range(len(state.graded))]
+    chunks = [runs.find_chunk(RUN.run_id, number) for number in range(len(state.charges))]
     items = [item for chunk in chunks for item in (chunk.items if chunk else ())]
     assert [item.index for item in items] == [*range(len(items))]  # each once
     assert cancels or len(items) == ITEMS
@@ -159,12 +158,12 @@ def check_eval(world: EvalWorld, *, cuts: int, cancels: bool) -> None:
     costs = charged(world)
     assert {(cost.project, cost.resource_id) for cost in costs} == {("p", RUN.run_id)}
     assert cancels or len(costs) > 1  # over midnight
-    assert sum(cost.device_s for cost in costs) == pytest.approx(len(state.graded) * REQUEST_S, rel=1e-12)
+    assert sum(cost.device_s for cost in costs) == pytest.approx(len(state.charges) * REQUEST_S, rel=1e-12)
     for number, times in world.requests().items():
         assert times <= 1 + cuts, (number, times)
     assert [*world.inner.list("open/evalrun/")] == []
     (message,) = Outbox(world.inner, world.clock).due()
-    assert message.due.event_type == f"eval.run.{'canceled' if cancels else 'succeeded'}"
+    assert message.created.event_type == f"eval.run.{'canceled' if cancels else 'succeeded'}"
 
 
 def simulate(world: Any, cuts: list[int], seed: int, *, cancels: bool = False) -> Any:
@@ -243,14 +242,14 @@ class BatchWorld:
     def lives(self, store: ObjectStore, *, cancels: bool) -> None:
         """See `EvalWorld`."""
         batches = BatchRepository(store, self.clock)
-        worker = InferenceWorker(store, [self.processor(store)], name="w", clock=self.clock)
+        worker = LeasedWorker(store, [self.handler(store)], name="w", clock=self.clock, slice_s=20.0)
         try:
             for _ in range(MAX_LOOKS):
                 state = batches.find(BATCH.batch_id, "p") or batches.put(BATCH)
-                if cancels and state.completed_chunks and state.gathering is None:
+                if cancels and state.charges and state.gathering is None:
                     batches.cancel(BATCH.batch_id)
                 if not worker.poll():
-                    if not worker.has_something_due():
+                    if not batches.open_ids():
                         break
                     self.clock.sleep_s(LOOK_S)
             worker.leave()
@@ -260,8 +259,8 @@ class BatchWorld:
                     worker.leave()
             raise
 
-    def processor(self, store: ObjectStore) -> ChunkProcessor[Any, Any]:
-        work = BatchHandler(
+    def handler(self, store: ObjectStore) -> TaskHandler[Any, Any, Any]:
+        return BatchHandler(
             BatchRepository(store, self.clock),
             FileRepository(store, self.clock),
             self.models,
@@ -269,7 +268,6 @@ class BatchWorld:
             clock=self.clock,
             chunk_requests=AT_ONCE,
         )
-        return ChunkProcessor(work, self.clock)
 
     def requests(self) -> Counter[str | None]:
         """How often each question was put."""
@@ -299,13 +297,13 @@ def check_batch(world: BatchWorld, *, cuts: int, cancels: bool) -> None:
     assert max(world.requests().values()) <= 1 + cuts
     took_s = REQUEST_S * (state.num_processed - 1)  # one was refused at once
     assert sum(element.device_s for element in charged(world)) == pytest.approx(took_s, rel=1e-12)
-    assert files.logs.ids() == sorted({FILE.file_id, *filter(None, ids)})  # none is left beside them
+    assert files.ids() == sorted({FILE.file_id, *filter(None, ids)})  # none is left beside them
     left = [
         item.key for prefix in ("open/batch/", f"batch/{BATCH.batch_id}/answers/") for item in world.inner.list(prefix)
     ]
     assert left == []
     (message,) = Outbox(world.inner, world.clock).due()
-    assert message.due.event_type == f"batch.{state.status}"
+    assert message.created.event_type == f"batch.{state.status}"
 
 
 @pytest.mark.parametrize("cancels", [False, *slow(True)])
@@ -327,17 +325,17 @@ class EntryFirst(EvalRunHandler):
     """Known to be bad: says that a chunk is graded before its results are there."""
 
     def _grade(self, state, read, writer):
-        put, retained = self._runs.chunks.put, []
+        put, retained = self._runs.put_chunk, []
 
         def later(run_id: str, number: int, chunk: EvalChunk) -> EvalChunk:
             retained.append((run_id, number, chunk))
             return chunk
 
-        self._runs.chunks.put = later  # type: ignore[method-assign]
+        self._runs.put_chunk = later  # type: ignore[method-assign]
         try:
             super()._grade(state, read, writer)
         finally:
-            self._runs.chunks.put = put  # type: ignore[method-assign]
+            self._runs.put_chunk = put  # type: ignore[method-assign]
         for item in retained:
             put(*item)
 
@@ -346,7 +344,7 @@ class Forgetful(EvalRunHandler):
     """Known to be bad: grades a chunk again though its results are there, and overwrites them."""
 
     def _grade(self, state, read, writer):
-        self._runs.chunks.forget(state.created.run_id)
+        self._runs.forget_chunks(state.created.run_id)
         super()._grade(state, read, writer)
 
 
@@ -371,17 +369,16 @@ def test_a_worker_whose_lease_was_lost_adds_nothing(world_class: type[EvalWorld]
     else:
         BatchRepository(world.inner, world.clock).put(BATCH)
     late, quick = (
-        InferenceWorker(world.inner, [world.processor(world.inner)], name=name, clock=world.clock)
+        LeasedWorker(world.inner, [world.handler(world.inner)], name=name, clock=world.clock, slice_s=20.0)
         for name in ("late", "quick")
     )
     assert late.poll() and world.state().lease == 1
     while world.state().lease < 2:  # the late one does not beat: its thread waits for seconds that are real
         quick.poll()
         world.clock.sleep_s(LOOK_S)
-    before, held = world.state(), late._held
-    assert held is not None
+    before, (held,) = world.state(), late._held.values()
     with pytest.raises(FencedError):
-        held.processor.step(held.task, held.lease.number)
+        held.handler.step(held.unit, held.lease)
     assert world.state() == before
     late.leave()
     while quick.poll():
@@ -426,13 +423,13 @@ def test_projects_take_turns_while_others_wait() -> None:
         evals.put(EVAL.model_copy(update={"eval_id": f"eval-{digits}", "project": project}))
         changes = {"run_id": f"evalrun-{digits}", "eval_id": f"eval-{digits}", "project": project}
         runs.put(RUN.model_copy(update=changes))
-    worker = InferenceWorker(store, [world.processor(store)], name="w", clock=world.clock, slice_s=10.0)
+    worker = LeasedWorker(store, [world.handler(store)], name="w", clock=world.clock, slice_s=10.0)
     turns = []
     while worker.poll():
         world.clock.sleep_s(LOOK_S)
-        assert worker._held is not None
-        if [worker._held.task.task_id[-1]] != turns[-1:]:
-            turns.append(worker._held.task.task_id[-1])
+        (unit_id,) = worker._held
+        if [unit_id[-1]] != turns[-1:]:
+            turns.append(unit_id[-1])
     worker.leave()
     assert turns[:4] == ["0", "2", "0", "2"] and sorted(set(turns)) == ["0", "1", "2"]
 
@@ -440,7 +437,7 @@ def test_projects_take_turns_while_others_wait() -> None:
 class LackingWork(EvalRunHandler):
     """On a machine without a package that a criterion needs."""
 
-    def step(self, state: EvalRunState, writer: EvalRunWriter) -> None:
+    def advance(self, state: EvalRunState, writer: EvalRunWriter) -> None:
         raise NotInstalledError("math-verify is not installed.")
 
 
@@ -448,13 +445,13 @@ def test_a_run_is_left_to_others_by_a_worker_that_lacks_a_package() -> None:
     world, output = EvalWorld(LackingWork), list[str]()
     EvalRepository(world.inner, world.clock).put(EVAL)
     EvalRunRepository(world.inner, world.clock).put(RUN)
-    lacking = InferenceWorker(
-        world.inner, [world.processor(world.inner)], name="w", clock=world.clock, notify=output.append
+    lacking = LeasedWorker(
+        world.inner, [world.handler(world.inner)], name="w", clock=world.clock, slice_s=20.0, notify=output.append
     )
     assert [lacking.poll() for _ in range(3)] == [True, False, False]
     assert output == [f"{RUN.run_id} is left to other workers for 60 s: math-verify is not installed."]
     world.work_class = EvalRunHandler
-    able = InferenceWorker(world.inner, [world.processor(world.inner)], name="v", clock=world.clock)
+    able = LeasedWorker(world.inner, [world.handler(world.inner)], name="v", clock=world.clock, slice_s=20.0)
     while able.poll():
         pass
     able.leave()

@@ -111,7 +111,7 @@ def test_a_second_evaluation_of_the_same_scores_nothing():
 
 def test_two_workers_at_once_still_record_each_item_once():
     """A slow worker's lease runs out in its midst; the chunks are those of whoever was first."""
-    from assay.evals.queue import LeaseLostError
+    from assay.base.errors import FencedError
 
     store, clock, scored = open_store("memory:"), TickingClock(), Counter()
 
@@ -124,7 +124,7 @@ def test_two_workers_at_once_still_record_each_item_once():
             return items
 
     lease = take_lease(store, CHECKPOINT.folder, worker="slow", clock=clock)
-    with pytest.raises(LeaseLostError):
+    with pytest.raises(FencedError):
         evaluate(store, CHECKPOINT, SlowScorer("sums", scored), lease, clock=clock)
     assert [result.num_items for _, result in stored_results(store)] == [NUM_ITEMS, NUM_ITEMS]
     assert sum(scored.values()) == 2 * NUM_ITEMS + CHUNK

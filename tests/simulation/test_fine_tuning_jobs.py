@@ -30,8 +30,9 @@ from assay.serving.webhooks.webhooks import EVENT_TYPES, WebhookRepository
 from assay.store.objects import ObjectStore, open_store
 from assay.workers.fine_tuning.held_time import AttemptTime
 from assay.workers.fine_tuning.runs import RunCommit, RunProgress
-from assay.workers.fine_tuning.worker import Prepare, Worker
+from assay.workers.fine_tuning.worker import Prepare
 from clocks import ManualClock
+from job_workers import handler_of, job_worker
 from power_cut_store import PowerCut, PowerCutStore
 from variants import soaked
 
@@ -182,7 +183,7 @@ class World:
         """One life of server and worker, by turns, until the job is over or the power is cut."""
         self.runs.store = store
         jobs, workers_jobs = JobRepository(store, self.clock), JobRepository(store, self.clock)
-        worker = Worker(store, workers_jobs, self.runs, name="w", clock=self.clock, run_in_background=at_once)
+        worker = job_worker(store, workers_jobs, self.runs, name="w", clock=self.clock, run_in_background=at_once)
         try:
             while not self.client_is_done(jobs, cancels=cancels):
                 worker.poll()
@@ -236,14 +237,14 @@ def check(world: World) -> None:
     assert not state.is_at_work and world.runs.living is None
     assert [*world.inner.list("open/ftjob/")] == []
     (message,) = Outbox(world.inner, world.clock).due()  # one for its end, however often somebody died over it
-    assert message.due.event_type == f"fine_tuning.job.{state.status}"
+    assert message.created.event_type == f"fine_tuning.job.{state.status}"
     # A run that went on while everything else was dead may have ended before anybody could pause or cancel it.
     ends = {"succeeded": kinds["succeeded"], "cancelled": kinds["cancel"]}
     assert ends in ({"succeeded": 1, "cancelled": 0}, {"succeeded": 0, "cancelled": 1})
     assert ends[state.status] == 1
     assert (kinds["created"], kinds["validated"], kinds["failed"]) == (1, 1, 0)
     assert kinds["resume"] <= kinds["pause"]
-    events = [*newest_events(state, JobRepository(world.inner, world.clock).logs.log(JOB).entry)][::-1]
+    events = [*newest_events(state, JobRepository(world.inner, world.clock).log(JOB).entry)][::-1]
     assert [item.data["step"] for item in events if item.data] == [*range(1, state.last_step + 1)]
     assert state.status == "cancelled" or state.last_step == STEPS
     charged = [entry.attempt for entry in state.entries if entry.type == "charged"]
@@ -332,7 +333,7 @@ def test_a_worker_whose_lease_was_lost_can_append_nothing_more() -> None:
     world.runs.store = world.inner
     repositories = [JobRepository(world.inner, world.clock) for _ in range(2)]
     slow, quick = (
-        Worker(world.inner, shelve, world.runs, name="w", clock=world.clock, run_in_background=at_once)
+        job_worker(world.inner, shelve, world.runs, name="w", clock=world.clock, run_in_background=at_once)
         for shelve in repositories
     )
     repositories[0].put(CREATED)
@@ -342,9 +343,9 @@ def test_a_worker_whose_lease_was_lost_can_append_nothing_more() -> None:
         world.clock.sleep_s(LOOK_S)
     before = world.state()
     assert [entry.type for entry in before.entries] == ["created", "taken", "validated", "taken", "launching"]
-    held = slow._held[JOB]
+    handler = handler_of(slow)
     with pytest.raises(FencedError):
-        slow._watch(held, before)
+        handler._watch(handler._leased[JOB], before)
     slow.poll()
     assert not slow._held and world.state() == before
     quick.leave()
@@ -354,7 +355,7 @@ def test_a_worker_says_how_each_job_ended_and_why() -> None:
     world, output = World(DamagedRuns()), list[str]()
     world.runs.store = world.inner
     logs = JobRepository(world.inner, world.clock)
-    worker = Worker(
+    worker = job_worker(
         world.inner,
         logs,
         world.runs,
@@ -373,7 +374,7 @@ def test_a_worker_says_how_each_job_ended_and_why() -> None:
 def test_what_another_worker_recorded_meanwhile_is_recorded_once() -> None:
     world = World(SimulatedRuns())
     world.runs.store = world.inner
-    worker = Worker(world.inner, JobRepository(world.inner, world.clock), world.runs, name="w", clock=world.clock)
+    worker = job_worker(world.inner, JobRepository(world.inner, world.clock), world.runs, name="w", clock=world.clock)
     JobRepository(world.inner, world.clock).put(CREATED)
     while world.state().launched is None:
         worker.poll()
@@ -385,7 +386,7 @@ def test_what_another_worker_recorded_meanwhile_is_recorded_once() -> None:
             break
     before = world.state()
     assert before.last_step > old.last_step == 0
-    worker._record_commits(worker._held[JOB], "r", old.last_step)
+    handler_of(worker)._record_commits(handler_of(worker)._leased[JOB], "r", old.last_step)
     assert world.state() == before
     worker.leave()
 
@@ -405,7 +406,7 @@ def test_a_job_is_left_to_others_by_a_worker_that_lacks_the_program() -> None:
     world, other, output = World(LackingRuns()), SimulatedRuns(), list[str]()
     world.runs.store = other.store = world.inner
     lacking, able = (
-        Worker(
+        job_worker(
             world.inner, JobRepository(world.inner, world.clock), runs, name="w", clock=world.clock,
             run_in_background=at_once,
             notify=output.append,
@@ -425,7 +426,7 @@ def test_a_job_is_left_to_others_by_a_worker_that_lacks_the_program() -> None:
 def test_a_worker_tries_again_what_it_lacked_a_minute_ago() -> None:
     world = World(runs := LackingRuns())
     runs.store = world.inner
-    worker = Worker(
+    worker = job_worker(
         world.inner,
         JobRepository(world.inner, world.clock),
         world.runs,

@@ -62,7 +62,7 @@ def check(store: ObjectStore, texts: dict[str, bytes]) -> None:
     assert len(lie) == len({store.get(f"bytes/{name}") for name in lie}), "equal bytes lie once"
     ids = {created.file_id for created in present}
     assert {item.key for item in store.list("open/")} <= {f"open/file/{id_}" for id_ in ids}
-    assert {element for element in files.logs.newest("p") if files.find(element, "p") is not None} == ids
+    assert {element for element in files.newest("p") if files.find(element, "p") is not None} == ids
 
 
 def check_readable(files: FileRepository, texts: dict[str, bytes]) -> list[FileCreated]:

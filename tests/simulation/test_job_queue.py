@@ -15,8 +15,9 @@ from assay.serving.jobs import JobRepository
 from assay.store.objects import open_store
 from assay.workers.fine_tuning.held_time import AttemptTime
 from assay.workers.fine_tuning.runs import RunCommit, RunProgress
-from assay.workers.fine_tuning.worker import Prepare, Worker
+from assay.workers.fine_tuning.worker import Prepare
 from clocks import ManualClock
+from job_workers import handler_of, job_worker
 
 LOOKS_A_RUN = 3
 
@@ -118,7 +119,7 @@ class Yard:
         self.runs = ManyRuns(self.clock)
         self.jobs = JobRepository(self.store, self.clock)
         self.workers = [
-            Worker(
+            job_worker(
                 self.store, JobRepository(self.store, self.clock), self.runs, name=f"w{n}", clock=self.clock,
                 runs_at_once=count, run_in_background=at_once,
             )
@@ -138,7 +139,8 @@ class Yard:
     def poll(self) -> bool:
         is_busy = False
         for worker in self.workers:
-            is_busy = worker.poll() or is_busy
+            worker.poll()
+            is_busy = handler_of(worker).is_busy or is_busy
             self.clock.sleep_s(0.5)
         self.runs.go_on()
         return is_busy
@@ -166,7 +168,7 @@ def test_places_are_filled_in_turn_and_each_job_is_launched_once(slots) -> None:
         if not is_busy:
             break
     yard.leave()
-    states = [yard.jobs.logs.state(job_id) for job_id in jobs]
+    states = [yard.jobs.state(job_id) for job_id in jobs]
     assert {state.status for state in states} == {"succeeded"}
     assert all(len(launches) == 1 for launches in yard.runs.launches.values())
     assert most == sum(slots)
@@ -199,7 +201,7 @@ def test_what_a_job_waits_for_is_an_event_once_until_it_is_another_thing() -> No
     for _ in range(60):
         yard.poll()
     output = [
-        [entry.code for entry in yard.jobs.logs.state(job_id).entries if isinstance(entry, JobWaits)] for job_id in jobs
+        [entry.code for entry in yard.jobs.state(job_id).entries if isinstance(entry, JobWaits)] for job_id in jobs
     ]
     assert output == [[], ["slots_taken"], ["turn", "slots_taken"]]
     yard.leave()
@@ -211,22 +213,22 @@ def test_runs_are_watched_while_files_are_validated() -> None:
     for _ in range(3):
         yard.poll()
     under_way: Future[JobValidated] = Future()
-    yard.workers[0]._run_in_background = lambda prepare: under_way
+    handler_of(yard.workers[0])._run_in_background = lambda prepare: under_way
     second = yard.submit("a", 2)
     for _ in range(6):
         yard.poll()
-    assert yard.jobs.logs.state(first).status == "succeeded"
+    assert yard.jobs.state(first).status == "succeeded"
     yard.jobs.pause(second)
     yard.poll()
     assert second in yard.workers[0]._held  # who may not be at it while that still writes
-    under_way.set_result(yard.runs.prepare(yard.jobs.logs.state(second).created, 1))
+    under_way.set_result(yard.runs.prepare(yard.jobs.state(second).created, 1))
     yard.poll()
     assert second not in yard.workers[0]._held
-    yard.workers[0]._run_in_background = at_once
+    handler_of(yard.workers[0])._run_in_background = at_once
     yard.jobs.resume(second)
     for _ in range(8):
         yard.poll()
-    assert yard.jobs.logs.state(second).status == "succeeded"
+    assert yard.jobs.state(second).status == "succeeded"
     yard.leave()
 
 
@@ -256,7 +258,7 @@ def test_a_job_over_its_budget_holds_its_device_for_at_most_15_s_more(stays) -> 
     assert yard.runs.ended == ([job_id] if stays else [])
     for _ in range(3):
         yard.poll()
-    state = yard.jobs.logs.state(job_id)
+    state = yard.jobs.state(job_id)
     assert (state.status, state.budget_spent.of, state.charged_s) == ("paused", "job", held_s)
     for budget in (None, 60 / 3600, held_s / 3600):
         with pytest.raises(ApiError, match=r"Raise x_assay\.budget_device_hours"):
@@ -265,7 +267,7 @@ def test_a_job_over_its_budget_holds_its_device_for_at_most_15_s_more(stays) -> 
     yard.runs.stays = False
     for _ in range(12):
         yard.poll()
-    assert yard.jobs.logs.state(job_id).status == "succeeded"
+    assert yard.jobs.state(job_id).status == "succeeded"
     yard.leave()
 
 
@@ -277,23 +279,23 @@ def test_a_spent_limit_of_a_project_pauses_its_jobs_and_launches_none_until_the_
     first, other, third = yard.submit("a", 1), yard.submit("b", 2), yard.submit("a", 3)
     launched_s = until_at_work(yard, first)
     yard.runs.left[other] = LONG
-    while yard.jobs.logs.state(first).status != "paused":
+    while yard.jobs.state(first).status != "paused":
         yard.poll()
     assert 100 <= yard.clock.now_s() - launched_s <= 115
-    spent = yard.jobs.logs.state(first).budget_spent
+    spent = yard.jobs.state(first).budget_spent
     assert (spent.of, spent.limit_device_s) == ("project", 100.0)
     for _ in range(4):
         yard.poll()
     assert yard.runs.at_work() == [other]
-    waits = yard.jobs.logs.state(third).waits
+    waits = yard.jobs.state(third).waits
     assert waits.code == "project_limit" and "its limit is 0.02778" in waits.message
     yard.jobs.resume(first)
     yard.poll()
-    assert yard.jobs.logs.state(first).waits.code == "project_limit"
+    assert yard.jobs.state(first).waits.code == "project_limit"
     yard.clock.sleep_s(32 * 86_400)
     for _ in range(20):
         yard.poll()
-    assert {yard.jobs.logs.state(item).status for item in (first, third)} == {"succeeded"}
+    assert {yard.jobs.state(item).status for item in (first, third)} == {"succeeded"}
     yard.leave()
 
 
@@ -305,7 +307,7 @@ def test_a_job_without_any_budget_left_is_not_launched_again() -> None:
     yard.runs.leave(job_id)  # preempted, before anybody looked
     for _ in range(4):
         yard.poll()
-    state = yard.jobs.logs.state(job_id)
+    state = yard.jobs.state(job_id)
     assert (state.status, len(yard.runs.launches[job_id])) == ("paused", 1)
     yard.leave()
 
@@ -318,9 +320,9 @@ def test_days_sum_to_what_was_held() -> None:
     yard.runs.left[job_id] = 0
     for _ in range(4):
         yard.poll()
-    state = yard.jobs.logs.state(job_id)
+    state = yard.jobs.state(job_id)
     first = day_of(yard.runs.times[job_id][0][0])
-    resources = ChargedResources(yard.jobs.logs)
+    resources = ChargedResources(yard.jobs)
     by_day = [costs_of_day(resources, first + timedelta(days=number)) for number in range(-1, 5)]
     assert [[item.resource_id for item in day] for day in by_day] == [[], [job_id], [job_id], [job_id], [], []]
     assert sum(item.device_s for day in by_day for item in day) == pytest.approx(state.charged_s, rel=1e-12)

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from assay.base.clock import Clock
 from assay.base.digest import canonical_json, sha256_of_bytes, sha256_of_json
-from assay.base.errors import DataError
+from assay.base.errors import DataError, FencedError
 from assay.evals.contents import suite_sha256
 from assay.evals.scorer import Identity, Scorer, mean_details, num_prompts_cut
 from assay.records.benchmark import BenchmarkResult, Contamination
@@ -59,10 +59,6 @@ class Checkpoint(NamedTuple):
         return checkpoint_results(self.step, self.weights_digest)
 
 
-class LeaseLostError(Exception):
-    """Raised if another worker took over; chunks that were put stay."""
-
-
 OnChunk = Callable[[str, int, int], None]
 """Called after each chunk with the benchmark's name, the number of finished chunks and their total."""
 
@@ -86,8 +82,8 @@ def evaluate(
     clock: Clock,
     on_chunk: OnChunk = lambda name, done, all_chunks: None,
 ) -> BenchmarkResult:
-    """Score the missing chunks, and return the new or stored result. Raises `LeaseLostError` if another worker took
-    over."""
+    """Score the missing chunks, and return the new or stored result. Raises `FencedError` if another worker took
+    over; chunks that were put stay."""
     folder = benchmark_folder(checkpoint, scorer.identity)
     if (known := stored_result(store, folder)) is not None:
         return _with_contamination(store, known, scorer, folder)
@@ -96,7 +92,7 @@ def evaluate(
         key = f"{folder}/chunk-{chunk:05d}.parquet"
         if key not in done:
             if not lease.is_newest():
-                raise LeaseLostError(folder)
+                raise FencedError(f"{folder} was taken over by another worker.")
             began_s = clock.monotonic_s()
             items = scorer.score_chunk(chunk)
             store.put_if_absent(key, _chunk_bytes(items, clock.monotonic_s() - began_s))

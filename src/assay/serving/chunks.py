@@ -1,50 +1,82 @@
-"""Results of resources that are processed in chunks: one object per chunk, put if absent.
+"""Resources that are processed in chunks: one object per chunk, put if absent, then listed in the log.
 
     KIND/ID/NAME/00000000.json
 
 If two workers process the same chunk, the first result counts, and so does its cost.
 """
 
-from typing import Generic, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from assay.records.charge import Charged
-from assay.serving.ids import IdKind
-from assay.store.objects import ObjectStore
+from assay.serving.idempotency_keys import IdempotentRepository
+from assay.serving.repository import CreatedT, ResourceState
+from assay.store.logs.entry import EntryT
 
 ChunkT = TypeVar("ChunkT", bound=Charged)
+NoteT = TypeVar("NoteT")
+"""The log entry of a chunk."""
 
 
-class Chunks(Generic[ChunkT]):
-    """Chunks of all resources of one kind."""
+@dataclass(frozen=True)
+class ChunkedState(ResourceState[CreatedT], Generic[CreatedT, NoteT]):
+    """State of a resource that is processed in chunks."""
 
-    def __init__(self, store: ObjectStore, id_kind: IdKind, name: str, record_class: type[ChunkT]) -> None:
-        """`name`: of the folder that holds a resource's chunks."""
-        self._store = store
-        self._id_kind = id_kind
-        self._name = name
-        self._record_class = record_class
+    lease: int = 0
+    """Number of the newest lease; entries of older leases are rejected."""
+    charges: tuple[NoteT, ...] = ()
+    """The logged chunks, in order; each is charged."""
 
-    def find(self, resource_id: str, number: int) -> ChunkT | None:
-        key = self._key(resource_id, number)
-        return self._read(key) if self._store.exists(key) else None
+    @property
+    def has_ended(self) -> bool:
+        raise NotImplementedError
 
-    def put(self, resource_id: str, number: int, chunk: ChunkT) -> ChunkT:
+    @property
+    def num_chunks(self) -> int:
+        """Total number of chunks; 0 before the input was read."""
+        raise NotImplementedError
+
+    @property
+    def needs_chunk(self) -> bool:
+        """Whether the next step processes a chunk, which is charged."""
+        return not self.has_ended and self.num_done < self.num_chunks
+
+    @property
+    def has_final_cost(self) -> bool:
+        return self.has_ended
+
+    @property
+    def num_done(self) -> int:
+        """Logged chunks."""
+        return len(self.charges)
+
+
+ChunkedStateT = TypeVar("ChunkedStateT", bound=ChunkedState[Any, Any])
+
+
+class ChunkedRepository(IdempotentRepository[EntryT, ChunkedStateT], Generic[EntryT, ChunkedStateT, ChunkT]):
+    """Resources of one kind with their chunks."""
+
+    chunk_class: type[ChunkT]
+    chunk_folder: str
+    """Name of the folder that holds a resource's chunks."""
+    tracks_open = True
+
+    def find_chunk(self, resource_id: str, number: int) -> ChunkT | None:
+        key = self._chunk_key(resource_id, number)
+        return self.chunk_class.from_json(self.store.get(key), source=key) if self.store.exists(key) else None
+
+    def put_chunk(self, resource_id: str, number: int, chunk: ChunkT) -> ChunkT:
         """Store a chunk; return the stored one, which may be another worker's."""
-        key = self._key(resource_id, number)
-        if self._store.put_if_absent(key, chunk.to_sealed_json().encode()):
+        key = self._chunk_key(resource_id, number)
+        if self.store.put_if_absent(key, chunk.to_sealed_json().encode()):
             return chunk
-        return self._read(key)
+        return self.chunk_class.from_json(self.store.get(key), source=key)
 
-    def forget(self, resource_id: str) -> None:
+    def forget_chunks(self, resource_id: str) -> None:
         """Delete all chunks of a resource; idempotent."""
-        for item in [*self._store.list(self._folder(resource_id))]:
-            self._store.delete(item.key)
+        for item in [*self.store.list(f"{self.id_kind}/{resource_id}/{self.chunk_folder}/")]:
+            self.store.delete(item.key)
 
-    def _read(self, key: str) -> ChunkT:
-        return self._record_class.from_json(self._store.get(key), source=key)
-
-    def _key(self, resource_id: str, number: int) -> str:
-        return f"{self._folder(resource_id)}{number:08d}.json"
-
-    def _folder(self, resource_id: str) -> str:
-        return f"{self._id_kind}/{resource_id}/{self._name}/"
+    def _chunk_key(self, resource_id: str, number: int) -> str:
+        return f"{self.id_kind}/{resource_id}/{self.chunk_folder}/{number:08d}.json"

@@ -9,15 +9,16 @@ An upload without a log entry is not a file; its bytes are swept after a day.
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from typing import IO
+from dataclasses import dataclass
+from typing import IO, Any
 
 from assay.base.clock import Clock
 from assay.base.errors import DamagedDataError
 from assay.records.uploaded_file import FILE_ENTRIES, FileClaimed, FileCreated, FileEntry, FileRemoved
+from assay.serving.api_error import ApiError
 from assay.serving.blob_references import BlobReferences, ByteSink, bytes_key, stored_sha256
-from assay.serving.log_repository import LogRepository
-from assay.store.logs.entry_log import LogKind
+from assay.serving.idempotency_keys import IdempotentRepository
+from assay.serving.repository import ResourceState, resource_log
 from assay.store.objects import ObjectStore
 
 BLOCK_BYTES = 1 << 20
@@ -28,60 +29,69 @@ class FileDamagedError(DamagedDataError):
 
 
 @dataclass(frozen=True)
-class FileState:
+class FileState(ResourceState[FileCreated]):
     """State of a file, folded from its log."""
 
-    created: FileCreated
-    removed: FileRemoved | None = None
-    claim: int = 0
-    """Highest retry count of its create request that was answered with this file."""
+    def changes(self, entry: FileEntry) -> dict[str, Any]:
+        assert isinstance(entry, FileRemoved), entry
+        return {"is_deleted": True}
 
     def is_available(self, now_s: float) -> bool:
         """Return whether the file is neither deleted nor expired."""
         expires_s = self.created.expires_s
-        return self.removed is None and (expires_s is None or now_s < expires_s)
+        return not self.is_deleted and (expires_s is None or now_s < expires_s)
 
 
-def fold_file(state: FileState | None, entry: FileEntry) -> FileState:
-    """Return the state after one more log entry."""
-    if isinstance(entry, FileCreated):
-        assert state is None, "a file is created once"
-        return FileState(entry)
-    assert state is not None
-    if isinstance(entry, FileClaimed):
-        return replace(state, claim=max(state.claim, entry.retry_count))
-    return replace(state, removed=state.removed or entry)
-
-
-FILE_LOG: LogKind[FileEntry, FileState] = LogKind("file's log", FILE_ENTRIES, fold_file)
-
-
-class FileRepository:
+class FileRepository(IdempotentRepository[FileEntry, FileState]):
     """Files in an object store."""
 
+    id_kind = "file"
+    log_kind = resource_log("file's log", FILE_ENTRIES, FileState)
+    title, param, id_field = "file", "file_id", "file_id"
+    claimed = FileClaimed
+
     def __init__(self, store: ObjectStore, clock: Clock) -> None:
-        self.logs: LogRepository[FileEntry, FileState] = LogRepository(store, "file", FILE_LOG, tracks_open=False)
+        super().__init__(store, clock)
         self._bytes = BlobReferences(store, clock)
-        self._store = store
-        self._clock = clock
+
+    def _is_found(self, state: FileState, project: str) -> bool:
+        return state.created.project == project and state.is_available(self._clock.now_s())
+
+    def usable(self, file_id: str, project: str, *, purpose: str, param: str, users: str) -> FileCreated:
+        """Return a file that a request names in `param`. Raises `ApiError` if it is missing or has another purpose.
+
+        `users`: what requires the purpose, for messages.
+        """
+        state = self.find(file_id, project)
+        if state is None:
+            raise ApiError(f"There is no file {file_id!r:.120} in this project.", param=param, code="file_not_found")
+        if state.created.purpose != purpose:
+            raise ApiError(
+                f"File {file_id} has purpose '{state.created.purpose}'; {users} require purpose '{purpose}'. Upload it "
+                "again with this purpose.",
+                param=param,
+                code="invalid_file_purpose",
+            )
+        return state.created
 
     def sink(self, name: str) -> ByteSink:
         """Open a sink for a file's bytes; `put` makes them a file. `name`: `created.content`."""
         return self._bytes.sink(name)
 
-    def put(self, created: FileCreated) -> FileState:
+    def put(self, created: FileEntry) -> FileState:
         """Create a file from uploaded bytes; idempotent for the same id."""
+        assert isinstance(created, FileCreated), created
         file_id, name = created.file_id, created.content
-        if (state := self.logs.state(file_id)) is None:
+        if (state := self.state(file_id)) is None:
             content = self._bytes.hold(name, file_id=file_id, sha256=created.sha256)
             if created.expires_s is not None:
-                self.logs.open(file_id)
-            state = self.logs.begin(file_id, created.model_copy(update={"content": content}))
-            if state.removed is not None or state.created.content != content:
+                self.open(file_id)
+            state = super().put(created.model_copy(update={"content": content}))
+            if state.is_deleted or state.created.content != content:
                 # A concurrent request created the file first, with other bytes, or it was deleted since.
                 self._bytes.release(file_id=file_id, sha256=created.sha256)
-            if state.removed is not None:
-                self.logs.unlist(file_id, created.project)
+            if state.is_deleted:
+                self.unlist(state)
         self.drop(name, state.created)
         return state
 
@@ -89,37 +99,30 @@ class FileRepository:
         """Delete bytes uploaded as `name` if `file` stores others."""
         self._bytes.settle(name, file.content)
 
-    def find(self, file_id: str, project: str) -> FileCreated | None:
-        """Return the file if it belongs to `project` and is available."""
-        state = self.logs.state(file_id)
-        if state is None or state.created.project != project or not state.is_available(self._clock.now_s()):
-            return None
-        return state.created
-
     def remove(self, file_id: str) -> None:
         """Delete a file; its bytes are deleted unless another file shares them."""
-        self.logs.open(file_id)
+        self.open(file_id)
         removed = FileRemoved(at_s=self._clock.now_s())
-        state = self.logs.log(file_id).append(lambda now: None if now is None or now.removed else removed)
+        state = self.log(file_id).append(lambda now: None if now is None or now.is_deleted else removed)
         if state is not None:
-            self._forget(state.created)
+            self._forget(state)
 
     def sweep(self) -> None:
         """Delete bytes of expired files, of interrupted deletions, and of uploads that never became files."""
-        for file_id in self.logs.open_ids():
-            state = self.logs.state(file_id)
-            if state is not None and not state.is_available(self._clock.now_s()):
-                self._forget(state.created)
+        for _, state in self.states(self.open_ids()):
+            if not state.is_available(self._clock.now_s()):
+                self._forget(state)
         self._bytes.sweep(self._content_of)
 
-    def _forget(self, created: FileCreated) -> None:
-        self.logs.unlist(created.file_id, created.project)
+    def _forget(self, state: FileState) -> None:
+        created = state.created
+        self.unlist(state)
         self._bytes.release(file_id=created.file_id, sha256=created.sha256)
         self._bytes.drop_unheld(created.content, created.sha256)  # a release may have been interrupted
-        self.logs.close(created.file_id)
+        self.close(created.file_id)
 
     def _content_of(self, file_id: str, sha256: str) -> str | None:
-        state = self.logs.state(file_id)
+        state = self.state(file_id)
         if state is None or not state.is_available(self._clock.now_s()):
             return None
         return state.created.content if sha256 in ("", state.created.sha256) else None
@@ -139,10 +142,10 @@ class FileRepository:
             yield from reader
 
     def _reader(self, file_id: str) -> AbstractContextManager[IO[bytes]]:
-        state = self.logs.state(file_id)
+        state = self.state(file_id)
         assert state is not None, f"{file_id} was found before"
         key, uploaded = bytes_key(state.created.content), state.created.sha256
-        if (found := stored_sha256(self._store, key)) != uploaded:
+        if (found := stored_sha256(self.store, key)) != uploaded:
             now = f"have sha256 {found[:12]}…, and had {uploaded[:12]}… at the upload" if found else "are gone"
             raise FileDamagedError(f"File {file_id} is damaged: its bytes {now}. Upload it again.")
-        return self._store.open_reader(key)
+        return self.store.open_reader(key)

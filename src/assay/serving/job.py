@@ -13,7 +13,8 @@ the entry's number.
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, Self
 
 from assay.records.fine_tuning_job import (
     JOB_ENTRIES,
@@ -38,7 +39,7 @@ from assay.records.fine_tuning_job import (
     RunLeft,
 )
 from assay.serving.ids import model_name
-from assay.store.logs.entry_log import LogKind
+from assay.serving.repository import ResourceState, resource_log
 
 JobStatus = Literal["validating_files", "queued", "running", "pausing", "paused", "succeeded", "failed", "cancelled"]
 DesiredState = Literal["run", "pause", "cancel"]
@@ -47,11 +48,11 @@ _DESIRED_STATES: dict[str, DesiredState] = {"pause": "pause", "budget": "pause",
 """By type of the log entry that requests it."""
 
 
-class JobState(NamedTuple):
+@dataclass(frozen=True)
+class JobState(ResourceState[JobCreated]):
     """State of a job, folded from its log."""
 
-    created: JobCreated
-    entries: tuple[JobEntry, ...]
+    entries: tuple[JobEntry, ...] = ()
     """Checkpoint entries keep only their last metric point here; the log has all points."""
     lease: int = 0
     """Number of the newest lease; entries of older leases are rejected."""
@@ -75,8 +76,6 @@ class JobState(NamedTuple):
     succeeded: JobSucceeded | None = None
     cancelled_s: float | None = None
     is_model_deleted: bool = False
-    claim: int = 0
-    """Highest retry count of its create request that was answered with this job."""
     launches_without_progress: int = 0
     """Consecutive launches that ended, without a request, before a new checkpoint."""
 
@@ -146,6 +145,58 @@ class JobState(NamedTuple):
         created = self.created
         return model_name(created.model, created.project, created.suffix, created.job_id)
 
+    @classmethod
+    def begun(cls, created: JobCreated) -> Self:
+        return cls(created, entries=(created,), budget_device_hours=created.budget_device_hours)
+
+    def after(self, entry: JobEntry) -> Self:
+        return replace(super().after(entry), entries=(*self.entries, entry))
+
+    def changes(self, entry: JobEntry) -> dict[str, Any]:
+        match entry:
+            case JobAcquired():
+                return {"lease": entry.lease}
+            case JobValidated():
+                return {"validated": entry}
+            case LaunchPlanned():
+                return {"planned": entry, "launched": None, "waits": None}
+            case LaunchStarted():
+                return {"launched": entry}
+            case JobWaits():
+                return {"waits": entry}
+            case RunBegan():
+                return {"waits": None}
+            case JobCheckpoint():
+                return {"checkpoints": (*self.checkpoints, entry), "launches_without_progress": 0}
+            case RunLeft():
+                without_progress = self.launches_without_progress + 1 if self.desired_state == "run" else 0
+                return {"planned": None, "launched": None, "waits": None, "launches_without_progress": without_progress}
+            case PauseRequested():
+                return {"desired_state": "pause"}
+            case ResumeRequested():
+                budget = entry.budget_device_hours or self.budget_device_hours
+                return {
+                    "desired_state": "run",
+                    "launches_without_progress": 0,
+                    "budget_device_hours": budget,
+                    "budget_spent": None,
+                }
+            case BudgetSpent():
+                return {"desired_state": "pause", "budget_spent": entry}
+            case JobCharged():
+                others = (charge for charge in self.charges if charge.attempt != entry.attempt)
+                return {"charges": tuple(sorted((*others, entry), key=lambda other: other.attempt))}
+            case CancelRequested():
+                return {"desired_state": "cancel", "cancelled_s": entry.at_s}
+            case JobFailed():
+                return {"failed": entry, "planned": None, "launched": None}
+            case JobSucceeded():
+                return {"succeeded": entry, "planned": None, "launched": None}
+            case ModelDeleted():
+                return {"is_model_deleted": True}
+            case JobCreated() | JobClaimed():
+                raise AssertionError(entry)
+
 
 class JobEvent(NamedTuple):
     """An event of the API."""
@@ -158,62 +209,6 @@ class JobEvent(NamedTuple):
     """Metrics of a step; None for a message."""
 
 
-def fold_job(state: JobState | None, entry: JobEntry) -> JobState:
-    """Return the state after one more log entry."""
-    if state is None:
-        assert isinstance(entry, JobCreated), f"a job's log begins with {entry.type}"
-        return JobState(created=entry, entries=(entry,), budget_device_hours=entry.budget_device_hours)
-    return state._replace(entries=(*state.entries, entry), **_changes(state, entry))
-
-
-def _changes(state: JobState, entry: JobEntry) -> dict[str, Any]:
-    match entry:
-        case JobAcquired():
-            return {"lease": entry.lease}
-        case JobValidated():
-            return {"validated": entry}
-        case LaunchPlanned():
-            return {"planned": entry, "launched": None, "waits": None}
-        case LaunchStarted():
-            return {"launched": entry}
-        case JobWaits():
-            return {"waits": entry}
-        case RunBegan():
-            return {"waits": None}
-        case JobCheckpoint():
-            return {"checkpoints": (*state.checkpoints, entry), "launches_without_progress": 0}
-        case RunLeft():
-            without_progress = state.launches_without_progress + 1 if state.desired_state == "run" else 0
-            return {"planned": None, "launched": None, "waits": None, "launches_without_progress": without_progress}
-        case PauseRequested():
-            return {"desired_state": "pause"}
-        case ResumeRequested():
-            budget = entry.budget_device_hours or state.budget_device_hours
-            return {
-                "desired_state": "run",
-                "launches_without_progress": 0,
-                "budget_device_hours": budget,
-                "budget_spent": None,
-            }
-        case BudgetSpent():
-            return {"desired_state": "pause", "budget_spent": entry}
-        case JobCharged():
-            others = (charge for charge in state.charges if charge.attempt != entry.attempt)
-            return {"charges": tuple(sorted((*others, entry), key=lambda other: other.attempt))}
-        case CancelRequested():
-            return {"desired_state": "cancel", "cancelled_s": entry.at_s}
-        case JobFailed():
-            return {"failed": entry, "planned": None, "launched": None}
-        case JobSucceeded():
-            return {"succeeded": entry, "planned": None, "launched": None}
-        case ModelDeleted():
-            return {"is_model_deleted": True}
-        case JobClaimed():
-            return {"claim": max(state.claim, entry.retry_count)}
-        case JobCreated():
-            raise AssertionError("a job is created once")
-
-
 def _light(entry: JobEntry) -> JobEntry:
     """Drop all but the last metric point of a checkpoint, because points are most of a long run's log."""
     if isinstance(entry, JobCheckpoint) and len(entry.points) > 1:
@@ -221,7 +216,7 @@ def _light(entry: JobEntry) -> JobEntry:
     return entry
 
 
-JOB_LOG: LogKind[JobEntry, JobState] = LogKind("job's log", JOB_ENTRIES, fold_job, _light)
+JOB_LOG = resource_log("job's log", JOB_ENTRIES, JobState, _light)
 
 
 def newest_events(

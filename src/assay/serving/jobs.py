@@ -7,6 +7,7 @@ from assay.base.errors import ConfigError
 from assay.records.fine_tuning_job import (
     BudgetSpent,
     CancelRequested,
+    JobClaimed,
     JobCreated,
     JobEntry,
     ModelDeleted,
@@ -14,69 +15,57 @@ from assay.records.fine_tuning_job import (
     ResumeRequested,
 )
 from assay.serving.api_error import ApiError
+from assay.serving.idempotency_keys import IdempotentRepository
 from assay.serving.job import JOB_LOG, JobState, hours_text
-from assay.serving.log_repository import LogRepository
 from assay.store.objects import ObjectStore
 
 
-class JobRepository:
+class JobRepository(IdempotentRepository[JobEntry, JobState]):
     """Jobs in an object store."""
 
-    def __init__(self, store: ObjectStore, clock: Clock) -> None:
-        self.logs: LogRepository[JobEntry, JobState] = LogRepository(store, "ftjob", JOB_LOG, tracks_open=True)
-        self._clock = clock
-
-    def put(self, created: JobCreated) -> JobState:
-        """Create a job; idempotent for the same id."""
-        return self.logs.begin(created.job_id, created)
-
-    def find(self, job_id: str, project: str) -> JobState | None:
-        """Return the job if it belongs to `project`."""
-        state = self.logs.state(job_id)
-        return state if state is not None and state.created.project == project else None
+    id_kind = "ftjob"
+    log_kind = JOB_LOG
+    title, param, id_field = "fine-tuning job", "fine_tuning_job_id", "job_id"
+    tracks_open = True
+    claimed = JobClaimed
 
     def note_model(self, created: JobCreated) -> None:
         """Mark that the job may have a model; call it before the first checkpoint is logged."""
-        self.logs.store.put(f"{_index_of_models(created.project)}{created.job_id}", b"")
+        self.store.put(f"{_index_of_models(created.project)}{created.job_id}", b"")
 
     def restore_index(self, yield_cpu: Callable[[], None]) -> None:
-        """See `LogRepository`; also restores the markers of jobs with models."""
-        self.logs.restore_index(lambda state: [state.created.project], yield_cpu)
-        noted = {item.key.rpartition("/")[2] for item in self.logs.store.list("made/ftjob/")}
-        for job_id in self.logs.ids():
-            if job_id not in noted and (state := self.logs.state_once(job_id)) and state.checkpoints:
+        """See `ResourceRepository`; also restores the markers of jobs with models."""
+        super().restore_index(yield_cpu)
+        noted = {item.key.rpartition("/")[2] for item in self.store.list("made/ftjob/")}
+        for job_id in self.ids():
+            if job_id not in noted and (state := self.state_once(job_id)) and state.checkpoints:
                 self.note_model(state.created)
                 yield_cpu()
 
     def with_models(self, project: str) -> Iterator[JobState]:
         """Yield the project's jobs that may have a model, oldest first."""
-        found = (item.key.rpartition("/")[2] for item in self.logs.store.list(_index_of_models(project)))
-        return (state for _, state in self.logs.states(sorted(found)))
+        found = (item.key.rpartition("/")[2] for item in self.store.list(_index_of_models(project)))
+        return (state for _, state in self.states(sorted(found)))
 
     def pause(self, job_id: str) -> JobState:
         """Request a commit and a stop; idempotent."""
         requested = PauseRequested(at_s=self._clock.now_s())
-        return self._append(job_id, lambda state: requested if _may(state, "pause", desired_state="pause") else None)
+        return self.change(job_id, lambda state: requested if _may(state, "pause", desired_state="pause") else None)
 
     def resume(self, job_id: str, budget_device_hours: float | None = None) -> JobState:
         """Request to continue from the last commit; idempotent. A budget applies from now on."""
         requested = ResumeRequested(at_s=self._clock.now_s(), budget_device_hours=budget_device_hours)
-        return self._append(job_id, lambda state: requested if _may_resume(state, budget_device_hours) else None)
+        return self.change(job_id, lambda state: requested if _may_resume(state, budget_device_hours) else None)
 
     def cancel(self, job_id: str) -> JobState:
         """Request a final stop; idempotent."""
         requested = CancelRequested(at_s=self._clock.now_s())
-        return self._append(job_id, lambda state: requested if _may(state, "cancel", desired_state="cancel") else None)
+        return self.change(job_id, lambda state: requested if _may(state, "cancel", desired_state="cancel") else None)
 
     def delete_model(self, job_id: str) -> JobState:
         """Make the job's model unavailable; idempotent."""
         deleted = ModelDeleted(at_s=self._clock.now_s())
-        return self._append(job_id, lambda state: None if state.is_model_deleted else deleted)
-
-    def _append(self, job_id: str, decide: Callable[[JobState], JobEntry | None]) -> JobState:
-        state = self.logs.log(job_id).append(lambda now: None if now is None else decide(now))
-        assert state is not None, f"{job_id} was found before"
-        return state
+        return self.change(job_id, lambda state: None if state.is_model_deleted else deleted)
 
 
 def check_not_managed_job(store: ObjectStore, run_id: str, clock: Clock, *, is_launched: bool) -> None:
@@ -84,14 +73,14 @@ def check_not_managed_job(store: ObjectStore, run_id: str, clock: Clock, *, is_l
 
     `is_launched`: the caller is a scheduler that starts a worker's launch, possibly after the job was paused.
     """
-    state = JobRepository(store, clock).logs.state(run_id)
+    state = JobRepository(store, clock).state(run_id)
     rests = ("paused", "cancelled")
     if state is None or state.status in ("succeeded", "failed") or (is_launched and state.status not in rests):
         return
     hint = {
         "paused": "Resume it over the API (fine_tuning.jobs.resume).",
         "cancelled": f"Start a new run from its last commit: 'assay train --from {run_id}'.",
-    }.get(state.status, "'assay worker' continues it automatically.")
+    }.get(state.status, "'assay serve worker' continues it automatically.")
     raise ConfigError(f"run {run_id} belongs to a job of 'assay serve', which is {state.status}. {hint}")
 
 

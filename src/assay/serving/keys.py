@@ -10,30 +10,31 @@ log entry.
 import hashlib
 import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from assay.base.clock import Clock
 from assay.records.api_key import KEY_ENTRIES, KeyCreated, KeyEntry, KeyRevoked, KeyScope
 from assay.serving.ids import new_id
-from assay.serving.log_repository import LogRepository
-from assay.store.logs.entry_log import LogKind
+from assay.serving.repository import ResourceRepository, ResourceState, resource_log
 from assay.store.objects import ObjectStore
 
 PREFIX = "sk-assay-"
 
 
 @dataclass(frozen=True)
-class KeyState:
+class KeyState(ResourceState[KeyCreated]):
     """State of a key, folded from its log."""
 
-    created: KeyCreated
     revoked: KeyRevoked | None = None
 
     def opens(self, now_s: float) -> bool:
         """Return whether the key is neither revoked nor expired."""
         expires_s = self.created.expires_s
         return self.revoked is None and (expires_s is None or now_s < expires_s)
+
+    def changes(self, entry: KeyEntry) -> dict[str, Any]:
+        return {"revoked": self.revoked or entry}
 
 
 class NewKey(NamedTuple):
@@ -44,25 +45,15 @@ class NewKey(NamedTuple):
     created: KeyCreated
 
 
-def fold_key(state: KeyState | None, entry: KeyEntry) -> KeyState:
-    """Return the state after one more log entry."""
-    if isinstance(entry, KeyCreated):
-        assert state is None, "a key is created once"
-        return KeyState(entry)
-    assert state is not None
-    return replace(state, revoked=state.revoked or entry)
-
-
-KEY_LOG: LogKind[KeyEntry, KeyState] = LogKind("key's log", KEY_ENTRIES, fold_key)
-
-
-class KeyRepository:
+class KeyRepository(ResourceRepository[KeyEntry, KeyState]):
     """API keys in an object store."""
 
+    id_kind = "key"
+    log_kind = resource_log("key's log", KEY_ENTRIES, KeyState)
+    title, param, id_field = "key", "key_id", "key_id"
+
     def __init__(self, store: ObjectStore, clock: Clock) -> None:
-        self.logs: LogRepository[KeyEntry, KeyState] = LogRepository(store, "key", KEY_LOG, tracks_open=False)
-        self._store = store
-        self._clock = clock
+        super().__init__(store, clock)
         self._any_exist = False
         self._known: dict[str, str] = {}
         """Store key of a secret -> key id."""
@@ -71,7 +62,7 @@ class KeyRepository:
         """Return whether a key was ever created; from then on requests need one."""
         # Check both, since one may have been lost: without keys, requests are not authenticated.
         if not self._any_exist:
-            self._any_exist = not self.logs.is_empty() or any(self._store.list("secret/", limit=1))
+            self._any_exist = not self.is_empty() or any(self.store.list("secret/", limit=1))
         return self._any_exist
 
     def make(
@@ -99,30 +90,30 @@ class KeyRepository:
             by=by,
             request_sha256=request_sha256,
         )
-        self.logs.begin(created.key_id, created)
-        self._store.put(_secret_key(secret), created.key_id.encode())
+        self.put(created)
+        self.store.put(_secret_key(secret), created.key_id.encode())
         return NewKey(secret, created)
 
     def opening(self, secret: str) -> KeyCreated | None:
         """Return the key of a secret if it is valid."""
         where = _secret_key(secret)
         if where not in self._known:
-            if not secret.startswith(PREFIX) or not self._store.exists(where):
+            if not secret.startswith(PREFIX) or not self.store.exists(where):
                 return None
-            self._known[where] = self._store.get(where).decode()
-        state = self.logs.state(self._known[where])
+            self._known[where] = self.store.get(where).decode()
+        state = self.state(self._known[where])
         return state.created if state is not None and state.opens(self._clock.now_s()) else None
 
     def all(self) -> Iterator[KeyState]:
         """Yield keys from oldest to newest, revoked ones included."""
-        return (state for _, state in self.logs.states(self.logs.ids()))
+        return (state for _, state in self.states(self.ids()))
 
     def revoke(self, key_id: str, *, by: str = "") -> KeyState | None:
         """Revoke a key; None if there is no such key."""
-        if self.logs.state(key_id) is None:
+        if self.state(key_id) is None:
             return None
         revoked = KeyRevoked(at_s=self._clock.now_s(), by=by)
-        return self.logs.log(key_id).append(lambda state: None if state is None or state.revoked else revoked)
+        return self.change(key_id, lambda state: None if state.revoked else revoked)
 
 
 def _secret_key(secret: str) -> str:

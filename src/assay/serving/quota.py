@@ -83,7 +83,7 @@ class ProjectStorage:
         return num_bytes
 
     def _added_up(self, project: str, now_s: float) -> int:
-        files, uploads = self._files.logs, self._uploads.logs
+        files, uploads = self._files, self._uploads
         stored = (state for _, state in files.states(files.newest(project)) if state.is_available(now_s))
         pending = (state for _, state in uploads.states(uploads.open_ids()) if state.created.project == project)
         return sum(max(MIN_FILE_BYTES, state.created.num_bytes) for state in stored) + sum(

@@ -12,8 +12,8 @@ lost response is a second part; the client lists the parts that count, in order,
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from assay.base.clock import Clock
 from assay.records.chunked_upload import (
@@ -29,9 +29,9 @@ from assay.records.uploaded_file import FileCreated
 from assay.serving.api_error import ApiError
 from assay.serving.blob_references import STALE_UPLOAD_S, ByteSink, stored_sha256
 from assay.serving.files import BLOCK_BYTES, FileRepository
+from assay.serving.idempotency_keys import IdempotentRepository
 from assay.serving.ids import created_s, derived_id, new_id
-from assay.serving.log_repository import LogRepository
-from assay.store.logs.entry_log import LogKind
+from assay.serving.repository import ResourceState, resource_log
 from assay.store.objects import ObjectStore
 
 LIVES_S = 3600.0
@@ -40,15 +40,12 @@ UploadStatus = Literal["pending", "completed", "cancelled", "expired"]
 
 
 @dataclass(frozen=True)
-class UploadState:
+class UploadState(ResourceState[UploadCreated]):
     """State of an upload, folded from its log."""
 
-    created: UploadCreated
     parts: tuple[PartAdded, ...] = ()
     completed: UploadCompleted | None = None
     cancelled: UploadCancelled | None = None
-    claim: int = 0
-    """Highest retry count of its create request that was answered with this upload."""
 
     def status(self, now_s: float) -> UploadStatus:
         if self.completed is not None:
@@ -57,75 +54,51 @@ class UploadState:
             return "cancelled"
         return "expired" if now_s >= self.created.expires_s else "pending"
 
-
-def fold_upload(state: UploadState | None, entry: UploadEntry) -> UploadState:
-    """Return the state after one more log entry."""
-    if isinstance(entry, UploadCreated):
-        assert state is None, "an upload is created once"
-        return UploadState(entry)
-    assert state is not None
-    match entry:
-        case PartAdded():
-            return replace(state, parts=(*state.parts, entry))
-        case UploadCompleted():
-            return replace(state, completed=entry)
-        case UploadCancelled():
-            return replace(state, cancelled=entry)
-        case UploadClaimed():
-            return replace(state, claim=max(state.claim, entry.retry_count))
+    def changes(self, entry: UploadEntry) -> dict[str, Any]:
+        if isinstance(entry, PartAdded):
+            return {"parts": (*self.parts, entry)}
+        return {entry.type: entry}
 
 
-UPLOAD_LOG: LogKind[UploadEntry, UploadState] = LogKind("upload's log", UPLOAD_ENTRIES, fold_upload)
-
-
-class Completed(NamedTuple):
-    """A completed upload and its file; None if the file was deleted since."""
-
-    upload: UploadState
-    file: FileCreated | None
-
-
-class UploadRepository:
+class UploadRepository(IdempotentRepository[UploadEntry, UploadState]):
     """Uploads in an object store."""
 
+    id_kind = "upload"
+    log_kind = resource_log("upload's log", UPLOAD_ENTRIES, UploadState)
+    title, param, id_field = "upload", "upload_id", "upload_id"
+    tracks_open = True
+    claimed = UploadClaimed
+
     def __init__(self, store: ObjectStore, files: FileRepository, clock: Clock) -> None:
-        self.logs: LogRepository[UploadEntry, UploadState] = LogRepository(
-            store, "upload", UPLOAD_LOG, tracks_open=True
-        )
-        self._store = store
+        super().__init__(store, clock)
         self._files = files
-        self._clock = clock
-
-    def put(self, created: UploadCreated) -> UploadState:
-        """Create an upload; idempotent for the same id."""
-        return self.logs.begin(created.upload_id, created)
-
-    def find(self, upload_id: str, project: str) -> UploadState | None:
-        """Return the upload if it belongs to `project`."""
-        state = self.logs.state(upload_id)
-        return state if state is not None and state.created.project == project else None
 
     def part_sink(self, upload_id: str, part_id: str) -> ByteSink:
         """Open a sink for a part; `add` makes it one."""
-        self.logs.open(upload_id)
-        return ByteSink(self._store, _part_key(upload_id, part_id))
+        self.open(upload_id)
+        return ByteSink(self.store, _part_key(upload_id, part_id))
 
     def add(self, upload_id: str, part: PartAdded) -> None:
         """Add a part whose bytes are stored."""
 
-        def decide(now: UploadState | None) -> UploadEntry:
+        def decide(now: UploadState) -> UploadEntry:
             self._require_pending(now)
             return part
 
         try:
-            self.logs.log(upload_id).append(decide)
+            self.change(upload_id, decide)
         except ApiError:
-            self._store.delete(_part_key(upload_id, part.part_id))
+            self.store.delete(_part_key(upload_id, part.part_id))
             raise
 
-    def complete(self, upload_id: str, part_ids: Sequence[str], md5: str | None) -> Completed:
-        """Join the parts in this order; idempotent. Raises `ApiError` if it was completed with other parts."""
-        state = self.logs.state(upload_id)
+    def complete(
+        self, upload_id: str, part_ids: Sequence[str], md5: str | None
+    ) -> tuple[UploadState, FileCreated | None]:
+        """Join the parts in this order; idempotent. Return the upload and its file, None if it was deleted since.
+
+        Raises `ApiError` if it was completed with other parts.
+        """
+        state = self.state(upload_id)
         assert state is not None, f"{upload_id} was found before"
         file_id = derived_id("file", upload_id)
         was_completed = state.completed is not None
@@ -137,11 +110,7 @@ class UploadRepository:
             if self._files.put(joined).created.sha256 != joined.sha256:
                 raise _other_parts(upload_id)
             completed = UploadCompleted(at_s=self._clock.now_s(), file_id=file_id, part_ids=tuple(part_ids))
-            appended = self.logs.log(upload_id).append(
-                lambda now: None if now is None or now.completed or now.cancelled else completed
-            )
-            assert appended is not None
-            state = appended
+            state = self.change(upload_id, lambda now: None if now.completed or now.cancelled else completed)
             if state.completed is None:  # cancelled concurrently
                 self._files.remove(file_id)
                 self._require_pending(state)
@@ -149,36 +118,36 @@ class UploadRepository:
         assert state.completed is not None
         if state.completed.part_ids != tuple(part_ids):
             raise _other_parts(upload_id)
-        file = self._files.find(file_id, state.created.project)
+        found = self._files.find(file_id, state.created.project)
+        file = None if found is None else found.created
         if was_completed and md5 is not None and file is not None:
             whole = hashlib.md5(usedforsecurity=False)
             for block in self._files.blocks(file_id, 0, file.num_bytes):
                 whole.update(block)
             _check_md5(whole.hexdigest(), md5)
-        return Completed(state, file)
+        return state, file
 
     def cancel(self, upload_id: str) -> UploadState:
         """Cancel the upload; idempotent."""
         cancelled = UploadCancelled(at_s=self._clock.now_s())
 
-        def decide(now: UploadState | None) -> UploadEntry | None:
-            if now is not None and now.cancelled is not None:
+        def decide(now: UploadState) -> UploadEntry | None:
+            if now.cancelled is not None:
                 return None
             self._require_pending(now)
             return cancelled
 
-        state = self.logs.log(upload_id).append(decide)
-        assert state is not None
+        state = self.change(upload_id, decide)
         self._end(upload_id)
         return state
 
     def sweep(self) -> None:
         """Delete parts of ended uploads a day after they expired."""
         now_s = self._clock.now_s()
-        for upload_id in self.logs.open_ids():
+        for upload_id in self.open_ids():
             if created_s(upload_id) + LIVES_S + STALE_UPLOAD_S > now_s:
                 continue
-            state = self.logs.state(upload_id)
+            state = self.state(upload_id)
             if state is None or state.completed is not None:
                 self._drop_parts(upload_id)
             else:
@@ -187,7 +156,7 @@ class UploadRepository:
     def _end(self, upload_id: str) -> None:
         """Drop the parts, and a file that was created before an interruption."""
         file_id = derived_id("file", upload_id)
-        if self._files.logs.state(file_id) is not None:
+        if self._files.state(file_id) is not None:
             self._files.remove(file_id)
         self._drop_parts(upload_id)
 
@@ -200,14 +169,14 @@ class UploadRepository:
             digests = {part.part_id: part.sha256 for part in state.parts}
             for part_id in part_ids:
                 key = _part_key(created.upload_id, part_id)
-                if stored_sha256(self._store, key) != digests[part_id]:
+                if stored_sha256(self.store, key) != digests[part_id]:
                     raise ApiError(
                         f"Part {part_id} is damaged: its stored bytes differ from those that were sent. "
                         "Cancel this upload and create a new one.",
                         param="part_ids",
                         code="file_damaged",
                     )
-                with self._store.open_reader(key) as reader:
+                with self.store.open_reader(key) as reader:
                     while block := reader.read(BLOCK_BYTES):
                         whole.update(block)
                         sink.write(block)
@@ -229,12 +198,11 @@ class UploadRepository:
         )
 
     def _drop_parts(self, upload_id: str) -> None:
-        for item in [*self._store.list(f"upload/{upload_id}/part/")]:
-            self._store.delete(item.key)
-        self.logs.close(upload_id)
+        for item in [*self.store.list(f"upload/{upload_id}/part/")]:
+            self.store.delete(item.key)
+        self.close(upload_id)
 
-    def _require_pending(self, state: UploadState | None) -> None:
-        assert state is not None, "it was found before"
+    def _require_pending(self, state: UploadState) -> None:
         if (status := state.status(self._clock.now_s())) != "pending":
             raise ApiError(
                 f"Upload {state.created.upload_id} is {status}. Create a new one.", code="invalid_upload_state"

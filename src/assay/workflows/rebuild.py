@@ -104,7 +104,7 @@ def _results_in_folders(ledger: Ledger, home: Home) -> None:
 def _api_debits(ledger: Ledger, home: Home) -> None:
     if home.api.is_dir():
         store, clock = open_store(str(home.api)), SystemClock()
-        debit_all(ledger, ChargedResources(EvalRunRepository(store, clock).logs, BatchRepository(store, clock).logs))
+        debit_all(ledger, ChargedResources(EvalRunRepository(store, clock), BatchRepository(store, clock)))
 
 
 def _campaigns(ledger: Ledger, home: Home) -> None:

@@ -18,7 +18,7 @@ FILE_ID, OTHER_ID = "file-" + "0" * 24, "file-" + "1" * 24
 
 def put(files: FileRepository, file_id: str, project: str = "p", data: bytes = DATA) -> None:
     """Upload `data`; its own bytes come under a name of their own."""
-    name = "file-" + f"{sum(1 for _ in files.logs.store.list('')) + 16:024x}"
+    name = "file-" + f"{sum(1 for _ in files.store.list('')) + 16:024x}"
     sink = files.sink(name)
     sink.write(data)
     sink.finish()
@@ -76,7 +76,7 @@ def app(tmp_path) -> AppState:
 def test_content_of_a_damaged_file_is_an_error_that_asks_for_no_repetition(app, now) -> None:
     sdk = sdk_of(app)
     file = sdk.files.create(file=("rows.jsonl", DATA), purpose="fine-tune")
-    damage(app.files.logs.store, now)
+    damage(app.files.store, now)
     with pytest.raises(openai.BadRequestError, match=f"{file.id} is damaged") as found:
         sdk.files.content(file.id)
     assert found.value.code == "file_damaged"
@@ -89,13 +89,13 @@ def test_content_of_a_damaged_file_is_an_error_that_asks_for_no_repetition(app, 
 def test_a_batch_of_a_damaged_file_is_refused_when_it_is_made(app) -> None:
     sdk = sdk_of(app)
     file = sdk.files.create(file=("rows.jsonl", b'{"custom_id": "1"}\n'), purpose="batch")
-    damage(app.files.logs.store, b'{"custom_id": "2"}\n')
+    damage(app.files.store, b'{"custom_id": "2"}\n')
     with pytest.raises(openai.BadRequestError, match=f"{file.id} is damaged"):
         sdk.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h")
 
 
 def test_a_part_that_rots_before_its_upload_is_completed_is_refused(app) -> None:
-    sdk, store = sdk_of(app), app.files.logs.store
+    sdk, store = sdk_of(app), app.files.store
     upload = sdk.uploads.create(bytes=len(DATA), filename="f", mime_type="text/jsonl", purpose="fine-tune")
     part = sdk.uploads.parts.create(upload.id, data=DATA)
     (item,) = (item for item in store.list("upload/") if "/part/" in item.key)

@@ -70,7 +70,7 @@ def test_a_deleted_file_is_gone_with_its_bytes_and_so_is_one_that_expired(tmp_pa
             with pytest.raises(openai.NotFoundError) as refused:
                 send(gone.id)
             assert refused.value.code == "not_found"
-    assert not app.files.logs.store.exists(f"bytes/{deleted.id}")
+    assert not app.files.store.exists(f"bytes/{deleted.id}")
 
 
 def test_bytes_that_never_became_a_file_are_swept_a_day_later(tmp_path) -> None:
@@ -82,7 +82,7 @@ def test_bytes_that_never_became_a_file_are_swept_a_day_later(tmp_path) -> None:
     for seconds, contents in ((86_399, {retained.id, cut_off}), (2, {retained.id})):
         app.clock.sleep_s(seconds)
         app.files.sweep()
-        found = {item.key.removeprefix("bytes/") for item in app.files.logs.store.list("bytes/")}
+        found = {item.key.removeprefix("bytes/") for item in app.files.store.list("bytes/")}
         assert found == contents
     assert sdk_of(app).files.content(retained.id).content
 
@@ -121,7 +121,7 @@ def test_what_is_not_honoured_is_refused_by_name_and_nothing_is_left(untouched, 
         upload(refusing[0], **kwargs)
     assert refused.value.param == param
     assert refused.value.request_id.startswith("req_")
-    assert [item.key for item in untouched.files.logs.store.list("")] == []
+    assert [item.key for item in untouched.files.store.list("")] == []
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "/absolute", "a\\b", "x" * 255])
@@ -130,7 +130,7 @@ def test_a_files_name_is_kept_and_leads_nowhere(tmp_path, name) -> None:
     sdk = sdk_of(app)
     file = sdk.files.create(file=(name, b"1"), purpose="evals")
     assert sdk.files.retrieve(file.id).filename == name
-    keys = [item.key for item in app.files.logs.store.list("")]
+    keys = [item.key for item in app.files.store.list("")]
     assert all(set(key) <= set("0123456789abcdefghijklmnopqrstuvwxyz-/.") for key in keys)
     assert {path.name for path in tmp_path.iterdir()} == {"api", "models"}
 
@@ -161,7 +161,7 @@ def test_a_form_that_is_broken_is_refused_and_leaves_nothing(untouched, refusing
     response = refusing[1].post("/v1/files", content=body, headers={"content-type": "multipart/form-data; boundary=x"})
     assert response.status_code == 400
     assert output in response.json()["error"]["message"]
-    assert [*untouched.files.logs.store.list("")] == []
+    assert [*untouched.files.store.list("")] == []
 
 
 def test_parts_may_come_in_any_order_and_in_blocks_of_any_size(tmp_path) -> None:

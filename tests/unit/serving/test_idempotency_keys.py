@@ -10,7 +10,8 @@ import pytest
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from assay.serving.idempotency_keys import IdempotentRequest
+from assay.records.fine_tuning_job import JobCreated
+from assay.serving.idempotency_keys import Retry
 from assay.serving.openai.app import make_app
 from assay.serving.openai.app_state import AppState
 from served import app_in, sdk_of
@@ -59,18 +60,18 @@ def test_a_job_whose_answer_was_lost_is_made_once(app, monkeypatch, lost) -> Non
     file = a_file(app)
     sdk = patient_sdk(app, lost.__contains__)
     job = sdk.fine_tuning.jobs.create(model="tiny", training_file=file)
-    assert app.jobs.logs.ids() == [job.id]
+    assert app.jobs.ids() == [job.id]
     app.clock.sleep_s(1)
     again = sdk.fine_tuning.jobs.create(model="tiny", training_file=file)  # another first request, another job
-    assert app.jobs.logs.ids() == [job.id, again.id]
+    assert app.jobs.ids() == [job.id, again.id]
 
 
 @pytest.mark.parametrize("lost", [{0}, {0, 1}])
 def test_a_file_whose_answer_was_lost_is_there_once_and_its_bytes_too(app, monkeypatch, lost) -> None:
     monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)
     file = patient_sdk(app, lost.__contains__).files.create(file=("f", b"123"), purpose="evals")
-    assert app.files.logs.ids() == [file.id]
-    assert [item.key for item in app.files.logs.store.list("bytes/")] == [f"bytes/{file.id}"]
+    assert app.files.ids() == [file.id]
+    assert [item.key for item in app.files.store.list("bytes/")] == [f"bytes/{file.id}"]
 
 
 def created(app: AppState, file: str, **headers: str):
@@ -85,8 +86,8 @@ def test_each_first_request_is_claimed_once_by_each_repeat(app) -> None:
     assert claimed == firsts  # two clients, each its own
     assert created(app, file, **retry).id not in firsts  # a third one's first request never arrived
     second = {"x-stainless-retry-count": "2"}
-    assert created(app, file, **second).id in {*app.jobs.logs.ids()}
-    assert len(app.jobs.logs.ids()) == 3
+    assert created(app, file, **second).id in {*app.jobs.ids()}
+    assert len(app.jobs.ids()) == 3
 
 
 def test_what_is_old_or_asks_for_something_else_is_claimed_by_nobody(app) -> None:
@@ -120,14 +121,14 @@ def test_a_repeat_that_overtakes_its_first_request_waits_for_it(app) -> None:
     started, may_end, found = threading.Event(), threading.Event(), []
     entry = base.model_copy(update={"request_sha256": "x", "at_s": app.clock.now_s()})
 
-    def slowly(job_id: str):
+    def slowly(created: JobCreated):
         started.set()
         may_end.wait(10)
-        return app.jobs.put(entry.model_copy(update={"job_id": job_id}))
+        return app.jobs.put(created)
 
-    def request(count: int, job_id: str) -> None:
-        requested = IdempotentRequest("default", "x", count)
-        found.append(app.job_idempotency.create_once(requested, job_id, slowly).created.job_id)
+    def request(number: int, job_id: str) -> None:
+        created = entry.model_copy(update={"job_id": job_id})
+        found.append(app.jobs.create_once(created, Retry(number), slowly).created.job_id)
 
     threads = [threading.Thread(target=request, args=item) for item in ((0, first_id), (1, second_id))]
     threads[0].start()
@@ -169,7 +170,7 @@ def test_a_request_that_breaks_off_makes_nothing_and_is_no_fault_of_ours(
 ) -> None:
     send_and_disconnect(app, path, content_type, started)
     assert caplog.messages == []
-    store = app.files.logs.store
+    store = app.files.store
     assert [item.key for folder in ("file/", "ftjob/", "bytes/", "open/") for item in store.list(folder)] == []
 
 
@@ -179,4 +180,4 @@ def test_a_first_request_that_its_repeat_overtook_makes_nothing(app) -> None:
     repeated = created(app, file, **{"x-stainless-retry-count": "1"})
     body = json.dumps({"model": "tiny", "training_file": file}).encode()
     send_and_disconnect(app, "/v1/fine_tuning/jobs", b"application/json", body, is_whole=True)
-    assert app.jobs.logs.ids() == [repeated.id]
+    assert app.jobs.ids() == [repeated.id]

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from assay.records.fine_tuning_job import JobCharged, JobClaimed, JobCreated, JobEntry, JobFailed, RunLeft
 from assay.serving.api_error import ApiError
 from assay.serving.ids import index_key, new_id
-from assay.serving.job import JOB_LOG
-from assay.serving.log_repository import LogRepository
+from assay.serving.jobs import JobRepository
 from assay.serving.openai import job_table as job_table_module
 from assay.serving.openai.job_table import JobTable
 from assay.serving.openai.objects import job_object
@@ -69,7 +68,7 @@ class Server:
         """A job that came to an end and was closed by its worker."""
         job_id = self.create(end=end)
         happens(self.app, job_id, *ENDS[end])
-        self.jobs.logs.close(job_id)
+        self.jobs.close(job_id)
         return job_id
 
     def listed(self, secret: str = "", **query: Any) -> list[dict[str, Any]]:
@@ -86,9 +85,7 @@ class Server:
     def as_they_are(self, job_ids: Iterable[str]) -> list[dict[str, Any]]:
         """As their logs say, the newest first."""
         newest = sorted(job_ids, reverse=True)
-        states = [
-            state for _, state in LogRepository(self.jobs.logs.store, "ftjob", JOB_LOG, tracks_open=True).states(newest)
-        ]
+        states = [state for _, state in JobRepository(self.jobs.store, self.app.clock).states(newest)]
         return [json.loads(json.dumps(job_object(state, self.app.queue.status(state)))) for state in states]
 
     def retrieved(self, job_ids: Iterable[str]) -> list[dict[str, Any]]:
@@ -140,7 +137,7 @@ def test_nothing_that_may_be_asked_of_it_changes_what_is_shown(end: str, tmp_pat
         happens(server.app, job_id, *RUNNING)
         server.jobs.cancel(job_id)
         happens(server.app, job_id, CHARGED, LEFT)
-        server.jobs.logs.close(job_id)
+        server.jobs.close(job_id)
     else:
         job_id = server.over(end)
     [before] = server.listed()
@@ -161,7 +158,7 @@ def test_whatever_happens_a_list_says_what_each_job_says(
     to_come: dict[str, list[JobEntry]] = {}
     steps = ["create", "happen", "happen", "cancel", "worker", "list", "restart"]
     for step in data.draw(st.lists(st.sampled_from(steps), min_size=3, max_size=20)):
-        logs = server.jobs.logs
+        logs = server.jobs
         if step == "create":
             to_come[server.create()] = list(ENDS[data.draw(st.sampled_from([*ENDS]))])
         elif step == "restart":
@@ -195,7 +192,7 @@ def test_one_that_its_worker_has_not_closed_is_not_put_down(tmp_path: Path, crea
 def test_nor_is_one_that_goes_on_though_the_mark_that_says_so_is_lost(tmp_path: Path, created: JobCreated) -> None:
     server = Server(tmp_path, open_store("memory:"), created)
     job_id = server.create()
-    server.jobs.logs.store.delete(f"open/ftjob/{job_id}")
+    server.jobs.store.delete(f"open/ftjob/{job_id}")
     assert [item["status"] for item in server.listed()] == ["validating_files"]
     happens(server.app, job_id, *RUNNING)
     assert [item["status"] for item in server.listed()] == ["running"]
@@ -209,7 +206,7 @@ def test_the_jobs_of_others_and_of_other_metadata_are_not_listed(tmp_path: Path,
         for project in ("default", "another")
     }
     for job_id in created_ids:  # whoever can write into the store
-        server.jobs.logs.store.put(index_key("another", job_id), b"")
+        server.jobs.store.put(index_key("another", job_id), b"")
     for _ in range(2):  # from the logs, and from the table
         [found] = server.listed(secrets["default"], **{"metadata[end]": "failed"})
         assert found["id"] == created_ids[1]
@@ -233,7 +230,7 @@ def test_all_are_taken_in_before_anybody_asks_the_newest_first(
     reads.clear()
     later.app.job_table.fill(["default"], lambda: None)
     assert [*set(reads) & {*created_ids}] == []
-    assert len(later.jobs.logs._logs) == 0  # what nobody asks for takes no place from what is asked for
+    assert len(later.jobs._logs) == 0  # what nobody asks for takes no place from what is asked for
 
 
 def test_a_pass_that_was_cut_off_is_made_again_and_one_behind_a_whole_one_looks_at_the_newest_only(
@@ -356,5 +353,5 @@ def test_a_pass_gives_up_while_the_table_is_held_and_is_made_again(
 def test_what_is_no_jobs_id_asks_the_store_nothing(text: str, tmp_path: Path, created: JobCreated) -> None:
     server = Server(tmp_path, open_store("memory:"), created)
     requested: list[str] = []
-    server.jobs.logs.store.exists = requested.append
+    server.jobs.store.exists = requested.append
     assert server.status_of(text, "") == 404 and requested == []

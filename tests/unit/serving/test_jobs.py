@@ -67,8 +67,8 @@ def create(sdk: openai.OpenAI, **kwargs):
 def happens(app: AppState, job_id: str, *entries) -> None:
     for entry in entries:
         if isinstance(entry, JobSucceeded):
-            app.jobs.note_model(app.jobs.logs.state(job_id).created)
-        app.jobs.logs.log(job_id).append(lambda _, entry=entry: entry)
+            app.jobs.note_model(app.jobs.state(job_id).created)
+        app.jobs.log(job_id).append(lambda _, entry=entry: entry)
 
 
 def test_a_job_is_made_of_what_was_asked_and_says_it_again(sdk) -> None:
@@ -143,10 +143,10 @@ def test_events_keep_their_ids_while_others_come(app, sdk) -> None:
 def test_a_page_of_events_reads_what_it_shows_and_a_job_no_point_but_the_last(app, sdk) -> None:
     job_id = create(sdk).id
     happens(app, job_id, VALIDATED, PLANNED, LAUNCHED, *(checkpoint(step) for step in range(5, 105, 5)))
-    state = app.jobs.logs.state(job_id)
+    state = app.jobs.state(job_id)
     assert sum(len(checkpoint.points) for checkpoint in state.checkpoints) == len(state.checkpoints) == 20
     read = []
-    log = app.jobs.logs.log(job_id)
+    log = app.jobs.log(job_id)
     whole, log.entry = log.entry, lambda number: read.append(number) or whole(number)
     page = sdk.fine_tuning.jobs.list_events(job_id, limit=7)
     assert [event.data["step"] for event in page.data if event.data] == [100, 99, 98, 97, 96]
@@ -244,7 +244,7 @@ def test_a_failed_job_says_why(app, sdk) -> None:
 def test_nobody_but_a_worker_goes_on_with_the_run_of_a_job_that_may_go_on_or_must_not(app, sdk) -> None:
     def refused(job_id: str, *, is_launched: bool = False) -> str:
         try:
-            check_not_managed_job(app.jobs.logs.store, job_id, app.clock, is_launched=is_launched)
+            check_not_managed_job(app.jobs.store, job_id, app.clock, is_launched=is_launched)
         except ConfigError as error:
             return str(error)
         return ""
@@ -309,7 +309,7 @@ def test_a_parameter_that_cannot_be_honoured_is_a_400_that_names_it_and_makes_no
         create(refusing[0], **kwargs)
     assert refused.value.param.startswith(param)
     app = untouched
-    assert app.jobs.logs.ids() == app.jobs.logs.open_ids() == []
+    assert app.jobs.ids() == app.jobs.open_ids() == []
 
 
 def test_a_file_of_another_purpose_or_a_deleted_one_trains_nothing(sdk) -> None:

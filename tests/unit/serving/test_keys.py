@@ -69,7 +69,7 @@ def requested(http: TestClient, ours: dict[str, str], send, secret: str | None) 
 
 
 def everything(app: AppState) -> list[str]:
-    return sorted(item.key for item in app.files.logs.store.list(""))
+    return sorted(item.key for item in app.files.store.list(""))
 
 
 def test_without_a_key_that_opens_nothing_is_answered_and_nothing_changes(app, http, ours) -> None:

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.records.uploaded_file import FileCreated
-from assay.serving import log_repository
+from assay.serving import repository
 from assay.serving.ids import created_s, id_of_index_key, index_key, new_id
-from assay.serving.log_repository import NamesBackwards
 from assay.serving.openai.app_state import AppState
+from assay.serving.repository import NamesBackwards
 from assay.store.faulty import FlakyStore
 from assay.store.objects import open_store
 from served import app_in, http_of, sdk_of
@@ -51,7 +51,7 @@ def a_file(app: AppState, project: str = "default") -> str:
         file_id=new_id("file", now_s), project=project, at_s=now_s, filename="f", purpose="evals", num_bytes=0,
         sha256="ab" * 32, content=new_id("file", now_s),
     )  # fmt: skip
-    app.files.logs.begin(created.file_id, created)
+    repository.ResourceRepository.put(app.files, created)
     return created.file_id
 
 
@@ -77,7 +77,7 @@ def test_a_page_costs_its_own_things_whatever_else_there_is(tmp_path: Path) -> N
         assert len(behind["data"]) == 5
         costs.append(dict(store.cost))
     assert costs[0]["read"] == costs[1]["read"] == 6  # one more says whether there are more
-    assert costs[1]["listed"] <= log_repository.NAMES_AT_ONCE + 6
+    assert costs[1]["listed"] <= repository.NAMES_AT_ONCE + 6
     store.cost.clear()
     listed(app, limit=5, after=page["last_id"])
     assert (store.cost["read"], store.cost["looked up"]) == (0, 6)  # what was read is looked at
@@ -96,7 +96,7 @@ def test_names_are_read_from_the_oldest_on(at_ms: list[int], at_once: int, behin
     for id_ in [*ids, new_id("file", 5.0)]:
         store.put(index_key("ours" if id_ in ids else "theirs", id_), b"")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(log_repository, "NAMES_AT_ONCE", at_once)
+        patch.setattr(repository, "NAMES_AT_ONCE", at_once)
         names = NamesBackwards(store, "file", "ours")
         cursor = index_key("ours", ids[behind]) if behind < len(ids) else None
         found = [id_of_index_key("file", item) for item in names.before(cursor)]
@@ -120,7 +120,7 @@ def test_a_page_of_the_oldest_costs_no_more_where_there_are_many(tmp_path: Path)
         assert [item["id"] for item in page["data"]] == oldest[2:7]
         assert store.cost["read"] == 6
         costs.append(store.cost["listed"])
-    assert costs[1] <= costs[0] + log_repository.NAMES_AT_ONCE
+    assert costs[1] <= costs[0] + repository.NAMES_AT_ONCE
 
 
 def test_a_folder_reads_few_folders_for_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +151,7 @@ def test_a_folder_reads_few_folders_for_a_page(tmp_path: Path, monkeypatch: pyte
                 yield entry
 
     monkeypatch.setattr("assay.store.objects.os.scandir", Counted)
-    found = [*app.files.logs.store.list("index/file/default/", limit=20)]
+    found = [*app.files.store.list("index/file/default/", limit=20)]
     assert len(found) == 20 and seen["folders"] < 30
     ids = [id_of_index_key("file", item.key) for item in found]
     assert ids == sorted(ids, reverse=True) and created_s(ids[0]) == NOW_S
@@ -224,11 +224,11 @@ def test_nothing_of_ten_thousand_that_stayed_is_missed_or_doubled(tmp_path: Path
 
 
 def test_what_is_kept_in_memory_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_repository, "MAX_BYTES", 10_000)
-    monkeypatch.setattr(log_repository, "EVICTION_CHECK_INTERVAL", 1)
+    monkeypatch.setattr(repository, "MAX_BYTES", 10_000)
+    monkeypatch.setattr(repository, "EVICTION_CHECK_INTERVAL", 1)
     app = app_in(tmp_path)
     created_ids = [a_file(app) for _ in range(100)]
-    logs = app.files.logs._logs
+    logs = app.files._logs
     assert sum(log.num_bytes for log in logs.values()) <= 11_000
     assert created_ids[-1] in logs and created_ids[0] not in logs
     assert sdk_of(app).files.retrieve(created_ids[0]).id == created_ids[0]  # read again

@@ -15,8 +15,8 @@ def test_files_jobs_and_models_whose_names_are_gone_are_listed_again_and_deleted
     sdk.files.delete(files.pop())
     job = sdk.fine_tuning.jobs.create(model="tiny", training_file=files[0]).id
     for entry in (VALIDATED, PLANNED, LAUNCHED, checkpoint(5)):
-        app.jobs.logs.log(job).append(lambda _, entry=entry: entry)
-    app.jobs.note_model(app.jobs.logs.state(job).created)
+        app.jobs.log(job).append(lambda _, entry=entry: entry)
+    app.jobs.note_model(app.jobs.state(job).created)
     models = [model.id for model in sdk.models.list()]
     assert len(models) > 1
     for item in [*store.list("index/file/"), *store.list("index/ftjob/"), *store.list("made/")]:

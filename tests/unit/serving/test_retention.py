@@ -37,7 +37,7 @@ class Retained:
         self.sdk = sdk_of(self.app)
         job = create(self.sdk)
         happens(self.app, job.id, VALIDATED, PLANNED, LAUNCHED, checkpoint(STEP))
-        state = self.app.jobs.logs.state(job.id)
+        state = self.app.jobs.state(job.id)
         assert state is not None
         self.model = checkpoint_name(state.model, STEP)
 
@@ -100,7 +100,7 @@ def test_one_that_is_gone_is_a_404_and_nothing_is_made(retained, act):
     with pytest.raises(openai.NotFoundError, match="was deleted by its run's retention"):
         getattr(retained, act)()
     assert retained.app.permissions.of(retained.model) == []
-    assert retained.app.eval_runs.logs.is_empty() and retained.app.batches.logs.is_empty()
+    assert retained.app.eval_runs.is_empty() and retained.app.batches.is_empty()
 
 
 def test_a_permission_that_is_revoked_keeps_nothing(retained):

@@ -32,7 +32,7 @@ def sent(sdk: openai.OpenAI, upload_id: str, *parts: bytes) -> list[str]:
 
 
 def bytes_that_lie(app: AppState) -> list[bytes]:
-    store = app.files.logs.store
+    store = app.files.store
     return [store.get(item.key) for item in store.list("bytes/")]
 
 
@@ -46,9 +46,9 @@ def test_the_sdks_own_helper_makes_a_file_of_parts(sdk, app, tmp_path) -> None:
     assert sdk.files.content(upload.file.id).content == DATA
     assert sdk.files.retrieve(upload.file.id) == upload.file
     assert [file.id for file in sdk.files.list()] == [upload.file.id]
-    left = [item.key for item in app.files.logs.store.list("upload/")]
+    left = [item.key for item in app.files.store.list("upload/")]
     assert not [key for key in left if "/part/" in key]
-    assert [*app.files.logs.store.list("open/")] == []
+    assert [*app.files.store.list("open/")] == []
 
 
 def test_parts_count_in_the_order_that_is_named_and_a_part_sent_again_may_be_left_out(sdk) -> None:
@@ -113,17 +113,15 @@ def test_what_is_cancelled_completed_or_expired_takes_no_part_more(sdk, app) -> 
         sdk.uploads.cancel(completed)
     app.clock.sleep_s(2 * 86_400)
     app.uploads.sweep()
-    assert not [item for item in app.files.logs.store.list("upload/") if "/part/" in item.key]
-    assert [*app.files.logs.store.list("open/")] == []
+    assert not [item for item in app.files.store.list("upload/") if "/part/" in item.key]
+    assert [*app.files.store.list("open/")] == []
 
 
 def test_an_upload_cut_off_behind_its_file_is_completed_or_cancelled_all_the_same(sdk, app) -> None:
     for end, num_files in (("complete", 1), ("cancel", 0)):
         upload = begin_upload(sdk)
         parts = sent(sdk, upload.id, DATA)
-        joined = app.uploads._joined(
-            app.uploads.logs.state(upload.id), parts, None, upload.id.replace("upload", "file")
-        )
+        joined = app.uploads._joined(app.uploads.state(upload.id), parts, None, upload.id.replace("upload", "file"))
         app.files.put(joined)  # and here the power was cut
         if end == "complete":
             assert sdk.uploads.complete(upload.id, part_ids=parts).file.id == joined.file_id
@@ -153,7 +151,7 @@ def test_an_upload_that_cannot_be_is_refused_by_name(sdk, app, kwargs, param) ->
     with pytest.raises(openai.BadRequestError) as refused:
         begin_upload(sdk, **kwargs)
     assert refused.value.param == param
-    assert [*app.files.logs.store.list("")] == []
+    assert [*app.files.store.list("")] == []
 
 
 def test_a_part_has_a_largest_size_and_what_is_refused_leaves_nothing(sdk, app, monkeypatch) -> None:
@@ -165,7 +163,7 @@ def test_a_part_has_a_largest_size_and_what_is_refused_leaves_nothing(sdk, app, 
     assert (refused.value.code, refused.value.param) == ("too_large", "data")
     with pytest.raises(openai.BadRequestError):
         sdk.uploads.parts.create(upload.id, data=b"x", extra_body={"nonsense": "1"})
-    assert len([*app.files.logs.store.list(f"upload/{upload.id}/part/")]) == 1
+    assert len([*app.files.store.list(f"upload/{upload.id}/part/")]) == 1
 
 
 def test_another_projects_upload_is_not_there(app) -> None:
@@ -188,7 +186,7 @@ def test_another_projects_upload_is_not_there(app) -> None:
 def test_an_upload_whose_answer_was_lost_is_begun_once(sdk, app) -> None:
     first = begin_upload(sdk)
     again = begin_upload(sdk, extra_headers={"x-stainless-retry-count": "1"})
-    assert again.id == first.id and app.uploads.logs.ids() == [first.id]
+    assert again.id == first.id and app.uploads.ids() == [first.id]
 
 
 def test_equal_bytes_lie_once_until_the_last_file_goes(sdk, app) -> None:
@@ -202,7 +200,7 @@ def test_equal_bytes_lie_once_until_the_last_file_goes(sdk, app) -> None:
         assert [sdk.files.content(item.id).content for item in left] == [DATA] * len(left)
         assert bytes_that_lie(app) == [DATA]
     sdk.files.delete(two.id)
-    assert bytes_that_lie(app) == [] and app.files.logs.ids() == []
+    assert bytes_that_lie(app) == [] and app.files.ids() == []
     assert sdk.files.content(sdk.files.create(file=("four", DATA), purpose="evals").id).content == DATA
 
 
@@ -217,7 +215,7 @@ def test_the_bytes_of_a_file_that_expired_are_swept_unless_another_is_of_them(sd
     app.files.sweep()
     assert bytes_that_lie(app) == [b"shared"]
     assert sdk.files.content(retained.id).content == b"shared"
-    assert [*app.files.logs.store.list("open/")] == []
+    assert [*app.files.store.list("open/")] == []
 
 
 @pytest.mark.parametrize(
@@ -289,7 +287,7 @@ def test_a_file_that_was_made_before_the_power_was_cut_is_not_that_of_another_or
     upload = begin_upload(sdk)
     parts = sent(sdk, upload.id, DATA[:5_000], DATA[5_000:])
     file_id = upload.id.replace("upload", "file")
-    app.files.put(app.uploads._joined(app.uploads.logs.state(upload.id), parts, None, file_id))
+    app.files.put(app.uploads._joined(app.uploads.state(upload.id), parts, None, file_id))
     with pytest.raises(openai.BadRequestError, match="in another order"):
         sdk.uploads.complete(upload.id, part_ids=parts[::-1])
     done = sdk.uploads.complete(upload.id, part_ids=parts)

@@ -8,7 +8,7 @@ A project's id prefixes its resources. A project that the command line creates h
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal, Self
 
 from assay.base.clock import Clock
 from assay.records.project import (
@@ -21,17 +21,17 @@ from assay.records.project import (
     SpendLimitSet,
 )
 from assay.serving.ids import new_project_id
-from assay.store.logs.entry_log import EntryLog, LogKind
+from assay.serving.repository import ResourceState, resource_log
+from assay.store.logs.entry_log import EntryLog
 from assay.store.objects import ObjectStore
 
 
 @dataclass(frozen=True)
-class ProjectState:
+class ProjectState(ResourceState[ProjectCreated]):
     """State of a project, folded from its log."""
 
-    created: ProjectCreated
-    entries: tuple[ProjectEntry, ...]
-    name: str
+    entries: tuple[ProjectEntry, ...] = ()
+    name: str = ""
     limit_device_hours: float | None = None
     """Device-hours per calendar month; None for no limit."""
     models: ModelPermissionsSet | None = None
@@ -45,26 +45,26 @@ class ProjectState:
         is_listed = not set(names).isdisjoint(self.models.model_ids)
         return is_listed == (self.models.mode == "allow_list")
 
+    @classmethod
+    def begun(cls, created: ProjectCreated) -> Self:
+        return cls(created, entries=(created,), name=created.name)
 
-def fold_project(state: ProjectState | None, entry: ProjectEntry) -> ProjectState:
-    """Return the state after one more log entry."""
-    if isinstance(entry, ProjectCreated):
-        assert state is None, "a project is created once"
-        return ProjectState(entry, (entry,), entry.name)
-    assert state is not None
-    state = replace(state, entries=(*state.entries, entry))
-    match entry:
-        case ProjectRenamed():
-            return replace(state, name=entry.name)
-        case SpendLimitSet():
-            return replace(state, limit_device_hours=entry.device_hours)
-        case ModelPermissionsSet():
-            return replace(state, models=None if entry.mode is None else entry)
-        case ProjectArchived():
-            return replace(state, archived=state.archived or entry)
+    def after(self, entry: ProjectEntry) -> Self:
+        return replace(super().after(entry), entries=(*self.entries, entry))
+
+    def changes(self, entry: ProjectEntry) -> dict[str, Any]:
+        match entry:
+            case ProjectRenamed():
+                return {"name": entry.name}
+            case SpendLimitSet():
+                return {"limit_device_hours": entry.device_hours}
+            case ModelPermissionsSet():
+                return {"models": None if entry.mode is None else entry}
+            case _:
+                return {"archived": self.archived or entry}
 
 
-PROJECT_LOG: LogKind[ProjectEntry, ProjectState] = LogKind("project's log", PROJECT_ENTRIES, fold_project)
+PROJECT_LOG = resource_log("project's log", PROJECT_ENTRIES, ProjectState)
 
 
 class ProjectRepository:

@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple, Protocol
 
 from assay.records.fine_tuning_job import JobCharged
-from assay.serving.log_repository import LogRepository
+from assay.serving.repository import ResourceRepository
 from assay.store.objects import ObjectStore
 
 
@@ -43,15 +43,15 @@ class ChargedResource(Protocol):
 class ChargedResources:
     """All resources that projects are charged for: jobs, eval runs and batches."""
 
-    def __init__(self, *repositories: LogRepository[Any, Any]) -> None:
-        """`logs`: repositories of `ChargedResource` states in one store."""
-        self._repositories = {str(logs.id_kind): logs for logs in repositories}
+    def __init__(self, *repositories: ResourceRepository[Any, Any]) -> None:
+        """`repositories`: of `ChargedResource` states in one store."""
+        self._repositories = {str(repository.id_kind): repository for repository in repositories}
         self.store: ObjectStore = repositories[0].store
 
     def find(self, resource_id: str, project: str) -> ChargedResource | None:
         """Return the state of a resource if it belongs to `project`."""
-        logs = self._repositories.get(resource_id.partition("-")[0])
-        state = None if logs is None else logs.state(resource_id)
+        repository = self._repositories.get(resource_id.partition("-")[0])
+        state = None if repository is None else repository.state(resource_id)
         return state if state is not None and state.created.project == project else None
 
 

@@ -7,10 +7,9 @@ validating --> in_progress --> finalizing --> completed | expired
      \--> failed      \--> cancelling --> cancelled
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from assay.base.clock import Clock
 from assay.records.batch import (
     BATCH_ENTRIES,
     BatchAcquired,
@@ -26,10 +25,8 @@ from assay.records.batch import (
     BatchRead,
 )
 from assay.serving.api_error import ApiError
-from assay.serving.chunks import Chunks
-from assay.serving.log_repository import LogRepository
-from assay.store.logs.entry_log import LogKind
-from assay.store.objects import ObjectStore
+from assay.serving.chunks import ChunkedRepository, ChunkedState
+from assay.serving.repository import resource_log
 
 BatchStatus = Literal[
     "validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"
@@ -37,21 +34,14 @@ BatchStatus = Literal[
 
 
 @dataclass(frozen=True)
-class BatchState:
+class BatchState(ChunkedState[BatchCreated, BatchChunkCompleted]):
     """State of a batch, folded from its log."""
 
-    created: BatchCreated
-    lease: int = 0
-    """Number of the newest lease; entries of older leases are rejected."""
     read: BatchRead | None = None
-    completed_chunks: tuple[BatchChunkCompleted, ...] = ()
-    """In request order."""
     cancel_requested: BatchCancelRequested | None = None
     gathering: BatchGathering | None = None
     failed: BatchFailed | None = None
     ended: BatchEnded | None = None
-    claim: int = 0
-    """Highest retry count of its create request that was answered with this batch."""
 
     @property
     def status(self) -> BatchStatus:
@@ -81,92 +71,51 @@ class BatchState:
 
     @property
     def needs_chunk(self) -> bool:
-        """Whether the next step processes requests, which is charged."""
-        is_over = self.has_ended or self.cancel_requested is not None or self.gathering is not None
-        return not is_over and self.num_done < self.num_chunks
-
-    @property
-    def charges(self) -> tuple[BatchChunkCompleted, ...]:
-        return self.completed_chunks
-
-    @property
-    def has_final_cost(self) -> bool:
-        return self.has_ended
-
-    @property
-    def num_done(self) -> int:
-        """Completed chunks."""
-        return len(self.completed_chunks)
+        return super().needs_chunk and self.cancel_requested is None and self.gathering is None
 
     @property
     def num_processed(self) -> int:
         """Requests with a response, successful or not."""
-        return sum(chunk.completed + chunk.failed for chunk in self.completed_chunks)
+        return sum(chunk.completed + chunk.failed for chunk in self.charges)
+
+    def changes(self, entry: BatchEntry) -> dict[str, Any]:
+        match entry:
+            case BatchAcquired():
+                return {"lease": entry.lease}
+            case BatchChunkCompleted():
+                return {"charges": (*self.charges, entry)}
+            case BatchRead():
+                return {"read": entry}
+            case BatchCancelRequested():
+                return {"cancel_requested": entry}
+            case BatchGathering():
+                return {"gathering": entry}
+            case BatchFailed():
+                return {"failed": entry}
+            case BatchEnded():
+                return {"ended": entry}
+            case _:
+                raise AssertionError(entry)
 
 
-def fold_batch(state: BatchState | None, entry: BatchEntry) -> BatchState:
-    """Return the state after one more log entry."""
-    if isinstance(entry, BatchCreated):
-        assert state is None, "a batch is created once"
-        return BatchState(entry)
-    assert state is not None
-    return replace(state, **_changes(state, entry))
-
-
-def _changes(state: BatchState, entry: BatchEntry) -> dict[str, Any]:
-    match entry:
-        case BatchAcquired():
-            return {"lease": entry.lease}
-        case BatchRead():
-            return {"read": entry}
-        case BatchChunkCompleted():
-            return {"completed_chunks": (*state.completed_chunks, entry)}
-        case BatchCancelRequested():
-            return {"cancel_requested": entry}
-        case BatchGathering():
-            return {"gathering": entry}
-        case BatchFailed():
-            return {"failed": entry}
-        case BatchEnded():
-            return {"ended": entry}
-        case BatchClaimed():
-            return {"claim": max(state.claim, entry.retry_count)}
-        case BatchCreated():
-            raise AssertionError("a batch is created once")
-
-
-BATCH_LOG: LogKind[BatchEntry, BatchState] = LogKind("batch's log", BATCH_ENTRIES, fold_batch)
-
-
-class BatchRepository:
+class BatchRepository(ChunkedRepository[BatchEntry, BatchState, BatchChunk]):
     """Batches in an object store."""
 
-    def __init__(self, store: ObjectStore, clock: Clock) -> None:
-        self.logs: LogRepository[BatchEntry, BatchState] = LogRepository(store, "batch", BATCH_LOG, tracks_open=True)
-        self.chunks = Chunks(store, "batch", "answers", BatchChunk)
-        self._clock = clock
-
-    def put(self, created: BatchCreated) -> BatchState:
-        """Create a batch; idempotent for the same id."""
-        return self.logs.begin(created.batch_id, created)
-
-    def find(self, batch_id: str, project: str) -> BatchState | None:
-        """Return the batch if it belongs to `project`."""
-        state = self.logs.state(batch_id)
-        return state if state is not None and state.created.project == project else None
+    id_kind = "batch"
+    log_kind = resource_log("batch's log", BATCH_ENTRIES, BatchState)
+    title, param, id_field = "batch", "batch_id", "batch_id"
+    claimed = BatchClaimed
+    chunk_class, chunk_folder = BatchChunk, "answers"
 
     def cancel(self, batch_id: str) -> BatchState:
         """Request cancellation; idempotent. Raises `ApiError` if the batch has ended."""
         cancel = BatchCancelRequested(at_s=self._clock.now_s())
 
-        def decide(now: BatchState | None) -> BatchEntry | None:
-            assert now is not None, f"{batch_id} was found before"
+        def decide(now: BatchState) -> BatchEntry | None:
             if now.cancel_requested is not None and now.status in ("cancelling", "cancelled"):
                 return None
             if now.has_ended or now.gathering is not None:
                 raise ApiError(f"Batch {batch_id} is {now.status}: it cannot be cancelled.", code="invalid_batch_state")
             return cancel
 
-        state = self.logs.log(batch_id).append(decide)
-        assert state is not None
-        return state
+        return self.change(batch_id, decide)

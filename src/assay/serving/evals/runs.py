@@ -7,11 +7,10 @@ queued --> in_progress --> completed
      \          \--------> failed            canceled: from queued or in_progress, at once
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from assay.base.clock import Clock
 from assay.records.eval_run import (
     EVAL_RUN_ENTRIES,
     CriterionCounts,
@@ -30,12 +29,10 @@ from assay.records.eval_run import (
     ModelUsage,
 )
 from assay.serving.api_error import ApiError
-from assay.serving.chunks import Chunks
-from assay.serving.ids import is_id, item_index_of
-from assay.serving.log_repository import LogRepository
+from assay.serving.chunks import ChunkedRepository, ChunkedState
+from assay.serving.ids import item_index_of
+from assay.serving.repository import resource_log
 from assay.serving.retention import CheckpointRetention, Weights
-from assay.store.logs.entry_log import LogKind
-from assay.store.objects import ObjectStore
 
 EvalRunStatus = Literal["queued", "in_progress", "completed", "canceled", "failed"]
 RUN_STATUSES: tuple[EvalRunStatus, ...] = ("queued", "in_progress", "completed", "canceled", "failed")
@@ -43,21 +40,13 @@ _NONE = CriterionCounts(passed=0, failed=0, errored=0)
 
 
 @dataclass(frozen=True)
-class EvalRunState:
+class EvalRunState(ChunkedState[EvalRunCreated, EvalRunGraded]):
     """State of an eval run, folded from its log."""
 
-    created: EvalRunCreated
-    lease: int = 0
-    """Number of the newest lease; entries of older leases are rejected."""
     read: EvalRunRead | None = None
-    graded: tuple[EvalRunGraded, ...] = ()
-    """In item order."""
     completed: EvalRunCompleted | None = None
     failed: EvalRunFailed | None = None
     cancelled: EvalRunCancelled | None = None
-    is_deleted: bool = False
-    claim: int = 0
-    """Highest retry count of its create request that was answered with this run."""
 
     @property
     def status(self) -> EvalRunStatus:
@@ -84,40 +73,41 @@ class EvalRunState:
         return 0 if self.read is None else -(-self.read.num_items // self.read.chunk_items)
 
     @property
-    def needs_chunk(self) -> bool:
-        """Whether the next step grades items, which is charged."""
-        return not self.has_ended and self.num_done < self.num_chunks
-
-    @property
-    def charges(self) -> tuple[EvalRunGraded, ...]:
-        return self.graded
-
-    @property
-    def has_final_cost(self) -> bool:
-        return self.has_ended
-
-    @property
-    def num_done(self) -> int:
-        """Graded chunks."""
-        return len(self.graded)
-
-    @property
     def counts(self) -> CriterionCounts:
         """Items by outcome."""
-        return _sum(chunk.items for chunk in self.graded)
+        return _sum(chunk.items for chunk in self.charges)
 
     def counts_of(self, name: str) -> CriterionCounts:
         """Items by outcome for one criterion."""
-        return _sum(chunk.criteria.get(name, _NONE) for chunk in self.graded)
+        return _sum(chunk.criteria.get(name, _NONE) for chunk in self.charges)
 
     @property
     def usage(self) -> dict[str, ModelUsage]:
         """Token usage by model."""
         found: dict[str, ModelUsage] = {}
-        for chunk in self.graded:
+        for chunk in self.charges:
             for name, more in chunk.usage.items():
                 found[name] = added_usage(found.get(name), more)
         return found
+
+    def changes(self, entry: EvalRunEntry) -> dict[str, Any]:
+        match entry:
+            case EvalRunAcquired():
+                return {"lease": entry.lease}
+            case EvalRunGraded():
+                return {"charges": (*self.charges, entry)}
+            case EvalRunRead():
+                return {"read": entry}
+            case EvalRunCompleted():
+                return {"completed": entry}
+            case EvalRunFailed():
+                return {"failed": entry}
+            case EvalRunCancelled():
+                return {"cancelled": entry}
+            case EvalRunDeleted():
+                return {"is_deleted": True}
+            case _:
+                raise AssertionError(entry)
 
 
 def _sum(counts: Any) -> CriterionCounts:
@@ -137,61 +127,18 @@ def added_usage(first: ModelUsage | None, second: ModelUsage) -> ModelUsage:
     )
 
 
-def fold_eval_run(state: EvalRunState | None, entry: EvalRunEntry) -> EvalRunState:
-    """Return the state after one more log entry."""
-    if isinstance(entry, EvalRunCreated):
-        assert state is None, "a run is created once"
-        return EvalRunState(entry)
-    assert state is not None
-    return replace(state, **_changes(state, entry))
-
-
-def _changes(state: EvalRunState, entry: EvalRunEntry) -> dict[str, Any]:
-    match entry:
-        case EvalRunAcquired():
-            return {"lease": entry.lease}
-        case EvalRunRead():
-            return {"read": entry}
-        case EvalRunGraded():
-            return {"graded": (*state.graded, entry)}
-        case EvalRunCompleted():
-            return {"completed": entry}
-        case EvalRunFailed():
-            return {"failed": entry}
-        case EvalRunCancelled():
-            return {"cancelled": entry}
-        case EvalRunDeleted():
-            return {"is_deleted": True}
-        case EvalRunClaimed():
-            return {"claim": max(state.claim, entry.retry_count)}
-        case EvalRunCreated():
-            raise AssertionError("a run is created once")
-
-
-EVAL_RUN_LOG: LogKind[EvalRunEntry, EvalRunState] = LogKind("eval run's log", EVAL_RUN_ENTRIES, fold_eval_run)
-
-
-class EvalRunRepository:
+class EvalRunRepository(ChunkedRepository[EvalRunEntry, EvalRunState, EvalChunk]):
     """Eval runs in an object store."""
 
-    def __init__(self, store: ObjectStore, clock: Clock) -> None:
-        self.logs: LogRepository[EvalRunEntry, EvalRunState] = LogRepository(
-            store, "evalrun", EVAL_RUN_LOG, tracks_open=True
-        )
-        self.chunks = Chunks(store, "evalrun", "items", EvalChunk)
-        self._clock = clock
+    id_kind = "evalrun"
+    log_kind = resource_log("eval run's log", EVAL_RUN_ENTRIES, EvalRunState)
+    title, param, id_field = "eval run", "run_id", "run_id"
+    claimed = EvalRunClaimed
+    chunk_class, chunk_folder = EvalChunk, "items"
+    num_owners = 2
 
-    def put(self, created: EvalRunCreated) -> EvalRunState:
-        """Create a run; idempotent for the same id."""
-        return self.logs.begin(created.run_id, created, created.eval_id)
-
-    def find(self, run_id: str, eval_id: str, project: str) -> EvalRunState | None:
-        """Return the run if it belongs to the eval and the project and is not deleted."""
-        state = self.logs.state(run_id)
-        if state is None or state.is_deleted:
-            return None
-        created = state.created
-        return state if (created.eval_id, created.project) == (eval_id, project) else None
+    def owners(self, created: EvalRunCreated) -> tuple[str, ...]:
+        return (created.project, created.eval_id)
 
     def cancel(self, run_id: str) -> EvalRunState:
         """Cancel the run; idempotent. Raises `ApiError` if it has ended otherwise."""
@@ -204,20 +151,18 @@ class EvalRunRepository:
                 raise ApiError(f"Run {run_id} is {now.status}: it cannot be cancelled.", code="invalid_run_state")
             return cancelled
 
-        return self._change(run_id, decide)
+        return self.change(run_id, decide)
 
     def delete(self, run_id: str) -> None:
         """Delete the run; a worker deletes its results later."""
         deleted = EvalRunDeleted(at_s=self._clock.now_s())
-        self.logs.open(run_id)
-        state = self._change(run_id, lambda now: None if now.is_deleted else deleted)
-        self.logs.unlist(run_id, state.created.project, state.created.eval_id)
+        self.open(run_id)
+        self.unlist(self.change(run_id, lambda now: None if now.is_deleted else deleted))
 
     def forget_results(self, state: EvalRunState) -> None:
         """Delete the results of a deleted run; idempotent."""
-        created = state.created
-        self.chunks.forget(created.run_id)
-        self.logs.unlist(created.run_id, created.project, created.eval_id)
+        self.forget_chunks(state.created.run_id)
+        self.unlist(state)
 
     def item(self, state: EvalRunState, item_id: str) -> EvalItem | None:
         """Return a graded item."""
@@ -227,14 +172,8 @@ class EvalRunRepository:
         chunk, position = divmod(index, state.read.chunk_items)
         if chunk >= state.num_done:
             return None
-        found = self.chunks.find(state.created.run_id, chunk)
+        found = self.find_chunk(state.created.run_id, chunk)
         return found.items[position] if found is not None and position < len(found.items) else None
-
-    def _change(self, run_id: str, decide: Callable[[EvalRunState], EvalRunEntry | None]) -> EvalRunState:
-        assert is_id("evalrun", run_id), run_id
-        state = self.logs.log(run_id).append(lambda now: None if now is None else decide(now))
-        assert state is not None, f"{run_id} was found before"
-        return state
 
 
 def weights_of(retention: CheckpointRetention, created: EvalRunCreated) -> list[Weights]:

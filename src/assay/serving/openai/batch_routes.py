@@ -1,25 +1,23 @@
 """`batches.*`: routes write to the batch's log, and a worker processes it. Its files belong to the project."""
 
-from functools import partial
 from typing import Any, Literal
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field
-from starlette.concurrency import run_in_threadpool
+from pydantic import Field
 
 from assay.base.parsing.nesting import parse_json
 from assay.records.batch import BatchCreated
 from assay.records.uploaded_file import FileCreated
-from assay.serving.api_error import ApiError, not_found
+from assay.serving.api_error import ApiError
 from assay.serving.batches.batches import BatchState
 from assay.serving.engines.sources import NamedModel
 from assay.serving.ids import new_id
-from assay.serving.openai.app_state import AppState, connected_request, project_of, query_of
-from assay.serving.openai.bodies import ExpiresAfterBody, Metadata, NoBody, parsed, read_json, request_sha256
+from assay.serving.openai.app_state import QUERY_CHECKED, AppState, JsonBody, connected_retry, project_of
+from assay.serving.openai.bodies import ExpiresAfterBody, Metadata, NoBody, StrictBody, parsed, request_sha256
 from assay.serving.openai.file_upload import lifetime_s
 from assay.serving.openai.objects import batch_object
 from assay.serving.openai.openapi import declares
-from assay.serving.openai.pages import page_of_logs
+from assay.serving.openai.pages import page_of_resources
 from assay.serving.retention import INFERENCE
 
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
@@ -29,10 +27,9 @@ _FIRST_BYTES = 1 << 20
 """Where the first request is searched for the batch's model."""
 
 
-class BatchBody(BaseModel):
+class BatchBody(StrictBody):
     """`batches.create`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     input_file_id: str
     endpoint: str
     completion_window: Literal["24h"]
@@ -42,59 +39,35 @@ class BatchBody(BaseModel):
 
 def batch_routes(app: AppState) -> APIRouter:
     """Return the routes."""
-    router = APIRouter(prefix="/batches", tags=["batches"])
+    router = APIRouter(prefix="/batches", tags=["batches"], dependencies=QUERY_CHECKED)
+
+    def shape(state: BatchState) -> dict[str, Any]:
+        return batch_object(state, app.queue.spent_reason)
 
     @router.post("", openapi_extra=declares(body=BatchBody))
-    async def create(request: Request) -> dict[str, Any]:
+    def create(request: Request, body: JsonBody) -> dict[str, Any]:
         """Process the requests of a file within a day."""
-        query_of(request)
-        value, project = await read_json(request), project_of(request)
-        created = await run_in_threadpool(_created, app, project, value)
-        create_request = await connected_request(request, created.request_sha256)
-
-        def make(batch_id: str) -> BatchState:
-            return app.batches.put(created.model_copy(update={"batch_id": batch_id}))
-
-        create_once = partial(app.batch_idempotency.create_once, create_request, created.batch_id, make)
-        return await run_in_threadpool(lambda: _shown(app, create_once()))
+        created = _created(app, project_of(request), body.json())
+        return shape(app.batches.create_once(created, connected_retry(request)))
 
     @router.get("", openapi_extra=declares("after", "limit"))
     def list_batches(request: Request) -> dict[str, Any]:
         """List batches, newest first."""
-        query, project = query_of(request), project_of(request)
-
-        def shown(batch_id: str) -> dict[str, Any] | None:
-            state = app.batches.find(batch_id, project)
-            return None if state is None else _shown(app, state)
-
-        return page_of_logs(app.batches.logs, project, shown, query, limit=20, max_limit=100)
+        return page_of_resources(app.batches, request, shape)
 
     @router.get("/{batch_id}")
     def retrieve(request: Request, batch_id: str) -> dict[str, Any]:
         """Retrieve a batch."""
-        query_of(request)
-        return _shown(app, _found(app, request, batch_id))
+        return shape(app.batches.found(batch_id, project_of(request)))
 
     @router.post("/{batch_id}/cancel", openapi_extra=declares(body=NoBody))
-    async def cancel(request: Request, batch_id: str) -> dict[str, Any]:
+    def cancel(request: Request, batch_id: str, body: JsonBody) -> dict[str, Any]:
         """Cancel a batch; completed responses are kept."""
-        query_of(request)
-        parsed(NoBody, await read_json(request))
-        await run_in_threadpool(_found, app, request, batch_id)
-        return await run_in_threadpool(lambda: _shown(app, app.batches.cancel(batch_id)))
+        body.parsed(NoBody)
+        app.batches.found(batch_id, project_of(request))
+        return shape(app.batches.cancel(batch_id))
 
     return router
-
-
-def _shown(app: AppState, state: BatchState) -> dict[str, Any]:
-    return batch_object(state, app.queue.spent_reason)
-
-
-def _found(app: AppState, request: Request, batch_id: str) -> BatchState:
-    state = app.batches.find(batch_id, project_of(request))
-    if state is None:
-        raise not_found("batch", batch_id, param="batch_id")
-    return state
 
 
 def _created(app: AppState, project: str, value: Any) -> BatchCreated:
@@ -127,18 +100,7 @@ def _created(app: AppState, project: str, value: Any) -> BatchCreated:
 
 
 def _file(app: AppState, project: str, file_id: str) -> FileCreated:
-    file = app.files.find(file_id, project)
-    if file is None:
-        raise ApiError(
-            f"There is no file {file_id!r:.120} in this project.", param="input_file_id", code="file_not_found"
-        )
-    if file.purpose != "batch":
-        raise ApiError(
-            f"File {file_id} has purpose '{file.purpose}'; batches require purpose "
-            "'batch'. Upload it again with this purpose.",
-            param="input_file_id",
-            code="invalid_file_purpose",
-        )
+    file = app.files.usable(file_id, project, purpose="batch", param="input_file_id", users="batches")
     if file.num_bytes > MAX_FILE_BYTES:
         raise ApiError(
             f"File {file_id} has {file.num_bytes:,} bytes; a batch may have {MAX_FILE_BYTES:,}. Split it "

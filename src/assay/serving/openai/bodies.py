@@ -5,7 +5,7 @@ All request JSON is read here, so size, nesting and encoding are checked first.
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, ValidationError, field_validator
 
@@ -23,7 +23,9 @@ MAX_UPLOAD_BYTES = 1 << 40
 BodyT = TypeVar("BodyT", bound=BaseModel)
 
 
-class _Body(BaseModel):
+class StrictBody(BaseModel):
+    """A JSON body, or a part of one. Unknown parameters are invalid."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
@@ -31,20 +33,20 @@ Metadata = dict[Annotated[str, Field(max_length=64, min_length=1)], Annotated[st
 NumberOrAuto = Literal["auto"] | float | int
 
 
-class MethodBody(_Body):
+class MethodBody(StrictBody):
     """`method` of a job: its type, and hyperparameters under the type's name."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
     type: str
 
 
-class OurJobBody(_Body):
+class OurJobBody(StrictBody):
     """`x_assay` of jobs.create and jobs.resume."""
 
     budget_device_hours: PositiveFloat | None = Field(default=None, allow_inf_nan=False)
 
 
-class JobBody(_Body):
+class JobBody(StrictBody):
     """`fine_tuning.jobs.create`."""
 
     model: str
@@ -67,14 +69,14 @@ class JobBody(_Body):
             )
 
 
-class ExpiresAfterBody(_Body):
+class ExpiresAfterBody(StrictBody):
     """`expires_after` of a file: lifetime from creation."""
 
     anchor: str
     seconds: int
 
 
-class UploadBody(_Body):
+class UploadBody(StrictBody):
     """`uploads.create`."""
 
     bytes: int = Field(gt=0, le=MAX_UPLOAD_BYTES)
@@ -84,44 +86,62 @@ class UploadBody(_Body):
     expires_after: ExpiresAfterBody | None = None
 
 
-class UploadCompleteBody(_Body):
+class UploadCompleteBody(StrictBody):
     """`uploads.complete`."""
 
     part_ids: list[str] = Field(min_length=1)
     md5: str | None = None
 
 
-class ResumeBody(_Body):
+class ResumeBody(StrictBody):
     """`fine_tuning.jobs.resume`; the SDK sends a body only with `extra_body`."""
 
     x_assay: OurJobBody = OurJobBody()
 
 
-class NoBody(_Body):
+class NoBody(StrictBody):
     """Calls without a body."""
 
 
-async def read_json(request: "Request") -> Any:
-    """Return the JSON of a request; an empty body is an empty object."""
-    if request.headers.get("content-encoding", "identity") != "identity":
-        raise ApiError("Compressed bodies are not supported. Send it uncompressed.", code="unsupported_encoding")
-    data = b""
-    async for block in request.stream():
-        data += block
-        if len(data) > MAX_JSON_BYTES:
-            raise ApiError(f"The body is longer than {MAX_JSON_BYTES:,} bytes.", code="body_too_long")
-    if not data:
-        return {}
-    try:
-        value = parse_json(data.decode(), object_pairs_hook=object_of_pairs)
-        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-    except TooDeepError as error:
-        raise ApiError(f"The body's JSON has {error}.", code="invalid_json") from None
-    except ValueError as error:  # also lone surrogates and NaN
-        raise ApiError(f"The body is not JSON in UTF-8: {error}.", code="invalid_json") from None
-    if holds_nul(data.decode()):
-        raise ApiError("The body contains a NUL character, which is not allowed.", code="invalid_json")
-    return value
+class RawBody(NamedTuple):
+    """The body of a request, not parsed yet, or why it was not read."""
+
+    data: bytes
+    problem: ApiError | None = None
+
+    @classmethod
+    async def read(cls, request: "Request") -> Self:
+        if request.headers.get("content-encoding", "identity") != "identity":
+            text = "Compressed bodies are not supported. Send it uncompressed."
+            return cls(b"", ApiError(text, code="unsupported_encoding"))
+        data = b""
+        async for block in request.stream():
+            data += block
+            if len(data) > MAX_JSON_BYTES:
+                text = f"The body is longer than {MAX_JSON_BYTES:,} bytes."
+                return cls(b"", ApiError(text, code="body_too_long"))
+        return cls(data)
+
+    def json(self) -> Any:
+        """Return the JSON; an empty body is an empty object. Raises `ApiError`."""
+        if self.problem is not None:
+            raise self.problem
+        if not self.data:
+            return {}
+        try:
+            value = parse_json(self.data.decode(), object_pairs_hook=object_of_pairs)
+            json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+        except TooDeepError as error:
+            raise ApiError(f"The body's JSON has {error}.", code="invalid_json") from None
+        except ValueError as error:  # also lone surrogates and NaN
+            raise ApiError(f"The body is not JSON in UTF-8: {error}.", code="invalid_json") from None
+        if holds_nul(self.data.decode()):
+            raise ApiError("The body contains a NUL character, which is not allowed.", code="invalid_json")
+        return value
+
+    def parsed(self, body_class: type[BodyT]) -> BodyT:
+        """Return the parsed body. Raises `ApiError`."""
+        return parsed(body_class, self.json())
 
 
 def parsed(body_class: type[BodyT], value: Any) -> BodyT:

@@ -3,18 +3,17 @@
 import re
 from collections.abc import Iterator
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
 from assay.records.uploaded_file import FileCreated
-from assay.serving.api_error import ApiError, not_found
+from assay.serving.api_error import ApiError
 from assay.serving.files import FileState
-from assay.serving.idempotency_keys import IdempotentRequest
 from assay.serving.ids import new_id
-from assay.serving.openai.app_state import AppState, idempotent_request, project_of, query_of
+from assay.serving.openai.app_state import QUERY_CHECKED, AppState, project_of, retry_of
 from assay.serving.openai.bodies import request_sha256
 from assay.serving.openai.file_upload import (
     LONGEST_S,
@@ -29,7 +28,7 @@ from assay.serving.openai.file_upload import (
 )
 from assay.serving.openai.objects import file_object
 from assay.serving.openai.openapi import declares
-from assay.serving.openai.pages import page_of_logs
+from assay.serving.openai.pages import page_of_resources
 
 _ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
 _FORM = {
@@ -46,44 +45,39 @@ _FORM = {
 
 def file_routes(app: AppState) -> APIRouter:
     """Return the routes."""
-    router = APIRouter(tags=["files"])
+    router = APIRouter(tags=["files"], dependencies=QUERY_CHECKED)
 
     @router.post("/files", openapi_extra=declares(form=_FORM))
     async def create(request: Request) -> dict[str, Any]:
         """Upload a file."""
-        query_of(request)
         return file_object(await _uploaded(app, request, project_of(request)))
 
     @router.get("/files", openapi_extra=declares("after", "limit", "order", "purpose"))
     def list_files(request: Request) -> dict[str, Any]:
         """List files, newest first."""
-        query = query_of(request)
-        project, purpose = project_of(request), query.get("purpose")
+        purpose = request.query_params.get("purpose")
 
-        def shown(file_id: str) -> dict[str, Any] | None:
-            file = app.files.find(file_id, project)
-            return file_object(file) if file and purpose in (None, file.purpose) else None
+        def shape(state: FileState) -> dict[str, Any] | None:
+            return file_object(state.created) if purpose in (None, state.created.purpose) else None
 
-        return page_of_logs(app.files.logs, project, shown, query, limit=10_000, max_limit=10_000)
+        return page_of_resources(app.files, request, shape, limit=10_000, max_limit=10_000)
 
     @router.get("/files/{file_id}")
     def retrieve(request: Request, file_id: str) -> dict[str, Any]:
         """Retrieve a file."""
-        query_of(request)
-        return file_object(_found(app, request, file_id))
+        return file_object(app.files.found(file_id, project_of(request)).created)
 
     @router.delete("/files/{file_id}")
     def delete(request: Request, file_id: str) -> dict[str, Any]:
         """Delete a file. Jobs that have validated it keep their dataset."""
-        query_of(request)
-        app.files.remove(_found(app, request, file_id).file_id)
+        app.files.found(file_id, project_of(request))
+        app.files.remove(file_id)
         return {"id": file_id, "object": "file", "deleted": True}
 
     @router.get("/files/{file_id}/content", response_class=StreamingResponse)
     def content(request: Request, file_id: str) -> StreamingResponse:
         """Download a file, or a range of its bytes."""
-        query_of(request)
-        file = _found(app, request, file_id)
+        file = app.files.found(file_id, project_of(request)).created
         byte_range = _range_of(request, file)
         begin, end = byte_range or (0, file.num_bytes)
         blocks: Iterator[bytes] = app.files.blocks(file_id, begin, end)
@@ -101,25 +95,12 @@ def file_routes(app: AppState) -> APIRouter:
     return router
 
 
-def _found(app: AppState, request: Request, file_id: str) -> FileCreated:
-    file = app.files.find(file_id, project_of(request))
-    if file is None:
-        raise not_found("file", file_id, param="file_id")
-    return file
-
-
-class _Range(NamedTuple):
-    begin: int
-    end: int
-    """Exclusive."""
-
-
 def _etag(file: FileCreated) -> str:
     return f'"{file.sha256}"'
 
 
-def _range_of(request: Request, file: FileCreated) -> _Range | None:
-    """Parse the Range header; None for the whole file."""
+def _range_of(request: Request, file: FileCreated) -> tuple[int, int] | None:
+    """Return begin and end (exclusive) of the Range header; None for the whole file."""
     text = request.headers.get("range")
     if text is None or request.headers.get("if-range", _etag(file)) != _etag(file):
         return None
@@ -141,7 +122,7 @@ def _range_of(request: Request, file: FileCreated) -> _Range | None:
             code="range_not_satisfiable",
             headers={"content-range": f"bytes */{size}"},
         )
-    return _Range(begin, end)
+    return begin, end
 
 
 async def _uploaded(app: AppState, request: Request, project: str) -> FileCreated:
@@ -154,18 +135,9 @@ async def _uploaded(app: AppState, request: Request, project: str) -> FileCreate
             lambda form: _checked(app, form, project=project, file_id=file_id),
             take,
         )
-        return await run_in_threadpool(_put_file, app, created, idempotent_request(request, created.request_sha256))
-
-
-def _put_file(app: AppState, created: FileCreated, request: IdempotentRequest) -> FileCreated:
-    """Create the file, or return that of the request it retries and drop these bytes."""
-
-    def make(file_id: str) -> FileState:
-        return app.files.put(created.model_copy(update={"file_id": file_id}))
-
-    file = app.file_idempotency.create_once(request, created.file_id, make).created
-    app.files.drop(created.content, file)
-    return file
+        file = (await run_in_threadpool(app.files.create_once, created, retry_of(request))).created
+        await run_in_threadpool(app.files.drop, created.content, file)  # a retry gets the first request's file
+        return file
 
 
 def _checked(app: AppState, form: ReceivedForm, *, project: str, file_id: str) -> FileCreated:

@@ -3,18 +3,16 @@
 from typing import Any
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict
 
 from assay.serving.graders import ERRORS, SampleGrade
-from assay.serving.openai.app_state import AppState, project_of, query_of, while_connected
-from assay.serving.openai.bodies import parsed, read_json
+from assay.serving.openai.app_state import QUERY_CHECKED, AppState, JsonBody, project_of, while_connected
+from assay.serving.openai.bodies import StrictBody
 from assay.serving.openai.openapi import declares
 
 
-class GraderBody(BaseModel):
+class GraderBody(StrictBody):
     """`graders.validate`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     grader: dict[str, Any]
 
 
@@ -27,22 +25,19 @@ class GraderRunBody(GraderBody):
 
 def grader_routes(app: AppState) -> APIRouter:
     """Return the routes."""
-    router = APIRouter(prefix="/fine_tuning/alpha/graders", tags=["graders"])
+    router = APIRouter(prefix="/fine_tuning/alpha/graders", tags=["graders"], dependencies=QUERY_CHECKED)
 
     @router.post("/validate", openapi_extra=declares(body=GraderBody))
-    async def validate(request: Request) -> dict[str, Any]:
+    async def validate(request: Request, body: JsonBody) -> dict[str, Any]:
         """Validate a grader and return it."""
-        query_of(request)
-        body = parsed(GraderBody, await read_json(request))
-        await while_connected(request, app.graders.check(project_of(request), body.grader))
-        return {"grader": body.grader}
+        grader = body.parsed(GraderBody).grader
+        await while_connected(request, app.graders.check(project_of(request), grader))
+        return {"grader": grader}
 
     @router.post("/run", openapi_extra=declares(body=GraderRunBody))
-    async def run(request: Request) -> dict[str, Any]:
+    async def run(request: Request, body: JsonBody) -> dict[str, Any]:
         """Grade one sample."""
-        query_of(request)
-        body = parsed(GraderRunBody, await read_json(request))
-        return _shape(await while_connected(request, _graded(app, project_of(request), body)))
+        return _shape(await while_connected(request, _graded(app, project_of(request), body.parsed(GraderRunBody))))
 
     return router
 

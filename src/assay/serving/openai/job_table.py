@@ -55,9 +55,8 @@ class JobTable:
         if (row := self._row(job_id)) is not None:
             shown: dict[str, Any] = from_json(row)
             return shown
-        logs = self._jobs.logs
         # Order matters: a state that is read after the job was closed is final.
-        state = None if logs.is_open(job_id) else logs.state_once(job_id)
+        state = None if self._jobs.is_open(job_id) else self._jobs.state_once(job_id)
         if state is None or not state.has_final_cost:
             return None
         shown = job_object(state, None)
@@ -75,7 +74,7 @@ class JobTable:
             query = "SELECT 1 FROM filled WHERE version = ? AND project = ?"
             is_filled = bool(self._execute(query, self._version, project))
             num_known = 0
-            for number, job_id in enumerate(self._jobs.logs.newest(project), 1):
+            for number, job_id in enumerate(self._jobs.newest(project), 1):
                 num_known = num_known + 1 if self._row(job_id) is not None else 0
                 if self._is_away():
                     return

@@ -7,25 +7,23 @@ from fastapi import APIRouter, Request
 from assay.serving.api_error import ApiError, not_found
 from assay.serving.engines.sources import NamedModel, named_model
 from assay.serving.ids import job_of_model
-from assay.serving.openai.app_state import AppState, project_of, query_of
+from assay.serving.openai.app_state import QUERY_CHECKED, AppState, project_of
 from assay.serving.openai.objects import model_object
 
 
 def model_routes(app: AppState) -> APIRouter:
     """Return the routes."""
-    router = APIRouter(prefix="/models", tags=["models"])
+    router = APIRouter(prefix="/models", tags=["models"], dependencies=QUERY_CHECKED)
 
     @router.get("")
     def list_models(request: Request) -> dict[str, Any]:
         """List base models, models of jobs, and checkpoints that still exist."""
-        query_of(request)
         found = app.names.all(project_of(request))
         return {"object": "list", "data": [_shape(model) for model in found]}
 
     @router.get("/{name:path}")
     def retrieve(request: Request, name: str) -> dict[str, Any]:
         """Retrieve a model."""
-        query_of(request)
         found = app.names.find(name, project_of(request))
         if found is None:
             raise not_found("model", name, param="model")
@@ -34,7 +32,6 @@ def model_routes(app: AppState) -> APIRouter:
     @router.delete("/{name:path}")
     def delete(request: Request, name: str) -> dict[str, Any]:
         """Delete a job's model and its checkpoints."""
-        query_of(request)
         project = project_of(request)
         found = named_model(name, app.models, app.jobs, project)
         if found is None and app.names.find(name, project) is not None:

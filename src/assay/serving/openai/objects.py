@@ -65,8 +65,8 @@ def batch_object(state: BatchState, spent_reason: Callable[[str], str | None]) -
     outcome = None if ended is None or state.gathering is None else state.gathering.outcome
     faults = () if state.failed is None else state.failed.faults
     names = ("code", "message", "line", "param")
-    input_tokens = sum(chunk.input_tokens for chunk in state.completed_chunks)
-    output_tokens = sum(chunk.output_tokens for chunk in state.completed_chunks)
+    input_tokens = sum(chunk.input_tokens for chunk in state.charges)
+    output_tokens = sum(chunk.output_tokens for chunk in state.charges)
     return {
         "id": created.batch_id,
         "object": "batch",
@@ -91,8 +91,8 @@ def batch_object(state: BatchState, spent_reason: Callable[[str], str | None]) -
         "cancelled_at": _whole_s(ended) if outcome == "cancelled" else None,
         "request_counts": {
             "total": 0 if state.read is None else state.read.num_requests,
-            "completed": sum(chunk.completed for chunk in state.completed_chunks),
-            "failed": sum(chunk.failed for chunk in state.completed_chunks),
+            "completed": sum(chunk.completed for chunk in state.charges),
+            "failed": sum(chunk.failed for chunk in state.charges),
         },
         "usage": {
             "input_tokens": input_tokens,

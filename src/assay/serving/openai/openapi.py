@@ -3,7 +3,7 @@
     @router.get("/files", openapi_extra=takes("after", "limit"))     declares the query of a route
     described(app)                                                   returns the document
 
-Query parameters are declared only at the route; undeclared ones are rejected (`query_of`).
+Query parameters are declared only at the route; undeclared ones are rejected (`QUERY_CHECKED`).
 """
 
 from collections.abc import Mapping

@@ -3,14 +3,13 @@
 from typing import Any
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field
-from starlette.concurrency import run_in_threadpool
+from pydantic import Field
 
 from assay.records.checkpoint_permission import PermissionGranted
 from assay.serving.api_error import ApiError, not_found
 from assay.serving.engines.sources import named_model
-from assay.serving.openai.app_state import AppState, key_id_of, project_of, query_of
-from assay.serving.openai.bodies import parsed, read_json
+from assay.serving.openai.app_state import QUERY_CHECKED, AppState, JsonBody, key_id_of, project_of
+from assay.serving.openai.bodies import StrictBody
 from assay.serving.openai.openapi import declares
 from assay.serving.openai.pages import listed, page_of
 from assay.serving.retention import Weights
@@ -18,38 +17,34 @@ from assay.serving.retention import Weights
 _ORDERS = {"ascending": "asc", "descending": "desc"}
 
 
-class PermissionsBody(BaseModel):
+class PermissionsBody(StrictBody):
     """`permissions.create`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
     project_ids: list[str] = Field(min_length=1, max_length=100)
 
 
 def permission_routes(app: AppState) -> APIRouter:
     """Return the routes."""
-    router = APIRouter(prefix="/fine_tuning/checkpoints/{name}/permissions", tags=["fine-tuning"])
+    router = APIRouter(
+        prefix="/fine_tuning/checkpoints/{name}/permissions", tags=["fine-tuning"], dependencies=QUERY_CHECKED
+    )
 
     @router.post("", openapi_extra=declares(body=PermissionsBody))
-    async def create(request: Request, name: str) -> dict[str, Any]:
+    def create(request: Request, name: str, body: JsonBody) -> dict[str, Any]:
         """Share the model with projects."""
-        query_of(request)
         project = project_of(request)
-        weights = await run_in_threadpool(_own_weights, app, name, project)
-        body = parsed(PermissionsBody, await read_json(request))
-
-        def granted() -> list[PermissionGranted]:
-            for index, project_id in enumerate(body.project_ids):
-                _check_project(app, project_id, project, f"project_ids.{index}")
-            projects = list(dict.fromkeys(body.project_ids))
-            return app.permissions.grant(name, projects, by=key_id_of(request), weights=weights)
-
-        found = await run_in_threadpool(granted)
-        return listed([_shape(project_id) for project_id in found], has_more=False)
+        weights = _own_weights(app, name, project)
+        project_ids = body.parsed(PermissionsBody).project_ids
+        for index, project_id in enumerate(project_ids):
+            _check_project(app, project_id, project, f"project_ids.{index}")
+        projects = list(dict.fromkeys(project_ids))
+        found = app.permissions.grant(name, projects, by=key_id_of(request), weights=weights)
+        return listed([_shape(permission) for permission in found], has_more=False)
 
     @router.get("", openapi_extra=declares("after", "limit", "order", "project_id"))
     def list_permissions(request: Request, name: str) -> dict[str, Any]:
         """List permissions, newest first."""
-        query = dict(query_of(request))
+        query = request.query_params
         _own_weights(app, name, project_of(request))
         order = query.get("order", "descending")
         if order not in _ORDERS:
@@ -62,12 +57,11 @@ def permission_routes(app: AppState) -> APIRouter:
             for permission in app.permissions.of(name)
             if of_project in (None, permission.project)
         }
-        return page_of(permissions, permissions.get, {**query, "order": _ORDERS[order]}, limit=10, max_limit=100)
+        return page_of(permissions, permissions.get, {**query, "order": _ORDERS[order]}, limit=10)
 
     @router.delete("/{permission_id}")
     def delete(request: Request, name: str, permission_id: str) -> dict[str, Any]:
         """Revoke a permission."""
-        query_of(request)
         weights = _own_weights(app, name, project_of(request))
         if not app.permissions.revoke(name, permission_id, by=key_id_of(request), weights=weights):
             raise not_found("permission", permission_id, param="permission_id")

@@ -6,14 +6,14 @@ from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 
 from assay.records.chunked_upload import PartAdded, UploadCreated
-from assay.serving.api_error import ApiError, not_found
+from assay.serving.api_error import ApiError
 from assay.serving.ids import new_id
-from assay.serving.openai.app_state import AppState, connected_request, project_of, query_of
-from assay.serving.openai.bodies import NoBody, UploadBody, UploadCompleteBody, parsed, read_json, request_sha256
+from assay.serving.openai.app_state import QUERY_CHECKED, AppState, JsonBody, connected_retry, project_of
+from assay.serving.openai.bodies import NoBody, UploadBody, UploadCompleteBody, parsed, request_sha256
 from assay.serving.openai.file_upload import ReceivedForm, check_filename, check_purpose, lifetime_s, received
 from assay.serving.openai.objects import part_object, upload_object
 from assay.serving.openai.openapi import declares
-from assay.serving.uploads import LIVES_S, UploadState
+from assay.serving.uploads import LIVES_S
 
 MAX_PART_BYTES = 64 << 20
 """As in the hosted API; the SDK sends parts of this size."""
@@ -22,28 +22,20 @@ _FORM = {"type": "object", "required": ["data"], "properties": {"data": {"type":
 
 def upload_routes(app: AppState) -> APIRouter:
     """Return the routes."""
-    router = APIRouter(prefix="/uploads", tags=["uploads"])
+    router = APIRouter(prefix="/uploads", tags=["uploads"], dependencies=QUERY_CHECKED)
 
     @router.post("", openapi_extra=declares(body=UploadBody))
-    async def create(request: Request) -> dict[str, Any]:
+    def create(request: Request, body: JsonBody) -> dict[str, Any]:
         """Create an upload."""
-        query_of(request)
-        value, project = await read_json(request), project_of(request)
-        created = _created(app, project, value)
-        await run_in_threadpool(app.storage.check_quota, project, created.num_bytes, "bytes")
-        create_request = await connected_request(request, created.request_sha256)
-
-        def make(upload_id: str) -> UploadState:
-            return app.uploads.put(created.model_copy(update={"upload_id": upload_id}))
-
-        state = await run_in_threadpool(app.upload_idempotency.create_once, create_request, created.upload_id, make)
-        return upload_object(state, app.clock.now_s())
+        project = project_of(request)
+        created = _created(app, project, body.json())
+        app.storage.check_quota(project, created.num_bytes, "bytes")
+        return upload_object(app.uploads.create_once(created, connected_retry(request)), app.clock.now_s())
 
     @router.post("/{upload_id}/parts", openapi_extra=declares(form=_FORM))
     async def add_part(request: Request, upload_id: str) -> dict[str, Any]:
         """Add a part."""
-        query_of(request)
-        await run_in_threadpool(_found, app, request, upload_id)
+        await run_in_threadpool(app.uploads.found, upload_id, project_of(request))
         at_s = app.clock.now_s()
         part_id = new_id("part", at_s)
         with app.storage.reserve(project_of(request), "data") as take:
@@ -59,30 +51,21 @@ def upload_routes(app: AppState) -> APIRouter:
         return part_object(upload_id, part)
 
     @router.post("/{upload_id}/complete", openapi_extra=declares(body=UploadCompleteBody))
-    async def complete(request: Request, upload_id: str) -> dict[str, Any]:
+    def complete(request: Request, upload_id: str, body: JsonBody) -> dict[str, Any]:
         """Join the parts to a file."""
-        query_of(request)
-        await run_in_threadpool(_found, app, request, upload_id)
-        body = parsed(UploadCompleteBody, await read_json(request))
-        state, file = await run_in_threadpool(app.uploads.complete, upload_id, body.part_ids, body.md5)
+        app.uploads.found(upload_id, project_of(request))
+        parts = body.parsed(UploadCompleteBody)
+        state, file = app.uploads.complete(upload_id, parts.part_ids, parts.md5)
         return upload_object(state, app.clock.now_s(), file)
 
     @router.post("/{upload_id}/cancel", openapi_extra=declares(body=NoBody))
-    async def cancel(request: Request, upload_id: str) -> dict[str, Any]:
+    def cancel(request: Request, upload_id: str, body: JsonBody) -> dict[str, Any]:
         """Cancel an upload."""
-        query_of(request)
-        parsed(NoBody, await read_json(request))
-        await run_in_threadpool(_found, app, request, upload_id)
-        return upload_object(await run_in_threadpool(app.uploads.cancel, upload_id), app.clock.now_s())
+        body.parsed(NoBody)
+        app.uploads.found(upload_id, project_of(request))
+        return upload_object(app.uploads.cancel(upload_id), app.clock.now_s())
 
     return router
-
-
-def _found(app: AppState, request: Request, upload_id: str) -> UploadState:
-    state = app.uploads.find(upload_id, project_of(request))
-    if state is None:
-        raise not_found("upload", upload_id, param="upload_id")
-    return state
 
 
 def _part(form: ReceivedForm, part_id: str, at_s: float) -> PartAdded:

@@ -1,18 +1,16 @@
 """`webhooks.*`: webhook endpoints of a project. A secret is returned once."""
 
-from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field
-from starlette.concurrency import run_in_threadpool
+from pydantic import Field
 
-from assay.records.webhook import WebhookCreated
-from assay.serving.api_error import ApiError, not_found
-from assay.serving.idempotency_keys import IdempotentRequest
+from assay.records.webhook import WebhookCreated, WebhookEntry
+from assay.serving.api_error import ApiError
+from assay.serving.idempotency_keys import Retry
 from assay.serving.ids import new_id
-from assay.serving.openai.app_state import AppState, connected_request, project_of, query_of
-from assay.serving.openai.bodies import parsed, read_json, request_sha256
+from assay.serving.openai.app_state import QUERY_CHECKED, AppState, JsonBody, connected_retry, project_of
+from assay.serving.openai.bodies import StrictBody, parsed, request_sha256
 from assay.serving.openai.openapi import declares
 from assay.serving.openai.pages import page_of
 from assay.serving.webhooks.outbox import event_body
@@ -31,11 +29,7 @@ _SHOWN_MESSAGES = 20
 _Title = Annotated[str, Field(min_length=1, max_length=255)]
 
 
-class _WebhookBody(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class NewWebhookBody(_WebhookBody):
+class NewWebhookBody(StrictBody):
     """`webhooks.create`."""
 
     name: _Title
@@ -43,7 +37,7 @@ class NewWebhookBody(_WebhookBody):
     event_types: list[str] = Field(min_length=1)
 
 
-class ChangedWebhookBody(_WebhookBody):
+class ChangedWebhookBody(StrictBody):
     """`webhooks.update`."""
 
     name: _Title | None = None
@@ -51,13 +45,13 @@ class ChangedWebhookBody(_WebhookBody):
     event_types: list[str] | None = Field(default=None, min_length=1)
 
 
-class RotationBody(_WebhookBody):
+class RotationBody(StrictBody):
     """`webhooks.rotate_secret`."""
 
     keep_old_secret_active_for_24_hours: bool = False
 
 
-class TrialBody(_WebhookBody):
+class TrialBody(StrictBody):
     """`webhooks.test`."""
 
     event_type: str
@@ -65,129 +59,101 @@ class TrialBody(_WebhookBody):
 
 def webhook_routes(app: AppState) -> APIRouter:
     """Return the routes."""
-    router = APIRouter(tags=["webhooks"])
-    _add_webhooks(router, app)
-    _add_secrets(router, app)
+    router, webhooks = APIRouter(tags=["webhooks"], dependencies=QUERY_CHECKED), app.outbox.webhooks
 
     @router.get("/webhook_event_types")
-    def list_event_types(request: Request) -> dict[str, Any]:
+    def list_event_types() -> dict[str, Any]:
         """List event types."""
-        query_of(request)
         return {"object": "list", "data": list(EVENT_TYPES)}
 
-    return router
-
-
-def _add_webhooks(router: APIRouter, app: AppState) -> None:
-    webhooks = app.outbox.webhooks
-
     @router.post("/webhook_endpoints", openapi_extra=declares(body=NewWebhookBody))
-    async def create(request: Request) -> dict[str, Any]:
+    def create(request: Request, body: JsonBody) -> dict[str, Any]:
         """Create a webhook; its secret is shown once."""
-        query_of(request)
-        value, project = await read_json(request), project_of(request)
-        body = parsed(NewWebhookBody, value)
-        create_request = await connected_request(request, request_sha256(project, "webhooks.create", value))
-        return _with_secret(await run_in_threadpool(_created, app, body, create_request))
+        value, project = body.json(), project_of(request)
+        new = parsed(NewWebhookBody, value)
+        sha256 = request_sha256(project, "webhooks.create", value)
+        return _with_secret(_created(app, project, new, sha256, connected_retry(request)))
 
     @router.get("/webhook_endpoints", openapi_extra=declares("after", "limit"))
     def list_webhooks(request: Request) -> dict[str, Any]:
         """List webhooks, newest first."""
-        query, project = query_of(request), project_of(request)
+        project = project_of(request)
 
         def shown(webhook_id: str) -> dict[str, Any] | None:
             state = webhooks.find(webhook_id, project)
             return None if state is None else _shape(state)
 
-        return page_of(webhooks.logs.ids(), shown, query, limit=20, max_limit=100)
+        return page_of(webhooks.ids(), shown, request.query_params)
 
     @router.get("/webhook_endpoints/{webhook_id}")
     def retrieve(request: Request, webhook_id: str) -> dict[str, Any]:
         """Retrieve a webhook and its last messages."""
-        query_of(request)
-        state = _found(app, request, webhook_id)
+        state = webhooks.found(webhook_id, project_of(request))
         return {**_shape(state), "x_assay": {"messages": _messages(app, webhook_id)}}
 
     @router.post("/webhook_endpoints/{webhook_id}", openapi_extra=declares(body=ChangedWebhookBody))
-    async def update(request: Request, webhook_id: str) -> dict[str, Any]:
+    def update(request: Request, webhook_id: str, body: JsonBody) -> dict[str, Any]:
         """Update a webhook."""
-        query_of(request)
-        await run_in_threadpool(_found, app, request, webhook_id)
-        body = parsed(ChangedWebhookBody, await read_json(request))
-
-        def updated() -> WebhookState:
-            _check_url(app, body.url)
-            types = None if body.event_types is None else _types(body.event_types)
-            return webhooks.update(webhook_id, name=body.name, url=body.url, event_types=types)
-
-        return _shape(await run_in_threadpool(updated))
+        webhooks.found(webhook_id, project_of(request))
+        changed = body.parsed(ChangedWebhookBody)
+        _check_url(app, changed.url)
+        types = None if changed.event_types is None else _types(changed.event_types)
+        return _shape(webhooks.update(webhook_id, name=changed.name, url=changed.url, event_types=types))
 
     @router.delete("/webhook_endpoints/{webhook_id}")
     def delete(request: Request, webhook_id: str) -> dict[str, Any]:
         """Delete a webhook."""
-        query_of(request)
-        _found(app, request, webhook_id)
+        webhooks.found(webhook_id, project_of(request))
         webhooks.delete(webhook_id)
         return {"id": webhook_id, "object": "webhook_endpoint.deleted", "deleted": True}
 
-
-def _add_secrets(router: APIRouter, app: AppState) -> None:
     @router.post("/webhook_endpoints/{webhook_id}/rotate_secret", openapi_extra=declares(body=RotationBody))
-    async def rotate_secret(request: Request, webhook_id: str) -> dict[str, Any]:
+    def rotate_secret(request: Request, webhook_id: str, body: JsonBody) -> dict[str, Any]:
         """Replace the signing secret; the new one is shown once."""
-        query_of(request)
-        await run_in_threadpool(_found, app, request, webhook_id)
-        body = parsed(RotationBody, await read_json(request))
-
-        rotated = partial(app.outbox.webhooks.rotate, webhook_id, keeps_old=body.keep_old_secret_active_for_24_hours)
-        return _with_secret(await run_in_threadpool(rotated))
+        webhooks.found(webhook_id, project_of(request))
+        keeps_old = body.parsed(RotationBody).keep_old_secret_active_for_24_hours
+        return _with_secret(webhooks.rotate(webhook_id, keeps_old=keeps_old))
 
     @router.post("/webhook_endpoints/{webhook_id}/test", openapi_extra=declares(body=TrialBody))
-    async def test(request: Request, webhook_id: str) -> dict[str, Any]:
+    def test(request: Request, webhook_id: str, body: JsonBody) -> dict[str, Any]:
         """Send a test event now, without retries."""
-        query_of(request)
-        state = await run_in_threadpool(_found, app, request, webhook_id)
-        body = parsed(TrialBody, await read_json(request))
-
-        def tried() -> int:
-            (event_type,) = _types([body.event_type])
-            return _trial(app, state, event_type)
-
+        state = webhooks.found(webhook_id, project_of(request))
+        (event_type,) = _types([body.parsed(TrialBody).event_type])
         return {
             "object": "webhook_endpoint.test",
-            "event_type": body.event_type,
-            "status_code": await run_in_threadpool(tried),
+            "event_type": event_type,
+            "status_code": _trial(app, state, event_type),
             "success": True,
             "webhook_endpoint_id": webhook_id,
         }
 
+    return router
 
-def _created(app: AppState, body: NewWebhookBody, request: IdempotentRequest) -> WebhookState:
+
+def _created(app: AppState, project: str, body: NewWebhookBody, sha256: str, retry: Retry) -> WebhookState:
     """Create a webhook. A retry gets that of the first request with a new secret."""
     types = _types(body.event_types)
     _check_url(app, body.url)
-    now_s = app.clock.now_s()
+    now_s, webhooks = app.clock.now_s(), app.outbox.webhooks
     is_new: list[bool] = []
 
-    def make(webhook_id: str) -> WebhookState:
-        created = WebhookCreated(
-            webhook_id=webhook_id,
-            project=request.project,
-            name=body.name,
-            url=body.url,
-            event_types=types,
-            secret=new_secret(),
-            at_s=now_s,
-            request_sha256=request.sha256,
-        )
-        state = app.outbox.webhooks.put(created)
-        is_new.append(state.created == created)
+    def put(entry: WebhookEntry) -> WebhookState:
+        state = webhooks.put(entry)
+        is_new.append(state.created == entry)
         return state
 
-    state = app.webhook_idempotency.create_once(request, new_id("webhook", now_s), make)
-    if is_new == [True]:
-        return state
-    return app.outbox.webhooks.rotate(state.created.webhook_id, keeps_old=False)
+    created = WebhookCreated(
+        webhook_id=new_id("webhook", now_s),
+        project=project,
+        name=body.name,
+        url=body.url,
+        event_types=types,
+        secret=new_secret(),
+        at_s=now_s,
+        request_sha256=sha256,
+    )
+    state = webhooks.create_once(created, retry, put)
+    return state if is_new == [True] else webhooks.rotate(state.created.webhook_id, keeps_old=False)
 
 
 def _trial(app: AppState, state: WebhookState, event_type: str) -> int:
@@ -223,13 +189,6 @@ def _check_url(app: AppState, url: str | None) -> None:
         return  # it may resolve later
 
 
-def _found(app: AppState, request: Request, webhook_id: str) -> WebhookState:
-    state = app.outbox.webhooks.find(webhook_id, project_of(request))
-    if state is None:
-        raise not_found("webhook", webhook_id, param="webhook_endpoint_id")
-    return state
-
-
 def _shape(state: WebhookState) -> dict[str, Any]:
     """`WebhookEndpoint`."""
     return {
@@ -254,8 +213,8 @@ def _messages(app: AppState, webhook_id: str) -> list[dict[str, Any]]:
     found = [*app.outbox.of_webhook(webhook_id)][-_SHOWN_MESSAGES:]
     return [
         {
-            "id": message.due.message_id,
-            "event_type": message.due.event_type,
+            "id": message.created.message_id,
+            "event_type": message.created.event_type,
             "tries": message.num_tries,
             "response": message.response,
             "status": message.outcome,

@@ -11,16 +11,15 @@ created twice.
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from assay.base.clock import Clock
 from assay.base.digest import sha256_of_json
 from assay.records.webhook import MESSAGE_ENTRIES, MessageDue, MessageEntry, MessageTried
 from assay.serving.ids import timed_id
-from assay.serving.log_repository import LogRepository
+from assay.serving.repository import ResourceRepository, ResourceState, resource_log
 from assay.serving.webhooks.webhooks import WebhookRepository
-from assay.store.logs.entry_log import LogKind
 from assay.store.objects import ObjectStore
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 6 * 3600.0
@@ -28,10 +27,9 @@ RETRY_PERIOD_S = 3 * 86_400.0
 
 
 @dataclass(frozen=True)
-class MessageState:
+class MessageState(ResourceState[MessageDue]):
     """State of a message, folded from its log."""
 
-    due: MessageDue
     num_tries: int = 0
     next_s: float = 0.0
     """Time of the next attempt."""
@@ -47,34 +45,27 @@ class MessageState:
         """Return the pause before the next attempt."""
         return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 4.0**self.num_tries)
 
-
-def fold_message(state: MessageState | None, entry: MessageEntry) -> MessageState:
-    """Return the state after one more log entry."""
-    if isinstance(entry, MessageDue):
-        assert state is None, "a message is made once"
-        return MessageState(entry)
-    assert state is not None
-    return replace(
-        state,
-        num_tries=state.num_tries + 1,
-        next_s=entry.at_s + state.pause_s(),
-        response=entry.response,
-        outcome=entry.outcome,
-    )
+    def changes(self, entry: MessageEntry) -> dict[str, Any]:
+        assert isinstance(entry, MessageTried), entry
+        return {
+            "num_tries": self.num_tries + 1,
+            "next_s": entry.at_s + self.pause_s(),
+            "response": entry.response,
+            "outcome": entry.outcome,
+        }
 
 
-MESSAGE_LOG: LogKind[MessageEntry, MessageState] = LogKind("message's log", MESSAGE_ENTRIES, fold_message)
-
-
-class Outbox:
+class Outbox(ResourceRepository[MessageEntry, MessageState]):
     """Messages in an object store."""
 
+    id_kind = "message"
+    log_kind = resource_log("message's log", MESSAGE_ENTRIES, MessageState)
+    title, param, id_field = "message", "message_id", "message_id"
+    tracks_open = True
+
     def __init__(self, store: ObjectStore, clock: Clock) -> None:
+        super().__init__(store, clock)
         self.webhooks = WebhookRepository(store, clock)
-        self._logs: LogRepository[MessageEntry, MessageState] = LogRepository(
-            store, "message", MESSAGE_LOG, tracks_open=True
-        )
-        self._clock = clock
 
     def enqueue(self, resource_id: str, event_type: str, *, project: str, ended_s: float) -> None:
         """Create the messages of an ended resource; idempotent."""
@@ -87,31 +78,31 @@ class Outbox:
                 body=event_body(event_type, resource_id, ended_s),
                 at_s=self._clock.now_s(),
             )
-            self._logs.begin(due.message_id, due)
+            self.put(due)
 
     def due(self) -> Iterator[MessageState]:
         """Yield messages to send now, oldest first."""
         now_s = self._clock.now_s()
-        for message_id, state in self._logs.states(self._logs.open_ids()):
+        for message_id, state in self.states(self.open_ids()):
             if state.is_over:
-                self._logs.close(message_id)
+                self.close(message_id)
             elif state.next_s <= now_s:
                 yield state
 
     def record_attempt(self, state: MessageState, response: str, *, is_delivered: bool, can_retry: bool = True) -> None:
         """Log the outcome of an attempt. `can_retry`: whether a retry makes sense."""
-        now_s, message_id = self._clock.now_s(), state.due.message_id
-        is_last = not can_retry or now_s + state.pause_s() - state.due.at_s > RETRY_PERIOD_S
+        now_s, message_id = self._clock.now_s(), state.created.message_id
+        is_last = not can_retry or now_s + state.pause_s() - state.created.at_s > RETRY_PERIOD_S
         tried = MessageTried(
             at_s=now_s, response=response, outcome="delivered" if is_delivered else "given_up" if is_last else "again"
         )
-        after = self._logs.log(message_id).append(lambda now: None if now is None or now.is_over else tried)
+        after = self.log(message_id).append(lambda now: None if now is None or now.is_over else tried)
         if after is not None and after.is_over:
-            self._logs.close(message_id)
+            self.close(message_id)
 
     def of_webhook(self, webhook_id: str) -> Iterator[MessageState]:
         """Yield all messages of a webhook, oldest first."""
-        return (state for _, state in self._logs.states(self._logs.ids()) if state.due.webhook_id == webhook_id)
+        return (state for _, state in self.states(self.ids()) if state.created.webhook_id == webhook_id)
 
 
 def event_body(event_type: str, resource_id: str, at_s: float) -> str:

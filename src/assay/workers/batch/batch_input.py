@@ -37,14 +37,6 @@ class BatchRequest(NamedTuple):
     question: RequestBody
 
 
-class ReadBatch(NamedTuple):
-    """Result of reading a batch's input file."""
-
-    num_requests: int
-    faults: tuple[BatchFault, ...]
-    """At most a hundred; with a hundred, the rest was not read."""
-
-
 def requests_of(lines: Iterable[bytes], created: BatchCreated) -> Iterator[BatchRequest | BatchFault]:
     """Yield each line as a request or a fault; empty lines are skipped."""
     seen: set[int] = set()
@@ -65,8 +57,8 @@ def requests_of(lines: Iterable[bytes], created: BatchCreated) -> Iterator[Batch
             yield request
 
 
-def read_batch(requests: Iterable[BatchRequest | BatchFault]) -> ReadBatch:
-    """Count the requests, or collect the first hundred faults."""
+def read_batch(requests: Iterable[BatchRequest | BatchFault]) -> tuple[int, tuple[BatchFault, ...]]:
+    """Return the number of requests, and the first hundred faults; with a hundred, the rest was not read."""
     faults: list[BatchFault] = []
     num_requests = 0
     for request in requests:
@@ -82,7 +74,7 @@ def read_batch(requests: Iterable[BatchRequest | BatchFault]) -> ReadBatch:
             break
     if not num_requests and not faults:
         faults.append(BatchFault(code="empty_file", message="The file has no requests."))
-    return ReadBatch(num_requests, tuple(faults))
+    return num_requests, tuple(faults)
 
 
 def _request(tree: dict[str, Any], created: BatchCreated) -> BatchRequest:

@@ -58,7 +58,7 @@ class BatchOutput:
 
     def _responses(self, state: BatchState) -> Iterator[BatchResponse]:
         for number in range(state.num_done):
-            chunk = self._batches.chunks.find(state.created.batch_id, number)
+            chunk = self._batches.find_chunk(state.created.batch_id, number)
             assert chunk is not None, "stored before its log entry"
             yield from chunk.responses
 
@@ -66,7 +66,7 @@ class BatchOutput:
         created, gathering = state.created, state.gathering
         assert gathering is not None
         file_id = timed_id("file", gathering.at_s, sha256_of_json([created.batch_id, word]))
-        if self._files.logs.state(file_id) is not None:
+        if self._files.state(file_id) is not None:
             return file_id
         first = next(lines, None)
         if first is None:

@@ -36,16 +36,14 @@ class Budgets:
         self._jobs = jobs
         self._held = held
         self._clock = clock
-        resources = ChargedResources(
-            jobs.logs, EvalRunRepository(store, clock).logs, BatchRepository(store, clock).logs
-        )
+        resources = ChargedResources(jobs, EvalRunRepository(store, clock), BatchRepository(store, clock))
         self.limits = ProjectLimits(resources, ProjectRepository(store, clock), clock, self._of_job)
 
     def is_spent(self, project: str) -> bool:
         """Return whether the project is over its monthly limit."""
         if not self.limits.has_limit(project):
             return False
-        states = [state for _, state in self._jobs.logs.states(self._jobs.logs.open_ids())]
+        states = [state for _, state in self._jobs.states(self._jobs.open_ids())]
         return self.limits.spent_reason(project, states) is not None
 
     def spent(self, state: JobState, states: Sequence[JobState], lease: int) -> BudgetSpent | None:

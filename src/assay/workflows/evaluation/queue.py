@@ -6,8 +6,14 @@ A worker is a process (`assay eval work RUN`). Any number of them may work on a 
 store. A worker stops when the run has finished and nothing is due any more.
 """
 
+import math
 import os
+import signal
 import socket
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +24,6 @@ from assay.evals.config import Suite, read_suite
 from assay.evals.contents import suite_sha256
 from assay.evals.queue import (
     Checkpoint,
-    LeaseLostError,
     OnChunk,
     checkpoint_results,
     evaluate,
@@ -32,7 +37,8 @@ from assay.records.commit import Commit
 from assay.records.run import Run
 from assay.statistics.benchmark_items import ITEMS_FILE, save_result
 from assay.store.commit_log import CommitLog
-from assay.store.leases import LeaseWatch, holding
+from assay.store.leased_worker import LeasedWorker, WorkUnit
+from assay.store.leases import TERM_S, Lease
 from assay.store.ledger.writer import LedgerWriter
 from assay.store.objects import ObjectStore, open_store
 from assay.training.recipe import EvaluationConfig, recipe_of
@@ -84,24 +90,43 @@ def due_commits(queue: Queue) -> list[Commit]:
 
 
 def work(queue: Queue, writer: LedgerWriter, *, clock: Clock, follow: bool, on_chunk: OnChunk = lambda *_: None) -> int:
-    """Evaluate due commits, with `follow` until the run has finished; return the number of completed
-    checkpoints.
+    """Evaluate due commits, with `follow` until the run has finished; return the number of completed checkpoints.
 
-    A checkpoint that another worker holds is skipped until its lease shows whether that worker is alive.
+    A checkpoint that another worker holds is skipped until its lease shows whether that worker is alive. SIGTERM
+    releases the lease and ends the process.
     """
     refuse_unfenced_graders(queue.suite)
-    completed, watch = 0, LeaseWatch(queue.store, clock)
-    while True:
-        is_last_round = not follow or queue.log.finished() is not None
-        num_done = sum(_work_at(queue, commit, writer, clock, watch, on_chunk) for commit in due_commits(queue))
-        completed += num_done
-        due = due_commits(queue)
-        if is_last_round and not due:
-            return completed
-        if num_done == 0:
-            if not follow and not any(watch.may_be_dead(_folder(commit)) for commit in due):
-                return completed
-            clock.sleep_s(POLL_S)
+    handler = _EvaluationHandler(queue, clock, on_chunk)
+    name = f"{socket.gethostname()}-{os.getpid()}"
+    # A checkpoint is evaluated in one slice, because its model is large to load.
+    worker = LeasedWorker(queue.store, [handler], name=name, clock=clock, term_s=TERM_S, slice_s=math.inf)
+    with exiting_on_sigterm(), worker:
+        while True:
+            is_last_round, before = not follow or queue.log.finished() is not None, handler.num_completed
+            worker.poll()
+            worker.leave()
+            if handler.num_completed > before:
+                record_results(queue, writer)
+            due = due_commits(queue)
+            if is_last_round and not due:
+                return handler.num_completed
+            if handler.num_completed == before:
+                if not follow and not any(worker.watch.may_be_dead(_unit(commit).folder) for commit in due):
+                    return handler.num_completed
+                clock.sleep_s(POLL_S)
+
+
+@contextmanager
+def exiting_on_sigterm() -> Iterator[None]:
+    """Exit by an exception on SIGTERM, so that leases are released. Only the main thread can do this."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def record_results(queue: Queue, writer: LedgerWriter) -> list[BenchmarkResult]:
@@ -115,36 +140,52 @@ def record_results(queue: Queue, writer: LedgerWriter) -> list[BenchmarkResult]:
     return [result for _, result in results]
 
 
-def _folder(commit: Commit) -> str:
-    return checkpoint_results(commit.step, commit.weights_digest)
+def _unit(commit: Commit) -> WorkUnit:
+    folder = checkpoint_results(commit.step, commit.weights_digest)
+    return WorkUnit(f"{commit.step:08d}.{commit.weights_digest}", folder)
 
 
-def _work_at(
-    queue: Queue, commit: Commit, writer: LedgerWriter, clock: Clock, watch: LeaseWatch, on_chunk: OnChunk
-) -> bool:
-    """Evaluate one commit unless another worker does; return whether it is done now."""
-    recipe = recipe_of(queue.run)
-    lease = watch.take(_folder(commit), worker=f"{socket.gethostname()}-{os.getpid()}")
-    if lease is None:
-        return False
-    checkpoint = Checkpoint(
-        run_id=queue.run.run_id,
-        candidate=recipe.name,
-        seed=recipe.seed,
-        step=commit.step,
-        weights_digest=commit.weights_digest,
-    )
-    results = []
-    try:
-        with holding(lease):
+class _EvaluationHandler:
+    """A `WorkHandler` of the due commits of a run."""
+
+    def __init__(self, queue: Queue, clock: Clock, on_chunk: OnChunk) -> None:
+        self._queue = queue
+        self._clock = clock
+        self._on_chunk = on_chunk
+        self._commits: dict[str, Commit] = {}
+        """By unit id."""
+        self.num_completed = 0
+
+    def due(self) -> Iterable[WorkUnit]:
+        """Return the commits that are due."""
+        commits = {_unit(commit): commit for commit in due_commits(self._queue)}
+        self._commits = {unit.unit_id: commit for unit, commit in commits.items()}
+        return commits
+
+    def claim(self, unit: WorkUnit, lease: Lease, worker: str) -> bool:  # noqa: ARG002
+        return True
+
+    def let_go(self, unit_id: str) -> bool:  # noqa: ARG002
+        return True
+
+    def step(self, unit: WorkUnit, lease: Lease) -> None:
+        """Evaluate one commit."""
+        queue, commit, results = self._queue, self._commits[unit.unit_id], []
+        recipe = recipe_of(queue.run)
+        checkpoint = Checkpoint(
+            run_id=queue.run.run_id,
+            candidate=recipe.name,
+            seed=recipe.seed,
+            step=commit.step,
+            weights_digest=commit.weights_digest,
+        )
+        try:
             for scorer in scorers_of_commit(queue.suite, queue.config.suite, queue.run, commit, queue.store):
-                results.append(evaluate(queue.store, checkpoint, scorer, lease, clock=clock, on_chunk=on_chunk))
+                result = evaluate(queue.store, checkpoint, scorer, lease, clock=self._clock, on_chunk=self._on_chunk)
+                results.append(result)
                 scorer.close()
             mark_done(queue.store, checkpoint, queue.suite_sha256, results)
-    except LeaseLostError:
-        return False
-    except DamagedDataError as error:
-        # A corrupt commit can never be evaluated: it is marked as failed, with the reason.
-        mark_failed(queue.store, checkpoint, queue.suite_sha256, str(error))
-    record_results(queue, writer)
-    return True
+        except DamagedDataError as error:
+            # A corrupt commit can never be evaluated: it is marked as failed, with the reason.
+            mark_failed(queue.store, checkpoint, queue.suite_sha256, str(error))
+        self.num_completed += 1

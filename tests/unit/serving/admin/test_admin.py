@@ -119,7 +119,7 @@ def test_every_operation_turns_away_whoever_has_not_its_kind_of_key(app, sdk) ->
     paths = http.get("/v1/openapi.json", headers={"authorization": f"Bearer {sdk.api_key}"}).json()["paths"]
     operations = [(method, path) for path, methods in paths.items() for method in methods]
     assert len(operations) > 40
-    before = sorted(item.key for item in app.jobs.logs.store.list(""))
+    before = sorted(item.key for item in app.jobs.store.list(""))
     for method, path in operations:
         is_admins = path.startswith("/v1/organization/")
         other = sdk.api_key if is_admins else sdk.admin_api_key
@@ -127,7 +127,7 @@ def test_every_operation_turns_away_whoever_has_not_its_kind_of_key(app, sdk) ->
             headers = {} if secret is None else {"authorization": f"Bearer {secret}"}
             response = http.request(method, path.replace("{", "").replace("}", ""), headers=headers, json={})
             assert response.status_code == status, (method, path, secret)
-    assert sorted(item.key for item in app.jobs.logs.store.list("")) == before
+    assert sorted(item.key for item in app.jobs.store.list("")) == before
 
 
 def test_without_keys_nobody_may_make_any(app) -> None:
@@ -170,8 +170,8 @@ def charge(app: AppState, sdk: openai.OpenAI, *times: tuple[float, float, float]
             at_s=ended_s, lease=1, attempt=number, began_s=began_s, ended_s=ended_s,
             device_s=(ended_s - began_s) * devices,
         )  # fmt: skip
-        mark_charged(app.jobs.logs.store, "ours", job_id, charged)
-        app.jobs.logs.log(job_id).append(lambda _, charged=charged: charged)
+        mark_charged(app.jobs.store, "ours", job_id, charged)
+        app.jobs.log(job_id).append(lambda _, charged=charged: charged)
         assert sum(by_day(charged).values()) == pytest.approx(charged.device_s, rel=1e-12)
     app.clock.sleep_s(1.0)
     return job_id
@@ -204,7 +204,7 @@ def test_a_limit_is_set_in_hundredths_of_device_hours_and_says_when_it_is_spent(
 def test_costs_of_a_job_s_training_and_of_its_evaluation_are_two_numbers(app, sdk) -> None:
     job_id = charge(app, sdk, (0.0, 0.5, 2.0))
     evaluated = JobCharged(at_s=START_S, lease=1, attempt=0, began_s=START_S, ended_s=START_S + 3600.0, device_s=3600.0)
-    app.jobs.logs.log(job_id).append(lambda _: evaluated)
+    app.jobs.log(job_id).append(lambda _: evaluated)
     app.clock.sleep_s(DAY_S)
     (cost,) = sdk.admin.organization.usage.costs(start_time=START_S, limit=1).data[0].results
     assert cost.quantity == pytest.approx(24.0 + 1.0)

@@ -79,7 +79,7 @@ def test_every_request_of_a_batch_is_answered_once_in_its_order(app, sdk):
     assert (batch.usage.input_tokens, batch.usage.output_tokens) == (5, 10)
     file = sdk.files.retrieve(batch.output_file_id)
     assert (file.purpose, file.filename) == ("batch_output", f"{batch.id}_output.jsonl")
-    store = app.jobs.logs.store
+    store = app.jobs.store
     assert [*store.list(f"batch/{batch.id}/answers/")] == [] == [*store.list("open/batch/")]
 
 
@@ -247,7 +247,7 @@ def test_a_batch_that_cannot_be_is_a_400_that_names_the_parameter(refusing, chan
     response = http_of(refusing).post("/v1/batches", json=kwargs)
     error = response.json()["error"]
     assert (response.status_code, error["param"], error["code"]) == (400, param, code), error
-    assert refusing.batches.logs.is_empty()
+    assert refusing.batches.is_empty()
 
 
 def test_a_file_of_another_purpose_is_refused(app, sdk):

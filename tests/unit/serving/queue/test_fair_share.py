@@ -6,14 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assay.records.fine_tuning_job import JobCreated
-from assay.serving.job import JobState, fold_job
+from assay.serving.job import JobState
 from assay.serving.queue.fair_share import last_launch_times, launch_order, record_launch_time
 from assay.store.objects import open_store
 
 
 def job(number: int, project: str) -> JobState:
-    return fold_job(
-        None,
+    return JobState.begun(
         JobCreated(
             job_id=f"ftjob-{number:024x}", project=project, at_s=float(number), model="tiny", base={},
             method="classification", hyperparameters={}, training_file="f", seed=1, request_sha256="",

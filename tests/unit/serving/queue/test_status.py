@@ -50,7 +50,7 @@ def validated() -> JobValidated:
 
 def happens(app: AppState, job_id: str, *entries) -> None:
     for entry in entries:
-        app.jobs.logs.log(job_id).append(lambda _, entry=entry: entry)
+        app.jobs.log(job_id).append(lambda _, entry=entry: entry)
     app.clock.sleep_s(2.0)
 
 
@@ -64,7 +64,7 @@ def commit(step: int, at_s: float) -> JobCheckpoint:
 
 
 def registered(app: AppState, slots: int) -> WorkerRegistration:
-    line = WorkerRegistration(app.jobs.logs.store, app.clock, name="w", slots=slots)
+    line = WorkerRegistration(app.jobs.store, app.clock, name="w", slots=slots)
     line.renew()
     return line
 
@@ -95,7 +95,7 @@ def test_a_waiting_job_is_told_its_place_and_the_one_thing_that_blocks_it(app, s
 
 
 def test_a_worker_that_is_silent_is_not_counted_and_is_forgotten_after_a_day(app) -> None:
-    registry = WorkerRegistry(app.jobs.logs.store, app.clock)
+    registry = WorkerRegistry(app.jobs.store, app.clock)
     line = registered(app, 3)
     assert [item.slots for item in registry.live()] == [3]
     app.clock.sleep_s(SILENT_S - 1)
@@ -106,15 +106,15 @@ def test_a_worker_that_is_silent_is_not_counted_and_is_forgotten_after_a_day(app
     app.clock.sleep_s(1)
     assert not registry.live()
     registry.drop_stale()
-    assert [*app.jobs.logs.store.list("worker/")]
+    assert [*app.jobs.store.list("worker/")]
     app.clock.sleep_s(86_400)
     registry.drop_stale()
-    assert not [*app.jobs.logs.store.list("worker/")]
+    assert not [*app.jobs.store.list("worker/")]
 
 
 def test_a_line_that_was_cut_short_is_passed_over(app) -> None:
-    app.jobs.logs.store.put("worker/0", b'{"name": "w", "pla')
-    assert WorkerRegistry(app.jobs.logs.store, app.clock).live() == []
+    app.jobs.store.put("worker/0", b'{"name": "w", "pla')
+    assert WorkerRegistry(app.jobs.store, app.clock).live() == []
 
 
 def test_a_running_job_is_done_at_its_pace(app, sdk) -> None:
@@ -141,10 +141,10 @@ def test_the_pace_is_that_of_the_newest_launch_and_a_pause_is_no_step(app, sdk) 
         app, job_id, *launched(1000.0), commit(10, 1010.0), commit(20, 1020.0),
         RunLeft(at_s=1021.0, lease=1, step=20), *launched(9000.0, step=20),
     )  # fmt: skip
-    state = app.jobs.logs.state(job_id)
+    state = app.jobs.state(job_id)
     assert step_time_of(state).seconds_per_step == 1.0
     happens(app, job_id, commit(30, 9030.0))
-    assert step_time_of(app.jobs.logs.state(job_id)).seconds_per_step == 3.0
+    assert step_time_of(app.jobs.state(job_id)).seconds_per_step == 3.0
 
 
 def test_waiting_jobs_are_done_after_those_before_them(app, sdk) -> None:

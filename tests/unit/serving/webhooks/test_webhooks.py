@@ -16,6 +16,7 @@ from assay.serving.webhooks.delivery import WebhookDelivery
 from assay.serving.webhooks.outbox import RETRY_PERIOD_S
 from assay.serving.webhooks.post import AddressError, addresses_of, post, target_of
 from assay.serving.webhooks.webhooks import EVENT_TYPES
+from assay.store.leased_worker import LeasedWorker
 from served import app_in, sdk_of
 
 HERE = ("127.0.0.1",)
@@ -56,8 +57,9 @@ class InTurn(Executor):
     """What is submitted is done at once."""
 
     def submit(self, call, /, *kwargs, **named) -> Future[Any]:
-        call(*kwargs, **named)
-        return Future()
+        done: Future[Any] = Future()
+        done.set_result(call(*kwargs, **named))
+        return done
 
 
 @pytest.fixture
@@ -81,8 +83,14 @@ def sdk(app) -> openai.OpenAI:
     return sdk_of(app)
 
 
-def courier_of(app: AppState) -> WebhookDelivery:
-    return WebhookDelivery(app.jobs.logs.store, app.clock, name="c", allowed_hosts=HERE)
+def delivery_of(app: AppState) -> WebhookDelivery:
+    return WebhookDelivery(app.jobs.store, app.clock, allowed_hosts=HERE, pool=InTurn())
+
+
+def deliver(app: AppState) -> None:
+    """What is due, as a worker that then leaves does."""
+    with LeasedWorker(app.jobs.store, [delivery_of(app)], name="c", clock=app.clock) as courier:
+        courier.poll()
 
 
 def ended(app: AppState, sdk: openai.OpenAI, *, by: str = "failed") -> str:
@@ -93,8 +101,8 @@ def ended(app: AppState, sdk: openai.OpenAI, *, by: str = "failed") -> str:
         sdk.fine_tuning.jobs.cancel(job_id)
     else:
         failed = JobFailed(at_s=app.clock.now_s(), lease=1, code="x", message="no")
-        app.jobs.logs.log(job_id).append(lambda _: failed)
-    state = app.jobs.logs.state(job_id)
+        app.jobs.log(job_id).append(lambda _: failed)
+    state = app.jobs.state(job_id)
     for _ in range(2):  # whoever died before he closed it does it again
         app.outbox.enqueue(
             job_id, f"fine_tuning.job.{state.status}", project=state.created.project, ended_s=state.ended_s
@@ -107,10 +115,10 @@ def test_a_jobs_end_is_told_signed_once_to_who_wants_it(app, sdk, receiver, by) 
     created_ids = sdk.webhooks.create(name="mine", url=receiver.url, event_types=TYPES)
     sdk.webhooks.create(name="other", url=receiver.url, event_types=["fine_tuning.job.succeeded"])
     job_id = ended(app, sdk, by=by)
-    courier = courier_of(app)
+    courier = delivery_of(app)
     assert courier.has_something_due()
     for _ in range(3):
-        courier.poll(InTurn())
+        deliver(app)
     ((path, headers, body),) = receiver.got
     event = sdk.webhooks.unwrap(body, headers, secret=created_ids.signing_secret)
     assert (path, event.type, event.data.id) == ("/hook?a=1", f"fine_tuning.job.{by}", job_id)
@@ -126,11 +134,11 @@ def test_a_jobs_end_is_told_signed_once_to_who_wants_it(app, sdk, receiver, by) 
 def test_what_is_not_taken_is_sent_again_under_one_id_for_three_days(app, sdk, receiver) -> None:
     sdk.webhooks.create(name="mine", url=receiver.url, event_types=TYPES)
     ended(app, sdk)
-    courier, began_s, sent_s = courier_of(app), app.clock.now_s(), []
+    began_s, sent_s = app.clock.now_s(), []
     receiver.statuses = [500, 302, 410, *[503] * 1000]
     while app.clock.now_s() < began_s + RETRY_PERIOD_S + 86_400:
         num_sent = len(receiver.got)
-        courier.poll(InTurn())
+        deliver(app)
         if len(receiver.got) > num_sent:
             sent_s.append(app.clock.now_s() - began_s)
         app.clock.sleep_s(5.0 if app.clock.now_s() < began_s + 600 else 1800.0)
@@ -139,16 +147,16 @@ def test_what_is_not_taken_is_sent_again_under_one_id_for_three_days(app, sdk, r
     assert sent_s[:4] == [0.0, 5.0, 25.0, 105.0]
     assert RETRY_PERIOD_S - 7 * 3600 < sent_s[-1] <= RETRY_PERIOD_S
     assert 10 < len(sent_s) < 30
-    assert not [*app.jobs.logs.store.list("open/message/")]
+    assert not [*app.jobs.store.list("open/message/")]
 
 
 def test_a_message_that_is_delivered_after_a_restart_of_the_courier_has_its_id(app, sdk, receiver) -> None:
     created_ids = sdk.webhooks.create(name="mine", url=receiver.url, event_types=TYPES)
     ended(app, sdk)
     receiver.statuses = [500]
-    courier_of(app).poll(InTurn())
+    deliver(app)
     app.clock.sleep_s(5.0)
-    courier_of(app).poll(InTurn())
+    deliver(app)
     first, second = receiver.got
     assert first[1]["webhook-id"] == second[1]["webhook-id"]
     assert first[1]["webhook-timestamp"] != second[1]["webhook-timestamp"]
@@ -158,10 +166,11 @@ def test_a_message_that_is_delivered_after_a_restart_of_the_courier_has_its_id(a
 def test_a_courier_that_dies_before_its_entry_sends_again(app, sdk, receiver) -> None:
     sdk.webhooks.create(name="mine", url=receiver.url, event_types=TYPES)
     ended(app, sdk)
-    courier = courier_of(app)
+    courier = delivery_of(app)
     (message,) = courier._outbox.due()
-    courier._deliver(message)  # and no further
-    courier_of(app).poll(InTurn())
+    courier._outbox.record_attempt = lambda *_, **__: None  # it dies before
+    courier._deliver(message)
+    deliver(app)
     assert len(receiver.got) == 2 and len({headers["webhook-id"] for _, headers, _ in receiver.got}) == 1
 
 
@@ -169,13 +178,13 @@ def test_a_new_secret_signs_and_the_old_one_for_a_day_where_it_is_kept(app, sdk,
     created_ids = sdk.webhooks.create(name="mine", url=receiver.url, event_types=TYPES)
     retained = sdk.webhooks.rotate_secret(created_ids.id, keep_old_secret_active_for_24_hours=True)
     ended(app, sdk)
-    courier_of(app).poll(InTurn())
+    deliver(app)
     _, headers, body = receiver.got[-1]
     for secret in (created_ids.signing_secret, retained.signing_secret):
         assert sdk.webhooks.unwrap(body, headers, secret=secret)
     last = sdk.webhooks.rotate_secret(created_ids.id)
     ended(app, sdk)
-    courier_of(app).poll(InTurn())
+    deliver(app)
     _, headers, body = receiver.got[-1]
     assert sdk.webhooks.unwrap(body, headers, secret=last.signing_secret)
     for secret in (created_ids.signing_secret, retained.signing_secret):
@@ -196,9 +205,9 @@ def test_webhooks_are_listed_changed_tried_and_deleted(app, sdk, receiver) -> No
     assert sdk.webhooks.unwrap(receiver.got[0][2], receiver.got[0][1], secret=created_ids.signing_secret)
     ended(app, sdk)
     assert sdk.webhooks.delete(created_ids.id).deleted
-    courier_of(app).poll(InTurn())
+    deliver(app)
     assert len(receiver.got) == 1  # what was due to it is given up
-    assert not courier_of(app).has_something_due()
+    assert not delivery_of(app).has_something_due()
     with pytest.raises(openai.NotFoundError):
         sdk.webhooks.retrieve(created_ids.id)
 
@@ -211,7 +220,7 @@ def test_a_lost_answers_secret_is_replaced(app, receiver) -> None:
     )
     assert first.id == second.id and first.signing_secret != second.signing_secret
     ended(app, sdk)
-    courier_of(app).poll(InTurn())
+    deliver(app)
     assert sdk.webhooks.unwrap(receiver.got[0][2], receiver.got[0][1], secret=second.signing_secret)
     with pytest.raises(openai.InvalidWebhookSignatureError):
         sdk.webhooks.unwrap(receiver.got[0][2], receiver.got[0][1], secret=first.signing_secret)
@@ -307,15 +316,19 @@ def test_who_never_answers_is_cut_off(monkeypatch) -> None:
         assert outcomes == ["cut"]
 
 
-def test_couriers_take_turns_by_a_lease(app, sdk, receiver, monkeypatch) -> None:
+def test_couriers_take_turns_by_a_lease(app, sdk, receiver) -> None:
     from assay.base.clock import SystemClock
 
-    monkeypatch.setattr("assay.serving.webhooks.delivery.LOOK_S", 0.02)
     sdk.webhooks.create(name="mine", url=receiver.url, event_types=TYPES)
     ended(app, sdk)
-    store, over = app.jobs.logs.store, threading.Event()
-    couriers = [WebhookDelivery(store, SystemClock(), name=f"c{n}", allowed_hosts=HERE) for n in range(3)]
-    threads = [threading.Thread(target=courier.run, args=(over, print)) for courier in couriers]
+    store, over = app.jobs.store, threading.Event()
+    deliveries = [WebhookDelivery(store, SystemClock(), allowed_hosts=HERE) for _ in range(3)]
+    couriers = [
+        LeasedWorker(store, [delivery], name=f"c{n}", clock=SystemClock()) for n, delivery in enumerate(deliveries)
+    ]
+    threads = [
+        threading.Thread(target=courier.run, args=(over, 0.02), kwargs={"of": "webhooks"}) for courier in couriers
+    ]
     for thread in threads:
         thread.start()
     deadline_s = time.monotonic() + 20

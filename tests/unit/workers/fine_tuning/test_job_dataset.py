@@ -170,7 +170,7 @@ def test_a_file_that_rotted_since_its_upload_fails_the_job_by_name(files, talker
     def put_damaged(files: FileRepository, data: bytes) -> str:
         ids.append(own_put(files, data))
         if (param == "training_file") == (len(ids) == 1):
-            store = files.logs.store
+            store = files.store
             store.put(f"bytes/{files.find(ids[-1], 'p').content}", data.replace(b"return", b"yields", 1))
         return ids[-1]
 

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from fastapi import Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from assay.serving.api_error import ApiError
+from assay.serving.openai.bodies import StrictBody
 from assay.serving.openai.openapi import declared_query
 
 LONGEST_LIFE_S = 10 * 365 * 86_400
@@ -14,19 +15,13 @@ _Title = Annotated[str, Field(min_length=1, max_length=255)]
 _LifeSeconds = Annotated[int, Field(gt=0, le=LONGEST_LIFE_S)]
 
 
-class AdminBody(BaseModel):
-    """Base class that rejects unknown parameters."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class ProjectBody(AdminBody):
+class ProjectBody(StrictBody):
     """`projects.create`, `projects.update`."""
 
     name: _Title
 
 
-class AccountBody(AdminBody):
+class AccountBody(StrictBody):
     """`service_accounts.create`."""
 
     name: _Title
@@ -34,14 +29,14 @@ class AccountBody(AdminBody):
     expires_in_seconds: _LifeSeconds | None = None
 
 
-class AdminKeyBody(AdminBody):
+class AdminKeyBody(StrictBody):
     """`admin_api_keys.create`."""
 
     name: _Title
     expires_in_seconds: _LifeSeconds | None = None
 
 
-class SpendLimitBody(AdminBody):
+class SpendLimitBody(StrictBody):
     """`spend_limit.update`. Amounts are hundredths of a device-hour."""
 
     currency: Literal["device_hours"]
@@ -49,7 +44,7 @@ class SpendLimitBody(AdminBody):
     threshold_amount: int = Field(gt=0, le=10**12)
 
 
-class ModelPermissionsBody(AdminBody):
+class ModelPermissionsBody(StrictBody):
     """`model_permissions.update`."""
 
     mode: Literal["allow_list", "deny_list"]

@@ -3,22 +3,20 @@
 from typing import Any
 
 from fastapi import APIRouter, Request
-from starlette.concurrency import run_in_threadpool
 
 from assay.records.project import ModelPermissionsSet
 from assay.serving.admin.projects import ProjectState
 from assay.serving.api_error import ApiError, not_found
 from assay.serving.openai.admin.bodies import ModelPermissionsBody, SpendLimitBody
 from assay.serving.openai.admin.objects import limit_object
-from assay.serving.openai.app_state import AppState, key_id_of, query_of
-from assay.serving.openai.bodies import parsed, read_json
+from assay.serving.openai.app_state import QUERY_CHECKED, AppState, JsonBody, key_id_of
 from assay.serving.openai.openapi import declares
 from assay.serving.queue.limits import MonthOfProject
 
 
 def policy_routes(app: AppState) -> APIRouter:
     """Return the routes."""
-    router = APIRouter()
+    router = APIRouter(dependencies=QUERY_CHECKED)
     _add_limits(router, app)
     _add_models(router, app)
     return router
@@ -61,28 +59,21 @@ def _add_limits(router: APIRouter, app: AppState) -> None:
         return limit_object(month.limit_device_s / 3600, month.device_s)
 
     @router.get("/projects/{project_id}/spend_limit")
-    def retrieve_limit(request: Request, project_id: str) -> dict[str, Any]:
+    def retrieve_limit(project_id: str) -> dict[str, Any]:
         """Retrieve the monthly spend limit in device-hours."""
-        query_of(request)
         return shown(month_of(project_id))
 
     @router.post("/projects/{project_id}/spend_limit", openapi_extra=declares(body=SpendLimitBody))
-    async def update_limit(request: Request, project_id: str) -> dict[str, Any]:
+    def update_limit(request: Request, project_id: str, body: JsonBody) -> dict[str, Any]:
         """Set the monthly spend limit."""
-        query_of(request)
-        body, by = parsed(SpendLimitBody, await read_json(request)), key_id_of(request)
-
-        def limited() -> dict[str, Any]:
-            active_project(app, project_id)
-            app.projects.limit(project_id, body.threshold_amount / 100, by=by)
-            return shown(month_of(project_id))
-
-        return await run_in_threadpool(limited)
+        limit = body.parsed(SpendLimitBody)
+        active_project(app, project_id)
+        app.projects.limit(project_id, limit.threshold_amount / 100, by=key_id_of(request))
+        return shown(month_of(project_id))
 
     @router.delete("/projects/{project_id}/spend_limit")
     def delete_limit(request: Request, project_id: str) -> dict[str, Any]:
         """Remove the spend limit."""
-        query_of(request)
         month_of(project_id)
         app.projects.limit(project_id, None, by=key_id_of(request))
         return {"object": "project.spend_limit.deleted", "deleted": True}
@@ -90,33 +81,26 @@ def _add_limits(router: APIRouter, app: AppState) -> None:
 
 def _add_models(router: APIRouter, app: AppState) -> None:
     @router.get("/projects/{project_id}/model_permissions")
-    def retrieve_models(request: Request, project_id: str) -> dict[str, Any]:
+    def retrieve_models(project_id: str) -> dict[str, Any]:
         """Retrieve the models that the project may use; 404 if it may use all."""
-        query_of(request)
         models = found_project(app, project_id).models
         if models is None:
             raise not_found("model permissions of project", project_id, param="project_id")
         return _models_shape(models)
 
     @router.post("/projects/{project_id}/model_permissions", openapi_extra=declares(body=ModelPermissionsBody))
-    async def update_models(request: Request, project_id: str) -> dict[str, Any]:
+    def update_models(request: Request, project_id: str, body: JsonBody) -> dict[str, Any]:
         """Allow only these models, or all but these."""
-        query_of(request)
-        body, by = parsed(ModelPermissionsBody, await read_json(request)), key_id_of(request)
-
-        def permitted() -> dict[str, Any]:
-            active_project(app, project_id)
-            ids = tuple(dict.fromkeys(body.model_ids))
-            state = app.projects.permit(project_id, body.mode, ids, by=by)
-            assert state.models is not None
-            return _models_shape(state.models)
-
-        return await run_in_threadpool(permitted)
+        models = body.parsed(ModelPermissionsBody)
+        active_project(app, project_id)
+        ids = tuple(dict.fromkeys(models.model_ids))
+        state = app.projects.permit(project_id, models.mode, ids, by=key_id_of(request))
+        assert state.models is not None
+        return _models_shape(state.models)
 
     @router.delete("/projects/{project_id}/model_permissions")
     def delete_models(request: Request, project_id: str) -> dict[str, Any]:
         """Allow all models."""
-        query_of(request)
         if found_project(app, project_id).models is None:
             raise not_found("model permissions of project", project_id, param="project_id")
         app.projects.permit(project_id, None, (), by=key_id_of(request))

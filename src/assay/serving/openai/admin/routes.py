@@ -5,14 +5,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request
-from starlette.concurrency import run_in_threadpool
 
 from assay.records.service_account import ServiceAccountCreated
 from assay.serving.admin.accounts import AccountState
 from assay.serving.admin.audit import AuditLine, audit_lines
-from assay.serving.admin.projects import ProjectState
 from assay.serving.api_error import ApiError, not_found
-from assay.serving.idempotency_keys import REMEMBERED_S, IdempotentRequest
+from assay.serving.idempotency_keys import REMEMBERED_S, Retry
 from assay.serving.ids import new_id
 from assay.serving.keys import KeyState
 from assay.serving.openai.admin.bodies import AccountBody, AdminKeyBody, ProjectBody, listed_query
@@ -26,21 +24,21 @@ from assay.serving.openai.admin.objects import (
     project_object,
 )
 from assay.serving.openai.admin.policy_routes import active_project, found_project, nowhere, policy_routes
-from assay.serving.openai.app_state import AppState, connected_request, key_id_of, query_of
-from assay.serving.openai.bodies import NoBody, parsed, read_json, request_sha256
+from assay.serving.openai.app_state import QUERY_CHECKED, AppState, JsonBody, connected_retry, key_id_of
+from assay.serving.openai.bodies import NoBody, parsed, request_sha256
 from assay.serving.openai.openapi import declares
 from assay.serving.openai.pages import page_of
-
-PAGE, MAX_PAGE = 20, 100
 
 
 def admin_routes(app: AppState) -> APIRouter:
     """Return the routes."""
     router = APIRouter(prefix="/organization", tags=["admin"])
-    _add_projects(router, app)
-    _add_accounts(router, app)
-    _add_keys(router, app)
-    _add_admin_keys(router, app)
+    checked = APIRouter(dependencies=QUERY_CHECKED)
+    _add_projects(checked, app)
+    _add_accounts(checked, app)
+    _add_keys(checked, app)
+    _add_admin_keys(checked, app)
+    router.include_router(checked)
     _add_audit(router, app)
     router.include_router(policy_routes(app))
     router.include_router(cost_routes(app))
@@ -49,17 +47,14 @@ def admin_routes(app: AppState) -> APIRouter:
 
 def _add_projects(router: APIRouter, app: AppState) -> None:
     @router.post("/projects", openapi_extra=declares(body=ProjectBody))
-    async def create(request: Request) -> dict[str, Any]:
+    def create(request: Request, body: JsonBody) -> dict[str, Any]:
         """Create a project."""
-        query_of(request)
-        body = parsed(ProjectBody, await read_json(request))
-        by = key_id_of(request)
-        return project_object(await run_in_threadpool(lambda: app.projects.create(body.name, by=by)))
+        return project_object(app.projects.create(body.parsed(ProjectBody).name, by=key_id_of(request)))
 
     @router.get("/projects", openapi_extra=declares("after", "limit", "include_archived"))
     def list_projects(request: Request) -> dict[str, Any]:
         """List projects; archived ones only with `include_archived`."""
-        query = query_of(request)
+        query = request.query_params
         with_archived = query.get("include_archived", "false") == "true"
 
         def shown(project: str) -> dict[str, Any] | None:
@@ -67,76 +62,59 @@ def _add_projects(router: APIRouter, app: AppState) -> None:
             is_shown = state is not None and (with_archived or state.archived is None)
             return project_object(state) if is_shown and state is not None else None
 
-        return page_of(app.projects.ids(), shown, query, limit=PAGE, max_limit=MAX_PAGE)
+        return page_of(app.projects.ids(), shown, query)
 
     @router.get("/projects/{project_id}")
-    def retrieve(request: Request, project_id: str) -> dict[str, Any]:
+    def retrieve(project_id: str) -> dict[str, Any]:
         """Retrieve a project."""
-        query_of(request)
         return project_object(found_project(app, project_id))
 
     @router.post("/projects/{project_id}", openapi_extra=declares(body=ProjectBody))
-    async def update(request: Request, project_id: str) -> dict[str, Any]:
+    def update(request: Request, project_id: str, body: JsonBody) -> dict[str, Any]:
         """Rename a project."""
-        query_of(request)
-        body, by = parsed(ProjectBody, await read_json(request)), key_id_of(request)
-
-        def renamed() -> ProjectState:
-            active_project(app, project_id)
-            return app.projects.rename(project_id, body.name, by=by)
-
-        return project_object(await run_in_threadpool(renamed))
+        name = body.parsed(ProjectBody).name
+        active_project(app, project_id)
+        return project_object(app.projects.rename(project_id, name, by=key_id_of(request)))
 
     @router.post("/projects/{project_id}/archive", openapi_extra=declares(body=NoBody))
-    async def archive(request: Request, project_id: str) -> dict[str, Any]:
+    def archive(request: Request, project_id: str, body: JsonBody) -> dict[str, Any]:
         """Archive a project and revoke its keys."""
-        query_of(request)
-        parsed(NoBody, await read_json(request))
+        body.parsed(NoBody)
         by = key_id_of(request)
-
-        def archived() -> ProjectState:
-            found_project(app, project_id)
-            state = app.projects.archive(project_id, by=by)
-            _revoke(app, [key for key in app.keys.all() if key.created.project == project_id], by)
-            return state
-
-        return project_object(await run_in_threadpool(archived))
+        found_project(app, project_id)
+        state = app.projects.archive(project_id, by=by)
+        _revoke(app, [key for key in app.keys.all() if key.created.project == project_id], by)
+        return project_object(state)
 
 
 def _add_accounts(router: APIRouter, app: AppState) -> None:
     @router.post("/projects/{project_id}/service_accounts", openapi_extra=declares(body=AccountBody))
-    async def create_account(request: Request, project_id: str) -> dict[str, Any]:
+    def create_account(request: Request, project_id: str, body: JsonBody) -> dict[str, Any]:
         """Create a service account and a key, which is shown once."""
-        query_of(request)
-        value, by = await read_json(request), key_id_of(request)
-        body = parsed(AccountBody, value)
-        create_request = await connected_request(
-            request, request_sha256(by, f"service_accounts.create {project_id}", value)
-        )
-        return await run_in_threadpool(_new_account, app, project_id, body, create_request, by)
+        value, by = body.json(), key_id_of(request)
+        account = parsed(AccountBody, value)
+        sha256 = request_sha256(by, f"service_accounts.create {project_id}", value)
+        return _new_account(app, project_id, account, sha256, connected_retry(request), by)
 
     @router.get("/projects/{project_id}/service_accounts", openapi_extra=declares("after", "limit"))
     def list_accounts(request: Request, project_id: str) -> dict[str, Any]:
         """List the service accounts of a project."""
-        query = query_of(request)
         found_project(app, project_id)
 
         def shown(account_id: str) -> dict[str, Any] | None:
             state = app.accounts.find(account_id, project_id)
             return None if state is None else account_object(state)
 
-        return page_of(app.accounts.logs.ids(), shown, query, limit=PAGE, max_limit=MAX_PAGE)
+        return page_of(app.accounts.ids(), shown, request.query_params)
 
     @router.get("/projects/{project_id}/service_accounts/{account_id}")
-    def retrieve_account(request: Request, project_id: str, account_id: str) -> dict[str, Any]:
+    def retrieve_account(project_id: str, account_id: str) -> dict[str, Any]:
         """Retrieve a service account."""
-        query_of(request)
         return account_object(_account(app, project_id, account_id))
 
     @router.delete("/projects/{project_id}/service_accounts/{account_id}")
     def delete_account(request: Request, project_id: str, account_id: str) -> dict[str, Any]:
         """Delete a service account and revoke its keys."""
-        query_of(request)
         _account(app, project_id, account_id)
         by = key_id_of(request)
         app.accounts.delete(account_id, by=by)
@@ -153,7 +131,7 @@ def _add_keys(router: APIRouter, app: AppState) -> None:
     @router.get("/projects/{project_id}/api_keys", openapi_extra=declares("after", "limit", "owner_project_access"))
     def list_keys(request: Request, project_id: str) -> dict[str, Any]:
         """List the valid keys of a project."""
-        query = query_of(request)
+        query = request.query_params
         access = query.get("owner_project_access", "active")
         if access not in ("active", "inactive"):
             raise ApiError(
@@ -163,49 +141,43 @@ def _add_keys(router: APIRouter, app: AppState) -> None:
             )
         found_project(app, project_id)
         keys = {key.created.key_id: key for key in _open_keys(app, project_id) if access == "active"}
-        return page_of(keys, lambda key_id: shown(keys[key_id]), query, limit=PAGE, max_limit=MAX_PAGE)
+        return page_of(keys, lambda key_id: shown(keys[key_id]), query)
 
     @router.get("/projects/{project_id}/api_keys/{key_id}")
-    def retrieve_key(request: Request, project_id: str, key_id: str) -> dict[str, Any]:
+    def retrieve_key(project_id: str, key_id: str) -> dict[str, Any]:
         """Retrieve a key, without its secret."""
-        query_of(request)
         return shown(_key(app, project_id, key_id))
 
     @router.delete("/projects/{project_id}/api_keys/{key_id}")
     def delete_key(request: Request, project_id: str, key_id: str) -> dict[str, Any]:
         """Revoke a key."""
-        query_of(request)
         _revoke(app, [_key(app, project_id, key_id)], key_id_of(request))
         return {"id": key_id, "object": "organization.project.api_key.deleted", "deleted": True}
 
 
 def _add_admin_keys(router: APIRouter, app: AppState) -> None:
     @router.post("/admin_api_keys", openapi_extra=declares(body=AdminKeyBody))
-    async def create_admin_key(request: Request) -> dict[str, Any]:
+    def create_admin_key(request: Request, body: JsonBody) -> dict[str, Any]:
         """Create an admin key, which is shown once."""
-        query_of(request)
-        value, by = await read_json(request), key_id_of(request)
-        body = parsed(AdminKeyBody, value)
-        create_request = await connected_request(request, request_sha256(by, "admin_api_keys.create", value))
-        return await run_in_threadpool(_new_admin_key, app, body, create_request, by)
+        value, by = body.json(), key_id_of(request)
+        key = parsed(AdminKeyBody, value)
+        sha256 = request_sha256(by, "admin_api_keys.create", value)
+        return _new_admin_key(app, key, sha256, connected_retry(request), by)
 
     @router.get("/admin_api_keys", openapi_extra=declares("after", "limit", "order"))
     def list_admin_keys(request: Request) -> dict[str, Any]:
         """List the valid admin keys."""
-        query = query_of(request)
         keys = {key.created.key_id: key for key in _open_keys(app, None)}
-        return page_of(keys, lambda key_id: admin_key_object(keys[key_id]), query, limit=PAGE, max_limit=MAX_PAGE)
+        return page_of(keys, lambda key_id: admin_key_object(keys[key_id]), request.query_params)
 
     @router.get("/admin_api_keys/{key_id}")
-    def retrieve_admin_key(request: Request, key_id: str) -> dict[str, Any]:
+    def retrieve_admin_key(key_id: str) -> dict[str, Any]:
         """Retrieve an admin key, without its secret."""
-        query_of(request)
         return admin_key_object(_key(app, None, key_id))
 
     @router.delete("/admin_api_keys/{key_id}")
     def delete_admin_key(request: Request, key_id: str) -> dict[str, Any]:
         """Revoke an admin key."""
-        query_of(request)
         _revoke(app, [_key(app, None, key_id)], key_id_of(request))
         return {"id": key_id, "object": "organization.admin_api_key.deleted", "deleted": True}
 
@@ -233,9 +205,7 @@ def _add_audit(router: APIRouter, app: AppState) -> None:
             if _matches(line, query)
         }
         single = {name: query[name][0] for name in ("after", "limit") if name in query}
-        return page_of(
-            lines, lambda line_id: audit_object(lines[line_id], names), single, limit=PAGE, max_limit=MAX_PAGE
-        )
+        return page_of(lines, lambda line_id: audit_object(lines[line_id], names), single)
 
 
 def _matches(line: AuditLine, query: Mapping[str, list[str]]) -> bool:
@@ -258,10 +228,7 @@ def _matches(line: AuditLine, query: Mapping[str, list[str]]) -> bool:
 
 def _account(app: AppState, project_id: str, account_id: str) -> AccountState:
     found_project(app, project_id)
-    state = app.accounts.find(account_id, project_id)
-    if state is None:
-        raise not_found("service account", account_id, param="service_account_id")
-    return state
+    return app.accounts.found(account_id, project_id)
 
 
 def _key(app: AppState, project_id: str | None, key_id: str) -> KeyState:
@@ -294,7 +261,7 @@ def _revoke(app: AppState, keys: list[KeyState], by: str) -> None:
 
 
 def _new_account(
-    app: AppState, project_id: str, body: AccountBody, request: IdempotentRequest, by: str
+    app: AppState, project_id: str, body: AccountBody, sha256: str, retry: Retry, by: str
 ) -> dict[str, Any]:
     """Create an account and a key. A retry gets the account of the first request with a new key, because the
     first key was never shown; it is revoked."""
@@ -306,22 +273,16 @@ def _new_account(
             code="invalid_value",
         )
     now_s = app.clock.now_s()
-
-    def make(account_id: str) -> AccountState:
-        return app.accounts.put(
-            ServiceAccountCreated(
-                account_id=account_id,
-                project=project_id,
-                name=body.name,
-                has_role=not body.create_service_account_only,
-                at_s=now_s,
-                by=by,
-                request_sha256=request.sha256,
-            )
-        )
-
-    request = request._replace(project=project_id)
-    state = app.account_idempotency.create_once(request, new_id("svcacct", now_s), make)
+    created = ServiceAccountCreated(
+        account_id=new_id("svcacct", now_s),
+        project=project_id,
+        name=body.name,
+        has_role=not body.create_service_account_only,
+        at_s=now_s,
+        by=by,
+        request_sha256=sha256,
+    )
+    state = app.accounts.create_once(created, retry)
     if body.create_service_account_only:
         return new_account_object(state, None)
     _revoke(app, _keys_of(app, state.created.account_id), by)
@@ -336,14 +297,14 @@ def _new_account(
     return new_account_object(state, key)
 
 
-def _new_admin_key(app: AppState, body: AdminKeyBody, request: IdempotentRequest, by: str) -> dict[str, Any]:
+def _new_admin_key(app: AppState, body: AdminKeyBody, sha256: str, retry: Retry, by: str) -> dict[str, Any]:
     """Create a key. A retry revokes the key of the first request, because it was never shown."""
-    if request.retry_count:
+    if retry.number:
         since_s = app.clock.now_s() - REMEMBERED_S
         lost_keys = [
             open_key
             for open_key in _open_keys(app, None)
-            if open_key.created.request_sha256 == request.sha256 and open_key.created.at_s >= since_s
+            if open_key.created.request_sha256 == sha256 and open_key.created.at_s >= since_s
         ]
         _revoke(app, lost_keys[-1:], by)
     key = app.keys.make(
@@ -352,6 +313,6 @@ def _new_admin_key(app: AppState, body: AdminKeyBody, request: IdempotentRequest
         scopes=("admin",),
         lives_s=body.expires_in_seconds,
         by=by,
-        request_sha256=request.sha256,
+        request_sha256=sha256,
     )
     return {**admin_key_object(KeyState(key.created)), "value": key.secret}

@@ -2,21 +2,17 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from assay.serving.evals.data_source import EvalSource
-from assay.serving.openai.bodies import Metadata
+from assay.serving.openai.bodies import Metadata, StrictBody
 
 MAX_CRITERIA = 32
 _Title = Annotated[str, Field(min_length=1, max_length=255)]
 _Tags = Annotated[Metadata, Field(max_length=16)]
 
 
-class _EvalsBody(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class CustomConfigBody(_EvalsBody):
+class CustomConfigBody(StrictBody):
     """`data_source_config`: the item schema."""
 
     type: Literal["custom"]
@@ -24,7 +20,7 @@ class CustomConfigBody(_EvalsBody):
     include_sample_schema: bool = False
 
 
-class NewEvalBody(_EvalsBody):
+class NewEvalBody(StrictBody):
     """`evals.create`."""
 
     data_source_config: CustomConfigBody
@@ -33,14 +29,14 @@ class NewEvalBody(_EvalsBody):
     metadata: _Tags | None = None
 
 
-class ChangedEvalBody(_EvalsBody):
+class ChangedEvalBody(StrictBody):
     """`evals.update`."""
 
     name: _Title | None = None
     metadata: _Tags | None = None
 
 
-class EvalRunBody(_EvalsBody):
+class EvalRunBody(StrictBody):
     """`evals.runs.create`."""
 
     data_source: EvalSource

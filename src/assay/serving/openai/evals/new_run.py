@@ -5,7 +5,7 @@ from typing import Any
 from assay.records.eval_run import EvalCreated, EvalRunCreated
 from assay.serving.api_error import ApiError
 from assay.serving.evals.criteria import judges_of, read_criteria
-from assay.serving.evals.data_source import CompletionsSource, EvalSource, FileId
+from assay.serving.evals.data_source import CompletionsSource, FileId
 from assay.serving.ids import new_id
 from assay.serving.methods import SERVED_METHODS
 from assay.serving.openai.app_state import AppState
@@ -27,7 +27,9 @@ def run_created(app: AppState, of: EvalCreated, value: Any) -> EvalRunCreated:
             param="data_source.type",
             code="invalid_value",
         )
-    _check_file(app, of.project, source)
+    if isinstance(source.source, FileId):
+        param = "data_source.source.id"
+        app.files.usable(source.source.id, of.project, purpose=FILE_PURPOSE, param=param, users="eval runs")
     model = source.model if isinstance(source, CompletionsSource) else ""
     sources: dict[str, dict[str, Any]] = {}
     if model:
@@ -87,22 +89,3 @@ def _weights(app: AppState, project: str, model: str, param: str) -> dict[str, A
             code="model_cannot",
         )
     return found.source.model_dump(mode="json", exclude_none=True)
-
-
-def _check_file(app: AppState, project: str, source: EvalSource) -> None:
-    if not isinstance(source.source, FileId):
-        return
-    file = app.files.find(source.source.id, project)
-    if file is None:
-        raise ApiError(
-            f"There is no file {source.source.id!r:.120} in this project.",
-            param="data_source.source.id",
-            code="file_not_found",
-        )
-    if file.purpose != FILE_PURPOSE:
-        raise ApiError(
-            f"File {source.source.id} has purpose '{file.purpose}'; eval runs require purpose "
-            f"'{FILE_PURPOSE}'. Upload it again with this purpose.",
-            param="data_source.source.id",
-            code="invalid_file_purpose",
-        )

@@ -4,10 +4,8 @@
     index/KIND/PROJECT/.../INVERTED DIGITS    index marker, written before the first log entry
     open/KIND/ID                              work marker, also written before; deleted when the work is done
 
-Because markers come first, every resource is listed; a marker without a log is skipped. The index is only
-names, in
-the store's list order. A page reads the names and logs of its own resources; listing from the oldest costs a
-few
+Because markers come first, every resource is listed; a marker without a log is skipped. The index is only names, in
+the store's list order. A page reads the names and logs of its own resources; listing from the oldest costs a few
 extra list calls.
 
 States are cached. A cached read costs one check for a newer log entry.
@@ -15,15 +13,19 @@ States are cached. A cached read costs one check for a newer log entry.
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Self, TypeVar
 
+from assay.base.clock import Clock
+from assay.records.claimed import Claimed
+from assay.serving.api_error import not_found
 from assay.serving.ids import MOMENTS, IdKind, before_moment, id_of_index_key, index_folder, index_key, is_id, moment_of
-from assay.store.logs.entry import EntryT, LogRecord
+from assay.store.logs.entry import EntryT
 from assay.store.logs.entry_log import EntryLog, LogKind
 from assay.store.objects import ObjectStore
 
-StateT = TypeVar("StateT")
+CreatedT = TypeVar("CreatedT")
 MAX_LOGS, MAX_BYTES = 4096, 4 << 20
 """Cached logs, and bytes of their entries; the objects take about ten times as much memory."""
 EVICTION_CHECK_INTERVAL = 64
@@ -32,21 +34,109 @@ NOBODYS = "-"
 """Owner of resources without a project."""
 
 
-class LogRepository(Generic[EntryT, StateT]):
-    """The logs of one kind of resource."""
+@dataclass(frozen=True)
+class ResourceState(Generic[CreatedT]):
+    """State of a resource, folded from its log."""
 
-    def __init__(
-        self, store: ObjectStore, id_kind: IdKind, log_kind: LogKind[EntryT, StateT], *, tracks_open: bool
-    ) -> None:
-        """`tracks_open`: whether new resources get a work marker."""
+    created: CreatedT
+    claim: int = 0
+    """Highest retry count of its create request that was answered with this resource."""
+    is_deleted: bool = False
+
+    @classmethod
+    def begun(cls, created: CreatedT) -> Self:
+        """Return the state after the first log entry."""
+        return cls(created)
+
+    def after(self, entry: Any) -> Self:
+        """Return the state after a later log entry."""
+        if isinstance(entry, Claimed):
+            return replace(self, claim=max(self.claim, entry.retry_count))
+        return replace(self, **self.changes(entry))
+
+    def changes(self, entry: Any) -> Mapping[str, Any]:
+        """Return the fields that an entry other than `Claimed` changes."""
+        raise NotImplementedError
+
+
+StateT = TypeVar("StateT", bound=ResourceState[Any])
+
+
+def resource_log(
+    name: str,
+    classes: Mapping[str, type[EntryT]],
+    state_class: type[StateT],
+    light: Callable[[EntryT], EntryT] | None = None,
+) -> LogKind[EntryT, StateT]:
+    """Return the kind of log that folds to `state_class`. `name`: for messages. `classes`: by entry type."""
+
+    def fold(state: StateT | None, entry: EntryT) -> StateT:
+        if state is None:
+            return state_class.begun(entry)
+        assert entry.type != "created", f"a {name} begins once"
+        return state.after(entry)
+
+    return LogKind(name, classes, fold, light)
+
+
+class ResourceRepository(Generic[EntryT, StateT]):
+    """All resources of one kind. A subclass defines the kind."""
+
+    id_kind: IdKind
+    log_kind: LogKind[EntryT, StateT]
+    title: str
+    """The kind in messages."""
+    id_field: str
+    """Field of the first log entry that holds the id."""
+    param: str
+    """The request parameter that names a resource."""
+    tracks_open = False
+    """Whether new resources get a work marker."""
+    num_owners = 1
+
+    def __init__(self, store: ObjectStore, clock: Clock) -> None:
         self.store = store
-        self.id_kind = id_kind
-        self._log_kind = log_kind
-        self._is_worked_at = tracks_open
+        self._clock = clock
         self._logs: dict[str, EntryLog[EntryT, StateT]] = {}
         """Least recently used first."""
         self._num_lookups = 0
         self._lock = threading.Lock()
+
+    def put(self, created: EntryT) -> StateT:
+        """Create a resource; idempotent for the same id."""
+        resource_id: str = getattr(created, self.id_field)
+        for owner in self.owners(created):
+            self.store.put(index_key(owner, resource_id), b"")
+        if self.tracks_open:
+            self.open(resource_id)
+        state = self.log(resource_id).append(lambda now: created if now is None else None)
+        assert state is not None
+        return state
+
+    def owners(self, created: Any) -> tuple[str, ...]:
+        """Return the owners in whose lists a resource is. `created`: its first log entry."""
+        return (str(getattr(created, "project", NOBODYS)),)
+
+    def find(self, resource_id: str, project: str) -> StateT | None:
+        """Return the resource if it belongs to `project` and is not deleted."""
+        state = self.state(resource_id)
+        return state if state is not None and self._is_found(state, project) else None
+
+    def found(self, resource_id: str, project: str) -> StateT:
+        """Likewise; raise `ApiError` if there is none."""
+        state = self.find(resource_id, project)
+        if state is None:
+            raise not_found(self.title, resource_id, param=self.param)
+        return state
+
+    def _is_found(self, state: StateT, project: str) -> bool:
+        return state.created.project == project and not state.is_deleted
+
+    def change(self, resource_id: str, decide: Callable[[StateT], EntryT | None]) -> StateT:
+        """Append what `decide` returns for the state of an existing resource."""
+        state = self.log(resource_id).append(lambda now: None if now is None else decide(now))
+        assert state is not None, f"{resource_id} was found before"
+        return state
 
     def log(self, resource_id: str) -> EntryLog[EntryT, StateT]:
         """Return the log of a valid id."""
@@ -54,7 +144,7 @@ class LogRepository(Generic[EntryT, StateT]):
         with self._lock:
             log = self._logs.pop(resource_id, None)
             if log is None:
-                log = EntryLog(self.store, self._folder(resource_id), self._log_kind)
+                log = EntryLog(self.store, self._folder(resource_id), self.log_kind)
             self._logs[resource_id] = log
             self._num_lookups += 1
             if self._num_lookups % EVICTION_CHECK_INTERVAL == 0:
@@ -75,18 +165,8 @@ class LogRepository(Generic[EntryT, StateT]):
 
     def state_once(self, resource_id: str) -> StateT | None:
         """Return the state without caching it."""
-        log = EntryLog(self.store, self._folder(resource_id), self._log_kind)
+        log = EntryLog(self.store, self._folder(resource_id), self.log_kind)
         return log.state() if is_id(self.id_kind, resource_id) else None
-
-    def begin(self, resource_id: str, entry: EntryT, *besides: str) -> StateT:
-        """Write the first log entry; no-op if there is one. List it for its project and for `besides`."""
-        for owner in (_owner(entry), *besides):
-            self.store.put(index_key(owner, resource_id), b"")
-        if self._is_worked_at:
-            self.open(resource_id)
-        state = self.log(resource_id).append(lambda now: entry if now is None else None)
-        assert state is not None
-        return state
 
     def open(self, resource_id: str) -> None:
         """Write the work marker."""
@@ -100,26 +180,20 @@ class LogRepository(Generic[EntryT, StateT]):
     def is_open(self, resource_id: str) -> bool:
         return self.store.exists(self._open_key(resource_id))
 
-    def unlist(self, resource_id: str, *owners: str) -> None:
-        """Remove a resource from the lists of these owners."""
-        for owner in owners:
-            self.store.delete(index_key(owner, resource_id))
+    def unlist(self, state: StateT) -> None:
+        """Remove a resource from all lists."""
+        for owner in self.owners(state.created):
+            self.store.delete(index_key(owner, getattr(state.created, self.id_field)))
 
-    def restore_index(
-        self, owners: Callable[[StateT], Sequence[str]], yield_cpu: Callable[[], None], *, num_owners: int = 1
-    ) -> None:
-        """Restore missing index markers from the logs.
-
-        `owners`: the `num_owners` owners in whose lists a resource belongs, or none. `yield_cpu` is called
-        regularly.
-        """
+    def restore_index(self, yield_cpu: Callable[[], None]) -> None:
+        """Restore missing index markers from the logs. `yield_cpu` is called regularly."""
         named = Counter(self._recognised(item.key for item in self.store.list(f"index/{self.id_kind}/")))
         logged = dict.fromkeys(item.key.split("/")[1] for item in self.store.list(f"{self.id_kind}/"))
         for number, resource_id in enumerate(logged):
             if number % NAMES_AT_ONCE == 0:
                 yield_cpu()
-            if named[resource_id] < num_owners and (state := self.state_once(resource_id)) is not None:
-                for owner in owners(state):
+            if named[resource_id] < self.num_owners and (state := self.state_once(resource_id)) is not None:
+                for owner in () if state.is_deleted else self.owners(state.created):
                     self.store.put(index_key(owner, resource_id), b"")
 
     def is_empty(self) -> bool:
@@ -171,8 +245,7 @@ class LogRepository(Generic[EntryT, StateT]):
 class NamesBackwards:
     """An owner's index keys from last to first, although stores list from first to last.
 
-    A time window before the last known name is widened until it holds some names, and halved while it holds too
-    many
+    A time window before the last known name is widened until it holds some names, and halved while it holds too many
     for one list call. The cost grows with the logarithm of time, not with the number of names.
     """
 
@@ -222,7 +295,3 @@ class NamesBackwards:
         after = before_moment(self._id_kind, self._owner, start)
         listed = self._store.list(index_folder(self._id_kind, self._owner), after, limit)
         return sorted(item.key for item in listed if end is None or item.key < end)
-
-
-def _owner(entry: LogRecord) -> str:
-    return str(getattr(entry, "project", NOBODYS))
