@@ -166,7 +166,7 @@ def test_a_column_that_tells_the_label_is_named_before_anything_is_trained(
     assert run(*build, "--tokenizer", "new:400", "--out", tmp_path / "rows") == 0
     capfd.readouterr()
     assert run("train", "new", tmp_path / "rows", "--out", tmp_path / "recipe.yaml") == 0
-    output = "column 'late' alone tells the label of 100% of the rows"
+    output = "column 'late' alone predicts the label of 100% of the rows"
     assert output in capfd.readouterr().err
     check = ["train", tmp_path / "recipe.yaml", "--check", "--measure", 0]
     assert run(*check) == 0

@@ -241,8 +241,10 @@ def print_result(result: RunResult) -> None:
     if audit is not None:
         rows_text = f"{audit.rows_trained:,} of {audit.rows_expected:,} rows learned once"
         click.echo(f"audit           {audit.verdict}: {rows_text}")
+    from assay.reporting.views.warnings import warning_text  # here, for progress must start fast
+
     for warning in recorded_numbers(result.run, evaluation).warnings():
-        click.secho(f"warning         {warning.rule}: {warning.text}", fg="yellow")
+        click.secho(f"warning         {warning.rule}: {warning_text(warning)}", fg="yellow")
     if evaluation is not None:
         click.echo(f"weights         {evaluation.weights_digest[:16]}… at step {evaluation.step}")
     click.echo(f"next: assay runs show {run_id} · assay report {run_id} · assay runs audit {run_id}")

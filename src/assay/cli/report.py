@@ -85,7 +85,7 @@ def _report_live(home: "Home", out: Path | None, interval_s: float | None) -> No
         document = live_document(runs, now_s=clock.now_s())
         page = render_document(document, refresh_s=interval_s)
         written = write_page(page, out, default=home.folder / "live.html")
-        click.echo(f"{written}: {document.verdict.word}")
+        click.echo(f"{written}: {document.verdict.word if document.verdict else ''}")
         if interval_s is None:
             return
         clock.sleep_s(interval_s)

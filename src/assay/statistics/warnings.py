@@ -1,4 +1,4 @@
-"""Warnings about a run's model from its numbers: each rule is stated here, in words and as code.
+"""Warnings about a run's model from its numbers: each rule as code. `reporting.views.warnings` states it in words.
 
 An audit *proves* that each row was trained on once; that says nothing about whether the model is *good*. A run at a
 thousand times the right learning rate passes its audit as well as any. Both are therefore reported separately, and the
@@ -10,12 +10,11 @@ This module reads no ledger and no files; callers pass the numbers. docs/operati
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from assay.base.shapes import Float64, Int64
-from assay.base.units import percent_text
 from assay.records.evaluation import ACCURACY, LOG_LOSS, AnyEvaluation, ClassifierMetrics, ScoreMetrics
 
 if TYPE_CHECKING:  # the records of a dataset are a twentieth of what `assay runs show` would import
@@ -26,7 +25,6 @@ ENDS = 10
 MIN_STEPS_AT_END = 3
 """Two sets of this many equally distributed losses are fully separated less than one time in twenty."""
 DIVERGED_FACTOR = 2.0
-MAX_LISTED = 5
 LABEL_LEAK_SHARE, MIN_OTHERS = 0.02, 20
 """A column leaks the label if it mispredicts at most this share of the rows outside the most common class, given at
 least this many such rows."""
@@ -110,176 +108,15 @@ class StepSeries(NamedTuple):
         return StepSeries(self.steps[:end], self.values[:end])
 
 
-class Rule(NamedTuple):
-    """When a warning is given, and what to do about it."""
-
-    holds: str
-    hint: str
-    did: str = ""
-    """What such a run did, for a memo on several runs: `2 of 3 runs of baseline diverged`."""
-
-
-RULES: Mapping[str, Rule] = {
-    "diverged": Rule(
-        f"the last training loss or gradient is not finite, or the median of the last {ENDS} losses is above "
-        f"{DIVERGED_FACTOR:g} times that of the first {ENDS} and, without {ENDS // 4} outliers on each side, "
-        f"every last loss is above every first; with fewer than {2 * ENDS} steps, the two halves are compared "
-        f"({MIN_STEPS_AT_END} steps or more, no outliers)",
-        "lower `trainer.optimizer.learning_rate` or warm up longer; `assay runs replay RUN --step N --explain`",
-        "diverged",
-    ),
-    "spikes": Rule(
-        f"a step's loss is over {LOSS_TIMES:g} times and its gradient over {GRADIENT_TIMES:g} times the "
-        f"median of the {SPIKE_STEPS} steps before, both came down again, and the log ratios are over "
-        f"{SPIKE_GAP:g} times those of any other step; RL methods use only the gradient",
-        "`assay runs replay RUN --step N --bisect` names the rows",
-        "had steps that stand far out",
-    ),
-    "one score": Rule(
-        "every validation row has the same prediction: probability, class or number",
-        "check the loss, the learning rate and the labels: the model ignores its input",
-        "gave every row the same prediction",
-    ),
-    "worse than constant": Rule(
-        "the whole interval of the log-loss is above that of predicting the class shares; for numbers, R² is below 0",
-        "train longer or with a lower learning rate; check the meaning of the labels",
-        "did worse than a constant prediction would",
-    ),
-    "no better than chance": Rule(
-        "the interval of the AUC, or of the accuracy on pairs, is not wholly above 0.5",
-        "use more validation rows, or train longer or with a higher learning rate",
-        "may rank no better than chance",
-    ),
-    "reward hacking": Rule(
-        f"the training reward rose (by its intervals over {ENDS} steps), and the interval of the last "
-        "held-out reward is below that of an earlier evaluation",
-        "the policy exploits the grader: read its completions (`assay eval chat RUN`), fix the grader, and "
-        "continue from the better commit; leave out `method.validation_temperature`",
-        "earned more in training and less on held-out prompts",
-    ),
-    "completions collapsed": Rule(
-        f"completions within a group differ less than {SHRUNK:g} times as often as in the first {ENDS} steps, "
-        "and the reward did not rise",
-        "lower `trainer.optimizer.learning_rate`, or raise `method.kl`",
-        "came to one completion",
-    ),
-    "groups without variance": Rule(
-        f"in the last {ENDS} steps, {IDLE_SHARE:.0%} or more of the groups have equal rewards, and the reward "
-        "did not rise",
-        "choose prompts of medium difficulty; warm up by SFT until some completions earn a reward",
-        "had nothing to learn from",
-    ),
-    "completions grow": Rule(
-        f"completions are at least {GROWN:g} times as long as in the first {ENDS} steps, and held-out prompts "
-        "did not earn more",
-        "use a loss without length bias (`method.loss.type=dr_grpo`), `method.overlong`, or a grader that "
-        "does not reward length",
-        "wrote longer completions, no better ones",
-    ),
-    "completions truncated": Rule(
-        f"{TRUNCATED_SHARE:.0%} or more of the completions in the last {ENDS} steps were truncated at "
-        "`method.sampling.max_tokens`",
-        "raise it, or reward shorter completions (`method.overlong`)",
-        "had many completions cut",
-    ),
-    "far from the reference": Rule(
-        f"the divergence from the reference was above {FAR_NATS:g} nat per token in the last {ENDS} steps",
-        "raise `method.kl`, or lower `trainer.optimizer.learning_rate`",
-        "went far from the reference",
-    ),
-    "graders fail": Rule(
-        f"{FAILED_SHARE:.0%} or more of a run's completions have no reward because a grader failed",
-        "fix the grader: these completions leave their groups, and failures are seldom random",
-        "lost rewards to graders that fail",
-    ),
-    "sampler mismatch": Rule(
-        f"the sampler's and the policy's logprobs differ by more than {MISMATCH_NATS:g} nats on average in the "
-        f"first step, or later by {MISMATCH_TIMES:g} times as much as then",
-        "sampling used another temperature, other filters or stale weights: `assay runs replay RUN --step N` "
-        "samples the step again; continue from a commit before it",
-        "learned from completions that another model drew",
-    ),
-    "steps differ": Rule(
-        "the compared runs made different numbers of steps",
-        "compare at equal steps, or state that longer training is the change",
-    ),
-    "methods differ": Rule(
-        "the compared runs use two methods, so scores of one name mean two things",
-        "compare both on one suite (`evaluation.suite`, `assay eval run`)",
-    ),
-    "guardrail at zero": Rule(
-        "baseline and candidate score 0 on every item of a guardrail",
-        "choose items that the baseline can solve",
-    ),
-    "leaking rows": Rule(
-        f"at least {LEAK_SHARE:.0%} of the validation rows have the tokens of a training row",
-        "split by a key that keeps them together (`column: input_ids`), or set `data.split.drop_leaks`",
-        "were evaluated on rows that they had learned",
-    ),
-    "truncated rows": Rule(
-        f"at least {CUT_SHARE:.0%} of the rows were truncated; in adopted shards: are as long as the longest row",
-        "build the dataset with a larger `--max-tokens`",
-    ),
-    "uneven split": Rule(
-        f"a split by hash holds out a share that is more than {SPLIT_SLACK:.0%} off the requested one, "
-        "because groups that stay together are few or unequal",
-        "choose another `data.split.seed` or a column with more values",
-    ),
-    "label leakage": Rule(
-        f"a metadata column that the model reads is wrong on at most {LABEL_LEAK_SHARE:.0%} of the rows that "
-        f"the most common class gets wrong ({MIN_OTHERS} or more rows)",
-        "remove it from the recipe's columns, unless its value is known before the label",
-    ),
-    "underpowered look": Rule(
-        f"a declared look would end more than {MAX_LOST:.0%} of the candidates that are worth having (by "
-        "`rule.prior_sd`) without scaling them, and more than it would scale",
-        "remove it from `looks`, or give it more seeds",
-    ),
-    "underpowered campaign": Rule(
-        f"by its last look the campaign would scale less than {MIN_FOUND:.0%} of the candidates worth having",
-        "use more seeds or items: the warning says how many",
-    ),
-    "underpowered guardrail": Rule(
-        f"by the last look, harmless candidates would pass the guardrails less than {MIN_FOUND:.0%} of the "
-        "time; or a safety benchmark has too few items to bound its rate even without failures",
-        "use more items, more seeds or a wider margin: the warning says how many",
-    ),
-    "clusters differ": Rule(
-        "primary benchmarks use different rows and count them by different columns",
-        "give them one `cluster`; otherwise the interval of their mean may be too narrow",
-    ),
-    "outlier seed": Rule(
-        "one run of an arm is an outlier (by a test that errs in one memo of twenty; three seeds or more)",
-        "inspect that run before you trust the mean; a campaign of five seeds or more can declare "
-        "`rule.over_seeds: trimmed`",
-    ),
-    "underdispersed seeds": Rule(
-        "two seeds of an arm ended with equal weights; or the gains of three seeds or more scatter less than "
-        "their own items allow (a test that errs in one memo of a hundred)",
-        "find what the seeds share, e.g. a seed that nothing reads or a common initial commit",
-    ),
-    "several changes": Rule("a candidate's patch has more than one key", "make one candidate per key"),
-}
-
-
-def hint_text(rule: RuleName) -> str:
-    """Return what to do about it, as a sentence."""
-    hint = RULES[rule].hint.replace("`", "'")
-    return f"{hint[0].upper()}{hint[1:]}."
-
-
 class Warned(NamedTuple):
-    """A rule that holds for a run."""
+    """A rule that holds for a run, with its numbers. `reporting.views.warnings` has the sentences."""
 
     rule: RuleName
-    text: str
-    """A sentence with its numbers."""
+    values: Mapping[str, Any]
+    case: str = ""
+    """Which of the rule's sentences, if it has several."""
     steps: tuple[int, ...] = ()
     """The steps that it is about, if any."""
-
-    def with_hint(self) -> "Warned":
-        """Append what to do about it to the text."""
-        return self._replace(text=f"{self.text} {hint_text(self.rule)}")
 
 
 class ModelNumbers(NamedTuple):
@@ -304,16 +141,8 @@ class ModelNumbers(NamedTuple):
         if "gradient_norm" in self.metrics:
             series_by_name["gradient"] = self.metrics["gradient_norm"], GRADIENT_TIMES
         if found := spikes_of(list(series_by_name.values())):
-            named = [
-                f"step {step:,} ("
-                + ", ".join(
-                    f"{name} {of[0]:.3g}, before {of[1]:.3g}" for name, of in zip(series_by_name, seen, strict=True)
-                )
-                + ")"
-                for step, seen in list(found.items())[:MAX_LISTED]
-            ]
-            more = f" and {len(found) - MAX_LISTED:,} more" if len(found) > MAX_LISTED else ""
-            yield Warned("spikes", f"{', '.join(named)}{more}.", tuple(found))
+            spikes = {step: dict(zip(series_by_name, seen, strict=True)) for step, seen in found.items()}
+            yield Warned("spikes", {"spikes": spikes}, steps=tuple(found))
 
     def warnings_at(self, step: int) -> list[Warned]:
         """Return the warnings as of the commit of that step, without later numbers."""
@@ -322,7 +151,7 @@ class ModelNumbers(NamedTuple):
         known = {name: series for name, series in metrics.items() if len(series.steps)}
         found = warnings_of_model(self.losses.until(step).values, current[-1] if current else None, known)
         if not current and self.was_one_score(step):
-            found.append(Warned("one score", "all validation rows got the same prediction."))
+            found.append(Warned("one score", {}))
         return found
 
     def was_one_score(self, step: int) -> bool | None:
@@ -357,44 +186,23 @@ def warnings_of_pair(
 ) -> Iterator[Warned]:
     """Warn if two runs cannot be compared fairly; steps and methods are the baseline's, then the candidate's."""
     if steps[0] != steps[1]:
-        step_counts = f"{candidate} made {steps[1]:,} steps, {baseline} {steps[0]:,}"
-        yield Warned("steps differ", f"{step_counts}: the difference may be that of training longer.")
+        yield Warned("steps differ", {"candidate": candidate, "baseline": baseline, "steps": steps})
     if methods[0] != methods[1]:
-        of = f"{candidate} is of method '{methods[1]}', {baseline} of '{methods[0]}'"
-        yield Warned("methods differ", f"{of}: what has one name in both is not measured alike.")
-
-
-def warnings_of_guardrail(name: str, baseline: Scores, candidate: Scores) -> list[Warned]:
-    """Warn if a guardrail's scores are all zero."""
-    if baseline.any() or candidate.any():
-        return []
-    return [
-        Warned(
-            "guardrail at zero", f"{name} is 0 on every item for both sides: it cannot get worse, so it guards nothing."
-        )
-    ]
+        yield Warned("methods differ", {"candidate": candidate, "baseline": baseline, "methods": methods})
 
 
 def warnings_of_clusters(columns: Mapping[str, str | None]) -> list[Warned]:
     """Warn if benchmarks on different rows of one split use different cluster columns."""
     if len({*columns.values()}) < 2:
         return []
-    listed = ", ".join(f"{name} by {column or 'row'}" for name, column in columns.items())
-    text = f"{listed}: only the noise of rows that both contain counts as shared."
-    return [Warned("clusters differ", text)]
+    return [Warned("clusters differ", {"columns": columns})]
 
 
 def warnings_of_leaks(leaking: int, num_validation: int) -> list[Warned]:
     """Warn if validation rows were trained on."""
     if not num_validation or leaking / num_validation < LEAK_SHARE:
         return []
-    share = percent_text(leaking / num_validation)
-    return [
-        Warned(
-            "leaking rows",
-            f"{leaking:,} of {num_validation:,} validation rows ({share}) are in the training rows, too.",
-        )
-    ]
+    return [Warned("leaking rows", {"leaking": leaking, "rows": num_validation, "share": leaking / num_validation})]
 
 
 def warnings_of_split(held_out: int, num_rows: int, *, target_share: float, num_dropped: int = 0) -> list[Warned]:
@@ -405,11 +213,8 @@ def warnings_of_split(held_out: int, num_rows: int, *, target_share: float, num_
     found = held_out / num_rows
     if abs(found / target_share - 1.0) <= SPLIT_SLACK:
         return []
-    left = percent_text((held_out - num_dropped) / num_rows)
-    scored = f" ({left} without copies of training rows)" if num_dropped else ""
-    target_text = f"{percent_text(target_share)} of the groups were requested."
-    text = f"{percent_text(found)} of the rows are held out{scored}, {target_text}"
-    return [Warned("uneven split", text)]
+    values = {"share": found, "left": (held_out - num_dropped) / num_rows, "target": target_share}
+    return [Warned("uneven split", values, "dropped" if num_dropped else "")]
 
 
 def warnings_of_column(column: str, *, num_correct: int, num_majority: int, num_rows: int) -> list[Warned]:
@@ -418,11 +223,8 @@ def warnings_of_column(column: str, *, num_correct: int, num_majority: int, num_
     others = num_rows - num_majority
     if others < MIN_OTHERS or num_rows - num_correct > LABEL_LEAK_SHARE * others:
         return []
-    text = (
-        f"column '{column}' alone tells the label of {percent_text(num_correct / num_rows)} of the rows, where "
-        f"the commonest class has {percent_text(num_majority / num_rows)}: is it known before the label is?"
-    )
-    return [Warned("label leakage", text)]
+    shares = {"share": num_correct / num_rows, "majority": num_majority / num_rows}
+    return [Warned("label leakage", {"column": column, **shares})]
 
 
 def warnings_of_cuts(lengths: "LengthProfile", *, num_rows: int, num_cut: int | None) -> list[Warned]:
@@ -434,19 +236,18 @@ def warnings_of_cuts(lengths: "LengthProfile", *, num_rows: int, num_cut: int | 
     longest = lengths.max
     if num_cut is not None:
         share = num_cut / max(num_rows, 1)
-        cut = f"{num_cut:,} of {num_rows:,} rows ({percent_text(share)}) were cut at {longest:,} tokens."
-        return [Warned("truncated rows", cut)] if share >= CUT_SHARE else []
+        values = {"cut": num_cut, "rows": num_rows, "share": share, "longest": longest}
+        return [Warned("truncated rows", values)] if share >= CUT_SHARE else []
     if not longest or lengths.p95 < longest or lengths.mean > 0.99 * longest:
         return []
-    piled_up = f"one row in {round(1 / CUT_SHARE)} or more has {longest:,} tokens, the most that any has"
-    return [Warned("truncated rows", f"{piled_up}: they were likely cut.")]
+    return [Warned("truncated rows", {"one_in": round(1 / CUT_SHARE), "longest": longest}, "not counted")]
 
 
 def _divergence(losses: Sequence[float] | Float64[np.ndarray, "step"]) -> Iterator[Warned]:
     if not len(losses):
         return
     if not math.isfinite(losses[-1]):
-        yield Warned("diverged", "the training loss or its gradient is not finite at the end.")
+        yield Warned("diverged", {}, "not finite")
         return
     ends = min(ENDS, len(losses) // 2)
     if ends < MIN_STEPS_AT_END:
@@ -455,7 +256,7 @@ def _divergence(losses: Sequence[float] | Float64[np.ndarray, "step"]) -> Iterat
     trimmed = ends // 4 if ends == ENDS else 0
     are_separated = np.sort(losses[:ends])[-1 - trimmed] < np.sort(losses[-ends:])[trimmed]
     if 0.0 < DIVERGED_FACTOR * first < last and are_separated:
-        yield Warned("diverged", f"the training loss began at {first:.4g} and ended at {last:.4g}.")
+        yield Warned("diverged", {"first": first, "last": last})
 
 
 def spikes_of(pairs: Sequence[tuple[StepSeries, float]]) -> dict[int, list[tuple[float, float]]]:
@@ -536,22 +337,19 @@ def _of_rollouts(metrics: Mapping[str, StepSeries]) -> Iterator[Warned]:
     rose = earned[1].low > earned[0].high
     first, last = ends("distinct")
     if last < SHRUNK * first and not rose:
-        yield Warned(
-            "completions collapsed",
-            f"{first:.0%} of a group's completions were distinct at first, {last:.0%} at the end.",
-        )
+        yield Warned("completions collapsed", {"first": first, "last": last})
     _, last = ends("zero_std")
     if last >= IDLE_SHARE and not rose:
-        yield Warned("groups without variance", f"in {last:.0%} of the groups every answer earned the same at the end.")
+        yield Warned("groups without variance", {"last": last})
     first, last = ends("length")
     if last >= GROWN * first and not _earns_more(metrics):
-        yield Warned("completions grow", f"completions had {first:.4g} tokens at first, {last:.4g} at the end.")
+        yield Warned("completions grow", {"first": first, "last": last})
     _, last = ends("truncated")
     if last >= TRUNCATED_SHARE:
-        yield Warned("completions truncated", f"{last:.0%} of the completions were truncated at the end.")
+        yield Warned("completions truncated", {"last": last})
     _, last = ends("kl")
     if last > FAR_NATS:
-        yield Warned("far from the reference", f"{last:.3g} nats per token at the end.")
+        yield Warned("far from the reference", {"last": last})
 
 
 def _held_out(metrics: Mapping[str, StepSeries]) -> list[tuple[int, _Interval]]:
@@ -586,12 +384,8 @@ def _reward_leaks(metrics: Mapping[str, StepSeries]) -> Iterator[Warned]:
         return
     was, earned = _interval(before), _interval(now)
     if earned.low > was.high:
-        yield Warned(
-            "reward hacking",
-            f"from step {best_step:,} to {last_step:,} the reward of training rose from {was.mean:.3f} to "
-            f"{earned.mean:.3f}, that of held-out prompts fell from {best.mean:.3f} to {last.mean:.3f} "
-            f"({last.low:.3f} to {last.high:.3f}).",
-        )
+        training, held_out = (was.mean, earned.mean), (best.mean, last.mean, last.low, last.high)
+        yield Warned("reward hacking", {"steps": (best_step, last_step), "training": training, "held_out": held_out})
 
 
 def _failing(metrics: Mapping[str, StepSeries]) -> Iterator[Warned]:
@@ -600,11 +394,10 @@ def _failing(metrics: Mapping[str, StepSeries]) -> Iterator[Warned]:
     if share >= FAILED_SHARE:
         kinds = {
             name.removeprefix(f"{FAILED}_"): float(series.values.mean())
-            for name, series in metrics.items()
+            for name, series in sorted(metrics.items())
             if name.startswith(f"{FAILED}_") and series.values.any()
         }
-        by_kind = ", ".join(f"{percent_text(part)} {kind}" for kind, part in sorted(kinds.items()))
-        yield Warned("graders fail", f"{percent_text(share)} of the completions have no reward: {by_kind}.")
+        yield Warned("graders fail", {"share": share, "kinds": kinds})
 
 
 def _sampler_mismatch(metrics: Mapping[str, StepSeries]) -> Iterator[Warned]:
@@ -617,16 +410,8 @@ def _sampler_mismatch(metrics: Mapping[str, StepSeries]) -> Iterator[Warned]:
     far = np.flatnonzero((gaps > most) | is_off_at_once)
     if not len(far):
         return
-    cause = (
-        "which suggests another sampling temperature, other filters, or another model"
-        if is_off_at_once
-        else "and in none before, which suggests that completions were sampled with stale weights"
-    )
-    yield Warned(
-        "sampler mismatch",
-        f"at step {int(steps[far[0]]):,} sampler and trainer were {gaps[far[0]]:.2g} nats a token apart, so in "
-        f"{len(far):,} of {len(steps):,} steps, {cause}.",
-    )
+    values = {"step": int(steps[far[0]]), "gap": float(gaps[far[0]]), "far": len(far), "steps": len(steps)}
+    yield Warned("sampler mismatch", values, "at once" if is_off_at_once else "")
 
 
 def _of_classifier(metrics: ClassifierMetrics) -> Iterator[Warned]:
@@ -637,18 +422,14 @@ def _of_classifier(metrics: ClassifierMetrics) -> Iterator[Warned]:
         and (metrics.auc is None or metrics.auc.value == 0.5)
     )
     if is_one_score:
-        yield Warned("one score", f"all {metrics.num_rows:,} validation rows got the probability {predictions[0]:.4g}.")
+        yield Warned("one score", {"rows": metrics.num_rows, "probability": predictions[0]}, "probability")
     share = metrics.num_positive / max(metrics.num_rows, 1)
     constant, low = _entropy(share, 1.0 - share), metrics.log_loss.low
     if low is not None and low > constant:
-        yield Warned(
-            "worse than constant",
-            f"its log-loss is {metrics.log_loss.value:.4f}; always saying these rows' share of "
-            f"positives has {constant:.4f}.",
-        )
+        yield Warned("worse than constant", {"loss": metrics.log_loss.value, "constant": constant}, "binary")
     low = None if metrics.auc is None else metrics.auc.low
     if not is_one_score and low is not None and low <= 0.5:
-        yield Warned("no better than chance", f"the interval of its AUC begins at {low:.4f}: a coin has 0.5.")
+        yield Warned("no better than chance", {"metric": "AUC", "low": low})
 
 
 def _of_scores(metrics: ScoreMetrics) -> Iterator[Warned]:
@@ -656,19 +437,14 @@ def _of_scores(metrics: ScoreMetrics) -> Iterator[Warned]:
     predicted_counts = np.array([class_.predicted_as for class_ in metrics.classes]).sum(axis=0)
     if len(metrics.classes) > 1 and np.count_nonzero(predicted_counts) == 1:
         name = metrics.classes[int(np.argmax(predicted_counts))].name
-        yield Warned("one score", f"all {metrics.num_rows:,} validation rows were taken for class '{name}'.")
+        yield Warned("one score", {"rows": metrics.num_rows, "class": name}, "class")
     loss = next((measured.estimate for measured in metrics.measured if measured.metric == LOG_LOSS), None)
     constant = _entropy(*(class_.num_rows / max(metrics.num_rows, 1) for class_ in metrics.classes))
     if metrics.classes and loss is not None and loss.low is not None and loss.low > constant:
-        yield Warned(
-            "worse than constant",
-            f"its log-loss is {loss.value:.4f}; always saying these rows' shares of the classes has {constant:.4f}.",
-        )
+        yield Warned("worse than constant", {"loss": loss.value, "constant": constant}, "classes")
     pairs = next((measured.estimate for measured in metrics.measured if measured.metric.name == ACCURACY.name), None)
     if not metrics.classes and pairs is not None and pairs.low is not None and pairs.low <= 0.5:
-        yield Warned(
-            "no better than chance", f"the interval of its accuracy begins at {pairs.low:.4f}: a coin has 0.5."
-        )
+        yield Warned("no better than chance", {"metric": "accuracy", "low": pairs.low})
     if (fit := metrics.fit) is None:
         return
     predictions = [bin_.mean_predicted for bin_ in fit.bins]
@@ -677,9 +453,9 @@ def _of_scores(metrics: ScoreMetrics) -> Iterator[Warned]:
         and fit.label_deviation > 0.0
         and max(predictions) - min(predictions) < SAME_NUMBER * fit.label_deviation
     ):
-        yield Warned("one score", f"all {metrics.num_rows:,} validation rows got the number {predictions[0]:.4g}.")
+        yield Warned("one score", {"rows": metrics.num_rows, "number": predictions[0]}, "number")
     if fit.r_squared is not None and fit.r_squared < 0.0:
-        yield Warned("worse than constant", f"its R² is {fit.r_squared:.3f}: the labels' mean would do better.")
+        yield Warned("worse than constant", {"r_squared": fit.r_squared}, "fit")
 
 
 def _entropy(*shares: float) -> float:

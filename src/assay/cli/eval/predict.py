@@ -96,10 +96,11 @@ def _predictor(model: str, tokenizer: Path | None) -> "Predictor":
     run = load_run(home, run_id)
     commit = find_commit(run, CommitLog(open_store(run.store_url)), step)
     from assay.reporting.terminal.terminal import warn_of_model
+    from assay.reporting.views.warnings import warning_text
     from assay.workflows.export.export_warnings import warnings_of_commit
     from assay.workflows.export.predict import run_predictor
 
     predictor = run_predictor(run, commit, tokenizer=tokenizer)
     warned = warnings_of_commit(run, commit)
-    warn_of_model([warning.rule for warning in warned], [warning.text for warning in warned])
+    warn_of_model([warning.rule for warning in warned], map(warning_text, warned))
     return predictor

@@ -410,6 +410,7 @@ def _print_check(
     from assay.base.config import parse_override, read_config_file
     from assay.cli.train.check import check_lines, check_view
     from assay.reporting.terminal.data import order_lines
+    from assay.reporting.views.warnings import warning_text
     from assay.workflows.calibration import calibrate
     from assay.workflows.data_warnings import data_warnings
     from assay.workflows.preview import preview
@@ -419,7 +420,7 @@ def _print_check(
     recipe, dataset = check_recipe(loaded)
     changed = [parse_override(text)[0] for text in overrides]
     preview_result = preview(recipe, dataset, world_size=workers, changed=changed)
-    print_warning = [warning.with_hint().text for warning in data_warnings(recipe, dataset)]
+    print_warning = [warning_text(warning, with_hint=True) for warning in data_warnings(recipe, dataset)]
     preview_result = preview_result._replace(warnings=(*print_warning, *preview_result.warnings))
     measured = None
     if seconds:

@@ -39,11 +39,12 @@ def new(
     """
     from assay.reporting.documents.render import write_file
     from assay.reporting.terminal.terminal import print_file
+    from assay.reporting.views.warnings import warning_text
     from assay.workflows.new_recipe import new_recipe
 
     found = new_recipe(dataset, name=name, model=model, epochs=epochs, method=method)
     for warning in found.warnings:
-        click.echo(f"warning: {warning.with_hint().text}", err=True)
+        click.echo(f"warning: {warning_text(warning, with_hint=True)}", err=True)
     if out is None:
         print_file(found.text)
         return

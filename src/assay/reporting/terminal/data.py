@@ -21,6 +21,7 @@ from assay.records.dataset import BoundaryTokens, BuildSummary, ColumnProfile, D
 from assay.records.dataset_diff import ChangedShard, DatasetDiff, Shift
 from assay.reporting.terminal.terminal import name, number, stdout, table_of
 from assay.reporting.views.dataset_split import SplitView
+from assay.reporting.views.warnings import warning_text
 from assay.statistics.warnings import Warned, warnings_of_cuts, warnings_of_leaks, warnings_of_split
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def print_manifest(manifest: DatasetManifest, folder: Path) -> None:
     _print_lengths(console, manifest.lengths)
     console.print(f"largest token id {manifest.max_token_id:,}\n")
     for warning in _warnings_of_cuts(manifest):
-        console.print(f"[yellow]warning: {escape(warning.with_hint().text)}[/]\n")
+        console.print(f"[yellow]warning: {escape(warning_text(warning, with_hint=True))}[/]\n")
     group = manifest.build.group if manifest.build is not None else ""
     console.print(_column_table(manifest.column_profiles, manifest.num_rows, group))
 
@@ -343,7 +344,7 @@ def print_split(dataset: Path, found: SplitView, build: BuildSummary | None) -> 
         )
     if (fraction := found.split.get("validation_fraction")) is not None:
         for warning in warnings_of_split(held_out, total, target_share=fraction, num_dropped=found.num_dropped):
-            print(f"warning     {warning.with_hint().text}")
+            print(f"warning     {warning_text(warning, with_hint=True)}")
     if (leak := found.leak) is not None:
         examples = f", e.g. rows {', '.join(map(str, leak.examples))}" if leak.examples else ""
         print(
@@ -351,7 +352,7 @@ def print_split(dataset: Path, found: SplitView, build: BuildSummary | None) -> 
             f"of a training row{examples}"
         )
         for warning in warnings_of_leaks(leak.num_rows, leak.num_validation_rows):
-            print(f"warning     {warning.text}")
+            print(f"warning     {warning_text(warning)}")
         if leak.num_rows:
             print(
                 "            --drop-leaks leaves them out of validation; --by input_ids keeps copies of a text "

@@ -8,7 +8,7 @@ from typing import Any
 from assay.base.config import dotted_leaves
 from assay.base.errors import DataError
 from assay.records.evaluation import AnyComparison, AucComparison, Comparison, Metric
-from assay.reporting.views.run import RunView, WarningView
+from assay.reporting.views.run import RunView, WarningView, warning_view
 from assay.reporting.views.run_page import RunPage, run_page
 from assay.reporting.views.view import View
 from assay.statistics.verdict import SliceDifference
@@ -115,7 +115,7 @@ def _warnings(baseline: RunView, candidate: RunView) -> Iterator[WarningView]:
     sides = baseline.run_id, candidate.run_id
     methods = _method(baseline), _method(candidate)
     of_pair = warnings_of_pair(*sides, steps=(baseline.step, candidate.step), methods=methods)
-    yield from map(WarningView.of, of_pair)
+    yield from map(warning_view, of_pair)
     for side in (baseline, candidate):
         for warning in side.warnings:
             yield WarningView(rule=warning.rule, text=f"{side.run_id}: {warning.text}")

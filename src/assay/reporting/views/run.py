@@ -371,7 +371,14 @@ def device_seconds(parts: Sequence[PhaseSeconds]) -> DeviceSeconds:
 
 
 def _warning_views(warned: Sequence[Warned]) -> tuple[WarningView, ...]:
-    return tuple(map(WarningView.of, warned))
+    return tuple(map(warning_view, warned))
+
+
+def warning_view(warned: Warned) -> WarningView:
+    """Return a warning with its sentence."""
+    from assay.reporting.views.warnings import warning_text  # here, for most runs have none
+
+    return WarningView(rule=warned.rule, text=warning_text(warned), steps=warned.steps)
 
 
 def _attempt(attempt: Attempt, reached: int | None, phases: Sequence[PhaseSeconds]) -> AttemptView:

@@ -34,7 +34,9 @@ class SampleView(View):
     choice: Literal["first", "last", "best", "worst"]
     """First and last step; highest and lowest reward in the last steps, of those with tokens in the log."""
     step: int
+    """Trained on it."""
     row_id: int
+    """Dataset row of the prompt."""
     sample: int
     """Index in the group of its prompt."""
     reward: float | None
@@ -42,12 +44,15 @@ class SampleView(View):
     scores: dict[str, float | None]
     """By grader, without weights."""
     advantage: float | None
+    """Weight in the loss."""
     num_tokens: int
+    """Of the completion."""
     is_cut: bool
     """It reached the length limit."""
     prompt: str | None
+    """None if the dataset or the tokenizer is gone."""
     completion: str | None
-    """None if its tokens are not in the log."""
+    """None if its tokens are not in the log, or the tokenizer is gone."""
 
 
 class _Found(NamedTuple):

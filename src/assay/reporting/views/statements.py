@@ -258,7 +258,7 @@ def _effect_on_text(item: Mapping[str, Any]) -> str:
 
 
 def _did(rule: str) -> str:
-    from assay.statistics.warnings import RULES
+    from assay.reporting.views.warnings import RULES
 
     return RULES[rule].did
 

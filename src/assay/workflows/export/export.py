@@ -37,6 +37,7 @@ from assay.records.commit import Commit, FileDigest
 from assay.records.exported_model import EXPORT_FILE, ExportedModel, ModelForm
 from assay.records.run import Run
 from assay.reporting.documents.model_card import ModelFacts, model_card
+from assay.reporting.views.warnings import warning_text
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
@@ -87,8 +88,7 @@ def export_run(
     dataset = Dataset.open(Path(recipe.data.dataset))
     known = tokenizer_of(dataset.folder, dataset.manifest, tokenizer, NAME_IT)
     from assay.evals.commit_model import load_committed  # imports torch, after the checks
-    from assay.models.auto_tokenizer import keep_tokenization
-    from assay.models.exporting import ExportOptions
+    from assay.models.exporting import ExportOptions, keep_tokenization
     from assay.models.lora import base_sha256
 
     method = exportable_method(recipe.method)
@@ -148,8 +148,8 @@ def _record(run: Run, commit: Commit, dataset: Dataset, known: KnownTokenizer, *
         exported_s=SystemClock().now_s(),
         files=(),
         form=form,
-        warnings=tuple(processor.text for processor in warned),
-        warning_rules=tuple(processor.rule for processor in warned),
+        warnings=tuple(map(warning_text, warned)),
+        warning_rules=tuple(warning.rule for warning in warned),
         text=dataset.manifest.text_field,
     )
 
