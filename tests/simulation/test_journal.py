@@ -35,8 +35,8 @@ from assay.training.checkpoint.reward_cache import RewardCache
 from assay.training.checkpoint.rollout_log import rollout_log_file
 from assay.training.checkpoint.saver import LaneReceipts, Saver
 from assay.training.methods.grpo.batch import RolloutGroup
-from assay.training.methods.grpo.judge_cache import cached_grades
 from assay.training.methods.grpo.reward_config import GraderReward
+from assay.training.methods.grpo.rewards import cached_grades
 from assay.training.trainer.step import StepTotals
 from assay.training.trainer.trainer import TrainingPosition
 from judging import JUDGE

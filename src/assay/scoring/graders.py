@@ -4,8 +4,9 @@ multi; and our own math_answer.
 Benchmarks and RL rewards use the same graders. `assay.scoring.grade` applies them.
 """
 
+import ast
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
@@ -17,7 +18,6 @@ from assay.base.names import meant
 from assay.inference.protocol import DEFAULT_MAX_TOKENS, SamplingParams
 from assay.scoring.formula import Formula
 from assay.scoring.python_process import check_source
-from assay.scoring.python_source import subscripted_fields
 from assay.scoring.template import SAMPLE_FIELDS, check_template, fields_read
 from assay.scoring.text_similarity import Measure
 
@@ -368,3 +368,47 @@ def has_own_process(grader: Grader) -> bool:
 def python_sources(grader: Grader) -> list[str]:
     """Return the Python sources of a grader."""
     return [single_grader.source for single_grader in single_graders(grader) if isinstance(single_grader, PythonGrader)]
+
+
+def subscripted_fields(source: str, argument: Literal["sample", "item"]) -> set[str]:
+    """Return the constant keys with which `grade(sample, item)` subscripts one of its arguments.
+
+    Fields that cannot be determined statically are found only when the grader runs. Leaves out keys that it tests
+    (`'x' in item`) or reads inside `try`, and all keys if it reassigns the argument.
+    """
+    found = set[str]()
+    for grade in ast.parse(source).body:
+        if isinstance(grade, ast.FunctionDef) and grade.name == "grade":
+            found |= _subscripted(grade, ["sample", "item"].index(argument))
+    return found
+
+
+def _subscripted(grade: ast.FunctionDef, position: int) -> set[str]:
+    arguments = [*grade.args.posonlyargs, *grade.args.args]
+    if len(arguments) <= position:
+        return set()
+    name = arguments[position].arg
+    read, tested = set[str](), set[str]()
+    for node in _not_tried(grade):
+        match node:
+            case ast.Name(id=of, ctx=ast.Store()) if of == name:
+                return set()
+            case ast.Subscript(ast.Name(id=of), ast.Constant(str() as field), ast.Load()) if of == name:
+                read.add(field)
+            case ast.Compare(ast.Constant(str() as field), [ast.In() | ast.NotIn()]):
+                tested.add(field)
+            case _:
+                pass
+    return read - tested
+
+
+def _not_tried(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield all nodes below `node`, except those inside a `try` body."""
+    nodes = [node]
+    while nodes:
+        node = nodes.pop()
+        tried = set(map(id, node.body)) if isinstance(node, ast.Try) else set()
+        for child in ast.iter_child_nodes(node):
+            if id(child) not in tried:
+                yield child
+                nodes.append(child)

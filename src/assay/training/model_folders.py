@@ -147,7 +147,7 @@ def tokenization_warning(folder: Path, tokenizer: Tokenizer, texts: Sequence[str
     """Describe how a model folder's AutoTokenizer differs from a tokenizer, with a fix; None if it does not."""
     if not (folder / "config.json").is_file() or not (folder / TOKENIZER_FILE).is_file():
         return None
-    from assay.models.auto_tokenizer import tokenization_difference  # imports transformers
+    from assay.models.exporting import tokenization_difference  # imports transformers
 
     difference = tokenization_difference(folder, tokenizer, texts)
     return difference and (

@@ -77,17 +77,7 @@ def rollout_again(
         code_version=code_version(),
         verdict="differs" if is_wrong else "not recorded" if recorded is None else "equal",
         compared=tuple(compared),
-        prompt=replayed.prompt,
-        completion=replayed.completion,
-        tokens=replayed.tokens,
-        logprobs=replayed.logprobs,
-        ended_by=replayed.ended_by,
-        reward=replayed.reward,
-        failure=replayed.failure,
-        group_rewards=replayed.group_rewards,
-        advantage=replayed.advantage,
-        outcome=replayed.outcome,
-        because=replayed.because,
+        **{name: value for name, value in replayed._asdict().items() if name in RolloutReport.model_fields},
     )
 
 

@@ -18,13 +18,13 @@ from assay.base.errors import AssayError, ConfigError, DamagedDataError
 from assay.models.causal import build_causal, load_causal
 from assay.models.causal_config import PretrainedCausalConfig
 from assay.models.config import PretrainedEncoderConfig
-from assay.models.encoder import build_encoder
 from assay.models.pretrained import CAUSAL, check_pretrained, load_pretrained
 from assay.models.reward_network import RewardNetwork
 from assay.records.commit import FileDigest
 from assay.records.exported_model import EXPORT_FILE, ExportedModel
 from assay.store.model_folder import folder_digests
-from assay.training.trainer.reference import ReferenceModel
+from assay.training.methods.classify.network import build_encoder
+from assay.training.reference_model import ReferenceModel
 from assay.workflows.export.chat import folder_to_talk_with
 from variants import slow
 

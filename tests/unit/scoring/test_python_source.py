@@ -2,7 +2,7 @@
 
 import pytest
 
-from assay.scoring.python_source import subscripted_fields
+from assay.scoring.graders import subscripted_fields
 
 
 def test_what_it_subscripts_is_found_by_place_whatever_the_argument_is_called():

@@ -11,7 +11,7 @@ trained with an uncommitted failure.
 """
 
 from collections.abc import Collection, Iterator
-from typing import NamedTuple, Self
+from typing import Self
 
 from assay.base.errors import DataError
 from assay.records.commit import Commit
@@ -20,14 +20,8 @@ from assay.store.commit_log import JUDGE_SCORES_PREFIX, CommitLog
 from assay.store.objects import ObjectStore
 from assay.training.checkpoint.rollout_log import read_rollout_log
 
-
-class CachedGrade(NamedTuple):
-    """A judge's grade of one completion."""
-
-    attempt: int
-    """0: read from a commit's rollout log."""
-    row_id: int
-    grade: JudgeScore
+CachedGrade = tuple[int, int, JudgeScore]
+"""A judge's grade of one completion, with the attempt (0: read from a commit's rollout log) and the prompt's row id."""
 
 
 class RewardCache:
@@ -59,7 +53,7 @@ class RewardCache:
                 group = JudgeScoreGroup.from_json(self.store.get(key), source=f"{self.store.url}/{key}")
             except DataError:  # corrupt and not committed: the judge can be called again
                 continue
-            found += [CachedGrade(group.attempt, group.row_id, entry) for entry in group.scores]
+            found += [(group.attempt, group.row_id, entry) for entry in group.scores]
         return found
 
     def keep(self, group: JudgeScoreGroup, *, reward: int) -> JudgeScoreGroup:
@@ -87,11 +81,8 @@ class RewardCache:
             for sample, entry in enumerate(group.completions):
                 rollout, score = f"{entry.digest:016x}", entry.scores[reward]
                 why = ("", "") if score is not None else (entry.failure_kind, entry.failure)
-                yield CachedGrade(
-                    0,
-                    group.row_id,
-                    JudgeScore(sample=sample, rollout=rollout, score=score, failure_kind=why[0], failure=why[1]),
-                )
+                grade = JudgeScore(sample=sample, rollout=rollout, score=score, failure_kind=why[0], failure=why[1])
+                yield 0, group.row_id, grade
 
     def _rollout_log(self, commit: Commit) -> list[GroupRecord]:
         """Return a commit's rollout log; empty if it is corrupt, because training can ask again and the audit

@@ -4,24 +4,26 @@
 
 A failure is not a reward of 0: a broken grader and a bad completion must not look alike. The rollout leaves its group,
 the kind of failure is a metric of the step, and above a rate the run stops. A group is graded apart from all others,
-so its rewards are a function of its prompt and completions; grades of external judges come from the run's reward cache
-(`checkpoint.reward_cache`).
+so its rewards are a function of its prompt and completions. External judges are called once for each completion; their
+grades are stored in the run's reward cache (`checkpoint.reward_cache`) before they are used.
 """
 
 import math
 import weakref
-from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast, get_args
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from assay.base.digest import canonical_json
-from assay.base.errors import TrainingError
+from assay.base.errors import DataError, TrainingError
 from assay.base.shapes import Float
 from assay.base.units import tenths_text
 from assay.models.reward_network import RewardNetwork
+from assay.records.rollout_log import JudgeScore, JudgeScoreGroup
 from assay.scoring.grade import Grade, ItemFailure, ItemFailureKind
 from assay.scoring.grader_runner import GraderRunner, Values, sample_values
 from assay.scoring.graders import grader_sha256
@@ -31,7 +33,6 @@ from assay.training.checkpoint.reward_cache import RewardCache
 from assay.training.checkpoint.saver import weights_digest
 from assay.training.checkpoint.store_files import read_commit
 from assay.training.methods.grpo.batch import RolloutGroup
-from assay.training.methods.grpo.judge_cache import cached_grades
 from assay.training.methods.grpo.reward_config import (
     GraderReward,
     JudgeEndpoint,
@@ -52,10 +53,6 @@ JUDGE_FAILURE_KINDS = tuple(kind for kind in get_args(ItemFailureKind) if kind.s
 """Failures of judges."""
 KILLED: ItemFailureKind = "python_grader_killed"
 FAILURES = "failed_grades"
-
-
-class TooManyFailuresError(TrainingError):
-    """Raised if more grades failed than `max_reward_failures` allows."""
 
 
 class Rewards:
@@ -168,7 +165,7 @@ class Rewards:
 
 
 def check_failure_rate(metrics: Mapping[str, float], most: float, *, step: int, example: str = "") -> None:
-    """Raise `TooManyFailuresError` if more than the share `most` of a step's rollouts have no reward."""
+    """Raise `TrainingError` if more than the share `most` of a step's rollouts have no reward."""
     share = metrics.get(FAILURES, 0.0)
     if share > most:
         kinds = {kind: metrics.get(f"{FAILURES}_{kind}", 0.0) for kind in (*FAILURE_KINDS, *JUDGE_FAILURE_KINDS)}
@@ -186,7 +183,7 @@ def check_failure_rate(metrics: Mapping[str, float], most: float, *, step: int, 
                 "Once the judge responds again, continue with assay train --resume: it is called for what has no "
                 "reward, and about nothing else"
             )
-        raise TooManyFailuresError(
+        raise TrainingError(
             f"step {step}: {tenths_text(share)} of the rollouts got no reward ({by_kind}), more than "
             f"method.max_reward_failures={most:g} allows. No update was made, and what is committed is intact. "
             f"{hint}; or go on with more of them missing: assay train --from RUN "
@@ -246,3 +243,73 @@ def _committed(name: CommitName, where: str) -> RewardNetwork:
 
 def _sum(values: Sequence[float], weight: int) -> MetricSum:
     return MetricSum(torch.tensor(math.fsum(values), dtype=torch.float64), float(weight))
+
+
+def cached_grades(
+    groups: Sequence[RolloutGroup],
+    reward: GraderReward,
+    reward_cache: RewardCache,
+    *,
+    step: int,
+    index: int,
+    grade_indices: Callable[[list[int]], list[Grade]],
+    at_once: int,
+) -> list[Grade]:
+    """Return the grades of all rollouts of a step by reward number `index`, group after group.
+
+    `grade_indices` calls the judge for the rollouts at some indices; `at_once` groups are graded concurrently.
+    """
+    starts = np.cumsum([0, *(len(group.rollouts) for group in groups)]).tolist()
+    # A read-only cache ignores the digest of the rollout.
+    is_read_only = reward_cache.is_read_only
+    cached = {
+        (row_id, grade.sample, "" if is_read_only else grade.rollout): grade
+        for attempt, row_id, grade in reward_cache.grades(step, [group.row_id for group in groups], reward=index)
+        if is_read_only or grade.score is not None or attempt == reward_cache.attempt
+    }
+
+    def grade_group(number: int) -> list[Grade]:
+        row = groups[number].row_id
+        names = ["" if is_read_only else f"{rollout.digest:016x}" for rollout in groups[number].rollouts]
+        keys = [(row, sample, name) for sample, name in enumerate(names)]
+        uncached = [sample for sample, name in enumerate(keys) if name not in cached]
+        if uncached and is_read_only:
+            raise DataError(
+                f"step {step}, row {row}: the run's rollout log has no grade of grader "
+                f"'{reward.name}', and a judge is not called twice. 'assay runs audit' lists what is missing."
+            )
+        if uncached:
+            grades = grade_indices([starts[number] + sample for sample in uncached])
+            entry = JudgeScoreGroup(
+                step=step,
+                row_id=row,
+                attempt=reward_cache.attempt,
+                grader=reward.name,
+                grader_sha256=grader_sha256(reward.grader),
+                scores=tuple(
+                    _cache_entry(sample, keys[sample][2], grade) for sample, grade in zip(uncached, grades, strict=True)
+                ),
+            )
+            for grade in reward_cache.keep(entry, reward=index).scores:
+                cached[row, grade.sample, grade.rollout] = grade
+        return [_as_grade(cached[name]) for name in keys]
+
+    with ThreadPoolExecutor(at_once, thread_name_prefix="judging") as pool:
+        return [grade for grades in pool.map(grade_group, range(len(groups))) for grade in grades]
+
+
+def _cache_entry(sample: int, rollout: str, grade: Grade) -> JudgeScore:
+    failure = grade.failure
+    return JudgeScore(
+        sample=sample,
+        rollout=rollout,
+        score=grade.score,
+        failure_kind="" if failure is None else failure.kind,
+        failure="" if failure is None else failure.text,
+    )
+
+
+def _as_grade(entry: JudgeScore) -> Grade:
+    if entry.score is not None:
+        return Grade(entry.score)
+    return Grade(None, ItemFailure(cast(ItemFailureKind, entry.failure_kind), entry.failure))

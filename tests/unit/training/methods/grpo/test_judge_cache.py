@@ -15,8 +15,8 @@ from assay.store.objects import ObjectStore, open_store
 from assay.training.checkpoint.reward_cache import RewardCache
 from assay.training.checkpoint.rollout_log import rollout_log_file, rollout_log_table
 from assay.training.methods.grpo.batch import RolloutGroup
-from assay.training.methods.grpo.judge_cache import cached_grades
 from assay.training.methods.grpo.reward_config import GraderReward
+from assay.training.methods.grpo.rewards import cached_grades
 from judging import JUDGE
 
 REWARD = GraderReward.model_validate({"grader": JUDGE})

@@ -11,7 +11,7 @@ import pytest
 import torch
 from pydantic import TypeAdapter
 
-from assay.base.errors import ConfigError, DataError
+from assay.base.errors import ConfigError, DataError, TrainingError
 from assay.data.dataset.columns import ITEM, TOKENS
 from assay.data.loader.batch import MicroBatch, Ragged
 from assay.inference.rollout import Rollout
@@ -30,7 +30,6 @@ from assay.training.methods.grpo.reward_config import (
 from assay.training.methods.grpo.rewards import (
     FAILURE_KINDS,
     Rewards,
-    TooManyFailuresError,
     check_failure_rate,
 )
 
@@ -110,7 +109,7 @@ def test_a_failed_grade_is_no_reward_of_zero_and_is_counted_by_its_kind():
     assert float(sums["failed_grades"].sum) / sums["failed_grades"].weight == 0.5
     assert float(sums["failed_grades_python_grader_runtime_error"].sum) == 1.0
     with pytest.raises(
-        TooManyFailuresError,
+        TrainingError,
         match=r"step 7: 50.0% .*50.0% python_grader_runtime_error; e.g. .*ZeroDivisionError.* Fix",
     ):
         means = {name: float(item.sum) / item.weight for name, item in sums.items()}
@@ -120,13 +119,13 @@ def test_a_failed_grade_is_no_reward_of_zero_and_is_counted_by_its_kind():
 
 def test_where_a_judge_is_silent_the_error_says_how_to_go_on_once_it_answers():
     silent = {"failed_grades": 0.5, "failed_grades_model_grader_server_error": 0.5}
-    with pytest.raises(TooManyFailuresError, match="judge responds again, continue with assay train --resume"):
+    with pytest.raises(TrainingError, match="judge responds again, continue with assay train --resume"):
         check_failure_rate(silent, 0.4, step=7)
 
 
 def test_where_graders_were_killed_the_error_says_that_a_resume_goes_on():
     killed = {"failed_grades": 0.5, "failed_grades_python_grader_killed": 0.5}
-    with pytest.raises(TooManyFailuresError, match=r"50.0% python_grader_killed.*continue with assay train --res"):
+    with pytest.raises(TrainingError, match=r"50.0% python_grader_killed.*continue with assay train --res"):
         check_failure_rate(killed, 0.4, step=7)
 
 
