@@ -29,7 +29,7 @@ HELD = list(ROOMS)[:4]
 """A wrong program here is a wrong model, or a lost run: of their mutants `LEAST_SHARE` must die."""
 LEAST_SHARE = 0.9
 
-HARMFUL = SOURCE / "distributed/interface.py"
+HARMFUL = SOURCE / "distributed/ranks.py"
 """Beside the request that reads an interface's address is the one that sets its flags: by a changed constant,
 tests that run as root switched off the machine's network. Its constants are left as they are."""
 

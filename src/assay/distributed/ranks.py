@@ -5,7 +5,10 @@ NCCL on CUDA, gloo elsewhere. Today all ranks are in one of the two. `control` (
 `saving` (the checkpoint thread's; gloo) exist so that collectives of different threads cannot interleave.
 """
 
+import fcntl
 import os
+import socket
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,9 +18,13 @@ from urllib.parse import urlsplit
 import torch
 import torch.distributed as dist
 
-from assay.distributed.interface import interface_to
+from assay.base.errors import ConfigError
 from assay.distributed.rank_device import device_of
 from assay.distributed.values import take_in_values_only
+
+LOOPBACK = "lo"
+_SIOCGIFADDR = 0x8915
+_ADDRESS_IN_REPLY = slice(20, 24)
 
 
 @dataclass(frozen=True)
@@ -98,3 +105,31 @@ class Ranks:
     def leave(self) -> None:
         """Destroy the process groups; no collective may be in progress."""
         dist.destroy_process_group()
+
+
+def interface_to(host: str | None) -> str:
+    """Return the interface with the IPv4 address that packets to `host` have; the loopback one without a host.
+
+    gloo needs its name: by default it uses the address of the machine's host name, which on many installations is
+    127.0.1.1, so ranks on other nodes would connect to themselves.
+    """
+    if not host:
+        return LOOPBACK
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 9))  # sends nothing: a datagram socket only learns its route
+        own = probe.getsockname()[0]
+        for _, name in socket.if_nameindex():
+            if _address_of(probe, name) == own:
+                return name
+    raise ConfigError(
+        f"no interface of this machine has {own}, the address from which it reaches {host}. Name the one that "
+        "reaches the other nodes: GLOO_SOCKET_IFNAME=eth0, say."
+    )
+
+
+def _address_of(probe: socket.socket, name: str) -> str | None:
+    try:
+        reply = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()))
+    except OSError:  # an interface without an IPv4 address
+        return None
+    return socket.inet_ntoa(reply[_ADDRESS_IN_REPLY])

@@ -532,10 +532,13 @@ class Supervisor:
             now_s, beats = self._clock.monotonic_s(), ranks.beats()
             regroup.look(beats, now_s)
             if leave_by_s is not None and now_s > leave_by_s:
-                return self._end_late(attempt)
+                text = f"ranks still ran {self._policy.grace_s:g} s after SIGTERM and were killed"
+                return self._end_stopped(attempt, "not_gone_after_sigterm", "not gone after SIGTERM", text)
             if leave_by_s is not None and (sign is None or not sign.is_alive()):
                 if sign is not None and sign.missing is not None:
-                    return self._end_without_store(attempt, sign.missing)
+                    text = "asked to stop while the store was unreachable"
+                    signature = "store away after SIGTERM"
+                    return self._end_stopped(attempt, "store_unreachable", signature, text, sign.missing)
                 sign = _StoreProbe(self._log.store)
                 sign.start()
             self._notice_faults(attempt)
@@ -559,23 +562,16 @@ class Supervisor:
             self._regroups_for = f"nodes have joined, so there is room for {number_of(room, 'rank')}"
         return bool(self._regroups_for)
 
-    def _end_late(self, attempt: Attempt) -> AttemptEnd:
+    def _end_stopped(
+        self, attempt: Attempt, kind: FailureKind, signature: str, text: str, error: StoreAwayError | None = None
+    ) -> AttemptEnd:
+        """Return the end of an attempt that could not commit after a stop request."""
         failure = Failure(
-            failure_kind="not_gone_after_sigterm",
-            run_id=self._run.run_id,
+            failure_kind=kind,
+            run_id=attempt.run_id,
             attempt=attempt.attempt,
-            signature="not gone after SIGTERM",
-            text=f"ranks still ran {self._policy.grace_s:g} s after SIGTERM and were killed; back to the last commit",
-        )
-        return AttemptEnd("preempted", 0, failure=failure)
-
-    def _end_without_store(self, attempt: Attempt, error: StoreAwayError) -> AttemptEnd:
-        failure = Failure(
-            failure_kind="store_unreachable",
-            run_id=self._run.run_id,
-            attempt=attempt.attempt,
-            signature="store away after SIGTERM",
-            text=f"asked to stop while the store was unreachable; back to the last commit: {error}",
+            signature=signature,
+            text=f"{text}; back to the last commit" + (f": {error}" if error else ""),
         )
         return AttemptEnd("preempted", 0, failure=failure, error=error)
 

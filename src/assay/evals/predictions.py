@@ -23,7 +23,7 @@ from assay.data.loader.loader import Loader
 from assay.distributed.ranks import Ranks
 from assay.records.cursor import Cursor
 from assay.statistics.warnings import SAME_NUMBER, SAME_PROBABILITY
-from assay.training.trainer.method import PredictingMethod
+from assay.training.trainer.method import Method
 from assay.training.trainer.method_config import (
     BinaryPredictions,
     ClassPredictions,
@@ -34,7 +34,7 @@ from assay.training.trainer.method_config import (
 
 
 @torch.no_grad()
-def predict(model: nn.Module, method: PredictingMethod, loader: Loader, ranks: Ranks) -> pa.Table | None:
+def predict(model: nn.Module, method: Method, loader: Loader, ranks: Ranks) -> pa.Table | None:
     """Return, on rank 0, a table of row_id, predictions and metadata columns, sorted by row_id; None on other ranks.
 
     Columns that only graders read are left out, so no slice is cut by them.
@@ -73,7 +73,7 @@ def _num_passes(own: list[int], ranks: Ranks) -> list[int]:
     return [max(of_lane) for of_lane in zip(*ranks.all_gather_numbers(own), strict=True)]
 
 
-def _scored(model: nn.Module, method: PredictingMethod, batch: MicroBatch, device: torch.device) -> pa.Table:
+def _scored(model: nn.Module, method: Method, batch: MicroBatch, device: torch.device) -> pa.Table:
     predicted = method.predictions(model, method.tensors(batch, device))
     columns = {name: pa.array(values.cpu().numpy()) for name, values in predicted.items()}
     metadata = {name: column for name, column in batch.columns.items() if name not in columns and name != ITEM}

@@ -12,7 +12,6 @@ import io
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,31 +40,26 @@ MAX_NAMED_ROWS = 100
 
 
 class _Receipts(NamedTuple):
-    """Receipts of all committed steps, one entry for each step and lane."""
+    """Receipts of committed steps, one entry for each step and lane."""
 
     step: Int64[np.ndarray, "receipt"]
     lane: Int32[np.ndarray, "receipt"]
     num_rows: Int32[np.ndarray, "receipt"]
     digest: UInt64[np.ndarray, "receipt"]
 
+    def ordered(self) -> "_Receipts":
+        """Return the receipts ordered by lane and step."""
+        order = np.lexsort((self.step, self.lane))
+        return _Receipts(*(column[order] for column in self))
 
-class _ReceiptsByLane:
-    """Receipts sorted once, so that those of a range of steps of a lane are a slice: there are thousands of
-    windows and millions of receipts."""
+    def between(self, lane: int, after: int, last: int) -> "_Receipts":
+        """Return the receipts of a lane's steps after `after`, up to `last`; `self` is ordered.
 
-    def __init__(self, receipts: _Receipts) -> None:
-        order = np.lexsort((receipts.step, receipts.lane))
-        self._sorted = _Receipts(*(column[order] for column in receipts))
-        lanes, starts = np.unique(self._sorted.lane, return_index=True)
-        segments = pairwise([*starts.tolist(), len(order)])
-        self._bounds = dict(zip(lanes.tolist(), segments, strict=True))
-
-    def between(self, lane: int, after: int, last: int) -> _Receipts:
-        """Return the receipts of a lane's steps after `after`, up to `last`."""
-        begin, end = self._bounds.get(lane, (0, 0))
-        steps = self._sorted.step[begin:end]
-        first, stop = begin + np.searchsorted(steps, [after, last], side="right")
-        return _Receipts(*(column[first:stop] for column in self._sorted))
+        They are a slice: there are thousands of windows and millions of receipts.
+        """
+        begin, end = np.searchsorted(self.lane, np.array([lane, lane + 1], self.lane.dtype))
+        first, stop = begin + np.searchsorted(self.step[begin:end], [after, last], side="right")
+        return _Receipts(*(column[first:stop] for column in self))
 
 
 class _Window(NamedTuple):
@@ -226,10 +220,9 @@ class _Auditor:
                     f"{commit.cursor.step_in_epoch}; {commit.step} steps end at epoch {window_index.epoch}, step "
                     f"{window_index.step_in_epoch}"
                 )
-        by_lane = _ReceiptsByLane(receipts)
         for window in self._windows(last_step):
             after = window.steps_before
-            self._check_window(window, by_lane.between(window.lane, after, after + window.num_steps))
+            self._check_window(window, receipts.between(window.lane, after, after + window.num_steps))
 
     def check_shards(self) -> list[str]:
         """Read each shard again; a changed one is a problem unless its damage was quarantined.
@@ -379,7 +372,7 @@ def _read_receipts(commits: list[Commit], log: CommitLog, problems: list[str]) -
             raise  # the file may be fine
         except Exception as error:  # a changed file's bytes can fail in any way
             problems.append(f"the steps up to {commit.step} are not proved: {key}: {error}")
-    return _Receipts(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    return _Receipts(*(np.concatenate(columns) for columns in zip(*parts, strict=True))).ordered()
 
 
 def _by_lane(receipts: _Receipts) -> dict[tuple[int, int], Receipt]:

@@ -30,7 +30,7 @@ from assay.training.model_folders import check_unchanged
 from assay.training.numerics import digest_of_tensors
 from assay.training.recipe import recipe_of
 from assay.training.replay.audit import OutsideBound
-from assay.training.replay.bad_rows import RowSearcher
+from assay.training.replay.bad_rows import RowSearcher, finite
 from assay.training.replay.replayer import Replayer
 from assay.training.replay.request import Mode, ReplayRequest
 from assay.training.replay.watch import NotFinite, OperatorWatch
@@ -156,27 +156,17 @@ class _Replay:
     def _searched(self, share: StepShare) -> RowSearch:
         search, step = RowSearcher(self.replayer, share), self.request.step
         found = search.not_finite()
-        if not found.rows and math.isfinite(found.step_loss) and step > 1:
+        if not found.rows and found.step_loss is not None and step > 1:
             found = search.too_high(list(self.replayer.shares(max(1, step - NUM_EARLIER_STEPS), step - 1)))
-        return RowSearch(
-            criterion=found.criterion,
-            rows=tuple(
-                RowFinding(
-                    row_id=row.row_id,
-                    location=self.dataset.row_location(row.row_id),
-                    lane=row.lane,
-                    loss=_finite(loss),
-                    text=row_text(self.dataset, row.row_id) if number < MOST_ORIGINS else "",
-                    origin=row_origin(self.dataset, row.row_id) if number < MOST_ORIGINS else "",
-                )
-                for number, (row, loss) in enumerate(zip(found.rows, found.losses, strict=True))
-            ),
-            num_rows=sum(lane.num_rows for lane in share.lanes),
-            num_passes=found.num_passes,
-            step_loss=_finite(found.step_loss),
-            loss_without=_finite(found.loss_without),
-            earlier_loss=_finite(found.earlier_loss),
-        )
+        return found.model_copy(update={"rows": tuple(map(self._located, found.rows, range(len(found.rows))))})
+
+    def _located(self, row: RowFinding, index: int) -> RowFinding:
+        """Return the row with its location and, for the first rows, with text and origin."""
+        location = {"location": self.dataset.row_location(row.row_id)}
+        if index < MOST_ORIGINS:
+            location["text"] = row_text(self.dataset, row.row_id)
+            location["origin"] = row_origin(self.dataset, row.row_id)
+        return row.model_copy(update=location)
 
     def _comparisons(self, step: int, totals: StepTotals) -> Iterator[Compared]:
         lane_result = {
@@ -211,9 +201,9 @@ class _Replay:
             compared=len(self.compared),
             at_step=tuple(at_step),
             first_difference=differences[0] if differences else None,
-            loss=_finite(totals.loss) if totals else None,
-            gradient_norm=_finite(totals.gradient_norm) if totals else None,
-            lane_loss=_finite(self.lane_loss),
+            loss=finite(totals.loss) if totals else None,
+            gradient_norm=finite(totals.gradient_norm) if totals else None,
+            lane_loss=finite(self.lane_loss),
             operators=self.operators,
             rows=self.rows,
         )
@@ -235,7 +225,3 @@ def _exact_text(name: str, value: float) -> str:
     if name.endswith("digest"):
         return f"{int(value):013x}"
     return str(int(value)) if name in ("rows", "tokens") else repr(float(value))
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None

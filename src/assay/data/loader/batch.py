@@ -67,6 +67,13 @@ class MicroBatch:
     def num_tokens(self) -> int:
         return sum(int(self.ragged[name].lengths.sum()) for name in sequences_of(self.ragged))
 
+    def row_of_tokens(self) -> Int[np.ndarray, "line token"]:
+        """Return the row index of each token of packed sequences; on padding, that of the row before it."""
+        assert self.packing is not None, "each row has a line of its own"
+        begins = (self.packing.position_ids == 0) & (self.packing.segment_ids > 0)
+        rows: np.ndarray = np.maximum(begins.cumsum().reshape(begins.shape) - 1, 0)
+        return rows
+
     def row_starts(self) -> tuple[Int[np.ndarray, "row"], Int[np.ndarray, "row"]]:
         """Return the line and the column where each row begins, in the order of `row_ids`.
 

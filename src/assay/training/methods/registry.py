@@ -1,7 +1,7 @@
 """The training methods. Adding one takes a folder beside this file, and one entry in `METHODS`.
 
     folder `dpo`:  config.py   its `MethodConfig`; imports no torch, because recipes are checked and planned without it
-                   method.py   its `PredictingMethod`, the only other file that is imported from outside
+                   method.py   its `Method`, the only other file that is imported from outside
 
 No other module names a method: `method_of` maps a recipe's configuration to it.
 """
@@ -18,7 +18,7 @@ from assay.base.errors import ConfigError
 from assay.training.trainer.method_config import MethodConfig
 
 if TYPE_CHECKING:
-    from assay.training.trainer.method import ExportableMethod, LoadableMethod, PredictingMethod
+    from assay.training.trainer.method import ExportableMethod, LoadableMethod, Method
 
 
 class Entry(NamedTuple):
@@ -41,10 +41,10 @@ METHODS = (
 )  # fmt: skip
 
 
-def method_of(config: MethodConfig) -> "PredictingMethod":
+def method_of(config: MethodConfig) -> "Method":
     """Return the method of a recipe."""
     (entry,) = (entry for entry in METHODS if entry.folder == config.type)
-    method: PredictingMethod = getattr(_module(entry, "method"), entry.method)(config)
+    method: Method = getattr(_module(entry, "method"), entry.method)(config)
     return method
 
 

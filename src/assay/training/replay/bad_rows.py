@@ -18,6 +18,7 @@ from torch import nn
 
 from assay.base.shapes import Bool, Float64, Int
 from assay.data.loader.batch import LaneShare, StepShare
+from assay.records.replay import RowFinding, RowSearch
 from assay.training.numerics import added_in_order
 from assay.training.replay.replayer import Replayer
 
@@ -60,20 +61,6 @@ class RowLosses(NamedTuple):
         return float(self.sums.sum()) / weight if weight else math.nan
 
 
-class SuspectRows(NamedTuple):
-    """The result of a search."""
-
-    rows: list[RowLocation]
-    losses: list[float]
-    """Losses of `rows`, in nats, without dropout."""
-    criterion: str
-    num_passes: int
-    step_loss: float
-    """Mean over the step's rows, without dropout; also below."""
-    loss_without: float
-    earlier_loss: float
-
-
 def narrow(rows: Sequence[RowLocation], is_bad: Callable[[Sequence[RowLocation]], bool]) -> list[RowLocation]:
     """Return the rows that are bad alone; a set that is only bad together is returned whole.
 
@@ -99,7 +86,7 @@ def row_locations(lanes: Sequence[LaneShare]) -> list[RowLocation]:
 
 
 class RowSearcher:
-    """Searches one step with the weights before it."""
+    """Searches one step with the weights before it; the caller knows where rows come from."""
 
     def __init__(self, replayer: Replayer, share: StepShare) -> None:
         self._replayer = replayer
@@ -107,9 +94,10 @@ class RowSearcher:
         training_samples = self._training_lanes(share, self._step)
         self._lanes = {lane.lane: lane for lane in training_samples}
         self._rows = row_locations(training_samples)
+        self._num_rows = sum(lane.num_rows for lane in share.lanes)
         self.num_passes = 0
 
-    def not_finite(self) -> SuspectRows:
+    def not_finite(self) -> RowSearch:
         """Return the rows whose loss or gradient is not finite, or that raise an error."""
         bad = [
             row
@@ -121,7 +109,7 @@ class RowSearcher:
         losses = self._losses(self._rows)
         return self._suspects(is_bad, losses, "a loss or a gradient that is not finite", math.nan)
 
-    def too_high(self, earlier: Sequence[StepShare]) -> SuspectRows:
+    def too_high(self, earlier: Sequence[StepShare]) -> RowSearch:
         """Return the rows whose losses raise the step above what the `earlier` steps' rows have now."""
         losses = self._losses(self._rows)
         first = self._step - len(earlier)
@@ -141,15 +129,19 @@ class RowSearcher:
 
     def _suspects(
         self, is_bad: Bool[np.ndarray, "row"], losses: RowLosses, criterion: str, earlier_loss: float
-    ) -> SuspectRows:
-        return SuspectRows(
-            rows=[self._rows[index] for index in np.flatnonzero(is_bad)],
-            losses=losses.means()[is_bad].tolist(),
+    ) -> RowSearch:
+        found = [self._rows[index] for index in np.flatnonzero(is_bad)]
+        return RowSearch(
             criterion=criterion,
+            rows=tuple(
+                RowFinding(row_id=row.row_id, location="", lane=row.lane, loss=finite(loss))
+                for row, loss in zip(found, losses.means()[is_bad].tolist(), strict=True)
+            ),
+            num_rows=self._num_rows,
             num_passes=self.num_passes,
-            step_loss=losses.mean(),
-            loss_without=losses.where(~is_bad).mean(),
-            earlier_loss=earlier_loss,
+            step_loss=finite(losses.mean()),
+            loss_without=finite(losses.where(~is_bad).mean()),
+            earlier_loss=finite(earlier_loss),
         )
 
     @torch.no_grad()
@@ -190,6 +182,11 @@ class RowSearcher:
                 except (RuntimeError, IndexError):
                     continue
         return RowLosses(sums, weights)
+
+
+def finite(value: float | None) -> float | None:
+    """Return the number, or None for NaN and infinity."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def lifting(losses: RowLosses, limit: float) -> list[int]:

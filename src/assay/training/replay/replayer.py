@@ -29,7 +29,7 @@ from assay.training.samples import LaneSamples
 from assay.training.trainer.config import TrainerConfig
 from assay.training.trainer.context import RankContext, RankParts
 from assay.training.trainer.lane_recomputer import LaneRecomputer
-from assay.training.trainer.method import PredictingMethod
+from assay.training.trainer.method import Method
 from assay.training.trainer.step import StepTotals
 from assay.training.trainer.trainer import TrainingPosition
 
@@ -56,7 +56,7 @@ class Replayer:
     @classmethod
     @contextmanager
     def opened(
-        cls, method: PredictingMethod, loader: Loader, log: CommitLog, config: TrainerConfig, *, seed: int
+        cls, method: Method, loader: Loader, log: CommitLog, config: TrainerConfig, *, seed: int
     ) -> Iterator[Self]:
         """Yield a replayer with the initial weights, as the only rank of a process group."""
         with tempfile.TemporaryDirectory() as folder:

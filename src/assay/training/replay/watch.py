@@ -262,9 +262,7 @@ def _rows(wrong: Tensor, micro_batch: MicroBatch, phase: str) -> tuple[int, ...]
 def _row_of_tokens(batch: MicroBatch) -> Int[np.ndarray, "line token"]:
     """Return the row index of each token: packed, or a line each; for pairs, chosen lines before rejected ones."""
     if batch.packing is not None:
-        begins = (batch.packing.position_ids == 0) & (batch.packing.segment_ids > 0)
-        packed: np.ndarray = np.maximum(begins.cumsum().reshape(begins.shape) - 1, 0)
-        return packed
+        return batch.row_of_tokens()
     columns = [batch.ragged[name] for name in sequences_of(batch.ragged)]
     lines = np.tile(np.arange(len(batch.row_ids)), len(columns))
     return np.repeat(lines[:, None], max(column.values.shape[1] for column in columns), axis=1)

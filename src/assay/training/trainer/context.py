@@ -23,7 +23,7 @@ from assay.training.samples import DatasetRows, SampleSource
 from assay.training.trainer.config import TrainerConfig
 from assay.training.trainer.lane_forward import LaneForward
 from assay.training.trainer.lane_recomputer import LaneRecomputer, ShardedLaneRecomputer
-from assay.training.trainer.method import PredictingMethod
+from assay.training.trainer.method import Method
 from assay.training.trainer.optimizer import build_optimizer
 from assay.training.trainer.spot_check import SpotCheck
 from assay.training.trainer.step import Stepper, trained_model
@@ -35,7 +35,7 @@ class RankContext:
 
     ranks: Ranks
     """Rank, world size, device and process groups."""
-    method: PredictingMethod
+    method: Method
     loader: Loader
     """Training rows, with the loader's configuration."""
     config: TrainerConfig

@@ -35,7 +35,7 @@ class Loss(NamedTuple):
 
 
 class Method(Protocol):
-    """A training method: maps a batch to a loss."""
+    """A training method: maps a batch to a loss, and rows to predictions."""
 
     @property
     def metrics(self) -> Sequence[str]:
@@ -67,20 +67,16 @@ class Method(Protocol):
         """Return the loss of the rows in `tensors`."""
         ...
 
-
-class PredictingMethod(Method, Protocol):
-    """A method whose model predicts on rows: the basis of evaluation and comparison."""
-
     def predictions(
         self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]
     ) -> Mapping[str, Shaped[Tensor, "..."]]:
-        """Return columns with one value a row, as `MethodConfig.predictions` declares; the model is in
-        evaluation mode."""
+        """Return columns with one value a row, as `MethodConfig.predictions` declares; the model is in evaluation
+        mode. Evaluation and comparison rest on them."""
         ...
 
 
 @runtime_checkable
-class ExportableMethod(PredictingMethod, Protocol):
+class ExportableMethod(Method, Protocol):
     """A method whose model can be exported as files that other tools load."""
 
     form: ModelForm

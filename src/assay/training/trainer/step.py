@@ -140,14 +140,12 @@ class Stepper:
         If samples serve several updates, the totals are the last update's; the first is spot-checked. Raises
         `StepCancelledError` on all ranks if samples could not be collected.
         """
-        check = self._spot_check if self._spot_check and self._spot_check.is_due(step) else None
         samples = self._source.collect(share, step=step)
         self._lane_sum.enter_phase("compute")
-        if check:
-            check.begin(share, step=step)
         self._spent_s = {"forward_s": 0.0, "backward_s": 0.0}
         self._lane_s.clear()
         requests = stop_requested, commit_requested and self._ranks.rank == 0
+        check = self._spot_check if self._spot_check and self._spot_check.is_due(step) else None
         totals = self._run_update(share, samples, check, requests, step=step, update=0)
         for update in range(1, self._source.updates_per_step):
             if totals.is_applied:
@@ -158,15 +156,6 @@ class Stepper:
         logs = [lane_samples.log for lane_samples in samples if lane_samples.log is not None]
         costs = {} if self._source.costs is None else {**self._source.costs, **self._spent_s}
         return totals._replace(log=tuple(chain.from_iterable(logs)) if logs else None, costs=costs | self._lane_times())
-
-    def _lane_times(self) -> dict[str, float]:
-        if not self._times_lanes:
-            return {}
-        times = {LANE_S.format(lane): seconds for lane, seconds in self._lane_s.items()}
-        for number, (num_bytes, before_last_s) in enumerate(self._lane_sum.buckets()):
-            times[BUCKET_BYTES.format(number)] = float(num_bytes)
-            times[BUCKET_BEFORE_S.format(number)] = before_last_s
-        return times
 
     def _run_update(
         self,
@@ -179,46 +168,60 @@ class Stepper:
         update: int,
     ) -> StepTotals:
         """Run one update; `requests` are for a stop and for a commit."""
+        if check:
+            check.begin(share, step=step)
+        sums, exchange_s = self._sum_gradients(samples, step=step, update=update)
+        lanes = self._gather(share, samples, sums, requests)
+        self._lane_sum.enter_phase("compute")
+        rate = learning_rate(self._config, step=step, num_steps=self._num_steps)
+        totals = self._totals(lanes)._replace(learning_rate=rate, exchange_s=exchange_s)
+        if totals.bad_lanes:
+            return totals
+        self._source.check(totals.metrics, step=step)
+        if check:
+            num_passes = [num_backwards(lane_samples.lane) for lane_samples in samples]
+            checked = check.finish(self._source.for_recomputation(share, step=step), num_passes, step=step)
+            totals = totals._replace(is_verified=True, digests={**totals.digests, **self._digests(checked)})
+        return totals._replace(gradient_norm=self._update(totals.weight, rate))
+
+    def _sum_gradients(
+        self, samples: list[LaneSamples], *, step: int, update: int
+    ) -> tuple[list[Float64[Tensor, "number"]], float]:
+        """Run the passes of this rank's lanes, so that `.grad` becomes the sum over all lanes of all ranks.
+
+        Returns loss and metrics of each lane, and the seconds that this rank waited for other ranks' gradients.
+        """
         num_passes = self._lane_sum.begin_step([num_backwards(lane_samples.lane) for lane_samples in samples])
         sums = [
             self._timed_backward(lane_samples, position, num_passes[position], step=step, update=update)
             for position, lane_samples in enumerate(samples)
         ]
+        # Ranks with fewer lanes than others compute blanks, because gathering sharded weights is a collective.
         for position in range(len(samples), len(num_passes)):
             blank = LaneSamples(LaneShare(samples[-1].lane.lane, ()))
             self._backward(blank, position, num_passes[position], step=step, update=update)
         exchange_s = self._lane_sum.step_is_done()
         if self._times_lanes:
             self._lane_s[samples[-1].lane.lane] -= exchange_s
-        lanes = self._gather(share, samples, sums, requests)
-        self._lane_sum.enter_phase("compute")
-        rate = learning_rate(self._config, step=step, num_steps=self._num_steps)
-        totals = StepTotals(
+        return sums, exchange_s
+
+    def _totals(self, lanes: list[_LaneTotals]) -> StepTotals:
+        """Return the totals over all lanes, added in lane order, before the update."""
+        digests = [int(lane.digest) for lane in lanes]
+        return StepTotals(
             num_rows=int(sum(lane.num_rows for lane in lanes)),
             num_tokens=int(sum(lane.num_tokens for lane in lanes)),
             weight=int(sum(lane.weight for lane in lanes)),
             loss_sum=added_in_order(lane.loss for lane in lanes),
             gradient_norm=float("nan"),
-            learning_rate=rate,
+            learning_rate=0.0,
             stop_requested=any(lane.stop_requested for lane in lanes),
             commit_requested=any(lane.commit_requested for lane in lanes),
-            exchange_s=exchange_s,
+            exchange_s=0.0,
             bad_lanes=tuple(int(lane.lane) for lane in lanes if not math.isfinite(lane.loss)),
-            # Added in lane order, then divided.
             metrics=means_of(self._forward.metrics, [[lane.lane, *lane.metrics] for lane in lanes]),
-            digests=_samples_digest(lanes),
+            digests={SAMPLES_DIGEST: float(combined_digest(digests))} if any(digests) else {},
         )
-        if totals.bad_lanes:
-            return totals
-        self._source.check(totals.metrics, step=step)
-        if check:
-            num_passes = [num_backwards(lane_samples.lane) for lane_samples in samples]
-            digests = self._digests(
-                check.finish(self._source.for_recomputation(share, step=step), num_passes, step=step)
-            )
-            totals = totals._replace(is_verified=True, digests={**totals.digests, **digests})
-        norm = self._update(totals.weight, rate)
-        return totals._replace(gradient_norm=norm)
 
     def _digests(self, checked: Checked) -> dict[str, float]:
         # All ranks must call this together: sharded gradients are gathered.
@@ -290,6 +293,15 @@ class Stepper:
         everyone = self._ranks.all_gather_lanes(local_lanes, most=self._lane_sum.shares.most)
         return [_LaneTotals._make([*line[:_METRICS], line[_METRICS:]]) for line in everyone]
 
+    def _lane_times(self) -> dict[str, float]:
+        if not self._times_lanes:
+            return {}
+        times = {LANE_S.format(lane): seconds for lane, seconds in self._lane_s.items()}
+        for number, (num_bytes, before_last_s) in enumerate(self._lane_sum.buckets()):
+            times[BUCKET_BYTES.format(number)] = float(num_bytes)
+            times[BUCKET_BEFORE_S.format(number)] = before_last_s
+        return times
+
     def _update(self, weight: int, rate: float) -> float:
         gradients = self._gradients()
         norm = average_and_clip(gradients, weight=max(1, weight), max_norm=self._config.max_gradient_norm)
@@ -300,12 +312,6 @@ class Stepper:
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         return norm
-
-
-def _samples_digest(lanes: list[_LaneTotals]) -> dict[str, float]:
-    if not any(lane.digest for lane in lanes):
-        return {}
-    return {SAMPLES_DIGEST: float(combined_digest(int(lane.digest) for lane in lanes))}
 
 
 Network = nn.Module

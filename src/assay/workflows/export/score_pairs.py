@@ -31,7 +31,7 @@ from assay.store.known_runs import RUN_FILE
 from assay.store.objects import open_store
 from assay.training.model_folders import check_template, check_tokenizer
 from assay.training.recipe import recipe_of
-from assay.training.trainer.reference import ReferenceModel
+from assay.training.reference_model import ReferenceModel
 from assay.workflows.run import find_commit, load_run
 
 Progress = Callable[[int, int], None]

@@ -6,7 +6,6 @@ classes    K logits       -log p of the row's class                predicted cla
 number     a number z     (z - (label - mean) / scale)^2           prediction, absolute_error, squared_error
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,49 +14,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from torch import Tensor
-from torch.nn.functional import log_softmax
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, log_softmax, mse_loss
 
 from assay.base.errors import DataError
-from assay.base.shapes import Float, Int, Num, Shaped
+from assay.base.shapes import Float, Int, Shaped
 from assay.training.methods.classify.label_config import BinaryLabel, ClassesLabel, NumberLabel
-from assay.training.methods.classify.loss import (
-    class_cross_entropy_sum,
-    cross_entropy_sum,
-    squared_error_sum,
-)
 from assay.training.numerics import MetricSum
 from assay.training.trainer.method import Loss
 
 
-class Labels(ABC):
-    """A kind of label."""
-
-    metrics: tuple[str, ...]
-    """Metrics that are logged with each step."""
-
-    @abstractmethod
-    def targets(self, column: pa.Array) -> Num[Tensor, "row"]:
-        """Return the targets of the dataset's labels."""
-
-    @abstractmethod
-    def blank(self, device: torch.device) -> Num[Tensor, "1"]:
-        """Return an arbitrary target."""
-
-    @abstractmethod
-    def loss(self, outputs: Float[Tensor, "row ..."], targets: Num[Tensor, "row"]) -> Loss: ...
-
-    @abstractmethod
-    def predictions(
-        self, outputs: Float[Tensor, "row ..."], targets: Num[Tensor, "row"]
-    ) -> Mapping[str, Shaped[Tensor, "row"]]:
-        """Return columns as `MethodConfig.predictions` declares."""
-
-    @abstractmethod
-    def predict(self, outputs: Float[Tensor, "row ..."]) -> Mapping[str, list[Any]]:
-        """Return columns for unlabeled rows."""
-
-
-class BinaryTargets(Labels):
+class BinaryTargets:
     """Labels 0 and 1."""
 
     metrics = ("accuracy",)
@@ -77,7 +43,8 @@ class BinaryTargets(Labels):
     def loss(self, outputs: Float[Tensor, "row"], targets: Float[Tensor, "row"]) -> Loss:
         """Return the sum of cross-entropies in nats; `accuracy`: share of rows whose label is more probable."""
         is_right = (outputs.detach() > 0) == (targets > 0.5)
-        return Loss(cross_entropy_sum(outputs, targets), {"accuracy": MetricSum(is_right.sum(), len(targets))})
+        loss = binary_cross_entropy_with_logits(outputs, targets, reduction="sum")
+        return Loss(loss, {"accuracy": MetricSum(is_right.sum(), len(targets))})
 
     def predictions(
         self, outputs: Float[Tensor, "row"], targets: Float[Tensor, "row"]
@@ -88,7 +55,7 @@ class BinaryTargets(Labels):
         return {"probability": torch.sigmoid(outputs.double()).tolist()}
 
 
-class ClassTargets(Labels):
+class ClassTargets:
     """Class labels as indices into the names."""
 
     metrics = ("accuracy",)
@@ -112,7 +79,8 @@ class ClassTargets(Labels):
     def loss(self, outputs: Float[Tensor, "row class"], targets: Int[Tensor, "row"]) -> Loss:
         """Return the sum of cross-entropies in nats; `accuracy`: share of rows whose class is the most probable."""
         is_right = outputs.detach().argmax(dim=1) == targets
-        return Loss(class_cross_entropy_sum(outputs, targets), {"accuracy": MetricSum(is_right.sum(), len(targets))})
+        loss = cross_entropy(outputs, targets, reduction="sum")
+        return Loss(loss, {"accuracy": MetricSum(is_right.sum(), len(targets))})
 
     def predictions(
         self, outputs: Float[Tensor, "row class"], targets: Int[Tensor, "row"]
@@ -133,7 +101,7 @@ class ClassTargets(Labels):
         return {"predicted": [names[index] for index in outputs.argmax(dim=1).tolist()], **probabilities}
 
 
-class NumberTargets(Labels):
+class NumberTargets:
     """Numbers, centred and scaled."""
 
     metrics = ("absolute_error",)
@@ -152,7 +120,8 @@ class NumberTargets(Labels):
     def loss(self, outputs: Float[Tensor, "row"], targets: Float[Tensor, "row"]) -> Loss:
         """Return the sum of squared errors of scaled labels; `absolute_error` in the label's unit."""
         errors = (outputs.detach() - targets).abs().sum() * self._scale
-        return Loss(squared_error_sum(outputs, targets), {"absolute_error": MetricSum(errors, len(targets))})
+        loss = mse_loss(outputs, targets, reduction="sum")
+        return Loss(loss, {"absolute_error": MetricSum(errors, len(targets))})
 
     def predictions(
         self, outputs: Float[Tensor, "row"], targets: Float[Tensor, "row"]
@@ -166,6 +135,11 @@ class NumberTargets(Labels):
 
     def predict(self, outputs: Float[Tensor, "row"]) -> Mapping[str, list[Any]]:
         return {"prediction": (outputs.double() * self._scale + self._mean).tolist()}
+
+
+Labels = BinaryTargets | ClassTargets | NumberTargets
+"""A kind of label: `metrics` logged with each step, targets of dataset labels, a blank target, loss, predictions as
+`MethodConfig.predictions` declares, and predictions of unlabeled rows."""
 
 
 def labels_of(config: BinaryLabel | ClassesLabel | NumberLabel) -> Labels:

@@ -186,7 +186,7 @@ class DpoConfig(MethodConfig):
                 "folder with these weights, or name it as method.reference.path."
             )
         # Imported here: it imports torch, which most recipes do not need.
-        from assay.training.trainer.reference import folder_digest
+        from assay.training.reference_model import folder_digest
 
         if (own := folder_digest(path)) != scored.weights_digest:
             raise ConfigError(

@@ -44,8 +44,7 @@ def sft_tensors(batch: MicroBatch, config: SftConfig, device: torch.device) -> d
     if batch.packing is None:
         tensors["num_trained"] = trained.sum(axis=1)
     else:
-        begins = (batch.packing.position_ids == 0) & (batch.packing.segment_ids > 0)
-        row_of = np.maximum(begins.cumsum().reshape(begins.shape) - 1, 0)
+        row_of = batch.row_of_tokens()
         tensors["num_trained"] = np.bincount(row_of[trained], minlength=len(batch.row_ids))
         tensors["position_ids"] = batch.packing.position_ids.astype(np.int64)
         tensors["row_of"] = row_of[:, 1:]

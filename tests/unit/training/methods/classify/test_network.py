@@ -7,11 +7,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from assay.models.config import NewEncoderConfig
 from assay.training.methods.classify.config import ClassifyConfig
-from assay.training.methods.classify.loss import cross_entropy_sum
+from assay.training.methods.classify.label_config import BinaryLabel
+from assay.training.methods.classify.labels import BinaryTargets
 from assay.training.methods.classify.network import ClassifierNetwork
 
 VOCABULARY, WIDTH = 30, 8
@@ -117,6 +117,6 @@ def test_the_loss_is_the_sum_of_each_rows_surprise_in_nats(rows) -> None:
 
     input_logits = torch.tensor([logit for logit, _ in rows])
     labels = torch.tensor([float(label) for _, label in rows])
-    total: Tensor = cross_entropy_sum(input_logits, labels)
+    total = BinaryTargets(BinaryLabel()).loss(input_logits, labels).sum
     # A surprise near zero is the difference of numbers as large as the logit, in float32.
     assert float(total) == pytest.approx(sum(surprise(*row) for row in rows), rel=1e-5, abs=5e-5)

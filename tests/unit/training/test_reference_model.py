@@ -17,10 +17,10 @@ from assay.models.causal_config import NewCausalConfig
 from assay.models.lora import BASE
 from assay.models.token_scores import CausalNetwork
 from assay.records.dataset import DatasetManifest, LengthProfile
+from assay.training import reference_model as reference_module
 from assay.training.checkpoint.parts import model_state
 from assay.training.checkpoint.saver import weights_digest
-from assay.training.trainer import reference as reference_module
-from assay.training.trainer.reference import ReferenceModel, folder_digest
+from assay.training.reference_model import ReferenceModel, folder_digest
 from preference_rows import VOCABULARY, pair_row
 from tiny_causal import new_causal_network
 
