@@ -21,9 +21,9 @@ from assay.base.shapes import Bool, Float64
 from assay.records.commit_bisection import CommitBisection, SkippedCommit, SuspectCommit
 from assay.triage.slow.blocks import (
     S_PER_HOUR,
-    Block,
     BlockComparison,
     BlockRules,
+    MeasuredBlock,
     effect_of,
     ratio_fields,
 )
@@ -174,7 +174,7 @@ def no_bisection(
 
 def bisection(
     found: Bisected,
-    blocks: Mapping[int, Sequence[Block]],
+    blocks: Mapping[int, Sequence[MeasuredBlock]],
     line: CommitLine,
     rules: BlockRules,
     plan: Mapping[str, int],
@@ -204,7 +204,7 @@ def _common(
     rules: BlockRules,
     plan: Mapping[str, int],
     sources: dict[str, str],
-    blocks: Sequence[Block],
+    blocks: Sequence[MeasuredBlock],
 ) -> dict[str, Any]:
     return {
         "least": rules.least,
@@ -220,7 +220,9 @@ def _common(
     }
 
 
-def _suspects(found: Bisected, blocks: Mapping[int, Sequence[Block]], line: CommitLine) -> tuple[SuspectCommit, ...]:
+def _suspects(
+    found: Bisected, blocks: Mapping[int, Sequence[MeasuredBlock]], line: CommitLine
+) -> tuple[SuspectCommit, ...]:
     suspects = []
     for index in np.argsort(-found.posterior, kind="stable").tolist():
         ratios = [block.log_ratio for block in blocks.get(index, ())]

@@ -42,7 +42,7 @@ class CountedSteps(NamedTuple):
     """Phase -> seconds of each step."""
 
 
-class Block(NamedTuple):
+class MeasuredBlock(NamedTuple):
     """One run of each variant, alternating."""
 
     log_ratio: float
@@ -54,7 +54,7 @@ class Block(NamedTuple):
     """Cost: seconds times devices."""
 
 
-def block_of(a: CountedSteps, b: CountedSteps, *, device_s: float) -> Block:
+def block_of(a: CountedSteps, b: CountedSteps, *, device_s: float) -> MeasuredBlock:
     """Compare two runs step by step; they must have common steps."""
     common = sorted(set(a.steps) & set(b.steps))
     assert common, (a.steps, b.steps)
@@ -64,7 +64,7 @@ def block_of(a: CountedSteps, b: CountedSteps, *, device_s: float) -> Block:
         found.append({phase: seconds[indices] for phase, seconds in side.phases.items()})
     a_s, b_s = (np.sum(list(phases.values()), axis=0) for phases in found)
     mean_a, mean_b = ({phase: float(seconds.mean()) for phase, seconds in of.items()} for of in found)
-    return Block(_clipped_mean(np.log(b_s / a_s)), mean_a, mean_b, device_s)
+    return MeasuredBlock(_clipped_mean(np.log(b_s / a_s)), mean_a, mean_b, device_s)
 
 
 def _clipped_mean(values: Float64[np.ndarray, "step"]) -> float:
@@ -101,7 +101,7 @@ class BlockComparison(NamedTuple):
     """The result of a comparison."""
 
     verdict: BlockVerdict
-    blocks: tuple[Block, ...]
+    blocks: tuple[MeasuredBlock, ...]
     effect: BlockEffect
     """The effect on the log ratio."""
 
@@ -115,12 +115,12 @@ class BlockComparison(NamedTuple):
 
 
 def compare(
-    measure: Callable[[], Block],
+    measure: Callable[[], MeasuredBlock],
     rules: BlockRules,
     on_update: Callable[[BlockComparison], None] = lambda so_far: None,
 ) -> BlockComparison:
     """Measure blocks until the interval decides, or another block is not allowed."""
-    blocks: list[Block] = []
+    blocks: list[MeasuredBlock] = []
     while True:
         blocks.append(measure())
         effect = effect_of([block.log_ratio for block in blocks], error=rules.error)
@@ -190,7 +190,7 @@ class PhaseChange(NamedTuple):
     difference: BlockEffect
 
 
-def measure_phase_changes(blocks: Sequence[Block], *, error: float) -> dict[str, PhaseChange]:
+def measure_phase_changes(blocks: Sequence[MeasuredBlock], *, error: float) -> dict[str, PhaseChange]:
     """Return the changes by phase; the error probability is divided among them."""
     names = list(dict.fromkeys(name for block in blocks for side in (block.a_s, block.b_s) for name in side))
     found = {}

@@ -17,7 +17,7 @@ from assay.base.units import percent_text
 from assay.records.commit_bisection import CommitBisection
 from assay.reporting.views.triage_statements import longer_text
 from assay.triage.slow.bisect import Bisected, CannotRun, CommitLine, bisect_commits, bisection, no_bisection
-from assay.triage.slow.blocks import Block, BlockRules, compare, ratio_fields
+from assay.triage.slow.blocks import BlockRules, MeasuredBlock, compare, ratio_fields
 from assay.workflows.ab_test.checkouts import Checkouts, CodeCommit, CodeRepository
 from assay.workflows.ab_test.compare import BlockPlan, measure_block
 from assay.workflows.ab_test.short_run import Variant, VariantError
@@ -119,9 +119,9 @@ class _GoodComparer:
         self._plan = plan
         self._rng = rng
         self._clock = clock
-        self.blocks: dict[int, list[Block]] = {}
+        self.blocks: dict[int, list[MeasuredBlock]] = {}
 
-    def block(self, index: int) -> Block:
+    def block(self, index: int) -> MeasuredBlock:
         """Measure one more block. Raises `VariantError` if a commit does not run."""
         good, other = self._variant(GOOD), self._variant(index)
         found = measure_block(good, other, self._plan, rng=self._rng, clock=self._clock)

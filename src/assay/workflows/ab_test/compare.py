@@ -8,7 +8,15 @@ from typing import NamedTuple
 
 from assay.base.clock import Clock
 from assay.records.side_by_side import SideBySide
-from assay.triage.slow.blocks import Block, BlockComparison, BlockRules, CountedSteps, block_of, compare, side_by_side
+from assay.triage.slow.blocks import (
+    BlockComparison,
+    BlockRules,
+    CountedSteps,
+    MeasuredBlock,
+    block_of,
+    compare,
+    side_by_side,
+)
 from assay.workflows.ab_test.short_run import ShortRun, Variant
 from assay.workflows.ab_test.variants import VariantPair
 
@@ -58,7 +66,7 @@ def compare_variants(
     )
 
 
-def measure_block(a: Variant, b: Variant, plan: BlockPlan, *, rng: Random, clock: Clock) -> Block:
+def measure_block(a: Variant, b: Variant, plan: BlockPlan, *, rng: Random, clock: Clock) -> MeasuredBlock:
     """Measure one block: a run of each variant, in random order."""
     start_s, turn = clock.monotonic_s(), rng.choice((1, -1))
     order = (a, b)[::turn]

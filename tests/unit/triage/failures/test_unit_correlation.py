@@ -27,6 +27,6 @@ def test_units_that_fail_as_a_whole_weigh_one_each() -> None:
 def test_attempts_that_have_nothing_in_common_weigh_one_each() -> None:
     rng = np.random.default_rng(0)
     sizes = np.full(400, 5)
-    correlation, _ = fit_correlation(table(list(sizes), list(rng.binomial(5, 0.1, 400))), np.full(400, 0.5))
+    correlation, weights = fit_correlation(table(list(sizes), list(rng.binomial(5, 0.1, 400))), np.full(400, 0.5))
     assert correlation == pytest.approx(0.0, abs=0.05)
     assert weights.min() > 0.8

@@ -15,7 +15,7 @@ from assay.triage.slow.bisect import (
     bisection,
     no_bisection,
 )
-from assay.triage.slow.blocks import Block, BlockRules, compare
+from assay.triage.slow.blocks import BlockRules, MeasuredBlock, compare
 from variants import slow, soaked
 
 RULES = BlockRules(least=0.03, error=0.025, most_blocks=200)
@@ -29,14 +29,14 @@ class Repository:
     def __init__(self, rng, number: int, culprit: int, *, change=0.05, noise=0.02, broken=()):
         self.rng, self.number, self.culprit = rng, number, culprit
         self.change, self.noise, self.broken = change, noise, broken
-        self.blocks: dict[int, list[Block]] = {}
+        self.blocks: dict[int, list[MeasuredBlock]] = {}
 
-    def block(self, commit: int) -> Block:
+    def block(self, commit: int) -> MeasuredBlock:
         if commit in self.broken:
             raise CannotRun("SyntaxError")
         good, other = self.rng.normal(0.0, self.noise, 2)
         ratio = other - good + (math.log1p(self.change) if commit >= self.culprit else 0.0)
-        block = Block(ratio, {"compute": 1.0}, {"compute": math.exp(ratio)}, 60.0)
+        block = MeasuredBlock(ratio, {"compute": 1.0}, {"compute": math.exp(ratio)}, 60.0)
         self.blocks.setdefault(commit, []).append(block)
         return block
 

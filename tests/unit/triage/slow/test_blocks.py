@@ -7,10 +7,10 @@ import pytest
 
 from assay.reporting.views.triage_statements import because_text, next_text
 from assay.triage.slow.blocks import (
-    Block,
     BlockComparison,
     BlockRules,
     CountedSteps,
+    MeasuredBlock,
     block_of,
     blocks_to_decide,
     compare,
@@ -27,9 +27,9 @@ PLAN = {"steps": 40, "warm_up": 10, "workers": 1, "apart": False}
 def simulated(rng, *, change: float, noise: float, rules: BlockRules = RULES) -> BlockComparison:
     """Blocks of a machine whose noise is normal, B slower by `change`."""
 
-    def measure() -> Block:
+    def measure() -> MeasuredBlock:
         ratio = math.log1p(change) + rng.normal(0.0, noise)
-        return Block(ratio, {"compute": 1.0}, {"compute": math.exp(ratio)}, 60.0)
+        return MeasuredBlock(ratio, {"compute": 1.0}, {"compute": math.exp(ratio)}, 60.0)
 
     return compare(measure, rules)
 
@@ -81,7 +81,9 @@ def test_what_surely_differs_but_by_less_than_the_least_is_no_change():
 
 
 def test_the_chance_of_error_is_shared_out_among_phases():
-    blocks = [Block(0.0, {"a": 1.0, "b": 1.0}, {"a": 1.0 + value, "b": 1.0}, 1.0) for value in (0.1, 0.2, 0.3, 0.4)]
+    blocks = [
+        MeasuredBlock(0.0, {"a": 1.0, "b": 1.0}, {"a": 1.0 + value, "b": 1.0}, 1.0) for value in (0.1, 0.2, 0.3, 0.4)
+    ]
     phase_changes = measure_phase_changes(blocks, error=0.05)
     expected = effect_of([0.1, 0.2, 0.3, 0.4], error=0.025)
     assert tuple(phase_changes["a"].difference) == pytest.approx(tuple(expected))
@@ -132,7 +134,7 @@ def test_the_phase_that_grew_is_named_though_another_varies_more():
         drift = rng.normal(0.0, 0.02)
         a_s = {"data": 0.1 + rng.normal(0, 0.001), "compute": 1.0 + drift}
         b_s = {"data": 0.2 + rng.normal(0, 0.001), "compute": 1.0 + drift + rng.normal(0, 0.01)}
-        blocks.append(Block(math.log(sum(b_s.values()) / sum(a_s.values())), a_s, b_s, 60.0))
+        blocks.append(MeasuredBlock(math.log(sum(b_s.values()) / sum(a_s.values())), a_s, b_s, 60.0))
     found = compare(iter(blocks).__next__, RULES)
     phase_changes = measure_phase_changes(found.blocks, error=0.05)
     assert phase_changes["data"].difference.low > 0.09
