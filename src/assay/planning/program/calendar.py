@@ -112,8 +112,15 @@ class Calendar(FrozenConfig):
         if day > (date.max - self.start).days:
             return f"day {day:.3g}"  # no calendar reaches so far
         on = self.start + timedelta(days=day - 1)
-        date_text = f"{on.day} {on:%b}"
-        return f"day {day}, {date_text}" if day > 0 else f"{date_text}, before day 1"
+        return f"day {day}, {on.day} {on:%b}" if day > 0 else f"{on.day} {on:%b}, before day 1"
+
+    def date_text(self, hour: float, *, begins: bool = False) -> str:
+        """Return the date of `day_text`: `9 Feb`, or `9 Feb 2028` in another year than the start's."""
+        day = self.day_of(hour, begins=begins)
+        if day > (date.max - self.start).days:
+            return f"day {day:.3g}"
+        on = self.start + timedelta(days=day - 1)
+        return f"{on.day} {on:%b}" if on.year == self.start.year else f"{on.day} {on:%b} {on.year}"
 
     def deadline_text(self, moment: str) -> str:
         """Return a deadline with its last day: `end of week 8 (day 56, 28 Feb)`."""

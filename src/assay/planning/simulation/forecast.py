@@ -21,7 +21,7 @@ from assay.planning.program.offer import Offer
 from assay.planning.program.plan import Plan, Planned
 from assay.planning.program.program import Program
 from assay.planning.program.progress import Progress, called_off
-from assay.planning.program.risk import Late, StopCondition
+from assay.planning.program.risk import StopCondition
 from assay.planning.simulation.compile import (
     RISK,
     Baseline,
@@ -42,9 +42,6 @@ MIN_MATCHING_SAMPLES = 50
 
 LATE_HOURS = 24.0
 """Hours past its planned end after which an activity is reported as late."""
-
-LEAST_DELAY_DAYS = 0.5
-"""Smaller delays are not reported."""
 
 OVER_SHARE = 1.2
 """An activity or stage that exceeds its plan by this factor raises an alarm."""
@@ -75,26 +72,6 @@ class Alarm(NamedTuple):
     text: str
     then: Literal["stop", "narrow", "review"] | None = None
     """Action of the stop condition; None if it is not one."""
-
-
-class Delay(NamedTuple):
-    """Something that is later than planned while other work still waits for it."""
-
-    name: str
-    """The activity, gate or event."""
-    title: str
-    owner: str
-    """The role, person or stakeholder who is responsible for it; for an event, who watches the risk that it is late."""
-    cause: str
-    planned_h: float
-    expected_h: float
-    """If it is over: its actual end. Otherwise the median of its end."""
-    late_h: float
-    """80% of simulations end it by then."""
-
-    def days(self) -> float:
-        """Return by how many days it is late."""
-        return (self.expected_h - self.planned_h) / 24.0
 
 
 class StageForecast(NamedTuple):
@@ -582,6 +559,12 @@ def _activity_alarms(found: ProgramForecast) -> Iterator[Alarm]:
 
 
 def _waiting_alarms(found: ProgramForecast) -> Iterator[Alarm]:
+    for item in overdue_starts(found):
+        title, late_h = found.program.nodes()[item.name].title, found.now_h - item.start_h
+        yield Alarm("watch", item.name, f"'{title}' could have begun; it was planned {late_h / 24:.1f} days ago.")
+
+
+def overdue_starts(found: ProgramForecast) -> Iterator[Planned]:
     """Yield unstarted activities that could have started, and were planned to."""
     progress, nodes = found.progress, found.program.nodes()
     over = {name for name, actual in progress.activities.items() if actual.ended is not None}
@@ -590,64 +573,10 @@ def _waiting_alarms(found: ProgramForecast) -> Iterator[Alarm]:
     if any("stop" in verdicts for verdicts in progress.verdicts.values()):
         return
     for item in found.plan.items:
-        late_h = found.now_h - item.start_h
-        is_due = late_h > LATE_HOURS and item.name not in {*progress.activities, *progress.verdicts, *dropped}
-        if is_due and {dependency.name for dependency in nodes[item.name].after} <= over | dropped:
-            text = f"'{nodes[item.name].title}' could have begun; it was planned {late_h / 24:.1f} days ago."
-            yield Alarm("watch", item.name, text)
-
-
-def delays(found: ProgramForecast) -> list[Delay]:
-    """Return what is at least half a day later than planned and still delays others, latest first."""
-    program, progress, nodes = found.program, found.progress, found.program.nodes()
-    over = {name for name, actual in progress.activities.items() if actual.ended is not None} | set(progress.verdicts)
-    off = called_off(program, progress)
-    is_open = {name for name in nodes if name not in over | off}
-    waits = {dependency.name for name in is_open for dependency in nodes[name].after}
-    waiting = {alarm.what for alarm in _waiting_alarms(found)}
-    lines = [_late_event(found, name) for name in program.events if name in waits]
-    for item in found.plan.items:
-        if item.name in progress.activities and (item.name in waits or item.name in is_open):
-            lines.append(_late_activity(found, item))
-        elif item.name in waiting:
-            lines.append(_delay(found, item.name, float(item.end_h), "not begun, although nothing holds it up"))
-    return sorted((line for line in lines if line.days() >= LEAST_DELAY_DAYS), key=lambda line: -line.days())
-
-
-def _late_event(found: ProgramForecast, name: str) -> Delay:
-    program = found.program
-    event = program.events[name]
-    planned_h = float(program.calendar.hour_of(event.at))
-    risk = next((r for r in program.risks.values() if isinstance(r.effect, Late) and r.effect.what == name), None)
-    first = next(node for node in program.nodes().values() if name in {dependency.name for dependency in node.after})
-    owner = risk.owner if risk is not None else program.owners_of(first.name).responsible
-    cause = f"risk: {risk.title[0].lower()}{risk.title[1:]}" if risk is not None else "outside the program"
-    if (noted := found.progress.events.get(name)) is not None:
-        at_h = float(program.calendar.hour_of(noted))
-        return Delay(name, event.title, owner, cause, planned_h, at_h, at_h)
-    return _delay(found, name, planned_h, cause)._replace(owner=owner, title=event.title)
-
-
-def _late_activity(found: ProgramForecast, planned: Planned) -> Delay:
-    actual = found.progress.activities[planned.name]
-    start_delay_h = found.program.calendar.hour_of(actual.started) - planned.start_h
-    cause = (
-        f"began {start_delay_h / 24:.1f} days late" if start_delay_h >= LATE_HOURS / 2 else "takes longer than planned"
-    )
-    if actual.ended is None:
-        return _delay(found, planned.name, float(planned.end_h), cause)
-    end_h = float(found.program.calendar.hour_of(actual.ended))
-    delay = _delay(found, planned.name, float(planned.end_h), cause)
-    return delay._replace(expected_h=end_h, late_h=end_h)
-
-
-def _delay(found: ProgramForecast, name: str, planned_h: float, cause: str) -> Delay:
-    """Return a delay whose end is forecast."""
-    node = found.program.nodes().get(name)
-    title, owner = (node.title, found.program.owners_of(name).responsible) if node is not None else (name, "")
-    _, ends = found.outcome.span_h(name)
-    middle, late = np.quantile(ends, (0.5, 0.8)).tolist() if ends.size else (planned_h, planned_h)
-    return Delay(name, title, owner, cause, planned_h, middle, late)
+        is_due = found.now_h - item.start_h > LATE_HOURS
+        is_open = item.name not in {*progress.activities, *progress.verdicts, *dropped}
+        if is_due and is_open and {dependency.name for dependency in nodes[item.name].after} <= over | dropped:
+            yield item
 
 
 def budget_by_day(

@@ -106,7 +106,7 @@ def stage_gates(report: OfferReport) -> Document:
         tiles=[
             Fact(
                 program.gates[item.name].title.split(":")[0],
-                program.calendar.day_text(item.end_h),
+                program.calendar.date_text(item.end_h),
                 f"if undisturbed; {_shares_text(report, item.name)}",
             )
             for item in gates
@@ -261,7 +261,7 @@ def _ends(report: OfferReport) -> Ends:
 
 def _activities(report: OfferReport) -> TitledTable:
     program, ends = report.offered.program, _ends(report)
-    nodes, day_text = program.nodes(), program.calendar.day_text
+    nodes, date_text = program.nodes(), program.calendar.date_text
 
     def needs(item: Planned) -> str:
         if item.runs:
@@ -270,7 +270,7 @@ def _activities(report: OfferReport) -> TitledTable:
         return ", ".join(f"{program.title_of(name)} ({fte:g})" for name, fte in item.people.items()) or "—"
 
     def quantile(item: Planned, index: int) -> str:
-        return day_text(ends[item.name][index]) if item.name in ends else "—"
+        return date_text(ends[item.name][index]) if item.name in ends else "—"
 
     return TitledTable.of(
         "In the order in which they begin",
@@ -279,8 +279,8 @@ def _activities(report: OfferReport) -> TitledTable:
         report.offered.offer.plan.items,
         ("activity", lambda item: nodes[item.name].title),
         ("responsible", lambda item: owner_text(program, program.owners_of(item.name).responsible)),
-        (name("begins, undisturbed"), lambda item: day_text(item.start_h, begins=True)),
-        (name("ends, undisturbed"), lambda item: day_text(item.end_h)),
+        (name("begins, undisturbed"), lambda item: date_text(item.start_h, begins=True)),
+        (name("ends, undisturbed"), lambda item: date_text(item.end_h)),
         (name("ends, P50"), lambda item: quantile(item, 0)),
         (name("ends, P80"), lambda item: quantile(item, 1)),
         ("needs", needs),
@@ -358,11 +358,11 @@ def _ladder(report: OfferReport) -> Iterator[Block]:
         "Ladder of sizes: smallest first, one change at a time",
         f"Each activity repeats the comparison at a larger size. {_best_site(report)} Shares are of the simulations "
         "that reach the activity. A gate there would stop if its evidence alone leaves a gain worth having less "
-        f"likely than {percent_text(STOP_PROBABILITY)}; the saving is additional to that of the existing gates. A smaller "
+        f"likely than {percent_text(STOP_PROBABILITY)}; the saving is on top of that of the existing gates. A smaller "
         "size is assumed to show the same gain; only records of earlier ladders can confirm this.",
         report.ladder,
         ("activity", lambda rung: rung.title),
-        ("ends (mean)", lambda rung: program.calendar.day_text(24 * rung.end_day)),
+        ("ends (mean)", lambda rung: program.calendar.date_text(24 * rung.end_day)),
         (number("seeds"), lambda rung: str(rung.num_seeds)),
         (number("error (points)"), lambda rung: f"{rung.standard_error:.2f}"),
         (number("device-hours (mean)"), lambda rung: f"{rung.device_hours:,.0f}"),
@@ -437,13 +437,13 @@ def what_if_table(title: str, caption: str, questions: Sequence[SimulatedWhatIf]
         if safety is None or plan is None:
             keys = ", ".join(member.key for member in result.conflict.members) if result.conflict else ""
             return (result.title, f"no schedule{f': {keys} conflict' if keys else ''}", *("—",) * 6)
-        day_text, saved = result.program.calendar.day_text, question.device_hours_saved
+        date_text, saved = result.program.calendar.date_text, question.device_hours_saved
         later = "" if base_h is None or question is base else f" ({(plan.decision_h - base_h) / 24:+.1f} d)"
         verdicts = " / ".join(safety.probability_text(safety.verdicts[name]) for name in ("scale", "narrow", "stop"))
         return (
             result.title,
-            f"{day_text(plan.decision_h)}{later}",
-            day_text(24 * safety.decision_day.p50),
+            f"{date_text(plan.decision_h)}{later}",
+            date_text(24 * safety.decision_day.p50),
             f"{plan.device_hours:,}",
             safety.probability_text(safety.p_on_time),
             safety.probability_text(safety.p_over_budget),

@@ -29,7 +29,6 @@ from assay.reporting.document import (
     Table,
     TitledTable,
     Verdict,
-    name,
     number,
 )
 from assay.statistics.warnings import MIN_FOUND
@@ -101,7 +100,7 @@ def lower_first(text: str) -> str:
 
 def days_text(program: Program, outcome: Outcome, *shares: float) -> list[str]:
     """Return quantiles of the decision's date."""
-    return [program.calendar.day_text(24 * day) for day in outcome.decision_days(*shares)]
+    return [program.calendar.date_text(24 * day) for day in outcome.decision_days(*shares)]
 
 
 def cost_text(price: HourPrice | None, device_hours: float) -> str:
@@ -187,7 +186,7 @@ def outcome_tiles(
         note = f"median, at {price}; 80% of simulations: {low} to {high}; {hours.p50:,.0f} device-hours"
         used = Fact("cost", str(price.of(hours.p50)), note)
     middle, late = days_text(program, outcome, 0.5, 0.8)
-    undisturbed = program.calendar.day_text(plan.decision_h)
+    undisturbed = program.calendar.date_text(plan.decision_h)
     return [
         used,
         Fact("decision", middle, f"P50; P80: {late}; if undisturbed: {undisturbed}"),
@@ -226,7 +225,7 @@ def outcome_table(outcome: Outcome, price: HourPrice | None) -> TitledTable:
             MEANINGS[verdict],
             safety.probability_text(share),
             error,
-            program.calendar.day_text(24 * means.decision_day),
+            program.calendar.date_text(24 * means.decision_day),
             f"{means.device_hours:,.0f}",
             cost_text(price, means.device_hours),
         )
@@ -236,7 +235,7 @@ def outcome_table(outcome: Outcome, price: HourPrice | None) -> TitledTable:
         "if",
         number("probability"),
         number("error (points)"),
-        name("decision (mean)"),
+        Column("decision (mean)", "name"),
         number("device-hours (mean)"),
         number("cost (mean)"),
     )
@@ -264,11 +263,12 @@ def _milestones(program: Program, plan: Plan, outcome: Outcome) -> TitledTable:
         hours = np.quantile(ends, (0.5, 0.8)).tolist() if ends.size else []
         if is_decision:  # also where a stop ends the program before
             hours, is_reached = [24 * day for day in outcome.decision_days(0.5, 0.8)], "—"
-        dates = [program.calendar.day_text(hour) for hour in hours] or ["—", "—"]
+        dates = [program.calendar.date_text(hour) for hour in hours] or ["—", "—"]
         title = program.nodes()[item.name].title
         owner = owner_text(program, program.owners_of(item.name).accountable)
-        rows.append((title, owner, program.calendar.day_text(item.end_h), *dates, is_reached))
-    header = ("milestone", "accountable", *map(name, ("if undisturbed", "P50", "P80")), number("reached"))
+        rows.append((title, owner, program.calendar.date_text(item.end_h), *dates, is_reached))
+    columns = (Column(heading, "name") for heading in ("if undisturbed", "P50", "P80"))
+    header: tuple[str | Column, ...] = ("milestone", "accountable", *columns, number("reached"))
     caption = (
         f"P50 and P80: half and 80% of the simulations that reach it do so by then. Due: {deadline_text(program)}."
     )
@@ -327,12 +327,12 @@ def _next_step(report: OfferReport, price: HourPrice | None) -> Facts:
         ask = f"accept a power of {percent_text(power.look.scales)} or approve the remedy, then {ask}"
     elif missed_targets(offer):
         ask = f"accept the missed target or change the program, then {ask}"
-    by = program.calendar.day_text(first.start_h, begins=True)
+    by = program.calendar.date_text(first.start_h, begins=True)
     work = f"{program.nodes()[first.name].title}: {owner_text(program, program.owners_of(first.name).responsible)}"
     return Facts(
         [
             Fact("decide", ask, f"{owner_text(program, owners.accountable)}, by {by}"),
-            Fact("then begin", work, f"{by} to {program.calendar.day_text(first.end_h)}"),
+            Fact("then begin", work, f"{by} to {program.calendar.date_text(first.end_h)}"),
             Fact(
                 "deliver",
                 program.nodes()[program.decision.decided_by].title,

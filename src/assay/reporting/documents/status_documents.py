@@ -12,13 +12,12 @@ from assay.planning.actuals import Spend
 from assay.planning.program.offer import Offer
 from assay.planning.program.program import Program
 from assay.planning.program.progress import Progress, RunActual, called_off
+from assay.planning.simulation.delays import Delay, delays
 from assay.planning.simulation.forecast import (
     MIN_MATCHING_SAMPLES,
     Alarm,
-    Delay,
     ProgramForecast,
     budget_by_day,
-    delays,
     remaining_by_day,
     unwatched,
 )
@@ -28,6 +27,7 @@ from assay.reporting.charts.risk_figures import BudgetSeries, budget_figure
 from assay.reporting.document import (
     Block,
     Cell,
+    Column,
     Document,
     Fact,
     Facts,
@@ -44,7 +44,6 @@ from assay.reporting.document import (
 from assay.reporting.documents.plan_documents import criterion_text
 from assay.reporting.documents.plan_summary import (
     deadline_text,
-    lower_first,
     outcome_table,
     outcome_tiles,
     owner_text,
@@ -59,7 +58,7 @@ FOOT = (
 )
 NEXT_H = 14 * 24
 """Work that is expected to begin or end within this time is listed as next."""
-SHOWN_DELAYS = 2
+SHOWN_DELAYS = 3
 """Delays named in the verdict; the table has all."""
 WITHOUT_NOTES = "No notes were given (--notes): work of people, gates and events counts as not begun."
 
@@ -144,16 +143,16 @@ def _status_verdict(found: ProgramForecast, offer: Offer, late: Sequence[Delay])
         f"{percent_text(offer.target_on_time)}), exceeding the budget one of {over}. {_shift_text(found, offer)}"
     )
     causes = [
-        f"{lower_first(delay.title)} is {delay.days():.1f} days late ({delay.cause}; owner: "
-        f"{owner_text(program, delay.owner)}; now {program.calendar.day_text(delay.expected_h)})"
+        f"'{delay.title}' is {delay.days():.1f} days late ({delay.cause}; owner: "
+        f"{owner_text(program, delay.owner)}; now {program.calendar.date_text(delay.expected_h)})"
         for delay in late[:SHOWN_DELAYS]
     ]
     more = f"; and {number_of(len(late) - SHOWN_DELAYS, 'further delay')}" if len(late) > SHOWN_DELAYS else ""
     if causes:
         sentence += f" Late: {'; '.join(causes)}{more}."
     must_act = recommended_action(found).must_act
-    is_late = number_of(len(late), "delay")
-    word = _act_text(must_act) if must_act else is_late if late else "watch" if found.alarms else "on course"
+    delayed = number_of(len(late), "delay")
+    word = _act_text(must_act) if must_act else delayed if late else "watch" if found.alarms else "on course"
     tone: Tone = "open" if late and _alarmed(found) == "good" else _alarmed(found)
     return Verdict(tone, word, sentence)
 
@@ -161,7 +160,7 @@ def _status_verdict(found: ProgramForecast, offer: Offer, late: Sequence[Delay])
 def _shift_text(found: ProgramForecast, offer: Offer) -> str:
     """Return how the expected date has moved since the offer."""
     (now,) = found.outcome.decision_days(0.5)
-    text = found.program.calendar.day_text(24 * now)
+    text = found.program.calendar.date_text(24 * now)
     days = now - offer.safety.decision_day.p50
     if abs(days) < 0.5:
         return f"The decision is expected on {text} (P50), as offered."
@@ -194,7 +193,7 @@ def _tiles(found: ProgramForecast, offer: Offer, price: HourPrice | None) -> lis
 
 def _delays(program: Program, late: Sequence[Delay]) -> Iterator[Block]:
     if late:
-        day_text = program.calendar.day_text
+        date_text = program.calendar.date_text
         yield TitledTable.of(
             "Delays",
             "Later than planned, and other work waits for it.",
@@ -203,9 +202,9 @@ def _delays(program: Program, late: Sequence[Delay]) -> Iterator[Block]:
             ("cause", lambda delay: delay.cause),
             ("owner", lambda delay: owner_text(program, delay.owner)),
             (number("days late"), lambda delay: f"{delay.days():.1f}"),
-            ("planned", lambda delay: day_text(delay.planned_h)),
-            ("now (P50)", lambda delay: day_text(delay.expected_h)),
-            ("P80", lambda delay: day_text(delay.late_h)),
+            (Column("planned", "name"), lambda delay: date_text(delay.planned_h)),
+            (Column("now (P50)", "name"), lambda delay: date_text(delay.expected_h)),
+            (Column("P80", "name"), lambda delay: date_text(delay.late_h)),
         )
 
 
@@ -260,7 +259,7 @@ def _changes(found: ProgramForecast, offer: Offer, earlier: ForecastView | None)
         return Fact(name, now if then == now else f"{then} → {now}", "unchanged" if then == now else "")
 
     facts = [
-        change("decision (P50)", calendar.day_text(24 * before.decision_day.p50), calendar.day_text(24 * middle)),
+        change("decision (P50)", calendar.date_text(24 * before.decision_day.p50), calendar.date_text(24 * middle)),
         change("on time", before.probability_text(before.p_on_time), outcome.probability_text(outcome.p_on_time())),
         change(
             "over budget",
@@ -290,7 +289,7 @@ def _next(found: ProgramForecast) -> Block:
     """Return what is in progress, and what is expected to begin within the next two weeks, with owner and dates."""
     program, until = found.program, found.now_h + NEXT_H
     off = called_off(program, found.progress)
-    day_text, nodes, rows = program.calendar.day_text, program.nodes(), []
+    date_text, nodes, rows = program.calendar.date_text, program.nodes(), []
     for item in found.plan.items:
         actual = found.progress.activities.get(item.name)
         is_over = item.name in found.progress.verdicts or (actual is not None and actual.ended is not None)
@@ -303,11 +302,12 @@ def _next(found: ProgramForecast) -> Block:
         middle, late = np.quantile(ends, (0.5, 0.8)).tolist()
         state = "in progress" if actual else "overdue" if item.start_h < found.now_h else "to begin"
         title, owner = nodes[item.name].title, owner_text(program, program.owners_of(item.name).responsible)
-        begin = day_text(begin_h, begins=True)
-        rows.append((begin_h, (title, owner, state, begin, day_text(item.end_h), day_text(middle), day_text(late))))
+        begin = date_text(begin_h, begins=True)
+        rows.append((begin_h, (title, owner, state, begin, date_text(item.end_h), date_text(middle), date_text(late))))
     if not rows:
         return Paragraph("Nothing is in progress or expected to begin.")
-    header = ("what", "responsible", "state", "begins (P50)", "planned end", "end (P50)", "end (P80)")
+    dates = (Column(heading, "name") for heading in ("state", "begins (P50)", "planned end", "end (P50)", "end (P80)"))
+    header: tuple[str | Column, ...] = ("what", "responsible", *dates)
     caption = "Overdue: planned to have begun by now. Dates are those of the simulations that complete it."
     return TitledTable("", caption, Table(header, [row for _, row in sorted(rows, key=lambda pair: pair[0])]))
 
