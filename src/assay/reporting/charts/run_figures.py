@@ -198,6 +198,8 @@ def _drawn(plot: _Plot, curves: Curves) -> list[Series]:
     if plot is _GRADERS:
         names = [name for name in names if name not in ("reward", "reward_std")]
     found = [curves[name] for name in names]
+    if plot.names == ("failed_grades",):
+        found = [curve for curve in found if any(curve.values)]
     if plot.dots:
         found = [curve for curve in found if len(set(curve.steps)) > 1]
     words = {"reward": "training", "validation_reward": "held-out prompts"}

@@ -105,7 +105,9 @@ def _block_lines(block: Block) -> Iterator[str]:
                 yield from _block_lines(part)
                 yield ""
         case TitledTable(title, caption, table) | Figure(title, caption, table=table):
-            yield from (f"### {plain(title)}", "", *([plain(caption), ""] if caption else []))
+            yield from (*([f"### {plain(title)}", ""] if title else []), *([plain(caption), ""] if caption else []))
+            if isinstance(block, Figure) and block.legend:
+                yield from (" · ".join(plain(label) for _, label in block.legend), "")
             if table.rows:
                 yield from markdown_table(quoted(table))
 

@@ -82,9 +82,10 @@ def learning_blocks(page: RunPage) -> Iterator[Block]:
     figures = list(curve_figures(page.curves))
     if (rewards := rewards_table(figures)).rows:
         yield TitledTable("Beginning and end", "", rewards, pages_only=True)
-    yield from figures
+    yield from (drawn for drawn in figures if not drawn.pages_only)
     if page.view.samples:
         yield from _samples(page.view.samples)
+    yield from (drawn for drawn in figures if drawn.pages_only)
 
 
 def progress_facts(run: RunView) -> Iterator[Fact]:

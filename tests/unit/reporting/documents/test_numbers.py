@@ -1,0 +1,200 @@
+"""One number for one fact: JSON, terminal, HTML and Markdown of one record show the same numbers.
+
+Every number of a document is formatted where it is built. A renderer may leave a block out; it may neither change a
+number nor add one of its own. The formatted values are those of the view.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass, replace
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assay.records.evaluation import Estimate
+from assay.records.goodput import Goodput, Interruption
+from assay.reporting.document import (
+    Code,
+    Commands,
+    Document,
+    Fact,
+    Facts,
+    Fold,
+    Listing,
+    Mark,
+    Paragraph,
+    Section,
+    TitledTable,
+    Verdict,
+    name,
+    number,
+)
+from assay.reporting.documents.comparison import comparison_document
+from assay.reporting.documents.goodput import goodput_document
+from assay.reporting.documents.markdown import markdown
+from assay.reporting.documents.memo import memo_document
+from assay.reporting.documents.overview import live_document
+from assay.reporting.documents.render import render_document
+from assay.reporting.documents.run import run_document
+from assay.reporting.documents.run_diff import run_diff_document
+from assay.reporting.terminal.document import print_document
+from assay.reporting.views.run_diff import DifferenceView, LossAtStepView, RunDiffView
+from assay.reporting.views.series import Series
+
+NUMBER = re.compile(r"(?<![\w.])[+-]?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?%?")
+
+
+def numbers(text: str) -> Counter[str]:
+    """The numbers in a text, as they are written."""
+    return Counter(item.rstrip(",") for item in NUMBER.findall(text))
+
+
+def texts(part: Any, *, pages: bool) -> Iterator[str]:
+    """Every text of a document; without `pages`, those that a terminal shows."""
+    if isinstance(part, str):
+        yield part
+    elif isinstance(part, dict) or part is None or isinstance(part, bool | int | float):
+        return
+    elif isinstance(part, tuple | list):
+        for item in part:
+            yield from texts(item, pages=pages)
+    elif is_dataclass(part) and (pages or not getattr(part, "pages_only", False)):
+        for field in fields(part):
+            value = getattr(part, field.name)
+            if field.name != "chart" and not callable(value):
+                yield from texts(value, pages=pages)
+
+
+def chart_texts(part: Any) -> Iterator[str]:
+    """The values that a terminal writes at the ends of a curve: a form of the chart formats them."""
+    if isinstance(part, tuple | list):
+        for item in part:
+            yield from chart_texts(item)
+    elif is_dataclass(part):
+        for field in fields(part):
+            value = getattr(part, field.name)
+            if field.name == "chart" and hasattr(value, "end_texts"):
+                yield from (text for series in value.series for text in (value.end_texts(series) or ())[:2])
+            elif field.name != "chart" and not callable(value):
+                yield from chart_texts(value)
+
+
+class Words(HTMLParser):
+    """What a reader sees of a page without its drawings."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.seen, self._hidden = list[str](), 0
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._hidden += tag in ("svg", "style", "title")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._hidden -= tag in ("svg", "style", "title")
+
+    def handle_data(self, data: str) -> None:
+        if not self._hidden:
+            self.seen.append(data)
+
+
+def diff() -> RunDiffView:
+    return RunDiffView(
+        before="a", after="b", recipe=(DifferenceView(name="lr", before=0.25, after=1.5),), is_dataset_equal=True,
+        dataset=None, environment=(), weights_equal=False, first_different_step=3,
+        loss=(LossAtStepView(step=3, before=0.51234, after=0.4),),
+        outcome=(DifferenceView(name="value", before=0.918, after=0.87612),),
+    )  # fmt: skip
+
+
+def goodput() -> Goodput:
+    interruption = Interruption(
+        run_id="r", attempt=1, at_s=1.0, reason="killed", failure=None, lost_device_s=50.0, stalled_device_s=1.0,
+        startup_device_s=5.0, waited_device_s=20.0,
+    )  # fmt: skip
+    return Goodput(
+        run_ids=("r",), held_device_s=265.0, by_phase={"compute": 200.0, "lost": 65.0}, interruptions=(interruption,),
+        num_open_attempts=1, commit_s=0.02, failure_s=100.0, optimal_commit_s=2.0, step_s=0.5, cost=1.25,
+        currency="EUR", num_commits=3,
+    )  # fmt: skip
+
+
+def of_rewards(run_page: Any) -> Any:
+    steps = list(range(1, 41))
+    curves = {
+        name: Series(name, steps, [start + step / 100 for step in steps])
+        for name, start in (("reward", 0.1), ("reward_exact", 0.2), ("length", 12.0), ("zero_std", 0.3), ("kl", 0.01))
+    }
+    held_out = Series("validation_reward", [0, 20, 40], [0.1, 0.3, 0.5])
+    return replace(run_page, curves={**run_page.curves, **curves, "validation_reward": held_out})
+
+
+@pytest.fixture(params=["run", "rewards", "empty", "comparison", "live", "memo", "diff", "goodput"])
+def document(
+    request: pytest.FixtureRequest, run_page: Any, empty_page: Any, comparison_page: Any, memo_page: Any
+) -> Document:
+    made: dict[str, Callable[[], Document]] = {
+        "run": lambda: run_document(run_page, now_s=0.0),
+        "rewards": lambda: run_document(of_rewards(run_page), now_s=0.0),
+        "empty": lambda: run_document(empty_page, now_s=0.0),
+        "comparison": lambda: comparison_document(comparison_page),
+        "live": lambda: live_document([run_page], now_s=0.0),
+        "memo": lambda: memo_document(memo_page),
+        "diff": lambda: run_diff_document(diff()),
+        "goodput": lambda: goodput_document(goodput(), {"r": goodput(), "s": goodput()}, of="run"),
+    }
+    return made[request.param]()
+
+
+def shown(capsys: pytest.CaptureFixture[str], document: Document) -> str:
+    print_document(document)
+    return capsys.readouterr().out
+
+
+def test_no_renderer_changes_a_number_or_adds_one(document: Document, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = numbers("\n".join(texts(document, pages=True)))
+    assert set(numbers(markdown(document).replace("\\", ""))) == set(whole)
+    assert set(numbers("\n".join(Words(render_document(document)).seen))) == set(whole)
+    brief = numbers("\n".join([*texts(document, pages=False), *chart_texts(document)]))
+    screen = numbers(shown(capsys, document))
+    assert set(screen) <= set(brief) | set(whole)
+    assert set(screen), "a screen without a number compares nothing"
+
+
+BLOCKS = st.lists(st.floats(-1e6, 1e6, allow_nan=False), min_size=2, max_size=6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(values=BLOCKS)
+def test_whatever_the_numbers_are_all_renderers_write_them_alike(values: list[float]) -> None:
+    first, *rest = (f"{value:,.4f}" for value in values)
+    blocks = [
+        Paragraph(f"it is {first}"),
+        Listing([f"item {text}" for text in rest], "a list"),
+        Facts([Fact("value", text, f"after {first}") for text in rest]),
+        TitledTable.of("table", "", rest, (name("row"), str), (number("value"), lambda text: text)),
+        Commands([("next", f"assay decide --by {first}")]),
+        Fold("more", [Code(first)], is_open=True),
+    ]
+    verdict = Verdict("good", "pass", f"with {first}", (Mark("rows", "good", first),))
+    document = Document(title="t", kind="k", verdict=verdict, sections=[Section("s", blocks)])
+    expected = set(numbers("\n".join(texts(document, pages=True))))
+    assert set(numbers(markdown(document).replace("\\", ""))) == expected
+    assert set(numbers("\n".join(Words(render_document(document)).seen))) == expected
+
+
+def test_the_numbers_of_a_run_are_those_of_its_json(run_page: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    view, screen = run_page.view, shown(capsys, run_document(run_page, now_s=0.0))
+    headline: Estimate = view.evaluation.headline.estimate
+    for text in (
+        f"{headline.value:.4f}",
+        f"[{headline.low:.4f}, {headline.high:.4f}]",
+        f"{view.reached_step():,} of {view.total_steps:,}",
+        f"{view.speed.steps_per_s:.3g} steps/s",
+        view.weights_digest[:12],
+    ):
+        assert text in screen, text
