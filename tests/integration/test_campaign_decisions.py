@@ -46,11 +46,11 @@ from assay.statistics.benchmark_items import (
 from assay.statistics.predictions import PREDICTIONS_FILE, evaluation_folder
 from assay.store.attempts import save_attempt
 from assay.store.commit_log import CommitLog
+from assay.store.guards import lift_guard, save_guard
 from assay.store.home import Home
 from assay.store.launches import save_launch
 from assay.store.ledger.ledger import Ledger
 from assay.store.objects import open_store
-from assay.store.triage.guards import lift_guard, save_guard
 from assay.triage.guard import guard_of
 from assay.workflows.campaign.campaign import run_campaign
 from assay.workflows.campaign.evidence import Scoring, score_run
@@ -59,7 +59,7 @@ from assay.workflows.campaign.folder import (
     check_declaration,
     declare,
     find_campaign,
-    read_campaign_file,
+    load_campaign,
 )
 from assay.workflows.campaign.look import decide_again, look_now
 from assay.workflows.campaign.train import ArmRun, ExecutionSettings, arm_run
@@ -245,7 +245,7 @@ def decided(
     path: Path, trainer: SimulatedTrainer, holdout: SimulatedHoldout | None = None, *, runs_at_once: int = 1
 ) -> tuple[OpenCampaign, CampaignResult]:
     """The campaign, run to its end."""
-    campaign = declare(Home.from_environment(), read_campaign_file(path), base_dir=path.parent, clock=SystemClock())
+    campaign = declare(load_campaign(Home.from_environment(), path), SystemClock())
     trainer.campaign = campaign
     with Home.from_environment().open_ledger() as ledger:
         output: list[str] = []
@@ -590,7 +590,7 @@ def test_a_holdout_that_would_not_stay_closed_is_refused(campaign_file, change, 
     sealed = {"type": "suite", "name": "fresh", "suite": "holdout.yaml"}
     path = campaign_file({"benchmarks": [*benchmarks, sealed]}, **{"sealed": {"benchmark": "fresh"}, **change})
     with pytest.raises(ConfigError, match=words):
-        read_campaign_file(path)
+        load_campaign(Home.from_environment(), path)
 
 
 @pytest.fixture
@@ -778,8 +778,8 @@ def test_a_run_that_somebody_trains_already_is_waited_for(campaign_file, polls: 
             return super().state_of(launch)
 
     path, trainer = campaign_file(), Found(GOOD)
-    home, config = Home.from_environment(), read_campaign_file(path)
-    run = arm_run(declare(home, config, base_dir=path.parent, clock=SystemClock()), "treated", 0)
+    home = Home.from_environment()
+    run = arm_run(declare(load_campaign(home, path), SystemClock()), "treated", 0)
     save_launch(run, launcher="slurm", job="7", world_size=1)
     _, result = decided(path, trainer)
     assert result.decisions["treated"].recommendation == "scale"
@@ -793,7 +793,7 @@ def test_what_was_declared_can_not_be_changed_afterwards(campaign_file) -> None:
     path = campaign_file(least_effect=0.001)
     before = {item: item.read_bytes() for item in Home.from_environment().campaigns.rglob("*") if item.is_file()}
     with pytest.raises(ConfigError, match=r"declared with another rule\.least_effect"):
-        check_declaration(Home.from_environment(), read_campaign_file(path), base_dir=path.parent, clock=SystemClock())
+        check_declaration(load_campaign(Home.from_environment(), path), SystemClock())
     assert all(element.read_bytes() == content for element, content in before.items()), "--check writes nothing"
 
 
@@ -893,7 +893,7 @@ def test_a_campaign_declared_anew_with_another_score_reads_no_score_of_the_old_o
     for score in ("log_likelihood", "correct"):
         top = {"benchmarks": [{"type": "predictions", "name": "b", "score": score}]}
         path = campaign_file(top, primary=["b"], guardrails=[])
-        campaign = declare(Home.from_environment(), read_campaign_file(path), base_dir=path.parent, clock=SystemClock())
+        campaign = declare(load_campaign(Home.from_environment(), path), SystemClock())
         run = arm_run(campaign, "baseline", 0)
         with Home.from_environment().open_ledger() as ledger:
             ledger.record_run(run)

@@ -8,8 +8,8 @@ from assay.base.units import percent_text
 from assay.elastic.environment import environment_here
 from assay.records.guard import Guard, GuardStatus
 from assay.records.run import Run
+from assay.store.guards import saved_guards
 from assay.store.home import Home
-from assay.store.triage.guards import saved_guards
 
 
 def guard_statuses(home: Home) -> list[GuardStatus]:

@@ -23,38 +23,28 @@ from assay.records.statement import Statement
 from assay.triage.attempts.sources import bytes_of
 
 
-class Collective(NamedTuple):
-    """A collective that a rank entered."""
+class Collective(BaseModel):
+    """A collective that a rank entered, as a dump has it."""
 
-    group: str
-    sequence: int
-    name: str
-    sizes: tuple[tuple[int, ...], ...]
-    """Sizes of its inputs."""
-    is_over: bool
-    """Whether it ended; gloo shows this only by retiring the entry."""
-
-
-class RankDump(NamedTuple):
-    """The recorded collectives of one rank."""
-
-    rank: int
-    collectives: tuple[Collective, ...]
-    groups: dict[str, tuple[int, ...]]
-    """Name -> members, as far as the dump has them."""
-
-
-class _Entry(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     process_group: tuple[str, ...] = ()
     pg_id: int | str = ""
-    collective_seq_id: int = 0
-    profiling_name: str = ""
+    sequence: int = Field(default=0, alias="collective_seq_id")
+    name: str = Field(default="", alias="profiling_name")
     input_sizes: list[list[int] | int] = Field(default_factory=list)
     state: str = ""
     retired: bool = False
     is_p2p: bool = False
+
+    @property
+    def group(self) -> str:
+        return _group_name(*self.process_group[:2]) if self.process_group else str(self.pg_id)
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether it ended; gloo shows this only by retiring the entry."""
+        return self.retired or self.state == "completed"
 
 
 class _Group(BaseModel):
@@ -64,14 +54,27 @@ class _Group(BaseModel):
     desc: str = ""
     ranks: str | list[int] = ""
 
+    def members(self) -> tuple[int, ...]:
+        in_text = self.ranks if isinstance(self.ranks, list) else map(int, re.findall(r"\d{1,9}", self.ranks))
+        return tuple(sorted(in_text))
+
 
 class _Dump(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     version: str
-    entries: list[_Entry] = Field(default_factory=list)
+    entries: list[Collective] = Field(default_factory=list)
     pg_config: dict[str, _Group] = Field(default_factory=dict)
     rank: int | None = None
+
+
+class RankDump(NamedTuple):
+    """The recorded collectives of one rank."""
+
+    rank: int
+    collectives: tuple[Collective, ...]
+    groups: dict[str, tuple[int, ...]]
+    """Name -> members, as far as the dump has them."""
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -112,19 +115,8 @@ def read_dump(file: Path, content: bytes) -> RankDump:
         where = written_out(".".join(map(str, first["loc"])))[:80]
         raise DataError(f"{file}: no dump of the flight recorder: {where}: {first['msg']}.") from error
     rank = dump.rank if dump.rank is not None else _rank_in_name(file)
-    groups = {_group_name(group.name, group.desc): _members(group.ranks) for group in dump.pg_config.values()}
-    collectives = tuple(
-        Collective(
-            _group_name(*entry.process_group[:2]) if entry.process_group else str(entry.pg_id),
-            entry.collective_seq_id,
-            entry.profiling_name,
-            tuple(tuple(size) if isinstance(size, list) else (size,) for size in entry.input_sizes),
-            entry.retired or entry.state == "completed",
-        )
-        for entry in dump.entries
-        if not entry.is_p2p
-    )
-    return RankDump(rank, collectives, groups)
+    groups = {_group_name(group.name, group.desc): group.members() for group in dump.pg_config.values()}
+    return RankDump(rank, tuple(entry for entry in dump.entries if not entry.is_p2p), groups)
 
 
 def _plain(file: Path, content: bytes) -> Any:
@@ -149,11 +141,6 @@ def _rank_in_name(file: Path) -> int:
 
 def _group_name(name: str = "", desc: str = "") -> str:
     return f"{name} ({desc})" if desc and desc != "undefined" else name
-
-
-def _members(ranks: str | list[int]) -> tuple[int, ...]:
-    found = ranks if isinstance(ranks, list) else [int(number) for number in re.findall(r"\d{1,9}", ranks)]
-    return tuple(sorted(found))
 
 
 EVERYBODY = "(default_pg)"
@@ -239,7 +226,8 @@ def _split(at: Mapping[int, Collective]) -> tuple[str, dict[str, tuple[int, ...]
 def _called(collective: Collective) -> str:
     """Return the collective's name, with its input sizes if these must agree."""
     if collective.name.rpartition(":")[2].removeprefix("_") in EQUAL_SIZES:
-        return f"{collective.name} of {' and '.join('x'.join(map(str, size)) for size in collective.sizes)}"
+        sizes = [size if isinstance(size, list) else [size] for size in collective.input_sizes]
+        return f"{collective.name} of {' and '.join('x'.join(map(str, size)) for size in sizes)}"
     return collective.name
 
 

@@ -9,8 +9,8 @@ from assay.launchers.guards import guard_statuses, heed_guards, hosts_left_out
 from assay.records.failure_causes import FailureDiagnosis
 from assay.records.guard import Guard
 from assay.records.run import Attempt, Run
+from assay.store.guards import lift_guard, save_guard, saved_guards
 from assay.store.home import Home
-from assay.store.triage.guards import lift_guard, save_guard, saved_guards
 from assay.triage.guard import guard_of
 from blamed import cause, diagnosis
 from machine import MACHINE

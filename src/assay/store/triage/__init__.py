@@ -1,1 +1,0 @@
-"""What triage keeps in a home: guards and cases."""
