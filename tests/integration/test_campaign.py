@@ -29,7 +29,7 @@ from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.workflows.campaign.check import check_arms
 from assay.workflows.campaign.evidence import Scoring, score_finished_runs, suite_folder
-from assay.workflows.campaign.folder import OpenCampaign, find_campaign, newest_decisions, read_campaign_file
+from assay.workflows.campaign.folder import OpenCampaign, find_campaign, load_campaign, newest_decisions
 from assay.workflows.rebuild import rebuild_all
 from assay.workflows.run import check_recipe
 
@@ -261,10 +261,10 @@ def test_what_has_begun_goes_on_with_what_it_was_declared_with(campaign_file: Pa
         ["benchmarks=[{type: predictions, name: likelihood, score: correct}]", "rule.least_effect=2"],
         ["benchmarks=[{type: suite, name: choices, suite: choices.yaml}]", "rule.primary=[choices]"],
     ):
-        config = read_campaign_file(campaign_file, tuple(declared))
-        assert check_arms(config, base_dir=tmp_path, is_declared=True) == 4
+        loaded = load_campaign(Home.from_environment(), campaign_file, tuple(declared))
+        assert check_arms(loaded, is_declared=True) == 4
         with pytest.raises(ConfigError):
-            check_arms(config, base_dir=tmp_path, is_declared=False)
+            check_arms(loaded, is_declared=False)
 
 
 def test_a_suite_that_a_classifier_cannot_answer_is_refused_before_anything_starts(

@@ -436,7 +436,8 @@ def drill_clause(report: DrillReport, source: Source, facts: Facts) -> Clause:
     failed = next((exercise for exercise in report.exercises if exercise.problem), None)
     difference = report.difference_from(facts.recipe)
     values: dict[str, Any] = {"workers": report.workers, "difference": difference}
-    verdict, reason, more = report.verdict, report.verdict, None if report.passed() else _fix("repair drill")
+    verdict, more = report.verdict, None if report.passed() else _fix("repair drill")
+    reason: str = verdict
     if failed is not None:
         reason, values = "problem", values | {"exercise": failed.name, "problem": failed.problem}
     if difference is not None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from assay.reporting.documents.memo import Memo
     from assay.store.home import Home
     from assay.workflows.campaign.check import CampaignCheck
+    from assay.workflows.campaign.folder import LoadedCampaign
 
 KEYS_HEAD = (
     "# Campaigns, key by key",
@@ -104,13 +105,14 @@ def run(
     from assay.store.ledger.writer import marking
     from assay.workflows.campaign.campaign import run_campaign
     from assay.workflows.campaign.check import check_campaign
-    from assay.workflows.campaign.folder import declare, read_campaign_file
+    from assay.workflows.campaign.folder import declare, load_campaign
     from assay.workflows.campaign.train import ExecutionSettings, InProcessLauncher
 
-    config = read_campaign_file(file, overrides)
-    target.check(config.workers)
     home = current_home()
-    checked = check_campaign(config, home, base_dir=file.parent, clock=SystemClock())
+    loaded = load_campaign(home, file, overrides)
+    config = loaded.config
+    target.check(config.workers)
+    checked = check_campaign(loaded, SystemClock())
     for warning in checked.warnings:
         click.echo(f"warning: {warning}", err=True)
     if check:
@@ -119,9 +121,9 @@ def run(
             f"{_looks_text(config.all_looks)}, "
             f"budget {device_time_text(3600 * config.budget_device_hours)}. Nothing was started."
         )
-        _print_forecast(config, checked, file, 0.0 if target.on == "slurm" else measure_s)
+        _print_forecast(loaded, checked, 0.0 if target.on == "slurm" else measure_s)
         return
-    open_campaign = declare(home, config, base_dir=file.parent, clock=SystemClock())
+    open_campaign = declare(loaded, SystemClock())
     with writable_ledger(home) as ledger, marking(home, config.name):
         launcher = target.launcher(home, ()) or InProcessLauncher(home, ProgressObserver, SystemClock())
         written = run_campaign(
@@ -142,14 +144,14 @@ def _on_record_text(config: "CampaignConfig", home: "Home") -> str:
     return f" ({known:,} on record already: what is finished is not trained again)" if known else ""
 
 
-def _print_forecast(config: "CampaignConfig", checked: "CampaignCheck", file: Path, seconds: float) -> None:
+def _print_forecast(loaded: "LoadedCampaign", checked: "CampaignCheck", seconds: float) -> None:
     """Print the power and, if `seconds` is not 0, the cost measured over that time."""
     from assay.workflows.campaign.check import expected_cost, power_lines
 
     if seconds:
         click.echo(f"measuring {seconds:g} s of real steps, in a folder that is removed ...", err=True)
-        click.echo(expected_cost(config, base_dir=file.parent, seconds=seconds))
-    for line in power_lines(checked, over_seeds=config.rule.over_seeds):
+        click.echo(expected_cost(loaded, seconds=seconds))
+    for line in power_lines(checked, over_seeds=loaded.config.rule.over_seeds):
         click.echo(line)
 
 

@@ -344,9 +344,9 @@ def _benchmarks_figure(memo: Memo, unit: str, *, caption: str) -> Figure:
     for decision in memo.decisions:
         rows.append(ForestRow(decision.candidate, None, ""))
         for effect in [item for item in _effects(decision) if item.unit == unit]:
-            estimate, note = effect.effect, effect.role
-            if not effect.num_differing:
-                estimate, note = Estimate(value=estimate.value), f"{effect.role}, none differ"
+            differs = effect.num_differing > 0
+            estimate = effect.effect if differs else Estimate(value=effect.effect.value)
+            note = effect.role if differs else f"{effect.role}, none differ"
             rows.append(_forest_row(effect.benchmark, estimate, note))
             cells.append((decision.candidate, *(cell(effect) for _, cell in _EFFECT_CELLS)))
     return figure(

@@ -18,7 +18,6 @@ from assay.data.dataset.columns import ITEM, holds_lists
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import key_column
 from assay.data.loader.lane_shares import LaneShares
-from assay.decision.candidate import known_good_recipe, patched
 from assay.decision.config import (
     Benchmark,
     CampaignConfig,
@@ -38,14 +37,14 @@ from assay.reporting.views.statements import (
     is_beyond,
     rate_text,
 )
+from assay.reporting.views.warnings import warning_text
 from assay.statistics.campaign.look_power import LookPower, power_of_looks, sufficient_design
 from assay.statistics.failure_rate import rate_upper, trials_needed
 from assay.statistics.guardrail import Allowance, pass_probability, rare_event_allowance
 from assay.statistics.power import MAX_SEEDS, POWER, minimum_detectable_effect, seeds_needed
 from assay.statistics.predictions import CLUSTER, ROW_ID
 from assay.statistics.seeds.trimmed import MIN_SEEDS, OverSeeds
-from assay.statistics.warnings import MAX_LOST, MIN_FOUND, Warned, warnings_of_clusters
-from assay.store.home import Home
+from assay.statistics.warnings import MAX_LOST, MIN_FOUND, warnings_of_clusters
 from assay.training.recipe import Recipe
 from assay.training.trainer.method_config import (
     BinaryPredictions,
@@ -54,21 +53,21 @@ from assay.training.trainer.method_config import (
     Predictions,
 )
 from assay.workflows.calibration import calibrate
-from assay.workflows.campaign.folder import check_declaration
+from assay.workflows.campaign.folder import LoadedCampaign, check_declaration
 from assay.workflows.campaign.paired_noise import ItemDraws, NoiseEstimator, PairedNoise
 from assay.workflows.preview import expected_s, preview
 from assay.workflows.run import check_new, check_recipe, count_steps
 
 
-def check_arms(config: CampaignConfig, *, base_dir: Path, is_declared: bool) -> int:
+def check_arms(loaded: LoadedCampaign, *, is_declared: bool) -> int:
     """Check the recipe of every arm on its dataset before anything starts; return the number of runs.
 
     Fewer checks apply to a campaign that is declared already, which continues as declared.
     """
-    recipe, _ = known_good_recipe(base_dir / config.recipe)
+    config = loaded.config
 
     def arm(name: str, patch: dict[str, Any]) -> tuple[Recipe, Dataset]:
-        found = check_recipe(patched(recipe, patch, arm=name, seed=config.first_seed))
+        found = check_recipe(loaded.recipe_of(name))
         LaneShares(found[0].loader.lanes, config.workers)
         if not is_declared:
             try:
@@ -76,7 +75,7 @@ def check_arms(config: CampaignConfig, *, base_dir: Path, is_declared: bool) -> 
                 check_new(found[0], count_steps(*found).planned, changed=patch)
             except ConfigError as error:
                 raise ConfigError(f"arm '{name}': {error}") from error
-            _check_suites(name, config, found[0].method, base_dir=base_dir)
+            _check_suites(name, config, found[0].method, base_dir=loaded.base_dir)
         _check_scores(name, config, found[0].method.predictions)
         _check_columns(name, config, *found)
         return found
@@ -198,23 +197,23 @@ def check_suite(benchmark: SuiteBenchmark, path: Path, method: MethodConfig, *, 
         raise ConfigError(f"{path}: has no benchmark '{name}', which the campaign names; it has {', '.join(known)}.")
 
 
-def missing_files(config: CampaignConfig, *, base_dir: Path) -> list[str]:
+def _missing_files(loaded: LoadedCampaign) -> list[str]:
     """Return the files that the rule names and that do not exist yet, as `key: path`."""
-    rule = config.rule
+    rule, folder = loaded.config.rule, loaded.base_dir
     requested = {
         "rule.coverage": rule.coverage,
         "rule.drill": None if rule.drill == "audit" else rule.drill,
         "rule.scaling.record": rule.scaling.record if rule.scaling else None,
         "rule.plan.record": rule.plan.record if rule.plan else None,
     }
-    return [f"{key}: {base_dir / path}" for key, path in requested.items() if path and not (base_dir / path).is_file()]
+    return [f"{key}: {folder / path}" for key, path in requested.items() if path and not (folder / path).is_file()]
 
 
-def expected_cost(config: CampaignConfig, *, base_dir: Path, seconds: float) -> str:
+def expected_cost(loaded: LoadedCampaign, *, seconds: float) -> str:
     """Measure baseline steps for `seconds`; return the cost of all runs as text, if candidates cost as much. Raises
     `ConfigError` if the budget does not fit a single run."""
-    recipe, _ = known_good_recipe(base_dir / config.recipe)
-    values = patched(recipe, {}, arm=config.baseline, seed=config.first_seed)
+    config = loaded.config
+    values = loaded.recipe_of(config.baseline)
     found = preview(*check_recipe(values), world_size=config.workers)
     run_s = config.workers * expected_s(found, calibrate(values, world_size=config.workers, seconds=seconds))
     num_runs = len(config.arm_names) * config.seeds
@@ -280,12 +279,12 @@ class CampaignCheck(NamedTuple):
     """Missing files, and hints if the power is too low."""
 
 
-def check_campaign(config: CampaignConfig, home: Home, *, base_dir: Path, clock: Clock) -> CampaignCheck:
+def check_campaign(loaded: LoadedCampaign, clock: Clock) -> CampaignCheck:
     """Check a campaign's file before anything starts: its arms, its declaration if there is one, and its power."""
-    num_runs = check_arms(config, base_dir=base_dir, is_declared=config.name in home.campaign_names())
-    check_declaration(home, config, base_dir=base_dir, clock=clock)
-    missing = missing_files(config, base_dir=base_dir)
-    found = NoiseEstimator(config, home, base_dir=base_dir)
+    config = loaded.config
+    num_runs = check_arms(loaded, is_declared=loaded.is_declared)
+    check_declaration(loaded, clock)
+    found = NoiseEstimator(loaded)
     noise, looks, otherwise = found.of(config.rule.primary), [], []
     if noise is not None:
         looks = _looks(config, noise, config.rule.over_seeds)
@@ -295,12 +294,12 @@ def check_campaign(config: CampaignConfig, home: Home, *, base_dir: Path, clock:
         _of_guardrail(guardrail, found.of((guardrail.benchmark,)), config.seeds) for guardrail in config.rule.guardrails
     ]
     safety = [SafetyPower(entry, found.draws((entry.benchmark,))) for entry in config.rule.safety]
-    warnings = [warning.with_hint() for warning in found.data_warnings()]
+    warnings = [warning_text(warning, with_hint=True) for warning in found.data_warnings()]
     warnings += _of_looks(config, noise, looks) if noise is not None else []
     warnings += _of_guards(guardrails, safety, config.seeds)
-    warnings += warnings_of_clusters(config.differing_clusters())
-    texts = [f"{path} does not exist yet; the first look will need it" for path in missing]
-    texts += [warning.text for warning in warnings]
+    warnings += map(warning_text, warnings_of_clusters(config.differing_clusters()))
+    texts = [f"{path} does not exist yet; the first look will need it" for path in _missing_files(loaded)]
+    texts += warnings
     return CampaignCheck(num_runs, noise, looks, otherwise, guardrails, safety, texts)
 
 
@@ -388,14 +387,13 @@ def _allowance(noise: PairedNoise, num_items: int) -> Allowance:
     return rare_event_allowance(noise.components, num_items=num_items, is_share=noise.unit == "share")
 
 
-def _of_looks(config: CampaignConfig, noise: PairedNoise, looks: list[LookPower]) -> list[Warned]:
+def _of_looks(config: CampaignConfig, noise: PairedNoise, looks: list[LookPower]) -> list[str]:
     warnings = [
-        Warned(
-            "underpowered look",
+        (
             f"the look at {look.num_seeds} seeds cannot decide: of the candidates that are worth having it "
             f"would scale {chance_text(look.scales)}, and end on {chance_text(look.stops + look.gives_up)} "
             "without a "
-            "gain. Leave it out of looks, or take it with more seeds.",
+            "gain. Leave it out of looks, or take it with more seeds."
         )
         for look in looks[:-1]
         if look.stops + look.gives_up > max(MAX_LOST, look.scales)
@@ -405,11 +403,11 @@ def _of_looks(config: CampaignConfig, noise: PairedNoise, looks: list[LookPower]
             "the campaign lacks power: of the candidates that are worth having its last look would scale "
             f"{chance_text(looks[-1].scales)}. {_power_hint(config, noise)}"
         )
-        warnings.append(Warned("underpowered campaign", message))
+        warnings.append(message)
     return warnings
 
 
-def _of_guards(guardrails: list[GuardrailPower], safety: list[SafetyPower], num_seeds: int) -> list[Warned]:
+def _of_guards(guardrails: list[GuardrailPower], safety: list[SafetyPower], num_seeds: int) -> list[str]:
     """Return warnings about guardrails that would reject harmless candidates, and safety benchmarks that cannot
     pass."""
     known = [guardrail for guardrail in guardrails if guardrail.noise is not None]
@@ -434,7 +432,7 @@ def _of_guards(guardrails: list[GuardrailPower], safety: list[SafetyPower], num_
         for entry in safety
         if entry.draws is not None and entry.least_bound > entry.rule.max_rate
     ]
-    return [Warned("underpowered guardrail", text) for text in texts]
+    return texts
 
 
 def _guardrail_hint(entry: GuardrailPower, num_seeds: int) -> str:

@@ -25,7 +25,7 @@ from assay.base.config import LoadedConfig, read_config_file, stored, validated
 from assay.base.digest import canonical_json, sha256_of_json
 from assay.base.errors import ConfigError
 from assay.data.dataset.dataset import Dataset
-from assay.decision.candidate import BASELINE, known_good_recipe
+from assay.decision.candidate import BASELINE, known_good_recipe, patched
 from assay.decision.config import CampaignConfig, SuiteBenchmark
 from assay.evals.config import read_suite
 from assay.evals.contents import named_files, suite_sha256
@@ -42,6 +42,28 @@ KNOWN_GOOD_FILE = "known_good.json"
 
 MAY_CHANGE = frozenset({"budget_device_hours", "workers", "dissent", "owner", "least_effect_because"})
 """Keys that do not affect verdicts, and may change after the declaration."""
+
+
+class LoadedCampaign(NamedTuple):
+    """A campaign file with its known-good recipe; nothing is written yet."""
+
+    home: Home
+    config: CampaignConfig
+    base_dir: Path
+    """Folder that its paths are relative to."""
+    recipe: LoadedConfig
+    """The baseline's, before seeds are filled in."""
+    known_good: KnownGood | None = None
+    """None if the recipe is a file."""
+
+    @property
+    def is_declared(self) -> bool:
+        return self.config.name in self.home.campaign_names()
+
+    def recipe_of(self, arm: str) -> LoadedConfig:
+        """Return the recipe of an arm with the first seed."""
+        patch = {} if arm == self.config.baseline else self.config.candidate(arm).patch
+        return patched(self.recipe, patch, arm=arm, seed=self.config.first_seed)
 
 
 class OpenCampaign(NamedTuple):
@@ -65,22 +87,20 @@ class OpenCampaign(NamedTuple):
         return LoadedConfig(self.record.recipe, {})
 
 
-def read_campaign_file(path: Path, overrides: tuple[str, ...] = ()) -> CampaignConfig:
-    """Read a campaign file. Raises `ConfigError` that lists every wrong key with a hint."""
-    return validated(CampaignConfig, read_config_file(path, overrides))
+def load_campaign(home: Home, path: Path, overrides: tuple[str, ...] = ()) -> LoadedCampaign:
+    """Read a campaign file and its recipe. Raises `ConfigError` that lists every wrong key with a hint."""
+    config = validated(CampaignConfig, read_config_file(path, overrides))
+    return LoadedCampaign(home, config, path.parent, *known_good_recipe(path.parent / config.recipe))
 
 
-def declare(
-    home: Home, config: CampaignConfig, *, base_dir: Path, clock: Clock, recipe: LoadedConfig | None = None
-) -> OpenCampaign:
+def declare(loaded: LoadedCampaign, clock: Clock) -> OpenCampaign:
     """Write the declaration of a campaign, or find the existing one.
 
-    `base_dir` is the folder that its paths are relative to; `recipe` is the baseline's, if it is not in a file.
-    Raises `ConfigError` if a campaign of this name was declared with other gates, arms or seeds, or if a suite
-    has changed.
+    Raises `ConfigError` if a campaign of this name was declared with other gates, arms or seeds, or if a suite has
+    changed.
     """
-    recipe, known_good = (recipe, None) if recipe else known_good_recipe(base_dir / config.recipe)
-    record = _declaration(config, base_dir, clock, recipe, known_good)
+    home, config = loaded.home, loaded.config
+    record = _declaration(loaded, clock)
     values = config.model_dump(mode="json")
     may_change = {key: values[key] for key in sorted(MAY_CHANGE)}
     folder = home.campaigns / config.name
@@ -91,16 +111,14 @@ def declare(
     locations = {"folder": str(folder), "base_dir": record.base_dir, "dataset": _dataset(record)}
     settings = {"locations": locations, **may_change}
     store.put(SETTINGS_FILE, canonical_json(settings).encode())
-    return OpenCampaign(home, record, config, known_good)
+    return OpenCampaign(home, record, config, loaded.known_good)
 
 
-def check_declaration(home: Home, config: CampaignConfig, *, base_dir: Path, clock: Clock) -> None:
+def check_declaration(loaded: LoadedCampaign, clock: Clock) -> None:
     """Raise the errors that `declare` would raise for an existing campaign, without writing anything."""
-    if config.name not in home.campaign_names():
-        return
-    recipe, known_good = known_good_recipe(base_dir / config.recipe)
-    record, _ = _as_declared(home, _declaration(config, base_dir, clock, recipe, known_good), config)
-    require_suites_as_declared(record, config)
+    if loaded.is_declared:
+        record, _ = _as_declared(loaded.home, _declaration(loaded, clock), loaded.config)
+        require_suites_as_declared(record, loaded.config)
 
 
 def find_campaign(home: Home, name: str) -> OpenCampaign:
@@ -178,20 +196,18 @@ def require_suites_as_declared(campaign: Campaign, config: CampaignConfig) -> No
         )
 
 
-def _declaration(
-    config: CampaignConfig, base_dir: Path, clock: Clock, recipe: LoadedConfig, known_good: KnownGood | None
-) -> Campaign:
-    tree = config.model_dump(mode="json")
+def _declaration(loaded: LoadedCampaign, clock: Clock) -> Campaign:
+    tree = loaded.config.model_dump(mode="json")
     declared = {key: value for key, value in tree.items() if key not in MAY_CHANGE}
     return Campaign(
-        name=config.name,
+        name=loaded.config.name,
         config=declared,
-        config_sha256=sha256_of_json({"config": declared, "recipe": recipe.values}),
-        recipe=recipe.values,
-        base_dir=str(base_dir.resolve()),
-        known_good_sha256=known_good.digest() if known_good else None,
+        config_sha256=sha256_of_json({"config": declared, "recipe": loaded.recipe.values}),
+        recipe=loaded.recipe.values,
+        base_dir=str(loaded.base_dir.resolve()),
+        known_good_sha256=loaded.known_good.digest() if loaded.known_good else None,
         created_s=clock.now_s(),
-        suites=sealed_suites(config, base_dir=base_dir),
+        suites=sealed_suites(loaded.config, base_dir=loaded.base_dir),
     )
 
 

@@ -20,8 +20,7 @@ from assay.base.names import meant
 from assay.base.units import number_of
 from assay.data.dataset.columns import LABEL
 from assay.data.dataset.split import DatasetView, key_column, split_view
-from assay.decision.candidate import known_good_recipe, patched
-from assay.decision.config import CampaignConfig, PredictionsBenchmark, SuiteBenchmark
+from assay.decision.config import PredictionsBenchmark, SuiteBenchmark
 from assay.decision.row_scores import definition_sha256, empty_selection_error, selected_rows, value_matches
 from assay.evals.config import Generation, MultipleChoice, read_suite
 from assay.evals.items import read_items
@@ -36,7 +35,7 @@ from assay.statistics.warnings import Warned
 from assay.store.home import Home
 from assay.training.recipe import Recipe
 from assay.training.trainer.method_config import BinaryPredictions
-from assay.workflows.campaign.folder import all_decisions
+from assay.workflows.campaign.folder import LoadedCampaign, all_decisions
 from assay.workflows.data_warnings import data_warnings
 from assay.workflows.run import check_recipe
 
@@ -76,13 +75,13 @@ class PairedNoise(NamedTuple):
 class NoiseEstimator:
     """Estimates the noise for the benchmarks of a campaign."""
 
-    def __init__(self, config: CampaignConfig, home: Home, *, base_dir: Path) -> None:
-        self._config = config
-        self._home = home
-        self._base_dir = base_dir
-        self._decisions = cache(lambda: list(_decisions(home)))
-        self._baseline = cache(partial(_baseline, config, base_dir))
-        self._suite = cache(lambda name: present_suite(base_dir / name))
+    def __init__(self, loaded: LoadedCampaign) -> None:
+        self._config = loaded.config
+        self._home = loaded.home
+        self._base_dir = loaded.base_dir
+        self._decisions = cache(lambda: list(_decisions(loaded.home)))
+        self._baseline = cache(partial(_baseline, loaded))
+        self._suite = cache(lambda name: present_suite(loaded.base_dir / name))
 
     def of(self, names: Sequence[str]) -> PairedNoise | None:
         """Return the noise of the mean over these benchmarks; None if unknown."""
@@ -202,9 +201,8 @@ def _decisions(home: Home) -> Iterator[Decision]:
             yield from all_decisions(home.campaigns / name)
 
 
-def _baseline(config: CampaignConfig, base_dir: Path) -> tuple[Recipe, DatasetView]:
-    recipe, _ = known_good_recipe(base_dir / config.recipe)
-    baseline, dataset = check_recipe(patched(recipe, {}, arm=config.baseline, seed=config.first_seed))
+def _baseline(loaded: LoadedCampaign) -> tuple[Recipe, DatasetView]:
+    baseline, dataset = check_recipe(loaded.recipe_of(loaded.config.baseline))
     return baseline, split_view(dataset, baseline.data.split, "validation")
 
 

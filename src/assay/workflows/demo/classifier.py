@@ -24,7 +24,7 @@ from assay.records.dataset import DatasetManifest
 from assay.store.home import Home
 from assay.store.ledger.ledger import Ledger
 from assay.workflows.campaign.campaign import run_campaign
-from assay.workflows.campaign.folder import declare, read_campaign_file
+from assay.workflows.campaign.folder import declare, load_campaign
 from assay.workflows.campaign.memo import WrittenMemo
 from assay.workflows.campaign.train import ExecutionSettings, InProcessLauncher, ObserverFactory
 from assay.workflows.demo.corpus import read_texts, write_corpus
@@ -128,8 +128,9 @@ def run_demo_campaign(
     stamp = datetime.fromtimestamp(clock.now_s(), UTC).strftime("%m%d-%H%M%S")
     path = folder / "campaign.yaml"
     path.write_text(text.replace("name: set-by-the-demo", f"name: docstrings-{stamp}"), encoding="utf-8")
-    config = read_campaign_file(path)
+    loaded = load_campaign(home, path)
+    config = loaded.config
     on_message(f"campaign {config.name}: {len(config.candidates)} candidates, at most {config.seeds} seeds each")
-    campaign = declare(home, config, base_dir=folder, clock=clock)
+    campaign = declare(loaded, clock)
     execution = ExecutionSettings(InProcessLauncher(home, make_observer, clock), clock=clock)
     return run_campaign(campaign, ledger, execution=execution, on_message=on_message)

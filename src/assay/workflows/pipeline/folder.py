@@ -21,7 +21,7 @@ from assay.base.errors import ConfigError
 from assay.records.pipeline import Pipeline
 from assay.store.home import PIPELINE_FILE, Home
 from assay.store.objects import open_store
-from assay.workflows.campaign.folder import OpenCampaign, declare
+from assay.workflows.campaign.folder import LoadedCampaign, OpenCampaign, declare
 from assay.workflows.pipeline.config import PipelineConfig, TrainedStage, comparison_of, read_pipeline
 
 MODELS = "models"
@@ -85,7 +85,7 @@ def declare_pipeline(home: Home, declared: LoadedPipeline, clock: Clock) -> Open
     campaign = None
     if (compared := comparison_of(declared.config, declared.file.name)) is not None:
         baseline = declared.recipes[compared.baseline]
-        campaign = declare(home, compared, base_dir=declared.file.parent, clock=clock, recipe=baseline)
+        campaign = declare(LoadedCampaign(home, compared, declared.file.parent, baseline), clock)
     return OpenPipeline(home, declared, campaign)
 
 
