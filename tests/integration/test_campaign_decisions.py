@@ -22,6 +22,7 @@ from assay.base.clock import SystemClock
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import ConfigError, DamagedDataError, DataError, TrainingError
 from assay.cli.main import main
+from assay.launchers.guards import lift_guard, save_guard
 from assay.launchers.launcher import LaunchState
 from assay.records.audit import AuditReport
 from assay.records.benchmark import BenchmarkResult
@@ -46,7 +47,6 @@ from assay.statistics.benchmark_items import (
 from assay.statistics.predictions import PREDICTIONS_FILE, evaluation_folder
 from assay.store.attempts import save_attempt
 from assay.store.commit_log import CommitLog
-from assay.store.guards import lift_guard, save_guard
 from assay.store.home import Home
 from assay.store.launches import save_launch
 from assay.store.ledger.ledger import Ledger

@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 
 from assay.base.errors import ConfigError
-from assay.launchers.guards import guard_statuses, heed_guards, hosts_left_out
+from assay.launchers.guards import guard_statuses, heed_guards, hosts_left_out, lift_guard, save_guard, saved_guards
 from assay.records.failure_causes import FailureDiagnosis
 from assay.records.guard import Guard
 from assay.records.run import Attempt, Run
-from assay.store.guards import lift_guard, save_guard, saved_guards
 from assay.store.home import Home
 from assay.triage.guard import guard_of
 from blamed import cause, diagnosis

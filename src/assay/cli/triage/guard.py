@@ -37,7 +37,7 @@ def guard(
         raise ConfigError("give only one of: a DIAGNOSIS, --lift NAME, --exclude.")
     if diagnosis is None and (refuse or name is not None):
         raise ConfigError("--refuse and --name need a DIAGNOSIS: give its file.")
-    from assay.store.guards import lift_guard
+    from assay.launchers.guards import lift_guard
 
     home = current_home()
     if diagnosis is not None:
@@ -49,8 +49,8 @@ def guard(
 
 
 def _accept(file: Path, number: int, *, is_refusing: bool, name: str | None) -> None:
+    from assay.launchers.guards import save_guard
     from assay.records.failure_causes import FailureDiagnosis
-    from assay.store.guards import save_guard
     from assay.triage.guard import guard_of
 
     found = FailureDiagnosis.from_json(file.read_bytes(), source=file)
