@@ -54,5 +54,5 @@ def ci(
     from assay.triage.ci.recorded import read_recorded
     from assay.triage.ci.report import report_of
 
-    found = report_of(read_recorded(sources, commit=commit, path=path), shards)
+    found = report_of(*read_recorded(sources, commit=commit, path=path), shards)
     print_result(found, as_json=as_json)

@@ -74,7 +74,7 @@ def _write_page(fleet: "Fleet", page: Path, junit: tuple[Path, ...]) -> None:
     from assay.triage.ci.report import report_of
     from assay.triage.startup import startup_of
 
-    ci_report = report_of(read_recorded(junit, commit=None, path=None), None) if junit else None
+    ci_report = report_of(*read_recorded(junit, commit=None, path=None), None) if junit else None
     newest = sorted(current_home().runs(), key=lambda run: -run.created_s)
     try:
         startup = startup_of([run for run in newest if not run.is_drill][:MOST_STARTS], None)

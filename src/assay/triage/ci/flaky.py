@@ -31,7 +31,7 @@ Group = tuple[str, str]
 
 def group_of(run: FileRun) -> Group:
     """Return the group within which runs are compared."""
-    return (run.origin.commit, run.origin.config) if run.origin.commit else ("", run.file)
+    return (run.commit, run.config) if run.commit else ("", run.file)
 
 
 def flaky_tests(files: Sequence[FileRun]) -> tuple[FlakyTest, ...]:

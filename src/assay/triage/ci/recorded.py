@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from xml.etree.ElementTree import Element
 
 from pydantic_core import from_json
@@ -49,14 +49,6 @@ _RUN = re.compile(
 )
 
 
-class RunOrigin(NamedTuple):
-    """`commit` and `run` are empty if unknown; `config` is the rest of the path."""
-
-    commit: str
-    run: str
-    config: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class CaseRun:
     """A test's result in one file."""
@@ -70,8 +62,6 @@ class CaseRun:
     worker: str = ""
     phases: tuple[float | None, ...] = (None, None, None)
     """Seconds of set-up, call and tear-down."""
-    file: str = ""
-    """The test's own file, if known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,23 +69,20 @@ class FileRun:
     """The tests of one run, on one commit and configuration."""
 
     file: str
-    origin: RunOrigin
+    commit: str
+    """Empty if unknown, as is `run`."""
+    run: str
+    config: str
+    """The rest of the path."""
     wall_s: float | None
     cases: tuple[CaseRun, ...]
 
 
-@dataclass(frozen=True)
-class Recorded:
-    """All recorded runs."""
-
-    files: tuple[FileRun, ...]
-    sources: dict[str, str]
-    """File -> SHA-256 of its bytes."""
-
-
-def read_recorded(sources: Sequence[Path], *, commit: str | None, path: str | None) -> Recorded:
-    """Read files, and the XML files of folders. `commit` applies to all files; `path` tells how to parse
-    their paths."""
+def read_recorded(
+    sources: Sequence[Path], *, commit: str | None, path: str | None
+) -> tuple[list[FileRun], dict[str, str]]:
+    """Read files, and the XML files of folders; also return each file's SHA-256. `commit` applies to all files;
+    `path` tells how to parse their paths."""
     pattern = path_pattern(path) if path else None
     runs: list[FileRun] = []
     digests: dict[str, str] = {}
@@ -104,10 +91,10 @@ def read_recorded(sources: Sequence[Path], *, commit: str | None, path: str | No
         digests[str(file)] = sha256_of_bytes(content)
         runs.extend(_runs(file, content, pattern))
     if commit:
-        runs = [replace(run, origin=run.origin._replace(commit=commit)) for run in runs]
+        runs = [replace(run, commit=commit) for run in runs]
     if not any(run.cases for run in runs):
         raise DataError(f"{', '.join(map(str, sources[:3]))}: no test is in it. Expected results of tests that ran.")
-    return Recorded(tuple(runs), digests)
+    return runs, digests
 
 
 def _files(source: Path) -> list[Path]:
@@ -135,7 +122,7 @@ def _runs(file: Path, content: bytes, pattern: re.Pattern[str] | None) -> Iterat
         yield from _job_runs(file, tree["jobs"])
     elif isinstance(tree, dict) and tree and all(isinstance(value, int | float) for value in tree.values()):
         cases = tuple(CaseRun(test=test, seconds=_seconds(value, file, test)) for test, value in tree.items())
-        yield FileRun(file=str(file), origin=run_origin(file, {}, pattern), wall_s=None, cases=cases)
+        yield FileRun(file=str(file), **run_origin(file, {}, pattern), wall_s=None, cases=cases)
     else:
         raise DataError(f"{file}: JSON of no kind that is known here. Expected GitHub's jobs, or test -> seconds.")
 
@@ -149,7 +136,7 @@ def _junit_run(file: Path, text: str, pattern: re.Pattern[str] | None) -> FileRu
     cases = tuple(_case(case, file) for suite in suites for case in suite.findall("testcase"))
     return FileRun(
         file=str(file),
-        origin=run_origin(file, properties, pattern),
+        **run_origin(file, properties, pattern),
         wall_s=_wall_s(root, suites, file),
         cases=cases,
     )
@@ -179,7 +166,6 @@ def _case(case: Element, file: Path) -> CaseRun:
         passes=int(not has_failed and not was_skipped),
         worker=next((properties[name] for name in WORKER_PROPERTIES if name in properties), ""),
         phases=phases,
-        file=case.get("file", ""),
     )
 
 
@@ -217,7 +203,9 @@ def _job_runs(file: Path, jobs: Sequence[Any]) -> Iterator[FileRun]:
         known = [times for times in ends if times is not None]
         yield FileRun(
             file=f"{file} (run {run or '?'}, try {attempt or '?'})",
-            origin=RunOrigin(commit, f"{run}.{attempt}" if run else "", ""),
+            commit=commit,
+            run=f"{run}.{attempt}" if run else "",
+            config="",
             wall_s=max(end for _, end in known) - min(start for start, _ in known) if known else None,
             cases=tuple(_job_case(job, times) for job, times in zip(members, ends, strict=True)),
         )
@@ -258,8 +246,8 @@ def path_pattern(template: str) -> re.Pattern[str]:
     return re.compile(rf"(?:^|/){pattern}$")
 
 
-def run_origin(file: Path, properties: Mapping[str, str], pattern: re.Pattern[str] | None) -> RunOrigin:
-    """Return the origin of a file; `--path` takes precedence over properties, these over the path's words."""
+def run_origin(file: Path, properties: Mapping[str, str], pattern: re.Pattern[str] | None) -> dict[str, str]:
+    """Return commit, run and config of a file: by `--path`, else by a property, else by the words of its path."""
     path = file.as_posix()
     named: dict[str, str] = {}
     if pattern is not None:
@@ -273,11 +261,11 @@ def run_origin(file: Path, properties: Mapping[str, str], pattern: re.Pattern[st
     met = max(_COMMIT.finditer(path), key=lambda found: found.start(), default=None)
     of_path = (met["named"] or met["number"] or met["hash"]) if met else ""
     words = "" if pattern is not None else _RUN.sub("#", path.replace(met[0], "#") if met else path)
-    return RunOrigin(
-        named.get("commit") or _first(plain, COMMIT_PROPERTIES) or of_path,
-        named.get("run") or _first(plain, RUN_PROPERTIES),
-        named.get("config") or _first(plain, CONFIG_PROPERTIES) or words,
-    )
+    return {
+        "commit": named.get("commit") or _first(plain, COMMIT_PROPERTIES) or of_path,
+        "run": named.get("run") or _first(plain, RUN_PROPERTIES),
+        "config": named.get("config") or _first(plain, CONFIG_PROPERTIES) or words,
+    }
 
 
 def _first(properties: Mapping[str, str], names: set[str]) -> str:

@@ -12,12 +12,11 @@ from collections.abc import Mapping, Sequence
 from assay.records.ci_report import CiReport, CiShard, CiSpans
 from assay.records.statement import Statement
 from assay.triage.ci.flaky import Group, bad_runs, flaky_tests, group_of
-from assay.triage.ci.recorded import PHASES, FileRun, Recorded
+from assay.triage.ci.recorded import PHASES, FileRun
 
 
-def report_of(recorded: Recorded, num_shards: int | None) -> CiReport:
+def report_of(files: Sequence[FileRun], sources: dict[str, str], num_shards: int | None) -> CiReport:
     """Report times as medians over runs, and outcomes without bad runs."""
-    files = recorded.files
     seconds, num_untimed = _seconds_of_tests(files)
     bad = bad_runs(files)
     valid = [file for file in files if file.file not in bad]
@@ -27,7 +26,7 @@ def report_of(recorded: Recorded, num_shards: int | None) -> CiReport:
     return CiReport(
         wall_s=statistics.median(walls),
         runs=len(walls),
-        commits=len({file.origin.commit for file in files} - {""}),
+        commits=len({file.commit for file in files} - {""}),
         tests=len(seconds),
         spans=_spans(files),
         floor_s=seconds[floor_test],
@@ -38,7 +37,7 @@ def report_of(recorded: Recorded, num_shards: int | None) -> CiReport:
         flaky_because=_flaky_because(valid),
         bad_runs=tuple(sorted(bad)),
         untimed_tests=num_untimed,
-        sources=recorded.sources,
+        sources=sources,
     )
 
 
@@ -65,7 +64,7 @@ def _walls_s(files: Sequence[FileRun]) -> list[float]:
     """Return the seconds of each run; files of the same run ran in parallel."""
     walls: dict[tuple[str, str], float] = {}
     for file in files:
-        run = (file.origin.commit, file.origin.run) if file.origin.run else ("", file.file)
+        run = (file.commit, file.run) if file.run else ("", file.file)
         wall = file.wall_s if file.wall_s is not None else _tests_s(file)
         walls[run] = max(walls.get(run, 0.0), wall)
     return list(walls.values())
@@ -122,7 +121,7 @@ def _flaky_because(files: Sequence[FileRun]) -> Statement:
     for file in outcomes:
         sizes[group_of(file)] += 1
     num_repeated = sum(size > 1 for size in sizes.values())
-    num_unknown = sum(not file.origin.commit for file in outcomes)
+    num_unknown = sum(not file.commit for file in outcomes)
     if num_unknown == len(outcomes):
         return Statement(code="no commit")
     if not num_repeated:
