@@ -28,7 +28,7 @@ from assay.records.throughput import (
     ThroughputForecast,
     TimedMessage,
     TwoWorkers,
-    WorldForecast,
+    WorldSizeForecast,
 )
 from assay.throughput.cluster import measured_link
 from cluster import Cluster, MeasuredSteps, Setting, cluster, described, trained
@@ -70,7 +70,7 @@ calibration of a minute the five steps that it needs."""
 class Cell(NamedTuple):
     """A number of workers of a case."""
 
-    forecast: WorldForecast
+    forecast: WorldSizeForecast
     measured: MeasuredSteps
 
     @property
@@ -130,7 +130,7 @@ class Forecasts:
         assert self.calibration.two_workers is not None, "two workers fit on two processors"
         self._here = measured_link(self.calibration.two_workers)
 
-    def of(self, workers: int, link: NetworkLink, *options: str) -> WorldForecast:
+    def of(self, workers: int, link: NetworkLink, *options: str) -> WorldSizeForecast:
         """A node each."""
         [found] = self.full_forecast(workers, link, *options).sizes
         return found
@@ -187,7 +187,7 @@ def cells_of(name: str, setting: Setting, sizes: Sequence[int], seconds: float) 
     return cells
 
 
-def _terms(found: WorldForecast) -> str:
+def _terms(found: WorldSizeForecast) -> str:
     return ", ".join(f"{name} {seconds:.3f}" for name, seconds in found.terms.items() if seconds >= 0.0005)
 
 

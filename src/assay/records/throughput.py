@@ -3,7 +3,7 @@
 some seconds of real steps -> ThroughputCalibration -> ThroughputForecast -> ThroughputCheck
 """
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -147,8 +147,10 @@ class NetworkLink(Record):
     latency_s: NonNegativeFloat
 
 
-class WorldForecast(Record):
+class WorldSizeForecast(Record):
     """Forecast for one world size."""
+
+    kind: ClassVar[str] = "world_forecast"
 
     world_size: PositiveInt
     nodes: tuple[PositiveInt, ...]
@@ -215,7 +217,7 @@ class ThroughputForecast(Record):
     failures_per_node_h: NonNegativeFloat
     restart_s: NonNegativeFloat
     parallel: ParallelMode = "ddp"
-    sizes: tuple[WorldForecast, ...]
+    sizes: tuple[WorldSizeForecast, ...]
     targets: tuple[SpeedupTarget, ...]
     notes: tuple[str, ...]
     advice: tuple[ThroughputAdvice, ...]

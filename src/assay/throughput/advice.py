@@ -13,7 +13,7 @@ from assay.records.throughput import (
     ThroughputAdvice,
     ThroughputCalibration,
     TimedStep,
-    WorldForecast,
+    WorldSizeForecast,
 )
 from assay.throughput.cluster import Cluster
 from assay.throughput.forecast import forecast
@@ -49,7 +49,7 @@ def advised(
     return tuple(sorted(gains, key=lambda advice: (-advice.time_saved, -advice.device_hours_saved)))
 
 
-def _worth(now: WorldForecast, change: _Change, cluster: Cluster, parallel: ParallelMode) -> ThroughputAdvice:
+def _worth(now: WorldSizeForecast, change: _Change, cluster: Cluster, parallel: ParallelMode) -> ThroughputAdvice:
     [then] = forecast(change.calibration, [change.world_size], cluster, parallel=parallel).sizes
     return ThroughputAdvice(
         change=change.words,
@@ -61,7 +61,7 @@ def _worth(now: WorldForecast, change: _Change, cluster: Cluster, parallel: Para
     )
 
 
-def _changes(calibration: ThroughputCalibration, now: WorldForecast, cluster: Cluster) -> Iterator[_Change]:
+def _changes(calibration: ThroughputCalibration, now: WorldSizeForecast, cluster: Cluster) -> Iterator[_Change]:
     lanes, batch, size = calibration.lanes, calibration.global_batch_size, now.world_size
     yield _Change(
         "twice the lanes, each with as many rows: half the exchanges, a batch twice as large",
@@ -105,7 +105,7 @@ def _changes(calibration: ThroughputCalibration, now: WorldForecast, cluster: Cl
         yield _Change(f"{fewer} workers", (f"--workers {fewer}",), False, fewer, calibration)
 
 
-def _held_otherwise(calibration: ThroughputCalibration, now: WorldForecast, parallel: ParallelMode) -> _Change:
+def _held_otherwise(calibration: ThroughputCalibration, now: WorldSizeForecast, parallel: ParallelMode) -> _Change:
     """Switch between replicated and sharded weights."""
     if parallel == "ddp":
         words = "sharded weights, which take less memory; their trips counted in full, none hidden"
@@ -114,7 +114,7 @@ def _held_otherwise(calibration: ThroughputCalibration, now: WorldForecast, para
     return _Change(words, ("--parallel ddp",), False, now.world_size, calibration, "ddp")
 
 
-def _better_interval(calibration: ThroughputCalibration, now: WorldForecast, cluster: Cluster) -> int | None:
+def _better_interval(calibration: ThroughputCalibration, now: WorldSizeForecast, cluster: Cluster) -> int | None:
     """Return the cheapest number of steps between commits, or None if it is the current one."""
     step_s = now.step_s.value
     whole = WholeRun.of(calibration, cluster, now.nodes, now.max_lanes, step_s)

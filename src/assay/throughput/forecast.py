@@ -24,7 +24,7 @@ from assay.records.throughput import (
     ThroughputCalibration,
     ThroughputForecast,
     ThroughputTerm,
-    WorldForecast,
+    WorldSizeForecast,
 )
 from assay.throughput.cluster import (
     NUM_MESSAGE_RESAMPLES,
@@ -124,7 +124,7 @@ def forecast(
     )
 
 
-def forecast_attempt(calibration: ThroughputCalibration, shares: LaneShares, cluster: Cluster) -> WorldForecast:
+def forecast_attempt(calibration: ThroughputCalibration, shares: LaneShares, cluster: Cluster) -> WorldSizeForecast:
     """Forecast one number of workers with the lanes of `shares` instead of those that `cluster` implies."""
     alone = _simulate(calibration, LaneShares.alone(calibration.lanes), cluster)
     simulated = _simulate(calibration, shares, cluster)
@@ -203,7 +203,7 @@ def _world_forecast(
     simulated: _SimulatedCluster,
     alone: _SimulatedCluster,
     bootstrap: _Bootstrap,
-) -> WorldForecast:
+) -> WorldSizeForecast:
     step_s = float(simulated.steps.step_s.mean())
     resampled = _bootstrap_step_s(simulated, bootstrap, _error(calibration, shares))
     speedup = float(alone.steps.step_s.mean()) / step_s
@@ -217,7 +217,7 @@ def _world_forecast(
         sent = sent_bytes(simulated.setup.plan, shares, [bucket.num_bytes for bucket in calibration.buckets])
     elif shares.interleaved:
         sent = sharded_bytes(shares, calibration.gradient_bytes)
-    return WorldForecast(
+    return WorldSizeForecast(
         world_size=shares.world_size,
         nodes=nodes,
         max_lanes=shares.most,
@@ -280,7 +280,7 @@ def _phases(steps: SimulatedSteps) -> dict[str, float]:
 
 def _superlinear_notes(
     calibration: ThroughputCalibration,
-    sizes: Sequence[WorldForecast],
+    sizes: Sequence[WorldSizeForecast],
     cluster: Cluster,
     shares: Sequence[LaneShares],
 ) -> list[str]:

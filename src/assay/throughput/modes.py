@@ -7,7 +7,7 @@ import yaml
 
 from assay.base.units import duration_text
 from assay.planning.program.work import RunMode, Runs
-from assay.records.throughput import ThroughputForecast, WorldForecast
+from assay.records.throughput import ThroughputForecast, WorldSizeForecast
 
 
 def modes_of(forecast: ThroughputForecast) -> Runs:
@@ -38,10 +38,10 @@ def _notes(forecast: ThroughputForecast, listed: set[int]) -> Iterator[str]:
             yield f"left out: {size.world_size:,} workers, which take no fewer whole hours than {fewer:,}"
 
 
-def _hours(size: WorldForecast) -> int:
+def _hours(size: WorldSizeForecast) -> int:
     """A program counts whole hours, at least one."""
     return max(1, math.ceil(size.run_s.value / 3600))
 
 
-def _by_workers(forecast: ThroughputForecast) -> list[WorldForecast]:
+def _by_workers(forecast: ThroughputForecast) -> list[WorldSizeForecast]:
     return sorted(forecast.sizes, key=lambda size: size.world_size)

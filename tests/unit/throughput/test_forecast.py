@@ -6,7 +6,7 @@ import yaml
 
 from assay.base.errors import ConfigError
 from assay.data.loader.lane_shares import LaneShares
-from assay.records.throughput import GradientBucket, NetworkLink, WorldForecast
+from assay.records.throughput import GradientBucket, NetworkLink, WorldSizeForecast
 from assay.throughput.cluster import Cluster, measured_link
 from assay.throughput.forecast import forecast, forecast_attempt
 from assay.throughput.modes import modes_of, modes_text
@@ -19,7 +19,7 @@ LANE_S = np.random.default_rng(3).uniform(0.1, 0.3, (12, 32)).tolist()
 NO_NETWORK = Cluster(8, FAST, FAST)
 
 
-def at(calibration, world_size: int, cluster: Cluster = NO_NETWORK) -> WorldForecast:
+def at(calibration, world_size: int, cluster: Cluster = NO_NETWORK) -> WorldSizeForecast:
     [found] = forecast(calibration, [world_size], cluster).sizes
     return found
 

@@ -15,7 +15,7 @@ from assay.records.throughput import (
     ThroughputCheck,
     ThroughputForecast,
     ThroughputTerm,
-    WorldForecast,
+    WorldSizeForecast,
 )
 from assay.reporting.terminal.terminal import name, number, print_list
 
@@ -64,7 +64,7 @@ def print_forecast(found: ThroughputForecast, calibration: ThroughputCalibration
         _print_advice(found.advice, advised_for)
 
 
-def _print_terms(sizes: Sequence[WorldForecast]) -> None:
+def _print_terms(sizes: Sequence[WorldSizeForecast]) -> None:
     """Print the terms as shares that sum to 100%, including negative ones."""
     click.echo("where the time of a step goes")
     shown = [term for term in TERM_WORDS if any(abs(_share(size, [term])) > SHOWN_SHARE for size in sizes)]
@@ -155,11 +155,11 @@ def _print_changes(advice: Sequence[ThroughputAdvice]) -> None:
     )
 
 
-def _share_of(terms: Sequence[ThroughputTerm]) -> Callable[[WorldForecast], str]:
+def _share_of(terms: Sequence[ThroughputTerm]) -> Callable[[WorldSizeForecast], str]:
     return lambda size: percent_text(_share(size, terms))
 
 
-def _share(size: WorldForecast, terms: Sequence[ThroughputTerm]) -> float:
+def _share(size: WorldSizeForecast, terms: Sequence[ThroughputTerm]) -> float:
     """Return the share of these terms in the whole step."""
     return sum(size.terms[term] for term in terms) / sum(size.terms.values())
 

@@ -260,7 +260,7 @@ def new_campaign_outcomes(
     return OutcomeProbabilities(to_scale, to_scale + to_stop)
 
 
-class Forecast(NamedTuple):
+class ForecastAtEnd(NamedTuple):
     """Predicted mean difference at the last gate: normal around `slope` times today's, with `sd`."""
 
     slope: Leading
@@ -269,14 +269,14 @@ class Forecast(NamedTuple):
     """Effect with today's mean and the variance expected then."""
 
 
-def forecast_of(effect: Effect, *, num_seeds: int, end_seeds: int, prior_sd: float) -> Forecast:
+def forecast_of(effect: Effect, *, num_seeds: int, end_seeds: int, prior_sd: float) -> ForecastAtEnd:
     """Predict the mean over `end_seeds` seeds from that over `num_seeds`, on the same items."""
     seen = num_seeds / end_seeds
     steady = prior_sd**2 + effect.items_alone
     weight = steady / (steady + effect.seed_variance)
     new_variance = steady * (1.0 - weight) + effect.seed_variance * num_seeds / (end_seeds - num_seeds)
     end = _with_seeds(effect, num_seeds, end_seeds)
-    return Forecast(seen + (1.0 - seen) * weight, (1.0 - seen) * np.sqrt(new_variance), end)
+    return ForecastAtEnd(seen + (1.0 - seen) * weight, (1.0 - seen) * np.sqrt(new_variance), end)
 
 
 def _with_seeds(effect: Effect, num_seeds: int, other_seeds: int) -> Effect:
