@@ -3,7 +3,7 @@
 from typing import Literal
 
 from assay.base.names import Name
-from assay.records.record import Record
+from assay.records.record import Record, classes_by_type
 
 KeyScope = Literal["read", "write", "admin"]
 """`admin`: it opens what is said of projects and keys, and nothing of what is in a project."""
@@ -45,5 +45,4 @@ class KeyRevoked(Record):
 
 KeyEntry = KeyCreated | KeyRevoked
 
-KEY_ENTRIES: dict[str, type[KeyEntry]] = {"created": KeyCreated, "revoked": KeyRevoked}
-"""By an entry's `type`."""
+KEY_ENTRIES = classes_by_type(KeyEntry)

@@ -10,7 +10,7 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from assay.records.charge import Charged
 from assay.records.claimed import Claimed
-from assay.records.record import Record
+from assay.records.record import Record, classes_by_type
 
 BatchOutcome = Literal["completed", "expired", "cancelled"]
 
@@ -153,15 +153,4 @@ BatchEntry = (
     | BatchClaimed
 )
 
-BATCH_ENTRIES: dict[str, type[BatchEntry]] = {
-    "created": BatchCreated,
-    "taken": BatchAcquired,
-    "failed": BatchFailed,
-    "read": BatchRead,
-    "answered": BatchChunkCompleted,
-    "cancel": BatchCancelRequested,
-    "gathering": BatchGathering,
-    "ended": BatchEnded,
-    "claimed": BatchClaimed,
-}
-"""By an entry's `type`."""
+BATCH_ENTRIES = classes_by_type(BatchEntry)

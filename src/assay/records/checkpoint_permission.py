@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from assay.records.record import Record
+from assay.records.record import Record, classes_by_type
 
 
 class PermissionGranted(Record):
@@ -31,8 +31,4 @@ class PermissionRevoked(Record):
 
 PermissionEntry = PermissionGranted | PermissionRevoked
 
-PERMISSION_ENTRIES: dict[str, type[PermissionEntry]] = {
-    "granted": PermissionGranted,
-    "revoked": PermissionRevoked,
-}
-"""By an entry's `type`."""
+PERMISSION_ENTRIES = classes_by_type(PermissionEntry)

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import NonNegativeInt, PositiveInt
 
 from assay.records.claimed import Claimed
-from assay.records.record import Record
+from assay.records.record import Record, classes_by_type
 
 
 class UploadCreated(Record):
@@ -64,11 +64,4 @@ class UploadClaimed(Claimed, Record):
 
 UploadEntry = UploadCreated | PartAdded | UploadCompleted | UploadCancelled | UploadClaimed
 
-UPLOAD_ENTRIES: dict[str, type[UploadEntry]] = {
-    "created": UploadCreated,
-    "part": PartAdded,
-    "completed": UploadCompleted,
-    "cancelled": UploadCancelled,
-    "claimed": UploadClaimed,
-}
-"""By an entry's `type`."""
+UPLOAD_ENTRIES = classes_by_type(UploadEntry)

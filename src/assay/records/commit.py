@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 from pydantic import NonNegativeInt, PositiveInt
 
 from assay.records.cursor import Cursor
-from assay.records.record import Record
+from assay.records.record import Record, classes_by_type
 from assay.records.rollout_log import PromptCounts
 
 
@@ -107,10 +107,4 @@ class RunFinished(Record):
 
 LogEntry = AttemptBegan | Commit | CommitQuarantined | RunFinished
 
-ENTRY_CLASSES: dict[str, type[LogEntry]] = {
-    "attempt": AttemptBegan,
-    "commit": Commit,
-    "quarantine": CommitQuarantined,
-    "finished": RunFinished,
-}
-"""By an entry's `type`."""
+ENTRY_CLASSES = classes_by_type(LogEntry)

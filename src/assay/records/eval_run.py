@@ -12,7 +12,7 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from assay.records.charge import Charged
 from assay.records.claimed import Claimed
-from assay.records.record import Record
+from assay.records.record import Record, classes_by_type
 
 
 class EvalCreated(Record):
@@ -57,13 +57,7 @@ class EvalClaimed(Claimed, Record):
 
 EvalEntry = EvalCreated | EvalUpdated | EvalDeleted | EvalClaimed
 
-EVAL_ENTRIES: dict[str, type[EvalEntry]] = {
-    "created": EvalCreated,
-    "updated": EvalUpdated,
-    "deleted": EvalDeleted,
-    "claimed": EvalClaimed,
-}
-"""By an entry's `type`."""
+EVAL_ENTRIES = classes_by_type(EvalEntry)
 
 
 class EvalRunCreated(Record):
@@ -192,18 +186,7 @@ EvalRunEntry = (
     | EvalRunClaimed
 )
 
-EVAL_RUN_ENTRIES: dict[str, type[EvalRunEntry]] = {
-    "created": EvalRunCreated,
-    "taken": EvalRunAcquired,
-    "read": EvalRunRead,
-    "graded": EvalRunGraded,
-    "completed": EvalRunCompleted,
-    "failed": EvalRunFailed,
-    "cancel": EvalRunCancelled,
-    "deleted": EvalRunDeleted,
-    "claimed": EvalRunClaimed,
-}
-"""By an entry's `type`."""
+EVAL_RUN_ENTRIES = classes_by_type(EvalRunEntry)
 
 
 class ItemFault(Record):

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from assay.records.claimed import Claimed
-from assay.records.record import Record
+from assay.records.record import Record, classes_by_type
 
 WaitCode = Literal["no_worker", "files", "starting", "turn", "slots_taken", "project_limit", "scheduler"]
 """The one thing that a job waits for: a worker; its files' validation; its launch, which is at hand; others of
@@ -257,24 +257,4 @@ JobEntry = (
     | ModelDeleted
 )
 
-JOB_ENTRIES: dict[str, type[JobEntry]] = {
-    "created": JobCreated,
-    "taken": JobAcquired,
-    "validated": JobValidated,
-    "failed": JobFailed,
-    "launching": LaunchPlanned,
-    "launched": LaunchStarted,
-    "waits": JobWaits,
-    "began": RunBegan,
-    "checkpoint": JobCheckpoint,
-    "left": RunLeft,
-    "pause": PauseRequested,
-    "resume": ResumeRequested,
-    "budget": BudgetSpent,
-    "charged": JobCharged,
-    "cancel": CancelRequested,
-    "succeeded": JobSucceeded,
-    "claimed": JobClaimed,
-    "model_deleted": ModelDeleted,
-}
-"""By an entry's `type`."""
+JOB_ENTRIES = classes_by_type(JobEntry)

@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import PositiveFloat
 
 from assay.base.names import Name
-from assay.records.record import Record
+from assay.records.record import Record, classes_by_type
 
 
 class ProjectCreated(Record):
@@ -63,11 +63,4 @@ class ProjectArchived(Record):
 
 ProjectEntry = ProjectCreated | ProjectRenamed | SpendLimitSet | ModelPermissionsSet | ProjectArchived
 
-PROJECT_ENTRIES: dict[str, type[ProjectEntry]] = {
-    "created": ProjectCreated,
-    "renamed": ProjectRenamed,
-    "spend_limit": SpendLimitSet,
-    "models": ModelPermissionsSet,
-    "archived": ProjectArchived,
-}
-"""By an entry's `type`."""
+PROJECT_ENTRIES = classes_by_type(ProjectEntry)

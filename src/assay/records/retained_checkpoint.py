@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from assay.records.record import Record
+from assay.records.record import Record, classes_by_type
 
 
 class CheckpointRetained(Record):
@@ -32,9 +32,4 @@ class CheckpointRetired(Record):
 
 RetentionEntry = CheckpointRetained | CheckpointReleased | CheckpointRetired
 
-RETENTION_ENTRIES: dict[str, type[RetentionEntry]] = {
-    "kept": CheckpointRetained,
-    "released": CheckpointReleased,
-    "retired": CheckpointRetired,
-}
-"""By an entry's `type`."""
+RETENTION_ENTRIES = classes_by_type(RetentionEntry)

@@ -4,7 +4,7 @@ from typing import Literal
 
 from assay.base.names import Name
 from assay.records.claimed import Claimed
-from assay.records.record import Record
+from assay.records.record import Record, classes_by_type
 
 
 class ServiceAccountCreated(Record):
@@ -39,9 +39,4 @@ class ServiceAccountDeleted(Record):
 
 ServiceAccountEntry = ServiceAccountCreated | ServiceAccountClaimed | ServiceAccountDeleted
 
-SERVICE_ACCOUNT_ENTRIES: dict[str, type[ServiceAccountEntry]] = {
-    "created": ServiceAccountCreated,
-    "claimed": ServiceAccountClaimed,
-    "deleted": ServiceAccountDeleted,
-}
-"""By an entry's `type`."""
+SERVICE_ACCOUNT_ENTRIES = classes_by_type(ServiceAccountEntry)

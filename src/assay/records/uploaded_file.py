@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import NonNegativeInt
 
 from assay.records.claimed import Claimed
-from assay.records.record import Record
+from assay.records.record import Record, classes_by_type
 
 
 class FileCreated(Record):
@@ -61,14 +61,8 @@ class BytesReleased(Record):
 
 FileEntry = FileCreated | FileRemoved | FileClaimed
 
-FILE_ENTRIES: dict[str, type[FileEntry]] = {
-    "created": FileCreated,
-    "removed": FileRemoved,
-    "claimed": FileClaimed,
-}
-"""By an entry's `type`."""
+FILE_ENTRIES = classes_by_type(FileEntry)
 
 BytesEntry = BytesHeld | BytesReleased
 
-BYTES_ENTRIES: dict[str, type[BytesEntry]] = {"held": BytesHeld, "released": BytesReleased}
-"""Likewise."""
+BYTES_ENTRIES = classes_by_type(BytesEntry)

@@ -7,7 +7,7 @@ from typing import Literal
 
 from assay.base.names import Name
 from assay.records.claimed import Claimed
-from assay.records.record import Record
+from assay.records.record import Record, classes_by_type
 
 
 class WebhookCreated(Record):
@@ -61,14 +61,7 @@ class WebhookDeleted(Record):
 
 WebhookEntry = WebhookCreated | WebhookUpdated | WebhookSecretRotated | WebhookClaimed | WebhookDeleted
 
-WEBHOOK_ENTRIES: dict[str, type[WebhookEntry]] = {
-    "created": WebhookCreated,
-    "updated": WebhookUpdated,
-    "rotated": WebhookSecretRotated,
-    "claimed": WebhookClaimed,
-    "deleted": WebhookDeleted,
-}
-"""By an entry's `type`."""
+WEBHOOK_ENTRIES = classes_by_type(WebhookEntry)
 
 
 class MessageDue(Record):
@@ -96,5 +89,4 @@ class MessageTried(Record):
 
 MessageEntry = MessageDue | MessageTried
 
-MESSAGE_ENTRIES: dict[str, type[MessageEntry]] = {"due": MessageDue, "tried": MessageTried}
-"""By an entry's `type`."""
+MESSAGE_ENTRIES = classes_by_type(MessageEntry)
