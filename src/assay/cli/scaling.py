@@ -232,15 +232,16 @@ def _target(text: str) -> dict[str, float]:
 
 
 def _write_page(result: "ScalingStudy", check: "BandCheck | None", sources: tuple[str, ...], out: Path) -> None:
-    from assay.reporting.documents.render import write_file
-    from assay.reporting.documents.scaling_page import render_scaling_page
+    from assay.reporting.documents.render import render_document, write_file
+    from assay.reporting.documents.scaling import scaling_document
 
     name = Path(sources[0]).name if len(sources) == 1 else f"{len(sources)} runs"
-    write_file(out, render_scaling_page(result, check, name=name, created_s=SystemClock().now_s()))
+    document = scaling_document(result, check, name=name, created_s=SystemClock().now_s())
+    write_file(out, render_document(document))
 
 
 def _print_study(result: "ScalingStudy", check: "BandCheck | None", out: Path | None) -> None:
-    from assay.reporting.documents.scaling_page import (
+    from assay.reporting.documents.scaling import (
         errors_text,
         level_text,
         parameters_table,

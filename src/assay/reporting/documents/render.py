@@ -2,39 +2,25 @@
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
 from assay.base.errors import ConfigError, StoreError, unwritten
 from assay.base.visible import written_out
-from assay.reporting.document import FULL, HALF, NARROW, SIGNS, Cell, Document, Fact, Figure, Section, Verdict
+from assay.reporting.document import FULL, HALF, NARROW, SIGNS, Cell, Document, Section
 from assay.store.objects import open_store
-
-FigureSection = tuple[str, Iterable[Figure]]
-"""Heading and figures."""
 
 
 def render_document(document: Document, *, refresh_s: float | None = None) -> str:
     """Return a document as a page; the browser reloads it every `refresh_s` seconds."""
-    return render_page(
-        "document.html",
-        title=document.title,
-        kind=document.kind,
-        subtitle=document.subtitle,
-        verdict=document.verdict,
-        tiles=document.tiles,
-        tags=document.tags,
-        document=document,
-        contents=_contents(document.sections),
-        refresh_s=refresh_s,
-    )
+    page = _environment().get_template("document.html")
+    return page.render(document=document, contents=_contents(document.sections), refresh_s=refresh_s)
 
 
 def _contents(sections: Sequence[Section]) -> list[tuple[str, str]]:
@@ -44,27 +30,6 @@ def _contents(sections: Sequence[Section]) -> list[tuple[str, str]]:
         anchor = section.anchor or re.sub(r"[^a-z0-9]+", "-", section.name.lower()).strip("-") or "section"
         anchors.append(anchor if anchor not in anchors else f"{anchor}-{len(anchors)}")
     return [(anchor, section.name) for anchor, section in zip(anchors, sections, strict=True)]
-
-
-def render_page(
-    template: str,
-    *,
-    title: str,
-    kind: str,
-    subtitle: str,
-    verdict: Verdict | None,
-    tiles: Sequence[Fact],
-    sections: Iterable[FigureSection] = (),
-    tags: Sequence[str] = (),
-    **facts: Any,
-) -> str:
-    """Return a page with the shared header and the template's own `facts`. Sections without figures are left
-    out."""
-    shown = [(name, drawn) for name, figures in sections if (drawn := list(figures))]
-    page = _environment().get_template(template)
-    return page.render(
-        title=title, kind=kind, subtitle=subtitle, verdict=verdict, tiles=tiles, tags=tags, sections=shown, **facts
-    )
 
 
 def write_file(path: Path, content: str | bytes) -> None:

@@ -1,4 +1,4 @@
-"""The page of a scaling law: predictions, how far to trust them, and the fitted parameters."""
+"""The document of a scaling law: predictions, how far to trust them, and the fitted parameters."""
 
 from collections.abc import Callable, Iterator
 
@@ -6,25 +6,34 @@ from assay.base.clock import utc_text
 from assay.base.units import count_text, number_of, power_text
 from assay.records.scaling import BandCheck, LawParameter, ScalingPrediction
 from assay.reporting.charts.scaling_plots import back_test_plot, loss_plot
-from assay.reporting.document import Fact, Figure, Table, Verdict, figure
-from assay.reporting.documents.render import render_page
+from assay.reporting.document import Document, Fact, Figure, Section, Table, TitledTable, Verdict, figure
 from assay.statistics.scaling.study import ExtrapolatedTarget, ScalingStudy
 
 
-def render_scaling_page(scaling: ScalingStudy, check: BandCheck | None, *, name: str, created_s: float) -> str:
-    """Return the page as HTML."""
-    return render_page(
-        "scaling.html",
+def scaling_document(scaling: ScalingStudy, check: BandCheck | None, *, name: str, created_s: float) -> Document:
+    """Return the predictions, their figures and the fitted law."""
+    law, chosen_by = scaling.law, errors_text(scaling)
+    fitted = (
+        f"{f'{chosen_by[0].upper()}{chosen_by[1:]}. ' if chosen_by else ''}Huber loss of log loss, delta "
+        f"{law.huber_delta}; {law.num_resamples} bootstrap resamples, seed {law.seed}. Points: "
+        f"{law.points_sha256[:16]}…"
+    )
+    sections = [
+        Section("What it says", [_loss_figure(scaling)]),
+        Section("How far to trust it", [*_back_test(scaling)]),
+    ]
+    if scaling.targets:
+        sections.append(Section("Targets", [TitledTable("Predictions", "", targets_table(scaling))]))
+    sections.append(Section("The law", [TitledTable(law.formula, fitted, parameters_table(scaling))]))
+    return Document(
         title=name,
         kind="scaling law",
         subtitle=utc_text(created_s),
         verdict=scaling_verdict(scaling),
         tiles=_tiles(scaling, check),
-        sections=[("What it says", [_loss_figure(scaling)]), ("How far to trust it", _back_test(scaling))],
-        parameters=parameters_table(scaling),
-        asked=targets_table(scaling),
-        law=scaling.law,
-        chosen_by=errors_text(scaling),
+        sections=[section for section in sections if section.blocks],
+        footer="Every number here follows from the points, the form and the seed; the same facts as JSON: "
+        "'assay scaling fit ... --json'.",
     )
 
 

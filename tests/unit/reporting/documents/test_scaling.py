@@ -5,7 +5,8 @@ import pytest
 
 from assay.records.scaling import BandCheck
 from assay.reporting.charts.scaling_plots import exponent_text
-from assay.reporting.documents.scaling_page import render_scaling_page, scaling_verdict
+from assay.reporting.documents.render import render_document
+from assay.reporting.documents.scaling import scaling_document, scaling_verdict
 from assay.statistics.scaling.forms import FORMS
 from assay.statistics.scaling.points import scaling_points
 from assay.statistics.scaling.study import study
@@ -33,7 +34,7 @@ def a_study(*targets: float, num_points: int = 16):
 def test_the_verdict_is_what_may_be_said(targets, num_points, word, text):
     found = a_study(*targets, num_points=num_points)
     assert scaling_verdict(found).word == word
-    page = render_scaling_page(found, None, name="runs.csv", created_s=0.0)
+    page = render_document(scaling_document(found, None, name="runs.csv", created_s=0.0))
     assert text in page
     assert "<script" not in page
 
@@ -46,7 +47,7 @@ def test_the_share_of_forgotten_runs_that_bands_held_is_on_the_page():
         covered_uncalibrated=0.6,
         covered_by_bootstrap_alone=0.2,
     )
-    page = render_scaling_page(a_study(), check, name="runs.csv", created_s=0.0)
+    page = render_document(scaling_document(a_study(), check, name="runs.csv", created_s=0.0))
     assert "88%" in page
     assert "bootstrap alone 20%" in page
 
