@@ -283,7 +283,7 @@ def _detectors() -> dict[str, Detector]:
 
 
 def _our_changes(values: Series) -> list[int]:
-    return [change.first for change in find_levels(values, least=LEAST_CHANGE).changes]
+    return [change.first for change in find_levels(values, least=LEAST_CHANGE)[0]]
 
 
 def _steps(histories: Sequence[Series], number: int, tries: int) -> float:

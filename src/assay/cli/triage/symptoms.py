@@ -45,7 +45,7 @@ def symptoms(sources: tuple[Path | str, ...], replay: bool, timeout_s: float, as
 def _symptoms_of(sources: tuple[Path | str, ...]) -> "Symptoms":
     """Return the symptoms of logs (paths) and runs (ids, `RUN@STEP`); without any, of all runs on record."""
     from assay.triage.symptoms.logs import read_symptoms
-    from assay.triage.symptoms.recorded import RunSelection, failures_of_runs, failures_on_record
+    from assay.triage.symptoms.recorded import failures_of_runs, failures_on_record
 
     logs = [source for source in sources if isinstance(source, Path)]
     runs = [source for source in sources if isinstance(source, str)]
@@ -56,8 +56,8 @@ def _symptoms_of(sources: tuple[Path | str, ...]) -> "Symptoms":
     from assay.triage.symptoms.shared import shared_causes
 
     home = current_home()
-    requested = [RunSelection(*run_and_step(home, text)) for text in runs]
-    with ledger_with_runs(home, *(run.run_id for run in requested)) as ledger:
+    requested = [run_and_step(home, text) for text in runs]
+    with ledger_with_runs(home, *(run_id for run_id, _ in requested)) as ledger:
         failures = failures_of_runs(ledger, requested) if requested else failures_on_record(ledger)
         causes, because = shared_causes(ledger, failures, np.random.default_rng(0))
     found = read_symptoms(logs, failures)

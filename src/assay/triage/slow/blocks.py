@@ -182,23 +182,17 @@ def blocks_to_decide(effect: BlockEffect, noise: float, rules: BlockRules) -> in
     return None
 
 
-class PhaseChange(NamedTuple):
-    """Seconds per step of a phase in both variants."""
-
-    a_s: float
-    b_s: float
-    difference: BlockEffect
-
-
-def measure_phase_changes(blocks: Sequence[MeasuredBlock], *, error: float) -> dict[str, PhaseChange]:
+def phase_differences(blocks: Sequence[MeasuredBlock], *, error: float) -> dict[str, PhaseDifference]:
     """Return the changes by phase; the error probability is divided among them."""
     names = list(dict.fromkeys(name for block in blocks for side in (block.a_s, block.b_s) for name in side))
     found = {}
     for name in names:
         a = [block.a_s.get(name, 0.0) for block in blocks]
         b = [block.b_s.get(name, 0.0) for block in blocks]
-        difference = effect_of(np.subtract(b, a).tolist(), error=error / len(names))
-        found[name] = PhaseChange(float(np.mean(a)), float(np.mean(b)), difference)
+        mean, low, high = effect_of(np.subtract(b, a).tolist(), error=error / len(names))
+        ends = (low, high) if math.isfinite(low) else (None, None)
+        a_s, b_s = float(np.mean(a)), float(np.mean(b))
+        found[name] = PhaseDifference(a_s=a_s, b_s=b_s, difference_s=mean, low_s=ends[0], high_s=ends[1])
     return found
 
 
@@ -213,8 +207,7 @@ def side_by_side(
     sources: dict[str, str],
 ) -> SideBySide:
     """Build the record. `plan`: how each block was measured (`BlockPlan`)."""
-    phase_changes = measure_phase_changes(found.blocks, error=rules.error)
-    phase = _phase(found, phase_changes)
+    phases = phase_differences(found.blocks, error=rules.error)
     return SideBySide.model_validate(
         {
             "what": what,
@@ -225,8 +218,8 @@ def side_by_side(
             "least": rules.least,
             "error": rules.error,
             "noise": found.noise() if len(found.blocks) > 1 else None,
-            "phase": phase,
-            "phases": {name: _difference(growth) for name, growth in phase_changes.items()},
+            "phase": _phase(found, phases),
+            "phases": phases,
             **plan,
             "device_hours": found.device_s() / S_PER_HOUR,
             "blocks": tuple(
@@ -248,20 +241,17 @@ def _end(log_ratio: float) -> float | None:
     return math.exp(log_ratio) if math.isfinite(log_ratio) else None
 
 
-def _difference(growth: PhaseChange) -> PhaseDifference:
-    a_s, b_s, (mean, low, high) = growth
-    ends = (low, high) if math.isfinite(low) else (None, None)
-    return PhaseDifference(a_s=a_s, b_s=b_s, difference_s=mean, low_s=ends[0], high_s=ends[1])
-
-
-def _phase(found: BlockComparison, phase_changes: dict[str, PhaseChange]) -> str | None:
+def _phase(found: BlockComparison, phases: dict[str, PhaseDifference]) -> str | None:
     """Return the phase with most of the difference, among significant phases if there are any."""
-    if found.verdict not in ("slower", "faster") or not phase_changes:
+    if found.verdict not in ("slower", "faster") or not phases:
         return None
     sign = 1.0 if found.verdict == "slower" else -1.0
-    changes = {name: growth.difference for name, growth in phase_changes.items()}
-    significant = [name for name, (_, low, high) in changes.items() if (low > 0.0 if sign > 0.0 else high < 0.0)]
-    return max(significant or changes, key=lambda name: sign * changes[name].mean)
+    significant = [
+        name
+        for name, phase in phases.items()
+        if phase.low_s is not None and phase.high_s is not None and min(sign * phase.low_s, sign * phase.high_s) > 0.0
+    ]
+    return max(significant or phases, key=lambda name: sign * phases[name].difference_s)
 
 
 def _blocks_needed(found: BlockComparison, rules: BlockRules) -> int | None:

@@ -56,18 +56,15 @@ class LevelChange(NamedTuple):
     """Probability that noise gives such a step anywhere in the series (normal, Bonferroni)."""
 
 
-class Levels(NamedTuple):
-    """The level changes of a series."""
-
-    changes: tuple[LevelChange, ...]
-    noise: LevelNoise
+Levels = tuple[tuple[LevelChange, ...], LevelNoise]
+"""The level changes of a series, and its noise."""
 
 
 def find_levels(values: Float64[np.ndarray, "row"], *, least: float) -> Levels:
     """Return the changes of at least `least`, in the values' unit."""
     sigma = _difference_sigma(values)
     if len(values) < 2 * MIN_SEGMENT or np.ptp(values) == 0.0:
-        return Levels((), LevelNoise(sigma, 0.0))
+        return (), LevelNoise(sigma, 0.0)
     clipped = _clipped(values, sigma)
     noise = LevelNoise(sigma, 0.0)
     seen: list[list[int]] = []
@@ -153,10 +150,10 @@ def _pruned(values: Float64[np.ndarray, "row"], bounds: list[int], noise: LevelN
             change for change in changes if abs(change.difference) < least or not _is_confirmed(values, change, noise)
         ]
         if not weak:
-            return Levels(tuple(changes), noise)
+            return tuple(changes), noise
         weakest = min(weak, key=lambda change: abs(change.difference) / change.standard_error)
         bounds.remove(weakest.first)
-    return Levels((), noise)
+    return (), noise
 
 
 def _changes(values: Float64[np.ndarray, "row"], bounds: list[int], noise: LevelNoise) -> list[LevelChange]:

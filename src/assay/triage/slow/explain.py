@@ -177,13 +177,13 @@ def explain_changes(series: MeasuredSeries, *, least: float) -> SlowChanges:
     is_positive = len(values) > 0 and bool((values > 0).all())
     scaled = np.log(values) if is_positive else values
     smallest = math.log1p(least) if is_positive else least * _level(values)
-    levels = find_levels(scaled, least=smallest)
-    changes = tuple(_change(series, scaled, is_positive, change, levels.noise) for change in levels.changes)
+    found, noise = find_levels(scaled, least=smallest)
+    changes = tuple(_change(series, scaled, is_positive, change, noise) for change in found)
     return SlowChanges(
         value=series.name,
         measurements=len(values),
-        noise=levels.noise.sigma,
-        correlation=levels.noise.correlation,
+        noise=noise.sigma,
+        correlation=noise.correlation,
         changes=changes,
         sources=dict(series.sources),
     )

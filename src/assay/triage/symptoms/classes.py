@@ -6,20 +6,12 @@ gloo, Slurm, Python), not of any project.
 """
 
 import re
-from typing import NamedTuple
 
 from assay.records.symptoms import SymptomClass
 
 
-class ClassRule(NamedTuple):
-    """Patterns of one class."""
-
-    symptom_class: SymptomClass
-    pattern: re.Pattern[str]
-
-
-def _rule(symptom_class: SymptomClass, *patterns: str) -> ClassRule:
-    return ClassRule(symptom_class, re.compile("|".join(patterns), re.IGNORECASE))
+def _rule(symptom_class: SymptomClass, *patterns: str) -> tuple[SymptomClass, re.Pattern[str]]:
+    return symptom_class, re.compile("|".join(patterns), re.IGNORECASE)
 
 
 RULES = (
@@ -167,4 +159,4 @@ RULES = (
 
 def class_of(text: str) -> SymptomClass | None:
     """Return the class of the first matching rule, or None."""
-    return next((rule.symptom_class for rule in RULES if rule.pattern.search(text)), None)
+    return next((symptom_class for symptom_class, pattern in RULES if pattern.search(text)), None)

@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -55,28 +54,20 @@ STANDS_OUT_SIGMAS = 6.0
 MIN_STEPS = 8
 
 
-class RunSelection(NamedTuple):
-    """A run to examine."""
-
-    run_id: str
-    step: int | None = None
-    """The suspicious step, if known."""
-
-
 def failures_on_record(ledger: Ledger) -> list[RecordedSymptom]:
     """Return the failures of all runs, in order of attempts."""
     runs = [run for run in ledger.runs() if not run.is_drill]
     return sorted((symptom for run in runs for symptom in _of_run(ledger, run)), key=lambda symptom: symptom.at_s)
 
 
-def failures_of_runs(ledger: Ledger, selected: Iterable[RunSelection]) -> list[RecordedSymptom]:
-    """Return the failures of some runs; for a run without failures, or a given step, return the step to
-    examine."""
+def failures_of_runs(ledger: Ledger, selected: Iterable[tuple[str, int | None]]) -> list[RecordedSymptom]:
+    """Return the failures of some runs (id, suspicious step if known); for a run without failures, or a given step,
+    return the step to examine."""
     found = list[RecordedSymptom]()
-    for fromkey in dict.fromkeys(selected):
-        run = ledger.run(fromkey.run_id)
-        symptoms = list(_of_run(ledger, run)) if fromkey.step is None else []
-        found += symptoms or [_outlier_step(run, fromkey.step)]
+    for run_id, step in dict.fromkeys(selected):
+        run = ledger.run(run_id)
+        symptoms = list(_of_run(ledger, run)) if step is None else []
+        found += symptoms or [_outlier_step(run, step)]
     return found
 
 

@@ -15,7 +15,7 @@ from assay.triage.slow.blocks import (
     blocks_to_decide,
     compare,
     effect_of,
-    measure_phase_changes,
+    phase_differences,
     side_by_side,
 )
 from variants import slow
@@ -84,9 +84,10 @@ def test_the_chance_of_error_is_shared_out_among_phases():
     blocks = [
         MeasuredBlock(0.0, {"a": 1.0, "b": 1.0}, {"a": 1.0 + value, "b": 1.0}, 1.0) for value in (0.1, 0.2, 0.3, 0.4)
     ]
-    phase_changes = measure_phase_changes(blocks, error=0.05)
+    phase_changes = phase_differences(blocks, error=0.05)
     expected = effect_of([0.1, 0.2, 0.3, 0.4], error=0.025)
-    assert tuple(phase_changes["a"].difference) == pytest.approx(tuple(expected))
+    found = phase_changes["a"]
+    assert (found.difference_s, found.low_s, found.high_s) == pytest.approx(tuple(expected))
     assert np.isfinite(expected.low)
 
 
@@ -136,9 +137,9 @@ def test_the_phase_that_grew_is_named_though_another_varies_more():
         b_s = {"data": 0.2 + rng.normal(0, 0.001), "compute": 1.0 + drift + rng.normal(0, 0.01)}
         blocks.append(MeasuredBlock(math.log(sum(b_s.values()) / sum(a_s.values())), a_s, b_s, 60.0))
     found = compare(iter(blocks).__next__, RULES)
-    phase_changes = measure_phase_changes(found.blocks, error=0.05)
-    assert phase_changes["data"].difference.low > 0.09
-    assert phase_changes["compute"].difference.low < 0.0 < phase_changes["compute"].difference.high
+    phase_changes = phase_differences(found.blocks, error=0.05)
+    assert phase_changes["data"].low_s > 0.09
+    assert phase_changes["compute"].low_s < 0.0 < phase_changes["compute"].high_s
     record = side_by_side(found, RULES, what="commits", a="a", b="b", plan=PLAN, sources={})
     assert (record.verdict, record.phase) == ("slower", "data")
     because = because_text(record)

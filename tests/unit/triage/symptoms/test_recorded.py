@@ -10,7 +10,7 @@ from assay.records.incident import Incident
 from assay.records.run import Attempt, Run
 from assay.store.home import Home
 from assay.triage.symptoms.logs import read_symptoms
-from assay.triage.symptoms.recorded import RunSelection, failures_of_runs, failures_on_record
+from assay.triage.symptoms.recorded import failures_of_runs, failures_on_record
 from assay.triage.symptoms.shared import shared_causes
 from machine import MACHINE
 
@@ -103,9 +103,9 @@ def test_a_run_without_a_failure_is_a_symptom_where_somebody_doubts_a_step(ledge
     ledger.record_run(run(tmp_path))
     ledger.record_attempt(attempt(outcome="succeeded"))
     assert failures_on_record(ledger) == []
-    (outlier,) = failures_of_runs(ledger, [RunSelection("r", 5)])
+    (outlier,) = failures_of_runs(ledger, [("r", 5)])
     assert (outlier.step, outlier.seen_by, outlier.symptom_class) == (5, "loss", "unknown")
-    (unasked,) = failures_of_runs(ledger, [RunSelection("r")])
+    (unasked,) = failures_of_runs(ledger, [("r", None)])
     assert (unasked.step, unasked.key) == (None, "")
     assert read_symptoms([], [unasked]).signatures == ()
 
@@ -130,7 +130,7 @@ def test_different_errors_of_one_host_are_one_cause_by_the_ledger_alone(ledger, 
     (cause,), _ = shared_causes(ledger, failures, np.random.default_rng(0))
     assert cause.factors == {"host": "n3"}
     assert len(cause.signatures) == 3
-    of_some = failures_of_runs(ledger, [RunSelection(symptom.run_id) for symptom in failures[:3]])
+    of_some = failures_of_runs(ledger, [(symptom.run_id, None) for symptom in failures[:3]])
     assert shared_causes(ledger, of_some, np.random.default_rng(0))[0] == (cause,)
 
 
