@@ -243,10 +243,10 @@ class PlantedAssay:
         command = ["runs", "replay", run_id, "--step", str(step), *options, "--json"]
         return json.loads(self.run(*command, fails=fails).stdout)
 
-    def run(self, *arguments: str, fails: bool = False) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, fails: bool = False, timeout_s: float = 200.0) -> subprocess.CompletedProcess[str]:
         """Exit code 0, or 1 where it `fails`."""
         command = [sys.executable, "-c", "from assay.cli.main import main; main()", *arguments]
-        done = subprocess.run(command, env=self._environment, capture_output=True, text=True, timeout=200)
+        done = subprocess.run(command, env=self._environment, capture_output=True, text=True, timeout=timeout_s)
         assert done.returncode == int(fails), done.stderr
         return done
 

@@ -11,7 +11,7 @@ import pytest
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2000)
 def test_replays_name_the_operator_behind_three_symptoms_and_without_the_fault_none(shared_planted_assay) -> None:
     assay = shared_planted_assay
     for kind, run_id, fails in (("nan", "dies", True), ("index", "falls", True), ("off", "off", False)):
@@ -25,8 +25,12 @@ def test_replays_name_the_operator_behind_three_symptoms_and_without_the_fault_n
     assert found["shared"] == []
     step = next(item["step"] for item in found["failures"] if item["run_id"] == "dies")
     words = ("triage", "symptoms", "dies", "falls", f"off@{step}", "--replay", "--json")
-    (shared,) = json.loads(assay.run(*words).stdout)["shared"]
+    (shared,) = json.loads(assay.run(*words, timeout_s=900.0).stdout)["shared"]
     assert (shared["factors"], shared["runs"]) == ({"operator": "aten::sum"}, ["dies", "falls", "off"])
     assert (len(shared["signatures"]), shared["p_value"]) == (3, None)
     assay.remove_faults()
-    assert not [item for item in json.loads(assay.run(*words).stdout)["shared"] if "operator" in item["factors"]]
+    assert not [
+        item
+        for item in json.loads(assay.run(*words, timeout_s=900.0).stdout)["shared"]
+        if "operator" in item["factors"]
+    ]
