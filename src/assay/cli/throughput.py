@@ -143,7 +143,7 @@ def throughput(
         _check(run_id, cluster, source, out, as_json=as_json)
         return
     assert recipe is not None
-    from assay.throughput.parsing import parse_world_sizes
+    from assay.throughput.cluster import parse_world_sizes
 
     _forecast(
         recipe,
@@ -162,7 +162,7 @@ def throughput(
 def _cluster(
     devices_per_node: int, network: str | None, inside: str | None, failures: str, restart_s: float | None
 ) -> "Cluster":
-    from assay.throughput.parsing import parse_failure_rate, parse_link
+    from assay.throughput.cluster import parse_failure_rate, parse_link
 
     between = None if network is None else parse_link(network, option="--network")
     intra_node = None if inside is None else parse_link(inside, option="--inside")

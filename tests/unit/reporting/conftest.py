@@ -26,10 +26,10 @@ from assay.reporting.views.run import RunView, SpeedView, run_view
 from assay.reporting.views.run_page import RunPage
 from assay.reporting.views.series import THROUGHPUT, Series
 from assay.statistics.campaign.looks import LookPlan, take_look
-from assay.statistics.classifier.compare import compare_auc, compare_slices
 from assay.statistics.classifier.curves import roc_curve, score_histogram
 from assay.statistics.classifier.metrics import classifier_metrics, slice_metrics
 from assay.statistics.classifier.rows import scores_of
+from assay.statistics.evaluate import compare_auc, compare_slices
 from assay.store.home import Home
 from assay.store.ledger.ledger import Ledger
 from machine import MACHINE

@@ -3,7 +3,7 @@
 import pytest
 
 from assay.base.errors import ConfigError
-from assay.throughput.parsing import parse_failure_rate, parse_link, parse_world_sizes
+from assay.throughput.cluster import parse_failure_rate, parse_link, parse_world_sizes
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from assay.base.errors import DataError
 from assay.records.evaluation import Estimate
-from assay.statistics.classifier.compare import compare_auc
+from assay.statistics.evaluate import compare_auc
 from assay.statistics.verdict import verdict_of
 
 

@@ -14,11 +14,10 @@ from assay.base.errors import DamagedDataError, DataError
 from assay.cli.main import main
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.held_out import copy, write
-from assay.data.dataset.held_out.selected import SelectedRows
 from assay.data.dataset.held_out.write import hold_out
 from assay.data.dataset.index import index_dataset
 from assay.data.dataset.row_groups import RowGroups
-from assay.data.dataset.split import HashSplit, TimeSplit, split_view
+from assay.data.dataset.split import HashSplit, SelectedRows, TimeSplit, split_view
 from assay.data.loader.config import LoaderConfig
 from assay.data.loader.loader import Loader
 from assay.records.cursor import Cursor
