@@ -15,6 +15,9 @@ from assay.records.rollout_log import GroupRecord
 from assay.training.checkpoint.parts import StatefulPart
 from assay.training.numerics import MetricSum
 
+SampleLog = tuple[GroupRecord, ...]
+"""One entry for each row that samples were generated for."""
+
 
 class StepCancelledError(Exception):
     """A rank received SIGTERM while samples were collected, so all ranks cancel the step."""
@@ -29,8 +32,8 @@ class LaneSamples(NamedTuple):
     """Metrics over all that was generated, of which the samples may be a part."""
     digest: int = 0
     """Digest of all that was generated; 0 for dataset rows."""
-    log: tuple[GroupRecord, ...] | None = None
-    """One entry for each row that samples were generated for; None for dataset rows."""
+    log: SampleLog | None = None
+    """None for dataset rows."""
 
 
 class SampleSource(Protocol):

@@ -58,6 +58,23 @@ def test_whatever_the_nodes_the_sum_has_the_bits_of_the_tree(
         assert memory_of_slots == sum(cells.stop - cells.start for cells in own.receive_slots) * a_cell
 
 
+def test_the_error_of_an_early_stage_is_raised_again_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = exchange_plan(LaneShares(NUM_LANES, 3))
+    assert plan.stages
+    sums = [torch.zeros(plan.num_cells) for _ in plan.ranks[0].blocks]
+    exchange = Exchange(sums[0], plan, dist.ProcessGroup(0, 3))  # type: ignore[call-arg]
+
+    def fails(*_: object) -> None:
+        raise ConnectionError("a peer is gone")
+
+    monkeypatch.setattr(module, "swap", fails)
+    with pytest.raises(ConnectionError):
+        exchange.begin({1: sums[1]})
+    monkeypatch.setattr(module, "swap", lambda *_: None)
+    with pytest.raises(ConnectionError, match="a peer is gone"):
+        exchange.finish({0: sums[0]})
+
+
 def tree(parts: list[torch.Tensor]) -> torch.Tensor:
     parts = [part.clone() for part in parts]
     while len(parts) > 1:

@@ -23,9 +23,8 @@ from assay.base.shapes import Float, Float64
 from assay.data.loader.batch import LaneShare, StepShare
 from assay.distributed.lane_sum import LaneGradients
 from assay.distributed.ranks import Ranks
-from assay.records.rollout_log import GroupRecord
 from assay.training.numerics import MetricSum, added_in_order, combined_digest, digest_of_tensors, means_of
-from assay.training.samples import LaneSamples, SampleSource
+from assay.training.samples import LaneSamples, SampleLog, SampleSource
 from assay.training.trainer.config import OptimizerConfig, TrainerConfig
 from assay.training.trainer.lane_forward import LaneForward, autocast, num_backwards
 from assay.training.trainer.method import Method
@@ -67,7 +66,7 @@ class StepTotals(NamedTuple):
     """Digests of samples and of the spot check, which a replay compares: exact integers, by metric name."""
     costs: Mapping[str, float] = MappingProxyType({})
     """Costs of a step on this rank whose samples cost time, by metric name; ranks differ."""
-    log: tuple[GroupRecord, ...] | None = None
+    log: SampleLog | None = None
     """Log of the samples of this rank's lanes; None for dataset rows."""
 
     def requests_commit(self) -> bool:
