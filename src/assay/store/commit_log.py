@@ -18,7 +18,6 @@ import hashlib
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import NamedTuple, Protocol
 
 from assay.base.errors import DataError, FencedError, StoreError
 from assay.records.commit import (
@@ -169,12 +168,13 @@ class CommitLog:
             checkpoint = parse_checkpoint_folder(folder)
             if checkpoint is None or folder in retained:
                 continue  # somebody else's, perhaps: nothing that we do not know is deleted
+            step, attempt = checkpoint
             # One save is under way at a time, so a folder of a later step than its attempt's last commit has
             # not become one.
-            is_committed = checkpoint.step <= summary.last_steps.get(checkpoint.attempt, -1)
+            is_committed = step <= summary.last_steps.get(attempt, -1)
             if is_committed and name in RETAINED_NAMES:
                 continue
-            if is_committed or checkpoint.attempt < self.attempt:
+            if is_committed or attempt < self.attempt:
                 self.store.delete(item.key)
 
     def sweep_pending(self, step: int) -> None:
@@ -194,8 +194,8 @@ class CommitLog:
         self.sweep_pending(from_step)
 
         def is_dead(folder: str, age_s: float) -> bool:
-            checkpoint = parse_checkpoint_folder(folder)
-            return age_s > ABANDONED_S or (checkpoint is not None and checkpoint.attempt < self.attempt)
+            _, attempt = parse_checkpoint_folder(folder) or (0, self.attempt)
+            return age_s > ABANDONED_S or attempt < self.attempt
 
         def is_swept(folder: str) -> bool:
             return CHECKPOINT_PREFIX <= folder < checkpoints_from(from_step)
@@ -288,17 +288,6 @@ RETAINED_NAMES = (RECEIPTS_NAME, ROLLOUT_LOG_NAME)
 """Files that remain when a commit's weights are retired, because the audit needs them."""
 
 
-class _Reader(Protocol):
-    def read(self, size: int, /) -> object: ...
-
-
-class CheckpointFolder(NamedTuple):
-    """Step and attempt of a checkpoint folder."""
-
-    step: int
-    attempt: int
-
-
 def checkpoint_folder(step: int, attempt: int) -> str:
     """Return the checkpoint folder of a step and attempt."""
     return f"{CHECKPOINT_PREFIX}{step:08d}-{attempt:04d}"
@@ -309,10 +298,10 @@ def checkpoints_from(step: int) -> str:
     return f"{CHECKPOINT_PREFIX}{step:08d}"
 
 
-def parse_checkpoint_folder(folder: str) -> CheckpointFolder | None:
-    """Parse a checkpoint folder; None for other names."""
+def parse_checkpoint_folder(folder: str) -> tuple[int, int] | None:
+    """Return step and attempt of a checkpoint folder; None for other names."""
     named = re.fullmatch(rf"{CHECKPOINT_PREFIX}(\d{{8,}})-(\d{{4,}})", folder)
-    return CheckpointFolder(int(named[1]), int(named[2])) if named else None
+    return (int(named[1]), int(named[2])) if named else None
 
 
 def is_entry(key: str) -> bool:

@@ -72,7 +72,8 @@ def _remains(run: Run, log: CommitLog) -> Iterator[tuple[int, str]]:
     for item in log.store.list(CHECKPOINT_PREFIX, checkpoints_from(commits[-1].step) if commits else ""):
         folder = item.key.rpartition("/")[0]
         if (checkpoint := parse_checkpoint_folder(folder)) is not None:
-            yield checkpoint.attempt, f"{log.store.url}/{folder}"
+            _, attempt = checkpoint
+            yield attempt, f"{log.store.url}/{folder}"
 
 
 def _remains_here(run: Run) -> Iterator[tuple[int, str]]:

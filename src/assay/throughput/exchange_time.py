@@ -67,22 +67,17 @@ class RoundTraffic(NamedTuple):
         return total
 
 
-class ExchangeTraffic(NamedTuple):
-    """Rounds that overlap with backward passes (`early`), and those after the last one (`late`)."""
-
-    early: tuple[tuple[RoundTraffic, ...], ...]
-    """[stage]: the rounds of that stage."""
-    late: tuple[RoundTraffic, ...]
+Rounds = tuple[RoundTraffic, ...]
 
 
-def exchange_traffic(plan: ExchangePlan, shares: LaneShares) -> ExchangeTraffic:
-    """Return the rounds of `plan` as shares of a buffer."""
+def exchange_traffic(plan: ExchangePlan, shares: LaneShares) -> tuple[tuple[Rounds, ...], Rounds]:
+    """Return the rounds of `plan`: of each stage that overlaps with backward passes, and after the last pass."""
     node_of = [node for node, ranks in enumerate(shares.ranks_of_nodes) for _ in ranks]
     rounds = iter(
         _round_traffic([of_rank.rounds[number] for of_rank in plan.ranks], plan.num_cells, node_of)
         for number in range(len(plan.ranks[0].rounds))
     )
-    return ExchangeTraffic(tuple(tuple(islice(rounds, size)) for size in plan.stages), tuple(rounds))
+    return tuple(tuple(islice(rounds, size)) for size in plan.stages), tuple(rounds)
 
 
 def sent_bytes(plan: ExchangePlan, shares: LaneShares, buckets: Sequence[int]) -> tuple[int, int]:
@@ -106,54 +101,47 @@ def _width(cells: Cells, plan: ExchangePlan, numbers: int) -> int:
     return cells.stop * numbers // plan.num_cells - cells.start * numbers // plan.num_cells
 
 
-class _RankTraffic(NamedTuple):
-    """What one rank sends and receives in a round, as shares of the buffer."""
-
-    sent: float
-    received: float
-    peers: frozenset[int]
-
-    @classmethod
-    def of(cls, exchange_round: ExchangeRound, others: Collection[int], num_cells: int) -> "_RankTraffic":
-        """Count only the parts exchanged with the ranks in `others`."""
-        sends, receives = (
-            [part for part in parts if part.peer in others] for parts in (exchange_round.sends, exchange_round.receives)
-        )
-        sent, received = (
-            sum(part.cells.stop - part.cells.start for part in parts) / num_cells for parts in (sends, receives)
-        )
-        return cls(sent, received, frozenset(part.peer for part in (*sends, *receives)))
+def _rank_traffic(
+    exchange_round: ExchangeRound, others: Collection[int], num_cells: int
+) -> tuple[float, float, frozenset[int]]:
+    """Return what a rank sends to the ranks in `others` and receives from them, as shares of the buffer, and those
+    with which it exchanges anything."""
+    sends, receives = (
+        [part for part in parts if part.peer in others] for parts in (exchange_round.sends, exchange_round.receives)
+    )
+    sent, received = (
+        sum(part.cells.stop - part.cells.start for part in parts) / num_cells for parts in (sends, receives)
+    )
+    return sent, received, frozenset(part.peer for part in (*sends, *receives))
 
 
 def _round_traffic(rank_rounds: Sequence[ExchangeRound], num_cells: int, node_of: Sequence[int]) -> RoundTraffic:
     ranks = range(len(rank_rounds))
     node_peers = [{peer for peer in ranks if node_of[peer] == node_of[rank]} for rank in ranks]
     intra_node = [
-        _RankTraffic.of(exchange_round, home, num_cells)
+        _rank_traffic(exchange_round, home, num_cells)
         for exchange_round, home in zip(rank_rounds, node_peers, strict=True)
     ]
     inter_node = [
-        _RankTraffic.of(exchange_round, {*ranks} - home, num_cells)
+        _rank_traffic(exchange_round, {*ranks} - home, num_cells)
         for exchange_round, home in zip(rank_rounds, node_peers, strict=True)
     ]
     node_traffic = np.zeros((2, max(node_of) + 1))
-    for rank, traffic in enumerate(inter_node):
-        node_traffic[:, node_of[rank]] += traffic.sent, traffic.received
+    for rank, (sent, received, _) in enumerate(inter_node):
+        node_traffic[:, node_of[rank]] += sent, received
     busiest = [
-        max((node_traffic[:, node_of[peer]].max() for peer in {rank, *traffic.peers}), default=0.0)
-        if traffic.peers
-        else 0.0
-        for rank, traffic in enumerate(inter_node)
+        max(node_traffic[:, node_of[peer]].max() for peer in {rank, *far}) if far else 0.0
+        for rank, (_, _, far) in enumerate(inter_node)
     ]
-    peers = [sorted(a.peers | b.peers) for a, b in zip(intra_node, inter_node, strict=True)]
+    peers = [sorted(near | far) for (_, _, near), (_, _, far) in zip(intra_node, inter_node, strict=True)]
     max_peers = max(1, *map(len, peers))
     return RoundTraffic(
         peers=np.array([of_rank + [rank] * (max_peers - len(of_rank)) for rank, of_rank in enumerate(peers)], np.int64),
-        is_inside=np.array([bool(traffic.peers) for traffic in intra_node], np.float64),
-        inside=np.array([max(traffic.sent, traffic.received) for traffic in intra_node], np.float64),
-        is_between=np.array([bool(traffic.peers) for traffic in inter_node], np.float64),
+        is_inside=np.array([bool(near) for _, _, near in intra_node], np.float64),
+        inside=np.array([max(sent, received) for sent, received, _ in intra_node], np.float64),
+        is_between=np.array([bool(far) for _, _, far in inter_node], np.float64),
         between=np.array(busiest, np.float64),
-        own_between=np.array([max(traffic.sent, traffic.received) for traffic in inter_node], np.float64),
+        own_between=np.array([max(sent, received) for sent, received, _ in inter_node], np.float64),
         added=np.array([_added_cells(exchange_round) / num_cells for exchange_round in rank_rounds], np.float64),
     )
 

@@ -323,8 +323,7 @@ def _notes(calibration: ThroughputCalibration, shares: Sequence[LaneShares]) -> 
                 f"either way. {hint}"
             )
         if share.interleaved:
-            memory = sharded_memory(share, calibration.gradient_bytes)
-            shard, sums = bytes_text(memory.shard), bytes_text(memory.sums)
+            shard, sums = map(bytes_text, sharded_memory(share, calibration.gradient_bytes))
             found.append(
                 f"of {size} workers each holds {shard} of weights, gradients and moments, and up to "
                 f"{sums} of lanes' sums, plus activations and one gathered layer"

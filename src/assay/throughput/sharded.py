@@ -9,7 +9,6 @@ float32, in as many messages as the gradients have buckets.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from assay.data.loader.lane_shares import LaneShares
 from assay.records.throughput import NetworkLink
@@ -19,15 +18,6 @@ GATHERS = 2
 """A layer's weights are gathered for each lane before forward and again before backward."""
 COPIES = 4
 """Tensors that a worker holds of its shard: weights, gradients, and AdamW's two moments."""
-
-
-class ShardedMemory(NamedTuple):
-    """Bytes held by a worker, besides activations and the gathered layer."""
-
-    shard: int
-    """Weights, gradients and moments."""
-    sums: int
-    """At most: gradient sums of lanes that wait for their partner in the summation tree."""
 
 
 def round_seconds(shares: LaneShares, buckets: Sequence[int], links: Links) -> float:
@@ -48,11 +38,14 @@ def sharded_bytes(shares: LaneShares, num_bytes: int) -> tuple[int, int]:
     return round(sent), round(rounds * (GATHERS * share + num_bytes * crossing / size))
 
 
-def sharded_memory(shares: LaneShares, num_bytes: int) -> ShardedMemory:
-    """Return the memory of a worker. Its lane sums form a binary counter, so up to log2(lanes) sums wait at
-    once."""
+def sharded_memory(shares: LaneShares, num_bytes: int) -> tuple[int, int]:
+    """Return the bytes of a worker's shard (weights, gradients and moments), and at most of its waiting lane sums.
+
+    Lane sums form a binary counter, so up to log2(lanes) sums wait for their partner in the summation tree.
+    Activations and the gathered layer come on top.
+    """
     chunk = -(-num_bytes // shares.world_size)
-    return ShardedMemory(COPIES * chunk, (shares.num_lanes.bit_length() - 1) * chunk)
+    return COPIES * chunk, (shares.num_lanes.bit_length() - 1) * chunk
 
 
 def _ring_s(shares: LaneShares, num_bytes: int, links: Links) -> float:

@@ -17,7 +17,7 @@ from assay.base.shapes import Float64, Int64
 from assay.data.loader.lane_shares import LaneShares
 from assay.distributed.exchange_plan import ExchangePlan, early_positions, exchange_plan
 from assay.records.throughput import ThroughputCalibration
-from assay.throughput.exchange_time import ExchangeTraffic, Links, after_rounds, exchange_traffic
+from assay.throughput.exchange_time import Links, Rounds, after_rounds, exchange_traffic
 from assay.throughput.sharded import round_seconds
 
 
@@ -47,8 +47,10 @@ class ExchangeSetup(NamedTuple):
     shares: LaneShares
     plan: ExchangePlan | None
     """None for a single rank and for sharded weights."""
-    rounds: ExchangeTraffic | None
-    """None for a single rank and for sharded weights."""
+    early: tuple[Rounds, ...]
+    """[stage]: rounds that overlap with backward passes."""
+    late: Rounds
+    """Rounds after the last backward pass."""
     contention: float
     """Seconds of a lane next to other workers of its node, divided by its seconds alone; 1 if not measured."""
 
@@ -58,9 +60,9 @@ class ExchangeSetup(NamedTuple):
         two, is_contended = calibration.two_workers, max(shares.nodes or (shares.world_size,)) > 1
         contention = two.contention if two is not None and two.num_nodes == 1 and is_contended else 1.0
         if shares.world_size == 1 or shares.interleaved:
-            return cls(shares, None, None, contention)
+            return cls(shares, None, (), (), contention)
         plan = exchange_plan(shares, early=not calibration.on_cuda)
-        return cls(shares, plan, exchange_traffic(plan, shares), contention)
+        return cls(shares, plan, *exchange_traffic(plan, shares), contention)
 
 
 class StepSamples(NamedTuple):
@@ -175,18 +177,18 @@ def _update_end_s(
         for rank in range(shares.world_size)
     ]
     last_rank_s = np.stack([of_rank[:, -1] for of_rank in done_s], axis=1)
-    if setup.rounds is None or links is None:
+    if setup.plan is None or links is None:
         whole: Float64[np.ndarray, "sample"] = last_rank_s.max(axis=1)
         return whole
     ready_s, positions = begin_s, [early_positions(shares, rank) for rank in range(shares.world_size)]
-    for stage, rounds in enumerate(setup.rounds.early):
+    for stage, rounds in enumerate(setup.early):
         at_s = np.stack([of_rank[:, at[stage]] for of_rank, at in zip(done_s, positions, strict=True)], axis=1)
         ready_s = np.maximum(ready_s, at_s)
         for bucket in calibration.buckets:
             ready_s = after_rounds(ready_s, rounds, bucket.num_bytes, links)
     for bucket in calibration.buckets:
         ready_s = np.maximum(ready_s, last_rank_s - bucket.before_last_s)
-        ready_s = after_rounds(ready_s, setup.rounds.late, bucket.num_bytes, links)
+        ready_s = after_rounds(ready_s, setup.late, bucket.num_bytes, links)
     all_s: Float64[np.ndarray, "sample"] = np.maximum(ready_s, last_rank_s).max(axis=1) + ring_latency_s(shares, links)
     return all_s
 

@@ -18,9 +18,9 @@ def links(bytes_per_s: float, latency_s: float = 0.0, between: NetworkLink | Non
 
 
 def took_s(shares: LaneShares, over: Links, num_bytes: float = BUFFER) -> float:
-    rounds = exchange_traffic(exchange_plan(shares), shares)
-    ready_s = after_rounds(np.zeros((1, shares.world_size)), rounds.early, num_bytes, over)
-    return float(after_rounds(ready_s, rounds.late, num_bytes, over).max())
+    stages, late = exchange_traffic(exchange_plan(shares), shares)
+    ready_s = after_rounds(np.zeros((1, shares.world_size)), stages, num_bytes, over)
+    return float(after_rounds(ready_s, late, num_bytes, over).max())
 
 
 @pytest.mark.parametrize("world_size", [2, 4, 8, 16])
@@ -79,6 +79,6 @@ def test_what_is_added_takes_its_time() -> None:
 
 def test_a_rank_that_comes_late_holds_its_partners_up() -> None:
     shares = LaneShares(2, 2)
-    rounds = exchange_traffic(exchange_plan(shares), shares)
-    done_s = after_rounds(np.array([[0.0, 3.0]]), rounds.late, BUFFER, links(BUFFER))
+    _, late = exchange_traffic(exchange_plan(shares), shares)
+    done_s = after_rounds(np.array([[0.0, 3.0]]), late, BUFFER, links(BUFFER))
     assert done_s.tolist() == [[pytest.approx(4.0), pytest.approx(4.0)]]

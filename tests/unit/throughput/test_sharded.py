@@ -94,9 +94,9 @@ def test_bytes_are_those_of_all_messages(data: st.DataObject) -> None:
 def test_room_is_a_shard_and_a_sum_for_each_power_of_two(power: int, data: st.DataObject) -> None:
     lanes = 2**power
     size = data.draw(st.integers(1, lanes))
-    memory = sharded_memory(LaneShares(lanes, size, interleaved=True), 4_000 * size)
-    assert memory.shard == 4 * 4_000, "weights, gradients, two moments"
-    assert memory.sums == 4_000 * max(number.bit_count() for number in range(lanes))
+    shard, sums = sharded_memory(LaneShares(lanes, size, interleaved=True), 4_000 * size)
+    assert shard == 4 * 4_000, "weights, gradients, two moments"
+    assert sums == 4_000 * max(number.bit_count() for number in range(lanes))
 
 
 def test_one_worker_has_nothing_to_shard() -> None:
