@@ -7,14 +7,14 @@ from assay.base.clock import Clock
 from assay.serving.jobs import JobRepository
 from assay.store.leased_worker import LeasedWorker
 from assay.store.objects import ObjectStore
-from assay.workers.fine_tuning.runs import JobRuns
+from assay.workers.fine_tuning.runs import RunsOfHome
 from assay.workers.fine_tuning.worker import JobHandler
 
 
 def job_worker(
     store: ObjectStore,
     jobs: JobRepository,
-    runs: JobRuns,
+    runs: RunsOfHome,
     *,
     name: str,
     clock: Clock,

@@ -33,7 +33,7 @@ from assay.serving.webhooks.webhooks import EVENT_TYPES, WebhookRepository
 from assay.store.leased_worker import LeasedWorker
 from assay.store.objects import ObjectStore, open_store
 from assay.workers.batch.batch_handler import BatchHandler
-from assay.workers.batch.eval_run_handler import EvalRunHandler, EvalRunWriter
+from assay.workers.batch.eval_run_handler import EvalRunHandler, EvalRunLog
 from assay.workers.batch.task_handler import TaskHandler
 from clocks import ManualClock
 from parrot_models import ParrotModels, SlowModels
@@ -324,7 +324,7 @@ def test_the_power_is_cut_at_several_writes_of_a_batch(seed: int) -> None:
 class EntryFirst(EvalRunHandler):
     """Known to be bad: says that a chunk is graded before its results are there."""
 
-    def _grade(self, state, read, writer):
+    def _grade(self, state, read, log):
         put, retained = self._runs.put_chunk, []
 
         def later(run_id: str, number: int, chunk: EvalChunk) -> EvalChunk:
@@ -333,7 +333,7 @@ class EntryFirst(EvalRunHandler):
 
         self._runs.put_chunk = later  # type: ignore[method-assign]
         try:
-            super()._grade(state, read, writer)
+            super()._grade(state, read, log)
         finally:
             self._runs.put_chunk = put  # type: ignore[method-assign]
         for item in retained:
@@ -343,9 +343,9 @@ class EntryFirst(EvalRunHandler):
 class Forgetful(EvalRunHandler):
     """Known to be bad: grades a chunk again though its results are there, and overwrites them."""
 
-    def _grade(self, state, read, writer):
+    def _grade(self, state, read, log):
         self._runs.forget_chunks(state.created.run_id)
-        super()._grade(state, read, writer)
+        super()._grade(state, read, log)
 
 
 @pytest.mark.parametrize("bad", [EntryFirst, Forgetful])
@@ -437,7 +437,7 @@ def test_projects_take_turns_while_others_wait() -> None:
 class LackingWork(EvalRunHandler):
     """On a machine without a package that a criterion needs."""
 
-    def advance(self, state: EvalRunState, writer: EvalRunWriter) -> None:
+    def advance(self, state: EvalRunState, log: EvalRunLog) -> None:
         raise NotInstalledError("math-verify is not installed.")
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from assay.base.errors import DamagedDataError, FencedError, NotInstalledError
 from assay.records.fine_tuning_job import (
+    JobCheckpoint,
     JobCreated,
     JobSucceeded,
     JobValidated,
@@ -28,8 +29,8 @@ from assay.serving.jobs import JobRepository
 from assay.serving.webhooks.outbox import Outbox
 from assay.serving.webhooks.webhooks import EVENT_TYPES, WebhookRepository
 from assay.store.objects import ObjectStore, open_store
-from assay.workers.fine_tuning.held_time import AttemptTime
-from assay.workers.fine_tuning.runs import RunCommit, RunProgress
+from assay.workers.fine_tuning.budgets import AttemptTime
+from assay.workers.fine_tuning.runs import RunProgress
 from assay.workers.fine_tuning.worker import Prepare
 from clocks import ManualClock
 from job_workers import handler_of, job_worker
@@ -129,9 +130,19 @@ class SimulatedRuns:
     def progress(self, launch: Launch) -> RunProgress:
         return RunProgress(self.living is not None, self.step >= STEPS, self.committed())
 
-    def commits_after(self, run_id: str, step: int) -> list[RunCommit]:
+    def commits_after(self, run_id: str, step: int, lease: int) -> list[JobCheckpoint]:
         steps = range(step + STEPS_A_COMMIT, self.committed() + 1, STEPS_A_COMMIT)
-        return [RunCommit(item, 3.0, f"w{item}", (item,), _points(item)) for item in steps]
+        return [
+            JobCheckpoint(
+                step=item,
+                at_s=3.0,
+                lease=lease,
+                weights_digest=f"w{item}",
+                retained_steps=(item,),
+                points=_points(item),
+            )
+            for item in steps
+        ]
 
     def result(self, created: JobCreated, run_id: str, lease: int) -> JobSucceeded:
         self.store.put("file/result", b"")
@@ -315,7 +326,7 @@ def test_a_worker_that_forgets_what_it_launched_is_caught() -> None:
 class DamagedRuns(SimulatedRuns):
     """Their logs cannot be read."""
 
-    def commits_after(self, run_id: str, step: int) -> list[RunCommit]:
+    def commits_after(self, run_id: str, step: int, lease: int) -> list[JobCheckpoint]:
         raise DamagedDataError("its log was changed")
 
 

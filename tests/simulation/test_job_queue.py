@@ -6,15 +6,15 @@ from datetime import timedelta
 
 import pytest
 
-from assay.records.fine_tuning_job import JobCreated, JobSucceeded, JobValidated, JobWaits
+from assay.records.fine_tuning_job import JobCheckpoint, JobCreated, JobSucceeded, JobValidated, JobWaits
 from assay.records.launch import Launch
 from assay.serving.admin.projects import ProjectRepository
 from assay.serving.admin.spend import ChargedResources, costs_of_day, day_of
 from assay.serving.api_error import ApiError
 from assay.serving.jobs import JobRepository
 from assay.store.objects import open_store
-from assay.workers.fine_tuning.held_time import AttemptTime
-from assay.workers.fine_tuning.runs import RunCommit, RunProgress
+from assay.workers.fine_tuning.budgets import AttemptTime
+from assay.workers.fine_tuning.runs import RunProgress
 from assay.workers.fine_tuning.worker import Prepare
 from clocks import ManualClock
 from job_workers import handler_of, job_worker
@@ -102,7 +102,7 @@ class ManyRuns:
         is_done = not is_living and launch.run_id not in self.unfinished
         return RunProgress(is_living, is_done, 1 if is_done else 0)
 
-    def commits_after(self, run_id: str, step: int) -> list[RunCommit]:
+    def commits_after(self, run_id: str, step: int, lease: int) -> list[JobCheckpoint]:
         return []
 
     def result(self, created: JobCreated, run_id: str, lease: int) -> JobSucceeded:

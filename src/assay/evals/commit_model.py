@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -233,24 +232,20 @@ class HeldOutScorer(_RowsScorer):
 _AS_THEY_ARE = sha256_of_json(["rows as they are"])
 
 
-class _Scored(NamedTuple):
-    scores: Shaped[np.ndarray, "row"]
-    shown: Shaped[np.ndarray, "row"]
-    """Value shown for each row,"""
-    name: str
-    """and its name."""
+_Scores = tuple[Shaped[np.ndarray, "row"], Shaped[np.ndarray, "row"], str]
+"""Scores, the value shown for each row, and its name."""
 
 
-def _of_two(predicted: Mapping[str, Shaped[np.ndarray, "row"]], config: Classification) -> _Scored:
+def _of_two(predicted: Mapping[str, Shaped[np.ndarray, "row"]], config: Classification) -> _Scores:
     probabilities, labels = predicted["probability"], predicted["label"]
     if config.score == "correct":
         scores = ((probabilities >= 0.5) == (labels == 1)).astype(np.float64)
     else:
         of_label = np.where(labels == 1, probabilities, 1 - probabilities)
         scores = -np.log(np.maximum(of_label, SMALLEST_PROBABILITY))
-    return _Scored(scores, probabilities, "probability")
+    return scores, probabilities, "probability"
 
 
-def _of_several(predicted: Mapping[str, Shaped[np.ndarray, "row"]], config: Classification) -> _Scored:
+def _of_several(predicted: Mapping[str, Shaped[np.ndarray, "row"]], config: Classification) -> _Scores:
     column = "accuracy" if config.score == "correct" else "log_loss"
-    return _Scored(predicted[column], predicted["predicted"], "predicted")
+    return predicted[column], predicted["predicted"], "predicted"

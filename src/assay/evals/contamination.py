@@ -138,8 +138,8 @@ def contamination(
     ids = list(dict.fromkeys(item_id for document in held_out for item_id in document.item_ids))
     item_indices = {item_id: index for index, item_id in enumerate(ids)}
     cut = [_item_ngrams(document, item_indices, ngram) for document in held_out]
-    hashes = np.concatenate([np.zeros(0, np.uint64), *(document.hashes for document in cut)])
-    owners = np.concatenate([np.zeros(0, np.int64), *(document.items for document in cut)])
+    hashes = np.concatenate([np.zeros(0, np.uint64), *(hashes for hashes, _ in cut)])
+    owners = np.concatenate([np.zeros(0, np.int64), *(items for _, items in cut)])
     hits = np.isin(hashes, _found(hashes, training, ngram))
     sizes = np.bincount(owners, minlength=len(ids))
     shares = np.bincount(owners, weights=hits, minlength=len(ids)) / np.maximum(sizes, 1)
@@ -188,14 +188,8 @@ def ngram_hashes(words: Sequence[str], ngram: int) -> Keys:
     return hashes
 
 
-class _ItemNgrams(NamedTuple):
-    """The n-grams of a text, and the item in which each starts."""
-
-    hashes: Keys
-    items: npt.NDArray[np.int64]
-
-
-def _item_ngrams(document: HeldOut, item_indices: Mapping[str, int], ngram: int) -> _ItemNgrams:
+def _item_ngrams(document: HeldOut, item_indices: Mapping[str, int], ngram: int) -> tuple[Keys, npt.NDArray[np.int64]]:
+    """Return the n-grams of a text, and the item in which each starts."""
     words: list[str] = []
     owners: list[int] = []
     for item_id, piece in zip(document.item_ids, _pieces(document), strict=True):
@@ -203,7 +197,7 @@ def _item_ngrams(document: HeldOut, item_indices: Mapping[str, int], ngram: int)
         words += of_piece
         owners += [item_indices[item_id]] * len(of_piece)
     hashes = ngram_hashes(words, ngram)
-    return _ItemNgrams(hashes, np.array(owners[: len(hashes)], np.int64))
+    return hashes, np.array(owners[: len(hashes)], np.int64)
 
 
 def _pieces(document: HeldOut) -> Iterator[str]:

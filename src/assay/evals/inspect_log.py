@@ -214,13 +214,8 @@ def _number(value: Any, key: str | None, path: Path) -> float:
     return float("nan") if value is None else float(value)
 
 
-class _OwnMean(NamedTuple):
-    metric: str
-    value: float
-
-
-def _own_mean(summaries: Sequence[Mapping[str, Any]], choice: _Choice) -> _OwnMean | None:
-    """Return inspect's own mean of these scores, if it computed one."""
+def _own_mean(summaries: Sequence[Mapping[str, Any]], choice: _Choice) -> tuple[str, float] | None:
+    """Return name and value of inspect's own mean of these scores, if it computed one."""
     for summary in summaries:
         if _scorer_of(summary) != choice.scorer or (choice.key or choice.scorer) != summary.get("name"):
             continue
@@ -229,7 +224,7 @@ def _own_mean(summaries: Sequence[Mapping[str, Any]], choice: _Choice) -> _OwnMe
         for name, metric in (summary.get("metrics") or {}).items():
             value = metric.get("value")
             if str(name).rpartition("/")[2] in ("accuracy", "mean") and isinstance(value, int | float):
-                return _OwnMean(str(name), float(value))
+                return str(name), float(value)
     return None
 
 
@@ -237,12 +232,13 @@ def _scorer_of(summary: Mapping[str, Any]) -> Any:
     return summary.get("scorer") or summary.get("name")
 
 
-def _difference(items: Sequence[ItemScore], reported: _OwnMean | None) -> str:
+def _difference(items: Sequence[ItemScore], reported: tuple[str, float] | None) -> str:
     scored = [item for item in items if item.score is not None]
-    if reported is None or not scored or not math.isfinite(reported.value):
+    if reported is None or not scored or not math.isfinite(reported[1]):
         return ""
+    metric, mean = reported
     computed = float(np.mean([item.score for item in scored]))
-    if math.isclose(computed, reported.value, rel_tol=MEAN_TOLERANCE, abs_tol=MEAN_TOLERANCE):
+    if math.isclose(computed, mean, rel_tol=MEAN_TOLERANCE, abs_tol=MEAN_TOLERANCE):
         return ""
     by_sample: dict[str, list[float]] = {}
     for item in scored:
@@ -250,10 +246,10 @@ def _difference(items: Sequence[ItemScore], reported: _OwnMean | None) -> str:
     of_samples = float(np.mean([np.mean(epochs) for epochs in by_sample.values()]))
     why = (
         "it counts samples alike, of however many epochs they have a score"
-        if math.isclose(of_samples, reported.value, rel_tol=MEAN_TOLERANCE, abs_tol=MEAN_TOLERANCE)
+        if math.isclose(of_samples, mean, rel_tol=MEAN_TOLERANCE, abs_tol=MEAN_TOLERANCE)
         else f"it is not the mean of the {len(scored)} items that have a score"
     )
-    return f"inspect's own {reported.metric} is {reported.value:.6g}, the mean of the items {computed:.6g}: {why}"
+    return f"inspect's own {metric} is {mean:.6g}, the mean of the items {computed:.6g}: {why}"
 
 
 def _content(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path) -> bytes:

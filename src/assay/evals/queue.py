@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from assay.base.clock import Clock
 from assay.base.digest import canonical_json, sha256_of_bytes, sha256_of_json
 from assay.base.errors import DataError, FencedError
-from assay.evals.contents import suite_sha256
+from assay.evals.items import suite_sha256
 from assay.evals.scorer import Identity, Scorer, mean_details, num_prompts_cut
 from assay.records.benchmark import BenchmarkResult, Contamination
 from assay.records.commit import Commit
@@ -192,7 +192,7 @@ def result_of(
 def _finish(store: ObjectStore, checkpoint: Checkpoint, scorer: Scorer, folder: str, clock: Clock) -> BenchmarkResult:
     """Join the chunks in the store, whichever worker put them."""
     chunks = [_read_chunk(store, f"{folder}/chunk-{chunk:05d}.parquet") for chunk in range(scorer.num_chunks)]
-    items = [item for chunk in chunks for item in chunk.items]
+    items = [item for chunk, _ in chunks for item in chunk]
     if not items:
         raise DataError(f"benchmark '{scorer.identity.benchmark}' has no items. Choose `where` values that occur.")
     result = result_of(
@@ -201,7 +201,7 @@ def _finish(store: ObjectStore, checkpoint: Checkpoint, scorer: Scorer, folder: 
         items,
         clock.now_s(),
         contamination=scorer.contamination(items),
-        device_s=sum(chunk.device_s for chunk in chunks),
+        device_s=sum(device_s for _, device_s in chunks),
         of_score=scorer.of_score,
     )
     store.put(f"{folder}/{ITEMS_FILE}", items_bytes(items_table(items)))
@@ -231,20 +231,16 @@ def _done_key(step: int, weights_digest: str, suite_sha256: str) -> str:
     return f"{checkpoint_results(step, weights_digest)}/done-{suite_sha256[:8]}.json"
 
 
-class _Chunk(NamedTuple):
-    items: list[ItemScore]
-    device_s: float
-
-
 def _chunk_bytes(items: Sequence[ItemScore], device_s: float) -> bytes:
     table = items_table(items).replace_schema_metadata({_DEVICE_S: repr(device_s).encode()})
     return items_bytes(table)
 
 
-def _read_chunk(store: ObjectStore, key: str) -> _Chunk:
+def _read_chunk(store: ObjectStore, key: str) -> tuple[list[ItemScore], float]:
+    """Return the items of a chunk and its device-seconds."""
     table = pq.ParquetFile(io.BytesIO(store.get(key))).read()
     device_s = float((table.schema.metadata or {}).get(_DEVICE_S, b"0"))
-    return _Chunk(items_of(table), device_s)
+    return items_of(table), device_s
 
 
 def awaited_folders(commits: Sequence[Commit], config: EvaluationConfig, store: ObjectStore) -> list[str]:

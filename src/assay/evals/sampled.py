@@ -11,13 +11,14 @@ from assay.base.digest import canonical_json, sha256_of_json
 from assay.base.errors import ConfigError, DataError
 from assay.evals.config import Generation, RegistryBenchmark
 from assay.evals.contamination import TrainingText, contamination, prompts
+from assay.evals.engine import EvalEngine
 from assay.evals.items import checked_items, conversation
 from assay.evals.scorer import PROMPT_TOKENS_CUT, Identity, Scorer, chunk_ranges
 from assay.evals.version import generation_version, registry_version
 from assay.inference.protocol import Completion, Engine, Message, SamplerError, SamplingParams
 from assay.records.benchmark import Contamination
 from assay.scoring.grade import Grade, sampler_failure
-from assay.scoring.grader_runner import GraderRunner, Tools, judge_failure, sample_values
+from assay.scoring.grader_runner import Tools, judge_failure, sample_values
 from assay.scoring.graders import grader_sha256
 from assay.scoring.registry.matching import fuzzy_match, includes, json_match, match, token_f1
 from assay.scoring.registry.model_graded import choices_of, escaped, filled, judge_prompt, judgement, several_as_one
@@ -25,23 +26,38 @@ from assay.scoring.registry.registry import Registry, RegistryEval, as_chat
 from assay.statistics.benchmark_items import ItemScore
 
 
-class GenerationScorer(Scorer):
+class _SampledScorer(Scorer):
+    """Samples completions in chunks of items."""
+
+    def __init__(self, num_items: int, chunk_items: int, model: Engine, training_text: TrainingText | None) -> None:
+        self._model = model
+        self._chunks = chunk_ranges(num_items, chunk_items)
+        self.num_chunks = len(self._chunks)
+        self._training_text = training_text
+        self.training_fingerprint = training_text.fingerprint if training_text else None
+
+    def contamination(self, items: Sequence[ItemScore]) -> Contamination | None:
+        """Return the items with texts that occur in the training text."""
+        return contamination(prompts(self._texts()), items, self._training_text)
+
+    def _texts(self) -> Mapping[str, Sequence[str]]:
+        """Return the texts of each item."""
+        raise NotImplementedError
+
+
+class GenerationScorer(_SampledScorer):
     """Scores completions with a grader of the API."""
 
     def __init__(
         self, config: Generation, folder: Path, model: Engine, tools: Tools, training_text: TrainingText | None = None
     ) -> None:
         """Read the items and check that they have what the grader needs."""
-        self._training_text = training_text
-        self.training_fingerprint = training_text.fingerprint if training_text else None
         path = folder / config.items
         self._items = checked_items(config, folder)
+        super().__init__(len(self._items), config.chunk_items, model, training_text)
         self._prompts = [conversation(item, path) for item in self._items]
         self._sampling = config.sampling
-        self._model = model
-        self._grader = GraderRunner(config.grader, tools)
-        self._chunks = chunk_ranges(len(self._items), config.chunk_items)
-        self.num_chunks = len(self._chunks)
+        self._engine = EvalEngine([config.grader], tools)
         judges = {model: judge.name for model, judge in sorted(tools.judges.items())}
         self.identity = Identity(
             benchmark=config.name,
@@ -53,28 +69,25 @@ class GenerationScorer(Scorer):
     def score_chunk(self, chunk: int) -> list[ItemScore]:
         indices = self._chunks[chunk]
         completions = self._model.generate([self._prompts[index] for index in indices], self._sampling)
-        outputs = {index: completion for index, completion in zip(indices, completions, strict=True)}  # noqa: C416
-        samples = {
-            index: sample_values(completion.text, self._items[index].fields)
-            for index, completion in outputs.items()
-            if isinstance(completion, Completion)
-        }
-        grades = dict(zip(samples, self._grader.grade(list(samples.values())), strict=True))
-        return [self._item_score(index, outputs[index], grades.get(index)) for index in indices]
+        values = [
+            sample_values(completion.text, self._items[index].fields) if isinstance(completion, Completion) else None
+            for index, completion in zip(indices, completions, strict=True)
+        ]
+        grades = self._engine.grades(values)
+        return [self._item_score(*item) for item in zip(indices, completions, grades, strict=True)]
 
-    def contamination(self, items: Sequence[ItemScore]) -> Contamination | None:
-        """Return the items whose prompts occur in the training text."""
-        texts = {item.item_id: _contents(prompt) for item, prompt in zip(self._items, self._prompts, strict=True)}
-        return contamination(prompts(texts), items, self._training_text)
+    def _texts(self) -> Mapping[str, Sequence[str]]:
+        return {item.item_id: _contents(prompt) for item, prompt in zip(self._items, self._prompts, strict=True)}
 
     def close(self) -> None:
-        self._grader.close()
+        self._engine.close()
 
-    def _item_score(self, index: int, completion: Completion | SamplerError, grade: Grade | None) -> ItemScore:
+    def _item_score(self, index: int, completion: Completion | SamplerError, grades: list[Grade] | None) -> ItemScore:
         item = self._items[index]
         if isinstance(completion, SamplerError):
             return ItemScore(item.item_id, item.cluster, None, failure=sampler_failure(completion))
-        assert grade is not None, "every completion is graded"
+        assert grades is not None, "every completion is graded"
+        (grade,) = grades
         label = {} if grade.label is None else {"label": grade.label}
         return ItemScore(
             item.item_id,
@@ -87,7 +100,7 @@ class GenerationScorer(Scorer):
         )
 
 
-class RegistryScorer(Scorer):
+class RegistryScorer(_SampledScorer):
     """Scores completions by the rule of a registry's class."""
 
     def __init__(
@@ -99,13 +112,9 @@ class RegistryScorer(Scorer):
         training_text: TrainingText | None = None,
     ) -> None:
         """Read the eval. A model-graded eval needs the judge `*`; otherwise the model grades itself."""
-        self._training_text = training_text
-        self.training_fingerprint = training_text.fingerprint if training_text else None
         self._eval = Registry(folder / config.registry).eval(config.eval)
-        self._model = model
+        super().__init__(len(self._eval.samples), config.chunk_items, model, training_text)
         self._judge = tools.judges.get("*") or model
-        self._chunks = chunk_ranges(len(self._eval.samples), config.chunk_items)
-        self.num_chunks = len(self._chunks)
         rule = [self._eval.rule, self._judge.name if self._eval.spec else None]
         self.identity = Identity(
             benchmark=config.name,
@@ -121,10 +130,9 @@ class RegistryScorer(Scorer):
         completions = self._model.generate([self._eval.prompt(index) for index in indices], self._eval.sampling())
         return [self._item_score(index, completion) for index, completion in zip(indices, completions, strict=True)]
 
-    def contamination(self, items: Sequence[ItemScore]) -> Contamination | None:
-        """Return the samples whose input (or, without one, whose texts) occurs in the training text."""
-        texts = {self._eval.sample_id(index): _prompt_texts(sample) for index, sample in enumerate(self._eval.samples)}
-        return contamination(prompts(texts), items, self._training_text)
+    def _texts(self) -> Mapping[str, Sequence[str]]:
+        """Return the input of each sample, or all its texts without one."""
+        return {self._eval.sample_id(index): _prompt_texts(sample) for index, sample in enumerate(self._eval.samples)}
 
     def _item_score(self, index: int, completion: Completion | SamplerError) -> ItemScore:
         item_id = self._eval.sample_id(index)

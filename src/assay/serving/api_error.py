@@ -1,7 +1,6 @@
 """API errors: one envelope with what is wrong and what to do.
 
-The SDK distinguishes errors by status and retries 408, 409, 429 and 5xx only. Errors that would recur are
-therefore
+The SDK distinguishes errors by status and retries 408, 409, 429 and 5xx only. Errors that would recur are therefore
 400, 401, 403 or 404.
 """
 

@@ -101,8 +101,7 @@ class BlobReferences:
     def hold(self, name: str, *, file_id: str, sha256: str) -> str:
         """Reference the bytes uploaded as `name`; return the name of the blob that stores them.
 
-        If the existing blob is damaged or missing, the uploaded bytes replace it for all holders. Call `settle`
-        next.
+        If the existing blob is damaged or missing, the uploaded bytes replace it for all holders. Call `settle` next.
         """
         self._store.put(f"{_OPEN}{name}.{file_id}.{sha256}", b"")
 

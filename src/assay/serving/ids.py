@@ -1,8 +1,7 @@
 """Ids of resources and names of models. Client input is validated here before it becomes part of a store key.
 
-An id starts with its creation time in milliseconds, so ids sort by age. Index keys use inverted digits (0 for
-f, 1
-for e, ...), so stores list the newest first, and a page continues after the last id even while new ones arrive.
+An id starts with its creation time in milliseconds, so ids sort by age. Index keys use inverted digits (0 for f, 1 for
+e, ...), so stores list the newest first, and a page continues after the last id even while new ones arrive.
 """
 
 import re

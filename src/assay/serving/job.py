@@ -6,9 +6,8 @@ r"""A job's state and events, derived from its log.
                            +-----+---------+
     failed: final; cancelled: from any status but an end
 
-The status is never stored. Events are rendered log entries, so each appears exactly once and its id follows
-from
-the entry's number.
+The status is never stored. Events are rendered log entries, so each appears exactly once and its id follows from the
+entry's number.
 """
 
 import re

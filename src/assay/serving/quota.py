@@ -1,8 +1,7 @@
 """Storage quota of projects: files and parts of pending uploads.
 
-Usage is summed from the logs once a minute, and again before a request is rejected. Bytes being uploaded are
-added
-as they arrive.
+Usage is summed from the logs once a minute, and again before a request is rejected. Bytes being uploaded are added as
+they arrive.
 """
 
 import threading

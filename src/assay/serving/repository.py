@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, Self, TypeVar
 
 from assay.base.clock import Clock
-from assay.records.claimed import Claimed
+from assay.records.charge import Claimed
 from assay.serving.api_error import not_found
 from assay.serving.ids import MOMENTS, IdKind, before_moment, id_of_index_key, index_folder, index_key, is_id, moment_of
 from assay.store.logs.entry import EntryT
@@ -277,8 +277,7 @@ class NamesBackwards:
             self._num_moments *= 16
 
     def _narrowed(self, start: int, none_from: int, end: str | None) -> list[str]:
-        """Search within [start, none_from): there are too many keys from `start` on, and none from `none_from`
-        on."""
+        """Search within [start, none_from): there are too many keys from `start` on, and none from `none_from` on."""
         while none_from - start > 1:
             middle = (start + none_from) // 2
             found = self._some_from(middle, end)

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from multiprocessing.process import BaseProcess
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from assay.base.clock import Clock, SystemClock
 from assay.base.errors import ConfigError, StoreError
@@ -26,21 +26,13 @@ STORE_RETRY_S = 5.0
 SWEEP_INTERVAL_S = 3600.0
 
 
-class EngineBudget(NamedTuple):
-    """Limits of loaded models, and how engines start."""
-
-    start: Callable[[socket.socket], BaseProcess]
-    """Starts an engine process with its end of a socket pair."""
-    max_models: int
-    max_bytes: int | None = None
-    """Memory of all loaded models."""
-
-
 def run_server(
     home: Home,
     models: Mapping[str, BaseModelFile],
-    budget: EngineBudget,
+    start_engine: Callable[[socket.socket], BaseProcess],
     *,
+    max_models: int,
+    max_bytes: int | None,
     host: str,
     port: int,
     judge: str | None,
@@ -58,9 +50,9 @@ def run_server(
             f"'assay serve' needs {error.name}, which is not installed: pip install 'assay[serve]'."
         ) from error
     engines = EnginePool(
-        lambda: EngineProcess.launch(budget.start),
-        max_models=budget.max_models,
-        max_bytes=budget.max_bytes,
+        lambda: EngineProcess.launch(start_engine),
+        max_models=max_models,
+        max_bytes=max_bytes,
         notify=notify,
     )
     log = LimitedLogHandler()

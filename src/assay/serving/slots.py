@@ -1,7 +1,6 @@
 """Slots of a scarce resource, shared fairly between projects.
 
-A project gets a limited number of slots. The next slot goes to the waiting project with the fewest, and within
-a
+A project gets a limited number of slots. The next slot goes to the waiting project with the fewest, and within a
 project to the oldest request. Cancelled requests leave the queue.
 """
 

@@ -4,9 +4,8 @@
     upload/ID/log/...        the upload, its parts and its outcome
     open/upload/ID           marker, as long as parts may exist
 
-The file's id follows from the upload's id, so completing twice gives one file. A part that was sent again after
-a
-lost response is a second part; the client lists the parts that count, in order, when it completes.
+The file's id follows from the upload's id, so completing twice gives one file. A part that was sent again after a lost
+response is a second part; the client lists the parts that count, in order, when it completes.
 """
 
 import hashlib

@@ -5,6 +5,12 @@
                                        |         | a package is missing: release, and leave it to others for a minute
                                        + a later lease has it; release
 
+    work                unit             lease term  turns                         fenced by
+    fine-tuning jobs    a job            20 s        each due job, one step each   the job's log
+    batches, eval runs  a task           20 s        slices of 20 s                the task's log
+    commits of a run    a checkpoint     60 s        until it is evaluated         the lease, before each chunk
+    webhooks            all messages     20 s        for as long as it lives       the lease, before each look
+
 A `WorkHandler` says which units are due and what a step does. A worker may be killed anywhere: its leases expire
 after their term. The lease only avoids duplicate work. What must not happen twice is fenced by the lease's number
 (`FencedLog`) or put only if absent.

@@ -14,8 +14,7 @@ from assay.base.clock import SystemClock
 from assay.base.errors import AssayError, DataError, StoreError
 from assay.evals.queue import PREFIX, stored_results
 from assay.records.run import Run
-from assay.serving.admin.debits import debit_all
-from assay.serving.admin.spend import ChargedResources
+from assay.serving.admin.spend import ChargedResources, debit_all
 from assay.serving.batches.batches import BatchRepository
 from assay.serving.evals.runs import EvalRunRepository
 from assay.store.attempts import unreadable_attempts

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from assay.evals.config import read_suite
-from assay.evals.contents import named_files, suite_sha256
+from assay.evals.items import named_files, suite_sha256
 
 EVALS = {
     "sums": {"id": "sums.dev.v0"},

@@ -71,10 +71,18 @@ def serve(
     from assay.serving.base_models import read_base_models
 
     found = read_base_models(models)
-    from assay.serving.server import EngineBudget, run_server
+    from assay.serving.server import run_server
     from assay.workers.engine.forks import EngineForks
 
     home = current_home()
-    most_bytes = None if engine_memory is None else int(engine_memory * 1e9)
-    budget = EngineBudget(EngineForks(home).start, max_models=engines, max_bytes=most_bytes)
-    run_server(home, found, budget, host=host, port=port, judge=judge, notify=lambda text: click.echo(text, err=True))
+    run_server(
+        home,
+        found,
+        EngineForks(home).start,
+        max_models=engines,
+        max_bytes=None if engine_memory is None else int(engine_memory * 1e9),
+        host=host,
+        port=port,
+        judge=judge,
+        notify=lambda text: click.echo(text, err=True),
+    )

@@ -8,11 +8,15 @@ days in proportion. The sum over days equals the held time in the ledger.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from assay.records.fine_tuning_job import JobCharged
+from assay.records.run import PhaseSeconds
 from assay.serving.repository import ResourceRepository
 from assay.store.objects import ObjectStore
+
+if TYPE_CHECKING:
+    from assay.store.ledger.ledger import Ledger
 
 
 class HeldTime(Protocol):
@@ -171,3 +175,18 @@ class ProjectSpend:
         if state.has_final_cost:
             self._over[resource_id, first] = spent_s
         return spent_s
+
+
+def debit(ledger: "Ledger", resource_id: str, charges: Iterable[HeldTime]) -> None:
+    """Record the device time of one eval run or batch in the ledger."""
+    seconds = sum(charge.device_s for charge in charges)
+    if seconds:
+        held = PhaseSeconds(run_id=resource_id, attempt=0, rank=0, held_s=seconds, seconds={"evaluation": seconds})
+        ledger.record_phase_seconds(held)
+
+
+def debit_all(ledger: "Ledger", resources: ChargedResources) -> None:
+    """Record the device time of all charged resources in the ledger, deleted ones included."""
+    for project, resource_id in ever_charged(resources.store):
+        if (state := resources.find(resource_id, project)) is not None:
+            debit(ledger, resource_id, state.charges)

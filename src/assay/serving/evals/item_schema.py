@@ -1,12 +1,9 @@
 """Validates eval items against a JSON Schema (draft 2020-12) in bounded time.
 
-Clients write the schema and a worker thread applies it to each row. `pattern` therefore uses a linear-time
-regex
-engine (pydantic's), without look-around and back-references; `uniqueItems` compares digests; the number of
-checks
-and of followed references per item is limited; and `patternProperties` and other drafts are rejected because
-they
-would use Python's regex engine.
+Clients write the schema and a worker thread applies it to each row. `pattern` therefore uses a linear-time regex engine
+(pydantic's), without look-around and back-references; `uniqueItems` compares digests; the number of checks and of
+followed references per item is limited; and `patternProperties` and other drafts are rejected because they would use
+Python's regex engine.
 """
 
 import json

@@ -4,11 +4,9 @@
     body       MIN_BYTES_S, averaged over windows of WINDOW_S in which the server reads
     response   likewise, over windows in which there is data for the client to read
 
-Uvicorn limits only idle connections. Here each connection is checked once a second. At the connection limit,
-the
-longest idle connection is closed for a new one, first from the address with most of them, so clients that
-connect
-and send nothing cannot lock others out.
+Uvicorn limits only idle connections. Here each connection is checked once a second. At the connection limit, the
+longest idle connection is closed for a new one, first from the address with most of them, so clients that connect and
+send nothing cannot lock others out.
 """
 
 import asyncio

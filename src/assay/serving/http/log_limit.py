@@ -1,8 +1,7 @@
 """Rate-limited logging, so that invalid requests cannot fill the disk.
 
-Records are grouped by the logging line and the line that raised. The first record of a group is written, then
-none
-for a minute, then the number of suppressed records.
+Records are grouped by the logging line and the line that raised. The first record of a group is written, then none for
+a minute, then the number of suppressed records.
 """
 
 import logging

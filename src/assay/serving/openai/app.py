@@ -27,7 +27,6 @@ from assay.serving.openai.evals.eval_routes import eval_routes
 from assay.serving.openai.evals.run_routes import run_routes
 from assay.serving.openai.file_routes import file_routes
 from assay.serving.openai.grader_routes import grader_routes
-from assay.serving.openai.inference.chat_routes import chat_routes
 from assay.serving.openai.inference.completion_routes import completion_routes
 from assay.serving.openai.inference.decision_routes import decision_routes
 from assay.serving.openai.inference.model_base_routes import model_base_routes
@@ -52,7 +51,7 @@ _OF_PROJECTS = (
     permission_routes,
     webhook_routes,
 )
-INFERENCE = (chat_routes, completion_routes, decision_routes, model_base_routes)
+INFERENCE = (completion_routes, decision_routes, model_base_routes)
 CLIENT_GONE = 499
 """Status of a response that nobody reads."""
 

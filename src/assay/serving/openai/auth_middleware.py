@@ -1,8 +1,7 @@
 """Middleware of every request: sets a request id, validates headers and authenticates the API key.
 
-Once a key exists, every request needs one, and resources are looked up in the key's project. A server without
-keys
-only accepts loopback host names. This stops DNS rebinding, where a web page's name resolves to this machine.
+Once a key exists, every request needs one, and resources are looked up in the key's project. A server without keys only
+accepts loopback host names. This stops DNS rebinding, where a web page's name resolves to this machine.
 """
 
 import json

@@ -2,10 +2,8 @@
 
     ended job, not in the table --its log--> its object --put--> later responses read the table
 
-An ended job's object never changes once its worker has closed it, so rows cannot be stale. Each code version
-has rows
-of its own. The table is only a cache: if it is missing, damaged or locked, logs are read instead. Delete it
-after
+An ended job's object never changes once its worker has closed it, so rows cannot be stale. Each code version has rows
+of its own. The table is only a cache: if it is missing, damaged or locked, logs are read instead. Delete it after
 restoring older logs from a backup.
 """
 
@@ -66,8 +64,7 @@ class JobTable:
     def fill(self, projects: Iterable[str], yield_cpu: Callable[[], None]) -> None:
         """Cache ended jobs of the projects, newest first; `yield_cpu` is called regularly.
 
-        After the first complete pass over a project, later passes stop at `KNOWN_IN_A_ROW`. Stops if the table
-        is
+        After the first complete pass over a project, later passes stop at `KNOWN_IN_A_ROW`. Stops if the table is
         unavailable.
         """
         for project in projects:

@@ -2,18 +2,14 @@
 
 from typing import Any, NamedTuple
 
-from pydantic import TypeAdapter, ValidationError
-
 from assay.base.config import validated
 from assay.base.errors import ConfigError
-from assay.scoring.graders import Grader, check_sample_fields
 from assay.serving.api_error import ApiError
 from assay.serving.base_models import BaseModelFile, concrete_hyperparameters, job_recipe, requires_grader
+from assay.serving.graders import parse_grader
 from assay.serving.methods import DEFAULT_METHOD, SERVED_METHODS, WHOLE_NUMBERS, ServedMethod
 from assay.serving.openai.bodies import JobBody
 from assay.training.recipe import Recipe
-
-_GRADER: TypeAdapter[Grader] = TypeAdapter(Grader)
 
 
 class RequestedMethod(NamedTuple):
@@ -103,15 +99,7 @@ def _grader(method: ServedMethod, base: BaseModelFile, value: Any) -> dict[str, 
                 code="missing_required_parameter",
             )
         return None
-    try:
-        check_sample_fields(_GRADER.validate_python(value), param)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join([param, *(str(part) for part in first["loc"][1:])])
-        message = first["msg"].removeprefix("Value error, ")
-        raise ApiError(f"Invalid value of '{where}': {message}.", param=where, code="invalid_grader") from None
-    except ConfigError as error:
-        raise ApiError(str(error), param=param, code="invalid_grader") from error
+    parse_grader(value, param)
     return dict(value)
 
 

@@ -1,9 +1,8 @@
 """Fair share between projects, then by age.
 
-A slot goes to the project with the fewest running jobs; among several, to the one whose last launch is oldest;
-within a project, to the oldest job. With one slot, projects alternate however many jobs they have; with many,
-each
-gets an equal number of runs.
+A slot goes to the project with the fewest running jobs; among several, to the one whose last launch is oldest; within a
+project, to the oldest job. With one slot, projects alternate however many jobs they have; with many, each gets an equal
+number of runs.
 
     running: A0      waiting: A1 A2 A3 B1 B2      -->  B1 A1 B2 A2 A3
 

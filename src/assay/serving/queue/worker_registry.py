@@ -2,8 +2,7 @@
 
     worker/ID    name, slots, time of the last renewal
 
-It informs people and queue estimates only. Leases assign work, so a wrong clock can hide a worker but do no
-more.
+It informs people and queue estimates only. Leases assign work, so a wrong clock can hide a worker but do no more.
 """
 
 import json

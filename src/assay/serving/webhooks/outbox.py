@@ -4,8 +4,7 @@
                          | due at once, then with growing pauses, for three days
                          +--> tried ... delivered | given_up
 
-Messages are written before the work marker is closed, and any worker may do both, so no message is lost and
-none is
+Messages are written before the work marker is closed, and any worker may do both, so no message is lost and none is
 created twice.
 """
 

@@ -2,9 +2,8 @@
 
     URL --resolve once--> addresses --all public, or the host is allowed--> connect to one of these addresses
 
-The connection uses the checked addresses, so DNS rebinding has no effect. Redirects and proxies are not
-followed,
-and the response body is not read.
+The connection uses the checked addresses, so DNS rebinding has no effect. Redirects and proxies are not followed, and
+the response body is not read.
 """
 
 import base64

@@ -25,16 +25,17 @@ from assay.serving.evals.runs import EvalRunRepository, EvalRunState, counted, w
 from assay.serving.files import FileRepository
 from assay.serving.retention import CheckpointRetention
 from assay.serving.webhooks.outbox import Outbox
+from assay.store.logs.fenced_log import FencedLog
 from assay.workers.batch.grading import RunGrader, source_of, wants_samples
 from assay.workers.batch.models import EngineModels
 from assay.workers.batch.rows import EvalRow, RowRules, lines_of, read_rows, rows_of
-from assay.workers.batch.task_handler import ReadAhead, TaskFailedError, TaskHandler, TaskWriter
-from assay.workers.fine_tuning.training_file import Fault
+from assay.workers.batch.task_handler import ReadAhead, TaskFailedError, TaskHandler
+from assay.workers.fine_tuning.training_file import Fault, file_problem
 
 CHUNK_ITEMS = 32
 _EVENT_NAMES = {"completed": "succeeded", "failed": "failed", "canceled": "canceled"}
 """Run status -> suffix of the event type."""
-EvalRunWriter = TaskWriter[EvalRunEntry, EvalRunState]
+EvalRunLog = FencedLog[EvalRunEntry, EvalRunState]
 
 
 class EvalRunHandler(TaskHandler[EvalRunEntry, EvalRunState, EvalChunk]):
@@ -72,16 +73,16 @@ class EvalRunHandler(TaskHandler[EvalRunEntry, EvalRunState, EvalChunk]):
         cancelled = EvalRunCancelled(at_s=self._clock.now_s())
         return self._tasks.change(state.created.run_id, lambda now: None if now.has_ended else cancelled)
 
-    def advance(self, state: EvalRunState, writer: EvalRunWriter) -> None:
+    def advance(self, state: EvalRunState, log: EvalRunLog) -> None:
         if state.read is None:
-            self._read(state.created, writer)
+            self._read(state.created, log)
         elif state.needs_chunk:
-            self._grade(state, state.read, writer)
+            self._grade(state, state.read, log)
         else:
-            writer.put(writer.entry(EvalRunCompleted))
+            log.append(log.entry(EvalRunCompleted))
 
-    def failed(self, writer: EvalRunWriter, problem: TaskFailedError) -> EvalRunEntry:
-        return writer.entry(EvalRunFailed, code=problem.code, message=problem.message)
+    def failed(self, log: EvalRunLog, problem: TaskFailedError) -> EvalRunEntry:
+        return log.entry(EvalRunFailed, code=problem.code, message=problem.message)
 
     def close(self, task_id: str, state: EvalRunState) -> None:
         has_eval = self._has_eval(state.created)
@@ -100,31 +101,31 @@ class EvalRunHandler(TaskHandler[EvalRunEntry, EvalRunState, EvalChunk]):
             found[1].close()
         return True
 
-    def _read(self, created: EvalRunCreated, writer: EvalRunWriter) -> None:
+    def _read(self, created: EvalRunCreated, log: EvalRunLog) -> None:
         """Validate all rows and log their number."""
         source = source_of(created).source
-        found = read_rows(self._rows(created))
+        num_items, faults = read_rows(self._rows(created))
         name = source.id if isinstance(source, FileId) else "data_source.source.content"
-        if (problem := found.problem(name)) is not None:
+        if (problem := file_problem(name, num_items, faults)) is not None:
             raise TaskFailedError("invalid_data_source", problem)
-        read = writer.entry(EvalRunRead, num_items=found.num_rows, chunk_items=self._chunk_items)
-        writer.put(read, when=lambda now: now.read is None)
+        read = log.entry(EvalRunRead, num_items=num_items, chunk_items=self._chunk_items)
+        log.append(read, when=lambda now: now.read is None)
 
-    def _grade(self, state: EvalRunState, read: EvalRunRead, writer: EvalRunWriter) -> None:
+    def _grade(self, state: EvalRunState, read: EvalRunRead, log: EvalRunLog) -> None:
         number = state.num_done
-        make = partial(self._graded, state.created, read, number, writer)
-        after = self.put_chunk(state.created.run_id, state, writer, make, partial(_noted, number, writer))
+        make = partial(self._graded, state.created, read, number)
+        after = self.put_chunk(state.created.run_id, state, log, make, partial(_noted, number, log))
         if after.is_deleted:  # deleted concurrently: delete the new chunk, too
             self._runs.forget_results(after)
 
-    def _graded(self, created: EvalRunCreated, read: EvalRunRead, number: int, writer: EvalRunWriter) -> EvalChunk:
+    def _graded(self, created: EvalRunCreated, read: EvalRunRead, number: int) -> EvalChunk:
         if created.run_id not in self._open:
             ahead = ReadAhead(lambda: self._rows(created), EvalRow)
             self._open[created.run_id] = ahead, RunGrader(created, self._models)
         ahead, grader = self._open[created.run_id]
         first = number * read.chunk_items
         rows = ahead.rows(first, min(read.chunk_items, read.num_items - first))
-        return grader.chunk(rows, first, writer.now_s())
+        return grader.chunk(rows, first, self._clock.now_s())
 
     def _rows(self, created: EvalRunCreated) -> Iterator[EvalRow | Fault]:
         """Yield all rows. Raises `TaskFailedError` if their file is gone."""
@@ -140,5 +141,5 @@ class EvalRunHandler(TaskHandler[EvalRunEntry, EvalRunState, EvalChunk]):
         return self._evals.find(created.eval_id, created.project) is not None
 
 
-def _noted(number: int, writer: EvalRunWriter, chunk: EvalChunk) -> EvalRunEntry:
-    return writer.entry(EvalRunGraded, chunk=number, **counted(chunk), **chunk.charge())
+def _noted(number: int, log: EvalRunLog, chunk: EvalChunk) -> EvalRunEntry:
+    return log.entry(EvalRunGraded, chunk=number, **counted(chunk), **chunk.charge())

@@ -4,9 +4,9 @@ row --messages--> model --text--> sample --criteria--> results      a failure af
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from typing import Any, NamedTuple
+from typing import Any
 
+from assay.evals.engine import EvalEngine, completions_of
 from assay.inference.endpoint import HttpEngine
 from assay.inference.protocol import Completion, Engine, Message, ModelSource, SamplerError, SamplingParams
 from assay.records.eval_run import (
@@ -19,7 +19,7 @@ from assay.records.eval_run import (
     ModelUsage,
 )
 from assay.scoring.grade import Grade, sampler_failure
-from assay.scoring.grader_runner import GraderRunner, Tools, sample_values
+from assay.scoring.grader_runner import Tools, sample_values
 from assay.scoring.graders import sample_fields
 from assay.scoring.template import UnknownVariableError, render, value_at
 from assay.serving.evals.criteria import EvalCriterion, judges_of, read_criteria
@@ -47,12 +47,8 @@ class CountingEngine(Engine):
         return found
 
 
-class _GradingInput(NamedTuple):
-    """What an item is graded on."""
-
-    sample: GradedSample | None
-    values: dict[str, Any] | None
-    """Template variables; None if generation failed."""
+_GradingInput = tuple[GradedSample | None, dict[str, Any] | None]
+"""What an item is graded on: a sample and template variables; None instead of them if generation failed."""
 
 
 class RunGrader:
@@ -65,38 +61,36 @@ class RunGrader:
         self._source: EvalSource = source_of(created)
         self._usage: dict[str, ModelUsage] = {}
         self._criteria = read_criteria(created.testing_criteria)
-        tools = Tools(judges=self._judges())
-        self._closing = ExitStack()
-        self._runners: list[GraderRunner] = []
-        for criterion in self._criteria:
-            runner = GraderRunner(criterion.grader, tools)
-            self._closing.callback(runner.close)
-            self._runners.append(runner)
+        graders = [criterion.grader for criterion in self._criteria]
+        self._engine = EvalEngine(graders, Tools(judges=self._judges()))
 
     def close(self) -> None:
-        self._closing.close()
+        self._engine.close()
 
     def chunk(self, rows: Sequence[EvalRow], first: int, at_s: float) -> EvalChunk:
         """Grade consecutive rows; `first`: index of the first."""
         self._usage.clear()
-        inputs_of_rows = self._inputs(rows)
-        values = [inputs.values for inputs in inputs_of_rows if inputs.values is not None]
-        grades = [iter(runner.grade(values)) for runner in self._runners]
+        inputs = self._inputs(rows)
+        grades_of_items = self._engine.grades([values for _, values in inputs])
         items = []
-        for index, (row, inputs) in enumerate(zip(rows, inputs_of_rows, strict=True), start=first):
-            results = tuple(
-                _ungraded(criterion, inputs)
-                if inputs.values is None
-                else _result(criterion, next(found), inputs.values)
-                for criterion, found in zip(self._criteria, grades, strict=True)
-            )
+        for index, row in enumerate(rows):
+            (sample, values), grades = inputs[index], grades_of_items[index]
+            if values is None or grades is None:  # the generation failed
+                results = tuple(
+                    CriterionResult(name=criterion.name, grader_type=criterion.grader.type, passed=False)
+                    for criterion in self._criteria
+                )
+            else:
+                results = tuple(
+                    _result(criterion, grade, values) for criterion, grade in zip(self._criteria, grades, strict=True)
+                )
             items.append(
                 EvalItem(
-                    index=index,
+                    index=first + index,
                     at_s=at_s,
                     item=row.item,
                     status=_status(results),
-                    sample=inputs.sample,
+                    sample=sample,
                     results=results,
                 )
             )
@@ -121,17 +115,16 @@ class RunGrader:
             return [_input_of_row(row) for row in rows]
         conversations = [_messages(self._source, row) for row in rows]
         requested = self._source.sampling_params
-        prompts = [messages for messages in conversations if not isinstance(messages, ItemFault)]
-        sampler = self._sampler(self._source.model)
-        may_shorten = requested.max_completion_tokens is None
-        completions = sampler.generate(prompts, requested.params(), may_shorten=may_shorten)
-        note_usage(self._usage, self._source.model, completions)
-        following = iter(completions)
+        may_shorten, sampler = requested.max_completion_tokens is None, self._sampler(self._source.model)
+
+        def generate(prompts: Sequence[Sequence[Message]]) -> list[Completion | SamplerError]:
+            completions = sampler.generate(prompts, requested.params(), may_shorten=may_shorten)
+            note_usage(self._usage, sampler.name, completions)
+            return completions
+
         return [
-            _GradingInput(GradedSample(fault=messages), None)
-            if isinstance(messages, ItemFault)
-            else _input_of_completion(row, messages, next(following))
-            for row, messages in zip(rows, conversations, strict=True)
+            _input_of_completion(*item)
+            for item in zip(rows, conversations, completions_of(conversations, generate), strict=True)
         ]
 
 
@@ -161,18 +154,23 @@ def note_usage(usage: dict[str, ModelUsage], name: str, completions: Sequence[Co
 
 def _input_of_row(row: EvalRow) -> _GradingInput:
     if row.sample is None:
-        return _GradingInput(None, {"sample": {}, "item": row.item})
+        return None, {"sample": {}, "item": row.item}
     text = row.sample["choices"][0]["message"]["content"]
     sample = GradedSample(text=text, finish_reason="stop")
-    return _GradingInput(sample, {"sample": row.sample, "item": row.item})
+    return sample, {"sample": row.sample, "item": row.item}
 
 
-def _input_of_completion(row: EvalRow, messages: list[Message], completion: Completion | SamplerError) -> _GradingInput:
+def _input_of_completion(
+    row: EvalRow, messages: list[Message] | ItemFault, completion: Completion | SamplerError | ItemFault
+) -> _GradingInput:
+    if isinstance(messages, ItemFault) or isinstance(completion, ItemFault):
+        assert messages is completion, "a fault takes the place of both"
+        return GradedSample(fault=completion), None
     input_messages = tuple({"role": message["role"], "content": message["content"]} for message in messages)
     if isinstance(completion, SamplerError):
         failure = sampler_failure(completion)
         fault = ItemFault(code=failure.kind, message=failure.text)
-        return _GradingInput(GradedSample(messages=input_messages, fault=fault), None)
+        return GradedSample(messages=input_messages, fault=fault), None
     sample = GradedSample(
         text=completion.text,
         messages=input_messages,
@@ -180,7 +178,7 @@ def _input_of_completion(row: EvalRow, messages: list[Message], completion: Comp
         prompt_tokens=completion.prompt_tokens,
         completion_tokens=completion.completion_tokens,
     )
-    return _GradingInput(sample, sample_values(completion.text, row.item))
+    return sample, sample_values(completion.text, row.item)
 
 
 def _messages(source: CompletionsSource, row: EvalRow) -> list[Message] | ItemFault:
@@ -220,12 +218,6 @@ def _result(criterion: EvalCriterion, grade: Grade, values: Mapping[str, Any]) -
         label=grade.label,
         fault=fault,
     )
-
-
-def _ungraded(criterion: EvalCriterion, inputs: _GradingInput) -> CriterionResult:
-    """Return the result of an item whose generation failed."""
-    assert inputs.sample is not None
-    return CriterionResult(name=criterion.name, grader_type=criterion.grader.type, passed=False)
 
 
 def _status(results: Sequence[CriterionResult]) -> Any:

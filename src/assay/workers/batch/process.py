@@ -17,8 +17,7 @@ from importlib.util import find_spec
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError, StoreError
 from assay.launchers.launcher import Launcher
-from assay.serving.admin.debits import debit
-from assay.serving.admin.spend import HeldTime
+from assay.serving.admin.spend import HeldTime, debit
 from assay.serving.batches.batches import BatchRepository
 from assay.serving.evals.evals import EvalRepository
 from assay.serving.evals.runs import EvalRunRepository

@@ -10,7 +10,7 @@ from assay.scoring.grader_runner import sample_values
 from assay.serving.evals.data_source import EvalSource, FileContent, FileId
 from assay.serving.evals.item_schema import ItemSchema
 from assay.serving.files import FileRepository
-from assay.workers.fine_tuning.training_file import MAX_FAULTS, Fault, ReadFile, json_object, without_bom
+from assay.workers.fine_tuning.training_file import MAX_FAULTS, Fault, json_object, without_bom
 
 
 class EvalRow(NamedTuple):
@@ -71,18 +71,18 @@ def rows_of(lines: Iterable[tuple[int, bytes | dict[str, Any]]], rules: RowRules
             yield Fault(number, str(error).removesuffix("."))
 
 
-def read_rows(rows: Iterable[EvalRow | Fault]) -> ReadFile:
-    """Count the rows, or collect the first hundred faults."""
+def read_rows(rows: Iterable[EvalRow | Fault]) -> tuple[int, list[Fault]]:
+    """Return the number of rows, and the first hundred faults."""
     faults: list[Fault] = []
     num_rows = 0
     for row in rows:
         if isinstance(row, EvalRow):
             num_rows += 1
-            continue
-        faults.append(row)
+        else:
+            faults.append(row)
         if len(faults) == MAX_FAULTS:
             break
-    return ReadFile(num_rows, tuple(faults))
+    return num_rows, faults
 
 
 def _as_graded(sample: Any, item: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from itertools import islice
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from assay.base.clock import Clock
 from assay.base.errors import AssayError, FencedError, NotInstalledError, StoreError
@@ -37,26 +37,6 @@ class TaskFailedError(Exception):
         self.code = code
         self.message = message
         self.param = param
-
-
-class TaskWriter(Generic[EntryT, ChunkedStateT]):
-    """Writes entries of a task's log under a lease."""
-
-    def __init__(self, log: FencedLog[EntryT, ChunkedStateT], lease: int, clock: Clock) -> None:
-        self._log = log
-        self._lease = lease
-        self._clock = clock
-
-    def now_s(self) -> float:
-        return self._clock.now_s()
-
-    def entry(self, entry_class: Callable[..., EntryT], **fields: Any) -> EntryT:
-        """Return an entry of now, under this lease."""
-        return entry_class(at_s=self.now_s(), lease=self._lease, **fields)
-
-    def put(self, entry: EntryT, when: Callable[[ChunkedStateT], bool] = lambda now: True) -> ChunkedStateT:
-        """Append an entry unless the task has ended. Raises `FencedError` if a later lease has it."""
-        return self._log.append(lambda now: entry if not now.has_ended and when(now) else None)
 
 
 class TaskHandler(Generic[EntryT, ChunkedStateT, ChunkT]):
@@ -95,15 +75,15 @@ class TaskHandler(Generic[EntryT, ChunkedStateT, ChunkT]):
                 yield WorkUnit(task_id, f"{tasks.id_kind}/{task_id}", state.created.project)
 
     def claim(self, unit: WorkUnit, lease: Lease, worker: str) -> bool:
-        acquired = self._writer(unit, lease).entry(self.acquired, worker=worker)
-        return self._log(unit, lease).acquire(acquired)
+        log = self._log(unit, lease)
+        return log.acquire(log.entry(self.acquired, worker=worker))
 
     def step(self, unit: WorkUnit, lease: Lease) -> None:
         """Advance a task by one step, or fail it."""
-        state, writer = self._tasks.state(unit.unit_id), self._writer(unit, lease)
+        state, log = self._tasks.state(unit.unit_id), self._log(unit, lease)
         assert state is not None, "it was due"
         try:
-            self.advance(state, writer)
+            self.advance(state, log)
             return
         except (FencedError, StoreError, LeavingError, NotInstalledError):
             raise
@@ -116,7 +96,7 @@ class TaskHandler(Generic[EntryT, ChunkedStateT, ChunkT]):
         except Exception as error:
             logging.getLogger("assay.workers").error("%s", unit.unit_id, exc_info=error)
             problem = TaskFailedError("server_error", "Internal server error.")
-        writer.put(self.failed(writer, problem))
+        log.append(self.failed(log, problem))
 
     def let_go(self, unit_id: str) -> bool:  # noqa: ARG002
         return True
@@ -129,11 +109,11 @@ class TaskHandler(Generic[EntryT, ChunkedStateT, ChunkT]):
         """Return whether the next step makes a chunk."""
         return state.needs_chunk
 
-    def advance(self, state: ChunkedStateT, writer: TaskWriter[EntryT, ChunkedStateT]) -> None:
+    def advance(self, state: ChunkedStateT, log: FencedLog[EntryT, ChunkedStateT]) -> None:
         """Make the next step."""
         raise NotImplementedError
 
-    def failed(self, writer: TaskWriter[EntryT, ChunkedStateT], problem: TaskFailedError) -> EntryT:
+    def failed(self, log: FencedLog[EntryT, ChunkedStateT], problem: TaskFailedError) -> EntryT:
         """Return the entry that fails a task."""
         raise NotImplementedError
 
@@ -145,7 +125,7 @@ class TaskHandler(Generic[EntryT, ChunkedStateT, ChunkT]):
         self,
         task_id: str,
         state: ChunkedStateT,
-        writer: TaskWriter[EntryT, ChunkedStateT],
+        log: FencedLog[EntryT, ChunkedStateT],
         make: Callable[[], ChunkT],
         noted: Callable[[ChunkT], EntryT],
     ) -> ChunkedStateT:
@@ -159,7 +139,7 @@ class TaskHandler(Generic[EntryT, ChunkedStateT, ChunkT]):
             charge = {"began_s": began_s, "ended_s": began_s + device_s, "device_s": device_s}
             chunk = self._tasks.put_chunk(task_id, number, made.model_copy(update=charge))
         mark_charged(self._tasks.store, state.created.project, task_id, chunk)
-        return writer.put(noted(chunk), when=lambda now: now.num_done == number)
+        return log.append(noted(chunk), when=lambda now: now.num_done == number)
 
     def _close(self, task_id: str, state: ChunkedStateT) -> None:
         self.let_go(task_id)
@@ -168,10 +148,8 @@ class TaskHandler(Generic[EntryT, ChunkedStateT, ChunkT]):
         self._tasks.close(task_id)
 
     def _log(self, unit: WorkUnit, lease: Lease) -> FencedLog[EntryT, ChunkedStateT]:
-        return FencedLog(self._tasks.log(unit.unit_id), lease.number, of=unit.unit_id)
-
-    def _writer(self, unit: WorkUnit, lease: Lease) -> TaskWriter[EntryT, ChunkedStateT]:
-        return TaskWriter(self._log(unit, lease), lease.number, self._clock)
+        log = self._tasks.log(unit.unit_id)
+        return FencedLog(log, lease.number, self._clock, of=unit.unit_id, is_over=lambda now: now.has_ended)
 
 
 class ReadAhead(Generic[RowT]):

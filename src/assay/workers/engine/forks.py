@@ -1,7 +1,6 @@
 """Starts engines by forking a server process that has imported torch; it starts with the first engine.
 
-Importing takes seconds, a fork some hundredths of a second, and imported modules share memory. The API server
-itself
+Importing takes seconds, a fork some hundredths of a second, and imported modules share memory. The API server itself
 does not import torch.
 """
 

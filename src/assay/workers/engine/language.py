@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from assay.base.errors import DataError
 from assay.base.seeds import derive_key
 from assay.inference.local.local_model import LocalModel
-from assay.inference.local.streaming import TokenStreamer
 from assay.inference.protocol import (
     Embedded,
     EmbedRequest,
@@ -91,19 +90,17 @@ class LanguageEngine:
             for choice in range(request.n)
         ]
         send(PromptsRead(prompt_tokens=tuple(map(len, of_prompts))))
-        streamer = TokenStreamer(
+        self._model.stream(
+            prompts,
+            params,
             send,
-            self._model.tokenizer,
-            ends=self._model.ends,
-            stop=params.stop,
             top_logprobs=request.top_logprobs,
-            texts=self._model.texts,
             is_streamed=request.is_streamed,
+            is_stopping=is_stopping,
         )
-        self._model.complete(prompts, params, is_stopping, streamer)
 
     def _key(self, seed: int, prompt: PromptInput, choice: int) -> int:
-        """Return the random key of a completion; the first choice has that of `LocalModel.sample`."""
+        """Return the random key of a completion; the first choice has that of `LocalModel.generate`."""
         if prompt.tokens is not None:
             text = " ".join(map(str, prompt.tokens))
         elif prompt.messages is not None:

@@ -1,8 +1,7 @@
 """Imports of engines, done once in the server that engines are forked from.
 
-Only imports: no thread may exist and no device may be used before a fork. Garbage collection of the imported
-modules
-is frozen, so that their memory pages stay shared.
+Only imports: no thread may exist and no device may be used before a fork. Garbage collection of the imported modules is
+frozen, so that their memory pages stay shared.
 """
 
 import gc

@@ -2,8 +2,7 @@
 
     socket --thread--> requests and cancellations        main thread --responses--> socket
 
-The main thread handles requests, because the time limit of chat templates needs signals. The reader thread
-notices
+The main thread handles requests, because the time limit of chat templates needs signals. The reader thread notices
 cancellations and a closed socket at once.
 """
 

@@ -4,14 +4,14 @@
     validation file --(likewise, first)-------->    |
                                                     column `held_out`, used by the run's split
 
-Without a validation file, a part of the training file is held out by a hash of the text or prompt. Rows in both
-files
+Without a validation file, a part of the training file is held out by a hash of the text or prompt. Rows in both files
 are rejected, because evaluating on training rows measures memorization.
 """
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple
+from typing import IO, Any, Literal
 
 from assay.base.errors import DataError
 from assay.data.dataset.build import build_dataset
@@ -25,11 +25,15 @@ from assay.serving.base_models import BaseModelConfig, TrainableConfig, template
 from assay.serving.files import FileDamagedError, FileRepository
 from assay.serving.methods import ServedMethod
 from assay.training.trainer.method_config import ClassPredictions, MethodConfig, NumberPredictions
-from assay.workers.fine_tuning.training_file import MAX_FAULTS, nobody_listens, read_training_file
+from assay.workers.fine_tuning.training_file import MAX_FAULTS, file_problem, nobody_listens, read_training_file
 
 ROWS_FILE = "rows.jsonl"
 HELD_OUT = "held_out"
 """Column: whether a row is from the validation file."""
+
+
+LabelProblem = Callable[[str | float], str | None]
+"""Label -> why it is invalid, or None."""
 
 
 class InvalidFileError(DataError):
@@ -38,20 +42,6 @@ class InvalidFileError(DataError):
     def __init__(self, message: str, param: str) -> None:
         super().__init__(message)
         self.param = param
-
-
-class _Pair(NamedTuple):
-    """Lines of a row that is in both files."""
-
-    validation_line: int
-    training_line: int
-
-
-class _Checked(NamedTuple):
-    """Validators of a line."""
-
-    reader: RowReader
-    label_problem: Callable[[str | float], str | None]
 
 
 def job_split(created: JobCreated, trainable: TrainableConfig) -> dict[str, Any]:
@@ -86,8 +76,7 @@ def build_job_dataset(
     rows = folder / ROWS_FILE
     unfinished = rows.with_suffix(".unfinished")
     with unfinished.open("wb") as out:
-        checked = _Checked(row_reader(config), trained.label_problem)
-        _write_rows(files, created, checked, out)
+        _write_rows(files, created, row_reader(config), trained.label_problem, out)
     unfinished.replace(rows)
     try:
         build_dataset([rows], folder, config, name=created.job_id, workers=1)
@@ -122,27 +111,29 @@ def _check_no_empty_split(dataset: Dataset, created: JobCreated, max_tokens: int
             )
 
 
-def _write_rows(files: FileRepository, created: JobCreated, checked: _Checked, out: IO[bytes]) -> None:
+def _write_rows(
+    files: FileRepository, created: JobCreated, reader: RowReader, label_problem: LabelProblem, out: IO[bytes]
+) -> None:
     """Write the validation file's rows first, keeping a digest of each to find them in the training file."""
+    write = partial(_write_file, files, created, reader, label_problem, out)
     if created.validation_file is None:
-        _write_file(files, created, "training_file", checked, out, None, nobody_listens)
+        write("training_file", None, nobody_listens)
         return
     lines: dict[int, int] = {}
-    pairs: list[_Pair] = []
+    pairs: list[str] = []
 
     def is_known(line: int, digest: int) -> None:
         if digest in lines and len(pairs) < MAX_FAULTS:
-            pairs.append(_Pair(lines[digest], line))
+            pairs.append(f"line {lines[digest]} is line {line} there")
 
     held_out, trained = {HELD_OUT: True}, {HELD_OUT: False}
-    _write_file(files, created, "validation_file", checked, out, held_out, lambda n, it: lines.setdefault(it, n))
-    _write_file(files, created, "training_file", checked, out, trained, is_known)
+    write("validation_file", held_out, lambda n, it: lines.setdefault(it, n))
+    write("training_file", trained, is_known)
     if pairs:
-        pairs_text = "; ".join(f"line {pair.validation_line} is line {pair.training_line} there" for pair in pairs)
         more = f" (the first {MAX_FAULTS} are listed)" if len(pairs) == MAX_FAULTS else ""
         raise InvalidFileError(
             f"Invalid file {created.validation_file}: some of its rows are also in the training file "
-            f"{created.training_file}, {more}: {pairs_text}. Remove them from one of the files.",
+            f"{created.training_file}, {more}: {'; '.join(pairs)}. Remove them from one of the files.",
             "validation_file",
         )
 
@@ -150,9 +141,10 @@ def _write_rows(files: FileRepository, created: JobCreated, checked: _Checked, o
 def _write_file(
     files: FileRepository,
     created: JobCreated,
-    param: str,
-    checked: _Checked,
+    reader: RowReader,
+    label_problem: LabelProblem,
     out: IO[bytes],
+    param: str,
     extra_fields: dict[str, Any] | None,
     seen: Callable[[int, int], object],
 ) -> None:
@@ -160,15 +152,15 @@ def _write_file(
     if files.find(file_id, created.project) is None:
         raise InvalidFileError(f"File {file_id} was deleted before the job read it.", param)
     try:
-        read = read_training_file(
+        num_rows, faults = read_training_file(
             files.lines(file_id),
-            checked.reader,
+            reader,
             out,
             extra_fields=extra_fields,
             seen=seen,
-            label_problem=checked.label_problem,
+            label_problem=label_problem,
         )
     except FileDamagedError as error:
         raise InvalidFileError(str(error), param) from error
-    if (problem := read.problem(file_id)) is not None:
+    if (problem := file_problem(file_id, num_rows, faults)) is not None:
         raise InvalidFileError(problem, param)

@@ -3,8 +3,7 @@
     loss, token_accuracy, accuracy, reward  of a step      -> train_loss, train_mean_token_accuracy, ...
     predictions on the held-out rows        of an evaluation -> valid_loss = full_valid_loss, ...
 
-Evaluations always cover all held-out rows, so `valid_` and `full_valid_` are equal. A language model's loss is
-the mean
+Evaluations always cover all held-out rows, so `valid_` and `full_valid_` are equal. A language model's loss is the mean
 over all trained tokens, as in training.
 """
 

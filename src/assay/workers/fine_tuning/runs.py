@@ -10,13 +10,13 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from assay.base.clock import Clock, SystemClock
 from assay.base.errors import StoreAwayError, StoreError, TrainingError
 from assay.launchers.launcher import Launcher
 from assay.launchers.launches import end, last_launch, state_of, stop, waiting_words
-from assay.records.fine_tuning_job import JobCreated, JobSucceeded, JobValidated, MetricPoint
+from assay.records.fine_tuning_job import JobCheckpoint, JobCreated, JobSucceeded, JobValidated
 from assay.records.launch import Launch
 from assay.records.run import Run
 from assay.records.uploaded_file import FileCreated
@@ -34,7 +34,7 @@ from assay.store.metrics.recorded import recorded_series
 from assay.store.objects import open_store
 from assay.store.run_results import saved_audit
 from assay.training.recipe import recipe_of
-from assay.workers.fine_tuning.held_time import AttemptTime, close_on_paper, held_by, record_in_ledger
+from assay.workers.fine_tuning.budgets import AttemptTime, close_on_paper, held_by, record_in_ledger
 from assay.workers.fine_tuning.job_dataset import build_job_dataset, job_split
 from assay.workers.fine_tuning.job_metrics import Series, evaluated, is_shown, result_table, step_points
 from assay.workflows.run import VALIDATION, check_new, finished_entry, load_run, plan_run, save_run
@@ -42,17 +42,6 @@ from assay.workflows.run import VALIDATION, check_new, finished_entry, load_run,
 MAX_METRIC_EVENTS = 10_000
 RESULT_PURPOSE = "fine-tune-results"
 ResultT = TypeVar("ResultT")
-
-
-class RunCommit(NamedTuple):
-    """A commit of a run, with the metrics since the one before."""
-
-    step: int
-    at_s: float
-    weights_digest: str
-    retained_steps: tuple[int, ...]
-    """Steps of all commits that still exist."""
-    points: tuple[MetricPoint, ...]
 
 
 class RunProgress(NamedTuple):
@@ -72,52 +61,6 @@ class RunProgress(NamedTuple):
     """Reason of the scheduler that queues its launch; empty if it runs."""
 
 
-class JobRuns(Protocol):
-    """Interface to runs: `RunsOfHome`, or a fake in simulations."""
-
-    def prepare(self, created: JobCreated, lease: int) -> JobValidated:
-        """Build dataset and run. Raises `InvalidFileError` or another `AssayError`."""
-        ...
-
-    def next_launch(self, run_id: str) -> int:
-        """Return the number of the run's next launch."""
-        ...
-
-    def launch_from(self, run_id: str, number: int) -> Launch | None:
-        """Return the run's newest launch if its number is at least `number`."""
-        ...
-
-    def start(self, created: JobCreated, run_id: str) -> Launch:
-        """Launch the run, unless a launch is running; return the launch."""
-        ...
-
-    def stop(self, launch: Launch) -> None:
-        """Request a commit and a stop."""
-        ...
-
-    def end(self, launch: Launch) -> None:
-        """Kill the launch; work after its last commit is lost."""
-        ...
-
-    def held(self, run_id: str) -> list[AttemptTime]:
-        """Return the device time by attempt, so far."""
-        ...
-
-    def final_times(self, run_id: str, *, seen_s: float) -> list[AttemptTime]:
-        """Likewise for a run without a supervisor; `seen_s`: when it was last alive."""
-        ...
-
-    def progress(self, launch: Launch) -> RunProgress: ...
-
-    def commits_after(self, run_id: str, step: int) -> list[RunCommit]:
-        """Return commits after `step`, with their metrics."""
-        ...
-
-    def result(self, created: JobCreated, run_id: str, lease: int) -> JobSucceeded:
-        """Write the result file of a finished run."""
-        ...
-
-
 class RunsOfHome:
     """Runs of an assay home."""
 
@@ -128,7 +71,7 @@ class RunsOfHome:
         self._clock = clock or SystemClock()
 
     def prepare(self, created: JobCreated, lease: int) -> JobValidated:
-        """See `JobRuns` for all methods."""
+        """Build dataset and run. Raises `InvalidFileError` or another `AssayError`."""
         base = stored_base(created.base, where=f"job {created.job_id}: its base model")
         method, trainable = SERVED_METHODS[created.method], base.methods[created.method]
         hyperparameters = concrete_hyperparameters(trainable, method, created.hyperparameters)
@@ -163,13 +106,16 @@ class RunsOfHome:
         )
 
     def next_launch(self, run_id: str) -> int:
+        """Return the number of the run's next launch."""
         return len(saved_launches(self._home.run(run_id))) + 1
 
     def launch_from(self, run_id: str, number: int) -> Launch | None:
+        """Return the run's newest launch if its number is at least `number`."""
         launch = last_launch(self._home.run(run_id))
         return launch if launch is not None and launch.number >= number else None
 
     def start(self, created: JobCreated, run_id: str) -> Launch:
+        """Launch the run, unless a launch is running; return the launch."""
         run = self._home.run(run_id)
         launch = last_launch(run)
         if launch is not None and _of_scheduler(launch, state_of) != "ended":
@@ -179,18 +125,22 @@ class RunsOfHome:
         return self._launcher.start(run, world_size=base.workers)
 
     def stop(self, launch: Launch) -> None:
+        """Request a commit and a stop."""
         if _of_scheduler(launch, state_of) != "elsewhere":
             stop(launch)
 
     def end(self, launch: Launch) -> None:
+        """Kill the launch; work after its last commit is lost."""
         if _of_scheduler(launch, state_of) != "elsewhere":
             end(launch)
 
     def held(self, run_id: str) -> list[AttemptTime]:
+        """Return the device time by attempt, so far."""
         run = self._home.run(run_id)
         return held_by(run, open_store(run.store_url), now_s=self._clock.now_s())
 
     def final_times(self, run_id: str, *, seen_s: float) -> list[AttemptTime]:
+        """Likewise for a run without a supervisor; `seen_s`: when it was last alive."""
         run = self._home.run(run_id)
         if closed := close_on_paper(run, self._log(run), seen_s=seen_s):
             with suppress(StoreError), self._home.open_ledger() as ledger:  # the ledger is an index and can be rebuilt
@@ -220,7 +170,8 @@ class RunsOfHome:
             is_living, is_done, step, "The run's audit failed: see 'assay runs audit'." if failed else ""
         )
 
-    def commits_after(self, run_id: str, step: int) -> list[RunCommit]:
+    def commits_after(self, run_id: str, step: int, lease: int) -> list[JobCheckpoint]:
+        """Return commits after `step`, with their metrics."""
         run = self._home.run(run_id)
         commits = self._log(run).commits()
         new = {commit.step: commit for commit in commits if commit.step > step}
@@ -234,12 +185,20 @@ class RunsOfHome:
             steps = [
                 number for number in range(last + 1, commit.step + 1) if number % stride == 0 or number == commit.step
             ]
-            points = tuple(step_points(run, series, steps, commit.committed_s))
-            found.append(RunCommit(commit.step, commit.committed_s, commit.weights_digest, retained, points))
+            checkpoint = JobCheckpoint(
+                at_s=commit.committed_s,
+                lease=lease,
+                step=commit.step,
+                weights_digest=commit.weights_digest,
+                retained_steps=retained,
+                points=tuple(step_points(run, series, steps, commit.committed_s)),
+            )
+            found.append(checkpoint)
             last = commit.step
         return found
 
     def result(self, created: JobCreated, run_id: str, lease: int) -> JobSucceeded:
+        """Write the result file of a finished run."""
         run = self._home.run(run_id)
         finished = finished_entry(self._log(run))
         assert finished is not None, "asked of a run that is done"

@@ -1,12 +1,11 @@
 """Reads and validates a training or validation file line by line.
 
-Rows for language models are parsed by the dataset builder's own reader, so a file that passes here can be
-built, and
+Rows for language models are parsed by the dataset builder's own reader, so a file that passes here can be built, and
 all faults are reported at once.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any, NamedTuple
 
 import xxhash
@@ -36,21 +35,15 @@ class Fault(NamedTuple):
         return f"line {self.line}: {self.what}"
 
 
-class ReadFile(NamedTuple):
-    """Result of reading a file."""
-
-    num_rows: int
-    faults: tuple[Fault, ...]
-    """At most `MAX_FAULTS`; with that many, the rest was not read."""
-
-    def problem(self, name: str) -> str | None:
-        """Return why the file cannot be used, or None."""
-        if self.faults:
-            more = f" (the first {MAX_FAULTS} are listed)" if len(self.faults) == MAX_FAULTS else ""
-            text = "; ".join(str(fault) for fault in self.faults)
-            lines = "line" if len(self.faults) == 1 else "lines"
-            return f"Invalid file {name}: {len(self.faults)} {lines} cannot be used{more}: {text}"
-        return None if self.num_rows else f"Invalid file {name}: it has no rows."
+def file_problem(name: str, num_rows: int, faults: Sequence[Fault]) -> str | None:
+    """Return why a file cannot be used, or None. `faults`: at most `MAX_FAULTS`; with that many, the rest was not
+    read."""
+    if faults:
+        more = f" (the first {MAX_FAULTS} are listed)" if len(faults) == MAX_FAULTS else ""
+        lines = "line" if len(faults) == 1 else "lines"
+        text = "; ".join(str(fault) for fault in faults)
+        return f"Invalid file {name}: {len(faults)} {lines} cannot be used{more}: {text}"
+    return None if num_rows else f"Invalid file {name}: it has no rows."
 
 
 def learns_all(label: str | float) -> str | None:  # noqa: ARG001
@@ -70,11 +63,11 @@ def read_training_file(
     extra_fields: Mapping[str, Any] | None = None,
     seen: Callable[[int, int], object] = nobody_listens,
     label_problem: Callable[[str | float], str | None] = learns_all,
-) -> ReadFile:
-    """Validate all lines and write the rows to `out`, one JSON object per line, in constant memory.
+) -> tuple[int, list[Fault]]:
+    """Validate all lines and write the rows to `out`, one JSON object per line, in constant memory. Return the number
+    of rows and the first faults.
 
-    `extra_fields`: written with each row. `seen`: called with the line number and a digest of the trained text,
-    which
+    `extra_fields`: written with each row. `seen`: called with the line number and a digest of the trained text, which
     copies share. `fault_of_label`: label -> why it is invalid, or None.
     """
     faults: list[Fault] = []
@@ -93,7 +86,7 @@ def read_training_file(
         num_rows += 1
         seen(number, xxhash.xxh3_64_intdigest(trained_text.encode()))
         out.write(json.dumps(_with_fields(row, extra_fields, reader), ensure_ascii=False).encode() + b"\n")
-    return ReadFile(num_rows, tuple(faults))
+    return num_rows, faults
 
 
 def _with_fields(row: dict[str, Any], extra_fields: Mapping[str, Any] | None, reader: RowReader) -> dict[str, Any]:

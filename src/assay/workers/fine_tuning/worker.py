@@ -17,14 +17,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 from assay.base.clock import Clock
 from assay.base.errors import AssayError, FencedError, NotInstalledError, StoreError
 from assay.records.fine_tuning_job import (
     JobAcquired,
     JobCharged,
-    JobCheckpoint,
     JobEntry,
     JobFailed,
     JobValidated,
@@ -46,10 +44,9 @@ from assay.store.leased_worker import WorkUnit
 from assay.store.leases import Lease
 from assay.store.logs.fenced_log import FencedLog
 from assay.store.objects import ObjectStore
-from assay.workers.fine_tuning.budgets import LEAVE_S, Budgets
-from assay.workers.fine_tuning.held_time import AttemptTime
+from assay.workers.fine_tuning.budgets import LEAVE_S, AttemptTime, Budgets
 from assay.workers.fine_tuning.job_dataset import InvalidFileError
-from assay.workers.fine_tuning.runs import JobRuns, RunProgress
+from assay.workers.fine_tuning.runs import RunProgress, RunsOfHome
 
 Prepare = Callable[[], JobValidated]
 MAX_LAUNCHES_WITHOUT_PROGRESS = 3
@@ -70,30 +67,16 @@ def in_background(prepare: Prepare) -> Future[JobValidated]:
     return future
 
 
-class _LeasedJob:
-    """A job under this worker's lease."""
+class _LeasedJob(FencedLog[JobEntry, JobState]):
+    """The log of a job under this worker's lease, and what the worker knows of its run."""
 
     def __init__(self, job_id: str, lease: int, jobs: JobRepository, clock: Clock) -> None:
+        super().__init__(jobs.log(job_id), lease, clock, of=f"job {job_id}")
         self.job_id = job_id
-        self.lease = lease
-        self._log = FencedLog(jobs.log(job_id), lease, of=f"job {job_id}")
-        self._clock = clock
         self.stop_requested_s: dict[int, float] = {}
         """Launch -> monotonic time of the stop request."""
         self.seen_s = 0.0
         """When its run was last alive."""
-
-    def acquire(self, worker: str) -> bool:
-        """See `FencedLog`."""
-        return self._log.acquire(self.entry(JobAcquired, worker=worker))
-
-    def entry(self, entry_class: Callable[..., JobEntry], **fields: Any) -> JobEntry:
-        """Return an entry of now, under this lease."""
-        return entry_class(at_s=self._clock.now_s(), lease=self.lease, **fields)
-
-    def append(self, entry: JobEntry, when: Callable[[JobState], bool] = lambda now: True) -> JobState:
-        """Append an entry if the state fits. Raises `FencedError` if a later lease has the job."""
-        return self._log.append(lambda now: entry if when(now) else None)
 
 
 class JobHandler:
@@ -103,7 +86,7 @@ class JobHandler:
         self,
         store: ObjectStore,
         jobs: JobRepository,
-        runs: JobRuns,
+        runs: RunsOfHome,
         *,
         name: str,
         clock: Clock,
@@ -163,7 +146,7 @@ class JobHandler:
     def claim(self, unit: WorkUnit, lease: Lease, worker: str) -> bool:
         job = _LeasedJob(unit.unit_id, lease.number, self._jobs, self._clock)
         self._leased[unit.unit_id] = job
-        return job.acquire(worker)
+        return job.acquire(job.entry(JobAcquired, worker=worker))
 
     def let_go(self, unit_id: str) -> bool:
         """Forget a job. Its run continues; a validation continues under its lease."""
@@ -314,11 +297,10 @@ class JobHandler:
             held.append(held.entry(RunBegan), when=lambda now: now.is_queued_outside)
 
     def _record_commits(self, held: _LeasedJob, run_id: str, step: int) -> None:
-        for commit in self._runs.commits_after(run_id, step):
+        for checkpoint in self._runs.commits_after(run_id, step, held.lease):
             if step == 0 and (state := self._jobs.state(held.job_id)) is not None:
                 self._jobs.note_model(state.created)
-            checkpoint = JobCheckpoint(lease=held.lease, **commit._asdict())
-            held.append(checkpoint, when=partial(_is_before, commit.step))
+            held.append(checkpoint, when=partial(_is_before, checkpoint.step))
 
     def _end(self, held: _LeasedJob, state: JobState, progress: RunProgress) -> None:
         """Log the charges of an ended launch, then its outcome."""

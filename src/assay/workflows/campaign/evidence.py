@@ -42,14 +42,13 @@ from assay.decision.facts import (
 from assay.decision.gates import passes_except_holdout
 from assay.decision.row_scores import definition_sha256, result_of_predictions, scored_predictions
 from assay.evals.config import read_suite
-from assay.evals.contents import suite_sha256
+from assay.evals.items import suite_sha256
 from assay.planning.program.offer import Offer
 from assay.records.campaign import CampaignRun, HoldoutOpening
 from assay.records.coverage import Coverage
-from assay.records.decision import Decision, Source
+from assay.records.decision import Decision, Look, Source
 from assay.records.drill import DrillReport
 from assay.records.evaluation import AnyEvaluation
-from assay.records.evidence import Look
 from assay.records.run import Run
 from assay.records.statement import Statement
 from assay.reporting.views.run import model_numbers

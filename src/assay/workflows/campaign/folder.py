@@ -28,7 +28,7 @@ from assay.data.dataset.dataset import Dataset
 from assay.decision.candidate import BASELINE, known_good_recipe, patched
 from assay.decision.config import CampaignConfig, SuiteBenchmark
 from assay.evals.config import read_suite
-from assay.evals.contents import named_files, suite_sha256
+from assay.evals.items import named_files, suite_sha256
 from assay.records.campaign import Campaign
 from assay.records.decision import Decision, KnownGood
 from assay.store.home import CAMPAIGN_FILE, Home

@@ -97,8 +97,7 @@ def language_model(
 ) -> "LocalModel":
     """Return a commit's model with the tokenizer of its dataset; `hint` is what to do if there is none.
 
-    Conversations use the dataset's chat template, if it has one; `chat_day` is the current date for the
-    template.
+    Conversations use the dataset's chat template, if it has one; `chat_day` is the current date for the template.
     """
     from assay.data.dataset.tokens import load_tokenizer, tokenizer_of
     from assay.inference.local.local_model import LocalModel
@@ -194,8 +193,7 @@ def _template(tokenizer: str | Path, day: date, name: str | None = None) -> "Cha
 
 
 def local_model(folder: str, *, chat_day: date = SUITE_DAY) -> "tuple[LocalModel, str]":
-    """Return the model in a checkpoint folder, and the digest of its weights; `chat_day` as in
-    `language_model`."""
+    """Return the model in a checkpoint folder, and the digest of its weights; `chat_day` as in `language_model`."""
     from assay.inference.local.local_model import LocalModel
     from assay.models.causal import load_causal
     from assay.models.config import checkpoint_path

@@ -21,7 +21,7 @@ from assay.base.clock import Clock
 from assay.base.errors import ConfigError, DamagedDataError
 from assay.evals.compatibility import refuse_unfenced_graders
 from assay.evals.config import Suite, read_suite
-from assay.evals.contents import suite_sha256
+from assay.evals.items import suite_sha256
 from assay.evals.queue import (
     Checkpoint,
     OnChunk,

@@ -15,7 +15,7 @@ from assay.records.fine_tuning_job import (
     RunLeft,
 )
 from assay.serving.openai.app_state import AppState
-from assay.serving.queue.eta import step_time_of
+from assay.serving.queue.status import step_time_of
 from assay.serving.queue.worker_registry import SILENT_S, WorkerRegistration, WorkerRegistry
 from served import app_in, sdk_of
 

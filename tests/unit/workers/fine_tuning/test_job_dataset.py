@@ -171,7 +171,7 @@ def test_a_file_that_rotted_since_its_upload_fails_the_job_by_name(files, talker
         ids.append(own_put(files, data))
         if (param == "training_file") == (len(ids) == 1):
             store = files.store
-            store.put(f"bytes/{files.find(ids[-1], 'p').content}", data.replace(b"return", b"yields", 1))
+            store.put(f"bytes/{files.find(ids[-1], 'p').created.content}", data.replace(b"return", b"yields", 1))
         return ids[-1]
 
     monkeypatch.setitem(globals(), "put", put_damaged)

@@ -5,10 +5,13 @@ from pathlib import Path
 import pytest
 
 from assay.data.dataset.fields import BuildConfig, row_reader
-from assay.workers.fine_tuning.training_file import MAX_FAULTS, ReadFile, read_training_file
+from assay.workers.fine_tuning.training_file import MAX_FAULTS, Fault, file_problem, read_training_file
+
+Found = tuple[int, list[Fault]]
+"""Number of rows, and faults."""
 
 
-def read(data: bytes, **kwargs) -> tuple[ReadFile, list]:
+def read(data: bytes, **kwargs) -> tuple[Found, list]:
     config = BuildConfig(tokenizer="new:300", **kwargs)
     out = io.BytesIO()
     found = read_training_file(io.BytesIO(data), row_reader(config), out)
@@ -25,7 +28,7 @@ def test_rows_are_read_whatever_ends_their_lines() -> None:
         b"\xef\xbb\xbf\n" + row + b"\n" + row,
     ):
         found, rows = read(data)
-        assert (found.num_rows, found.faults, rows) == (2, (), [{"text": "aé", "label": 1}] * 2)
+        assert (*found, rows) == (2, [], [{"text": "aé", "label": 1}] * 2)
 
 
 def test_messages_of_a_classified_row_are_one_text() -> None:
@@ -59,10 +62,10 @@ def test_messages_of_a_classified_row_are_one_text() -> None:
 def test_a_line_that_cannot_be_trained_on_is_named(line: bytes, what: str) -> None:
     good = b'{"text": "a", "label": 1}\n'
     found, rows = read(good + line + b"\n" + good)
-    ((number, output),) = found.faults
+    ((number, output),) = found[1]
     assert (number, len(rows)) == (2, 2)
     assert what in output
-    assert f"Invalid file f: 1 line cannot be used: line 2: {output}" == found.problem("f")
+    assert f"Invalid file f: 1 line cannot be used: line 2: {output}" == file_problem("f", *found)
 
 
 @pytest.mark.parametrize(
@@ -79,14 +82,14 @@ def test_chats_are_judged_by_the_reader_that_builds_them(messages: list, what: s
     data = "\n".join(json.dumps(row) for row in (good, {"messages": messages})).encode()
     found, rows = read(data, format="chat", chat_template="chatml")
     assert rows == [good]
-    assert [fault.line for fault in found.faults] == [2] and what in found.faults[0].what
+    assert [fault.line for fault in found[1]] == [2] and what in found[1][0].what
 
 
 def test_at_most_a_hundred_faults_are_named_and_the_rest_is_not_read() -> None:
     lines = iter([b"no\n"] * 1_000_000)
     found = read_training_file(lines, row_reader(BuildConfig(tokenizer="new:300")), io.BytesIO())
-    assert [fault.line for fault in found.faults] == [*range(1, MAX_FAULTS + 1)]
-    assert "100 lines cannot be used (the first 100 are listed)" in found.problem("f")
+    assert [fault.line for fault in found[1]] == [*range(1, MAX_FAULTS + 1)]
+    assert "100 lines cannot be used (the first 100 are listed)" in file_problem("f", *found)
     assert sum(1 for _ in lines) == 1_000_000 - MAX_FAULTS
 
 
@@ -97,11 +100,11 @@ def test_a_broken_line_far_behind_is_found() -> None:
         row_reader(BuildConfig(tokenizer="new:300")),
         io.BytesIO(),
     )
-    assert [fault.line for fault in found.faults] == [20_001]
+    assert [fault.line for fault in found[1]] == [20_001]
 
 
 def test_a_file_without_rows_trains_nothing() -> None:
-    assert read(b"\n\n")[0].problem("f") == "Invalid file f: it has no rows."
+    assert file_problem("f", *read(b"\n\n")[0]) == "Invalid file f: it has no rows."
 
 
 @pytest.mark.parametrize(
@@ -117,7 +120,7 @@ def test_a_file_without_rows_trains_nothing() -> None:
 )
 def test_what_the_api_refuses_in_a_request_it_refuses_in_a_file(line: bytes, what: str) -> None:
     found, _ = read(line)
-    assert len(found.faults) == 1 and what in found.faults[0].what
+    assert len(found[1]) == 1 and what in found[1][0].what
 
 
 def test_the_text_of_an_escape_is_a_text() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from assay.base.errors import TrainingError
 from assay.evals.config import read_suite
-from assay.evals.contents import suite_sha256
+from assay.evals.items import suite_sha256
 from assay.evals.queue import Checkpoint, awaited_folders, mark_done, mark_failed
 from assay.records.commit import Commit
 from assay.records.cursor import Cursor

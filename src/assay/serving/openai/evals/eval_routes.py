@@ -1,21 +1,59 @@
 """`evals.*`: item schema and testing criteria are validated before an eval is created."""
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
+from pydantic import Field
 
 from assay.base.errors import ConfigError
 from assay.records.eval_run import EvalCreated
 from assay.serving.api_error import ApiError
 from assay.serving.evals.criteria import check_criteria, read_criteria
+from assay.serving.evals.data_source import EvalSource
 from assay.serving.evals.item_schema import ItemSchema
 from assay.serving.ids import new_id
 from assay.serving.openai.app_state import QUERY_CHECKED, AppState, JsonBody, connected_retry, project_of
-from assay.serving.openai.bodies import parsed, request_sha256
-from assay.serving.openai.evals.bodies import ChangedEvalBody, NewEvalBody
+from assay.serving.openai.bodies import Metadata, StrictBody, parsed, request_sha256
 from assay.serving.openai.evals.objects import eval_object
 from assay.serving.openai.openapi import declares
 from assay.serving.openai.pages import page_of_resources
+
+MAX_CRITERIA = 32
+_Title = Annotated[str, Field(min_length=1, max_length=255)]
+_Tags = Annotated[Metadata, Field(max_length=16)]
+
+
+class CustomConfigBody(StrictBody):
+    """`data_source_config`: the item schema."""
+
+    type: Literal["custom"]
+    item_schema: dict[str, Any]
+    include_sample_schema: bool = False
+
+
+class NewEvalBody(StrictBody):
+    """`evals.create`."""
+
+    data_source_config: CustomConfigBody
+    testing_criteria: list[dict[str, Any]] = Field(min_length=1, max_length=MAX_CRITERIA)
+    name: _Title = "eval"
+    metadata: _Tags | None = None
+
+
+class ChangedEvalBody(StrictBody):
+    """`evals.update`."""
+
+    name: _Title | None = None
+    metadata: _Tags | None = None
+
+
+class EvalRunBody(StrictBody):
+    """`evals.runs.create`."""
+
+    data_source: EvalSource
+    name: _Title = "run"
+    metadata: _Tags | None = None
+
 
 _STORED = ("logs", "stored_completions")
 

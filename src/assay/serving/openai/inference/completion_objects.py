@@ -79,24 +79,18 @@ def _likely(token: TokenLogprob) -> dict[str, Any]:
     return {"token": token.text, "bytes": text_bytes, "logprob": token.logprob}
 
 
-class TextChoice(NamedTuple):
-    """One of `Completion.choices`, or a chunk of it."""
-
-    choice: int
-    text: str
-    tokens: Sequence[TokenLogprob] | None
-    """None without logprobs."""
-    top_logprobs: int
-    reason: str | None
-    offset: int = 0
-    """Characters of the text in earlier chunks."""
-
-    def shape(self) -> dict[str, Any]:
-        """`CompletionChoice`."""
-        logprobs = None
-        if self.tokens is not None:
-            logprobs = text_logprobs(self.tokens, self.top_logprobs, self.offset)
-        return {"index": self.choice, "text": self.text, "finish_reason": self.reason, "logprobs": logprobs}
+def text_choice(
+    index: int,
+    text: str,
+    tokens: Sequence[TokenLogprob] | None,
+    top_logprobs: int,
+    reason: str | None,
+    offset: int = 0,
+) -> dict[str, Any]:
+    """One of `Completion.choices`, or a chunk of it. `tokens`: None without logprobs. `offset`: characters of the text
+    in earlier chunks."""
+    logprobs = None if tokens is None else text_logprobs(tokens, top_logprobs, offset)
+    return {"index": index, "text": text, "finish_reason": reason, "logprobs": logprobs}
 
 
 def text_logprobs(tokens: Sequence[TokenLogprob], top_logprobs: int, offset: int) -> dict[str, Any]:

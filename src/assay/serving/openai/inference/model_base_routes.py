@@ -14,7 +14,6 @@ from assay.serving.api_error import ApiError
 from assay.serving.engines.process import EngineProcess
 from assay.serving.openai.app_state import QUERY_CHECKED, AppState, JsonBody
 from assay.serving.openai.bodies import RawBody, StrictBody, parsed
-from assay.serving.openai.inference.chat_routes import chat_response
 from assay.serving.openai.inference.completion_routes import completion_response
 from assay.serving.openai.inference.engine_access import find_model, run_on_engine
 from assay.serving.openai.inference.request_bodies import ChatRequest, CompletionRequest, parse_request
@@ -45,7 +44,7 @@ def model_base_routes(app: AppState) -> APIRouter:
     async def chat(request: Request, name: str, body: JsonBody) -> Response:
         """Complete a conversation."""
         value = await _of_model(app, request, name, body)
-        return await chat_response(app, request, parse_request(ChatRequest, value))
+        return await completion_response(app, request, parse_request(ChatRequest, value))
 
     @router.post("/tokenize")
     async def tokenize(request: Request, name: str, body: JsonBody) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from assay.inference.protocol import (
 )
 from assay.serving.api_error import ApiError
 from assay.serving.engines.process import EngineProcess
-from assay.serving.openai.inference.completion_objects import TextChoice, chat_choice, new_heading, usage_object
+from assay.serving.openai.inference.completion_objects import chat_choice, new_heading, text_choice, usage_object
 from assay.serving.openai.inference.request_bodies import ChatRequest, CompletionRequest, EmbeddingRequest, prompts_of
 
 
@@ -50,7 +50,7 @@ async def text_completion(engine: EngineProcess, request: CompletionRequest, *, 
         piece = pieces.get(index, CompletionChunk(choice=index, text="", reason="length"))
         tokens = None if request.logprobs is None else (*echo.tokens, *piece.tokens)
         text = echo.text + piece.text
-        choices.append(TextChoice(index, text, tokens, request.logprobs or 0, piece.reason).shape())
+        choices.append(text_choice(index, text, tokens, request.logprobs or 0, piece.reason))
     num_prompt_tokens = sum(prompt_tokens or (echo.num_tokens for echo in echoes))
     usage = usage_object(num_prompt_tokens, sum(piece.num_tokens for piece in pieces.values()))
     return {**heading.shape("text_completion"), "choices": choices, "usage": usage}
