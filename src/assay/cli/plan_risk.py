@@ -120,8 +120,8 @@ def risk(
     from assay.planning.program.file import read_program
     from assay.planning.schedule import schedule
     from assay.planning.simulation.drivers import tornado as drivers_of
-    from assay.planning.simulation.offer import baseline_of, program_with, safety_of
-    from assay.planning.simulation.outcome import simulate
+    from assay.planning.simulation.offer import baseline_of, program_with
+    from assay.planning.simulation.outcome import safety_of, simulate
     from assay.reporting.documents.schedule_documents import risk_document
     from assay.reporting.terminal.document import print_document
 

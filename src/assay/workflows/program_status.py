@@ -10,7 +10,7 @@ from assay.planning.program.file import read_program, read_progress
 from assay.planning.program.offer import Offer
 from assay.planning.program.program import Program
 from assay.planning.program.progress import Progress
-from assay.planning.simulation.forecast import ProgramForecast, forecast
+from assay.planning.simulation.forecast import ProgramEstimate, forecast
 from assay.planning.simulation.offer import baseline_of, offered_program
 from assay.reporting.documents.plan_folder import read_offer
 from assay.store.home import Home
@@ -21,7 +21,7 @@ from assay.workflows.rebuild import fold_in_missed
 class ProgramStatus(NamedTuple):
     """Everything that the status and review of a program are written from."""
 
-    forecast: ProgramForecast
+    forecast: ProgramEstimate
     offer: Offer
     spends: list[Spend]
     decisions: list[GateDecision]

@@ -13,7 +13,7 @@ from assay.planning.program.plan import Planned
 from assay.planning.program.program import Program, ProgramEvent
 from assay.planning.program.progress import called_off
 from assay.planning.program.risk import Late
-from assay.planning.simulation.forecast import LATE_HOURS, ProgramForecast, overdue_starts
+from assay.planning.simulation.forecast import LATE_HOURS, ProgramEstimate, overdue_starts
 
 LEAST_DELAY_DAYS = 0.5
 """Smaller delays are not reported."""
@@ -39,7 +39,7 @@ class Delay(NamedTuple):
         return (self.expected_h - self.planned_h) / 24.0
 
 
-def delays(found: ProgramForecast) -> list[Delay]:
+def delays(found: ProgramEstimate) -> list[Delay]:
     """Return what is late and holds other work up, latest first."""
     program, progress = found.program, found.progress
     last = {last for name in _unstarted(found) if (last := _awaited_last(found, name)) is not None}
@@ -58,12 +58,12 @@ def delays(found: ProgramForecast) -> list[Delay]:
     return sorted((line for line in lines if line.days() >= LEAST_DELAY_DAYS), key=lambda line: -line.days())
 
 
-def _unstarted(found: ProgramForecast) -> Iterator[str]:
+def _unstarted(found: ProgramEstimate) -> Iterator[str]:
     off = called_off(found.program, found.progress)
     yield from (name for name in found.program.nodes() if name not in {*found.progress.activities, *off})
 
 
-def _happened_h(found: ProgramForecast, name: str) -> float | None:
+def _happened_h(found: ProgramEstimate, name: str) -> float | None:
     """Return when an event came, or an activity or gate ended; None if it has not by now."""
     progress, hour_of = found.progress, found.program.calendar.hour_of
     moment = progress.events.get(name)
@@ -73,7 +73,7 @@ def _happened_h(found: ProgramForecast, name: str) -> float | None:
     return hour if hour is not None and hour <= found.now_h else None
 
 
-def _awaited_last(found: ProgramForecast, name: str) -> str | None:
+def _awaited_last(found: ProgramEstimate, name: str) -> str | None:
     """Return what an activity waited for last; None if it still waits, or waits for nothing."""
     off = called_off(found.program, found.progress)
     names = [entry.name for entry in found.program.nodes()[name].after if entry.name not in off]
@@ -81,7 +81,7 @@ def _awaited_last(found: ProgramForecast, name: str) -> str | None:
     return max(ends, key=ends.__getitem__) if ends and len(ends) == len(names) else None
 
 
-def _late_event(found: ProgramForecast, name: str, event: ProgramEvent) -> Delay:
+def _late_event(found: ProgramEstimate, name: str, event: ProgramEvent) -> Delay:
     program = found.program
     risk = next((r for r in program.risks.values() if isinstance(r.effect, Late) and r.effect.what == name), None)
     first = next(node for node in program.nodes().values() if name in {entry.name for entry in node.after})
@@ -94,7 +94,7 @@ def _late_event(found: ProgramForecast, name: str, event: ProgramEvent) -> Delay
     return Delay(name, event.title, owner, cause, planned_h, *_forecast_h(found, name, planned_h))
 
 
-def _late_activity(found: ProgramForecast, planned: Planned) -> Delay:
+def _late_activity(found: ProgramEstimate, planned: Planned) -> Delay:
     actual = found.progress.activities[planned.name]
     start_delay_h = found.program.calendar.hour_of(actual.started) - planned.start_h
     cause = "takes longer than planned" if actual.ended is None else "took longer than planned"
@@ -105,7 +105,7 @@ def _late_activity(found: ProgramForecast, planned: Planned) -> Delay:
     return _of_activity(found, planned, cause, ends)
 
 
-def _late_start(found: ProgramForecast, planned: Planned) -> Delay:
+def _late_start(found: ProgramEstimate, planned: Planned) -> Delay:
     cause, last = "not begun", _awaited_last(found, planned.name)
     if last is not None and (ready_h := _happened_h(found, last)) is not None:
         date = found.program.calendar.date_text(ready_h)
@@ -113,7 +113,7 @@ def _late_start(found: ProgramForecast, planned: Planned) -> Delay:
     return _of_activity(found, planned, cause, _forecast_h(found, planned.name, planned.end_h))
 
 
-def _of_activity(found: ProgramForecast, planned: Planned, cause: str, ends: tuple[float, float]) -> Delay:
+def _of_activity(found: ProgramEstimate, planned: Planned, cause: str, ends: tuple[float, float]) -> Delay:
     owner = found.program.owners_of(planned.name).responsible
     return Delay(planned.name, _title(found.program, planned.name), owner, cause, float(planned.end_h), *ends)
 
@@ -122,7 +122,7 @@ def _title(program: Program, name: str) -> str:
     return program.events[name].title if name in program.events else program.nodes()[name].title
 
 
-def _forecast_h(found: ProgramForecast, name: str, planned_h: float) -> tuple[float, float]:
+def _forecast_h(found: ProgramEstimate, name: str, planned_h: float) -> tuple[float, float]:
     """Return the median and the 80% quantile of an end; the plan's if no simulation has one."""
     _, ends = found.outcome.span_h(name)
     if not ends.size:

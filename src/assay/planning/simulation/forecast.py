@@ -74,7 +74,7 @@ class Alarm(NamedTuple):
     """Action of the stop condition; None if it is not one."""
 
 
-class StageForecast(NamedTuple):
+class StageEstimate(NamedTuple):
     """The device-hours of a stage."""
 
     name: str
@@ -87,7 +87,7 @@ class StageForecast(NamedTuple):
     limit: float | None
 
 
-class ProgramForecast(NamedTuple):
+class ProgramEstimate(NamedTuple):
     """State and forecast of a running program."""
 
     program: Program
@@ -102,7 +102,7 @@ class ProgramForecast(NamedTuple):
     """In each sample: spent and remaining."""
     known: frozenset[int]
     """Network nodes that have started."""
-    stages: tuple[StageForecast, ...]
+    stages: tuple[StageEstimate, ...]
     alarms: tuple[Alarm, ...]
     num_matching: int
     """Samples with the same verdicts as the program; below `MIN_MATCHING_SAMPLES` the verdicts are ignored."""
@@ -133,7 +133,7 @@ def forecast(
     seed: int = 0,
     baseline: Baseline,
     gain: Estimate | None = None,
-) -> ProgramForecast:
+) -> ProgramEstimate:
     """Simulate the rest of an offered program; `gain` is the newest decision's estimate, in points.
 
     Raises `ConfigError` if the progress has names that the program does not.
@@ -156,7 +156,7 @@ def forecast(
     total = np.sum([*spending.values(), remaining.sum(axis=0)], axis=0)
     outcome = replace(outcome, device_hours=total)
     stages = tuple(_stages(outcome, offer.plan, in_progress, spending, remaining))
-    found = ProgramForecast(
+    found = ProgramEstimate(
         program,
         offer.plan,
         progress,
@@ -452,7 +452,7 @@ def _stages(
     in_progress: dict[str, ActivityInProgress],
     spending: dict[str, Array],
     remaining: Array,
-) -> Iterator[StageForecast]:
+) -> Iterator[StageEstimate]:
     compiled = outcome.compiled
     program, nodes = compiled.program, compiled.program.nodes()
     for stage in program.stages:
@@ -462,19 +462,19 @@ def _stages(
         total = np.sum([remaining[rows].sum(axis=0), *(spending[name] for name in own)], axis=0)
         low, middle, high = np.quantile(total, (0.1, 0.5, 0.9)).tolist()
         spent = sum(in_progress[name].spent for name in own)
-        yield StageForecast(stage, float(planned), spent, low, middle, high, program.budget.stages.get(stage))
+        yield StageEstimate(stage, float(planned), spent, low, middle, high, program.budget.stages.get(stage))
 
 
 # Alarms
 
 
-def _alarms(found: ProgramForecast, offer: Offer) -> list[Alarm]:
+def _alarms(found: ProgramEstimate, offer: Offer) -> list[Alarm]:
     kinds = (_stop_alarms, _stage_alarms, _activity_alarms, _waiting_alarms)
     alarms = [*_target_alarms(found, offer), *(alarm for kind in kinds for alarm in kind(found))]
     return sorted(alarms, key=lambda alarm: alarm.level)
 
 
-def _target_alarms(found: ProgramForecast, offer: Offer) -> Iterator[Alarm]:
+def _target_alarms(found: ProgramEstimate, offer: Offer) -> Iterator[Alarm]:
     on_time, over = found.outcome.p_on_time(), found.outcome.p_over_budget()
     if on_time < offer.target_on_time:
         by = found.program.calendar.deadline_text(found.program.decision.by)
@@ -487,7 +487,7 @@ def _target_alarms(found: ProgramForecast, offer: Offer) -> Iterator[Alarm]:
         yield Alarm("act", "budget", f"{text}the target is {target} at most.")
 
 
-def _stop_alarms(found: ProgramForecast) -> Iterator[Alarm]:
+def _stop_alarms(found: ProgramEstimate) -> Iterator[Alarm]:
     """Yield alarms of stop conditions on numbers that the forecast or the ledger knows."""
     runs = [run for actual in found.progress.activities.values() for run in actual.runs]
     known: dict[str, Array] = {
@@ -527,13 +527,13 @@ def _gain_alarm(gain: Estimate, name: str, stop: StopCondition) -> Iterator[Alar
     yield Alarm("act" if is_whole else "watch", name, f"{stop.title} ({seen}): then {stop.then}.", stop.then)
 
 
-def unwatched(found: ProgramForecast) -> list[StopCondition]:
+def unwatched(found: ProgramEstimate) -> list[StopCondition]:
     """Return the stop conditions on quantities that neither the forecast nor a known decision has."""
     known = {"device_hours", "decision_day", "failure_share"} | ({"gain"} if found.gain is not None else set())
     return [stop for stop in found.program.stops.values() if stop.watch not in known]
 
 
-def _stage_alarms(found: ProgramForecast) -> Iterator[Alarm]:
+def _stage_alarms(found: ProgramEstimate) -> Iterator[Alarm]:
     for stage in found.stages:
         limit = stage.limit or OVER_SHARE * stage.planned
         if stage.planned and stage.middle > limit:
@@ -543,7 +543,7 @@ def _stage_alarms(found: ProgramForecast) -> Iterator[Alarm]:
             yield Alarm("act" if stage.limit else "watch", stage.name, f"{heading}, {above}.")
 
 
-def _activity_alarms(found: ProgramForecast) -> Iterator[Alarm]:
+def _activity_alarms(found: ProgramEstimate) -> Iterator[Alarm]:
     nodes, items = found.program.nodes(), {item.name: item for item in found.plan.items}
     for name, actual in found.progress.activities.items():
         if (planned := items.get(name)) is None:
@@ -558,13 +558,13 @@ def _activity_alarms(found: ProgramForecast) -> Iterator[Alarm]:
             yield Alarm("watch", name, f"{spent}; planned were {hours:,}.")
 
 
-def _waiting_alarms(found: ProgramForecast) -> Iterator[Alarm]:
+def _waiting_alarms(found: ProgramEstimate) -> Iterator[Alarm]:
     for item in overdue_starts(found):
         title, late_h = found.program.nodes()[item.name].title, found.now_h - item.start_h
         yield Alarm("watch", item.name, f"'{title}' could have begun; it was planned {late_h / 24:.1f} days ago.")
 
 
-def overdue_starts(found: ProgramForecast) -> Iterator[Planned]:
+def overdue_starts(found: ProgramEstimate) -> Iterator[Planned]:
     """Yield unstarted activities that could have started, and were planned to."""
     progress, nodes = found.progress, found.program.nodes()
     over = {name for name, actual in progress.activities.items() if actual.ended is not None}
@@ -580,7 +580,7 @@ def overdue_starts(found: ProgramForecast) -> Iterator[Planned]:
 
 
 def budget_by_day(
-    found: ProgramForecast, spends: Sequence[Spend], *, num_days: int
+    found: ProgramEstimate, spends: Sequence[Spend], *, num_days: int
 ) -> tuple[list[float], list[tuple[float, float]]]:
     """Return the budget's remaining device-hours: planned after each day, and actual as (day, remaining).
 
@@ -608,14 +608,14 @@ def budget_by_day(
     return planned, [*actual, (found.now_h / 24.0, budget - found.spent)]
 
 
-def remaining_by_day(found: ProgramForecast, *, days: Sequence[float], shares: Sequence[float]) -> list[list[float]]:
+def remaining_by_day(found: ProgramEstimate, *, days: Sequence[float], shares: Sequence[float]) -> list[list[float]]:
     """Return quantiles of the remaining budget on future days."""
     budget = found.program.budget.device_hours
     left = [np.quantile(budget - _device_hours_until(found, 24.0 * day), shares).tolist() for day in days]
     return [list(column) for column in zip(*left, strict=True)]
 
 
-def _device_hours_until(found: ProgramForecast, hour: float) -> Array:
+def _device_hours_until(found: ProgramEstimate, hour: float) -> Array:
     """Return the device-hours until a future hour: activities in progress continue evenly until their end,
     others follow the simulation."""
     outcome, compiled = found.outcome, found.outcome.compiled
@@ -631,7 +631,7 @@ def _device_hours_until(found: ProgramForecast, hour: float) -> Array:
     return total
 
 
-def _noted_spend(found: ProgramForecast, name: str, activity: ActivityInProgress) -> Spend:
+def _noted_spend(found: ProgramEstimate, name: str, activity: ActivityInProgress) -> Spend:
     """Return the spending that only the notes have."""
     until = min(float(activity.item.end_h), found.now_h) if activity.actual.ended is not None else found.now_h
     return Spend(name, float(activity.item.start_h), until, activity.spent)

@@ -20,8 +20,7 @@ from assay.planning.program.work import Evidence
 from assay.planning.simulation.campaign_gate import components_of, power_of_gate
 from assay.planning.simulation.compile import Baseline, CompiledProgram, compile_program
 from assay.planning.simulation.network import Array
-from assay.planning.simulation.offer import safety_of
-from assay.planning.simulation.outcome import Outcome, resimulate, simulate_many
+from assay.planning.simulation.outcome import Outcome, resimulate, safety_of, simulate_many
 from assay.planning.simulation.sampling import seeds_of
 
 STOP_PROBABILITY = 0.2

@@ -9,19 +9,16 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
-import numpy as np
-
 from assay.base.clock import Clock, SystemClock
 from assay.base.errors import ConfigError
 from assay.planning.heuristic import first_schedule
 from assay.planning.problem import compile_problem
-from assay.planning.program.offer import Move, Offer, Quantiles, Safety, VerdictMeans
+from assay.planning.program.offer import Move, Offer
 from assay.planning.program.plan import Plan
 from assay.planning.program.program import Program
 from assay.planning.schedule import DEFAULT_EFFORT, Effort
 from assay.planning.simulation.compile import Baseline, Slot
-from assay.planning.simulation.network import Array
-from assay.planning.simulation.outcome import NUM_SAMPLES, Outcome, simulate
+from assay.planning.simulation.outcome import NUM_SAMPLES, Outcome, safety_of, simulate
 from assay.planning.simulation.scope import ReliabilityTargets, choose_scope, moves_of, with_moves
 from assay.planning.what_if import Solver
 from assay.records.failure_rates import FailureRates
@@ -120,36 +117,6 @@ def program_with(program: Program, names: tuple[str, ...]) -> Program:
     if unknown:
         raise ConfigError(f"program '{program.name}' has no option '{unknown[0]}'; it has: {', '.join(known)}.")
     return with_moves(program, [known[name] for name in names])
-
-
-def safety_of(outcome: Outcome) -> Safety:
-    """Summarize a simulation as a record."""
-    return Safety(
-        num_programs=len(outcome.verdict),
-        p_on_time=outcome.p_on_time(),
-        p_over_budget=outcome.p_over_budget(),
-        decision_day=_quantiles(outcome.decision_h / 24.0),
-        device_hours=_quantiles(outcome.device_hours),
-        verdicts=outcome.shares(),
-        by_verdict=_by_verdict(outcome),
-    )
-
-
-def _quantiles(values: Array) -> Quantiles:
-    low, middle, high = np.quantile(values, (0.1, 0.5, 0.9)).tolist()
-    return Quantiles(p10=low, p50=middle, p90=high)
-
-
-def _by_verdict(outcome: Outcome) -> dict[str, VerdictMeans]:
-    found = {}
-    for verdict, share in outcome.shares().items():
-        if share:
-            chosen = outcome.verdict == verdict
-            found[verdict] = VerdictMeans(
-                decision_day=float(outcome.decision_h[chosen].mean()) / 24.0,
-                device_hours=float(outcome.device_hours[chosen].mean()),
-            )
-    return found
 
 
 def _measured(rates: FailureRates | None) -> tuple[Move, ...]:

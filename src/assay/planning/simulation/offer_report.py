@@ -30,7 +30,7 @@ class OfferReport:
     stages: tuple[StageInformation, ...]
     ladder: tuple[GateSite, ...]
     power: DesignPower | None
-    """Of the last gate that reads a gain; None if none does."""
+    """The last gate's; None if no gate reads a gain."""
     seeds: tuple[SeedCountOption, ...]
     what_ifs: tuple[SimulatedWhatIf, ...]
     """The first one is the unchanged plan."""

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from assay.base.shapes import Float
 from assay.base.units import sampled_percent_text
+from assay.planning.program.offer import Quantiles, Safety, VerdictMeans
 from assay.planning.program.program import Program
 from assay.planning.simulation.compile import Baseline, CompiledProgram, compile_program
 from assay.planning.simulation.network import Array, Flags, Network
@@ -214,3 +215,33 @@ def _decision_h(compiled: CompiledProgram, found: Replay) -> Array:
     """Return the decision's end, or if a stop called it off, the end of the last activity."""
     decision = found.finish_h[compiled.network.decision]
     return np.asarray(np.where(np.isnan(decision), np.nanmax(found.finish_h, axis=0), decision))
+
+
+def safety_of(outcome: Outcome) -> Safety:
+    """Summarize a simulation as a record."""
+    return Safety(
+        num_programs=len(outcome.verdict),
+        p_on_time=outcome.p_on_time(),
+        p_over_budget=outcome.p_over_budget(),
+        decision_day=_quantiles(outcome.decision_h / 24.0),
+        device_hours=_quantiles(outcome.device_hours),
+        verdicts=outcome.shares(),
+        by_verdict=_by_verdict(outcome),
+    )
+
+
+def _quantiles(values: Array) -> Quantiles:
+    low, middle, high = np.quantile(values, (0.1, 0.5, 0.9)).tolist()
+    return Quantiles(p10=low, p50=middle, p90=high)
+
+
+def _by_verdict(outcome: Outcome) -> dict[str, VerdictMeans]:
+    found = {}
+    for verdict, share in outcome.shares().items():
+        if share:
+            chosen = outcome.verdict == verdict
+            found[verdict] = VerdictMeans(
+                decision_day=float(outcome.decision_h[chosen].mean()) / 24.0,
+                device_hours=float(outcome.device_hours[chosen].mean()),
+            )
+    return found

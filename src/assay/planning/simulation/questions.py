@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from assay.planning.program.offer import Safety
-from assay.planning.simulation.offer import baseline_of, safety_of
-from assay.planning.simulation.outcome import Outcome, simulate_many
+from assay.planning.simulation.offer import baseline_of
+from assay.planning.simulation.outcome import Outcome, safety_of, simulate_many
 from assay.planning.what_if import WhatIfResult
 
 QUESTION_SAMPLES = 16_384

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from assay.planning.program.program import Program
 from assay.planning.program.progress import Progress, called_off
-from assay.planning.simulation.forecast import Alarm, ProgramForecast
+from assay.planning.simulation.forecast import Alarm, ProgramEstimate
 
 Action = Literal["scale", "review", "narrow", "stop"]
 
@@ -30,7 +30,7 @@ class RecommendedAction(NamedTuple):
     """All alarms that require action, including these."""
 
 
-def recommended_action(found: ProgramForecast) -> RecommendedAction:
+def recommended_action(found: ProgramEstimate) -> RecommendedAction:
     """Return the recommended action at the forecast's moment."""
     must_act = tuple(alarm for alarm in found.alarms if alarm.level == "act")
     raised = tuple(alarm for alarm in must_act if alarm.then is not None)

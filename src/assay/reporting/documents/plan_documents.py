@@ -385,8 +385,8 @@ def _seeds(report: OfferReport) -> TitledTable:
     return TitledTable.of(
         "Seeds of the last gate",
         f"Power: the probability that the gate recognises a gain of {report.power.least_gain:g} points or more, as "
-        f"'assay decide run --check' states it. The plan as offered has {report.power.look.num_seeds} seeds; the "
-        f"other rows are its figures plus the change over {report.num_few_samples:,} simulations.",
+        f"'assay decide run --check' states it. The plan has {number_of(report.power.look.num_seeds, 'seed')}; "
+        f"the other rows are its figures plus the change over {report.num_few_samples:,} simulations.",
         report.seeds,
         (number("seeds of each arm"), lambda line: str(line.num_seeds)),
         (number("error (points)"), lambda line: f"{line.standard_error:.2f}"),

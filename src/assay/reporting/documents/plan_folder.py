@@ -24,7 +24,7 @@ from assay.reporting.documents.one_page_pdf import one_page_pdf
 from assay.reporting.documents.plan_documents import execution_plan, raci, risk_register, stage_gates
 from assay.reporting.documents.plan_summary import plan_summary
 from assay.reporting.documents.render import render_document, write_file
-from assay.reporting.views.forecast import ForecastView
+from assay.reporting.views.forecast import ProgramEstimateView
 from assay.store.settings import HourPrice
 
 OFFER_FILE = "offer.json"
@@ -71,25 +71,25 @@ def write_with_notes(document: Document, folder: Path, notes: Progress | None) -
     return page
 
 
-def earlier_status(folder: Path, program: Program, now: str) -> ForecastView | None:
+def earlier_status(folder: Path, program: Program, now: str) -> ProgramEstimateView | None:
     """Return the newest forecast of a status before `now`, or None."""
     hour_of = program.calendar.hour_of
     before = [view for view in _history(folder) if hour_of(view.now) < hour_of(now)]
     return max(before, key=lambda view: hour_of(view.now), default=None)
 
 
-def keep_status(folder: Path, view: ForecastView) -> None:
+def keep_status(folder: Path, view: ProgramEstimateView) -> None:
     """Add the forecast to the history; it replaces one of the same moment."""
     others = [other for other in _history(folder) if other.now != view.now]
     write_file(folder / HISTORY_FILE, "".join(f"{entry.to_json()}\n" for entry in (*others, view)))
 
 
-def _history(folder: Path) -> list[ForecastView]:
+def _history(folder: Path) -> list[ProgramEstimateView]:
     path = folder / HISTORY_FILE
     if not path.is_file():
         return []
     try:
-        return [ForecastView.model_validate_json(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        return [ProgramEstimateView.model_validate_json(line) for line in path.read_text(encoding="utf-8").splitlines()]
     except ValidationError as error:
         raise ConfigError(
             f"{path}: not a history of this version of assay. Delete it; the next status begins it again."

@@ -8,21 +8,20 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from assay.base.units import percent_text
+from assay.base.units import number_of, percent_text
 from assay.planning.explain import people_load
 from assay.planning.program.checks import why_nothing_passes
 from assay.planning.program.offer import Offer
 from assay.planning.program.plan import Plan
 from assay.planning.program.program import Program
-from assay.planning.simulation.offer import safety_of
 from assay.planning.simulation.offer_report import OfferReport
-from assay.planning.simulation.outcome import Outcome
+from assay.planning.simulation.outcome import Outcome, safety_of
 from assay.reporting.document import (
     Cell,
     Column,
     Document,
     Fact,
-    Facts,
+    FactList,
     Listing,
     Paragraph,
     Section,
@@ -157,7 +156,7 @@ def remedy_text(report: OfferReport) -> str:
     enough = power.sufficient
     if enough is None:
         return "none; no number of seeds or items is enough, so ask for a larger gain"
-    seeds = f"{enough.num_seeds} seeds of each arm instead of {power.look.num_seeds}"
+    seeds = f"{number_of(enough.num_seeds, 'seed')} of each arm instead of {power.look.num_seeds}"
     if enough.items_factor > 1:
         return f"{seeds}, on {enough.items_factor} times as many items"
     line = next((line for line in report.seeds if line.num_seeds == enough.num_seeds), None)
@@ -315,7 +314,7 @@ def _risks(report: OfferReport) -> Iterator[TitledTable | Paragraph]:
     )
 
 
-def _next_step(report: OfferReport, price: HourPrice | None) -> Facts:
+def _next_step(report: OfferReport, price: HourPrice | None) -> FactList:
     """Return who decides what, and which work begins first."""
     program, offer, power = report.offered.program, report.offered.offer, report.power
     first = offer.plan.items[0]
@@ -329,7 +328,7 @@ def _next_step(report: OfferReport, price: HourPrice | None) -> Facts:
         ask = f"accept the missed target or change the program, then {ask}"
     by = program.calendar.date_text(first.start_h, begins=True)
     work = f"{program.nodes()[first.name].title}: {owner_text(program, program.owners_of(first.name).responsible)}"
-    return Facts(
+    return FactList(
         [
             Fact("decide", ask, f"{owner_text(program, owners.accountable)}, by {by}"),
             Fact("then begin", work, f"{by} to {program.calendar.date_text(first.end_h)}"),

@@ -16,7 +16,7 @@ from assay.planning.simulation.delays import Delay, delays
 from assay.planning.simulation.forecast import (
     MIN_MATCHING_SAMPLES,
     Alarm,
-    ProgramForecast,
+    ProgramEstimate,
     budget_by_day,
     remaining_by_day,
     unwatched,
@@ -30,7 +30,7 @@ from assay.reporting.document import (
     Column,
     Document,
     Fact,
-    Facts,
+    FactList,
     Listing,
     Paragraph,
     Section,
@@ -48,7 +48,7 @@ from assay.reporting.documents.plan_summary import (
     outcome_tiles,
     owner_text,
 )
-from assay.reporting.views.forecast import ForecastView
+from assay.reporting.views.forecast import ProgramEstimateView
 from assay.reporting.views.statements import decision_text, requirement_text, seen_text
 from assay.store.settings import HourPrice
 
@@ -64,12 +64,12 @@ WITHOUT_NOTES = "No notes were given (--notes): work of people, gates and events
 
 
 def weekly_status(
-    found: ProgramForecast,
+    found: ProgramEstimate,
     offer: Offer,
     spends: Sequence[Spend],
     price: HourPrice | None = None,
     notes: Progress | None = None,
-    earlier: ForecastView | None = None,
+    earlier: ProgramEstimateView | None = None,
 ) -> Document:
     """Return progress, forecast, delays and alarms, from the notes and the ledger; with `earlier`, also the changes
     since that status."""
@@ -94,7 +94,7 @@ def weekly_status(
     )
 
 
-def review(found: ProgramForecast, offer: Offer, decisions: Sequence[tuple[Decision, Path]] = ()) -> Document:
+def review(found: ProgramEstimate, offer: Offer, decisions: Sequence[tuple[Decision, Path]] = ()) -> Document:
     """Return the recommendation (scale, narrow or stop) with the gates' verdicts, the campaigns' decisions and
     the cost."""
     program = found.program
@@ -126,7 +126,7 @@ def _review_text(program: Program) -> str:
 # The status
 
 
-def _today(found: ProgramForecast) -> str:
+def _today(found: ProgramEstimate) -> str:
     moment = found.program.calendar.date_of(round(found.now_h))
     day = f"{moment.day} {moment:%B %Y}"
     if found.now_h < 0:
@@ -135,7 +135,7 @@ def _today(found: ProgramForecast) -> str:
     return f"{day}, day {today}, week {int(found.now_h // 168) + 1}"
 
 
-def _status_verdict(found: ProgramForecast, offer: Offer, late: Sequence[Delay]) -> Verdict:
+def _status_verdict(found: ProgramEstimate, offer: Offer, late: Sequence[Delay]) -> Verdict:
     program, outcome = found.program, found.outcome
     on_time, over = (outcome.probability_text(share) for share in (outcome.p_on_time(), outcome.p_over_budget()))
     sentence = (
@@ -157,7 +157,7 @@ def _status_verdict(found: ProgramForecast, offer: Offer, late: Sequence[Delay])
     return Verdict(tone, word, sentence)
 
 
-def _shift_text(found: ProgramForecast, offer: Offer) -> str:
+def _shift_text(found: ProgramEstimate, offer: Offer) -> str:
     """Return how the expected date has moved since the offer."""
     (now,) = found.outcome.decision_days(0.5)
     text = found.program.calendar.date_text(24 * now)
@@ -168,7 +168,7 @@ def _shift_text(found: ProgramForecast, offer: Offer) -> str:
     return f"The decision is expected on {text} (P50), {abs(days):.1f} days {direction} than offered."
 
 
-def _alarmed(found: ProgramForecast) -> Tone:
+def _alarmed(found: ProgramEstimate) -> Tone:
     """Return the tone of the status, which bounds the review's."""
     return "bad" if recommended_action(found).must_act else "open" if found.alarms else "good"
 
@@ -177,7 +177,7 @@ def _act_text(alarms: Sequence[Alarm]) -> str:
     return f"{number_of(len(alarms), 'alarm')}: act"
 
 
-def _tiles(found: ProgramForecast, offer: Offer, price: HourPrice | None) -> list[Fact]:
+def _tiles(found: ProgramEstimate, offer: Offer, price: HourPrice | None) -> list[Fact]:
     done = sum(actual.ended is not None for actual in found.progress.activities.values())
     cost = "" if price is None else f"; {price.of(found.spent)}"
     to_come = f"still expected of started activities: {found.to_come:,.4g}"
@@ -208,7 +208,7 @@ def _delays(program: Program, late: Sequence[Delay]) -> Iterator[Block]:
         )
 
 
-def _alarms(found: ProgramForecast, late: Sequence[Delay]) -> Block:
+def _alarms(found: ProgramEstimate, late: Sequence[Delay]) -> Block:
     """Return the alarms, without those that a listed delay explains."""
     named = {delay.name for delay in late}
     alarms = [alarm for alarm in found.alarms if alarm.level == "act" or alarm.what not in named]
@@ -223,7 +223,7 @@ def _alarms(found: ProgramForecast, late: Sequence[Delay]) -> Block:
     return TitledTable("Alarms", "", table)
 
 
-def _limits(found: ProgramForecast, notes: Progress | None) -> Iterator[Block]:
+def _limits(found: ProgramEstimate, notes: Progress | None) -> Iterator[Block]:
     """Yield what the forecast does not account for."""
     if notes is None:
         yield Paragraph(WITHOUT_NOTES)
@@ -246,7 +246,7 @@ def _limits(found: ProgramForecast, notes: Progress | None) -> Iterator[Block]:
         )
 
 
-def _changes(found: ProgramForecast, offer: Offer, earlier: ForecastView | None) -> tuple[str, list[Block]]:
+def _changes(found: ProgramEstimate, offer: Offer, earlier: ProgramEstimateView | None) -> tuple[str, list[Block]]:
     """Return the title and blocks of what has changed since the earlier status, or since the offer."""
     calendar, outcome = found.program.calendar, found.outcome
     before, since_h, since = offer.safety, -np.inf, "the offer"
@@ -277,7 +277,7 @@ def _changes(found: ProgramForecast, offer: Offer, earlier: ForecastView | None)
     ended = [nodes[n].title for n, a in activities if a.ended is not None and calendar.hour_of(a.ended) > since_h]
     known = {alarm.text for alarm in earlier.alarms} if earlier is not None else set()
     new = [alarm.text for alarm in found.alarms if alarm.text not in known]
-    blocks: list[Block] = [Facts(facts)]
+    blocks: list[Block] = [FactList(facts)]
     if earlier is not None and ended:
         blocks.append(Listing(ended, title="Ended since then"))
     if earlier is not None and new:
@@ -285,7 +285,7 @@ def _changes(found: ProgramForecast, offer: Offer, earlier: ForecastView | None)
     return f"Changes since {since}", blocks
 
 
-def _next(found: ProgramForecast) -> Block:
+def _next(found: ProgramEstimate) -> Block:
     """Return what is in progress, and what is expected to begin within the next two weeks, with owner and dates."""
     program, until = found.program, found.now_h + NEXT_H
     off = called_off(program, found.progress)
@@ -312,7 +312,7 @@ def _next(found: ProgramForecast) -> Block:
     return TitledTable("", caption, Table(header, [row for _, row in sorted(rows, key=lambda pair: pair[0])]))
 
 
-def _done(found: ProgramForecast) -> Block:
+def _done(found: ProgramEstimate) -> Block:
     calendar, nodes, lines = found.program.calendar, found.program.nodes(), []
     for name, actual in found.progress.activities.items():
         if actual.ended is None:
@@ -329,7 +329,7 @@ def _done(found: ProgramForecast) -> Block:
     return Listing(lines) if lines else Paragraph("Nothing has ended.")
 
 
-def _burn_down(found: ProgramForecast, spends: Sequence[Spend]) -> Block:
+def _burn_down(found: ProgramEstimate, spends: Sequence[Spend]) -> Block:
     deadline = found.outcome.deadline_h() / 24
     last = int(max(deadline, *found.outcome.decision_days(0.9))) + 1
     planned, actual = budget_by_day(found, spends, num_days=last)
@@ -352,7 +352,7 @@ def _burn_down(found: ProgramForecast, spends: Sequence[Spend]) -> Block:
     )
 
 
-def _hours_tables(found: ProgramForecast) -> Iterator[Block]:
+def _hours_tables(found: ProgramEstimate) -> Iterator[Block]:
     yield TitledTable.of(
         "By stage",
         "",
@@ -384,7 +384,7 @@ def _hours_tables(found: ProgramForecast) -> Iterator[Block]:
 # The review
 
 
-def _recommendation(found: ProgramForecast) -> Verdict:
+def _recommendation(found: ProgramEstimate) -> Verdict:
     action = recommended_action(found)
     word: str = action.word or "not decided yet"
     if action.must_act and action.word in (None, "scale"):
@@ -396,7 +396,7 @@ def _recommendation(found: ProgramForecast) -> Verdict:
     return Verdict(tone, word, " ".join([*raised, _of_gates(found, action, spent), *_not_over(found)]))
 
 
-def _of_gates(found: ProgramForecast, action: RecommendedAction, spent: str) -> str:
+def _of_gates(found: ProgramEstimate, action: RecommendedAction, spent: str) -> str:
     program, progress = found.program, found.progress
     if action.by_gates is None:
         missing = [f"'{gate.title}'" for name, gate in program.gates.items() if name not in progress.verdicts]
@@ -412,7 +412,7 @@ def _of_gates(found: ProgramForecast, action: RecommendedAction, spent: str) -> 
     return f"Stop: '{gate.title}' {finding}; {spent}, and {left}."
 
 
-def _not_over(found: ProgramForecast) -> Iterator[str]:
+def _not_over(found: ProgramEstimate) -> Iterator[str]:
     program = found.program
     if left := left_to_do(program, found.progress):
         nodes, decides = program.nodes(), program.decision.decided_by
@@ -425,7 +425,7 @@ def _not_over(found: ProgramForecast) -> Iterator[str]:
         yield f"On {moment.day} {moment:%B %Y} the program is not over: {what}."
 
 
-def _review_tiles(found: ProgramForecast, offer: Offer) -> list[Fact]:
+def _review_tiles(found: ProgramEstimate, offer: Offer) -> list[Fact]:
     runs = _runs(found.progress)
     failed, attempts = sum(run.num_failed for run in runs), sum(run.num_attempts for run in runs)
     lost = sum(run.device_hours_lost for run in runs)
@@ -440,7 +440,7 @@ def _review_tiles(found: ProgramForecast, offer: Offer) -> list[Fact]:
     ]
 
 
-def _gate_table(found: ProgramForecast) -> Block:
+def _gate_table(found: ProgramEstimate) -> Block:
     rows = []
     for name, gate in found.program.gates.items():
         verdicts = found.progress.verdicts.get(name, ())
@@ -469,7 +469,7 @@ def _decision(decision: Decision, path: Path) -> Iterator[Block]:
     )
 
 
-def _costs(found: ProgramForecast) -> Iterator[Block]:
+def _costs(found: ProgramEstimate) -> Iterator[Block]:
     yield from _hours_tables(found)
     nodes = found.program.nodes()
     planned = {item.name: item.device_hours() for item in found.plan.items}
@@ -489,7 +489,7 @@ def _costs(found: ProgramForecast) -> Iterator[Block]:
         )
 
 
-def _not_done(found: ProgramForecast) -> Iterator[Block]:
+def _not_done(found: ProgramEstimate) -> Iterator[Block]:
     """Yield unfinished work, work cancelled by gates, and work that never started."""
     program, progress, nodes = found.program, found.progress, found.program.nodes()
     left, off = left_to_do(program, progress), called_off(program, progress)

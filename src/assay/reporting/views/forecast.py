@@ -3,8 +3,8 @@
 from typing import Literal
 
 from assay.planning.program.offer import Safety
-from assay.planning.simulation.forecast import ProgramForecast
-from assay.planning.simulation.offer import safety_of
+from assay.planning.simulation.forecast import ProgramEstimate
+from assay.planning.simulation.outcome import safety_of
 from assay.reporting.views.view import View
 from assay.store.settings import HourPrice
 
@@ -34,7 +34,7 @@ class AlarmView(View):
     text: str
 
 
-class ForecastView(View):
+class ProgramEstimateView(View):
     """A program's progress."""
 
     now: str
@@ -51,10 +51,10 @@ class ForecastView(View):
     currency: str | None
 
 
-def forecast_view(found: ProgramForecast, price: HourPrice | None = None) -> ForecastView:
+def forecast_view(found: ProgramEstimate, price: HourPrice | None = None) -> ProgramEstimateView:
     """Return the view of a forecast, with costs if the price is known."""
     safety = safety_of(found.outcome)
-    return ForecastView(
+    return ProgramEstimateView(
         now=found.progress.now,
         spent_device_hours=found.spent,
         remaining_device_hours=found.to_come,

@@ -31,8 +31,7 @@ from assay.records.goodput import Goodput, ProgramGoodput
 from assay.records.guard import GuardStatus
 from assay.records.hung_ranks import HungRanks
 from assay.records.launch import Launch
-from assay.records.replay import ReplayReport
-from assay.records.rollout import RolloutReport
+from assay.records.replay import ReplayReport, RolloutReport
 from assay.records.side_by_side import SideBySide
 from assay.records.skew import Skew
 from assay.records.slow_changes import SlowChanges
@@ -47,7 +46,7 @@ from assay.reporting.views.comparison import ComparisonView
 from assay.reporting.views.dataset_order import OrderView
 from assay.reporting.views.dataset_split import SplitView
 from assay.reporting.views.evidence import PowerView, ProxyView
-from assay.reporting.views.forecast import ForecastView
+from assay.reporting.views.forecast import ProgramEstimateView
 from assay.reporting.views.pipeline import PipelineView
 from assay.reporting.views.run import RunView
 from assay.reporting.views.run_diff import RunDiffView
@@ -131,7 +130,7 @@ PRINTED = (
     Printed("assay plan solve", "one object", Plan),
     Printed("assay plan offer", "one object", Offer),
     Printed("assay plan risk", "one object", Safety),
-    Printed("assay plan status", "one object", ForecastView),
+    Printed("assay plan status", "one object", ProgramEstimateView),
 )
 
 

@@ -7,8 +7,8 @@ from assay.planning.problem import compile_problem
 from assay.planning.schedule import schedule
 from assay.planning.simulation.compile import compile_program
 from assay.planning.simulation.greedy_schedule import greedy_schedule
-from assay.planning.simulation.offer import baseline_of, safety_of
-from assay.planning.simulation.outcome import baseline_replay, simulate, simulate_many, simulate_samples
+from assay.planning.simulation.offer import baseline_of
+from assay.planning.simulation.outcome import baseline_replay, safety_of, simulate, simulate_many, simulate_samples
 from assay.planning.simulation.sampling import sample_program
 
 

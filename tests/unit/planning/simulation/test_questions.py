@@ -3,8 +3,8 @@
 import pytest
 
 from assay.planning.schedule import Effort
-from assay.planning.simulation.offer import baseline_of, safety_of
-from assay.planning.simulation.outcome import simulate
+from assay.planning.simulation.offer import baseline_of
+from assay.planning.simulation.outcome import safety_of, simulate
 from assay.planning.simulation.questions import simulate_what_ifs
 from assay.planning.what_if import AS_PLANNED, what_if_results
 

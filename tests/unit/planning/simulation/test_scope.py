@@ -7,8 +7,8 @@ from assay.base.errors import ConfigError
 from assay.planning.simulation.drivers import register, tornado
 from assay.planning.simulation.greedy_schedule import greedy_schedule
 from assay.planning.simulation.information import ladder, seeds_table, stages_information
-from assay.planning.simulation.offer import make_offer, offered_program, program_with, safety_of
-from assay.planning.simulation.outcome import simulate
+from assay.planning.simulation.offer import make_offer, offered_program, program_with
+from assay.planning.simulation.outcome import safety_of, simulate
 from assay.planning.simulation.scope import ReliabilityTargets, choose_scope, moves_of
 
 

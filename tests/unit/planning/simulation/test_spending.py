@@ -20,7 +20,7 @@ from assay.planning.program.program import Program
 from assay.planning.program.progress import Progress
 from assay.planning.replan import replan
 from assay.planning.schedule import Effort, InfeasibleError, UndecidedError, to_plan
-from assay.planning.simulation.forecast import ProgramForecast, budget_by_day, forecast, remaining_by_day
+from assay.planning.simulation.forecast import ProgramEstimate, budget_by_day, forecast, remaining_by_day
 from assay.planning.simulation.offer import baseline_of
 from random_program import random_program
 
@@ -100,7 +100,7 @@ def random_notes(program: Program, plan: Plan, seed: int) -> Progress:
     return Progress.model_validate({"now": moment(now), "activities": actuals})
 
 
-def forecast_of(program: Program, plan: Plan, progress: Progress, *, num_samples: int = 16) -> ProgramForecast:
+def forecast_of(program: Program, plan: Plan, progress: Progress, *, num_samples: int = 16) -> ProgramEstimate:
     offer = Offer(
         program=program.name,
         program_sha256="",
@@ -225,7 +225,7 @@ def test_to_state_what_would_be_taken_anyway_changes_no_forecast(
             if run.holds[0][0] + 3 * index < now_h
         ]
 
-    def forecast_stating(**declared: float) -> ProgramForecast:
+    def forecast_stating(**declared: float) -> ProgramEstimate:
         notes = {"now": moment(now_h), "activities": {item.name: actual | declared}}
         return forecast_of(program, plan, Progress.model_validate(notes))
 
@@ -258,7 +258,7 @@ def test_what_is_noted_of_a_running_activity_moves_the_forecast(small: Program) 
     plan = planned(program)
     start = plan.item("runs").start_h
 
-    def forecast_with(**noted: object) -> ProgramForecast:
+    def forecast_with(**noted: object) -> ProgramEstimate:
         moments = {"started": program.calendar.date_of(start).isoformat()}
         now = program.calendar.date_of(start + 10).isoformat()
         progress = Progress.model_validate({"now": now, "activities": {"runs": moments | noted}})
@@ -289,7 +289,7 @@ def test_nothing_noted_as_spent_or_to_come_is_nothing_and_what_is_not_noted_is_a
     moments = {"started": program.calendar.date_of(start).isoformat()}
     now = program.calendar.date_of(start + 5).isoformat()
 
-    def forecast_with(**noted: float) -> ProgramForecast:
+    def forecast_with(**noted: float) -> ProgramEstimate:
         progress = Progress.model_validate({"now": now, "activities": {"runs": moments | noted}})
         again = Progress.from_json(progress.to_json(), source="as written")
         assert again == progress
