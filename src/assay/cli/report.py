@@ -76,7 +76,7 @@ def _report_campaigns(home: "Home", out: Path | None) -> None:
 def _report_live(home: "Home", out: Path | None, interval_s: float | None) -> None:
     from assay.reporting.documents.overview import live_document
     from assay.reporting.documents.render import render_document, write_page
-    from assay.reporting.views.live import live_runs
+    from assay.reporting.views.run_page import live_runs
 
     clock = SystemClock()
     while True:

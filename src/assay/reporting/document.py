@@ -148,7 +148,7 @@ class Listing(Block):
 
 
 @dataclass(frozen=True)
-class Facts(Block):
+class FactList(Block):
     """A list of names and values."""
 
     items: Sequence[Fact]

@@ -20,7 +20,6 @@ from assay.reporting.values import device_hours_text, estimate_text, value_text
 from assay.reporting.views.comparison import ComparedRun, ComparisonPage, ComparisonView
 from assay.reporting.views.run_page import RunPage
 from assay.reporting.views.series import THROUGHPUT, Series
-from assay.reporting.views.verdict import margin_text
 
 
 def difference_figures(page: ComparisonPage) -> Iterator[Figure]:
@@ -129,7 +128,7 @@ def _rule(page: ComparisonPage) -> Figure:
             what="for each candidate",
         ),
         title="Against the rule",
-        caption=f"A candidate may lose {margin_text(comparisons[0])} of {metric.title}: the dashed line. It passes "
+        caption=f"A candidate may lose {comparisons[0].margin_text()} of {metric.title}: the dashed line. It passes "
         f"if its whole interval lies to the {'right' if metric.higher_is_better else 'left'} of it.",
         table=Table.of(
             comparisons,

@@ -3,16 +3,28 @@
 from collections.abc import Iterator
 
 from assay.base.clock import utc_text
+from assay.base.units import number_of
 from assay.reporting.charts.comparison_figures import (
     changes_table,
     cost_table,
     difference_figures,
     overlay_figures,
 )
-from assay.reporting.document import Block, Cell, Document, Fact, Paragraph, Section, TitledTable, Tone
-from assay.reporting.values import device_hours_text, interval_text, without_interval
+from assay.reporting.document import (
+    Block,
+    Cell,
+    Document,
+    Fact,
+    Mark,
+    Paragraph,
+    Section,
+    TitledTable,
+    Tone,
+    Verdict,
+    worst,
+)
+from assay.reporting.values import device_hours_text, estimate_text, interval_text, without_interval
 from assay.reporting.views.comparison import ComparisonPage, ComparisonView
-from assay.reporting.views.verdict import comparison_verdict
 
 TONES: dict[str, Tone] = {"pass": "good", "fail": "bad", "undecided": "open"}
 
@@ -44,7 +56,7 @@ def _tiles(comparison: ComparisonView, *, several: bool) -> Iterator[Fact]:
     yield Fact(
         f"{title}{of}",
         f"{comparison.candidate_value:.4f}",
-        f"the baseline's {comparison.baseline_value:.4f}, on {comparison.num_rows:,} rows",
+        f"the baseline's {comparison.baseline_value:.4f}, on {number_of(comparison.num_rows, 'row')}",
     )
     difference = comparison.difference
     interval = (interval_text(difference, signed=True) or without_interval(difference)).strip(", ")
@@ -73,3 +85,39 @@ def _changes(page: ComparisonPage) -> Iterator[Block]:
             yield TitledTable("" if len(page.candidates) == 1 else name, "", table)
         else:
             yield Paragraph(f"{name} has the baseline's recipe, key for key.")
+
+
+def comparison_verdict(page: ComparisonPage) -> Verdict:
+    """Return the verdict over all candidates; its tone is the worst of theirs."""
+    verdicts = {candidate.compared.verdict for candidate in page.candidates}
+    by_rule: Tone = "bad" if "fail" in verdicts else "open" if "undecided" in verdicts else "good"
+    word = {"bad": "fail", "open": "undecided", "good": "pass"}[by_rule]
+    warned = list(dict.fromkeys(warning for candidate in page.candidates for warning in candidate.compared.warnings))
+    sentences = [_candidate_text(candidate.compared) for candidate in page.candidates]
+    sentences += [f"Warning: {item.text}" for item in warned]
+    if not warned:
+        return Verdict(by_rule, word, " ".join(sentences))
+    rules = ", ".join(dict.fromkeys(item.rule for item in warned))
+    marks = (Mark("rule", by_rule, word), Mark("comparison", "bad", rules))
+    return Verdict(worst((by_rule, "open")), f"{word}, with warnings", " ".join(sentences), marks)
+
+
+def _candidate_text(comparison: ComparisonView) -> str:
+    name, margin, title = comparison.candidate_run_id, comparison.margin_text(), comparison.metric.title
+    changed = estimate_text(comparison.difference, signed=True)
+    difference = f"its {title} differs by {changed} on {number_of(comparison.num_rows, 'row')}"
+    if comparison.weights_equal:
+        return (
+            f"{name} ended with the baseline's weights, bit for bit, so it is as good: "
+            f"{title} {comparison.candidate_value:.4f} on {number_of(comparison.num_rows, 'row')}."
+        )
+    if comparison.is_better:
+        return f"{name} is better than the baseline: {difference}."
+    if comparison.verdict == "pass":
+        return f"{name} is as good as the baseline, within {margin}: {difference}."
+    if comparison.verdict == "fail":
+        return f"{name} is worse than the baseline by more than {margin}: {difference}."
+    undecided = f"Whether {name} is within {margin} of the baseline is undecided: {difference}"
+    if without := without_interval(comparison.difference):
+        return f"{undecided}{without}."
+    return f"{undecided}. More rows are needed."

@@ -5,7 +5,18 @@ from collections.abc import Mapping
 from assay.base.clock import utc_text
 from assay.base.units import duration_text, number_of, tenths_text
 from assay.records.goodput import Goodput, Interruption
-from assay.reporting.document import Block, Document, Fact, Facts, Paragraph, Section, Table, TitledTable, name, number
+from assay.reporting.document import (
+    Block,
+    Document,
+    Fact,
+    FactList,
+    Paragraph,
+    Section,
+    Table,
+    TitledTable,
+    name,
+    number,
+)
 from assay.store.settings import Money
 
 
@@ -19,7 +30,7 @@ def goodput_document(goodput: Goodput, parts: Mapping[str, Goodput], *, of: str)
         return Document(
             title=f"goodput of {count}",
             kind="goodput",
-            sections=[Section("", [Paragraph("no attempt has ended yet: nothing was held."), Facts(apart)])],
+            sections=[Section("", [Paragraph("no attempt has ended yet: nothing was held."), FactList(apart)])],
         )
     facts = [
         Fact("goodput", tenths_text(goodput.goodput())),

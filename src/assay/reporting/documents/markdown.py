@@ -11,7 +11,7 @@ from assay.reporting.document import (
     Commands,
     Document,
     Fact,
-    Facts,
+    FactList,
     Figure,
     Fold,
     Listing,
@@ -91,7 +91,7 @@ def _block_lines(block: Block) -> Iterator[str]:
         case Listing(items, title):
             yield from _title_lines(title)
             yield from (f"- {_plain(item)}" for item in items)
-        case Facts(items, title):
+        case FactList(items, title):
             yield from _title_lines(title)
             yield from map(_fact_line, items)
         case Commands(items):

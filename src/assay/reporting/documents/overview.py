@@ -12,7 +12,7 @@ from assay.reporting.document import (
     Cell,
     Document,
     Fact,
-    Facts,
+    FactList,
     Figure,
     Listing,
     Paragraph,
@@ -22,12 +22,12 @@ from assay.reporting.document import (
     figure,
 )
 from assay.reporting.documents.run import last_sign, learning_blocks, progress_facts
+from assay.reporting.documents.run_verdict import run_verdict
 from assay.reporting.values import device_hours_text
 from assay.reporting.views.campaign_list import CampaignLine
 from assay.reporting.views.run import RunView
 from assay.reporting.views.run_page import RunPage
 from assay.reporting.views.statements import device_time_text, interval_words
-from assay.reporting.views.verdict import run_verdict
 
 NOT_DECIDED = "not yet decided"
 
@@ -158,7 +158,7 @@ def _live_run(page: RunPage, now_s: float) -> Iterator[Block]:
     held = Fact("device time of training", device_hours_text(run.held_s()))
     goodput = [] if run.goodput is None else [Fact("goodput", tenths_text(run.goodput))]
     apart = [Fact("evaluation, apart", device_hours_text(run.evaluation_s()))] if run.evaluation_s() else []
-    yield Facts([*progress_facts(run), *last_sign(run, now_s), held, *apart, *goodput])
+    yield FactList([*progress_facts(run), *last_sign(run, now_s), held, *apart, *goodput])
     yield from learning_blocks(page)
     if run.incidents:
         yield Listing([Cell(run.incidents[-1].text, "open")], "Last incident")

@@ -25,7 +25,7 @@ from assay.reporting.document import (
     Commands,
     Document,
     Fact,
-    Facts,
+    FactList,
     Fold,
     Listing,
     Paragraph,
@@ -35,11 +35,11 @@ from assay.reporting.document import (
     name,
     number,
 )
+from assay.reporting.documents.run_verdict import next_commands, run_tiles, run_verdict
 from assay.reporting.values import world_sizes_text
 from assay.reporting.views.run import RunView
 from assay.reporting.views.run_page import RunPage
 from assay.reporting.views.samples import SampleView
-from assay.reporting.views.verdict import next_commands, run_tiles, run_verdict
 from assay.store.settings import Money
 
 SILENT_AFTER_S = 60.0
@@ -54,7 +54,7 @@ def run_document(page: RunPage, *, now_s: float) -> Document:
     """Return the document of a run."""
     run = page.view
     sections = [
-        Section("", [Facts(list(_progress(run, now_s)))]),
+        Section("", [FactList(list(_progress(run, now_s)))]),
         Section("Did it learn?", list(learning_blocks(page))),
         Section("What is it worth?", list(_worth(page))),
         Section("What happened", list(_history(run))),
@@ -215,7 +215,8 @@ def _worth(page: RunPage) -> Iterator[Block]:
 def _rows_text(evaluation: AnyEvaluation) -> str:
     overall = evaluation.overall
     positive = f", {overall.num_positive:,} of them positive" if isinstance(overall, ClassifierMetrics) else ""
-    return f"Step {evaluation.step:,} on {overall.num_rows:,} rows of the {evaluation.split} split{positive}."
+    rows = number_of(overall.num_rows, "row")
+    return f"Step {evaluation.step:,} on {rows} of the {evaluation.split} split{positive}."
 
 
 def _history(run: RunView) -> Iterator[Block]:
@@ -262,7 +263,7 @@ def _proof(run: RunView) -> Iterator[Block]:
         Fact("rows learned", f"{audit.rows_trained:,}"),
         Fact("rows quarantined", f"{audit.rows_quarantined:,}"),
     ]
-    yield Facts(facts, pages_only=audit.verdict == "pass")
+    yield FactList(facts, pages_only=audit.verdict == "pass")
     lists = (
         ("not learned", audit.missing),
         ("learned more than once", audit.repeated),
@@ -280,7 +281,7 @@ def _origin(run: RunView) -> Iterator[Block]:
     if run.evaluation is not None:
         facts.append(Fact("predictions", run.evaluation.predictions_sha256))
     facts.append(Fact("code", run.code_version))
-    yield Facts(facts)
+    yield FactList(facts)
     if run.attempts:
         yield TitledTable("Machines", "", machines_table(run), pages_only=True)
     recipe = yaml.safe_dump(run.recipe, sort_keys=False, allow_unicode=True).strip()

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from assay.base.units import count_text, number_of, percent_text
-from assay.reporting.document import Block, Document, Fact, Facts, Paragraph, Section, TitledTable, name, number
+from assay.reporting.document import Block, Document, Fact, FactList, Paragraph, Section, TitledTable, name, number
 from assay.reporting.values import device_hours_text
 from assay.reporting.views.run_diff import DifferenceView, RunDiffView
 
@@ -29,7 +29,7 @@ def run_diff_document(diff: RunDiffView) -> Document:
                     *([Paragraph(f"{' and '.join(same)}: the same")] if same else []),
                     *_changes("recipe", diff.recipe),
                     *_changes("environment", diff.environment),
-                    Facts(
+                    FactList(
                         [
                             Fact("data", _data_text(diff)),
                             Fact("weights", "equal, bit for bit" if diff.weights_equal else "different"),

@@ -15,7 +15,7 @@ from assay.reporting.document import (
     Commands,
     Document,
     Fact,
-    Facts,
+    FactList,
     Figure,
     Fold,
     Listing,
@@ -121,7 +121,7 @@ def _blocks(blocks: Sequence[Block], width: int) -> Iterator[RenderableType | Ta
 def _lines(block: Block) -> list[Line] | None:
     """Return the lines of a block that has its names in the column of names, else None."""
     match block:
-        case Facts(items, title):
+        case FactList(items, title):
             heading: list[Line] = [(title, "")] if title else []
             return [*heading, *((fact.name, _value(fact)) for fact in items)]
         case Figure(title, _, LineChart() as chart):

@@ -7,7 +7,7 @@ from typing import Any
 
 from assay.base.config import dotted_leaves
 from assay.base.errors import DataError
-from assay.records.evaluation import AnyComparison, AucComparison, Comparison, Metric
+from assay.records.evaluation import AUC, AnyComparison, AucComparison, Comparison, Metric
 from assay.reporting.views.run import RunView, WarningView, warning_view
 from assay.reporting.views.run_page import RunPage, run_page
 from assay.reporting.views.view import View
@@ -47,6 +47,12 @@ class ComparisonView(Comparison):
     changes: tuple[RecipeChange, ...] = ()
     page: str
     """The HTML file written."""
+
+    def margin_text(self) -> str:
+        """Return the non-inferiority margin, such as `1 percentage point` or `0.05 squared log tokens`."""
+        if self.metric != AUC:
+            return f"{self.allowed_loss:g} {self.metric.unit}"
+        return f"{100 * self.allowed_loss:g} percentage point{'' if self.allowed_loss == 0.01 else 's'}"
 
     @property
     def is_better(self) -> bool:

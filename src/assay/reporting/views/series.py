@@ -65,12 +65,6 @@ def run_curves(ledger: Ledger, run_id: str) -> Curves:
     return curves if throughput is None else {**curves, THROUGHPUT: throughput}
 
 
-def validation_curve(curves: Curves) -> Series | None:
-    """Return the validation metric; None with fewer than two evaluations."""
-    found = [curve for name, curve in curves.items() if name.startswith(VALIDATION_CURVE)]
-    return found[0] if found and len(set(found[0].steps)) > 1 else None
-
-
 def _series(ledger: Ledger, run_id: str, name: str) -> Series | None:
     committed = metric_series(ledger, run_id, name, max_points=MAX_POINTS)
     lost = metric_series(ledger, run_id, name, max_points=MAX_POINTS, lost=True)

@@ -1,10 +1,10 @@
 """The words of warnings: what each rule says, its sentence with the numbers of a run, and what to do about it."""
 
 from collections.abc import Mapping
+from string import Formatter
 from typing import Any, NamedTuple
 
 from assay.base.units import percent_text
-from assay.reporting.views.statements import filled
 from assay.statistics.warnings import (
     CUT_SHARE,
     DIVERGED_FACTOR,
@@ -229,14 +229,22 @@ _SENTENCES: Mapping[tuple[str, str], str] = {
     "rows), {target:share} of the groups were requested.",
     ("label leakage", ""): "column '{column}' alone predicts the label of {share:share} of the rows, where the most "
     "common class has {majority:share}: is it known before the label is?",
-    ("clusters differ", ""): "{columns:columns}: only the noise of rows that both contain counts as shared.",
+    ("clusters differ", ""): "{listed}: only the noise of rows that both contain counts as shared.",
 }
 """By rule and case."""
 
 
+class _Words(Formatter):
+    """Fills the fields of a sentence; the format `share` is that of a percentage."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        return percent_text(value) if format_spec == "share" else str(super().format_field(value, format_spec))
+
+
 def warning_text(warned: Warned, *, with_hint: bool = False) -> str:
     """Return the sentence of a warning; `with_hint` adds what to do about it."""
-    text = filled(_SENTENCES[warned.rule, warned.case], {**warned.values, "listed": _listed(warned.values)})
+    values = {**warned.values, "listed": _listed(warned.values)}
+    text = _Words().vformat(_SENTENCES[warned.rule, warned.case], (), values)
     return f"{text} {hint_text(warned.rule)}" if with_hint else text
 
 
@@ -247,7 +255,9 @@ def hint_text(rule: RuleName) -> str:
 
 
 def _listed(values: Mapping[str, Any]) -> str:
-    """Return the steps that stand out, or the kinds of failures."""
+    """Return the steps that stand out, the kinds of failures, or the columns that count rows."""
+    if (columns := values.get("columns")) is not None:
+        return ", ".join(f"{name} by {column or 'row'}" for name, column in columns.items())
     if (kinds := values.get("kinds")) is not None:
         return ", ".join(f"{percent_text(share)} {kind}" for kind, share in kinds.items())
     spikes = values.get("spikes", {})

@@ -22,7 +22,7 @@ from assay.reporting.document import (
     Commands,
     Document,
     Fact,
-    Facts,
+    FactList,
     Fold,
     Listing,
     Mark,
@@ -175,7 +175,7 @@ def test_whatever_the_numbers_are_all_renderers_write_them_alike(values: list[fl
     blocks = [
         Paragraph(f"it is {first}"),
         Listing([f"item {text}" for text in rest], "a list"),
-        Facts([Fact("value", text, f"after {first}") for text in rest]),
+        FactList([Fact("value", text, f"after {first}") for text in rest]),
         TitledTable.of("table", "", rest, (name("row"), str), (number("value"), lambda text: text)),
         Commands([("next", f"assay decide --by {first}")]),
         Fold("more", [Code(first)], is_open=True),

@@ -11,7 +11,7 @@ from assay.reporting.document import (
     Commands,
     Document,
     Fact,
-    Facts,
+    FactList,
     Fold,
     Listing,
     Paragraph,
@@ -49,7 +49,7 @@ def pages_of(pdf: bytes) -> list[str]:
 def test_every_kind_of_block_is_on_the_page_and_figures_are_not():
     blocks = [
         Paragraph("A paragraph."),
-        Facts([Fact("name", Cell("value", "good"), "remark")]),
+        FactList([Fact("name", Cell("value", "good"), "remark")]),
         Listing(["first item"], title="A list"),
         TitledTable("A table", "its caption", Table(("who", number("week 1")), [("Engineers", "3.5")])),
         Commands([("look again", "assay plan status")]),

@@ -14,11 +14,11 @@ from assay.records.goodput import USEFUL
 from assay.records.launch import Launch
 from assay.reporting.documents.render import render_document
 from assay.reporting.documents.run import run_document
+from assay.reporting.documents.run_verdict import run_tiles, run_verdict
 from assay.reporting.views import run_list
 from assay.reporting.views.run import run_view
 from assay.reporting.views.run_list import Selection, run_lines
 from assay.reporting.views.run_page import run_page as gathered
-from assay.reporting.views.verdict import run_tiles, run_verdict
 from assay.store.home import Home
 from assay.store.ledger.goodput import goodput_of
 

@@ -4,19 +4,12 @@ import json
 
 import pytest
 
-from assay.reporting.documents.comparison import comparison_document
+from assay.reporting.documents.comparison import comparison_document, comparison_verdict
 from assay.reporting.documents.render import render_document
 from assay.reporting.documents.run import run_document
+from assay.reporting.documents.run_verdict import model_mark, next_commands, rows_mark, run_tiles, run_verdict
 from assay.reporting.views.run import WarningView
 from assay.reporting.views.run_page import RunPage
-from assay.reporting.views.verdict import (
-    comparison_verdict,
-    model_mark,
-    next_commands,
-    rows_mark,
-    run_tiles,
-    run_verdict,
-)
 
 DEAD = WarningView(rule="diverged", text="the training loss began at 0.69 and ended at 3000.")
 
@@ -136,6 +129,8 @@ def test_what_to_do_after_a_failure_does_not_meet_it_again(run_page, kind, comma
     assert view.status_text() == f"failed: {kind.replace('_', ' ')}"
     nothing = next_commands(view.model_copy(update={"commits": ()}))[0]
     assert "last commit" not in nothing[0] and ("--from" not in nothing[1] or "@0 " in nothing[1])
+    is_of_the_recipe = kind in ("loss_not_finite", "data_error", "exception", "hang")
+    assert ("--from" in nothing[1]) == is_of_the_recipe, "the same recipe would fail again"
 
 
 def test_a_run_whose_recipe_may_be_at_fault_is_not_only_told_to_resume(run_page):

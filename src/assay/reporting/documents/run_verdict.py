@@ -1,19 +1,14 @@
-"""The verdict sentence and the tiles at the top of a page."""
+"""The verdict, the key figures and the next commands of a run, in words."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from assay.base.units import count_text, duration_text, number_of, percent_text
-from assay.records.evaluation import AUC, metric_title
+from assay.records.evaluation import metric_title
 from assay.records.failure import FROM_OUTSIDE
 from assay.records.run import slower_command
-from assay.reporting.document import Fact, Mark, Tone, Verdict, worst
-from assay.reporting.values import device_hours_text, estimate_text, interval_text, without_interval, world_sizes_text
+from assay.reporting.document import Fact, Mark, Verdict, worst
+from assay.reporting.values import device_hours_text, interval_text, world_sizes_text
 from assay.reporting.views.run import RunView
-
-if TYPE_CHECKING:  # it draws on what a comparison computes with, which is large
-    from assay.reporting.views.comparison import ComparisonPage, ComparisonView
-
 
 VALIDATION = "validation_"
 MIN_RESUMABLE_STEP = 20
@@ -179,52 +174,13 @@ def _resume_command(run: RunView) -> tuple[str, str]:
         return f"train {whence} at a lower learning rate", slower_command(run.run_id, run.recipe, step=step)
     if kind == "fenced":
         return "show the attempt that replaced it", f"assay runs show {run.run_id}"
+    is_from_outside = kind is None or kind in FROM_OUTSIDE or kind in _RESUME_CONDITIONS
+    if not is_from_outside and run.last_commit() is None:
+        change = f"assay train --from {run.run_id}@0 KEY=VALUE"
+        return "nothing is committed: change the recipe and begin again", change
     condition = "" if kind is None or kind in FROM_OUTSIDE else _RESUME_CONDITIONS.get(kind, "the cause is fixed")
     whence = "go on from the last commit" if run.last_commit() else "begin again (nothing is committed)"
     return f"{whence}{', once ' if condition else ''}{condition}", resume
-
-
-def comparison_verdict(page: "ComparisonPage") -> Verdict:
-    """Return the verdict over all candidates; its tone is the worst of theirs."""
-    verdicts = {candidate.compared.verdict for candidate in page.candidates}
-    by_rule: Tone = "bad" if "fail" in verdicts else "open" if "undecided" in verdicts else "good"
-    word = {"bad": "fail", "open": "undecided", "good": "pass"}[by_rule]
-    warned = list(dict.fromkeys(warning for candidate in page.candidates for warning in candidate.compared.warnings))
-    sentences = [_candidate_text(candidate.compared) for candidate in page.candidates]
-    sentences += [f"Warning: {item.text}" for item in warned]
-    if not warned:
-        return Verdict(by_rule, word, " ".join(sentences))
-    rules = ", ".join(dict.fromkeys(item.rule for item in warned))
-    marks = (Mark("rule", by_rule, word), Mark("comparison", "bad", rules))
-    return Verdict(worst((by_rule, "open")), f"{word}, with warnings", " ".join(sentences), marks)
-
-
-def margin_text(comparison: "ComparisonView") -> str:
-    """Return the non-inferiority margin, such as `1 percentage point` or `0.05 squared log tokens`."""
-    if comparison.metric != AUC:
-        return f"{comparison.allowed_loss:g} {comparison.metric.unit}"
-    return f"{100 * comparison.allowed_loss:g} percentage point{'' if comparison.allowed_loss == 0.01 else 's'}"
-
-
-def _candidate_text(comparison: "ComparisonView") -> str:
-    name, margin, title = comparison.candidate_run_id, margin_text(comparison), comparison.metric.title
-    changed = estimate_text(comparison.difference, signed=True)
-    difference = f"its {title} differs by {changed} on {number_of(comparison.num_rows, 'row')}"
-    if comparison.weights_equal:
-        return (
-            f"{name} ended with the baseline's weights, bit for bit, so it is as good: "
-            f"{title} {comparison.candidate_value:.4f} on {number_of(comparison.num_rows, 'row')}."
-        )
-    if comparison.is_better:
-        return f"{name} is better than the baseline: {difference}."
-    if comparison.verdict == "pass":
-        return f"{name} is as good as the baseline, within {margin}: {difference}."
-    if comparison.verdict == "fail":
-        return f"{name} is worse than the baseline by more than {margin}: {difference}."
-    undecided = f"Whether {name} is within {margin} of the baseline is undecided: {difference}"
-    if without := without_interval(comparison.difference):
-        return f"{undecided}{without}."
-    return f"{undecided}. More rows are needed."
 
 
 def _world_sizes(sizes: Sequence[int]) -> str:
