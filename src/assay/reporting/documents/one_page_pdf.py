@@ -23,7 +23,7 @@ from assay.reporting.document import (
     Code,
     Commands,
     Document,
-    Facts,
+    FactList,
     Fold,
     Listing,
     Paragraph,
@@ -74,7 +74,7 @@ def _blocks(blocks: Sequence[Block]) -> list[dict[str, Any]]:
                 values.append({"type": "paragraph", "text": _text(text)})
             case Listing(items=items, title=title):
                 values.append({"type": "list", "title": _text(title), "items": list(map(_text, items))})
-            case Facts(items=facts, title=title):
+            case FactList(items=facts, title=title):
                 rows = [(fact.name, fact.value, fact.note) for fact in facts]
                 values.append(_table(title, "", Table((name(""), "", ""), rows)))
             case TitledTable(title=title, caption=caption, table=table):

@@ -20,7 +20,7 @@ from assay.reporting.document import (
     Code,
     Document,
     Fact,
-    Facts,
+    FactList,
     Listing,
     Paragraph,
     Section,
@@ -64,7 +64,7 @@ def program_document(program: Program) -> Document:
             f"risks: {len(program.risks)}, options: {len(program.options)}, what-ifs: {len(program.what_ifs)}",
         ),
     ]
-    blocks: list[Block] = [Facts(facts), Facts(list(_moments(program)), title="Dates")]
+    blocks: list[Block] = [FactList(facts), FactList(list(_moments(program)), title="Dates")]
     if loose := unawaited(program):
         text = f"The decision does not wait for: {', '.join(loose)}. Name what should be known in an 'after'."
         blocks.append(Paragraph(Cell(text, "open")))
@@ -251,7 +251,7 @@ def risk_document(
     drivers: Sequence[Driver] = (),
 ) -> Document:
     """Return the simulated risk of a schedule, and optionally what the date depends on."""
-    rates = Facts([Fact("failure rates", rates_text)])
+    rates = FactList([Fact("failure rates", rates_text)])
     blocks: list[Block] = [outcome_table(outcome, price), *nothing_scales(program, outcome), rates]
     sections = [Section("Outcomes", blocks)]
     if drivers:

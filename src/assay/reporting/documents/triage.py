@@ -24,7 +24,7 @@ from assay.reporting.document import (
     Cell,
     Document,
     Fact,
-    Facts,
+    FactList,
     Listing,
     Paragraph,
     Section,
@@ -82,7 +82,7 @@ def _table(rows: Iterable[Any], *columns: Any) -> list[Block]:
 
 
 def _facts(*facts: Fact) -> list[Block]:
-    return [Facts(facts)] if facts else []
+    return [FactList(facts)] if facts else []
 
 
 def _listed(title: str, items: Sequence[str]) -> list[Block]:
@@ -362,7 +362,7 @@ def _data_finding(index: int, finding: DataFinding) -> Blocks:
     effect = f"{finding.effect:+.4g} [{finding.low:+.4g}, {finding.high:+.4g}]"
     facts = [Fact("effect", effect, f"p = {finding.p_value:.2g}")]
     facts += [Fact("explains", consequence) for consequence in finding.consequences]
-    return f"{index}. {finding.what}: {finding.kind}", [Paragraph(data_text(finding)), Facts(facts)]
+    return f"{index}. {finding.what}: {finding.kind}", [Paragraph(data_text(finding)), FactList(facts)]
 
 
 def _moved(moved: MovedMetric) -> Blocks:
