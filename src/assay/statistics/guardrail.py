@@ -125,25 +125,21 @@ def pass_probability(
     size = _rare_event_size(components, is_share=is_share)
     if margin <= size * float(rate_upper(0.0, float(num_items))):
         return 0.0
-    allowed = rare_event_allowance(components, num_items=num_items, is_share=is_share)
-    found = power(margin - allowed.margin, allowed.components, num_seeds=num_seeds, num_items=num_items)
-    return float(found)
+    allowed, with_rare = rare_event_allowance(components, num_items=num_items, is_share=is_share)
+    return float(power(margin - allowed, with_rare, num_seeds=num_seeds, num_items=num_items))
 
 
-class Allowance(NamedTuple):
-    """Cost of the exact bound for rare harm, so that its power can be computed like that of a gain."""
+def rare_event_allowance(
+    components: VarianceComponents, *, num_items: int, is_share: bool
+) -> tuple[float, VarianceComponents]:
+    """Return what the exact bound for rare harm costs, so that its power can be computed like that of a gain: the
+    reduction of the margin, and the variance components with one unobserved item.
 
-    margin: float
-    """Reduction of the margin."""
-    components: VarianceComponents
-    """Variance components, including one unobserved item."""
-
-
-def rare_event_allowance(components: VarianceComponents, *, num_items: int, is_share: bool) -> Allowance:
-    """Approximate the exact bound of n items with k failures: k + z^2 / 2 + z (k + 1)^(1/2), over n."""
+    Approximates the exact bound of n items with k failures: k + z^2 / 2 + z (k + 1)^(1/2), over n.
+    """
     size = _rare_event_size(components, is_share=is_share)
     shorter = size * normal_quantile(2 * ONE_SIDED - 1.0) ** 2 / 2.0 / num_items
-    return Allowance(shorter, components._replace(item=components.item + size**2 / num_items, rare_variance=0.0))
+    return shorter, components._replace(item=components.item + size**2 / num_items, rare_variance=0.0)
 
 
 def _rare_event_size(components: VarianceComponents, *, is_share: bool) -> float:

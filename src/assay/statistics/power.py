@@ -154,7 +154,8 @@ def error_of_design(
     variance = components.variance(num_seeds=num_seeds, num_items=num_items)
     if over_seeds == "trimmed":
         of_seeds = components.seed / num_seeds + components.residual / (num_seeds * num_items)
-        variance += of_seeds * (normal_seeds(num_seeds).variance - 1.0)
+        trimmed, _ = normal_seeds(num_seeds)
+        variance += of_seeds * (trimmed - 1.0)
     return math.sqrt(variance)
 
 
@@ -168,7 +169,7 @@ def variance_scatter(
     """
     points, left = _chi2_points(max(num_seeds - 1, 1)), num_seeds
     if over_seeds == "trimmed":
-        points, left = normal_seeds(num_seeds).estimates, num_seeds - 2
+        (_, points), left = normal_seeds(num_seeds), num_seeds - 2
     residual = components.residual / (left * num_items)
     of_seeds = components.seed / num_seeds + components.residual / (num_seeds * num_items)
     return Effect(

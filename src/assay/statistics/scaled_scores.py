@@ -29,18 +29,13 @@ class ScaledScore(NamedTuple):
     score: float
 
 
-class ScoresByScale(NamedTuple):
-    """The recipes that were run at every scale."""
+def scores_by_scale(
+    runs: Iterable[ScaledScore],
+) -> tuple[dict[float, Float64[np.ndarray, "recipe _"]], tuple[str, ...], tuple[str, ...]]:
+    """Return scores [recipe, seed] by scale, the names of the recipes, and those left out: missing at some scale.
 
-    scores: dict[float, Float64[np.ndarray, "recipe _"]]
-    """[recipe, seed] by scale."""
-    recipe_names: tuple[str, ...]
-    left_out: tuple[str, ...]
-    """Recipes that are missing at some scale."""
-
-
-def scores_by_scale(runs: Iterable[ScaledScore]) -> ScoresByScale:
-    """Arrange runs by scale. Raises `DataError` for two scores of one run, or if no recipe was run at every scale."""
+    Raises `DataError` for two scores of one run, or if no recipe was run at every scale.
+    """
     table: dict[float, dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
     for run in runs:
         seeds = table[run.scale][run.recipe]
@@ -57,7 +52,7 @@ def scores_by_scale(runs: Iterable[ScaledScore]) -> ScoresByScale:
             "Leave out scales with few recipes."
         )
     scores = {scale: _rectangle(by_recipe, shared) for scale, by_recipe in table.items()}
-    return ScoresByScale(scores, shared, tuple(sorted(all_names - set(shared))))
+    return scores, shared, tuple(sorted(all_names - set(shared)))
 
 
 def read_scaled_scores(path: Path) -> list[ScaledScore]:

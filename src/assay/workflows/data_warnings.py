@@ -34,7 +34,7 @@ def data_warnings(recipe: Recipe, dataset: Dataset) -> list[Warned]:
             held_out, manifest.num_rows, target_share=split.validation_fraction, num_dropped=dropped
         )
     metadata = [name for name in recipe.method.columns if name not in (TOKENS, LABEL)]
-    for name, num_correct, num_majority in label_leakage_of(dataset, metadata):
+    for name, (num_correct, num_majority) in label_leakage_of(dataset, metadata).items():
         found += warnings_of_column(
             name, num_correct=num_correct, num_majority=num_majority, num_rows=manifest.num_rows
         )

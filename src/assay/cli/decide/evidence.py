@@ -101,13 +101,13 @@ def proxy(runs: Path, min_accuracy: float, seed: int, as_json: bool) -> None:
     from assay.statistics.proxy import proxy_advice
     from assay.statistics.scaled_scores import read_scaled_scores, scores_by_scale
 
-    table = scores_by_scale(read_scaled_scores(runs))
-    advice = proxy_advice(table.scores, rng=np.random.default_rng(seed), min_accuracy=min_accuracy)
-    view = proxy_view(advice, table.left_out)
+    scores, recipe_names, left_out = scores_by_scale(read_scaled_scores(runs))
+    advice = proxy_advice(scores, rng=np.random.default_rng(seed), min_accuracy=min_accuracy)
+    view = proxy_view(advice, left_out)
     if as_json:
         click.echo(view.to_json())
         return
-    _print_advice(view, len(table.recipe_names), min_accuracy)
+    _print_advice(view, len(recipe_names), min_accuracy)
     if view.left_out:
         click.secho(f"left out, not at every scale: {', '.join(view.left_out)}", fg="yellow")
 

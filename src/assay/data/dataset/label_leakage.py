@@ -1,7 +1,6 @@
 """Measures label leakage: how well each metadata column predicts the label by itself."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,33 +16,25 @@ QUICK_ROWS = 5_000_000
 Codes = npt.NDArray[np.int64]
 
 
-class LabelLeakage(NamedTuple):
-    """How well one column predicts the label."""
+def label_leakage_of(dataset: Dataset, columns: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Return how well each of `columns` that is not a list predicts the label, in rows.
 
-    column: str
-    num_correct: int
-    """Rows predicted correctly from the other rows with this value, or from the row with the next smaller number."""
-    num_majority: int
-    """Rows with the most common label, which is the baseline without any column."""
-
-
-def label_leakage_of(dataset: Dataset, columns: Sequence[str]) -> list[LabelLeakage]:
-    """Measure each of `columns` that is not a list.
-
+    First the rows predicted correctly from the other rows with this value, or from the row with the next smaller
+    number; then the rows with the most common label, which is the baseline without any column.
     Empty if labels are not classes, or if the dataset has more than `QUICK_ROWS` rows.
     """
     manifest = dataset.manifest
     columns = [name for name in columns if not holds_lists(manifest.columns[name])]
     if not columns or not manifest.label_counts or manifest.num_rows > QUICK_ROWS:
-        return []
+        return {}
     table = pa.concat_tables(dataset.map_groups(lambda group: dataset.read_row_group(group, (LABEL, *columns))))
     labels = _codes(table[LABEL])
-    found = []
+    found = {}
     for name in columns:
         right = right_by_value(labels, _codes(table[name]))
         if holds_numbers(manifest.columns[name]):
             right = max(right, _right_by_neighbour(labels, table[name]))
-        found.append(LabelLeakage(name, right, int(np.bincount(labels).max())))
+        found[name] = right, int(np.bincount(labels).max())
     return found
 
 

@@ -210,7 +210,7 @@ def _solved(design: _Design, look: int) -> tuple[NDArray[np.float64], Bounds]:
     components, plan, rule = design.components, design.plan(), design.thresholds()
     degrees, expected = look - 1, components.seed / look
     if design.is_trimmed:
-        degrees, expected = look - 3, expected * normal_seeds(look).variance
+        degrees, expected = look - 3, expected * normal_seeds(look)[0]
     least, most = 2.0 * gammaincinv(degrees / 2.0, np.array([1e-7, 1.0 - 1e-7])) / degrees
     variances = expected * np.geomspace(max(least, 1e-9), most, _VARIANCES)
     seen = Effect(

@@ -8,12 +8,11 @@ says how far bands were tested.
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import NamedTuple
 
 import numpy as np
 
 from assay.base.errors import AssayError, ConfigError, DataError
-from assay.base.shapes import Int
+from assay.base.shapes import Bool, Int
 from assay.base.units import count_text, power_text
 from assay.records.evaluation import Estimate
 from assay.records.scaling import BandCheck, ScalingLaw, ScalingPrediction
@@ -34,20 +33,12 @@ CHECKED_SHARES = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9)
 """`check_bands` hides the points above each of these shares."""
 
 
-class ChosenForm(NamedTuple):
-    """The form of a law, and the back-test errors that chose it."""
-
-    form: ScalingForm
-    errors: Mapping[str, float]
-    """Form -> mean error of its back-test; empty if there was only one form, or no back-test."""
-
-
-def choose_form(points: ScalingPoints, *, delta: float, seed: int = 0) -> ChosenForm:
+def choose_form(points: ScalingPoints, *, delta: float, seed: int = 0) -> tuple[ScalingForm, dict[str, float]]:
     """Choose the form whose back-test erred least; within one standard error of the best, the one with the fewest
     parameters (Breiman et al. 1984).
 
     All forms are tested from the same origins. If there are too few points for a back-test, the first suitable form is
-    taken.
+    taken. Also return the mean error of each form's back-test, empty if there was only one form or no back-test.
     """
     suiting = forms_that_suit(points)
     min_points = max(form.min_points for form in suiting)
@@ -57,11 +48,11 @@ def choose_form(points: ScalingPoints, *, delta: float, seed: int = 0) -> Chosen
             found = back_test_law(points, form, delta=delta, seed=seed, min_points=min_points)
             back_test[form.name] = found.error()
     if not back_test:
-        return ChosenForm(suiting[0], {})
+        return suiting[0], {}
     limit = sum(min(back_test.values()))
     as_good = [form for form in suiting if form.name in back_test and back_test[form.name][0] <= limit]
     simplest = min(as_good, key=lambda form: len(form.parameter_names))
-    return ChosenForm(simplest, {name: error for name, (error, _) in back_test.items()})
+    return simplest, {name: error for name, (error, _) in back_test.items()}
 
 
 def back_test_law(
@@ -185,13 +176,6 @@ def _check_token_ratio(points: ScalingPoints, form: ScalingForm, target: Mapping
         )
 
 
-class _BandCoverage(NamedTuple):
-    calibrated: float
-    uncalibrated: float
-    bootstrap: float
-    num_predictions: int
-
-
 def check_bands(
     points: ScalingPoints,
     form: ScalingForm | None = None,
@@ -207,37 +191,36 @@ def check_bands(
     """
     by = form or forms_that_suit(points)[0]
     order = np.argsort(points.variables[by.scale], kind="stable")
-    coverages = []
+    coverages, num_predictions = [], 0
     for share in CHECKED_SHARES:
         known = points.where(order[: int(share * points.num_points)])
         rest = points.where(order[int(share * points.num_points) :])
-        used = form or choose_form(known, delta=delta, seed=seed).form
-        if band_coverage := _coverage_of(known, rest, used, delta=delta, confidence=confidence, seed=seed):
-            coverages.append(band_coverage)
+        used = form or choose_form(known, delta=delta, seed=seed)[0]
+        is_inside = _are_inside(known, rest, used, delta=delta, confidence=confidence, seed=seed)
+        if is_inside.size:
+            coverages.append(is_inside.mean(axis=1))
+            num_predictions += is_inside.shape[1]
+    calibrated, uncalibrated, bootstrap = (float(np.mean(column)) for column in np.reshape(coverages, (-1, 3)).T)
     return BandCheck(
         confidence=confidence,
-        num_predictions=sum(band_coverage.num_predictions for band_coverage in coverages),
-        covered=float(np.mean([band_coverage.calibrated for band_coverage in coverages])),
-        covered_uncalibrated=float(np.mean([band_coverage.uncalibrated for band_coverage in coverages])),
-        covered_by_bootstrap_alone=float(np.mean([band_coverage.bootstrap for band_coverage in coverages])),
+        num_predictions=num_predictions,
+        covered=calibrated,
+        covered_uncalibrated=uncalibrated,
+        covered_by_bootstrap_alone=bootstrap,
     )
 
 
-def _coverage_of(
+def _are_inside(
     known: ScalingPoints, rest: ScalingPoints, form: ScalingForm, *, delta: float, confidence: float, seed: int
-) -> _BandCoverage | None:
+) -> Bool[np.ndarray, "3 prediction"]:
+    """Return which hidden runs within the tested horizon lie inside the calibrated band, the claimed errors' band, and
+    the bootstrap's."""
     back_test = back_test_law(known, form, delta=delta, seed=seed)
     fit = fit_scaling_law(known, form, delta=delta, num_starts=ORIGIN_STARTS, seed=seed)
     claimed = claim_of(fit, resampled(fit, num_resamples=ORIGIN_RESAMPLES, seed=seed), rest.variables)
     horizon = np.log(rest.variables[form.scale] / known.variables[form.scale].max())
     supported = horizon <= back_test.max_horizon
-    if not supported.any():
-        return None
     errors, plain = np.abs(np.log(rest.loss) - claimed.predicted), normal_quantile(confidence)
     widths = back_test.multiplier(confidence) * band_scale(claimed.errors, horizon)
-    return _BandCoverage(
-        calibrated=float(np.mean((errors <= widths)[supported])),
-        uncalibrated=float(np.mean((errors <= plain * claimed.errors)[supported])),
-        bootstrap=float(np.mean((errors <= plain * claimed.bootstrap_errors)[supported])),
-        num_predictions=int(np.count_nonzero(supported)),
-    )
+    limits = np.stack([widths, plain * claimed.errors, plain * claimed.bootstrap_errors])
+    return (errors <= limits)[:, supported]

@@ -19,7 +19,6 @@ from assay.statistics.scaling.bootstrap import NUM_RESAMPLES, resampled, scaling
 from assay.statistics.scaling.downstream import Task, TaskFit, back_test_task, extrapolate_task, fit_task
 from assay.statistics.scaling.extrapolate import (
     CONFIDENCE,
-    ChosenForm,
     back_test_law,
     choose_form,
     claim_of,
@@ -102,8 +101,7 @@ def study(
     Without a form, it is chosen by back-test (`choose_form`). `is_strict` rejects targets beyond the back-test's
     horizon. Raises `DataError` if no law can be fitted; errors of single targets are in the result.
     """
-    chosen = ChosenForm(form, {}) if form is not None else choose_form(points, delta=delta, seed=seed)
-    form = chosen.form
+    form, errors = (form, {}) if form is not None else choose_form(points, delta=delta, seed=seed)
     fit = fit_scaling_law(points, form, delta=delta, seed=seed)
     replicates = resampled(fit, num_resamples=num_resamples, seed=seed)
     law = scaling_law(fit, replicates, seed=seed)
@@ -136,4 +134,4 @@ def study(
         return ExtrapolatedTarget(target, prediction, score)
 
     targets_ = [predict_target(target) for target in targets]
-    return ScalingStudy(fit, replicates, law, back_test, back_test_error, chosen.errors, task_fit, targets_, confidence)
+    return ScalingStudy(fit, replicates, law, back_test, back_test_error, errors, task_fit, targets_, confidence)

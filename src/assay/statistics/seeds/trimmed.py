@@ -12,7 +12,7 @@ where two of four degrees of freedom are lost. It must therefore be declared bef
 """
 
 from functools import lru_cache
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 import numpy as np
 
@@ -52,19 +52,13 @@ def trimmed_effect(inner_effect: Effect, by_seed: Float64[np.ndarray, "*leading 
     return inner_effect._replace(seed_variance=trimmed_variance(by_seed), seed_degrees=degrees)
 
 
-class NormalSeeds(NamedTuple):
-    """Behaviour of the trimmed mean for normal seeds, in units of the variance of their mean."""
-
-    variance: float
-    """Variance of the trimmed mean; above 1."""
-    estimates: Float64[np.ndarray, "point"]
-    """Equally likely values of V."""
-
-
 @lru_cache(maxsize=64)
-def normal_seeds(num_seeds: int) -> NormalSeeds:
-    """Simulate `NormalSeeds` with a fixed random seed."""
+def normal_seeds(num_seeds: int) -> tuple[float, Float64[np.ndarray, "point"]]:
+    """Return the trimmed mean's variance (above 1) and equally likely values of V, simulated for normal seeds.
+
+    Both are in units of the variance of the seeds' mean. The random seed is fixed.
+    """
     samples = np.random.default_rng(1963).normal(size=(_NUM_SAMPLES, num_seeds)) * np.sqrt(num_seeds)
     means = np.mean(samples, axis=1, where=inner_seeds(samples))
     points = (np.arange(_NUM_POINTS) + 0.5) / _NUM_POINTS
-    return NormalSeeds(float(np.mean(np.square(means))), np.quantile(trimmed_variance(samples), points))
+    return float(np.mean(np.square(means))), np.quantile(trimmed_variance(samples), points)

@@ -40,8 +40,8 @@ from assay.reporting.views.statements import (
 from assay.reporting.views.warnings import warning_text
 from assay.statistics.campaign.look_power import LookPower, power_of_looks, sufficient_design
 from assay.statistics.failure_rate import rate_upper, trials_needed
-from assay.statistics.guardrail import Allowance, pass_probability, rare_event_allowance
-from assay.statistics.power import MAX_SEEDS, POWER, minimum_detectable_effect, seeds_needed
+from assay.statistics.guardrail import pass_probability, rare_event_allowance
+from assay.statistics.power import MAX_SEEDS, POWER, VarianceComponents, minimum_detectable_effect, seeds_needed
 from assay.statistics.predictions import CLUSTER, ROW_ID
 from assay.statistics.seeds.trimmed import MIN_SEEDS, OverSeeds
 from assay.statistics.warnings import MAX_LOST, MIN_FOUND, warnings_of_clusters
@@ -371,9 +371,9 @@ def _of_guardrail(rule: GuardrailRule, noise: PairedNoise | None, num_seeds: int
         return GuardrailPower(rule, None, math.nan, math.nan)
     number = noise.draws.number
     passes = _passes(rule.margin, noise, num_seeds=num_seeds, num_items=number)
-    allowed = _allowance(noise, number)
+    allowed, components = _allowance(noise, number)
     design = {"num_seeds": num_seeds, "num_items": number}
-    enough = allowed.margin + minimum_detectable_effect(allowed.components, **design)
+    enough = allowed + minimum_detectable_effect(components, **design)
     return GuardrailPower(rule, noise, passes, enough)
 
 
@@ -383,7 +383,7 @@ def _passes(margin: float, noise: PairedNoise, *, num_seeds: int, num_items: int
     )
 
 
-def _allowance(noise: PairedNoise, num_items: int) -> Allowance:
+def _allowance(noise: PairedNoise, num_items: int) -> tuple[float, VarianceComponents]:
     return rare_event_allowance(noise.components, num_items=num_items, is_share=noise.unit == "share")
 
 
@@ -440,10 +440,10 @@ def _guardrail_hint(entry: GuardrailPower, num_seeds: int) -> str:
     assert entry.noise is not None
     margin, draws = entry.rule.margin, entry.noise.draws
     num_items = draws.number
-    allowed = _allowance(entry.noise, num_items)
+    allowed, components = _allowance(entry.noise, num_items)
     unit = entry.noise.unit
     parts = [] if is_beyond(entry.enough, unit) else [_margin(entry.enough, unit)]
-    if seeds := seeds_needed(margin - allowed.margin, allowed.components, num_items=num_items):
+    if seeds := seeds_needed(margin - allowed, components, num_items=num_items):
         parts.append(f"{seeds} seeds")
     for factor in ITEMS_FACTORS:
         if _passes(margin, entry.noise, num_seeds=num_seeds, num_items=factor * num_items) >= POWER:
