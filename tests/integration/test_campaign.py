@@ -96,7 +96,7 @@ def test_a_killed_campaign_goes_on_and_trains_nothing_twice(campaign_file: Path,
     assert effects["loss"].by_seed == pytest.approx(effects["likelihood"].by_seed, abs=1e-5)
     assert effects["loss"].baseline_score > 0 > effects["likelihood"].baseline_score
     assert [item.benchmark for item in decision.secondary] == ["likelihood-correct", "likelihood-ranking"]
-    assert decision.wrong_answers == "likelihood-correct"
+    assert decision.accuracy_benchmark == "likelihood-correct"
     assert because_text(decision) in " ".join(finished.stdout.split())
     _assert_the_ledger_lists_it_and_can_be_rebuilt(decision, command)
     assert (campaign.folder / "memo.html").is_file() and (campaign.folder / "memo.md").is_file()

@@ -55,7 +55,7 @@ def _report_run(home: "Home", run_id: str, out: Path | None) -> None:
 def _report_campaigns(home: "Home", out: Path | None) -> None:
     from assay.reporting.documents.overview import campaigns_document
     from assay.reporting.documents.render import render_document, write_page
-    from assay.reporting.views.campaign_list import campaign_lines
+    from assay.reporting.views.evidence import campaign_lines
 
     with writable_ledger(home) as ledger:
         lines = campaign_lines(ledger)

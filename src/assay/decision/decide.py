@@ -61,7 +61,7 @@ def decide(config: CampaignConfig, campaign: Campaign, facts: Facts) -> Decision
         patch=candidate.patch,
         recommendation=found.recommendation,
         decided_by=_decided_by(found, blocking),
-        can_answer=_can_answer(facts, found, blocking),
+        can_decide=_can_decide(facts, found, blocking),
         is_final=_is_final(config, facts, found),
         look=facts.look,
         undeclared=undeclared_clauses(config),
@@ -75,7 +75,7 @@ def decide(config: CampaignConfig, campaign: Campaign, facts: Facts) -> Decision
         least_effect_because=config.least_effect_because,
         effects=tuple(_effect_record(benchmark) for benchmark in _measured(facts)),
         secondary=tuple(_effect_record(benchmark) for benchmark in facts.secondary),
-        wrong_answers=right.name if right is not None else None,
+        accuracy_benchmark=right.name if right is not None else None,
         meaning=tuple(_meaning(config, facts)),
         gates=found.gates,
         cheapest=cheapest,
@@ -131,7 +131,7 @@ def _decided_by(found: GateOutcomes, blocking: Clause | None) -> str:
     return "gate scale" if blocking is None else f"gate scale: {blocking.name}"
 
 
-def _can_answer(facts: Facts, found: GateOutcomes, blocking: Clause | None) -> bool:
+def _can_decide(facts: Facts, found: GateOutcomes, blocking: Clause | None) -> bool:
     """Return False if the design lacks power, and only another campaign would decide."""
     more = blocking.more if blocking is not None and facts.look.is_gate else None
     return found.has_power or more is None or more.decision_probability is None

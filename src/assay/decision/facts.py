@@ -22,9 +22,8 @@ from assay.decision.config import Benchmark, CampaignConfig
 from assay.records.benchmark import BenchmarkResult
 from assay.records.campaign import CampaignRun
 from assay.records.coverage import Coverage
-from assay.records.decision import Source
+from assay.records.decision import Look, Source
 from assay.records.drill import DrillReport
-from assay.records.evidence import Look
 from assay.records.statement import Statement
 from assay.statistics.benchmark_items import ScoreMatrix
 from assay.statistics.composite import Breadth, breadth

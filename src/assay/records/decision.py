@@ -15,9 +15,25 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from assay.records.campaign import CampaignRun
 from assay.records.evaluation import Estimate
-from assay.records.evidence import Look
 from assay.records.record import Record
 from assay.records.statement import Statement
+
+
+class Look(Record):
+    """A look at a comparison."""
+
+    name: str
+    """E.g. `G1`."""
+    num_seeds: PositiveInt
+    """Pairs."""
+    is_gate: bool
+    """Declared before the first run."""
+    level: float
+    """One-sided confidence required."""
+    spent: NonNegativeFloat
+    """Type I error."""
+    spent_so_far: NonNegativeFloat
+
 
 GateVerdict = Literal["pass", "fail", "undecided"]
 """`pass`: the condition is met by the evidence; `fail`: it is not met; `undecided`: more evidence could
@@ -136,7 +152,7 @@ class Decision(Record):
     recommendation: Recommendation
     decided_by: str
     """Gate and clause."""
-    can_answer: bool = True
+    can_decide: bool = True
     """False if no look of this design would decide."""
     is_final: bool
     """No look remains."""
@@ -159,7 +175,7 @@ class Decision(Record):
     effects: tuple[BenchmarkEffect, ...]
     secondary: tuple[BenchmarkEffect, ...] = ()
     """Informative only."""
-    wrong_answers: str | None = None
+    accuracy_benchmark: str | None = None
     """The benchmark, of the two above, whose score is the share of right answers; on all rows if one is."""
     meaning: tuple[Statement, ...] = ()
     """The effect in other terms."""

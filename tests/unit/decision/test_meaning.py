@@ -10,7 +10,7 @@ from assay.decision.decide import decide
 from assay.decision.facts import BenchmarkFacts, Facts
 from assay.records.campaign import Campaign
 from assay.records.decision import Decision
-from assay.reporting.views.statements import decision_text, dissent_texts, wrong_answers_text
+from assay.reporting.views.statements import decision_text, dissent_texts, error_count_text
 
 LIKELIHOOD = {
     "benchmarks": [
@@ -78,7 +78,7 @@ def test_nats_are_told_as_wrong_answers_and_as_probability(decided):
     assert decision_text(decision).startswith(
         "Scale treated: wrong answers fall from 300 to 280 of 1,000 held-out rows ["
     )
-    (effect,) = (item for item in decision.secondary if item.benchmark == decision.wrong_answers)
+    (effect,) = (item for item in decision.secondary if item.benchmark == decision.accuracy_benchmark)
     assert effect.effect.low < 0.02 < effect.effect.high and effect.num_differing
     factor, *_ = decision.meaning
     assert factor.values == {"factor": pytest.approx(math.exp(decision.effect.value)), "per": "row"}
@@ -89,7 +89,7 @@ def test_answers_that_are_the_same_row_by_row_do_not_change_and_say_what_could_b
     decision = decided(0.02, 0.0)
     high = 1000 * decision.secondary[1].effect.high
     missed = f"(a change of up to {high:.0f} could be missed)"
-    assert wrong_answers_text(decision) == (f"Wrong answers stay at 300 of 1,000 held-out rows, the same ones {missed}")
+    assert error_count_text(decision) == (f"Wrong answers stay at 300 of 1,000 held-out rows, the same ones {missed}")
 
 
 def test_a_gain_in_likelihood_alone_is_told_from_one_in_ranking(decided):

@@ -211,7 +211,7 @@ def list_(as_json: bool) -> None:
     --rebuild' restores it from the folders.
     """
     from assay.reporting.terminal.campaign_list import print_campaigns
-    from assay.reporting.views.campaign_list import campaign_lines
+    from assay.reporting.views.evidence import campaign_lines
     from assay.reporting.views.view import json_list
 
     home = current_home()

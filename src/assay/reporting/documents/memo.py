@@ -25,7 +25,7 @@ from assay.reporting.document import (
     Code,
     Document,
     Fact,
-    Facts,
+    FactList,
     Figure,
     Fold,
     Listing,
@@ -42,6 +42,7 @@ from assay.reporting.document import (
 )
 from assay.reporting.views.statements import (
     PER_ROWS,
+    accuracy_effect,
     because_text,
     bound_text,
     chance_text,
@@ -51,6 +52,7 @@ from assay.reporting.views.statements import (
     device_time_text,
     dissent_texts,
     effect_text,
+    error_count_text,
     fewer_text,
     fragility_text,
     gate_reason_text,
@@ -62,8 +64,6 @@ from assay.reporting.views.statements import (
     seen_text,
     statement_texts,
     would_change_texts,
-    wrong_answers_of,
-    wrong_answers_text,
 )
 
 TONES: dict[Recommendation, Tone] = {"scale": "good", "narrow": "open", "stop": "ended"}
@@ -114,7 +114,9 @@ def memo_document(memo: Memo) -> Document:
 def memo_summary(memo: Memo) -> Document:
     """Return the first page: verdict, effect, cost, and for each candidate its risk, next step and owner."""
     undecided = [
-        Facts([Fact("next step", memo.stopped_by or "its looks are pending")], title=f"Candidate {name}: not decided")
+        FactList(
+            [Fact("next step", memo.stopped_by or "its looks are pending")], title=f"Candidate {name}: not decided"
+        )
         for name in memo.undecided
     ]
     blocks = [*(_summary_facts(memo, decision) for decision in memo.decisions), *undecided]
@@ -163,12 +165,12 @@ def _verb(decision: Decision) -> str:
 def _headline(decision: Decision, *, is_alone: bool) -> str:
     """Return the effect and the reason in one sentence: what the first reader needs."""
     clause = deciding_clause(decision)
-    effect = wrong_answers_text(decision, is_short=True) or f"The effect is {_gain(decision)}"
+    effect = error_count_text(decision, is_short=True) or f"The effect is {_gain(decision)}"
     if clause is None:
         worth = next(item for item in decision.gates[0].clauses if item.type == "worth")
         least = bound_text(decision.least_effect, decision.unit)
         reason = f"{effect}; a gain of {least} or more is {chance_text(worth.value or 0.0)} sure."
-    elif not decision.can_answer:
+    elif not decision.can_decide:
         reason = f"{effect}; this design cannot tell whether that is worth having."
     else:
         reason = f"{effect}. {reason_text(clause)}"
@@ -211,7 +213,7 @@ def memo_tiles(memo: Memo) -> list[Fact]:
 
 
 def _effect_tile(decision: Decision) -> Fact:
-    found = wrong_answers_of(decision)
+    found = accuracy_effect(decision)
     if found is None:
         value, _, unit = effect_text(decision.effect.value, decision.unit).partition(" ")
         words = interval_words(decision.effect, decision.unit)
@@ -242,9 +244,9 @@ def _plain_time(seconds: float) -> str:
     return device_time_text(seconds).removesuffix(" of device time")
 
 
-def _summary_facts(memo: Memo, decision: Decision) -> Facts:
+def _summary_facts(memo: Memo, decision: Decision) -> FactList:
     gain = _gain(decision)
-    wrong = wrong_answers_text(decision)
+    wrong = error_count_text(decision)
     path = decision_path(decision)
     items = [
         Fact("change", _change_text(decision), f"tried because {decision.because}" if decision.because else ""),
@@ -256,7 +258,7 @@ def _summary_facts(memo: Memo, decision: Decision) -> Facts:
         Fact("owner", decision.owner or "no owner is named"),
         Fact("decision", _record(memo, path, look_words(decision), TONES[decision.recommendation]), path),
     ]
-    return Facts(items, title=f"Candidate {decision.candidate}: {_verb(decision)}")
+    return FactList(items, title=f"Candidate {decision.candidate}: {_verb(decision)}")
 
 
 def _change_text(decision: Decision) -> str:
@@ -586,7 +588,7 @@ def _sources(memo: Memo) -> Iterator[Section]:
         if decision.recommendation == "scale":
             known_good = known_good_of(decision)
             facts.append(Fact("", _record(memo, known_good, known_good), "the new known-good recipe"))
-    yield Section("Where it comes from", [Facts(facts)], pages_only=True)
+    yield Section("Where it comes from", [FactList(facts)], pages_only=True)
     if memo.records:
         folds = [Fold(path, [Code(text, anchor=anchor_of(path))]) for path, text in memo.records.items()]
         yield Section("The records", folds, pages_only=True)

@@ -24,7 +24,7 @@ from assay.reporting.document import (
 from assay.reporting.documents.run import last_sign, learning_blocks, progress_facts
 from assay.reporting.documents.run_verdict import run_verdict
 from assay.reporting.values import device_hours_text
-from assay.reporting.views.campaign_list import CampaignLine
+from assay.reporting.views.evidence import CampaignLine
 from assay.reporting.views.run import RunView
 from assay.reporting.views.run_page import RunPage
 from assay.reporting.views.statements import device_time_text, interval_words

@@ -8,7 +8,7 @@ from assay.base.units import duration_text
 from assay.records.evaluation import Estimate
 from assay.reporting.terminal.terminal import RECOMMENDATION_STYLES, name, number, print_list
 from assay.reporting.values import minute_text
-from assay.reporting.views.campaign_list import CampaignLine
+from assay.reporting.views.evidence import CampaignLine
 from assay.reporting.views.statements import interval_words
 
 

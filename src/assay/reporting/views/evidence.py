@@ -1,11 +1,13 @@
-"""The power of a comparison before it runs, and how well small scales predict large ones."""
+"""The campaigns on record, the power of a comparison before it runs, and how well small scales predict large ones."""
 
 import math
 from collections.abc import Sequence
 from typing import Annotated
 
+from assay.records.campaign import Campaign
+from assay.records.decision import Decision, Recommendation
 from assay.records.evaluation import Estimate
-from assay.reporting.views.view import AsWritten, View
+from assay.reporting.views.view import AsWritten, UtcTime, View
 from assay.statistics.power import (
     components_from_discordance,
     detectable_difference,
@@ -14,6 +16,7 @@ from assay.statistics.power import (
     seeds_needed,
 )
 from assay.statistics.proxy import ProxyAdvice
+from assay.store.ledger.ledger import Ledger
 
 SEEDS_SHOWN = (2, 3, 5, 8, 12)
 
@@ -94,3 +97,51 @@ def proxy_view(advice: ProxyAdvice, left_out: Sequence[str]) -> ProxyView:
         left_out=tuple(left_out),
         scales=tuple(map(ProxyScaleView.of, advice.scales)),
     )
+
+
+class CampaignLine(View):
+    """A candidate's latest decision."""
+
+    campaign: str
+    created: UtcTime
+    candidate: str | None = None
+    """Null before the first look."""
+    recommendation: Recommendation | None = None
+    is_final: bool | None = None
+    """No look remains."""
+    seeds: int | None = None
+    """Pairs."""
+    effect: float | None = None
+    """Candidate minus baseline."""
+    low: float | None = None
+    high: float | None = None
+    confidence: float | None = None
+    unit: str | None = None
+    device_hours: float | None = None
+    """Candidate and baseline."""
+    campaign_device_hours: float = 0.0
+
+
+def campaign_lines(ledger: Ledger) -> list[CampaignLine]:
+    """Return the rows of all campaigns, newest campaign first."""
+    return [line for campaign in ledger.campaigns() for line in lines_of(campaign, ledger.decisions(campaign.name))]
+
+
+def lines_of(campaign: Campaign, decisions: Sequence[Decision]) -> list[CampaignLine]:
+    """Return the latest decision of each candidate."""
+    newest = {decision.candidate: decision for decision in decisions}
+    runs = {run.run_id: run.device_s for item in newest.values() for run in item.runs}
+    return [
+        CampaignLine.of(
+            item,
+            created=campaign.created_s,
+            seeds=item.look.num_seeds,
+            effect=item.effect.value,
+            low=item.effect.low,
+            high=item.effect.high,
+            confidence=item.effect.confidence,
+            device_hours=item.spent_s / 3600.0,
+            campaign_device_hours=sum(runs.values()) / 3600.0,
+        )
+        for item in newest.values()
+    ] or [CampaignLine(campaign=campaign.name, created=campaign.created_s)]

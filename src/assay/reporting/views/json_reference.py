@@ -40,12 +40,11 @@ from assay.records.symptoms import Symptoms
 from assay.records.throughput import ThroughputCheck, ThroughputForecast
 from assay.records.triage_overview import TriageOverview
 from assay.reporting.views.benchmark_history import HistoryLine
-from assay.reporting.views.campaign_list import CampaignLine
 from assay.reporting.views.check import CheckView
 from assay.reporting.views.comparison import ComparisonView
 from assay.reporting.views.dataset_order import OrderView
 from assay.reporting.views.dataset_split import SplitView
-from assay.reporting.views.evidence import PowerView, ProxyView
+from assay.reporting.views.evidence import CampaignLine, PowerView, ProxyView
 from assay.reporting.views.forecast import ProgramEstimateView
 from assay.reporting.views.pipeline import PipelineView
 from assay.reporting.views.run import RunView

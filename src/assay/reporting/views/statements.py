@@ -510,7 +510,7 @@ def because_text(decision: Decision) -> str:
     else:
         worth = next((item for item in gate.clauses if item.type == "worth"), None)
         reason = f"{_lower(reason_text(clause)).removesuffix('.')} (clause '{clause.name}'). {gain_text(decision)}."
-        if not decision.can_answer and worth is not None:
+        if not decision.can_decide and worth is not None:
             reason = (
                 f"this design cannot answer. {gain_text(decision)}: worth having with {seen_text(worth)}, and neither "
                 f"shown nor ruled out (clause '{clause.name}')."
@@ -541,7 +541,7 @@ def gain_text(decision: Decision) -> str:
     left_out = " and ".join(map(str, decision.left_out_seeds))
     without = f", without the best and the worst of them (seeds {left_out})" if left_out else ""
     gain += f" over {number_of(decision.look.num_seeds, 'seed')}{without}{_direction_text(decision)}"
-    wrong = wrong_answers_text(decision)
+    wrong = error_count_text(decision)
     return f"{wrong}, an effect of {gain}" if wrong else f"Its effect is {gain}"
 
 
@@ -559,10 +559,10 @@ PER_ROWS = 1000
 """Rows in which wrong answers are counted."""
 
 
-def wrong_answers_text(decision: Decision, *, is_short: bool = False) -> str:
+def error_count_text(decision: Decision, *, is_short: bool = False) -> str:
     """`Wrong answers fall from 344 to 270 of 1,000 held-out rows [95%: 55 to 93 fewer]`; empty if none are counted.
     If short, without what could be missed."""
-    found = wrong_answers_of(decision)
+    found = accuracy_effect(decision)
     if found is None:
         return ""
     before, after = (round(PER_ROWS * (1.0 - score)) for score in (found.baseline_score, found.candidate_score))
@@ -578,10 +578,10 @@ def wrong_answers_text(decision: Decision, *, is_short: bool = False) -> str:
     return f"Wrong answers {change} of {rows}{ends}"
 
 
-def wrong_answers_of(decision: Decision) -> BenchmarkEffect | None:
+def accuracy_effect(decision: Decision) -> BenchmarkEffect | None:
     """Return the effect on the share of right answers, on all rows if it is known; None if none are counted."""
     effects = (*decision.effects, *decision.secondary)
-    return next((effect for effect in effects if effect.benchmark == decision.wrong_answers), None)
+    return next((effect for effect in effects if effect.benchmark == decision.accuracy_benchmark), None)
 
 
 def fewer_text(low: float, high: float) -> str:
@@ -600,7 +600,7 @@ def fragility_text(decision: Decision) -> str:
     parts_by_outcome = []
     for outcome, variations in decision.flips.items():
         seeds = [str(item.values["seed"]) for item in variations if item.code == "without seed"]
-        all_of_them = f"without any one of its {len(seeds)} seeds"
+        all_of_them = f"without any one of its {number_of(len(seeds), 'seed')}"
         parts = [all_of_them if len(seeds) == decision.look.num_seeds else f"without seed {' or '.join(seeds)}"] * bool(
             seeds
         )

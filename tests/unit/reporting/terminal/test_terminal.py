@@ -7,7 +7,7 @@ from assay.reporting.terminal import terminal
 from assay.reporting.terminal.campaign_list import print_campaigns
 from assay.reporting.terminal.drawing import PHASE_STYLES, phase_bar, sparkline
 from assay.reporting.values import device_hours_text, world_sizes_text
-from assay.reporting.views.campaign_list import CampaignLine
+from assay.reporting.views.evidence import CampaignLine
 
 
 @settings(max_examples=100, deadline=None)
