@@ -195,7 +195,7 @@ class ShortRun:
         _, is_known, error = f"\n{output}".partition("\nerror: ")
         if is_known:
             return error.strip()
-        best = read_log(self._output).best
+        _, best = read_log(self._output)
         return best.text if best else "it exited without an error message"
 
 
