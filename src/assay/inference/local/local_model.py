@@ -21,11 +21,12 @@ from assay.data.dataset.formats.boundaries import control_tokens, encode_guarded
 from assay.data.dataset.formats.conversation_parts import GUARD
 from assay.data.dataset.formats.template import ChatTemplate
 from assay.distributed.rank_device import device_of
-from assay.inference.local.generator import DrawObserver, Generator
+from assay.inference.local.generator import Generator
 from assay.inference.local.stop_tokens import CompletionText
-from assay.inference.local.streaming import TokenTexts, mean_state, scored
+from assay.inference.local.streaming import TokenStreamer, TokenTexts, mean_state, scored
 from assay.inference.protocol import (
     Completion,
+    CompletionChunk,
     Engine,
     Message,
     SamplerError,
@@ -117,30 +118,44 @@ class LocalModel(Engine):
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
         return [self.vector(self.tokens_of(text)) for text in texts]
 
-    def complete(
+    def stream(
         self,
         prompts: Sequence[Prompt],
         params: SamplingParams,
-        is_stopping: Callable[[], bool],
-        observer: DrawObserver,
+        send: Callable[[CompletionChunk], None],
+        *,
+        top_logprobs: int | None = None,
+        is_streamed: bool = True,
+        is_stopping: Callable[[], bool] = lambda: False,
     ) -> list[Rollout]:
-        """See `Generator.generate`."""
-        return self._generator.generate(prompts, params, is_stopping, observer)
+        """Return a rollout of each prompt, and send its text as it is sampled (see `TokenStreamer`)."""
+        streamer = TokenStreamer(
+            send,
+            self.tokenizer,
+            ends=self.ends,
+            stop=params.stop,
+            top_logprobs=top_logprobs,
+            texts=self.texts,
+            is_streamed=is_streamed,
+        )
+        return self._generator.generate(prompts, params, is_stopping, streamer)
 
     def generate(
         self,
         prompts: Sequence[Sequence[Message]],
         params: SamplingParams,
-        observer: DrawObserver | None = None,
+        send: Callable[[CompletionChunk], None] | None = None,
     ) -> list[Completion | SamplerError]:
-        """Return a completion of each conversation; samples depend on `params.seed` and the prompt only.
+        """Return a completion of each conversation, and `send` its text as it is sampled.
+
+        Samples depend on `params.seed` and the prompt only.
 
         Raises `ConfigError` if `params.max_tokens` leaves no room for a prompt.
         """
         check_prompt_budget(self.window_tokens, params)
         prompts_or_errors = [self._prompt(messages, params) for messages in prompts]
         whole = [found[0] for found in prompts_or_errors if not isinstance(found, SamplerError)]
-        rollouts = iter(self._generator.generate(whole, params, observer=observer))
+        rollouts = iter(self.stream(whole, params, send) if send else self._generator.generate(whole, params))
         return [
             found if isinstance(found, SamplerError) else self._completion(*found, next(rollouts), params)
             for found in prompts_or_errors

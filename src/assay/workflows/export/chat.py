@@ -41,14 +41,10 @@ class Conversation:
     def reply(self, text: str, on_text: Callable[[str], None] = lambda piece: None) -> Completion:
         """Generate the reply and add it to the conversation; `on_text` gets its pieces while it is sampled.
         Raises `SamplerError`."""
-        from assay.inference.local.streaming import TokenStreamer
-
-        model, stop = self._model, self._sampling.stop
-        streamer = TokenStreamer(
-            lambda piece: on_text(piece.text), model.tokenizer, ends=model.ends, stop=stop, is_streamed=True
-        )
         messages = [*self._messages, Message(role="user", content=text)]
-        (completion,) = model.generate([[*self._system, *messages]], self._sampling, streamer)
+        (completion,) = self._model.generate(
+            [[*self._system, *messages]], self._sampling, lambda piece: on_text(piece.text)
+        )
         if isinstance(completion, SamplerError):
             raise completion
         if self._model.has_template:
