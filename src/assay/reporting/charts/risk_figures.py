@@ -31,10 +31,10 @@ def probability_figure(
     limit: float,
     limit_text: str,
     x_label: str,
-    promised: float,
+    target: float,
     value_text: Callable[[float], str] = lambda value: f"{value:,.0f}",
 ) -> Figure:
-    """Plot the cumulative distribution of each quantity, with the limit and the promised probability."""
+    """Plot the cumulative distribution of each quantity, with the limit and the target."""
     shares = (0.1, 0.25, 0.5, 0.75, 0.9)
     rows = [
         (
@@ -45,7 +45,7 @@ def probability_figure(
         for distribution in distributions
     ]
     return figure(
-        lambda width: _probability_plot(distributions, width, limit, x_label, title, promised),
+        lambda width: _probability_plot(distributions, width, limit, x_label, title, target),
         title=title,
         caption=caption,
         legend=legend_of(distribution.name for distribution in distributions),
@@ -55,7 +55,7 @@ def probability_figure(
 
 
 def _probability_plot(
-    distributions: Sequence[Distribution], width: int, limit: float, x_label: str, label: str, promised: float
+    distributions: Sequence[Distribution], width: int, limit: float, x_label: str, label: str, target: float
 ) -> str:
     grid = np.linspace(0.002, 0.998, 160)
     lines = [np.quantile(distribution.values, grid) for distribution in distributions]
@@ -68,7 +68,7 @@ def _probability_plot(
         Axis("share of simulations", (0.0, 1.0), percent_number),
     )
     drawn = [area.line(line, grid, f"line s{index}") for index, line in enumerate(lines, 1)]
-    target_line = area.hline(promised, "guide", title(f"promised: {percent_text(promised)}"))
+    target_line = area.hline(target, "guide", title(f"target: {percent_text(target)}"))
     return area.svg_root(area.vline(limit, "limit"), target_line, *drawn, label=label)
 
 
@@ -161,7 +161,7 @@ def budget_figure(budget_series: BudgetSeries, *, caption: str) -> Figure:
         lambda width: _budget_plot(budget_series, width=width),
         title="Burn-down",
         caption=caption,
-        legend=[("s1", "left, as it is"), ("s2", "left, as planned"), ("s3", "forecast, 80% of simulations")],
+        legend=[("s1", "left until today"), ("s2", "left as planned"), ("s3", "forecast, 80% of simulations")],
         table=Table(
             ("", "planned", "actual", "forecast: median [P10, P90]"),
             [row(day) for day in sorted({*range(0, len(budget_series.planned), 7), today})],

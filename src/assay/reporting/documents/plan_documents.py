@@ -200,7 +200,7 @@ def date_figure(report: OfferReport) -> Figure:
         limit_text=program.calendar.day_text(last_h),
         x_label="day of the decision",
         value_text=lambda days: program.calendar.day_text(24 * days),
-        promised=offer.target_on_time,
+        target=offer.target_on_time,
     )
 
 
@@ -215,7 +215,7 @@ def cost_figure(report: OfferReport) -> Figure:
         limit=budget,
         limit_text=f"{budget:,.0f}",
         x_label="device-hours",
-        promised=1.0 - offer.target_over_budget,
+        target=1.0 - offer.target_over_budget,
     )
 
 
