@@ -42,7 +42,7 @@ def guard_of(
     if not cause.is_confirmed:
         raise ConfigError(
             f"--cause {number}: {_text(cause.factors)} is suspected only (p = {cause.p_value:.2g}); a guard "
-            f"stands on what is confirmed. To find out: {cause.next}"
+            "stands on what is confirmed. 'assay triage failures' states the experiment that would confirm it."
         )
     unknown = [factor for factor in cause.factors if factor not in RUN_FACTORS and not factor.startswith(RECIPE)]
     if unknown:
