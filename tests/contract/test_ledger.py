@@ -12,9 +12,8 @@ from assay.records.benchmark import BenchmarkResult, DetectableEffect
 from assay.records.campaign import Campaign
 from assay.records.commit import AttemptBegan, Commit, CommitQuarantined, LogEntry, RunFinished
 from assay.records.cursor import Cursor
-from assay.records.decision import Decision
+from assay.records.decision import Decision, Look
 from assay.records.evaluation import AucComparison, ClassifierEvaluation, ClassifierMetrics, Estimate
-from assay.records.evidence import Look
 from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.store.ledger import database, tables
 from assay.store.ledger.ledger import Ledger, open_ledger, upsert

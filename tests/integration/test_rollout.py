@@ -9,7 +9,7 @@ import pytest
 
 from assay.cli.main import main
 from assay.elastic.supervisor import RestartPolicy
-from assay.records.rollout import RolloutReport
+from assay.records.replay import RolloutReport
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store

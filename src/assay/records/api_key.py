@@ -3,7 +3,8 @@
 from typing import Literal
 
 from assay.base.names import Name
-from assay.records.record import Record, classes_by_type
+from assay.records.log_entry import classes_by_type
+from assay.records.record import Record
 
 KeyScope = Literal["read", "write", "admin"]
 """`admin`: it opens what is said of projects and keys, and nothing of what is in a project."""

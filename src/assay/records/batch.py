@@ -8,9 +8,8 @@ from typing import Any, Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from assay.records.charge import Charged
-from assay.records.claimed import Claimed
-from assay.records.record import Record, classes_by_type
+from assay.records.log_entry import Charged, Claimed, classes_by_type
+from assay.records.record import Record
 
 BatchOutcome = Literal["completed", "expired", "cancelled"]
 
@@ -137,7 +136,7 @@ class BatchEnded(Record):
     """None if no request failed."""
 
 
-class BatchClaimed(Claimed, Record):
+class BatchClaimed(Claimed):
     """A retry of the creating request returned this batch."""
 
 

@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from assay.records.claimed import Claimed
-from assay.records.record import Record, classes_by_type
+from assay.records.log_entry import Claimed, classes_by_type
+from assay.records.record import Record
 
 
 class UploadCreated(Record):
@@ -58,7 +58,7 @@ class UploadCancelled(Record):
     at_s: float
 
 
-class UploadClaimed(Claimed, Record):
+class UploadClaimed(Claimed):
     """A retry of the creating request returned this one."""
 
 

@@ -13,7 +13,8 @@ from typing import ClassVar, Literal
 from pydantic import NonNegativeInt, PositiveInt
 
 from assay.records.cursor import Cursor
-from assay.records.record import Record, classes_by_type
+from assay.records.log_entry import classes_by_type
+from assay.records.record import Record
 from assay.records.rollout_log import PromptCounts
 
 

@@ -10,9 +10,8 @@ from typing import Any, Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from assay.records.charge import Charged
-from assay.records.claimed import Claimed
-from assay.records.record import Record, classes_by_type
+from assay.records.log_entry import Charged, Claimed, classes_by_type
+from assay.records.record import Record
 
 
 class EvalCreated(Record):
@@ -51,7 +50,7 @@ class EvalDeleted(Record):
     at_s: float
 
 
-class EvalClaimed(Claimed, Record):
+class EvalClaimed(Claimed):
     """A retry of the creating request returned this one."""
 
 
@@ -170,7 +169,7 @@ class EvalRunDeleted(Record):
     at_s: float
 
 
-class EvalRunClaimed(Claimed, Record):
+class EvalRunClaimed(Claimed):
     """A retry of the creating request returned this one."""
 
 

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from assay.records.claimed import Claimed
-from assay.records.record import Record, classes_by_type
+from assay.records.log_entry import Claimed, classes_by_type
+from assay.records.record import Record
 
 WaitCode = Literal["no_worker", "files", "starting", "turn", "slots_taken", "project_limit", "scheduler"]
 """The one thing that a job waits for: a worker; its files' validation; its launch, which is at hand; others of
@@ -225,7 +225,7 @@ class JobSucceeded(Record):
     """The same evaluation by the API's metric names."""
 
 
-class JobClaimed(Claimed, Record):
+class JobClaimed(Claimed):
     """A retry of the creating request returned this one."""
 
 

@@ -6,7 +6,8 @@ from typing import Literal
 from pydantic import PositiveFloat
 
 from assay.base.names import Name
-from assay.records.record import Record, classes_by_type
+from assay.records.log_entry import classes_by_type
+from assay.records.record import Record
 
 
 class ProjectCreated(Record):

@@ -7,7 +7,7 @@ holds one record of every kind.
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar, get_args
+from typing import Any, ClassVar, Self, TypeVar
 
 from pydantic import ConfigDict, ValidationError
 
@@ -93,11 +93,6 @@ def record_of_kind(classes: Iterable[type[RecordT]], text: str | bytes, *, sourc
     if kind not in kinds:
         raise DataError(f"{source}: a record of kind '{kind}', expected {' or '.join(sorted(kinds))}.")
     return kinds[kind].from_tree(tree, source=source)
-
-
-def classes_by_type(entry: object) -> dict[str, type[Any]]:
-    """Return the classes of a union of log entries by their `type`, which a log stores to tell them apart."""
-    return {entry_class.model_fields["type"].default: entry_class for entry_class in get_args(entry)}
 
 
 def _tree(text: str | bytes, source: str | Path) -> Any:

@@ -2,7 +2,8 @@
 
 from typing import Literal
 
-from assay.records.record import Record, classes_by_type
+from assay.records.log_entry import classes_by_type
+from assay.records.record import Record
 
 
 class CheckpointRetained(Record):

@@ -104,3 +104,26 @@ class JudgeScoreGroup(Record):
     grader: str
     grader_sha256: str
     scores: tuple[JudgeScore, ...]
+
+
+class GeneratedCompletion(Record):
+    """One completion, as tokens."""
+
+    tokens: tuple[NonNegativeInt, ...]
+    """Including the end token."""
+    logprobs: tuple[float, ...]
+    """Sampler logprobs in nats: float32 values, written exactly."""
+    reason: Literal["stop", "length"]
+
+
+class GeneratedGroup(Record):
+    """All completions of one prompt."""
+
+    step: PositiveInt
+    """Optimizer step that trains on them."""
+    row_id: NonNegativeInt
+    attempt: NonNegativeInt
+    """Attempt that requested it."""
+    policy: str
+    """Digest of the sampling weights."""
+    completions: tuple[GeneratedCompletion, ...]

@@ -129,3 +129,20 @@ class PhaseSeconds(Record):
     rank: NonNegativeInt
     held_s: NonNegativeFloat
     seconds: dict[Phase, NonNegativeFloat]
+
+
+class Note(Record):
+    """A note on a run."""
+
+    at_s: float
+    by: str
+    text: str
+
+
+class RunNotes(Record):
+    """Tags and notes of a run."""
+
+    run_id: str
+    tags: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
+    """Oldest first."""

@@ -3,8 +3,8 @@
 from typing import Literal
 
 from assay.base.names import Name
-from assay.records.claimed import Claimed
-from assay.records.record import Record, classes_by_type
+from assay.records.log_entry import Claimed, classes_by_type
+from assay.records.record import Record
 
 
 class ServiceAccountCreated(Record):
@@ -25,7 +25,7 @@ class ServiceAccountCreated(Record):
     """Digest of the request, to recognize a retry."""
 
 
-class ServiceAccountClaimed(Claimed, Record):
+class ServiceAccountClaimed(Claimed):
     """A repeat of the request that created it was answered with it, and with a new key."""
 
 

@@ -5,8 +5,8 @@ from typing import Literal
 
 from pydantic import NonNegativeInt
 
-from assay.records.claimed import Claimed
-from assay.records.record import Record, classes_by_type
+from assay.records.log_entry import Claimed, classes_by_type
+from assay.records.record import Record
 
 
 class FileCreated(Record):
@@ -37,7 +37,7 @@ class FileRemoved(Record):
     at_s: float
 
 
-class FileClaimed(Claimed, Record):
+class FileClaimed(Claimed):
     """A retry of the creating request returned this one."""
 
 

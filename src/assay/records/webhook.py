@@ -6,8 +6,8 @@ The secret signs messages, so it is stored in plain text: anyone who can read th
 from typing import Literal
 
 from assay.base.names import Name
-from assay.records.claimed import Claimed
-from assay.records.record import Record, classes_by_type
+from assay.records.log_entry import Claimed, classes_by_type
+from assay.records.record import Record
 
 
 class WebhookCreated(Record):
@@ -48,7 +48,7 @@ class WebhookSecretRotated(Record):
     at_s: float
 
 
-class WebhookClaimed(Claimed, Record):
+class WebhookClaimed(Claimed):
     """A retry of the creating request returned this webhook with a new secret."""
 
 

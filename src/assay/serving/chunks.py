@@ -8,7 +8,7 @@ If two workers process the same chunk, the first result counts, and so does its 
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from assay.records.charge import Charged
+from assay.records.log_entry import Charged
 from assay.serving.idempotency_keys import IdempotentRepository
 from assay.serving.repository import CreatedT, ResourceState
 from assay.store.logs.entry import EntryT

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, cast
 
 from assay.base.clock import Clock
 from assay.base.digest import sha256_of_json
-from assay.records.charge import Claimed
+from assay.records.log_entry import Claimed
 from assay.serving.api_error import ApiError
 from assay.serving.repository import ResourceRepository, StateT
 from assay.store.logs.entry import EntryT

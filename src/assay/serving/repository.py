@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, Self, TypeVar
 
 from assay.base.clock import Clock
-from assay.records.charge import Claimed
+from assay.records.log_entry import Claimed
 from assay.serving.api_error import not_found
 from assay.serving.ids import MOMENTS, IdKind, before_moment, id_of_index_key, index_folder, index_key, is_id, moment_of
 from assay.store.logs.entry import EntryT

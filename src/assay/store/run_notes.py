@@ -6,8 +6,7 @@ from pathlib import Path
 
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
-from assay.records.run import Run
-from assay.records.run_notes import Note, RunNotes
+from assay.records.run import Note, Run, RunNotes
 from assay.store.objects import open_store
 
 NOTES_FILE = "notes.json"

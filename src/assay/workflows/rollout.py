@@ -15,8 +15,7 @@ from assay.data.loader.batch import LaneShare, StepShare
 from assay.data.loader.loader import Loader
 from assay.elastic.capsules import nearest_commit
 from assay.records.commit import Commit
-from assay.records.replay import Compared
-from assay.records.rollout import RolloutReport
+from assay.records.replay import Compared, RolloutReport
 from assay.records.rollout_log import RolloutRecord
 from assay.records.run import Run
 from assay.store.commit_log import CommitLog

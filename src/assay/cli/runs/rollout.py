@@ -9,7 +9,7 @@ import click
 from assay.cli.parameters import RUN, current_home, json_option
 
 if TYPE_CHECKING:
-    from assay.records.rollout import RolloutReport
+    from assay.records.replay import RolloutReport
 
 
 @click.command()

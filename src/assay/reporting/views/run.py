@@ -15,8 +15,7 @@ from assay.records.incident import IncidentKind
 from assay.records.launch import Launch
 from assay.records.phase import Phase
 from assay.records.rollout_log import PromptCounts
-from assay.records.run import Attempt, ForkedFrom, PhaseSeconds
-from assay.records.run_notes import Note
+from assay.records.run import Attempt, ForkedFrom, Note, PhaseSeconds
 from assay.records.suspect import Suspect
 from assay.reporting.views.run_list import RunHead, failure_kind
 from assay.reporting.views.samples import SampleView

@@ -24,7 +24,7 @@ from scipy.special import ndtr, ndtri, stdtr
 from assay.base.config import FrozenConfig
 from assay.base.errors import ConfigError
 from assay.base.shapes import Float64
-from assay.records.evidence import Look
+from assay.records.decision import Look
 
 _PATHS = 200_000
 

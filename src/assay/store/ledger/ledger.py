@@ -28,8 +28,7 @@ from assay.records.failure import Failure
 from assay.records.incident import Incident
 from assay.records.launch import Launch
 from assay.records.record import Record, record_of_kind
-from assay.records.run import Attempt, PhaseSeconds, Run
-from assay.records.run_notes import RunNotes
+from assay.records.run import Attempt, PhaseSeconds, Run, RunNotes
 from assay.records.suspect import Suspect
 from assay.store.known_runs import match_run_id
 from assay.store.ledger import tables

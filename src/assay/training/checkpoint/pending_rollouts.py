@@ -11,7 +11,7 @@ They are read if a step is run again, and by ranks that check another rank's lan
 from collections.abc import Collection
 
 from assay.base.errors import DataError
-from assay.records.generated_group import GeneratedGroup
+from assay.records.rollout_log import GeneratedGroup
 from assay.store.commit_log import GENERATED_PREFIX
 from assay.store.objects import ObjectStore
 

@@ -12,8 +12,7 @@ from assay.base.errors import ConfigError, DamagedDataError, DataError
 from assay.base.units import number_of
 from assay.decision.candidate import STAGE, known_good_after
 from assay.decision.decide import decide
-from assay.records.decision import Clause, Decision
-from assay.records.evidence import Look
+from assay.records.decision import Clause, Decision, Look
 from assay.statistics.campaign.looks import take_look
 from assay.store.ledger.ledger import Ledger
 from assay.workflows.campaign.evidence import ScoredRun, Scoring, gather, score_finished_runs

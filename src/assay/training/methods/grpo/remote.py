@@ -29,7 +29,7 @@ from assay.models.config import checkpoint_path
 from assay.models.exporting import ExportOptions, save_model
 from assay.models.lora import base_sha256, merge_adapters
 from assay.models.token_scores import CausalNetwork
-from assay.records.generated_group import GeneratedCompletion, GeneratedGroup
+from assay.records.rollout_log import GeneratedCompletion, GeneratedGroup
 from assay.training.checkpoint.pending_rollouts import delete_groups, load_groups, save_group
 from assay.training.checkpoint.reward_cache import RewardCache
 from assay.training.checkpoint.saver import weights_digest
