@@ -79,7 +79,7 @@ READS_ENVIRONMENT = {
     "elastic/environment.py": "the scheduler's job and the container's image",
     "workflows/triage.py": "what a process is started with",
     "workflows/run.py": "the compiler of torch.compile",
-    "trackers/mlflow.py": "what MLflow needs to take a folder",
+    "trackers/sink.py": "what MLflow needs to take a folder",
 }
 """Module -> what of the environment is its business."""
 STARTS_A_PROCESS = {

@@ -10,7 +10,8 @@ points that were sent after the cursor was last saved are sent again.
 import fcntl
 import json
 import socket
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,17 +21,16 @@ from urllib.request import url2pathname
 from assay.base.clock import Clock
 from assay.base.digest import sha256_of_json
 from assay.base.errors import AssayError, ConfigError
+from assay.elastic.detached import start_detached
 from assay.launchers.launches import last_launch, state_of
-from assay.records.run import Run
+from assay.records.run import Attempt, Run
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
+from assay.store.home import Home
 from assay.store.metrics.segment import Position, attempt_and_rank, read_segment, segment_paths
 from assay.store.objects import ObjectStore, open_store
 from assay.trackers.gpus import gpu_points
-from assay.trackers.mlflow import MlflowSink
-from assay.trackers.sink import Point, Sink, SinkKind, is_address
-from assay.trackers.tensorboard import TensorBoardSink
-from assay.trackers.wandb import WandbSink
+from assay.trackers.sink import MlflowSink, Point, Sink, SinkKind, TensorBoardSink, WandbSink, is_address
 
 POLL_S = 2.0
 GPU_POLL_S = 10.0
@@ -174,3 +174,28 @@ def _has_ended(run: Run) -> bool:
         attempts = saved_attempts(Path(run.run_dir))
         return bool(attempts) and attempts[-1].outcome in ("preempted", "failed", "succeeded")
     return state == "ended"
+
+
+LOG_FILE = "sinks.log"
+
+
+class BackgroundSinks:
+    """A `RunObserver` that starts the sinks once, with the first attempt."""
+
+    def __init__(self, home: Home, run: Run) -> None:
+        self._home = home
+        self._run = run
+        self._waiting = list(home.settings().sinks)
+
+    def attempt_began(self, attempt: Attempt, pids: Sequence[int]) -> None:  # noqa: ARG002
+        """Start the sinks. They outlive this process briefly to send the last metrics."""
+        while self._waiting:
+            name = self._waiting.pop()
+            command = [sys.executable, "-m", "assay", "runs", "sink", self._run.run_id, name]
+            start_detached(command, self._home.environment(), log=Path(self._run.run_dir) / LOG_FILE)
+
+    def tick(self, attempt: Attempt) -> None:
+        """Do nothing: sinks run on their own."""
+
+    def attempt_ended(self, attempt: Attempt) -> None:
+        """Do nothing: another attempt may begin."""

@@ -24,7 +24,7 @@ from assay.store.objects import open_store
 from assay.store.retry_policy import RetryPolicy
 from assay.store.run_location import reject_copy, reject_links
 from assay.store.run_results import save_audit
-from assay.trackers.background import BackgroundSinks
+from assay.trackers.follow import BackgroundSinks
 from assay.training.audit import audit_run
 from assay.training.model_folders import check_unchanged
 from assay.training.recipe import recipe_of

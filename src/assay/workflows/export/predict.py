@@ -19,24 +19,83 @@ from assay.base.config import stored
 from assay.base.errors import ConfigError, DataError
 from assay.data.dataset.columns import LABEL, TOKENS
 from assay.data.dataset.dataset import Dataset
-from assay.data.dataset.formats.boundaries import encode_as_text
+from assay.data.dataset.formats.boundaries import control_tokens, encode_as_text, pattern_of
+from assay.data.dataset.formats.encode import Encoder, UsableRow
+from assay.data.dataset.formats.rows import FIELDS, RenderedRow, RowReader, nested
+from assay.data.dataset.formats.template import ChatTemplate, tokenizer_template
 from assay.data.dataset.raw.find import find_spans
 from assay.data.dataset.raw.propose import TEXT
 from assay.data.dataset.raw.span import Row
-from assay.data.dataset.tokens import TOKENIZER_FILE, load_tokenizer, tokenizer_of
+from assay.data.dataset.tokens import TOKENIZER_FILE, load_tokenizer, special_tokens, tokenizer_of, tokenizer_settings
 from assay.evals.commit_model import load_committed
 from assay.evals.row_predictor import RowPredictor
 from assay.models.causal import longest_sequence
 from assay.models.reward_network import RewardNetwork
 from assay.records.commit import Commit
+from assay.records.dataset import Format
 from assay.records.exported_model import EXPORT_FILE, ExportedModel
 from assay.records.run import Run
 from assay.store.objects import open_store
 from assay.training.methods.registry import loadable_method
 from assay.training.recipe import Recipe, recipe_of
 from assay.workflows.export.export import NAME_IT
-from assay.workflows.export.reward_rows import REWARD_NAMES, RewardRows
-from assay.workflows.export.row_files import of_header, text_of
+from assay.workflows.export.row_files import REWARD_FORMATS, of_header, text_of
+
+REWARD_NAMES = {1: ("reward",), 2: ("chosen_reward", "rejected_reward")}
+"""Names of a row's rewards by the number of its sequences."""
+
+
+class RewardRows(NamedTuple):
+    """Reads rows with the tokenizer and template of a reward model."""
+
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    end: str
+    """Token appended to a text or completion; empty for none."""
+    max_tokens: int
+    """Maximum sequence length of the model."""
+
+    @classmethod
+    def of(cls, tokenizer: Path, max_tokens: int) -> "RewardRows":
+        """Use the template and settings next to the tokenizer."""
+        special = special_tokens(tokenizer_settings(tokenizer))
+        template = tokenizer_template(tokenizer, special)
+        return cls(load_tokenizer(tokenizer), template, special.get("eos_token", ""), max_tokens)
+
+    def sequences(self, row: Row, where: str, text: str) -> list[list[int]]:
+        """Return the tokens of each sequence of a row; empty if it has no text."""
+        present = {name for name, value in row.items() if value is not None}
+        roots = {name.partition(".")[0] for name in present}
+        kinds: list[Format] = [
+            kind for kind in REWARD_FORMATS if any(roots.issuperset(fields) for fields in FIELDS[kind])
+        ]
+        if not kinds and text not in row:
+            raise DataError(
+                f"{of_header(where)}: no column '{text}', and no pair (chosen, rejected), conversation "
+                f"(messages) or completion (prompt, completion); it has {', '.join(row)}. Name "
+                "the text's column: --text NAME."
+            )
+        reader = RowReader(
+            kinds[0] if kinds else "text",
+            text,
+            self.template,
+            self.end,
+            pattern_of(control_tokens(self.tokenizer, self.template)),
+            control_is_text=True,
+        )
+        rendered = reader.read(nested(row), where)
+        return [] if rendered is None else self._tokens(rendered, where)
+
+    def _tokens(self, rendered: RenderedRow, where: str) -> list[list[int]]:
+        encoder = Encoder(self.tokenizer, "chat", "", self.max_tokens, drops_unusable=False, end=self.end)
+        (encodings,) = encoder.encodings([UsableRow(where, {}, rendered)])
+        found = [encoding.ids for encoding in encodings]
+        if (longest := max(map(len, found))) > self.max_tokens:
+            raise DataError(
+                f"{where}: {longest} tokens, and the model's limit is {self.max_tokens}. Shorten or drop the row."
+            )
+        return found
+
 
 ROWS_AT_ONCE = 512
 STAND_IN = [0]

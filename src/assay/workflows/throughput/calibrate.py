@@ -262,7 +262,7 @@ def loader_row_s(recipe: Recipe, dataset: Dataset) -> float:
 
 def _rows_of_groups(view: DatasetView, loader: Loader) -> int:
     """Return the rows of all row groups that the first window of all lanes reads."""
-    segments = {part.segment for part in loader.geometry.slices_of_window(0)}
+    segments = {segment for segment, _ in loader.geometry.slices_of_window(0)}
     groups = {
         span.group
         for segment in segments
