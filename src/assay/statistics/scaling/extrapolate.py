@@ -223,4 +223,5 @@ def _are_inside(
     errors, plain = np.abs(np.log(rest.loss) - claimed.predicted), normal_quantile(confidence)
     widths = back_test.multiplier(confidence) * band_scale(claimed.errors, horizon)
     limits = np.stack([widths, plain * claimed.errors, plain * claimed.bootstrap_errors])
-    return (errors <= limits)[:, supported]
+    is_inside: np.ndarray = (errors <= limits)[:, supported]
+    return is_inside
