@@ -116,8 +116,8 @@ class Table:
 
     def without_empty_columns(self) -> "Table":
         """Return the table without the columns that have no text in any row."""
-        kept = [index for index in range(len(self.header)) if any(text_of(row[index]) for row in self.rows)]
-        return Table([self.header[index] for index in kept], [[row[index] for index in kept] for row in self.rows])
+        filled = [index for index in range(len(self.header)) if any(text_of(row[index]) for row in self.rows)]
+        return Table([self.header[index] for index in filled], [[row[index] for index in filled] for row in self.rows])
 
 
 NO_TABLE = Table((), ())

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby, pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from assay.base.units import number_of
 from assay.records.evaluation import CalibrationBin, Estimate
 from assay.reporting.charts.plots import percent_number, under
 from assay.reporting.charts.svg import Axis, PlotArea, Scale, domain, dot, plot_area, svg_root, tag, text, ticks
-from assay.statistics.classifier.curves import RocCurve, ScoreHistogram
+
+if TYPE_CHECKING:  # they bring pyarrow along
+    from assay.statistics.classifier.curves import RocCurve, ScoreHistogram
 
 SQUARE = 320
 ROW_HEIGHT = 24
@@ -68,7 +70,7 @@ def share_text(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".") or "0"
 
 
-def roc_plot(curves: Sequence[RocCurve], *, label: str) -> str:
+def roc_plot(curves: Sequence["RocCurve"], *, label: str) -> str:
     """Plot true positive rate over false positive rate; the dashed line is chance."""
     area = _square("share of negatives flagged", Axis("share of positives found", (0, 1), share_text))
     lines = [area.line(*curve, f"line s{index + 1}{under(index, len(curves))}") for index, curve in enumerate(curves)]
@@ -85,7 +87,7 @@ def calibration_plot(bins: Sequence[Sequence[CalibrationBin]], *, label: str) ->
     return area.svg_root(area.line([0, 1], [0, 1], "guide"), *marks, label=label)
 
 
-def score_plot(histogram: ScoreHistogram, *, label: str) -> str:
+def score_plot(histogram: "ScoreHistogram", *, label: str) -> str:
     """Plot the distribution of predicted probabilities of each class."""
     negative = histogram.negative_rows / max(histogram.negative_rows.sum(), 1)
     positive = histogram.positive_rows / max(histogram.positive_rows.sum(), 1)

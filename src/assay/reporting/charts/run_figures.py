@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from assay.base.clock import utc_text
 from assay.base.units import duration_text, number_of, percent_text, tenths_text
@@ -39,7 +39,9 @@ from assay.reporting.values import device_hours_text, estimate_text
 from assay.reporting.views.run import AttemptView, RunView
 from assay.reporting.views.run_page import RunPage
 from assay.reporting.views.series import GRADER_REWARD, THROUGHPUT, VALIDATION_CURVE, Curves, Series
-from assay.statistics.classifier.curves import RocCurve, ScoreHistogram
+
+if TYPE_CHECKING:  # they bring pyarrow along
+    from assay.statistics.classifier.curves import RocCurve, ScoreHistogram
 
 ENDS = 10
 """Steps at the beginning and at the end whose means are compared."""
@@ -446,7 +448,7 @@ def _phases(run: RunView) -> Figure:
     )
 
 
-def _ranking(roc: RocCurve, auc: Estimate) -> Figure:
+def _ranking(roc: "RocCurve", auc: Estimate) -> Figure:
     return Figure(
         title="Ranking",
         caption=f"The ROC curve. The dashed line is chance. The area below it is {estimate_text(auc)}.",
@@ -484,7 +486,7 @@ def _calibration(evaluation: ClassifierEvaluation) -> Figure:
     )
 
 
-def _scores(histogram: ScoreHistogram) -> Figure:
+def _scores(histogram: "ScoreHistogram") -> Figure:
     counts = zip(histogram.negative_rows.tolist(), histogram.positive_rows.tolist(), strict=True)
     rows = [
         (f"{low:.2f} to {high:.2f}", f"{negative:,}", f"{positive:,}")

@@ -46,7 +46,7 @@ class SampleView(View):
     advantage: float | None
     """Weight in the loss."""
     num_tokens: int
-    """Of the completion."""
+    """Length of the completion."""
     is_cut: bool
     """It reached the length limit."""
     prompt: str | None
