@@ -80,7 +80,7 @@ def figures(window_rows: int, shuffle_radius: int, *, lanes: int, batch: int) ->
         "shuffle_radius_windows": shuffle_radius,
         "variance": round(variance_over_uniform(loader, GROUP_ROWS), 2),
         "kept_kb_per_token_of_a_row": round(config.buffer_bytes_per_token * window_rows / 1000, 1),
-        "first_step_rows": len({part.segment for part in middle}) * window_rows,
+        "first_step_rows": len({segment for segment, _ in middle}) * window_rows,
         "reads": round(reads.total() / NUM_GROUPS, 3),
     }
 

@@ -101,11 +101,8 @@ def between_nodes(rate: str) -> NetworkLink:
             ranks = Ranks.join(rank=rank, world_size=2, rendezvous=meeting, num_threads=1)
             assert ranks.outer is not None
             link_probe.WARMUP_ROUNDS, link_probe.ROUNDS = 1, 5  # four megabytes take seconds
-            spans = [
-                span
-                for span in link_probe.probe_links(ranks.outer, torch.device("cpu"))
-                if span.name.startswith("swapped")
-            ]
+            probed = link_probe.probe_links(ranks.outer, torch.device("cpu"))
+            spans = [span for span in probed if span[0].startswith("swapped")]
             if rank == 0:
                 found.write_text(json.dumps([(int(name.split()[1]), end - begin) for name, begin, end in spans]))
             ranks.leave()

@@ -16,6 +16,7 @@ from transformers.models.llama.modeling_llama import LlamaForCausalLM
 from agreement.tiny_models import save_tiny
 from assay.base.config import read_config_file
 from assay.cli.main import main
+from assay.reporting.views.warnings import warning_text
 from assay.workflows.data_warnings import data_warnings
 from assay.workflows.run import check_recipe
 from one_rank import train_one_rank
@@ -188,7 +189,7 @@ def test_whether_copies_are_left_out_changes_no_word_of_how_even_a_split_is(
             "data.split.validation_fraction": 0.05,
         }
         recipe, dataset = check_recipe(read_config_file(file, [f"{key}={value}" for key, value in split.items()]))
-        by_recipe = [warning.text for warning in data_warnings(recipe, dataset) if warning.rule == "uneven split"]
+        by_recipe = [warning_text(warning) for warning in data_warnings(recipe, dataset) if warning.rule == "uneven split"]
         drop = ["--drop-leaks"] if drop_leaks else []
         by = ["--by", recipe.data.split.column, "--fraction", 0.05, "--seed", seed]
         capfd.readouterr()

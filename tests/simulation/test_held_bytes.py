@@ -66,7 +66,7 @@ def check(store: ObjectStore, texts: dict[str, bytes]) -> None:
 
 
 def check_readable(files: FileRepository, texts: dict[str, bytes]) -> list[FileCreated]:
-    present = [created for file in FILES if (created := files.find(file, "p")) is not None]
+    present = [state.created for file in FILES if (state := files.find(file, "p")) is not None]
     for created in present:
         data = b"".join(files.blocks(created.file_id))
         assert (data, created.sha256) == (texts[created.file_id], hashlib.sha256(data).hexdigest())

@@ -32,7 +32,8 @@ def test_a_change_reaches_the_tests_that_a_chain_of_imports_leads_from(tmp_path,
     world = ImportWorld(seed, modules=12, tests=8, density=density, is_acyclic=bool(seed % 2))
     commit_all(tmp_path, world.files)
     rng = np.random.default_rng(seed)
-    committed, edited, of_tests = *rng.choice(12, size=2, replace=False).tolist(), 12 + seed
+    committed, edited = rng.choice(12, size=2, replace=False).tolist()
+    of_tests = 12 + seed
     write_files(tmp_path, {world.paths[committed]: world.files[world.paths[committed]] + "value = 2\n"})
     git(tmp_path, "add", "-A")
     git(tmp_path, "commit", "-qm", "y")
