@@ -116,9 +116,3 @@ class CompletionsSource(_Part):
 
 
 EvalSource = Annotated[JsonlSource | CompletionsSource, Field(discriminator="type")]
-
-
-class SourceOfRun(_Part):
-    """`data_source` of a run."""
-
-    data_source: EvalSource

@@ -134,15 +134,6 @@ class QueueStatus(NamedTuple):
     estimate: FinishEstimate
 
 
-class JobQueue(NamedTuple):
-    """The queue at one moment."""
-
-    launch_order: tuple[JobState, ...]
-    """Waiting jobs in launch order."""
-    statuses: dict[str, QueueStatus]
-    """By job id, for all jobs that continue without a request."""
-
-
 def queue_of(
     states: Sequence[JobState],
     workers: Sequence[WorkerInfo],
@@ -150,9 +141,11 @@ def queue_of(
     blocked: Mapping[str, str],
     *,
     now_s: float,
-) -> JobQueue:
-    """Return the queue of the open jobs. `launched_s`: project -> its last launch. `blocked`: project -> why
-    none of its jobs is launched."""
+) -> tuple[list[JobState], dict[str, QueueStatus]]:
+    """Return the waiting jobs in launch order, and the status of each job that continues without a request, by id.
+
+    `launched_s`: project -> its last launch. `blocked`: project -> why none of its jobs is launched.
+    """
     at_work = [state for state in states if state.is_at_work]
     waiting = [state for state in states if state.is_waiting]
     order = launch_order([state for state in waiting if state.created.project not in blocked], at_work, launched_s)
@@ -176,7 +169,7 @@ def queue_of(
     for state in states:
         if state.desired_state == "run" and state.validated is None and not state.has_ended:
             found[state.created.job_id] = _unvalidated(len(order), tracks_open=bool(workers))
-    return JobQueue(tuple(order), found)
+    return order, found
 
 
 def _unvalidated(num_waiting: int, *, tracks_open: bool) -> QueueStatus:
@@ -242,4 +235,4 @@ class QueueView:
         launched_s = last_launch_times(jobs.store, {state.created.project for state in states if state.is_waiting})
         workers = WorkerRegistry(jobs.store, self._clock).live()
         blocked = self._limits.blocked(states)
-        return queue_of(states, workers, launched_s, blocked, now_s=self._clock.now_s()).statuses
+        return queue_of(states, workers, launched_s, blocked, now_s=self._clock.now_s())[1]

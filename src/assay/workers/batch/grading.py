@@ -6,6 +6,8 @@ row --messages--> model --text--> sample --criteria--> results      a failure af
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from assay.evals.engine import EvalEngine, completions_of
 from assay.inference.endpoint import HttpEngine
 from assay.inference.protocol import Completion, Engine, Message, ModelSource, SamplerError, SamplingParams
@@ -23,12 +25,13 @@ from assay.scoring.grader_runner import Tools, sample_values
 from assay.scoring.graders import sample_fields
 from assay.scoring.template import UnknownVariableError, render, value_at
 from assay.serving.evals.criteria import EvalCriterion, judges_of, read_criteria
-from assay.serving.evals.data_source import CompletionsSource, EvalSource, ItemMessages, SourceOfRun
+from assay.serving.evals.data_source import CompletionsSource, EvalSource, ItemMessages
 from assay.serving.evals.runs import added_usage
 from assay.serving.graders import error_of
 from assay.workers.batch.models import EngineModels, WorkerEngine
 from assay.workers.batch.rows import EvalRow
 
+_SOURCE: TypeAdapter[EvalSource] = TypeAdapter(EvalSource)
 _ROLES = ("system", "developer", "user", "assistant")
 
 
@@ -130,7 +133,7 @@ class RunGrader:
 
 def source_of(created: EvalRunCreated) -> EvalSource:
     """Parse a run's data source."""
-    return SourceOfRun.model_validate({"data_source": created.data_source}).data_source
+    return _SOURCE.validate_python(created.data_source)
 
 
 def wants_samples(created: EvalRunCreated) -> bool:

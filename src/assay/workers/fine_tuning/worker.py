@@ -127,18 +127,18 @@ class JobHandler:
         waiting = [state for state in states if state.is_waiting]
         if not waiting:
             return
-        queue = queue_of(
+        launch_order, statuses = queue_of(
             states,
             self._registry.live(),
             last_launch_times(self._store, {state.created.project for state in waiting}),
             self._budgets.limits.blocked(states),
             now_s=self._clock.now_s(),
         )
-        for state in queue.launch_order:
+        for state in launch_order:
             if self._num_running() < self._runs_at_once:
                 yield _unit(state)
         # Log why jobs wait, once per reason. This needs no lease, as it has no effect.
-        for job_id, progress in queue.statuses.items():
+        for job_id, progress in statuses.items():
             if progress.code in ("turn", "slots_taken", "project_limit"):
                 waits = JobWaits(at_s=self._clock.now_s(), code=progress.code, message=progress.blocked_by)
                 self._jobs.change(job_id, partial(_if_news, waits))

@@ -3,34 +3,23 @@
 import json
 import secrets
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from assay.inference.protocol import CompletionChunk, TokenLogprob
 
 
-class Heading(NamedTuple):
-    """Common fields of a response and its chunks."""
+def new_heading(kind: str, prefix: str, now_s: float, model: str, digest: str) -> dict[str, Any]:
+    """Return the common fields of a new response of type `kind` and of its chunks.
 
-    completion_id: str
-    created: int
-    model: str
-    fingerprint: str
-    """Derived from the weights: the same seed and fingerprint give the same completion."""
-
-    def shape(self, kind: str) -> dict[str, Any]:
-        """Return the fields for an object of type `kind`."""
-        return {
-            "id": self.completion_id,
-            "object": kind,
-            "created": self.created,
-            "model": self.model,
-            "system_fingerprint": self.fingerprint,
-        }
-
-
-def new_heading(prefix: str, now_s: float, model: str, digest: str) -> Heading:
-    """Return the heading of a new response."""
-    return Heading(f"{prefix}-{secrets.token_hex(12)}", int(now_s), model, f"fp_{digest[:12]}")
+    The fingerprint is derived from the weights: the same seed and fingerprint give the same completion.
+    """
+    return {
+        "id": f"{prefix}-{secrets.token_hex(12)}",
+        "object": kind,
+        "created": int(now_s),
+        "model": model,
+        "system_fingerprint": f"fp_{digest[:12]}",
+    }
 
 
 def usage_object(prompt_tokens: int, num_completion_tokens: int) -> dict[str, int]:

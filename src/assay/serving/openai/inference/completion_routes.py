@@ -62,8 +62,7 @@ async def completion_response(app: AppState, request: Request, body: ChatRequest
 async def _chat_events(app: AppState, request: Request, body: ChatRequest) -> AsyncGenerator[bytes, None]:
     prompt_tokens = num_completion_tokens = 0
     async with engine_for(app, request, body.model) as engine:
-        heading = new_heading("chatcmpl", app.clock.now_s(), body.model, engine.ready.digest)
-        shape = heading.shape("chat.completion.chunk")
+        shape = new_heading("chat.completion.chunk", "chatcmpl", app.clock.now_s(), body.model, engine.ready.digest)
         if body.has_usage:
             shape["usage"] = None
 
@@ -88,8 +87,7 @@ async def _chat_events(app: AppState, request: Request, body: ChatRequest) -> As
 async def _text_events(app: AppState, request: Request, body: CompletionRequest) -> AsyncGenerator[bytes, None]:
     num_completion_tokens = 0
     async with engine_for(app, request, body.model) as engine:
-        heading = new_heading("cmpl", app.clock.now_s(), body.model, engine.ready.digest)
-        shape = heading.shape("text_completion")
+        shape = new_heading("text_completion", "cmpl", app.clock.now_s(), body.model, engine.ready.digest)
         if body.has_usage:
             shape["usage"] = None
         echoes = await echoes_of(engine, body)

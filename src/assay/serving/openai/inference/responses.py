@@ -29,16 +29,16 @@ class Echo(NamedTuple):
 
 async def chat_completion(engine: EngineProcess, request: ChatRequest, *, now_s: float) -> dict[str, Any]:
     """`ChatCompletion`."""
-    heading = new_heading("chatcmpl", now_s, request.model, engine.ready.digest)
+    heading = new_heading("chat.completion", "chatcmpl", now_s, request.model, engine.ready.digest)
     prompt_tokens, pieces = await engine.generate(request.engine_request())
     choices = [chat_choice(pieces[index], has_logprobs=request.logprobs) for index in sorted(pieces)]
     usage = usage_object(sum(prompt_tokens), sum(piece.num_tokens for piece in pieces.values()))
-    return {**heading.shape("chat.completion"), "choices": choices, "usage": usage}
+    return {**heading, "choices": choices, "usage": usage}
 
 
 async def text_completion(engine: EngineProcess, request: CompletionRequest, *, now_s: float) -> dict[str, Any]:
     """`Completion`."""
-    heading = new_heading("cmpl", now_s, request.model, engine.ready.digest)
+    heading = new_heading("text_completion", "cmpl", now_s, request.model, engine.ready.digest)
     echoes = await echoes_of(engine, request)
     prompt_tokens: tuple[int, ...] = ()
     pieces: dict[int, CompletionChunk] = {}
@@ -53,7 +53,7 @@ async def text_completion(engine: EngineProcess, request: CompletionRequest, *, 
         choices.append(text_choice(index, text, tokens, request.logprobs or 0, piece.reason))
     num_prompt_tokens = sum(prompt_tokens or (echo.num_tokens for echo in echoes))
     usage = usage_object(num_prompt_tokens, sum(piece.num_tokens for piece in pieces.values()))
-    return {**heading.shape("text_completion"), "choices": choices, "usage": usage}
+    return {**heading, "choices": choices, "usage": usage}
 
 
 async def embeddings(engine: EngineProcess, request: EmbeddingRequest) -> dict[str, Any]:
