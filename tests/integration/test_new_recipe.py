@@ -189,7 +189,9 @@ def test_whether_copies_are_left_out_changes_no_word_of_how_even_a_split_is(
             "data.split.validation_fraction": 0.05,
         }
         recipe, dataset = check_recipe(read_config_file(file, [f"{key}={value}" for key, value in split.items()]))
-        by_recipe = [warning_text(warning) for warning in data_warnings(recipe, dataset) if warning.rule == "uneven split"]
+        by_recipe = [
+            warning_text(warning) for warning in data_warnings(recipe, dataset) if warning.rule == "uneven split"
+        ]
         drop = ["--drop-leaks"] if drop_leaks else []
         by = ["--by", recipe.data.split.column, "--fraction", 0.05, "--seed", seed]
         capfd.readouterr()
