@@ -11,7 +11,7 @@ import fcntl
 import json
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,18 +30,20 @@ from assay.store.home import Home
 from assay.store.metrics.segment import Position, attempt_and_rank, read_segment, segment_paths
 from assay.store.objects import ObjectStore, open_store
 from assay.trackers.gpus import gpu_points
-from assay.trackers.sink import MlflowSink, Point, Sink, SinkKind, TensorBoardSink, WandbSink, is_address
+from assay.trackers.sink import MlflowSink, Point, Sink, TensorBoardSink, WandbSink, is_address
 
 POLL_S = 2.0
 GPU_POLL_S = 10.0
 _DIGESTS = ("gradient_digest", "spot_check_digest", "spot_check_lane")
 """Metrics for replay only, which make no sense as a plot."""
 
-KINDS = {
-    "tensorboard": SinkKind("FOLDER", TensorBoardSink),
-    "mlflow": SinkKind("SERVER_OR_FOLDER", MlflowSink),
-    "wandb": SinkKind("FOLDER", WandbSink),
+KINDS: dict[str, tuple[str, Callable[[str, Run, dict[str, Any]], Sink]]] = {
+    "tensorboard": ("FOLDER", TensorBoardSink),
+    "mlflow": ("SERVER_OR_FOLDER", MlflowSink),
+    "wandb": ("FOLDER", WandbSink),
 }
+"""The placeholder of the part after the colon, and what opens the sink: given that part, the run, and a dict in which
+it may keep state."""
 
 
 class SinkError(AssayError):
@@ -59,7 +61,7 @@ class SinkName(NamedTuple):
         """Parse a sink name; raises `ConfigError` if it is invalid."""
         kind, colon, where = text.partition(":")
         if kind not in KINDS or not colon or not where:
-            forms = ", ".join(f"{name}:{kind.where}" for name, kind in KINDS.items())
+            forms = ", ".join(f"{name}:{placeholder}" for name, (placeholder, _) in KINDS.items())
             raise ConfigError(f"'{text}' is not a sink. Use one of: {forms}.")
         if where.startswith("file:"):
             where = url2pathname(urlsplit(where).path)
@@ -112,7 +114,8 @@ def _cursor(store: ObjectStore, name: SinkName) -> dict[str, Any]:
 def _follow(run: Run, name: SinkName, clock: Clock, *, until_ended: bool) -> int:
     store, key = open_store(run.run_dir), name.key
     cursor_state = _cursor(store, name)
-    sink = KINDS[name.kind].open(name.where, run, cursor_state["memory"])
+    _, opened = KINDS[name.kind]
+    sink = opened(name.where, run, cursor_state["memory"])
     store.put(key, json.dumps(cursor_state).encode())
     launch, num_points, step, next_gpus_s = last_launch(run), 0, 0, 0.0
     trains_here = launch is not None and launch.host == socket.gethostname()

@@ -4,7 +4,7 @@ A tool's package is imported when its sink is opened.
 """
 
 import os
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
@@ -43,15 +43,6 @@ class Sink(Protocol):
     def close(self, *, failed: bool | None) -> None:
         """Close the sink. `failed`: whether the run failed; None if it still runs."""
         ...
-
-
-class SinkKind(NamedTuple):
-    """A kind of sink."""
-
-    where: str
-    """Placeholder for the part after the colon, as shown in messages."""
-    open: Callable[[str, Run, MutableMapping[str, Any]], Sink]
-    """Opens the sink, given the part after the colon, the run, and a dict that it may use to keep state."""
 
 
 def is_address(where: str) -> bool:
