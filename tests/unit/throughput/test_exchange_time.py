@@ -71,6 +71,12 @@ def test_a_rank_sends_no_faster_to_another_node_than_within_its_own() -> None:
     assert took_s(shares, links(1e8, 0.0, fast)) == pytest.approx(2 * BUFFER / 2 / 1e8)
 
 
+def test_each_round_between_nodes_waits_for_their_latency() -> None:
+    shares = LaneShares(2, 2, nodes=(1, 1))
+    between = NetworkLink(bytes_per_s=1e8, latency_s=0.5)
+    assert took_s(shares, links(1e15, 0.0, between)) == pytest.approx(2 * (0.5 + BUFFER / 2 / 1e8))
+
+
 def test_what_is_added_takes_its_time() -> None:
     shares = LaneShares(2, 2)
     slow = Links(NetworkLink(bytes_per_s=1e18, latency_s=0.0), None, 1e8)
