@@ -256,7 +256,7 @@ def test_a_quick_audit_says_what_a_deeper_one_has_found(finished, capfd: pytest.
             f"PASS of what was checked; FAIL on record  {run.run_id}",
         )
         assert f"the record keeps a more thorough audit, fail up to step {log.commits()[-1].step}" in err
-    assert f"'assay runs audit {run.run_id} --deep' names them" in called("runs", "show", run.run_id)[1]
+    assert f"assay runs audit {run.run_id} --deep" in called("runs", "show", run.run_id)[1]
 
 
 def test_an_audit_needs_neither_data_nor_ledger_nor_a_folder_to_write_to(finished, monkeypatch, capsys) -> None:

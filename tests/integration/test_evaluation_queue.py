@@ -217,7 +217,7 @@ def test_evaluating_a_run_changes_nothing_of_what_its_training_cost(new_tiny_run
 
     with pytest.raises(SystemExit):
         main(["runs", "show", run.run_id])
-    assert "to evaluate commits, apart from training" in capsys.readouterr().out
+    assert "evaluation apart: " in capsys.readouterr().out
 
 
 def recorded(run: Run) -> list[tuple[int, float]]:

@@ -70,7 +70,7 @@ def test_a_fork_learns_what_was_to_come_and_its_audit_says_from_where(parent: Ru
     assert assay("runs", "diff", parent.run_id, "fork") == 0
     assert f"{parent.run_id}@5" in capfd.readouterr().out.partition("environment")[2].partition("data:")[0]
     assert assay("runs", "show", "fork") == 0
-    assert f"{parent.run_id}@5, with trainer.max_steps 10 → 15" in capfd.readouterr().out
+    assert f"{parent.run_id}@5  trainer.max_steps 10 → 15" in capfd.readouterr().out
     assert assay("runs", "replay", "fork", "--step", 5) == 2
     assert f"assay runs replay {parent.run_id} --step 5" in capfd.readouterr().err
     assert assay("runs", "replay", "fork", "--step", 6) == 0

@@ -62,6 +62,7 @@ def run_verdict(run: RunView) -> Verdict:
             "bad",
             run.status_text(),
             f"The run failed: {(reason or 'no reason was recorded').rstrip('.')}.{_state(run)}",
+            marks,
         )
     if audit is not None and audit.verdict == "fail":
         problems = [*audit.problems, *(f"not learned: {row}" for row in audit.missing)]
