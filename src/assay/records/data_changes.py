@@ -78,7 +78,7 @@ class MovedMetric(Versioned):
     run_id: str
     """The run after; its recipe on `dataset` would prove the cause."""
     dataset: str
-    """Of the run before."""
+    """Dataset of the run before."""
     device_hours: float | None
     """To train it."""
 

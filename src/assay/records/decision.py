@@ -195,7 +195,7 @@ class Decision(Record):
     flips: dict[Recommendation, tuple[Statement, ...]] = Field(default_factory=dict)
     """Other recommendations, with the variations that lead to them."""
     num_variations: NonNegativeInt = 0
-    """Of assumptions, seeds and benchmarks."""
+    """Varied assumptions, seeds and benchmarks."""
     turning_point: Statement | None = None
     """The gain at which the recommendation would change."""
     risks: tuple[Statement, ...] = ()

@@ -95,6 +95,19 @@ def record_of_kind(classes: Iterable[type[RecordT]], text: str | bytes, *, sourc
     return kinds[kind].from_tree(tree, source=source)
 
 
+def readable_records(record_class: type[RecordT], paths: Iterable[Path]) -> tuple[list[RecordT], list[str]]:
+    """Return the readable records, and a message for each unreadable file: for records that are informative only."""
+    records, problems = [], []
+    for path in paths:
+        try:
+            records.append(record_class.from_json(path.read_bytes(), source=path))
+        except DataError as error:
+            problems.append(str(error))
+        except OSError as error:
+            problems.append(f"{path}: cannot be read: {error.strerror}.")
+    return records, problems
+
+
 def _tree(text: str | bytes, source: str | Path) -> Any:
     from assay.base.parsing.nesting import parse_json
 

@@ -30,7 +30,7 @@ class Finding(Record):
     phase: Phase | None = None
     """Where the time went."""
     share: NonNegativeFloat = 0.0
-    """Of all device time, in `phase`."""
+    """Share of all device time, in `phase`."""
 
 
 class TriageOverview(Record):

@@ -6,10 +6,10 @@ The supervisor is their only writer. If it died, its successor closes the attemp
 from pathlib import Path
 
 from assay.records.failure import Failure
+from assay.records.record import readable_records
 from assay.records.run import Attempt, Run
 from assay.store.commit_log import CommitLog
 from assay.store.objects import open_store
-from assay.store.readable import readable
 
 
 def attempt_path(run_dir: Path, attempt: int) -> Path:
@@ -38,7 +38,7 @@ def unreadable_attempts(run_dir: Path) -> list[str]:
 
 def _readable_attempts(run_dir: Path) -> tuple[list[Attempt], list[str]]:
     paths = sorted((run_dir / "attempts").glob("attempt-*.json"))
-    attempts, problems = readable(Attempt, paths)
+    attempts, problems = readable_records(Attempt, paths)
     numbers = [attempt.attempt for attempt in attempts]
     if not problems and [attempt_path(run_dir, number) for number in numbers] != paths:
         problems = [f"{run_dir}/attempts: the files hold the attempts {numbers}: one has another's place."]

@@ -12,8 +12,8 @@ from typing import Literal
 
 from assay.base.clock import SystemClock
 from assay.records.launch import Launch, LaunchKind
+from assay.records.record import readable_records
 from assay.records.run import Run
-from assay.store.readable import readable
 
 
 def save_launch(
@@ -52,7 +52,7 @@ def save_launch(
 
 def saved_launches(run: Run) -> list[Launch]:
     """Return a run's readable launches in order."""
-    return readable(Launch, sorted((Path(run.run_dir) / "launches").glob("*.json")))[0]
+    return readable_records(Launch, sorted((Path(run.run_dir) / "launches").glob("*.json")))[0]
 
 
 def process_key(pid: int) -> str:

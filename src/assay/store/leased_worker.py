@@ -40,7 +40,7 @@ class WorkUnit(NamedTuple):
 
     unit_id: str
     folder: str
-    """Of its leases."""
+    """Folder of its leases."""
     project: str = ""
     """Projects take turns."""
 
