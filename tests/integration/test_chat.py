@@ -74,7 +74,10 @@ def test_a_commit_and_its_exported_folder_answer_as_transformers_does(conversati
         assert "".join(pieces) == output.text and len(pieces) > 1
     refused(chat("sft", stdin=""), "there is no prompt: stdin is empty and not a terminal")
     assert "exceeds the context window" not in found.stderr
-    assert "the prompt exceeds the context window: its first " in chat("sft", "--prompt", "3 plus 4 " * 200, *GREEDY).stderr
+    assert (
+        "the prompt exceeds the context window: its first "
+        in chat("sft", "--prompt", "3 plus 4 " * 200, *GREEDY).stderr
+    )
     system = {"role": "system", "content": "Add."}
     found = chat("sft", "--prompt", "3 plus 4", "--system", "Add.", *GREEDY)
     assert found.stdout == reply_by_transformers(folder, [system, question]) + "\n"

@@ -23,7 +23,7 @@ from assay.evals.commit_model import load_committed
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
-from assay.training.trainer.reference import ReferenceModel
+from assay.training.reference_model import ReferenceModel
 from assay.workflows.run import create_run
 from language_rows import language_dataset
 from one_rank import train_one_rank

@@ -12,11 +12,6 @@ from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext
 from typing import Any
 
-imports_began_s: float | None = None
-"""When the server began to import the modules of ranks, on the monotonic clock: set by `preload`, read by forked ranks.
-None in a process that was not forked from the server."""
-imports_ended_s: float | None = None
-
 
 def fork_context() -> ForkServerContext:
     """Start the fork server if it does not run, and return its context.

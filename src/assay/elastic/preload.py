@@ -11,9 +11,9 @@ import gc
 import sys
 import time
 
-from assay.elastic import fork_server
+from assay.elastic import import_time
 
-fork_server.imports_began_s = time.monotonic()
+import_time.began_s = time.monotonic()
 gc.disable()
 
 
@@ -48,6 +48,6 @@ with lean_transformers():
 
 gc.freeze()
 gc.enable()
-fork_server.imports_ended_s = time.monotonic()
+import_time.ended_s = time.monotonic()
 
 __all__ = ["assay", "numpy"]

@@ -15,7 +15,7 @@ from assay.distributed.allocator import retain_freed_memory
 from assay.distributed.link_probe import probe_links
 from assay.distributed.rank_device import rank_device
 from assay.distributed.ranks import Ranks
-from assay.elastic import fork_server
+from assay.elastic import import_time
 from assay.elastic.faults import RankFaults
 from assay.elastic.recorder import RankRecorder
 from assay.elastic.task import RankTask, StopFlag
@@ -209,8 +209,8 @@ def _recorder(task: RankTask, faults: RankFaults) -> RankRecorder:
         segment, heartbeats, task.rank, clock, start_step=attempt.start_step, at_moment=faults.at_moment
     )
     recorder.phase("startup")
-    if fork_server.imports_began_s is not None and fork_server.imports_ended_s is not None:
-        segment.span("imports", fork_server.imports_began_s, fork_server.imports_ended_s)
+    if import_time.began_s is not None and import_time.ended_s is not None:
+        segment.span("imports", import_time.began_s, import_time.ended_s)
     return recorder
 
 

@@ -256,7 +256,7 @@ class Scored(_Wire):
 
     type: Literal["scored"] = "scored"
     prompts: tuple[tuple[TokenLogprob, ...], ...] = ()
-    """Of each token, from a language model."""
+    """Logprobs of each token, from a language model."""
     predictions: tuple[dict[str, Any], ...] = ()
     """Columns by name, as `assay eval predict` writes them, from a classifier or reward model."""
     num_tokens: int = 0

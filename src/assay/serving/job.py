@@ -145,7 +145,7 @@ class JobState(ResourceState[JobCreated]):
         return model_name(created.model, created.project, created.suffix, created.job_id)
 
     @classmethod
-    def begun(cls, created: JobCreated) -> Self:
+    def created_by(cls, created: JobCreated) -> Self:
         return cls(created, entries=(created,), budget_device_hours=created.budget_device_hours)
 
     def after(self, entry: JobEntry) -> Self:

@@ -44,7 +44,7 @@ class ResourceState(Generic[CreatedT]):
     is_deleted: bool = False
 
     @classmethod
-    def begun(cls, created: CreatedT) -> Self:
+    def created_by(cls, created: CreatedT) -> Self:
         """Return the state after the first log entry."""
         return cls(created)
 
@@ -72,7 +72,7 @@ def resource_log(
 
     def fold(state: StateT | None, entry: EntryT) -> StateT:
         if state is None:
-            return state_class.begun(entry)
+            return state_class.created_by(entry)
         assert entry.type != "created", f"a {name} begins once"
         return state.after(entry)
 

@@ -8,7 +8,8 @@ from assay.training.methods.row_length.network import RowLengthNetwork
 from torch import Tensor, nn
 
 from assay.data.loader.batch import MicroBatch
-from assay.training.trainer.method import FrozenModels, Loss, MetricSum
+from assay.training.numerics import MetricSum
+from assay.training.trainer.method import FrozenModels, Loss
 
 
 class RowLengthMethod:

@@ -29,7 +29,7 @@ from assay.training.methods.dpo.config import DpoConfig
 from assay.training.methods.dpo.method import DpoMethod
 from assay.training.methods.reward.config import RewardConfig
 from assay.training.methods.reward.method import RewardMethod
-from assay.training.trainer.reference import ReferenceModel, folder_digest
+from assay.training.reference_model import ReferenceModel, folder_digest
 from language_rows import small_model
 from preference_rows import pair_row
 

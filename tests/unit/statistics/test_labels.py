@@ -195,7 +195,9 @@ def test_classes_that_are_guessed_worse_than_by_their_shares_are_warned_of(tmp_p
     good, bad = (classes_table(0, skill=skill)[0] for skill in (2.0, -4.0))
     assert warnings_of_model([], evaluated(tmp_path / "a", good, ClassPredictions(NAMES))) == []
     (found,) = warnings_of_model([], evaluated(tmp_path / "b", bad, ClassPredictions(NAMES)))
-    assert found.rule == "worse than constant" and "the shares of the classes alone would have 1.09" in warning_text(found)
+    assert found.rule == "worse than constant" and "the shares of the classes alone would have 1.09" in warning_text(
+        found
+    )
 
 
 def test_class_names_and_the_fit_are_on_the_page(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from transformers.cache_utils import Cache
 from assay.base.shapes import Float, Int64
 from assay.inference.local.memory import padded
 
-Prefix = Sequence[tuple[Tensor, Tensor]]
-"""Keys and values of prefilled prompts: [prompt, head, position, width] for each layer."""
+Prefix = Sequence[tuple[Float[Tensor, "prompt head position width"], Float[Tensor, "prompt head position width"]]]
+"""Keys and values of prefilled prompts, for each layer."""
 
 
 class SlotCache(Cache):  # type: ignore[misc]

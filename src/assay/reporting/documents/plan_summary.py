@@ -155,7 +155,7 @@ def remedy_text(report: OfferReport) -> str:
     assert power is not None, "no gate reads a gain"
     enough = power.sufficient
     if enough is None:
-        return "none; no number of seeds or items is enough, so ask for a larger gain"
+        return "none; no number of seeds or items is enough, so request for a larger gain"
     seeds = f"{number_of(enough.num_seeds, 'seed')} of each arm instead of {power.look.num_seeds}"
     if enough.items_factor > 1:
         return f"{seeds}, on {enough.items_factor} times as many items"
@@ -178,8 +178,8 @@ def outcome_tiles(
     """Return cost, date, and the probabilities of keeping both."""
     program, safety = outcome.compiled.program, safety_of(outcome)
     hours = safety.device_hours
-    spread = f"80% of simulations: {hours.p10:,.0f} to {hours.p90:,.0f}"
-    used = Fact("device-hours", f"{hours.p50:,.0f}", f"median, of {program.budget.device_hours:,.0f}; {spread}")
+    interval = f"80% of simulations: {hours.p10:,.0f} to {hours.p90:,.0f}"
+    used = Fact("device-hours", f"{hours.p50:,.0f}", f"median, of {program.budget.device_hours:,.0f}; {interval}")
     if price is not None:
         low, high = (str(price.of(value)) for value in (hours.p10, hours.p90))
         note = f"median, at {price}; 80% of simulations: {low} to {high}; {hours.p50:,.0f} device-hours"
@@ -321,16 +321,16 @@ def _next_step(report: OfferReport, price: HourPrice | None) -> FactList:
     owners = program.owners_of(program.decision.decided_by)
     budget = program.budget.device_hours
     money = "" if price is None else f" ({price.of(budget)})"
-    ask = f"approve this plan with {budget:,.0f} device-hours{money}"
+    request = f"approve this plan with {budget:,.0f} device-hours{money}"
     if power is not None and not power.look.is_enough:
-        ask = f"accept a power of {percent_text(power.look.scales)} or approve the remedy, then {ask}"
+        request = f"accept a power of {percent_text(power.look.scales)} or approve the remedy, then {request}"
     elif missed_targets(offer):
-        ask = f"accept the missed target or change the program, then {ask}"
+        request = f"accept the missed target or change the program, then {request}"
     by = program.calendar.date_text(first.start_h, begins=True)
     work = f"{program.nodes()[first.name].title}: {owner_text(program, program.owners_of(first.name).responsible)}"
     return FactList(
         [
-            Fact("decide", ask, f"{owner_text(program, owners.accountable)}, by {by}"),
+            Fact("decide", request, f"{owner_text(program, owners.accountable)}, by {by}"),
             Fact("then begin", work, f"{by} to {program.calendar.date_text(first.end_h)}"),
             Fact(
                 "deliver",

@@ -120,7 +120,8 @@ def schedule_document(
             Section("Weeks", [Code(_bars(program, plan))]),
             Section("Critical chain, last first", [_chain(program, plan, now_h)]),
             Section(
-                "Optimality", list(_proofs(program, plan, is_begun=bool(in_progress), is_replan=now_h is not None))
+                "Optimality",
+                list(_proofs(program, plan, is_in_progress=bool(in_progress), is_replan=now_h is not None)),
             ),
             *([Section("Prices of limits", list(_prices(plan, *prices)))] if prices else []),
         ],
@@ -155,9 +156,9 @@ def _chain(program: Program, plan: Plan, now_h: int | None) -> TitledTable:
     )
 
 
-def _proofs(program: Program, plan: Plan, *, is_begun: bool, is_replan: bool) -> Iterator[Block]:
+def _proofs(program: Program, plan: Plan, *, is_in_progress: bool, is_replan: bool) -> Iterator[Block]:
     def goal(name: str) -> str:  # what has begun is among the plan's hours and its peak, and not the solver's
-        return STILL_TO_BEGIN.get(name, GOALS.get(name, name)) if is_begun else GOALS.get(name, name)
+        return STILL_TO_BEGIN.get(name, GOALS.get(name, name)) if is_in_progress else GOALS.get(name, name)
 
     yield TitledTable.of(
         "",

@@ -305,8 +305,8 @@ def _skew(skew: Skew) -> Document:
         (number("x the others"), lambda effect: f"{effect.ratio:.3g}"),
         ("interval", lambda effect: _range(effect.low, effect.high, lambda ratio: f"{ratio:.3g}")),
     )
-    spread = {"location": skew.location_sd, "work": skew.work_sd, "noise": skew.noise}
-    tiles = [Fact(side, percent_text(share)) for side, share in spread.items()]
+    deviations = {"location": skew.location_sd, "work": skew.work_sd, "noise": skew.noise}
+    tiles = [Fact(side, percent_text(share)) for side, share in deviations.items()]
     return _document(number_of(skew.measurements, "duration"), _verdict(skew), tiles, [("", table)])
 
 
@@ -471,7 +471,7 @@ def fleet_document(
             Fact("dearest", "—" if dearest is None else _lost_text(dearest), lost),
         ],
         sections=[
-            Section("What to look at first", list(_findings(overview, lost))),
+            Section("What to look at first", list(_results(overview, lost))),
             *(Section(title, blocks, pages_only=True) for title, blocks in pages.items() if blocks),
         ],
         footer="Regenerate with: assay triage --out FILE. The same facts as JSON: assay triage --json.",
@@ -489,7 +489,7 @@ def _overview_verdict(overview: TriageOverview) -> Verdict:
     return Verdict("bad" if confirmed else "open", word, f"{text}. Next: {finding_next(first)}")
 
 
-def _findings(overview: TriageOverview, lost: str) -> Iterator[Block]:
+def _results(overview: TriageOverview, lost: str) -> Iterator[Block]:
     if overview.results:
         yield TitledTable.of(
             "",

@@ -416,7 +416,7 @@ _BECAUSE: dict[type, Callable[[Any], str]] = {
     Skew: _skew_because,
     DataChanges: _data_because,
 }
-"""Of records whose verdict and numbers are the reason; others carry a statement."""
+"""For records whose verdict and numbers are the reason; others carry a statement."""
 _NEXT: dict[type, Callable[[Any], str]] = {
     SlowChange: _change_next,
     SideBySide: _comparison_next,

@@ -46,7 +46,7 @@ class ProjectState(ResourceState[ProjectCreated]):
         return is_listed == (self.models.mode == "allow_list")
 
     @classmethod
-    def begun(cls, created: ProjectCreated) -> Self:
+    def created_by(cls, created: ProjectCreated) -> Self:
         return cls(created, entries=(created,), name=created.name)
 
     def after(self, entry: ProjectEntry) -> Self:

@@ -119,13 +119,8 @@ def webhook_routes(app: AppState) -> APIRouter:
         """Send a test event now, without retries."""
         state = webhooks.found(webhook_id, project_of(request))
         (event_type,) = _types([body.parsed(TrialBody).event_type])
-        return {
-            "object": "webhook_endpoint.test",
-            "event_type": event_type,
-            "status_code": _trial(app, state, event_type),
-            "success": True,
-            "webhook_endpoint_id": webhook_id,
-        }
+        sent = {"event_type": event_type, "status_code": _trial(app, state, event_type), "success": True}
+        return {"object": "webhook_endpoint.test", **sent, "webhook_endpoint_id": webhook_id}
 
     return router
 

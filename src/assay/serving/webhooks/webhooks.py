@@ -44,7 +44,7 @@ class WebhookState(ResourceState[WebhookCreated]):
     updated_s: float = 0.0
 
     @classmethod
-    def begun(cls, created: WebhookCreated) -> Self:
+    def created_by(cls, created: WebhookCreated) -> Self:
         return cls(created, updated_s=created.at_s)
 
     @property

@@ -74,7 +74,16 @@ def run_worker(
     if max_models:
         is_spent = Budgets(store, JobRepository(store, clock), runs.held, clock).is_spent
         answering = partial(
-            _answer, home, store, name, is_over, is_spent, max_models, max_bytes, interval_s=interval_s, notify=notify
+            _process_tasks,
+            home,
+            store,
+            name,
+            is_over,
+            is_spent,
+            max_models,
+            max_bytes,
+            interval_s=interval_s,
+            notify=notify,
         )
         threads.append(threading.Thread(target=answering, name="answering"))
     tasks = (EvalRunRepository(store, clock), BatchRepository(store, clock)) if max_models else ()
@@ -100,7 +109,7 @@ def run_worker(
             thread.join()
 
 
-def _answer(
+def _process_tasks(
     home: Home,
     store: ObjectStore,
     name: str,

@@ -2,7 +2,7 @@
 
     claimed --> read (validated) --> chunk: put if absent --> logged --> ... --> ended
 
-A stored chunk counts, whichever worker stored it, and the log entry is made from it. So each item has one result,
+A stored chunk counts, whichever worker stored it, and the log entry is processed from it. So each item has one result,
 durable results are not computed again, and a worker that takes over continues after the last chunk.
 
 A chunk records how long it held a device, and its log entry charges the project once. Projects over their limit get
@@ -134,10 +134,10 @@ class TaskHandler(Generic[EntryT, ChunkedStateT, ChunkT]):
         chunk = self._tasks.find_chunk(task_id, number)
         if chunk is None:
             began_s, from_s = self._clock.now_s(), self._clock.monotonic_s()
-            made = make()
+            processed = make()
             device_s = self._clock.monotonic_s() - from_s
             charge = {"began_s": began_s, "ended_s": began_s + device_s, "device_s": device_s}
-            chunk = self._tasks.put_chunk(task_id, number, made.model_copy(update=charge))
+            chunk = self._tasks.put_chunk(task_id, number, processed.model_copy(update=charge))
         mark_charged(self._tasks.store, state.created.project, task_id, chunk)
         return log.append(noted(chunk), when=lambda now: now.num_done == number)
 

@@ -177,9 +177,8 @@ def _shows_all_types(rows: Sequence[Row]) -> bool:
 
 
 def _not_uniform(path: Path, why: str) -> str:
-    return (
-        f"{path}: the rows have different columns or types ({why}). Write JSON lines: --out {path.with_suffix('.jsonl')}."
-    )
+    lines = path.with_suffix(".jsonl")
+    return f"{path}: the rows have different columns or types ({why}). Write JSON lines: --out {lines}."
 
 
 def _plain(value: Any) -> Any:

@@ -137,7 +137,7 @@ def of_rewards(run_page: Any) -> Any:
 def document(
     request: pytest.FixtureRequest, run_page: Any, empty_page: Any, comparison_page: Any, memo_page: Any
 ) -> Document:
-    made: dict[str, Callable[[], Document]] = {
+    builders: dict[str, Callable[[], Document]] = {
         "run": lambda: run_document(run_page, now_s=0.0),
         "rewards": lambda: run_document(of_rewards(run_page), now_s=0.0),
         "empty": lambda: run_document(empty_page, now_s=0.0),
@@ -147,7 +147,7 @@ def document(
         "diff": lambda: run_diff_document(diff()),
         "goodput": lambda: goodput_document(goodput(), {"r": goodput(), "s": goodput()}, of="run"),
     }
-    return made[request.param]()
+    return builders[request.param]()
 
 
 def shown(capsys: pytest.CaptureFixture[str], document: Document) -> str:

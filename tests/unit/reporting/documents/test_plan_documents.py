@@ -163,8 +163,8 @@ def test_the_stops_of_all_gates_are_those_of_the_program_and_no_gate_has_two_sha
         assert sum(found.values()) == pytest.approx(1.0)
         title, passes = report.offered.program.gates[gate].title, outcome.probability_text(found["pass"])
         assert f"| {title} | {passes} |" in text
-        said = re.search(rf"- {title.split(':')[0]}: \*\*[^*]*\*\* \(if undisturbed; ([^)]*)\)", text)[1]
-        assert f"Of all simulations: {said}." in text and said.startswith(f"pass {passes}")
+        shares_text = re.search(rf"- {title.split(':')[0]}: \*\*[^*]*\*\* \(if undisturbed; ([^)]*)\)", text)[1]
+        assert f"Of all simulations: {shares_text}." in text and shares_text.startswith(f"pass {passes}")
     assert min(found["pass"] for found in shares.values()) >= outcome.shares()["scale"]
 
 

@@ -314,7 +314,7 @@ def test_lanes_are_settled_by_the_means_of_all_and_again_by_those_of_their_step(
     source, _ = source_of(method, model_of(), ranks=ranks)
     plain, _ = source_of(PromptRows(), model_of())
     lanes = prompts(0, 1, 2), prompts(1, 3)
-    before, after = (each.collect(share_of(*lanes), step=2) for each in (plain, source))
+    before, after = (samples_of.collect(share_of(*lanes), step=2) for samples_of in (plain, source))
     rewards = [sum(rows_of(samples.lane)) for samples in before]
     shift = round((sum(rewards) + 30) / (3 + 4))
     assert ranks.heard == [[0.0, rewards[0], 2.0], [1.0, rewards[1], 1.0]]
