@@ -65,7 +65,8 @@ def test_an_honest_grader_scores_as_without_a_fence(honest: str, fenced: None) -
     random.seed(0)
     expected = float(names["grade"](SAMPLE, ITEM))
     with closing(PythonProcess(source(HONEST[honest]))) as process:
-        assert [process.grade(SAMPLE, ITEM) for _ in range(2)] == [(expected, None)] * 2
+        grades = [process.grade(SAMPLE, ITEM) for _ in range(2)]
+        assert [(grade.score, grade.failure) for grade in grades] == [(expected, None)] * 2
 
 
 def test_a_sample_costs_less_than_a_millisecond(fenced: None) -> None:
