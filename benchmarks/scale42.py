@@ -198,7 +198,7 @@ def audit(folder: Path) -> dict[str, float]:
 
     loader = _loader(folder, "train")
     with np.load(folder / "receipts.npz") as columns:
-        receipts = audits._Receipts(*(columns[name] for name in audits._Receipts._fields))
+        receipts = audits._Receipts(*(columns[name] for name in audits._Receipts._fields)).ordered()
     steps = loader.steps_per_epoch
     last = Commit(
         attempt=1, world_size=1, committed_s=0.0, files=(), weights_digest="", rows_trained=0,

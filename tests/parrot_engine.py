@@ -50,17 +50,18 @@ class ParrotEngine(EngineProcess):
         self.source: ModelSource | None = None
         self.waits = asyncio.Event()
         self.waits.set()
-        self._ready = Ready(
+        self._loaded = Ready(
             kind=kind, digest="d" * 64, window_tokens=64, end_token="<end>", is_predicate=is_predicate,
             classes=classes, resident_bytes=size, template="{{ messages }}",
         )  # fmt: skip
+        self._ready = self._loaded
 
     async def load(self, source: ModelSource) -> Ready:
         await asyncio.sleep(0)
         if source.run_id == "none":
             raise ApiError("no such run", code="model_not_usable")
         self.source = source
-        return self._ready
+        return self._loaded
 
     def end(self) -> None:
         self._is_over = True
@@ -103,9 +104,9 @@ class ParrotEngine(EngineProcess):
                 yield Embedded(vectors=tuple((0.5, float(len(words(e)))) for e in request.prompts), num_tokens=3)
             case ScoreRequest():
                 predictions: dict[str, float | str] = (
-                    {"probability": 0.75} if self._ready.is_predicate else {"reward": 1.5}
+                    {"probability": 0.75} if self._loaded.is_predicate else {"reward": 1.5}
                 )
-                if self._ready.classes:
+                if self._loaded.classes:
                     predictions = {"predicted": "b", "probability_a": 0.25, "probability_b": 0.75}
                 yield Scored(predictions=(predictions,), num_tokens=4)
             case TokenizeRequest():

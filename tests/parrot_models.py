@@ -16,7 +16,7 @@ ResultT = TypeVar("ResultT")
 
 
 class ParrotModels:
-    """Every model says what it was asked, in upper case."""
+    """Every model says what it was engines, in upper case."""
 
     def __init__(self, **kind: Any) -> None:
         self.engine = ParrotEngine(**kind)
@@ -52,11 +52,12 @@ def worker_of(app: AppState, models: ParrotModels | None = None, *, at_once: int
     def is_spent(project: str) -> bool:
         return app.limits.spent_reason(project, ()) is not None
 
-    arguments, limits = (app.files, models or ParrotModels(), app.outbox), {"is_spent": is_spent}
+    engines: Any = models or ParrotModels()
+    limits: Any = {"clock": app.clock, "is_spent": is_spent}
     runs = EvalRunHandler(
-        app.evals, app.eval_runs, *arguments, app.retention, clock=app.clock, chunk_items=at_once, **limits
+        app.evals, app.eval_runs, app.files, engines, app.outbox, app.retention, chunk_items=at_once, **limits
     )
-    batches = BatchHandler(app.batches, *arguments, clock=app.clock, chunk_requests=at_once, **limits)
+    batches = BatchHandler(app.batches, app.files, engines, app.outbox, chunk_requests=at_once, **limits)
     return LeasedWorker(app.jobs.store, [runs, batches], name="w", clock=app.clock, slice_s=20.0)
 
 

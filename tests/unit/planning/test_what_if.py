@@ -11,7 +11,7 @@ from assay.planning.program.plan import Plan
 from assay.planning.program.program import Program
 from assay.planning.schedule import Effort, schedule, solve
 from assay.planning.what_if import Solver, readings
-from assay.reporting.document import Cell
+from assay.reporting.document import Cell, TitledTable
 from assay.reporting.documents.schedule_documents import schedule_document
 
 EFFORT = Effort(seconds=20, workers=1)
@@ -94,7 +94,9 @@ def test_a_price_that_leaves_no_schedule_says_so_beside_the_others(
     assert found["Data: three days late"].decision_change_h is None
     assert found["5% more capacity"].decision_change_h == 0
     document = schedule_document(program, earliest, prices=(earliest, tuple(found.values())))
-    table = document.sections[-1].blocks[0].table
+    block = document.sections[-1].blocks[0]
+    assert isinstance(block, TitledTable)
+    table = block.table
     shown = {row[0]: row[1] for row in table.rows}
     assert shown["Data: three days late"] == Cell("no schedule", "bad") and table.rows[-1][0] == "Data: three days late"
     assert shown["5% more capacity"] == "no change"

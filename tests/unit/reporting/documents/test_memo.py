@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -265,7 +266,8 @@ def test_wrong_answers_of_all_rows_lead_and_the_unit_follows(memo, decision):
     assert memo_tiles(decided)[0].note == "candidate yes, all held-out rows: 55 to 93 fewer (95%)"
     fall = "Wrong answers fall from 344 to 270 of 1,000 held-out rows [95%: 55 to 93 fewer]"
     assert memo_verdict(decided).sentence.startswith(fall)
-    facts = {fact.name: fact for fact in memo_summary(decided).sections[0].blocks[0].items}
+    summary: Any = memo_summary(decided).sections[0].blocks[0]
+    facts = {fact.name: fact for fact in summary.items}
     assert facts["effect"].value == fall
     assert facts["effect"].note == "+2.00 points [95%: +0.50 to +3.50] on the primary benchmarks"
 
@@ -279,7 +281,7 @@ def test_an_effect_on_rows_that_do_not_differ_has_no_interval_around_zero(memo, 
 def test_the_first_page_has_what_its_reader_decides_by(memo, decision):
     decided = decision("yes", "scale").model_copy(update={"owner": "R. (data)"})
     found = replace(memo(decided, decision("no", "stop"), undecided=("late",)), cost="12.40 EUR")
-    blocks = memo_summary(found).sections[0].blocks
+    blocks: Any = memo_summary(found).sections[0].blocks
     assert [block.title for block in blocks] == [
         "Candidate yes: scale", "Candidate no: stop", "Candidate late: not decided",
     ]  # fmt: skip

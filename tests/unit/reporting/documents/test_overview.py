@@ -6,6 +6,7 @@ import pytest
 
 from assay.base.clock import SystemClock
 from assay.records.campaign import Campaign
+from assay.reporting.document import TitledTable
 from assay.reporting.documents.overview import campaigns_document, live_document
 from assay.reporting.documents.render import render_document
 from assay.reporting.values import device_hours_text
@@ -83,8 +84,9 @@ def test_each_candidate_stands_under_its_campaign_with_its_newest_decision(memo_
     page = render_document(document)
     assert 'href="campaigns/first/memo.html"' in page
     for decision in memo_page.decisions:
-        table = document.sections[0].blocks[-1].table
-        assert [row[1] for row in table.rows if row[0] == decision.candidate] == [decision.recommendation]
+        block = document.sections[0].blocks[-1]
+        assert isinstance(block, TitledTable)
+        assert [row[1] for row in block.table.rows if row[0] == decision.candidate] == [decision.recommendation]
 
 
 def test_a_page_that_is_written_again_is_read_again(run_page):

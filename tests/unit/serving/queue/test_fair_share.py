@@ -12,7 +12,7 @@ from assay.store.objects import open_store
 
 
 def job(number: int, project: str) -> JobState:
-    return JobState.begun(
+    return JobState.created_by(
         JobCreated(
             job_id=f"ftjob-{number:024x}", project=project, at_s=float(number), model="tiny", base={},
             method="classification", hyperparameters={}, training_file="f", seed=1, request_sha256="",
