@@ -66,13 +66,9 @@ test-lora: .venv-lora/.installed  ## adapters, by PEFT, which nothing else needs
 	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -m 'not soak' tests/integration/test_method_soak.py -k adapters
 	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -m slow tests/integration/test_check.py -k adapters
 
-# The peers: one environment for the loader's, one for the trainer's, whose needs contradict each other. MosaicML's
-# package asks for an older NumPy and transformers than it needs, hence --no-deps and what it really imports.
+# The peers: one environment for the loader's, one for the trainer's, whose needs contradict each other.
 .venv-bench-%/.installed: $(VENV)/.installed
 	$(call on_top_of_ours,.venv-bench-$*,bench-$*)
-	if [ $* = loader ]; then \
-	  .venv-bench-$*/bin/pip install --quiet --disable-pip-version-check --no-deps mosaicml-streaming==0.13.0; \
-	fi
 	touch $@
 
 agreement: .venv-bench-trl/.installed  ## losses and gradients beside TRL's own

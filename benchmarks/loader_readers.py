@@ -4,9 +4,6 @@ Peers run with one process and their own defaults for a shuffled epoch (buffers 
 buffer), only the columns that are needed, and rows taken in the cheapest form that they offer.
 """
 
-import importlib.machinery
-import sys
-import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -222,38 +219,6 @@ def _litdata_batches(source: str, start: int = 0, **options: Any) -> Iterator[Ba
     yield from batches
 
 
-def mosaic_convert(folder: Path) -> None:
-    _without_torchvision()
-    from streaming import MDSWriter
-
-    columns = {"input_ids": "ndarray:int32", "label": "int", "row_key": "int"}
-    with MDSWriter(out=str(folder.parent / "mosaic"), columns=columns, exist_ok=True) as writer:
-        for path in shards(folder):
-            for tokens, label, key in _rows(path):
-                writer.write({"input_ids": tokens, "label": label, "row_key": key})
-
-
-def mosaic(folder: Path, start: int = 0) -> Iterator[Batch]:
-    _without_torchvision()
-    from streaming import StreamingDataLoader, StreamingDataset
-    from streaming.base.util import clean_stale_shared_memory
-
-    clean_stale_shared_memory()
-
-    def loader() -> Any:
-        dataset = StreamingDataset(
-            local=str(folder.parent / "mosaic"), shuffle=True, shuffle_seed=0, batch_size=BATCH_ROWS
-        )
-        return StreamingDataLoader(dataset, batch_size=BATCH_ROWS, num_workers=0, collate_fn=_collate)
-
-    batches = loader()
-    if start:
-        state = batches.dataset.state_dict(start * BATCH_ROWS, from_beginning=True)
-        yield from _marked()
-        batches.dataset.load_state_dict(state)
-    yield from batches
-
-
 READERS: dict[str, Reader] = {
     "ideal": Reader("floor", ideal),
     "assay padded": Reader("ours", assay_reader({"type": "padded"}), index, assay_reader({"type": "padded"})),
@@ -262,7 +227,6 @@ READERS: dict[str, Reader] = {
     "Grain Parquet": Reader("native", grain_parquet, resumed=grain_parquet_resumed),
     "HF streaming": Reader("native", hugging_face, resumed=hugging_face_resumed),
     "LitData optimised": Reader("converted", litdata_optimised, litdata_convert, litdata_optimised_resumed),
-    "MosaicML Streaming": Reader("converted", mosaic, mosaic_convert, mosaic),
 }
 
 RESUME_MARK = None
@@ -298,15 +262,3 @@ def _collated(rows: Iterator[tuple[np.ndarray, int, int]]) -> Iterator[Batch]:
             waiting = []
     if waiting:
         yield padded_batch(*zip(*waiting, strict=True))
-
-
-def _without_torchvision() -> None:
-    """MosaicML's package imports torchvision for its image datasets; the one on hand may not fit torch."""
-    try:
-        import torchvision  # noqa: F401
-    except Exception:
-        for name in ("", ".datasets", ".transforms", ".transforms.functional"):
-            module: Any = types.ModuleType(f"torchvision{name}")
-            module.__spec__ = importlib.machinery.ModuleSpec(module.__name__, None)
-            module.VisionDataset, module.to_tensor = object, None
-            sys.modules[module.__name__] = module

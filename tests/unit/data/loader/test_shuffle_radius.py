@@ -2,18 +2,20 @@
 
 from collections import Counter
 from itertools import islice
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from assay.base.seeds import mix64
 from assay.data.loader.config import BucketedLayout, LoaderConfig, PackedLayout, PaddedLayout
 from assay.data.loader.loader import Loader
 from assay.data.loader.order import Geometry, WindowIndex
 from assay.data.loader.windows import RaggedRows
 from assay.records.cursor import Cursor
-from loader_mixing import Groups, variance_over_uniform
 
 COLUMNS = ("input_ids", "spans", "label", "language")
 LAYOUTS = [PaddedLayout(), BucketedLayout(), PackedLayout(type="packed", sequence_tokens=20)]
@@ -26,6 +28,39 @@ geometries = st.builds(
     window_steps=st.integers(1, 9),
     shuffle_radius=st.integers(0, 5),
 )
+
+
+class Groups:
+    """Row groups of one size, whose rows nobody reads."""
+
+    fingerprint = "0" * 64
+
+    def __init__(self, group_rows: int, num_groups: int) -> None:
+        self._group_rows = group_rows
+        self.num_rows = np.full(num_groups, group_rows, np.int64)
+        self.identities = mix64(np.arange(num_groups, dtype=np.uint64))
+
+    def row_ids(self, group: int) -> np.ndarray:
+        return np.arange(group * self._group_rows, (group + 1) * self._group_rows, dtype=np.uint64)
+
+    def read(self, group: int, columns: Any) -> pa.Table:
+        raise AssertionError("the order is told without reading")
+
+    def shard_of(self, group: int) -> str:
+        return str(group)
+
+
+def variance_over_uniform(loader: Loader, group_rows: int) -> float:
+    """Of a step's mean where each row group is a kind of its own, over that of a uniform shuffle of very many.
+
+    Two rows of a lane's step are a pair of its window's rows, drawn at random; lanes have no group in common.
+    """
+    geometry, same = loader.geometry, []
+    for window in range(geometry.num_whole):
+        for lane in range(geometry.lanes):
+            counts = np.unique(loader.rows_of_window(0, lane, window) // group_rows, return_counts=True)[1]
+            same.append((counts * (counts - 1)).sum() / (counts.sum() * (counts.sum() - 1)))
+    return 1 + (geometry.rows_per_lane - 1) * float(np.mean(same))
 
 
 def config_of(**changes) -> LoaderConfig:
