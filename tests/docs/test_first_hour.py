@@ -61,7 +61,7 @@ def walk(folder: Path, *, until: str, max_steps: int | None = None) -> list[str]
 
 @pytest.mark.slow
 def test_the_page_leads_from_rows_to_a_recipe(tmp_path: Path) -> None:
-    done = walk(tmp_path, until="assay train")
+    done = walk(tmp_path, until="assay train recipe.yaml")
     assert any(step.startswith("assay train new") for step in done)
     recipe = (tmp_path / "recipe.yaml").read_text()
     assert "names: [scipy, sympy, torch]" in recipe and "any number of workers up to 8" in recipe
