@@ -97,6 +97,7 @@ def _timeless(value: Any) -> Any:
             "next_s",
             "next_wall_s",
             "num_attempts",
+            "restarts",
             *(["sha256"] if is_source else []),
         }
         if value.get("type") == "budget":
@@ -106,7 +107,9 @@ def _timeless(value: Any) -> Any:
         return [_timeless(item) for item in value]
     if isinstance(value, str):
         value = re.sub(r"; \d+ restarts? survived", "", value)
-        return re.sub(r"[\d.]+ (s|min|h)( [\d.]+ (?:s|min))?( of device time| after the start)", r"\3", value)
+        value = re.sub(r"[\d.]+ (s|min|h)( [\d.]+ (?:s|min))?\b", "TIME", value)
+        value = re.sub(r"\| \d+ \| TIME \|", "| ATTEMPTS | TIME |", value)
+        return re.sub(r"declared [\d:TZ-]+|\([0-9a-f]{64}\)", "", value)
     return value
 
 
