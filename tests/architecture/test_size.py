@@ -34,7 +34,7 @@ LINES = {
     "workflows": 9_250,
 }
 """Top-level package -> lines of Python, docstrings and blanks included."""
-BENCHMARK_LINES = 8_300
+BENCHMARK_LINES = 8_150
 MAX_CLASSES = 17.0
 """For 1,000 lines of code, without docstrings, comments and blanks."""
 MAX_PUBLIC_NAMES = 56.0
