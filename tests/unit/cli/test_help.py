@@ -61,7 +61,9 @@ def test_no_list_of_options_is_longer_than_a_screen() -> None:
 def test_the_help_of_train_shows_the_options_that_matter_first_and_names_the_others() -> None:
     page = CliRunner().invoke(cli, ["train", "--help"]).output
     first, _, others = page.partition("Options:")[2].partition("More options")
-    assert {line.split()[0] for line in first.splitlines() if line.startswith("  --")} == FIRST_OPTIONS
+    shown = {line.split()[0] for line in first.splitlines() if line.startswith("  --")}
+    # click keeps the help option of the first context that a command had, which in other tests has no -h.
+    assert shown - {"--help"} == FIRST_OPTIONS
     train = cli.get_command(click.Context(cli), "train")
     assert train is not None
     rest = {option.opts[0] for option in _options(train)} - FIRST_OPTIONS
