@@ -93,29 +93,6 @@ def coverage(config: CoverageConfig, suites: Sequence[PresentSuite], results: It
     return Coverage(modes=tuple(modes), power=config.power)
 
 
-def hole_text(mode: CoveredMode) -> str:
-    """Return why a failure mode is not covered, and what would cover it."""
-    if not mode.cells:
-        return f"no benchmark looks for it; {mode.owner} owns it"
-    small = [cell for cell in mode.cells if cell.items_needed is not None]
-    if small:
-        cell = min(small, key=lambda cell: cell.items_needed or 0)
-        return (
-            f"'{cell.benchmark}' finds {cell.could_detect:.3g} at best, {mode.least_effect:.3g} matters: it "
-            f"needs some {cell.items_needed:,} items, it has {cell.num_items:,}"
-        )
-    if older := [cell for cell in mode.cells if cell.state == "another version"]:
-        return (
-            f"{_names(older)} was run only with other items, prompts or grader than it has now: "
-            "'assay eval run' runs it again"
-        )
-    return f"{_names(mode.cells)} was never run, so its power is not known: 'assay eval run'"
-
-
-def _names(cells: Sequence[CoverageCell]) -> str:
-    return ", ".join(f"'{cell.benchmark}'" for cell in cells)
-
-
 def _cell(without: CoverageCell, result: BenchmarkResult | None, least_effect: float, power: float) -> CoverageCell:
     """Return the cell of a result; `without` is the cell if there is none."""
     if result is None:

@@ -14,7 +14,7 @@ from typing import BinaryIO
 from assay.base.digest import sha256_of_bytes, sha256_of_parts
 from assay.base.errors import DataError
 from assay.base.units import number_of
-from assay.data.dataset.raw.lines import BLOCK_BYTES, decoded
+from assay.data.dataset.raw.lines import blocks_between, decoded
 from assay.data.dataset.raw.span import Row, RowErrorHandler
 
 DELIMITERS = {".tsv": "\t", ".csv": ",;\t|"}
@@ -46,12 +46,9 @@ class Delimited:
 
     def digest(self, columns: Collection[str] = ()) -> str:  # noqa: ARG002
         head = "\x1f".join((self.delimiter, *self.header)).encode()
-        return sha256_of_parts(chain([sha256_of_bytes(head).encode()], self._blocks()))
-
-    def _blocks(self) -> Iterator[bytes]:
-        with self.source.open("rb") as file:
-            for position in range(file.seek(self.start), self.stop, BLOCK_BYTES):
-                yield file.read(min(BLOCK_BYTES, self.stop - position))
+        return sha256_of_parts(
+            chain([sha256_of_bytes(head).encode()], blocks_between(self.source, self.start, self.stop))
+        )
 
     def rows(
         self,

@@ -46,12 +46,7 @@ class Lines:
         return ("text",) if self.source.suffix == TEXT_SUFFIX else None
 
     def digest(self, columns: Collection[str] = ()) -> str:  # noqa: ARG002
-        return sha256_of_parts(chain([self.source.suffix.encode()], self._blocks()))
-
-    def _blocks(self) -> Iterator[bytes]:
-        with self.source.open("rb") as file:
-            for position in range(file.seek(self.start), self.stop, BLOCK_BYTES):
-                yield file.read(min(BLOCK_BYTES, self.stop - position))
+        return sha256_of_parts(chain([self.source.suffix.encode()], blocks_between(self.source, self.start, self.stop)))
 
     def rows(
         self,
@@ -133,6 +128,13 @@ def file_spans(folder: Path, paths: list[str], rows_per_span: int) -> Iterator[F
     """Yield the spans of files that are one row each."""
     for first in range(0, len(paths), rows_per_span):
         yield Files(folder, tuple(paths[first : first + rows_per_span]))
+
+
+def blocks_between(source: Path, start: int, stop: int) -> Iterator[bytes]:
+    """Yield the bytes of a file from `start` to `stop` in blocks."""
+    with source.open("rb") as file:
+        for position in range(file.seek(start), stop, BLOCK_BYTES):
+            yield file.read(min(BLOCK_BYTES, stop - position))
 
 
 def decoded(data: bytes, where: str, *, unit: str) -> str:
