@@ -1,6 +1,6 @@
 """What a death costs: `python benchmarks/faults.py [--minutes 10] [--quick]`.
 
-    kill -9 to the next step      ours with its standby, ours started cold, torchrun's own restart, in turn
+    kill -9 to the next step      with standby ranks and with ranks that start cold, in turn
     goodput under kills           one kill a minute, commits as often as pays (`commit_every: auto`), beside the
                                   best that such a schedule allows with the costs that were measured
     protections                   the cost of each and of all together, as benchmarks/trainer.py measures it:
@@ -15,8 +15,6 @@ import os
 import random
 import signal
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -41,10 +39,8 @@ from assay.store.ledger.goodput import goodput_of
 from assay.store.metrics.segment import read_segment, segment_path
 from assay.store.objects import open_store
 from assay.workflows.run import create_run
-from harness import options_of, print_result
+from harness import in_turn, options_of, print_result
 
-TORCHRUN_LOOP = Path(__file__).with_name("faults_torchrun.py")
-TORCHRUN_LIMIT_S = 60.0
 WORKERS = 2
 WORDS = ["alpha", "beta", "gamma", "delta", "return", "yield", "import", "class", "lambda", "pass"]
 
@@ -146,25 +142,6 @@ def _cold_context() -> Any:
     return multiprocessing.get_context("spawn")
 
 
-def torchrun_kill_to_next_step_s(folder: Path) -> float | None:
-    """The same under torchrun, one thread a rank, a checkpoint every 10 steps; None if it never came back."""
-    notes = folder / f"torchrun-{time.monotonic_ns()}.txt"
-    command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={WORKERS}",
-        "--max-restarts=3", str(TORCHRUN_LOOP), str(notes),
-    ]  # fmt: skip
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-    try:
-        process.wait(TORCHRUN_LIMIT_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    lines = [line.split() for line in notes.read_text().splitlines()] if notes.exists() else []
-    killed = [float(at_s) for what, at_s in lines if what == "killed"]
-    after = [float(at_s) for what, at_s in lines if what == "life-1"]
-    return after[0] - killed[0] if after and killed else None
-
-
 def goodput_under_kills(dataset: Path, *, minutes: float, every_s: float) -> tuple[Goodput, int]:
     """The account of a run of so many minutes in which a rank dies every `every_s` seconds."""
     run = create_run(
@@ -231,21 +208,17 @@ def main() -> None:
         folder = Path(name)
         os.environ["ASSAY_HOME"] = str(folder / "runs")
         dataset = small_dataset(folder)
-        times: dict[str, list[float | None]] = {"ours": [], "cold": [], "torchrun": []}
-        for _ in range(rounds):
-            times["ours"].append(kill_to_next_step_s(dataset, cold=False))
-            times["cold"].append(kill_to_next_step_s(dataset, cold=True))
-            times["torchrun"].append(torchrun_kill_to_next_step_s(folder))
+        times = in_turn(
+            {
+                "kill_to_next_step_s": lambda _: kill_to_next_step_s(dataset, cold=False),
+                "kill_to_next_step_cold_s": lambda _: kill_to_next_step_s(dataset, cold=True),
+            },
+            rounds,
+        )
         print("kill -9 of one of two ranks to the end of the next step, seconds:")
-        figures: dict[str, float | None] = {}
-        for who, seconds in times.items():
-            came_back = [second for second in seconds if second is not None]
-            median = statistics.median(came_back) if came_back else None
-            shown = ", ".join("never" if second is None else f"{second:.2f}" for second in seconds)
-            print(f"  {who:<9} median {'-' if median is None else f'{median:.2f}'}   ({shown})")
-            key = "kill_to_next_step_s" if who == "ours" else f"kill_to_next_step_{who}_s"
-            figures[key] = median
-        figures["torchrun_came_back"] = len([s for s in times["torchrun"] if s is not None]) / rounds
+        figures = {name: statistics.median(seconds) for name, seconds in times.items()}
+        for name, seconds in times.items():
+            print(f"  {name:<25} {figures[name]:.2f}   ({', '.join(f'{item:.2f}' for item in seconds)})")
         found, kills = goodput_under_kills(dataset, minutes=minutes, every_s=every_s)
         best = best_goodput(found, every_s=every_s)
         total_s = sum(found.by_phase.values())

@@ -6,7 +6,7 @@ buffer), only the columns that are needed, and rows taken in the cheapest form t
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,13 +15,10 @@ import torch
 
 from loader_rows import BATCH_ROWS, BUFFER_ROWS, COLUMNS, Batch, finished, padded_batch, shards
 
-Kind = Literal["ours", "floor", "native", "converted"]
-
 
 class Reader(NamedTuple):
     """One competitor."""
 
-    kind: Kind
     epoch: Callable[[Path], Iterator[Batch]]
     prepare: Callable[[Path], None] = lambda folder: None
     resumed: Callable[[Path, int], Iterator[Batch]] | None = None
@@ -153,24 +150,6 @@ def _grain(folder: Path) -> Any:
     return grain.experimental.WindowShuffleIterDataset(dataset, window_size=BUFFER_ROWS, seed=0)
 
 
-def litdata_parquet_index(folder: Path) -> None:
-    import litdata
-
-    litdata.index_parquet_dataset(str(folder), num_workers=1)
-
-
-def litdata_parquet(folder: Path) -> Iterator[Batch]:
-    from litdata.streaming.item_loader import ParquetLoader
-
-    return _litdata_batches(str(folder), item_loader=ParquetLoader(columns=sorted(COLUMNS)))
-
-
-def litdata_parquet_resumed(folder: Path, start: int) -> Iterator[Batch]:
-    from litdata.streaming.item_loader import ParquetLoader
-
-    return _litdata_batches(str(folder), start, item_loader=ParquetLoader(columns=sorted(COLUMNS)))
-
-
 # Peers that need the rows in a format of their own.
 
 
@@ -193,19 +172,11 @@ def _litdata_rows(path: str) -> Iterator[dict[str, Any]]:
         yield {"input_ids": tokens, "label": label, "row_key": key}
 
 
-def litdata_optimised(folder: Path) -> Iterator[Batch]:
-    return _litdata_batches(str(folder.parent / "litdata"))
-
-
-def litdata_optimised_resumed(folder: Path, start: int) -> Iterator[Batch]:
-    return _litdata_batches(str(folder.parent / "litdata"), start)
-
-
-def _litdata_batches(source: str, start: int = 0, **options: Any) -> Iterator[Batch]:
+def litdata_converted(folder: Path, start: int = 0) -> Iterator[Batch]:
     import litdata
 
     def loader() -> Any:
-        dataset = litdata.StreamingDataset(source, shuffle=True, seed=0, drop_last=False, **options)
+        dataset = litdata.StreamingDataset(str(folder.parent / "litdata"), shuffle=True, seed=0, drop_last=False)
         return litdata.StreamingDataLoader(dataset, batch_size=BATCH_ROWS, num_workers=0, collate_fn=_collate)
 
     batches = loader()
@@ -220,13 +191,12 @@ def _litdata_batches(source: str, start: int = 0, **options: Any) -> Iterator[Ba
 
 
 READERS: dict[str, Reader] = {
-    "ideal": Reader("floor", ideal),
-    "assay padded": Reader("ours", assay_reader({"type": "padded"}), index, assay_reader({"type": "padded"})),
-    "assay bucketed": Reader("ours", assay_reader({"type": "bucketed"}), index, assay_reader({"type": "bucketed"})),
-    "LitData Parquet": Reader("native", litdata_parquet, litdata_parquet_index, litdata_parquet_resumed),
-    "Grain Parquet": Reader("native", grain_parquet, resumed=grain_parquet_resumed),
-    "HF streaming": Reader("native", hugging_face, resumed=hugging_face_resumed),
-    "LitData optimised": Reader("converted", litdata_optimised, litdata_convert, litdata_optimised_resumed),
+    "ideal": Reader(ideal),
+    "assay padded": Reader(assay_reader({"type": "padded"}), index, assay_reader({"type": "padded"})),
+    "assay bucketed": Reader(assay_reader({"type": "bucketed"}), index, assay_reader({"type": "bucketed"})),
+    "Grain Parquet": Reader(grain_parquet, resumed=grain_parquet_resumed),
+    "HF streaming": Reader(hugging_face, resumed=hugging_face_resumed),
+    "LitData converted": Reader(litdata_converted, litdata_convert, litdata_converted),
 }
 
 RESUME_MARK = None

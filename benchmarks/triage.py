@@ -3,13 +3,12 @@
     python benchmarks/triage.py [--quick [N]] [--only failures,size,changes,logs,fixed]
 
 failures  made-up fleets (`triage_fleets.py`) of 500 attempts with a culprit of one of seven kinds, and
-          without; beside it the same scan with each attempt taken as independent, and a G-test
+          without; beside it a G-test
 size      100,000 attempts x 8 factors, and all that `assay triage` asks of 1,000 runs on record, each by
           the command itself, in a process of its own
 changes   steps of two standard deviations in published benchmark results; noise alone (`triage_series.py`);
-          beside it t-tests of neighbours, and `ruptures` with its defaults if it is installed
-logs      real logs of failed CI jobs; beside it the last line with "error", and TF-IDF with a logistic
-          regression that learned from the other logs
+          beside it t-tests of neighbours
+logs      real logs of failed CI jobs; beside it the last line with "error"
 fixed     looked at after every attempt; beside it Fisher's exact test at each look
 
 Times are CPU-seconds, which other work on the machine disturbs least. What needs the published data is left
@@ -42,23 +41,12 @@ from assay.triage.attempts.sources import read_sources
 from assay.triage.attempts.table import AttemptTable, ColumnNames, table_of
 from assay.triage.failures.diagnose import diagnose
 from assay.triage.failures.fixed import check_fix
-from assay.triage.failures.scan import scan
 from assay.triage.slow.detect import find_levels
 from assay.triage.symptoms.logs import read_log
 from fleet_ledger import recorded_fleet
 from harness import CHECKOUT, PUBLISHED_DATA, options_of, print_result
 from triage_fleets import CULPRITS, FACTORS, Fleet, random_fleet
-from triage_peers import (
-    LEVEL,
-    LineClassifier,
-    first_significant,
-    g_test,
-    has_ruptures,
-    last_error,
-    of_independent_attempts,
-    ruptures_changes,
-    t_test_changes,
-)
+from triage_peers import LEVEL, first_significant, g_test, last_error, t_test_changes
 from triage_series import NOISES, benchmark_histories, with_step
 
 RECIPE = CHECKOUT / "recipes" / "production.yaml"
@@ -74,7 +62,7 @@ NEAR_STEPS, NEAR_LINES = 3, 5
 
 Series = Float64[np.ndarray, " row"]
 Detector = Callable[[Series], list[int]]
-"""Places of a series from which on its level is another."""
+"""Positions of a series at which its level changes."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -100,21 +88,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def failures(quick: int) -> dict[str, float]:
-    """`named`, `false_culprits`, `naive_false_culprits`."""
+    """`named`, `false_culprits`, `g_test_false_culprits`."""
     by_sd = {sd: _culprits(sd, max(fleets // quick, 1)) for sd, fleets in FLEETS_OF_SD.items()}
-    print("  nobody at fault: accused in            attempts    ours   (no region named)   naive scan   G-test")
-    ours, naive = list[float](), list[float]()
+    print("  nobody at fault: accused in            attempts    ours   (no region named)   G-test")
+    ours, peers = list[float](), list[float]()
     for number, unit_sd, fleets in ((500, 0.0, 400), (500, 1.5, 400), (2_000, 1.5, 200)):
         shares = np.mean([_accused(number, unit_sd, seed) for seed in range(max(fleets // quick, 2))], axis=0)
         columns = "   ".join(f"{share:12.1%}" for share in shares)
         print(f"  {fleets // quick or 2:4} fleets, unit sd {unit_sd:<18} {number:8} {columns}")
-        ours, naive = [*ours, shares[0]], [*naive, shares[2]]
+        ours, peers = [*ours, shares[0]], [*peers, shares[2]]
     return {
         "named": by_sd[USUAL_SD],
         "false_culprits": max(ours[:2]),
-        "naive_false_culprits": max(naive[:2]),
+        "g_test_false_culprits": max(peers[:2]),
         "false_culprits_2000": ours[2],
-        "naive_false_culprits_2000": naive[2],
+        "g_test_false_culprits_2000": peers[2],
     }
 
 
@@ -166,14 +154,11 @@ def _named(culprit: tuple[str, ...], unit_sd: float, seed: int) -> _Named:
     )
 
 
-def _accused(number: int, unit_sd: float, seed: int) -> tuple[bool, bool, bool, bool]:
-    """Whether a table without a culprit has one: ours, ours without naming it, the naive scan, the G-test."""
+def _accused(number: int, unit_sd: float, seed: int) -> tuple[bool, bool, bool]:
+    """Whether a table without a culprit has one: ours, ours without naming it, the G-test."""
     table = _table(random_fleet(number, (), unit_sd=unit_sd, rng=np.random.default_rng(500_000 + seed)))
     verdict = _diagnosis(table).verdict
-    alone = scan(of_independent_attempts(table), None, rng=np.random.default_rng(0))
-    is_naive = bool(alone.regions) and alone.p_value(alone.regions[0].score) <= LEVEL
-    is_unnamed = verdict == "unidentifiable"
-    return verdict in ("cause", "several"), is_unnamed, is_naive, g_test(table).p_value <= LEVEL
+    return verdict in ("cause", "several"), verdict == "unidentifiable", g_test(table).p_value <= LEVEL
 
 
 def _table(fleet: Fleet) -> AttemptTable:
@@ -258,9 +243,7 @@ def changes(quick: int) -> dict[str, float]:
     if (published := _published()) is None:
         return {}
     histories = benchmark_histories(published)
-    if not has_ruptures():
-        print("  left out: ruptures is not installed")
-    print(f"  {'':44} " + "".join(f"{name:>14}" for name in _detectors()))
+    print(f"  {'':44} " + "".join(f"{name:>14}" for name in DETECTORS))
     found, alarms = list[float](), list[float]()
     for number in (60, 200, 400):
         found.append(_steps(histories, number, max(400 // quick, 10)))
@@ -275,15 +258,11 @@ def changes(quick: int) -> dict[str, float]:
     return {"changes_found": min(found), "false_changes": max(alarms)}
 
 
-def _detectors() -> dict[str, Detector]:
-    found: dict[str, Detector] = {"ours": _our_changes, "t-test": t_test_changes}
-    if has_ruptures():
-        found["ruptures"] = ruptures_changes
-    return found
-
-
 def _our_changes(values: Series) -> list[int]:
     return [change.first for change in find_levels(values, least=LEAST_CHANGE)[0]]
+
+
+DETECTORS: dict[str, Detector] = {"ours": _our_changes, "t-test": t_test_changes}
 
 
 def _steps(histories: Sequence[Series], number: int, tries: int) -> float:
@@ -305,7 +284,7 @@ def _alarms(name: str, noise: Callable[[np.random.Generator, int], Series], numb
 
 def _print_shares(name: str, rate_of: Callable[[Detector], list[bool]]) -> float:
     """One line; the share of ours."""
-    shares = [float(np.mean(rate_of(detect))) for detect in _detectors().values()]
+    shares = [float(np.mean(rate_of(detect))) for detect in DETECTORS.values()]
     print(f"  {name:44} " + "".join(f"{share:14.1%}" for share in shares), flush=True)
     return shares[0]
 
@@ -321,7 +300,6 @@ def logs(quick: int) -> dict[str, float]:
     named = {
         "ours": [[c.line for c in read_log(folder / name)[0].candidates] for name in marked],
         'last line with "error"': [last_error(texts[name]) for name in marked],
-        "TF-IDF, logistic regression": [_classified(texts, marked, name) for name in marked],
     }
     print(f"  {len(marked)} logs: the marked line within {NEAR_LINES}        first   in three")
     near = {
@@ -339,13 +317,6 @@ def logs(quick: int) -> dict[str, float]:
         "log_line_top_3": sum(map(any, near["ours"])) / len(marked),
         "log_lines_per_cpu_s": speed,
     }
-
-
-def _classified(texts: dict[str, list[str]], marked: dict[str, int], name: str) -> list[int]:
-    """By a classifier that has seen all logs but this one."""
-    others = [text for text in marked if text != name]
-    classifier = LineClassifier([texts[text] for text in others], [marked[text] for text in others])
-    return classifier.most_likely(texts[name])
 
 
 def _lines_per_cpu_s(files: Sequence[Path], times: int) -> float:

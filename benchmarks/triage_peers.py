@@ -1,19 +1,14 @@
-"""What is commonly done instead of `assay triage`, written plainly: a scan and a G-test that take attempts for
-independent, t-tests of neighbours, `ruptures` with its defaults, the line with "error", a linear classifier
-of lines, and p-values that are looked at again and again."""
+"""What is commonly done instead of `assay triage`, written plainly: a G-test that takes attempts for independent,
+t-tests of neighbours, the line with "error", and p-values that are looked at again and again."""
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
-from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float64
 from scipy.special import xlogy
 from scipy.stats import chi2, hypergeom
-from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.linear_model import LogisticRegression
 
 from assay.triage.attempts.table import AttemptTable
 
@@ -22,11 +17,6 @@ LEAST_ATTEMPTS = 4
 """Of a region of the G-test, as our scan wants units."""
 NEIGHBOURS = 12
 """Values on either side of a place that the t-test compares."""
-
-
-def of_independent_attempts(table: AttemptTable) -> AttemptTable:
-    """The same attempts, each a unit of its own."""
-    return replace(table, units=np.arange(table.num_rows), has_units=False)
 
 
 class GTest(NamedTuple):
@@ -87,42 +77,9 @@ def t_test_changes(values: Float64[np.ndarray, " row"]) -> list[int]:
     return found
 
 
-def has_ruptures() -> bool:
-    """Whether the package is installed."""
-    return find_spec("ruptures") is not None
-
-
-def ruptures_changes(values: Float64[np.ndarray, " row"]) -> list[int]:
-    """As the first example of its documentation has it."""
-    import ruptures  # type: ignore[import-not-found, unused-ignore]
-
-    scaled = (values - values.mean()) / values.std()
-    return list(ruptures.Pelt(model="rbf").fit(scaled[:, None]).predict(pen=10))[:-1]
-
-
 def last_error(lines: Sequence[str]) -> list[int]:
     """Numbers (from 1) of the last three lines that say "error"."""
     return [number for number, line in enumerate(lines, 1) if re.search("error", line, re.IGNORECASE)][:-4:-1]
-
-
-class LineClassifier:
-    """TF-IDF of a line's words and a logistic regression: is it the line that a person would mark?"""
-
-    def __init__(self, logs: Sequence[Sequence[str]], marked: Sequence[int]) -> None:
-        """Learns from the lines of `logs`, of each of which the line of that number (from 1) is marked."""
-        self._words = TfidfVectorizer(token_pattern=r"[A-Za-z]{2,}", ngram_range=(1, 2), sublinear_tf=True)
-        self._classifier = LogisticRegression(class_weight="balanced", C=10.0, max_iter=1_000)
-        is_marked = [number == m for log, m in zip(logs, marked, strict=True) for number in _numbers(log)]
-        self._classifier.fit(self._words.fit_transform([line for log in logs for line in log]), is_marked)
-
-    def most_likely(self, lines: Sequence[str]) -> list[int]:
-        """Numbers (from 1) of the three likeliest lines."""
-        scores: Any = self._classifier.decision_function(self._words.transform(lines))
-        return [int(index) + 1 for index in np.argsort(-scores, kind="stable")[:3]]
-
-
-def _numbers(lines: Sequence[str]) -> range:
-    return range(1, len(lines) + 1)
 
 
 def first_significant(before: Float64[np.ndarray, " before"], after: Float64[np.ndarray, " after"]) -> int | None:
