@@ -1,16 +1,14 @@
 """Scaling laws against what is known: a published refit, published ladders, simulated coverage, and bands for
 forgotten runs.
 
-    python benchmarks/evidence_scaling.py [--worlds 200] [--band-worlds 6] [--chinchilla FILE.csv]
+    python benchmarks/evidence_scaling.py [--worlds 200] [--band-worlds 6]
 
 Takes about five minutes on one core. The last line is one JSON object. The points of Hoffmann et al. 2022 are
 read from $ASSAY_DATA (by default the folder `../shared/data` of the checkout).
 """
 
-import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,9 +19,8 @@ from assay.statistics.scaling.fit import HUBER_DELTA, LEAST_ABSOLUTE_DELTA, fit_
 from assay.statistics.scaling.forms import FORMS
 from assay.statistics.scaling.points import ScalingPoints, read_points, scaling_points
 from assay.statistics.scaling.study import study
-from harness import options_of, print_result
+from harness import PUBLISHED_DATA, options_of, print_result
 
-CHECKOUT = Path(__file__).parents[1]
 # Besiroglu et al. 2024, arXiv 2404.10102, with the digits that are given.
 HUBER = {"A": 477.84, "B": 2143.86, "E": 1.81724, "alpha": 0.34731, "beta": 0.36718}
 HEADLINE = {"A": 482.01, "B": 2085.43, "E": 1.8169, "alpha": 0.3478, "beta": 0.3659}
@@ -33,14 +30,14 @@ PUBLISHED_SEED, NUM_RESAMPLES = 42, 4000
 WORLD_RESAMPLES = 400
 
 
-def chinchilla_file() -> Path:
-    folder = Path(os.environ.get("ASSAY_DATA", CHECKOUT.parent / "shared" / "data"))
-    return folder / "chinchilla" / "svg_extracted_data.csv"
+def hoffmann() -> ScalingPoints:
+    """Return the points of Hoffmann et al. 2022."""
+    return read_points(PUBLISHED_DATA / "chinchilla" / "svg_extracted_data.csv").without_highest_losses(5)
 
 
-def chinchilla(path: Path | None = None) -> dict[str, float]:
+def chinchilla() -> dict[str, float]:
     """The published refit: largest relative error of a parameter, of a standard error, and seconds for both."""
-    points = read_points(path or chinchilla_file()).without_highest_losses(5)
+    points = hoffmann()
     began_s = time.perf_counter()
     huber = fit_scaling_law(points)
     drawn = np.random.RandomState(PUBLISHED_SEED).choice(points.num_points, size=(NUM_RESAMPLES, points.num_points))
@@ -58,22 +55,16 @@ def chinchilla(path: Path | None = None) -> dict[str, float]:
     }
 
 
-def band_coverage(path: Path | None = None) -> dict[str, float]:
+def band_coverage() -> dict[str, float]:
     """Share of Hoffmann's larger runs that nominal 90% bands from the smaller ones held."""
-    points = read_points(path or chinchilla_file()).without_highest_losses(5)
-    check = check_bands(points, FORMS["chinchilla"], delta=HUBER_DELTA)
-    return {
-        "bands_90_covered": check.covered,
-        "bands_90_uncalibrated": check.covered_uncalibrated,
-        "bands_90_bootstrap_alone": check.covered_by_bootstrap_alone,
-    }
+    return {"bands_90_covered": check_bands(hoffmann(), FORMS["chinchilla"], delta=HUBER_DELTA).covered}
 
 
 def published_ladders() -> dict[str, float]:
     """Runs of 1.4 and 6.9 B parameters forecast from those of 10 to 411 M (Gadre et al. 2024), by the form that
     the small runs choose: how many within 2%, and how many in their 90% bands."""
-    folder, errors, held = chinchilla_file().parents[1] / "ladders", [], []
-    for path in sorted(folder.glob("*_largest.csv")):
+    errors, held = [], []
+    for path in sorted((PUBLISHED_DATA / "ladders").glob("*_largest.csv")):
         larger = read_points(path)
         targets = [
             dict(zip(("parameters", "tokens"), map(float, entry), strict=True))
@@ -93,27 +84,6 @@ def published_ladders() -> dict[str, float]:
     }
 
 
-def ladder_recall(num_simulations: int) -> dict[str, float]:
-    """How well anybody who knows the law's form can forecast those runs: ladders drawn anew from the law that
-    was fitted to each, with its own residuals; the share of draws in which all three are within 2%."""
-    found, rng = {}, np.random.default_rng(1)
-    for path in sorted((chinchilla_file().parents[1] / "ladders").glob("*_largest.csv")):
-        points = read_points(path.with_name(path.name.replace("_largest", "")))
-        truth, at = fit_scaling_law(points, FORMS["over-training"]), read_points(path).variables
-        expected, residuals = truth.log_loss(points.variables), truth.residuals()
-        errors = []
-        for _ in range(num_simulations):
-            variables: dict[str, Any] = dict(points.variables)
-            world = scaling_points(np.exp(expected + rng.choice(residuals, points.num_points)), **variables)
-            fit = fit_scaling_law(world, truth.form, num_starts=8)
-            errors.append(np.expm1(fit.log_loss(at) - truth.log_loss(at)))
-        name = path.stem.replace("_largest", "")
-        found[f"{name}_all_within_2_percent"] = float(np.mean(np.abs(errors).max(axis=1) < 0.02))
-        found[f"{name}_last_off_5.2_percent"] = float(np.mean(np.abs(errors)[:, -1] > 0.052))
-        print(f"{name}: " + ", ".join(f"{share:.2f}" for share in list(found.values())[-2:]), flush=True)
-    return found
-
-
 def simulated_bands(num_simulations: int) -> dict[str, float]:
     """The same over made-up ladders of 60 runs: the law is right, or bends, or each size has its own luck."""
     found = {}
@@ -127,9 +97,9 @@ def simulated_bands(num_simulations: int) -> dict[str, float]:
     return found
 
 
-def interval_coverage(num_simulations: int, path: Path | None = None) -> dict[str, float]:
+def interval_coverage(num_simulations: int) -> dict[str, float]:
     """Share of nominal 95% intervals that hold the truth: losses drawn anew on the design of Hoffmann."""
-    points = read_points(path or chinchilla_file()).without_highest_losses(5)
+    points = hoffmann()
     truth = fit_scaling_law(points)
     expected, residuals = truth.log_loss(points.variables), truth.residuals()
     rng, hits = np.random.default_rng(7), dict.fromkeys(truth.parameters(), 0)
@@ -145,18 +115,6 @@ def interval_coverage(num_simulations: int, path: Path | None = None) -> dict[st
             hits[parameter.name] += low <= truth.parameters()[parameter.name] <= high
     covered = {f"interval_95_{name}": count / num_simulations for name, count in hits.items()}
     return {**covered, "interval_95_mean": float(np.mean(list(covered.values())))}
-
-
-def many_points(number: int = 1401) -> dict[str, float]:
-    """Seconds for all that `assay scaling fit --predict` says of so many runs: both forms tested, one chosen."""
-    rng = np.random.default_rng(0)
-    parameters = 10.0 ** rng.uniform(7, 10, number)
-    tokens = parameters * 10.0 ** rng.uniform(0.5, 2.5, number)
-    loss = (1.8 + 400 / parameters**0.34 + 410 / tokens**0.28) * np.exp(0.005 * rng.standard_normal(number))
-    points = scaling_points(loss, parameters=parameters, tokens=tokens)
-    began = time.perf_counter()
-    study(points, None, targets=[{"parameters": 7e10, "tokens": 1.4e12}])
-    return {"many_points_s": time.perf_counter() - began}
 
 
 def _ladder(rng: np.random.Generator, spoil: Callable[..., np.ndarray]) -> ScalingPoints:
@@ -194,16 +152,12 @@ def main() -> None:
     parser = options_of(__doc__)
     parser.add_argument("--worlds", type=int, default=200, help="Simulated data sets; 0 leaves simulation out.")
     parser.add_argument("--band-worlds", type=int, default=6, help="Simulated ladders of each kind.")
-    parser.add_argument("--chinchilla", type=Path, help="The published points.")
     options = parser.parse_args()
-    found: dict[str, Any] = {**chinchilla(options.chinchilla), **band_coverage(options.chinchilla)}
-    found |= published_ladders() | many_points()
-    if options.worlds:
-        found |= ladder_recall(options.worlds)
+    found = chinchilla() | band_coverage() | published_ladders()
     if options.band_worlds:
         found |= simulated_bands(options.band_worlds)
     if options.worlds:
-        found |= interval_coverage(options.worlds, options.chinchilla)
+        found |= interval_coverage(options.worlds)
     print_result(found, digits=5)
 
 
