@@ -77,8 +77,12 @@ class DecoderShape(NamedTuple):
     hidden_size: int
     num_layers: int
     intermediate_size: int
+    query_size: int
+    """Width of all queries together."""
     kv_size: int
     """Width of all keys together."""
+    is_gated: bool
+    """True if the feed-forward layer has three matrices, False if it has two."""
 
     def activation_numbers(self, num_tokens: int, *, checkpointed: bool) -> int:
         """Numbers that a forward pass over so many tokens, padding counted, keeps for the backward pass.
@@ -205,7 +209,9 @@ class NewCausalConfig(FrozenConfig):
     def decoder(self) -> DecoderShape:
         """The dimensions of a decoder."""
         kv = self.kv_heads * (self.hidden_size // self.num_heads)
-        return DecoderShape(self.hidden_size, self.num_layers, self.intermediate_size, kv)
+        return DecoderShape(
+            self.hidden_size, self.num_layers, self.intermediate_size, self.hidden_size, kv, self.architecture != "gpt2"
+        )
 
 
 class PretrainedCausalConfig(FrozenConfig):
@@ -263,8 +269,10 @@ class PretrainedCausalConfig(FrozenConfig):
         width, layers, wide, heads = named
         if width is None or layers is None or heads is None:
             return None
-        kv = (tree.get("num_key_value_heads") or heads) * (tree.get("head_dim") or width // heads)
-        return DecoderShape(width, layers, wide or 4 * width, kv)
+        head_width = tree.get("head_dim") or width // heads
+        kv = (tree.get("num_key_value_heads") or heads) * head_width
+        is_gated = tree.get("model_type") not in ("gpt2", "gpt_neox")
+        return DecoderShape(width, layers, wide or 4 * width, heads * head_width, kv, is_gated)
 
     def _tree(self) -> dict[str, Any]:
         return json_object(checkpoint_path(self.path) / "config.json")

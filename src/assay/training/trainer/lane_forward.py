@@ -4,15 +4,17 @@ The training step, its spot check, its replay and the search for bad rows all co
 from the same bits.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from assay.base.seeds import derive_key
 from assay.base.shapes import Shaped
+from assay.data.dataset.columns import sequences_of
 from assay.data.loader.batch import LaneShare, MicroBatch
 from assay.training.numerics import MetricSum
 from assay.training.trainer.config import Precision
@@ -88,6 +90,20 @@ class LaneForward:
 
     def weight(self, lane: LaneShare) -> int:
         return sum(map(self._method.weight, lane.micro_batches))
+
+    def model_flops(self, lanes: Sequence[LaneShare]) -> float | None:
+        """Return the model FLOPs of one update from these lanes; None if they are unknown."""
+        config, batches = self._method.config, [batch for lane in lanes for batch in lane.micro_batches]
+        if (flops := config.model_flops()) is None:
+            return None
+        return sum(
+            flops.training(
+                np.concatenate([batch.ragged[name].lengths for name in sequences_of(batch.ragged)]),
+                config.num_scored(batch, self.weight_of(batch)),
+                num_references=config.num_references,
+            )
+            for batch in batches
+        )
 
 
 def num_backwards(lane: LaneShare) -> int:

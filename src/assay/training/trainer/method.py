@@ -18,6 +18,7 @@ from assay.data.loader.batch import MicroBatch
 from assay.models.exporting import ExportOptions
 from assay.records.exported_model import ModelForm
 from assay.training.numerics import MetricSum
+from assay.training.trainer.method_config import MethodConfig
 
 FrozenModels = Mapping[str, nn.Module]
 """Frozen models that a loss reads, by name."""
@@ -36,6 +37,9 @@ class Loss(NamedTuple):
 
 class Method(Protocol):
     """A training method: maps a batch to a loss, and rows to predictions."""
+
+    @property
+    def config(self) -> MethodConfig: ...
 
     @property
     def metrics(self) -> Sequence[str]:

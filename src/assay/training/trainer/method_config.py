@@ -11,9 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from assay.base.config import FrozenConfig
-from assay.data.dataset.columns import sequences_of
+from assay.data.dataset.columns import PROMPT_TOKENS, sequences_of
+from assay.data.loader.batch import MicroBatch
 from assay.data.loader.config import LoaderConfig
 from assay.models.config import ModelSize
+from assay.models.flops import ModelFlops
 from assay.records.dataset import DatasetManifest
 from assay.records.evaluation import ACCURACY, AUC, LOG_LOSS, Metric
 from assay.records.rollout_log import GroupRecord
@@ -196,6 +198,22 @@ class MethodConfig(FrozenConfig, ABC):
     def sampling_numbers(self, rows: int, longest: int) -> int:  # noqa: ARG002
         """Return the numbers held in memory while completions of `rows` prompts are sampled; 0 if none are."""
         return 0
+
+    def model_flops(self) -> ModelFlops | None:
+        """Return what the FLOPs of the model follow from; None if they are unknown."""
+        return None
+
+    @property
+    def num_references(self) -> int:
+        """Frozen models, or the model without its adapters, that score each sequence in training."""
+        return 0
+
+    def num_scored(self, batch: MicroBatch, weight: int) -> int:  # noqa: ARG002
+        """Return the tokens whose logits a micro-batch of this weight needs: those of completions, by default."""
+        if PROMPT_TOKENS not in batch.columns:
+            return 0
+        prompts = len(sequences_of(batch.ragged)) * int(batch.columns[PROMPT_TOKENS].to_numpy().sum())
+        return batch.num_tokens - prompts
 
     def size(self, num_tokens: int) -> ModelSize | None:  # noqa: ARG002
         """Return the model size for micro-batches of `num_tokens` tokens, padding counted; None if it is unknown."""

@@ -26,6 +26,7 @@ from assay.distributed.ranks import Ranks
 from assay.training.numerics import MetricSum, added_in_order, combined_digest, digest_of_tensors, means_of
 from assay.training.samples import LaneSamples, SampleLog, SampleSource
 from assay.training.trainer.config import OptimizerConfig, TrainerConfig
+from assay.training.trainer.gpu_use import GpuUse
 from assay.training.trainer.lane_forward import LaneForward, autocast, num_backwards
 from assay.training.trainer.method import Method
 from assay.training.trainer.optimizer import average_and_clip, learning_rate, whole_tensor
@@ -127,6 +128,7 @@ class Stepper:
         self._num_steps = num_steps
         self._spot_check = spot_check
         self._trained = [p for group in optimizer.param_groups for p in group["params"]]
+        self._gpu_use = GpuUse(ranks.device, forward)
         self._spent_s: dict[str, float] = {}
         """Seconds of the current step's passes."""
         self._times_lanes = times_lanes
@@ -139,6 +141,10 @@ class Stepper:
         If samples serve several updates, the totals are the last update's; the first is spot-checked. Raises
         `StepCancelledError` on all ranks if samples could not be collected.
         """
+        with self._gpu_use.step():
+            return self._step(share, step=step, stop_requested=stop_requested, commit_requested=commit_requested)
+
+    def _step(self, share: StepShare, *, step: int, stop_requested: bool, commit_requested: bool) -> StepTotals:
         samples = self._source.collect(share, step=step)
         self._lane_sum.enter_phase("compute")
         self._spent_s = {"forward_s": 0.0, "backward_s": 0.0}
@@ -154,6 +160,8 @@ class Stepper:
             self._source.release(step=step)
         logs = [lane_samples.log for lane_samples in samples if lane_samples.log is not None]
         costs = {} if self._source.costs is None else {**self._source.costs, **self._spent_s}
+        lanes = [lane_samples.lane for lane_samples in samples]
+        costs |= self._gpu_use.costs(lanes, num_updates=self._source.updates_per_step)
         return totals._replace(log=tuple(chain.from_iterable(logs)) if logs else None, costs=costs | self._lane_times())
 
     def _run_update(

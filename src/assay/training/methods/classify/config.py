@@ -7,6 +7,7 @@ from pydantic import Field, PositiveInt, model_validator
 from assay.base.errors import ConfigError
 from assay.data.dataset.columns import holds_lists, holds_numbers
 from assay.models.config import EncoderConfig, ModelSize, NewEncoderConfig, checkpoint_path
+from assay.models.flops import ModelFlops, encoder_flops
 from assay.records.dataset import DatasetManifest
 from assay.training.methods.classify.label_config import BinaryLabel, LabelConfig, NumberLabel
 from assay.training.trainer.method_config import MethodConfig, Predictions
@@ -103,6 +104,9 @@ class ClassifyConfig(MethodConfig):
         buckets += len(self.numeric_columns) * NUMERIC_BUCKETS
         head = _linear(width, width) + _linear(width, self.label.num_outputs)
         return embeddings + encoder.num_layers * (attention + feed_forward) + buckets * width + head
+
+    def model_flops(self) -> ModelFlops | None:
+        return None if self.encoder.shape is None else encoder_flops(self.encoder.shape)
 
     def size(self, num_tokens: int) -> ModelSize | None:
         encoder = self.encoder

@@ -18,6 +18,7 @@ from assay.models.causal_config import (
     model_size,
 )
 from assay.models.config import ModelSize
+from assay.models.flops import ModelFlops, causal_flops
 from assay.records.dataset import DatasetManifest, ReferenceScores
 from assay.records.evaluation import ACCURACY, CHOSEN_REWARD, REJECTED_REWARD, Metric
 from assay.training.trainer.method_config import MethodConfig, RowScores
@@ -194,6 +195,13 @@ class DpoConfig(MethodConfig):
                 f"assay data score DATASET --reference {path}; or name the folder that computed them as "
                 "method.reference.path."
             )
+
+    def model_flops(self) -> ModelFlops | None:
+        return causal_flops(self.model)
+
+    @property
+    def num_references(self) -> int:
+        return int(isinstance(self.reference, FrozenReference))
 
     def size(self, num_tokens: int) -> ModelSize | None:
         """A reference counts as a frozen copy unless it is the model without its adapters."""

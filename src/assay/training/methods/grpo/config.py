@@ -27,6 +27,7 @@ from assay.inference.protocol import SamplingParams
 from assay.inference.remote import LocalSampler, RemoteSampler
 from assay.models.causal_config import PretrainedCausalConfig, check_rows, model_size
 from assay.models.config import ModelSize, checkpoint_path
+from assay.models.flops import ModelFlops, causal_flops
 from assay.records.dataset import DatasetManifest
 from assay.records.evaluation import Metric
 from assay.records.rollout_log import GroupRecord
@@ -440,6 +441,13 @@ class GrpoConfig(MethodConfig):
     def training_sequences(self, rows: int, longest: int) -> tuple[int, int]:
         groups = rows if self.groups_per_lane is None else min(rows, self.groups_per_lane)
         return groups * self.group_size, longest + self.sampling.max_tokens
+
+    def model_flops(self) -> ModelFlops | None:
+        return causal_flops(self.model)
+
+    @property
+    def num_references(self) -> int:
+        return int(self.kl > 0)
 
     def size(self, num_tokens: int) -> ModelSize | None:
         """Count the reference, unless it is the model without its adapters."""

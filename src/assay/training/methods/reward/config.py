@@ -9,6 +9,7 @@ from assay.base.errors import ConfigError
 from assay.data.dataset.columns import MARGIN, PROMPT_TOKENS, REJECTED, TOKENS, holds_numbers
 from assay.models.causal_config import CausalConfig, NewCausalConfig, check_rows, model_size
 from assay.models.config import ModelSize
+from assay.models.flops import ModelFlops, causal_flops
 from assay.records.dataset import DatasetManifest
 from assay.records.evaluation import ACCURACY, CHOSEN_REWARD, LOG_LOSS, REJECTED_REWARD, Metric
 from assay.training.trainer.method_config import MethodConfig, RowScores
@@ -76,6 +77,9 @@ class RewardConfig(MethodConfig):
                 f"method.margin_column={self.margin_column}: {what}; each row needs a number. Fix "
                 "the column, or set all margins to 0: method.margin_column=null."
             )
+
+    def model_flops(self) -> ModelFlops | None:
+        return causal_flops(self.model, has_head=False)
 
     def size(self, num_tokens: int) -> ModelSize | None:
         """The head of a pretrained language model is counted, too."""

@@ -5,8 +5,10 @@ from typing import ClassVar, Literal
 
 from assay.base.errors import ConfigError
 from assay.data.dataset.columns import SPANS
+from assay.data.loader.batch import MicroBatch
 from assay.models.causal_config import CausalConfig, check_rows, model_size
 from assay.models.config import ModelSize
+from assay.models.flops import ModelFlops, causal_flops
 from assay.records.dataset import DatasetManifest
 from assay.records.evaluation import TRAINED_TOKENS, Metric
 from assay.training.trainer.method_config import MethodConfig, RowScores
@@ -70,6 +72,12 @@ class SftConfig(MethodConfig):
                 f"dataset '{manifest.name}' has only rows of one token, and a first token is not "
                 "predicted: there is nothing to train on. Build it with longer rows."
             )
+
+    def model_flops(self) -> ModelFlops | None:
+        return causal_flops(self.model)
+
+    def num_scored(self, batch: MicroBatch, weight: int) -> int:  # noqa: ARG002
+        return weight
 
     def size(self, num_tokens: int) -> ModelSize | None:
         return model_size(self.model, num_tokens)
