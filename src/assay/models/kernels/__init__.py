@@ -1,0 +1,1 @@
+"""Triton kernels, each with plain torch code that computes the same where Triton cannot run."""
