@@ -49,6 +49,7 @@ from assay.records.node_environment import NodeEnvironment
 from assay.records.processor import Processor
 from assay.records.run import Attempt, Run, slower_command
 from assay.records.suspect import WrongArithmeticError
+from assay.reporting.views.triage_statements import silence_text, straggler_text
 from assay.store.attempts import close_abandoned_attempts, save_attempt, saved_attempts
 from assay.store.commit_log import LOG_PREFIX, CommitLog
 from assay.store.incidents import append_incident
@@ -57,8 +58,8 @@ from assay.store.objects import ObjectStore
 from assay.store.retry_policy import RETRY_BUDGET_S, RetryPolicy
 from assay.training.model_folders import check_unchanged
 from assay.training.recipe import recipe_of
-from assay.triage.hang import HungRank, are_stacks_whole, describe_silence, find_hung_rank, stacks_path
-from assay.triage.straggler import StragglerWatch, describe_straggler
+from assay.triage.hang import HungRank, are_stacks_whole, find_hung_rank, stacks_path
+from assay.triage.straggler import StragglerWatch
 
 AfterDeath = Literal["same", "shrink"]
 """World size of the next attempt: `same` as before, or `shrink` to the ranks that survived."""
@@ -543,7 +544,7 @@ class Supervisor:
                 sign.start()
             self._notice_faults(attempt)
             if (slow := stragglers.look(beats)) is not None:
-                host, text = attempt.hosts[slow.rank], describe_straggler(slow)
+                host, text = attempt.hosts[slow.rank], straggler_text(slow)
                 self._record_incident("straggler", text, attempt.attempt, rank=slow.rank, step=slow.step, host=host)
             hung = find_hung_rank(beats, now_s=now_s, least_s=least_s, began_s=began_s)
             if hung is not None:
@@ -598,7 +599,7 @@ class Supervisor:
             host=attempt.hosts[hung.rank],
             device=ranks.devices()[hung.rank].name,
             signature=f"hang in {phase}",
-            text=describe_silence(hung, state),
+            text=silence_text(hung, state),
             # A rank that hangs before it installs its signal handlers writes no stacks.
             file=stacks.relative_to(self._run.run_dir).as_posix() if stacks.is_file() else "",
         )

@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 from pydantic import NonNegativeInt, PositiveInt
 
 from assay.records.record import Record
+from assay.records.statement import Statement
 
 Verdict = Literal["equal", "differs", "not recorded"]
 
@@ -91,7 +92,7 @@ class Explanation(Record):
     """Why a step looks bad."""
 
     cause: Cause
-    because: str
+    because: Statement
 
 
 class ReplayReport(Record):

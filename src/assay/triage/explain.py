@@ -13,10 +13,12 @@ equal, the loss is in the usual range          -> ordinary
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-from assay.records.replay import Compared, Explanation, ReplayReport, RowSearch
+from assay.records.replay import Cause, Compared, Explanation, ReplayReport, RowSearch
+from assay.records.statement import Statement
 from assay.statistics.robust import sigma_of
 from assay.store.metrics.recorded import RecordedStep
 
@@ -34,37 +36,42 @@ def explain(
     """Return the cause, from a replay that also searched the rows. `learning_rate` is the recipe's peak."""
     if report.first_difference is not None:
         return _of_difference(report, report.first_difference)
-    finding = report.operators.finding if report.operators is not None else None
-    if finding is not None and finding.problem == "outside its error bound":
-        return Explanation(
-            cause="wrong arithmetic",
-            because=f"{finding.operator} in {finding.module or 'the step'}: {finding.detail}.",
+    found = report.operators.finding if report.operators is not None else None
+    if found is not None and found.problem == "outside its error bound":
+        return _explanation(
+            "wrong arithmetic",
+            found.problem,
+            operator=found.operator,
+            module=found.module or "the step",
+            detail=found.detail,
         )
     if report.rows is not None and report.rows.rows and not _are_most(report.rows):
         return _of_rows(report.rows)
     return _of_loss(report, steps, learning_rate)
 
 
+def _explanation(cause: Cause, code: str, **values: Any) -> Explanation:
+    return Explanation(cause=cause, because=Statement(code=code, values=values))
+
+
 def _of_difference(report: ReplayReport, first: Compared) -> Explanation:
-    numbers = f"{first.quantity} is on record as {first.recorded} and comes out as {first.replayed}"
+    values = {"step": first.step, "quantity": first.quantity, "recorded": first.recorded, "replayed": first.replayed}
     is_first_step = first.step == report.from_step + 1
     is_other_code = report.recorded_code_version != report.code_version
     # The same code on the same weights and rows gives the same loss; only the backward pass may be wrong then.
     in_forward = first.quantity in ("rows", "rollout_digest", "tokens", "learning_rate", "loss")
-    if not is_first_step or not (in_forward or is_other_code):
-        before = f"Steps {report.from_step + 1} to {first.step - 1} come out as recorded; "
-        if is_first_step:
-            before = "The loss comes out as recorded; "
-        return Explanation(
-            cause="wrong arithmetic",
-            because=f"{before}at step {first.step} {numbers}: a device computed wrongly then, or does now. "
-            "Replay once more, on another machine too: what comes out twice is right.",
+    if is_first_step and (in_forward or is_other_code):
+        return _explanation(
+            "other machine or code",
+            "differs at once",
+            recorded_by=report.recorded_code_version,
+            replayed_by=report.code_version,
+            **values,
         )
-    return Explanation(
-        cause="other machine or code",
-        because=f"Already at the first replayed step {numbers}. The run was made by "
-        f"{report.recorded_code_version}, this is {report.code_version}: replay with that code, on the same "
-        "kind of device.",
+    if is_first_step:
+        return _explanation("wrong arithmetic", "differs after the loss", **values)
+    return _explanation(
+        "wrong arithmetic", "differs from a step on", first=report.from_step + 1, last=first.step - 1, **values
     )
 
 
@@ -74,73 +81,63 @@ def _are_most(rows: RowSearch) -> bool:
 
 
 def _of_rows(rows: RowSearch) -> Explanation:
-    count = f"{len(rows.rows):,} of the step's {rows.num_rows:,} rows"
+    count = {"rows": len(rows.rows), "num_rows": rows.num_rows}
     if rows.loss_without is None or rows.step_loss is None:
-        return Explanation(cause="bad data", because=f"{count} have {rows.criterion}; they are named above.")
-    return Explanation(
-        cause="bad data",
-        because=f"The replay is equal. With the weights before the step its rows have a mean loss of "
-        f"{rows.step_loss:.4g}, the rows of the steps before {rows.earlier_loss or 0:.4g}; without {count}, "
-        f"named above, it is {rows.loss_without:.4g}.",
+        return _explanation("bad data", "bad rows", criterion=rows.criterion, **count)
+    return _explanation(
+        "bad data",
+        "rows of high loss",
+        loss=rows.step_loss,
+        earlier=rows.earlier_loss or 0.0,
+        without=rows.loss_without,
+        **count,
     )
 
 
 def _of_loss(report: ReplayReport, steps: Mapping[int, RecordedStep], learning_rate: float | None) -> Explanation:
     previous = [steps[step].values for step in sorted(steps) if step < report.step]
-    if (seen := _divergence(report, previous)) is not None:
-        return Explanation(
-            cause="divergence",
-            because=f"{seen} {_rows_text(report)}: the updates before had ruined the weights. Lower "
-            f"trainer.optimizer.learning_rate{_rates_text(learning_rate, previous)}, or warm up longer.",
+    first = next((values["loss"] for values in previous if math.isfinite(values["loss"])), None)
+    if (code := _divergence(report, first)) is not None:
+        rows = report.rows
+        return _explanation(
+            "divergence",
+            code,
+            loss=report.loss,
+            first=first,
+            rows=0 if rows is None else len(rows.rows),
+            num_rows=None if rows is None else rows.num_rows,
+            peak=learning_rate,
+            rate=previous[-1]["learning_rate"] if previous else None,
         )
     before = previous[-NUM_BEFORE:]
     losses = np.array([values["loss"] for values in before if math.isfinite(values["loss"])])
     if len(losses) < 8:
-        return Explanation(cause="ordinary", because="Too few steps before it are on record to call it high.")
+        return _explanation("ordinary", "few steps before")
     assert report.loss is not None, "what is not finite has diverged"
     median, scale = float(np.median(losses)), sigma_of(losses) or 1e-12
     sigmas = (report.loss - median) / scale
-    seen = f"The loss is {report.loss:.4g}; over the {len(losses):,} steps before: median {median:.4g}"
+    values = {"loss": report.loss, "steps": len(losses), "median": median}
     if sigmas < SPIKE_SIGMAS:
-        return Explanation(cause="ordinary", because=f"{seen}, so this is {sigmas:+.1f} standard deviations: no spike.")
-    return Explanation(
-        cause="optimisation",
-        because=f"The replay is equal, and with the same weights the step's rows are no worse than the rows "
-        f"before them. {seen}: the weights had gone wrong already.{_largest_gradient(before, report.step)}",
-    )
+        return _explanation("ordinary", "no spike", sigmas=sigmas, **values)
+    return _explanation("optimisation", "spike", **values, **_largest_gradient(before, report.step))
 
 
-def _rates_text(peak: float | None, previous: list[dict[str, float]]) -> str:
-    """Return the learning rates as text: ` (1e+03; 200 in the step before)`."""
-    known = [] if peak is None else [f"{peak:.3g}"]
-    if previous and f"{previous[-1]['learning_rate']:.3g}" not in known:
-        known.append(f"{previous[-1]['learning_rate']:.3g} in the step before")
-    return f" ({'; '.join(known)})" if known else ""
-
-
-def _rows_text(report: ReplayReport) -> str:
-    rows = report.rows
-    if rows is None or not rows.rows:
-        return "No row makes it so by itself"
-    return f"{len(rows.rows):,} of the step's {rows.num_rows:,} rows are so with these weights"
-
-
-def _divergence(report: ReplayReport, previous: list[dict[str, float]]) -> str | None:
+def _divergence(report: ReplayReport, first_loss: float | None) -> str | None:
+    """Return the code of a divergence."""
     if report.loss is None:
-        return "The loss is not finite again."
+        return "loss not finite"
     if report.gradient_norm is None:
-        return f"The loss is {report.loss:.4g}, and the gradient's norm is not finite."
-    first = next((values["loss"] for values in previous if math.isfinite(values["loss"])), None)
-    if first is None or report.loss <= DIVERGED_FACTOR * first or first <= 0.0:
-        return None
-    return f"The loss is {report.loss:.4g}; training began at {first:.4g}."
+        return "gradient not finite"
+    is_far_above = first_loss is not None and first_loss > 0.0 and report.loss > DIVERGED_FACTOR * first_loss
+    return "loss far above its start" if is_far_above else None
 
 
-def _largest_gradient(before: list[dict[str, float]], step: int) -> str:
+def _largest_gradient(before: list[dict[str, float]], step: int) -> dict[str, float]:
     """Return which previous step has the largest gradient."""
     norms = np.array([values["gradient_norm"] for values in before])
     worst = int(np.nanargmax(norms))
-    return (
-        f" The largest gradient before it is that of step {step - len(norms) + worst}: norm "
-        f"{norms[worst]:.3g}, median {np.nanmedian(norms):.3g}."
-    )
+    return {
+        "worst_step": step - len(norms) + worst,
+        "norm": float(norms[worst]),
+        "median_norm": float(np.nanmedian(norms)),
+    }

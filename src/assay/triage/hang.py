@@ -69,13 +69,6 @@ def _progress(beat: Beat) -> tuple[int, int, float]:
     return beat.step, waits, beat.at_s
 
 
-def describe_silence(hung: HungRank, process_state: str) -> str:
-    """Describe a hung rank: `no sign of life for 61 s, process stopped by a signal`."""
-    others = f", as of {hung.num_silent_others} more" if hung.num_silent_others else ""
-    state = process_state or "in an unknown state"
-    return f"no sign of life for {hung.silent_s:.0f} s{others}, process {state}"
-
-
 def stacks_path(run_dir: Path, attempt: int, rank: int) -> Path:
     """Return where a rank writes the Python stacks of its threads."""
     return run_dir / "stacks" / f"attempt-{attempt:04d}-rank-{rank:05d}.txt"

@@ -67,11 +67,3 @@ class StragglerWatch:
 
 def _median_of_others(numbers: Sequence[float], rank: int) -> float:
     return statistics.median([*numbers[:rank], *numbers[rank + 1 :]])
-
-
-def describe_straggler(slow: Straggler) -> str:
-    """Describe a straggler in one sentence."""
-    return (
-        f"rank {slow.rank} is slow: {slow.own_s:.3g} s of its own work a step up to step {slow.step}, "
-        f"{slow.own_s / slow.others_s:.1f} times the others' {slow.others_s:.3g} s; all wait for it"
-    )

@@ -2,7 +2,8 @@
 
 import pytest
 
-from assay.records.replay import OperatorFinding, OperatorWatchReport, ReplayReport, RowFinding, RowSearch
+from assay.records.replay import Compared, OperatorFinding, OperatorWatchReport, ReplayReport, RowFinding, RowSearch
+from assay.reporting.views.triage_statements import triage_text
 from assay.store.metrics.recorded import RecordedStep
 from assay.triage.explain import explain
 
@@ -31,12 +32,14 @@ def recorded(*losses: float) -> dict[int, RecordedStep]:
 def test_the_step_that_killed_a_run_at_a_learning_rate_of_1000_is_a_divergence_however_early(loss, norm):
     found = explain(report(3, loss, norm), recorded(0.69, 4e5), learning_rate=1000.0)
     assert found.cause == "divergence"
-    assert "Lower trainer.optimizer.learning_rate (1e+03), or warm up longer." in found.because
+    text = triage_text(found.because)
+    assert "Lower trainer.optimizer.learning_rate (1e+03 at its peak, 1e+03 in the step before), or warm" in text
 
 
 def test_in_a_warm_up_both_rates_are_named_the_recipes_first():
     found = explain(report(3, None, None), recorded(0.69, 4e5), learning_rate=5000.0)
-    assert "trainer.optimizer.learning_rate (5e+03; 1e+03 in the step before)" in found.because
+    text = triage_text(found.because)
+    assert "trainer.optimizer.learning_rate (5e+03 at its peak, 1e+03 in the step before)" in text
 
 
 @pytest.mark.parametrize(("num_bad", "cause"), [(32, "divergence"), (17, "divergence"), (3, "bad data")])
@@ -77,3 +80,33 @@ def test_a_loss_like_those_before_is_ordinary():
 def test_a_spike_below_ten_times_the_beginning_is_optimisation():
     losses = [0.6 + 0.01 * (step % 3) for step in range(20)]
     assert explain(report(21, 4.0), recorded(*losses)).cause == "optimisation"
+
+
+@pytest.mark.parametrize(
+    ("step", "quantity", "version", "cause", "text"),
+    [
+        (1, "loss", "1", "other machine or code", "already at the first replayed step loss is on record as a"),
+        (1, "gradient_norm", "1", "wrong arithmetic", "the loss comes out as recorded; at step 1 gradient_norm"),
+        (1, "gradient_norm", "2", "other machine or code", "The run was made by 2, this is 1"),
+        (4, "loss", "2", "wrong arithmetic", "steps 1 to 3 come out as recorded; at step 4 loss"),
+    ],
+)
+def test_where_the_first_difference_lies_says_what_is_to_blame(step, quantity, version, cause, text):
+    first = Compared(step=step, quantity=quantity, recorded="a", replayed="b", is_equal=False)
+    differing = {"first_difference": first, "recorded_code_version": version}
+    found = explain(report(4, 0.6).model_copy(update=differing), recorded(0.6, 0.6, 0.6))
+    assert found.cause == cause and text in triage_text(found.because)
+
+
+def test_every_cause_has_its_sentence():
+    losses = [0.6 + 0.01 * (step % 3) for step in range(20)]
+    bad = RowFinding(row_id=7, location="p", lane=0, loss=9.0)
+    of_loss = NO_ROW.model_copy(update={"rows": (bad,), "step_loss": 3.0, "loss_without": 0.6, "earlier_loss": 0.7})
+    for found, text in (
+        (report(21, 0.61), "over the 20 steps before: median 0.61, so this is +0.0 standard deviations"),
+        (report(3, 0.61), "too few steps before it"),
+        (report(21, 4.0), "The largest gradient before it is that of step 1: norm 1, median 1."),
+        (report(21, 9.0), "the loss is 9; training began at 0.6. 0 of the step's 32 rows cause this"),
+        (report(21, 4.0).model_copy(update={"rows": of_loss}), "mean loss of 3, the rows of the steps before 0.7; "),
+    ):
+        assert text in triage_text(explain(found, recorded(*losses[: found.step - 1])).because)

@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Callable
 
+from assay.reporting.views.triage_statements import silence_text
 from assay.store.heartbeat import Beat, Heartbeats
 from assay.triage.hang import (
     ALL_STACKS_SIGNAL,
@@ -12,7 +13,6 @@ from assay.triage.hang import (
     STOPPED,
     HungRank,
     are_stacks_whole,
-    describe_silence,
     has_main_stack,
     process_state,
     request_all_stacks,
@@ -64,10 +64,10 @@ def test_a_rank_that_was_never_heard_of_hangs_once_the_start_took_too_long() -> 
     unheard = Beat(0, "startup", 0.0, 0.0, 0.0)
     found = find_hung_rank([beat(phase="startup"), unheard], now_s=90 + SLOW_PHASE_LIMIT_S, least_s=5.0)
     assert found == HungRank(1, None, SLOW_PHASE_LIMIT_S)
-    assert describe_silence(found, "sleeping") == "no sign of life for 900 s, process sleeping"
+    assert silence_text(found, "sleeping") == "no sign of life for 900 s, process sleeping"
     assert find_hung_rank([beat(), unheard], now_s=91 + SLOW_PHASE_LIMIT_S, least_s=2 * SLOW_PHASE_LIMIT_S) is None
     found = find_hung_rank([beat(), unheard, unheard], now_s=90 + SLOW_PHASE_LIMIT_S, least_s=5.0)
-    assert found is not None and "for 900 s, as of 1 more, process in an unknown state" in describe_silence(found, "")
+    assert found is not None and "for 900 s, as of 1 more, process in an unknown state" in silence_text(found, "")
 
 
 def test_of_ranks_at_the_same_place_the_one_heard_of_longest_ago_hangs() -> None:

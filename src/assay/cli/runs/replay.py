@@ -129,7 +129,10 @@ def _text(report: "ReplayReport") -> str:
         lines.append(f"  the lane's mean loss: {report.lane_loss!r}")
     lines += _operator_lines(report.operators) + _row_lines(report.rows)
     if report.explanation is not None:
-        lines.append(f"  {click.style(report.explanation.cause, bold=True)}: {report.explanation.because}")
+        from assay.reporting.views.triage_statements import triage_text
+
+        because = triage_text(report.explanation.because)
+        lines.append(f"  {click.style(report.explanation.cause, bold=True)}: {because}")
     return "\n".join(lines)
 
 

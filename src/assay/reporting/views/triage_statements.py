@@ -1,4 +1,4 @@
-"""The words of triage: every code of its records becomes a sentence here, and nowhere else."""
+"""The words of triage: every code and number that it found becomes a sentence here, and nowhere else."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -16,6 +16,8 @@ from assay.records.slow_changes import SlowChange, SlowChanges
 from assay.records.statement import Statement
 from assay.records.triage_overview import Finding
 from assay.reporting.views.statements import filled
+from assay.triage.hang import HungRank
+from assay.triage.straggler import Straggler
 
 SHOWN_CHARACTERS = 60
 MIN_EPOCH_S = 1e8
@@ -35,6 +37,14 @@ def triage_text(statement: Statement) -> str:
     return filled(_TEXTS[statement.code], values)
 
 
+_DIFFERS = (
+    "at step {step} {quantity} is on record as {recorded} and comes out as {replayed}: a device computed wrongly then, "
+    "or does now. Replay once more, on another machine too: what comes out twice is right."
+)
+_RUINED = (
+    "{rows:,} of the step's {num_rows:,} rows cause this by themselves: the updates before had ruined the weights. "
+    "Lower trainer.optimizer.learning_rate ({peak:.3g} at its peak, {rate:.3g} in the step before), or warm up longer."
+)
 _TEXTS = {
     "error": "{message}",
     # why attempts fail
@@ -79,6 +89,26 @@ _TEXTS = {
     "tie": "as many ranks entered one collective as another: only the program can tell which is wrong.",
     "circle": "the ranks wait for one another in a circle: groups are entered in different orders.",
     "all entered": "every rank entered the same collective and none left it: look at the network and the devices.",
+    # why a step looks bad
+    "outside its error bound": "{operator} in {module}: {detail}.",
+    "differs at once": "already at the first replayed step {quantity} is on record as {recorded} and comes out as "
+    "{replayed}. The run was made by {recorded_by}, this is {replayed_by}: replay with that code, on the same kind of "
+    "device.",
+    "differs after the loss": f"the loss comes out as recorded; {_DIFFERS}",
+    "differs from a step on": f"steps {{first}} to {{last}} come out as recorded; {_DIFFERS}",
+    "bad rows": "{rows:,} of the step's {num_rows:,} rows have {criterion}; they are named above.",
+    "rows of high loss": "the replay is equal. With the weights before the step its rows have a mean loss of "
+    "{loss:.4g}, the rows of the steps before {earlier:.4g}; without {rows:,} of the step's {num_rows:,} rows, named "
+    "above, it is {without:.4g}.",
+    "loss not finite": f"the loss is not finite again. {_RUINED}",
+    "gradient not finite": f"the loss is {{loss:.4g}}, and the gradient's norm is not finite. {_RUINED}",
+    "loss far above its start": f"the loss is {{loss:.4g}}; training began at {{first:.4g}}. {_RUINED}",
+    "few steps before": "too few steps before it are on record to call it high.",
+    "no spike": "the loss is {loss:.4g}; over the {steps:,} steps before: median {median:.4g}, so this is "
+    "{sigmas:+.1f} standard deviations: no spike.",
+    "spike": "the replay is equal, and with the same weights the step's rows are no worse than the rows before them. "
+    "The loss is {loss:.4g}; over the {steps:,} steps before: median {median:.4g}: the weights had gone wrong already. "
+    "The largest gradient before it is that of step {worst_step}: norm {norm:.3g}, median {median_norm:.3g}.",
     # which tests flake
     "no outcome": "cannot tell: no outcome is on record. JUnit XML of runs has them.",
     "no commit": "cannot tell beyond tries within one file: no file names its commit. Give --commit, --path "
@@ -164,6 +194,24 @@ def finding_next(finding: Finding) -> str:
     if finding.phase is not None:
         return _LOST[finding.phase][1]
     return "assay triage symptoms" if finding.symptom is None else f"assay runs show {finding.symptom.run_id}"
+
+
+# Ranks that hang or are slow
+
+
+def silence_text(hung: HungRank, process_state: str) -> str:
+    """`no sign of life for 61 s, process stopped by a signal`."""
+    others = f", as of {hung.num_silent_others} more" if hung.num_silent_others else ""
+    state = process_state or "in an unknown state"
+    return f"no sign of life for {hung.silent_s:.0f} s{others}, process {state}"
+
+
+def straggler_text(slow: Straggler) -> str:
+    """Return what a slow rank costs the others."""
+    return (
+        f"rank {slow.rank} is slow: {slow.own_s:.3g} s of its own work a step up to step {slow.step}, "
+        f"{slow.own_s / slow.others_s:.1f} times the others' {slow.others_s:.3g} s; all wait for it"
+    )
 
 
 # What became slower

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from assay.records.replay import Explanation, OperatorFinding, OperatorWatchReport, ReplayReport
+from assay.records.statement import Statement
 from assay.records.symptoms import RecordedSymptom
 from assay.reporting.views.triage_statements import triage_text
 from assay.triage.attempts.columns import columns_of
@@ -101,7 +102,7 @@ def replayed(run_id, *, operator=None, cause="ordinary"):
     return ReplayReport(
         run_id=run_id, step=7, through_step=7, from_step=0, attempt=1, code_version="1", recorded_code_version="1",
         verdict="equal", compared=1, at_step=(), first_difference=None, loss=1.0, gradient_norm=1.0,
-        operators=watched, explanation=Explanation(cause=cause, because="."),
+        operators=watched, explanation=Explanation(cause=cause, because=Statement(code="few steps before")),
     )  # fmt: skip
 
 
