@@ -9,14 +9,33 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from html.parser import HTMLParser
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from assay.base.units import percent_text
+from assay.base.versioned import Versioned
+from assay.planning.actuals import Spend
+from assay.planning.program.offer import Safety
+from assay.records.ci_report import CiChanged, CiReport
+from assay.records.commit_bisection import CommitBisection
+from assay.records.data_changes import DataChanges
 from assay.records.evaluation import Estimate
+from assay.records.failure_causes import FailureDiagnosis
+from assay.records.fix_check import FixCheck
 from assay.records.goodput import Goodput, Interruption
+from assay.records.guard import GuardStatus
+from assay.records.hung_ranks import HungRanks
+from assay.records.side_by_side import SideBySide
+from assay.records.skew import Skew
+from assay.records.slow_changes import SlowChanges
+from assay.records.startup import Startup
+from assay.records.statement import Statement
+from assay.records.symptoms import Symptoms
 from assay.reporting.document import (
     Code,
     Commands,
@@ -38,12 +57,26 @@ from assay.reporting.documents.goodput import goodput_document
 from assay.reporting.documents.markdown import markdown
 from assay.reporting.documents.memo import memo_document
 from assay.reporting.documents.overview import live_document
+from assay.reporting.documents.plan_documents import execution_plan, raci, risk_register, stage_gates
 from assay.reporting.documents.render import render_document
 from assay.reporting.documents.run import run_document
 from assay.reporting.documents.run_diff import run_diff_document
+from assay.reporting.documents.scaling import scaling_document
+from assay.reporting.documents.status_documents import review, weekly_status
+from assay.reporting.documents.triage import fleet_document, triage_document
 from assay.reporting.terminal.document import print_document
+from assay.reporting.views.forecast import forecast_view
 from assay.reporting.views.run_diff import DifferenceView, LossAtStepView, RunDiffView
+from assay.reporting.views.scaling import scaling_view
 from assay.reporting.views.series import Series
+from assay.statistics.scaling.forms import FORMS
+from assay.statistics.scaling.points import scaling_points
+from assay.statistics.scaling.study import ScalingStudy, study
+from assay.store.home import Home
+from assay.store.settings import HourPrice
+from assay.triage.overview import Fleet, triage_ledger
+from fleet_ledger import recorded_fleet
+from running_program import offer_report, program_estimate
 
 NUMBER = re.compile(r"(?<![\w.])[+-]?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?%?")
 
@@ -133,9 +166,44 @@ def of_rewards(run_page: Any) -> Any:
     return replace(run_page, curves={**run_page.curves, **curves, "validation_reward": held_out})
 
 
-@pytest.fixture(params=["run", "rewards", "empty", "comparison", "live", "memo", "diff", "goodput"])
+PRICE = HourPrice("H100", 2.0, "EUR")
+
+
+def plan_documents() -> dict[str, Callable[[], Document]]:
+    report, running = offer_report(), program_estimate()
+    offer, spends = report.offered.offer, [Spend("replicate", 270.0, 320.0, 3400.0)]
+    return {
+        "plan": lambda: execution_plan(report, PRICE),
+        "gates": lambda: stage_gates(report),
+        "raci": lambda: raci(report),
+        "risks": lambda: risk_register(report, PRICE),
+        "status": lambda: weekly_status(running, offer, spends, PRICE),
+        "review": lambda: review(running, offer),
+    }
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
+    home = Home.at(tmp_path_factory.mktemp("fleet"))
+    recorded_fleet(
+        home, num_runs=120, fails=lambda _, host: 0.7 if host == "n05" else 0.03, hosts=8,
+        step_s=lambda run: 1.3 if run >= 60 else 1.0, version_of=lambda run: "b" if run >= 60 else "a",
+    )  # fmt: skip
+    with home.open_ledger() as ledger:
+        return triage_ledger(ledger)
+
+
+def scaling() -> ScalingStudy:
+    tokens = np.geomspace(1e6, 1e9, 16)
+    noise = np.random.default_rng(0).normal(0, 0.005, 16)
+    points = scaling_points((0.5 + 30 * tokens**-0.2) * np.exp(noise), tokens=tokens)
+    return study(points, FORMS["tokens"], targets=[{"tokens": 3e9}, {"tokens": 1e20}], num_resamples=50)
+
+
+@pytest.fixture(params=["run", "rewards", "empty", "comparison", "live", "memo", "diff", "goodput",
+                        "plan", "gates", "raci", "risks", "status", "review", "fleet", "scaling"])  # fmt: skip
 def document(
-    request: pytest.FixtureRequest, run_page: Any, empty_page: Any, comparison_page: Any, memo_page: Any
+    request: pytest.FixtureRequest, run_page: Any, empty_page: Any, comparison_page: Any, memo_page: Any, fleet: Fleet
 ) -> Document:
     builders: dict[str, Callable[[], Document]] = {
         "run": lambda: run_document(run_page, now_s=0.0),
@@ -146,6 +214,9 @@ def document(
         "memo": lambda: memo_document(memo_page),
         "diff": lambda: run_diff_document(diff()),
         "goodput": lambda: goodput_document(goodput(), {"r": goodput(), "s": goodput()}, of="run"),
+        **plan_documents(),
+        "fleet": lambda: fleet_document(fleet),
+        "scaling": lambda: scaling_document(scaling(), None, name="runs.csv", created_s=0.0),
     }
     return builders[request.param]()
 
@@ -155,14 +226,19 @@ def shown(capsys: pytest.CaptureFixture[str], document: Document) -> str:
     return capsys.readouterr().out
 
 
-def test_no_renderer_changes_a_number_or_adds_one(document: Document, capsys: pytest.CaptureFixture[str]) -> None:
+def check_numbers(document: Document, capsys: pytest.CaptureFixture[str]) -> None:
+    """No renderer changes a number or adds one."""
     whole = numbers("\n".join(texts(document, pages=True)))
     assert set(numbers(markdown(document).replace("\\", ""))) == set(whole)
     assert set(numbers("\n".join(Words(render_document(document)).seen))) == set(whole)
     brief = numbers("\n".join([*texts(document, pages=False), *chart_texts(document)]))
     screen = numbers(shown(capsys, document))
     assert set(screen) <= set(brief) | set(whole)
-    assert set(screen), "a screen without a number compares nothing"
+
+
+def test_no_renderer_changes_a_number_or_adds_one(document: Document, capsys: pytest.CaptureFixture[str]) -> None:
+    check_numbers(document, capsys)
+    assert numbers(shown(capsys, document)), "a screen without a number compares nothing"
 
 
 BLOCKS = st.lists(st.floats(-1e6, 1e6, allow_nan=False), min_size=2, max_size=6)
@@ -198,3 +274,74 @@ def test_the_numbers_of_a_run_are_those_of_its_json(run_page: Any, capsys: pytes
         view.weights_digest[:12],
     ):
         assert text in screen, text
+
+
+def record(kind: Any, *, is_sparse: bool) -> st.SearchStrategy[Any]:
+    """Records of a type with any numbers; sparse ones have no value that may be absent."""
+
+    def of(part: Any) -> st.SearchStrategy[Any]:
+        return record(part, is_sparse=is_sparse)
+
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return st.sampled_from(parts)
+    if origin in (Union, UnionType):
+        return st.none() if is_sparse else of(next(part for part in parts if part is not type(None)))
+    if origin is dict:
+        return st.dictionaries(*map(of, parts), min_size=1, max_size=1)
+    if origin is list or ... in parts:
+        return st.lists(of(parts[0]), min_size=1, max_size=2).map(origin)
+    if origin is tuple:
+        return st.tuples(*map(of, parts))
+    if isinstance(kind, type) and issubclass(kind, Versioned) and kind is not Statement:
+        hints = get_type_hints(kind)
+        values = {name: st.just(FIXED[name]) if name in FIXED else of(hints[name]) for name in kind.model_fields}
+        return st.fixed_dictionaries(values).map(lambda given: kind(**given))
+    return VALUES[kind]
+
+
+FIXED: dict[str, Any] = {"kind": "distribution", "details": {}, "phase": None, "at": "1795000000.5"}
+VALUES: dict[Any, st.SearchStrategy[Any]] = {
+    float: st.floats(0.0001, 1e5).map(lambda value: round(value, 4)),
+    int: st.integers(1, 10**7),
+    bool: st.booleans(),
+    str: st.sampled_from(["loss", "host", "n05", "commit"]),
+    Statement: st.just(Statement(code="no value")),
+}
+TRIAGE = (
+    FailureDiagnosis, FixCheck, Symptoms, HungRanks, SlowChanges, SideBySide, CommitBisection, Skew, Startup,
+    DataChanges, CiReport, CiChanged, list[GuardStatus],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", TRIAGE)
+def test_whatever_triage_found_all_renderers_write_it_alike(kind: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    @settings(max_examples=15, deadline=None, database=None)
+    @given(found=record(kind, is_sparse=False) | record(kind, is_sparse=True))
+    def check(found: Any) -> None:
+        check_numbers(triage_document(found), capsys)
+
+    check()
+
+
+def test_the_numbers_of_a_plan_a_status_a_fleet_and_a_law_are_those_of_their_json(fleet: Fleet) -> None:
+    offer, estimate, law = offer_report().offered.offer, program_estimate(), scaling()
+    documents = plan_documents()
+    status, overview = forecast_view(estimate, PRICE), fleet.overview
+    loss = scaling_view(law, None, None).predictions[0].prediction.loss
+    for document, texts_of in (
+        (documents["plan"](), _safety_texts(offer.safety)),
+        (documents["risks"](), _safety_texts(offer.safety)[:2]),
+        (documents["status"](), [*_safety_texts(status.forecast), f"{status.spent_device_hours:,.4g}"]),
+        (fleet_document(fleet), [f"{overview.failures:,} of {overview.attempts:,}",
+                                 percent_text(overview.failures / overview.attempts)]),
+        (scaling_document(law, None, name="r", created_s=0.0), [f"{loss.value:.4f}", f"{loss.low:.4f}"]),
+    ):  # fmt: skip
+        for form in (markdown(document), " ".join(Words(render_document(document)).seen)):
+            for text in texts_of:
+                assert text in form, (document.title, text)
+
+
+def _safety_texts(safety: Safety) -> list[str]:
+    shares = (safety.p_on_time, safety.p_over_budget, *safety.verdicts.values())
+    return [*map(safety.probability_text, shares), f"{safety.device_hours.p50:,.0f} device-hours"]

@@ -11,13 +11,11 @@ from pypdf import PdfReader
 from assay.base.errors import ConfigError
 from assay.base.units import percent_text, sampled_percent_text
 from assay.planning.actuals import Spend
-from assay.planning.program.file import read_program
 from assay.planning.program.offer import EvaluatedScope, Move
 from assay.planning.program.progress import Progress
 from assay.planning.program.work import GateRule, ProgramGuardrail, ProgramSafetyRule
 from assay.planning.simulation.forecast import Alarm, forecast
-from assay.planning.simulation.offer import baseline_of, make_offer
-from assay.planning.simulation.offer_report import build_offer_report
+from assay.planning.simulation.offer import baseline_of
 from assay.planning.simulation.questions import simulate_what_ifs
 from assay.planning.simulation.recommended_action import recommended, recommended_action
 from assay.planning.what_if import WhatIfResult
@@ -44,31 +42,17 @@ from assay.reporting.documents.status_documents import review, weekly_status
 from assay.reporting.values import signed_text
 from assay.reporting.views.forecast import forecast_view
 from assay.store.settings import HourPrice
-
-CASE = Path(__file__).parents[4] / "programs" / "helpfulness.yaml"
-NOTES = Progress.model_validate(
-    {
-        "now": "2027-01-21",
-        "activities": {
-            "charter": {"started": "2027-01-04T09:00", "ended": "2027-01-07T17:00"},
-            "known_good": {"started": "2027-01-04T09:00", "ended": "2027-01-08T17:00"},
-            "replicate": {"started": "2027-01-15T09:00", "ended": "2027-01-17T09:00", "device_hours": 3400},
-        },
-    }
-)
+from running_program import NOTES, offer_report, program_estimate
 
 
 @pytest.fixture(scope="module")
 def report():
-    # A scope that keeps its promises already: the search has nothing to do.
-    program = read_program(CASE).program.with_options(["data_beside", "memo_beside", "three_seeds"])
-    return build_offer_report(make_offer(program, num_samples=500), questions=False, num_samples=300)
+    return offer_report()
 
 
 @pytest.fixture(scope="module")
-def running(report):
-    offered = report.offered
-    return forecast(offered.program, offered.offer, NOTES, baseline=baseline_of(offered.offer.plan), num_samples=500)
+def running():
+    return program_estimate()
 
 
 @pytest.fixture(scope="module")
