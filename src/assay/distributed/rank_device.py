@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from assay.records.processor import CUBLAS_WORKSPACE
 from assay.records.rank_device import RankDevice
 
 
@@ -26,9 +27,10 @@ def _add_in_one_order() -> None:
     """Use deterministic kernels: spot checks, replays and restarts recompute lanes and need the same bits.
 
     By default CUDA kernels add in the order in which threads arrive (attention's backward pass, `index_add`),
-    and cuBLAS chooses by the available workspace.
+    and cuBLAS chooses kernels by the available workspace, which the processor's record holds.
     """
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", CUBLAS_WORKSPACE)
+    os.environ.setdefault("CUBLASLT_WORKSPACE_SIZE", "1")
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 

@@ -13,7 +13,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from assay.base.errors import ConfigError
-from assay.records.processor import Processor
+from assay.records.processor import CUBLAS_WORKSPACE, Processor
 from assay.records.run import Run
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
@@ -42,7 +42,12 @@ def processor_here(environment: Mapping[str, str] | None = None, cpu: Mapping[st
     environment = os.environ if environment is None else environment
     gpus = gpus_here(environment)
     if gpus and "+cpu" not in version("torch"):
-        return Processor(model=", ".join(sorted(set(gpus))), instructions="", torch=version("torch"))
+        return Processor(
+            model=", ".join(sorted(set(gpus))),
+            instructions="",
+            torch=version("torch"),
+            cublas_workspace=environment.get("CUBLAS_WORKSPACE_CONFIG", CUBLAS_WORKSPACE),
+        )
     cpu_info = _cpu() if cpu is None else cpu
     flags = frozenset(cpu_info.get("flags", cpu_info.get("Features", "")).split())
     if platform.machine() in ("x86_64", "AMD64"):

@@ -87,7 +87,8 @@ def test_ranks_share_out_the_gpus_of_their_machine(monkeypatch: pytest.MonkeyPat
     joining, chosen, in_one_order = Joining(monkeypatch), list[torch.device](), list[bool]()
     monkeypatch.setattr(torch, "use_deterministic_algorithms", in_one_order.append)
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
-    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    for name in ("CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_WORKSPACE_SIZE"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
@@ -95,7 +96,8 @@ def test_ranks_share_out_the_gpus_of_their_machine(monkeypatch: pytest.MonkeyPat
     assert [ranks.device] == chosen == [torch.device("cuda", index)]
     assert joining.met["backend"] == "cpu:gloo,cuda:nccl"
     assert joining.groups == [{"backend": "gloo"}] * 2, "numbers and checkpoints leave NCCL alone"
-    assert in_one_order == [True] and os.environ.pop("CUBLAS_WORKSPACE_CONFIG") == ":4096:8"
+    workspaces = os.environ.pop("CUBLAS_WORKSPACE_CONFIG"), os.environ.pop("CUBLASLT_WORKSPACE_SIZE")
+    assert in_one_order == [True] and workspaces == (":16:8", "1"), "a product has no room to split its sums"
     is_filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     assert not is_filled, "which costs a pass over each new tensor"
 

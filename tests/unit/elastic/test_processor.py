@@ -80,6 +80,15 @@ def test_another_model_with_the_same_instructions_sums_alike_and_another_gpu_doe
     assert not gpu.sums_like(Processor(model="H200", instructions="", torch="2"))
 
 
+def test_a_gpu_with_another_cublas_workspace_sums_differently(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processor, "gpus_here", lambda environment: ["NVIDIA H100"])
+    monkeypatch.setattr(processor, "version", lambda package: "2.13.0")
+    small, large = processor_here({}), processor_here({"CUBLAS_WORKSPACE_CONFIG": ":4096:8"})
+    unrecorded = large.model_copy(update={"cublas_workspace": ""})
+    assert not small.sums_like(large) and large.sums_like(unrecorded)
+    assert str(small) == "NVIDIA H100 (torch 2.13.0, cuBLAS workspace :16:8)"
+
+
 def test_who_resumes_on_another_kind_is_told_so_before_anything_is_written(run: Run) -> None:
     log = log_with_commit(run, OTHER)
     with pytest.raises(ConfigError, match=r"step 7 was computed on .*ATen DEFAULT.*with --other-device"):

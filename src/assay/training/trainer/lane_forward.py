@@ -6,7 +6,6 @@ from the same bits.
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -54,36 +53,51 @@ class LaneForward:
         the lane's last micro-batch, the loss is that of a blank whose sums and weights are zero: ranks compute
         it to keep collectives in step.
         """
+        tensors = self.begin(lane, index, step=step, update=update)
+        if tensors is None:
+            with self.autocast:
+                blank = self._method.loss(model, self._method.blank(self._device), self.frozen_models)
+            nothing = {name: MetricSum(0.0 * metric.sum, 0.0) for name, metric in blank.metrics.items()}
+            return Loss(0.0 * blank.sum, nothing)
+        loss = self.loss_of_tensors(model, tensors)
+        if self.updates_per_step > 1 and not update:
+            self._carried[lane.lane, index] = loss.carried
+        return loss
+
+    def begin(
+        self, lane: LaneShare, index: int, *, step: int, update: int = 0
+    ) -> dict[str, Shaped[Tensor, "..."]] | None:
+        """Seed the generators for a pass and return its tensors; None for a blank."""
         again = ("update", update) if update else ()
         seed_generators(derive_key(self._seed, "forward", step, lane.lane, index, *again))
-        if index < len(lane.micro_batches):
-            self.lane = lane.lane
-            if update:
-                return self.loss_of(model, lane.micro_batches[index], self._carried[lane.lane, index])
-            loss = self.loss_of(model, lane.micro_batches[index])
-            if self.updates_per_step > 1:
-                self._carried[lane.lane, index] = loss.carried
-            return loss
-        self.lane = self.micro_batch = None
-        with self.autocast:
-            blank = self._method.loss(model, self._method.blank(self._device), self.frozen_models)
-        nothing = {name: MetricSum(0.0 * metric.sum, 0.0) for name, metric in blank.metrics.items()}
-        return Loss(0.0 * blank.sum, nothing)
+        if index >= len(lane.micro_batches):
+            self.lane = self.micro_batch = None
+            return None
+        self.lane, self.micro_batch = lane.lane, lane.micro_batches[index]
+        carried = self._carried[lane.lane, index] if update else {}
+        return {**self._tensors(self.micro_batch), **carried}
 
-    def loss_of(
-        self,
-        model: nn.Module,
-        micro_batch: MicroBatch,
-        carried: Mapping[str, Shaped[Tensor, "..."]] = MappingProxyType({}),
-    ) -> Loss:
-        """Return the loss of one micro-batch without seeding the generators; `carried`: see `Loss`."""
-        self.micro_batch, self.is_under_way = micro_batch, True
+    def loss_of(self, model: nn.Module, micro_batch: MicroBatch) -> Loss:
+        """Return the loss of one micro-batch without seeding the generators."""
+        self.micro_batch = micro_batch
+        return self.loss_of_tensors(model, self._tensors(micro_batch))
+
+    def loss_of_tensors(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]) -> Loss:
+        """Return the loss of a micro-batch's tensors on the device."""
+        self.is_under_way = True
         try:
             with self.autocast:
-                tensors = self._method.tensors(micro_batch, self._device)
-                return self._method.loss(model, {**tensors, **carried}, self.frozen_models)
+                return self._method.loss(model, tensors, self.frozen_models)
         finally:
             self.is_under_way = False
+
+    def _tensors(self, micro_batch: MicroBatch) -> dict[str, Shaped[Tensor, "..."]]:
+        """Return a micro-batch's tensors on the device. Copies to a GPU come from pinned memory: others would make
+        the host wait."""
+        tensors = self._method.tensors(micro_batch, torch.device("cpu"))
+        if self._device.type != "cuda":
+            return dict(tensors)
+        return {name: tensor.pin_memory().to(self._device, non_blocking=True) for name, tensor in tensors.items()}
 
     def weight_of(self, micro_batch: MicroBatch) -> int:
         return self._method.weight(micro_batch)
