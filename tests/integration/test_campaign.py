@@ -89,7 +89,7 @@ def test_a_killed_campaign_goes_on_and_trains_nothing_twice(campaign_file: Path,
     assert attempts["tiny-faster-s0"] == 2
     assert of_the_killed == {0, 1, 2}, "the suite (0) and the killed attempt (1) are debited, too"
     assert {record.audit_verdict for record in records} == {"pass"}
-    decision = newest_decisions(campaign)["faster"]
+    decision = newest_decisions(campaign.folder)["faster"]
     assert decision.spent_s == pytest.approx(sum(record.device_s for record in records))
     effects = {effect.benchmark: effect for effect in decision.effects}
     # One is scored from the run's predictions, the other by a suite, and less is better there.

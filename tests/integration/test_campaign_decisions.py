@@ -52,7 +52,7 @@ from assay.store.launches import save_launch
 from assay.store.ledger.ledger import Ledger
 from assay.store.objects import open_store
 from assay.triage.guard import guard_of
-from assay.workflows.campaign.campaign import run_campaign
+from assay.workflows.campaign.campaign import decide_again, look_now, run_campaign
 from assay.workflows.campaign.evidence import Scoring, score_run
 from assay.workflows.campaign.folder import (
     OpenCampaign,
@@ -61,7 +61,6 @@ from assay.workflows.campaign.folder import (
     find_campaign,
     load_campaign,
 )
-from assay.workflows.campaign.look import decide_again, look_now
 from assay.workflows.campaign.train import ArmRun, ExecutionSettings, arm_run
 from blamed import cause, diagnosis
 from machine import MACHINE

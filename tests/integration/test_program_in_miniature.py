@@ -140,7 +140,7 @@ def test_a_program_of_real_runs_narrows_where_its_gate_fails_and_the_review_says
     must_act = any(alarm["level"] == "act" for alarm in status["alarms"])
     _assay("plan", "review", program, plans, *clock, codes=(int(must_act),))
 
-    decision = newest_decisions(find_campaign(Home.from_environment(), "mini"))["faster"]
+    decision = newest_decisions(find_campaign(Home.from_environment(), "mini").folder)["faster"]
     assert decision.recommendation == "narrow"
     with Home.from_environment().open_ledger() as ledger:
         held_s = sum(second.held_s for run in ledger.runs() for second in ledger.phase_seconds(run.run_id))

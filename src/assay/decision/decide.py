@@ -18,7 +18,7 @@ import numpy as np
 
 from assay.decision.candidate import warning_of_patch
 from assay.decision.config import CampaignConfig, PredictionsBenchmark
-from assay.decision.facts import BenchmarkFacts, Facts, Floats, largest_mean_difference
+from assay.decision.facts import BenchmarkFacts, Facts, Floats
 from assay.decision.gates import (
     OF_THE_GAIN,
     GateOutcomes,
@@ -28,7 +28,7 @@ from assay.decision.gates import (
     undeclared_clauses,
     without_holdout,
 )
-from assay.decision.more_evidence import replication_variance
+from assay.decision.more_evidence import last_look
 from assay.records.campaign import Campaign, CampaignRun
 from assay.records.decision import BenchmarkEffect, Clause, Decision, MoreEvidence, Recommendation
 from assay.records.statement import Statement
@@ -161,7 +161,7 @@ def _effect_record(benchmark: BenchmarkFacts) -> BenchmarkEffect:
         unit=benchmark.unit,
         baseline_score=means[0],
         candidate_score=means[1],
-        effect=estimate_of(benchmark.effect),
+        effect=benchmark.estimate,
         se=float(benchmark.effect.standard_error),
         by_seed=tuple(benchmark.by_seed.tolist()),
         num_items=num_items,
@@ -255,17 +255,17 @@ def _scores(config: CampaignConfig, facts: Facts, score: str) -> list[BenchmarkF
 
 
 def _effect_values(benchmark: BenchmarkFacts) -> dict[str, Any]:
-    effect = estimate_of(benchmark.effect).model_dump()
+    effect = benchmark.estimate.model_dump()
     return {"benchmark": benchmark.name, "effect": effect, "unit": benchmark.unit}
 
 
 def _is_better(benchmark: BenchmarkFacts) -> bool:
-    low = estimate_of(benchmark.effect).low
+    low = benchmark.estimate.low
     return low is not None and low > 0.0
 
 
 def _is_worse(benchmark: BenchmarkFacts) -> bool:
-    high = estimate_of(benchmark.effect).high
+    high = benchmark.estimate.high
     return high is not None and high < 0.0
 
 
@@ -307,12 +307,14 @@ def _variations(config: CampaignConfig, facts: Facts) -> Iterator[tuple[Statemen
 def turning_point(config: CampaignConfig, facts: Facts, recommendation: Recommendation) -> Statement | None:
     """Return the gain at which the recommendation would change, or that none would."""
     effect, rule = facts.composite, config.rule.thresholds()
-    least = float(least_scaling_effect(effect, facts.look.level, replication_variance(config, facts), rule))
+    least = float(
+        least_scaling_effect(effect, facts.look.level, last_look(config, facts)["replication_variance"], rule)
+    )
     if recommendation == "scale":
         return _statement("scaled from", least=least, unit=facts.unit)
     if float(effect.mean) < least < _headroom(facts):
         return _statement("would pass from", least=least, unit=facts.unit)
-    if math.isinf(least) or least >= largest_mean_difference(facts.unit):
+    if math.isinf(least) or least >= effect.limit:
         return _statement("no gain would pass")
     if float(effect.mean) < least:
         return _statement("no room for the gain", least=least, unit=facts.unit)
@@ -335,7 +337,7 @@ def _risks(config: CampaignConfig, facts: Facts, recommendation: Recommendation)
     if recommendation == "stop":
         # The least effect that the best primary benchmark detects with 80% power.
         least = min(detectable_by(benchmark.effect) for benchmark in facts.primary)
-        if least < largest_mean_difference(facts.unit):
+        if least < facts.composite.limit:
             yield _statement("could be missed", least=least, unit=facts.unit)
         else:
             yield _statement("any could be missed")

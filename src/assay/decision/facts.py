@@ -24,10 +24,11 @@ from assay.records.campaign import CampaignRun
 from assay.records.coverage import Coverage
 from assay.records.decision import Look, Source
 from assay.records.drill import DrillReport
+from assay.records.evaluation import Estimate
 from assay.records.statement import Statement
 from assay.statistics.benchmark_items import ScoreMatrix
 from assay.statistics.composite import Breadth, breadth
-from assay.statistics.effect import Effect, paired_effect
+from assay.statistics.effect import Effect, estimate_of, paired_effect
 from assay.statistics.failure_rate import Trials, independent_trials
 from assay.statistics.guardrail import Harm, harm_of
 from assay.statistics.seeds.trimmed import MIN_SEEDS, OverSeeds, inner_seeds, trimmed_effect
@@ -91,9 +92,14 @@ class BenchmarkFacts(NamedTuple):
         return all(result.higher_is_better for result in self.results)
 
     @property
+    def estimate(self) -> Estimate:
+        """The effect with its 95% interval."""
+        return estimate_of(self.effect)
+
+    @property
     def harm(self) -> Harm:
         found = harm_of(self.differences, self.clusters, self.weights, is_share=self.unit == "share")
-        return found.within(largest_mean_difference(self.unit))
+        return found.within(self.effect.limit)
 
     @property
     def trials(self) -> Trials:
@@ -336,16 +342,16 @@ def _failed_in_worst_seed(scores: Floats, *, higher_is_better: bool) -> npt.NDAr
 
 
 def _effect(differences: Floats, clusters: npt.NDArray[np.intp], weights: Floats, *, unit: str) -> Effect:
-    found = paired_effect(differences, clusters, weights, largest=largest_difference(unit))
-    return found._replace(limit=largest_mean_difference(unit))
+    found = paired_effect(differences, clusters, weights, largest=_largest_difference(unit))
+    return found._replace(limit=_largest_mean_difference(unit))
 
 
-def largest_difference(unit: str) -> float:
+def _largest_difference(unit: str) -> float:
     """Return the largest possible difference of scores in that unit."""
     return 1.0 if unit == "share" else math.inf
 
 
-def largest_mean_difference(unit: str) -> float:
+def _largest_mean_difference(unit: str) -> float:
     """Return the largest possible difference of their means. An AUC is a share too, though its influences are
     unbounded."""
     return 1.0 if unit in ("share", "AUC") else math.inf
@@ -361,8 +367,8 @@ def _breadth(primary: Sequence[BenchmarkFacts], over_seeds: OverSeeds) -> Breadt
         {benchmark.name: benchmark.clusters for benchmark in primary},
         {benchmark.name: benchmark.weights for benchmark in primary},
         None if len(known) < len(primary) else joint_clusters(known),
-        largest={benchmark.name: largest_difference(benchmark.unit) for benchmark in primary},
-    ).within(largest_mean_difference(primary[0].unit))
+        largest={benchmark.name: _largest_difference(benchmark.unit) for benchmark in primary},
+    ).within(_largest_mean_difference(primary[0].unit))
     if over_seeds == "mean":
         return found
     return found._replace(composite=trimmed_effect(found.composite, by_seed))

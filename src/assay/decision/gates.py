@@ -32,19 +32,20 @@ from assay.decision.config import (
     SpentCondition,
 )
 from assay.decision.facts import BenchmarkFacts, Facts, ForecastFacts, PlanFacts
-from assay.decision.more_evidence import (
-    chance_at_last_look,
-    more_items,
-    more_seeds,
-    needed_at_last_look,
-    replication_variance,
-)
+from assay.decision.more_evidence import last_look, more_items, more_seeds
 from assay.records.coverage import Coverage
 from assay.records.decision import Clause, GateResult, GateVerdict, MoreEvidence, Recommendation, Source
 from assay.records.drill import DrillReport
 from assay.records.statement import Statement
-from assay.statistics.campaign.rule import CampaignEvidence, CampaignRule, Criterion, RuleOutcome, judge
-from assay.statistics.effect import estimate_of
+from assay.statistics.campaign.rule import (
+    CampaignEvidence,
+    CampaignRule,
+    Criterion,
+    RuleOutcome,
+    judge,
+    predictive_power,
+    required_at_end,
+)
 from assay.statistics.failure_rate import rate_lower, rate_upper, trials_needed
 from assay.statistics.guardrail import MARGINS_PER_ERROR, non_inferiority
 
@@ -179,16 +180,17 @@ def _rule_outcome(
     stops: Sequence[Clause],
     others: Sequence[GateResult],
 ) -> RuleOutcome:
+    at_end = last_look(config, facts)
     return judge(
         CampaignEvidence(
             effect=facts.composite,
             level=facts.look.level,
             is_gate=facts.look.is_gate,
-            replication_variance=replication_variance(config, facts),
+            replication_variance=at_end["replication_variance"],
             least_without_one=facts.breadth.least_without_one,
             share_positive=facts.breadth.share_positive,
-            predictive_power=chance_at_last_look(config, facts, rule),
-            required_at_end=needed_at_last_look(config, facts, rule),
+            predictive_power=float(predictive_power(facts.composite, **at_end, rule=rule)),
+            required_at_end=float(required_at_end(facts.composite, **at_end, rule=rule)),
             also_needed=[clause.verdict == "pass" for clause in needed],
             also_stops=[clause.verdict == "pass" for clause in stops] + [gate.verdict == "pass" for gate in others],
         ),
@@ -414,7 +416,7 @@ def sealed_clause(rule: SealedRule, facts: Facts) -> Clause:
         return _clause("sealed", "fail", reason="invalid", value=None, values=values, more=more, **of)
     value = float(found.benchmark.effect.mean)
     of |= {"unit": found.benchmark.unit, "more": None if value >= least else _fix("find what was tuned")}
-    values["effect"] = estimate_of(found.benchmark.effect).model_dump()
+    values["effect"] = found.benchmark.estimate.model_dump()
     return _clause("sealed", value >= least, value=value, bound=least, values=values, **of)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from assay.decision.config import CampaignConfig
-from assay.decision.facts import BenchmarkFacts, Facts, largest_mean_difference
+from assay.decision.facts import BenchmarkFacts, Facts
 from assay.records.decision import MoreEvidence
 from assay.records.statement import Statement
 from assay.statistics.campaign.rule import (
@@ -19,7 +19,6 @@ from assay.statistics.campaign.rule import (
     forecast_of,
     new_campaign_outcomes,
     predictive_power,
-    required_at_end,
 )
 from assay.statistics.effect import Effect
 from assay.statistics.guardrail import Harm, is_sized, non_inferiority
@@ -45,50 +44,36 @@ GIANT_SHARE = 0.2
 """A cluster with this share of the items dominates the mean; five equal clusters have as much."""
 
 
-def replication_variance(config: CampaignConfig, facts: Facts) -> float:
-    """Return the variance of the gain in a replication with the last look's seeds and as many items."""
-    effect = facts.composite
-    if facts.num_seeds >= config.seeds:
-        return float(effect.variance)
-    rule = config.rule.thresholds()
-    probabilities = forecast_of(effect, num_seeds=facts.num_seeds, end_seeds=config.seeds, prior_sd=rule.prior_sd)
-    return float(probabilities.end.variance)
+def last_look(config: CampaignConfig, facts: Facts) -> dict[str, Any]:
+    """Return the last declared look as `predictive_power` and `required_at_end` take it.
 
-
-def chance_at_last_look(config: CampaignConfig, facts: Facts, rule: CampaignRule) -> float:
-    """Return the probability that the gain passes `scale` by the last declared look; 1 at that look."""
-    return _chance(config, facts, rule, config.seeds, config.look_plan().gate_levels()[-1])
-
-
-def needed_at_last_look(config: CampaignConfig, facts: Facts, rule: CampaignRule) -> float:
-    """Return the gain that the last declared look must observe to scale."""
-    return float(
-        required_at_end(
-            facts.composite,
-            num_seeds=facts.num_seeds,
-            end_seeds=max(config.seeds, facts.num_seeds),
-            end_level=config.look_plan().gate_levels()[-1],
-            replication_variance=replication_variance(config, facts),
-            rule=rule,
-        )
-    )
+    Its replication has the last look's seeds and as many items.
+    """
+    effect, prior_sd = facts.composite, config.rule.thresholds().prior_sd
+    if facts.num_seeds < config.seeds:
+        forecast = forecast_of(effect, num_seeds=facts.num_seeds, end_seeds=config.seeds, prior_sd=prior_sd)
+        effect = forecast.end
+    return {
+        "num_seeds": facts.num_seeds,
+        "end_seeds": max(config.seeds, facts.num_seeds),
+        "end_level": config.look_plan().gate_levels()[-1],
+        "replication_variance": float(effect.variance),
+    }
 
 
 def more_seeds(config: CampaignConfig, facts: Facts, rule: CampaignRule) -> MoreEvidence:
     """Return the fewest additional seeds of both arms that are worth running."""
-    if chance_at_last_look(config, facts, rule) < rule.least_predictive_power:
-        return deciding_campaign(config, facts, rule)
-    levels = dict(zip(config.all_looks, config.look_plan().gate_levels(), strict=True))
-    probabilities = {
-        seeds: _chance(config, facts, rule, seeds, level) for seeds, level in levels.items() if seeds > facts.num_seeds
+    at_end = last_look(config, facts)
+    chances = {
+        seeds: float(predictive_power(facts.composite, **at_end | {"end_seeds": seeds, "end_level": level}, rule=rule))
+        for seeds, level in zip(config.all_looks, config.look_plan().gate_levels(), strict=True)
+        if seeds > facts.num_seeds
     }
-    if probabilities:
-        seeds = next(
-            (seeds for seeds, probability in probabilities.items() if probability >= MIN_PASS_PROBABILITY),
-            max(probabilities),
-        )
-        return seeds_to_look(seeds, facts, probability=probabilities[seeds])
-    return deciding_campaign(config, facts, rule)
+    if not chances or chances[config.seeds] < rule.least_predictive_power:
+        return deciding_campaign(config, facts, rule)
+    likely = (seeds for seeds, chance in chances.items() if chance >= MIN_PASS_PROBABILITY)
+    seeds = next(likely, config.seeds)
+    return seeds_to_look(seeds, facts, probability=chances[seeds])
 
 
 def seeds_to_look(look: int, facts: Facts, *, probability: float | None = None) -> MoreEvidence:
@@ -180,7 +165,7 @@ def _other_fixes(
             break
     for times in () if decides(most, rule) else CLAIMS:
         claim = times * rule.least_effect
-        is_possible = claim < largest_mean_difference(facts.unit)
+        is_possible = claim < facts.composite.limit
         if is_possible and decides(most, rule.model_copy(update={"least_effect": claim})):
             code = "smaller claim" if times < 1.0 else "larger claim"
             values = {"gain": claim, "unit": facts.unit, "seeds": MAX_SEEDS, "factor": most}
@@ -265,16 +250,3 @@ def _giant_cluster(benchmark: BenchmarkFacts) -> Statement | None:
         return None
     values = {"benchmark": benchmark.name, "clusters": benchmark.num_clusters, "share": share}
     return Statement(code="smaller clusters", values=values)
-
-
-def _chance(config: CampaignConfig, facts: Facts, rule: CampaignRule, seeds: int, level: float) -> float:
-    return float(
-        predictive_power(
-            facts.composite,
-            num_seeds=facts.num_seeds,
-            end_seeds=seeds,
-            end_level=level,
-            replication_variance=replication_variance(config, facts),
-            rule=rule,
-        )
-    )

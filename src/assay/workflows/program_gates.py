@@ -13,7 +13,7 @@ from assay.planning.program.work import Verdict
 from assay.records.decision import Decision
 from assay.records.evaluation import Estimate
 from assay.store.home import Home
-from assay.workflows.campaign.folder import find_campaign, newest_decisions
+from assay.workflows.campaign.folder import newest_decisions
 
 _VERDICTS: dict[str, Verdict] = {"scale": "pass", "narrow": "narrow", "stop": "stop"}
 _BEST_FIRST = tuple(_VERDICTS)
@@ -36,11 +36,11 @@ def gate_decisions(home: Home, program: Program) -> list[GateDecision]:
         campaign = gate.evidence.campaign if gate.evidence is not None else ""
         if not campaign or campaign not in home.campaign_names():
             continue
-        opened = find_campaign(home, campaign)
-        final = [decision for decision in newest_decisions(opened).values() if decision.is_final]
+        folder = home.campaign_dir(campaign)
+        final = [decision for decision in newest_decisions(folder).values() if decision.is_final]
         if final:
             best = min(final, key=lambda decision: _BEST_FIRST.index(decision.recommendation))
-            path = opened.folder / best.path()
+            path = folder / best.path()
             found.append(GateDecision(name, _VERDICTS[best.recommendation], best, path))
     return found
 

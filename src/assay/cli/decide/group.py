@@ -177,9 +177,9 @@ def again(campaign: str, now: bool, as_json: bool) -> None:
     nothing; 'assay decide run' does.
     """
     from assay.store.ledger.writer import marking
+    from assay.workflows.campaign.campaign import decide_again, look_now
     from assay.workflows.campaign.evidence import Scoring
     from assay.workflows.campaign.folder import find_campaign
-    from assay.workflows.campaign.look import decide_again, look_now
     from assay.workflows.campaign.memo import write_memo
 
     home = current_home()
@@ -210,7 +210,8 @@ def list_(as_json: bool) -> None:
     The list is read from the ledger, so it includes the campaigns of everyone who shares it. 'assay runs
     --rebuild' restores it from the folders.
     """
-    from assay.reporting.terminal.campaign_list import print_campaigns
+    from assay.reporting.documents.campaign_list import campaigns_table
+    from assay.reporting.terminal.table import print_table
     from assay.reporting.views.evidence import campaign_lines
     from assay.reporting.views.view import json_list
 
@@ -222,7 +223,7 @@ def list_(as_json: bool) -> None:
     elif not lines:
         click.echo(f"No campaigns in {home.folder} yet. Start one with 'assay decide run FILE'.")
     else:
-        print_campaigns(lines)
+        print_table(campaigns_table(lines))
 
 
 @decide.command("show")
@@ -234,8 +235,7 @@ def show(name: str, as_json: bool) -> None:
     Exit code 1 if the file of a decision differs from the ledger's record; 'assay decide again NAME' evaluates the
     gates again.
     """
-    from assay.workflows.campaign.folder import find_campaign
-    from assay.workflows.campaign.look import changed_since
+    from assay.workflows.campaign.folder import changed_since, find_campaign
     from assay.workflows.campaign.memo import MEMO_PAGE, read_memo
 
     home = current_home()

@@ -3,23 +3,40 @@
     train           gather               decide                     memo
     baseline s0 ..  scores, files,   --> scale, narrow or stop  --> HTML, Markdown and a one-page PDF
     faster   s0 ..  holdout, costs       for each open candidate
-    (train.py)      (evidence.py)        (look.py, decision)        (memo.py)
+    (train.py)      (evidence.py)        (decision, folder.py)      (memo.py)
 
 Runs may train concurrently and end in any order, but a look waits for all runs up to its number of seeds, so a
 decision does not depend on their order. A decided candidate is not trained any further, which saves device-hours.
 No state is only in memory: a campaign that was killed continues when it is run again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from assay.base.errors import ConfigError
 from assay.base.units import duration_text, number_of
 from assay.decision.candidate import warning_of_patch
+from assay.decision.decide import decide
+from assay.records.decision import Decision, Look
 from assay.reporting.views.statements import decision_text, statement_text
 from assay.statistics.benchmark_items import load_result
+from assay.statistics.campaign.looks import take_look
 from assay.store.ledger.ledger import Ledger
-from assay.workflows.campaign.evidence import ScoredRun, ScoreSealed, Scoring, score_run, suite_folder
-from assay.workflows.campaign.folder import OpenCampaign
-from assay.workflows.campaign.look import take_look_at
+from assay.workflows.campaign.evidence import (
+    ScoredRun,
+    ScoreSealed,
+    Scoring,
+    gather,
+    score_finished_runs,
+    score_run,
+    suite_folder,
+)
+from assay.workflows.campaign.folder import (
+    OpenCampaign,
+    record_decision,
+    recorded_decisions,
+    recorded_looks,
+    require_suites_as_declared,
+)
 from assay.workflows.campaign.memo import WrittenMemo, write_memo
 from assay.workflows.campaign.train import ArmScheduler, CampaignStopped, ExecutionSettings, campaign_arm_plan
 
@@ -72,3 +89,77 @@ def result_text(campaign: OpenCampaign, scored: ScoredRun) -> str:
     primary = campaign.config.rule.primary[0]
     result = load_result(scored.folders[primary])
     return f"{primary} {result.score.value:.4f}, {duration_text(scored.record.device_s)} of device time"
+
+
+# Looks
+
+
+def take_look_at(
+    campaign: OpenCampaign,
+    candidate: str,
+    baseline_runs: Sequence[ScoredRun],
+    candidate_runs: Sequence[ScoredRun],
+    scoring: Scoring,
+    *,
+    is_gate: bool = True,
+) -> Decision:
+    """Decide on the paired seeds at a declared look, or with `is_gate=False` at an undeclared one.
+
+    Raises `ConfigError` for a new look if a suite changed since the declaration, and the errors of
+    `record_decision`.
+    """
+    num_seeds = len(baseline_runs)
+    if (candidate, num_seeds, is_gate) not in recorded_looks(campaign.folder):
+        require_suites_as_declared(campaign.record, campaign.config)
+    earlier_looks = _looks_before(campaign, candidate, num_seeds, is_gate=is_gate)
+    name = (
+        f"look at {number_of(num_seeds, 'seed')}" if is_gate else f"unscheduled look at {number_of(num_seeds, 'seed')}"
+    )
+    look = take_look(campaign.config.look_plan(), earlier_looks, name=name, num_seeds=num_seeds, is_gate=is_gate)
+    facts = gather(campaign, candidate, look, baseline_runs, candidate_runs, scoring)
+    return record_decision(campaign, decide(campaign.config, campaign.record, facts), scoring.ledger)
+
+
+def decide_again(campaign: OpenCampaign, scoring: Scoring) -> list[Decision]:
+    """Repeat every recorded decision. Raises `DamagedDataError` if one does not follow from the results any
+    more."""
+    runs = {arm: score_finished_runs(campaign, arm, scoring) for arm in campaign.config.arm_names}
+    decisions = []
+    for recorded in recorded_decisions(campaign.folder):
+        num_seeds = recorded.look.num_seeds
+        decision = take_look_at(
+            campaign,
+            recorded.candidate,
+            runs[campaign.config.baseline][:num_seeds],
+            runs[recorded.candidate][:num_seeds],
+            scoring,
+            is_gate=recorded.look.is_gate,
+        )
+        decisions.append(decision)
+    return decisions
+
+
+def look_now(campaign: OpenCampaign, scoring: Scoring) -> list[Decision]:
+    """Take an unscheduled look at every undecided candidate; it is recorded and spends error rate."""
+    closed = {decision.candidate for decision in recorded_decisions(campaign.folder) if decision.is_final}
+    baseline = score_finished_runs(campaign, campaign.config.baseline, scoring)
+    decisions = []
+    for candidate in campaign.config.candidates:
+        runs = score_finished_runs(campaign, candidate.name, scoring)
+        num_seeds = min(len(runs), len(baseline))
+        if candidate.name in closed or num_seeds in campaign.config.all_looks:
+            continue
+        if num_seeds < 2:
+            raise ConfigError(
+                f"campaign '{campaign.config.name}': {number_of(num_seeds, 'paired seed')} of {candidate.name} "
+                "finished so far; a look needs 2. Continue with 'assay decide run'."
+            )
+        pairs = baseline[:num_seeds], runs[:num_seeds]
+        decisions.append(take_look_at(campaign, candidate.name, *pairs, scoring, is_gate=False))
+    return decisions
+
+
+def _looks_before(campaign: OpenCampaign, candidate: str, num_seeds: int, *, is_gate: bool) -> list[Look]:
+    """Return the earlier looks at this candidate; an unscheduled look precedes the gate with as many seeds."""
+    looks = [decision.look for decision in recorded_decisions(campaign.folder) if decision.candidate == candidate]
+    return [look for look in looks if (look.num_seeds, look.is_gate) < (num_seeds, is_gate)]

@@ -27,7 +27,7 @@ from assay.base.parsing.nesting import parse_json
 from assay.base.value_text import kind_text
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
-from assay.decision.config import PlanRule, PredictionsBenchmark, ScalingRule, StandardRule, SuiteBenchmark
+from assay.decision.config import Benchmark, PlanRule, PredictionsBenchmark, ScalingRule, StandardRule, SuiteBenchmark
 from assay.decision.facts import (
     BenchmarkFacts,
     Facts,
@@ -69,7 +69,6 @@ from assay.training.recipe import recipe_of
 from assay.workflows.bookkeeping import rebuild_run, writer_of
 from assay.workflows.campaign.folder import (
     OpenCampaign,
-    find_campaign,
     newest_decisions,
     require_suites_as_declared,
 )
@@ -87,6 +86,7 @@ OPENINGS = "sealed"
 class ScoredRun(NamedTuple):
     """A finished run and its results."""
 
+    run: Run
     record: CampaignRun
     folders: dict[str, Path]
     """Folder of the result by benchmark."""
@@ -110,12 +110,12 @@ def gather(
         benchmark.name: _benchmark_facts(campaign, benchmark, role_of(config, benchmark.name), runs)
         for benchmark in config.open_benchmarks
     }
-    recipe = load_run(campaign.home, candidate_runs[0].record.run_id).recipe
+    recipe = candidate_runs[0].run.recipe
     facts = facts_of(config, candidate, look, found, [run.record for run in runs], recipe=recipe)
     facts = facts._replace(
         **file_facts(config.rule, base_dir),
         secondary=tuple(_secondary_facts(campaign, runs, scoring.ledger)),
-        most_items=_most_items(campaign, facts, baseline_runs[0].record.run_id),
+        most_items=_most_items(facts, config.open_benchmarks, baseline_runs[0].run),
     )
     scaling = config.rule.scaling
     if scaling is not None:
@@ -152,7 +152,7 @@ def score_run(campaign: OpenCampaign, arm_run: ArmRun, scoring: "Scoring") -> Sc
         warnings=tuple(map(warning_text, warned)),
         warning_rules=tuple(warning.rule for warning in warned),
     )
-    return ScoredRun(record, folders)
+    return ScoredRun(run, record, folders)
 
 
 def score_finished_runs(campaign: OpenCampaign, arm: str, scoring: "Scoring") -> list[ScoredRun]:
@@ -275,10 +275,10 @@ def _secondary_facts(campaign: OpenCampaign, runs: Sequence[ScoredRun], ledger: 
             yield benchmark_facts(benchmark, "other", score_matrix(scored), results)
 
 
-def _most_items(campaign: OpenCampaign, facts: Facts, run_id: str) -> dict[str, int]:
+def _most_items(facts: Facts, benchmarks: Sequence[Benchmark], run: Run) -> dict[str, int]:
     """Return the maximum number of items by benchmark, for benchmarks on held-out rows; empty if the dataset is
     gone."""
-    data = recipe_of(load_run(campaign.home, run_id)).data
+    data = recipe_of(run).data
     split = data.split.model_copy(update={"drop_leaks": False})  # finding leaks would read all tokens
     try:
         view = split_view(Dataset.open(Path(data.dataset)), split, "validation")
@@ -287,7 +287,7 @@ def _most_items(campaign: OpenCampaign, facts: Facts, run_id: str) -> dict[str, 
     times = view.dataset.manifest.num_rows / int(view.num_rows.sum())
     return {
         benchmark.name: int(times * facts.benchmarks[benchmark.name].differences.shape[1])
-        for benchmark in campaign.config.open_benchmarks
+        for benchmark in benchmarks
         if isinstance(benchmark, PredictionsBenchmark)
     }
 
@@ -380,7 +380,7 @@ def _forecast(campaign: OpenCampaign, facts: Facts, rule: ScalingRule, ledger: L
 
 def _comparable(name: str, campaign: OpenCampaign, facts: Facts) -> Decision:
     """Return the newest decision of campaign `name` on the same patch and benchmarks."""
-    decision = newest_decisions(find_campaign(campaign.home, name)).get(facts.candidate)
+    decision = newest_decisions(campaign.home.campaign_dir(name)).get(facts.candidate)
     if decision is None:
         raise DataError(f"Campaign '{name}' has decided nothing on '{facts.candidate}' yet. Run it to a look.")
     patch = campaign.config.candidate(facts.candidate).patch
@@ -471,8 +471,7 @@ def _open(campaign: OpenCampaign, benchmark: SuiteBenchmark, facts: Facts, clock
 
 
 def _with_sealed(run: ScoredRun, benchmark: SuiteBenchmark, campaign: OpenCampaign, scoring: Scoring) -> ScoredRun:
-    trained = load_run(campaign.home, run.record.run_id)
-    folder = scoring.score_sealed(campaign, benchmark, trained, scoring.ledger, scoring.clock)
+    folder = scoring.score_sealed(campaign, benchmark, run.run, scoring.ledger, scoring.clock)
     return run._replace(folders={**run.folders, benchmark.name: folder})
 
 

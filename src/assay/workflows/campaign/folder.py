@@ -1,4 +1,4 @@
-"""The folder of a campaign and its declaration, which is written once, before the first run.
+"""The folder of a campaign: its declaration, which is written once, before the first run, and its decisions.
 
 runs/campaigns/NAME/
   campaign.json          Campaign: what was declared
@@ -13,25 +13,30 @@ runs/NAME-ARM-sSEED/     an ordinary run of one arm with one seed
 
 The declaration keeps each suite's digest, which covers the bytes of its items, so looks use the questions that were
 declared. Recorded looks are repeated from their scores, so a suite may change once its campaign is decided.
+
+A decision is written once. It follows from the per-item results, so deciding again gives the same one. A recorded
+decision that does not follow any more (a result changed, or someone edited the verdict) is detected and rejected.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from assay.base.clock import Clock
 from assay.base.config import LoadedConfig, read_config_file, stored, validated
 from assay.base.digest import canonical_json, sha256_of_json
-from assay.base.errors import ConfigError
+from assay.base.errors import ConfigError, DamagedDataError, DataError
 from assay.data.dataset.dataset import Dataset
-from assay.decision.candidate import BASELINE, known_good_recipe, patched
+from assay.decision.candidate import BASELINE, STAGE, known_good_after, known_good_recipe, patched
 from assay.decision.config import CampaignConfig, SuiteBenchmark
 from assay.evals.config import read_suite
 from assay.evals.items import named_files, suite_sha256
 from assay.records.campaign import Campaign
-from assay.records.decision import Decision, KnownGood
+from assay.records.decision import Clause, Decision, KnownGood
 from assay.store.home import CAMPAIGN_FILE, Home
+from assay.store.ledger.ledger import Ledger
 from assay.store.objects import ObjectStore, open_store
 from assay.store.run_location import moved_along
 from assay.training.recipe import Recipe
@@ -137,30 +142,6 @@ def declared_campaign(folder: Path) -> Campaign:
     return Campaign.from_json(path.read_bytes(), source=path)
 
 
-def all_decisions(folder: Path) -> list[Decision]:
-    """Return every revision of every decision, in no particular order."""
-    return [Decision.from_json(path.read_bytes(), source=path) for path in (folder / "decisions").glob("*.json")]
-
-
-def recorded_looks(folder: Path) -> dict[tuple[str, int, bool], Decision]:
-    """Return the newest revision of each decision by (candidate, number of seeds, whether the look was
-    declared)."""
-    return {
-        (decision.candidate, decision.look.num_seeds, decision.look.is_gate): decision
-        for decision in sorted(all_decisions(folder), key=lambda decision: decision.revision)
-    }
-
-
-def recorded_decisions(folder: Path) -> list[Decision]:
-    """Return the newest revisions, sorted by candidate and look."""
-    return [decision for _, decision in sorted(recorded_looks(folder).items())]
-
-
-def newest_decisions(campaign: OpenCampaign) -> dict[str, Decision]:
-    """Return each candidate's decision with the most seeds; among equals, that of the declared look."""
-    return {decision.candidate: decision for decision in recorded_decisions(campaign.folder)}
-
-
 def sealed_suites(config: CampaignConfig, *, base_dir: Path) -> dict[str, str]:
     """Return the current digest of each suite by its path in the campaign's file.
 
@@ -264,3 +245,137 @@ def _changes(prefix: str, before: Any, after: Any) -> Iterator[str]:
             yield from _changes(f"{prefix}.{key}".lstrip("."), before.get(key), after.get(key))
     elif before != after:
         yield prefix
+
+
+# Decisions
+
+
+def all_decisions(folder: Path) -> list[Decision]:
+    """Return every revision of every decision, in no particular order."""
+    return [Decision.from_json(path.read_bytes(), source=path) for path in (folder / "decisions").glob("*.json")]
+
+
+def recorded_looks(folder: Path) -> dict[tuple[str, int, bool], Decision]:
+    """Return the newest revision of each decision by (candidate, number of seeds, whether the look was
+    declared)."""
+    return {
+        (decision.candidate, decision.look.num_seeds, decision.look.is_gate): decision
+        for decision in sorted(all_decisions(folder), key=lambda decision: decision.revision)
+    }
+
+
+def recorded_decisions(folder: Path) -> list[Decision]:
+    """Return the newest revisions, sorted by candidate and look."""
+    return [decision for _, decision in sorted(recorded_looks(folder).items())]
+
+
+def newest_decisions(folder: Path) -> dict[str, Decision]:
+    """Return each candidate's decision with the most seeds; among equals, that of the declared look."""
+    return {decision.candidate: decision for decision in recorded_decisions(folder)}
+
+
+def record_decision(campaign: OpenCampaign, decision: Decision, ledger: Ledger) -> Decision:
+    """Record a decision; if only files that clauses name have changed since, as a further revision.
+
+    Raises `DamagedDataError` if the recorded decision of this look contradicts the results, `DataError` if it
+    has other clauses.
+    """
+    look = decision.look
+    recorded = recorded_looks(campaign.folder).get((decision.candidate, look.num_seeds, look.is_gate))
+    if recorded is not None:
+        _require_same_clauses(recorded, decision, campaign.folder / recorded.path())
+        if _is_revised(recorded, decision):
+            decision = decision.model_copy(update={"revision": recorded.revision + 1})
+        elif (problem := _difference_between(recorded, decision)) is not None:
+            raise DamagedDataError(
+                f"{campaign.folder / decision.path()}: does not follow from the results any more: {problem}. "
+                "A result or the decision was changed later. Restore the file, or move it away and decide again."
+            )
+        else:
+            decision = recorded
+    campaign.store.put_if_absent(decision.path(), decision.to_json().encode())
+    ledger.record_decision(decision)
+    _keep_known_good(campaign, decision)
+    return decision
+
+
+def changed_since(decisions: Sequence[Decision], ledger: Ledger) -> list[Decision]:
+    """Return the decisions that differ from the ones in the ledger."""
+    campaigns = {decision.campaign for decision in decisions}
+    known = {decision.path(): decision for name in campaigns for decision in ledger.decisions(name)}
+    return [decision for decision in decisions if known.get(decision.path(), decision) != decision]
+
+
+def _require_same_clauses(recorded: Decision, found: Decision, path: Path) -> None:
+    before, now = (
+        [(gate.gate, clause.name) for gate in decision.gates for clause in gate.clauses]
+        for decision in (recorded, found)
+    )
+    if before == now:
+        return
+    differ = [f"'{name}' of gate {gate} is new" for gate, name in now if (gate, name) not in before]
+    differ += [f"'{name}' of gate {gate} is gone" for gate, name in before if (gate, name) not in now]
+    raise DataError(
+        f"{path}: has other clauses than this version of assay: {', '.join(differ) or 'in another order'}. "
+        "Use the version that wrote it, or move the file away and run the campaign again."
+    )
+
+
+def _is_revised(recorded: Decision, found: Decision) -> bool:
+    """Return whether the decisions differ only in clauses whose files have changed."""
+    files = {clause.name: clause.evidence for gate in recorded.gates for clause in gate.clauses}
+    changed = frozenset(
+        clause.name for gate in found.gates for clause in gate.clauses if files[clause.name] != clause.evidence
+    )
+    if not changed or _difference_between(recorded, found) is None:
+        return False
+    return _difference_between(recorded, found, besides=changed) is None
+
+
+def _keep_known_good(campaign: OpenCampaign, decision: Decision) -> None:
+    """Save the recipe of a scaled candidate as known good; remove it if a revision no longer scales it. Stages
+    are skipped."""
+    key = f"{decision.candidate}.{KNOWN_GOOD_FILE}"
+    if STAGE in decision.patch:
+        return
+    if decision.recommendation == "scale":
+        known_good = known_good_after(
+            decision,
+            campaign.record.recipe,
+            campaign.known_good,
+            name=f"{decision.campaign}-{decision.candidate}",
+        )
+        campaign.store.put(key, known_good.to_json().encode())
+    elif decision.revision > 1 and campaign.store.exists(key):
+        campaign.store.delete(key)
+
+
+def _difference_between(recorded: Decision, found: Decision, *, besides: frozenset[str] = frozenset()) -> str | None:
+    """Describe the first clause in which two decisions of a look differ; costs, opinions and texts are ignored.
+
+    `besides`: clauses that may differ, and with them the recommendation.
+    """
+    if not besides and recorded.recommendation != found.recommendation:
+        return f"it says {recorded.recommendation}, the results say {found.recommendation}"
+    for before, after in zip(recorded.gates, found.gates, strict=True):
+        for old, new in zip(before.clauses, after.clauses, strict=True):
+            if old.type in ("budget", "spent") or old.name in besides:
+                continue
+            if old.verdict != new.verdict or not _are_equal((old.value, old.bound), (new.value, new.bound)):
+                return f"clause '{old.name}' was {_verdict_text(old)}, and is {_verdict_text(new)}"
+    was, is_now = recorded.effect, found.effect
+    if not _are_equal((was.value, was.low, was.high), (is_now.value, is_now.low, is_now.high)):
+        return f"its effect was {was.value:+.9g}, and is {is_now.value:+.9g}"
+    return None
+
+
+def _verdict_text(clause: Clause) -> str:
+    return clause.verdict if clause.value is None else f"{clause.verdict} ({clause.value:.6g})"
+
+
+def _are_equal(before: Sequence[float | None], after: Sequence[float | None]) -> bool:
+    """Compare numbers except for the last digits, because libraries and processors sum in different orders."""
+    return len(before) == len(after) and all(
+        old == new or (old is not None and new is not None and math.isclose(old, new, rel_tol=1e-6, abs_tol=1e-9))
+        for old, new in zip(before, after, strict=True)
+    )

@@ -40,7 +40,7 @@ def write_memo(campaign: OpenCampaign, *, stopped_by: str | None = None) -> Writ
 
 def read_memo(campaign: OpenCampaign, *, stopped_by: str | None = None) -> Memo:
     """Return the facts of the memo from the campaign's records and prices."""
-    newest = newest_decisions(campaign)
+    newest = newest_decisions(campaign.folder)
     names = [candidate.name for candidate in campaign.config.candidates]
     order = [*TONES]
     memo = Memo(

@@ -14,9 +14,8 @@ from typing import NamedTuple
 from assay.base.units import duration_text
 from assay.reporting.views.statements import decision_text
 from assay.store.ledger.ledger import Ledger
-from assay.workflows.campaign.campaign import result_text
+from assay.workflows.campaign.campaign import result_text, take_look_at
 from assay.workflows.campaign.evidence import Scoring, score_run
-from assay.workflows.campaign.look import take_look_at
 from assay.workflows.campaign.memo import write_memo
 from assay.workflows.campaign.train import (
     ArmRun,
