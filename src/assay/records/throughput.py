@@ -42,7 +42,9 @@ class TimedStep(Record):
     data_s: NonNegativeFloat
     """Waiting for rows: where they take longer than all else, in the long run."""
     rollout_s: NonNegativeFloat
-    """Answering prompts and grading the answers; 0 where rows are no prompts."""
+    """Generating completions and grading them; 0 where rows are no prompts."""
+    reward_s: NonNegativeFloat = 0.0
+    """The part of `rollout_s` that grading took."""
     fixed_s: NonNegativeFloat
     """All else: clipping, the optimizer, the account of the step."""
 

@@ -149,6 +149,7 @@ def _twice_the_lanes(one: TimedStep, other: TimedStep) -> TimedStep:
         lane_s=one.lane_s + other.lane_s,
         data_s=one.data_s + other.data_s,
         rollout_s=one.rollout_s + other.rollout_s,
+        reward_s=one.reward_s + other.reward_s,
         fixed_s=one.fixed_s,
     )
 
@@ -158,6 +159,7 @@ def _twice_the_rows(one: TimedStep, other: TimedStep) -> TimedStep:
         lane_s=tuple(a + b for a, b in zip(one.lane_s, other.lane_s, strict=True)),
         data_s=one.data_s + other.data_s,
         rollout_s=one.rollout_s + other.rollout_s,
+        reward_s=one.reward_s + other.reward_s,
         fixed_s=one.fixed_s,
     )
 

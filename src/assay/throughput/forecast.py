@@ -226,7 +226,7 @@ def _world_forecast(
         efficiency=_estimate(speedup / shares.world_size, speedups / shares.world_size),
         terms=terms,
         binds=_binding(terms),
-        phases=_phases(simulated.steps),
+        phases=_phases(calibration, simulated.steps),
         sent_bytes=sent[0],
         inter_node_bytes=sent[1],
         commit_every_steps=whole.interval_s / step_s,
@@ -267,12 +267,15 @@ def _binding(terms: Mapping[ThroughputTerm, float]) -> ThroughputTerm:
     return max(others, key=lambda name: others[name])
 
 
-def _phases(steps: SimulatedSteps) -> dict[str, float]:
+def _phases(calibration: ThroughputCalibration, steps: SimulatedSteps) -> dict[str, float]:
     """Return seconds per step by phase, as a run accounts for them."""
     data_s, rollout_s, local_s = (float(seconds.mean()) for seconds in (steps.data_s, steps.rollout_s, steps.local_s))
+    measured_s = sum(step.rollout_s for step in calibration.steps)
+    reward_s = rollout_s * sum(step.reward_s for step in calibration.steps) / measured_s if measured_s else 0.0
     return {
         "data": data_s,
-        "generation": rollout_s,
+        "generation": max(0.0, rollout_s - reward_s),
+        "reward": reward_s,
         "compute": local_s - data_s - rollout_s,
         "communication": max(0.0, float(steps.step_s.mean()) - local_s),
     }

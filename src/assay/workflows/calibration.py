@@ -4,21 +4,25 @@ The run is in a temporary folder; nothing reaches the home, the ledger or the ru
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from assay.base.clock import SystemClock
 from assay.base.config import LoadedConfig
 from assay.base.errors import Interrupted, TrainingError
+from assay.base.shapes import Float64
 from assay.elastic.supervisor import RestartPolicy, Supervisor
+from assay.records.phase import STEP, Phase
 from assay.records.run import Attempt, Run
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
-from assay.store.metrics.phases import rank_phase_seconds
+from assay.store.metrics.phases import rank_phase_seconds, step_seconds
 from assay.store.metrics.segment import SegmentData, read_segment, segment_path
 from assay.store.objects import open_store
 from assay.workflows.run import plan_run
@@ -45,6 +49,14 @@ class Calibration(NamedTuple):
     """Seconds that the last commit held up a rank."""
     peak_bytes: int
     """Peak host memory of the rank that used most."""
+    phase_s: Mapping[Phase, float]
+    """Mean seconds of a step by phase, of rank 0."""
+    mfu: float | None
+    """Share of the card's dense bfloat16 rate, of rank 0; None on a CPU and for a card that is not listed."""
+    gpu_peak_bytes: int
+    """Peak GPU memory of rank 0; 0 on a CPU."""
+    host_waits: float | None
+    """Waits of the host in a sampled step; None if no step was sampled."""
 
 
 class Trained(NamedTuple):
@@ -117,7 +129,18 @@ def _measure(run: Run, trained: Trained) -> Calibration:
         seconds_per_step=float(end_times_s[-1] - end_times_s[0]) / (len(end_times_s) - 1),
         commit_s=spent.seconds.get("checkpoint", 0.0),
         peak_bytes=trained.peak_bytes,
+        phase_s={phase: float(step_seconds(segment, (phase,)).mean()) for phase in STEP},
+        mfu=_statistic(segment, "mfu", np.median),
+        gpu_peak_bytes=int(_statistic(segment, "gpu_memory_peak_bytes", np.max) or 0),
+        host_waits=_statistic(segment, "host_waits", np.mean),
     )
+
+
+def _statistic(
+    segment: SegmentData, name: str, of: Callable[[Float64[np.ndarray, "step"]], np.floating[Any]]
+) -> float | None:
+    """Return a statistic of a metric; None if it was not logged."""
+    return float(of(segment.metrics[name].values)) if name in segment.metrics else None
 
 
 class _Stopwatch:

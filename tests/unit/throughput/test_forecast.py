@@ -31,8 +31,20 @@ def test_one_workers_forecast_is_the_calibration() -> None:
     assert found.step_s.value == pytest.approx(measured_s)
     assert (found.speedup.value, found.speedup.low, found.speedup.high) == pytest.approx((1.0, 1.0, 1.0))
     assert found.phases == pytest.approx(
-        {"data": 0.2, "generation": 0.0, "compute": measured_s - 0.2, "communication": 0.0}
+        {"data": 0.2, "generation": 0.0, "reward": 0.0, "compute": measured_s - 0.2, "communication": 0.0}
     )
+
+
+def test_generation_and_grading_are_forecast_apart() -> None:
+    steps = timed([[0.1] * 8] * 2)
+    measured = [(4.0, 1.0), (2.0, 0.5)]
+    steps = tuple(
+        step.model_copy(update={"rollout_s": rollout_s, "reward_s": reward_s})
+        for step, (rollout_s, reward_s) in zip(steps, measured, strict=True)
+    )
+    one, four = (at(calibration_of(steps), world_size).phases for world_size in (1, 4))
+    assert one == pytest.approx({"data": 0.0, "generation": 2.25, "reward": 0.75, "compute": 0.8, "communication": 0.0})
+    assert (four["generation"], four["reward"]) == pytest.approx((2.25 / 4, 0.75 / 4)), "each worker has its own lanes"
 
 
 @pytest.mark.parametrize("world_size", [1, 7, 8, 16, 32])

@@ -12,6 +12,9 @@ from assay.training.trainer.config import TrainerConfig
 from assay.workflows.calibration import Calibration
 from assay.workflows.preview import Preview, RankMemory, expected_s
 
+SMALL_SHARE = 0.005
+"""Phases that take less of a step are not listed."""
+
 
 def check_lines(
     found: Preview, trainer: TrainerConfig, measured: Calibration | None, *, world_size: int
@@ -90,3 +93,12 @@ def _time(found: Preview, measured: Calibration, world_size: int) -> Iterator[st
         f"             measured here over {number_of(measured.num_steps, 'real step')}: {speed} tokens/s; "
         f"{start} to the first step; a commit {duration_text(measured.commit_s)}"
     )
+    step_s = sum(measured.phase_s.values())
+    phases = [
+        f"{phase} {spent_s / step_s:.0%}" for phase, spent_s in measured.phase_s.items() if spent_s >= step_s / 100
+    ]
+    yield f"             of a step of {duration_text(step_s)}: {', '.join(phases)}"
+    if measured.gpu_peak_bytes:
+        waits = "" if measured.host_waits is None else f"; the host waits {measured.host_waits:.3g} times a step"
+        mfu = "MFU unknown for this card" if measured.mfu is None else f"MFU {measured.mfu:.1%}"
+        yield f"             {mfu}, {bytes_text(measured.gpu_peak_bytes)} of GPU memory{waits} (docs/gpu.md)"

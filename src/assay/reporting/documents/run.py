@@ -37,7 +37,7 @@ from assay.reporting.document import (
 )
 from assay.reporting.documents.run_verdict import next_commands, run_tiles, run_verdict
 from assay.reporting.values import world_sizes_text
-from assay.reporting.views.run import RunView
+from assay.reporting.views.run import GpuUseView, RunView
 from assay.reporting.views.run_page import RunPage
 from assay.reporting.views.samples import SampleView
 from assay.store.settings import Money
@@ -97,8 +97,19 @@ def progress_facts(run: RunView) -> Iterator[Fact]:
     if run.speed is not None:
         tokens = "" if run.speed.tokens_per_s is None else f"{count_text(run.speed.tokens_per_s)} tokens/s, "
         yield Fact("speed", f"{tokens}{run.speed.steps_per_s:.3g} steps/s")
+    if run.gpu_use is not None:
+        yield _mfu_fact(run.gpu_use)
     if (left_s := run.left_s()) is not None:
         yield Fact("time left", duration_text(left_s), "at the speed so far")
+
+
+def _mfu_fact(use: GpuUseView) -> Fact:
+    reached = f"{use.model_flops_per_s / 1e12:.3g} TFLOP/s of model FLOPs"
+    waits = "" if use.host_waits is None else f", the host waits {use.host_waits:.3g} times a step"
+    note = f"{bytes_text(use.memory_peak_bytes)} of GPU memory{waits}"
+    if use.mfu is None or use.dense_flops_per_s is None:
+        return Fact("MFU", reached, f"the card's rate is not known; {note}")
+    return Fact("MFU", f"{use.mfu:.1%}", f"{reached}, of {use.dense_flops_per_s / 1e12:.4g} in bfloat16; {note}")
 
 
 def last_sign(run: RunView, now_s: float) -> Iterator[Fact]:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from assay.records.phase import Phase
 from assay.reporting.views.dataset_order import OrderView
 from assay.reporting.views.view import View
 
@@ -18,6 +19,14 @@ class CalibrationView(View):
     """Maximum blocking of a rank."""
     peak_bytes: int
     """For the largest rank."""
+    phase_s: dict[Phase, float]
+    """Mean seconds of a step by phase, of rank 0: for prompts, generation, reward and compute apart."""
+    mfu: float | None
+    """Of rank 0; null on CPUs and for cards that are not listed."""
+    gpu_peak_bytes: int
+    """Of rank 0; 0 on CPUs."""
+    host_waits: float | None
+    """Per step."""
 
 
 class CheckView(View):

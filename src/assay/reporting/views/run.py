@@ -5,7 +5,10 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Annotated, Any, Literal, get_args
 
+import numpy as np
+
 from assay.base.shown_url import without_secrets
+from assay.models.flops import dense_bf16_flops
 from assay.records.audit import AuditReport
 from assay.records.commit import Commit, CommitQuarantined, LogEntry
 from assay.records.evaluation import AnyEvaluation
@@ -137,6 +140,21 @@ class SpeedView(View):
     tokens_per_s: float | None
 
 
+class GpuUseView(View):
+    """Use of rank 0's GPU in kept steps."""
+
+    model_flops_per_s: float
+    """Without padding and recomputed activations; see docs/gpu.md."""
+    dense_flops_per_s: float | None
+    """The card's bfloat16 rate; null if the card is not listed."""
+    mfu: float | None
+    """The first over the second."""
+    memory_peak_bytes: int
+    """Largest, of tensors."""
+    host_waits: float | None
+    """Waits of the host per step, in sampled steps."""
+
+
 class EventView(View):
     """A log message of a rank."""
 
@@ -194,6 +212,8 @@ class RunView(RunHead):
     prompts: Annotated[PromptCounts, AsWritten] | None
     """For committed steps."""
     speed: SpeedView | None
+    gpu_use: GpuUseView | None = None
+    """Null on CPUs."""
     metrics: dict[str, MetricSummaryView]
     """From rank 0."""
     evaluation: Annotated[AnyEvaluation, AsWritten] | None
@@ -288,6 +308,7 @@ def run_view(ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS) -> R
         lost_steps=sum(attempt_view.lost_steps for attempt_view in attempt_views),
         prompts=_prompts(intact),
         speed=_speed(ledger, run.run_id),
+        gpu_use=_gpu_use(ledger, run.run_id, attempts),
         metrics={
             summary.name: MetricSummaryView.of(summary, last=summary.last_value)
             for summary in metric_summaries(ledger, run.run_id)
@@ -404,3 +425,23 @@ def _speed(ledger: Ledger, run_id: str) -> SpeedView | None:
         float(counted.sum()) / spent_s if len(counted) == len(seconds) else None for counted in (rows, tokens)
     )
     return SpeedView(steps_per_s=len(seconds) / spent_s, rows_per_s=rows_per_s, tokens_per_s=tokens_per_s)
+
+
+def _gpu_use(ledger: Ledger, run_id: str, attempts: Sequence[Attempt]) -> GpuUseView | None:
+    step_s, flops, peaks, waits = (
+        metric_series(ledger, run_id, name, max_points=MOST_POINTS)
+        for name in ("step_s", "model_flops", "gpu_memory_peak_bytes", "host_waits")
+    )
+    if not len(flops.values):
+        return None
+    spent_s = step_s.values[np.isin(step_s.steps, flops.steps)].sum()
+    flops_per_s = float(flops.values.sum() / spent_s)
+    processor = attempts[-1].processor
+    dense_flops = None if processor is None else dense_bf16_flops(processor.model)
+    return GpuUseView(
+        model_flops_per_s=flops_per_s,
+        dense_flops_per_s=dense_flops,
+        mfu=None if dense_flops is None else flops_per_s / dense_flops,
+        memory_peak_bytes=int(peaks.values.max(initial=0)),
+        host_waits=float(waits.values.mean()) if len(waits.values) else None,
+    )

@@ -15,13 +15,14 @@ from assay.store.metrics.segment import SegmentData
 from assay.throughput.compare import MeasuredAttempt
 from assay.training.recipe import recipe_of
 from assay.workflows.calibration import segment_of
-from assay.workflows.throughput.calibrate import ROLLOUT, WARMING_STEPS, start_s
+from assay.workflows.throughput.calibrate import GENERATION, REWARD, WARMING_STEPS, start_s
 
 MIN_STEPS = 5
 """An attempt with fewer steps is not compared."""
 PHASES: dict[str, tuple[Phase, ...]] = {
     "data": ("data",),
-    "generation": ROLLOUT,
+    "generation": GENERATION,
+    "reward": REWARD,
     "compute": ("compute",),
     "communication": ("communication",),
 }

@@ -48,7 +48,8 @@ WARMING_STEPS = 2
 MIN_STEPS = 4
 LOADER_S = 5.0
 """Seconds for which the loader alone is measured, at most, unless one step takes longer."""
-ROLLOUT: tuple[Phase, ...] = ("synchronisation", "generation", "reward")
+GENERATION: tuple[Phase, ...] = ("synchronisation", "generation")
+REWARD: tuple[Phase, ...] = ("reward",)
 POLICY = replace(MEASURING, verify_commits=0, times_lanes=True)
 
 
@@ -124,7 +125,10 @@ def timed_steps(segment: SegmentData, num_lanes: int) -> tuple[TimedStep, ...]:
     """Return the newest steps of a worker that has all lanes."""
     lane_s = _lane_seconds(segment)
     assert lane_s.shape[1] == num_lanes, f"{lane_s.shape[1]} lanes were timed, {num_lanes} are there"
-    whole_s, data_s, rollout_s = (step_seconds(segment, of) for of in (STEP, ("data",), ROLLOUT))
+    whole_s, data_s, generation_s, reward_s = (
+        step_seconds(segment, of) for of in (STEP, ("data",), GENERATION, REWARD)
+    )
+    rollout_s = generation_s + reward_s
     fixed_s = whole_s - data_s - rollout_s - lane_s.sum(axis=1)
     first = max(WARMING_STEPS - 1, len(whole_s) - max(1, MAX_LANE_TIMES // num_lanes))
     return tuple(
@@ -132,6 +136,7 @@ def timed_steps(segment: SegmentData, num_lanes: int) -> tuple[TimedStep, ...]:
             lane_s=tuple(max(0.0, round(seconds, 6)) for seconds in lane_s[index].tolist()),
             data_s=float(data_s[index]),
             rollout_s=float(rollout_s[index]),
+            reward_s=float(reward_s[index]),
             fixed_s=max(0.0, float(fixed_s[index])),
         )
         for index in range(first, len(whole_s))

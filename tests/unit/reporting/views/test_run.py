@@ -12,6 +12,7 @@ from assay.records.commit import CommitQuarantined, RunFinished
 from assay.records.evaluation import Estimate, Measured, Metric, ScoreEvaluation, ScoreMetrics
 from assay.records.goodput import USEFUL
 from assay.records.launch import Launch
+from assay.records.processor import Processor
 from assay.reporting.documents.render import render_document
 from assay.reporting.documents.run import run_document
 from assay.reporting.documents.run_verdict import run_tiles, run_verdict
@@ -21,6 +22,8 @@ from assay.reporting.views.run_list import Selection, run_lines
 from assay.reporting.views.run_page import run_page as gathered
 from assay.store.home import Home
 from assay.store.ledger.goodput import goodput_of
+from assay.store.metrics.segment import SegmentWriter, segment_path
+from clocks import ManualClock
 
 
 @pytest.fixture
@@ -129,6 +132,41 @@ def test_the_view_of_a_run_and_its_account_agree_on_goodput(ledger, life):
     assert 0 < view.device_seconds["data"] < view.held_s(), "or the phases of a step could be mistaken"
     (tile,) = (run_tile for run_tile in run_tiles(view) if run_tile.name == "device time of training")
     assert tile.note == f"goodput {account.goodput():.1%}"
+
+
+def trained_on_gpu(ledger, life, tmp_path, card):
+    """Record a run of two committed steps on a card, whose first step had no model FLOPs yet."""
+    processor = Processor(model=card, instructions="", torch="2.13.0")
+    run = life.run.model_copy(update={"run_id": "gpu", "run_dir": str(tmp_path / "gpu")})
+    attempt = life.attempts[0].model_copy(update={"run_id": "gpu", "processor": processor})
+    ledger.record_run(run)
+    ledger.record_attempt(attempt)
+    clock = ManualClock(attempt.started_s)
+    writer = SegmentWriter(
+        segment_path(tmp_path / "gpu", attempt.attempt, 0), run_id="gpu", attempt=1, rank=0, clock=clock
+    )
+    seen = {"model_flops": 4e13, "gpu_memory_peak_bytes": 2.0**31}
+    writer.log(1, {"loss": 1.0, "step_s": 5.0, "tokens": 10})
+    writer.log(2, {"loss": 1.0, "step_s": 0.1, "tokens": 10, **seen})
+    writer.log(3, {"loss": 1.0, "step_s": 0.3, "tokens": 10, **seen, "host_waits": 4.0})
+    writer.close()
+    return gathered(ledger, "gpu")
+
+
+def test_a_gpus_use_is_its_model_flops_over_the_cards_rate(ledger, life, tmp_path):
+    page = trained_on_gpu(ledger, life, tmp_path, "NVIDIA H200")
+    use = page.view.gpu_use
+    assert use.model_flops_per_s == pytest.approx(8e13 / 0.4)
+    assert (use.dense_flops_per_s, use.mfu) == (989e12, pytest.approx(200 / 989))
+    assert (use.memory_peak_bytes, use.host_waits) == (2**31, 4.0)
+    text = render_document(run_document(page, now_s=0.0))
+    assert "20.2%" in text and "200 TFLOP/s of model FLOPs, of 989 in bfloat16" in text and "waits 4 times" in text
+
+
+def test_a_card_that_is_not_listed_has_flops_and_no_mfu(ledger, life, tmp_path):
+    page = trained_on_gpu(ledger, life, tmp_path, "Example 1000")
+    assert page.view.gpu_use.mfu is None and page.view.gpu_use.model_flops_per_s > 0
+    assert "the card&#39;s rate is not known" in render_document(run_document(page, now_s=0.0))
 
 
 def test_numbers_that_json_cannot_write_are_null(run_page):
