@@ -432,12 +432,13 @@ def _seed_warnings(config: CampaignConfig, facts: Facts) -> Iterator[Statement]:
 def _model_warnings(runs: Sequence[CampaignRun]) -> Iterator[Statement]:
     """Yield the runs' warnings: one for each arm and rule, with the first seed's numbers; last, that half of the
     models or more predict the same for every row."""
-    found: dict[tuple[str, str], list[tuple[int, str]]] = {}
+    found: dict[tuple[str, str], list[tuple[int, str | Statement]]] = {}
     for run in runs:
-        for rule, text in zip(run.warning_rules, run.warnings, strict=True):
-            found.setdefault((run.arm, rule), []).append((run.seed, text))
+        for rule, warning in zip(run.warning_rules, run.warnings, strict=True):
+            found.setdefault((run.arm, rule), []).append((run.seed, warning))
     for (arm, rule), warned in found.items():
-        seed, text = warned[0]
+        seed, warning = warned[0]
+        text = warning if isinstance(warning, str) else warning.model_dump()
         num_runs = sum(run.arm == arm for run in runs)
         yield _statement("runs warned", rule=rule, arm=arm, warned=len(warned), runs=num_runs, seed=seed, text=text)
     dead = sum("one score" in run.warning_rules for run in runs)

@@ -6,6 +6,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from assay.base.names import Name
 from assay.records.record import Record
+from assay.records.statement import Statement
 
 
 class Campaign(Record):
@@ -39,7 +40,8 @@ class CampaignRun(Record):
     audit_verdict: str
     num_attempts: PositiveInt
     device_s: NonNegativeFloat
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[str | Statement, ...] = ()
+    """Warnings about its model, each rule as a code; older records have sentences."""
     warning_rules: tuple[str, ...] = ()
 
 

@@ -16,6 +16,8 @@ import numpy as np
 
 from assay.base.shapes import Float64, Int64
 from assay.records.evaluation import ACCURACY, LOG_LOSS, AnyEvaluation, ClassifierMetrics, ScoreMetrics
+from assay.records.rollout_log import largest_gap
+from assay.records.statement import Statement
 
 if TYPE_CHECKING:  # the records of a dataset are a twentieth of what `assay runs show` would import
     from assay.records.dataset import LengthProfile
@@ -40,8 +42,8 @@ IDLE_SHARE = 0.9
 TRUNCATED_SHARE = 0.25
 FAR_NATS = 1.0
 FAILED_SHARE = 0.01
-MISMATCH_NATS, MISMATCH_TIMES, MIN_MISMATCH_NATS = 0.02, 20.0, 1e-5
-"""Allowed difference of sampler and policy per token in the first step; factor allowed later; negligible difference."""
+MISMATCH_NATS = 0.02
+"""Allowed difference of sampler and policy per token in the first step."""
 FAILED = "failed_grades"
 """Share of a step's completions without a grade; by kind in `failed_grades_KIND`."""
 ONE_SCORE = "one_score"
@@ -117,6 +119,19 @@ class Warned(NamedTuple):
     """Which of the rule's sentences, if it has several."""
     steps: tuple[int, ...] = ()
     """The steps that it is about, if any."""
+
+    def statement(self) -> Statement:
+        """Return the warning as records hold it: the case is among the values, and a number that is not finite is
+        None."""
+        return Statement(code=self.rule, values={**_stored(self.values), "case": self.case})
+
+
+def _stored(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _stored(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_stored(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class ModelNumbers(NamedTuple):
@@ -405,9 +420,8 @@ def _sampler_mismatch(metrics: Mapping[str, StepSeries]) -> Iterator[Warned]:
     if "logprob_gap" not in metrics or not len(metrics["logprob_gap"].steps):
         return
     steps, gaps = metrics["logprob_gap"]
-    most = max(MIN_MISMATCH_NATS, MISMATCH_TIMES * float(gaps[0]))
     is_off_at_once = gaps[0] > MISMATCH_NATS
-    far = np.flatnonzero((gaps > most) | is_off_at_once)
+    far = np.flatnonzero((gaps > largest_gap(float(gaps[0]))) | is_off_at_once)
     if not len(far):
         return
     values = {"step": int(steps[far[0]]), "gap": float(gaps[far[0]]), "far": len(far), "steps": len(steps)}

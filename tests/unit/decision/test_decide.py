@@ -22,6 +22,7 @@ from assay.reporting.views.statements import (
 )
 from assay.statistics.composite import breadth
 from assay.statistics.power import detectable_by
+from assay.statistics.warnings import Warned
 
 UNSURE = {"code": 0.022, "prose": 0.022}
 
@@ -169,27 +170,19 @@ def test_a_guardrail_that_is_zero_on_both_sides_is_warned_of(config_of, facts_of
 
 def test_what_several_runs_of_an_arm_are_warned_of_is_one_line(config_of, facts_of):
     config, facts = config_of(), facts_of(config_of(), {"code": 0.05, "prose": 0.05})
-    worse = (
-        "worse than constant",
-        "its log-loss is 0.{seed}; always saying these rows' share of positives has 0.6.",
-    )
-    warned = {
-        "baseline": [worse],
-        "treated": [("diverged", "the training loss began at 0.69 and ended at {seed}000."), worse],
-    }
-    runs = [
-        run.model_copy(
-            update={
-                "warnings": tuple(text.format(seed=run.seed + 7) for _, text in warned[run.arm]),
-                "warning_rules": tuple(rule for rule, _ in warned[run.arm]),
-            }
-        )
-        for run in facts.runs
-    ]
+
+    def warned(run):
+        worse = Warned("worse than constant", {"loss": 0.7 + run.seed, "constant": 0.6}, "binary")
+        diverged = Warned("diverged", {"first": 0.69, "last": 7000.0 + run.seed})
+        found = [worse] if run.arm == "baseline" else [diverged, worse]
+        warnings = tuple(warning.statement() for warning in found)
+        return run.model_copy(update={"warnings": warnings, "warning_rules": tuple(item.rule for item in found)})
+
+    runs = [warned(run) for run in facts.runs]
     runs[1] = facts.runs[1]
     found = statement_texts(decide(config, campaign_of(config), facts._replace(runs=tuple(runs))).warnings)
-    constant = "did worse than a constant prediction would; with seed 0, its log-loss is 0.7; always saying"
-    assert [warning.partition(" these rows")[0] for warning in found] == [
+    constant = "did worse than a constant prediction would; with seed 0, its log-loss is 0.7000"
+    assert [warning.partition("; the share")[0] for warning in found] == [
         f"2 of 3 runs of baseline {constant}",
         "3 of 3 runs of treated diverged; with seed 0, the training loss began at 0.69 and ended at 7000.",
         f"3 of 3 runs of treated {constant}",

@@ -18,7 +18,8 @@ from assay.records.evaluation import (
     ScoreEvaluation,
     ScoreMetrics,
 )
-from assay.reporting.views.warnings import RULES, warning_text
+from assay.records.statement import Statement
+from assay.reporting.views.warnings import RULES, run_warning_text, warning_text
 from assay.statistics.classifier.metrics import classifier_metrics
 from assay.statistics.classifier.rows import ScoredRows
 from assay.statistics.warnings import (
@@ -309,6 +310,28 @@ def test_behind_a_warning_stands_its_cure() -> None:
     warned = Warned("truncated rows", {"cut": 3, "rows": 9, "share": 1 / 3, "longest": 8})
     text = warning_text(warned, with_hint=True)
     assert text == "3 of 9 rows (33.3%) were cut at 8 tokens. Build the dataset with a larger '--max-tokens'."
+
+
+@pytest.mark.parametrize(
+    "warned",
+    [
+        Warned("one score", {"rows": 1200, "class": "spam"}, "class"),
+        Warned("graders fail", {"share": 0.25, "kinds": {"crash": 0.05, "timeout": 0.2}}),
+        Warned("steps differ", {"candidate": "b", "baseline": "a", "steps": (1000, 1200)}),
+        Warned("spikes", {"spikes": {7: {"loss": (3.0, 1.0)}, 1042: {"loss": (9.0, 0.4), "gradient": (80.0, 2.0)}}}),
+    ],
+)
+def test_a_warning_on_record_has_the_same_sentence(warned: Warned) -> None:
+    stored = Statement.from_json(warned.statement().to_json(), source="the record")
+    assert stored == warned.statement()
+    assert run_warning_text(stored) == warning_text(warned)
+
+
+def test_a_number_that_is_not_finite_can_be_recorded() -> None:
+    stored = Warned("diverged", {"first": 0.69, "last": float("inf")}).statement()
+    assert "began at 0.69 and ended at no finite number" in run_warning_text(
+        Statement.from_json(stored.to_json(), source="the record")
+    )
 
 
 def noisy(seed: int, *, noise_sd: float) -> np.ndarray:

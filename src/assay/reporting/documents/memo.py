@@ -65,6 +65,7 @@ from assay.reporting.views.statements import (
     statement_texts,
     would_change_texts,
 )
+from assay.reporting.views.warnings import run_warning_text
 
 TONES: dict[Recommendation, Tone] = {"scale": "good", "narrow": "open", "stop": "ended"}
 
@@ -548,7 +549,7 @@ def _runs_fold(memo: Memo, decision: Decision) -> Fold:
         ("run", lambda run: _record(memo, run_record(run), run.run_id)),
         ("seed", lambda run: str(run.seed)),
         ("rows", lambda run: run.audit_verdict),
-        ("model", lambda run: " ".join(run.warnings) or "no warning"),
+        ("model", lambda run: " ".join(map(run_warning_text, run.warnings)) or "no warning"),
         ("attempts", lambda run: str(run.num_attempts)),
         ("device time", lambda run: duration_text(run.device_s)),
         ("weights", lambda run: run.weights_digest[:12]),

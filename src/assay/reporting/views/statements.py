@@ -129,6 +129,7 @@ _KINDS: Mapping[str, Callable[[Any, str], str]] = {
     "columns": lambda value, _: ", ".join(f"{name} by {column or 'row'}" for name, column in value.items()),
     "seeds": lambda value, _: f"seed{'s' if len(value) > 1 else ''} {', '.join(map(str, value))}",
     "did": lambda value, _: _did(value),
+    "warning": lambda value, _: _run_warning(value),
     "count": lambda value, _: str(len(value)),
     "and": lambda value, _: " and ".join(map(str, value)),
     "list": lambda value, _: ", ".join(map(str, value)),
@@ -234,7 +235,7 @@ _STATEMENTS = {
     "{seeds:count} times.",
     "underdispersed seeds": "the gains of the {seeds} seeds scatter less than the noise of their own items implies: "
     "the runs may share more than the recipe, and are then worth fewer than they are.",
-    "runs warned": "{warned} of {runs:# run} of {arm} {rule:did}; with seed {seed}, {text}",
+    "runs warned": "{warned} of {runs:# run} of {arm} {rule:did}; with seed {seed}, {text:warning}",
     "models without input": "{models} of {of} models predict the same for every row, so this says little of the "
     "change.",
     # sealed holdouts
@@ -261,6 +262,12 @@ def _did(rule: str) -> str:
     from assay.reporting.views.warnings import RULES
 
     return RULES[rule].did
+
+
+def _run_warning(warning: str | Mapping[str, Any]) -> str:
+    from assay.reporting.views.warnings import run_warning_text
+
+    return run_warning_text(warning if isinstance(warning, str) else Statement.model_validate(warning))
 
 
 def more_text(more: MoreEvidence | None, *, with_price: bool = True) -> str:

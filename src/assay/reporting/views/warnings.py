@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from string import Formatter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from assay.base.units import percent_text
+from assay.records.rollout_log import GAP_TIMES
+from assay.records.statement import Statement
 from assay.statistics.warnings import (
     CUT_SHARE,
     DIVERGED_FACTOR,
@@ -22,7 +24,6 @@ from assay.statistics.warnings import (
     MIN_OTHERS,
     MIN_STEPS_AT_END,
     MISMATCH_NATS,
-    MISMATCH_TIMES,
     SHRUNK,
     SPIKE_GAP,
     SPIKE_STEPS,
@@ -120,7 +121,7 @@ RULES: Mapping[str, Rule] = {
     ),
     "sampler mismatch": Rule(
         f"the sampler's and the policy's logprobs differ by more than {MISMATCH_NATS:g} nats on average in the "
-        f"first step, or later by {MISMATCH_TIMES:g} times as much as then",
+        f"first step, or later by {GAP_TIMES:g} times as much as then",
         "sampling used another temperature, other filters or stale weights: `assay runs replay RUN --step N` "
         "samples the step again; continue from a commit before it",
         "learned from completions that another model drew",
@@ -238,6 +239,8 @@ class _Words(Formatter):
     """Fills the fields of a sentence; the format `share` is that of a percentage."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
+        if value is None:
+            return "no finite number"
         return percent_text(value) if format_spec == "share" else str(super().format_field(value, format_spec))
 
 
@@ -246,6 +249,15 @@ def warning_text(warned: Warned, *, with_hint: bool = False) -> str:
     values = {**warned.values, "listed": _listed(warned.values)}
     text = _Words().vformat(_SENTENCES[warned.rule, warned.case], (), values)
     return f"{text} {hint_text(warned.rule)}" if with_hint else text
+
+
+def run_warning_text(warning: str | Statement) -> str:
+    """Return the sentence of a warning on record (`Warned.statement`, or the sentence itself)."""
+    if isinstance(warning, str):
+        return warning
+    values = dict(warning.values)
+    case = values.pop("case", "")
+    return warning_text(Warned(cast("RuleName", warning.code), values, case))
 
 
 def hint_text(rule: RuleName) -> str:
@@ -260,12 +272,15 @@ def _listed(values: Mapping[str, Any]) -> str:
         return ", ".join(f"{name} by {column or 'row'}" for name, column in columns.items())
     if (kinds := values.get("kinds")) is not None:
         return ", ".join(f"{percent_text(share)} {kind}" for kind, share in kinds.items())
-    spikes = values.get("spikes", {})
+    # A record has its keys in alphabetical order, and its steps as text.
+    spikes = {
+        int(step): dict(sorted(curves.items(), reverse=True)) for step, curves in values.get("spikes", {}).items()
+    }
     named = [
         f"step {step:,} ("
         + ", ".join(f"{name} {value:.3g}, before {before:.3g}" for name, (value, before) in curves.items())
         + ")"
-        for step, curves in list(spikes.items())[:MAX_LISTED]
+        for step, curves in sorted(spikes.items())[:MAX_LISTED]
     ]
     more = f" and {len(spikes) - MAX_LISTED:,} more" if len(spikes) > MAX_LISTED else ""
     return f"{', '.join(named)}{more}"

@@ -52,7 +52,6 @@ from assay.records.evaluation import AnyEvaluation
 from assay.records.run import Run
 from assay.records.statement import Statement
 from assay.reporting.views.run import model_numbers
-from assay.reporting.views.warnings import warning_text
 from assay.statistics.benchmark_items import (
     RESULT_FILE,
     load_result,
@@ -149,7 +148,7 @@ def score_run(campaign: OpenCampaign, arm_run: ArmRun, scoring: "Scoring") -> Sc
         audit_verdict=audit.verdict if audit else "not audited",
         num_attempts=max(1, len(ledger.attempts(run.run_id))),
         device_s=device_seconds_of(run.run_id, ledger),
-        warnings=tuple(map(warning_text, warned)),
+        warnings=tuple(warning.statement() for warning in warned),
         warning_rules=tuple(warning.rule for warning in warned),
     )
     return ScoredRun(run, record, folders)

@@ -28,6 +28,7 @@ from assay.reporting.documents.one_page_pdf import one_page_pdf
 from assay.reporting.documents.render import render_document
 from assay.reporting.terminal.document import print_document
 from assay.reporting.views.statements import more_text, reason_text
+from assay.statistics.warnings import Warned
 
 
 def memo_markdown(memo: Memo) -> str:
@@ -228,7 +229,9 @@ def test_runs_whose_models_are_warned_of_take_the_green_from_the_memo(memo, deci
     decided = decision("yes", "scale")
     runs = [run.model_copy(update={"warnings": ()}) for run in decided.runs]
     sound = decided.model_copy(update={"runs": tuple(runs)})
-    runs[0] = runs[0].model_copy(update={"warnings": ("the training loss began at 0.69 and ended at 3000.",)})
+    runs[0] = runs[0].model_copy(
+        update={"warnings": (Warned("diverged", {"first": 0.69, "last": 3000.0}).statement(),)}
+    )
     dead = decided.model_copy(update={"runs": tuple(runs)})
     marks = [[mark.text() for mark in memo_verdict(memo(item)).marks] for item in (sound, dead)]
     assert [item[0] for item in marks] == ["✓ rows: 4 of 4 runs proved"] * 2
