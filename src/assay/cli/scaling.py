@@ -1,6 +1,5 @@
 """`assay scaling`: scaling laws over parameters, tokens and compute; data efficiency of runs."""
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,7 +7,6 @@ import click
 
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError, DataError
-from assay.base.units import power_text
 from assay.cli.command import CommandGroup
 from assay.cli.parameters import (
     FILE_OR_RUN,
@@ -23,10 +21,8 @@ from assay.cli.parameters import (
 )
 
 if TYPE_CHECKING:
-    from assay.records.scaling import BandCheck
     from assay.reporting.views.scaling import CodeLengthsView
     from assay.statistics.scaling.points import ScalingPoints
-    from assay.statistics.scaling.study import ScalingStudy
 
 FORMS = ("chinchilla", "over-training", "compute", "tokens")
 MANY_POINTS = 500
@@ -155,14 +151,24 @@ def fit(
     check = None
     if check_bands:
         check = checked(points, form, delta=used_delta, confidence=confidence, seed=seed)
+    from assay.reporting.documents.scaling import scaling_document
+
+    name = Path(sources[0]).name if len(sources) == 1 else f"{len(sources)} runs"
+    document = scaling_document(result, check, name=name, created_s=SystemClock().now_s())
     if out is not None:
-        _write_page(result, check, sources, out)
+        from assay.reporting.documents.render import render_document, write_file
+
+        write_file(out, render_document(document))
     if as_json:
         from assay.reporting.views.scaling import scaling_view
 
         click.echo(scaling_view(result, check, out).to_json())
     else:
-        _print_study(result, check, out)
+        from assay.reporting.terminal.document import print_document
+
+        print_document(document)
+        if out is not None:
+            click.echo(out)
     refused = dict.fromkeys(str(target.error) for target in result.targets if target.error is not None)
     if refused:
         raise DataError("\n".join(refused))
@@ -229,66 +235,6 @@ def _target(text: str) -> dict[str, float]:
         if name not in VARIABLES or name not in target:
             raise ConfigError(f"--predict {text}: '{part}' is not {' or '.join(VARIABLES)}=NUMBER, e.g. tokens=1.4e12.")
     return target
-
-
-def _write_page(result: "ScalingStudy", check: "BandCheck | None", sources: tuple[str, ...], out: Path) -> None:
-    from assay.reporting.documents.render import render_document, write_file
-    from assay.reporting.documents.scaling import scaling_document
-
-    name = Path(sources[0]).name if len(sources) == 1 else f"{len(sources)} runs"
-    document = scaling_document(result, check, name=name, created_s=SystemClock().now_s())
-    write_file(out, render_document(document))
-
-
-def _print_study(result: "ScalingStudy", check: "BandCheck | None", out: Path | None) -> None:
-    from assay.reporting.documents.scaling import (
-        errors_text,
-        level_text,
-        parameters_table,
-        prediction_sentence,
-    )
-    from assay.reporting.terminal.terminal import print_table
-
-    scale = result.fit.points.variables[result.fit.form.scale]
-    unit = " FLOP" if result.fit.form.scale == "compute" else f" {result.fit.form.scale}"
-    click.secho(result.law.formula, bold=True)
-    if result.errors:
-        click.echo(errors_text(result))
-    click.echo(f"{result.law.num_points} points, {power_text(scale.min())} to {power_text(scale.max())}{unit}")
-    print_table(parameters_table(result))
-    if result.task is not None:
-        (chance, ceiling), midpoint, _ = result.task.sigmoid
-        click.echo(f"  score: half of the way from {chance:g} to {ceiling:g} at loss {midpoint:.4g}")
-        if level := level_text(result):
-            click.secho(f"  {level}", fg="yellow")
-    if result.back_test is not None:
-        factor = result.back_test.multiplier(result.confidence)
-        limit = scale.max() * math.exp(result.back_test.max_horizon)
-        click.echo(
-            f"  back-test: {len(result.back_test.origins)} origins; bands are {factor:.2f} standard errors each "
-            f"way, more with distance, and are tested up to {power_text(limit)}{unit}"
-        )
-        for reason in result.back_test.left_out:
-            click.secho(f"  left out of the back-test: {reason}", fg="yellow")
-    else:
-        click.secho(f"  no back-test: {result.back_test_error}", fg="yellow")
-    if check is not None:
-        click.echo(
-            f"  {check.confidence:.0%} bands contained {check.covered:.1%} of {check.num_predictions} held-out "
-            f"larger runs; uncalibrated {check.covered_uncalibrated:.1%}, bootstrap alone "
-            f"{check.covered_by_bootstrap_alone:.1%}"
-        )
-    for target in result.targets:
-        if target.prediction is not None:
-            ratio = target.prediction.times_beyond_data
-            distance = f"{power_text(ratio)} times beyond the largest run" if ratio > 1 else "inside the data"
-            sentence = prediction_sentence(target)
-            if target.is_untested:
-                click.secho(sentence, fg="yellow")
-            else:
-                click.echo(f"{sentence} ({distance})")
-    if out is not None:
-        click.echo(out)
 
 
 def _print_code_lengths(result: "CodeLengthsView") -> None:

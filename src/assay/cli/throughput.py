@@ -98,6 +98,12 @@ _SECTIONS = {
     help="Instead of a RECIPE: compare the forecast with this run, phase by phase.",
 )
 @click.option(
+    "--gpu",
+    "of_gpu",
+    is_flag=True,
+    help="Instead of a RECIPE: measure this machine's GPU, and which promises of equal bits hold on it.",
+)
+@click.option(
     "--parallel",
     type=click.Choice(["ddp", "fsdp2"]),
     default="ddp",
@@ -121,6 +127,7 @@ def throughput(
     advise: bool,
     as_modes: bool,
     run_id: str | None,
+    of_gpu: bool,
     parallel: Any,
     as_json: bool,
 ) -> None:
@@ -131,8 +138,11 @@ def throughput(
     the speedup with its 90% interval, the whole run with commits and failures, and the term that binds. OVERRIDES
     such as loader.lanes=64 change the recipe.
     """
-    if (recipe is None) == (run_id is None):
-        raise ConfigError("give a RECIPE file or --against RUN.")
+    if (recipe is not None) + (run_id is not None) + of_gpu != 1:
+        raise ConfigError("give one of: a RECIPE file, --against RUN, --gpu.")
+    if of_gpu:
+        _measure_gpu(as_json=as_json)
+        return
     if run_id is not None and (unused := [name for name in FORECAST_OPTIONS if is_on_command_line(context, name)]):
         raise ConfigError(f"{FORECAST_OPTIONS[unused[0]]} needs a RECIPE: --against takes these values from the run.")
     if out is not None and not out.parent.is_dir():
@@ -157,6 +167,20 @@ def throughput(
         as_modes=as_modes,
         as_json=as_json,
     )
+
+
+def _measure_gpu(*, as_json: bool) -> None:
+    from assay.distributed.rank_device import device_of
+    from assay.training.gpu_facts import measure_gpu
+
+    facts = measure_gpu(device_of())
+    if as_json:
+        click.echo(facts.to_json())
+        return
+    from assay.reporting.documents.gpu import gpu_document
+    from assay.reporting.terminal.document import print_document
+
+    print_document(gpu_document(facts))
 
 
 def _cluster(
@@ -211,9 +235,10 @@ def _forecast(
 
         click.echo(modes_text(found), nl=False)
     else:
-        from assay.reporting.terminal.throughput import print_forecast
+        from assay.reporting.documents.throughput import forecast_document
+        from assay.reporting.terminal.document import print_document
 
-        print_forecast(found, calibration, advised_for=sizes[-1] if advise else None)
+        print_document(forecast_document(found, calibration, advised_for=sizes[-1] if advise else None))
 
 
 def _check(run_id: str, cluster: "Cluster", source: _CalibrationSource, out: Path | None, *, as_json: bool) -> None:
@@ -234,9 +259,10 @@ def _check(run_id: str, cluster: "Cluster", source: _CalibrationSource, out: Pat
     if as_json:
         click.echo(found.to_json())
     else:
-        from assay.reporting.terminal.throughput import print_check
+        from assay.reporting.documents.throughput import check_document
+        from assay.reporting.terminal.document import print_document
 
-        print_check(found)
+        print_document(check_document(found))
 
 
 def _calibration(loaded: "LoadedConfig", source: _CalibrationSource, out: Path | None) -> "ThroughputCalibration":

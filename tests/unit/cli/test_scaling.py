@@ -38,7 +38,7 @@ def test_a_law_is_fitted_and_a_larger_run_predicted(runs_csv, tmp_path, capsys):
     page = tmp_path / "page.html"
     options = ("--predict", "tokens=3e9", "--score", "task", "--out", str(page))
     assert call("scaling", "fit", str(runs_csv), *LEAST, *options) == 0
-    output = capsys.readouterr().out
+    output = " ".join(capsys.readouterr().out.split())
     assert "L = B/D^beta + E" in output
     assert re.search(r"90% band [\d.]+ to [\d.]+: known to \d+\.\d%\.", output)
     assert "At tokens 3.0 G the loss will be 0.8" in output

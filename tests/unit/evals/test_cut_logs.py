@@ -9,7 +9,7 @@ import pytest
 from assay.base.errors import ConfigError, DataError
 from assay.evals.imports import read_foreign
 from assay.evals.queue import Checkpoint, result_of
-from assay.reporting.terminal.benchmarks import notes
+from assay.reporting.documents.benchmarks import notes
 from assay.statistics.benchmark_history import benchmark_histories
 from assay.statistics.benchmark_items import items_table, score_matrix
 

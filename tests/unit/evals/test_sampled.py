@@ -12,7 +12,7 @@ from assay.evals.queue import Checkpoint, result_of
 from assay.evals.sampled import GenerationScorer, RegistryScorer
 from assay.evals.scorer import mean_details, num_prompts_cut
 from assay.inference.protocol import Completion, SamplerError
-from assay.reporting.terminal.benchmarks import notes
+from assay.reporting.documents.benchmarks import notes
 from assay.scoring.grader_runner import Tools
 from assay.statistics.benchmark_items import items_of, items_table
 

@@ -197,7 +197,8 @@ def history(run_id: str, benchmark: str | None, as_json: bool) -> None:
         raise ConfigError(
             f"no benchmark results of '{run_id}'. Create them with 'assay eval work {run_id} --suite FILE'."
         )
-    from assay.reporting.terminal.benchmarks import print_history
+    from assay.reporting.documents.benchmarks import history_document
+    from assay.reporting.terminal.document import print_document
     from assay.reporting.views.benchmark_history import history_lines
     from assay.reporting.views.view import json_list
     from assay.statistics.benchmark_history import benchmark_histories
@@ -225,7 +226,7 @@ def history(run_id: str, benchmark: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json_list(history_lines(histories)))
     else:
-        print_history(histories, device_s=device_s)
+        print_document(history_document(histories, device_s=device_s))
     _note_retired(home, run_id, results)
 
 
@@ -321,8 +322,9 @@ def coverage(
     from assay.decision.coverage import coverage as covered
     from assay.decision.coverage import read_coverage_config
     from assay.evals.version import present_suite
+    from assay.reporting.documents.benchmarks import coverage_document
     from assay.reporting.documents.render import write_file
-    from assay.reporting.terminal.benchmarks import print_coverage
+    from assay.reporting.terminal.document import print_document
 
     config, read = read_coverage_config(coverage_file), [present_suite(path) for path in suites]
     with writable_ledger(current_home()) as ledger:
@@ -334,7 +336,7 @@ def coverage(
     found = covered(config, read, results)
     if out is not None:
         write_file(out, found.to_json() + "\n")
-    print_view(found, print_coverage, as_json=as_json)
+    print_view(found, lambda coverage: print_document(coverage_document(coverage)), as_json=as_json)
     sys.exit(1 if found.holes else 0)
 
 
@@ -355,10 +357,11 @@ def _writer(home: "Home", name: str) -> "LedgerWriter":
 
 
 def _print_results(results: "Sequence[BenchmarkResult]", *, as_json: bool) -> None:
-    from assay.reporting.terminal.benchmarks import print_results
+    from assay.reporting.documents.benchmarks import results_document
+    from assay.reporting.terminal.document import print_document
 
     if as_json:
         for result in results:
             click.echo(result.to_json())
     else:
-        print_results(results)
+        print_document(results_document(results))

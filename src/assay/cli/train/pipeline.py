@@ -78,14 +78,15 @@ def train_pipeline(
 
 def print_pipeline(name: str, *, as_json: bool) -> None:
     """Print a line for each run: status, start and cost."""
-    from assay.reporting.terminal.pipeline import print_stages
+    from assay.reporting.documents.run_list import stages_table
+    from assay.reporting.terminal.table import print_table
     from assay.reporting.views.pipeline import pipeline_view, stage_runs
 
     home = current_home()
     declared = home.pipeline(name)
     with ledger_with_runs(home, *stage_runs(declared)) as ledger:
         view = pipeline_view(declared, home, ledger)
-    print_view(view, print_stages, as_json=as_json)
+    print_view(view, lambda found: print_table(stages_table(found)), as_json=as_json)
 
 
 def _check_options() -> None:

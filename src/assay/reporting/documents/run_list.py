@@ -1,11 +1,15 @@
-"""The table of runs. Imports nothing large: `assay runs list` must answer at once."""
+"""Tables of runs and of a pipeline's stages. Imports nothing large: `assay runs list` must answer at once."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from assay.base.units import age_text
-from assay.reporting.document import Cell, Column, Table, Tone, name, number
+from assay.base.units import age_text, duration_text
+from assay.reporting.document import Cell, Column, Table, Text, Tone, name, number
 from assay.reporting.values import STATUS_WORDS, device_hours_text, minute_text, world_sizes_text
 from assay.reporting.views.run_list import RunLine
+
+if TYPE_CHECKING:
+    from assay.reporting.views.pipeline import PipelineView, StageRun
 
 TONES: dict[str, Tone] = {"gone": "bad", "failed": "bad", "unknown": "open", "preempted": "open", "running": "ended"}
 
@@ -25,7 +29,7 @@ def runs_table(lines: Sequence[RunLine], *, now_s: float) -> Table:
             number("evaluation", drop_order=6),
             lambda line: device_hours_text(3600 * line.evaluation_hours) if line.evaluation_hours else "",
         ),
-        (number("begun (UTC)", drop_order=5), lambda line: minute_text(line.created)),
+        (number("started (UTC)", drop_order=5), lambda line: minute_text(line.created)),
         (number("age"), lambda line: age_text(now_s - line.created)),
         (
             number("last sign", drop_order=4),
@@ -43,3 +47,31 @@ def _measured(line: RunLine) -> str:
 
 def _status(line: RunLine) -> Cell:
     return Cell(STATUS_WORDS.get(line.status) or line.status_text(), TONES.get(line.status))
+
+
+def stages_table(view: "PipelineView") -> Table:
+    """Return a row for each run of a pipeline."""
+    return Table.of(
+        view.runs,
+        (name("run"), lambda line: line.run_id),
+        (name("stage", drop_order=2), lambda line: line.stage),
+        (name("status"), _stage_status),
+        (number("step"), lambda line: "" if line.total_steps is None else f"{line.step:,}/{line.total_steps:,}"),
+        (name("started from"), _started_from),
+        (
+            number("device time", drop_order=1),
+            lambda line: duration_text(3600 * line.device_hours) if line.status else "",
+        ),
+    )
+
+
+def _stage_status(line: "StageRun") -> Text:
+    return (
+        "to come" if line.status is None else Cell(STATUS_WORDS.get(line.status, line.status), TONES.get(line.status))
+    )
+
+
+def _started_from(line: "StageRun") -> str:
+    if line.started_from is None or line.started_from_digest is None:
+        return ""
+    return f"{line.started_from}, weights {line.started_from_digest[:12]}…"

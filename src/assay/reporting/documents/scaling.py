@@ -1,12 +1,13 @@
 """The document of a scaling law: predictions, how far to trust them, and the fitted parameters."""
 
+import math
 from collections.abc import Callable, Iterator
 
 from assay.base.clock import utc_text
 from assay.base.units import count_text, number_of, power_text
 from assay.records.scaling import BandCheck, LawParameter, ScalingPrediction
 from assay.reporting.charts.scaling_plots import back_test_plot, loss_plot
-from assay.reporting.document import Document, Fact, Figure, Section, Table, TitledTable, Verdict, figure
+from assay.reporting.document import Cell, Document, Fact, Figure, Listing, Section, Table, TitledTable, Verdict, figure
 from assay.statistics.scaling.study import ExtrapolatedTarget, ScalingStudy
 
 
@@ -22,6 +23,9 @@ def scaling_document(scaling: ScalingStudy, check: BandCheck | None, *, name: st
         Section("What it says", [_loss_figure(scaling)]),
         Section("How far to trust it", [*_back_test(scaling)]),
     ]
+    if scaling.back_test is not None and scaling.back_test.left_out:
+        left_out = [Cell(reason, "open") for reason in scaling.back_test.left_out]
+        sections.append(Section("Left out of the back-test", [Listing(left_out)]))
     if scaling.targets:
         sections.append(Section("Targets", [TitledTable("Predictions", "", targets_table(scaling))]))
     sections.append(Section("The law", [TitledTable(law.formula, fitted, parameters_table(scaling))]))
@@ -75,13 +79,11 @@ def prediction_sentence(target: ExtrapolatedTarget) -> str:
     sentence = f"At {target_text(target)} the loss will be {loss.value:.4g}, {band}: known to {known:.1%}."
     if target.score is not None:
         sentence += f" The score will be {target.score.value:.3f}, {target.score.low:.3f} to {target.score.high:.3f}."
+    beyond, supported = target.prediction.times_beyond_data, target.prediction.times_supported
+    distance = f"{power_text(beyond)} times beyond the largest run"
     if target.is_untested:
-        beyond, back_test = target.prediction.times_beyond_data, target.prediction.times_supported
-        sentence += (
-            f" Untested: it is {power_text(beyond)} times beyond the largest run, and such bands were tested "
-            f"up to {power_text(back_test)} times."
-        )
-    return sentence
+        return f"{sentence} Untested: it is {distance}, and such bands were tested up to {power_text(supported)} times."
+    return f"{sentence} That is {distance if beyond > 1 else 'inside the data'}."
 
 
 def errors_text(scaling: ScalingStudy) -> str:
@@ -173,10 +175,18 @@ def _tiles(scaling: ScalingStudy, check: BandCheck | None) -> list[Fact]:
     ]
     if scaling.back_test is not None:
         factor = f"{scaling.back_test.multiplier(scaling.confidence):.2f}"
-        tiles.append(Fact("band", f"{factor} s", f"calibrated at {len(scaling.back_test.origins)} origins"))
+        limit = power_text(scale.max() * math.exp(scaling.back_test.max_horizon))
+        calibrated = f"calibrated at {number_of(len(scaling.back_test.origins), 'origin')}, more with distance"
+        tiles.append(Fact("band", f"{factor} standard errors", f"each way; {calibrated}; tested up to {limit}{unit}"))
     if check is not None:
-        note = f"nominal {check.confidence:.0%}; bootstrap alone {check.covered_by_bootstrap_alone:.0%}"
-        tiles.append(Fact("bands held", f"{check.covered:.0%}", note))
+        others = (
+            f"uncalibrated {check.covered_uncalibrated:.1%}; bootstrap alone {check.covered_by_bootstrap_alone:.1%}"
+        )
+        note = f"of {check.num_predictions} held-out larger runs; nominal {check.confidence:.0%}; {others}"
+        tiles.append(Fact("bands held", f"{check.covered:.1%}", note))
+    if scaling.task is not None:
+        (chance, ceiling), midpoint, _ = scaling.task.sigmoid
+        tiles.append(Fact("score", f"half at loss {midpoint:.4g}", f"of the way from {chance:g} to {ceiling:g}"))
     return tiles
 
 

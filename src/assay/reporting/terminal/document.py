@@ -2,6 +2,7 @@
 Captions, footers and what is for pages only are left out."""
 
 from collections.abc import Iterator, Sequence
+from itertools import dropwhile
 
 from rich.console import Group, RenderableType
 from rich.table import Table as RichTable
@@ -46,7 +47,7 @@ Line = tuple[str, RenderableType]
 def print_document(document: Document) -> None:
     """Print a document."""
     screen = stdout()
-    for part in _parts(document):
+    for part in dropwhile(lambda part: part == "", _parts(document)):
         if isinstance(part, Table):
             print_table(part)
         else:
@@ -54,7 +55,8 @@ def print_document(document: Document) -> None:
 
 
 def _parts(document: Document) -> Iterator[RenderableType | Table]:
-    yield _heading(document)
+    if document.title:
+        yield _heading(document)
     if document.verdict is not None:
         yield from _verdict(document.verdict)
     shown = [section for section in document.sections if not section.pages_only and _shown(section.blocks)]

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import IO, Any, TypeVar, cast
 
 import click
@@ -11,27 +11,11 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from assay.base.visible import terminal_of
-from assay.records.run import RunStatus
-from assay.reporting import document
-from assay.reporting.values import STATUS_WORDS
 
-RECOMMENDATION_STYLES = {"scale": "green", "narrow": "yellow", "stop": "blue"}
-VERDICT_STYLES = {"pass": "green", "fail": "red", "incomplete": "yellow"}
-STATUS_STYLES = {
-    "running": "cyan",
-    "gone": "red",
-    "unknown": "yellow",
-    "succeeded": "",  # of its rows and its model this says nothing
-    "failed": "red",
-    "preempted": "yellow",
-}
 TONE_STYLES = {"good": "green", "bad": "red", "open": "yellow", "ended": "blue"}
 
 _UNTERMINATED_WIDTH = 160
 """Columns if stdout is not a terminal, so that ids are not cut in a pipe."""
-
-_ENDLESS = 100_000
-"""Columns for measuring a table without a limit."""
 
 _BAR = 40
 
@@ -91,37 +75,6 @@ def table_of(facts: Iterable[Fact], *columns: tuple[str | Column, Callable[[Fact
     return table
 
 
-def print_list(
-    facts: Sequence[Fact], *columns: tuple[Column, Callable[[Fact], str | Text]], dispensable: Sequence[str]
-) -> None:
-    """Print a table with uncut cells. If it is too wide, the columns in `dispensable` are dropped, the first
-    first, and named."""
-    screen, left_out = stdout(), list[str]()
-    wide = screen.options.update(max_width=_ENDLESS)
-    while True:
-        table = table_of(facts, *(entry for entry in columns if entry[0].header not in left_out))
-        width = screen.measure(table, options=wide).maximum
-        if not screen.is_terminal:
-            screen.width = max(screen.width, width)
-        rest = [text for text in dispensable if text not in left_out]
-        if width <= screen.width or not rest:
-            break
-        left_out.append(rest[0])
-    screen.print(table)
-    left_out = [text for text in left_out if text in (column.header for column, _ in columns)]
-    if left_out:
-        screen.print(f"no room for: {', '.join(left_out)} (a wider terminal, or a pipe, has them)", style="dim")
-
-
-def print_table(found: document.Table) -> None:
-    """Print a page's table: names in the first column, numbers in the others."""
-    first, *others = (column.heading for column in found.columns)
-    table = Table(first, *map(number, others), box=None, pad_edge=False, header_style="bold")
-    for row in found.rows:
-        table.add_row(*map(document.text_of, row))
-    stdout().print(table)
-
-
 def show_progress(what: str, done: int, total: int, *, unit: str = "") -> None:
     """Print a progress bar on one line of stderr, if that is a terminal."""
     if total and sys.stderr.isatty():
@@ -134,8 +87,3 @@ def warn_of_model(rules: Iterable[str], texts: Iterable[str]) -> None:
     """Print the model's warnings on stderr."""
     for rule, text in zip(rules, texts, strict=True):
         click.secho(f"warning: {rule}: {text}", err=True, fg="yellow")
-
-
-def status_text(status: RunStatus) -> Text:
-    """Return the status in its colour."""
-    return Text(STATUS_WORDS.get(status, status), style=STATUS_STYLES[status])

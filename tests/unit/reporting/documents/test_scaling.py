@@ -48,8 +48,8 @@ def test_the_share_of_forgotten_runs_that_bands_held_is_on_the_page():
         covered_by_bootstrap_alone=0.2,
     )
     page = render_document(scaling_document(a_study(), check, name="runs.csv", created_s=0.0))
-    assert "88%" in page
-    assert "bootstrap alone 20%" in page
+    assert "88.0%" in page
+    assert "bootstrap alone 20.0%" in page
 
 
 def test_powers_of_ten_are_written_as_such():

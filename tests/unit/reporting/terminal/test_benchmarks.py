@@ -4,12 +4,13 @@ import pytest
 
 from assay.records.benchmark import BenchmarkResult, Contamination
 from assay.records.evaluation import Estimate
-from assay.reporting.terminal.benchmarks import (
+from assay.reporting.documents.benchmarks import (
     contamination_text,
+    history_document,
     not_searched_text,
-    print_history,
-    print_results,
+    results_document,
 )
+from assay.reporting.terminal.document import print_document
 from assay.statistics.benchmark_history import benchmark_histories
 from assay.training.methods.sft.config import NATS_PER_TOKEN
 
@@ -50,7 +51,7 @@ def test_the_loss_per_row_and_the_loss_per_token_have_two_names(capsys):
         unit="nats a token", higher_is_better=False, could_detect=None, device_s=0, evaluated_s=0,
         items_sha256="i",
     )  # fmt: skip
-    print_history(benchmark_histories([result]), device_s=0.0)
-    print_results([result])
+    print_document(history_document(benchmark_histories([result]), device_s=0.0))
+    print_document(results_document([result]))
     assert capsys.readouterr().out.count("loss per token") == 2
     assert NATS_PER_TOKEN.title == "loss per row" and NATS_PER_TOKEN.unit == result.unit

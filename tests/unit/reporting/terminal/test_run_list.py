@@ -26,7 +26,7 @@ def rows(lines: list[RunLine], width: int | None = None) -> list[str]:
 def test_a_row_says_how_a_run_stands_in_columns_as_wide_as_they_must_be() -> None:
     assert rows([line(), line("a-longer-name", status="gone", step=7, value=None, last_seen=None)]) == [
         "run            status                  step  ranks  attempts    measured  device time"
-        "       begun (UTC)  age  last sign",
+        "     started (UTC)  age  last sign",
         "demo-1         succeeded        1,200/1,200  2→1           2  AUC 0.9000  30 min 00 s"
         "  1970-01-01 00:00  1 h      1 min",
         "a-longer-name  supervisor gone      7/1,200  2→1           2              30 min 00 s  1970-01-01 00:00  1 h",
@@ -52,9 +52,9 @@ def test_what_a_terminal_has_no_room_for_is_left_out_and_never_the_names(width: 
     assert all(word in heading for word in ("run", "status", "step", "measured", "age"))
 
 
-@pytest.mark.parametrize(("width", "gone"), [(104, ["begun"]), (74, ["begun", "last sign", "attempts"])])
+@pytest.mark.parametrize(("width", "gone"), [(104, ["started"]), (74, ["started", "last sign", "attempts"])])
 def test_the_least_needed_column_goes_first(width: int, gone: list[str]) -> None:
     heading = rows([line()], width)[0]
     assert len(heading) <= width
-    dispensable = ("begun", "last sign", "attempts", "ranks", "device time")
+    dispensable = ("started", "last sign", "attempts", "ranks", "device time")
     assert [text for text in dispensable if text not in heading] == gone

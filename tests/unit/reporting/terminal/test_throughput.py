@@ -5,7 +5,8 @@ import re
 import pytest
 
 from assay.records.throughput import NetworkLink, ThroughputAdvice
-from assay.reporting.terminal.throughput import print_forecast
+from assay.reporting.documents.throughput import forecast_document
+from assay.reporting.terminal.document import print_document
 from assay.throughput.cluster import Cluster
 from assay.throughput.forecast import forecast
 from throughput_calibrations import calibration_of, equal_steps, two
@@ -20,7 +21,7 @@ CALIBRATION = calibration_of(
 
 def shown(capsys: pytest.CaptureFixture[str], *advice: ThroughputAdvice) -> str:
     found = forecast(CALIBRATION, [1, 2, 8], Cluster(8, None, NETWORK)).model_copy(update={"advice": advice})
-    print_forecast(found, CALIBRATION, advised_for=8 if advice else None)
+    print_document(forecast_document(found, CALIBRATION, advised_for=8 if advice else None))
     return capsys.readouterr().out
 
 
@@ -33,7 +34,7 @@ def advice(option: str, *, time_saved: float, device_hours_saved: float) -> Thro
 
 def test_the_parts_of_a_step_add_up_and_one_that_makes_it_shorter_is_below_zero(capsys) -> None:
     lines = shown(capsys).splitlines()
-    header = lines.index("where the time of a step goes") + 1
+    header = lines.index("Where the time of a step goes") + 1
     assert "contention" in lines[header]
     assert "all else" in lines[header]
     for row in lines[header + 1 : header + 4]:
@@ -45,8 +46,8 @@ def test_the_parts_of_a_step_add_up_and_one_that_makes_it_shorter_is_below_zero(
 def test_what_costs_time_is_no_gain(capsys) -> None:
     gain = advice("trainer.commit_every=91", time_saved=0.008, device_hours_saved=0.008)
     fewer = advice("--workers 4", time_saved=-0.1, device_hours_saved=0.45)
-    gains, _, longer = shown(capsys, gain, fewer).partition("what would take longer, and fewer device-hours")
-    gains = gains[gains.index("what would gain on 8 workers") :]
+    gains, _, longer = shown(capsys, gain, fewer).partition("What would take longer, and fewer device-hours")
+    gains = gains[gains.index("What would gain on 8 workers") :]
     assert ("commit_every" in gains, "--workers 4" in gains) == (True, False)
     assert "+10.0%        -45.0%" in longer
-    assert "nothing that is known here would gain anything on 8 workers" in shown(capsys, fewer)
+    assert "Nothing that is known here would gain anything on 8 workers" in shown(capsys, fewer)

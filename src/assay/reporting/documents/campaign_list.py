@@ -1,40 +1,39 @@
-"""The list of campaigns on a terminal."""
+"""The table of campaigns."""
 
 from collections.abc import Sequence
 
-from rich.text import Text
-
 from assay.base.units import duration_text
+from assay.records.decision import Recommendation
 from assay.records.evaluation import Estimate
-from assay.reporting.terminal.terminal import RECOMMENDATION_STYLES, name, number, print_list
+from assay.reporting.document import Cell, Table, Text, Tone, name, number
 from assay.reporting.values import minute_text
 from assay.reporting.views.evidence import CampaignLine
 from assay.reporting.views.statements import interval_words
 
+TONES: dict[Recommendation, Tone] = {"scale": "good", "narrow": "open", "stop": "ended"}
 
-def print_campaigns(lines: Sequence[CampaignLine]) -> None:
-    """Print a row for each candidate; before the first look only the campaign is shown."""
-    print_list(
+
+def campaigns_table(lines: Sequence[CampaignLine]) -> Table:
+    """Return a row for each candidate; before the first look only the campaign is shown."""
+    return Table.of(
         lines,
         (name("campaign"), lambda line: line.campaign),
         (name("candidate"), lambda line: line.candidate or ""),
         (name("decision"), _decision),
-        (name("effect"), _effect),
-        (number("seeds"), lambda line: "" if line.seeds is None else str(line.seeds)),
+        (name("effect", drop_order=1), _effect),
+        (number("seeds", drop_order=2), lambda line: "" if line.seeds is None else str(line.seeds)),
         (
-            number("device time"),
+            number("device time", drop_order=3),
             lambda line: "" if line.device_hours is None else duration_text(3600.0 * line.device_hours),
         ),
-        (number("declared (UTC)"), lambda line: minute_text(line.created)),
-        dispensable=("declared (UTC)", "device time", "seeds", "effect"),
+        (number("declared (UTC)", drop_order=4), lambda line: minute_text(line.created)),
     )
 
 
-def _decision(line: CampaignLine) -> str | Text:
+def _decision(line: CampaignLine) -> Text:
     if line.recommendation is None:
         return "no look yet"
-    word = line.recommendation + ("" if line.is_final else ", open")
-    return Text(word, style=RECOMMENDATION_STYLES[line.recommendation])
+    return Cell(line.recommendation + ("" if line.is_final else ", open"), TONES[line.recommendation])
 
 
 def _effect(line: CampaignLine) -> str:
