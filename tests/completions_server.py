@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -29,8 +30,8 @@ HOT = 3.0
 
 
 class CompletionsServer(ThreadingHTTPServer):
-    """Serves the model of a folder. `ways` are how it misbehaves: stale, lying, hot, text_only, changing,
-    dying, unnamed."""
+    """Serves the model of a folder. `faults` are how it misbehaves: stale, lying, tied, hot, text_only, changing,
+    dying, unnamed. `tied` is vLLM's: reloaded without an output matrix of its own, it keeps the one that it has."""
 
     daemon_threads = True
 
@@ -54,13 +55,17 @@ class CompletionsServer(ThreadingHTTPServer):
 
     @property
     def named(self) -> str:
-        if self.version == "loading" or "lying" in self.faults:
+        if self.version == "loading" or self.faults & {"lying", "tied"}:
             return self.version
         return self._digest
 
     def reload(self, folder: str) -> None:
         if not self.faults & {"stale", "lying"}:
+            head = self._network.get_output_embeddings().weight
             self._load(folder)
+            with safe_open(Path(folder) / "model.safetensors", "pt") as file:
+                if "tied" in self.faults and "lm_head.weight" not in set(file.keys()):
+                    self._network.get_output_embeddings().weight = nn.Parameter(head.detach().clone())
 
     def _load(self, folder: str) -> None:
         with self.lock:

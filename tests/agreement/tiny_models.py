@@ -17,12 +17,12 @@ VOCABULARY = 32
 PAD, END = 0, 1
 
 
-def save_tiny(kind: Any, folder: Path, *, seed: int) -> Path:
+def save_tiny(kind: Any, folder: Path, *, seed: int, tied: bool = False, head_dim: int = 4) -> Path:
     """A Llama of 1,250 weights, of one of transformers' classes, as a checkpoint folder."""
     config = LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=8, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
-        max_position_embeddings=64, tie_word_embeddings=False, pad_token_id=PAD, bos_token_id=END,
-        eos_token_id=END, num_labels=1,
+        vocab_size=VOCABULARY, hidden_size=2 * head_dim, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2, max_position_embeddings=64, tie_word_embeddings=tied, pad_token_id=PAD,
+        bos_token_id=END, eos_token_id=END, num_labels=1,
     )  # fmt: skip
     model, draws = kind(config), np.random.RandomState(seed)
     with torch.no_grad():

@@ -169,5 +169,7 @@ def test_an_engine_that_cannot_be_used_leaves_no_run(
     refused(2, "has no tokens with logprobs")
     engine.configure(faults=["stale"])
     refused(2, "it has other weights")
+    engine.configure(faults=["lying"])
+    refused(2, "it does not follow the weights")
     engine.stop()
     refused(75, "the engine does not respond")

@@ -9,6 +9,7 @@ the completions; that the engine samples as configured shows in its logprobs. Th
 import math
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -172,6 +173,11 @@ class RemoteEngine:
         self._post("/reset_prefix_cache", {})
         self._post("/update_weight_version", {"new_version": digest})
         self.check_weights(digest, "after it was asked to load them")
+
+    def forget(self) -> None:
+        """Make an engine that is refused report no digest, so that the next attempt hands the weights over again."""
+        with suppress(EngineError, EngineAwayError):
+            self._post("/update_weight_version", {"new_version": _LOADING})
 
     def await_weights(self, digest: str) -> None:
         """Wait until the engine has the weights that another rank makes it load."""

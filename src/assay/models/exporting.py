@@ -50,6 +50,8 @@ class ExportOptions(NamedTuple):
     adapters: Adapters = "merged"
     columns: Mapping[str, str] = MappingProxyType({})
     """Metadata columns of a classifier -> their Arrow types in training."""
+    writes_head: bool = False
+    """Write the output matrix even if it is the input embedding; transformers leaves out what is tied."""
 
 
 def save_model(
@@ -79,7 +81,17 @@ def save_model(
         return
     merge_adapters(model)
     model.config.use_cache = True
-    model.save_pretrained(folder)
+    is_tied = model.get_output_embeddings() is not None and (
+        model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    )
+    model.save_pretrained(folder, state_dict=_untied(model) if options.writes_head and is_tied else None)
+
+
+def _untied(model: Any) -> dict[str, Any]:
+    """Return the weights with a copy of the output matrix, so that `save_pretrained` does not see it as tied."""
+    weights, head = dict(model.state_dict()), model.get_output_embeddings()
+    [name] = [f"{name}.weight" for name, module in model.named_modules() if module is head]
+    return weights | {name: weights[name].clone()}
 
 
 def all_ends(ends: tuple[int, ...], model: Any) -> int | list[int] | None:

@@ -8,7 +8,7 @@ behind an endpoint may say something else the next time, so its word is kept fro
 
 from typing import Literal, NamedTuple
 
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from assay.records.record import Record
 
@@ -104,6 +104,23 @@ class JudgeScoreGroup(Record):
     grader: str
     grader_sha256: str
     scores: tuple[JudgeScore, ...]
+
+
+class FirstLogprobGap(Record):
+    """The logprob gap of a run's first step with a remote engine; later steps are compared with it."""
+
+    step: PositiveInt
+    gap: NonNegativeFloat
+    """Nats per token."""
+
+
+GAP_TIMES, NEGLIGIBLE_NATS = 20.0, 1e-5
+"""Allowed growth of a run's logprob gap, and the gap that float32 explains; docs/generation.md has the reasons."""
+
+
+def largest_gap(first: float) -> float:
+    """Return the largest logprob gap of a later step that noise explains, from that of the first step."""
+    return max(NEGLIGIBLE_NATS, GAP_TIMES * first)
 
 
 class GeneratedCompletion(Record):

@@ -5,6 +5,9 @@
 
 This process cannot generate a completion again with the same bits. So a step that is run again, by any rank, uses the
 stored completions if they are of its weights; a replay uses whatever is stored.
+
+An engine can report a digest and keep a part of the earlier weights. So it is probed with changed weights before the
+run and after each start of the engine; and the logprob gap of a step is compared with that of the run's first step.
 """
 
 import copy
@@ -16,10 +19,13 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 import torch.distributed as dist
+from torch import nn
 
 from assay.base.errors import ConfigError, DataError
 from assay.base.seeds import derive_key
+from assay.base.shapes import Float32
 from assay.data.dataset.tokens import SETTINGS_FILE, TOKENIZER_FILE, tokenizer_file
 from assay.inference.protocol import SamplingParams
 from assay.inference.remote import HOW, POLL_S, EngineError, RemoteEngine, RemoteSampler
@@ -27,9 +33,16 @@ from assay.inference.rollout import GenerationCancelledError, Prompt, Rollout
 from assay.models.causal_config import PretrainedCausalConfig
 from assay.models.config import checkpoint_path
 from assay.models.exporting import ExportOptions, save_model
+from assay.models.head import TokenScores
 from assay.models.lora import base_sha256, merge_adapters
 from assay.models.token_scores import CausalNetwork
-from assay.records.rollout_log import GeneratedCompletion, GeneratedGroup
+from assay.records.rollout_log import (
+    NEGLIGIBLE_NATS,
+    FirstLogprobGap,
+    GeneratedCompletion,
+    GeneratedGroup,
+    largest_gap,
+)
 from assay.training.checkpoint.pending_rollouts import delete_groups, load_groups, save_group
 from assay.training.checkpoint.reward_cache import RewardCache
 from assay.training.checkpoint.saver import weights_digest
@@ -39,6 +52,12 @@ _UNFINISHED = ".unfinished-"
 _DIGEST_LENGTH = 64
 HEARTBEAT_S = 5.0
 """Interval of heartbeats while the engine generates."""
+FIRST_GAP_KEY = "first-logprob-gap.json"
+"""A `FirstLogprobGap` in the run's store."""
+_PROBE_PROMPTS, _PROBE_SAMPLES, _PROBE_TOKENS = 8, 4, 16
+MAX_STALE_SHARE = 0.1
+"""Largest logprob gap of a probe, as a share of what the change of the weights does. docs/generation.md
+has what was measured."""
 
 
 class RemoteRollouts:
@@ -55,6 +74,7 @@ class RemoteRollouts:
     ) -> None:
         self._sampler = sampler
         self._model = model
+        self._params = params
         self._size = group_size
         self._engine = RemoteEngine(sampler, params, group_size=group_size, ends=ends)
         self._last: tuple[RewardCache, int] | None = None
@@ -105,20 +125,32 @@ class RemoteRollouts:
         return [rollout for row_id in row_ids for rollout in rollouts[row_id]]
 
     def check_logprob_gap(self, gap: float, *, step: int) -> None:
-        """Raise `EngineError` if the engine's logprobs differ from the trainer's by more than the bound."""
-        allowed = self._sampler.logprob_gap
-        if allowed.on_excess != "refuse" or gap <= allowed.bound:
+        """Raise `EngineError` if the engine's logprobs differ from the trainer's by more than the bound, or by much
+        more than in the run's first step."""
+        allowed, problem = self._sampler.logprob_gap, ""
+        if allowed.on_excess == "refuse" and gap > allowed.bound:
+            problem = (
+                f"more than method.sampler.logprob_gap.bound={allowed.bound:g}: it samples with other "
+                "weights than it reports, at another temperature or from a truncated distribution, or reports logprobs "
+                "before these are applied (vLLM: --logprobs-mode processed_logprobs)"
+            )
+            otherwise = "weight such tokens: assay train --from RUN method.sampler.logprob_gap.on_excess=truncate"
+        elif gap and self._last is not None and gap > largest_gap((first := _first_gap(self._last[0], gap, step)).gap):
+            problem = (
+                f"{gap / first.gap:,.0f} times as much as in step {first.step} ({first.gap:.2g}): it samples with "
+                "older weights than it reports, or at another precision than then"
+            )
+            otherwise = "if its precision was changed on purpose, make this step the first: assay train --from RUN"
+        if not problem:
             return
         if self._last is not None and not self._last[0].is_read_only:
             reward_cache, last_step = self._last
             delete_groups(reward_cache.store, last_step)
+            self._engine.forget()
         raise EngineError(
             f"step {step}: method.sampler.url={self._sampler.url} and the trainer are {gap:.3g} nats apart per "
-            f"token, more than method.sampler.logprob_gap.bound={allowed.bound:g}: it samples with other "
-            "weights than it reports, at another temperature or from a truncated distribution, or reports logprobs "
-            "before these are applied (vLLM: --logprobs-mode processed_logprobs). No update was made, and commits "
-            f"are intact. Fix the engine ({HOW}) and continue with assay train --resume; or weight such "
-            "tokens: assay train --from RUN method.sampler.logprob_gap.on_excess=truncate."
+            f"token, {problem}. No update was made, and commits are intact. Fix the engine ({HOW}) and continue with "
+            f"assay train --resume; or {otherwise}."
         )
 
     def _sync_and_generate(
@@ -138,6 +170,42 @@ class RemoteRollouts:
         return self._engine.generate(prompts, policy, keep, is_stopping) if prompts else {}
 
     def sync_weights(self, network: CausalNetwork, policy: str) -> None:
+        """Have the engine load the weights with digest `policy`; probe it first if it was just started."""
+        if len(self._engine.named()) != _DIGEST_LENGTH:
+            self.probe(_base_network(self._model))
+        self._load(network, policy)
+
+    @torch.no_grad()
+    def probe(self, network: CausalNetwork) -> None:
+        """Raise `EngineError` unless the engine's logprobs follow when weights change; the network is restored."""
+        longest = min(self._params.max_tokens, _PROBE_TOKENS)
+        params = self._params.model_copy(update={"max_tokens": longest, "stop": ()})
+        tokens = np.linspace(0, network.network.config.vocab_size - 1, _PROBE_PROMPTS, dtype=np.int64)
+        prompts = {key: Prompt([int(token)], key) for key, token in enumerate(tokens)}
+        engine = RemoteEngine(self._sampler, params, group_size=_PROBE_SAMPLES, ends=())
+        _flip_signs(network)
+        try:
+            changed = weights_digest(network.state_dict())
+            self._load(network, changed)
+            groups = engine.generate(prompts, changed, lambda *_: None)
+            rollouts = [(prompts[key], rollout) for key, group in groups.items() for rollout in group]
+            own = _own_logprobs(network, rollouts, params)
+        finally:
+            _flip_signs(network)
+        found = np.concatenate([rollout.logprobs for _, rollout in rollouts])
+        gap = float(np.abs(found - own).mean())
+        change = float(np.abs(_own_logprobs(network, rollouts, params) - own).mean())
+        if not gap <= max(NEGLIGIBLE_NATS, MAX_STALE_SHARE * change):
+            self._engine.forget()
+            raise EngineError(
+                f"method.sampler.url={self._sampler.url}: it does not follow the weights that it is handed. With "
+                f"changed weights, its logprobs and the trainer's are {gap:.3g} nats apart per token, and the change "
+                f"itself makes {change:.3g}. It keeps some of the earlier weights (update vLLM), samples at another "
+                "temperature, or reports logprobs before this is applied (vLLM: --logprobs-mode processed_logprobs). "
+                f"{HOW}."
+            )
+
+    def _load(self, network: CausalNetwork, policy: str) -> None:
         """Have the engine load the weights with digest `policy`; remove earlier ones."""
         folder = Path(self._sampler.folder)
         try:
@@ -156,18 +224,51 @@ class RemoteRollouts:
 
 
 def check_engine(sampler: RemoteSampler, model: PretrainedCausalConfig, params: SamplingParams, longest: int) -> None:
-    """Raise `ConfigError` for an engine that cannot be trained with; the engine gets the initial weights."""
+    """Raise `ConfigError` for an engine that cannot be trained with; the engine gets changed weights, then the
+    initial ones."""
     RemoteEngine(sampler, params, group_size=1, ends=()).check(longest)
     if not Path(sampler.folder).is_dir():
         raise ConfigError(
             f"method.sampler.folder={sampler.folder}: no such folder. Make one that the engine sees, too."
         )
-    network = CausalNetwork(model.model_copy(update={"lora": None}))
+    network = _base_network(model)
     try:
         rollouts = RemoteRollouts(sampler, model, params, group_size=1, ends=())
+        rollouts.probe(network)
         rollouts.sync_weights(network, weights_digest(network.state_dict()))
     except EngineError as error:
         raise ConfigError(str(error)) from error
+
+
+def _base_network(model: PretrainedCausalConfig) -> CausalNetwork:
+    return CausalNetwork(model.model_copy(update={"lora": None})).eval()
+
+
+def _flip_signs(network: nn.Module) -> None:
+    """Negate every second row of all weights, so that no matrix keeps its meaning; again, it restores every bit."""
+    for weight in network.parameters():
+        weight[1::2].neg_()
+
+
+def _own_logprobs(
+    network: CausalNetwork, rollouts: Sequence[tuple[Prompt, Rollout]], params: SamplingParams
+) -> Float32[np.ndarray, "token"]:
+    """Return the logprobs of all completions' tokens in the distribution of `params`."""
+    found = []
+    for prompt, rollout in rollouts:
+        tokens = torch.tensor([[*prompt.tokens, *rollout.tokens.tolist()]])
+        scores: TokenScores = network(tokens, temperature=params.temperature)
+        found.append(scores.logprobs[0, -len(rollout.tokens) :].numpy())
+    return np.concatenate(found)
+
+
+def _first_gap(reward_cache: RewardCache, gap: float, step: int) -> FirstLogprobGap:
+    """Return the gap of the run's first step, which is this one if none is stored; ranks agree."""
+    own, store = FirstLogprobGap(step=step, gap=gap), reward_cache.store
+    is_new = not store.exists(FIRST_GAP_KEY)
+    if is_new and (reward_cache.is_read_only or store.put_if_absent(FIRST_GAP_KEY, own.to_sealed_json().encode())):
+        return own
+    return FirstLogprobGap.from_json(store.get(FIRST_GAP_KEY), source=f"{store.url}/{FIRST_GAP_KEY}")
 
 
 def _with_heartbeat(
@@ -202,7 +303,8 @@ def _write(network: CausalNetwork, config: PretrainedCausalConfig, folder: Path)
     unfinished = folder.parent / f"{_UNFINISHED}{folder.name}"
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir()
-    save_model(network.network, config, unfinished, ExportOptions())
+    # vLLM's reload renews an output matrix only from a tensor of its own, even if the model ties it to the embedding.
+    save_model(network.network, config, unfinished, ExportOptions(writes_head=True))
     tokenizer = tokenizer_file(checkpoint_path(config.path))
     for name in (TOKENIZER_FILE, SETTINGS_FILE):
         if (file := tokenizer.parent / name).is_file():

@@ -15,16 +15,18 @@ from assay.base.errors import ConfigError, DataError
 from assay.inference.protocol import SamplingParams
 from assay.inference.remote import EngineAwayError, EngineError, LogprobGap, RemoteEngine
 from assay.inference.rollout import GenerationCancelledError
+from assay.models.exporting import ExportOptions
 from assay.store.home import Home
 from assay.store.metrics.recorded import recorded_steps
 from assay.store.objects import ObjectStore, open_store
 from assay.training.checkpoint.pending_rollouts import load_groups
 from assay.training.checkpoint.reward_cache import RewardCache
+from assay.training.checkpoint.saver import weights_digest
 from assay.training.methods.grpo import remote
 from assay.training.methods.grpo.config import GrpoConfig
 from assay.training.methods.grpo.loss import importance_weights
 from assay.training.methods.grpo.method import GrpoMethod
-from assay.training.methods.grpo.remote import check_engine
+from assay.training.methods.grpo.remote import RemoteRollouts, check_engine
 from assay.training.samples import LaneSamples
 from assay.workflows.run import plan_run
 from completions_server import CompletionsServer, serving
@@ -86,17 +88,21 @@ def rolled_out(config: GrpoConfig, store: ObjectStore, *, rows: list[int], **rew
     return result
 
 
-def test_answers_are_of_the_weights_that_were_handed_over(
-    config: GrpoConfig, store: ObjectStore, engine: CompletionsServer
-) -> None:
-    result = rolled_out(config, store, rows=[1, 2])
+def gap_of(config: GrpoConfig, result: LaneSamples) -> float:
+    """Nats per token."""
     method = GrpoMethod(config)
     model = method.build_model()
     sums = [
         method.loss(model, method.tensors(batch, torch.device("cpu")), {}).metrics["logprob_gap"]
         for batch in result.lane.micro_batches
     ]
-    assert sum(float(sum_.sum) for sum_ in sums) < 2e-6 * sum(float(sum_.weight) for sum_ in sums)
+    return sum(float(sum_.sum) for sum_ in sums) / sum(float(sum_.weight) for sum_ in sums)
+
+
+def test_answers_are_of_the_weights_that_were_handed_over(
+    config: GrpoConfig, store: ObjectStore, engine: CompletionsServer
+) -> None:
+    assert gap_of(config, rolled_out(config, store, rows=[1, 2])) < 2e-6
     [folder] = Path(config.sampler.folder).iterdir()
     assert folder.name == engine.named and (folder / "tokenizer.json").is_file()
 
@@ -136,6 +142,87 @@ def test_an_engine_with_stale_weights_is_named_and_only_by_the_digest(
     assert not load_groups(store, 3, [1])
     monkeypatch.setattr(RemoteEngine, "check_weights", lambda *_: None)
     assert rolled_out(config, store, rows=[1]).lane.num_rows
+
+
+@pytest.fixture
+def tied(engine: CompletionsServer, tmp_path: Path) -> list[GrpoConfig]:
+    """Two policies that tie their output matrix; the engine was started with the first, and has vLLM's fault."""
+    folders = [save_tiny(LlamaForCausalLM, tmp_path / f"tied-{seed}", seed=seed, tied=True) for seed in (5, 6)]
+    engine.faults = {"tied"}
+    engine.started_from = str(folders[0])
+    engine._load(str(folders[0]))
+    return [grpo_config(folder, sampler=sampler(engine, tmp_path)) for folder in folders]
+
+
+def hand_over_as_transformers_saves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "ExportOptions", lambda writes_head: ExportOptions())
+
+
+def test_a_tied_output_matrix_is_renewed_with_each_handover(
+    tied: list[GrpoConfig], store: ObjectStore, engine: CompletionsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gaps = [gap_of(config, rolled_out(config, store, rows=[1, 2], attempt=n)) for n, config in enumerate(tied, 1)]
+    assert max(gaps) < 2e-6
+    hand_over_as_transformers_saves(monkeypatch)
+    assert gap_of(tied[0], rolled_out(tied[0], store, rows=[1, 2], attempt=3)) > 0.1, "the fake has no fault"
+
+
+def test_an_engine_that_keeps_a_part_of_the_weights_is_refused_before_the_run_and_after_a_restart(
+    tied: list[GrpoConfig], store: ObjectStore, engine: CompletionsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [config, _] = tied
+    message = r"does not follow the weights .* With changed weights, .* nats apart"
+    with monkeypatch.context() as old:
+        hand_over_as_transformers_saves(old)
+        with pytest.raises(ConfigError, match=message):
+            check_engine(config.sampler, config.model, config.sampling, 12)
+        with pytest.raises(EngineError, match=message):
+            rolled_out(config, store, rows=[1])
+        assert not load_groups(store, 3, [1])
+        engine.version = "default"
+        with pytest.raises(EngineError, match=message):
+            rolled_out(config, store, rows=[1])
+    check_engine(config.sampler, config.model, config.sampling, 12)
+    assert engine.version == weights_digest(GrpoMethod(config).build_model().state_dict())
+
+
+@pytest.mark.parametrize("part", ["model.embed_tokens", "model.layers", "model.norm", "lm_head"])
+def test_a_probe_notices_any_part_that_is_kept(
+    part: str, config: GrpoConfig, engine: CompletionsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def reload_the_rest(folder: str) -> None:
+        kept = engine._network.get_submodule(part).state_dict()
+        engine._load(folder)
+        engine._network.get_submodule(part).load_state_dict(kept)
+
+    monkeypatch.setattr(engine, "reload", reload_the_rest)
+    with pytest.raises(ConfigError, match="does not follow the weights"):
+        check_engine(config.sampler, config.model, config.sampling, 12)
+
+
+@pytest.mark.parametrize("first, later, refused", [(2e-7, 9e-6, 1.1e-5), (1e-3, 0.019, 0.021), (0.0049, 0.049, 0.099)])
+def test_a_gap_is_held_against_that_of_the_runs_first_step_in_every_attempt(
+    first: float, later: float, refused: float, config: GrpoConfig, store: ObjectStore, engine: CompletionsServer
+) -> None:
+    bounded = config.sampler.model_copy(update={"logprob_gap": LogprobGap(bound=0.2)})
+
+    def check(gap: float, step: int, attempt: int, **of_cache: Any) -> None:
+        rollouts = RemoteRollouts(bounded, config.model, config.sampling, group_size=4, ends=())
+        rollouts._last = (RewardCache(store, attempt=attempt, **of_cache), step)
+        rollouts.check_logprob_gap(gap, step=step)
+
+    check(refused, 1, 1, is_read_only=True)
+    check(0.0, 1, 1)
+    check(first, 2, 1)
+    check(later, 3, 1)
+    engine.version = "default"
+    with pytest.raises(EngineError, match=r"step 4: .* times as much as in step 2 .* assay train --resume; or if its"):
+        check(refused, 4, 2)
+    assert engine.named == "loading"
+    with pytest.raises(EngineError, match="times as much"):
+        check(refused, 4, 0, is_read_only=True)
+    with pytest.raises(EngineError, match=r"more than method.sampler.logprob_gap.bound=0.2"):
+        check(0.3, 4, 2)
 
 
 def test_answers_behind_which_the_weights_change_are_not_kept(
@@ -199,8 +286,24 @@ def test_an_engine_that_draws_otherwise_is_named_by_the_gap_and_by_nothing_else(
     with pytest.raises(EngineError, match=r"step 1: .* nats apart per token, more than .*bound=0.05"):
         run_with(tree, tmp_path / "refused")
     assert not list(open_store(str(tmp_path / "refused")).list("made/"))
-    blind = run_with(recipe(dataset, base, engine, tmp_path, bound=100.0), tmp_path / "blind")
-    assert blind[0]["logprob_gap"] > 0.05
+    with pytest.raises(EngineError, match="does not follow the weights"):
+        run_with(recipe(dataset, base, engine, tmp_path, bound=100.0), tmp_path / "refused-again")
+
+
+def test_a_run_whose_engine_stops_following_ends_without_that_update(
+    dataset: Path, base: Path, engine: CompletionsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = RemoteEngine.load
+
+    def load_once(self: RemoteEngine, digest: str, folder: Path) -> None:
+        load(self, digest, folder)
+        engine.version, engine.faults = digest, {"lying"}
+
+    monkeypatch.setattr(RemoteEngine, "load", load_once)
+    tree = recipe(dataset, base, engine, tmp_path, bound=0.5)
+    with pytest.raises(EngineError, match=r"step 2: .* times as much as in step 1 \(.*e-0[78]\).* No update was made"):
+        run_with(tree, tmp_path / "run")
+    assert list(recorded_steps(tmp_path / "run")) == [1]
 
 
 def test_a_step_that_is_corrected_weighs_tokens_that_are_apart(
@@ -223,6 +326,8 @@ REFUSED = {
     "text_only": "its response has no tokens with logprobs",
     "unnamed": "it does not report its weights",
     "stale": "it has other weights",
+    "lying": "does not follow the weights",
+    "hot": "does not follow the weights",
 }
 
 
